@@ -1,0 +1,233 @@
+"""The settings of the package: their keys, units, defaults and what each may be.
+
+May import dask and `errors`. The values live in `dask.config` under ``bigfft.``, so files,
+environment variables (``DASK_BIGFFT__MEMORY_LIMIT=4GiB``) and ``dask.config.set`` work as for dask.
+Importing this module loads ``bigfft.yaml`` as the defaults. An argument of a call wins over a
+setting.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from numbers import Integral
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import dask.config
+import yaml
+from dask.utils import parse_bytes
+
+from dask_bigfft.errors import refuse
+
+__all__ = ["KNOBS", "Knob", "get"]
+
+Parse = Callable[[str, Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """One setting: where it lives, what it means and how its value is read.
+
+    `default` is the value as ``bigfft.yaml`` writes it; `parse` takes the key and a value, and
+    returns what `get` returns or refuses.
+    """
+
+    key: str
+    default: Any
+    unit: str
+    description: str
+    parse: Parse
+
+
+def _one_of(*names: str, **meaning: str) -> Parse:
+    """Return a parser of names, with those of `meaning` standing for another name."""
+
+    def parse(key: str, value: Any) -> str:
+        if not isinstance(value, str) or value not in (*meaning, *names):
+            refuse(key, value, f"one of {', '.join((*meaning, *names))}")
+        return meaning.get(value, value)
+
+    return parse
+
+
+def _parse_order(key: str, value: Any) -> str | tuple[str, ...]:
+    """Return one order, or a tuple with an order for each transformed axis."""
+    per_axis = isinstance(value, list | tuple)
+    orders = tuple(value) if per_axis else (value,)
+    for order in orders:
+        if order not in ("natural", "transposed"):
+            refuse(key, value, "natural or transposed, or a list of these with one for each axis")
+    return orders if per_axis else str(value)
+
+
+def _parse_chunks(key: str, value: Any) -> Any:
+    """Return ``auto``, ``preserve`` or dask chunks, with tuples where YAML has lists."""
+    if isinstance(value, list | tuple):
+        return tuple(_parse_chunks(key, item) for item in value)
+    if value in ("auto", "preserve") or (_is_int(value) and (value > 0 or value == -1)):
+        return value
+    if isinstance(value, str):
+        return f"{_parse_nbytes(key, value)} B"
+    refuse(key, value, "auto, preserve, or dask chunks: lengths, a size, or a list of these")
+
+
+def _parse_nbytes(key: str, value: Any) -> int:
+    """Return a number of bytes from an integer or a string such as ``4 GiB``."""
+    allowed = "a number of bytes above 0, such as 1073741824 or '1 GiB'"
+    if isinstance(value, str):
+        try:
+            nbytes = int(parse_bytes(value))
+        except ValueError:
+            refuse(key, value, allowed)
+    elif _is_int(value):
+        nbytes = int(value)
+    else:
+        refuse(key, value, allowed)
+    if nbytes <= 0:
+        refuse(key, value, allowed)
+    return nbytes
+
+
+def _parse_nbytes_or_none(key: str, value: Any) -> int | None:
+    """Return a number of bytes, or None where the setting is null."""
+    return None if value is None else _parse_nbytes(key, value)
+
+
+def _parse_bool(key: str, value: Any) -> bool:
+    """Return a truth value; numbers and strings are refused."""
+    if not isinstance(value, bool):
+        refuse(key, value, "true or false")
+    return value
+
+
+def _parse_count(key: str, value: Any) -> int:
+    """Return a count of at least 1."""
+    if not _is_int(value) or value < 1:
+        refuse(key, value, "an integer of at least 1")
+    return int(value)
+
+
+def _parse_name(key: str, value: Any) -> str:
+    """Return the name of an FFT library; the kernels know which exist. ``auto`` is ``scipy``."""
+    if not isinstance(value, str) or not value.isidentifier():
+        refuse(key, value, "auto, scipy, mkl_fft, ducc0, pyfftw, or another kernel's name")
+    return "scipy" if value == "auto" else value
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+_TABLE = (
+    Knob(
+        "bigfft.order",
+        "natural",
+        "name",
+        "Order of the spectrum along each transformed axis: natural, or transposed (digit-reversed,"
+        " which saves an exchange). A list gives one order for each axis.",
+        _parse_order,
+    ),
+    Knob(
+        "bigfft.chunks",
+        "auto",
+        "elements",
+        "Chunks of the result: auto (what the last round gives), preserve (the input's), or any"
+        " dask chunks.",
+        _parse_chunks,
+    ),
+    Knob(
+        "bigfft.memory-limit",
+        None,
+        "bytes",
+        "Memory that a plan may need in one process. Null takes the smallest limit of the cluster's"
+        " workers, or this machine's memory.",
+        _parse_nbytes_or_none,
+    ),
+    Knob(
+        "bigfft.variant",
+        "auto",
+        "name",
+        "Data movement of a split axis: auto, dif, dit, stockham or pease.",
+        _one_of("auto", "dif", "dit", "stockham", "pease"),
+    ),
+    Knob(
+        "bigfft.kernel",
+        "auto",
+        "name",
+        "FFT library that transforms a block: auto (scipy), scipy, mkl_fft, ducc0 or pyfftw, where"
+        " installed.",
+        _parse_name,
+    ),
+    Knob(
+        "bigfft.exchange.carrier",
+        "auto",
+        "name",
+        "How blocks travel between rounds: auto (chosen where the graph is built), shared, tasks,"
+        " p2p or disk.",
+        _one_of("auto", "shared", "tasks", "p2p", "disk"),
+    ),
+    Knob(
+        "bigfft.memory.arena",
+        True,
+        "true or false",
+        "Whether blocks come from memory that is kept and lent again, which spares the cost of"
+        " fresh pages.",
+        _parse_bool,
+    ),
+    Knob(
+        "bigfft.memory.arena-limit",
+        None,
+        "bytes",
+        "Memory that the arena keeps at most; above it, ordinary memory is lent. Null takes 0.4 of"
+        " the memory of the process.",
+        _parse_nbytes_or_none,
+    ),
+    Knob(
+        "bigfft.planner.max-rounds",
+        4,
+        "rounds",
+        "Rounds that a plan may have at most, unless rounds are given by hand.",
+        _parse_count,
+    ),
+    Knob(
+        "bigfft.planner.whole-axis-floor",
+        "4 MiB",
+        "bytes",
+        "An axis whose length has no good split is gathered whole into each block while the block"
+        " stays below this size; above it Bluestein's algorithm is considered.",
+        _parse_nbytes,
+    ),
+)
+
+#: Every setting by its key.
+KNOBS: Mapping[str, Knob] = MappingProxyType({knob.key: knob for knob in _TABLE})
+
+
+def get(key: str) -> Any:
+    """Return the checked value of the setting `key`, such as ``"bigfft.memory-limit"``.
+
+    Sizes come back in bytes, lists as tuples, and null as None.
+
+    Raises
+    ------
+    ArgumentError
+        If there is no such setting, or its value is not allowed.
+
+    Examples
+    --------
+    >>> with dask.config.set({"bigfft.memory-limit": "2 GiB"}):
+    ...     get("bigfft.memory-limit")
+    2147483648
+    """
+    knob = KNOBS.get(key)
+    if knob is None:
+        refuse("key", key, f"one of {', '.join(KNOBS)}")
+    return knob.parse(key, dask.config.get(key, default=knob.default))
+
+
+def _load_defaults() -> None:
+    text = Path(__file__).with_name("bigfft.yaml").read_text(encoding="utf-8")
+    dask.config.update_defaults(yaml.safe_load(text))
+
+
+_load_defaults()

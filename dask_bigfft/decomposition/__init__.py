@@ -1,0 +1,1 @@
+"""How a length falls apart: factors, phases, orders, steps; imports NumPy and `errors` only."""

@@ -1,0 +1,289 @@
+"""Factors of an axis length, and the digits that its transposed order is made of.
+
+Imports the standard library and `errors`. Everything here is a pure function of integers, so two
+plans that never heard of each other agree on the digits of an axis.
+"""
+
+import itertools
+import math
+from functools import lru_cache
+
+from dask_bigfft.errors import refuse
+
+__all__ = [
+    "balanced_split",
+    "divisors",
+    "factorize",
+    "smooth_length",
+    "transposed_digits",
+]
+
+#: Lengths up to here are factored at once; a longer axis than 4 EiB elements is a mistake.
+MAX_LENGTH = 2**62
+
+#: The widest rectangle N2/N1 that `smooth_length` accepts.
+MAX_RATIO = 4
+
+_SIEVE = 1000
+_SMALL_PRIMES = tuple(
+    p for p in range(2, _SIEVE) if all(p % q for q in range(2, math.isqrt(p) + 1))
+)
+# Miller-Rabin with these bases is a proof below 3.3e24 (Sorenson and Webster, 2015).
+_WITNESSES = _SMALL_PRIMES[:12]
+
+
+def factorize(n: int) -> dict[int, int]:
+    """Return the prime factors of `n` in ascending order, with their exponents.
+
+    Parameters
+    ----------
+    n
+        A number in 1..2**62.
+
+    Notes
+    -----
+    n = prod(p**e). Trial division below 1000, then Pollard's rho with a deterministic sequence,
+    so that the same call always takes the same path; the worst case, two primes near 2**31, takes
+    a fraction of a second.
+
+    Examples
+    --------
+    >>> factorize(360)
+    {2: 3, 3: 2, 5: 1}
+    >>> factorize(2**33 + 1)
+    {3: 2, 67: 1, 683: 1, 20857: 1}
+    >>> factorize(1)
+    {}
+    """
+    return dict(_prime_powers(_parse_length(n)))
+
+
+def divisors(n: int) -> tuple[int, ...]:
+    """Return all divisors of `n` in ascending order, 1 and `n` included.
+
+    Examples
+    --------
+    >>> divisors(12)
+    (1, 2, 3, 4, 6, 12)
+    """
+    return _divisors(_parse_length(n))
+
+
+def balanced_split(n: int, parts: int = 2) -> tuple[int, ...] | None:
+    """Return `parts` factors of `n`, each at least 2, ascending and as equal as possible.
+
+    Parameters
+    ----------
+    n
+        A number in 1..2**62.
+    parts
+        How many factors.
+
+    Returns
+    -------
+    tuple of int or None
+        Their product is `n`, their largest is as small as it can be, then the second largest, and
+        so on. None where `n` has fewer than `parts` prime factors.
+
+    Examples
+    --------
+    >>> balanced_split(24), balanced_split(24, 3), balanced_split(2**10, 3)
+    ((4, 6), (2, 3, 4), (8, 8, 16))
+    >>> balanced_split(7) is None
+    True
+    """
+    if parts < 1:
+        refuse("parts", parts, "1 or more")
+    return _balanced_split(_parse_length(n), parts)
+
+
+def transposed_digits(n: int) -> tuple[int, ...]:
+    """Return the digits of an axis of length `n` in transposed order.
+
+    Parameters
+    ----------
+    n
+        Length of the axis.
+
+    Returns
+    -------
+    tuple of int
+        ``(N1, N2)``, the most balanced pair of divisors with 2 <= N1 <= N2, if N1**3 >= n;
+        ``(n,)`` otherwise: then transposed order is natural order.
+
+    Notes
+    -----
+    A function of the length alone, never of chunks, budgets, profiles or wisdom: spectra in
+    transposed order that were made by different plans can be multiplied place by place. The bound
+    N1**3 >= n (that is N2 <= N1**2) asks that a first digit be worth a round: below it the columns
+    are short, the rows are nearly the axis, and little has been gained by cutting it.
+
+    Examples
+    --------
+    >>> transposed_digits(2**26), transposed_digits(1000), transposed_digits(12)
+    ((8192, 8192), (25, 40), (3, 4))
+    >>> transposed_digits(10), transposed_digits(10007)
+    ((10,), (10007,))
+    """
+    pair = balanced_split(n)
+    if pair is not None and pair[0] ** 3 >= n:
+        return pair
+    return (n,)
+
+
+def smooth_length(n: int, *, primes: tuple[int, ...] = (2, 3, 5)) -> int:
+    """Return the smallest length from `n` on that has only these primes and splits nearly square.
+
+    Parameters
+    ----------
+    n
+        The least length wanted, in 1..2**60.
+    primes
+        The prime factors allowed.
+
+    Returns
+    -------
+    int
+        A length whose `transposed_digits` are two with N2 <= 4*N1.
+
+    Examples
+    --------
+    >>> smooth_length(2 * 10007 - 1), transposed_digits(20250)
+    (20250, (135, 150))
+    >>> smooth_length(1), smooth_length(2**26)
+    (4, 67108864)
+    """
+    if not 1 <= n <= MAX_LENGTH // 4:
+        refuse("n", n, f"1..{MAX_LENGTH // 4}")
+    if not primes or any(p < 2 or _prime_powers(p) != ((p, 1),) for p in primes):
+        refuse("primes", primes, "one or more prime numbers")
+    return next(c for c in _smooth_numbers(n, tuple(sorted(set(primes)))) if _is_nearly_square(c))
+
+
+def _parse_length(n: int) -> int:
+    if not 1 <= n <= MAX_LENGTH:
+        refuse("n", n, f"1..{MAX_LENGTH}")
+    return int(n)
+
+
+@lru_cache(maxsize=4096)
+def _prime_powers(n: int) -> tuple[tuple[int, int], ...]:
+    found: dict[int, int] = {}
+    rest = n
+    for p in _SMALL_PRIMES:
+        if p * p > rest:
+            break
+        while rest % p == 0:
+            found[p] = found.get(p, 0) + 1
+            rest //= p
+    composites = [rest] if rest > 1 else []
+    while composites:
+        m = composites.pop()
+        if _is_prime(m):
+            found[m] = found.get(m, 0) + 1
+        else:
+            d = _proper_divisor(m)
+            composites += [d, m // d]
+    return tuple(sorted(found.items()))
+
+
+def _is_prime(n: int) -> bool:
+    """Whether `n` > 1, which has no factor below 1000 unless it is one, is prime."""
+    if n < _SIEVE**2:
+        return True
+    twos = ((n - 1) & -(n - 1)).bit_length() - 1
+    odd = (n - 1) >> twos
+    for base in _WITNESSES:
+        x = pow(base, odd, n)
+        if x in (1, n - 1):
+            continue
+        if not any((x := x * x % n) == n - 1 for _ in range(twos - 1)):
+            return False
+    return True
+
+
+def _proper_divisor(n: int) -> int:
+    """Return a divisor of a composite `n` other than 1 and `n` (Pollard's rho after Brent)."""
+    root = math.isqrt(n)
+    if root * root == n:
+        return root
+    return next(d for c in itertools.count(1) if (d := _rho(n, c)) is not None)
+
+
+def _rho(n: int, c: int) -> int | None:
+    """Return a proper divisor from the cycle of y -> y*y + c, or None where it shows none."""
+    batch, y, start, length = 128, 2, 2, 1
+    g = product = 1
+    while g == 1:
+        x = y
+        for _ in range(length):
+            y = (y * y + c) % n
+        done = 0
+        while done < length and g == 1:
+            start = y
+            for _ in range(min(batch, length - done)):
+                y = (y * y + c) % n
+                product = product * abs(x - y) % n
+            g = math.gcd(product, n)
+            done += batch
+        length *= 2
+    if g == n:  # both factors fell into one batch: walk it again in single steps
+        g = 1
+        while g == 1:
+            start = (start * start + c) % n
+            g = math.gcd(abs(x - start), n)
+    return None if g == n else g
+
+
+@lru_cache(maxsize=256)
+def _divisors(n: int) -> tuple[int, ...]:
+    result = [1]
+    for p, e in _prime_powers(n):
+        result = [d * p**k for k in range(e + 1) for d in result]
+    return tuple(sorted(result))
+
+
+@lru_cache(maxsize=4096)
+def _balanced_split(n: int, parts: int) -> tuple[int, ...] | None:
+    if parts == 1:
+        return (n,)
+    if sum(e for _, e in _prime_powers(n)) < parts:
+        return None
+    if parts == 2:
+        return next((d, n // d) for d in reversed(_divisors(n)) if d * d <= n)
+    # The first largest factor whose cofactor splits below it is the smallest there is.
+    for largest in _divisors(n):
+        if largest**parts >= n:
+            rest = _balanced_split(n // largest, parts - 1)
+            if rest is not None and rest[-1] <= largest:
+                return (*rest, largest)
+    return None
+
+
+def _smooth_numbers(n: int, primes: tuple[int, ...]) -> list[int]:
+    """Return, ascending, the numbers made of `primes` from `n` to the first p**(2k), k >= 1.
+
+    That power of the smallest prime p is a square: the search for a nearly square one ends there.
+    """
+    p, *others = primes
+    bound = p * p
+    while bound < n:
+        bound *= p * p
+    odd_parts = [1]
+    for q in others:
+        powers = itertools.takewhile(
+            lambda power: power <= bound, (q**k for k in itertools.count())
+        )
+        odd_parts = [d * power for power in powers for d in odd_parts if d * power <= bound]
+    result = []
+    for d in odd_parts:
+        while d <= bound:
+            if d >= n:
+                result.append(d)
+            d *= p
+    return sorted(result)
+
+
+def _is_nearly_square(n: int) -> bool:
+    digits = transposed_digits(n)
+    return len(digits) == 2 and digits[1] <= MAX_RATIO * digits[0]

@@ -1,0 +1,266 @@
+"""How an array lies in blocks while its axes fall apart into digits.
+
+An axis of length N = N1*N2 is a row-major matrix, n = n1*N2 + n2: its index has two
+*digits*.  A transform replaces them one after the other: first k1 takes the place of n1,
+then k2 that of n2, and X[k1 + N1*k2] is found at (k1, k2)::
+
+    n1 n2  --FFT over n1-->  k1 n2  --twiddle, FFT over n2-->  k1 k2
+
+So a half-transformed axis carries digits of two indices at once, and a digit says which:
+its *stage* counts the transforms that made it (0: the input's index, 1: the output's), its
+*stride* is what one step of the digit adds to that index.
+
+A block is a box of digits.  An `AxisLayout` says how one axis is stored in a block (a list
+of *groups*, outermost first; the digits of a group are flattened into one array dimension)
+and how each group is cut into chunks.  A `Layout` is one `AxisLayout` per axis.  A block of
+a dask array with ordinary chunks is the special case of one group with one digit per axis.
+Rechunking between two such layouts *is* the exchange of a Cooley-Tukey round.
+
+Pure: imports nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+Chunks = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Digit:
+    """One digit of an axis' index.
+
+    Parameters
+    ----------
+    stage : int
+        Which index of the axis it belongs to: 0 for the input's, one more after every
+        transform of the axis (Bluestein's algorithm has two).
+    stride : int
+        What one step of this digit adds to that index.
+    size : int
+        Number of values that are present, 0 to ``size - 1``.
+    radix : int
+        Number of values the place has room for; ``size < radix`` only for the half spectrum
+        of real data.
+    """
+
+    stage: int
+    stride: int
+    size: int
+    radix: int
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether values of the place are left out (half a spectrum, or cropping)."""
+        return self.size < self.radix
+
+
+@dataclass(frozen=True)
+class Group:
+    """Digits stored as one array dimension (first digit outermost), and its chunks.
+
+    ``chunks`` are the sizes of consecutive intervals of the flattened digits.  They may end
+    before the digits do (zero padding: nothing is stored there) or go on after them
+    (cropping: what is stored there is not part of the transform).
+    """
+
+    digits: tuple[Digit, ...]
+    chunks: Chunks
+
+    @cached_property
+    def size(self) -> int:
+        """Number of values of the flattened digits."""
+        return math.prod(digit.size for digit in self.digits)
+
+    @cached_property
+    def bounds(self) -> Chunks:
+        """Where each chunk starts, and where the last one ends."""
+        return (0, *itertools.accumulate(self.chunks))
+
+    def interval(self, chunk: int) -> tuple[int, int]:
+        """First and one-past-last flattened value of a chunk that are part of the digits."""
+        return min(self.bounds[chunk], self.size), min(self.bounds[chunk + 1], self.size)
+
+    def chunks_touching(self, low: int, high: int) -> range:
+        """Chunks that hold any of the flattened values ``low`` to ``high - 1``."""
+        if high <= low or low >= self.bounds[-1]:
+            return range(0)
+        first = bisect.bisect_right(self.bounds, low) - 1
+        last = bisect.bisect_left(self.bounds, high)
+        return range(first, min(last, len(self.chunks)))
+
+
+@dataclass(frozen=True)
+class AxisLayout:
+    """How one axis is stored: its groups, outermost first."""
+
+    groups: tuple[Group, ...]
+
+    @cached_property
+    def grid(self) -> tuple[int, ...]:
+        """Number of chunks of each group."""
+        return tuple(len(group.chunks) for group in self.groups)
+
+    @cached_property
+    def blocks(self) -> int:
+        """Number of blocks along the axis."""
+        return math.prod(self.grid)
+
+    @cached_property
+    def size(self) -> int:
+        """Number of elements stored along the axis, all blocks together."""
+        return math.prod(group.bounds[-1] for group in self.groups)
+
+    @cached_property
+    def largest(self) -> int:
+        """Number of elements along the axis of the largest block."""
+        return math.prod(max(group.chunks, default=0) for group in self.groups)
+
+    @cached_property
+    def digits(self) -> tuple[Digit, ...]:
+        """All digits in stored order."""
+        return tuple(digit for group in self.groups for digit in group.digits)
+
+    def chunk_of(self, block: int) -> tuple[int, ...]:
+        """Chunk number in each group of a block number (row-major)."""
+        chunks = []
+        for count in reversed(self.grid):
+            block, chunk = divmod(block, count)
+            chunks.append(chunk)
+        return tuple(reversed(chunks))
+
+    def block_of(self, chunks: tuple[int, ...]) -> int:
+        """Block number of a chunk number in each group (row-major)."""
+        block = 0
+        for chunk, count in zip(chunks, self.grid, strict=True):
+            block = block * count + chunk
+        return block
+
+    def shape(self, block: int) -> tuple[int, ...]:
+        """Shape of a block, one entry per group."""
+        return tuple(
+            group.chunks[chunk]
+            for group, chunk in zip(self.groups, self.chunk_of(block), strict=True)
+        )
+
+    def intervals(self, block: int) -> tuple[tuple[int, int], ...]:
+        """Interval of flattened digit values of a block in each group."""
+        return tuple(
+            group.interval(chunk)
+            for group, chunk in zip(self.groups, self.chunk_of(block), strict=True)
+        )
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How an array is stored in blocks: one `AxisLayout` per axis."""
+
+    axes: tuple[AxisLayout, ...]
+
+    @cached_property
+    def grid(self) -> tuple[int, ...]:
+        """Number of blocks along each axis."""
+        return tuple(axis.blocks for axis in self.axes)
+
+    @cached_property
+    def blocks(self) -> int:
+        """Number of blocks."""
+        return math.prod(self.grid)
+
+    @cached_property
+    def size(self) -> int:
+        """Number of elements of all blocks."""
+        return math.prod(axis.size for axis in self.axes)
+
+    @cached_property
+    def largest(self) -> int:
+        """Number of elements of the largest block."""
+        return math.prod(axis.largest for axis in self.axes)
+
+    def shape(self, block: tuple[int, ...]) -> tuple[int, ...]:
+        """Shape of a block as stored: one dimension per group of every axis."""
+        return tuple(
+            n for axis, i in zip(self.axes, block, strict=True) for n in axis.shape(i)
+        )
+
+    def flat_shape(self, block: tuple[int, ...]) -> tuple[int, ...]:
+        """Shape of a block with the groups of each axis flattened into one dimension."""
+        return tuple(
+            math.prod(axis.shape(i)) for axis, i in zip(self.axes, block, strict=True)
+        )
+
+    def indices(self) -> Iterator[tuple[int, ...]]:
+        """All block indices, row-major."""
+        return itertools.product(*map(range, self.grid))
+
+
+def even_chunks(size: int, parts: int) -> Chunks:
+    """Chunks of equal size, the last one smaller where it must be (as Zarr stores them).
+
+    >>> even_chunks(10, 4)
+    (3, 3, 3, 1)
+    >>> even_chunks(10, 6)
+    (2, 2, 2, 2, 2)
+    >>> even_chunks(0, 3)
+    (0,)
+    """
+    if size == 0:
+        return (0,)
+    width = -(-size // max(1, min(parts, size)))
+    whole, rest = divmod(size, width)
+    return (width,) * whole + ((rest,) if rest else ())
+
+
+def plain(size: int, chunks: Chunks, *, stage: int = 0, radix: int | None = None) -> AxisLayout:
+    """Layout of an ordinary dask axis: one digit, cut into `chunks`."""
+    return AxisLayout((Group((Digit(stage, 1, size, size if radix is None else radix),), chunks),))
+
+
+def whole(digit: Digit) -> Group:
+    """Group of one digit in one chunk."""
+    return Group((digit,), (digit.size,))
+
+
+def radix_points(*layouts: AxisLayout) -> dict[int, tuple[int, ...]]:
+    """Strides at which the digits of several layouts of one axis begin and end, per stage.
+
+    Two layouts are compared on the digits between these points.
+
+    Raises
+    ------
+    ValueError
+        If the points do not divide one another, so that no common digits exist.
+
+    Examples
+    --------
+    >>> coarse = plain(12, (12,))
+    >>> fine = AxisLayout((whole(Digit(0, 4, 3, 3)), whole(Digit(0, 1, 4, 4))))
+    >>> radix_points(coarse, fine)
+    {0: (1, 4, 12)}
+    """
+    points: dict[int, set[int]] = {}
+    for layout in layouts:
+        for digit in layout.digits:
+            ends = {digit.stride, digit.stride * digit.radix}
+            points.setdefault(digit.stage, set()).update(ends)
+    ordered = {stage: tuple(sorted(found)) for stage, found in points.items()}
+    for found in ordered.values():
+        if any(b % a for a, b in itertools.pairwise(found) if a):
+            raise ValueError(f"digits that begin and end at {found} have no common refinement")
+    return ordered
+
+
+def sub_radices(digit: Digit, points: tuple[int, ...]) -> tuple[int, ...]:
+    """Radices of the finer digits that one digit is made of, outermost first.
+
+    >>> sub_radices(Digit(0, 1, 12, 12), (1, 4, 12))
+    (3, 4)
+    """
+    low, high = digit.stride, digit.stride * digit.radix
+    inner = [point for point in points if low <= point <= high]
+    return tuple(b // a for a, b in itertools.pairwise(inner))[::-1] or (digit.radix,)

@@ -1,0 +1,256 @@
+"""Rounds: which steps happen together, and how the blocks lie before and after them.
+
+All digits of a round lie whole inside a block. The rounds of every algorithm of the literature
+are partitions of the steps of all axes; the planner writes them, this module only says what a
+round and an exchange are, and what an exchange costs to gather::
+
+    input --exchange 0--> round 1 --exchange 1--> ... round R --exchange R--> output
+
+An exchange in which every block is made from one block is *local*: nothing travels.
+
+Pure: imports this room and the standard library.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout, radix_points, sub_radices
+from dask_bigfft.decomposition.steps import Step
+
+
+@dataclass(frozen=True)
+class Round:
+    """Local FFTs over one digit each of some axes.
+
+    Parameters
+    ----------
+    steps : tuple of Step
+        At most one per axis.
+    source, target : Layout
+        Blocks before and after; the same but for the digits that the steps replace.
+    """
+
+    steps: tuple[Step, ...]
+    source: Layout
+    target: Layout
+
+    def dim(self, step: Step) -> int:
+        """Dimension of a block that holds the step's digit."""
+        dim = sum(len(axis.groups) for axis in self.source.axes[: step.axis])
+        for group in self.source.axes[step.axis].groups:
+            if group.digits == (step.source,):
+                return dim
+            dim += 1
+        raise ValueError(f"no group of the round holds the digit {step.source}")
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """How half a spectrum is completed.
+
+    ``axis`` is the real axis, ``length`` its N; ``others`` are the axes whose index is
+    negated with it (those transformed together with it).
+    """
+
+    axis: int
+    length: int
+    others: tuple[int, ...]
+
+
+def transformed(layout: Layout, steps: tuple[Step, ...]) -> Layout:
+    """The layout after some steps: every step's digit in the place of the one it replaces."""
+    replaced = {(step.axis, (step.source,)): step.target for step in steps}
+    axes = []
+    for axis, found in enumerate(layout.axes):
+        groups = []
+        for group in found.groups:
+            target = replaced.get((axis, group.digits))
+            groups.append(group if target is None else Group((target,), (target.size,)))
+        axes.append(AxisLayout(tuple(groups)))
+    return Layout(tuple(axes))
+
+
+def _extents(layout: AxisLayout, points: dict[int, tuple[int, ...]]) -> list[tuple[int, int, int]]:
+    """Stage, stride and extent in a full block of each common digit, in stored order."""
+    found = []
+    for group in layout.groups:
+        digits = []
+        for digit in group.digits:
+            radices = sub_radices(digit, points[digit.stage])
+            stride = digit.stride * math.prod(radices)
+            for radix in radices:
+                stride //= max(radix, 1)
+                digits.append((digit.stage, stride, radix, digit.size))
+        length, inner = max(group.chunks, default=0), 1
+        extents = []
+        for stage, stride, radix, size in reversed(digits):
+            room = min(radix, size)
+            extents.append((stage, stride, max(1, min(room, -(-length // inner)))))
+            inner *= room or 1
+        found += reversed(extents)
+    return found
+
+
+@dataclass(frozen=True)
+class ExchangeShape:
+    """What a full block of an exchange is gathered from.
+
+    Parameters
+    ----------
+    fan_in : int
+        Source blocks that a target block is gathered from.
+    runs, width : int
+        C and W: number of contiguous runs that a gather reads, and their width in elements.
+    groups : int
+        Connected groups of blocks: blocks of different groups exchange nothing.
+    blocks_in, blocks_out : int
+        Number of blocks before and after.
+    local : bool
+        Whether nothing travels: each block is made from one block, that nobody else reads.
+    """
+
+    fan_in: int
+    runs: int
+    width: int
+    groups: int
+    blocks_in: int
+    blocks_out: int
+    local: bool
+
+    @property
+    def shards(self) -> int:
+        """Number of shards of the whole exchange."""
+        return self.fan_in * self.blocks_out
+
+
+def exchange_shape(source: Layout, target: Layout) -> ExchangeShape:
+    """C, W, fan-in and groups of the exchange between two layouts, from their full blocks.
+
+    Irregular chunks are taken at their largest, so these are estimates for them, and exact
+    where chunks are even.
+    """
+    fan_in, width, closed, elements = 1, 1, False, 1
+    for a, b in reversed(list(zip(source.axes, target.axes, strict=True))):
+        points = radix_points(a, b)
+        have = _extents(a, points)
+        want = {(stage, stride): extent for stage, stride, extent in _extents(b, points)}
+        for stage, stride, extent in reversed(have):
+            need = want.get((stage, stride), extent)
+            shard = min(extent, need)
+            fan_in *= -(-need // shard)
+            elements *= need
+            if not closed:
+                width *= shard
+                closed = shard < extent
+    components = [axis_components(a, b) for a, b in zip(source.axes, target.axes, strict=True)]
+    local = all(c.one_to_one for c in components)
+    return ExchangeShape(
+        fan_in=1 if local else min(fan_in, source.blocks),
+        runs=max(1, elements // width) if width else 0,
+        width=width,
+        groups=math.prod(c.count for c in components),
+        blocks_in=source.blocks,
+        blocks_out=target.blocks,
+        local=local,
+    )
+
+
+@dataclass(frozen=True)
+class AxisComponents:
+    """Connected groups of an exchange along one axis.
+
+    ``of_source[i]`` is the group of source block i (-1: unused), ``of_target[j]`` that of
+    target block j. The groups of an n-dimensional exchange are the products of its axes'.
+    """
+
+    count: int
+    of_source: tuple[int, ...]
+    of_target: tuple[int, ...]
+
+    @cached_property
+    def sources(self) -> tuple[tuple[int, ...], ...]:
+        """Source blocks of each group."""
+        return _members(self.of_source, self.count)
+
+    @cached_property
+    def targets(self) -> tuple[tuple[int, ...], ...]:
+        """Target blocks of each group."""
+        return _members(self.of_target, self.count)
+
+    @cached_property
+    def one_to_one(self) -> bool:
+        """Whether every group has at most one block on either side."""
+        return all(len(a) <= 1 for a in self.sources) and all(len(b) <= 1 for b in self.targets)
+
+
+def _members(groups: tuple[int, ...], count: int) -> tuple[tuple[int, ...], ...]:
+    found: list[list[int]] = [[] for _ in range(count)]
+    for block, group in enumerate(groups):
+        if group >= 0:
+            found[group].append(block)
+    return tuple(map(tuple, found))
+
+
+def _interval_components(source: Group, target: Group) -> AxisComponents:
+    """Groups of two cuts of the same flattened digits: split where both are cut."""
+    size = source.size
+    ends = {min(b, size) for b in target.bounds}
+    common = sorted({min(b, size) for b in source.bounds} & ends | {0, size})
+    covered = min(source.bounds[-1], size)
+    common = sorted({*common, covered}) if covered in ends else common
+
+    def groups_of(group: Group, *, reads: bool) -> tuple[int, ...]:
+        found, at = [], 0
+        for low, high in (group.interval(chunk) for chunk in range(len(group.chunks))):
+            while at < len(common) - 2 and low >= common[at + 1]:
+                at += 1
+            found.append(at if high > low or not reads else -1)
+        return tuple(found)
+
+    count = max(1, len(common) - 1)
+    return AxisComponents(count, groups_of(source, reads=True), groups_of(target, reads=False))
+
+
+def unflattened(layout: AxisLayout) -> AxisLayout:
+    """The same blocks with groups of several digits taken apart where the cuts allow it.
+
+    >>> one = Group((Digit(1, 1, 3, 3), Digit(1, 3, 4, 4)), (4, 8))
+    >>> [group.chunks for group in unflattened(AxisLayout((one,))).groups]
+    [(1, 2), (4,)]
+    """
+    groups: list[Group] = []
+    for group in layout.groups:
+        first, *inner = group.digits
+        width = math.prod(digit.size for digit in inner)
+        if inner and group.bounds[-1] == group.size and not any(c % width for c in group.chunks):
+            groups.append(Group((first,), tuple(c // width for c in group.chunks)))
+            groups += [Group((digit,), (digit.size,)) for digit in inner]
+        else:
+            groups.append(group)
+    return AxisLayout(tuple(groups))
+
+
+def axis_components(source: AxisLayout, target: AxisLayout) -> AxisComponents:
+    """Connected groups of an exchange along one axis.
+
+    Groups that both layouts have, cut alike, separate the blocks; everything else is taken to
+    meet everything (which may join groups that a finer look would keep apart).
+    """
+    source, target = unflattened(source), unflattened(target)
+    if len(source.groups) == len(target.groups) == 1 and source.digits == target.digits:
+        return _interval_components(source.groups[0], target.groups[0])
+    kept = [group for group in source.groups if group in target.groups and len(group.chunks) > 1]
+    grid = tuple(len(group.chunks) for group in kept)
+
+    def groups_of(layout: AxisLayout) -> tuple[int, ...]:
+        places = [layout.groups.index(group) for group in kept]
+        found = []
+        for block in range(layout.blocks):
+            chunks, group = layout.chunk_of(block), 0
+            for place, count in zip(places, grid, strict=True):
+                group = group * count + chunks[place]
+            found.append(group)
+        return tuple(found)
+
+    return AxisComponents(math.prod(grid), groups_of(source), groups_of(target))

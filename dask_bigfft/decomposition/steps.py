@@ -1,0 +1,251 @@
+"""The steps that transform one axis: which digit, by which FFT, and what is multiplied after.
+
+For N = F1*F2*...*Fm in the order in which the digits are transformed, step j replaces the
+input digit n_j (stride F_{j+1}*...*F_m) by the output digit k_j (stride F_1*...*F_{j-1}) and
+multiplies by the twiddle
+
+    W_M^(k_j * r),   M = F_j*...*F_m,   r = the index made of the digits still to come.
+
+Real input is halved on the first digit (k1 = 0..F1//2), real output is made on the last.
+
+A length that has no useful split is transformed by Bluestein's algorithm as a convolution of
+smooth length M >= 2N - 1 (L. I. Bluestein, IEEE Trans. Audio Electroacoust. 18, 1970):
+
+    X[k] = c[k] * sum_n (x[n] c[n]) * conj(c[k - n]),   c[n] = exp(-i pi n^2 / N).
+
+Its forward and inverse FFT of length M are steps like any other; the last forward and the
+first inverse step work on the same digit and are one step (*convolve*), so the reordering
+between them never happens.
+
+Pure: imports only this room.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from dask_bigfft.decomposition.factors import transposed_digits
+from dask_bigfft.decomposition.layout import Digit
+
+Kind = Literal["c2c", "r2c", "c2r"]
+Scale = Literal["none", "ortho", "full"]
+Order = Literal["natural", "transposed"]
+
+
+@dataclass(frozen=True)
+class Chirp:
+    """The factor exp(sign * i*pi * n**2 / length), times the scale of the transform.
+
+    ``scale`` is "none", "ortho" (1/sqrt(length)) or "full" (1/length).
+    """
+
+    length: int
+    sign: int
+    scale: Scale = "none"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One digit of one axis transformed, with what is multiplied before and after.
+
+    Parameters
+    ----------
+    axis : int
+        Axis of the array.
+    source, target : Digit
+        The digit before and after.
+    kind : {"c2c", "r2c", "c2r"}
+        Transform of the digit.
+    sign : {-1, 1}
+        Sign in the exponent.
+    scale : {"none", "ortho", "full"}
+        Factor 1, 1/sqrt(n) or 1/n with n the length of this digit.
+    twiddle : int or None
+        Modulus M of the twiddle that follows.
+    convolve : Chirp or None
+        Chirp with whose spectrum the transformed digit is multiplied, before it is
+        transformed back with the opposite sign and scale "full".
+    chirp_in, chirp_out : Chirp or None
+        Chirp that multiplies the step's input or output.
+    """
+
+    axis: int
+    source: Digit
+    target: Digit
+    kind: Kind = "c2c"
+    sign: int = -1
+    scale: Scale = "none"
+    twiddle: int | None = None
+    convolve: Chirp | None = None
+    chirp_in: Chirp | None = None
+    chirp_out: Chirp | None = None
+
+    @property
+    def length(self) -> int:
+        """Length of the FFTs."""
+        return self.source.radix
+
+
+@dataclass(frozen=True)
+class AxisProgram:
+    """All steps of one axis, and its digits in the array that comes in and goes out.
+
+    Parameters
+    ----------
+    axis, length : int
+        Axis of the array and length N of its transform.
+    factors : tuple of int
+        Lengths of the digits in the order in which they are transformed.
+    steps : tuple of Step
+        In order; one per digit (Bluestein: one less than twice the digits).
+    source, target : tuple of Digit
+        The axis in the array that comes in, and in the array that goes out, outermost
+        digit first.
+    mirror : int or None
+        N where a half spectrum has to be completed by X[N - k] = conj X[k], else None.
+    bluestein : bool
+        Whether the axis is transformed by Bluestein's algorithm.
+    """
+
+    axis: int
+    length: int
+    factors: tuple[int, ...]
+    steps: tuple[Step, ...]
+    source: tuple[Digit, ...]
+    target: tuple[Digit, ...]
+    mirror: int | None = None
+    bluestein: bool = False
+
+    @property
+    def halves_input(self) -> bool:
+        """Whether half a spectrum comes in, that has to be completed if it is to be split."""
+        return self.mirror is not None and any(digit.is_partial for digit in self.source)
+
+    @property
+    def last_stage(self) -> int:
+        """Stage of the output's digits."""
+        return self.target[0].stage
+
+
+def half(n: int) -> int:
+    """Entries of half a spectrum of length n: ``n // 2 + 1``."""
+    return n // 2 + 1
+
+
+def flat_digits(
+    stage: int,
+    length: int,
+    order: Order,
+    *,
+    real: bool,
+    digits: tuple[int, ...] | None = None,
+) -> tuple[Digit, ...]:
+    """Digits of an axis of the input or output array in natural or transposed order.
+
+    Transposed order stores k1 outermost, k = k1 + N1*k2, with (N1, N2) the canonical digits
+    of the length, or `digits` if given; half a spectrum then is the rectangle k1 = 0..N1//2 by
+    all k2.
+
+    >>> [d.size for d in flat_digits(1, 12, "transposed", real=False)]
+    [3, 4]
+    """
+    if order == "natural":
+        digits = (length,)
+    elif digits is None:
+        digits = transposed_digits(length)
+    stride, found = 1, []
+    for j, n in enumerate(digits):
+        found.append(Digit(stage, stride, half(n) if real and j == 0 else n, n))
+        stride *= n
+    return tuple(found)
+
+
+def _cooley_tukey(
+    axis: int, factors: tuple[int, ...], kind: Kind, sign: int, scale: Scale, stage: int = 0
+) -> tuple[Step, ...]:
+    """Steps of an axis of length ``prod(factors)``."""
+    total, done, steps = math.prod(factors), 1, []
+    for j, n in enumerate(factors):
+        rest = total // (done * n)
+        last = j == len(factors) - 1
+        real_in, real_out = kind == "r2c" and j == 0, kind == "c2r" and last
+        steps.append(
+            Step(
+                axis=axis,
+                source=Digit(stage, rest, half(n) if real_out else n, n),
+                target=Digit(stage + 1, done, half(n) if real_in else n, n),
+                kind="r2c" if real_in else "c2r" if real_out else "c2c",
+                sign=sign,
+                scale=scale,
+                twiddle=None if last else rest * n,
+            )
+        )
+        done *= n
+    return tuple(steps)
+
+
+def _bluestein_steps(
+    axis: int, length: int, factors: tuple[int, ...], sign: int, scale: Scale
+) -> tuple[Step, ...]:
+    """Forward steps, the convolution, inverse steps, on a smooth length ``prod(factors)``."""
+    forward = _cooley_tukey(axis, factors, "c2c", -1, "none")
+    inverse = _cooley_tukey(axis, factors[::-1], "c2c", +1, "full", stage=1)
+    middle = replace(
+        forward[-1],
+        target=inverse[0].target,
+        twiddle=inverse[0].twiddle,
+        convolve=Chirp(length, -sign),
+    )
+    steps = [*forward[:-1], middle, *inverse[1:]]
+    steps[0] = replace(steps[0], chirp_in=Chirp(length, sign))
+    steps[-1] = replace(steps[-1], chirp_out=Chirp(length, sign, scale))
+    return tuple(steps)
+
+
+def axis_program(
+    axis: int,
+    length: int,
+    factors: tuple[int, ...],
+    *,
+    kind: Kind = "c2c",
+    sign: int = -1,
+    scale: Scale = "none",
+    order_in: Order = "natural",
+    order_out: Order = "natural",
+    digits: tuple[int, ...] | None = None,
+    bluestein: bool = False,
+) -> AxisProgram:
+    """Program that transforms an axis of `length` by FFTs of the lengths `factors`.
+
+    With ``bluestein`` the factors multiply up to a smooth length of at least 2*length - 1,
+    otherwise to `length` itself; nothing checks that, the caller does. `digits` name the
+    transposed order where it is not the canonical one.
+
+    Examples
+    --------
+    >>> program = axis_program(0, 12, (3, 4))
+    >>> [(s.source.stride, s.target.stride, s.twiddle) for s in program.steps]
+    [(4, 1, 12), (1, 3, None)]
+    """
+    if not bluestein:
+        steps = _cooley_tukey(axis, factors, kind, sign, scale)
+        source = flat_digits(0, length, order_in, real=kind == "c2r", digits=digits)
+        target = flat_digits(1, length, order_out, real=kind == "r2c", digits=digits)
+        mirror = length if kind != "c2c" else None
+        return AxisProgram(axis, length, factors, steps, source, target, mirror)
+    steps = _bluestein_steps(axis, length, factors, sign, scale)
+    padded = math.prod(factors)
+    count_in = half(length) if kind == "c2r" else length
+    count_out = half(length) if kind == "r2c" else length
+    return AxisProgram(
+        axis,
+        length,
+        factors,
+        steps,
+        (Digit(0, 1, count_in, padded),),
+        (Digit(2, 1, count_out, padded),),
+        length if kind == "c2r" else None,
+        bluestein=True,
+    )

@@ -1,0 +1,81 @@
+"""The exceptions of the package, and the one way in which an argument is refused.
+
+Imports nothing but the standard library.
+
+::
+
+    BigFFTError
+    +-- ArgumentError      (ValueError)    a value that is not allowed
+    |   +-- PlanError                      no plan meets what was asked
+    +-- ArgumentTypeError  (TypeError)     a type that is not allowed
+    +-- CarrierError       (RuntimeError)  a graph runs where its carrier cannot work
+    +-- KernelError        (RuntimeError)  a kernel cannot do what its round needs
+"""
+
+import reprlib
+from typing import NoReturn
+
+__all__ = [
+    "ArgumentError",
+    "ArgumentTypeError",
+    "BigFFTError",
+    "CarrierError",
+    "KernelError",
+    "PlanError",
+    "refuse",
+]
+
+
+class BigFFTError(Exception):
+    """Base of every exception that the package raises on purpose."""
+
+
+class ArgumentError(BigFFTError, ValueError):
+    """An argument has a value that is not allowed."""
+
+
+class ArgumentTypeError(BigFFTError, TypeError):
+    """An argument has a type that is not allowed."""
+
+
+class PlanError(ArgumentError):
+    """No plan meets the limits that were asked for."""
+
+
+class CarrierError(BigFFTError, RuntimeError):
+    """A graph was built for another place than the one it runs in; build it again there."""
+
+
+class KernelError(BigFFTError, RuntimeError):
+    """An FFT library is absent or cannot do what a round needs."""
+
+
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = 80
+_short.maxtuple = _short.maxlist = 8
+
+
+def refuse(
+    argument: str, value: object, allowed: str, *, kind: type[BigFFTError] = ArgumentError
+) -> NoReturn:
+    """Raise `kind` with a message that names the argument, its value and what is allowed.
+
+    Parameters
+    ----------
+    argument
+        Name of the argument, as the caller wrote it.
+    value
+        What was given; a long one is shortened in the message.
+    allowed
+        What would have been allowed; it follows the word "need".
+    kind
+        Class of the exception.
+
+    Examples
+    --------
+    >>> refuse("axis", 7, "-2..1 for an array with 2 axes")
+    Traceback (most recent call last):
+        ...
+    dask_bigfft.errors.ArgumentError: `axis`=7 is not allowed: need -2..1 for an array with 2 axes
+    """
+    raise kind(f"`{argument}`={_short.repr(value)} is not allowed: need {allowed}")

@@ -1,0 +1,99 @@
+"""The layer of a transform in a dask graph: holds the plan, makes the tasks when asked.
+
+Which carrier fits depends on where the graph runs, and that is only known when it is turned into
+tasks. Dask sends a graph to a cluster as it is, and turns it into tasks on the scheduler; a layer
+that has been sent knows that blocks will lie in different processes.
+
+Imports `planner` and this room.
+"""
+
+from collections.abc import Iterator, Set
+from functools import cached_property
+from typing import Any
+
+import dask.array as da
+import numpy as np
+from dask.base import tokenize
+
+from dask_bigfft.errors import BigFFTError
+from dask_bigfft.graph.build import Graph, build_graph, output_name
+from dask_bigfft.graph.dask_private import HighLevelGraph, Layer, array_expressions_enabled
+from dask_bigfft.planner.plan import Plan
+
+
+class TransformLayer(Layer):  # type: ignore[misc, unused-ignore]
+    """All tasks of one transform.
+
+    Parameters
+    ----------
+    plan : Plan
+        What to do.
+    token : str
+        Makes the task names unique.
+    source : str
+        Name of the array that comes in.
+    carrier : str
+        ``"auto"``, ``"shared"`` or ``"tasks"``.
+    travelled : bool
+        Whether the layer has been sent to another process.
+    """
+
+    def __init__(
+        self, plan: Plan, token: str, source: str, carrier: str, travelled: bool = False
+    ) -> None:
+        super().__init__()
+        self.plan, self.token, self.source = plan, token, source
+        self.carrier, self.travelled = carrier, travelled
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        arguments = (self.plan, self.token, self.source, self.carrier, True)
+        return TransformLayer, arguments, {"annotations": self.annotations}
+
+    @property
+    def resolved_carrier(self) -> str:
+        """The carrier that is used if the tasks are made here and now."""
+        if self.carrier != "auto":
+            return self.carrier
+        return "tasks" if self.travelled else "shared"
+
+    @cached_property
+    def tasks(self) -> Graph:
+        """The tasks by key."""
+        wanted = self.carrier != "auto"
+        return build_graph(self.plan, self.token, self.source, self.resolved_carrier, wanted)
+
+    def is_materialized(self) -> bool:
+        """Whether the tasks have been made."""
+        return "tasks" in self.__dict__
+
+    def get_output_keys(self) -> Set[Any]:
+        """Keys of the result's blocks."""
+        name = output_name(self.plan, self.token)
+        return {(name, *block) for block in self.plan.result.indices()}
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.tasks[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.tasks)
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    def __repr__(self) -> str:
+        return f"TransformLayer<{self.plan.spec.name}, {self.plan.notation}>"
+
+
+def transformed_array(x: da.Array, plan: Plan, carrier: str) -> da.Array:
+    """Return the lazy result of a plan on an array."""
+    if array_expressions_enabled():
+        raise BigFFTError(
+            "dask.array expressions are not supported: set the dask configuration "
+            "`array.query-planning` to False before dask.array is imported"
+        )
+    token = tokenize(x.name, plan, carrier)
+    name = output_name(plan, token)
+    layer = TransformLayer(plan, token, x.name, carrier)
+    graph = HighLevelGraph.from_collections(name, layer, dependencies=[x])
+    meta = np.empty((0,) * x.ndim, plan.spec.out_dtype)
+    return da.Array(graph, name, chunks=plan.chunks, meta=meta)

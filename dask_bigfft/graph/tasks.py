@@ -1,0 +1,208 @@
+"""What the tasks of a graph run: a round on a block, the barrier, a shard.
+
+A `Run` is a plan where it is executed: it keeps the exchange maps and the FFT library, which are
+made on first use and never travel. `Blocks` is what a barrier of the `shared` carrier returns.
+
+Imports `planner`, `exchange`, `kernels` and `events`; looks a distributed worker up if there is
+one.
+"""
+
+import math
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dask_bigfft.errors import CarrierError
+from dask_bigfft.events import emit
+from dask_bigfft.exchange.gather import gather, pack, unpack
+from dask_bigfft.exchange.shards import ExchangeMap
+from dask_bigfft.kernels.cpu import axis_index, run_round
+from dask_bigfft.kernels.libraries import FFTLibrary, get_library
+from dask_bigfft.kernels.twiddle import chirp_filter
+from dask_bigfft.planner.filters import FilterPlan
+from dask_bigfft.planner.plan import Exchange, Plan
+
+Array = npt.NDArray[Any]
+Block = tuple[int, ...]
+
+
+class Blocks:
+    """Handle of a barrier: blocks that lie in this process, by their index."""
+
+    def __init__(self, blocks: Mapping[Block, Array]) -> None:
+        self.blocks = dict(blocks)
+
+    def __getitem__(self, block: Block) -> Array:
+        return self.blocks[block]
+
+
+class Shards:
+    """Contiguous copies of what source blocks give to one target block, by source."""
+
+    def __init__(self, shards: Mapping[Block, Array]) -> None:
+        self.shards = dict(shards)
+
+
+class Run:
+    """A plan, or one of its filters, where it is executed.
+
+    Parameters
+    ----------
+    plan : Plan or FilterPlan
+        What is executed.
+    """
+
+    def __init__(self, plan: Plan | FilterPlan) -> None:
+        self.plan = plan
+        self._maps: dict[int, ExchangeMap] = {}
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[type["Run"], tuple[Plan | FilterPlan]]:
+        return Run, (self.plan,)
+
+    def __dask_tokenize__(self) -> tuple[str, str]:
+        return "dask_bigfft.Run", repr(self.plan)
+
+    @property
+    def library(self) -> FFTLibrary:
+        """FFT library of the plan."""
+        return get_library(self.plan.kernel)
+
+    def exchange(self, number: int) -> Exchange:
+        """An exchange of the plan."""
+        return self.plan.exchanges[number]
+
+    def map(self, number: int) -> ExchangeMap:
+        """The shards of an exchange, worked out once in this process."""
+        with self._lock:
+            found = self._maps.get(number)
+            if found is None:
+                exchange = self.exchange(number)
+                found = ExchangeMap(exchange.source, exchange.target, exchange.mirror)
+                self._maps[number] = found
+            return found
+
+    def finish(self, number: int, block: Block, values: Array, filters: Mapping[int, Array]) -> Array:
+        """The round that follows an exchange, if there is one."""
+        if number >= len(self.plan.rounds):
+            return values
+        round_ = self.plan.rounds[number]
+        started = time.perf_counter()
+        dtype = np.dtype(self.plan.dtypes[2 * number + 1])
+        done = run_round(round_, block, values, self.library, dtype, filters)
+        if number == len(self.plan.rounds) - 1 and self.plan.ends_in_round:
+            done = done.reshape(round_.target.flat_shape(block))
+        emit("round", index=number + 1, nbytes=done.nbytes, seconds=time.perf_counter() - started)
+        return done
+
+
+def barrier(indices: tuple[Block, ...], wanted: bool, *blocks: Array) -> Blocks:
+    """Return a handle of all source blocks of a group; all of them exist now.
+
+    Parameters
+    ----------
+    indices : tuple of block indices
+        Of the blocks.
+    wanted : bool
+        Whether the `shared` carrier was asked for by name.
+
+    Raises
+    ------
+    CarrierError
+        On a worker of a cluster, where sharing would move every block to every worker.
+    """
+    _refuse_cluster(wanted)
+    return Blocks(dict(zip(indices, blocks, strict=True)))
+
+
+def _refuse_cluster(wanted: bool) -> None:
+    distributed = sys.modules.get("distributed")
+    if distributed is None:
+        return
+    try:
+        worker = distributed.get_worker()
+    except ValueError:
+        return
+    if wanted and len(distributed.get_client().scheduler_info(n_workers=-1)["workers"]) == 1:
+        return
+    raise CarrierError(
+        f"this graph shares blocks inside one process, but it runs on worker {worker.address} of "
+        "a cluster: it was turned into tasks before the cluster was known. Call compute() or "
+        "persist() on the unoptimised array while the client is there, or build it again with "
+        "dask.config.set({'bigfft.exchange.carrier': 'tasks'})"
+    )
+
+
+def run_block(
+    run: Run, number: int, block: Block, filter_axes: tuple[int, ...], sources: Any, *inputs: Any
+) -> Array:
+    """Return a block gathered in exchange `number` and taken through the round that follows.
+
+    Parameters
+    ----------
+    run : Run
+        The plan.
+    number : int
+        Exchange, from 0.
+    block : tuple of int
+        Which block.
+    filter_axes : tuple of int
+        Axes whose filters come first among the inputs.
+    sources : tuple of block indices or None
+        What the other inputs are: source blocks of these indices; None for a handle.
+    """
+    filters = dict(zip(filter_axes, inputs, strict=False))
+    given = inputs[len(filter_axes) :]
+    exchange = run.exchange(number)
+    shape, dtype = exchange.target.shape(block), np.dtype(exchange.dtype)
+    started = time.perf_counter()
+    if sources is None:
+        blocks = given[0].blocks
+    else:
+        blocks = dict(zip(sources, given, strict=True))
+    values = gather(run.map(number), block, shape, dtype, blocks.__getitem__)
+    emit("unpack", index=number, nbytes=values.nbytes, seconds=time.perf_counter() - started)
+    return run.finish(number, block, values, filters)
+
+
+def pack_shard(run: Run, number: int, block: Block, source: Block, values: Array) -> Array:
+    """Return what a source block gives to a target block, as one contiguous array."""
+    started = time.perf_counter()
+    packed = pack(run.map(number), block, source, values, np.dtype(run.exchange(number).dtype))
+    emit("pack", index=number, nbytes=packed.nbytes, seconds=time.perf_counter() - started)
+    return packed
+
+
+def run_block_of_shards(
+    run: Run, number: int, block: Block, filter_axes: tuple[int, ...],
+    sources: tuple[Block, ...], *inputs: Array
+) -> Array:
+    """Return a block put together from packed shards and taken through the round that follows."""
+    filters = dict(zip(filter_axes, inputs, strict=False))
+    shards = dict(zip(sources, inputs[len(filter_axes) :], strict=True))
+    exchange = run.exchange(number)
+    shape, dtype = exchange.target.shape(block), np.dtype(exchange.dtype)
+    started = time.perf_counter()
+    values = unpack(run.map(number), block, shape, dtype, shards)
+    emit("unpack", index=number, nbytes=values.nbytes, seconds=time.perf_counter() - started)
+    return run.finish(number, block, values, filters)
+
+
+def generate_filter(run: Run, block: Block) -> Array:
+    """Return a block of a Bluestein filter after its first round."""
+    plan = run.plan
+    assert isinstance(plan, FilterPlan)
+    round_ = plan.rounds[0]
+    axis = round_.source.axes[0]
+    places = axis_index(axis, block[0], 0)
+    padded = math.prod(digit.radix for digit in axis.digits)
+    dtype = np.dtype(plan.dtypes[0])
+    values = chirp_filter(
+        axis.shape(block[0]), places, padded, plan.chirp.length, plan.chirp.sign, dtype
+    )
+    return run.finish(0, block, np.ascontiguousarray(values), {})

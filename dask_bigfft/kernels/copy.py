@@ -1,0 +1,269 @@
+"""Strided copies between blocks, many at a time and without the GIL.
+
+A gather reads pieces of many source blocks.  Each piece is one row of a *copy table*: where
+it starts in memory, and the extents and strides of both sides.  One compiled call works the
+table off.  Where both sides run along the same dimension it copies lines; where they do not,
+it transposes in small tiles through a buffer that stays in cache, so that every cache line
+that is touched is used whole on both sides.
+
+The tables hold addresses: whoever builds one keeps the arrays alive until the call returns.
+Types that numba does not know (long double, and casts) take NumPy's own strided copy.
+
+Imports numba and numpy; may import `errors` of this package only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numba
+import numpy as np
+from numba.core import types
+from numba.extending import intrinsic
+
+#: Edge of the transposing tile, in elements; small, so that power-of-two strides do not evict a tile from L1.
+TILE = 8
+
+#: Pairs (source, target) that the compiled copy takes; complex to complex may conjugate.
+COMPILED = frozenset(
+    (np.dtype(a), np.dtype(b))
+    for a, b in [
+        ("c16", "c16"),
+        ("c8", "c8"),
+        ("f8", "f8"),
+        ("f4", "f4"),
+        ("f8", "c16"),
+        ("f4", "c8"),
+    ]
+)
+
+
+@intrinsic  # type: ignore[untyped-decorator, unused-ignore]
+def _pointer(typing_context: Any, address: Any) -> Any:
+    """An address as an untyped pointer."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], context.get_value_type(types.voidptr))
+
+    return types.voidptr(types.intp), codegen
+
+
+@numba.njit(nogil=True, cache=True, inline="always")
+def _load(source, at, conjugate):  # type: ignore[no-untyped-def]
+    value = source[at]
+    return np.conj(value) if conjugate else value
+
+
+@numba.njit(nogil=True, cache=True)
+def _normalise(row, dims, count, source_step, target_step):  # type: ignore[no-untyped-def]
+    """Dimensions of a row by falling target stride, length-1 ones dropped, runs merged."""
+    used = 0
+    for d in range(dims):
+        n = row[3 + 3 * d]
+        if n == 1:
+            continue
+        s, t = row[4 + 3 * d], row[5 + 3 * d]
+        at = used
+        while at > 0 and abs(target_step[at - 1]) < abs(t):
+            count[at] = count[at - 1]
+            source_step[at] = source_step[at - 1]
+            target_step[at] = target_step[at - 1]
+            at -= 1
+        count[at], source_step[at], target_step[at] = n, s, t
+        used += 1
+    kept = 0
+    for d in range(used):
+        n, s, t = count[d], source_step[d], target_step[d]
+        if kept > 0 and source_step[kept - 1] == n * s and target_step[kept - 1] == n * t:
+            count[kept - 1] *= n
+            source_step[kept - 1], target_step[kept - 1] = s, t
+        else:
+            count[kept], source_step[kept], target_step[kept] = n, s, t
+            kept += 1
+    return kept
+
+
+@numba.njit(nogil=True, cache=True)
+def _line(source, target, s0, t0, n, s, t, conjugate):  # type: ignore[no-untyped-def]
+    if s == 1 and t == 1:
+        if conjugate:
+            for i in range(n):
+                target[t0 + i] = np.conj(source[s0 + i])
+        else:
+            for i in range(n):
+                target[t0 + i] = source[s0 + i]
+    else:
+        for i in range(n):
+            target[t0 + i * t] = _load(source, s0 + i * s, conjugate)
+
+
+@numba.njit(nogil=True, cache=True)
+def _plane(source, target, buffer, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # type: ignore[no-untyped-def]
+    """Copy n x m values; the source is dense along n, the target along m."""
+    for i0 in range(0, n, TILE):
+        ni = min(TILE, n - i0)
+        for j0 in range(0, m, TILE):
+            mj = min(TILE, m - j0)
+            for j in range(mj):
+                at = s0 + (j0 + j) * sm + i0 * sn
+                for i in range(ni):
+                    buffer[i, j] = source[at + i * sn]
+            for i in range(ni):
+                at = t0 + (i0 + i) * tn + j0 * tm
+                if conjugate:
+                    for j in range(mj):
+                        target[at + j * tm] = np.conj(buffer[i, j])
+                else:
+                    for j in range(mj):
+                        target[at + j * tm] = buffer[i, j]
+
+
+@numba.njit(nogil=True, cache=True)
+def _copy_table(table, dims, source_like, target_like):  # type: ignore[no-untyped-def]
+    huge = 1 << 62
+    count = np.empty(dims + 1, np.int64)
+    source_step = np.empty(dims + 1, np.int64)
+    target_step = np.empty(dims + 1, np.int64)
+    index = np.zeros(dims + 1, np.int64)
+    buffer = np.empty((TILE, TILE), target_like.dtype)
+    for r in range(table.shape[0]):
+        row = table[r]
+        conjugate = row[2] != 0
+        used = _normalise(row, dims, count, source_step, target_step)
+        # Offsets count from the lowest address touched, because carray wraps negative ones.
+        s_low, t_low = 0, 0
+        for d in range(used):
+            s_low += min(0, (count[d] - 1) * source_step[d])
+            t_low += min(0, (count[d] - 1) * target_step[d])
+        source = numba.carray(
+            _pointer(row[0] + s_low * source_like.itemsize), (huge,), source_like.dtype
+        )
+        target = numba.carray(
+            _pointer(row[1] + t_low * target_like.itemsize), (huge,), target_like.dtype
+        )
+        if used == 0:
+            target[0] = _load(source, 0, conjugate)
+            continue
+        last = used - 1
+        dense = last
+        for d in range(last):
+            if abs(source_step[d]) < abs(source_step[dense]):
+                dense = d
+        total = 1
+        for d in range(used):
+            if d != last and d != dense:
+                total *= count[d]
+            index[d] = 0
+        s_at, t_at = -s_low, -t_low
+        for _ in range(total):
+            if dense == last:
+                _line(
+                    source, target, s_at, t_at,
+                    count[last], source_step[last], target_step[last], conjugate,
+                )
+            else:
+                _plane(
+                    source, target, buffer, s_at, t_at,
+                    count[dense], source_step[dense], target_step[dense],
+                    count[last], source_step[last], target_step[last], conjugate,
+                )
+            for d in range(last - 1, -1, -1):
+                if d == dense:
+                    continue
+                index[d] += 1
+                s_at += source_step[d]
+                t_at += target_step[d]
+                if index[d] < count[d]:
+                    break
+                index[d] = 0
+                s_at -= count[d] * source_step[d]
+                t_at -= count[d] * target_step[d]
+
+
+class CopyTable:
+    """Strided copies collected, then done in one call.
+
+    Parameters
+    ----------
+    target : ndarray
+        Block that is written.
+    """
+
+    def __init__(self, target: np.ndarray) -> None:
+        self.target = target
+        self._rows: dict[np.dtype, list[tuple[int, ...]]] = {}
+        self._keep: list[np.ndarray] = []
+
+    def add(
+        self,
+        source: np.ndarray,
+        counts: Sequence[int],
+        source_start: int,
+        source_strides: Sequence[int],
+        target_start: int,
+        target_strides: Sequence[int],
+        conjugate: bool = False,
+    ) -> None:
+        """Add one strided copy; starts and strides in bytes from the arrays' first elements.
+
+        Copies of complex sources into a real target take the real part.
+        """
+        target = self.target
+        if source.dtype.kind == "c" and target.dtype.kind != "c":
+            source = source.real
+        if not self._compiles(source, source_strides):
+            values = _view(source, source_start, counts, source_strides)
+            _view(target, target_start, counts, target_strides)[...] = (
+                values.conj() if conjugate else values
+            )
+            return
+        row = [source.ctypes.data + source_start, target.ctypes.data + target_start]
+        row.append(int(conjugate))
+        for n, s, t in zip(counts, source_strides, target_strides, strict=True):
+            row += (n, s // source.itemsize, t // target.itemsize)
+        self._rows.setdefault(source.dtype, []).append(tuple(row))
+        self._keep.append(source)
+
+    def _compiles(self, source: np.ndarray, strides: Sequence[int]) -> bool:
+        return (
+            (source.dtype, self.target.dtype) in COMPILED
+            and source.flags.aligned
+            and not any(stride % source.itemsize for stride in strides)
+        )
+
+    def run(self) -> None:
+        """Do the copies that are still to be done."""
+        for dtype, rows in self._rows.items():
+            widest = max(map(len, rows))
+            table = np.ones((len(rows), widest), np.int64)
+            for i, row in enumerate(rows):
+                table[i, : len(row)] = row
+            _copy_table(
+                table, (widest - 3) // 3, np.empty(0, dtype), np.empty(0, self.target.dtype)
+            )
+        self._rows.clear()
+        self._keep.clear()
+
+
+class _Memory:
+    """Strided memory beside an array's first element; keeps the array alive."""
+
+    def __init__(
+        self, array: np.ndarray, start: int, counts: Sequence[int], strides: Sequence[int]
+    ) -> None:
+        self.array = array
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": array.dtype.str,
+            "shape": tuple(counts),
+            "strides": tuple(strides),
+            "data": (array.ctypes.data + start, not array.flags.writeable),
+        }
+
+
+def _view(
+    array: np.ndarray, start: int, counts: Sequence[int], strides: Sequence[int]
+) -> np.ndarray:
+    """View of an array's memory that begins `start` bytes after its first element."""
+    return np.asarray(_Memory(array, start, counts, strides))

@@ -1,0 +1,113 @@
+"""Twiddles and chirps: what a block is multiplied with between FFTs.
+
+The twiddle of one row of a block (the values of a digit k for one index r of the digits still
+to come) is W^(k*r). It is made from two short tables per row, W^(r*64*i) and W^(r*j), which in
+turn are read off the exact two-level `PhaseTable`, so the phase never leaves the integers and
+the inner loop is two multiplications without a table walk.
+
+Imports numba, numpy and `decomposition`.
+"""
+
+from typing import Any
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from dask_bigfft.decomposition.phases import chirp, phase_table, unit_roots
+
+#: Length of the inner of the two tables of a row.
+_INNER = 64
+
+
+@numba.njit(nogil=True, cache=True)
+def _power(t, coarse, fine, shift, mask):  # type: ignore[no-untyped-def]
+    return coarse[t >> shift] * fine[t & mask]
+
+
+@numba.njit(nogil=True, cache=True)
+def _twiddle_rows(x, rest, coarse, fine, shift, mask):  # type: ignore[no-untyped-def]
+    """Multiply x[l, f, b] by W^(rest[l] * f), in place."""
+    rows, digits, width = x.shape
+    outer = (digits + _INNER - 1) // _INNER
+    low = np.empty(_INNER, x.dtype)
+    high = np.empty(outer, x.dtype)
+    for row in range(rows):
+        r = rest[row]
+        if r == 0:
+            continue
+        for j in range(min(_INNER, digits)):
+            low[j] = _power(r * j, coarse, fine, shift, mask)
+        for i in range(outer):
+            high[i] = _power(r * i * _INNER, coarse, fine, shift, mask)
+        for i in range(outer):
+            first = i * _INNER
+            count = min(_INNER, digits - first)
+            factor = high[i]
+            if width == 1:
+                line = x[row, first : first + count, 0]
+                for j in range(count):
+                    line[j] *= factor * low[j]
+            else:
+                for j in range(count):
+                    w = factor * low[j]
+                    line = x[row, first + j]
+                    for b in range(width):
+                        line[b] *= w
+
+
+def twiddle(x: npt.NDArray[Any], rest: npt.NDArray[np.int64], modulus: int, sign: int) -> None:
+    """Multiply ``x[l, f, b]`` by exp(sign*2j*pi*rest[l]*f/modulus), in place.
+
+    Parameters
+    ----------
+    x : ndarray of complex, 3 dimensions, C-contiguous
+        Rows, values of the transformed digit, and what lies inside of it.
+    rest : ndarray of int64
+        Index made of the digits still to come, for each row.
+    modulus : int
+        Product of the lengths of the digit and of those still to come.
+    """
+    if x.dtype.char == "G":
+        steps = np.arange(x.shape[1], dtype=np.int64)
+        for row, r in zip(x, rest, strict=True):
+            row *= unit_roots(r * steps, modulus, sign, x.dtype)[:, None]
+        return
+    table = phase_table(modulus, sign)
+    _twiddle_rows(x, rest, table.coarse, table.fine, table.shift, table.mask)
+
+
+def multiply_chirp(
+    x: npt.NDArray[Any],
+    rest: npt.NDArray[np.int64],
+    stride: int,
+    length: int,
+    sign: int,
+    factor: float,
+) -> None:
+    """Multiply ``x[l, f, b]`` by factor * exp(sign*1j*pi*n**2/length), n = rest[l] + f*stride.
+
+    In place. Places n >= length hold padding or what is going to be cropped, and are zeroed.
+    """
+    steps = np.arange(x.shape[1], dtype=np.int64) * stride
+    for row, r in zip(x, rest, strict=True):
+        n = r + steps
+        inside = int(np.count_nonzero(n < length))
+        values = chirp(n[:inside], length, sign, np.result_type(x.dtype, np.complex128))
+        row[:inside] *= (factor * values)[:, None]
+        row[inside:] = 0
+
+
+def chirp_filter(
+    shape: tuple[int, ...], n: npt.NDArray[np.int64], padded: int, length: int, sign: int,
+    dtype: npt.DTypeLike,
+) -> npt.NDArray[Any]:
+    """Values of the convolution's filter at the places n of an axis of length `padded`.
+
+    The filter is the chirp exp(sign*1j*pi*m**2/length) for abs(m) < length, wrapped around.
+    """
+    distance = np.minimum(n, padded - n)
+    inside = distance < length
+    values = np.zeros(n.shape, np.result_type(dtype, np.complex128))
+    values[inside] = chirp(distance[inside], length, sign, values.dtype)
+    return values.reshape(shape).astype(dtype, copy=False)

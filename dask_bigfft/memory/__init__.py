@@ -1,0 +1,18 @@
+"""Memory that is reserved once and lent to block after block: the arenas of this process.
+
+Imports NumPy, the standard library and the package's errors; sizes and limits are handed in.
+"""
+
+from dask_bigfft.memory.blocks import ALIGNMENT_NBYTES
+from dask_bigfft.memory.default import configure, default_arena, lend
+from dask_bigfft.memory.host import SMALL_NBYTES, ArenaCounters, HostArena
+
+__all__ = [
+    "ALIGNMENT_NBYTES",
+    "SMALL_NBYTES",
+    "ArenaCounters",
+    "HostArena",
+    "configure",
+    "default_arena",
+    "lend",
+]

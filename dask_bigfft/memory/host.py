@@ -1,0 +1,457 @@
+"""Host memory that is reserved once and lent to one block after another.
+
+A block in fresh pages costs more than the transform that fills it: the system clears each page
+and enters it into the page table at first touch. So blocks come from an arena, and go back to it
+when their array dies::
+
+            lend                          last view dies
+    idle ----------> block (ndarray) -----------------------> returned
+     ^ ^                 .base = Loan      Loan.__del__:         |
+     | |                                   one deque.append      |
+     | +-- fresh pages, while lent + idle <= limit               |
+     |                                                           |
+     +-----------------------------------------------------------+
+              drain: the next lend, trim, prefault or counters
+
+Python may run a finalizer inside any allocation, so also in a thread that holds the arena's lock
+at that moment. Therefore `Loan.__del__` takes no lock and touches no books: it appends to a deque,
+which is atomic, and whoever holds the lock next does the rest.
+
+The arena never waits for memory to come back. Beyond its limit it gives idle memory to the system,
+and if that is not enough lends ordinary memory and counts it.
+
+It imports NumPy, the package's errors, and `blocks` and `pages` of this folder.
+"""
+
+import math
+import operator
+import threading
+import time
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, SupportsIndex
+
+import numpy as np
+import numpy.typing as npt
+
+from dask_bigfft.errors import ArgumentTypeError, refuse
+from dask_bigfft.memory.blocks import (
+    NUMERIC_KINDS,
+    Loan,
+    Returned,
+    ordinary_block,
+    parse_shape,
+)
+from dask_bigfft.memory.pages import Buffer, round_up, touch
+
+SMALL_NBYTES = 512 * 1024
+"""Requests below this are ordinary memory: the allocator of the C library reuses it by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaCounters:
+    """What an arena holds at one moment, and what it has done so far.
+
+    Sizes are those of the buffers, up to a quarter above those of their blocks. Requests below
+    `SMALL_NBYTES`, and those with a dtype that is not numeric, never reach the arena and are not
+    counted.
+
+    Attributes
+    ----------
+    lent_bytes
+        Memory of the arena that live blocks hold now.
+    idle_bytes
+        Memory of the arena that waits for the next block now.
+    peak_bytes
+        The most that `lent_bytes` and `idle_bytes` ever were together.
+    fresh_bytes
+        Memory taken from the system since the arena was made.
+    reused_bytes
+        Memory lent again since the arena was made.
+    overflow_bytes
+        Ordinary memory lent since the arena was made, because the limit was reached.
+    lends
+        Blocks lent, of every kind.
+    reuses
+        Blocks lent in memory that was idle.
+    overflows
+        Blocks lent in ordinary memory because the limit was reached.
+    """
+
+    lent_bytes: int
+    idle_bytes: int
+    peak_bytes: int
+    fresh_bytes: int
+    reused_bytes: int
+    overflow_bytes: int
+    lends: int
+    reuses: int
+    overflows: int
+
+
+class HostArena:
+    """Memory lent as NumPy arrays, which return by themselves when they die.
+
+    Parameters
+    ----------
+    limit
+        The most bytes held at a time, lent and idle together. An arena of limit 0 is switched
+        off: it lends ordinary memory and counts nothing.
+    pressure
+        Tells whether the process holds too much memory. If so, idle memory goes back to the
+        system. It is asked now and then when a block is lent or the counters are read, never
+        while the arena is locked, and may itself use the arena.
+    pressure_interval_seconds
+        The least time between two such questions.
+    clock
+        Seconds, never running backwards; a test may pass its own.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If `limit` is not an integer.
+    ArgumentError
+        If `limit` is negative.
+
+    Notes
+    -----
+    An arena serves any number of threads of the process that made it. After a fork the child
+    needs one of its own, as `default_arena` arranges.
+
+    Examples
+    --------
+    >>> arena = HostArena(64 * 1024**2)
+    >>> block = arena.lend((512, 1024), "complex128")
+    >>> arena.counters().lent_bytes == block.nbytes == 8 * 1024**2
+    True
+    >>> del block
+    >>> again = arena.lend((1024, 512), "complex128")
+    >>> arena.counters().reuses
+    1
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        *,
+        pressure: Callable[[], bool] | None = None,
+        pressure_interval_seconds: float = 0.1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._limit = parse_limit(limit)
+        self._pressure = pressure
+        self._pressure_interval_seconds = pressure_interval_seconds
+        self._pressure_due_seconds = -math.inf
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._returned = Returned()
+        # Idle buffers: a stack per size, the most recently used on top, and the sizes in order.
+        self._idle: dict[int, deque[Buffer]] = {}
+        self._idle_sizes: list[int] = []
+        self._serial = 0
+        self._lent_bytes = 0
+        self._idle_bytes = 0
+        self._peak_bytes = 0
+        self._fresh_bytes = 0
+        self._reused_bytes = 0
+        self._overflow_bytes = 0
+        self._lends = 0
+        self._reuses = 0
+        self._overflows = 0
+
+    def __del__(self) -> None:
+        # A constructor that refused its limit leaves an arena without a deque.
+        returned = getattr(self, "_returned", None)
+        if returned is not None:
+            # In this order: a block that dies in between clears the deque itself.
+            returned.abandoned = True
+            returned.clear()
+
+    def __repr__(self) -> str:
+        return (
+            f"<HostArena: {self._lent_bytes} bytes lent, {self._idle_bytes} idle, "
+            f"limit {self._limit}>"
+        )
+
+    @property
+    def limit(self) -> int:
+        """The most bytes held at a time, lent and idle together."""
+        return self._limit
+
+    def lend(
+        self, shape: SupportsIndex | Sequence[SupportsIndex], dtype: npt.DTypeLike
+    ) -> npt.NDArray[Any]:
+        """Return an uninitialised C-contiguous array, in memory of the arena if it is large.
+
+        Memory returns when the array and all its views have died; there is nothing to call.
+
+        Parameters
+        ----------
+        shape
+            Lengths of the axes.
+        dtype
+            Of the elements. Types that are not numeric get ordinary memory.
+
+        Returns
+        -------
+        numpy.ndarray
+            A plain array. Numeric ones are aligned to `ALIGNMENT_NBYTES`, large ones to a page.
+
+        Raises
+        ------
+        ArgumentError
+            If a length is negative.
+        MemoryError
+            If the system has no memory left.
+        """
+        dtype = np.dtype(dtype)
+        lengths = parse_shape(shape)
+        nbytes = math.prod(lengths) * dtype.itemsize
+        if nbytes < SMALL_NBYTES or dtype.kind not in NUMERIC_KINDS or not self._limit:
+            return ordinary_block(lengths, dtype)
+        buffer, doomed = self._take(nbytes)
+        # Unmapping takes its time, so it waits until the lock is free again.
+        del doomed
+        if buffer is None:
+            block = ordinary_block(lengths, dtype)
+        else:
+            block = np.asarray(Loan(buffer, self._returned, lengths, dtype.str))
+        # Only now, so that what this block could use is not thrown away just before.
+        if self._pressure is not None:
+            self._relieve_when_due()
+        return block
+
+    def prefault(self, nbytes: int, *, count: int = 1, threads: int = 1) -> int:
+        """Return the bytes taken from the system so that `count` blocks of `nbytes` are idle.
+
+        Idle memory that such a block would be lent counts; what is missing is mapped and
+        touched, by `threads` threads at a time. Never drops idle memory, never exceeds the limit:
+        fewer blocks are then ready.
+
+        Parameters
+        ----------
+        nbytes
+            Of one block.
+        count
+            How many blocks are wanted.
+        threads
+            How many threads touch pages.
+
+        Raises
+        ------
+        ArgumentError
+            If an argument is out of range.
+        """
+        _check_at_least("nbytes", nbytes, 0)
+        _check_at_least("count", count, 0)
+        _check_at_least("threads", threads, 1)
+        if nbytes < SMALL_NBYTES:
+            return 0
+        size = round_up(nbytes)
+        fresh: list[Buffer] = []
+        with self._lock:
+            doomed = self._drain()
+            fits = (fit for fit in self._idle_sizes if size <= fit <= _largest_fit(nbytes))
+            ready = sum(len(self._idle[fit]) for fit in fits)
+            while ready + len(fresh) < count and self._held_bytes + size <= self._limit:
+                buffer = self._map(size)
+                if buffer is None:
+                    break
+                fresh.append(buffer)
+        del doomed
+        # Until now these count as lent. They go back like any block, also when interrupted.
+        try:
+            touch(fresh, threads)
+        finally:
+            self._returned.extend(fresh)
+        return size * len(fresh)
+
+    def trim(self, target_bytes: int = 0) -> int:
+        """Return the bytes given to the system so that at most `target_bytes` stay idle.
+
+        The least recently used buffers go first.
+
+        Raises
+        ------
+        ArgumentError
+            If `target_bytes` is negative.
+        """
+        _check_at_least("target_bytes", target_bytes, 0)
+        with self._lock:
+            doomed = self._drain()
+            doomed += self._evict(target_bytes)
+        return sum(buffer.nbytes for buffer in doomed)
+
+    def resize(self, limit: int) -> None:
+        """Change the limit; idle memory above it goes back to the system.
+
+        Blocks that are lent stay as they are, and their memory is dropped on its return as long
+        as the arena holds more than the new limit.
+
+        Raises
+        ------
+        ArgumentTypeError
+            If `limit` is not an integer.
+        ArgumentError
+            If `limit` is negative.
+        """
+        limit = parse_limit(limit)
+        with self._lock:
+            self._limit = limit
+            doomed = self._drain()
+        del doomed
+
+    def watch(self, pressure: Callable[[], bool] | None) -> None:
+        """Ask `pressure` from now on whether idle memory has to go, or nobody."""
+        self._pressure = pressure
+        self._pressure_due_seconds = -math.inf
+
+    def relieve(self) -> int:
+        """Return the bytes given to the system, all that is idle, if the process is under pressure.
+
+        For callers with a clock of their own: a worker that has paused because it holds too much
+        memory runs no task, so nothing would be lent and nothing given back.
+        """
+        pressure = self._pressure
+        return self.trim(0) if pressure is not None and pressure() else 0
+
+    def counters(self) -> ArenaCounters:
+        """Return what the arena holds, with all blocks that have died counted as idle."""
+        if self._pressure is not None:
+            self._relieve_when_due()
+        with self._lock:
+            doomed = self._drain()
+            snapshot = ArenaCounters(
+                lent_bytes=self._lent_bytes,
+                idle_bytes=self._idle_bytes,
+                peak_bytes=self._peak_bytes,
+                fresh_bytes=self._fresh_bytes,
+                reused_bytes=self._reused_bytes,
+                overflow_bytes=self._overflow_bytes,
+                lends=self._lends,
+                reuses=self._reuses,
+                overflows=self._overflows,
+            )
+        del doomed
+        return snapshot
+
+    def _relieve_when_due(self) -> None:
+        now = self._clock()
+        if now >= self._pressure_due_seconds:
+            # Two threads may both come through here; asking twice does no harm.
+            self._pressure_due_seconds = now + self._pressure_interval_seconds
+            self.relieve()
+
+    def _take(self, nbytes: int) -> tuple[Buffer | None, list[Buffer]]:
+        """Return a buffer that counts as lent, or None beyond the limit, and what to unmap."""
+        size = round_up(nbytes)
+        with self._lock:
+            doomed = self._drain()
+            self._lends += 1
+            buffer = self._pop_best_fit(size, _largest_fit(nbytes))
+            if buffer is not None:
+                self._lent_bytes += buffer.nbytes
+                self._reuses += 1
+                self._reused_bytes += buffer.nbytes
+                return buffer, doomed
+            doomed += self._evict(max(0, self._limit - self._lent_bytes - size))
+            if self._held_bytes + size <= self._limit:
+                buffer = self._map(size)
+            if buffer is None:
+                self._overflows += 1
+                self._overflow_bytes += nbytes
+            return buffer, doomed
+
+    # The methods below need the lock; the caller holds it.
+
+    @property
+    def _held_bytes(self) -> int:
+        return self._lent_bytes + self._idle_bytes
+
+    def _map(self, size: int) -> Buffer | None:
+        """Return fresh pages that count as lent, or None if the system grants none."""
+        try:
+            buffer = Buffer(size)
+        except (OSError, MemoryError):
+            # Out of address space or mappings. The C library may still have some.
+            return None
+        self._lent_bytes += size
+        self._fresh_bytes += size
+        self._peak_bytes = max(self._peak_bytes, self._held_bytes)
+        return buffer
+
+    def _drain(self) -> list[Buffer]:
+        """Make the buffers of dead blocks idle; return those above a limit that has shrunk."""
+        returned = self._returned
+        while returned:
+            buffer = returned.popleft()
+            self._serial += 1
+            buffer.serial = self._serial
+            stack = self._idle.get(buffer.nbytes)
+            if stack is None:
+                stack = self._idle[buffer.nbytes] = deque()
+                insort(self._idle_sizes, buffer.nbytes)
+            stack.append(buffer)
+            self._lent_bytes -= buffer.nbytes
+            self._idle_bytes += buffer.nbytes
+        if self._held_bytes > self._limit:
+            return self._evict(max(0, self._limit - self._lent_bytes))
+        return []
+
+    def _pop_best_fit(self, size: int, largest: int) -> Buffer | None:
+        """Return the smallest idle buffer between the two sizes, the last used of equals."""
+        at = bisect_left(self._idle_sizes, size)
+        if at == len(self._idle_sizes):
+            return None
+        found = self._idle_sizes[at]
+        if found > largest:
+            return None
+        buffer = self._idle[found].pop()
+        self._forget_if_empty(found)
+        self._idle_bytes -= found
+        return buffer
+
+    def _evict(self, target_bytes: int) -> list[Buffer]:
+        """Return idle buffers, least recently used first, until `target_bytes` stay."""
+        doomed: list[Buffer] = []
+        while self._idle_bytes > target_bytes:
+            oldest = min(self._idle_sizes, key=lambda size: self._idle[size][0].serial)
+            doomed.append(self._idle[oldest].popleft())
+            self._forget_if_empty(oldest)
+            self._idle_bytes -= oldest
+        return doomed
+
+    def _forget_if_empty(self, size: int) -> None:
+        if not self._idle[size]:
+            del self._idle[size]
+            del self._idle_sizes[bisect_left(self._idle_sizes, size)]
+
+
+def parse_limit(limit: SupportsIndex) -> int:
+    """Return `limit` as an integer of at least 0.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If `limit` is not an integer.
+    ArgumentError
+        If `limit` is negative.
+    """
+    try:
+        parsed = operator.index(limit)
+    except TypeError:
+        refuse("limit", limit, "a whole number of bytes", kind=ArgumentTypeError)
+    _check_at_least("limit", parsed, 0)
+    return parsed
+
+
+def _check_at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        refuse(name, value, f"at least {least}")
+
+
+def _largest_fit(nbytes: int) -> int:
+    """Return the largest buffer that a block of `nbytes` bytes may occupy: a quarter is wasted."""
+    return nbytes + nbytes // 4

@@ -1,0 +1,183 @@
+"""What a plan costs: seconds by a simple model, bytes and tasks by counting.
+
+The model prices every byte that is copied, every contiguous run that a gather begins, every
+shard, every task, and every floating point operation; what can run side by side is divided by
+the number of threads. Its constants are those of a common two-core machine: plans are compared
+by it, so ratios matter and absolute times do not.
+
+Pure: imports `decomposition` and this room.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from dask_bigfft.decomposition.layout import Layout
+from dask_bigfft.decomposition.rounds import ExchangeShape, Round, exchange_shape
+from dask_bigfft.planner.plan import Forecast, Machine, Plan
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Seconds for one unit of everything that a plan does.
+
+    Parameters
+    ----------
+    byte : float
+        Copying a byte in memory (read and written).
+    sent_byte : float
+        Sending a byte to another process.
+    run : float
+        Beginning a contiguous run.
+    shard : float
+        Preparing a shard.
+    task : float
+        Scheduling a task (never in parallel).
+    flop : float
+        A floating point operation of an FFT in cache.
+    exchange : float
+        Waiting for the last block of an exchange (never in parallel).
+    pair : float
+        One pair of blocks for dask's ordering of an exchange (never in parallel).
+    """
+
+    byte: float = 1.5e-10
+    sent_byte: float = 1e-9
+    run: float = 1e-8
+    shard: float = 3e-5
+    task: float = 3e-4
+    flop: float = 1e-10
+    exchange: float = 5e-3
+    pair: float = 2.5e-8
+
+
+PRICES = Prices()
+
+
+def _parallel(machine: Machine, blocks: int) -> int:
+    return max(1, min(machine.threads * machine.workers, blocks))
+
+
+def exchange_seconds(
+    shape: ExchangeShape, elements: int, itemsize: int, machine: Machine, prices: Prices = PRICES
+) -> float:
+    """Seconds that an exchange of `elements` elements takes."""
+    nbytes = elements * itemsize
+    tasks = shape.blocks_out + (0 if shape.local else shape.groups)
+    seconds = nbytes * prices.byte + shape.blocks_out * shape.runs * prices.run
+    if not shape.local:
+        seconds += shape.shards * prices.shard
+        if machine.workers > 1:
+            seconds += nbytes * (1 - 1 / machine.workers) * prices.sent_byte
+    pairs = shape.blocks_in * shape.blocks_out / max(1, shape.groups) ** 2
+    return (
+        seconds / _parallel(machine, shape.blocks_out)
+        + tasks * prices.task
+        + pairs * prices.pair
+        + (0 if shape.local else prices.exchange)
+    )
+
+
+def flops(round_: Round) -> float:
+    """Floating point operations of a round's FFTs: 5 n log2 n for n complex values."""
+    elements = max(round_.source.size, round_.target.size)
+    total = 0.0
+    for step in round_.steps:
+        passes = 2 if step.convolve is not None else 1
+        share = 1.0 if step.kind == "c2c" else 0.5
+        total += passes * share * 5 * elements * math.log2(max(step.length, 2))
+    return total
+
+
+def round_seconds(round_: Round, machine: Machine, prices: Prices = PRICES) -> float:
+    """Seconds that a round's FFTs take."""
+    return flops(round_) * prices.flop / _parallel(machine, round_.source.blocks)
+
+
+def route_seconds(
+    source: Layout, rounds: Iterable[Round], result: Layout | None, itemsize: int, machine: Machine
+) -> float:
+    """Seconds that rounds and the exchanges between them take."""
+    total, before = 0.0, source
+    for round_ in rounds:
+        shape = exchange_shape(before, round_.source)
+        total += exchange_seconds(shape, round_.source.size, itemsize, machine)
+        total += round_seconds(round_, machine)
+        before = round_.target
+    if result is not None:
+        shape = exchange_shape(before, result)
+        total += exchange_seconds(shape, result.size, itemsize, machine)
+    return total
+
+
+def _itemsizes(plan: Plan) -> list[int]:
+    return [np.dtype(dtype).itemsize for dtype in plan.dtypes]
+
+
+def peak_host(plan: Plan) -> int:
+    """Bytes of host memory at the worst moment, per process.
+
+    The blocks before and after an exchange are there together, since a barrier lies between
+    them; every thread holds what its task makes beside that. With several processes shards in
+    flight are counted once more.
+    """
+    machine, sizes = plan.machine, _itemsizes(plan)
+    copies = 2 if machine.workers > 1 else 1
+    stages: list[tuple[int, int]] = []
+    filters = filter_bytes(plan)
+    before = plan.source.size * np.dtype(plan.spec.dtype).itemsize
+    for i, exchange in enumerate(plan.exchanges):
+        after = exchange.nbytes
+        block = exchange.target.largest * np.dtype(exchange.dtype).itemsize
+        made, out = after, 0
+        if i < len(plan.rounds):
+            round_ = plan.rounds[i]
+            made = round_.target.size * sizes[2 * i + 1]
+            out = round_.target.largest * sizes[2 * i + 1]
+        held = 0 if exchange.local else before * copies
+        stages.append((held + max(made, after), block + out))
+        before = made
+    parallel = machine.threads
+    worst = max((size / machine.workers + parallel * block for size, block in stages), default=0)
+    return math.ceil(worst + filters)
+
+
+def filter_bytes(plan: Plan) -> int:
+    """Bytes of the spectra of all Bluestein filters."""
+    itemsize = plan.spec.work_dtype.itemsize
+    return sum(2 * math.prod(p.factors) * itemsize for p in plan.programs if p.bluestein)
+
+
+def task_count(plan: Plan) -> int:
+    """Number of tasks of the graph."""
+    total = 1
+    for exchange in plan.exchanges:
+        shape = exchange.shape
+        total += shape.blocks_out + (0 if exchange.local else shape.groups)
+    return total
+
+
+def forecast(plan: Plan) -> Forecast:
+    """What a plan is expected to need."""
+    machine, itemsize = plan.machine, plan.spec.work_dtype.itemsize
+    result = None if plan.ends_in_round else plan.result
+    return Forecast(
+        bytes_exchanged=sum(exchange.nbytes for exchange in plan.travelling),
+        peak_host=peak_host(plan),
+        scratch=0,
+        tasks=task_count(plan),
+        flops=sum(map(flops, plan.rounds)),
+        seconds=route_seconds(plan.source, plan.rounds, result, itemsize, machine),
+    )
+
+
+def largest_fan_in(source: Layout, rounds: Iterable[Round], result: Layout | None) -> int:
+    """Largest number of blocks that a block of any exchange is gathered from."""
+    found, before = 1, source
+    for round_ in rounds:
+        found = max(found, exchange_shape(before, round_.source).fan_in)
+        before = round_.target
+    return found if result is None else max(found, exchange_shape(before, result).fan_in)
+

@@ -1,0 +1,259 @@
+"""From an assignment of steps to rounds, to the blocks of every round.
+
+The digits of a round must lie whole inside a block, so something else has to be cut. What was
+cut stays cut (no exchange); an axis keeps its number of parts on another of its digits; and if
+blocks are then still too large, one more group is cut, the one that makes the gather cheapest.
+
+Pure: imports `transforms`, `decomposition` and this room.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Digit, Group, Layout, even_chunks
+from dask_bigfft.decomposition.rounds import Round, transformed
+from dask_bigfft.decomposition.steps import AxisProgram, Step
+from dask_bigfft.decomposition.variants import stored_order
+
+#: Rounds in which the steps of each axis happen, in order.
+Assignment = Mapping[int, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large blocks should be, and may be, in elements."""
+
+    target: int
+    cap: int
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """A group of an axis while its chunks are being chosen."""
+
+    digits: tuple[Digit, ...]
+    size: int
+    chunks: Chunks
+    fixed: bool
+
+    @property
+    def largest(self) -> int:
+        return max(self.chunks, default=0)
+
+    def into(self, parts: int) -> "_Cut":
+        return replace(self, chunks=even_chunks(self.size, parts))
+
+
+def _cut(digits: tuple[Digit, ...], chunks: Chunks | None = None, fixed: bool = False) -> _Cut:
+    size = math.prod(digit.size for digit in digits)
+    return _Cut(digits, size, (size,) if chunks is None else chunks, fixed)
+
+
+def axis_digits(program: AxisProgram, done: int) -> list[Digit]:
+    """Digits of an axis, in the order of its input's, after its first `done` steps."""
+    count = len(program.factors)
+    digits = [step.source for step in program.steps[:count]]
+    for step in program.steps[:done]:
+        digits[digits.index(step.source)] = step.target
+    return digits
+
+
+def _in_digits(program: AxisProgram, done: int, step: Step | None, variant: str) -> list[_Cut]:
+    """Groups of an axis that lies in digits, the step's own last."""
+    digits = axis_digits(program, done)
+    others = [digit for digit in digits if step is None or digit != step.source]
+    order = "transposed" if len(program.target) > 1 else "natural"
+    groups = [_cut((digit,)) for digit in stored_order(others, variant, order)]
+    return groups if step is None else [*groups, _cut((step.source,), fixed=True)]
+
+
+def _axis_cuts(
+    program: AxisProgram | None, done: int, step: Step | None, before: AxisLayout, variant: str
+) -> list[_Cut]:
+    """Groups of an axis in a round, with the chunks they inherit."""
+    if program is None:
+        return [_cut(group.digits, group.chunks) for group in before.groups]
+    first = (program.steps[0].source,)
+    if step is None and done == 0 and not (program.halves_input and program.source != first):
+        return [_flat(program.source, before)]
+    if step is None and done == len(program.steps):
+        stored = [d for group in before.groups for d in group.digits]
+        halved = program.mirror is not None and any(d.is_partial for d in stored)
+        if tuple(stored) == program.target or halved:
+            return [_cut(group.digits, group.chunks) for group in before.groups]
+        return [_flat(program.target, before)]
+    return _inherit(_in_digits(program, done, step, variant), before)
+
+
+def _flat(digits: tuple[Digit, ...], before: AxisLayout) -> _Cut:
+    """An axis in one group, cut as before if it was, padded or cropped to its digits."""
+    cut = _cut(digits)
+    chunks = before.groups[0].chunks
+    if before.digits == digits and len(before.groups) == 1:
+        if sum(chunks) == cut.size:
+            return replace(cut, chunks=chunks)
+        width = max(chunks, default=1) or 1
+        return cut.into(-(-cut.size // width))
+    return cut.into(before.blocks)
+
+
+def _inherit(cuts: list[_Cut], before: AxisLayout) -> list[_Cut]:
+    """Groups with the chunks they had, and the axis' number of parts kept where possible."""
+    had = {group.digits: group.chunks for group in before.groups}
+    cuts = [c if c.fixed else replace(c, chunks=had.get(c.digits, c.chunks)) for c in cuts]
+    missing = -(-before.blocks // math.prod(len(c.chunks) for c in cuts))
+    for i, cut in enumerate(cuts):
+        if missing > 1 and not cut.fixed and len(cut.chunks) == 1:
+            cuts[i] = cut.into(missing)
+            missing = -(-missing // len(cuts[i].chunks))
+    return cuts
+
+
+Cuts = list[list[_Cut]]
+
+
+def _largest(cuts: Cuts) -> int:
+    return math.prod(c.largest for axis in cuts for c in axis)
+
+
+def _layout(cuts: Cuts) -> Layout:
+    return Layout(
+        tuple(AxisLayout(tuple(Group(c.digits, c.chunks) for c in axis)) for axis in cuts)
+    )
+
+
+def _choices(cuts: Cuts, variant: str) -> Iterator[list[tuple[int, int]]]:
+    """Orders in which groups may be cut further, each starting with another group."""
+    free = [
+        (a, g)
+        for a, axis in enumerate(cuts)
+        for g, cut in enumerate(axis)
+        if not cut.fixed and cut.largest > 1
+    ]
+    if variant != "auto":
+        yield free
+        return
+    for i in range(len(free)):
+        yield [free[i], *free[:i], *free[i + 1 :]]
+
+
+def _cut_down(cuts: Cuts, order: list[tuple[int, int]], target: int) -> Cuts:
+    """Cut groups, in order, until blocks have at most `target` elements (or nothing is left)."""
+    cuts = [list(axis) for axis in cuts]
+    for a, g in order:
+        excess = -(-_largest(cuts) // target)
+        if excess <= 1:
+            break
+        cut = cuts[a][g]
+        width = max(1, cut.largest // excess)
+        cuts[a][g] = cut.into(-(-cut.size // width))
+    return cuts
+
+
+def _merge(cuts: Cuts, target: int) -> Cuts:
+    """Join chunks that are far smaller than blocks should be, along the most cut group."""
+    cuts = [list(axis) for axis in cuts]
+    while (small := _largest(cuts)) and small * 2 <= target:
+        places = [(len(c.chunks), a, g) for a, axis in enumerate(cuts) for g, c in enumerate(axis)]
+        parts, a, g = max(places)
+        if parts == 1:
+            break
+        cuts[a][g] = cuts[a][g].into(max(1, -(-parts * small // target)))
+        if len(cuts[a][g].chunks) == parts:
+            break
+    return cuts
+
+
+def round_layouts(
+    programs: Mapping[int, AxisProgram],
+    assignment: Assignment,
+    source: Layout,
+    sizes: Sizes,
+    variant: str,
+    cost: Callable[[Layout, Layout], float],
+    merge: bool = False,
+) -> tuple[Round, ...] | None:
+    """Rounds of an assignment with the blocks of each, or None if a block gets too large.
+
+    Parameters
+    ----------
+    programs : mapping
+        Program of each transformed axis.
+    assignment : mapping
+        Round of each step of each axis.
+    source : Layout
+        Blocks that come in.
+    sizes : Sizes
+        Target and largest size of a block.
+    variant : str
+        Data movement within an axis.
+    cost : callable
+        Price of an exchange between two layouts.
+    merge : bool
+        Whether chunks much smaller than the target are joined.
+    """
+    done = dict.fromkeys(programs, 0)
+    count = 1 + max(r for rounds in assignment.values() for r in rounds)
+    before, found = source, []
+    for number in range(count):
+        steps = tuple(
+            programs[axis].steps[done[axis]]
+            for axis in sorted(programs)
+            if done[axis] < len(assignment[axis]) and assignment[axis][done[axis]] == number
+        )
+        by_axis = {step.axis: step for step in steps}
+        cuts = [
+            _axis_cuts(programs.get(a), done.get(a, 0), by_axis.get(a), layout, variant)
+            for a, layout in enumerate(before.axes)
+        ]
+        if merge:
+            cuts = _merge(cuts, sizes.target)
+        layout = _cheapest(cuts, before, sizes, variant, cost)
+        if layout is None:
+            return None
+        found.append(Round(steps, layout, transformed(layout, steps)))
+        before = found[-1].target
+        for step in steps:
+            done[step.axis] += 1
+    return tuple(found)
+
+
+def _cheapest(
+    cuts: Cuts,
+    before: Layout,
+    sizes: Sizes,
+    variant: str,
+    cost: Callable[[Layout, Layout], float],
+) -> Layout | None:
+    """The cheapest way to cut blocks down to size, or None."""
+    if _largest(cuts) <= sizes.target:
+        return _layout(cuts)
+    options = [_cut_down(cuts, order, sizes.target) for order in _choices(cuts, variant)]
+    fitting = [_layout(option) for option in options if _largest(option) <= sizes.cap]
+    return min(fitting, key=lambda layout: cost(before, layout), default=None)
+
+
+def result_layout(
+    programs: Mapping[int, AxisProgram],
+    last: Layout,
+    flat: Layout | None,
+    wanted: tuple[Chunks, ...] | None,
+) -> Layout:
+    """Blocks of the result: as wanted, else what the last round gives.
+
+    An axis that the last round does not leave in the order that was asked for keeps its number
+    of parts.
+    """
+    axes = []
+    for a, axis in enumerate(last.axes):
+        program = programs.get(a)
+        digits = axis.digits if program is None else program.target
+        if wanted is not None:
+            chunks = wanted[a]
+        elif flat is not None and flat.axes[a].digits == digits:
+            chunks = flat.axes[a].groups[0].chunks
+        else:
+            chunks = even_chunks(math.prod(d.size for d in digits), axis.blocks)
+        axes.append(AxisLayout((Group(digits, chunks),)))
+    return Layout(tuple(axes))

@@ -1,0 +1,383 @@
+"""`Plan`: everything that is decided about a transform before any data is touched.
+
+Frozen, hashable, and JSON both ways; holds no arrays and no addresses.
+
+Pure: imports `transforms`, `decomposition` and `errors`.
+"""
+
+import dataclasses
+import itertools
+import json
+import types
+import typing
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout
+from dask_bigfft.decomposition.rounds import ExchangeShape, Mirror, Round, exchange_shape
+from dask_bigfft.decomposition.steps import AxisProgram, Chirp, Step
+from dask_bigfft.errors import refuse
+from dask_bigfft.transforms.spec import TransformSpec
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the plan is made for.
+
+    Parameters
+    ----------
+    memory_limit : int or None
+        Bytes that one process may use; None where nothing is known.
+    threads : int
+        Tasks that run at a time in one process.
+    workers : int
+        Number of processes.
+    """
+
+    memory_limit: int | None = None
+    threads: int = 1
+    workers: int = 1
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a plan is expected to need.
+
+    Parameters
+    ----------
+    bytes_exchanged : int
+        Bytes that all exchanges together move (local ones move nothing).
+    peak_host : int
+        Bytes of host memory at the worst moment, per process.
+    scratch : int
+        Bytes of scratch files.
+    tasks : int
+        Tasks in the graph.
+    flops : float
+        Floating point operations of all FFTs, 5 n log2 n each.
+    seconds : float
+        Time by the cost model of the default profile. Good for comparing plans.
+    """
+
+    bytes_exchanged: int
+    peak_host: int
+    scratch: int
+    tasks: int
+    flops: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What happens between two rounds: blocks of `source` become blocks of `target`.
+
+    Parameters
+    ----------
+    source, target : Layout
+        Blocks before and after.
+    dtype : str
+        Of the target's blocks.
+    mirror : Mirror or None
+        How half a spectrum is completed on the way.
+    """
+
+    source: Layout
+    target: Layout
+    dtype: str
+    mirror: Mirror | None = None
+
+    @cached_property
+    def shape(self) -> ExchangeShape:
+        """Fan-in, C, W and groups."""
+        return exchange_shape(self.source, self.target)
+
+    @cached_property
+    def local(self) -> bool:
+        """Whether nothing travels."""
+        return self.shape.local and (self.mirror is None or self.source.blocks == 1)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all target blocks."""
+        return self.target.size * np.dtype(self.dtype).itemsize
+
+    @cached_property
+    def geometry(self) -> tuple[Any, ...]:
+        """What the exchange does to places, whatever the digits that lie there.
+
+        Two exchanges with the same geometry gather by the same pattern; Pease's variant has
+        only one. Per axis: for each group that is stored after, where it was stored before,
+        its length, and both cuts.
+        """
+        found = []
+        for a, b in zip(self.source.axes, self.target.axes, strict=True):
+            was = {group.digits: i for i, group in enumerate(a.groups)}
+            found.append(
+                tuple(
+                    (
+                        was.get(group.digits),
+                        group.size,
+                        a.groups[was[group.digits]].chunks if group.digits in was else None,
+                        group.chunks,
+                    )
+                    for group in b.groups
+                )
+            )
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A transform laid out in rounds and exchanges, with its forecast.
+
+    Parameters
+    ----------
+    spec : TransformSpec
+        What was asked.
+    programs : tuple of AxisProgram
+        The steps of each transformed axis, in the order of ``spec.axes``.
+    source : Layout
+        The blocks of the array that comes in.
+    rounds : tuple of Round
+        In order.
+    result : Layout
+        The blocks of the array that goes out.
+    variant, kernel : str
+        Data movement within an axis, and the FFT library.
+    machine : Machine
+        What the plan was made for.
+    forecast : Forecast
+        What it is expected to need.
+    rejected : tuple of (str, Forecast)
+        The runners-up: their rounds, and what they would have needed.
+    reason : str
+        Why this plan was taken.
+    """
+
+    spec: TransformSpec
+    programs: tuple[AxisProgram, ...]
+    source: Layout
+    rounds: tuple[Round, ...]
+    result: Layout
+    variant: str
+    kernel: str
+    machine: Machine
+    forecast: Forecast
+    rejected: tuple[tuple[str, Forecast], ...] = ()
+    reason: str = ""
+
+    @cached_property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """The exchange before each round, and the one after the last unless it is not needed."""
+        layouts = [self.source]
+        for round_ in self.rounds:
+            layouts += [round_.source, round_.target]
+        layouts.append(self.result)
+        dtypes = self.dtypes
+        pairs = list(zip(layouts[::2], layouts[1::2], strict=True))
+        found = [
+            Exchange(a, b, dtypes[min(2 * i, len(dtypes) - 1)], self._mirror(a, b))
+            for i, (a, b) in enumerate(pairs)
+        ]
+        return tuple(found[:-1]) if self.ends_in_round else tuple(found)
+
+    @cached_property
+    def ends_in_round(self) -> bool:
+        """Whether the last round's blocks are the result's, so that no exchange follows."""
+        return bool(self.rounds) and flattened(self.rounds[-1].target) == self.result
+
+    @cached_property
+    def dtypes(self) -> tuple[str, ...]:
+        """Dtype of the blocks before and after each round, and of the result."""
+        spec = self.spec
+        real, work = spec.real_dtype.str, spec.work_dtype.str
+        found = []
+        current = work
+        if any(step.kind == "r2c" for round_ in self.rounds for step in round_.steps):
+            current = real
+        for round_ in self.rounds:
+            found.append(current)
+            kinds = {step.kind for step in round_.steps}
+            current = work if "r2c" in kinds else real if "c2r" in kinds else current
+            found.append(current)
+        return (*found, spec.out_dtype.str)
+
+    def _mirror(self, source: Layout, target: Layout) -> Mirror | None:
+        """The mirror image that an exchange needs: where half a spectrum changes its digits."""
+        axis = self.spec.real_axis
+        if axis is None:
+            return None
+        program = self.programs[-1]
+        partial = [d for d in source.axes[axis].digits if d.stride == 1 and d.is_partial]
+        kept = [d for d in target.axes[axis].digits if d.stride == 1 and d.is_partial]
+        if program.mirror is None or not partial or partial == kept:
+            return None
+        if partial[0].stage != (0 if self.spec.kind == "c2r" else program.last_stage):
+            return None
+        others = tuple(a for a in self.spec.axes if a != axis)
+        return Mirror(axis, program.length, others)
+
+    @property
+    def chunks(self) -> tuple[tuple[int, ...], ...]:
+        """Chunks of the result."""
+        return tuple(axis.groups[0].chunks for axis in self.result.axes)
+
+    @property
+    def travelling(self) -> tuple[Exchange, ...]:
+        """The exchanges in which something travels: what a plan is judged by."""
+        return tuple(exchange for exchange in self.exchanges if not exchange.local)
+
+    @property
+    def notation(self) -> str:
+        """The rounds in short, such as ``{Y1} {Y2, X}``."""
+        return notation(self.spec, self.programs, self.rounds)
+
+    def to_json(self) -> str:
+        """Return the plan as JSON, from which `from_json` makes it again."""
+        return json.dumps(_encode(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Plan":
+        """Return the plan that `to_json` wrote.
+
+        Raises
+        ------
+        ArgumentError
+            If the text is not such a plan.
+        """
+        try:
+            plan = _decode(cls, json.loads(text))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            refuse("text", text, f"the JSON of a plan ({error})")
+        assert isinstance(plan, cls)
+        return plan
+
+    def explain(self) -> str:
+        """Return what was chosen, why, what it will need, and what else was considered."""
+        from dask_bigfft.planner.explain import explain  # the text knows the plan's shape
+
+        return explain(self)
+
+    def __str__(self) -> str:
+        from dask_bigfft.planner.explain import summary
+
+        return summary(self)
+
+    def _repr_html_(self) -> str:
+        from dask_bigfft.planner.drawing import draw
+
+        return draw(self)
+
+
+def flattened(layout: Layout) -> Layout | None:
+    """The layout with each axis in one dimension, if its blocks allow that, else None.
+
+    An axis' blocks are intervals of its flattened digits when only the first group is cut, or
+    the groups before the cut one are cut into single values.
+    """
+    axes = []
+    for axis in layout.axes:
+        groups = axis.groups
+        cut = [i for i, group in enumerate(groups) if len(group.chunks) > 1]
+        last = cut[-1] if cut else 0
+        if any(set(group.chunks) != {1} for group in groups[:last]):
+            return None
+        if any(group.bounds[-1] != group.size for group in groups) and len(groups) > 1:
+            return None
+        inner = 1
+        for group in groups[last + 1 :]:
+            inner *= group.size
+        outer = 1
+        for group in groups[:last]:
+            outer *= group.size
+        digits = tuple(digit for group in groups for digit in group.digits)
+        chunks = tuple(c * inner for c in groups[last].chunks) * outer
+        axes.append(AxisLayout((Group(digits, chunks),)))
+    return Layout(tuple(axes))
+
+
+_LETTERS = "XYZUVW"
+
+
+def axis_letter(axis: int, ndim: int) -> str:
+    """Name of an axis as the papers have it: X is the last, Y the one before.
+
+    >>> axis_letter(1, 2), axis_letter(0, 3), axis_letter(0, 9)
+    ('X', 'Z', 'A0')
+    """
+    place = ndim - 1 - axis
+    return _LETTERS[place] if place < len(_LETTERS) else f"A{axis}"
+
+
+def step_name(spec: TransformSpec, program: AxisProgram, step: Step) -> str:
+    """Name of a step, such as ``Y1`` (first digit of Y), or ``X`` where the axis is whole."""
+    letter = axis_letter(step.axis, len(spec.shape))
+    if len(program.steps) == 1:
+        return letter
+    number = program.steps.index(step) + 1
+    return f"{letter}{number}" + ("*" if step.convolve is not None else "")
+
+
+def notation(
+    spec: TransformSpec, programs: tuple[AxisProgram, ...], rounds: tuple[Round, ...]
+) -> str:
+    """Rounds in short."""
+    by_axis = {program.axis: program for program in programs}
+    return " ".join(
+        "{" + ", ".join(step_name(spec, by_axis[s.axis], s) for s in round_.steps) + "}"
+        for round_ in rounds
+    )
+
+
+# --- JSON -----------------------------------------------------------------------------------
+
+_TYPES: dict[str, type[Any]] = {
+    cls.__name__: cls
+    for cls in (TransformSpec, AxisProgram, Step, Chirp, Digit, Group, AxisLayout, Layout, Round,
+                Machine, Forecast)
+}
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, Group):
+        runs = [[size, len(list(run))] for size, run in itertools.groupby(value.chunks)]
+        return {"digits": _encode(value.digits), "chunks": runs}
+    if dataclasses.is_dataclass(value):
+        return {f.name: _encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, tuple | list):
+        return [_encode(item) for item in value]
+    return value
+
+
+def _decode(hint: Any, value: Any) -> Any:
+    """Value of an annotated type; refuses what the annotation does not allow."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Group:
+        chunks = tuple(int(s) for size, count in value["chunks"] for s in (size,) * int(count))
+        return Group(_decode(tuple[Digit, ...], value["digits"]), chunks)
+    if dataclasses.is_dataclass(hint):
+        hints = typing.get_type_hints(hint)
+        unknown = set(value) - set(hints)
+        if unknown:
+            raise ValueError(f"unknown entries {sorted(unknown)}")
+        return typing.cast("Any", hint)(**{k: _decode(hints[k], v) for k, v in value.items()})
+    if origin is tuple:
+        if args[-1] is Ellipsis:
+            return tuple(_decode(args[0], item) for item in value)
+        return tuple(_decode(a, item) for a, item in zip(args, value, strict=True))
+    if origin in (typing.Union, types.UnionType):
+        if value is None:
+            return None
+        return _decode(next(a for a in args if a is not type(None)), value)
+    if origin is typing.Literal:
+        if value not in args:
+            raise ValueError(f"{value!r} is not one of {args}")
+        return value
+    if hint is float:
+        return float(value)
+    if not isinstance(value, hint):
+        raise TypeError(f"{value!r} is not {hint}")
+    return value

@@ -1,0 +1,1 @@
+"""What is asked of a transform: its kind, axes, lengths, norm and dtypes."""

@@ -1,0 +1,357 @@
+"""`TransformSpec`: what a call of the `numpy.fft` interface asks for, normalised once.
+
+Everything a user can write wrongly is refused here, naming the argument, its value and what is
+allowed; the floors above never validate again.
+
+Pure: imports numpy and `errors`.
+"""
+
+import math
+import operator
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, SupportsIndex, cast
+
+import numpy as np
+
+from dask_bigfft.decomposition.factors import transposed_digits
+from dask_bigfft.decomposition.steps import Kind, Order, Scale, flat_digits
+from dask_bigfft.errors import ArgumentTypeError, refuse
+
+Norm = Literal["backward", "ortho", "forward"]
+
+#: Kind, sign of the exponent, and whether the norm is that of a forward transform.
+FAMILIES: dict[str, tuple[Kind, int, bool]] = {
+    "fft": ("c2c", -1, True),
+    "ifft": ("c2c", +1, False),
+    "rfft": ("r2c", -1, True),
+    "irfft": ("c2r", +1, False),
+    "hfft": ("c2r", -1, True),
+    "ihfft": ("r2c", +1, False),
+}
+
+#: The transforms by name; the ending says which axes: one, two or any number.
+NAMES: tuple[str, ...] = tuple(name + ending for ending in ("", "2", "n") for name in FAMILIES)
+
+_WORK = {"f": "F", "d": "D", "g": "G", "F": "F", "D": "D", "G": "G", "e": "F"}
+_REAL = {"F": "f", "D": "d", "G": "g"}
+
+
+@dataclass(frozen=True)
+class TransformSpec:
+    """A transform, independent of how its array is cut into blocks.
+
+    Parameters
+    ----------
+    name : str
+        Name of the call, such as ``"rfftn"``.
+    shape : tuple of int
+        Shape of the array that comes in.
+    dtype : str
+        Its dtype (as ``numpy.dtype.str``).
+    kind : {"c2c", "r2c", "c2r"}
+        Transform of the last of the axes; the others are always c2c.
+    sign : {-1, 1}
+        Sign in the exponent.
+    scale : {"none", "ortho", "full"}
+        Factor 1, 1/sqrt(N) or 1/N, N the product of the lengths.
+    axes, lengths : tuple of int
+        Transformed axes (non-negative) and the length N of the transform along each.
+    orders_in, orders_out : tuple of {"natural", "transposed"}
+        Order of each transformed axis in the array that comes in and that goes out.
+    digits : tuple of (int, tuple of int)
+        Axes whose transposed order has other digits than the canonical ones.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    kind: Kind
+    sign: int
+    scale: Scale
+    axes: tuple[int, ...]
+    lengths: tuple[int, ...]
+    orders_in: tuple[Order, ...]
+    orders_out: tuple[Order, ...]
+    digits: tuple[tuple[int, tuple[int, ...]], ...] = ()
+
+    @property
+    def work_dtype(self) -> np.dtype[Any]:
+        """Complex dtype in which the rounds compute."""
+        char = np.dtype(self.dtype).char
+        return np.dtype(_WORK.get(char, "D"))
+
+    @property
+    def real_dtype(self) -> np.dtype[Any]:
+        """Real dtype of the same precision."""
+        return np.dtype(_REAL[self.work_dtype.char])
+
+    @property
+    def out_dtype(self) -> np.dtype[Any]:
+        """Dtype of the result of the rounds."""
+        return self.real_dtype if self.kind == "c2r" else self.work_dtype
+
+    @property
+    def real_axis(self) -> int | None:
+        """Axis that has half a spectrum on one side, if any."""
+        return None if self.kind == "c2c" else self.axes[-1]
+
+    def digits_of(self, axis: int) -> tuple[int, ...] | None:
+        """Digits of an axis' transposed order where they were named, else None."""
+        return dict(self.digits).get(axis)
+
+    def out_size(self, axis: int) -> int:
+        """Length of an axis of the result."""
+        if axis not in self.axes:
+            return self.shape[axis]
+        i = self.axes.index(axis)
+        half = self.kind == "r2c" and axis == self.real_axis
+        return _count(self.lengths[i], self.orders_out[i], half, self.digits_of(axis))
+
+    @property
+    def out_shape(self) -> tuple[int, ...]:
+        """Shape of the result."""
+        return tuple(self.out_size(axis) for axis in range(len(self.shape)))
+
+
+def _count(length: int, order: Order, half: bool, digits: tuple[int, ...] | None) -> int:
+    found = flat_digits(0, length, order, real=half, digits=digits)
+    return math.prod(digit.size for digit in found)
+
+
+def parse_dtype(dtype: np.dtype[Any], kind: Kind) -> str:
+    """Refuse dtypes without a Fourier transform; return the others as a string.
+
+    >>> parse_dtype(np.dtype("int8"), "c2c")
+    '|i1'
+    """
+    if dtype.kind not in "biufc":
+        refuse("x.dtype", str(dtype), "a number type (bool, int, float or complex)",
+               kind=ArgumentTypeError)
+    if kind == "r2c" and dtype.kind == "c":
+        refuse("x.dtype", str(dtype), "real input for this transform; take x.real or use fft",
+               kind=ArgumentTypeError)
+    return str(dtype.str)
+
+
+def _index(argument: str, value: SupportsIndex) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        refuse(argument, value, "an integer", kind=ArgumentTypeError)
+
+
+def parse_axes(argument: str, axes: Sequence[SupportsIndex], ndim: int) -> tuple[int, ...]:
+    """Non-negative axes, each within the array and named once.
+
+    >>> parse_axes("axes", (-1, 0), 3)
+    (2, 0)
+    """
+    found = tuple(_index(argument, axis) for axis in axes)
+    if ndim == 0:
+        refuse("x", "an array without axes", "an array of at least one dimension")
+    for axis in found:
+        if not -ndim <= axis < ndim:
+            refuse(argument, axis, f"{-ndim}..{ndim - 1} for an array of {ndim} dimensions")
+    found = tuple(axis % ndim for axis in found)
+    if len(set(found)) < len(found):
+        refuse(argument, tuple(axes), "every axis at most once")
+    return found
+
+
+def parse_scale(norm: str | None, forward: bool) -> Scale:
+    """Scale of a norm.
+
+    >>> parse_scale(None, forward=True), parse_scale("backward", forward=False)
+    ('none', 'full')
+    """
+    if norm not in (None, "backward", "ortho", "forward"):
+        refuse("norm", norm, "'backward', 'ortho' or 'forward' (None means 'backward')")
+    if norm == "ortho":
+        return "ortho"
+    return "full" if (norm == "forward") == forward else "none"
+
+
+def parse_orders(order: str | Sequence[str], count: int) -> tuple[Order, ...]:
+    """One order per transformed axis, from one for all or a sequence.
+
+    >>> parse_orders("natural", 2)
+    ('natural', 'natural')
+    """
+    orders = (order,) * count if isinstance(order, str) or order is None else tuple(order)
+    if len(orders) != count:
+        refuse("order", order, f"one order, or {count} of them, one for each transformed axis")
+    for found in orders:
+        if found not in ("natural", "transposed"):
+            refuse("order", order, "'natural' or 'transposed'")
+    return cast("tuple[Order, ...]", orders)
+
+
+def _lengths_of(
+    shape: tuple[int, ...],
+    axes: tuple[int, ...],
+    s: Sequence[SupportsIndex | None] | None,
+    kind: Kind,
+    argument: str,
+) -> tuple[int | None, ...]:
+    """Lengths as asked for, None where the array's own length decides."""
+    if s is None:
+        return (None,) * len(axes)
+    if len(s) != len(axes):
+        refuse(argument, tuple(s), f"as many lengths as axes ({len(axes)})")
+    found: list[int | None] = []
+    for n, axis in zip(s, axes, strict=True):
+        if n is None:
+            found.append(None)
+            continue
+        length = _index(argument, n)
+        if length == -1 and argument == "s":
+            length = shape[axis]
+        if length < 1:
+            refuse(argument, n, "lengths of at least 1"
+                   + (" (or -1 for the array's own)" if argument == "s" else ""))
+        found.append(length)
+    return tuple(found)
+
+
+def _default_length(
+    size: int, axis: int, half: bool, order: Order, digits: tuple[int, ...] | None
+) -> int:
+    """Length of a transform whose length was not given."""
+    if half and order == "transposed":
+        if digits is not None:
+            return math.prod(digits)
+        refuse("n", None, f"the length of axis {axis}: a half spectrum in transposed order "
+               f"({size} places) does not tell it")
+    length = 2 * (size - 1) if half else size
+    if size == 0 or length < 1:
+        refuse("x", f"axis {axis} of length {size}",
+               "at least 2 entries (or n given)" if half and size else
+               "at least one entry along every transformed axis")
+    return length
+
+
+def _check_transposed(
+    size: int, axis: int, length: int, half: bool, digits: tuple[int, ...] | None
+) -> None:
+    """Refuse spectra in transposed order that are not whole."""
+    places = _count(length, "transposed", half, digits)
+    if size != places:
+        names = " x ".join(map(str, digits or transposed_digits(length)))
+        refuse("x", f"axis {axis} of length {size}",
+               f"{places} entries: a spectrum of length {length} in transposed order "
+               f"(digits {names}) is neither padded nor cropped")
+
+
+def _resolve(
+    name: str,
+    ndim: int,
+    n_or_s: Any,
+    axis_or_axes: Any,
+) -> tuple[tuple[int, ...], Sequence[SupportsIndex | None] | None, str]:
+    """Axes, lengths as given, and the name of the lengths' argument."""
+    if not name.endswith(("2", "n")):
+        axis = -1 if axis_or_axes is None else axis_or_axes
+        return parse_axes("axis", (axis,), ndim), None if n_or_s is None else (n_or_s,), "n"
+    s = None if n_or_s is None else _sequence("s", n_or_s)
+    if axis_or_axes is not None:
+        axes = parse_axes("axes", _sequence("axes", axis_or_axes), ndim)
+    elif name.endswith("2"):
+        axes = parse_axes("axes", (-2, -1), ndim)
+    elif s is None:
+        axes = parse_axes("axes", range(ndim), ndim)
+    else:
+        warnings.warn(
+            "`axes` should not be `None` if `s` is not `None` (Deprecated in NumPy 2.0): "
+            "the last axes are taken; name them to keep that",
+            DeprecationWarning,
+            stacklevel=5,
+        )
+        axes = parse_axes("axes", range(-len(s), 0), ndim)
+    if not axes:
+        refuse("axes", (), "at least one axis")
+    if s is not None and None in s:
+        warnings.warn(
+            "`None` in `s` is deprecated in NumPy 2.0: use -1 for the array's own length",
+            DeprecationWarning,
+            stacklevel=5,
+        )
+    return axes, s, "s"
+
+
+def _sequence(argument: str, value: Any) -> Sequence[Any]:
+    try:
+        return tuple(value)
+    except TypeError:
+        if hasattr(value, "__index__"):
+            return (value,)
+        refuse(argument, value, "a sequence of integers", kind=ArgumentTypeError)
+
+
+def transform_spec(
+    name: str,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    n_or_s: Any = None,
+    axis_or_axes: Any = None,
+    norm: str | None = None,
+    order: str | Sequence[str] = "natural",
+    digits: dict[int, tuple[int, ...]] | None = None,
+) -> TransformSpec:
+    """Return what a call of the `numpy.fft` interface asks for.
+
+    Parameters
+    ----------
+    name : str
+        One of `NAMES`.
+    shape, dtype
+        Of the array.
+    n_or_s, axis_or_axes, norm
+        As `numpy.fft` has them.
+    order : str or sequence of str
+        Order of the spectrum: of the result of forward transforms, of the input of inverse ones.
+    digits : dict, optional
+        Digits of the transposed order per axis, where they are not the canonical ones.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        Whatever is not allowed.
+
+    Examples
+    --------
+    >>> transform_spec("rfftn", (4, 6), np.dtype("f4")).out_shape
+    (4, 4)
+    """
+    if name not in NAMES:
+        refuse("kind", name, f"one of {', '.join(NAMES)}")
+    kind, sign, forward = FAMILIES[name.rstrip("2n")]
+    dtype_str = parse_dtype(np.dtype(dtype), kind)
+    axes, s, argument = _resolve(name, len(shape), n_or_s, axis_or_axes)
+    orders = parse_orders(order, len(axes))
+    asked = _lengths_of(shape, axes, s, kind, argument)
+    lengths = []
+    for axis, length, found in zip(axes, asked, orders, strict=True):
+        half = kind == "c2r" and axis == axes[-1]
+        order_in = "natural" if forward else found
+        named = (digits or {}).get(axis)
+        if length is None:
+            length = _default_length(shape[axis], axis, half, order_in, named)
+        if order_in == "transposed":
+            _check_transposed(shape[axis], axis, length, half, named)
+        lengths.append(length)
+    natural = ("natural",) * len(axes)
+    return TransformSpec(
+        name=name,
+        shape=tuple(shape),
+        dtype=dtype_str,
+        kind=kind,
+        sign=sign,
+        scale=parse_scale(norm, forward),
+        axes=axes,
+        lengths=tuple(lengths),
+        orders_in=cast("tuple[Order, ...]", natural if forward else orders),
+        orders_out=cast("tuple[Order, ...]", orders if forward else natural),
+        digits=tuple(sorted((digits or {}).items())),
+    )

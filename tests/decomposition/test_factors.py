@@ -1,0 +1,160 @@
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_bigfft.decomposition.factors import (
+    balanced_split,
+    divisors,
+    factorize,
+    smooth_length,
+    transposed_digits,
+)
+from dask_bigfft.errors import ArgumentError
+
+SMALL = st.integers(1, 5000)
+
+
+def is_prime_by_division(n):
+    return n > 1 and all(n % d for d in range(2, math.isqrt(n) + 1))
+
+
+@given(st.integers(1, 10**9))
+def test_factors_are_primes_whose_product_is_the_number(n):
+    factors = factorize(n)
+    assert math.prod(p**e for p, e in factors.items()) == n
+    assert list(factors) == sorted(factors)
+    assert all(is_prime_by_division(p) and e > 0 for p, e in factors.items())
+
+
+@pytest.mark.parametrize(
+    ("n", "expected"),
+    [
+        (2**62, {2: 62}),
+        (2**61 - 1, {2**61 - 1: 1}),
+        ((2**31 - 1) ** 2, {2**31 - 1: 2}),
+        ((2**31 - 1) * (2**31 - 19), {2**31 - 19: 1, 2**31 - 1: 1}),
+        (1009**3 * 1013, {1009: 3, 1013: 1}),
+        (2**33 + 1, {3: 2, 67: 1, 683: 1, 20857: 1}),
+        # strong pseudoprimes: to bases 2..7, to bases 2..11, and to bases 2..29
+        (3215031751, {151: 1, 751: 1, 28351: 1}),
+        (2152302898747, {6763: 1, 10627: 1, 29947: 1}),
+        (3825123056546413051, {149491: 1, 747451: 1, 34233211: 1}),
+    ],
+)
+def test_hard_numbers(n, expected):
+    assert factorize(n) == expected
+
+
+def test_products_of_random_primes_come_apart_again():
+    rng = random.Random(5)
+    primes = [p for p in range(900, 40000) if is_prime_by_division(p)]
+    for _ in range(300):
+        chosen = sorted(rng.choices(primes, k=rng.choice([2, 3, 4])))
+        expected = {p: chosen.count(p) for p in chosen}
+        assert factorize(math.prod(chosen)) == expected
+
+
+def test_a_caller_cannot_spoil_the_cache():
+    factorize(12)[7] = 1
+    assert factorize(12) == {2: 2, 3: 1}
+
+
+@given(SMALL)
+def test_divisors_against_division(n):
+    assert divisors(n) == tuple(d for d in range(1, n + 1) if n % d == 0)
+
+
+def all_splits(n, parts, least=2):
+    if parts == 1:
+        return [(n,)] if n >= least else []
+    return [
+        (d, *rest)
+        for d in range(least, n + 1)
+        if n % d == 0
+        for rest in all_splits(n // d, parts - 1, d)
+    ]
+
+
+@given(st.integers(1, 800), st.integers(2, 4))
+def test_balanced_split_against_every_split(n, parts):
+    splits = all_splits(n, parts)
+    best = min(splits, key=lambda split: split[::-1]) if splits else None
+    assert balanced_split(n, parts) == best
+
+
+def test_one_part_is_the_number():
+    assert balanced_split(1, 1) == (1,)
+    assert balanced_split(30, 1) == (30,)
+
+
+@given(SMALL)
+def test_transposed_digits_by_their_definition(n):
+    pairs = [(d, n // d) for d in range(2, math.isqrt(n) + 1) if n % d == 0]
+    best = max(pairs, default=None)
+    expected = best if best is not None and best[0] ** 3 >= n else (n,)
+    assert transposed_digits(n) == expected
+
+
+def test_transposed_digits_of_named_lengths():
+    # A change here changes what every stored spectrum in transposed order means.
+    table = {
+        1: (1,),
+        2: (2,),
+        4: (2, 2),
+        8: (2, 4),
+        16: (4, 4),
+        27: (3, 9),
+        97: (97,),
+        100: (10, 10),
+        2 * 97: (194,),
+        12**3: (36, 48),
+        2**25: (4096, 8192),
+        10**9: (31250, 32000),
+        2**33 + 1: (62571, 137283),
+        2**40: (2**20, 2**20),
+    }
+    assert {n: transposed_digits(n) for n in table} == table
+
+
+def brute_smooth_length(n, primes):
+    while True:
+        digits = transposed_digits(n)
+        only = all(p in primes for p in factorize(n))
+        if only and len(digits) == 2 and digits[1] <= 4 * digits[0]:
+            return n
+        n += 1
+
+
+@given(SMALL, st.sampled_from([(2, 3, 5), (2,), (3, 2), (3,), (2, 3, 5, 7), (5, 7)]))
+def test_smooth_length_against_counting_up(n, primes):
+    assert smooth_length(n, primes=primes) == brute_smooth_length(n, primes)
+
+
+@given(st.integers(2**40, 2**60))
+def test_long_smooth_lengths_are_close_and_nearly_square(n):
+    length = smooth_length(n)
+    few, many = transposed_digits(length)
+    assert n <= length < 1.02 * n
+    assert set(factorize(length)) <= {2, 3, 5}
+    assert few * many == length
+    assert many <= 4 * few
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda: factorize(0), "`n`=0"),
+        (lambda: divisors(-4), "`n`=-4"),
+        (lambda: factorize(2**62 + 1), "`n`=4611686018427387905"),
+        (lambda: balanced_split(8, 0), "`parts`=0"),
+        (lambda: smooth_length(0), "`n`=0"),
+        (lambda: smooth_length(8, primes=()), "`primes`"),
+        (lambda: smooth_length(8, primes=(2, 9)), "`primes`"),
+    ],
+)
+def test_refusals_name_the_argument(call, named):
+    with pytest.raises(ArgumentError, match=named):
+        call()

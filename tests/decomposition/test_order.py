@@ -1,0 +1,82 @@
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_bigfft.decomposition.factors import transposed_digits
+from dask_bigfft.decomposition.order import transposed_index
+from dask_bigfft.errors import ArgumentError
+
+
+def in_rounds(x, digits, half=False):
+    """Transform x digit by digit as a plan would, by its definition; leave the output digits."""
+    n = x.size
+    first, *others = digits
+    if not others:
+        return np.fft.fft(x)[: n // 2 + 1] if half else np.fft.fft(x)
+    matrix = np.fft.fft(x.reshape(first, -1), axis=0)
+    matrix *= np.exp(-2j * np.pi * np.outer(np.arange(first), np.arange(n // first)) / n)
+    rows = matrix[: first // 2 + 1] if half else matrix
+    return np.concatenate([in_rounds(row, others) for row in rows])
+
+
+LENGTHS = [1, 2, 4, 7, 8, 12, 30, 36, 49, 64, 97, 100, 105, 194, 256, 1000]
+
+
+@pytest.mark.parametrize("n", LENGTHS)
+def test_complex_spectra(n):
+    rng = np.random.default_rng(n)
+    x = rng.standard_normal(n) + 1j * rng.standard_normal(n)
+    expected = np.fft.fft(x)[transposed_index(n)]
+    np.testing.assert_allclose(in_rounds(x, transposed_digits(n)), expected, atol=1e-12 * n)
+
+
+@pytest.mark.parametrize("n", LENGTHS)
+def test_real_spectra(n):
+    x = np.random.default_rng(n).standard_normal(n)
+    index = transposed_index(n, real=True)
+    first, *others = transposed_digits(n)
+    assert index.size == (first // 2 + 1) * math.prod(others)
+    expected = np.fft.fft(x)[index]
+    spectrum = in_rounds(x, transposed_digits(n), half=True)
+    np.testing.assert_allclose(spectrum, expected, atol=1e-12 * n)
+    # every frequency is there, itself or as the conjugate of its mirror
+    assert set(index) | set(-index % n) == set(range(n))
+
+
+@pytest.mark.parametrize("digits", [(2, 3, 4), (5, 1, 2), (3, 3, 3, 2), (24,), (2, 2, 2, 2)])
+def test_named_digits(digits):
+    n = math.prod(digits)
+    x = np.random.default_rng(n).standard_normal(n)
+    for real in (False, True):
+        expected = np.fft.fft(x)[transposed_index(n, real=real, digits=digits)]
+        np.testing.assert_allclose(in_rounds(x, digits, half=real), expected, atol=1e-12)
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=4))
+def test_places_by_their_definition(digits):
+    n = math.prod(digits)
+    expected = []
+    for place in itertools.product(*map(range, digits)):  # row-major
+        frequency, weight = 0, 1
+        for k, digit in zip(place, digits, strict=True):
+            frequency, weight = frequency + weight * k, weight * digit
+        expected.append(frequency)
+    index = transposed_index(n, digits=tuple(digits))
+    assert index.dtype == np.int64
+    assert index.tolist() == expected
+    assert sorted(index) == list(range(n))
+
+
+def test_a_permutation_that_is_not_its_own_inverse_is_among_the_lengths():
+    index = transposed_index(12)
+    assert not np.array_equal(index[index], np.arange(12))
+
+
+@pytest.mark.parametrize("digits", [(), (2, 3), (-2, -4), (0,)])
+def test_wrong_digits_are_refused(digits):
+    with pytest.raises(ArgumentError, match="`digits`"):
+        transposed_index(8, digits=digits)

@@ -1,0 +1,184 @@
+import cmath
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_bigfft.decomposition.phases import chirp, mulmod, phase_table, unit_roots
+from dask_bigfft.errors import ArgumentError
+
+LONG = 2**33 + 1
+MODULI = [1, 2, 3, 8, 360, 4096, 10007, 2**20 + 7, LONG, 2**52, 2**59 + 3, 2**61 - 1, 2**61]
+EPS = np.finfo(np.float64).eps
+
+
+def by_long_double(t, m, sign):
+    """Roots of unity from Python integers reduced to an eighth of a turn, in long double."""
+    eighth_turn = np.arctan(np.longdouble(1))
+    result = []
+    for k in t:
+        octant, rest = divmod(8 * (int(k) % m), m)
+        if octant % 2:
+            octant, rest = octant + 1, rest - m
+        angle = eighth_turn * (np.longdouble(rest) / np.longdouble(m))
+        real, imag = np.cos(angle), np.sin(angle)
+        for _ in range(octant // 2):
+            real, imag = -imag, real
+        result.append(real + 1j * sign * imag)
+    return np.array(result, dtype=np.clongdouble)
+
+
+def sample(m, count=300, seed=0):
+    """Numbers below m: random ones, and those near 0, m and the eighths of m."""
+    rng = np.random.default_rng(seed)
+    edges = [m * j // 8 + d for j in range(9) for d in (-2, -1, 0, 1, 2)]
+    t = np.concatenate([rng.integers(0, m, count), np.array(edges, dtype=np.int64)])
+    return t % m
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+@pytest.mark.parametrize("m", MODULI)
+def test_roots_against_long_double(m, sign):
+    t = sample(m)
+    expected = by_long_double(t, m, sign)
+    for dtype, eps in [(np.complex64, 2.0**-23), (np.complex128, EPS)]:
+        roots = unit_roots(t, m, sign, dtype)
+        assert roots.dtype == dtype
+        assert np.abs(roots - expected).max() < 1.0 * eps
+
+
+@pytest.mark.parametrize("m", MODULI)
+def test_roots_against_mpmath(m):
+    mpmath = pytest.importorskip("mpmath")
+    t = sample(m, 100)
+    eps = {np.complex128: EPS, np.clongdouble: float(np.finfo(np.longdouble).eps)}
+    with mpmath.workprec(200):
+        expected = [mpmath.expjpi(mpmath.mpf(-2 * int(k)) / m) for k in t]
+        for dtype, unit in eps.items():
+            for root, exact in zip(unit_roots(t, m, -1, dtype), expected, strict=True):
+                for part, exact_part in [(root.real, exact.real), (root.imag, exact.imag)]:
+                    high = float(part)
+                    error = mpmath.mpf(high) + mpmath.mpf(float(part - high)) - exact_part
+                    # relative to the part, so that small sines are held to it as well
+                    assert abs(error) <= 2.5 * unit * abs(exact_part)
+
+
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128, np.clongdouble])
+@pytest.mark.parametrize("m", [4, 8, 2**20, 3 * 2**40, 2**61])
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_quarter_turns_are_exact_and_have_no_negative_zero(m, sign, dtype):
+    quarters = np.arange(-8, 9, dtype=np.int64) * (m // 4)
+    roots = unit_roots(quarters, m, sign, dtype)
+    np.testing.assert_array_equal(roots, np.tile([1, sign * 1j, -1, -sign * 1j], 5)[:17])
+    assert not np.signbit(roots.real[roots.real == 0]).any()
+    assert not np.signbit(roots.imag[roots.imag == 0]).any()
+
+
+def test_eighths_have_equal_legs():
+    roots = unit_roots(np.arange(1, 16, 2), 16 // 2, +1)
+    assert set(np.abs(np.concatenate([roots.real, roots.imag]))) == {np.sqrt(0.5)}
+
+
+@given(st.integers(-(2**200), 2**200), st.integers(1, 2**70))
+def test_any_integer_is_reduced_exactly(t, m):
+    huge = unit_roots(np.array([t], dtype=object), m, -1)
+    reduced = unit_roots(np.array([t % m], dtype=object), m, -1)
+    assert huge[0] == reduced[0]
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64, np.uint16, np.uint64, object])
+@pytest.mark.parametrize("m", [100, LONG, 2**61])
+def test_every_integer_type(dtype, m):
+    t = np.array([0, 1, 77, 127]).astype(dtype)
+    np.testing.assert_array_equal(unit_roots(t, m, 1), unit_roots([0, 1, 77, 127], m, 1))
+    if dtype == np.uint64:
+        t = np.array([2**64 - 1], dtype=dtype)
+        np.testing.assert_array_equal(unit_roots(t, m, 1), unit_roots([(2**64 - 1) % m], m, 1))
+
+
+def test_shapes_are_kept():
+    assert unit_roots(3, 12, -1).shape == ()
+    assert complex(unit_roots(3, 12, -1)) == -1j
+    assert unit_roots(np.zeros((2, 0, 3), dtype=np.int64), 12, -1).shape == (2, 0, 3)
+    assert unit_roots(np.zeros((2, 3), dtype=np.int64), 2**61, -1).shape == (2, 3)
+
+
+NEAR = [1, 2, 2**31, 2**34, 2**42, 2**61]
+
+
+@given(st.data())
+def test_mulmod_against_python(data):
+    near = data.draw(st.sampled_from(NEAR))
+    m = data.draw(st.integers(max(1, near - 1000), near + 1000) | st.integers(1, 2**62 - 1))
+    numbers = st.lists(st.integers(0, m - 1) | st.integers(max(0, m - 3), m - 1), min_size=1)
+    a = np.array(data.draw(numbers), dtype=np.int64)
+    b = np.array(data.draw(numbers), dtype=np.int64)
+    product = mulmod(a[:, None], b, m)
+    assert product.dtype == np.int64
+    assert product.tolist() == [[int(x) * int(y) % m for y in b] for x in a]
+
+
+@pytest.mark.parametrize("m", [2**31, 2**31 + 1, LONG, 2**42, 2**42 + 1, 2**61 - 1, 2**62 - 1])
+def test_mulmod_of_many_and_of_extremes(m):
+    rng = np.random.default_rng(2)
+    a = np.concatenate([rng.integers(0, m, 5000), m - 1 - np.arange(50), np.arange(50)])
+    b = np.concatenate([rng.integers(0, m, 5000), m - 1 - np.arange(50), m - 1 - np.arange(50)])
+    expected = [int(x) * int(y) % m for x, y in zip(a, b, strict=True)]
+    assert mulmod(a, b, m).tolist() == expected
+    assert mulmod(int(a[0]), int(b[0]), m).shape == ()
+    assert int(mulmod(int(a[0]), int(b[0]), m)) == expected[0]
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 10**5 + 3, 2**32, LONG, 2**60 - 1])
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_chirps_against_long_double(length, sign):
+    n = sample(2 * length)
+    expected = by_long_double([int(k) ** 2 for k in n], 2 * length, sign)
+    np.testing.assert_allclose(chirp(n, length, sign), expected, rtol=0, atol=EPS)
+    np.testing.assert_array_equal(chirp(-n, length, sign), chirp(n, length, sign))
+    assert chirp(n, length, sign, np.complex64).dtype == np.complex64
+
+
+def test_the_oracle_sees_a_chirp_that_was_not_reduced():
+    n = np.array([LONG - 1], dtype=np.int64)
+    naive = cmath.exp(-1j * np.pi * float(n[0]) ** 2 / LONG)
+    assert abs(naive - by_long_double([int(n[0]) ** 2], 2 * LONG, -1)[0]) > 1e-8
+
+
+@pytest.mark.parametrize("modulus", [1, 2, 3, 4, 5, 1000, 2**20, LONG])
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_tables_give_every_power(modulus, sign):
+    table = phase_table(modulus, sign)
+    t = sample(modulus) if modulus > 1000 else np.arange(modulus)
+    expected = by_long_double(t, modulus, sign)
+    np.testing.assert_allclose(table.at(t), expected, rtol=0, atol=1.5 * EPS)
+    assert table.mask == table.fine.size - 1
+    assert table.coarse.size <= table.fine.size < 2 * modulus**0.5 + 2
+    assert (modulus - 1) >> table.shift == table.coarse.size - 1
+
+
+def test_tables_are_shared_and_read_only():
+    table = phase_table(1000, -1)
+    assert table is phase_table(np.int64(1000), -1, "complex128")
+    assert table is not phase_table(1000, 1)
+    assert phase_table(1000, -1, np.complex64).coarse.dtype == np.complex64
+    assert table.nbytes == 64 * 16
+    with pytest.raises(ValueError, match="read-only"):
+        table.coarse[0] = 0
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda: unit_roots([1], 0, 1), "`m`=0"),
+        (lambda: unit_roots([1], 4, 2), "`sign`=2"),
+        (lambda: unit_roots([0.5], 4, 1), "`t`"),
+        (lambda: mulmod([1], [1], 2**62), "`m`"),
+        (lambda: chirp([1], 2**61, 1), "`length`"),
+        (lambda: phase_table(0, 1), "`modulus`=0"),
+    ],
+)
+def test_refusals_name_the_argument(call, named):
+    with pytest.raises(ArgumentError, match=named):
+        call()

@@ -1,0 +1,357 @@
+import gc
+import itertools
+import math
+import pickle
+import subprocess
+import sys
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import scipy.fft
+
+from dask_bigfft.errors import ArgumentError, KernelError
+from dask_bigfft.kernels import libraries
+from dask_bigfft.kernels.libraries import FFTLibrary, available, get_library
+
+NAMES = ["scipy", "mkl_fft", "ducc0", "pyfftw"]
+SIGNS = [-1, 1]
+SCALES = ["none", "ortho", "full"]
+# prime, one, powers of two, mixed, and a prime that needs Bluestein inside the library
+CASES = [
+    ((7,), (0,)),
+    ((1,), (0,)),
+    ((8, 1, 5), (1,)),
+    ((6, 35), (0, 1)),
+    ((4, 9, 10), (0, 2)),
+    ((4, 9, 10), (2, 0, 1)),
+    ((3, 4, 5, 2), (-1, 1)),
+    ((2, 3, 4, 3, 2), (4, 2, 0)),
+    ((2, 1009), (1,)),
+    ((257, 3), (-2,)),
+    ((16, 64), (0,)),
+]
+DTYPES = [np.complex64, np.complex128, np.clongdouble]
+
+
+@pytest.fixture(params=NAMES)
+def library(request):
+    if request.param not in available():
+        pytest.skip(f"{request.param} is not installed")
+    return get_library(request.param)
+
+
+def random(shape, dtype, seed=0):
+    rng = np.random.default_rng(seed)
+    dtype = np.dtype(dtype)
+    x = rng.standard_normal(shape)
+    if dtype.kind == "c":
+        x = x + 1j * rng.standard_normal(shape)
+    return np.asarray(x).astype(dtype)
+
+
+def exact_c2c(x, dims, sign, scale):
+    """Return the transform by NumPy in double, from the definition of sign and scale."""
+    x = np.asarray(x, dtype=np.complex128)
+    total = math.prod(x.shape[d] for d in dims)
+    for d in dims:
+        x = np.fft.fft(x, axis=d) if sign < 0 else np.fft.ifft(x, axis=d) * x.shape[d]
+    return x * {"none": 1.0, "ortho": total**-0.5, "full": 1 / total}[scale]
+
+
+def exact_r2c(x, dim, sign, scale):
+    full = exact_c2c(x, (dim,), sign, scale)
+    return np.take(full, range(x.shape[dim] // 2 + 1), axis=dim)
+
+
+def exact_c2r(x, dim, n, sign, scale):
+    half = np.moveaxis(np.asarray(x, dtype=np.complex128), dim, -1).copy()
+    half.imag[..., 0] = 0
+    if n % 2 == 0:
+        half.imag[..., -1] = 0
+    mirror = np.conj(half[..., 1 : (n + 1) // 2][..., ::-1])
+    full = np.moveaxis(np.concatenate([half, mirror], axis=-1), -1, dim)
+    return exact_c2c(full, (dim,), sign, scale).real
+
+
+def assert_close(actual, expected, dtype, name=""):
+    """Relative L2 error; the oracle is double, so long double is held to double as well."""
+    assert actual.dtype == np.dtype(dtype)
+    assert actual.shape == expected.shape
+    eps = max(np.finfo(dtype).eps, np.finfo(np.float64).eps)
+    error = np.linalg.norm((actual - expected).ravel().astype(np.complex128))
+    assert error <= 8 * float(eps) * np.linalg.norm(expected.ravel()), name
+
+
+def layouts(x):
+    """Copies of x whose elements lie in memory in different ways."""
+    yield "C", x.copy()
+    yield "F", x.copy(order="F")
+    wide = np.zeros([2 * n + 1 for n in x.shape], dtype=x.dtype)
+    view = wide[tuple(slice(1, None, 2) for _ in x.shape)]
+    view[...] = x
+    yield "every other", view
+    mirrored = wide.copy()[tuple(slice(None, 0, -2) for _ in x.shape)]
+    mirrored[...] = x
+    yield "mirrored", mirrored
+    record = np.zeros(x.shape, dtype=[("pad", np.int8, x.real.itemsize), ("x", x.dtype)])
+    record["x"] = x
+    yield "odd strides", record["x"]
+    packed = np.zeros(x.shape, dtype=[("pad", np.int8), ("x", x.dtype)])
+    packed["x"] = x
+    yield "unaligned", packed["x"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("shape", "dims"), CASES)
+def test_c2c(library, shape, dims, dtype):
+    if np.dtype(dtype) not in library.dtypes:
+        pytest.skip(f"{library.name} has no {np.dtype(dtype)}")
+    x = random(shape, dtype)
+    for sign, scale in itertools.product(SIGNS, SCALES):
+        expected = exact_c2c(x, dims, sign, scale)
+        for name, given in layouts(x):
+            result = library.c2c(given, dims, sign, scale)
+            assert_close(result, expected, dtype, name)
+            assert (result is given) == library.in_place, name
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.longdouble])
+@pytest.mark.parametrize(("shape", "dims"), CASES)
+def test_r2c_and_c2r(library, shape, dims, dtype):
+    wide = np.result_type(dtype, np.complex64)
+    if wide not in library.dtypes:
+        pytest.skip(f"{library.name} has no {wide}")
+    x = random(shape, dtype)
+    dim, n = dims[0], shape[dims[0]]
+    half = random(np.take(x, range(n // 2 + 1), axis=dim).shape, wide, seed=1)
+    for sign, scale in itertools.product(SIGNS, SCALES):
+        expected = exact_r2c(x, dim, sign, scale)
+        for _, given in layouts(x):
+            given.flags.writeable = False
+            assert_close(library.r2c(given, dim, sign, scale), expected, wide)
+            np.testing.assert_array_equal(given, x)
+        expected = exact_c2r(half, dim, n, sign, scale)
+        for _, given in layouts(half):
+            given.flags.writeable = False
+            assert_close(library.c2r(given, dim, n, sign, scale), expected, dtype)
+            np.testing.assert_array_equal(given, half)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 6, 7, 8, 64, 97, 120])
+def test_imaginary_parts_that_a_real_signal_cannot_have_are_ignored(library, n):
+    half = random((n // 2 + 1, 3), np.complex128)
+    clean = half.copy()
+    clean.imag[0] = 0
+    if n % 2 == 0:
+        clean.imag[-1] = 0
+    half.imag[0] = 1e6
+    if n % 2 == 0:
+        half.imag[-1] = -1e6
+    for sign in SIGNS:
+        expected = library.c2r(clean, 0, n, sign)
+        np.testing.assert_array_equal(library.c2r(half, 0, n, sign), expected)
+
+
+def test_writable_real_input_is_not_overwritten_either(library):
+    x, half = random((6, 8), np.float64), random((6, 5), np.complex128)
+    kept, kept_half = x.copy(), half.copy()
+    for sign in SIGNS:
+        library.r2c(x, 1, sign)
+        library.c2r(half, 1, 8, sign)
+    np.testing.assert_array_equal(x, kept)
+    np.testing.assert_array_equal(half, kept_half)
+
+
+def test_read_only_complex_input_is_copied(library):
+    x = random((6, 8), np.complex128)
+    kept = x.copy()
+    x.flags.writeable = False
+    assert_close(library.c2c(x, (0,), -1), exact_c2c(kept, (0,), -1, "none"), x.dtype)
+    np.testing.assert_array_equal(x, kept)
+    line = np.broadcast_to(kept[0], (6, 8))
+    assert_close(library.c2c(line, (0, 1), 1), exact_c2c(line, (0, 1), 1, "none"), x.dtype)
+    assert_close(library.r2c(line.real, 1, 1), exact_r2c(line.real, 1, 1, "none"), x.dtype)
+
+
+def test_no_axes_and_nothing_to_transform(library, monkeypatch):
+    x = random((3, 4), np.complex64)
+    assert library.c2c(x, (), -1, "full") is x
+    backend = object()  # any call of it is an AttributeError
+    idle = FFTLibrary(library.name, library.license, library.dtypes, library.in_place, backend)
+    empty = np.empty((0, 4), np.complex64)
+    assert idle.c2c(empty, (1,), -1) is empty
+    half = idle.r2c(empty.real, 1, -1)
+    assert (half.shape, half.dtype) == ((0, 3), np.complex64)
+    back = idle.c2r(half, 1, 5, 1)
+    assert (back.shape, back.dtype) == ((0, 5), np.float32)
+    assert idle.r2c(np.empty((4, 0)), 1, -1).shape == (4, 1)
+    assert idle.c2r(np.empty((4, 1), complex), 1, 0, 1).shape == (4, 0)
+
+
+def test_libraries_agree():
+    x = random((20, 21, 22), np.complex128)
+    results = [get_library(name).c2c(x.copy(), (0, 2), -1, "ortho") for name in available()]
+    for result in results[1:]:
+        assert_close(result, results[0], x.dtype)
+
+
+def test_long_double_is_more_than_double(library):
+    if np.dtype(np.clongdouble) not in library.dtypes or np.finfo(np.longdouble).eps > 1e-18:
+        pytest.skip("no extended precision")
+    x = random((3, 1000), np.clongdouble)
+    back = library.c2c(library.c2c(x.copy(), (1,), -1), (1,), 1, "full")
+    assert np.abs(back - x).max() < 1e-17
+
+
+def test_threads_share_a_library(library):
+    shapes = [(32, 32), (16, 64), (8, 45), (3, 101)] * 8
+    arrays = [random(shape, np.complex128, seed) for seed, shape in enumerate(shapes)]
+    reals = [x.real.copy() for x in arrays]
+    expected = [exact_c2c(x, (1,), -1, "none") for x in arrays]
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(5):
+            done = pool.map(lambda x: library.c2c(x.copy(), (1,), -1), arrays)
+            halves = pool.map(lambda x: library.r2c(x, 1, -1), reals)
+            for result, exact in zip(done, expected, strict=True):
+                assert_close(result, exact, np.complex128)
+            for half, real in zip(halves, reals, strict=True):
+                assert_close(half, exact_r2c(real, 1, -1, "none"), np.complex128)
+
+
+def test_no_library_keeps_an_array_alive(library):
+    class Watched(np.ndarray):
+        """An array that can be watched."""
+
+    x = random((16, 16), np.complex128).view(Watched)
+    gone = weakref.ref(x)
+    library.c2c(x, (1,), -1)
+    library.c2r(x[:, :9], 1, 16, 1)
+    del x
+    gc.collect()
+    assert gone() is None
+
+
+def test_idle_plans_are_bounded():
+    fftw = pytest.importorskip("pyfftw")
+    plans = libraries._FFTWPlans(fftw, limit=5)
+    for n in [*range(2, 30), *range(2, 30)]:
+        x = random((n,), np.complex128)
+        expected = np.fft.fft(x)
+        plans.execute(x, x, (0,), "FFTW_FORWARD")
+        np.testing.assert_allclose(x, expected, atol=1e-12)
+    held = [entry for entries in plans._idle.values() for entry in entries]
+    assert len(held) == plans._count == 5
+
+
+def test_mkl_is_held_to_one_thread_and_given_back_its_own_number():
+    pytest.importorskip("mkl_fft")
+    library = get_library("mkl_fft")
+    set_threads = libraries._mkl_thread_setter()
+    assert set_threads is not None
+    before = set_threads(2)
+    try:
+        library.c2c(random((4, 8), np.complex128), (1,), -1)
+        with library._backend._one_thread():
+            inside = set_threads(1)
+        assert (inside, set_threads(2)) == (1, 2)
+    finally:
+        set_threads(before)
+
+
+@pytest.mark.parametrize("user_imports", [False, True])
+def test_mkl_does_not_pose_as_fftw(user_imports):
+    pytest.importorskip("mkl_fft")
+    pytest.importorskip("pyfftw")
+    code = f"""
+import numpy as np
+from dask_bigfft.errors import KernelError
+from dask_bigfft.kernels.libraries import get_library
+x = np.ones((8, 3, 5), complex, order="F")
+get_library("mkl_fft").c2c(x.copy(), (1,), -1)
+if {user_imports}:
+    import pyfftw
+try:
+    print(get_library("pyfftw").c2c(x, (1,), -1)[0, :, 0].real.tolist())
+except KernelError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    expected = "MKL's imitation" if user_imports else "[3.0, 0.0, 0.0]"
+    assert expected in done.stdout
+
+
+def test_a_global_backend_of_scipy_does_not_take_the_calls():
+    class Thief:
+        __ua_domain__ = "numpy.scipy.fft"
+
+        @staticmethod
+        def __ua_function__(method, args, kwargs):
+            return "stolen"
+
+    x = random((8,), np.complex128)
+    expected = np.fft.fft(x)
+    with scipy.fft.set_backend(Thief):
+        assert scipy.fft.fft(x) == "stolen"
+        result = get_library("scipy").c2c(x, (0,), -1)
+    np.testing.assert_allclose(result, expected, atol=1e-13)
+
+
+def test_a_library_that_answers_elsewhere_is_copied_back():
+    class Elsewhere:
+        def c2c(self, x, dims, sign, scale):
+            return np.fft.fftn(x, axes=dims)
+
+    names = ("elsewhere", "none", get_library().dtypes)
+    x = random((4, 5), np.complex128)
+    expected = np.fft.fft2(x)
+    assert FFTLibrary(*names, False, Elsewhere()).c2c(x, (0, 1), -1) is not x
+    assert FFTLibrary(*names, True, Elsewhere()).c2c(x, (0, 1), -1) is x
+    np.testing.assert_array_equal(x, expected)
+
+
+def test_names(library):
+    assert library is get_library(library.name)
+    assert library.name in available()
+    assert pickle.loads(pickle.dumps(library)) is library
+    assert library.license
+    assert get_library() is get_library("auto")
+    assert get_library("auto").name == available()[0] == "scipy"
+
+
+def test_unknown_and_missing_names_say_what_is_installed(monkeypatch):
+    with pytest.raises(ArgumentError, match=r"`kernel`='fftpack'.*auto.*installed: scipy"):
+        get_library("fftpack")
+
+    def absent():
+        raise ImportError
+
+    monkeypatch.setitem(libraries._LOADERS, "absent_fft_library", absent)
+    with pytest.raises(ArgumentError, match=r"`kernel`='absent_fft_library'.*installed: scipy"):
+        get_library("absent_fft_library")
+    assert "absent_fft_library" not in available()
+
+
+def test_nothing_optional_is_imported_unasked():
+    code = (
+        "import sys, dask_bigfft.kernels.libraries as m; m.available(); m.get_library();"
+        "print(sorted({'mkl_fft', 'ducc0', 'pyfftw'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_other_dtypes_and_lengths_are_refused(library):
+    for x in [np.ones(4), np.ones(4, ">c16")]:
+        with pytest.raises(KernelError, match="`dtype`"):
+            library.c2c(x, (0,), -1)
+    for x in [np.ones(4, int), np.ones(4, np.float16), np.ones(4, complex)]:
+        if x.dtype.kind != "c":
+            with pytest.raises(KernelError, match="`dtype`"):
+                library.r2c(x, 0, -1)
+    with pytest.raises(KernelError, match="`n`=4"):
+        library.c2r(np.ones(4, complex), 0, 4, 1)
+    if np.dtype(np.clongdouble) not in library.dtypes:
+        with pytest.raises(KernelError, match=f"complex128.*{library.name}|{library.name}"):
+            library.c2c(np.ones(4, np.clongdouble), (0,), -1)

@@ -1,0 +1,165 @@
+"""The settings: their table, the shipped file, and what is refused."""
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from importlib import resources
+
+import dask.config
+import pytest
+import yaml
+
+from dask_bigfft import config
+from dask_bigfft.errors import ArgumentError
+
+TEXT = (resources.files("dask_bigfft") / "bigfft.yaml").read_text(encoding="utf-8")
+
+
+def flatten(tree, path=()):
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from flatten(value, (*path, key))
+        else:
+            yield ".".join((*path, key)), value
+
+
+def comments(text):
+    """Return the comment block right above each entry, by the entry's full key."""
+    found, path, block = {}, [], []
+    for line in text.splitlines():
+        entry = re.match(r"( *)([\w-]+):(.*)", line)
+        if entry:
+            depth = len(entry[1]) // 2
+            path[depth:] = [entry[2]]
+            if entry[3].strip():
+                found[".".join(path)] = " ".join(block)
+        comment = line.strip()
+        block = [*block, comment.lstrip("# ")] if comment.startswith("#") else []
+    return found
+
+
+def test_file_and_table_hold_the_same_settings_and_defaults():
+    entries = dict(flatten(yaml.safe_load(TEXT)))
+    assert entries == {key: knob.default for key, knob in config.KNOBS.items()}
+    assert {key: type(value) for key, value in entries.items()} == {
+        key: type(knob.default) for key, knob in config.KNOBS.items()
+    }
+
+
+@pytest.mark.parametrize("knob", config.KNOBS.values(), ids=lambda knob: knob.key)
+def test_every_setting_is_described_with_its_unit(knob):
+    assert knob.key.startswith("bigfft.")
+    assert knob.description.endswith(".")
+    assert knob.unit
+    assert comments(TEXT)[knob.key] == f"{knob.description} Unit: {knob.unit}."
+
+
+def test_a_setting_without_a_comment_is_found():
+    assert comments("bigfft:\n  # What. Unit: x.\n  a: 1\n\n  b: 2\n") == {
+        "bigfft.a": "What. Unit: x.",
+        "bigfft.b": "",
+    }
+
+
+def test_defaults():
+    assert {key: config.get(key) for key in config.KNOBS} == {
+        "bigfft.order": "natural",
+        "bigfft.chunks": "auto",
+        "bigfft.memory-limit": None,
+        "bigfft.variant": "auto",
+        "bigfft.kernel": "scipy",
+        "bigfft.exchange.carrier": "auto",
+        "bigfft.memory.arena": True,
+        "bigfft.memory.arena-limit": None,
+        "bigfft.planner.max-rounds": 4,
+        "bigfft.planner.whole-axis-floor": 4 * 2**20,
+    }
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("bigfft.order", ["natural", "transposed"], ("natural", "transposed")),
+        ("bigfft.chunks", "preserve", "preserve"),
+        ("bigfft.chunks", -1, -1),
+        ("bigfft.chunks", [[2, 3], "auto"], ((2, 3), "auto")),
+        ("bigfft.chunks", "1 MiB", "1048576 B"),
+        ("bigfft.memory-limit", "2 GiB", 2**31),
+        ("bigfft.memory-limit", 2**40, 2**40),
+        ("bigfft.variant", "pease", "pease"),
+        ("bigfft.kernel", "ducc0", "ducc0"),
+        ("bigfft.exchange.carrier", "tasks", "tasks"),
+        ("bigfft.memory.arena", False, False),
+        ("bigfft.memory.arena-limit", "100MB", 10**8),
+        ("bigfft.planner.max-rounds", 2, 2),
+    ],
+)
+def test_values_are_read(key, value, expected):
+    with dask.config.set({key: value}):
+        assert config.get(key) == expected
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "allowed"),
+    [
+        ("bigfft.order", "sorted", "natural or transposed"),
+        ("bigfft.order", ["natural", 1], "natural or transposed"),
+        ("bigfft.chunks", 0, "auto, preserve"),
+        ("bigfft.chunks", None, "auto, preserve"),
+        ("bigfft.chunks", "many", "a number of bytes"),
+        ("bigfft.memory-limit", "plenty", "a number of bytes above 0"),
+        ("bigfft.memory-limit", 0, "a number of bytes above 0"),
+        ("bigfft.memory-limit", True, "a number of bytes above 0"),
+        ("bigfft.memory-limit", [1], "a number of bytes above 0"),
+        ("bigfft.variant", "radix", "one of auto, dif, dit, stockham, pease"),
+        ("bigfft.kernel", "", "scipy"),
+        ("bigfft.kernel", None, "scipy"),
+        ("bigfft.exchange.carrier", "pigeon", "one of auto, shared, tasks, p2p, disk"),
+        ("bigfft.exchange.carrier", ["tasks"], "one of auto, shared, tasks, p2p, disk"),
+        ("bigfft.memory.arena", "yes", "true or false"),
+        ("bigfft.memory.arena-limit", -1, "a number of bytes above 0"),
+        ("bigfft.planner.max-rounds", 0, "an integer of at least 1"),
+        ("bigfft.planner.max-rounds", 2.5, "an integer of at least 1"),
+        ("bigfft.planner.whole-axis-floor", None, "a number of bytes above 0"),
+    ],
+)
+def test_other_values_are_refused_by_name(key, value, allowed):
+    with (
+        dask.config.set({key: value}),
+        pytest.raises(ArgumentError, match=re.escape(key)) as caught,
+    ):
+        config.get(key)
+    assert allowed in str(caught.value)
+
+
+def test_an_unknown_setting_is_refused():
+    with pytest.raises(ArgumentError, match=r"bigfft\.speed.*bigfft\.order"):
+        config.get("bigfft.speed")
+
+
+def test_underscores_and_the_environment_work_as_in_dask():
+    with dask.config.set({"bigfft.memory_limit": "1 GiB"}):
+        assert config.get("bigfft.memory-limit") == 2**30
+    code = textwrap.dedent(
+        """
+        from dask_bigfft import config
+        print(config.get("bigfft.memory-limit"), config.get("bigfft.memory.arena"),
+              config.get("bigfft.planner.max-rounds"), config.get("bigfft.variant"))
+        """
+    )
+    settings = {
+        "DASK_BIGFFT__MEMORY_LIMIT": "3GiB",
+        "DASK_BIGFFT__MEMORY__ARENA": "false",
+        "DASK_BIGFFT__PLANNER__MAX_ROUNDS": "3",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | settings,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert done.stdout.split() == [str(3 * 2**30), "False", "3", "auto"]

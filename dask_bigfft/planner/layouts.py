@@ -131,7 +131,7 @@ def _choices(cuts: Cuts, variant: str) -> Iterator[list[tuple[int, int]]]:
         for g, cut in enumerate(axis)
         if not cut.fixed and cut.largest > 1
     ]
-    if variant != "auto":
+    if variant != "auto" or not free:
         yield free
         return
     for i in range(len(free)):
@@ -139,15 +139,19 @@ def _choices(cuts: Cuts, variant: str) -> Iterator[list[tuple[int, int]]]:
 
 
 def _cut_down(cuts: Cuts, order: list[tuple[int, int]], target: int) -> Cuts:
-    """Cut groups, in order, until blocks have at most `target` elements (or nothing is left)."""
+    """Cut groups, in order, until blocks have about `target` elements (or nothing is left).
+
+    Widths are rounded up: a few more elements in a block cost less than many small blocks.
+    """
     cuts = [list(axis) for axis in cuts]
     for a, g in order:
-        excess = -(-_largest(cuts) // target)
-        if excess <= 1:
+        largest = _largest(cuts)
+        if largest <= target:
             break
         cut = cuts[a][g]
-        width = max(1, cut.largest // excess)
-        cuts[a][g] = cut.into(-(-cut.size // width))
+        width = -(-cut.largest * target // largest)
+        if width < cut.largest:
+            cuts[a][g] = cut.into(-(-cut.size // width))
     return cuts
 
 

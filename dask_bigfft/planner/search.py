@@ -35,6 +35,9 @@ from dask_bigfft.transforms.spec import TransformSpec
 #: Blocks that one block may be gathered from; beyond it blocks are made larger.
 MAX_FAN_IN = 4096
 
+#: How much dearer a plan counts whose blocks are twice as large as they should be.
+OVERSIZE = 0.5
+
 Factors = tuple[int, ...]
 
 
@@ -73,6 +76,12 @@ class _Candidate:
     rounds: tuple[Round, ...]
     result: Layout
     seconds: float
+
+    @property
+    def rank(self) -> tuple[float, int, tuple[int, ...]]:
+        """Cheapest first; among equals, fewest steps, then most of them in the first rounds."""
+        counts = tuple(-len(round_.steps) for round_ in self.rounds)
+        return float(f"{self.seconds:.2g}"), -sum(counts), counts
 
 
 def source_layout(spec: TransformSpec, chunks: tuple[Chunks, ...]) -> Layout:
@@ -220,6 +229,8 @@ class _Search:
             seconds = route_seconds(source, rounds, after, self.itemsize, self.machine)
         except ValueError:  # digits of the asked order and of the rounds have nothing in common
             return None
+        largest = max(round_.source.largest for round_ in rounds)
+        seconds *= 1 + OVERSIZE * max(0.0, largest / sizes.target - 1)
         in_order = tuple(programs[axis] for axis in self.spec.axes)
         return _Candidate(in_order, rounds, result, seconds)
 
@@ -441,7 +452,7 @@ def find_plan(spec: TransformSpec, request: Request, machine: Machine) -> Plan:
             candidates = search.splits(sizes, merge)
             if bluestein:
                 candidates += search.bluestein(sizes, merge)
-        ranked = sorted(candidates, key=lambda c: c.seconds)
+        ranked = sorted(candidates, key=lambda c: c.rank)
         plans = [_finished(search, c) for c in ranked[:8]]
         if limit is not None and plans:
             lowest = min(plan.forecast.peak_host for plan in plans)

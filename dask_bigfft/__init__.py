@@ -2,7 +2,7 @@
 
 from dask_bigfft import fft
 from dask_bigfft.decomposition.order import transposed_index
-from dask_bigfft.fft import plan
+from dask_bigfft.front import plan
 from dask_bigfft.planner.plan import Plan
 
 __version__ = "0.1.0"

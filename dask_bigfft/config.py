@@ -71,6 +71,20 @@ def _parse_chunks(key: str, value: Any) -> Any:
     refuse(key, value, "auto, preserve, or dask chunks: lengths, a size, or a list of these")
 
 
+def _parse_rounds(key: str, value: Any) -> tuple[Any, ...] | None:
+    """Return a tuple with a factor, or a mapping of axes to factors, for each round."""
+    if value is None:
+        return None
+    allowed = "null, or a list with a factor or a mapping of axis to factor for each round"
+    if not isinstance(value, list | tuple) or not value:
+        refuse(key, value, allowed)
+    for named in value:
+        pairs = named.items() if isinstance(named, Mapping) else [(0, named)]
+        if not pairs or not all(_is_int(axis) and _is_int(n) for axis, n in pairs):
+            refuse(key, value, allowed)
+    return tuple(value)
+
+
 def _parse_nbytes(key: str, value: Any) -> int:
     """Return a number of bytes from an integer or a string such as ``4 GiB``."""
     allowed = "a number of bytes above 0, such as 1073741824 or '1 GiB'"
@@ -142,6 +156,14 @@ _TABLE = (
         "Memory that a plan may need in one process. Null takes the smallest limit of the cluster's"
         " workers, or this machine's memory.",
         _parse_nbytes_or_none,
+    ),
+    Knob(
+        "bigfft.rounds",
+        None,
+        "elements",
+        "Decomposition of every transform: a list with a mapping of axis to factor for each round"
+        " (or only the factor, for one axis). Null lets the planner choose.",
+        _parse_rounds,
     ),
     Knob(
         "bigfft.variant",

@@ -1,290 +1,357 @@
 """The transforms of `numpy.fft` on dask arrays of any chunking.
 
-Every function takes what its namesake in `numpy.fft` (or `scipy.fft`) takes, returns a lazy dask
-array, and has these keyword-only extras:
+Every function takes what its namesake in `numpy.fft` (or `scipy.fft`) takes and returns a lazy dask
+array. Keyword-only extras that all transforms have are described in each; their defaults are
+settings (``bigfft.order`` and so on in `dask.config`). A decorator writes the parameters that are
+shared into docstrings and signatures; static tools find them in `Extras`.
 
-order : {"natural", "transposed"} or one per axis
-    Order of the spectrum: of the result of `fft`, `rfft` and `hfft`, of the input of their
-    inverses. Transposed order saves an exchange; `dask_bigfft.transposed_index` tells what lies
-    where.
-chunks : "auto", "preserve" or dask chunks
-    Chunks of the result: what the last round gives (default), the input's, or any.
-memory_limit : int or str
-    Bytes that one process may use, such as ``"4 GiB"``. A plan that needs more is refused.
-rounds : sequence of mappings of axis to factor
-    The decomposition, where the planner should not choose it: ``[{0: 64}, {0: 64, 1: -1}]``.
-variant : {"auto", "dif", "dit", "stockham", "pease"}
-    Data movement within a split axis.
-kernel : str
-    FFT library that works inside blocks.
-
-Their defaults are settings (``bigfft.order`` and so on in `dask.config`).
+Imports `front` and `frequencies`.
 """
 
-from collections.abc import Sequence
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, Unpack
 
 import dask.array as da
-import numpy as np
+import scipy.fft
 
-from dask_bigfft import config
-from dask_bigfft.graph.layer import transformed_array
-from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planning import make_plan, parse_array
+from dask_bigfft.errors import ArgumentTypeError, refuse
+from dask_bigfft.frequencies import fftfreq, fftshift, ifftshift, rfftfreq
+from dask_bigfft.front import Axes, N, Norm, S, documented, transform
+from dask_bigfft.planning import Extras
 
-Axes = Sequence[SupportsIndex] | None
-Lengths = Sequence[SupportsIndex | None] | None
-Norm = str | None
+__all__ = [
+    "fft",
+    "fft2",
+    "fftfreq",
+    "fftn",
+    "fftshift",
+    "hfft",
+    "hfft2",
+    "hfftn",
+    "ifft",
+    "ifft2",
+    "ifftn",
+    "ifftshift",
+    "ihfft",
+    "ihfft2",
+    "ihfftn",
+    "irfft",
+    "irfft2",
+    "irfftn",
+    "next_fast_len",
+    "rfft",
+    "rfft2",
+    "rfftfreq",
+    "rfftn",
+]
 
 
-def transform(
-    x: Any, kind: str, n_or_s: Any, axis_or_axes: Any, norm: Norm, options: dict[str, Any]
+@documented
+def fft(
+    a: Any, n: N = None, axis: SupportsIndex = -1, norm: Norm = None, out: None = None,
+    **extras: Unpack[Extras],
 ) -> da.Array:
-    """Return the lazy result of a transform named by its kind."""
-    array = parse_array(x)
-    found = make_plan(array, kind, n_or_s, axis_or_axes, norm, **options)
-    result = transformed_array(array, found, config.get("bigfft.exchange.carrier"))
-    half = array.dtype == np.float16 and found.spec.kind == "c2r"
-    return result.astype(np.float16) if half else result
-
-
-def plan(
-    x: Any,
-    kind: str = "fftn",
-    *,
-    n: SupportsIndex | None = None,
-    s: Lengths = None,
-    axis: SupportsIndex | None = None,
-    axes: Axes = None,
-    norm: Norm = None,
-    **options: Any,
-) -> Plan:
-    """Return the plan of a transform, without touching data.
-
-    Parameters
-    ----------
-    x : dask array or array-like
-        Array that would be transformed.
-    kind : str
-        Name of the transform, such as ``"fftn"`` or ``"irfft"``.
-    n, s, axis, axes, norm
-        As the transform takes them.
-    **options
-        The extras that all transforms have, see `dask_bigfft.fft`.
-
-    Returns
-    -------
-    Plan
-        Print it, ask it to ``explain()``, or show it in a notebook.
+    """Return the discrete Fourier transform of one axis.
 
     Examples
     --------
-    >>> import dask.array as da
-    >>> import dask_bigfft
-    >>> x = da.zeros(4096, chunks=256, dtype=complex)
-    >>> dask_bigfft.plan(x, "fft").notation
-    '{X1} {X2}'
+    >>> fft([1, 0, 0, 0]).compute()
+    array([1.+0.j, 1.+0.j, 1.+0.j, 1.+0.j])
     """
-    one = not kind.endswith(("2", "n"))
-    return make_plan(
-        parse_array(x), kind, n if one else s, axis if one else axes, norm, **options
-    )
+    return transform("fft", a, n, axis, norm, out, extras)
 
 
-def fft(
-    a: Any,
-    n: SupportsIndex | None = None,
-    axis: SupportsIndex = -1,
-    norm: Norm = None,
-    **options: Any,
-) -> da.Array:
-    """Return the one-dimensional discrete Fourier transform."""
-    return transform(a, "fft", n, axis, norm, options)
-
-
+@documented
 def ifft(
-    a: Any,
-    n: SupportsIndex | None = None,
-    axis: SupportsIndex = -1,
-    norm: Norm = None,
-    **options: Any,
+    a: Any, n: N = None, axis: SupportsIndex = -1, norm: Norm = None, out: None = None,
+    **extras: Unpack[Extras],
 ) -> da.Array:
-    """Return the inverse of `fft`."""
-    return transform(a, "ifft", n, axis, norm, options)
+    """Return the inverse of `fft`.
+
+    Examples
+    --------
+    >>> ifft([4, 0, 0, 0]).compute()
+    array([1.+0.j, 1.+0.j, 1.+0.j, 1.+0.j])
+    """
+    return transform("ifft", a, n, axis, norm, out, extras)
 
 
+@documented
 def rfft(
-    a: Any,
-    n: SupportsIndex | None = None,
-    axis: SupportsIndex = -1,
-    norm: Norm = None,
-    **options: Any,
+    a: Any, n: N = None, axis: SupportsIndex = -1, norm: Norm = None, out: None = None,
+    **extras: Unpack[Extras],
 ) -> da.Array:
-    """Return the transform of real input, frequencies 0 to n//2 only."""
-    return transform(a, "rfft", n, axis, norm, options)
+    """Return the frequencies 0 to n//2 of the transform of real input.
+
+    Examples
+    --------
+    >>> rfft([1, 0, 0, 0]).compute()
+    array([1.+0.j, 1.+0.j, 1.+0.j])
+    """
+    return transform("rfft", a, n, axis, norm, out, extras)
 
 
+@documented
 def irfft(
-    a: Any,
-    n: SupportsIndex | None = None,
-    axis: SupportsIndex = -1,
-    norm: Norm = None,
-    **options: Any,
+    a: Any, n: N = None, axis: SupportsIndex = -1, norm: Norm = None, out: None = None,
+    **extras: Unpack[Extras],
 ) -> da.Array:
-    """Return the real inverse of `rfft`."""
-    return transform(a, "irfft", n, axis, norm, options)
+    """Return the real inverse of `rfft`.
+
+    Examples
+    --------
+    >>> irfft([4, 0, 0]).compute()
+    array([1., 1., 1., 1.])
+    """
+    return transform("irfft", a, n, axis, norm, out, extras)
 
 
+@documented
 def hfft(
-    a: Any,
-    n: SupportsIndex | None = None,
-    axis: SupportsIndex = -1,
-    norm: Norm = None,
-    **options: Any,
+    a: Any, n: N = None, axis: SupportsIndex = -1, norm: Norm = None, out: None = None,
+    **extras: Unpack[Extras],
 ) -> da.Array:
-    """Return the real transform of a signal with Hermitian symmetry."""
-    return transform(a, "hfft", n, axis, norm, options)
+    """Return the real transform of a signal with Hermitian symmetry, given as its first half.
+
+    Examples
+    --------
+    >>> hfft([1, 0, 0]).compute()
+    array([1., 1., 1., 1.])
+    """
+    return transform("hfft", a, n, axis, norm, out, extras)
 
 
+@documented
 def ihfft(
-    a: Any,
-    n: SupportsIndex | None = None,
-    axis: SupportsIndex = -1,
-    norm: Norm = None,
-    **options: Any,
+    a: Any, n: N = None, axis: SupportsIndex = -1, norm: Norm = None, out: None = None,
+    **extras: Unpack[Extras],
 ) -> da.Array:
-    """Return the inverse of `hfft`."""
-    return transform(a, "ihfft", n, axis, norm, options)
+    """Return the inverse of `hfft`: half of a signal with Hermitian symmetry.
+
+    Examples
+    --------
+    >>> ihfft([4, 0, 0, 0]).real.compute()
+    array([1., 1., 1.])
+    """
+    return transform("ihfft", a, n, axis, norm, out, extras)
 
 
+@documented
 def fft2(
-    a: Any,
-    s: Lengths = None,
-    axes: Axes = (-2, -1),
-    norm: Norm = None,
-    **options: Any,
+    a: Any, s: S = None, axes: Axes = (-2, -1), norm: Norm = None, out: None = None,
+    **extras: Unpack[Extras],
 ) -> da.Array:
-    """Return what `fft` does, over two axes."""
-    return transform(a, "fft2", s, axes, norm, options)
+    """Return the discrete Fourier transform of two axes, by default the last.
+
+    Examples
+    --------
+    >>> fft2([[1, 0], [0, 0]]).compute()
+    array([[1.+0.j, 1.+0.j],
+           [1.+0.j, 1.+0.j]])
+    """
+    return transform("fft2", a, s, axes, norm, out, extras)
 
 
+@documented
 def ifft2(
-    a: Any,
-    s: Lengths = None,
-    axes: Axes = (-2, -1),
-    norm: Norm = None,
-    **options: Any,
+    a: Any, s: S = None, axes: Axes = (-2, -1), norm: Norm = None, out: None = None,
+    **extras: Unpack[Extras],
 ) -> da.Array:
-    """Return what `ifft` does, over two axes."""
-    return transform(a, "ifft2", s, axes, norm, options)
+    """Return the inverse of `fft2`.
+
+    Examples
+    --------
+    >>> ifft2([[4, 0], [0, 0]]).compute()
+    array([[1.+0.j, 1.+0.j],
+           [1.+0.j, 1.+0.j]])
+    """
+    return transform("ifft2", a, s, axes, norm, out, extras)
 
 
+@documented
 def rfft2(
-    a: Any,
-    s: Lengths = None,
-    axes: Axes = (-2, -1),
-    norm: Norm = None,
-    **options: Any,
+    a: Any, s: S = None, axes: Axes = (-2, -1), norm: Norm = None, out: None = None,
+    **extras: Unpack[Extras],
 ) -> da.Array:
-    """Return what `rfft` does, over two axes."""
-    return transform(a, "rfft2", s, axes, norm, options)
+    """Return half the transform of real input over two axes, by default the last.
+
+    Examples
+    --------
+    >>> rfft2([[1, 0, 0], [0, 0, 0]]).compute()
+    array([[1.+0.j, 1.+0.j],
+           [1.+0.j, 1.+0.j]])
+    """
+    return transform("rfft2", a, s, axes, norm, out, extras)
 
 
+@documented
 def irfft2(
-    a: Any,
-    s: Lengths = None,
-    axes: Axes = (-2, -1),
-    norm: Norm = None,
-    **options: Any,
+    a: Any, s: S = None, axes: Axes = (-2, -1), norm: Norm = None, out: None = None,
+    **extras: Unpack[Extras],
 ) -> da.Array:
-    """Return what `irfft` does, over two axes."""
-    return transform(a, "irfft2", s, axes, norm, options)
+    """Return the real inverse of `rfft2`.
+
+    Examples
+    --------
+    >>> irfft2([[4, 0], [0, 0]]).compute()
+    array([[1., 1.],
+           [1., 1.]])
+    """
+    return transform("irfft2", a, s, axes, norm, out, extras)
 
 
+@documented
 def hfft2(
-    a: Any,
-    s: Lengths = None,
-    axes: Axes = (-2, -1),
-    norm: Norm = None,
-    **options: Any,
+    a: Any, s: S = None, axes: Axes = (-2, -1), norm: Norm = None, out: None = None,
+    **extras: Unpack[Extras],
 ) -> da.Array:
-    """Return what `hfft` does, over two axes."""
-    return transform(a, "hfft2", s, axes, norm, options)
+    """Return the real transform of half a signal with Hermitian symmetry in two axes.
+
+    Examples
+    --------
+    >>> hfft2([[1, 0], [0, 0]]).compute()
+    array([[1., 1.],
+           [1., 1.]])
+    """
+    return transform("hfft2", a, s, axes, norm, out, extras)
 
 
+@documented
 def ihfft2(
-    a: Any,
-    s: Lengths = None,
-    axes: Axes = (-2, -1),
-    norm: Norm = None,
-    **options: Any,
+    a: Any, s: S = None, axes: Axes = (-2, -1), norm: Norm = None, out: None = None,
+    **extras: Unpack[Extras],
 ) -> da.Array:
-    """Return what `ihfft` does, over two axes."""
-    return transform(a, "ihfft2", s, axes, norm, options)
+    """Return the inverse of `hfft2`.
+
+    Examples
+    --------
+    >>> ihfft2([[4, 0], [0, 0]]).real.compute()
+    array([[1., 1.],
+           [1., 1.]])
+    """
+    return transform("ihfft2", a, s, axes, norm, out, extras)
 
 
+@documented
 def fftn(
-    a: Any,
-    s: Lengths = None,
-    axes: Axes = None,
-    norm: Norm = None,
-    **options: Any,
+    a: Any, s: S = None, axes: Axes = None, norm: Norm = None, out: None = None,
+    **extras: Unpack[Extras],
 ) -> da.Array:
-    """Return what `fft` does, over any axes."""
-    return transform(a, "fftn", s, axes, norm, options)
+    """Return the discrete Fourier transform of several axes, by default all.
+
+    Examples
+    --------
+    >>> fftn([[1, 0], [0, 0]]).compute()
+    array([[1.+0.j, 1.+0.j],
+           [1.+0.j, 1.+0.j]])
+    """
+    return transform("fftn", a, s, axes, norm, out, extras)
 
 
+@documented
 def ifftn(
-    a: Any,
-    s: Lengths = None,
-    axes: Axes = None,
-    norm: Norm = None,
-    **options: Any,
+    a: Any, s: S = None, axes: Axes = None, norm: Norm = None, out: None = None,
+    **extras: Unpack[Extras],
 ) -> da.Array:
-    """Return what `ifft` does, over any axes."""
-    return transform(a, "ifftn", s, axes, norm, options)
+    """Return the inverse of `fftn`.
+
+    Examples
+    --------
+    >>> ifftn([[4, 0], [0, 0]]).compute()
+    array([[1.+0.j, 1.+0.j],
+           [1.+0.j, 1.+0.j]])
+    """
+    return transform("ifftn", a, s, axes, norm, out, extras)
 
 
+@documented
 def rfftn(
-    a: Any,
-    s: Lengths = None,
-    axes: Axes = None,
-    norm: Norm = None,
-    **options: Any,
+    a: Any, s: S = None, axes: Axes = None, norm: Norm = None, out: None = None,
+    **extras: Unpack[Extras],
 ) -> da.Array:
-    """Return what `rfft` does, over any axes."""
-    return transform(a, "rfftn", s, axes, norm, options)
+    """Return half the transform of real input over several axes, by default all.
+
+    Examples
+    --------
+    >>> rfftn([[1, 0, 0], [0, 0, 0]]).compute()
+    array([[1.+0.j, 1.+0.j],
+           [1.+0.j, 1.+0.j]])
+    """
+    return transform("rfftn", a, s, axes, norm, out, extras)
 
 
+@documented
 def irfftn(
-    a: Any,
-    s: Lengths = None,
-    axes: Axes = None,
-    norm: Norm = None,
-    **options: Any,
+    a: Any, s: S = None, axes: Axes = None, norm: Norm = None, out: None = None,
+    **extras: Unpack[Extras],
 ) -> da.Array:
-    """Return what `irfft` does, over any axes."""
-    return transform(a, "irfftn", s, axes, norm, options)
+    """Return the real inverse of `rfftn`.
+
+    Examples
+    --------
+    >>> irfftn([[4, 0], [0, 0]]).compute()
+    array([[1., 1.],
+           [1., 1.]])
+    """
+    return transform("irfftn", a, s, axes, norm, out, extras)
 
 
+@documented
 def hfftn(
-    a: Any,
-    s: Lengths = None,
-    axes: Axes = None,
-    norm: Norm = None,
-    **options: Any,
+    a: Any, s: S = None, axes: Axes = None, norm: Norm = None, out: None = None,
+    **extras: Unpack[Extras],
 ) -> da.Array:
-    """Return what `hfft` does, over any axes."""
-    return transform(a, "hfftn", s, axes, norm, options)
+    """Return the real transform of half a signal with Hermitian symmetry in several axes.
+
+    Examples
+    --------
+    >>> hfftn([[1, 0], [0, 0]]).compute()
+    array([[1., 1.],
+           [1., 1.]])
+    """
+    return transform("hfftn", a, s, axes, norm, out, extras)
 
 
+@documented
 def ihfftn(
-    a: Any,
-    s: Lengths = None,
-    axes: Axes = None,
-    norm: Norm = None,
-    **options: Any,
+    a: Any, s: S = None, axes: Axes = None, norm: Norm = None, out: None = None,
+    **extras: Unpack[Extras],
 ) -> da.Array:
-    """Return what `ihfft` does, over any axes."""
-    return transform(a, "ihfftn", s, axes, norm, options)
+    """Return the inverse of `hfftn`.
 
+    Examples
+    --------
+    >>> ihfftn([[4, 0], [0, 0]]).real.compute()
+    array([[1., 1.],
+           [1., 1.]])
+    """
+    return transform("ihfftn", a, s, axes, norm, out, extras)
+
+
+def next_fast_len(target: SupportsIndex, real: bool = False) -> int:
+    """Return the smallest length of at least `target` whose transform is fast.
+
+    Parameters
+    ----------
+    target : int
+        The least length wanted.
+    real : bool
+        Whether real data are transformed: then only factors 2, 3 and 5 are taken, otherwise also
+        7 and 11.
+
+    Returns
+    -------
+    int
+        What `scipy.fft.next_fast_len` returns. From 1331 on such lengths fall apart into two
+        digits well enough for transposed order.
+
+    Examples
+    --------
+    >>> next_fast_len(10007), next_fast_len(10007, real=True)
+    (10080, 10125)
+    """
+    try:
+        return int(scipy.fft.next_fast_len(target, bool(real)))
+    except TypeError:
+        refuse("target", target, "an integer of at least 1", kind=ArgumentTypeError)
+    except (ValueError, OverflowError):
+        refuse("target", target, "an integer of at least 1")

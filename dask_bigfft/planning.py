@@ -1,165 +1,323 @@
 """From a call to a plan: arguments and settings in, `Plan` out, no data touched.
 
-Imports `transforms`, `planner`, `config`, and looks up a running client.
+Each `parse_*` takes what a user wrote and returns what the planner understands, or refuses it by
+name. Imports `transforms`, `planner`, `kernels`, `config`; looks up a running client.
 """
 
+import itertools
+import math
 import os
 import sys
+import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Literal, TypedDict, Unpack, cast
 
 import dask.array as da
 import dask.config
 import numpy as np
 import psutil
 from dask.array.core import normalize_chunks
+from dask.array.utils import meta_from_array
+from dask.base import is_dask_collection, tokenize
 from dask.utils import parse_bytes
 
 from dask_bigfft import config
+from dask_bigfft.decomposition.factors import factorize
 from dask_bigfft.decomposition.variants import VARIANTS
 from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.planner.plan import Machine, Plan
 from dask_bigfft.planner.search import Request, find_plan
-from dask_bigfft.transforms.spec import TransformSpec, transform_spec
+from dask_bigfft.transforms.spec import (
+    TransformSpec,
+    complete_factors,
+    parse_dtype,
+    parse_name,
+    parse_transform_axes,
+    transform_spec,
+)
 
 Chunks = tuple[tuple[int, ...], ...]
 Rounds = tuple[tuple[tuple[int, int], ...], ...]
+Order = Literal["natural", "transposed"]
 
 
-def parse_array(x: Any) -> da.Array:
-    """Return a dask array: `x` itself, or an array-like in chunks, named without hashing it."""
-    if not isinstance(x, da.Array):
-        x = da.from_array(np.asanyarray(x), name=False)
-    for axis, chunks in enumerate(x.chunks):
-        if any(c != c for c in chunks):
-            refuse("x.chunks", f"unknown sizes along axis {axis}",
-                   "known chunk sizes; call x.compute_chunk_sizes() first")
-    return cast("da.Array", x)
+class Extras(TypedDict, total=False):
+    """The keywords that every transform has beside those of `numpy.fft`; None is the setting."""
+
+    order: Order | Sequence[Order] | None
+    chunks: Any
+    memory_limit: int | str | None
+    rounds: Sequence[Mapping[int, int] | int] | None
+    variant: Literal["auto", "dif", "dit", "stockham", "pease"] | None
+    kernel: str | None
 
 
-def parse_memory_limit(value: Any) -> int | None:
-    """Return bytes from a number or a string such as ``"2 GiB"``."""
-    if value is None:
-        return cast("int | None", config.get("bigfft.memory-limit"))
-    allowed = "a positive number of bytes, or a string such as '2 GiB'"
-    if isinstance(value, bool) or not isinstance(value, int | float | str | np.integer):
-        refuse("memory_limit", value, allowed, kind=ArgumentTypeError)
-    try:
-        found = int(parse_bytes(value) if isinstance(value, str) else value)
-    except (ValueError, OverflowError):
-        refuse("memory_limit", value, allowed)
-    if found <= 0:
-        refuse("memory_limit", value, allowed)
-    return found
+# --- arrays ---------------------------------------------------------------------------------
+
+_PROCESS = uuid.uuid4().hex
+_count = itertools.count()
 
 
-def parse_rounds(rounds: Any, spec: TransformSpec) -> Rounds | None:
-    """Return factors per round as (axis, length) pairs.
+def parse_array(a: Any, kind: str | None = None) -> da.Array:
+    """Return a dask array: `a` itself, or an array-like in chunks.
 
-    A round is a mapping of axis to length (-1: what is left of the axis), or a number where one
-    axis is transformed.
+    Parameters
+    ----------
+    a
+        Dask arrays are taken as they are. What has chunks of its own (Zarr, HDF5) is read lazily;
+        anything else becomes a NumPy array. The contents are never hashed: each call gives such
+        an array a name of its own.
+    kind
+        Name of the transform, whose dtypes are then the only ones allowed.
+
+    Examples
+    --------
+    >>> parse_array([1.0, 2.0]).shape
+    (2,)
     """
+    _refuse_containers(a)
+    if not isinstance(a, da.Array):
+        lazy = hasattr(a, "chunks") and hasattr(a, "dtype") and hasattr(a, "shape")
+        a = a if lazy or hasattr(a, "__cuda_array_interface__") else np.asanyarray(a)
+        if kind is not None:  # before dask looks for chunks, which it cannot for objects
+            parse_dtype(np.dtype(a.dtype), _kind_of(kind))
+        name = f"bigfft_input-{tokenize(_PROCESS, os.getpid(), next(_count))}"
+        a = da.from_array(a, name=name)
+    for axis, chunks in enumerate(a.chunks):
+        if any(c != c for c in chunks):
+            allowed = "known chunk sizes: call compute_chunk_sizes() first"
+            refuse("a.chunks", f"unknown sizes along axis {axis}", allowed)
+    return cast("da.Array", a)
+
+
+def _kind_of(name: str) -> Literal["c2c", "r2c"]:
+    return "r2c" if parse_name(name).startswith(("rfft", "ihfft")) else "c2c"
+
+
+def _refuse_containers(a: Any) -> None:
+    """Refuse what is more than an array of numbers, whose other parts would be lost."""
+    found = f"{type(a).__module__}.{type(a).__qualname__}"
+    if type(a).__module__.partition(".")[0] == "xarray":
+        refuse("a", found, "an array: pass .data, the array inside", kind=ArgumentTypeError)
+    if is_dask_collection(a) and not isinstance(a, da.Array):
+        refuse("a", found, "a dask.array.Array, or an array-like", kind=ArgumentTypeError)
+    block = meta_from_array(a) if isinstance(a, da.Array) else a
+    if isinstance(block, np.matrix):
+        allowed = "an array, which has any number of axes: pass numpy.asarray(a)"
+        refuse("a", "numpy.matrix", allowed, kind=ArgumentTypeError)
+    if isinstance(block, np.ma.MaskedArray):
+        allowed = "an array without a mask: fill it, as numpy.ma.filled(a, 0) does"
+        refuse("a", "numpy.ma.MaskedArray", allowed, kind=ArgumentTypeError)
+
+
+# --- rounds ---------------------------------------------------------------------------------
+
+
+def parse_rounds(rounds: Any, axes: tuple[int, ...], ndim: int) -> Rounds | None:
+    """Return factors per round as (axis, factor) pairs, -1 for what is left of an axis.
+
+    Parameters
+    ----------
+    rounds
+        A sequence with a mapping of axis to factor for each round, or only the factor where one
+        axis is transformed.
+    axes
+        The transformed axes, not negative.
+    ndim
+        Number of axes of the array.
+
+    Examples
+    --------
+    >>> parse_rounds([{0: 64}, {0: -1, -1: 8}], (0, 1), 2)
+    (((0, 64),), ((0, -1), (1, 8)))
+    """
+    rounds = config.get("bigfft.rounds") if rounds is None else rounds
     if rounds is None:
         return None
-    if isinstance(rounds, str | Mapping) or not isinstance(rounds, Sequence) or not rounds:
-        refuse("rounds", rounds, "a sequence with a mapping of axis to factor for each round",
-               kind=ArgumentTypeError)
-    left = dict(zip(spec.axes, spec.lengths, strict=True))
+    allowed = "a sequence with a mapping of axis to factor for each round"
+    if isinstance(rounds, str) or not isinstance(rounds, Sequence) or not rounds:
+        refuse("rounds", rounds, allowed, kind=ArgumentTypeError)
     found = []
     for named in rounds:
-        if isinstance(named, int | np.integer) and len(spec.axes) == 1:
-            named = {spec.axes[0]: named}
+        if _is_int(named) and len(axes) == 1:
+            named = {axes[0]: named}
         if not isinstance(named, Mapping) or not named:
-            refuse("rounds", rounds, "a mapping of axis to factor for each round",
-                   kind=ArgumentTypeError)
-        found.append(tuple(_factor(rounds, axis, n, left, spec) for axis, n in named.items()))
-    for axis, rest in left.items():
-        if rest != 1:
-            length = dict(zip(spec.axes, spec.lengths, strict=True))[axis]
-            refuse("rounds", rounds, f"factors of axis {axis} that multiply up to {length} "
-                   f"(a factor {rest} is missing)")
-    _check_real_axis(rounds, found, spec)
+            refuse("rounds", rounds, allowed, kind=ArgumentTypeError)
+        pairs = tuple(_factor(rounds, axis, n, axes, ndim) for axis, n in named.items())
+        if len(dict(pairs)) < len(pairs):
+            refuse("rounds", rounds, "every axis at most once in a round")
+        found.append(pairs)
+    for axis in axes:
+        factors = _factors(found, axis)
+        if not factors or factors.count(-1) > 1:
+            refuse("rounds", rounds, f"one or more factors of axis {axis}, at most one of them -1")
     return tuple(found)
 
 
 def _factor(
-    rounds: Any, axis: Any, n: Any, left: dict[int, int], spec: TransformSpec
+    rounds: Any, axis: Any, n: Any, axes: tuple[int, ...], ndim: int
 ) -> tuple[int, int]:
-    ndim = len(spec.shape)
-    if not isinstance(axis, int | np.integer) or not -ndim <= axis < ndim:
-        refuse("rounds", rounds, f"axes {-ndim}..{ndim - 1}")
-    axis = int(axis) % ndim
-    if axis not in left:
-        refuse("rounds", rounds, f"only transformed axes, {spec.axes}")
-    if not isinstance(n, int | np.integer):
-        refuse("rounds", rounds, "whole numbers as factors", kind=ArgumentTypeError)
-    n = left[axis] if n == -1 else int(n)
-    if n < 1 or left[axis] % n or (n == 1 and left[axis] != 1):
-        refuse("rounds", rounds, f"factors of axis {axis} that divide its length; "
-               f"{left[axis]} is left of it and {n} does not divide that")
-    left[axis] //= n
-    return axis, n
+    if not _is_int(axis) or not _is_int(n):
+        allowed = "integers as axes and factors"
+        refuse("rounds", rounds, allowed, kind=ArgumentTypeError)
+    if not -ndim <= axis < ndim or axis % ndim not in axes:
+        refuse("rounds", rounds, f"only axes that are transformed, {axes}; {axis} is not")
+    if n < 1 and n != -1:
+        refuse("rounds", rounds, "factors of at least 1, or -1 for what is left of an axis")
+    return int(axis) % ndim, int(n)
 
 
-def _check_real_axis(rounds: Any, found: list[Any], spec: TransformSpec) -> None:
-    axis = spec.real_axis
-    if axis is None:
-        return
-    first, last = dict(found[0]), dict(found[-1])
-    if spec.kind == "r2c" and axis not in first:
-        refuse("rounds", rounds, f"the real axis {axis} in the first round")
-    if spec.kind == "c2r" and axis not in last:
-        refuse("rounds", rounds, f"the real axis {axis} in the last round")
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
-def _named_digits(rounds: Rounds | None, spec: TransformSpec, forward: bool) -> dict[int, Any]:
-    """Digits of the transposed order as named by rounds: in the order of the spectrum."""
-    if rounds is None:
-        return {}
-    digits: dict[int, list[int]] = {axis: [] for axis in spec.axes}
-    for named in rounds:
-        for axis, n in named:
-            digits[axis].append(n)
-    orders = spec.orders_out if forward else spec.orders_in
-    return {
-        axis: tuple(d if forward else d[::-1])
-        for (axis, d), order in zip(digits.items(), orders, strict=True)
-        if order == "transposed"
-    }
+def _factors(rounds: Sequence[Sequence[tuple[int, int]]], axis: int) -> tuple[int, ...]:
+    """Factors of an axis in the order of the rounds."""
+    return tuple(n for named in rounds for found, n in named if found == axis)
 
 
-def parse_chunks(chunks: Any, x: da.Array, spec: TransformSpec) -> Chunks | None:
-    """Return the chunks of the result, or None for what the last round gives."""
-    if chunks is None:
-        chunks = config.get("bigfft.chunks")
+def complete_rounds(rounds: Rounds, spec: TransformSpec, variant: str) -> Rounds:
+    """Return rounds with every -1 filled in; refuse those that the transform cannot have."""
+    completed = {}
+    for axis, length in zip(spec.axes, spec.lengths, strict=True):
+        factors = complete_factors(axis, _factors(rounds, axis), length)
+        if variant == "pease" and len(set(factors)) > 1:
+            allowed = "equal factors of every axis for variant 'pease', whose exchanges are alike"
+            refuse("rounds", {axis: factors}, allowed)
+        completed[axis] = iter(factors)
+    found = tuple(tuple((axis, next(completed[axis])) for axis, _ in named) for named in rounds)
+    real = spec.real_axis
+    if spec.kind == "r2c" and real not in dict(found[0]):
+        refuse("rounds", list(map(dict, found)), f"the real axis {real} in the first round")
+    if spec.kind == "c2r" and real not in dict(found[-1]):
+        refuse("rounds", list(map(dict, found)), f"the real axis {real} in the last round")
+    return found
+
+
+# --- the other extras -----------------------------------------------------------------------
+
+
+def parse_memory_limit(memory_limit: Any) -> int | None:
+    """Return bytes from a number or a string, None where nobody set a limit.
+
+    >>> parse_memory_limit("2 GiB")
+    2147483648
+    """
+    if memory_limit is None:
+        return cast("int | None", config.get("bigfft.memory-limit"))
+    allowed = "a positive number of bytes, or a string such as '2 GiB'"
+    if isinstance(memory_limit, bool) or not isinstance(
+        memory_limit, int | float | str | np.integer | np.floating
+    ):
+        refuse("memory_limit", memory_limit, allowed, kind=ArgumentTypeError)
+    if isinstance(memory_limit, str) and not any(char.isdigit() for char in memory_limit):
+        refuse("memory_limit", memory_limit, allowed)  # dask takes "MB" as one of them
+    try:
+        found = int(parse_bytes(memory_limit) if isinstance(memory_limit, str) else memory_limit)
+    except (ValueError, OverflowError):
+        refuse("memory_limit", memory_limit, allowed)
+    if found <= 0:
+        refuse("memory_limit", memory_limit, allowed)
+    return found
+
+
+def parse_variant(variant: Any) -> str:
+    """Return the name of a variant, that of the settings for None."""
+    variant = config.get("bigfft.variant") if variant is None else variant
+    if not isinstance(variant, str) or variant not in VARIANTS:
+        refuse("variant", variant, f"one of {', '.join(VARIANTS)}")
+    return variant
+
+
+def refuse_uneven(spec: TransformSpec, before: Chunks) -> None:
+    """Refuse axes in several chunks whose length is no power: Pease's exchanges need equal digits.
+
+    Parameters
+    ----------
+    spec
+        What is asked, with variant ``"pease"``.
+    before
+        Chunks of the array that comes in.
+    """
+    for axis, length in zip(spec.axes, spec.lengths, strict=True):
+        if len(before[axis]) > 1 and math.gcd(*factorize(length).values()) == 1:
+            allowed = f"lengths r**m, m at least 2, of axes in several chunks: axis {axis} has"
+            refuse("variant", "pease", f"{allowed} length {length}")
+
+
+def parse_kernel(kernel: Any, dtype: np.dtype[Any]) -> str:
+    """Return the name of an installed FFT library that works in a dtype."""
+    kernel = config.get("bigfft.kernel") if kernel is None else kernel
+    if not isinstance(kernel, str):
+        refuse("kernel", kernel, "the name of an FFT library", kind=ArgumentTypeError)
+    library = get_library(kernel)
+    if dtype not in library.dtypes:
+        known = ", ".join(sorted(map(str, library.dtypes)))
+        refuse("kernel", kernel, f"a library that works in {dtype}; this one knows {known}")
+    return library.name
+
+
+def parse_chunks(chunks: Any, before: Chunks, spec: TransformSpec) -> Chunks | None:
+    """Return the chunks of the result, or None for what the last round gives.
+
+    Parameters
+    ----------
+    chunks
+        ``"auto"``, ``"preserve"``, whatever dask takes as chunks, or a mapping of axes to chunks
+        (the other axes are preserved).
+    before
+        Chunks of the array that comes in.
+    spec
+        What is asked.
+    """
+    chunks = config.get("bigfft.chunks") if chunks is None else chunks
+    shape = spec.out_shape
     if isinstance(chunks, str) and chunks == "auto":
         return None
+    kept = tuple(_scaled(cut, size) for cut, size in zip(before, shape, strict=True))
     if isinstance(chunks, str) and chunks == "preserve":
-        return tuple(
-            cut if sum(cut) == n else _scaled(cut, n)
-            for cut, n in zip(x.chunks, spec.out_shape, strict=True)
-        )
+        return kept
+    wanted = chunks
+    if isinstance(chunks, Mapping):
+        allowed = f"axes {-len(shape)}..{len(shape) - 1}"
+        if not all(_is_int(a) and -len(shape) <= a < len(shape) for a in chunks):
+            refuse("chunks", chunks, allowed)
+        by_axis = {axis % len(shape): cut for axis, cut in chunks.items()}
+        wanted = tuple(by_axis.get(axis, cut) for axis, cut in enumerate(kept))
+    return normalized_chunks(chunks, wanted, shape, spec.out_dtype)
+
+
+def normalized_chunks(
+    given: Any, chunks: Any, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> Chunks:
+    """Return dask's normal form of chunks; a refusal shows what was `given`."""
+    allowed = f"dask chunks of the result, whose shape is {shape}"
     try:
-        found = normalize_chunks(chunks, spec.out_shape, dtype=spec.out_dtype)
-    except (ValueError, TypeError, NotImplementedError) as error:
-        refuse("chunks", chunks, f"'auto', 'preserve' or dask chunks for {spec.out_shape} ({error})")
-    return cast("Chunks", found)
+        found = normalize_chunks(chunks, shape, dtype=dtype)
+    except (ValueError, TypeError, NotImplementedError, ArithmeticError) as error:
+        refuse("chunks", given, f"{allowed} ({error})")
+    if any(c != c or c != int(c) or c < 0 for cut in found for c in cut):
+        refuse("chunks", given, f"{allowed}, in whole numbers")
+    if any(sum(cut) != size for cut, size in zip(found, shape, strict=True)):
+        refuse("chunks", given, allowed)
+    return tuple(tuple(map(int, cut)) for cut in found)
 
 
 def _scaled(chunks: tuple[int, ...], size: int) -> tuple[int, ...]:
     """As many chunks of another length in all, as even as they were."""
-    total, ends, done = sum(chunks), [], 0
-    for chunk in chunks:
-        done += chunk
-        ends.append(round(done * size / total) if total else size)
-    starts = [0, *ends[:-1]]
-    found = tuple(b - a for a, b in zip(starts, ends, strict=True) if b > a)
-    return found or (size,)
+    total = sum(chunks)
+    if total == size:
+        return tuple(map(int, chunks))
+    ends = [round(done * size / total) if total else size for done in itertools.accumulate(chunks)]
+    return tuple(b - a for a, b in itertools.pairwise([0, *ends]) if b > a) or (size,)
+
+
+# --- plans ----------------------------------------------------------------------------------
 
 
 def current_machine(memory_limit: int | None) -> Machine:
-    """What is known of where the graph will run."""
+    """Return what is known of where the graph will run."""
     client = _running_client()
     if client is not None:
         workers = client.scheduler_info(n_workers=-1)["workers"].values()
@@ -176,10 +334,11 @@ def current_machine(memory_limit: int | None) -> Machine:
 
 
 def _running_client() -> Any:
-    """The client that `compute` would use, if there is one."""
+    """Return the client that `compute` would use, if there is one."""
     distributed = sys.modules.get("distributed")
-    if distributed is None or isinstance(dask.config.get("scheduler", None), str):
-        return None
+    scheduler = dask.config.get("scheduler", None)
+    if distributed is None or (isinstance(scheduler, str) and "distributed" not in scheduler):
+        return None  # a client that is the default writes "dask.distributed" there
     try:
         return distributed.default_client()
     except ValueError:
@@ -187,78 +346,32 @@ def _running_client() -> Any:
 
 
 def make_plan(
-    x: da.Array,
+    a: da.Array,
     name: str,
     n_or_s: Any = None,
     axis_or_axes: Any = None,
     norm: str | None = None,
-    *,
-    order: Any = None,
-    chunks: Any = None,
-    memory_limit: Any = None,
-    rounds: Any = None,
-    variant: str | None = None,
-    kernel: str | None = None,
+    **extras: Unpack[Extras],
 ) -> Plan:
     """Return the plan of a transform of a dask array; arguments as at the front door."""
+    order = extras.get("order")
     order = config.get("bigfft.order") if order is None else order
-    arguments = (name, x.shape, x.dtype, n_or_s, axis_or_axes, norm, order)
-    if rounds is None:
-        spec = transform_spec(*arguments)
-        parsed = None
-    else:
-        spec, parsed = _spec_with_rounds(arguments, rounds)
-    variant = config.get("bigfft.variant") if variant is None else variant
-    if variant not in VARIANTS:
-        refuse("variant", variant, f"one of {', '.join(VARIANTS)}")
-    if variant == "pease" and parsed is not None:
-        _check_pease(parsed)
-    library = get_library(config.get("bigfft.kernel") if kernel is None else kernel)
-    if spec.work_dtype not in library.dtypes:
-        refuse("kernel", library.name, f"a library that knows {spec.work_dtype}")
+    variant = parse_variant(extras.get("variant"))
+    axes = parse_transform_axes(parse_name(name), a.ndim, n_or_s, axis_or_axes)
+    rounds = parse_rounds(extras.get("rounds"), axes, a.ndim)
+    factors = None if rounds is None else {axis: _factors(rounds, axis) for axis in axes}
+    spec = transform_spec(name, a.shape, a.dtype, n_or_s, axis_or_axes, norm, order, factors)
+    before = tuple(tuple(map(int, cut)) for cut in a.chunks)
+    if variant == "pease" and rounds is None:
+        refuse_uneven(spec, before)
     request = Request(
-        chunks=tuple(tuple(map(int, c)) for c in x.chunks),
-        wanted=parse_chunks(chunks, x, spec),
-        rounds=parsed,
+        chunks=before,
+        wanted=parse_chunks(extras.get("chunks"), before, spec),
+        rounds=None if rounds is None else complete_rounds(rounds, spec, variant),
         variant=variant,
-        kernel=library.name,
+        kernel=parse_kernel(extras.get("kernel"), spec.work_dtype),
         max_rounds=config.get("bigfft.planner.max-rounds"),
         floor_bytes=config.get("bigfft.planner.whole-axis-floor"),
     )
-    return find_plan(spec, request, current_machine(parse_memory_limit(memory_limit)))
-
-
-def _spec_with_rounds(arguments: tuple[Any, ...], rounds: Any) -> tuple[TransformSpec, Rounds]:
-    """Spec whose transposed order has the digits that the rounds name.
-
-    The lengths do not depend on the digits, except that of half a spectrum in transposed order,
-    which then follows from the rounds.
-    """
-    name, shape, dtype, n_or_s, axis_or_axes, norm, order = arguments
-    forward = name.rstrip("2n") in ("fft", "rfft", "hfft")
-    natural = transform_spec(name, shape, dtype, n_or_s, axis_or_axes, norm, "natural")
-    parsed = parse_rounds(rounds, natural)
-    assert parsed is not None
-    orders = transform_spec(name, shape, dtype, n_or_s, axis_or_axes, norm, order) if forward else (
-        natural
-    )
-    if not forward:
-        from dask_bigfft.transforms.spec import parse_orders
-        import dataclasses
-
-        orders = dataclasses.replace(natural, orders_in=parse_orders(order, len(natural.axes)))
-    digits = _named_digits(parsed, orders, forward)
-    return transform_spec(
-        name, shape, dtype, n_or_s, axis_or_axes, norm, order, digits
-    ), parsed
-
-
-def _check_pease(rounds: Rounds) -> None:
-    factors: dict[int, set[int]] = {}
-    for named in rounds:
-        for axis, n in named:
-            factors.setdefault(axis, set()).add(n)
-    for axis, found in factors.items():
-        if len(found) > 1:
-            refuse("rounds", [dict(r) for r in rounds], f"equal factors of axis {axis} for "
-                   "variant 'pease', which has one geometry for all exchanges")
+    machine = current_machine(parse_memory_limit(extras.get("memory_limit")))
+    return find_plan(spec, request, machine)

@@ -25,8 +25,9 @@ import bisect
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, fields
+from functools import cached_property, lru_cache
+from typing import Any
 
 Chunks = tuple[int, ...]
 
@@ -60,8 +61,23 @@ class Digit:
         return self.size < self.radix
 
 
+class _HashedOnce:
+    """Mixin of frozen dataclasses whose hash is worth keeping: chunks can be thousands."""
+
+    def __hash__(self) -> int:
+        found: int | None = self.__dict__.get("_hash")
+        if found is None:
+            found = hash(tuple(getattr(self, field.name) for field in fields(self)))  # type: ignore[arg-type]
+            object.__setattr__(self, "_hash", found)
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Hashes of strings differ between processes, and cached properties are cheap to remake.
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+
+
 @dataclass(frozen=True)
-class Group:
+class Group(_HashedOnce):
     """Digits stored as one array dimension (first digit outermost), and its chunks.
 
     ``chunks`` are the sizes of consecutive intervals of the flattened digits.  They may end
@@ -71,6 +87,8 @@ class Group:
 
     digits: tuple[Digit, ...]
     chunks: Chunks
+
+    __hash__ = _HashedOnce.__hash__
 
     @cached_property
     def size(self) -> int:
@@ -96,10 +114,12 @@ class Group:
 
 
 @dataclass(frozen=True)
-class AxisLayout:
+class AxisLayout(_HashedOnce):
     """How one axis is stored: its groups, outermost first."""
 
     groups: tuple[Group, ...]
+
+    __hash__ = _HashedOnce.__hash__
 
     @cached_property
     def grid(self) -> tuple[int, ...]:
@@ -157,10 +177,12 @@ class AxisLayout:
 
 
 @dataclass(frozen=True)
-class Layout:
+class Layout(_HashedOnce):
     """How an array is stored in blocks: one `AxisLayout` per axis."""
 
     axes: tuple[AxisLayout, ...]
+
+    __hash__ = _HashedOnce.__hash__
 
     @cached_property
     def grid(self) -> tuple[int, ...]:
@@ -199,6 +221,7 @@ class Layout:
         return itertools.product(*map(range, self.grid))
 
 
+@lru_cache(maxsize=1024)
 def even_chunks(size: int, parts: int) -> Chunks:
     """Chunks of equal size, the last one smaller where it must be (as Zarr stores them).
 

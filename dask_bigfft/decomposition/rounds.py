@@ -8,15 +8,20 @@ round and an exchange are, and what an exchange costs to gather::
 
 An exchange in which every block is made from one block is *local*: nothing travels.
 
-Pure: imports this room and the standard library.
+Pure: imports this room and numpy.
 """
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+
+import numpy as np
+import numpy.typing as npt
 
 from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout, radix_points, sub_radices
 from dask_bigfft.decomposition.steps import Step
+
+Places = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -124,6 +129,7 @@ class ExchangeShape:
         return self.fan_in * self.blocks_out
 
 
+@lru_cache(maxsize=4096)
 def exchange_shape(source: Layout, target: Layout) -> ExchangeShape:
     """C, W, fan-in and groups of the exchange between two layouts, from their full blocks.
 
@@ -156,7 +162,7 @@ def exchange_shape(source: Layout, target: Layout) -> ExchangeShape:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AxisComponents:
     """Connected groups of an exchange along one axis.
 
@@ -165,8 +171,8 @@ class AxisComponents:
     """
 
     count: int
-    of_source: tuple[int, ...]
-    of_target: tuple[int, ...]
+    of_source: Places
+    of_target: Places
 
     @cached_property
     def sources(self) -> tuple[tuple[int, ...], ...]:
@@ -181,12 +187,15 @@ class AxisComponents:
     @cached_property
     def one_to_one(self) -> bool:
         """Whether every group has at most one block on either side."""
-        return all(len(a) <= 1 for a in self.sources) and all(len(b) <= 1 for b in self.targets)
+        return all(
+            np.bincount(of[of >= 0], minlength=1).max() <= 1
+            for of in (self.of_source, self.of_target)
+        )
 
 
-def _members(groups: tuple[int, ...], count: int) -> tuple[tuple[int, ...], ...]:
+def _members(groups: Places, count: int) -> tuple[tuple[int, ...], ...]:
     found: list[list[int]] = [[] for _ in range(count)]
-    for block, group in enumerate(groups):
+    for block, group in enumerate(groups.tolist()):
         if group >= 0:
             found[group].append(block)
     return tuple(map(tuple, found))
@@ -195,21 +204,17 @@ def _members(groups: tuple[int, ...], count: int) -> tuple[tuple[int, ...], ...]
 def _interval_components(source: Group, target: Group) -> AxisComponents:
     """Groups of two cuts of the same flattened digits: split where both are cut."""
     size = source.size
-    ends = {min(b, size) for b in target.bounds}
-    common = sorted({min(b, size) for b in source.bounds} & ends | {0, size})
-    covered = min(source.bounds[-1], size)
-    common = sorted({*common, covered}) if covered in ends else common
+    of_source, of_target = (np.minimum(group.bounds, size) for group in (source, target))
+    # Beyond the end of what is stored there is padding, which any cut of the target splits.
+    stored = np.union1d(of_source, of_target[of_target >= of_source[-1]])
+    common = np.union1d(np.intersect1d(stored, of_target), [0, size])
 
-    def groups_of(group: Group, *, reads: bool) -> tuple[int, ...]:
-        found, at = [], 0
-        for low, high in (group.interval(chunk) for chunk in range(len(group.chunks))):
-            while at < len(common) - 2 and low >= common[at + 1]:
-                at += 1
-            found.append(at if high > low or not reads else -1)
-        return tuple(found)
+    def groups_of(bounds: Places) -> Places:
+        found = np.searchsorted(common, bounds[:-1], side="right") - 1
+        return np.minimum(found, max(0, len(common) - 2))
 
-    count = max(1, len(common) - 1)
-    return AxisComponents(count, groups_of(source, reads=True), groups_of(target, reads=False))
+    used = np.where(np.diff(of_source) > 0, groups_of(of_source), -1)
+    return AxisComponents(max(1, len(common) - 1), used, groups_of(of_target))
 
 
 def unflattened(layout: AxisLayout) -> AxisLayout:
@@ -231,6 +236,7 @@ def unflattened(layout: AxisLayout) -> AxisLayout:
     return AxisLayout(tuple(groups))
 
 
+@lru_cache(maxsize=1024)
 def axis_components(source: AxisLayout, target: AxisLayout) -> AxisComponents:
     """Connected groups of an exchange along one axis.
 
@@ -243,14 +249,11 @@ def axis_components(source: AxisLayout, target: AxisLayout) -> AxisComponents:
     kept = [group for group in source.groups if group in target.groups and len(group.chunks) > 1]
     grid = tuple(len(group.chunks) for group in kept)
 
-    def groups_of(layout: AxisLayout) -> tuple[int, ...]:
-        places = [layout.groups.index(group) for group in kept]
-        found = []
-        for block in range(layout.blocks):
-            chunks, group = layout.chunk_of(block), 0
-            for place, count in zip(places, grid, strict=True):
-                group = group * count + chunks[place]
-            found.append(group)
-        return tuple(found)
+    def groups_of(layout: AxisLayout) -> Places:
+        chunks = np.indices(layout.grid).reshape(len(layout.grid), -1)
+        found = np.zeros(layout.blocks, np.int64)
+        for group, count in zip(kept, grid, strict=True):
+            found = found * count + chunks[layout.groups.index(group)]
+        return found
 
     return AxisComponents(math.prod(grid), groups_of(source), groups_of(target))

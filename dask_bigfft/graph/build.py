@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from dask_bigfft.decomposition.rounds import AxisComponents, axis_components
 from dask_bigfft.errors import CarrierError
 from dask_bigfft.exchange.shards import ExchangeMap
@@ -212,4 +214,4 @@ class _Weave:
 
 
 def _one_group(sources: int, targets: int) -> AxisComponents:
-    return AxisComponents(1, (0,) * sources, (0,) * targets)
+    return AxisComponents(1, np.zeros(sources, np.int64), np.zeros(targets, np.int64))

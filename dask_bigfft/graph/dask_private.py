@@ -3,16 +3,80 @@
 If a release of dask moves one of them, this file is what has to follow.
 """
 
-from typing import Any
+from functools import cached_property
+from typing import Any, Protocol, cast
 
 import dask.array as da
 from dask._task_spec import DataNode, Task, TaskRef
 from dask.highlevelgraph import HighLevelGraph, Layer
 
-__all__ = ["DataNode", "HighLevelGraph", "Layer", "Task", "TaskRef", "array_expressions_enabled"]
+__all__ = [
+    "DataNode",
+    "HighLevelGraph",
+    "Layer",
+    "Recipe",
+    "Task",
+    "TaskRef",
+    "array_expressions_enabled",
+    "expression_array",
+]
 
 
 def array_expressions_enabled() -> bool:
     """Whether ``array.query-planning`` is on, so that dask arrays are expressions."""
     enabled: Any = getattr(da, "_array_expr_enabled", None)
     return bool(enabled is not None and enabled())
+
+
+class Recipe(Protocol):
+    """What an expression makes tasks from; its token says all that they depend on."""
+
+    @property
+    def chunks(self) -> tuple[tuple[int, ...], ...]:
+        """Chunks of the result."""
+
+    @property
+    def meta(self) -> Any:
+        """An empty array of the result's kind."""
+
+    def name(self, token: str) -> str:
+        """Return the name of the result's blocks."""
+
+    def tasks(self, token: str, source: str) -> dict[Any, Any]:
+        """Return the tasks, given the name of the array that comes in."""
+
+
+def expression_array(x: Any, recipe: Recipe) -> da.Array:
+    """Return the lazy result of a recipe on an array, where dask arrays are expressions."""
+    expression: Any = _FromRecipe
+    return cast("da.Array", new_collection(expression(x.expr, recipe)))
+
+
+# Dask settles which kind of arrays it has when dask.array is imported.
+if array_expressions_enabled():
+    from dask._collections import new_collection
+    from dask.array._array_expr._expr import ArrayExpr
+
+    class _FromRecipe(ArrayExpr):  # type: ignore[misc, unused-ignore]
+        """An array that is made from another one by tasks of our own."""
+
+        _parameters = ["array", "recipe"]  # noqa: RUF012 (the base class has it so)
+
+        @property
+        def _recipe(self) -> Recipe:
+            return cast("Recipe", self.operands[1])
+
+        @cached_property
+        def _name(self) -> str:
+            return self._recipe.name(self.deterministic_token)
+
+        @property
+        def chunks(self) -> tuple[tuple[int, ...], ...]:
+            return self._recipe.chunks
+
+        @property
+        def _meta(self) -> Any:
+            return self._recipe.meta
+
+        def _layer(self) -> dict[Any, Any]:
+            return self._recipe.tasks(self.deterministic_token, self.operands[0]._name)

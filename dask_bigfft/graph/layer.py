@@ -7,17 +7,24 @@ that has been sent knows that blocks will lie in different processes.
 Imports `planner` and this room.
 """
 
+import sys
 from collections.abc import Iterator, Set
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import dask.array as da
 import numpy as np
+import numpy.typing as npt
 from dask.base import tokenize
 
-from dask_bigfft.errors import BigFFTError
 from dask_bigfft.graph.build import Graph, build_graph, output_name
-from dask_bigfft.graph.dask_private import HighLevelGraph, Layer, array_expressions_enabled
+from dask_bigfft.graph.dask_private import (
+    HighLevelGraph,
+    Layer,
+    array_expressions_enabled,
+    expression_array,
+)
 from dask_bigfft.planner.plan import Plan
 
 
@@ -84,16 +91,70 @@ class TransformLayer(Layer):  # type: ignore[misc, unused-ignore]
         return f"TransformLayer<{self.plan.spec.name}, {self.plan.notation}>"
 
 
+@dataclass(frozen=True)
+class TransformRecipe:
+    """All tasks of one transform, where dask arrays are expressions: a layer without a source.
+
+    Parameters
+    ----------
+    plan, carrier, travelled
+        As a `TransformLayer` has them.
+    """
+
+    plan: Plan
+    carrier: str
+    travelled: bool = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TransformRecipe, (self.plan, self.carrier, True)
+
+    def __dask_tokenize__(self) -> tuple[Any, ...]:
+        return "TransformRecipe", self.plan, self.carrier
+
+    @property
+    def chunks(self) -> tuple[tuple[int, ...], ...]:
+        """Chunks of the result."""
+        return self.plan.chunks
+
+    @property
+    def meta(self) -> Any:
+        """An empty array of the result's kind."""
+        return result_meta(self.plan)
+
+    def name(self, token: str) -> str:
+        """Return the name of the result's blocks."""
+        return output_name(self.plan, token)
+
+    def tasks(self, token: str, source: str) -> Graph:
+        """Return the tasks, given the name of the array that comes in."""
+        travelled = self.travelled or _has_client()
+        return TransformLayer(self.plan, token, source, self.carrier, travelled).tasks
+
+
+def _has_client() -> bool:
+    """Whether this process is connected to a cluster, whose scheduler may live here, too.
+
+    Expressions are single in a process: sent from it to itself, they do not notice.
+    """
+    distributed = sys.modules.get("distributed")
+    try:
+        return distributed is not None and distributed.default_client() is not None
+    except ValueError:
+        return False
+
+
+def result_meta(plan: Plan) -> npt.NDArray[Any]:
+    """Return an empty array with the result's dtype and number of axes."""
+    return np.empty((0,) * len(plan.chunks), plan.spec.out_dtype)
+
+
 def transformed_array(x: da.Array, plan: Plan, carrier: str) -> da.Array:
     """Return the lazy result of a plan on an array."""
     if array_expressions_enabled():
-        raise BigFFTError(
-            "dask.array expressions are not supported: set the dask configuration "
-            "`array.query-planning` to False before dask.array is imported"
-        )
+        return expression_array(x, TransformRecipe(plan, carrier))
     token = tokenize(x.name, plan, carrier)
     name = output_name(plan, token)
     layer = TransformLayer(plan, token, x.name, carrier)
-    graph = HighLevelGraph.from_collections(name, layer, dependencies=[x])
-    meta = np.empty((0,) * x.ndim, plan.spec.out_dtype)
-    return da.Array(graph, name, chunks=plan.chunks, meta=meta)
+    dependencies: Any = [x]
+    graph = HighLevelGraph.from_collections(name, layer, dependencies=dependencies)
+    return da.Array(graph, name, chunks=plan.chunks, meta=result_meta(plan))

@@ -3,7 +3,7 @@
 A block is worked through in tiles along its leading dimensions, so that a tile stays in cache
 while it is transformed and multiplied::
 
-    for each tile:  r2c -> chirp -> c2c over all digits -> filter, c2c back -> twiddle -> c2r
+    for each tile:  r2c -> chirp -> c2c over all digits -> filter, c2c back -> twiddle -> chirp -> c2r
 
 The digit of a step is the innermost dimension of its axis, so a row of the tile has one value of
 the axis' other digits, and the factors of a row follow from that value alone.
@@ -151,12 +151,12 @@ class _Tile:
         for kind in ("r2c", "c2c"):
             for work, dim in self.of_kind(kind):
                 self.multiply(work, dim, library)
-        for work, dim in self.of_kind("c2r"):
-            step = work.step
-            self.values = library.c2r(self.values, dim, step.length, step.sign, step.scale)
         for work, dim in self.of_kind("c2c"):
             if (step := work.step).chirp_out is not None:
                 self.chirp(dim, work.index_out, step.target.stride, step.chirp_out)
+        for work, dim in self.of_kind("c2r"):
+            step = work.step
+            self.values = library.c2r(self.values, dim, step.length, step.sign, step.scale)
         return self.values
 
 

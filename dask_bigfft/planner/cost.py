@@ -27,6 +27,9 @@ class Prices:
     ----------
     byte : float
         Copying a byte in memory (read and written).
+    gathered_byte : float
+        What gathering a byte from many blocks costs beside that. Set so that an exchange more
+        has to save two passes over memory: exchanges are what does not scale.
     sent_byte : float
         Sending a byte to another process.
     run : float
@@ -44,6 +47,7 @@ class Prices:
     """
 
     byte: float = 1.5e-10
+    gathered_byte: float = 4e-10
     sent_byte: float = 1e-9
     run: float = 1e-8
     shard: float = 3e-5
@@ -68,7 +72,7 @@ def exchange_seconds(
     tasks = shape.blocks_out + (0 if shape.local else shape.groups)
     seconds = nbytes * prices.byte + shape.blocks_out * shape.runs * prices.run
     if not shape.local:
-        seconds += shape.shards * prices.shard
+        seconds += nbytes * prices.gathered_byte + shape.shards * prices.shard
         if machine.workers > 1:
             seconds += nbytes * (1 - 1 / machine.workers) * prices.sent_byte
     pairs = shape.blocks_in * shape.blocks_out / max(1, shape.groups) ** 2

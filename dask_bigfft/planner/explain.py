@@ -1,16 +1,336 @@
 """A plan in words: its rounds and exchanges, why it was chosen, what it will need.
 
-Pure: imports `plan` of this room.
+Pure: imports `decomposition`; a `Plan` is only read, never made here.
 """
 
-from dask_bigfft.planner.plan import Plan
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dask_bigfft.decomposition.layout import AxisLayout, Group, Layout
+from dask_bigfft.decomposition.rounds import exchange_shape
+from dask_bigfft.decomposition.steps import Step
+
+if TYPE_CHECKING:
+    from dask_bigfft.planner.plan import Exchange, Forecast, Plan
+
+WIDTH = 100
+
+#: How a scale is written where N is the product of the lengths.
+_SCALES = {"none": "1", "ortho": "1/sqrt(N)", "full": "1/N"}
+
+#: What stays on one line: short parentheses, C and W with their values, numbers with units.
+_GLUED = re.compile(
+    r"\b[CW] = \d+( \([^()]*\))?|moves [\d.]+ \w+|\d+ (blocks?|groups?)\b|fan-in \d+|\([^()]{1,70}\)"
+)
+
+_LEGEND = (
+    "d(n, i, o): FFTs of length n, read at stride i and written at stride o, in elements of the "
+    "whole array (in, and out). t_M: twiddles of modulus M. C, W: contiguous runs that a block is "
+    "gathered from, and their width in elements."
+)
+
+
+# --- units ----------------------------------------------------------------------------------
+
+
+def human_bytes(nbytes: float) -> str:
+    """Return bytes in a unit that keeps the number short.
+
+    >>> human_bytes(0), human_bytes(1536), human_bytes(3 << 30)
+    ('0 B', '1.50 KiB', '3.00 GiB')
+    """
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
+        if abs(nbytes) < 1023.995 or unit == "PiB":
+            break
+        nbytes /= 1024
+    return f"{nbytes:.0f} B" if unit == "B" else f"{_short(nbytes)} {unit}"
+
+
+def human_count(count: float, unit: str = "") -> str:
+    """Return a number with a decimal prefix.
+
+    >>> human_count(999), human_count(2.5e9, "flop")
+    ('999', '2.50 Gflop')
+    """
+    prefixes = ("", "k", "M", "G", "T", "P", "E")
+    power = min(max(0, int(math.log10(max(count, 1)) // 3)), len(prefixes) - 1)
+    number = f"{count:.0f}" if power == 0 else _short(count / 1000**power)
+    return f"{number} {prefixes[power]}{unit}".rstrip()
+
+
+def human_seconds(seconds: float) -> str:
+    """Return a time in a unit that keeps the number short.
+
+    >>> human_seconds(0.0123), human_seconds(2.5), human_seconds(200), human_seconds(7300)
+    ('12.3 ms', '2.50 s', '3 min 20 s', '2 h 01 min')
+    """
+    if seconds < 1e-3:
+        return f"{_short(seconds * 1e6)} us"
+    if seconds < 0.9995:
+        return f"{_short(seconds * 1e3)} ms"
+    if seconds < 99.95:
+        return f"{_short(seconds)} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def _short(number: float) -> str:
+    """Three digits of a number below a thousand or so."""
+    return f"{number:.{2 if number < 9.995 else 1 if number < 99.95 else 0}f}"
+
+
+def _wrapped(text: str, indent: str, first: str = "") -> Iterator[str]:
+    """Lines of at most `WIDTH` columns, never broken inside what belongs together."""
+    glued = re.sub(_GLUED, lambda found: found[0].replace(" ", "\u00a0"), text)
+    lines = textwrap.wrap(
+        glued, WIDTH, initial_indent=first or indent, subsequent_indent=indent,
+        break_long_words=False, break_on_hyphens=False,
+    )
+    yield from (line.replace("\u00a0", " ") for line in lines)
+
+
+# --- what blocks and digits look like -------------------------------------------------------
+
+
+def item_sizes(plan: Plan) -> list[int]:
+    """Bytes of an element on the source side of each exchange of a plan."""
+    found = [np.dtype(plan.spec.dtype).itemsize]
+    return found + [np.dtype(dtype).itemsize for dtype in plan.dtypes[1 : 2 * len(plan.rounds) : 2]]
+
+
+def round_names(plan: Plan) -> list[str]:
+    """The steps of each round by name.
+
+    They are those of `Plan.notation`: ``"{Y1} {Y2, X}"`` gives ``["Y1", "Y2, X"]``.
+    """
+    return plan.notation[1:-1].split("} {") if plan.rounds else []
+
+
+def block_shape(layout: Layout) -> str:
+    """Shape of the largest block: the digits of an axis that are stored apart joined by ``*``."""
+    sizes = ["*".join(str(max(g.chunks, default=0)) for g in axis.groups) for axis in layout.axes]
+    return f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
+
+
+def blocks_text(layout: Layout) -> str:
+    """Number and shape of the blocks of a layout, such as ``8 blocks (64, 512)``."""
+    even = all(len(set(group.chunks)) <= 1 for axis in layout.axes for group in axis.groups)
+    count = f"{layout.blocks} block{'' if layout.blocks == 1 else 's'}"
+    return f"{count} {'' if even else 'up to '}{block_shape(layout)}"
+
+
+def chunks_text(chunks: Sequence[int]) -> str:
+    """Chunks of one axis in short.
+
+    >>> chunks_text((64,) * 15 + (40,)), chunks_text((3, 1, 4, 1, 5, 9, 2))
+    ('15 x 64, 40', '3, 1, 4, ... (7 chunks)')
+    """
+    runs = [(size, len(list(run))) for size, run in itertools.groupby(chunks)]
+    texts = [str(size) if count == 1 else f"{count} x {size}" for size, count in runs]
+    if len(texts) > 4:
+        return f"{', '.join(texts[:3])}, ... ({len(chunks)} chunks)"
+    return ", ".join(texts)
+
+
+def _strides(shape: Sequence[int]) -> list[int]:
+    """Row-major strides in elements."""
+    return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+
+
+def step_text(plan: Plan, step: Step) -> str:
+    """One step in I/O-tensor notation, with what is multiplied before and after."""
+    i = step.source.stride * _strides(plan.spec.shape)[step.axis]
+    o = step.target.stride * _strides(plan.spec.out_shape)[step.axis]
+    text = f"d({step.length}, {i}, {o})"
+    if step.kind != "c2c":
+        text += f" {step.kind}"
+    if step.convolve is not None:
+        text += " convolve"
+    if step.chirp_in is not None:
+        text = f"chirp {text}"
+    if step.chirp_out is not None:
+        text += " chirp"
+    if step.twiddle is not None:
+        text += f" t_{step.twiddle}"
+    return text
+
+
+# --- lines ----------------------------------------------------------------------------------
+
+
+def _asked(plan: Plan) -> Iterator[str]:
+    spec = plan.spec
+    nbytes = math.prod(spec.shape) * np.dtype(spec.dtype).itemsize
+    out = math.prod(spec.out_shape) * spec.out_dtype.itemsize
+    yield from _wrapped(
+        f"{spec.name} of {spec.shape} {np.dtype(spec.dtype)} ({human_bytes(nbytes)}) into "
+        f"{spec.out_shape} {spec.out_dtype} ({human_bytes(out)})", "  ", " ")
+    axes = ", ".join(
+        f"{axis}: {n}" for axis, n in zip(spec.axes, spec.lengths, strict=True)
+    )
+    orders = (_order(spec.orders_in), _order(spec.orders_out))
+    yield from _wrapped(
+        f"lengths by axis {{{axes}}}, exponent {'+' if spec.sign > 0 else '-'}i, scale "
+        f"{_SCALES[spec.scale]}, {orders[0]} to {orders[1]} order", "    ", "  ")
+    for program in plan.programs:
+        if program.bluestein:
+            padded = " x ".join(map(str, program.factors))
+            yield from _wrapped(
+                f"axis {program.axis} of length {program.length} as a convolution of length "
+                f"{math.prod(program.factors)} = {padded} (Bluestein)", "    ", "  ")
+    yield from _wrapped(
+        f"rounds {plan.notation}; variant {plan.variant}, kernel {plan.kernel}", "    ", "  ")
+
+
+def _order(orders: Iterable[str]) -> str:
+    found = list(dict.fromkeys(orders))
+    return found[0] if len(found) == 1 else "(" + ", ".join(orders) + ")"
+
+
+def exchange_text(exchange: Exchange, itemsize: int) -> str:
+    """What an exchange moves, in one line; `itemsize` is that of its source's elements."""
+    shape = exchange.shape
+    text = f"{blocks_text(exchange.source)} -> {blocks_text(exchange.target)}"
+    if exchange.mirror is not None:
+        text += ", half a spectrum is mirrored"
+    if exchange.local:
+        return f"{text}, nothing travels"
+    return (
+        f"{text}, {shape.groups} group{'' if shape.groups == 1 else 's'}, fan-in {shape.fan_in}, "
+        f"C = {shape.runs}, W = {shape.width} ({human_bytes(shape.width * itemsize)}), "
+        f"moves {human_bytes(exchange.nbytes)}"
+    )
+
+
+def _travels(plan: Plan) -> Iterator[str]:
+    names = round_names(plan)
+    sizes = item_sizes(plan)
+    for number, exchange in enumerate(plan.exchanges):
+        kind = "local" if exchange.local else "exchange"
+        yield from _wrapped(
+            exchange_text(exchange, sizes[min(number, len(sizes) - 1)]),
+            " " * 12, f"  {kind:8}  ")
+        if number < len(names):
+            steps = "  ".join(step_text(plan, step) for step in plan.rounds[number].steps)
+            yield from _wrapped(f"{{{names[number]}}}  {steps}", " " * 12, f"  round {number + 1}   ")
+
+
+def _final(plan: Plan) -> Iterator[str]:
+    chunks = "; ".join(f"{axis}: {chunks_text(c)}" for axis, c in enumerate(plan.chunks))
+    blocks = plan.result.blocks
+    text = f"{blocks} chunk{'' if blocks == 1 else 's'} by axis {{{chunks}}}"
+    yield from _wrapped(text, " " * 12, "  result    ")
 
 
 def summary(plan: Plan) -> str:
-    """Return the rounds in I/O-tensor notation, with C and W of each exchange."""
-    return f"{plan.spec.name}: {plan.notation}"
+    """Return what is asked, and the rounds in I/O-tensor notation with C and W between them."""
+    lines = [*_asked(plan), *_travels(plan), *_final(plan), *_wrapped(_LEGEND, "  ")]
+    lines[0] = lines[0].lstrip()
+    return "\n".join(lines)
+
+
+# --- why, and what else ---------------------------------------------------------------------
+
+
+def budget_text(plan: Plan) -> str:
+    """Peak memory against the budget, such as ``3.00 GiB of 16.0 GiB (19 %)``."""
+    peak, limit = plan.forecast.peak_host, plan.machine.memory_limit
+    if limit is None:
+        return f"{human_bytes(peak)}, no limit is known"
+    return f"{human_bytes(peak)} of {human_bytes(limit)} ({100 * peak / limit:.2g} %)"
+
+
+def forecast_rows(plan: Plan) -> list[tuple[str, str]]:
+    """What a plan is expected to need, as names and values."""
+    forecast, machine = plan.forecast, plan.machine
+    moving = len(plan.travelling)
+    rows = [
+        ("exchanged", f"{human_bytes(forecast.bytes_exchanged)} in {moving} "
+                      f"exchange{'' if moving == 1 else 's'}"),
+        ("peak memory", f"{budget_text(plan)}, per process"),
+        ("tasks", str(forecast.tasks)),
+        ("work", human_count(forecast.flops, "flop")),
+        ("time", f"{human_seconds(forecast.seconds)} by the cost model, for {machine.workers} "
+                 f"process{'' if machine.workers == 1 else 'es'} of {machine.threads} "
+                 f"thread{'' if machine.threads == 1 else 's'}"),
+    ]
+    if forecast.scratch:
+        rows.insert(2, ("scratch files", human_bytes(forecast.scratch)))
+    return rows
+
+
+def rejected_rows(plan: Plan) -> list[tuple[str, ...]]:
+    """The plan and its runners-up: rounds, bytes exchanged, peak memory, tasks, seconds, ratio."""
+    chosen = (f"{plan.notation} (chosen)", plan.forecast)
+    return [_row(name, found, plan.forecast) for name, found in (chosen, *plan.rejected)]
+
+
+def _row(name: str, found: Forecast, best: Forecast) -> tuple[str, ...]:
+    ratio = found.seconds / best.seconds if best.seconds else 1.0
+    return (
+        name,
+        human_bytes(found.bytes_exchanged),
+        human_bytes(found.peak_host),
+        str(found.tasks),
+        human_seconds(found.seconds),
+        f"{ratio:.2f}",
+    )
+
+
+#: Headings of `rejected_rows`.
+HEADINGS = ("rounds", "exchanged", "peak", "tasks", "time", "ratio")
+
+
+def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Right-aligned numbers after a name, which takes a line of its own where it is long."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    room = min(widths[0], WIDTH - 4 - sum(widths[1:]) - 2 * len(widths[1:]))
+    for name, *numbers in rows:
+        *before, last = textwrap.wrap(name, room, break_on_hyphens=False) or [""]
+        yield from (f"    {line}" for line in before)
+        cells = "  ".join(n.rjust(w) for n, w in zip(numbers, widths[1:], strict=True))
+        yield f"    {last.ljust(room)}  {cells}"
+
+
+def preserved(plan: Plan) -> str | None:
+    """What ``chunks="preserve"`` would cost, or None where the shape of an axis changes."""
+    spec = plan.spec
+    if spec.out_shape != spec.shape:
+        return None
+    wanted = tuple(axis.groups[0].chunks for axis in plan.source.axes)
+    if wanted == plan.chunks:
+        return "the result has the input's chunks: chunks='preserve' costs nothing"
+    if not plan.ends_in_round:
+        return "chunks='preserve' costs nothing more: the last exchange can make any chunks"
+    axes = zip(plan.result.axes, wanted, strict=True)
+    target = Layout(tuple(AxisLayout((Group(axis.digits, cut),)) for axis, cut in axes))
+    shape = exchange_shape(plan.result, target)
+    itemsize = spec.out_dtype.itemsize
+    return (
+        f"chunks='preserve' costs an exchange more: {human_bytes(target.size * itemsize)}, "
+        f"C = {shape.runs}, W = {shape.width} ({human_bytes(shape.width * itemsize)})"
+    )
 
 
 def explain(plan: Plan) -> str:
-    """Return what was chosen, why, and what it will need."""
-    return summary(plan)
+    """Return what was chosen, why, what it will need, and what else was considered."""
+    lines = [summary(plan), "", *_wrapped(f"why: {plan.reason or 'not said'}", "  ", " ")]
+    lines[2] = lines[2].lstrip()
+    lines += ["", "forecast"]
+    lines += [f"    {name:14}{value}" for name, value in forecast_rows(plan)]
+    note = preserved(plan)
+    if note is not None:
+        lines += _wrapped(note, " " * 18, f"    {'chunks':14}")
+    if plan.rejected:
+        lines += ["", "considered", *_table([HEADINGS, *rejected_rows(plan)])]
+    return "\n".join(lines)

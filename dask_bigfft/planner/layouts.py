@@ -20,6 +20,10 @@ from dask_bigfft.decomposition.variants import stored_order
 Assignment = Mapping[int, tuple[int, ...]]
 
 
+#: Partial candidates that are followed from one round to the next.
+BEAM = 4
+
+
 @dataclass(frozen=True)
 class Sizes:
     """How large blocks should be, and may be, in elements."""
@@ -169,6 +173,15 @@ def _merge(cuts: Cuts, target: int) -> Cuts:
     return cuts
 
 
+@dataclass(frozen=True)
+class _Partial:
+    """The first rounds of a candidate, and what their exchanges cost."""
+
+    rounds: tuple[Round, ...]
+    last: Layout
+    seconds: float
+
+
 def round_layouts(
     programs: Mapping[int, AxisProgram],
     assignment: Assignment,
@@ -177,8 +190,8 @@ def round_layouts(
     variant: str,
     cost: Callable[[Layout, Layout], float],
     merge: bool = False,
-) -> tuple[Round, ...] | None:
-    """Rounds of an assignment with the blocks of each, or None if a block gets too large.
+) -> list[tuple[Round, ...]]:
+    """Rounds of an assignment with the blocks of each: the cheapest few ways to cut them.
 
     Parameters
     ----------
@@ -196,10 +209,15 @@ def round_layouts(
         Price of an exchange between two layouts.
     merge : bool
         Whether chunks much smaller than the target are joined.
+
+    Returns
+    -------
+    list of tuples of Round
+        Empty if a block gets too large.
     """
     done = dict.fromkeys(programs, 0)
     count = 1 + max(r for rounds in assignment.values() for r in rounds)
-    before, found = source, []
+    beam = [_Partial((), source, 0.0)]
     for number in range(count):
         steps = tuple(
             programs[axis].steps[done[axis]]
@@ -207,35 +225,32 @@ def round_layouts(
             if done[axis] < len(assignment[axis]) and assignment[axis][done[axis]] == number
         )
         by_axis = {step.axis: step for step in steps}
-        cuts = [
-            _axis_cuts(programs.get(a), done.get(a, 0), by_axis.get(a), layout, variant)
-            for a, layout in enumerate(before.axes)
-        ]
-        if merge:
-            cuts = _merge(cuts, sizes.target)
-        layout = _cheapest(cuts, before, sizes, variant, cost)
-        if layout is None:
-            return None
-        found.append(Round(steps, layout, transformed(layout, steps)))
-        before = found[-1].target
+        found = []
+        for partial in beam:
+            cuts = [
+                _axis_cuts(programs.get(a), done.get(a, 0), by_axis.get(a), layout, variant)
+                for a, layout in enumerate(partial.last.axes)
+            ]
+            if merge:
+                cuts = _merge(cuts, sizes.target)
+            for layout in _ways_to_cut(cuts, sizes, variant):
+                after = transformed(layout, steps)
+                seconds = partial.seconds + cost(partial.last, layout)
+                rounds = (*partial.rounds, Round(steps, layout, after))
+                found.append(_Partial(rounds, after, seconds))
+        beam = sorted(found, key=lambda partial: partial.seconds)[:BEAM]
         for step in steps:
             done[step.axis] += 1
-    return tuple(found)
+    return [partial.rounds for partial in beam]
 
 
-def _cheapest(
-    cuts: Cuts,
-    before: Layout,
-    sizes: Sizes,
-    variant: str,
-    cost: Callable[[Layout, Layout], float],
-) -> Layout | None:
-    """The cheapest way to cut blocks down to size, or None."""
+def _ways_to_cut(cuts: Cuts, sizes: Sizes, variant: str) -> list[Layout]:
+    """Different ways to cut blocks down to size."""
     if _largest(cuts) <= sizes.target:
-        return _layout(cuts)
+        return [_layout(cuts)]
     options = [_cut_down(cuts, order, sizes.target) for order in _choices(cuts, variant)]
     fitting = [_layout(option) for option in options if _largest(option) <= sizes.cap]
-    return min(fitting, key=lambda layout: cost(before, layout), default=None)
+    return list(dict.fromkeys(fitting))
 
 
 def result_layout(

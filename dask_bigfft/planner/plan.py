@@ -20,6 +20,7 @@ from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout
 from dask_bigfft.decomposition.rounds import ExchangeShape, Mirror, Round, exchange_shape
 from dask_bigfft.decomposition.steps import AxisProgram, Chirp, Step
 from dask_bigfft.errors import refuse
+from dask_bigfft.planner import drawing, explain
 from dask_bigfft.transforms.spec import TransformSpec
 
 
@@ -257,19 +258,13 @@ class Plan:
 
     def explain(self) -> str:
         """Return what was chosen, why, what it will need, and what else was considered."""
-        from dask_bigfft.planner.explain import explain  # the text knows the plan's shape
-
-        return explain(self)
+        return explain.explain(self)
 
     def __str__(self) -> str:
-        from dask_bigfft.planner.explain import summary
-
-        return summary(self)
+        return explain.summary(self)
 
     def _repr_html_(self) -> str:
-        from dask_bigfft.planner.drawing import draw
-
-        return draw(self)
+        return drawing.draw(self)
 
 
 def flattened(layout: Layout) -> Layout | None:
@@ -299,7 +294,7 @@ def flattened(layout: Layout) -> Layout | None:
     return Layout(tuple(axes))
 
 
-_LETTERS = "XYZUVW"
+_LETTERS = "XYZWVU"
 
 
 def axis_letter(axis: int, ndim: int) -> str:

@@ -27,7 +27,7 @@ from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Group, Layout
 from dask_bigfft.decomposition.rounds import Round, exchange_shape
 from dask_bigfft.decomposition.steps import AxisProgram, axis_program, flat_digits
 from dask_bigfft.errors import PlanError, refuse
-from dask_bigfft.planner.cost import exchange_seconds, forecast, largest_fan_in, route_seconds
+from dask_bigfft.planner.cost import exchange_seconds, flops, forecast, largest_fan_in, route_seconds
 from dask_bigfft.planner.layouts import Assignment, Sizes, result_layout, round_layouts
 from dask_bigfft.planner.plan import Forecast, Machine, Plan, flattened, notation
 from dask_bigfft.transforms.spec import TransformSpec
@@ -78,10 +78,16 @@ class _Candidate:
     seconds: float
 
     @property
-    def rank(self) -> tuple[float, int, tuple[int, ...]]:
-        """Cheapest first; among equals, fewest steps, then most of them in the first rounds."""
+    def rank(self) -> tuple[float, int, int, int, float, tuple[int, ...]]:
+        """Cheapest first; among equals, fewest steps and rounds, of like size, most of it early.
+
+        Rounds of like size are what Gu, Siegel and Li (2011, section 6.2) reorder steps for.
+        """
         counts = tuple(-len(round_.steps) for round_ in self.rounds)
-        return float(f"{self.seconds:.2g}"), -sum(counts), counts
+        work = [flops(round_) for round_ in self.rounds]
+        largest = round(max(work) / max(sum(work), 1.0), 1)
+        steps, most = -sum(counts), -min(counts)
+        return float(f"{self.seconds:.2g}"), steps, len(counts), most, largest, counts
 
 
 def source_layout(spec: TransformSpec, chunks: tuple[Chunks, ...]) -> Layout:
@@ -215,20 +221,29 @@ class _Search:
     ) -> _Candidate | None:
         """The candidate of an assignment, if its blocks fit."""
         source = _with_padding(self.source, programs)
+        variant = self.request.variant
         try:
-            rounds = round_layouts(
-                programs, assignment, source, sizes, self.request.variant, self.price, merge
-            )
-            if rounds is None:
-                return None
-            flat = flattened(rounds[-1].target)
-            result = result_layout(programs, rounds[-1].target, flat, self.request.wanted)
-            after = None if flat == result else result
-            if largest_fan_in(source, rounds, after) > MAX_FAN_IN:
-                return None
-            seconds = route_seconds(source, rounds, after, self.itemsize, self.machine)
+            ways = round_layouts(programs, assignment, source, sizes, variant, self.price, merge)
+            found = [self._candidate(programs, source, rounds, sizes) for rounds in ways]
         except ValueError:  # digits of the asked order and of the rounds have nothing in common
             return None
+        return min((c for c in found if c is not None), key=lambda c: c.seconds, default=None)
+
+    def _candidate(
+        self,
+        programs: dict[int, AxisProgram],
+        source: Layout,
+        rounds: tuple[Round, ...],
+        sizes: Sizes,
+    ) -> _Candidate | None:
+        """The candidate of some rounds, with its result and price."""
+        last = rounds[-1].target
+        flat = flattened(last)
+        result = result_layout(programs, last, flat, self.request.wanted)
+        after = None if flat == result else result
+        if largest_fan_in(source, rounds, after) > MAX_FAN_IN:
+            return None
+        seconds = route_seconds(source, rounds, after, self.itemsize, self.machine)
         largest = max(round_.source.largest for round_ in rounds)
         seconds *= 1 + OVERSIZE * max(0.0, largest / sizes.target - 1)
         in_order = tuple(programs[axis] for axis in self.spec.axes)
@@ -266,6 +281,15 @@ class _Search:
                 if found is not None:
                     yield found
 
+    @property
+    def worth_splitting(self) -> int:
+        """Axes that may be split though fewer would do: those whose result is in digits."""
+        orders = zip(self.spec.lengths, self.spec.orders_in, self.spec.orders_out, strict=True)
+        return max(1, sum(
+            "transposed" in (before, after) and len(transposed_digits(n)) > 1
+            for n, before, after in orders
+        ))
+
     def splits(self, sizes: Sizes, merge: bool) -> list[_Candidate]:
         """All candidates without Bluestein's algorithm, few rounds and splits first."""
         axes = self.spec.axes
@@ -275,7 +299,7 @@ class _Search:
             if enough is not None and rounds > enough:
                 break
             for count in range(len(axes) + 1):
-                if count > 1 and any(len(c.rounds) == rounds for c in found):
+                if count > self.worth_splitting and any(len(c.rounds) == rounds for c in found):
                     break
                 if count == 1 and len(axes) > 3 and found:
                     break

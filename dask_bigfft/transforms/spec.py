@@ -3,15 +3,14 @@
 Everything a user can write wrongly is refused here, naming the argument, its value and what is
 allowed; the floors above never validate again.
 
-Pure: imports numpy and `errors`.
+Pure: imports numpy, `decomposition` and `errors`.
 """
 
 import math
 import operator
-import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, SupportsIndex, cast
+from typing import Any, Literal, SupportsIndex, cast, get_args
 
 import numpy as np
 
@@ -127,15 +126,15 @@ def parse_dtype(dtype: np.dtype[Any], kind: Kind) -> str:
     '|i1'
     """
     if dtype.kind not in "biufc":
-        refuse("x.dtype", str(dtype), "a number type (bool, int, float or complex)",
-               kind=ArgumentTypeError)
+        allowed = "a number type (bool, int, float or complex)"
+        refuse("a.dtype", str(dtype), allowed, kind=ArgumentTypeError)
     if kind == "r2c" and dtype.kind == "c":
-        refuse("x.dtype", str(dtype), "real input for this transform; take x.real or use fft",
-               kind=ArgumentTypeError)
+        allowed = "a real type for this transform; take a.real, or use fft"
+        refuse("a.dtype", str(dtype), allowed, kind=ArgumentTypeError)
     return str(dtype.str)
 
 
-def _index(argument: str, value: SupportsIndex) -> int:
+def _index(argument: str, value: Any) -> int:
     try:
         return operator.index(value)
     except TypeError:
@@ -143,14 +142,14 @@ def _index(argument: str, value: SupportsIndex) -> int:
 
 
 def parse_axes(argument: str, axes: Sequence[SupportsIndex], ndim: int) -> tuple[int, ...]:
-    """Non-negative axes, each within the array and named once.
+    """Return non-negative axes, each within the array and named once.
 
     >>> parse_axes("axes", (-1, 0), 3)
     (2, 0)
     """
     found = tuple(_index(argument, axis) for axis in axes)
     if ndim == 0:
-        refuse("x", "an array without axes", "an array of at least one dimension")
+        refuse("a", "an array without axes", "an array of at least one dimension")
     for axis in found:
         if not -ndim <= axis < ndim:
             refuse(argument, axis, f"{-ndim}..{ndim - 1} for an array of {ndim} dimensions")
@@ -161,12 +160,12 @@ def parse_axes(argument: str, axes: Sequence[SupportsIndex], ndim: int) -> tuple
 
 
 def parse_scale(norm: str | None, forward: bool) -> Scale:
-    """Scale of a norm.
+    """Return the scale of a norm.
 
     >>> parse_scale(None, forward=True), parse_scale("backward", forward=False)
     ('none', 'full')
     """
-    if norm not in (None, "backward", "ortho", "forward"):
+    if norm is not None and (not isinstance(norm, str) or norm not in get_args(Norm)):
         refuse("norm", norm, "'backward', 'ortho' or 'forward' (None means 'backward')")
     if norm == "ortho":
         return "ortho"
@@ -174,25 +173,43 @@ def parse_scale(norm: str | None, forward: bool) -> Scale:
 
 
 def parse_orders(order: str | Sequence[str], count: int) -> tuple[Order, ...]:
-    """One order per transformed axis, from one for all or a sequence.
+    """Return one order per transformed axis, from one for all or a sequence.
 
     >>> parse_orders("natural", 2)
     ('natural', 'natural')
     """
-    orders = (order,) * count if isinstance(order, str) or order is None else tuple(order)
-    if len(orders) != count:
-        refuse("order", order, f"one order, or {count} of them, one for each transformed axis")
+    if not isinstance(order, Sequence):
+        refuse("order", order, "'natural' or 'transposed'", kind=ArgumentTypeError)
+    orders = (order,) * count if isinstance(order, str) else tuple(order)
     for found in orders:
         if found not in ("natural", "transposed"):
             refuse("order", order, "'natural' or 'transposed'")
+    if len(orders) != count:
+        refuse("order", order, f"one order, or {count} of them, one for each transformed axis")
     return cast("tuple[Order, ...]", orders)
+
+
+def complete_factors(axis: int, factors: Sequence[int], length: int) -> tuple[int, ...]:
+    """Return factors that multiply up to a length, with -1 filled in.
+
+    >>> complete_factors(0, (4, -1), 12)
+    (4, 3)
+    """
+    known = math.prod(n for n in factors if n != -1)
+    found = tuple(length // known if n == -1 else n for n in factors)
+    if math.prod(found) != length:
+        refuse("rounds", {axis: tuple(factors)}, f"factors of axis {axis} whose product is its "
+               f"length {length}, not {known}")
+    if len(found) > 1 and 1 in found:
+        refuse("rounds", {axis: tuple(factors)}, f"factors of axis {axis}, whose length is "
+               f"{length}, of at least 2 each")
+    return found
 
 
 def _lengths_of(
     shape: tuple[int, ...],
     axes: tuple[int, ...],
     s: Sequence[SupportsIndex | None] | None,
-    kind: Kind,
     argument: str,
 ) -> tuple[int | None, ...]:
     """Lengths as asked for, None where the array's own length decides."""
@@ -216,19 +233,18 @@ def _lengths_of(
 
 
 def _default_length(
-    size: int, axis: int, half: bool, order: Order, digits: tuple[int, ...] | None
+    size: int, axis: int, half: bool, order: Order, factors: Sequence[int] | None
 ) -> int:
     """Length of a transform whose length was not given."""
     if half and order == "transposed":
-        if digits is not None:
-            return math.prod(digits)
-        refuse("n", None, f"the length of axis {axis}: a half spectrum in transposed order "
+        if factors is not None and -1 not in factors:
+            return math.prod(factors)
+        refuse("n", None, f"the length of axis {axis}: half a spectrum in transposed order "
                f"({size} places) does not tell it")
     length = 2 * (size - 1) if half else size
-    if size == 0 or length < 1:
-        refuse("x", f"axis {axis} of length {size}",
-               "at least 2 entries (or n given)" if half and size else
-               "at least one entry along every transformed axis")
+    if length < 1:
+        least = "2 entries (or a length)" if half else "1 entry"
+        refuse("a", f"axis {axis} of length {size}", f"at least {least} along a transformed axis")
     return length
 
 
@@ -239,7 +255,7 @@ def _check_transposed(
     places = _count(length, "transposed", half, digits)
     if size != places:
         names = " x ".join(map(str, digits or transposed_digits(length)))
-        refuse("x", f"axis {axis} of length {size}",
+        refuse("a", f"axis {axis} of length {size}",
                f"{places} entries: a spectrum of length {length} in transposed order "
                f"(digits {names}) is neither padded nor cropped")
 
@@ -250,7 +266,7 @@ def _resolve(
     n_or_s: Any,
     axis_or_axes: Any,
 ) -> tuple[tuple[int, ...], Sequence[SupportsIndex | None] | None, str]:
-    """Axes, lengths as given, and the name of the lengths' argument."""
+    """Return the axes, the lengths as given, and the name of the lengths' argument."""
     if not name.endswith(("2", "n")):
         axis = -1 if axis_or_axes is None else axis_or_axes
         return parse_axes("axis", (axis,), ndim), None if n_or_s is None else (n_or_s,), "n"
@@ -259,24 +275,10 @@ def _resolve(
         axes = parse_axes("axes", _sequence("axes", axis_or_axes), ndim)
     elif name.endswith("2"):
         axes = parse_axes("axes", (-2, -1), ndim)
-    elif s is None:
-        axes = parse_axes("axes", range(ndim), ndim)
     else:
-        warnings.warn(
-            "`axes` should not be `None` if `s` is not `None` (Deprecated in NumPy 2.0): "
-            "the last axes are taken; name them to keep that",
-            DeprecationWarning,
-            stacklevel=5,
-        )
-        axes = parse_axes("axes", range(-len(s), 0), ndim)
+        axes = parse_axes("axes", range(-(ndim if s is None else len(s)), 0), ndim)
     if not axes:
         refuse("axes", (), "at least one axis")
-    if s is not None and None in s:
-        warnings.warn(
-            "`None` in `s` is deprecated in NumPy 2.0: use -1 for the array's own length",
-            DeprecationWarning,
-            stacklevel=5,
-        )
     return axes, s, "s"
 
 
@@ -289,6 +291,24 @@ def _sequence(argument: str, value: Any) -> Sequence[Any]:
         refuse(argument, value, "a sequence of integers", kind=ArgumentTypeError)
 
 
+def parse_transform_axes(
+    name: str, ndim: int, n_or_s: Any = None, axis_or_axes: Any = None
+) -> tuple[int, ...]:
+    """Return the axes that a call transforms, non-negative and in the order of the call.
+
+    >>> parse_transform_axes("fftn", 3, axis_or_axes=(-1, 0))
+    (2, 0)
+    """
+    return _resolve(name, ndim, n_or_s, axis_or_axes)[0]
+
+
+def parse_name(name: object) -> str:
+    """Return the name of a transform; refuse any other."""
+    if not isinstance(name, str) or name not in NAMES:
+        refuse("kind", name, f"one of {', '.join(NAMES)}")
+    return name
+
+
 def transform_spec(
     name: str,
     shape: tuple[int, ...],
@@ -297,7 +317,7 @@ def transform_spec(
     axis_or_axes: Any = None,
     norm: str | None = None,
     order: str | Sequence[str] = "natural",
-    digits: dict[int, tuple[int, ...]] | None = None,
+    factors: Mapping[int, Sequence[int]] | None = None,
 ) -> TransformSpec:
     """Return what a call of the `numpy.fft` interface asks for.
 
@@ -311,8 +331,9 @@ def transform_spec(
         As `numpy.fft` has them.
     order : str or sequence of str
         Order of the spectrum: of the result of forward transforms, of the input of inverse ones.
-    digits : dict, optional
-        Digits of the transposed order per axis, where they are not the canonical ones.
+    factors : mapping, optional
+        Factors of axes whose decomposition was named, in the order of the rounds; -1 for what is
+        left. They are the digits of the axis in transposed order.
 
     Raises
     ------
@@ -324,34 +345,39 @@ def transform_spec(
     >>> transform_spec("rfftn", (4, 6), np.dtype("f4")).out_shape
     (4, 4)
     """
-    if name not in NAMES:
-        refuse("kind", name, f"one of {', '.join(NAMES)}")
-    kind, sign, forward = FAMILIES[name.rstrip("2n")]
+    kind, sign, forward = FAMILIES[parse_name(name).rstrip("2n")]
     dtype_str = parse_dtype(np.dtype(dtype), kind)
     axes, s, argument = _resolve(name, len(shape), n_or_s, axis_or_axes)
     orders = parse_orders(order, len(axes))
-    asked = _lengths_of(shape, axes, s, kind, argument)
+    asked = _lengths_of(shape, axes, s, argument)
+    digits: dict[int, tuple[int, ...]] = {}
     lengths = []
     for axis, length, found in zip(axes, asked, orders, strict=True):
         half = kind == "c2r" and axis == axes[-1]
-        order_in = "natural" if forward else found
-        named = (digits or {}).get(axis)
+        order_in: Order = "natural" if forward else found
+        named = (factors or {}).get(axis)
         if length is None:
             length = _default_length(shape[axis], axis, half, order_in, named)
-        if order_in == "transposed":
-            _check_transposed(shape[axis], axis, length, half, named)
         lengths.append(length)
-    natural = ("natural",) * len(axes)
+        if named is not None:
+            completed = complete_factors(axis, named, length)
+            spectrum = completed if forward else completed[::-1]
+            if found == "transposed" and spectrum != transposed_digits(length):
+                digits[axis] = spectrum
+        if order_in == "transposed":
+            _check_transposed(shape[axis], axis, length, half, digits.get(axis))
+    in_order: Order = "natural"
+    natural = (in_order,) * len(axes)
     return TransformSpec(
         name=name,
-        shape=tuple(shape),
+        shape=tuple(map(int, shape)),
         dtype=dtype_str,
         kind=kind,
         sign=sign,
         scale=parse_scale(norm, forward),
         axes=axes,
         lengths=tuple(lengths),
-        orders_in=cast("tuple[Order, ...]", natural if forward else orders),
-        orders_out=cast("tuple[Order, ...]", orders if forward else natural),
-        digits=tuple(sorted((digits or {}).items())),
+        orders_in=natural if forward else orders,
+        orders_out=orders if forward else natural,
+        digits=tuple(sorted(digits.items())),
     )

@@ -1,0 +1,256 @@
+"""Frequencies of a spectrum in either order, and shifts of the zero frequency, as dask arrays.
+
+Imports `planning` for the parsing of arguments, and `decomposition` for what transposed order is.
+"""
+
+import itertools
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any, Literal, SupportsIndex, cast
+
+import dask.array as da
+import numpy as np
+import numpy.typing as npt
+
+from dask_bigfft import config
+from dask_bigfft.decomposition.factors import transposed_digits
+from dask_bigfft.errors import ArgumentTypeError, refuse
+from dask_bigfft.planning import normalized_chunks, parse_array
+from dask_bigfft.transforms.spec import parse_axes, parse_orders
+
+__all__ = ["fftfreq", "fftshift", "ifftshift", "rfftfreq"]
+
+Order = Literal["natural", "transposed"]
+Axes = SupportsIndex | Sequence[SupportsIndex] | None
+
+
+def fftfreq(
+    n: SupportsIndex,
+    d: float = 1.0,
+    chunks: Any = "auto",
+    *,
+    order: Order | None = None,
+    digits: Sequence[int] | None = None,
+) -> da.Array:
+    """Return the frequency that each place of a spectrum holds, in cycles per unit of `d`.
+
+    Parameters
+    ----------
+    n : int
+        Length of the transform.
+    d : float
+        Distance of two samples.
+    chunks : dask chunks
+        Of the result.
+    order : {"natural", "transposed"}, optional
+        Order of the spectrum; by default that of the settings.
+    digits : sequence of int, optional
+        Digits of the transposed order, for a plan whose rounds were named; by default those that
+        `dask_bigfft.transposed_index` has.
+
+    Returns
+    -------
+    dask.array.Array
+        Lazy, float64: k / (n d) for frequencies k below n/2, else (k - n) / (n d).
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For what is not allowed.
+
+    Examples
+    --------
+    >>> fftfreq(6).compute() * 6
+    array([ 0.,  1.,  2., -3., -2., -1.])
+    >>> fftfreq(6, order="transposed").compute() * 6
+    array([ 0.,  2., -2.,  1., -3., -1.])
+    """
+    length, step = _parse_samples(n, d)
+    named = _parse_digits(length, order, digits)
+    return _frequencies(length, step, named, named, chunks, highest=(length - 1) // 2)
+
+
+def rfftfreq(
+    n: SupportsIndex,
+    d: float = 1.0,
+    chunks: Any = "auto",
+    *,
+    order: Order | None = None,
+    digits: Sequence[int] | None = None,
+) -> da.Array:
+    """Return the frequency that each place of the spectrum of real data holds.
+
+    Parameters
+    ----------
+    n, d, chunks, order, digits
+        As for `fftfreq`; `n` is the length of the real data.
+
+    Returns
+    -------
+    dask.array.Array
+        Lazy, float64: k / (n d) for k = 0..n//2 in natural order. In transposed order the spectrum
+        is the rectangle of N1//2 + 1 by n/N1 places that `dask_bigfft.transposed_index` describes;
+        places beyond k = n//2 hold conjugates of others, and have (k - n) / (n d).
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For what is not allowed.
+
+    Examples
+    --------
+    >>> rfftfreq(6).compute() * 6
+    array([0., 1., 2., 3.])
+    >>> rfftfreq(6, order="transposed").compute() * 6
+    array([ 0.,  2., -2.,  1.,  3., -1.])
+    """
+    length, step = _parse_samples(n, d)
+    named = _parse_digits(length, order, digits)
+    counts = (named[0] // 2 + 1, *named[1:])
+    return _frequencies(length, step, named, counts, chunks, highest=length // 2)
+
+
+def _parse_samples(n: Any, d: Any) -> tuple[int, float]:
+    try:
+        length = operator.index(n)
+    except TypeError:
+        refuse("n", n, "an integer of at least 1", kind=ArgumentTypeError)
+    if length < 1:
+        refuse("n", n, "an integer of at least 1")
+    try:
+        step = float(d)
+    except (TypeError, ValueError):
+        refuse("d", d, "a number other than 0", kind=ArgumentTypeError)
+    if step == 0 or step != step:
+        refuse("d", d, "a number other than 0")
+    return length, step
+
+
+def _parse_digits(n: int, order: Any, digits: Any) -> tuple[int, ...]:
+    """Digits of the order, which are (n,) where it is natural."""
+    order = config.get("bigfft.order") if order is None else order
+    if parse_orders(order, 1) == ("natural",):
+        if digits is not None:
+            refuse("digits", digits, "None in natural order", kind=ArgumentTypeError)
+        return (n,)
+    if digits is None:
+        return transposed_digits(n)
+    allowed = f"factors whose product is {n}"
+    if not isinstance(digits, Sequence) or not all(isinstance(k, int | np.integer) for k in digits):
+        refuse("digits", digits, allowed, kind=ArgumentTypeError)
+    if not digits or min(digits) < 1 or math.prod(map(int, digits)) != n:
+        refuse("digits", digits, allowed)
+    return tuple(map(int, digits))
+
+
+def _frequencies(
+    n: int, d: float, digits: tuple[int, ...], counts: tuple[int, ...], chunks: Any, highest: int
+) -> da.Array:
+    """Frequencies of the places of a box of output digits, negative above `highest`."""
+    size = math.prod(counts)
+    cut = normalized_chunks(chunks, chunks, (size,), np.dtype(float))
+    places = da.arange(size, chunks=cut, dtype=np.int64)
+    return cast("da.Array", places.map_blocks(
+        _frequency_block, dtype=np.dtype(float), n=n, d=d, digits=digits, counts=counts,
+        highest=highest,
+    ))
+
+
+def _frequency_block(
+    places: npt.NDArray[np.int64],
+    n: int,
+    d: float,
+    digits: tuple[int, ...],
+    counts: tuple[int, ...],
+    highest: int,
+) -> npt.NDArray[np.float64]:
+    """k1 + N1*k2 + N1*N2*k3 + ... of each place (k1, k2, k3, ...), signed, as a frequency."""
+    k, rest = np.zeros_like(places), places
+    weights = [1, *itertools.accumulate(digits, operator.mul)]
+    for count, weight in reversed(list(zip(counts, weights[:-1], strict=True))):
+        rest, digit = np.divmod(rest, count)
+        k += digit * weight
+    k[k > highest] -= n
+    return np.asarray(k * (1.0 / (n * d)), dtype=np.float64)
+
+
+def fftshift(x: Any, axes: Axes = None) -> da.Array:
+    """Return the array with the zero frequency in the middle of each axis.
+
+    Parameters
+    ----------
+    x : dask array or array-like
+        A spectrum in natural order, of any dtype.
+    axes : int or sequence of int, optional
+        The axes to shift, by default all.
+
+    Returns
+    -------
+    dask.array.Array
+        Lazy. Blocks only change places where the middle of an axis lies between two chunks;
+        otherwise the result has the chunks of `x`.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For what is not allowed.
+
+    Examples
+    --------
+    >>> fftshift([0, 1, 2, -2, -1]).compute()
+    array([-2, -1,  0,  1,  2])
+    """
+    return _shifted(x, axes, up=1)
+
+
+def ifftshift(x: Any, axes: Axes = None) -> da.Array:
+    """Return the inverse of `fftshift`.
+
+    Parameters
+    ----------
+    x : dask array or array-like
+        A spectrum with the zero frequency in the middle.
+    axes : int or sequence of int, optional
+        The axes to shift, by default all.
+
+    Returns
+    -------
+    dask.array.Array
+        Lazy, in chunks as `fftshift` has them.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For what is not allowed.
+
+    Examples
+    --------
+    >>> ifftshift([-2, -1, 0, 1, 2]).compute()
+    array([ 0,  1,  2, -2, -1])
+    """
+    return _shifted(x, axes, up=0)
+
+
+def _shifted(x: Any, axes: Any, up: int) -> da.Array:
+    """Put the second part of each axis before the first, which has (n + up) // 2 entries."""
+    array = parse_array(x)
+    if axes is None:
+        axes = range(array.ndim)
+    elif isinstance(axes, Sequence | np.ndarray):
+        axes = tuple(axes)
+    else:
+        axes = (axes,)
+    chunks = list(array.chunks)
+    for axis in parse_axes("axes", axes, array.ndim) if axes else ():
+        first = (array.shape[axis] + up) // 2
+        if first in (0, array.shape[axis]):
+            continue
+        ends = list(itertools.accumulate(chunks[axis]))
+        if first in ends:
+            middle = ends.index(first) + 1
+            chunks[axis] = chunks[axis][middle:] + chunks[axis][:middle]
+        before = (slice(None),) * axis
+        parts = [array[(*before, slice(first, None))], array[(*before, slice(None, first))]]
+        array = da.concatenate(parts, axis=axis)
+    return cast("da.Array", array.rechunk(tuple(chunks)))

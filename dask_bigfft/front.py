@@ -1,0 +1,207 @@
+"""What all transforms of `dask_bigfft.fft` share: the way from a call to a dask array, and words.
+
+Chains normalise -> plan -> graph; the algorithms are elsewhere. Imports `planning`, `graph` and
+`config`.
+"""
+
+import inspect
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, SupportsIndex, TypeVar, Unpack
+
+import dask.array as da
+import numpy as np
+
+from dask_bigfft import config
+from dask_bigfft.errors import ArgumentTypeError, refuse
+from dask_bigfft.graph.layer import transformed_array
+from dask_bigfft.memory_settings import configure_arena
+from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planning import Extras, make_plan, parse_array
+from dask_bigfft.transforms.spec import parse_name
+
+__all__ = ["Axes", "N", "Norm", "S", "documented", "plan", "transform"]
+
+N = SupportsIndex | None
+S = Sequence[SupportsIndex | None] | None
+Axes = Sequence[SupportsIndex] | None
+Norm = Literal["backward", "ortho", "forward"] | None
+F = TypeVar("F", bound=Callable[..., Any])
+
+_ONE_AXIS = """
+    n : int, optional
+        Length of the transform: of its result for `irfft` and `hfft`, of its input for the others.
+        The input is cropped or padded with zeros; by default its own length decides.
+    axis : int
+        The axis, of any chunking."""
+
+_AXES = """
+    s : sequence of int, optional
+        Length of the transform along each of `axes`, -1 for the array's own. The input is cropped
+        or padded with zeros.
+    axes : sequence of int
+        The axes, each once, of any chunking. The last one is the real one of real transforms."""
+
+_NORM = """
+    norm : {"backward", "ortho", "forward"}, optional
+        Which direction is scaled by 1/N: the inverse (default), both by its root, the forward."""
+
+_OUT = """
+    out : None
+        There for the signature's sake: a lazy result has no memory to be put into."""
+
+_EXTRAS = """
+    order : {"natural", "transposed"} or one per axis, optional
+        Order of the spectrum: of the result of forward transforms, of the input of inverse ones.
+        Transposed order saves an exchange; `dask_bigfft.transposed_index` tells what lies where.
+    chunks : "auto", "preserve", mapping or dask chunks, optional
+        Chunks of the result: what the last round gives, the input's, or any.
+    memory_limit : int or str, optional
+        Bytes that one process may use, such as ``"4 GiB"``. A plan that needs more is refused.
+    rounds : sequence of mappings of axis to factor, optional
+        The decomposition, where the planner should not choose it, -1 standing for what is left:
+        ``[{0: 64}, {0: -1, 1: -1}]``. The factors are the digits of the transposed order.
+    variant : {"auto", "dif", "dit", "stockham", "pease"}, optional
+        Data movement within a split axis.
+    kernel : str, optional
+        FFT library that works inside blocks: "scipy", "mkl_fft", "ducc0" or "pyfftw"."""
+
+_RESULTS = """
+    Returns
+    -------
+    dask.array.Array
+        Lazy; of single precision where the input is, else of double (or long double) precision.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        A `ValueError`, a `TypeError`: an argument that is not allowed, or a memory limit that no
+        plan can meet, when the graph is built.
+
+    Notes
+    -----
+    An axis that does not lie whole in a chunk falls apart into digits that are transformed one
+    after the other, with twiddles and rechunks between them (Cooley and Tukey, Math. Comp. 19,
+    1965; for several axes at a time Gu, Siegel and Li, Proc. ICS, 2011); lengths that do not
+    split become convolutions (Bluestein, IEEE Trans. Audio Electroacoust. 18, 1970).
+"""
+
+
+def documented(function: F) -> F:
+    """Return the function with the shared parts of its docstring and signature written out."""
+    shown: Any = function
+    found = inspect.signature(function)
+    parameters = [p for p in found.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    parameters += [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hint)
+        for name, hint in Extras.__annotations__.items()
+    ]
+    shown.__signature__ = found.replace(parameters=parameters)
+    where = _ONE_AXIS if "axis" in found.parameters else _AXES
+    array = "    a : dask array or array-like\n        What is transformed; only read."
+    shared = f"    Parameters\n    ----------\n{array}{where}{_NORM}{_OUT}{_EXTRAS}\n{_RESULTS}\n"
+    summary, examples = (shown.__doc__ or "").split("    Examples\n", 1)
+    shown.__doc__ = f"{summary}{shared}    Examples\n{examples}"
+    return function
+
+
+def transform(
+    name: str, a: Any, lengths: Any, axes: Any, norm: Any, out: None, extras: Extras
+) -> da.Array:
+    """Return the lazy result of a transform called by its name.
+
+    Parameters
+    ----------
+    name
+        Of the function that calls this; warnings point to that function's caller.
+    a, lengths, axes, norm, out, extras
+        What it was given.
+    """
+    if out is not None:
+        allowed = "None: a lazy result has no memory to be put into"
+        refuse("out", type(out).__name__, allowed, kind=ArgumentTypeError)
+    if axes is None and name.endswith("2"):  # None was asked for, which numpy.fft takes as all
+        name = f"{name[:-1]}n"
+    _warn(name, lengths, axes, stacklevel=4)
+    array = parse_array(a, name)
+    found = make_plan(array, name, lengths, axes, norm, **_parse_extras(extras))
+    configure_arena()
+    result = transformed_array(array, found, config.get("bigfft.exchange.carrier"))
+    half = array.dtype == np.float16 and found.spec.kind == "c2r"
+    return result.astype(np.float16) if half else result
+
+
+def _warn(name: str, lengths: Any, axes: Any, stacklevel: int) -> None:
+    """Warn of what NumPy 2 has deprecated."""
+    if lengths is None or not name.endswith(("2", "n")):
+        return
+    if axes is None and name.endswith("n"):
+        text = "`axes` should not be `None` if `s` is not `None` (Deprecated in NumPy 2.0): "
+        text += "the last axes are taken; name them to keep that"
+        warnings.warn(text, DeprecationWarning, stacklevel=stacklevel)
+    if isinstance(lengths, Sequence) and any(n is None for n in lengths):
+        text = "`s` should not hold `None` (Deprecated in NumPy 2.0): -1 is the array's own length"
+        warnings.warn(text, DeprecationWarning, stacklevel=stacklevel)
+
+
+def _parse_extras(extras: Extras) -> Extras:
+    """Refuse keywords that no transform has."""
+    for unknown in extras.keys() - Extras.__annotations__.keys():
+        allowed = f"another keyword: {', '.join(Extras.__annotations__)}"
+        refuse(unknown, dict(extras)[unknown], allowed, kind=ArgumentTypeError)
+    return extras
+
+
+def plan(
+    a: Any,
+    kind: str = "fftn",
+    *,
+    n: N = None,
+    s: S = None,
+    axis: SupportsIndex | None = None,
+    axes: Axes = None,
+    norm: Norm = None,
+    **extras: Unpack[Extras],
+) -> Plan:
+    """Return the plan of a transform, without touching data.
+
+    Parameters
+    ----------
+    a : dask array or array-like
+        What would be transformed.
+    kind : str
+        Name of the transform, such as ``"fftn"`` or ``"irfft"``.
+    n, axis
+        As transforms of one axis take them.
+    s, axes
+        As the other transforms take them.
+    norm
+        As all transforms take it.
+    **extras
+        `order`, `chunks`, `memory_limit`, `rounds`, `variant` and `kernel`, see `fft`.
+
+    Returns
+    -------
+    Plan
+        Print it, ask it to ``explain()``, or show it in a notebook.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        As the transform does.
+
+    Examples
+    --------
+    >>> x = da.zeros(4096, chunks=256, dtype=complex)
+    >>> plan(x, "fft").notation
+    '{X1} {X2}'
+    """
+    one = not parse_name(kind).endswith(("2", "n"))
+    unused = {"s": s, "axes": axes} if one else {"n": n, "axis": axis}
+    for name, value in unused.items():
+        if value is not None:
+            used = "n and axis" if one else "s and axes"
+            refuse(name, value, f"None for {kind}, which takes {used}", kind=ArgumentTypeError)
+    lengths, along = (n, axis) if one else (s, axes)
+    _warn(kind, lengths, along, stacklevel=3)
+    return make_plan(parse_array(a, kind), kind, lengths, along, norm, **_parse_extras(extras))

@@ -1,0 +1,66 @@
+"""How large the arena of this process may be: from the settings and from where it runs.
+
+Imports `config` and `memory`; looks up a distributed worker if there is one.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+
+from dask_bigfft import config
+from dask_bigfft.memory import configure
+
+#: Part of the memory of the process that the arena may hold where no limit is set.
+ARENA_SHARE = 0.4
+
+_Applied = tuple[bool, int, str | None]
+_applied: _Applied | None = None
+
+
+def configure_arena() -> None:
+    """Make the arena of this process follow the settings ``bigfft.memory``.
+
+    Cheap when nothing has changed, so it may be called before every task. Without a limit in the
+    settings the arena may hold `ARENA_SHARE` of the memory limit of the distributed worker that
+    this runs on, or else of the machine's memory. On a worker, idle memory goes back to the system
+    while the process is above the worker's memory target.
+    """
+    global _applied
+    enabled, limit = config.get("bigfft.memory.arena"), config.get("bigfft.memory.arena-limit")
+    worker = _worker()
+    nbytes = None if worker is None else _memory_limit(worker)
+    if limit is None:
+        limit = int(ARENA_SHARE * (nbytes or psutil.virtual_memory().total))
+    wanted = enabled, limit, None if worker is None else str(worker.address)
+    if wanted != _applied:
+        configure(limit, enabled, pressure=None if worker is None else _pressure(worker))
+        _applied = wanted
+
+
+def _worker() -> Any:
+    """Return the distributed worker that runs the calling task, if there is one."""
+    distributed = sys.modules.get("distributed")
+    if distributed is None:
+        return None
+    try:
+        return distributed.get_worker()
+    except ValueError:
+        return None
+
+
+def _memory_limit(worker: Any) -> int | None:
+    """Bytes that the worker may use; None where it has no limit."""
+    manager = getattr(worker, "memory_manager", None)
+    return getattr(manager, "memory_limit", None) or None
+
+
+def _pressure(worker: Any) -> Callable[[], bool] | None:
+    """Return a test for a process above the memory target of its worker."""
+    target = getattr(getattr(worker, "memory_manager", None), "memory_target_fraction", None)
+    nbytes = _memory_limit(worker)
+    if not target or not nbytes:
+        return None
+    most, process = target * nbytes, psutil.Process()
+    return lambda: bool(process.memory_info().rss > most)

@@ -1,0 +1,1 @@
+"""Oracles and strategies for tests of transforms; may import anything, nothing imports it."""

@@ -1,0 +1,223 @@
+"""Slow and certain answers: the exact DFT, arrays that know where their elements are.
+
+The transform is summed directly from its definition, in long double, with phases whose integers
+are reduced first. It shares no code with the library: a mistake in a factorisation, a phase or a
+table cannot hide in both::
+
+    X[k] = scale * sum_n x[n] exp(sign * 2j*pi * (n*k mod N)/N)
+
+Where long double is no longer than double (Windows, Apple silicon) it still is a direct sum, but
+no longer says which of two double precision results is the better one: see `EXTENDED`.
+
+Imports NumPy only.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "EXTENDED",
+    "exact_dft",
+    "exact_irdft",
+    "exact_transform",
+    "index_valued",
+    "relative_l2",
+    "resized",
+]
+
+Array = npt.NDArray[Any]
+
+#: Whether long double is more precise than double here.
+EXTENDED: bool = bool(np.finfo(np.longdouble).eps < np.finfo(np.float64).eps)
+
+_FORWARD = ("fft", "rfft", "hfft")
+
+
+@lru_cache(maxsize=64)
+def _roots(n: int) -> Array:
+    """exp(-2j*pi*t/n) for t = 0..n-1, in long double, reduced to an eighth of a turn."""
+    eighth = np.arctan(np.longdouble(1))
+    t = np.arange(n, dtype=np.int64)
+    octant, rest = np.divmod(8 * t, n)
+    odd = octant % 2
+    octant, rest = octant + odd, rest - odd * n
+    angle = eighth * (rest.astype(np.longdouble) / np.longdouble(n))
+    cos, sin = np.cos(angle), np.sin(angle)
+    quarter = octant // 2 % 4
+    roots = np.empty(n, np.clongdouble)
+    roots.real = np.choose(quarter, [cos, -sin, -cos, sin])
+    roots.imag = -np.choose(quarter, [sin, cos, -sin, -cos])
+    roots.flags.writeable = False
+    return roots
+
+
+def exact_dft(x: npt.ArrayLike, axis: int = -1, sign: int = -1) -> Array:
+    """Return the unscaled DFT along one axis, summed directly in long double.
+
+    Parameters
+    ----------
+    x
+        Real or complex; N**2 operations for each line, so N up to a few thousand.
+    axis, sign
+        Axis, and sign of the exponent.
+
+    Examples
+    --------
+    >>> exact_dft([1, 0, 0, 0]).astype(complex).tolist()
+    [(1+0j), (1+0j), (1+0j), (1+0j)]
+    """
+    lines = np.moveaxis(np.asarray(x).astype(np.clongdouble), axis, 0)
+    n = lines.shape[0]
+    roots = _roots(n)
+    if sign > 0:
+        roots = roots.conj()
+    places = np.arange(n, dtype=np.int64)
+    out = np.zeros(lines.shape, np.clongdouble)
+    flat = lines.reshape(n, math.prod(lines.shape[1:]))
+    result = out.reshape(flat.shape)
+    for k in range(n):
+        result[k] = (roots[places * k % n][:, None] * flat).sum(axis=0)
+    return np.moveaxis(out, 0, axis)
+
+
+def exact_irdft(x: npt.ArrayLike, n: int, axis: int = -1, sign: int = 1) -> Array:
+    """Return the unscaled real DFT of length `n` of half a spectrum, in long double.
+
+    Parameters
+    ----------
+    x
+        ``n//2 + 1`` entries along the axis. The imaginary parts of the first, and for even `n` of
+        the last, do not count, as everywhere.
+    n, axis, sign
+        Length of the result, axis, and sign of the exponent.
+
+    Examples
+    --------
+    >>> exact_irdft([4, 0, 0], 4).astype(float).tolist()
+    [4.0, 4.0, 4.0, 4.0]
+    """
+    found = np.moveaxis(np.asarray(x).astype(np.clongdouble), axis, 0)
+    full = np.zeros((n, *found.shape[1:]), np.clongdouble)
+    full[: len(found)] = found
+    full[0] = full[0].real
+    if n % 2 == 0:
+        full[n // 2] = full[n // 2].real
+    for k in range(1, (n + 1) // 2):
+        full[n - k] = full[k].conj()
+    return np.moveaxis(exact_dft(full, 0, sign).real, 0, axis)
+
+
+def resized(x: Array, length: int, axis: int) -> Array:
+    """Return the array cropped or padded with zeros to `length` along an axis.
+
+    Examples
+    --------
+    >>> resized(np.arange(3), 5, 0), resized(np.arange(3), 2, 0)
+    (array([0, 1, 2, 0, 0]), array([0, 1]))
+    """
+    found = np.moveaxis(x, axis, 0)
+    out = np.zeros((length, *found.shape[1:]), x.dtype)
+    kept = min(length, len(found))
+    out[:kept] = found[:kept]
+    return np.moveaxis(out, 0, axis)
+
+
+def _family(name: str) -> str:
+    return name.rstrip("2n")
+
+
+def _scale(norm: str | None, forward: bool, lengths: Sequence[int]) -> Any:
+    total = np.longdouble(math.prod(lengths))
+    if norm == "ortho":
+        return 1 / np.sqrt(total)
+    return 1 / total if (norm == "forward") == forward else np.longdouble(1)
+
+
+def exact_transform(
+    name: str,
+    x: npt.ArrayLike,
+    lengths: Sequence[int | None] | None = None,
+    axes: Sequence[int] | None = None,
+    norm: str | None = None,
+) -> Array:
+    """Return a transform of the `numpy.fft` or `scipy.fft` interface, in long double.
+
+    Parameters
+    ----------
+    name
+        ``"fft"``, ``"irfftn"``, ``"ihfft2"`` and so on; the ending does not matter here.
+    x
+        Array.
+    lengths, axes
+        One entry for each transformed axis; all axes in order, and their own lengths, if None.
+    norm
+        As in `numpy.fft`.
+
+    Examples
+    --------
+    >>> x = np.arange(6.0).reshape(2, 3)
+    >>> np.allclose(exact_transform("rfftn", x).astype(complex), np.fft.rfftn(x))
+    True
+    """
+    family = _family(name)
+    values = np.asarray(x)
+    axes = tuple(range(values.ndim)) if axes is None else tuple(a % values.ndim for a in axes)
+    asked = (None,) * len(axes) if lengths is None else tuple(lengths)
+    sign = -1 if family in _FORWARD else 1
+    to_real, from_real = family in ("irfft", "hfft"), family in ("rfft", "ihfft")
+    full = []
+    for axis, n in zip(axes, asked, strict=True):
+        size = values.shape[axis]
+        default = 2 * (size - 1) if to_real and axis == axes[-1] else size
+        full.append(default if n is None else int(n))
+    values = values.astype(np.longdouble if from_real else np.clongdouble)
+    for axis, n in zip(axes, full, strict=True):
+        values = resized(values, n // 2 + 1 if to_real and axis == axes[-1] else n, axis)
+    if from_real:
+        values = exact_dft(values, axes[-1], sign)
+        values = resized(values, full[-1] // 2 + 1, axes[-1])
+    for axis in axes[:-1] if from_real or to_real else axes:
+        values = exact_dft(values, axis, sign)
+    if to_real:
+        values = exact_irdft(values, full[-1], axes[-1], sign)
+    return np.asarray(values * _scale(norm, family in _FORWARD, full))
+
+
+def relative_l2(found: npt.ArrayLike, exact: npt.ArrayLike) -> float:
+    """Return the L2 norm of the difference over that of the exact array.
+
+    Where the exact array is zero, or empty, it is the norm of what was found.
+
+    Examples
+    --------
+    >>> relative_l2([3.0, 4.5], [3.0, 4.0])
+    0.1
+    """
+    a = np.asarray(found).astype(np.clongdouble)
+    b = np.asarray(exact).astype(np.clongdouble)
+    if a.shape != b.shape:
+        raise AssertionError(f"shape {a.shape} where {b.shape} was expected")
+    size = np.sqrt(np.sum(np.abs(b) ** 2))
+    error = np.sqrt(np.sum(np.abs(a - b) ** 2))
+    return float(error / size if size > 0 else error)
+
+
+def index_valued(shape: Sequence[int], dtype: npt.DTypeLike = np.complex128) -> Array:
+    """Return an array in which every element holds its own row-major index plus one.
+
+    Complex ones carry the negative index in the imaginary part, so that a conjugation shows.
+
+    Examples
+    --------
+    >>> index_valued((2, 2))
+    array([[1.-1.j, 2.-2.j],
+           [3.-3.j, 4.-4.j]])
+    """
+    index = np.arange(1, math.prod(shape) + 1).reshape(shape)
+    dtype = np.dtype(dtype)
+    return (index - 1j * index).astype(dtype) if dtype.kind == "c" else index.astype(dtype)

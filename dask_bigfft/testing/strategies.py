@@ -1,0 +1,287 @@
+"""Hypothesis strategies for transforms: shapes, chunks, kinds, lengths, dtypes, orders, rounds.
+
+A `Case` is one call of the `numpy.fft` interface on one chunked array, whose values come from a
+seed: it prints in one line, and what it prints is enough to run it again.
+
+Imports NumPy and hypothesis (the extra ``test``).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from hypothesis import strategies as st
+
+__all__ = [
+    "FAMILIES",
+    "Case",
+    "cases",
+    "chunkings",
+    "chunks_of",
+    "dtypes",
+    "factorisations",
+    "families",
+    "norms",
+    "orders",
+    "random_array",
+    "round_cases",
+    "shapes",
+    "sizes",
+    "variants",
+]
+
+Chunks = tuple[int, ...]
+Rounds = tuple[tuple[tuple[int, int], ...], ...]
+
+#: The transforms by the name of their one-dimensional form.
+FAMILIES = ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
+
+_REAL_INPUT = ("rfft", "ihfft")
+_REAL_OUTPUT = ("irfft", "hfft")
+
+#: Largest length of an axis, by the number of axes, so that an array stays small.
+LARGEST = {1: 400, 2: 60, 3: 16, 4: 8}
+
+_PRIMES = tuple(p for p in range(2, 400) if all(p % q for q in range(2, math.isqrt(p) + 1)))
+_SQUARES = tuple(n * n for n in range(2, 21))
+_SMOOTH = tuple(sorted({2**a * 3**b for a in range(9) for b in range(5)}))
+
+
+def sizes(largest: int) -> st.SearchStrategy[int]:
+    """Return lengths of an axis: 1, primes, squares, smooth ones, and any."""
+    kinds = [[n for n in found if n <= largest] for found in (_PRIMES, _SQUARES, _SMOOTH)]
+    special = [st.sampled_from(found) for found in kinds if found]
+    return st.one_of(st.integers(1, largest), *special, st.just(1))
+
+
+@st.composite
+def shapes(draw: st.DrawFn, max_axes: int = 4) -> tuple[int, ...]:
+    """Return shapes of 1 to `max_axes` axes, shorter the more there are."""
+    ndim = draw(st.integers(1, max_axes))
+    return tuple(draw(sizes(LARGEST[ndim])) for _ in range(ndim))
+
+
+@st.composite
+def chunks_of(draw: st.DrawFn, size: int, most: int = 12) -> Chunks:
+    """Return an irregular cut of an axis into at most `most` chunks, some of them empty."""
+    if size < 1:
+        return (0,)
+    style = draw(st.sampled_from(["whole", "even", "irregular", "irregular", "empty"]))
+    if style == "whole":
+        return (size,)
+    if style == "even":
+        width = draw(st.integers(max(1, size // most), size))
+        whole, rest = divmod(size, width)
+        return (width,) * whole + ((rest,) if rest else ())
+    ends = sorted(draw(st.sets(st.integers(1, size), max_size=most - 2)) | {size})
+    chunks = [b - a for a, b in zip([0, *ends[:-1]], ends, strict=True)]
+    if style == "empty":
+        chunks.insert(draw(st.integers(0, len(chunks))), 0)
+    return tuple(chunks)
+
+
+@st.composite
+def chunkings(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[Chunks, ...]:
+    """Return chunks of an array; fewer along each axis the more axes there are."""
+    most = {1: 14, 2: 8, 3: 5}.get(len(shape), 4)
+    return tuple(draw(chunks_of(n, most)) for n in shape)
+
+
+def families() -> st.SearchStrategy[str]:
+    """Return the names of `FAMILIES`."""
+    return st.sampled_from(FAMILIES)
+
+
+def norms() -> st.SearchStrategy[str | None]:
+    """Return all norms, None included."""
+    return st.sampled_from([None, "backward", "ortho", "forward"])
+
+
+def dtypes(*, real: bool = False) -> st.SearchStrategy[str]:
+    """Return dtypes, only real ones where `real`."""
+    found = ["f8", "f4", "i8", "i2", "u1", "?"]
+    return st.sampled_from(found if real else ["c16", "c8", *found])
+
+
+def variants() -> st.SearchStrategy[str]:
+    """Return the variants that take any factors (Pease's does not)."""
+    return st.sampled_from(["auto", "auto", "dif", "dit", "stockham"])
+
+
+def orders(count: int) -> st.SearchStrategy[tuple[str, ...]]:
+    """Return one order for each transformed axis."""
+    return st.tuples(*[st.sampled_from(["natural", "transposed"])] * count)
+
+
+def random_array(shape: Sequence[int], dtype: npt.DTypeLike, seed: int) -> npt.NDArray[Any]:
+    """Return normally distributed values; of integers and bools, what is left of them."""
+    rng, dtype = np.random.default_rng(seed), np.dtype(dtype)
+    values: npt.NDArray[Any] = 3 * rng.standard_normal(shape)
+    if dtype.kind == "c":
+        values = values + 3j * rng.standard_normal(shape)
+    if dtype.kind == "b":
+        return np.asarray(values > 0)
+    if dtype.kind == "u":
+        values = np.abs(values)
+    return values.astype(dtype)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call on one chunked array.
+
+    Parameters
+    ----------
+    family : str
+        One of `FAMILIES`.
+    shape, dtype, chunks
+        Of the array.
+    axes, lengths
+        Transformed axes and the length N of each.
+    norm, variant
+        As the call takes them.
+    rounds : tuple of tuple of (axis, factor), or None
+        The decomposition, where it is named.
+    seed : int
+        Of the values.
+    """
+
+    family: str
+    shape: tuple[int, ...]
+    dtype: str
+    chunks: tuple[Chunks, ...]
+    axes: tuple[int, ...]
+    lengths: tuple[int, ...]
+    norm: str | None
+    variant: str
+    rounds: Rounds | None
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Name of the call for any number of axes."""
+        return self.family + "n"
+
+    @property
+    def real_input(self) -> bool:
+        """Whether the transform takes real values only."""
+        return self.family in _REAL_INPUT
+
+    @property
+    def real_output(self) -> bool:
+        """Whether the transform gives real values."""
+        return self.family in _REAL_OUTPUT
+
+    @property
+    def forward(self) -> bool:
+        """Whether `order` is that of the result (else of the input)."""
+        return self.family in ("fft", "rfft", "hfft")
+
+    @property
+    def array(self) -> npt.NDArray[Any]:
+        """The values."""
+        return random_array(self.shape, self.dtype, self.seed)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The keyword arguments that NumPy and SciPy take too."""
+        return {"s": self.lengths, "axes": self.axes, "norm": self.norm}
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The keyword arguments that are ours."""
+        rounds = None if self.rounds is None else [dict(named) for named in self.rounds]
+        return {"variant": self.variant, "rounds": rounds}
+
+
+def _stored(family: str, lengths: Sequence[int]) -> tuple[int, ...]:
+    """Entries of each transformed axis of the input, before padding or cropping."""
+    last = lengths[-1] // 2 + 1 if family in _REAL_OUTPUT else lengths[-1]
+    return (*lengths[:-1], last)
+
+
+@st.composite
+def cases(
+    draw: st.DrawFn, *, families: Sequence[str] = FAMILIES, max_axes: int = 4, resize: bool = True
+) -> Case:
+    """Return calls of any kind on arrays of up to `max_axes` axes.
+
+    Parameters
+    ----------
+    families
+        Which kinds.
+    max_axes
+        Most axes.
+    resize
+        Whether the input may be padded or cropped to the lengths.
+    """
+    family = draw(st.sampled_from(tuple(families)))
+    shape = list(draw(shapes(max_axes)))
+    ndim = len(shape)
+    count = draw(st.integers(1, ndim))
+    axes = tuple(draw(st.permutations(range(ndim)))[:count])
+    lengths = tuple(shape[a] for a in axes)
+    for axis, n in zip(axes, _stored(family, lengths), strict=True):
+        shape[axis] = n
+        if resize and draw(st.integers(0, 3)) == 0:
+            shape[axis] = draw(sizes(LARGEST[ndim]))
+    return Case(
+        family=family,
+        shape=tuple(shape),
+        dtype=draw(dtypes(real=family in _REAL_INPUT)),
+        chunks=draw(chunkings(tuple(shape))),
+        axes=axes,
+        lengths=lengths,
+        norm=draw(norms()),
+        variant=draw(variants()),
+        rounds=None,
+        seed=draw(st.integers(0, 2**16)),
+    )
+
+
+def factorisations(count: int, largest: int) -> st.SearchStrategy[list[int]]:
+    """Return `count` factors of 2 to `largest`, in any order."""
+    return st.lists(st.integers(2, largest), min_size=count, max_size=count)
+
+
+@st.composite
+def round_cases(
+    draw: st.DrawFn, *, families: Sequence[str] = FAMILIES, max_axes: int = 3, resize: bool = True
+) -> Case:
+    """Return calls whose rounds are named: ordered factors of 1 to 3 axes in 2 to 4 rounds."""
+    family = draw(st.sampled_from(tuple(families)))
+    ndim = draw(st.integers(1, max_axes))
+    count = draw(st.integers(2, {1: 4, 2: 3}.get(ndim, 2)))
+    axes = tuple(draw(st.permutations(range(ndim)))[: draw(st.integers(1, ndim))])
+    rounds: list[list[tuple[int, int]]] = [[] for _ in range(count)]
+    lengths = []
+    for axis in axes:
+        places = sorted(draw(st.sets(st.integers(0, count - 1), min_size=1)))
+        if axis == axes[-1] and family in _REAL_INPUT:
+            places[0] = 0
+        if axis == axes[-1] and family in _REAL_OUTPUT:
+            places[-1] = count - 1
+        factors = draw(factorisations(len(places), {1: 7, 2: 5}.get(ndim, 4)))
+        for place, factor in zip(places, factors, strict=True):
+            rounds[place].append((axis, factor))
+        lengths.append(math.prod(factors))
+    shape = [draw(st.integers(1, 4)) for _ in range(ndim)]
+    for axis, n in zip(axes, _stored(family, lengths), strict=True):
+        shape[axis] = n
+        if resize and draw(st.integers(0, 3)) == 0:
+            shape[axis] = max(1, n + draw(st.integers(-3, 3)))
+    return Case(
+        family=family,
+        shape=tuple(shape),
+        dtype=draw(dtypes(real=family in _REAL_INPUT)),
+        chunks=draw(chunkings(tuple(shape))),
+        axes=axes,
+        lengths=tuple(lengths),
+        norm=draw(norms()),
+        variant=draw(variants()),
+        rounds=tuple(tuple(named) for named in rounds if named),
+        seed=draw(st.integers(0, 2**16)),
+    )

@@ -1,0 +1,25 @@
+"""Profiles of hypothesis: `ci` is the default; HYPOTHESIS_PROFILE=thorough looks longer."""
+
+import os
+
+import dask
+import pytest
+from hypothesis import HealthCheck, settings
+
+_SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+_FIXTURES = [HealthCheck.function_scoped_fixture]
+
+settings.register_profile(
+    "ci", max_examples=40, deadline=None, derandomize=True, suppress_health_check=_SLOW + _FIXTURES
+)
+settings.register_profile(
+    "thorough", max_examples=1500, deadline=None, suppress_health_check=_SLOW + _FIXTURES
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture
+def sync():
+    """Tasks run one after the other, in the test's own thread."""
+    with dask.config.set(scheduler="sync"):
+        yield

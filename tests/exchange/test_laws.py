@@ -1,0 +1,362 @@
+"""Exchanges of index-valued arrays: after a gather every element is where its digits say."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from exchange.layouts import (
+    NOTHING,
+    aligned_cuts,
+    axis_pairs,
+    half_spectra,
+    index_of,
+    pairs,
+    stage_weights,
+    whole_index,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout
+from dask_bigfft.decomposition.rounds import Mirror, axis_components, exchange_shape
+from dask_bigfft.decomposition.steps import half
+from dask_bigfft.exchange.gather import gather, pack, shard_copies, unpack
+from dask_bigfft.exchange.shards import ExchangeMap, interval_boxes
+from dask_bigfft.testing.strategies import chunks_of
+
+#: Source and target dtypes: compiled copies, NumPy's, and the cast that drops imaginary parts.
+DTYPES = [("f8", "f8"), ("f4", "c8"), ("c16", "c16"), ("i8", "f8"), ("c16", "f8"), ("i4", "c16")]
+
+
+def valued(index, dtype):
+    """Blocks whose values are their elements' numbers plus one; nothing there is nan-like."""
+    values = np.where(index == NOTHING, -1e9, index + 1.0)
+    dtype = np.dtype(dtype)
+    return (values - 1j * values).astype(dtype) if dtype.kind == "c" else values.astype(dtype)
+
+
+def blocks_of(layout, index, dtype):
+    found = {}
+    for block in layout.indices():
+        values = valued(index(layout, block), dtype)
+        assert values.shape == layout.shape(block)
+        values.flags.writeable = False
+        found[block] = values
+    return found
+
+
+def present(layout, index):
+    """Numbers of all elements that a layout stores."""
+    stored = [index(layout, block).ravel() for block in layout.indices()]
+    found = np.concatenate(stored)
+    found = found[found != NOTHING]
+    assert len(np.unique(found)) == len(found)  # nothing is stored twice
+    return found
+
+
+def expected_block(source, target, block, index, dtypes):
+    wanted = index(target, block)
+    known = np.isin(wanted, present(source, index))
+    values = valued(wanted, dtypes[0])
+    if np.dtype(dtypes[0]).kind == "c" and np.dtype(dtypes[1]).kind != "c":
+        values = values.real
+    return np.where(known, values, 0).astype(dtypes[1])
+
+
+@given(pair=pairs(), dtypes=st.sampled_from(DTYPES))
+def test_every_element_is_where_its_digits_say(pair, dtypes):
+    source, target = pair
+    index = whole_index(source, target)
+    blocks = blocks_of(source, index, dtypes[0])
+    exchange = ExchangeMap(source, target)
+    for block in target.indices():
+        shape = target.shape(block)
+        found = gather(exchange, block, shape, np.dtype(dtypes[1]), blocks.__getitem__)
+        expected = expected_block(source, target, block, index, dtypes)
+        np.testing.assert_array_equal(found, expected)
+        assert found.flags.writeable
+        assert found.flags.c_contiguous
+
+
+@given(pair=pairs(), dtypes=st.sampled_from(DTYPES))
+def test_packed_and_unpacked_is_gathered(pair, dtypes):
+    source, target = pair
+    blocks = blocks_of(source, whole_index(source, target), dtypes[0])
+    exchange, dtype = ExchangeMap(source, target), np.dtype(dtypes[1])
+    for block in target.indices():
+        shape = target.shape(block)
+        sources = dict.fromkeys(shard.source for shard in exchange.shards(block))
+        shards = {s: pack(exchange, block, s, blocks[s], dtype) for s in sources}
+        assert all(s.flags.c_contiguous and s.ndim == 1 and s.base is None for s in shards.values())
+        found = unpack(exchange, block, shape, dtype, shards)
+        np.testing.assert_array_equal(
+            found, gather(exchange, block, shape, dtype, blocks.__getitem__)
+        )
+
+
+@given(pair=pairs())
+def test_shards_of_two_processes_agree(pair):
+    """A map is made where it is used: asking in another order changes nothing."""
+    source, target = pair
+    one, other = ExchangeMap(source, target), ExchangeMap(source, target)
+    for block in list(target.indices())[::-1]:
+        for shard in list(one.shards(block))[::-1]:
+            assert list(other.shards_from(block, shard.source)) == [shard]
+
+
+def coverage(exchange, source, target, block):
+    """How often each place of a target block is written."""
+    count = np.zeros(target.shape(block), np.int64)
+    for shard in exchange.shards(block):
+        like = np.empty(source.shape(shard.source), np.int64)
+        for counts, from_start, from_steps, to_start, to_steps in shard_copies(
+            exchange, shard, like, count
+        ):
+            places = np.full((), to_start // 8)
+            reads = np.full((), from_start // 8)
+            for n, to, step in zip(counts, to_steps, from_steps, strict=True):
+                places = np.add.outer(places, np.arange(n) * (to // 8))
+                reads = np.add.outer(reads, np.arange(n) * (step // 8))
+            assert reads.size == 0 or (reads.min() >= 0 and reads.max() < like.size)
+            assert places.size == 0 or (places.min() >= 0 and places.max() < count.size)
+            np.add.at(count.reshape(-1), places.ravel(), 1)
+    return count
+
+
+@given(pair=pairs())
+def test_every_element_is_covered_once(pair):
+    source, target = pair
+    index = whole_index(source, target)
+    stored = present(source, index)
+    exchange = ExchangeMap(source, target)
+    for block in target.indices():
+        expected = np.isin(index(target, block), stored).astype(int)
+        np.testing.assert_array_equal(coverage(exchange, source, target, block), expected)
+
+
+# --- half a spectrum completed --------------------------------------------------------------
+
+
+@st.composite
+def mirrored_pairs(draw):
+    """Half a spectrum in any layout, the target it is completed to, and the mirror."""
+    ndim = draw(st.integers(1, 4))
+    largest = {1: 5, 2: 4}.get(ndim, 3)
+    real = draw(st.integers(0, ndim - 1))
+    others = tuple(a for a in range(ndim) if a != real and draw(st.booleans()))
+    source, target = [], []
+    for axis in range(ndim):
+        if axis == real:
+            a, b, length = draw(real_axes(largest))
+        elif axis in others:
+            a, b = draw(axis_pairs(largest**2 if ndim < 3 else 6))
+            a = draw(st.sampled_from([b, padded(b)])) if draw(st.booleans()) else b
+            b = recut(draw, a)
+        else:
+            a, b = draw(axis_pairs(6))
+        source.append(a)
+        target.append(b)
+    return Layout(tuple(source)), Layout(tuple(target)), Mirror(real, length, others)
+
+
+def recut(draw, layout):
+    """The same groups in other chunks."""
+    return AxisLayout(
+        tuple(
+            Group(group.digits, draw(chunks_of(math.prod(d.size for d in group.digits), 4)))
+            for group in layout.groups
+        )
+    )
+
+
+def padded(layout):
+    """One digit that has room for more values than there are, as Bluestein's algorithm leaves."""
+    size = math.prod(d.size for d in layout.digits)
+    digit = Digit(1, 1, size, 2 * size + 3)
+    return AxisLayout((Group((digit,), (size,)),))
+
+
+@st.composite
+def real_axes(draw, largest):
+    """The real axis: half a spectrum, its completion, and N."""
+    factors = [draw(st.integers(2, largest + 2)) for _ in range(draw(st.integers(1, 3)))]
+    length = math.prod(factors)
+    if draw(st.booleans()):  # the result of r2c steps: the rectangle to natural order
+        source = draw(half_spectra(factors))
+        whole = Digit(1, 1, half(length), length)
+        target = AxisLayout((Group((whole,), draw(chunks_of(half(length), 5))),))
+        return source, target, length
+    # the input of c2r steps: natural order to digits, of which the last is halved
+    whole = Digit(0, 1, half(length), length)
+    source = AxisLayout((Group((whole,), draw(chunks_of(half(length), 5))),))
+    digits, stride = [], length
+    for j, n in enumerate(factors):
+        stride //= n
+        digits.append(Digit(0, stride, half(n) if j == len(factors) - 1 else n, n))
+    groups = draw(st.permutations(digits))
+    target = AxisLayout(
+        tuple(Group((digit,), draw(chunks_of(digit.size, 4))) for digit in groups)
+    )
+    return source, target, length
+
+
+def axis_numbers(layout, block):
+    """Index of each place of an axis' block, of an axis with digits of one stage."""
+    weights, _ = stage_weights(layout)
+    assert len(weights) == 1
+    return index_of(layout, block, weights)
+
+
+def axis_total(layout):
+    """Values of the axis' index: N, also where a digit has room for more."""
+    if len(layout.digits) == 1:
+        return layout.digits[0].size
+    return math.prod(d.radix for d in layout.digits)
+
+
+@given(case=mirrored_pairs())
+def test_half_spectra_are_completed_by_their_mirror_image(case):
+    source, target, mirror = case
+    if any(len({d.stage for d in axis.digits}) > 1 for axis in source.axes):
+        return  # all digits of a spectrum are of one stage
+    totals = [axis_total(axis) for axis in source.axes]
+    totals[mirror.axis] = mirror.length
+
+    def index(layout, block):
+        each = [axis_numbers(axis, i) for axis, i in zip(layout.axes, block, strict=True)]
+        stacked = [np.zeros((), np.int64)] * len(each)
+        dims = [e.ndim for e in each]
+        for a, numbers in enumerate(each):
+            shape = (1,) * sum(dims[:a]) + numbers.shape + (1,) * sum(dims[a + 1 :])
+            stacked[a] = numbers.reshape(shape)
+        return np.broadcast_arrays(*stacked)
+
+    def value(numbers):
+        flat = np.zeros(numbers[0].shape, np.int64)
+        for n, total in zip(numbers, totals, strict=True):
+            flat = flat * total + n
+        return flat + 1 - 1j * (flat + 1)
+
+    stored = [present_numbers(axis) for axis in source.axes]
+    blocks = {}
+    for block in source.indices():
+        numbers = index(source, block)
+        gone = np.any([n < 0 for n in numbers], axis=0)
+        blocks[block] = np.where(gone, -1e9, value(numbers))
+        blocks[block].flags.writeable = False
+    exchange = ExchangeMap(source, target, mirror)
+    negated = (mirror.axis, *mirror.others)
+    for block in target.indices():
+        numbers = index(target, block)
+        turned = [
+            (-n) % total if a in negated else n
+            for a, (n, total) in enumerate(zip(numbers, totals, strict=True))
+        ]
+        direct = np.isin(numbers[mirror.axis], stored[mirror.axis])
+        assert np.isin(turned[mirror.axis][~direct], stored[mirror.axis]).all()
+        known = np.ones(direct.shape, bool)
+        for a, mine in enumerate(stored):
+            if a != mirror.axis:
+                known &= np.where(direct, np.isin(numbers[a], mine), np.isin(turned[a], mine))
+        expected = np.where(direct, value(numbers), value(turned).conj()) * known
+        shape = target.shape(block)
+        found = gather(exchange, block, shape, np.dtype("c16"), blocks.__getitem__)
+        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(coverage(exchange, source, target, block), known.astype(int))
+        sources = dict.fromkeys(shard.source for shard in exchange.shards(block))
+        shards = {s: pack(exchange, block, s, blocks[s], np.dtype("c16")) for s in sources}
+        np.testing.assert_array_equal(
+            unpack(exchange, block, shape, np.dtype("c16"), shards), expected
+        )
+
+
+def present_numbers(axis):
+    found = np.concatenate([axis_numbers(axis, i).ravel() for i in range(axis.blocks)])
+    return found[found != NOTHING]
+
+
+# --- groups and shapes ----------------------------------------------------------------------
+
+
+@given(pair=axis_pairs(120))
+def test_groups_never_separate_blocks_that_share_a_shard(pair):
+    source, target = pair
+    weights, _ = stage_weights(source, target)
+    mine = [set(index_of(source, i, weights).ravel()) - {NOTHING} for i in range(source.blocks)]
+    theirs = [set(index_of(target, j, weights).ravel()) for j in range(target.blocks)]
+    groups = axis_components(source, target)
+    assert len(groups.of_source) == source.blocks
+    assert len(groups.of_target) == target.blocks
+    assert all(-1 <= g < groups.count for g in groups.of_source)
+    assert all(0 <= g < groups.count for g in groups.of_target)
+    for i, j in itertools.product(range(source.blocks), range(target.blocks)):
+        if mine[i] & theirs[j]:
+            assert groups.of_source[i] == groups.of_target[j]
+    if groups.one_to_one:
+        for elements in theirs:
+            assert sum(bool(elements & other) for other in mine) <= 1
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "count"),
+    [((4, 4, 4), (2, 2, 4, 2, 2), 3), ((3, 5), (5, 3), 1), ((4, 4), (4, 4), 2), ((8,), (8,), 1)],
+)
+def test_cuts_of_one_axis_meet_where_both_are_cut(before, after, count):
+    digit = Digit(0, 1, sum(before), sum(before))
+    groups = axis_components(
+        AxisLayout((Group((digit,), before),)), AxisLayout((Group((digit,), after),))
+    )
+    assert groups.count == count
+
+
+def runs_by_force(source, target, block, index):
+    """Sources, contiguous runs, and the widths of the runs that a target block reads."""
+    wanted = index(target, block).ravel()
+    sources, widths = 0, []
+    for mine in source.indices():
+        read = np.isin(index(source, mine).ravel(), wanted)
+        sources += bool(read.any())
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], read.astype(np.int8), [0]])))
+        widths += list(edges[1::2] - edges[::2])
+    return sources, len(widths), widths
+
+
+@given(pair=pairs(3, cut=aligned_cuts))
+def test_shape_of_even_exchanges_against_brute_force(pair):
+    source, target = pair
+    shape = exchange_shape(source, target)
+    index = whole_index(source, target)
+    assert shape.blocks_in == source.blocks
+    assert shape.blocks_out == target.blocks
+    for block in itertools.islice(target.indices(), 4):
+        fan_in, runs, widths = runs_by_force(source, target, block, index)
+        assert shape.fan_in == fan_in
+        assert shape.runs == runs
+        assert {shape.width} == set(widths)
+
+
+@pytest.mark.parametrize("parts", [4, 16])
+def test_shape_of_the_reordering_of_a_long_axis(parts):
+    """k1 n2 cut along n2 to k1 n2 cut along k1: the rows wanted of a source block are one run."""
+    n1, n2 = 64, 128
+    k, n = Digit(1, 1, n1, n1), Digit(0, 1, n2, n2)
+    rows, columns = (n1 // parts,) * parts, (n2 // parts,) * parts
+    before = Layout((AxisLayout((Group((k,), (n1,)), Group((n,), columns))),))
+    after = Layout((AxisLayout((Group((k,), rows), Group((n,), (n2,)))),))
+    shape = exchange_shape(before, after)
+    assert (shape.fan_in, shape.runs, shape.width) == (parts, parts, n1 * n2 // parts**2)
+    assert (shape.groups, shape.local, shape.shards) == (1, False, parts**2)
+
+
+@given(low=st.integers(0, 119), high=st.integers(0, 120), sizes=st.permutations([2, 3, 4, 5]))
+def test_boxes_of_an_interval(low, high, sizes):
+    """They cover it once, in order, and are at most 2m - 1 for m digits."""
+    boxes = list(interval_boxes(low, high, tuple(sizes)))
+    places = [
+        np.ravel_multi_index(at, sizes)
+        for box in boxes
+        for at in itertools.product(*(range(a, b) for a, b in box))
+    ]
+    assert places == list(range(low, high))
+    assert len(boxes) <= 2 * len(sizes) - 1

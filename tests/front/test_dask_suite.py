@@ -1,0 +1,83 @@
+"""Dask's own tests of `dask.array.fft`, run with its functions replaced by ours."""
+
+import importlib.util
+import sys
+
+import dask.array as da
+import dask.array.fft
+import numpy as np
+import pytest
+
+import dask_bigfft
+from dask_bigfft.fft import __all__ as NAMES
+
+#: Tests that are not run, and why.
+LEFT_OUT = {
+    "test_cant_fft_chunked_axis": "asserts that several chunks are an error",
+    "test_wrap_bad_kind": "tests dask's fft_wrap, which calls none of our functions",
+    "test_wrap_ffts": "tests dask's fft_wrap",
+    "test_wrap_fftns": "tests dask's fft_wrap",
+    "test_scipy_fftpack_future_warning": "tests dask's fft_wrap",
+}
+
+#: Single precision, where dask compares each element with its own size: ours are compared by norm.
+BY_NORM = ("test_nd_ffts_axes", "float32")
+
+
+def load():
+    """Return a copy of dask's test module, or None where it is not installed."""
+    try:
+        spec = importlib.util.find_spec("dask.array.tests.test_fft")
+    except ModuleNotFoundError:
+        spec = None
+    if spec is None:
+        return None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+SUITE = load()
+TESTS = [name for name in dir(SUITE) if name.startswith("test_")]
+globals().update({name: getattr(SUITE, name) for name in TESTS if name not in LEFT_OUT})
+
+
+def assert_close(actual, expected):
+    actual, expected = np.asarray(actual), np.asarray(expected)
+    assert actual.shape == expected.shape
+    eps = np.finfo(expected.dtype).eps
+    assert np.linalg.norm(actual - expected) <= 4 * eps * np.linalg.norm(expected)
+
+
+@pytest.fixture(autouse=True)
+def ours(request, monkeypatch):
+    """Replace what dask's tests look up; return whether any of it was called."""
+    called = []
+
+    def counted(function):
+        def call(*args, **kwargs):
+            called.append(function.__name__)
+            return function(*args, **kwargs)
+
+        return call
+
+    for name in NAMES:
+        if hasattr(da.fft, name):
+            monkeypatch.setattr(da.fft, name, counted(getattr(dask_bigfft.fft, name)))
+    test, dtype = BY_NORM
+    if request.node.originalname == test and request.node.callspec.params["dtype"] == dtype:
+        monkeypatch.setattr(SUITE, "assert_eq", assert_close)
+    yield called
+    assert called, "the test did not use our functions"
+
+
+def test_the_replacement_takes_several_chunks():
+    assert da.fft.fft(da.ones(8, chunks=2)).compute()[0] == 8
+
+
+def test_dasks_tests_were_found(ours):
+    ours.append("no call is needed here")
+    if SUITE is None:
+        pytest.skip(f"dask's tests are not installed in {sys.prefix}")
+    assert set(LEFT_OUT) <= set(TESTS)
+    assert "test_fft" in globals()

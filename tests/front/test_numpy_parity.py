@@ -1,0 +1,341 @@
+"""The front door answers as `numpy.fft` and `scipy.fft` do: arguments, dtypes, values, warnings."""
+
+import hashlib
+import inspect
+import pydoc
+import warnings
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import scipy.fft
+
+import dask_bigfft
+from dask_bigfft import fft
+
+ONE = ["fft", "ifft", "rfft", "irfft", "hfft", "ihfft"]
+NUMPY_TWO = ["fft2", "ifft2", "rfft2", "irfft2"]
+NUMPY_MANY = ["fftn", "ifftn", "rfftn", "irfftn"]
+SCIPY_MANY = ["hfft2", "ihfft2", "hfftn", "ihfftn"]
+TRANSFORMS = ONE + NUMPY_TWO + NUMPY_MANY + SCIPY_MANY
+REAL_IN = {"rfft", "rfft2", "rfftn", "ihfft", "ihfft2", "ihfftn"}
+NORMS = [None, "backward", "ortho", "forward"]
+EXTRAS = ["order", "chunks", "memory_limit", "rounds", "variant", "kernel"]
+DTYPES = ["?", "i1", "u2", "i4", "i8", "f2", "f4", "f8", "g", "F", "D", "G"]
+
+
+def peer(name):
+    """Return the function that ours is compared with."""
+    return getattr(np.fft, name, None) or getattr(scipy.fft, name)
+
+
+def numbers(shape, dtype="D", seed=0):
+    dtype = np.dtype(dtype)
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-4, 4, shape)
+    if dtype.kind == "c":
+        x = x + 1j * rng.uniform(-4, 4, shape)
+    return (x > 0 if dtype.kind == "b" else np.abs(x) if dtype.kind == "u" else x).astype(dtype)
+
+
+def assert_same(actual, expected, eps=None):
+    assert actual.dtype == expected.dtype
+    assert actual.shape == expected.shape
+    eps = np.finfo(expected.dtype).eps if eps is None else eps
+    assert np.linalg.norm(actual - expected) <= 8 * eps * np.linalg.norm(expected)
+
+
+# --- signatures and help ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_signatures_are_numpys_and_the_extras(name):
+    found = list(inspect.signature(getattr(fft, name)).parameters.values())
+    positional = [(p.name, p.default) for p in found if p.kind is p.POSITIONAL_OR_KEYWORD]
+    if name in SCIPY_MANY:  # as numpy.fft would have them
+        expected = inspect.signature(getattr(np.fft, name[-4:])).parameters.values()
+    else:
+        expected = inspect.signature(getattr(np.fft, name)).parameters.values()
+    assert positional == [(p.name, p.default) for p in expected]
+    extras = [(p.name, p.default) for p in found if p.kind is p.KEYWORD_ONLY]
+    assert extras == [(name, None) for name in EXTRAS]
+    assert len(found) == len(positional) + len(extras)
+
+
+@pytest.mark.parametrize("name", ["fftfreq", "rfftfreq", "fftshift", "ifftshift"])
+def test_signatures_of_frequencies_are_dasks(name):
+    found = inspect.signature(getattr(fft, name)).parameters.values()
+    positional = [(p.name, p.default) for p in found if p.kind is p.POSITIONAL_OR_KEYWORD]
+    expected = inspect.signature(getattr(da.fft, name)).parameters.values()
+    assert positional == [(p.name, p.default) for p in expected]
+
+
+def test_every_name_of_numpy_and_scipy_is_there():
+    assert set(fft.__all__) == set(np.fft.__all__) | set(SCIPY_MANY) | {"next_fast_len"}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_help_shows_everything(name):
+    text = pydoc.plain(pydoc.render_doc(getattr(fft, name)))
+    for section in ("Parameters", "Returns", "Raises", "Notes", "Examples"):
+        assert f"    {section}\n    {'-' * len(section)}\n" in text
+    for parameter in inspect.signature(getattr(fft, name)).parameters:
+        assert f"\n    {parameter} : " in text
+        assert parameter in text.splitlines()[2]
+    assert "\n\n\n" not in text
+
+
+def test_settings_are_the_defaults_of_the_extras():
+    x = da.from_array(numbers(64), chunks=16)
+    with dask.config.set({"bigfft.rounds": [4, 16], "bigfft.order": "transposed"}):
+        plan = dask_bigfft.plan(x, "fft")
+        assert plan.programs[0].factors == (4, 16)
+        assert plan.spec.orders_out == ("transposed",)
+        assert dask_bigfft.plan(x, "fft", rounds=[{0: 8}, {0: -1}]).programs[0].factors == (8, 8)
+        assert dask_bigfft.plan(x, "fft", order="natural").spec.orders_out == ("natural",)
+    with dask.config.set({"bigfft.chunks": 32, "bigfft.variant": "dif"}):
+        assert fft.fft(x).chunks == ((32, 32),)
+        assert dask_bigfft.plan(x, "fft").variant == "dif"
+
+
+# --- lengths, norms, warnings -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("name", ONE)
+@pytest.mark.parametrize("n", [None, 5, 12, 17])
+def test_one_axis(name, n, norm):
+    x = numbers((12, 10), "d" if name in REAL_IN else "D")
+    a = da.from_array(x, chunks=(5, 4))
+    for axis in (0, -1):
+        expected = peer(name)(x, n, axis, norm)
+        assert_same(getattr(fft, name)(a, n, axis, norm).compute(), expected)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("name", NUMPY_TWO + NUMPY_MANY + SCIPY_MANY)
+def test_several_axes(name, norm):
+    x = numbers((6, 8, 10), "d" if name in REAL_IN else "D")
+    a = da.from_array(x, chunks=(3, 3, 4))
+    ours, theirs = getattr(fft, name), peer(name)
+    assert_same(ours(a, norm=norm).compute(), theirs(x, norm=norm))
+    for s, axes in [(None, (0, 2)), ((5, 12), (2, 0)), ((7, 7), (-3, -1)), ((9,), (1,))]:
+        expected = theirs(x, s=s, axes=axes, norm=norm)
+        assert_same(ours(a, s=s, axes=axes, norm=norm).compute(), expected)
+
+
+@pytest.mark.parametrize("name", NUMPY_TWO + NUMPY_MANY)
+def test_minus_one_in_s_is_the_arrays_own_length(name):
+    x = numbers((6, 8), "d" if name in REAL_IN else "D")
+    a = da.from_array(x, chunks=(3, 3))
+    for s in [(-1, 5), (7, -1), (-1, -1)]:
+        expected = peer(name)(x, s=s, axes=(0, 1))
+        assert_same(getattr(fft, name)(a, s=s, axes=(0, 1)).compute(), expected)
+
+
+@pytest.mark.parametrize("name", NUMPY_MANY + ["fft2"])
+def test_s_without_axes_warns_as_numpy_does(name):
+    x = numbers((4, 6, 8), "d" if name in REAL_IN else "D")
+    a = da.from_array(x, chunks=(2, 3, 4))
+    text = "`axes` should not be `None` if `s` is not `None`"
+    with pytest.warns(DeprecationWarning, match=text):
+        expected = peer(name)(x, s=(5, 7), axes=None)
+    with pytest.warns(DeprecationWarning, match=text) as caught:
+        actual = getattr(fft, name)(a, s=(5, 7), axes=None)
+    assert [w.filename for w in caught] == [__file__]
+    assert_same(actual.compute(), expected)
+    if name != "fft2":
+        with pytest.warns(DeprecationWarning, match=text) as caught:
+            plan = dask_bigfft.plan(a, name, s=(5, 7))
+        assert [w.filename for w in caught] == [__file__]
+        assert plan.spec.axes == (1, 2)
+
+
+@pytest.mark.parametrize("name", NUMPY_TWO + NUMPY_MANY)
+def test_none_in_s_warns_as_numpy_does(name):
+    x = numbers((4, 6), "d" if name in REAL_IN else "D")
+    a = da.from_array(x, chunks=(2, 3))
+    text = "should not (contain|hold) `None`|`None`"
+    with pytest.warns(DeprecationWarning, match=text):
+        expected = peer(name)(x, s=(None, 6), axes=(0, 1))
+    with pytest.warns(DeprecationWarning, match=text) as caught:
+        actual = getattr(fft, name)(a, s=(None, 6), axes=(0, 1))
+    assert [w.filename for w in caught] == [__file__]
+    assert_same(actual.compute(), expected)
+
+
+def test_axes_none_means_all_axes_also_for_two():
+    x = numbers((4, 6, 8))
+    a = da.from_array(x, chunks=3)
+    assert_same(fft.fft2(a, axes=None).compute(), np.fft.fft2(x, axes=None))
+    assert dask_bigfft.plan(a, "fft2").spec.axes == (1, 2)  # where no axes are named
+
+
+def test_what_numpy_does_not_warn_of_is_quiet():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fft.fft2(da.ones((4, 4)), s=(3, 3))
+        fft.fftn(da.ones((4, 4)), s=(3, 3), axes=(0, 1))
+        fft.fftn(da.ones((4, 4)))
+
+
+@pytest.mark.parametrize(("target", "real"), [(1, False), (10007, False), (10007, True), (97, 1)])
+def test_next_fast_len(target, real):
+    assert fft.next_fast_len(target, real) == scipy.fft.next_fast_len(target, bool(real))
+    assert isinstance(fft.next_fast_len(np.int32(target)), int)
+
+
+# --- dtypes and what arrays are ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ONE)
+def test_dtypes_of_one_axis(name, dtype):
+    if name in REAL_IN and np.dtype(dtype).kind == "c":
+        pytest.skip("real input")
+    x = numbers((3, 12), dtype)
+    expected = peer(name)(x)
+    result = getattr(fft, name)(da.from_array(x, chunks=(2, 4)))
+    assert result.dtype == expected.dtype
+    eps = np.finfo(np.float16).eps if expected.dtype == np.float16 else None
+    assert_same(result.compute().astype(expected.dtype), expected, eps)
+    assert result.compute().dtype == expected.dtype
+
+
+@pytest.mark.parametrize("dtype", ["f4", "i2", "g", "F", "f2"])
+@pytest.mark.parametrize("name", ["fftn", "irfft2", "rfftn", "hfftn"])
+def test_dtypes_of_several_axes(name, dtype):
+    if name in REAL_IN and np.dtype(dtype).kind == "c":
+        pytest.skip("real input")
+    x = numbers((6, 8), dtype)
+    wide = x.astype("f4") if dtype == "f2" else x  # SciPy's way, too
+    expected = peer(name)(wide)
+    result = getattr(fft, name)(da.from_array(x, chunks=(3, 4))).compute()
+    if dtype == "f2" and expected.dtype == np.float32 and name != "hfftn":
+        expected = expected.astype("f2")
+    eps = max(np.finfo(result.dtype).eps, np.finfo(expected.dtype).eps)
+    assert_same(result.astype(expected.dtype), expected, eps)
+
+
+@pytest.mark.parametrize("dtype", [">f4", ">f8", ">c8", ">c16", ">i4", ">f2"])
+@pytest.mark.parametrize("name", ["fft", "irfft", "rfftn"])
+def test_big_endian_input(name, dtype):
+    if name in REAL_IN and np.dtype(dtype).kind == "c":
+        pytest.skip("real input")
+    x = numbers((6, 8), dtype)
+    expected = peer(name)(x.astype(x.dtype.newbyteorder("=")))
+    result = getattr(fft, name)(da.from_array(x, chunks=(3, 4)))
+    assert result.dtype == expected.dtype
+    assert result.dtype.isnative
+    assert_same(result.compute(), expected)
+
+
+@pytest.mark.parametrize("name", ["fft", "ifft", "rfft", "irfft", "fftn", "rfftn", "irfftn"])
+@pytest.mark.parametrize("shape", [(0, 8), (8, 0, 4)])
+def test_empty_batches(name, shape):
+    x = numbers(shape, "d" if name in REAL_IN else "D")
+    axes = {"axes": (-1,)} if name.endswith("n") else {}
+    expected = peer(name)(x, **axes)
+    result = getattr(fft, name)(da.from_array(x, chunks=(4, 4, 2)[: x.ndim]), **axes)
+    assert (result.shape, result.dtype) == (expected.shape, expected.dtype)
+    assert_same(result.compute(), expected)
+
+
+@pytest.mark.parametrize("name", ["fft", "ifft", "rfft", "fftn", "rfftn", "ihfft"])
+def test_axes_of_one_entry(name):
+    for shape in [(1,), (3, 1), (1, 3), (1, 1)]:
+        x = numbers(shape, "d" if name in REAL_IN else "D")
+        result = getattr(fft, name)(da.from_array(x, chunks=1))
+        assert_same(result.compute(), peer(name)(x))
+
+
+def test_lengths_of_one():
+    x = numbers((4, 6))
+    a = da.from_array(x, chunks=(2, 3))
+    assert_same(fft.fft(a, 1).compute(), np.fft.fft(x, 1))
+    assert_same(fft.irfft(a, 1).compute(), np.fft.irfft(x, 1))
+    assert_same(fft.fft2(a, (1, 9)).compute(), np.fft.fft2(x, (1, 9)))
+
+
+@pytest.mark.parametrize("x", [numbers((6, 8)), [1, 2, 3], ((1.0, 2.0), (3.0, 4.0)), range(5)])
+def test_array_likes_become_dask_arrays(x):
+    result = fft.fft(x)
+    assert isinstance(result, da.Array)
+    assert_same(result.compute(), np.fft.fft(x))
+
+
+def test_numpy_arrays_are_not_hashed_and_named_anew(monkeypatch):
+    def fail(*args, **kwargs):
+        raise AssertionError("the contents were hashed")
+
+    monkeypatch.setattr(np.ndarray, "__dask_tokenize__", fail, raising=False) if False else None
+    x = numbers(4096)
+    monkeypatch.setattr("dask.tokenize.hash_buffer_hex", fail, raising=False)
+    first, second = fft.fft(x), fft.fft(x)
+    assert first.name != second.name  # x may change in between
+    x[:] = 1
+    assert fft.fft(x).compute()[0] == 4096
+
+
+class Stored:
+    """An array on disk, as Zarr or HDF5 have it: chunks, and slices that are read when asked."""
+
+    def __init__(self, x, chunks):
+        self.x, self.chunks, self.shape, self.dtype = x, chunks, x.shape, x.dtype
+        self.ndim, self.reads = x.ndim, 0
+
+    def __getitem__(self, index):
+        self.reads += 1
+        return self.x[index]
+
+
+def test_stored_arrays_are_read_when_computed():
+    stored = Stored(numbers((32, 8)), (8, 8))
+    result = fft.fft(stored, axis=0)
+    assert stored.reads == 0
+    assert_same(result.compute(), np.fft.fft(stored.x, axis=0))
+
+
+# --- blocks are only read ---------------------------------------------------------------------
+
+
+def digest(x):
+    return hashlib.sha256(np.ascontiguousarray(x).tobytes()).hexdigest()
+
+
+BLOCKS = {
+    "C": lambda x: x,
+    "Fortran": np.asfortranarray,
+    "reversed": lambda x: np.ascontiguousarray(x[::-1, ::-1])[::-1, ::-1],
+    "strided": lambda x: np.repeat(x, 2, axis=1)[:, ::2],
+    "broadcast": lambda x: np.broadcast_to(x[:1], x.shape),
+}
+
+
+@pytest.mark.parametrize("writeable", [True, False])
+@pytest.mark.parametrize("layout", BLOCKS)
+@pytest.mark.parametrize("name", ["fft", "fft2", "rfft2", "irfft", "ihfft", "ifftn"])
+def test_blocks_of_any_memory_are_read_and_never_written(name, layout, writeable):
+    x = numbers((12, 10), "d" if name in REAL_IN else "D")
+    blocks = [[BLOCKS[layout](x[i : i + 4, j : j + 5]) for j in (0, 5)] for i in (0, 4, 8)]
+    for row in blocks:
+        for block in row:
+            if layout != "broadcast":
+                block.flags.writeable = writeable
+    before = [digest(block) for row in blocks for block in row]
+    whole = np.block(blocks)
+    for chunks in (None, (4, -1), -1):
+        a = da.block([[da.from_array(b, name=False) for b in row] for row in blocks])
+        a = a if chunks is None else a.rechunk(chunks)
+        assert_same(getattr(fft, name)(a).compute(), peer(name)(whole))
+    assert [digest(block) for row in blocks for block in row] == before
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_a_single_block_is_not_written(name):
+    x = numbers((8, 8), "d" if name in REAL_IN else "D")
+    before = digest(x)
+    a = da.from_array(x, chunks=-1).persist()
+    getattr(fft, name)(a).compute()
+    assert digest(x) == digest(a.compute()) == before

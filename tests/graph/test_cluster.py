@@ -1,0 +1,130 @@
+"""The same answers on a cluster of real processes, whichever way the graph gets there."""
+
+from collections.abc import Iterator
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+
+import dask_bigfft
+from dask_bigfft import fft
+from dask_bigfft.errors import CarrierError
+
+RNG = np.random.default_rng(7)
+FIELD = RNG.standard_normal((24, 20, 18))
+REFERENCE = np.fft.rfftn(FIELD)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(
+        n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0", host="127.0.0.1"
+    ) as found:
+        yield found
+
+
+@pytest.fixture
+def client(cluster: LocalCluster) -> Iterator[Client]:
+    with Client(cluster) as found:
+        yield found
+
+
+def blocks() -> da.Array:
+    return da.from_array(FIELD, chunks=(6, 20, 9))
+
+
+def close(found: np.ndarray, wanted: np.ndarray) -> bool:
+    return bool(np.linalg.norm(found - wanted) <= 1e-14 * np.linalg.norm(wanted))
+
+
+def test_built_and_computed_with_a_client(client: Client) -> None:
+    plan = dask_bigfft.plan(blocks(), "rfftn")
+    assert plan.machine.workers == 2
+    assert close(fft.rfftn(blocks()).compute(), REFERENCE)
+
+
+def test_built_without_a_client_computed_on_one(cluster: LocalCluster) -> None:
+    y = fft.rfftn(blocks())
+    with Client(cluster):
+        assert close(y.compute(), REFERENCE)
+
+
+def test_built_with_a_client_computed_without_one(client: Client) -> None:
+    y = fft.rfftn(blocks())
+    assert close(y.compute(scheduler="threads"), REFERENCE)
+    assert close(y.compute(scheduler="sync"), REFERENCE)
+
+
+def test_optimised_without_a_client_says_how_to_rebuild(cluster: LocalCluster) -> None:
+    (y,) = dask.optimize(fft.rfftn(blocks()))
+    with Client(cluster), pytest.raises(CarrierError, match=r"bigfft.exchange.carrier"):
+        y.compute()
+
+
+def test_named_carrier_survives_optimisation(cluster: LocalCluster) -> None:
+    with dask.config.set({"bigfft.exchange.carrier": "tasks"}):
+        (y,) = dask.optimize(fft.rfftn(blocks()))
+    with Client(cluster):
+        assert close(y.compute(), REFERENCE)
+    assert close(y.compute(scheduler="sync"), REFERENCE)
+
+
+def test_shared_is_refused_between_processes(client: Client) -> None:
+    with dask.config.set({"bigfft.exchange.carrier": "shared"}):
+        y = fft.rfftn(blocks())
+    with pytest.raises(CarrierError, match="cluster"):
+        y.compute()
+
+
+def test_shared_works_in_one_process() -> None:
+    with (
+        LocalCluster(
+            n_workers=1, threads_per_worker=2, processes=False, dashboard_address="127.0.0.1:0",
+            host="127.0.0.1",
+        ) as one,
+        Client(one),
+        dask.config.set({"bigfft.exchange.carrier": "shared"}),
+    ):
+        assert close(fft.rfftn(blocks()).compute(), REFERENCE)
+
+
+@pytest.mark.parametrize("optimize_graph", [True, False])
+def test_persist_slice_and_chain(client: Client, optimize_graph: bool) -> None:
+    spectrum = fft.rfftn(blocks(), order="transposed").persist(optimize_graph=optimize_graph)
+    back = fft.irfftn(spectrum, s=FIELD.shape, axes=(0, 1, 2), order="transposed")
+    assert close(back.compute(optimize_graph=optimize_graph), FIELD)
+    part = fft.rfftn(blocks())[3:7, ::2, 1]
+    assert close(part.compute(optimize_graph=optimize_graph), REFERENCE[3:7, ::2, 1])
+
+
+def test_several_results_at_once(client: Client) -> None:
+    x = blocks()
+    one, two = dask.compute(fft.rfftn(x), fft.fftn(x, axes=(0, 2)))
+    assert close(one, REFERENCE)
+    assert close(two, np.fft.fftn(FIELD, axes=(0, 2)))
+
+
+def test_bluestein(client: Client) -> None:
+    a = RNG.standard_normal(10007)
+    with dask.config.set({"bigfft.planner.whole-axis-floor": 1000}):
+        y = fft.fft(da.from_array(a, chunks=1000))
+        assert "*" in dask_bigfft.plan(da.from_array(a, chunks=1000), "fft").notation
+    assert close(y.compute(), np.fft.fft(a))
+
+
+def test_task_names_tell_rounds(client: Client) -> None:
+    y = fft.fft(da.from_array(RNG.standard_normal(4096), chunks=256) * 2)
+    found = set()
+
+    def collect(dask_scheduler: object) -> list[str]:
+        return list(dask_scheduler.task_prefixes)  # type: ignore[attr-defined]
+
+    result = (y + 1).persist()
+    found = set(client.run_on_scheduler(collect))
+    assert result.shape == (4096,)
+    assert {"bigfft_pack1", "bigfft_pack2", "bigfft_pack3"} <= found
+    assert any("bigfft_round1" in name for name in found)
+    assert any("bigfft_round2" in name for name in found)
+    assert any("bigfft_unpack" in name for name in found)

@@ -1,0 +1,99 @@
+"""What the laws share: a case run by the library, by SciPy, and exactly."""
+
+import contextlib
+import warnings
+
+import dask
+import dask.array as da
+import numpy as np
+import scipy.fft
+
+import dask_bigfft
+from dask_bigfft.decomposition.steps import half
+from dask_bigfft.testing.oracles import exact_transform, relative_l2
+from dask_bigfft.transforms.spec import TransformSpec
+
+#: Relative errors up to this many times SciPy's own are as good as SciPy's.
+FACTOR = 1.5
+
+# Below the lengths at which Bluestein's algorithm is ever chosen, SciPy sums a prime length
+# directly, which is more accurate than any convolution; forced down there, ours is given this
+# many eps more. At the lengths where SciPy uses Bluestein's algorithm too, there is none.
+FORCED_BLUESTEIN = 4.0
+
+
+@contextlib.contextmanager
+def planned_small(floor):
+    """Plans as for large arrays: nothing is gathered whole that can be split, if `floor` is 1."""
+    options = {"scheduler": "sync"}
+    if floor is not None:
+        options["bigfft.planner.whole-axis-floor"] = floor
+    with dask.config.set(options):
+        yield
+
+
+def call(case, x, **extra):
+    """The lazy result of a case on a NumPy array."""
+    array = da.from_array(x, chunks=case.chunks)
+    function = getattr(dask_bigfft.fft, case.name)
+    return function(array, **case.arguments, **case.options, **extra)
+
+
+def plan(case, x, **extra):
+    array = da.from_array(x, chunks=case.chunks)
+    return dask_bigfft.plan(array, case.name, **case.arguments, **case.options, **extra)
+
+
+def exact(case, x):
+    return exact_transform(case.family, x, case.lengths, case.axes, case.norm)
+
+
+def scipy_own(case, x):
+    """SciPy's answer in the precision of the data.
+
+    SciPy transforms real input of a complex transform as real input. That is another algorithm,
+    with half the rounding errors, so it is given complex input where the transform is complex.
+    """
+    work = TransformSpec("fftn", x.shape, x.dtype.str, "c2c", -1, "none", (), (), (), ()).work_dtype
+    values = x if case.real_input else x.astype(work)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return getattr(scipy.fft, case.name)(values, **case.arguments)
+
+
+def full_spectrum(case, x):
+    """The whole spectrum of a real forward transform, exactly and by SciPy."""
+    found = exact_transform("fft", x, case.lengths, case.axes, case.norm)
+    work = np.float32 if x.dtype == np.float32 else np.float64
+    return found, scipy.fft.fftn(x.astype(work), **case.arguments)
+
+
+def reordered(values, axes, lengths, orders, *, real_axis=None, digits=None):
+    """A whole natural spectrum with some axes in transposed order, and half of the real one."""
+    for axis, n, order in zip(axes, lengths, orders, strict=True):
+        real = axis == real_axis
+        if order == "transposed":
+            named = None if digits is None else digits[axis]
+            values = np.take(
+                values, dask_bigfft.transposed_index(n, real=real, digits=named), axis
+            )
+        elif real:
+            values = np.take(values, np.arange(half(n)), axis)
+    return values
+
+
+def assert_as_good_as_scipy(found, own, expected, allowance=1.0):
+    """The law: relative L2 error at most 1.5 times SciPy's own, plus eps."""
+    assert found.shape == expected.shape
+    assert found.dtype == own.dtype
+    eps = float(np.finfo(found.dtype).eps)
+    error, theirs = relative_l2(found, expected), relative_l2(own, expected)
+    assert error <= FACTOR * theirs + allowance * eps, (
+        f"relative error {error / eps:.2f} eps, SciPy's own {theirs / eps:.2f} eps"
+    )
+
+
+def allowance(found_plan):
+    """Eps beyond 1.5 times SciPy's own error."""
+    forced = any(program.bluestein for program in found_plan.programs)
+    return FORCED_BLUESTEIN if forced else 1.0

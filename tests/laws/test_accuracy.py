@@ -1,0 +1,246 @@
+"""Every transform is as accurate as SciPy's, whatever the chunks, rounds, orders and variants.
+
+Both are measured against a direct sum in long double.
+"""
+
+import itertools
+import math
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import scipy.fft
+from hypothesis import given
+from hypothesis import strategies as st
+from laws.law import (
+    allowance,
+    assert_as_good_as_scipy,
+    call,
+    exact,
+    full_spectrum,
+    plan,
+    planned_small,
+    reordered,
+    scipy_own,
+)
+
+import dask_bigfft
+import dask_bigfft.kernels.cpu
+from dask_bigfft.testing.oracles import EXTENDED, exact_transform, relative_l2
+from dask_bigfft.testing.strategies import Case, cases, orders, random_array, round_cases
+
+needs_extended = pytest.mark.skipif(not EXTENDED, reason="long double is no longer than double")
+
+#: Blocks that are gathered whole rather than split: nothing, and the default.
+FLOORS = st.sampled_from([1, None])
+
+
+@pytest.fixture(params=[None, 200])
+def tiles(request, monkeypatch):
+    """Tiles as they are, and so small that a block has many."""
+    if request.param is not None:
+        monkeypatch.setattr(dask_bigfft.kernels.cpu, "TILE_BYTES", request.param)
+
+
+def check(case):
+    x = case.array
+    kept = x.copy()
+    y = call(case, x)
+    found = y.compute()
+    assert (y.shape, y.dtype) == (found.shape, found.dtype)
+    assert_as_good_as_scipy(found, scipy_own(case, x), exact(case, x), allowance(plan(case, x)))
+    np.testing.assert_array_equal(x, kept)
+
+
+@given(case=cases(), floor=FLOORS)
+def test_any_transform(tiles, case, floor):
+    with planned_small(floor):
+        check(case)
+
+
+@given(case=cases(families=("fft", "ifft"), max_axes=2), floor=FLOORS)
+def test_complex_transforms(case, floor):
+    with planned_small(floor):
+        check(case)
+
+
+@given(case=cases(families=("rfft", "irfft"), max_axes=2))
+def test_real_transforms_that_are_split(case):
+    with planned_small(1):
+        check(case)
+
+
+@given(case=round_cases())
+def test_named_rounds(tiles, case):
+    with planned_small(None):
+        check(case)
+
+
+@given(case=round_cases(families=("rfft", "irfft", "hfft", "ihfft")))
+def test_named_rounds_of_real_transforms(case):
+    with planned_small(None):
+        check(case)
+
+
+def check_transposed_result(case, wanted, digits=None):
+    x = case.array
+    if case.real_input:
+        expected, own = full_spectrum(case, x)
+        own = own.astype(np.result_type(np.complex64, own.dtype))
+    else:
+        expected, own = exact(case, x), scipy_own(case, x)
+    real_axis = case.axes[-1] if case.real_input else None
+    arguments = (case.axes, case.lengths, wanted)
+    expected = reordered(expected, *arguments, real_axis=real_axis, digits=digits)
+    own = reordered(own, *arguments, real_axis=real_axis, digits=digits)
+    found = call(case, x, order=wanted).compute()
+    bound = allowance(plan(case, x, order=wanted))
+    assert_as_good_as_scipy(found, own, expected, bound)
+
+
+@given(
+    data=st.data(), case=cases(families=("fft", "rfft", "hfft"), max_axes=3), floor=FLOORS
+)
+def test_results_in_transposed_order(data, case, floor):
+    with planned_small(floor):
+        check_transposed_result(case, data.draw(orders(len(case.axes)), label="order"))
+
+
+def factors_of(case):
+    return {
+        axis: tuple(n for named in case.rounds for a, n in named if a == axis)
+        for axis in case.axes
+    }
+
+
+@given(data=st.data(), case=round_cases(families=("fft", "rfft", "hfft")))
+def test_named_rounds_name_the_transposed_order(data, case):
+    wanted = data.draw(orders(len(case.axes)), label="order")
+    with planned_small(None):
+        check_transposed_result(case, wanted, factors_of(case))
+
+
+def check_transposed_input(case, wanted, digits=None):
+    """The inverse of a spectrum that lies in transposed order."""
+    real_axis = case.axes[-1] if case.real_output else None
+    shape = list(case.shape)
+    for axis, n in zip(case.axes, case.lengths, strict=True):
+        shape[axis] = n
+    if case.real_output:  # what is redundant has to agree: the spectrum of something real
+        signal = random_array(shape, "f8", case.seed)
+        whole = scipy.fft.fftn(signal, axes=case.axes)
+        whole = whole.astype(np.complex64 if case.dtype in ("f4", "c8") else np.complex128)
+    else:
+        whole = random_array(shape, case.dtype, case.seed)
+    fed = reordered(whole, case.axes, case.lengths, wanted, real_axis=real_axis, digits=digits)
+    natural = ("natural",) * len(case.axes)
+    plain = reordered(whole, case.axes, case.lengths, natural, real_axis=real_axis)
+    array = da.from_array(fed, chunks=tuple(min(5, n) for n in fed.shape))
+    function = getattr(dask_bigfft.fft, case.name)
+    options = case.arguments | case.options | {"order": wanted}
+    bound = allowance(dask_bigfft.plan(array, case.name, **options))
+    found = function(array, **options).compute()
+    assert_as_good_as_scipy(found, scipy_own(case, plain), exact(case, plain), bound)
+
+
+@given(
+    data=st.data(),
+    case=cases(families=("ifft", "irfft", "ihfft"), max_axes=3, resize=False),
+    floor=FLOORS,
+)
+def test_inverses_of_transposed_order(data, case, floor):
+    with planned_small(floor):
+        check_transposed_input(case, data.draw(orders(len(case.axes)), label="order"))
+
+
+@given(data=st.data(), case=round_cases(families=("ifft", "irfft", "ihfft"), resize=False))
+def test_named_rounds_of_inverses_of_transposed_order(data, case):
+    wanted = data.draw(orders(len(case.axes)), label="order")
+    digits = {axis: factors[::-1] for axis, factors in factors_of(case).items()}
+    with planned_small(None):
+        check_transposed_input(case, wanted, digits)
+
+
+def partitions(factors_by_axis, real_axis, *, last, rounds):
+    """Every way to put the factors of all axes, in order, into exactly `rounds` rounds."""
+    choices = []
+    for axis, factors in factors_by_axis.items():
+        places = list(itertools.combinations(range(rounds), len(factors)))
+        if axis == real_axis:
+            places = [p for p in places if (p[-1] == rounds - 1 if last else p[0] == 0)]
+        choices.append([(axis, p, factors) for p in places])
+    for chosen in itertools.product(*choices):
+        found = [[] for _ in range(rounds)]
+        for axis, places, factors in chosen:
+            for place, factor in zip(places, factors, strict=True):
+                found[place].append((axis, factor))
+        if all(found):
+            yield tuple(tuple(named) for named in found)
+
+
+@pytest.mark.parametrize("family", ["rfft", "irfft", "hfft", "ihfft"])
+@pytest.mark.parametrize("real_factors", [(3, 5), (2, 5), (4, 3)])
+@pytest.mark.parametrize("others", [((6,),), ((2, 3),), ((2, 2), (3,))])
+def test_every_partition_of_a_split_real_axis(family, real_factors, others):
+    """Real axis last and first in memory, alone or with the others split too."""
+    for real_last in (True, False) if len(others) == 1 else (True,):
+        ndim = 1 + len(others)
+        places = list(range(ndim)) if real_last else list(range(ndim))[::-1]
+        real_axis = places[-1]
+        factors = dict(zip(places, [*others, real_factors], strict=True))
+        lengths = {axis: math.prod(f) for axis, f in factors.items()}
+        shape = [lengths[a] for a in range(ndim)]
+        last = family in ("irfft", "hfft")
+        if last:
+            shape[real_axis] = shape[real_axis] // 2 + 1
+        for count in (2, 3):
+            for rounds in partitions(factors, real_axis, last=last, rounds=count):
+                case = Case(
+                    family=family,
+                    shape=tuple(shape),
+                    dtype="c16" if last else "f8",
+                    chunks=tuple((n - n // 2, n // 2) if n > 1 else (1,) for n in shape),
+                    axes=tuple(places),
+                    lengths=tuple(lengths[a] for a in places),
+                    norm="ortho",
+                    variant="auto",
+                    rounds=rounds,
+                    seed=count,
+                )
+                with planned_small(None):
+                    check(case)
+
+
+@needs_extended
+@pytest.mark.parametrize(
+    ("name", "n"),
+    [("fft", 262147), ("rfft", 262147), ("ifft", 2**17), ("rfft", 2**17), ("fft", 3**10 * 2)],
+)
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_long_axes_against_long_double(name, n, dtype):
+    """The law without allowance, Bluestein's algorithm included (262147 is prime)."""
+    x = random_array((n,), dtype, 1)
+    if name != "rfft":
+        x = x.astype(np.result_type(x.dtype, np.complex64))
+    expected = getattr(scipy.fft, name)(x.astype(np.result_type(x.dtype, np.longdouble)))
+    own = getattr(scipy.fft, name)(x)
+    with dask.config.set({"scheduler": "sync", "bigfft.planner.whole-axis-floor": 1 << 16}):
+        y = getattr(dask_bigfft.fft, name)(da.from_array(x, chunks=n // 15))
+        assert_as_good_as_scipy(y.compute(), own, expected)
+
+
+@needs_extended
+def test_scipys_long_double_is_a_reference():
+    """What the long axes are measured against agrees with the direct sum."""
+    x = random_array((499,), "c16", 3).astype(np.clongdouble)
+    assert relative_l2(scipy.fft.fft(x), exact_transform("fft", x)) < 1e-18
+
+
+def test_an_array_of_one_element_and_lengths_of_one():
+    with planned_small(1):
+        for family in ("fft", "ifft", "rfft", "ihfft"):
+            case = Case(family, (1, 1), "f8", ((1,), (1,)), (0, 1), (1, 1), None, "auto", None, 0)
+            check(case)
+        case = Case("irfft", (3, 1), "c16", ((2, 1), (1,)), (0, 1), (3, 1), None, "auto", None, 0)
+        check(case)

@@ -1,0 +1,151 @@
+"""What the planner chooses, unaided: a row for each scheme of the literature where it is best.
+
+A plan is metadata, so arrays of any size will do. A change of this table is a change of behaviour:
+it belongs into the changelog.
+"""
+
+import dask.array as da
+import numpy as np
+import pytest
+
+import dask_bigfft
+
+#: name, shape, chunks, options -> rounds, exchanges, first chunk of the result along each axis
+TABLE = {
+    "whole axes, batch of any chunking": (
+        "fft", (100, 1000, 64), (7, 300, 64), {},
+        "{X}", 0, (7, 300, 64)),
+    "1D two rounds": (
+        "fft", (2**26,), (2**22,), {},
+        "{X1} {X2}", 3, (2**22,)),
+    "1D two rounds, transposed order": (
+        "fft", (2**26,), (2**22,), {"order": "transposed"},
+        "{X1} {X2}", 2, (2**22,)),
+    "1D three rounds: blocks smaller than the root of the length": (
+        "fft", (2**30,), (2**14,), {},
+        "{X1} {X2} {X3}", 4, (2**14,)),
+    "1D prime length: Bluestein": (
+        "fft", (10_000_019,), (625_002,), {},
+        "{X1} {X2*} {X3}", 4, (303_031,)),
+    "1D, a short axis that does not split is gathered whole": (
+        "fft", (1009,), (100,), {},
+        "{X}", 1, (1009,)),
+    "2D naive, rows": (
+        "fftn", (8192, 8192), (512, 8192), {},
+        "{X} {Y}", 1, (8192, 512)),
+    "2D naive, checkerboard": (
+        "fftn", (8192, 8192), (2048, 2048), {},
+        "{Y} {X}", 2, (512, 8192)),
+    "2D Y decomposition: Y larger than a block, few columns": (
+        "fftn", (2**26, 4), (2**22, 4), {},
+        "{Y1, X} {Y2}", 3, (2**22, 4)),
+    "2D X larger than a block": (
+        "fftn", (4, 2**26), (4, 2**22), {},
+        "{Y, X1} {X2}", 3, (4, 2**22)),
+    "3D naive (slabs)": (
+        "fftn", (512, 512, 512), (32, 512, 512), {},
+        "{Y, X} {Z}", 1, (512, 32, 512)),
+    "3D tall": (
+        "fftn", (8192, 128, 64), (512, 128, 64), {},
+        "{Y, X} {Z}", 1, (8192, 8, 64)),
+    "3D Z decomposition, reordered": (
+        "fftn", (2**24, 8, 8), (2**16, 8, 8), {},
+        "{Z1, Y} {Z2, X}", 3, (2**16, 8, 8)),
+    "3D XY larger than a block": (
+        "fftn", (64, 2**13, 2**13), (1, 2**10, 2**13), {},
+        "{X} {Z, Y}", 1, (64, 2**13, 16)),
+    "3D X larger than a block": (
+        "fftn", (16, 16, 2**26), (1, 1, 2**22), {},
+        "{Z, X1} {Y} {X2}", 4, (1, 1, 2**22)),
+    "3D pencils": (
+        "fftn", (4096, 4096, 4096), (64, 64, 4096), {},
+        "{X} {Z} {Y}", 2, (64, 4096, 64)),
+    "4D slabs": (
+        "fftn", (64, 64, 64, 64), (8, 64, 64, 64), {},
+        "{Z, Y} {W, X}", 1, (64, 8, 64, 64)),
+    "5D": (
+        "fftn", (32, 32, 32, 32, 32), (4, 4, 32, 32, 32), {},
+        "{Z, Y, X} {V, W}", 1, (32, 32, 1, 16, 32)),
+    "real input, real axis whole": (
+        "rfftn", (512, 512, 512), (32, 512, 512), {"dtype": "f8"},
+        "{X} {Z, Y}", 1, (512, 512, 29)),
+    "real input, real axis split": (
+        "rfft", (2**26,), (2**22,), {"dtype": "f8"},
+        "{X1} {X2}", 3, (2097153,)),
+    "one axis of a batch": (
+        "fft", (1000, 2**20), (10, 2**16), {"axis": 1},
+        "{X}", 1, (1, 2**20)),
+    "2D two axes' digits at a time: transposed order, cut as it came": (
+        "fftn", (8192, 8192), (2048, 2048), {"order": "transposed", "chunks": "preserve"},
+        "{Y1, X1} {Y2, X2}", 2, (2048, 2048)),
+}
+
+
+@pytest.mark.parametrize("case", TABLE)
+def test_choice(case: str) -> None:
+    name, shape, chunks, options, rounds, exchanges, first = TABLE[case]
+    options = dict(options)
+    x = da.zeros(shape, chunks=chunks, dtype=options.pop("dtype", complex))
+    plan = dask_bigfft.plan(x, name, memory_limit="1 PiB", **options)
+    assert plan.notation == rounds
+    assert len(plan.travelling) == exchanges
+    assert tuple(chunk[0] for chunk in plan.chunks) == first
+
+
+@pytest.mark.parametrize("case", TABLE)
+def test_plan_covers_every_digit_and_holds_sizes(case: str) -> None:
+    name, shape, chunks, options, *_ = TABLE[case]
+    options = dict(options)
+    x = da.zeros(shape, chunks=chunks, dtype=options.pop("dtype", complex))
+    plan = dask_bigfft.plan(x, name, memory_limit="1 PiB", **options)
+    steps = [step for round_ in plan.rounds for step in round_.steps]
+    assert sorted(map(repr, steps)) == sorted(repr(s) for p in plan.programs for s in p.steps)
+    for program in plan.programs:
+        order = [step for step in steps if step.axis == program.axis]
+        assert order == list(program.steps)
+        product = int(np.prod(program.factors))
+        assert product >= 2 * program.length - 1 if program.bluestein else product == program.length
+    for round_ in plan.rounds:
+        for step in round_.steps:
+            assert round_.source.axes[step.axis].groups[-1].chunks == (step.source.size,)
+        if len(shape) < 5 and "gathered whole" not in case:
+            assert round_.source.largest <= 2 * int(np.prod(chunks))
+    assert tuple(sum(c) for c in plan.chunks) == plan.spec.out_shape
+
+
+def test_memory_limit_changes_the_plan() -> None:
+    x = da.zeros(10_000_019, chunks=625_002, dtype=complex)
+    assert dask_bigfft.plan(x, "fft", memory_limit="2 GiB").notation == "{X1} {X2*} {X3}"
+    small = dask_bigfft.plan(x, "fft", memory_limit="1 GiB")
+    assert small.forecast.peak_host <= 2**30
+    with pytest.raises(ValueError, match="memory_limit"):
+        dask_bigfft.plan(x, "fft", memory_limit="300 MiB")
+
+
+def test_runner_up_has_its_own_forecast() -> None:
+    x = da.zeros((512, 512, 512), chunks=(32, 512, 512), dtype=complex)
+    plan = dask_bigfft.plan(x, "fftn", memory_limit="1 PiB")
+    assert plan.rejected
+    assert all(forecast != plan.forecast for _, forecast in plan.rejected)
+
+
+def test_json_both_ways() -> None:
+    for name, shape, chunks, options, *_ in TABLE.values():
+        options = dict(options)
+        x = da.zeros(shape, chunks=chunks, dtype=options.pop("dtype", complex))
+        plan = dask_bigfft.plan(x, name, memory_limit="1 PiB", **options)
+        again = type(plan).from_json(plan.to_json())
+        assert again == plan
+        assert hash(again) == hash(plan)
+        assert again.to_json() == plan.to_json()
+    with pytest.raises(ValueError, match="plan"):
+        type(plan).from_json("{}")
+
+
+def test_variants_cut_the_outermost_digit() -> None:
+    x = da.zeros(4096, chunks=256, dtype=complex)
+    counts = {}
+    for variant in ("dif", "dit", "stockham", "pease"):
+        plan = dask_bigfft.plan(x, "fft", rounds=[16, 16, 16], variant=variant)
+        counts[variant] = len(plan.travelling)
+    assert counts == {"dif": 3, "dit": 3, "stockham": 4, "pease": 4}

@@ -127,7 +127,7 @@ def transform(
     found = make_plan(array, name, lengths, axes, norm, **_parse_extras(extras))
     configure_arena()
     result = transformed_array(array, found, config.get("bigfft.exchange.carrier"))
-    half = array.dtype == np.float16 and found.spec.kind == "c2r"
+    half = array.dtype.char == "e" and found.spec.kind == "c2r"  # in any byte order
     return result.astype(np.float16) if half else result
 
 

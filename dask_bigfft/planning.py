@@ -26,8 +26,9 @@ from dask_bigfft.decomposition.factors import factorize
 from dask_bigfft.decomposition.variants import VARIANTS
 from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.kernels.libraries import get_library
+from dask_bigfft.planner.candidates import Request
 from dask_bigfft.planner.plan import Machine, Plan
-from dask_bigfft.planner.search import Request, find_plan
+from dask_bigfft.planner.search import find_plan
 from dask_bigfft.transforms.spec import (
     TransformSpec,
     complete_factors,

@@ -18,7 +18,14 @@ from functools import cached_property, lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout, radix_points, sub_radices
+from dask_bigfft.decomposition.layout import (
+    AxisLayout,
+    Digit,
+    Group,
+    Layout,
+    radix_points,
+    sub_radices,
+)
 from dask_bigfft.decomposition.steps import Step
 
 Places = npt.NDArray[np.int64]
@@ -65,7 +72,9 @@ class Mirror:
 
 def transformed(layout: Layout, steps: tuple[Step, ...]) -> Layout:
     """The layout after some steps: every step's digit in the place of the one it replaces."""
-    replaced = {(step.axis, (step.source,)): step.target for step in steps}
+    replaced: dict[tuple[int, tuple[Digit, ...]], Digit] = {
+        (step.axis, (step.source,)): step.target for step in steps
+    }
     axes = []
     for axis, found in enumerate(layout.axes):
         groups = []
@@ -78,7 +87,7 @@ def transformed(layout: Layout, steps: tuple[Step, ...]) -> Layout:
 
 def _extents(layout: AxisLayout, points: dict[int, tuple[int, ...]]) -> list[tuple[int, int, int]]:
     """Stage, stride and extent in a full block of each common digit, in stored order."""
-    found = []
+    found: list[tuple[int, int, int]] = []
     for group in layout.groups:
         digits = []
         for digit in group.digits:

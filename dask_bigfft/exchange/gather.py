@@ -145,9 +145,10 @@ def unpack(
     """Return a block put together from the packed shards of its sources."""
     out = lend(shape, dtype)
     table, firsts = CopyTable(out), _firsts(exchange.target_dims)
-    layouts = {
-        source: list(_pieces_in_order(list(exchange.shards_from(block, source)))) for source in shards
-    }
+    layouts = {}
+    for source in shards:
+        found = list(exchange.shards_from(block, source))
+        layouts[source] = list(_pieces_in_order(found))
     covered = sum(layout[-1][3] for layout in layouts.values() if layout)
     if covered < out.size:
         out.fill(0)

@@ -108,7 +108,7 @@ def _flat_strides(sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 def _stored_boxes(layout: AxisLayout, block: int) -> Iterator[Box]:
     """Boxes of a block in the layout's own digits."""
-    per_group = []
+    per_group: list[list[tuple[Ranges, tuple[int, ...], int]]] = []
     for group, (low, high) in zip(layout.groups, layout.intervals(block), strict=True):
         sizes = tuple(digit.size for digit in group.digits)
         strides = _flat_strides(sizes)

@@ -34,7 +34,7 @@ from dask_bigfft.planner.filters import FilterPlan, filter_plans
 from dask_bigfft.planner.plan import Exchange, Plan
 
 Block = tuple[int, ...]
-Key = Any
+Key = Any  # a dask key: a name, or a name and a block index
 Graph = dict[Key, Any]
 
 #: Shard tasks of one exchange beyond which the `tasks` carrier refuses.
@@ -167,14 +167,14 @@ class _Weave:
     def _task(self, function: Callable[..., Any], block: Block, sources: Any, inputs: Any) -> None:
         key = (self.name, *block)
         axes = tuple(self.filters)
-        spectra = [TaskRef((self.filters[axis], block[axis])) for axis in axes]
+        spectra = [_ref(self.filters[axis], (block[axis],)) for axis in axes]
         self.graph[key] = Task(
             key, function, TaskRef(self.names.plan), self.number, block, axes, sources,
             *spectra, *inputs,
         )
 
     def _refs(self, sources: list[Block]) -> list[Any]:
-        return [TaskRef((self.before, *block)) for block in sources]
+        return [_ref(self.before, block) for block in sources]
 
     def _directly(self) -> None:
         for _, sources, targets in self._groups():
@@ -207,10 +207,15 @@ class _Weave:
                 for key, source in zip(keys, sources, strict=True):
                     self.graph[key] = Task(
                         key, pack_shard, TaskRef(self.names.plan), self.number, block, source,
-                        TaskRef((self.before, *source)),
+                        _ref(self.before, source),
                     )
                 refs = [TaskRef(key) for key in keys]
                 self._task(run_block_of_shards, block, sources, refs)
+
+
+def _ref(name: str, block: Block) -> TaskRef:
+    key: Key = (name, *block)
+    return TaskRef(key)
 
 
 def _one_group(sources: int, targets: int) -> AxisComponents:

@@ -24,6 +24,7 @@ from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.kernels.cpu import axis_index, run_round
 from dask_bigfft.kernels.libraries import FFTLibrary, get_library
 from dask_bigfft.kernels.twiddle import chirp_filter
+from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.filters import FilterPlan
 from dask_bigfft.planner.plan import Exchange, Plan
 
@@ -79,6 +80,7 @@ class Run:
 
     def map(self, number: int) -> ExchangeMap:
         """The shards of an exchange, worked out once in this process."""
+        configure_arena()
         with self._lock:
             found = self._maps.get(number)
             if found is None:
@@ -87,7 +89,9 @@ class Run:
                 self._maps[number] = found
             return found
 
-    def finish(self, number: int, block: Block, values: Array, filters: Mapping[int, Array]) -> Array:
+    def finish(
+        self, number: int, block: Block, values: Array, filters: Mapping[int, Array]
+    ) -> Array:
         """The round that follows an exchange, if there is one."""
         if number >= len(self.plan.rounds):
             return values
@@ -161,10 +165,7 @@ def run_block(
     exchange = run.exchange(number)
     shape, dtype = exchange.target.shape(block), np.dtype(exchange.dtype)
     started = time.perf_counter()
-    if sources is None:
-        blocks = given[0].blocks
-    else:
-        blocks = dict(zip(sources, given, strict=True))
+    blocks = given[0].blocks if sources is None else dict(zip(sources, given, strict=True))
     values = gather(run.map(number), block, shape, dtype, blocks.__getitem__)
     emit("unpack", index=number, nbytes=values.nbytes, seconds=time.perf_counter() - started)
     return run.finish(number, block, values, filters)

@@ -19,11 +19,16 @@ from typing import Any
 
 import numba
 import numpy as np
+from numba import carray  # type: ignore[attr-defined, unused-ignore]
 from numba.core import types
 from numba.extending import intrinsic
 
-#: Edge of the transposing tile, in elements; small, so that power-of-two strides do not evict a tile from L1.
+#: Edge of the transposing tile, in elements; small, so that power-of-two strides do not evict
+#: a tile from L1.
 TILE = 8
+
+#: Length of the strips in which a dense transposing copy runs: its lines stay in L1.
+STRIP = 16
 
 #: Pairs (source, target) that the compiled copy takes; complex to complex may conjugate.
 COMPILED = frozenset(
@@ -99,24 +104,61 @@ def _line(source, target, s0, t0, n, s, t, conjugate):  # type: ignore[no-untype
 
 
 @numba.njit(nogil=True, cache=True)
+def _tile(source, target, buffer, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # type: ignore[no-untyped-def]
+    """Copy n x m values, at most TILE each way, through a buffer."""
+    for j in range(m):
+        at = s0 + j * sm
+        for i in range(n):
+            buffer[i, j] = source[at + i * sn]
+    for i in range(n):
+        at = t0 + i * tn
+        for j in range(m):
+            target[at + j * tm] = np.conj(buffer[i, j]) if conjugate else buffer[i, j]
+
+
+@numba.njit(nogil=True, cache=True, inline="always")
+def _four(source, target, s, t, sm, tn):  # type: ignore[no-untyped-def]
+    """Transpose 4 x 4 values: the source is dense one way, the target the other."""
+    for k in range(4):
+        at = s + np.uintp(k)
+        a, b = source[at], source[at + sm]
+        c, d = source[at + sm + sm], source[at + sm + sm + sm]
+        to = t + np.uintp(k) * tn
+        target[to], target[to + np.uintp(1)] = a, b
+        target[to + np.uintp(2)], target[to + np.uintp(3)] = c, d
+
+
+@numba.njit(nogil=True, cache=True)
+def _dense_plane(source, target, s0, t0, n, tn, m, sm):  # type: ignore[no-untyped-def]
+    """Copy n x m values, multiples of 4; the source is dense along n, the target along m.
+
+    Places are unsigned: numba tests signed ones for being negative at every access.
+    """
+    s0, t0, sm, tn = np.uintp(s0), np.uintp(t0), np.uintp(sm), np.uintp(tn)
+    for j0 in range(0, m, STRIP):
+        for i in range(0, n, 4):
+            for j in range(j0, min(m, j0 + STRIP), 4):
+                s = s0 + np.uintp(j) * sm + np.uintp(i)
+                _four(source, target, s, t0 + np.uintp(i) * tn + np.uintp(j), sm, tn)
+
+
+@numba.njit(nogil=True, cache=True)
 def _plane(source, target, buffer, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # type: ignore[no-untyped-def]
     """Copy n x m values; the source is dense along n, the target along m."""
+    n_done, m_done = 0, 0
+    if sn == 1 and tm == 1 and not conjugate:
+        n_done, m_done = n - n % 4, m - m % 4
+        _dense_plane(source, target, s0, t0, n_done, tn, m_done, sm)
     for i0 in range(0, n, TILE):
         ni = min(TILE, n - i0)
-        for j0 in range(0, m, TILE):
+        # What the dense part has done is a rectangle at the origin: the rest is right of it...
+        first = m_done if i0 + ni <= n_done else 0
+        for j0 in range(first, m, TILE):
             mj = min(TILE, m - j0)
-            for j in range(mj):
-                at = s0 + (j0 + j) * sm + i0 * sn
-                for i in range(ni):
-                    buffer[i, j] = source[at + i * sn]
-            for i in range(ni):
-                at = t0 + (i0 + i) * tn + j0 * tm
-                if conjugate:
-                    for j in range(mj):
-                        target[at + j * tm] = np.conj(buffer[i, j])
-                else:
-                    for j in range(mj):
-                        target[at + j * tm] = buffer[i, j]
+            _tile(
+                source, target, buffer, s0 + i0 * sn + j0 * sm, t0 + i0 * tn + j0 * tm,
+                ni, sn, tn, mj, sm, tm, conjugate,
+            )
 
 
 @numba.njit(nogil=True, cache=True)
@@ -136,11 +178,15 @@ def _copy_table(table, dims, source_like, target_like):  # type: ignore[no-untyp
         for d in range(used):
             s_low += min(0, (count[d] - 1) * source_step[d])
             t_low += min(0, (count[d] - 1) * target_step[d])
-        source = numba.carray(
-            _pointer(row[0] + s_low * source_like.itemsize), (huge,), source_like.dtype
+        source = carray(
+            _pointer(row[0] + s_low * source_like.itemsize),  # type: ignore[call-arg, unused-ignore]
+            (huge,),
+            source_like.dtype,
         )
-        target = numba.carray(
-            _pointer(row[1] + t_low * target_like.itemsize), (huge,), target_like.dtype
+        target = carray(
+            _pointer(row[1] + t_low * target_like.itemsize),  # type: ignore[call-arg, unused-ignore]
+            (huge,),
+            target_like.dtype,
         )
         if used == 0:
             target[0] = _load(source, 0, conjugate)

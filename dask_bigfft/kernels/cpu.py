@@ -3,7 +3,8 @@
 A block is worked through in tiles along its leading dimensions, so that a tile stays in cache
 while it is transformed and multiplied::
 
-    for each tile:  r2c -> chirp -> c2c over all digits -> filter, c2c back -> twiddle -> chirp -> c2r
+    for each tile:  r2c -> chirp -> c2c over all digits
+                    -> filter, c2c back -> twiddle -> chirp -> c2r
 
 The digit of a step is the innermost dimension of its axis, so a row of the tile has one value of
 the axis' other digits, and the factors of a row follow from that value alone.

@@ -64,12 +64,12 @@ class _Column:
     steps: tuple[Step, ...] = ()
 
     def step(self, axis: int, group: Group) -> Step | None:
-        """The step that transforms a group, if any."""
+        """Return the step that transforms a group, if any."""
         found = (s for s in self.steps if s.axis == axis and group.digits == (s.source,))
         return next(found, None)
 
     def row(self, axis: int) -> list[list[_Box]]:
-        """The boxes of an axis, group by group."""
+        """Return the boxes of an axis, group by group."""
         program = self.programs.get(axis)
         groups = self.layout.axes[axis].groups
         return [_boxes(group, program, self.step(axis, group)) for group in groups]
@@ -105,7 +105,7 @@ def _line(x1: float, y1: float, x2: float, y2: float, more: str = "") -> str:
 
 
 def digit_name(program: AxisProgram | None, digit: Digit) -> str:
-    """Name of a digit: ``n`` of the input's index, ``k`` of the output's, ``m`` between.
+    """Return the name of a digit: ``n`` of the input's index, ``k`` of the output's, ``m`` between.
 
     Digits that take a step of their own are numbered in the order of the steps.
     """
@@ -121,7 +121,7 @@ def digit_name(program: AxisProgram | None, digit: Digit) -> str:
 
 
 def _bar(x: float, y: float, width: float, parts: int) -> list[str]:
-    """How many parts a group is cut into: its cuts, or only their number where they are many."""
+    """Return the bar under a group: its cuts, or only their number where they are many."""
     drawn = [_line(x, y + 4, x + width, y + 4, ' stroke-width="3"')]
     shown = parts if parts <= MOST_PARTS else 2
     for i in range(shown + 1):
@@ -133,7 +133,7 @@ def _bar(x: float, y: float, width: float, parts: int) -> list[str]:
 
 
 def _boxes(group: Group, program: AxisProgram | None, step: Step | None) -> list[_Box]:
-    """A box for each digit of a group; one that is transformed shows what it becomes."""
+    """Return a box for each digit of a group; one that is transformed shows what it becomes."""
     if step is not None:
         arrow = f"{digit_name(program, step.source)} → {digit_name(program, step.target)}"
         labels, least, fill = [f"{arrow}: {step.length}"], WIDE, _WORK
@@ -144,7 +144,7 @@ def _boxes(group: Group, program: AxisProgram | None, step: Step | None) -> list
 
 
 def _axis(x: float, y: float, column: _Column, axis: int) -> list[str]:
-    """An axis in a column: the boxes of its groups, and into how many parts each is cut."""
+    """Return an axis in a column: the boxes of its groups, and into how many parts each is cut."""
     drawn: list[str] = []
     at = x + (column.width - column.row_width(axis)) / 2
     for group, boxes in zip(column.layout.axes[axis].groups, column.row(axis), strict=True):
@@ -159,7 +159,7 @@ def _axis(x: float, y: float, column: _Column, axis: int) -> list[str]:
 
 
 def _arrow(x: float, y: float, exchange: Exchange, itemsize: int) -> list[str]:
-    """An exchange: C, W, and how much moves; dashed where nothing does."""
+    """Return an exchange: C, W, and how much moves; dashed where nothing does."""
     shape, middle = exchange.shape, x + ARROW / 2
     dash = ' stroke-dasharray="4 3"' if exchange.local else ' stroke-width="2"'
     tip = x + ARROW - 8
@@ -224,7 +224,7 @@ def _cells(tag: str, cells: tuple[str, ...] | list[str]) -> str:
 
 
 def _forecast(plan: Plan) -> str:
-    """The forecast, with a bar of the peak memory against the budget."""
+    """Return the forecast, with a bar of the peak memory against the budget."""
     limit, rows = plan.machine.memory_limit, []
     for name, value in forecast_rows(plan):
         rows.append(_cells("td", (name, value)))

@@ -28,7 +28,8 @@ _SCALES = {"none": "1", "ortho": "1/sqrt(N)", "full": "1/N"}
 
 #: What stays on one line: short parentheses, C and W with their values, numbers with units.
 _GLUED = re.compile(
-    r"\b[CW] = \d+( \([^()]*\))?|moves [\d.]+ \w+|\d+ (blocks?|groups?)\b|fan-in \d+|\([^()]{1,70}\)"
+    r"\b[CW] = \d+( \([^()]*\))?|moves [\d.]+ \w+|\d+ (blocks?|groups?)\b|fan-in \d+"
+    r"|\([^()]{1,70}\)"
 )
 
 _LEGEND = (
@@ -85,12 +86,12 @@ def human_seconds(seconds: float) -> str:
 
 
 def _short(number: float) -> str:
-    """Three digits of a number below a thousand or so."""
+    """Return three digits of a number below a thousand or so."""
     return f"{number:.{2 if number < 9.995 else 1 if number < 99.95 else 0}f}"
 
 
 def _wrapped(text: str, indent: str, first: str = "") -> Iterator[str]:
-    """Lines of at most `WIDTH` columns, never broken inside what belongs together."""
+    """Return lines of at most `WIDTH` columns, never broken inside what belongs together."""
     glued = re.sub(_GLUED, lambda found: found[0].replace(" ", "\u00a0"), text)
     lines = textwrap.wrap(
         glued, WIDTH, initial_indent=first or indent, subsequent_indent=indent,
@@ -109,7 +110,7 @@ def item_sizes(plan: Plan) -> list[int]:
 
 
 def round_names(plan: Plan) -> list[str]:
-    """The steps of each round by name.
+    """Return the steps of each round by name.
 
     They are those of `Plan.notation`: ``"{Y1} {Y2, X}"`` gives ``["Y1", "Y2, X"]``.
     """
@@ -117,13 +118,13 @@ def round_names(plan: Plan) -> list[str]:
 
 
 def block_shape(layout: Layout) -> str:
-    """Shape of the largest block: the digits of an axis that are stored apart joined by ``*``."""
+    """Return the shape of the largest block; ``*`` joins digits of an axis stored apart."""
     sizes = ["*".join(str(max(g.chunks, default=0)) for g in axis.groups) for axis in layout.axes]
     return f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
 
 
 def blocks_text(layout: Layout) -> str:
-    """Number and shape of the blocks of a layout, such as ``8 blocks (64, 512)``."""
+    """Return the number and shape of the blocks of a layout, such as ``8 blocks (64, 512)``."""
     even = all(len(set(group.chunks)) <= 1 for axis in layout.axes for group in axis.groups)
     count = f"{layout.blocks} block{'' if layout.blocks == 1 else 's'}"
     return f"{count} {'' if even else 'up to '}{block_shape(layout)}"
@@ -143,12 +144,12 @@ def chunks_text(chunks: Sequence[int]) -> str:
 
 
 def _strides(shape: Sequence[int]) -> list[int]:
-    """Row-major strides in elements."""
+    """Return the row-major strides in elements."""
     return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
 
 
 def step_text(plan: Plan, step: Step) -> str:
-    """One step in I/O-tensor notation, with what is multiplied before and after."""
+    """Return one step in I/O-tensor notation, with what is multiplied before and after."""
     i = step.source.stride * _strides(plan.spec.shape)[step.axis]
     o = step.target.stride * _strides(plan.spec.out_shape)[step.axis]
     text = f"d({step.length}, {i}, {o})"
@@ -198,7 +199,7 @@ def _order(orders: Iterable[str]) -> str:
 
 
 def exchange_text(exchange: Exchange, itemsize: int) -> str:
-    """What an exchange moves, in one line; `itemsize` is that of its source's elements."""
+    """Return what an exchange moves, in one line; `itemsize` is that of its source's elements."""
     shape = exchange.shape
     text = f"{blocks_text(exchange.source)} -> {blocks_text(exchange.target)}"
     if exchange.mirror is not None:
@@ -222,7 +223,8 @@ def _travels(plan: Plan) -> Iterator[str]:
             " " * 12, f"  {kind:8}  ")
         if number < len(names):
             steps = "  ".join(step_text(plan, step) for step in plan.rounds[number].steps)
-            yield from _wrapped(f"{{{names[number]}}}  {steps}", " " * 12, f"  round {number + 1}   ")
+            text = f"{{{names[number]}}}  {steps}"
+            yield from _wrapped(text, " " * 12, f"  {f'round {number + 1}':8}  ")
 
 
 def _final(plan: Plan) -> Iterator[str]:
@@ -247,11 +249,11 @@ def budget_text(plan: Plan) -> str:
     peak, limit = plan.forecast.peak_host, plan.machine.memory_limit
     if limit is None:
         return f"{human_bytes(peak)}, no limit is known"
-    return f"{human_bytes(peak)} of {human_bytes(limit)} ({100 * peak / limit:.2g} %)"
+    return f"{human_bytes(peak)} of {human_bytes(limit)} ({100 * peak / limit:.3g} %)"
 
 
 def forecast_rows(plan: Plan) -> list[tuple[str, str]]:
-    """What a plan is expected to need, as names and values."""
+    """Return what a plan is expected to need, as names and values."""
     forecast, machine = plan.forecast, plan.machine
     moving = len(plan.travelling)
     rows = [
@@ -270,7 +272,7 @@ def forecast_rows(plan: Plan) -> list[tuple[str, str]]:
 
 
 def rejected_rows(plan: Plan) -> list[tuple[str, ...]]:
-    """The plan and its runners-up: rounds, bytes exchanged, peak memory, tasks, seconds, ratio."""
+    """Return a row of the table for the plan and each of its runners-up."""
     chosen = (f"{plan.notation} (chosen)", plan.forecast)
     return [_row(name, found, plan.forecast) for name, found in (chosen, *plan.rejected)]
 
@@ -303,7 +305,7 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def preserved(plan: Plan) -> str | None:
-    """What ``chunks="preserve"`` would cost, or None where the shape of an axis changes."""
+    """Return what ``chunks="preserve"`` would cost, or None where the shape of an axis changes."""
     spec = plan.spec
     if spec.out_shape != spec.shape:
         return None

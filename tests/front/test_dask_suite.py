@@ -4,7 +4,6 @@ import importlib.util
 import sys
 
 import dask.array as da
-import dask.array.fft
 import numpy as np
 import pytest
 

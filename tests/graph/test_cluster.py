@@ -81,8 +81,7 @@ def test_shared_is_refused_between_processes(client: Client) -> None:
 def test_shared_works_in_one_process() -> None:
     with (
         LocalCluster(
-            n_workers=1, threads_per_worker=2, processes=False, dashboard_address="127.0.0.1:0",
-            host="127.0.0.1",
+            n_workers=1, threads_per_worker=2, processes=False, dashboard_address="127.0.0.1:0"
         ) as one,
         Client(one),
         dask.config.set({"bigfft.exchange.carrier": "shared"}),

@@ -1,0 +1,412 @@
+"""The command line: ``dask-bigfft run IN OUT`` and ``dask-bigfft plan IN``.
+
+Exit status: 0 done, 1 failed while running, 2 an argument that is not allowed, 130 and 143
+interrupted. Whatever happens is said in one line. Imports `front`, `storage`, `progress`;
+distributed only when a cluster is asked for.
+"""
+
+import argparse
+import contextlib
+import errno
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import dask.array as da
+import dask.config
+
+from dask_bigfft import front, storage
+from dask_bigfft.errors import ArgumentError, ArgumentTypeError, refuse
+from dask_bigfft.planner.explain import human_bytes, human_seconds
+from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planning import parse_memory_limit
+from dask_bigfft.progress import Display, LocalProgress, Meter, scheduler_counts
+
+#: Seconds between two looks at a cluster.
+POLL = 0.3
+
+_THREADS, _SYNC = ("threads", "threaded"), ("sync", "synchronous", "single-threaded")
+_CLUSTER = ("processes", "cluster")
+
+
+class Terminated(KeyboardInterrupt):
+    """The process was asked to end."""
+
+
+# --- arguments ------------------------------------------------------------------------------
+
+
+def _integers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
+
+
+def _chunks(text: str) -> Any:
+    """Return ``auto``, ``preserve``, a size, or lengths: ``256,256,-1``."""
+    parts = [part.strip() for part in text.split(",")]
+    found = [int(p) if re.fullmatch(r"-?\d+", p) else p for p in parts]
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+def _order(text: str) -> str | tuple[str, ...]:
+    parts = tuple(part.strip() for part in text.split(","))
+    return parts[0] if len(parts) == 1 else parts
+
+
+def _count(text: str) -> int:
+    found = int(text)
+    if found < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not allowed: need a number of at least 1")
+    return found
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("input", metavar="IN", type=Path, help="Zarr array or group, or .npy file")
+    add = parser.add_argument
+    add("--component", metavar="NAME", help="array within a Zarr group")
+    add("--kind", default="fftn", metavar="NAME", help="fft, ifft, rfftn, ... (default: fftn)")
+    add("--axes", type=_integers, metavar="A,B", help="transformed axes (default: as numpy.fft)")
+    add("--n", type=int, metavar="N", help="length of the transform, for kinds of one axis")
+    add("--s", type=_integers, metavar="N,M", help="lengths of the transform by axis")
+    add("--norm", metavar="NAME", help="backward (default), ortho or forward")
+    add("--order", type=_order, metavar="NAME",
+        help="order of the spectrum: natural (default) or transposed, or one per axis")
+    add("--chunks", type=_chunks, metavar="N,M",
+        help="chunks of the result: auto (default), preserve, lengths, or a size such as 64MiB")
+    add("--memory-limit", metavar="SIZE", help="memory that one process may use, such as '4 GiB'")
+    add("--variant", metavar="NAME", help="data movement: auto, dif, dit, stockham or pease")
+    add("--kernel", metavar="NAME", help="FFT library: scipy, mkl_fft, ducc0 or pyfftw")
+    add("--block-size", metavar="SIZE",
+        help="size of the blocks that are read (default: 4 to 128 MiB; whole Zarr chunks)")
+    add("--scheduler", default="threads", metavar="NAME",
+        help="threads (default), sync, processes (a cluster on this machine) or the address of a "
+             "cluster, which has to see the files")
+    add("--workers", type=_count, metavar="N", help="number of threads, or of processes")
+    add("--traceback", action="store_true", help="show where an error comes from")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="dask-bigfft", description="FFTs of arrays on disk that need not fit into memory."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    run = commands.add_parser(
+        "run", help="transform an array into a Zarr array",
+        description="Transform a Zarr array or .npy file into a Zarr array.",
+    )
+    _add_options(run)
+    run.add_argument("output", metavar="OUT", type=Path, help="Zarr array to be made")
+    run.add_argument("--overwrite", action="store_true",
+                     help="replace OUT, once the new one is complete")
+    run.add_argument("--quiet", action="store_true", help="show no progress")
+    run.set_defaults(command=_run)
+    plan = commands.add_parser(
+        "plan", help="say how an array would be transformed",
+        description="Say how an array would be transformed, why, and what it would need.",
+    )
+    _add_options(plan)
+    plan.set_defaults(command=_plan)
+    return parser
+
+
+def _joined(argv: Sequence[str]) -> list[str]:
+    """Return arguments with values that begin with a minus, such as ``-2,-1``, tied to options."""
+    found: list[str] = []
+    for word in argv:
+        if found and re.fullmatch(r"--\w+", found[-1]) and re.fullmatch(r"-\d+(,-?\d+)*", word):
+            found[-1] += f"={word}"
+        else:
+            found.append(word)
+    return found
+
+
+# --- where it runs --------------------------------------------------------------------------
+
+
+@dataclass
+class _Place:
+    """Where tasks run, and how to make them stop."""
+
+    pool: ThreadPoolExecutor | None = None
+    client: Any = None
+    cluster: Any = None
+
+    def store(self, result: da.Array, target: Any, display: Display | None) -> None:
+        """Write a result, showing how far it is; when it fails, nothing runs any more."""
+        stored: Any = da.store(result, target, lock=False, compute=False)
+        try:
+            if self.client is not None:
+                _follow(self.client, stored, display)
+            elif display is None:
+                stored.compute()
+            else:
+                with LocalProgress(display):
+                    stored.compute()
+                display.close()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Wait for the tasks that run, and start no others."""
+        if self.pool is not None:
+            self.pool.shutdown(wait=True, cancel_futures=True)
+        if self.client is not None:
+            self.client.close()
+        if self.cluster is not None:
+            self.cluster.close()
+
+
+def _follow(client: Any, stored: Any, display: Display | None) -> None:
+    """Run on a cluster and look from time to time how far it is."""
+    from distributed import futures_of, wait
+
+    before = client.run_on_scheduler(scheduler_counts)
+    futures = futures_of(client.persist(stored))
+    try:
+        while not all(future.done() for future in futures):
+            with contextlib.suppress(TimeoutError):
+                wait(futures, timeout=POLL, return_when="FIRST_EXCEPTION")
+            if display is not None:
+                _count_cluster(display.meter, before, client.run_on_scheduler(scheduler_counts))
+                display.update()
+            if any(future.status in ("error", "cancelled", "lost") for future in futures):
+                break
+        for future in futures:
+            future.result()
+    except BaseException:
+        client.cancel(futures)
+        raise
+    if display is not None:
+        display.meter.count(display.meter.total)
+        display.close()
+
+
+def _count_cluster(
+    meter: Meter, before: dict[str, tuple[int, int]], now: dict[str, tuple[int, int]]
+) -> None:
+    """Take in what a cluster has done since `before`."""
+    done = {}
+    for stage, (finished, there) in now.items():
+        finished_before, there_before = before.get(stage, (0, 0))
+        meter.total[stage] = max(meter.total[stage], there - there_before)
+        done[stage] = finished - finished_before
+    meter.count(done)
+
+
+@contextlib.contextmanager
+def _place(scheduler: str, workers: int | None) -> Iterator[_Place]:
+    """Give the place where the tasks run, as dask's settings and the planner then see it."""
+    if scheduler in _SYNC:
+        with dask.config.set(scheduler="sync"):
+            yield _Place()
+    elif scheduler in _THREADS:
+        count = workers or os.cpu_count() or 1
+        pool = ThreadPoolExecutor(count, thread_name_prefix="bigfft")
+        with pool, dask.config.set(scheduler="threads", pool=pool, num_workers=count):
+            yield _Place(pool)
+    elif scheduler in _CLUSTER:
+        yield from _local_cluster(workers)
+    elif "://" in scheduler:
+        yield from _connected(scheduler)
+    else:
+        refuse("scheduler", scheduler, "threads, sync, processes, or an address such as "
+               "tcp://127.0.0.1:8786")
+
+
+def _local_cluster(workers: int | None) -> Iterator[_Place]:
+    from distributed import Client, LocalCluster
+
+    threads = max(1, (os.cpu_count() or 1) // workers) if workers else None
+    cluster = LocalCluster(
+        n_workers=workers, threads_per_worker=threads, dashboard_address=None, silence_logs="ERROR"
+    )
+    with cluster, Client(cluster) as client:
+        yield _Place(client=client, cluster=cluster)
+
+
+def _connected(address: str) -> Iterator[_Place]:
+    from distributed import Client
+
+    try:
+        client = Client(address, timeout=10)
+    except (OSError, ValueError) as error:
+        refuse("scheduler", address, f"the address of a scheduler that answers ({error})")
+    with client:
+        yield _Place(client=client)
+
+
+# --- what is asked --------------------------------------------------------------------------
+
+
+def _source(args: argparse.Namespace) -> da.Array:
+    nbytes = None if args.block_size is None else parse_memory_limit(args.block_size)
+    keep = args.chunks == "preserve" and args.block_size is None
+    return storage.open_source(args.input, args.component, nbytes=nbytes, keep=keep)
+
+
+def _extras(args: argparse.Namespace, chunks: Any) -> dict[str, Any]:
+    return {
+        "order": args.order, "chunks": chunks, "memory_limit": args.memory_limit,
+        "variant": args.variant, "kernel": args.kernel,
+    }
+
+
+def _axes(args: argparse.Namespace) -> dict[str, Any]:
+    """Return axes and lengths as the kind of transform takes them."""
+    axes, kind = args.axes, args.kind
+    if kind.endswith(("2", "n")):
+        if args.n is not None:
+            refuse("n", args.n, f"--s for {kind}")
+        if axes is None and kind.endswith("2"):
+            axes = (-2, -1)
+        if axes is None and args.s is not None:
+            axes = tuple(range(-len(args.s), 0))
+        return {"s": args.s, "axes": axes}
+    if args.s is not None:
+        refuse("s", args.s, f"--n for {kind}")
+    if axes is not None and len(axes) != 1:
+        refuse("axes", axes, f"one axis for {kind}")
+    return {"n": args.n, "axis": None if axes is None else axes[0]}
+
+
+def _planned(args: argparse.Namespace, x: da.Array) -> tuple[Plan, Any]:
+    """Return the plan, and the chunks to ask for so that a Zarr array can hold the result."""
+    asked = _axes(args)
+    plan = front.plan(x, args.kind, norm=args.norm, **asked, **_extras(args, args.chunks))
+    if storage.uniform(plan.chunks) is not None:
+        return plan, args.chunks
+    chunks = tuple(max(cut, default=1) or 1 for cut in plan.chunks)
+    return front.plan(x, args.kind, norm=args.norm, **asked, **_extras(args, chunks)), chunks
+
+
+def _record(plan: Plan, args: argparse.Namespace) -> dict[str, Any]:
+    """Return what the result's attributes say."""
+    spec = plan.spec
+    forward = any(order != "natural" for order in spec.orders_out)
+    return {
+        "version": str(sys.modules["dask_bigfft"].__version__),
+        "kind": spec.name,
+        "axes": list(spec.axes),
+        "lengths": list(spec.lengths),
+        "norm": args.norm or "backward",
+        "order": list(spec.orders_out if forward else spec.orders_in),
+        "order_of": "input" if not forward and "transposed" in spec.orders_in else "result",
+        "rounds": plan.notation,
+        "factors": [list(program.factors) for program in plan.programs],
+        "variant": plan.variant,
+        "kernel": plan.kernel,
+        "input_shape": list(spec.shape),
+        "input_dtype": spec.dtype,
+    }
+
+
+# --- commands -------------------------------------------------------------------------------
+
+
+def _plan(args: argparse.Namespace) -> None:
+    with _place(args.scheduler, args.workers):
+        print(_planned(args, _source(args))[0].explain())
+
+
+def _run(args: argparse.Namespace) -> None:
+    storage.check_target(args.output, args.input, overwrite=args.overwrite)
+    for left in storage.leftovers(args.output):
+        print(f"note: {left} is what a killed run has left; it may be deleted", file=sys.stderr)
+    with _place(args.scheduler, args.workers) as place:
+        x = _source(args)
+        plan, chunks = _planned(args, x)
+        asked = _axes(args)
+        lengths, axes = (asked[k] for k in (("s", "axes") if "s" in asked else ("n", "axis")))
+        extras = cast("Any", _extras(args, chunks))
+        result = front.transform(args.kind, x, lengths, axes, args.norm, None, extras)
+        shape = storage.uniform(result.chunks)
+        assert shape is not None
+        started = time.perf_counter()
+        record = _record(plan, args)
+        with storage.writing(args.output, result.shape, shape, result.dtype, record) as target:
+            place.store(result, target.array, _display(plan, args))
+        _report(args, plan, x, result, time.perf_counter() - started)
+
+
+def _display(plan: Plan, args: argparse.Namespace) -> Display | None:
+    return None if args.quiet else Display(Meter(plan), sys.stderr)
+
+
+def _report(
+    args: argparse.Namespace, plan: Plan, x: da.Array, result: da.Array, seconds: float
+) -> None:
+    speed = (x.nbytes + result.nbytes) / 1e9 / seconds
+    count = len(plan.rounds)
+    print(
+        f"{args.output}: {plan.spec.name} of {plan.spec.shape} {x.dtype} in {count} "
+        f"round{'' if count == 1 else 's'} {plan.notation}; read {human_bytes(x.nbytes)}, wrote "
+        f"{human_bytes(result.nbytes)} in {human_seconds(seconds)} ({speed:.2f} GB/s)"
+    )
+
+
+# --- what goes wrong ------------------------------------------------------------------------
+
+
+def _failure(error: BaseException) -> tuple[int, str]:
+    """Return the exit status and the line that say what happened."""
+    if isinstance(error, Terminated):
+        return 143, "ended by a signal; nothing was written"
+    if isinstance(error, KeyboardInterrupt):
+        return 130, "interrupted; nothing was written"
+    if isinstance(error, ArgumentError | ArgumentTypeError):
+        return 2, str(error)
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return 1, f"the disk is full; nothing was written ({error.strerror})"
+    if isinstance(error, MemoryError):
+        return 1, f"out of memory; try --memory-limit ({error})"
+    text = " ".join(str(error).split()) or "no message"
+    return 1, text if isinstance(error, OSError) else f"{type(error).__name__}: {text}"
+
+
+def _terminate(number: int, frame: object) -> None:
+    raise Terminated
+
+
+@contextlib.contextmanager
+def _ending_kindly() -> Iterator[None]:
+    """Turn a request to end into an exception, where that can be done."""
+    try:
+        before = signal.signal(signal.SIGTERM, _terminate)
+    except ValueError:  # not in the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; return its exit status.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        The arguments, by default those of the process.
+    """
+    args = _parser().parse_args(_joined(sys.argv[1:] if argv is None else argv))
+    try:
+        with _ending_kindly():
+            args.command(args)
+    except BrokenPipeError:  # whoever read the output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (Exception, KeyboardInterrupt) as error:
+        if args.traceback:
+            raise
+        status, text = _failure(error)
+        print(f"dask-bigfft: error: {text}", file=sys.stderr)
+        return status
+    return 0

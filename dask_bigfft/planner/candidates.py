@@ -1,0 +1,375 @@
+"""Candidates for a plan: every way to put the steps of all axes into rounds.
+
+The lengths of the digits of a split axis follow from what else lies whole in their rounds, and
+the blocks of every round from what was cut before (`layouts`).
+
+Pure: imports `transforms`, `decomposition` and this room.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from dask_bigfft.decomposition.factors import (
+    balanced_split,
+    divisors,
+    smooth_length,
+    transposed_digits,
+)
+from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Group, Layout
+from dask_bigfft.decomposition.rounds import Round, exchange_shape
+from dask_bigfft.decomposition.steps import AxisProgram, axis_program, flat_digits
+from dask_bigfft.planner.cost import exchange_seconds, flops, largest_fan_in, route_seconds
+from dask_bigfft.planner.layouts import Assignment, Sizes, result_layout, round_layouts
+from dask_bigfft.planner.plan import Machine, flattened
+from dask_bigfft.transforms.spec import TransformSpec
+
+#: Blocks that one block may be gathered from; beyond it blocks are made larger.
+MAX_FAN_IN = 4096
+
+#: How much dearer a plan counts whose blocks are twice as large as they should be.
+OVERSIZE = 0.5
+
+Factors = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a plan has to respect beside the transform itself.
+
+    Parameters
+    ----------
+    chunks : tuple of chunks
+        Of the array that comes in.
+    wanted : tuple of chunks or None
+        Of the array that goes out; None takes what the last round gives.
+    rounds : tuple of dict or None
+        Factor of each axis in each round, named by the user.
+    variant, kernel : str
+        Data movement within an axis, and FFT library.
+    max_rounds : int
+        Rounds that a plan may have.
+    floor_bytes : int
+        Size of a block below which an awkward axis is gathered whole.
+    """
+
+    chunks: tuple[Chunks, ...]
+    wanted: tuple[Chunks, ...] | None = None
+    rounds: tuple[tuple[tuple[int, int], ...], ...] | None = None
+    variant: str = "auto"
+    kernel: str = "scipy"
+    max_rounds: int = 4
+    floor_bytes: int = 4 << 20
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Rounds with their blocks, the result's blocks, and the price."""
+
+    programs: tuple[AxisProgram, ...]
+    rounds: tuple[Round, ...]
+    result: Layout
+    seconds: float
+
+    @property
+    def rank(self) -> tuple[float, int, int, int, float, tuple[int, ...]]:
+        """Cheapest first; among equals, fewest steps and rounds, of like size, most of it early.
+
+        Rounds of like size are what Gu, Siegel and Li (2011, section 6.2) reorder steps for.
+        """
+        counts = tuple(-len(round_.steps) for round_ in self.rounds)
+        work = [flops(round_) for round_ in self.rounds]
+        largest = round(max(work) / max(sum(work), 1.0), 1)
+        steps, most = -sum(counts), -min(counts)
+        return float(f"{self.seconds:.2g}"), steps, len(counts), most, largest, counts
+
+
+def source_layout(spec: TransformSpec, chunks: tuple[Chunks, ...]) -> Layout:
+    """Blocks of the array that comes in."""
+    axes = []
+    for axis, cut in enumerate(chunks):
+        if axis in spec.axes:
+            program = program_of(spec, axis, (spec.lengths[spec.axes.index(axis)],))
+            digits = program.source
+        else:
+            digits = flat_digits(0, spec.shape[axis], "natural", real=False)
+        axes.append(AxisLayout((Group(digits, cut),)))
+    return Layout(tuple(axes))
+
+
+def program_of(
+    spec: TransformSpec, axis: int, factors: Factors, *, bluestein: bool = False
+) -> AxisProgram:
+    """The program of one axis of a transform."""
+    i = spec.axes.index(axis)
+    return axis_program(
+        axis,
+        spec.lengths[i],
+        factors,
+        kind=spec.kind if axis == spec.axes[-1] else "c2c",
+        sign=spec.sign,
+        scale=spec.scale,
+        order_in=spec.orders_in[i],
+        order_out=spec.orders_out[i],
+        digits=spec.digits_of(axis),
+        bluestein=bluestein,
+    )
+
+
+def with_padding(source: Layout, programs: dict[int, AxisProgram]) -> Layout:
+    """The source with room for the padding that Bluestein's algorithm needs in its digits."""
+    axes = [
+        AxisLayout((Group(programs[a].source, axis.groups[0].chunks),)) if a in programs else axis
+        for a, axis in enumerate(source.axes)
+    ]
+    return Layout(tuple(axes))
+
+
+# --- candidates -----------------------------------------------------------------------------
+
+
+def _places(steps: int, rounds: int) -> list[tuple[int, ...]]:
+    """Ways to put an axis' steps, in order, into different rounds."""
+    return list(itertools.combinations(range(rounds), steps))
+
+
+def assignments(
+    spec: TransformSpec, steps: dict[int, int], rounds: int, mirrored_bluestein: bool = False
+) -> Iterator[Assignment]:
+    """Ways to put the steps of all axes into exactly `rounds` rounds.
+
+    Real input is halved in the first round, real output is made in the last.
+    """
+    choices = []
+    for axis in spec.axes:
+        places = _places(steps[axis], rounds)
+        if axis == spec.real_axis and spec.kind == "r2c":
+            places = [p for p in places if p[0] == 0]
+        if axis == spec.real_axis and spec.kind == "c2r":
+            places = [p for p in places if p[-1] == rounds - 1]
+        choices.append(places)
+    for chosen in itertools.product(*choices):
+        if len({r for places in chosen for r in places}) == rounds:
+            yield dict(zip(spec.axes, chosen, strict=True))
+
+
+def _nearest_divisors(n: int, ideal: float) -> list[int]:
+    """The divisors of n next to `ideal` on either side, 1 and n left out."""
+    inner = [d for d in divisors(n) if 1 < d < n]
+    below = [d for d in inner if d <= ideal][-1:]
+    above = [d for d in inner if d > ideal][:1]
+    return below + above
+
+
+def _factor_choices(
+    spec: TransformSpec, axis: int, places: tuple[int, ...], whole: dict[int, int], variant: str
+) -> list[Factors]:
+    """Lengths of the digits of a split axis worth trying.
+
+    `whole` is the product of the lengths of the unsplit axes in each round: digits are chosen so
+    that rounds are of like size (Gu, Siegel, Li 2011, section 6.2).
+    """
+    n = spec.lengths[spec.axes.index(axis)]
+    count = len(places)
+    found: list[Factors] = []
+    if count == 2:
+        ideal = math.sqrt(n * whole.get(places[1], 1) / whole.get(places[0], 1))
+        found += [(d, n // d) for d in _nearest_divisors(n, ideal)]
+    split = balanced_split(n, count)
+    if split is not None:
+        found += [split, split[::-1]]
+        if count > 2:
+            found.append((*split[: count // 2], split[-1], *split[count // 2 : -1]))
+    i = spec.axes.index(axis)
+    for order, backwards in ((spec.orders_in[i], True), (spec.orders_out[i], False)):
+        digits = spec.digits_of(axis) or transposed_digits(n)
+        if order == "transposed" and len(digits) == count:
+            found.append(digits[::-1] if backwards else digits)
+    if variant == "pease":
+        found = [f for f in found if len(set(f)) == 1]
+    return list(dict.fromkeys(found))
+
+
+def _splits(axes: Sequence[int], count: int, most: int) -> Iterator[dict[int, int]]:
+    """Number of digits per axis, with `count` of the axes split into 2 to `most` digits."""
+    for chosen in itertools.combinations(axes, count):
+        for numbers in itertools.product(range(2, most + 1), repeat=count):
+            digits = dict.fromkeys(axes, 1)
+            digits.update(zip(chosen, numbers, strict=True))
+            yield digits
+
+
+class Candidates:
+    """Candidates of one request, under one size of blocks."""
+
+    def __init__(self, spec: TransformSpec, request: Request, machine: Machine) -> None:
+        self.spec, self.request, self.machine = spec, request, machine
+        self.source = source_layout(spec, request.chunks)
+        self.itemsize = spec.work_dtype.itemsize
+
+    def price(self, before: Layout, after: Layout) -> float:
+        """Seconds of an exchange."""
+        shape = exchange_shape(before, after)
+        return exchange_seconds(shape, after.size, self.itemsize, self.machine)
+
+    def build(
+        self, programs: dict[int, AxisProgram], assignment: Assignment, sizes: Sizes, merge: bool
+    ) -> Candidate | None:
+        """The candidate of an assignment, if its blocks fit."""
+        source = with_padding(self.source, programs)
+        variant = self.request.variant
+        try:
+            ways = round_layouts(programs, assignment, source, sizes, variant, self.price, merge)
+            found = [self._candidate(programs, source, rounds, sizes) for rounds in ways]
+        except ValueError:  # digits of the asked order and of the rounds have nothing in common
+            return None
+        return min((c for c in found if c is not None), key=lambda c: c.seconds, default=None)
+
+    def _candidate(
+        self,
+        programs: dict[int, AxisProgram],
+        source: Layout,
+        rounds: tuple[Round, ...],
+        sizes: Sizes,
+    ) -> Candidate | None:
+        """The candidate of some rounds, with its result and price."""
+        last = rounds[-1].target
+        flat = flattened(last)
+        result = result_layout(programs, last, flat, self.request.wanted)
+        after = None if flat == result else result
+        if largest_fan_in(source, rounds, after) > MAX_FAN_IN:
+            return None
+        seconds = route_seconds(source, rounds, after, self.itemsize, self.machine)
+        largest = max(round_.source.largest for round_ in rounds)
+        seconds *= 1 + OVERSIZE * max(0.0, largest / sizes.target - 1)
+        in_order = tuple(programs[axis] for axis in self.spec.axes)
+        return Candidate(in_order, rounds, result, seconds)
+
+    def _whole(self, digits: dict[int, int], assignment: Assignment) -> dict[int, int]:
+        found: dict[int, int] = {}
+        for axis, n in zip(self.spec.axes, self.spec.lengths, strict=True):
+            if digits[axis] == 1:
+                place = assignment[axis][0]
+                found[place] = found.get(place, 1) * n
+        return found
+
+    def split_candidates(
+        self, digits: dict[int, int], rounds: int, sizes: Sizes, merge: bool
+    ) -> Iterator[Candidate]:
+        """Candidates with given numbers of digits per axis."""
+        spec = self.spec
+        for assignment in assignments(spec, digits, rounds):
+            whole = self._whole(digits, assignment)
+            choices: list[list[Factors]] = []
+            for axis, n in zip(spec.axes, spec.lengths, strict=True):
+                if digits[axis] == 1:
+                    choices.append([(n,)])
+                else:
+                    places = assignment[axis]
+                    variant = self.request.variant
+                    choices.append(_factor_choices(spec, axis, places, whole, variant))
+            for factors in itertools.product(*choices):
+                programs = {
+                    axis: program_of(spec, axis, f)
+                    for axis, f in zip(spec.axes, factors, strict=True)
+                }
+                found = self.build(programs, assignment, sizes, merge)
+                if found is not None:
+                    yield found
+
+    @property
+    def worth_splitting(self) -> int:
+        """Axes that may be split though fewer would do: those whose result is in digits."""
+        orders = zip(self.spec.lengths, self.spec.orders_in, self.spec.orders_out, strict=True)
+        return max(1, sum(
+            "transposed" in (before, after) and len(transposed_digits(n)) > 1
+            for n, before, after in orders
+        ))
+
+    def splits(self, sizes: Sizes, merge: bool) -> list[Candidate]:
+        """All candidates without Bluestein's algorithm, few rounds and splits first."""
+        axes = self.spec.axes
+        found: list[Candidate] = []
+        enough = None
+        for rounds in range(1, self.request.max_rounds + 1):
+            if enough is not None and rounds > enough:
+                break
+            for count in range(len(axes) + 1):
+                if count > self.worth_splitting and any(len(c.rounds) == rounds for c in found):
+                    break
+                if count == 1 and len(axes) > 3 and found:
+                    break
+                for digits in _splits(axes, count, min(rounds, 3)):
+                    if max(digits.values()) > rounds or sum(digits.values()) < rounds:
+                        continue
+                    found += self.split_candidates(digits, rounds, sizes, merge)
+            if found and enough is None:
+                enough = rounds + 1
+        return found
+
+    def bluestein(self, sizes: Sizes, merge: bool) -> list[Candidate]:
+        """Candidates in which the axes that have no useful split use Bluestein's algorithm."""
+        spec = self.spec
+        padded: dict[int, Factors] = {}
+        for axis, n in zip(spec.axes, spec.lengths, strict=True):
+            i = spec.axes.index(axis)
+            natural = spec.orders_in[i] == spec.orders_out[i] == "natural"
+            if n > sizes.target and len(transposed_digits(n)) == 1 and natural:
+                padded[axis] = transposed_digits(smooth_length(2 * n - 1))
+        if not padded:
+            return []
+        found: list[Candidate] = []
+        regular = [axis for axis in spec.axes if axis not in padded]
+        for rounds in range(3, self.request.max_rounds + 2):
+            for count in range(len(regular) + 1):
+                if count and found:
+                    break
+                for digits in _splits(regular, count, 2):
+                    found += self._with_bluestein(padded, digits, rounds, sizes, merge)
+            if found:
+                break
+        return found
+
+    def _with_bluestein(
+        self,
+        padded: dict[int, Factors],
+        digits: dict[int, int],
+        rounds: int,
+        sizes: Sizes,
+        merge: bool,
+    ) -> Iterator[Candidate]:
+        spec = self.spec
+        steps = digits | {axis: 2 * len(factors) - 1 for axis, factors in padded.items()}
+        for assignment in assignments(spec, steps, rounds):
+            programs: dict[int, AxisProgram] = {}
+            for axis, n in zip(spec.axes, spec.lengths, strict=True):
+                factors = padded.get(axis)
+                if factors is None:
+                    split = (n,) if digits[axis] == 1 else balanced_split(n, digits[axis])
+                    if split is None:
+                        break
+                    factors = split
+                programs[axis] = program_of(spec, axis, factors, bluestein=axis in padded)
+            else:
+                if self._mirrors_padding(programs, assignment, rounds):
+                    continue
+                found = self.build(programs, assignment, sizes, merge)
+                if found is not None:
+                    yield found
+
+    def _mirrors_padding(
+        self, programs: dict[int, AxisProgram], assignment: Assignment, rounds: int
+    ) -> bool:
+        """Whether a split half spectrum would be completed while another axis is padded.
+
+        -k modulo N is not a map between the digits of a padded length.
+        """
+        real = self.spec.real_axis
+        if self.spec.kind != "r2c" or real is None or len(programs[real].factors) == 1:
+            return False
+        return any(
+            programs[axis].bluestein and assignment[axis][-1] == rounds - 1
+            for axis in self.spec.axes
+            if axis != real
+        )

@@ -1,0 +1,96 @@
+"""Smooth a real elevation model in its spectrum and light its slopes: examples/elevation.py
+
+The model is the Jacksboro fault (Tennessee), 344 x 403 heights that come with matplotlib. It is cut
+into chunks along both axes, which `dask.array.fft` refuses, and goes through `rfft2`, a Gaussian
+low-pass times the derivative along each axis, and `irfft2`. SciPy does the same without chunks.
+"""
+
+import argparse
+import math
+
+import dask
+import dask.array as da
+import numpy as np
+import scipy.fft
+from matplotlib.cbook import get_sample_data
+
+from dask_bigfft import fft
+
+SMOOTHING = 150.0  # metres, the standard deviation of the Gaussian
+SUN = (315.0, 35.0)  # degrees: compass direction and height
+
+
+def heights_and_steps():
+    """Return heights in metres, row 0 in the north, and the distances of rows and columns."""
+    with get_sample_data("jacksboro_fault_dem.npz") as model:
+        heights = model["elevation"].astype(float)
+        dy = 111_200.0 * float(model["dy"])
+        dx = 111_200.0 * float(model["dx"]) * math.cos(math.radians(float(model["ymin"])))
+    return heights, dy, dx
+
+
+def slopes(spectrum, fy, fx):
+    """Return spectra of the slopes along y and x of the smoothed heights."""
+    smoothed = np.exp(-2 * (math.pi * SMOOTHING) ** 2 * (fy**2 + fx**2)) * spectrum
+    return 2j * math.pi * fy * smoothed, 2j * math.pi * fx * smoothed
+
+
+def hillshade(sy, sx):
+    """Return how bright the slopes are in the sun, 0..1."""
+    direction, height = map(math.radians, SUN)
+    lit = math.sin(height) + math.cos(height) * (sy * math.cos(direction) - sx * math.sin(direction))
+    return np.clip(lit / np.sqrt(1 + sy**2 + sx**2), 0, 1)
+
+
+def relative_error(found, wanted):
+    """Return the L2 norm of the difference over that of what is wanted."""
+    return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
+
+
+def run(chunk=150):
+    """Return what the picture shows, and how far it is from SciPy."""
+    heights, dy, dx = heights_and_steps()
+    # The mirror images make opposite edges meet, so that the spectrum sees no cliff there.
+    mirrored = np.pad(heights, [(0, n) for n in heights.shape], mode="symmetric")
+
+    x = da.from_array(mirrored, chunks=(chunk, chunk))
+    spectrum = fft.rfft2(x)
+    fy = fft.fftfreq(x.shape[0], dy)[:, None]
+    fx = fft.rfftfreq(x.shape[1], dx)[None, :]
+    lazy = [fft.irfft2(s, s=x.shape, axes=(0, 1)) for s in slopes(spectrum, fy, fx)]
+    spectrum, sy, sx = dask.compute(spectrum, *lazy)
+
+    reference = scipy.fft.rfft2(mirrored)
+    fy = np.fft.fftfreq(x.shape[0], dy)[:, None]
+    fx = np.fft.rfftfreq(x.shape[1], dx)[None, :]
+    wanted = [scipy.fft.irfft2(s, s=x.shape) for s in slopes(reference, fy, fx)]
+
+    rows, columns = heights.shape
+    sy, sx, *wanted = (slope[:rows, :columns] for slope in (sy, sx, *wanted))
+    return {
+        "chunks": x.chunks,
+        "input": heights,
+        "spectrum": np.fft.fftshift(np.abs(spectrum), axes=0),
+        "result": hillshade(sy, sx),
+        "difference": np.hypot(sy - wanted[0], sx - wanted[1]),
+        "errors": {
+            "spectrum": relative_error(spectrum, reference),
+            "slopes": relative_error(np.stack([sy, sx]), np.stack(wanted)),
+        },
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--chunk", type=int, default=150, help="edge of a chunk, default 150")
+    found = run(parser.parse_args().chunk)
+    rows, columns = found["input"].shape
+    print(f"{rows} x {columns} heights, mirrored, in chunks {found['chunks']}")
+    for name, error in found["errors"].items():
+        print(f"{name}: relative L2 distance from SciPy {error:.1e}")
+    if not max(found["errors"].values()) < 1e-14:
+        raise SystemExit("the answer is wrong")
+
+
+if __name__ == "__main__":
+    main()

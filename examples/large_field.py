@@ -1,0 +1,242 @@
+"""Clean a field in Zarr of a gibibyte or more in its spectrum: examples/large_field.py
+
+The field is a terrain with white noise and three sets of stripes, as a scanner leaves them, made
+chunk by chunk from a seed. It is read from Zarr in chunks along both axes, transformed, freed of
+stripes and noise, transformed back and written to Zarr. Then SciPy does the same on the whole array
+in memory. As the terrain is known, the distance from the truth is measured too.
+"""
+
+import argparse
+import contextlib
+import math
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import dask
+import dask.array as da
+import numpy as np
+import scipy.fft
+import zarr
+from dask.diagnostics import ProgressBar
+
+import dask_bigfft
+from dask_bigfft import fft
+
+SEED = 2011
+RELIEF, NOISE, STRIPES = 400.0, 30.0, 25.0  # metres
+WAVELENGTHS = ((40.0, 60.0), (-90.0, 30.0), (25.0, -200.0))  # samples along y and x
+SMOOTHING = 6.0  # samples, the standard deviation of the Gaussian
+NOTCH = 8.0  # frequencies, the standard deviation of what is cut out around a set of stripes
+KEPT = Path(__file__).resolve().parents[1] / "build" / "demo"
+
+
+# --- the field ------------------------------------------------------------------------------
+
+
+def field_shape(gib):
+    """Return an even shape of float64 that fills at least so many GiB, twice as wide as high."""
+    rows = fft.next_fast_len(math.ceil(math.sqrt(gib * 2**27 / 2)), real=True)
+    return rows + rows % 2, 2 * (rows + rows % 2)
+
+
+def stripe_frequencies(shape):
+    """Return how often each set of stripes repeats along y and x: whole numbers."""
+    return [tuple(round(n / w) for n, w in zip(shape, ws, strict=True)) for ws in WAVELENGTHS]
+
+
+def grids(shape):
+    """Return random heights on grids that become finer and lower, down to 16 samples."""
+    random = np.random.default_rng(SEED)
+    finest = max(1, int(math.log2(shape[0] / 16)))
+    return [
+        RELIEF * 0.5 ** (0.9 * level) * random.standard_normal((2**level, 2 ** (level + 1)))
+        for level in range(1, finest + 1)
+    ]
+
+
+def interpolation(places, length, cells):
+    """Return the matrix that takes a periodic grid smoothly to places of an axis."""
+    cell, rest = np.divmod(places * (cells / length), 1)
+    weight = rest**3 * (rest * (6 * rest - 15) + 10)
+    matrix = np.zeros((len(places), cells))
+    each = np.arange(len(places))
+    matrix[each, cell.astype(int) % cells] = 1 - weight
+    matrix[each, (cell.astype(int) + 1) % cells] += weight
+    return matrix
+
+
+def terrain(y, x, shape, levels):
+    """Return the heights at the crossings of rows y and columns x: what is to be found again."""
+    heights = np.zeros((len(y), len(x)))
+    for grid in levels:
+        across = interpolation(x, shape[1], grid.shape[1])
+        heights += interpolation(y, shape[0], grid.shape[0]) @ (grid @ across.T)
+    return heights
+
+
+def field_block(shape, levels, block_info=None):
+    """Return a chunk of the field: terrain, stripes and noise."""
+    (y0, y1), (x0, x1) = block_info[None]["array-location"]
+    y, x = np.arange(y0, y1), np.arange(x0, x1)
+    field = terrain(y, x, shape, levels)
+    for ky, kx in stripe_frequencies(shape):
+        # cos(a + b) as two products of a column and a row
+        a, b = 2 * np.pi * ky / shape[0] * y, 2 * np.pi * kx / shape[1] * x
+        field += STRIPES * np.stack([np.cos(a), -np.sin(a)], 1) @ np.stack([np.cos(b), np.sin(b)])
+    random = np.random.default_rng([SEED, y0, x0])
+    return field + NOISE * random.standard_normal(field.shape)
+
+
+# --- the filter -----------------------------------------------------------------------------
+
+
+def response(fy, fx, shape):
+    """Return what spectrum is multiplied by: a low-pass with a hole for each set of stripes.
+
+    `fy` is a column and `fx` a row of frequencies per sample, of NumPy or dask.
+    """
+    def bump(f, centre, width):
+        return np.exp(-0.5 * ((f - centre) / width) ** 2)
+
+    lowpass = bump(fy, 0, 0.5 / (np.pi * SMOOTHING)) * bump(fx, 0, 0.5 / (np.pi * SMOOTHING))
+    for ky, kx in stripe_frequencies(shape):
+        for sign in (1, -1):
+            hole_y = bump(fy, sign * ky / shape[0], NOTCH / shape[0])
+            lowpass = lowpass * (1 - hole_y * bump(fx, sign * kx / shape[1], NOTCH / shape[1]))
+    return lowpass
+
+
+def forward(x):
+    """Return the lazy spectrum of a field."""
+    return fft.rfft2(x)
+
+
+def backward(spectrum, shape, chunks):
+    """Return the lazy filtered field of a spectrum."""
+    fy = fft.fftfreq(shape[0], chunks=(spectrum.chunks[0],))[:, None]
+    fx = fft.rfftfreq(shape[1], chunks=(spectrum.chunks[1],))[None, :]
+    cleaned = spectrum * response(fy, fx, shape)
+    return fft.irfft2(cleaned, s=shape, axes=(0, 1), chunks=chunks)
+
+
+# --- the run --------------------------------------------------------------------------------
+
+
+class Stages:
+    """Times stages and shows their progress."""
+
+    def __init__(self):
+        self.rows = []  # name, bytes in and out, seconds
+
+    @contextlib.contextmanager
+    def stage(self, name, nbytes):
+        bar = ProgressBar(dt=0.5) if sys.stdout.isatty() else contextlib.nullcontext()
+        print(f"  {name} ...", flush=True)
+        start = time.perf_counter()
+        with bar:
+            yield
+        self.rows.append((name, nbytes, time.perf_counter() - start))
+        print(f"  {name}: {self.text(-1)}", flush=True)
+
+    def text(self, i):
+        _, nbytes, seconds = self.rows[i]
+        return f"{seconds:6.2f} s  {nbytes / seconds / 1e9:5.2f} GB/s"
+
+
+def empty_array(path, shape, chunks):
+    """Return a new Zarr array of float64, without compression: noise does not compress."""
+    return zarr.create_array(
+        path, shape=shape, chunks=chunks, dtype="f8", compressors=None, overwrite=True
+    )
+
+
+def make_field(path, shape, chunks):
+    """Write the field to Zarr."""
+    field = da.map_blocks(
+        field_block, shape=shape, levels=grids(shape), dtype=float, meta=np.empty((0, 0)),
+        chunks=da.core.normalize_chunks(chunks, shape),
+    )
+    da.store(field, empty_array(path, shape, chunks), lock=False)
+
+
+def compare(reference, array):
+    """Return the relative L2 distance of a dask array from a NumPy array, chunk by chunk."""
+    wanted = da.from_array(reference, chunks=array.chunks, name=False)
+    apart, size = dask.compute((abs(array - wanted) ** 2).sum(), (abs(wanted) ** 2).sum())
+    return float(np.sqrt(apart / size))
+
+
+def distance_from_truth(array):
+    """Return the root mean square of an array minus the terrain."""
+    levels = grids(array.shape)
+
+    def square(block, block_info=None):
+        (y0, y1), (x0, x1) = block_info[0]["array-location"]
+        true = terrain(np.arange(y0, y1), np.arange(x0, x1), array.shape, levels)
+        return np.full((1, 1), np.sum((block - true) ** 2))
+
+    squares = array.map_blocks(square, dtype=float, chunks=(1, 1), meta=np.empty((0, 0)))
+    return float(np.sqrt(squares.sum().compute() / array.size))
+
+
+def check(spectrum, before, after, shape, stages):
+    """Do the same with SciPy on whole arrays; return relative errors."""
+    threads = dask.config.get("num_workers", None) or os.cpu_count()
+    nbytes = 2 * before.nbytes
+    whole = before.compute()
+    with stages.stage("SciPy: forward, in memory", nbytes):
+        reference = scipy.fft.rfft2(whole, workers=threads)
+    del whole
+    errors = {"spectrum": compare(reference, spectrum)}
+    fy, fx = np.fft.fftfreq(shape[0])[:, None], np.fft.rfftfreq(shape[1])[None, :]
+    with stages.stage("SciPy: filter and inverse, in memory", nbytes):
+        for start in range(0, shape[0], 256):
+            reference[start : start + 256] *= response(fy[start : start + 256], fx, shape)
+        wanted = scipy.fft.irfft2(reference, s=shape, workers=threads, overwrite_x=True)
+    del reference
+    errors["cleaned field"] = compare(wanted, after)
+    return errors
+
+
+def run(gib, folder):
+    """Return what the picture shows, the times, and how far the answer is from SciPy's."""
+    shape = field_shape(gib)
+    chunks = tuple(math.ceil(n / 8) for n in shape)
+    nbytes = 8 * math.prod(shape)
+    source, sink = str(folder / "field.zarr"), str(folder / "cleaned.zarr")
+    stages = Stages()
+    with stages.stage("make the field, write Zarr", nbytes):
+        make_field(source, shape, chunks)
+
+    before = da.from_zarr(source)
+    plan = dask_bigfft.plan(before, "rfft2")
+    with stages.stage("read Zarr, forward", 2 * nbytes):
+        spectrum = forward(before).persist()
+    with stages.stage("filter, inverse, write Zarr", 2 * nbytes):
+        cleaned = backward(spectrum, shape, before.chunks)
+        da.store(cleaned, empty_array(sink, shape, chunks), lock=False)
+
+    after = da.from_zarr(sink)
+    middle = shape[0] // 2
+    across = round(0.05 * shape[1])  # the lowest frequencies
+    shown = fft.fftshift(spectrum, axes=0)
+    shown = abs(shown[middle - across // 2 : middle + across // 2, :across]).compute()
+    errors = check(spectrum, before, after, shape, stages)
+    window = (slice(0, min(640, shape[0])), slice(0, min(768, shape[1])))
+    pictures = [array[window].compute() for array in (before, after)]
+    wanted_window = None
+    return {
+        "shape": shape,
+        "chunks": chunks,
+        "plan": plan,
+        "input": pictures[0],
+        "spectrum": shown,
+        "result": pictures[1],
+        "difference": wanted_window,
+        "errors": errors,
+        "rms": (distance_from_truth(before), distance_from_truth(after)),
+        "stages": stages,
+    }

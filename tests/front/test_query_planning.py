@@ -1,0 +1,73 @@
+"""Where dask arrays are expressions (`array.query-planning`), transforms work as elsewhere."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+CODE = """
+import dask
+
+dask.config.set({"array.query-planning": True})
+
+import dask.array as da
+import numpy as np
+
+import dask_bigfft
+from dask_bigfft import fft
+
+x = np.random.default_rng(0).standard_normal((16, 24))
+expected = np.fft.fft2(x)
+
+
+def main():
+    a = da.from_array(x, chunks=(4, 6))
+    assert da.array_expr_enabled() and not hasattr(a, "__dask_layers__")
+    y = fft.fft2(a)
+    same = np.testing.assert_allclose
+    same(y.compute(), expected)
+    same(y.compute(scheduler="synchronous", optimize_graph=False), expected)
+    same((y + 1)[3:5, ::2].sum(axis=0).compute(), (expected + 1)[3:5, ::2].sum(axis=0))
+    same(fft.irfft2(fft.rfft2(2 * a)).persist().compute(), 2 * x, atol=1e-12)
+    for actual, wanted in zip(dask.compute(y, fft.ifft2(y)), (expected, x)):
+        same(actual, wanted, atol=1e-12)
+    same(fft.fftshift(y).compute(), np.fft.fftshift(expected))
+    same(fft.fftfreq(7, chunks=2).compute(), np.fft.fftfreq(7))
+    same(fft.fft(x).compute(), np.fft.fft(x))
+    assert fft.fft2(a).name == y.name != fft.ifft2(a).name
+    assert dask_bigfft.plan(a, "fft2").chunks == y.chunks
+    on_a_cluster(y, fft.fft2(a, norm="ortho"))
+
+
+def on_a_cluster(*built):
+    from distributed import Client, LocalCluster
+
+    cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None)
+    with cluster, Client(cluster):
+        for y in built:
+            np.testing.assert_allclose(y.compute() / y.compute()[0, 0], expected / expected[0, 0])
+        np.testing.assert_allclose(fft.fft2(da.from_array(x, chunks=8)).compute(), expected)
+
+
+if __name__ == "__main__":
+    main()
+    print("all right")
+"""
+
+
+def test_transforms_of_expressions(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(CODE)
+    root = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env=os.environ | {"PYTHONPATH": path},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[-2] == "all right"

@@ -1,0 +1,142 @@
+"""The copy table does what NumPy's indexing does, whatever the strides and types."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_bigfft.kernels.copy import COMPILED, TILE, CopyTable
+from dask_bigfft.testing.oracles import index_valued
+
+PAIRS = [(a.str, b.str) for a, b in sorted(COMPILED, key=str)] + [
+    ("c16", "f8"),
+    ("c8", "f4"),
+    ("i4", "f8"),
+    ("?", "c16"),
+    ("f8", "c8"),
+    (">f8", "c16"),
+    (">c8", "c8"),
+    (">i2", "f8"),
+    ("f2", "c8"),
+    ("g", "G"),
+    ("G", "G"),
+    ("G", "g"),
+]
+
+
+@st.composite
+def views(draw, counts, order):
+    """Strides, in elements, of a view of `counts`, and the size of the memory it needs."""
+    strides, room = [0] * len(counts), 1
+    for d in order:
+        step = draw(st.integers(1, 3)) if draw(st.booleans()) else 1
+        strides[d] = room * step
+        room = strides[d] * (counts[d] - 1) + room if counts[d] else room
+        room += draw(st.integers(0, 2))
+    start = draw(st.integers(0, 3))
+    for d, n in enumerate(counts):
+        if draw(st.integers(0, 3)) == 0:
+            start += strides[d] * (n - 1)
+            strides[d] = -strides[d]
+    low = sum(min(0, s * (n - 1)) for s, n in zip(strides, counts, strict=True))
+    high = sum(max(0, s * (n - 1)) for s, n in zip(strides, counts, strict=True))
+    return start, strides, start + low, start + high + 1
+
+
+@st.composite
+def copies(draw):
+    """Counts, and start and strides on both sides."""
+    ndim = draw(st.integers(0, 5))
+    largest = {0: 1, 1: 80, 2: 3 * TILE}.get(ndim, 2 * TILE if ndim == 3 else 4)
+    counts = draw(
+        st.lists(st.one_of(st.just(1), st.integers(1, largest)), min_size=ndim, max_size=ndim)
+    )
+    source = draw(views(counts, draw(st.permutations(range(ndim)))))
+    target = draw(views(counts, draw(st.permutations(range(ndim)))))
+    return counts, source, target
+
+
+def strided(array, start, counts, strides):
+    """The elements, by their flat places."""
+    places = np.full((), start)
+    for n, s in zip(counts, strides, strict=True):
+        places = np.add.outer(places, np.arange(n) * s)
+    return places
+
+
+def expected_values(values, target_dtype, conjugate):
+    if values.dtype.kind == "c" and np.dtype(target_dtype).kind != "c":
+        return values.real.astype(target_dtype)
+    return (values.conj() if conjugate else values).astype(target_dtype)
+
+
+@given(copy=copies(), pair=st.sampled_from(PAIRS), conjugate=st.booleans(), odd=st.booleans())
+def test_any_strided_copy(copy, pair, conjugate, odd):
+    counts, (s0, s_strides, s_low, s_size), (t0, t_strides, t_low, t_size) = copy
+    assert s_low >= 0
+    assert t_low >= 0
+    source = index_valued((s_size,), pair[0])
+    if odd:  # not aligned
+        memory = np.zeros(source.nbytes + 1, np.uint8)
+        moved = memory[1:].view(source.dtype)
+        moved[...] = source
+        source = moved
+    source.flags.writeable = False
+    target = np.full(t_size, 7, pair[1])
+    expected = target.copy()
+    reads = strided(source, s0, counts, s_strides)
+    writes = strided(target, t0, counts, t_strides)
+    assert len(np.unique(writes)) == writes.size
+    expected[writes] = expected_values(source[reads], pair[1], conjugate)
+    table = CopyTable(target)
+    table.add(
+        source,
+        counts,
+        s0 * source.itemsize,
+        [s * source.itemsize for s in s_strides],
+        t0 * target.itemsize,
+        [t * target.itemsize for t in t_strides],
+        conjugate,
+    )
+    table.run()
+    np.testing.assert_array_equal(target, expected)
+
+
+def test_many_copies_in_one_call():
+    """Rows of different dimensions and types, of arrays nobody else holds, in one table."""
+    target = np.zeros((6, 40), np.complex128)
+    table = CopyTable(target)
+    for i in range(6):
+        source = index_valued((40,), "f8" if i % 2 else "c16") * (i + 1)
+        size = source.itemsize
+        if i < 3:
+            table.add(source, (40,), 0, (size,), i * 640, (16,), conjugate=True)
+        else:  # the same as two dimensions, backwards
+            table.add(source, (5, 8), 39 * size, (-8 * size, -size), i * 640, (128, 16))
+        del source
+    table.run()
+    for i in range(6):
+        row = index_valued((40,), "f8" if i % 2 else "c16") * (i + 1)
+        np.testing.assert_array_equal(target[i], row.conj() if i < 3 else row[::-1])
+
+
+def test_a_table_may_be_run_again():
+    target = np.zeros(3)
+    table = CopyTable(target)
+    table.run()
+    table.add(np.arange(3.0), (3,), 0, (8,), 0, (8,))
+    table.run()
+    target[:] = 9
+    table.run()  # nothing is left to be done
+    assert (target == 9).all()
+
+
+@pytest.mark.parametrize("n", [TILE - 1, TILE, TILE + 1, 3 * TILE + 5])
+@pytest.mark.parametrize("dtype", ["c16", "c8", "f8", "f4"])
+def test_transposes_around_the_edge_of_a_tile(n, dtype):
+    source = index_valued((n, n + 3), dtype)
+    target = np.zeros((n + 3, n), dtype)
+    table = CopyTable(target)
+    table.add(source, source.shape, 0, source.strides, 0, target.strides[::-1], conjugate=True)
+    table.run()
+    np.testing.assert_array_equal(target, source.T.conj())

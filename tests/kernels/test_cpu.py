@@ -1,0 +1,210 @@
+"""One round on one block against the formula, place by place."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dask_bigfft.kernels.cpu as cpu
+from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout, plain, whole
+from dask_bigfft.decomposition.rounds import Round, transformed
+from dask_bigfft.decomposition.steps import Chirp, Step, axis_program
+from dask_bigfft.errors import KernelError
+from dask_bigfft.kernels.cpu import axis_index, run_round
+from dask_bigfft.kernels.libraries import get_library
+from dask_bigfft.testing.oracles import exact_dft, exact_irdft, relative_l2
+from dask_bigfft.testing.strategies import chunks_of, random_array
+
+SCIPY = get_library("scipy")
+TOLERANCE = {np.dtype("c16"): 1e-14, np.dtype("c8"): 5e-6}
+
+
+def brute_index(axis, block, stage, skip=None):
+    """Index of one stage at each place of a block, one place at a time."""
+    chunks = np.unravel_index(block, axis.grid)
+    found = []
+    shape = [g.chunks[c] for i, (g, c) in enumerate(zip(axis.groups, chunks, strict=True))]
+    kept = [i for i in range(len(shape)) if i != skip]
+    for place in np.ndindex(*[shape[i] for i in kept]):
+        total = 0
+        for i, at in zip(kept, place, strict=True):
+            group = axis.groups[i]
+            flat = sum(group.chunks[: chunks[i]]) + at
+            for digit in reversed(group.digits):
+                flat, value = divmod(flat, digit.size)
+                total += value * digit.stride * (digit.stage == stage)
+        found.append(total)
+    return np.array(found)
+
+
+@st.composite
+def split_axes(draw, axis=0, kind="c2c"):
+    """Program of an axis, a step of it, and a layout whose last group is the step's digit."""
+    factors = tuple(draw(st.lists(st.integers(2, 6), min_size=1, max_size=3)))
+    number = {"r2c": 0, "c2r": len(factors) - 1}.get(kind)
+    if number is None:
+        number = draw(st.integers(0, len(factors) - 1))
+    program = axis_program(
+        axis,
+        int(np.prod(factors)),
+        factors,
+        kind=kind,
+        sign=draw(st.sampled_from([-1, 1])),
+        scale=draw(st.sampled_from(["none", "ortho", "full"])),
+    )
+    digits = [s.source for s in program.steps]
+    for step in program.steps[:number]:
+        digits[digits.index(step.source)] = step.target
+    step = program.steps[number]
+    others = draw(st.permutations([d for d in digits if d != step.source]))
+    groups = [Group((d,), draw(chunks_of(d.size, 4))) for d in others]
+    return step, AxisLayout((*groups, whole(step.source)))
+
+
+def expected_round(values, round_, block, steps):
+    """The round by its definition: FFT of the digit, then exp(sign*2j*pi*k*r/M)."""
+    found = values.astype(np.clongdouble)
+    for step in steps:
+        dim, axis = round_.dim(step), round_.target.axes[step.axis]
+        if step.kind == "c2r":
+            found = exact_irdft(found, step.length, dim, step.sign)
+        else:
+            found = exact_dft(found, dim, step.sign)
+            found = np.take(found, np.arange(step.target.size), dim)
+        scale = {"none": 0, "ortho": -0.5, "full": -1}[step.scale]
+        found = found * np.longdouble(step.length) ** scale
+        if step.twiddle is None:
+            continue
+        last = len(axis.groups) - 1
+        rest = brute_index(axis, block[step.axis], step.target.stage - 1, last)
+        phase = np.multiply.outer(rest, np.arange(step.target.size)) % step.twiddle
+        factor = np.exp(step.sign * 2j * np.pi * phase / np.longdouble(step.twiddle))
+        first = dim - last
+        shape = [1] * found.ndim
+        shape[first : dim + 1] = found.shape[first : dim + 1]
+        found = found * factor.reshape(shape)
+    return found
+
+
+def check(round_, kinds, dtype, seed=0):
+    real = np.dtype(dtype).type(0).real.dtype
+    before = real if "r2c" in kinds else np.dtype(dtype)
+    after = real if "c2r" in kinds else np.dtype(dtype)
+    ordered = sorted(round_.steps, key=lambda s: ("r2c", "c2c", "c2r").index(s.kind))
+    for block in round_.source.indices():
+        values = random_array(round_.source.shape(block), before, seed)
+        expected = expected_round(values, round_, block, ordered)
+        assert expected.shape == round_.target.shape(block)
+        found = run_round(round_, block, values.copy(), SCIPY, after)
+        assert found.dtype == after
+        assert relative_l2(found, expected) < TOLERANCE[np.dtype(dtype)]
+
+
+@given(data=st.data(), dtype=st.sampled_from(["c16", "c8"]), tile=st.sampled_from([64, 500, 2**19]))
+def test_a_round_over_one_axis(monkeypatch, data, dtype, tile):
+    monkeypatch.setattr(cpu, "TILE_BYTES", tile)
+    kind = data.draw(st.sampled_from(["c2c", "c2c", "r2c", "c2r"]))
+    step, axis = data.draw(split_axes(0, kind))
+    batch = data.draw(st.integers(0, 2))
+    axes = [axis, plain(3, (2, 1)), plain(2, (2,))][: 1 + batch]
+    layout = Layout(tuple(axes))
+    check(Round((step,), layout, transformed(layout, (step,))), {kind}, dtype)
+
+
+@given(data=st.data(), tile=st.sampled_from([64, 500, 2**19]))
+def test_a_round_over_several_axes(monkeypatch, data, tile):
+    """Digits of two or three axes at a time, of which one may be real, batch axes between."""
+    monkeypatch.setattr(cpu, "TILE_BYTES", tile)
+    kind = data.draw(st.sampled_from(["c2c", "r2c", "c2r"]))
+    real = data.draw(st.integers(0, 2))
+    found = [
+        data.draw(split_axes(a, kind if a == real else "c2c").filter(lambda f: f[1].size <= 36))
+        for a in range(3)
+    ]
+    some = data.draw(st.integers(0, 2))
+    sign, scale = data.draw(st.sampled_from([(-1, "none"), (1, "full")]))
+    steps, axes = [], []
+    for a, (step, axis) in enumerate(found):
+        if a == some and a != real:
+            axes.append(plain(2, (1, 1)))
+            continue
+        steps.append(replace(step, sign=sign, scale=scale))
+        axes.append(axis)
+    layout = Layout(tuple(axes))
+    check(Round(tuple(steps), layout, transformed(layout, tuple(steps))), {kind}, "c16")
+
+
+@given(data=st.data())
+def test_index_of_the_other_digits(data):
+    _, axis = data.draw(split_axes())
+    for block in range(axis.blocks):
+        for stage in (0, 1):
+            for skip in (None, len(axis.groups) - 1, 0):
+                np.testing.assert_array_equal(
+                    axis_index(axis, block, stage, skip), brute_index(axis, block, stage, skip)
+                )
+
+
+def test_index_of_flattened_digits():
+    group = Group((Digit(1, 1, 3, 3), Digit(0, 1, 4, 4)), (5, 7))
+    axis = AxisLayout((group, Group((Digit(1, 3, 2, 2),), (1, 1))))
+    for block in range(axis.blocks):
+        for stage in (0, 1):
+            np.testing.assert_array_equal(
+                axis_index(axis, block, stage), brute_index(axis, block, stage)
+            )
+
+
+def test_a_chirp_before_and_after_a_whole_axis():
+    """Chirp, FFT, chirp on one axis, and a real axis that is made real in the same round."""
+    n, m = 5, 12
+    first = Digit(0, 1, m, m)
+    step = Step(
+        0, first, Digit(1, 1, m, m), chirp_in=Chirp(n, -1), chirp_out=Chirp(n, 1, "full"), sign=-1
+    )
+    halved = Step(1, Digit(0, 1, 3, 4), Digit(1, 1, 4, 4), kind="c2r", sign=1)
+    layout = Layout((AxisLayout((whole(first),)), AxisLayout((whole(halved.source),))))
+    for steps, dtype in [((step,), "c16"), ((step, halved), "f8")]:
+        values = random_array((m, 3), "c16", 4)
+        places = np.arange(m)
+        chirp = np.where(places < n, np.exp(-1j * np.pi * places**2 / n), 0)[:, None]
+        expected = np.fft.fft(values * chirp, axis=0) * chirp.conj() / n
+        if len(steps) == 2:
+            expected = np.fft.irfft(expected, 4, axis=1, norm="forward")
+        round_ = Round(steps, layout, transformed(layout, steps))
+        found = run_round(round_, (0, 0), values.copy(), SCIPY, np.dtype(dtype))
+        assert relative_l2(found, expected) < 1e-14
+
+
+def test_complex_blocks_are_transformed_in_place():
+    digit = Digit(0, 1, 8, 8)
+    step = Step(0, digit, Digit(1, 1, 8, 8))
+    layout = Layout((AxisLayout((whole(digit),)), plain(3, (3,))))
+    values = random_array((8, 3), "c16", 0)
+    expected = np.fft.fft(values, axis=0)
+    found = run_round(
+        Round((step,), layout, transformed(layout, (step,))), (0, 0), values, SCIPY, values.dtype
+    )
+    assert found is values
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_empty_blocks_pass():
+    digit = Digit(0, 1, 8, 8)
+    step = Step(0, digit, Digit(1, 1, 5, 8), kind="r2c")
+    layout = Layout((AxisLayout((whole(digit),)), plain(3, (3, 0))))
+    round_ = Round((step,), layout, transformed(layout, (step,)))
+    found = run_round(round_, (0, 1), np.empty((8, 0)), SCIPY, np.dtype("c16"))
+    assert found.shape == (5, 0)
+    assert found.dtype == "c16"
+
+
+def test_a_digit_that_is_not_the_last_group_is_refused():
+    digit, other = Digit(0, 3, 4, 4), Digit(0, 1, 3, 3)
+    step = Step(0, digit, Digit(1, 1, 4, 4), twiddle=12)
+    layout = Layout((AxisLayout((whole(digit), whole(other))),))
+    round_ = Round((step,), layout, transformed(layout, (step,)))
+    with pytest.raises(KernelError, match="last group"):
+        run_round(round_, (0,), np.ones((4, 3), complex), SCIPY, np.dtype("c16"))

@@ -1,0 +1,85 @@
+"""Twiddles and chirps at moduli where a rounded phase would be visible."""
+
+import numpy as np
+import pytest
+
+from dask_bigfft.decomposition.phases import phase_table
+from dask_bigfft.kernels.twiddle import chirp_filter, multiply_chirp, twiddle
+
+LONG = 2**33 + 1
+EPS = {"c8": 2.0**-23, "c16": 2.0**-52, "G": float(np.finfo(np.longdouble).eps)}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forgotten_tables():
+    """The tables of these moduli are large: nothing keeps them."""
+    yield
+    cache_clear = getattr(phase_table, "cache_clear", None)
+    if cache_clear is not None:
+        cache_clear()
+
+
+def exact(numerator, denominator):
+    """exp(1j*pi*numerator/denominator) from exact integers."""
+    mpmath = pytest.importorskip("mpmath")
+    with mpmath.workprec(160):
+        found = [mpmath.expjpi(mpmath.mpf(int(p)) / denominator) for p in numerator]
+        real = [np.longdouble(mpmath.nstr(z.real, 30)) for z in found]
+        imag = [np.longdouble(mpmath.nstr(z.imag, 30)) for z in found]
+    return np.array(real) + 1j * np.array(imag)
+
+
+def sampled_rows(modulus, digits):
+    """Indices made of the digits still to come: small, large, and in between."""
+    last = (modulus - 1) // max(digits - 1, 1)
+    rng = np.random.default_rng(0)
+    return np.unique([0, 1, last, last - 1, last // 2, *rng.integers(0, last, 4)])
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+@pytest.mark.parametrize("dtype", ["c8", "c16", "G"])
+@pytest.mark.parametrize(
+    ("modulus", "digits", "width"),
+    [(12, 3, 1), (4096, 64, 2), (LONG, 201, 1), (LONG, 130, 3), (2**40, 65, 1), (3**21, 64, 2)],
+)
+def test_twiddles(modulus, digits, width, dtype, sign):
+    rest = sampled_rows(modulus, digits).astype(np.int64)
+    x = np.full((len(rest), digits, width), 2 - 1j, dtype)
+    twiddle(x, rest, modulus, sign)
+    numerator = 2 * sign * np.multiply.outer(rest, np.arange(digits)).ravel()
+    expected = (2 - 1j) * exact(numerator, modulus).reshape(len(rest), digits, 1)
+    assert np.abs(x - expected).max() < 4 * np.sqrt(5) * EPS[dtype]
+    # a row without a phase is not touched
+    assert (x[rest == 0] == 2 - 1j).all()
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+@pytest.mark.parametrize("dtype", ["c8", "c16", "G"])
+@pytest.mark.parametrize(
+    ("length", "stride", "first"),
+    [(7, 1, 0), (LONG, 1, LONG - 90), (LONG, 2**20 + 7, 2**33 - 50 * 2**20), (LONG, 3, 2**32)],
+)
+def test_chirps(length, stride, first, dtype, sign):
+    """n**2 mod 2N has 68 bits here; places from N on are zero."""
+    rest = np.array([first, first + 1, max(first - 5, 0)])
+    x = np.ones((3, 100, 2), dtype)
+    multiply_chirp(x, rest, stride, length, sign, 0.5)
+    n = np.add.outer(rest, stride * np.arange(100))
+    squares = [int(k) ** 2 % (2 * length) * sign for k in n.ravel()]
+    expected = np.where(n < length, 0.5 * exact(squares, length).reshape(n.shape), 0)
+    assert np.abs(x - expected[:, :, None]).max() < 2 * EPS[dtype]
+    assert (x[n >= length] == 0).all()
+
+
+@pytest.mark.parametrize("dtype", ["c8", "c16"])
+def test_filter_is_a_chirp_wrapped_around(dtype):
+    padded, length = 2 * LONG + 5, LONG
+    n = np.array([0, 1, 2, LONG - 1, LONG, LONG + 5, LONG + 6, padded - 2, padded - 1])
+    found = chirp_filter((3, 3), n, padded, length, 1, dtype)
+    assert found.shape == (3, 3)
+    assert found.dtype == dtype
+    distance = np.minimum(n, padded - n)
+    squares = [int(k) ** 2 % (2 * length) for k in distance]
+    expected = np.where(distance < length, exact(squares, length), 0)
+    assert np.abs(found.ravel() - expected).max() < 2 * EPS[dtype]
+    assert (distance >= length).any()

@@ -10,8 +10,9 @@ import argparse
 import contextlib
 import math
 import os
-import shutil
+import resource
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -22,7 +23,6 @@ import scipy.fft
 import zarr
 from dask.diagnostics import ProgressBar
 
-import dask_bigfft
 from dask_bigfft import fft
 
 SEED = 2011
@@ -30,7 +30,9 @@ RELIEF, NOISE, STRIPES = 400.0, 30.0, 25.0  # metres
 WAVELENGTHS = ((40.0, 60.0), (-90.0, 30.0), (25.0, -200.0))  # samples along y and x
 SMOOTHING = 6.0  # samples, the standard deviation of the Gaussian
 NOTCH = 8.0  # frequencies, the standard deviation of what is cut out around a set of stripes
-KEPT = Path(__file__).resolve().parents[1] / "build" / "demo"
+FOLDER = Path(__file__).resolve().parents[1] / "build" / "demo"
+WINDOW = (640, 768)  # samples that the picture shows
+LOWEST = 0.05  # cycles per sample that the picture shows of the spectrum
 
 
 # --- the field ------------------------------------------------------------------------------
@@ -109,11 +111,6 @@ def response(fy, fx, shape):
     return lowpass
 
 
-def forward(x):
-    """Return the lazy spectrum of a field."""
-    return fft.rfft2(x)
-
-
 def backward(spectrum, shape, chunks):
     """Return the lazy filtered field of a spectrum."""
     fy = fft.fftfreq(shape[0], chunks=(spectrum.chunks[0],))[:, None]
@@ -139,11 +136,6 @@ class Stages:
         with bar:
             yield
         self.rows.append((name, nbytes, time.perf_counter() - start))
-        print(f"  {name}: {self.text(-1)}", flush=True)
-
-    def text(self, i):
-        _, nbytes, seconds = self.rows[i]
-        return f"{seconds:6.2f} s  {nbytes / seconds / 1e9:5.2f} GB/s"
 
 
 def empty_array(path, shape, chunks):
@@ -182,23 +174,26 @@ def distance_from_truth(array):
     return float(np.sqrt(squares.sum().compute() / array.size))
 
 
-def check(spectrum, before, after, shape, stages):
-    """Do the same with SciPy on whole arrays; return relative errors."""
-    threads = dask.config.get("num_workers", None) or os.cpu_count()
-    nbytes = 2 * before.nbytes
-    whole = before.compute()
-    with stages.stage("SciPy: forward, in memory", nbytes):
-        reference = scipy.fft.rfft2(whole, workers=threads)
-    del whole
-    errors = {"spectrum": compare(reference, spectrum)}
-    fy, fx = np.fft.fftfreq(shape[0])[:, None], np.fft.rfftfreq(shape[1])[None, :]
-    with stages.stage("SciPy: filter and inverse, in memory", nbytes):
-        for start in range(0, shape[0], 256):
-            reference[start : start + 256] *= response(fy[start : start + 256], fx, shape)
-        wanted = scipy.fft.irfft2(reference, s=shape, workers=threads, overwrite_x=True)
-    del reference
-    errors["cleaned field"] = compare(wanted, after)
-    return errors
+class SciPy:
+    """The same with SciPy on whole arrays in memory: what the answer is held against."""
+
+    def __init__(self, stages):
+        self.stages = stages
+        self.threads = dask.config.get("num_workers", None) or os.cpu_count()
+
+    def spectrum(self, field):
+        whole = field.compute()
+        with self.stages.stage("SciPy in memory: forward", 2 * whole.nbytes):
+            return scipy.fft.rfft2(whole, workers=self.threads)
+
+    def cleaned(self, spectrum, shape):
+        """Return the cleaned field; the spectrum is overwritten."""
+        fy, fx = np.fft.fftfreq(shape[0])[:, None], np.fft.rfftfreq(shape[1])[None, :]
+        with self.stages.stage("SciPy in memory: filter, inverse", 2 * 8 * math.prod(shape)):
+            for start in range(0, shape[0], 256):
+                rows = slice(start, start + 256)
+                spectrum[rows] *= response(fy[rows], fx, shape)
+            return scipy.fft.irfft2(spectrum, s=shape, workers=self.threads, overwrite_x=True)
 
 
 def run(gib, folder):
@@ -212,31 +207,80 @@ def run(gib, folder):
         make_field(source, shape, chunks)
 
     before = da.from_zarr(source)
-    plan = dask_bigfft.plan(before, "rfft2")
     with stages.stage("read Zarr, forward", 2 * nbytes):
-        spectrum = forward(before).persist()
+        spectrum = fft.rfft2(before).persist()
     with stages.stage("filter, inverse, write Zarr", 2 * nbytes):
         cleaned = backward(spectrum, shape, before.chunks)
         da.store(cleaned, empty_array(sink, shape, chunks), lock=False)
-
     after = da.from_zarr(sink)
-    middle = shape[0] // 2
-    across = round(0.05 * shape[1])  # the lowest frequencies
-    shown = fft.fftshift(spectrum, axes=0)
-    shown = abs(shown[middle - across // 2 : middle + across // 2, :across]).compute()
-    errors = check(spectrum, before, after, shape, stages)
-    window = (slice(0, min(640, shape[0])), slice(0, min(768, shape[1])))
-    pictures = [array[window].compute() for array in (before, after)]
-    wanted_window = None
-    return {
+
+    window = tuple(slice(0, n) for n in WINDOW)
+    low, across = (max(4, round(n * LOWEST)) for n in shape)
+    middle = fft.fftshift(spectrum, axes=0)[shape[0] // 2 - low : shape[0] // 2 + low, :across]
+    found = {
         "shape": shape,
         "chunks": chunks,
-        "plan": plan,
-        "input": pictures[0],
-        "spectrum": shown,
-        "result": pictures[1],
-        "difference": wanted_window,
-        "errors": errors,
+        "input": before[window].compute(),
+        "spectrum": abs(middle).compute(),
+        "result": after[window].compute(),
         "rms": (distance_from_truth(before), distance_from_truth(after)),
         "stages": stages,
     }
+    peer = SciPy(stages)
+    wanted = peer.spectrum(before)
+    found["errors"] = {"spectrum": compare(wanted, spectrum)}
+    del spectrum, middle, cleaned  # frees a field's worth of memory
+    wanted = peer.cleaned(wanted, shape)
+    found["errors"]["cleaned field"] = compare(wanted, after)
+    found["difference"] = abs(found["result"] - wanted[window])
+    return found
+
+
+def report(found):
+    """Print what a run did, how fast, and how far from the answer it is."""
+    rows, columns = found["shape"]
+    print(f"{rows} x {columns} float64 ({8 * rows * columns / 2**30:.2f} GiB) in chunks of"
+          f" {found['chunks'][0]} x {found['chunks'][1]}")
+    for name, nbytes, seconds in found["stages"].rows:
+        print(f"  {name:34} {seconds:6.2f} s  {nbytes / seconds / 1e9:5.2f} GB/s")
+    for name, error in found["errors"].items():
+        print(f"  {name}: relative L2 distance from SciPy {error:.1e}")
+    print("  root mean square distance from the true terrain: {:.1f} m before, {:.1f} m after"
+          .format(*found["rms"]))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(f"  peak memory of the process, SciPy's check included: {peak / 2**30:.2f} GiB")
+
+
+def right(found):
+    """Return whether the answer is SciPy's and the filter did its work."""
+    before, after = found["rms"]
+    return max(found["errors"].values()) < 1e-14 and after < before / 5
+
+
+def add_arguments(parser):
+    parser.add_argument("--gib", type=float, default=1.0, help="size of the field, default 1")
+    parser.add_argument("--folder", type=Path, default=FOLDER,
+                        help=f"where it is kept meanwhile, default {FOLDER.name}")
+
+
+@contextlib.contextmanager
+def scratch(folder):
+    """Make a folder for the field and remove it in the end, whatever happens."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="field-", dir=folder) as path:
+        yield Path(path)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add_arguments(parser)
+    arguments = parser.parse_args()
+    with scratch(arguments.folder) as folder:
+        found = run(arguments.gib, folder)
+    report(found)
+    if not right(found):
+        raise SystemExit("the answer is wrong")
+
+
+if __name__ == "__main__":
+    main()

@@ -68,6 +68,7 @@ def test_defaults():
         "bigfft.order": "natural",
         "bigfft.chunks": "auto",
         "bigfft.memory-limit": None,
+        "bigfft.rounds": None,
         "bigfft.variant": "auto",
         "bigfft.kernel": "scipy",
         "bigfft.exchange.carrier": "auto",

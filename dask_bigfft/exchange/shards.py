@@ -29,6 +29,9 @@ from dask_bigfft.decomposition.rounds import Mirror
 
 Ranges = tuple[tuple[int, int], ...]
 
+#: Pieces that the exchange of one axis remembers at most.
+MOST_KEPT = 50_000
+
 
 @dataclass(frozen=True, slots=True)
 class Box:
@@ -258,6 +261,7 @@ class AxisExchange:
     length: int = 0
     _source_boxes: dict[int, list[Box]] = field(default_factory=dict, repr=False)
     _pieces: dict[int, dict[int, list[Piece]]] = field(default_factory=dict, repr=False)
+    _kept: int = 0
 
     @cached_property
     def points(self) -> dict[int, tuple[int, ...]]:
@@ -303,8 +307,16 @@ class AxisExchange:
                 met = [piece for a, b in pairs if (piece := meet(a, b)) is not None]
                 if met:
                     found[candidate] = met
-            self._pieces[block] = found
+            self._keep(block, found)
         return found
+
+    def _keep(self, block: int, found: dict[int, list[Piece]]) -> None:
+        """Remember pieces while they are few: blocks of other axes ask for the same ones."""
+        self._kept += sum(map(len, found.values()))
+        if self._kept > MOST_KEPT:
+            self._pieces.clear()
+            self._kept = 0
+        self._pieces[block] = found
 
     def _candidates(self, targets: list[Box]) -> Iterator[int]:
         """Source blocks that may meet any of the target's boxes."""

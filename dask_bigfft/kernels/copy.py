@@ -54,12 +54,6 @@ def _pointer(typing_context: Any, address: Any) -> Any:
     return types.voidptr(types.intp), codegen
 
 
-@numba.njit(nogil=True, cache=True, inline="always")
-def _load(source, at, conjugate):  # type: ignore[no-untyped-def]
-    value = source[at]
-    return np.conj(value) if conjugate else value
-
-
 @numba.njit(nogil=True, cache=True)
 def _normalise(row, dims, count, source_step, target_step):  # type: ignore[no-untyped-def]
     """Dimensions of a row by falling target stride, length-1 ones dropped, runs merged."""
@@ -90,17 +84,25 @@ def _normalise(row, dims, count, source_step, target_step):  # type: ignore[no-u
 
 
 @numba.njit(nogil=True, cache=True)
-def _line(source, target, s0, t0, n, s, t, conjugate):  # type: ignore[no-untyped-def]
-    if s == 1 and t == 1:
+def _lines(source, target, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # type: ignore[no-untyped-def]
+    """Copy n lines of m values; both sides run along the line.
+
+    Places are unsigned: numba tests signed ones for being negative at every access.
+    """
+    s0, sn, sm = np.uintp(s0), np.uintp(sn), np.uintp(sm)
+    t0, tn, tm = np.uintp(t0), np.uintp(tn), np.uintp(tm)
+    one = np.uintp(1)
+    for i in range(n):
+        s, t = s0 + np.uintp(i) * sn, t0 + np.uintp(i) * tn
         if conjugate:
-            for i in range(n):
-                target[t0 + i] = np.conj(source[s0 + i])
+            for j in range(m):
+                target[t + np.uintp(j) * tm] = np.conj(source[s + np.uintp(j) * sm])
+        elif sm == one and tm == one:
+            for j in range(m):
+                target[t + np.uintp(j)] = source[s + np.uintp(j)]
         else:
-            for i in range(n):
-                target[t0 + i] = source[s0 + i]
-    else:
-        for i in range(n):
-            target[t0 + i * t] = _load(source, s0 + i * s, conjugate)
+            for j in range(m):
+                target[t + np.uintp(j) * tm] = source[s + np.uintp(j) * sm]
 
 
 @numba.njit(nogil=True, cache=True)
@@ -117,41 +119,42 @@ def _tile(source, target, buffer, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # t
 
 
 @numba.njit(nogil=True, cache=True, inline="always")
-def _four(source, target, s, t, sm, tn):  # type: ignore[no-untyped-def]
+def _four(source, target, s, t, sn, sm, tn, conjugate):  # type: ignore[no-untyped-def]
     """Transpose 4 x 4 values: the source is dense one way, the target the other."""
     for k in range(4):
-        at = s + np.uintp(k)
+        at = s + np.uintp(k) * sn
         a, b = source[at], source[at + sm]
         c, d = source[at + sm + sm], source[at + sm + sm + sm]
+        if conjugate:
+            a, b, c, d = np.conj(a), np.conj(b), np.conj(c), np.conj(d)
         to = t + np.uintp(k) * tn
         target[to], target[to + np.uintp(1)] = a, b
         target[to + np.uintp(2)], target[to + np.uintp(3)] = c, d
 
 
 @numba.njit(nogil=True, cache=True)
-def _dense_plane(source, target, s0, t0, n, tn, m, sm):  # type: ignore[no-untyped-def]
-    """Copy n x m values, multiples of 4; the source is dense along n, the target along m.
-
-    Places are unsigned: numba tests signed ones for being negative at every access.
-    """
-    s0, t0, sm, tn = np.uintp(s0), np.uintp(t0), np.uintp(sm), np.uintp(tn)
+def _dense_plane(source, target, s0, t0, n, sn, tn, m, sm, conjugate):  # type: ignore[no-untyped-def]
+    """Copy n x m values, multiples of 4; the source is dense along n, the target along m."""
+    s0, t0, sn = np.uintp(s0), np.uintp(t0), np.uintp(sn)
+    sm, tn = np.uintp(sm), np.uintp(tn)
     for j0 in range(0, m, STRIP):
         for i in range(0, n, 4):
             for j in range(j0, min(m, j0 + STRIP), 4):
-                s = s0 + np.uintp(j) * sm + np.uintp(i)
-                _four(source, target, s, t0 + np.uintp(i) * tn + np.uintp(j), sm, tn)
+                s = s0 + np.uintp(j) * sm + np.uintp(i) * sn
+                t = t0 + np.uintp(i) * tn + np.uintp(j)
+                _four(source, target, s, t, sn, sm, tn, conjugate)
 
 
 @numba.njit(nogil=True, cache=True)
 def _plane(source, target, buffer, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # type: ignore[no-untyped-def]
-    """Copy n x m values; the source is dense along n, the target along m."""
+    """Copy n x m values; the source runs along n, the target along m."""
     n_done, m_done = 0, 0
-    if sn == 1 and tm == 1 and not conjugate:
+    if abs(sn) == 1 and tm == 1:
         n_done, m_done = n - n % 4, m - m % 4
-        _dense_plane(source, target, s0, t0, n_done, tn, m_done, sm)
+        _dense_plane(source, target, s0, t0, n_done, sn, tn, m_done, sm, conjugate)
     for i0 in range(0, n, TILE):
         ni = min(TILE, n - i0)
-        # What the dense part has done is a rectangle at the origin: the rest is right of it...
+        # Right of the rectangle that is done, and below it.
         first = m_done if i0 + ni <= n_done else 0
         for j0 in range(first, m, TILE):
             mj = min(TILE, m - j0)
@@ -162,17 +165,67 @@ def _plane(source, target, buffer, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # 
 
 
 @numba.njit(nogil=True, cache=True)
+def _densest(used, count, source_step):  # type: ignore[no-untyped-def]
+    """Dimension in which the source runs; the last one if several do."""
+    found = used - 1
+    for d in range(used - 1):
+        if count[d] > 1 and abs(source_step[d]) < abs(source_step[found]):
+            found = d
+    return found
+
+
+@numba.njit(nogil=True, cache=True)
+def _copy_planes(  # type: ignore[no-untyped-def]
+    source, target, buffer, index, count, source_step, target_step, used, s_at, t_at, conjugate
+):
+    """Copy plane after plane: the target runs along the last dimension of each."""
+    last = used - 1
+    other = _densest(used, count, source_step)
+    straight = other == last
+    if straight:
+        other = last - 1
+    planes = 1
+    for d in range(last):
+        index[d] = 0
+        if d != other:
+            planes *= count[d]
+    n, sn, tn = count[other], source_step[other], target_step[other]
+    m, sm, tm = count[last], source_step[last], target_step[last]
+    for _ in range(planes):
+        if straight:
+            _lines(source, target, s_at, t_at, n, sn, tn, m, sm, tm, conjugate)
+        else:
+            _plane(source, target, buffer, s_at, t_at, n, sn, tn, m, sm, tm, conjugate)
+        for d in range(last - 1, -1, -1):
+            if d == other:
+                continue
+            index[d] += 1
+            s_at += source_step[d]
+            t_at += target_step[d]
+            if index[d] < count[d]:
+                break
+            index[d] = 0
+            s_at -= count[d] * source_step[d]
+            t_at -= count[d] * target_step[d]
+
+
+@numba.njit(nogil=True, cache=True)
 def _copy_table(table, dims, source_like, target_like):  # type: ignore[no-untyped-def]
+    """Do the copies of a table, row by row."""
     huge = 1 << 62
-    count = np.empty(dims + 1, np.int64)
-    source_step = np.empty(dims + 1, np.int64)
-    target_step = np.empty(dims + 1, np.int64)
-    index = np.zeros(dims + 1, np.int64)
+    count, index = np.empty(dims + 2, np.int64), np.empty(dims + 2, np.int64)
+    source_step, target_step = np.empty(dims + 2, np.int64), np.empty(dims + 2, np.int64)
     buffer = np.empty((TILE, TILE), target_like.dtype)
     for r in range(table.shape[0]):
         row = table[r]
-        conjugate = row[2] != 0
         used = _normalise(row, dims, count, source_step, target_step)
+        while used < 2:  # a value, or a line: a plane all the same
+            count[used], source_step[used], target_step[used] = 1, 0, 0
+            if used == 1:  # the line stays the last dimension
+                count[0], count[1] = 1, count[0]
+                source_step[0], source_step[1] = 0, source_step[0]
+                target_step[0], target_step[1] = 0, target_step[0]
+            used += 1
         # Offsets count from the lowest address touched, because carray wraps negative ones.
         s_low, t_low = 0, 0
         for d in range(used):
@@ -188,43 +241,10 @@ def _copy_table(table, dims, source_like, target_like):  # type: ignore[no-untyp
             (huge,),
             target_like.dtype,
         )
-        if used == 0:
-            target[0] = _load(source, 0, conjugate)
-            continue
-        last = used - 1
-        dense = last
-        for d in range(last):
-            if abs(source_step[d]) < abs(source_step[dense]):
-                dense = d
-        total = 1
-        for d in range(used):
-            if d != last and d != dense:
-                total *= count[d]
-            index[d] = 0
-        s_at, t_at = -s_low, -t_low
-        for _ in range(total):
-            if dense == last:
-                _line(
-                    source, target, s_at, t_at,
-                    count[last], source_step[last], target_step[last], conjugate,
-                )
-            else:
-                _plane(
-                    source, target, buffer, s_at, t_at,
-                    count[dense], source_step[dense], target_step[dense],
-                    count[last], source_step[last], target_step[last], conjugate,
-                )
-            for d in range(last - 1, -1, -1):
-                if d == dense:
-                    continue
-                index[d] += 1
-                s_at += source_step[d]
-                t_at += target_step[d]
-                if index[d] < count[d]:
-                    break
-                index[d] = 0
-                s_at -= count[d] * source_step[d]
-                t_at -= count[d] * target_step[d]
+        _copy_planes(
+            source, target, buffer, index, count, source_step, target_step, used,
+            -s_low, -t_low, row[2] != 0,
+        )
 
 
 class CopyTable:

@@ -33,7 +33,10 @@ Array = npt.NDArray[Any]
 #: Bytes of a tile: with the FFT's own tables it fits a core's L2 cache.
 TILE_BYTES = 1 << 19
 
-_FACTOR = {"none": lambda n: 1.0, "ortho": lambda n: 1.0 / math.sqrt(n), "full": lambda n: 1.0 / n}
+
+def _factor(chirp: Chirp) -> float:
+    """What the scale of a transform multiplies with."""
+    return {"none": 1.0, "ortho": chirp.length**-0.5, "full": 1.0 / chirp.length}[chirp.scale]
 
 
 def axis_index(axis: AxisLayout, block: int, stage: int, skip: int | None = None) -> Array:
@@ -120,9 +123,8 @@ class _Tile:
         return picked
 
     def chirp(self, dim: int, index: Array, stride: int, chirp: Chirp) -> None:
-        factor = _FACTOR[chirp.scale](chirp.length)
-        rows = _rows(self.values, dim)
-        multiply_chirp(rows, self.pick(index, dim), stride, chirp.length, chirp.sign, factor)
+        rows, rest = _rows(self.values, dim), self.pick(index, dim)
+        multiply_chirp(rows, rest, stride, chirp.length, chirp.sign, _factor(chirp))
 
     def multiply(self, work: _Work, dim: int, library: FFTLibrary) -> None:
         """Filter (and transform back) and twiddle."""

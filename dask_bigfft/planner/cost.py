@@ -86,12 +86,13 @@ def exchange_seconds(
 
 def flops(round_: Round) -> float:
     """Floating point operations of a round's FFTs: 5 n log2 n for n complex values."""
-    elements = max(round_.source.size, round_.target.size)
+    halved = min(round_.source.size, round_.target.size)
+    whole = max(round_.source.size, round_.target.size)
     total = 0.0
     for step in round_.steps:
         passes = 2 if step.convolve is not None else 1
-        share = 1.0 if step.kind == "c2c" else 0.5
-        total += passes * share * 5 * elements * math.log2(max(step.length, 2))
+        elements = halved if step.kind == "c2c" else whole / 2
+        total += passes * 5 * elements * math.log2(max(step.length, 2))
     return total
 
 

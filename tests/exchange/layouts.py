@@ -49,7 +49,7 @@ def merged(places, joints):
 
 @st.composite
 def groupings(draw, digits, *, cut=None):
-    """Groups of one to three digits in any order, each cut anyhow (or by `cut`)."""
+    """Groups of one to three digits in any order, each cut anyhow, or as `cut` says."""
     digits = draw(st.permutations(digits))
     groups, rest = [], list(digits)
     while rest:
@@ -64,7 +64,8 @@ def groupings(draw, digits, *, cut=None):
 def axis_layouts(draw, places, *, cut=None):
     """A layout of an axis in digits that are made of `places`."""
     joints = draw(st.lists(st.booleans(), min_size=len(places) - 1, max_size=len(places) - 1))
-    return draw(groupings(merged(places, joints), cut=cut))
+    aligned = None if cut is None else lambda digits: cut(digits, places)
+    return draw(groupings(merged(places, joints), cut=aligned))
 
 
 @st.composite
@@ -101,13 +102,24 @@ def pairs(draw, max_axes=5, *, cut=None):
     return Layout(tuple(a for a, _ in axes)), Layout(tuple(b for _, b in axes))
 
 
+def radices_of(digit, places):
+    """Radices of the fine digits that a digit is made of, outermost first."""
+    inside = [
+        p
+        for p in places
+        if p.stage == digit.stage and digit.stride <= p.stride < digit.stride * digit.radix
+    ]
+    return [p.radix for p in sorted(inside, key=lambda p: -p.stride)]
+
+
 @st.composite
-def aligned_cuts(draw, digits):
-    """Equal chunks that divide the flattened digits at the edge of one of them."""
-    inner = draw(st.integers(0, len(digits) - 1))
-    divisors = [d for d in range(1, digits[inner].size + 1) if digits[inner].size % d == 0]
-    width = draw(st.sampled_from(divisors)) * math.prod(d.size for d in digits[inner + 1 :])
-    size = math.prod(d.size for d in digits)
+def aligned_cuts(draw, digits, places):
+    """Equal chunks that divide the flattened digits at the edge of a fine one, or inside of it."""
+    radices = [n for digit in digits for n in radices_of(digit, places)]
+    inner = draw(st.integers(0, len(radices) - 1))
+    divisors = [d for d in range(1, radices[inner] + 1) if radices[inner] % d == 0]
+    width = draw(st.sampled_from(divisors)) * math.prod(radices[inner + 1 :])
+    size = math.prod(radices)
     return even_chunks(size, size // width)
 
 

@@ -1,0 +1,276 @@
+"""A transform is a dask array like any other: optimised or not, sliced, persisted, pickled."""
+
+import hashlib
+
+import cloudpickle
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_bigfft import fft
+from dask_bigfft.testing.oracles import exact_transform, relative_l2
+from dask_bigfft.testing.strategies import cases, random_array
+
+CARRIERS = ["auto", "shared", "tasks"]
+SCHEDULERS = ["sync", "threads"]
+
+
+def one_axis():
+    """A split axis."""
+    x = random_array((144,), "c16", 1)
+    return fft.fft(da.from_array(x, chunks=12)), exact_transform("fft", x)
+
+
+def convolved_axis():
+    """A prime axis, by Bluestein's algorithm."""
+    x = random_array((2, 101), "c16", 2)
+    array = da.from_array(x, chunks=(1, 17))
+    return fft.fft(array), exact_transform("fft", x, None, (1,))
+
+
+def slabs():
+    x = random_array((12, 8, 10), "f8", 3)
+    return fft.rfftn(da.from_array(x, chunks=(3, 8, 10))), exact_transform("rfftn", x)
+
+
+def real_result():
+    """A split real axis beside a split complex one, irregular chunks, padded."""
+    x = random_array((20, 14), "c16", 4)
+    array = da.from_array(x, chunks=((3, 0, 9, 8), (5, 2, 7)))
+    y = fft.irfftn(array, s=(24, 30), axes=(0, 1))
+    return y, exact_transform("irfftn", x, (24, 30))
+
+
+def batch():
+    """No exchange at all."""
+    x = random_array((9, 16), "f4", 5)
+    return fft.rfft(da.from_array(x, chunks=(2, 16))), exact_transform("rfft", x, None, (1,))
+
+
+BUILDERS = [one_axis, convolved_axis, slabs, real_result, batch]
+
+
+@pytest.fixture(params=CARRIERS)
+def carrier(request):
+    return request.param
+
+
+@pytest.fixture(params=BUILDERS, ids=lambda f: f.__name__)
+def built(request, carrier):
+    """A lazy result, and what it should be."""
+    options = {"bigfft.exchange.carrier": carrier, "bigfft.planner.whole-axis-floor": 1}
+    with dask.config.set(options):
+        yield request.param()
+
+
+def right(found, expected):
+    eps = np.finfo(found.dtype).eps
+    return found.shape == expected.shape and relative_l2(found, expected) < 6 * eps
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize("optimize_graph", [True, False])
+def test_schedulers(built, scheduler, optimize_graph):
+    y, expected = built
+    assert right(y.compute(scheduler=scheduler, optimize_graph=optimize_graph), expected)
+
+
+def test_persist(built):
+    y, expected = built
+    kept = y.persist(scheduler="threads")
+    assert kept.chunks == y.chunks
+    assert right(kept.compute(scheduler="sync"), expected)
+    assert right((kept * 2).compute(scheduler="sync"), 2 * expected)
+
+
+def test_optimized(built):
+    y, expected = built
+    (optimized,) = dask.optimize(y)
+    assert right(optimized.compute(scheduler="sync"), expected)
+    assert right(optimized.compute(scheduler="sync", optimize_graph=False), expected)
+    both = dask.optimize(y, y + 1)
+    found = dask.compute(*both, scheduler="threads")
+    assert right(found[0], expected)
+    assert right(found[1], expected + 1)
+
+
+def test_slices(built):
+    """What is not needed of a result is culled; what is left is right."""
+    y, expected = built
+    middle = tuple(slice(n // 3, n // 3 + 2) for n in y.shape)
+    for part in [(0,) * y.ndim, middle, (..., slice(None, None, -3)), (slice(-1, None),)]:
+        piece = y[part]
+        found = np.asarray(piece.compute(scheduler="sync"))
+        np.testing.assert_allclose(
+            found.astype(complex), np.asarray(expected[part]).astype(complex), atol=1e-4
+        )
+    np.testing.assert_array_equal(
+        np.asarray(y.blocks[(0,) * y.ndim].compute(scheduler="sync")),
+        y.compute(scheduler="sync")[tuple(slice(0, c[0]) for c in y.chunks)],
+    )
+
+
+def test_culling_drops_the_last_rounds_other_blocks(built):
+    y, _ = built
+    if y.npartitions == 1:
+        return
+    graph = y.__dask_graph__()
+    one = graph.cull([y.__dask_keys__()[0] if y.ndim == 1 else (y.name, *(0,) * y.ndim)])
+    assert len(dict(one)) <= len(dict(graph)) - (y.npartitions - 1)
+
+
+def test_several_results(built):
+    y, expected = built
+    other, theirs = one_axis()
+    results = dask.compute(y, other, y.sum(), abs(y) ** 2, y[..., :1], scheduler="threads")
+    assert right(results[0], expected)
+    assert right(results[1], theirs)
+    assert relative_l2(results[3], abs(expected) ** 2) < 1e-5
+
+
+def test_pickled(built):
+    y, expected = built
+    text = cloudpickle.dumps(y)
+    assert right(cloudpickle.loads(text).compute(scheduler="sync"), expected)
+    twice = cloudpickle.loads(cloudpickle.dumps(cloudpickle.loads(text)))
+    assert twice.name == y.name
+    assert right(twice.compute(scheduler="threads"), expected)
+    (optimized,) = dask.optimize(y)
+    assert right(cloudpickle.loads(cloudpickle.dumps(optimized)).compute(scheduler="sync"), expected)
+
+
+def test_same_answer_twice(built):
+    """To the bit, whatever the order of the tasks and the memory that they are lent."""
+    y, _ = built
+    first = y.compute(scheduler="sync").tobytes()
+    for scheduler in ["threads", "sync", "threads"]:
+        assert y.compute(scheduler=scheduler).tobytes() == first
+
+
+@pytest.mark.parametrize("build", BUILDERS)
+def test_same_answer_from_every_carrier(build):
+    found = []
+    for carrier in CARRIERS:
+        options = {"bigfft.exchange.carrier": carrier, "bigfft.planner.whole-axis-floor": 1}
+        with dask.config.set(options):
+            found.append(build()[0].compute(scheduler="threads"))
+    for other in found[1:]:
+        np.testing.assert_array_equal(found[0], other)
+
+
+def test_same_keys_for_the_same_call():
+    x = da.from_array(random_array((64,), "c16", 1), chunks=8, name="x")
+    one, two = fft.fft(x), fft.fft(x)
+    assert one.name == two.name
+    assert set(dict(one.__dask_graph__())) == set(dict(two.__dask_graph__()))
+    others = [
+        fft.ifft(x),
+        fft.fft(x, norm="ortho"),
+        fft.fft(x, n=63),
+        fft.fft(x, order="transposed"),
+        fft.fft(x, chunks=16),
+        fft.fft(x, rounds=[4, 16]),
+        fft.fft(x, rounds=[4, 16], variant="dif"),
+        fft.fft(x + 0),
+    ]
+    with dask.config.set({"bigfft.exchange.carrier": "tasks"}):
+        others.append(fft.fft(x))
+    names = [one.name, *(y.name for y in others)]
+    assert len(set(names)) == len(names)
+
+
+def test_arrays_of_one_name_are_one_array():
+    """Two transforms of different data never share keys."""
+    a, b = random_array((36,), "c16", 1), random_array((36,), "c16", 2)
+    one, two = fft.fft(da.from_array(a, chunks=6)), fft.fft(da.from_array(b, chunks=6))
+    assert not set(dict(one.__dask_graph__())) & set(dict(two.__dask_graph__()))
+    found = dask.compute(one, two, scheduler="threads")
+    assert right(found[0], exact_transform("fft", a))
+    assert right(found[1], exact_transform("fft", b))
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_chained(carrier, scheduler):
+    """Transforms of transforms, in one graph and one optimisation."""
+    x = random_array((24, 30), "c16", 7)
+    with dask.config.set({"bigfft.exchange.carrier": carrier}):
+        array = da.from_array(x, chunks=(5, 7))
+        there = fft.fftn(fft.fft(array, axis=0) * 2, axes=(1, 0))
+        back = fft.ifft(fft.ifftn(there, axes=(0, 1)), axis=0) / 2
+        real = fft.irfft(fft.rfft(array.real, axis=0), n=24, axis=0)
+    found = dask.compute(back, real, there, scheduler=scheduler)
+    assert relative_l2(found[0], x) < 2e-15
+    assert relative_l2(found[1], x.real) < 2e-15
+
+
+def hashes(blocks):
+    return [hashlib.sha256(np.ascontiguousarray(block)).hexdigest() for block in blocks]
+
+
+@given(case=cases(max_axes=3), carrier=st.sampled_from(CARRIERS), floor=st.sampled_from([1, None]))
+def test_inputs_are_never_written_to(case, carrier, floor):
+    """Blocks that are read-only, in any memory order, are as they were, and so is the array."""
+    x = case.array
+    options = {"bigfft.exchange.carrier": carrier, "scheduler": "sync"}
+    if floor is not None:
+        options["bigfft.planner.whole-axis-floor"] = floor
+    kept = []
+
+    def frozen(block):
+        block = np.asfortranarray(block) if len(kept) % 2 else block.copy()
+        block.flags.writeable = False
+        kept.append(block)
+        return block
+
+    with dask.config.set(options):
+        array = da.from_array(x, chunks=case.chunks).map_blocks(frozen, meta=np.empty((0,) * x.ndim, x.dtype))
+        kept.clear()
+        array = array.persist()
+        before = hashes(kept)
+        first = getattr(fft, case.name)(array, **case.arguments, **case.options).compute()
+        assert hashes(kept) == before
+        second = getattr(fft, case.name)(
+            da.from_array(x, chunks=case.chunks), **case.arguments, **case.options
+        ).compute()
+    np.testing.assert_array_equal(first, second)
+
+
+def test_writeable_inputs_keep_their_values():
+    """A block that an exchange hands on whole is copied before it is transformed."""
+    x = random_array((8, 64), "c16", 9)
+    kept = x.copy()
+    for chunks in [(2, 64), (8, 64), (8, 8)]:
+        array = da.from_array(x, chunks=chunks, name=False).persist(scheduler="sync")
+        fft.fft(array).compute(scheduler="threads")
+        fft.fftn(array).compute(scheduler="threads")
+        np.testing.assert_array_equal(x, kept)
+        np.testing.assert_array_equal(array.compute(scheduler="sync"), kept)
+
+
+def test_results_do_not_share_memory():
+    """Results of one graph may be written to by whoever asked for them."""
+    y, expected = one_axis()
+    kept = y.persist(scheduler="sync")
+    first = kept.compute(scheduler="sync")
+    first[:] = 0
+    assert right(kept.compute(scheduler="sync"), expected)
+
+
+def test_names_survive_optimisation():
+    """What the dashboard shows: rounds and barriers by their names."""
+    y, _ = one_axis()
+    with dask.config.set({"bigfft.exchange.carrier": "auto"}):
+        (optimized,) = dask.optimize(y * 2)
+    prefixes = {dask.utils.key_split(key) for key in dict(optimized.__dask_graph__())}
+    assert {"bigfft_round1", "bigfft_barrier1"} <= prefixes
+
+
+def test_empty_batches():
+    for chunks in [((0,), (4, 4)), ((0, 0), (8,))]:
+        y = fft.fft(da.zeros((0, 8), chunks=chunks, dtype=complex))
+        found = y.compute(scheduler="sync")
+        assert found.shape == (0, 8)
+        assert found.dtype == complex

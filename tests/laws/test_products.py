@@ -1,0 +1,114 @@
+"""Products of spectra: transposed order means the same for every plan."""
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_bigfft import fft, plan
+from dask_bigfft.testing.oracles import exact_dft, relative_l2
+from dask_bigfft.testing.strategies import chunkings, random_array
+
+#: Ways to plan the same transform otherwise.
+PLANS = [
+    {},
+    {"memory_limit": "64 MiB"},
+    {"memory_limit": "3 MiB"},
+    {"kernel": "mkl_fft"},
+    {"variant": "dif"},
+    {"variant": "stockham"},
+]
+SHAPES = [(120,), (64,), (97,), (35,), (12, 9), (16, 16), (7, 20), (1, 30), (6, 8, 5)]
+
+
+def convolved(a, b):
+    """The circular convolution, exactly: by the definition, through exact transforms."""
+    x, y = a.astype(np.clongdouble), b.astype(np.clongdouble)
+    for axis in range(a.ndim):
+        x, y = exact_dft(x, axis), exact_dft(y, axis)
+    z = x * y
+    for axis in range(a.ndim):
+        z = exact_dft(z, axis, +1)
+    return z / a.size
+
+
+def test_the_oracle_is_a_circular_convolution():
+    a, b = random_array((6, 5), "c16", 0), random_array((6, 5), "c16", 1)
+    expected = sum(
+        a[i, j] * np.roll(b, (i, j), axis=(0, 1)) for i in range(6) for j in range(5)
+    )
+    assert relative_l2(convolved(a, b), expected) < 1e-14
+
+
+@given(
+    data=st.data(),
+    shape=st.sampled_from(SHAPES),
+    plans=st.tuples(*[st.sampled_from(PLANS)] * 3),
+    real=st.booleans(),
+    floor=st.sampled_from([1, 4 << 20]),
+    dtype=st.sampled_from(["f8", "f4"]),
+)
+def test_products_of_spectra_in_transposed_order(data, shape, plans, real, floor, dtype):
+    dtype = dtype if real else {"f8": "c16", "f4": "c8"}[dtype]
+    a, b = random_array(shape, dtype, 1), random_array(shape, dtype, 2)
+    first = da.from_array(a, chunks=data.draw(chunkings(shape)))
+    second = da.from_array(b, chunks=data.draw(chunkings(shape)))
+    axes = tuple(range(len(shape)))
+    forward, inverse = (fft.rfftn, fft.irfftn) if real else (fft.fftn, fft.ifftn)
+    with dask.config.set({"bigfft.planner.whole-axis-floor": floor, "scheduler": "sync"}):
+        spectra = [
+            forward(x, axes=axes, order="transposed", **options)
+            for x, options in zip((first, second), plans, strict=False)
+        ]
+        y = inverse(spectra[0] * spectra[1], s=shape, axes=axes, order="transposed", **plans[2])
+        found = y.compute()
+    expected = convolved(a, b)
+    assert found.dtype == dtype
+    assert relative_l2(found, expected) < 40 * np.finfo(dtype).eps
+
+
+@given(data=st.data(), order=st.tuples(*[st.sampled_from(["natural", "transposed"])] * 2))
+def test_an_order_per_axis(data, order):
+    shape = (12, 20)
+    a, b = random_array(shape, "c16", 3), random_array(shape, "c16", 4)
+    arrays = [da.from_array(x, chunks=data.draw(chunkings(shape))) for x in (a, b)]
+    with dask.config.set({"bigfft.planner.whole-axis-floor": 1, "scheduler": "sync"}):
+        one, two = [fft.fft2(x, order=order) for x in arrays]
+        found = fft.ifft2(one * two, order=order).compute()
+    assert relative_l2(found, convolved(a, b)) < 1e-14
+
+
+def exchanges_of_a_product(shape, chunks, order):
+    """Exchanges of a forward and an inverse transform, and the chunks before and after."""
+    x = da.zeros(shape, chunks=chunks, dtype=complex)
+    y = fft.fftn(x, order=order)
+    z = fft.ifftn(y * 2, order=order)
+    counts = (
+        len(plan(x, "fftn", order=order).travelling),
+        len(plan(y, "ifftn", order=order).travelling),
+    )
+    return sum(counts), x.chunks, z.chunks
+
+
+@pytest.mark.parametrize(
+    ("shape", "chunks", "natural", "transposed"),
+    [
+        ((2**16,), 2**12, 6, 4),
+        ((4096,), 256, 6, 4),
+        ((10**6,), 50_000, 6, 4),
+        ((64, 64), (8, 64), 2, 2),
+        ((64, 64), (64, 8), 2, 2),
+        ((4096, 4096), (256, 4096), 2, 2),
+        ((32, 32, 32), (4, 32, 32), 2, 2),
+        ((32, 32, 32), (32, 32, 4), 2, 2),
+        ((512, 512, 512), (32, 512, 512), 2, 2),
+    ],
+)
+def test_exchanges_of_a_product(shape, chunks, natural, transposed):
+    """1D: four where natural order takes six; slabs: two, back in the chunks they came in."""
+    for order, count in [("natural", natural), ("transposed", transposed)]:
+        found, before, after = exchanges_of_a_product(shape, chunks, order)
+        assert found == count
+        assert before == after

@@ -27,10 +27,7 @@ from dask_bigfft.errors import ArgumentError, ArgumentTypeError, refuse
 from dask_bigfft.planner.explain import human_bytes, human_seconds
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planning import parse_memory_limit
-from dask_bigfft.progress import Display, LocalProgress, Meter, scheduler_counts
-
-#: Seconds between two looks at a cluster.
-POLL = 0.3
+from dask_bigfft.progress import Display, LocalProgress, Meter, follow
 
 _THREADS, _SYNC = ("threads", "threaded"), ("sync", "synchronous", "single-threaded")
 _CLUSTER = ("processes", "cluster")
@@ -142,7 +139,9 @@ class _Place:
         stored: Any = da.store(result, target, lock=False, compute=False)
         try:
             if self.client is not None:
-                _follow(self.client, stored, display)
+                from distributed import futures_of
+
+                follow(self.client, lambda: futures_of(self.client.persist(stored)), display)
             elif display is None:
                 stored.compute()
             else:
@@ -161,43 +160,6 @@ class _Place:
             self.client.close()
         if self.cluster is not None:
             self.cluster.close()
-
-
-def _follow(client: Any, stored: Any, display: Display | None) -> None:
-    """Run on a cluster and look from time to time how far it is."""
-    from distributed import futures_of, wait
-
-    before = client.run_on_scheduler(scheduler_counts)
-    futures = futures_of(client.persist(stored))
-    try:
-        while not all(future.done() for future in futures):
-            with contextlib.suppress(TimeoutError):
-                wait(futures, timeout=POLL, return_when="FIRST_EXCEPTION")
-            if display is not None:
-                _count_cluster(display.meter, before, client.run_on_scheduler(scheduler_counts))
-                display.update()
-            if any(future.status in ("error", "cancelled", "lost") for future in futures):
-                break
-        for future in futures:
-            future.result()
-    except BaseException:
-        client.cancel(futures)
-        raise
-    if display is not None:
-        display.meter.count(display.meter.total)
-        display.close()
-
-
-def _count_cluster(
-    meter: Meter, before: dict[str, tuple[int, int]], now: dict[str, tuple[int, int]]
-) -> None:
-    """Take in what a cluster has done since `before`."""
-    done = {}
-    for stage, (finished, there) in now.items():
-        finished_before, there_before = before.get(stage, (0, 0))
-        meter.total[stage] = max(meter.total[stage], there - there_before)
-        done[stage] = finished - finished_before
-    meter.count(done)
 
 
 @contextlib.contextmanager
@@ -224,11 +186,30 @@ def _local_cluster(workers: int | None) -> Iterator[_Place]:
     from distributed import Client, LocalCluster
 
     threads = max(1, (os.cpu_count() or 1) // workers) if workers else None
-    cluster = LocalCluster(
-        n_workers=workers, threads_per_worker=threads, dashboard_address=None, silence_logs="ERROR"
-    )
+    with _uninterrupted():
+        cluster = LocalCluster(
+            n_workers=workers, threads_per_worker=threads, dashboard_address=None,
+            silence_logs="CRITICAL",
+        )
     with cluster, Client(cluster) as client:
         yield _Place(client=client, cluster=cluster)
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ignore Ctrl-C for a moment: processes that are started meanwhile go on ignoring it.
+
+    It reaches a terminal's every process, and workers that it kills cannot stop in order.
+    """
+    try:
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except ValueError:  # not in the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _connected(address: str) -> Iterator[_Place]:

@@ -23,6 +23,12 @@ READ, WRITE = "read", "write"
 #: Seconds between lines where the output is no terminal, and between updates where it is.
 SPARSE, OFTEN = 10.0, 0.1
 
+#: Seconds between two looks at a cluster.
+POLL = 0.3
+
+#: For each stage how many tasks have ever been done, and how many there are.
+Counts = Mapping[str, tuple[int, int]]
+
 _OURS = re.compile(r"bigfft_(round\d+|unpack)")
 
 
@@ -226,3 +232,50 @@ def scheduler_counts(dask_scheduler: Any) -> dict[str, tuple[int, int]]:
             now = sum(sum(group.states.values()) for group in prefix.groups)
             found[stage] = done + prefix.state_counts["memory"], there + now
     return found
+
+
+def _count_cluster(meter: Meter, before: Counts, now: Counts) -> None:
+    """Take in what a cluster has done since `before`."""
+    done = {}
+    for stage, (finished, there) in now.items():
+        finished_before, there_before = before.get(stage, (0, 0))
+        meter.total[stage] = max(meter.total[stage], there - there_before)
+        done[stage] = finished - finished_before
+    meter.count(done)
+
+
+def follow(client: Any, start: Callable[[], list[Any]], display: Display | None) -> None:
+    """Wait for what `start` sends to a cluster, and look from time to time how far it is.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        Connected to the cluster.
+    start : callable
+        Returns the futures.
+    display : Display or None
+        Where to show it.
+
+    Raises
+    ------
+    Exception
+        What a task has raised; the others are cancelled.
+    """
+    before = client.run_on_scheduler(scheduler_counts)
+    futures = start()
+    try:
+        while not all(future.done() for future in futures):
+            time.sleep(POLL)
+            if display is not None:
+                _count_cluster(display.meter, before, client.run_on_scheduler(scheduler_counts))
+                display.update()
+            if any(future.status in ("error", "cancelled", "lost") for future in futures):
+                break
+        for future in futures:
+            future.result()
+    except BaseException:
+        client.cancel(futures)
+        raise
+    if display is not None:
+        display.meter.count(display.meter.total)
+        display.close()

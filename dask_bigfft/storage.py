@@ -15,6 +15,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -37,6 +38,9 @@ FEWEST = 16
 
 #: Attribute of written arrays that says how they came to be, and whether they are complete.
 ATTRIBUTE = "dask_bigfft"
+
+#: Beginning of an address that is no path, as `Path` writes it.
+_URL = re.compile(r"\w+:/")
 
 _ZARR_FILES = ("zarr.json", ".zarray", ".zgroup")
 
@@ -139,7 +143,7 @@ def open_source(
         If there is no such array.
     """
     if not path.exists():
-        hint = "; only local paths are read" if "://" in str(path) else ""
+        hint = "; only local paths are read" if _URL.match(str(path)) else ""
         refuse("IN", str(path), f"a file or folder that exists{hint}")
     stored: Any
     if path.is_dir() or path.suffix == ".zip":
@@ -203,7 +207,7 @@ def check_target(path: Path, source: Path, *, overwrite: bool) -> None:
         If the folder above is missing, if something is there that is not to be replaced, or if
         the source is inside.
     """
-    if "://" in str(path):
+    if _URL.match(str(path)):
         refuse("OUT", str(path), "a local path")
     if not path.parent.is_dir():
         refuse("OUT", str(path), f"a folder that exists, which {path.parent} is not")

@@ -119,8 +119,8 @@ class Data:
     def fill(self) -> None:
         """Write the input: random, of mean 0, always the same."""
         rng = np.random.default_rng(_SEED)
-        real = np.float32 if self.problem.out_dtype == "complex64" else np.float64
-        flat = self.x.reshape(-1).view(real)
+        real: Any = np.float32 if self.problem.out_dtype == "complex64" else np.float64
+        flat: Array = self.x.reshape(-1).view(real)
         rng.random(out=flat, dtype=real)
         flat -= 0.5
 
@@ -236,4 +236,5 @@ def _direct_line(x: Array, wanted: Array) -> Array:
         total += np.sum(sums * _phases(n, wanted, starts), axis=0)
     tail = x[whole * width :].astype(np.complex128)
     start = _phases(n, wanted, np.array([whole * width]))[0]
-    return total + start * (tail @ inner[: tail.size])
+    found: Array = total + start * (tail @ inner[: tail.size])
+    return found

@@ -187,7 +187,7 @@ class _Weave:
                 for block in targets:
                     self._task(run_block, block, tuple(sources), self._refs(sources))
                 continue
-            key = (self.names.barrier(self.number), *group)
+            key: Key = (self.names.barrier(self.number), *group)
             self.graph[key] = Task(key, barrier, tuple(sources), wanted, *self._refs(sources))
             for block in targets:
                 self._task(run_block, block, None, [TaskRef(key)])

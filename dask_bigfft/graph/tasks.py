@@ -19,9 +19,9 @@ import numpy.typing as npt
 
 from dask_bigfft.errors import CarrierError
 from dask_bigfft.events import emit
-from dask_bigfft.exchange.gather import gather, pack, unpack
+from dask_bigfft.exchange.gather import Gathering, pack, unpack
 from dask_bigfft.exchange.shards import ExchangeMap
-from dask_bigfft.kernels.cpu import axis_index, run_round
+from dask_bigfft.kernels.cpu import Incoming, Whole, axis_index, run_round
 from dask_bigfft.kernels.libraries import FFTLibrary, get_library
 from dask_bigfft.kernels.twiddle import chirp_filter
 from dask_bigfft.memory_settings import configure_arena
@@ -90,15 +90,13 @@ class Run:
             return found
 
     def finish(
-        self, number: int, block: Block, values: Array, filters: Mapping[int, Array]
+        self, number: int, block: Block, incoming: Incoming, filters: Mapping[int, Array]
     ) -> Array:
-        """The round that follows an exchange, if there is one."""
-        if number >= len(self.plan.rounds):
-            return values
+        """The block after the round that follows an exchange."""
         round_ = self.plan.rounds[number]
         started = time.perf_counter()
         dtype = np.dtype(self.plan.dtypes[2 * number + 1])
-        done = run_round(round_, block, values, self.library, dtype, filters)
+        done = run_round(round_, block, incoming, self.library, dtype, filters)
         if number == len(self.plan.rounds) - 1 and self.plan.ends_in_round:
             done = done.reshape(round_.target.flat_shape(block))
         emit("round", index=number + 1, nbytes=done.nbytes, seconds=time.perf_counter() - started)
@@ -166,9 +164,12 @@ def run_block(
     shape, dtype = exchange.target.shape(block), np.dtype(exchange.dtype)
     started = time.perf_counter()
     blocks = given[0].blocks if sources is None else dict(zip(sources, given, strict=True))
-    values = gather(run.map(number), block, shape, dtype, blocks.__getitem__)
+    gathering = Gathering(run.map(number), block, shape, dtype, blocks.__getitem__)
+    if number < len(run.plan.rounds):
+        return run.finish(number, block, gathering, filters)
+    values = gathering.whole()
     emit("unpack", index=number, nbytes=values.nbytes, seconds=time.perf_counter() - started)
-    return run.finish(number, block, values, filters)
+    return values
 
 
 def pack_shard(run: Run, number: int, block: Block, source: Block, values: Array) -> Array:
@@ -191,7 +192,9 @@ def run_block_of_shards(
     started = time.perf_counter()
     values = unpack(run.map(number), block, shape, dtype, shards)
     emit("unpack", index=number, nbytes=values.nbytes, seconds=time.perf_counter() - started)
-    return run.finish(number, block, values, filters)
+    if number < len(run.plan.rounds):
+        return run.finish(number, block, Whole(values), filters)
+    return values
 
 
 def generate_filter(run: Run, block: Block) -> Array:
@@ -206,4 +209,4 @@ def generate_filter(run: Run, block: Block) -> Array:
     values = chirp_filter(
         axis.shape(block[0]), places, padded, plan.chirp.length, plan.chirp.sign, dtype
     )
-    return run.finish(0, block, np.ascontiguousarray(values), {})
+    return run.finish(0, block, Whole(np.ascontiguousarray(values)), {})

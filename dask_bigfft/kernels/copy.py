@@ -30,6 +30,10 @@ TILE = 8
 #: Length of the strips in which a dense transposing copy runs: its lines stay in L1.
 STRIP = 16
 
+#: Entries of a row before its dimensions: both addresses, whether to conjugate, which dimension
+#: runs along the tiled one (-1: none), where along it the copy begins, and the target's step there.
+HEAD = 6
+
 #: Pairs (source, target) that the compiled copy takes; complex to complex may conjugate.
 COMPILED = frozenset(
     (np.dtype(a), np.dtype(b))
@@ -59,10 +63,10 @@ def _normalise(row, dims, count, source_step, target_step):  # type: ignore[no-u
     """Dimensions of a row by falling target stride, length-1 ones dropped, runs merged."""
     used = 0
     for d in range(dims):
-        n = row[3 + 3 * d]
+        n = row[HEAD + 3 * d]
         if n == 1:
             continue
-        s, t = row[4 + 3 * d], row[5 + 3 * d]
+        s, t = row[HEAD + 1 + 3 * d], row[HEAD + 2 + 3 * d]
         at = used
         while at > 0 and abs(target_step[at - 1]) < abs(t):
             count[at] = count[at - 1]
@@ -210,14 +214,38 @@ def _copy_planes(  # type: ignore[no-untyped-def]
 
 
 @numba.njit(nogil=True, cache=True)
-def _copy_table(table, dims, source_like, target_like):  # type: ignore[no-untyped-def]
-    """Do the copies of a table, row by row."""
+def _clip(row, low, high, origin, source_size, target_size):  # type: ignore[no-untyped-def]
+    """Cut a row down to the part of it within a tile; whether anything is left."""
+    along, first, step = row[3], row[4], row[5]
+    begin, end = max(low - first, 0), high - first
+    if along < 0:
+        if begin > 0 or end <= 0:
+            return False
+    else:
+        d = HEAD + 3 * along
+        end = min(end, row[d])
+        if end <= begin:
+            return False
+        row[0] += begin * row[d + 1] * source_size
+        row[d] = end - begin
+    row[1] += (first + begin - origin) * step * target_size
+    return True
+
+
+@numba.njit(nogil=True, cache=True)
+def _copy_table(  # type: ignore[no-untyped-def]
+    table, dims, low, high, origin, source_like, target_like
+):
+    """Do the copies of a table, row by row, as far as they lie within a tile."""
     huge = 1 << 62
     count, index = np.empty(dims + 2, np.int64), np.empty(dims + 2, np.int64)
     source_step, target_step = np.empty(dims + 2, np.int64), np.empty(dims + 2, np.int64)
     buffer = np.empty((TILE, TILE), target_like.dtype)
+    row = np.empty(table.shape[1], np.int64)
     for r in range(table.shape[0]):
-        row = table[r]
+        row[:] = table[r]
+        if not _clip(row, low, high, origin, source_like.itemsize, target_like.itemsize):
+            continue
         used = _normalise(row, dims, count, source_step, target_step)
         while used < 2:  # a value, or a line: a plane all the same
             count[used], source_step[used], target_step[used] = 1, 0, 0
@@ -248,17 +276,18 @@ def _copy_table(table, dims, source_like, target_like):  # type: ignore[no-untyp
 
 
 class CopyTable:
-    """Strided copies collected, then done in one call.
+    """Strided copies collected, then done in one call, or tile by tile.
 
     Parameters
     ----------
     target : ndarray
-        Block that is written.
+        Block that is written, or a tile of it.
     """
 
     def __init__(self, target: np.ndarray) -> None:
         self.target = target
         self._rows: dict[np.dtype, list[tuple[int, ...]]] = {}
+        self._tables: list[tuple[np.dtype, np.ndarray]] = []
         self._keep: list[np.ndarray] = []
 
     def add(
@@ -270,46 +299,62 @@ class CopyTable:
         target_start: int,
         target_strides: Sequence[int],
         conjugate: bool = False,
+        along: int = -1,
+        first: int = 0,
+        step: int = 0,
     ) -> None:
         """Add one strided copy; starts and strides in bytes from the arrays' first elements.
 
-        Copies of complex sources into a real target take the real part.
+        Copies of complex sources into a real target take the real part. `along` is the
+        dimension of the copy that runs along the tiled dimension (-1: none does), `first` where
+        along it the copy begins, which `target_start` then leaves out, and `step` the target's
+        stride there, in bytes.
         """
         target = self.target
         if source.dtype.kind == "c" and target.dtype.kind != "c":
             source = source.real
-        if not self._compiles(source, source_strides):
+        if not compiles(source, target.dtype, source_strides):
             values = _view(source, source_start, counts, source_strides)
             _view(target, target_start, counts, target_strides)[...] = (
                 values.conj() if conjugate else values
             )
             return
         row = [source.ctypes.data + source_start, target.ctypes.data + target_start]
-        row.append(int(conjugate))
+        row += (int(conjugate), along, first, step // target.itemsize)
         for n, s, t in zip(counts, source_strides, target_strides, strict=True):
             row += (n, s // source.itemsize, t // target.itemsize)
         self._rows.setdefault(source.dtype, []).append(tuple(row))
         self._keep.append(source)
 
-    def _compiles(self, source: np.ndarray, strides: Sequence[int]) -> bool:
-        return (
-            (source.dtype, self.target.dtype) in COMPILED
-            and source.flags.aligned
-            and not any(stride % source.itemsize for stride in strides)
-        )
+    def run(self, low: int = 0, high: int = 1 << 62, origin: int = 0) -> None:
+        """Do the copies, or what of them lies at `low` to `high - 1` along the tiled dimension.
 
-    def run(self) -> None:
-        """Do the copies that are still to be done."""
+        The target's first element lies at `origin` along it. May be called again.
+        """
         for dtype, rows in self._rows.items():
             widest = max(map(len, rows))
             table = np.ones((len(rows), widest), np.int64)
             for i, row in enumerate(rows):
                 table[i, : len(row)] = row
-            _copy_table(
-                table, (widest - 3) // 3, np.empty(0, dtype), np.empty(0, self.target.dtype)
-            )
+            self._tables.append((dtype, table))
         self._rows.clear()
-        self._keep.clear()
+        for dtype, table in self._tables:
+            _copy_table(
+                table, (table.shape[1] - HEAD) // 3, low, high, origin,
+                np.empty(0, dtype), np.empty(0, self.target.dtype),
+            )
+
+
+def compiles(source: np.ndarray, target: np.dtype, strides: Sequence[int] = ()) -> bool:
+    """Whether the compiled copy takes a source; the others are copied at once, by NumPy."""
+    dtype = source.dtype
+    if dtype.kind == "c" and target.kind != "c":
+        dtype = source.real.dtype
+    return (
+        (dtype, target) in COMPILED
+        and source.flags.aligned
+        and not any(stride % dtype.itemsize for stride in (*source.strides, *strides))
+    )
 
 
 class _Memory:

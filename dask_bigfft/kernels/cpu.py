@@ -15,7 +15,7 @@ May import `decomposition`, `memory` and this room.
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -30,13 +30,18 @@ from dask_bigfft.memory import lend
 
 Array = npt.NDArray[Any]
 
-#: Bytes of a tile: with the FFT's own tables it fits a core's L2 cache.
-TILE_BYTES = 1 << 19
+#: Bytes of a tile: it should stay in a core's share of the last-level cache from being gathered
+#: to being stored, and be wide enough that gathering it does not jump about.
+TILE_BYTES = 1 << 22
+
+#: Bytes that a tile's rows should have at least, to be worth storing apart.
+ROW_BYTES = 1 << 10
 
 
 def _factor(chirp: Chirp) -> float:
     """What the scale of a transform multiplies with."""
-    return {"none": 1.0, "ortho": chirp.length**-0.5, "full": 1.0 / chirp.length}[chirp.scale]
+    factors = {"none": 1.0, "ortho": 1.0 / math.sqrt(chirp.length), "full": 1.0 / chirp.length}
+    return factors[chirp.scale]
 
 
 def axis_index(axis: AxisLayout, block: int, stage: int, skip: int | None = None) -> Array:
@@ -60,15 +65,52 @@ def axis_index(axis: AxisLayout, block: int, stage: int, skip: int | None = None
 
 
 @dataclass(frozen=True)
+class _Factors:
+    """A table over an axis' other digits, one entry (or row of entries) for each of their values.
+
+    ``shape`` are the dimensions of these digits, ``first`` the block's dimension of the first.
+    """
+
+    table: Array
+    shape: tuple[int, ...]
+    first: int
+
+    def within(self, dim: int, part: slice) -> "_Factors":
+        """What of the table belongs to a tile cut along one of the block's dimensions."""
+        if not self.first <= dim < self.first + len(self.shape):
+            return self
+        inner = self.table.shape[1:]
+        cut = (slice(None),) * (dim - self.first) + (part,)
+        kept = self.table.reshape(*self.shape, *inner)[cut]
+        return _Factors(kept.reshape(-1, *inner), kept.shape[: len(self.shape)], self.first)
+
+    def rows(self, count: int) -> Array:
+        """Entries for `count` rows of a tile: the table again and again."""
+        repeats = (count // max(1, len(self.table)),) + (1,) * (self.table.ndim - 1)
+        return np.tile(self.table, repeats)
+
+
+@dataclass(frozen=True)
 class _Work:
-    """A step on one block: its dimension, and the index of its axis' other digits by stage."""
+    """A step on one block: its dimension, and what follows from its axis' other digits."""
 
     step: Step
     dim: int
-    index_in: Array
-    index_twiddle: Array
-    index_out: Array
-    spectrum: Array | None
+    index_in: _Factors
+    index_twiddle: _Factors
+    index_out: _Factors
+    spectrum: _Factors | None
+
+    def within(self, dim: int, part: slice) -> "_Work":
+        """The step on a tile cut along a dimension."""
+        return _Work(
+            self.step,
+            self.dim,
+            self.index_in.within(dim, part),
+            self.index_twiddle.within(dim, part),
+            self.index_out.within(dim, part),
+            None if self.spectrum is None else self.spectrum.within(dim, part),
+        )
 
 
 def _works(round_: Round, block: tuple[int, ...], filters: Mapping[int, Array]) -> list[_Work]:
@@ -76,19 +118,22 @@ def _works(round_: Round, block: tuple[int, ...], filters: Mapping[int, Array]) 
     for step in round_.steps:
         dim = round_.dim(step)
         before, after = round_.source.axes[step.axis], round_.target.axes[step.axis]
-        skip = len(before.groups) - 1
-        if before.groups[skip].digits != (step.source,):
+        last = len(before.groups) - 1
+        if before.groups[last].digits != (step.source,):
             raise KernelError("the digit of a step must be the last group of its axis")
         i = block[step.axis]
-        spectrum = filters.get(step.axis) if step.convolve is not None else None
+        place = (before.shape(i)[:last], dim - last)
+        spectrum = None
+        if step.convolve is not None:
+            spectrum = _Factors(filters[step.axis].reshape(-1, step.length), *place)
         found.append(
             _Work(
                 step,
                 dim,
-                axis_index(before, i, step.source.stage, skip),
-                axis_index(after, i, step.target.stage - 1, skip),
-                axis_index(after, i, step.target.stage, skip),
-                None if spectrum is None else spectrum.reshape(-1, step.length),
+                _Factors(axis_index(before, i, step.source.stage, last), *place),
+                _Factors(axis_index(after, i, step.target.stage - 1, last), *place),
+                _Factors(axis_index(after, i, step.target.stage, last), *place),
+                spectrum,
             )
         )
     return found
@@ -102,71 +147,124 @@ def _rows(tile: Array, dim: int) -> Array:
     return rows
 
 
-class _Tile:
-    """A tile of a block, and the steps it goes through.
+def _chirped(tile: Array, work: _Work, index: _Factors, stride: int, chirp: Chirp) -> None:
+    rows = _rows(tile, work.dim)
+    rest = index.rows(len(rows))
+    multiply_chirp(rows, rest, stride, chirp.length, chirp.sign, _factor(chirp))
 
-    ``start`` is the tile's first row among the flattened leading dimensions, ``shift`` by how
-    much flattening them moved the other dimensions.
-    """
 
-    def __init__(self, values: Array, works: list[_Work], start: int, shift: int) -> None:
-        self.values, self.works, self.start, self.shift = values, works, start, shift
+def _multiplied(tile: Array, work: _Work, library: FFTLibrary) -> Array:
+    """Filter (and transform back) and twiddle."""
+    step, sign = work.step, work.step.sign
+    if work.spectrum is not None:
+        rows = _rows(tile, work.dim)
+        rows *= work.spectrum.rows(len(rows))[:, :, None]
+        tile = library.c2c(tile, (work.dim,), -sign, "full")
+        sign = -sign
+    if step.twiddle is not None:
+        rows = _rows(tile, work.dim)
+        twiddle(rows, work.index_twiddle.rows(len(rows)), step.twiddle, sign)
+    return tile
 
-    def of_kind(self, kind: str) -> Iterator[tuple[_Work, int]]:
-        return ((w, w.dim - self.shift) for w in self.works if w.step.kind == kind)
 
-    def pick(self, table: Array, dim: int) -> Array:
-        """Entries of a table (one per value of the axis' other digits) for the tile's rows."""
-        start = self.start if dim == 1 else 0
-        rows = math.prod(self.values.shape[:dim])
-        picked: Array = table[(start + np.arange(rows)) % len(table)]
-        return picked
+def _transformed(tile: Array, works: list[_Work], library: FFTLibrary) -> Array:
+    """All steps of a round on a contiguous tile, which is overwritten."""
+    complex_works = [work for work in works if work.step.kind == "c2c"]
+    for work in works:
+        if (step := work.step).kind == "r2c":
+            tile = np.ascontiguousarray(library.r2c(tile, work.dim, step.sign, step.scale))
+    batches: dict[tuple[int, Any], list[int]] = {}
+    for work in complex_works:
+        if (step := work.step).chirp_in is not None:
+            _chirped(tile, work, work.index_in, step.source.stride, step.chirp_in)
+        batches.setdefault((step.sign, step.scale), []).append(work.dim)
+    for (sign, scale), dims in batches.items():
+        tile = library.c2c(tile, tuple(dims), sign, scale)
+    for work in works:
+        if work.step.kind != "c2r":
+            tile = _multiplied(tile, work, library)
+    for work in complex_works:
+        if (step := work.step).chirp_out is not None:
+            _chirped(tile, work, work.index_out, step.target.stride, step.chirp_out)
+    for work in works:
+        if (step := work.step).kind == "c2r":
+            tile = library.c2r(tile, work.dim, step.length, step.sign, step.scale)
+    return tile
 
-    def chirp(self, dim: int, index: Array, stride: int, chirp: Chirp) -> None:
-        rows, rest = _rows(self.values, dim), self.pick(index, dim)
-        multiply_chirp(rows, rest, stride, chirp.length, chirp.sign, _factor(chirp))
 
-    def multiply(self, work: _Work, dim: int, library: FFTLibrary) -> None:
-        """Filter (and transform back) and twiddle."""
-        step, sign = work.step, work.step.sign
-        if work.spectrum is not None:
-            rows = _rows(self.values, dim)
-            rows *= self.pick(work.spectrum, dim)[:, :, None]
-            self.values = library.c2c(self.values, (dim,), -sign, "full")
-            sign = -sign
-        if step.twiddle is not None:
-            rest = self.pick(work.index_twiddle, dim)
-            twiddle(_rows(self.values, dim), rest, step.twiddle, sign)
+class Incoming(Protocol):
+    """A block on its way in: it can be had tile by tile, so that a tile is still in cache."""
 
-    def run(self, library: FFTLibrary) -> Array:
-        for work, dim in self.of_kind("r2c"):
-            step = work.step
-            real = library.r2c(self.values, dim, step.sign, step.scale)
-            self.values = np.ascontiguousarray(real)
-        batches: dict[tuple[int, Any], list[int]] = {}
-        for work, dim in self.of_kind("c2c"):
-            step = work.step
-            if step.chirp_in is not None:
-                self.chirp(dim, work.index_in, step.source.stride, step.chirp_in)
-            batches.setdefault((step.sign, step.scale), []).append(dim)
-        for (sign, scale), dims in batches.items():
-            self.values = library.c2c(self.values, tuple(dims), sign, scale)
-        for kind in ("r2c", "c2c"):
-            for work, dim in self.of_kind(kind):
-                self.multiply(work, dim, library)
-        for work, dim in self.of_kind("c2c"):
-            if (step := work.step).chirp_out is not None:
-                self.chirp(dim, work.index_out, step.target.stride, step.chirp_out)
-        for work, dim in self.of_kind("c2r"):
-            step = work.step
-            self.values = library.c2r(self.values, dim, step.length, step.sign, step.scale)
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def place(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """Memory for the block after the round."""
+        ...
+
+    def whole(self) -> Array:
+        """The block, contiguous and free to overwrite."""
+        ...
+
+    def tiles(self, dim: int, width: int, out: Array) -> Iterator[tuple[slice, Array]]:
+        """Slices along a dimension, each with its values, contiguous and free to overwrite.
+
+        Where the tile may lie in `out` already, it does.
+        """
+        ...
+
+
+class Whole:
+    """A block that is there, whole, and may be overwritten."""
+
+    def __init__(self, values: Array) -> None:
+        self.values, self.shape, self.dtype = values, values.shape, values.dtype
+
+    def place(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """The block itself where shape and dtype stay, else lent memory."""
+        same = shape == self.shape and dtype == self.dtype
+        return self.values if same else lend(shape, dtype)
+
+    def whole(self) -> Array:
+        """The block itself."""
         return self.values
+
+    def tiles(self, dim: int, width: int, out: Array) -> Iterator[tuple[slice, Array]]:
+        """Views where they are contiguous, else copies."""
+        for part in parts(self.shape[dim], width):
+            tile = self.values[(slice(None),) * dim + (part,)]
+            yield part, np.ascontiguousarray(tile)
+
+
+def parts(size: int, width: int) -> Iterator[slice]:
+    """Slices of at most `width` that make up `size`."""
+    for low in range(0, size, width):
+        yield slice(low, min(size, low + width))
+
+
+def tiling(
+    shape: tuple[int, ...], fixed: set[int], nbytes: int, tile_bytes: int = TILE_BYTES
+) -> tuple[int, int] | None:
+    """Dimension along which a block is cut into tiles, and their width.
+
+    The outermost dimension that is not transformed, if its single slices are small enough and
+    its tiles have rows wide enough to be stored; None if it is not so.
+
+    >>> tiling((64, 8192), {1}, 64 * 8192 * 16)
+    (0, 32)
+    """
+    for dim, size in enumerate(shape):
+        if dim not in fixed and size > 1:
+            width = tile_bytes * size // nbytes
+            row_bytes = width * nbytes // math.prod(shape[: dim + 1])
+            return (dim, width) if width > 0 and row_bytes >= ROW_BYTES else None
+    return None
 
 
 def run_round(
     round_: Round,
     block: tuple[int, ...],
-    values: Array,
+    incoming: Incoming,
     library: FFTLibrary,
     out_dtype: np.dtype[Any],
     filters: Mapping[int, Array] | None = None,
@@ -179,8 +277,8 @@ def run_round(
         What to do.
     block : tuple of int
         Which block.
-    values : ndarray, C-contiguous
-        The block as the round's source layout has it; overwritten.
+    incoming : Incoming
+        The block as the round's source layout has it.
     library : FFTLibrary
         Makes the FFTs.
     out_dtype : dtype
@@ -191,24 +289,29 @@ def run_round(
     Returns
     -------
     ndarray
-        The block as the round's target layout has it: `values` itself where shape and dtype
-        stay, else lent memory.
+        The block as the round's target layout has it.
     """
     shape = round_.target.shape(block)
-    same = shape == values.shape and out_dtype == values.dtype
-    out = values if same else lend(shape, out_dtype)
-    if out.size == 0 or values.size == 0:
+    out = incoming.place(shape, out_dtype)
+    before = math.prod(incoming.shape)
+    if out.size == 0 or before == 0:
         return out
     works = _works(round_, block, filters or {})
-    leading = min((work.dim for work in works), default=0)
-    rows = math.prod(shape[:leading])
-    source = values.reshape(rows, *values.shape[leading:])
-    target = out.reshape(rows, *shape[leading:])
-    size = max(source[0].nbytes, target[0].nbytes)
-    step = max(1, TILE_BYTES // size)
-    for start in range(0, rows, step):
-        part = slice(start, min(rows, start + step))
-        result = _Tile(source[part], works, start, leading - 1).run(library)
-        if not same or not np.may_share_memory(result, target[part]):
-            target[part] = result
+    nbytes = max(out.nbytes, before * incoming.dtype.itemsize)
+    changes = shape != incoming.shape or out_dtype != incoming.dtype
+    tile_bytes = TILE_BYTES // 4 if changes else TILE_BYTES  # libraries answer in fresh memory
+    found = tiling(incoming.shape, {work.dim for work in works}, nbytes, tile_bytes)
+    if found is None:
+        _store(out, _transformed(incoming.whole(), works, library))
+        return out
+    dim, width = found
+    for part, tile in incoming.tiles(dim, width, out):
+        result = _transformed(tile, [work.within(dim, part) for work in works], library)
+        _store(out[(slice(None),) * dim + (part,)], result)
     return out
+
+
+def _store(target: Array, result: Array) -> None:
+    """Copy a tile to where it belongs, unless it lies there already."""
+    if result.ctypes.data != target.ctypes.data or result.strides != target.strides:
+        target[...] = result

@@ -42,6 +42,8 @@ class Prices:
         A floating point operation of an FFT in cache.
     exchange : float
         Waiting for the last block of an exchange (never in parallel).
+    sent_shard : float
+        Scheduling a shard that travels between processes (never in parallel).
     pair : float
         One pair of blocks for dask's ordering of an exchange (never in parallel).
     """
@@ -54,6 +56,7 @@ class Prices:
     task: float = 3e-4
     flop: float = 1e-10
     exchange: float = 5e-3
+    sent_shard: float = 1e-4
     pair: float = 2.5e-8
 
 
@@ -75,11 +78,13 @@ def exchange_seconds(
         seconds += nbytes * prices.gathered_byte + shape.shards * prices.shard
         if machine.workers > 1:
             seconds += nbytes * (1 - 1 / machine.workers) * prices.sent_byte
+    sent = shape.shards * prices.sent_shard if machine.workers > 1 and not shape.local else 0.0
     pairs = shape.blocks_in * shape.blocks_out / max(1, shape.groups) ** 2
     return (
         seconds / _parallel(machine, shape.blocks_out)
         + tasks * prices.task
         + pairs * prices.pair
+        + sent
         + (0 if shape.local else prices.exchange)
     )
 

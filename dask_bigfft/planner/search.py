@@ -127,7 +127,7 @@ def find_plan(spec: TransformSpec, request: Request, machine: Machine) -> Plan:
             if bluestein:
                 candidates += search.bluestein(sizes, merge)
         ranked = sorted(candidates, key=lambda c: c.rank)
-        plans = [_finished(search, c) for c in ranked[:8]]
+        plans = [_finished(search, c) for c in _different(ranked)]
         if limit is not None and plans:
             lowest = min(plan.forecast.peak_host for plan in plans)
             smallest = lowest if smallest is None else min(smallest, lowest)
@@ -145,13 +145,21 @@ def find_plan(spec: TransformSpec, request: Request, machine: Machine) -> Plan:
                     "given; larger chunks would help")
 
 
+def _different(ranked: list[Candidate]) -> list[Candidate]:
+    """The best candidate, and the first few behind it that cost something else."""
+    found: dict[float, Candidate] = {}
+    for candidate in ranked:
+        found.setdefault(candidate.seconds, candidate)
+    return [*ranked[:4], *(c for c in list(found.values())[:8] if c not in ranked[:4])]
+
+
 def _chosen(plans: list[Plan], sizes: Sizes) -> Plan:
     best, others = plans[0], plans[1:]
-    seen = {best.notation}
+    seen = {best.forecast}
     rejected = []
     for plan in others:
-        if plan.notation not in seen or plan.forecast != best.forecast:
-            seen.add(plan.notation)
+        if plan.forecast not in seen:  # mere permutations of the same work say nothing
+            seen.add(plan.forecast)
             rejected.append((_described(plan), plan.forecast))
     reason = (
         f"cheapest of the candidates whose blocks have at most {sizes.cap} elements"

@@ -41,7 +41,9 @@ def merged(places, joints):
         last = digits[-1] if digits else None
         if joint and last is not None and last.stage == place.stage:
             stride = min(last.stride, place.stride)
-            digits[-1] = Digit(place.stage, stride, last.size * place.radix, last.size * place.radix)
+            digits[-1] = Digit(
+                place.stage, stride, last.size * place.radix, last.size * place.radix
+            )
         else:
             digits.append(Digit(place.stage, place.stride, place.radix, place.radix))
     return digits

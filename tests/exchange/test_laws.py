@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout
 from dask_bigfft.decomposition.rounds import Mirror, axis_components, exchange_shape
 from dask_bigfft.decomposition.steps import half
-from dask_bigfft.exchange.gather import gather, pack, shard_copies, unpack
+from dask_bigfft.exchange.gather import Gathering, gather, pack, unpack
 from dask_bigfft.exchange.shards import ExchangeMap, interval_boxes
 from dask_bigfft.testing.strategies import chunks_of
 
@@ -95,6 +95,33 @@ def test_packed_and_unpacked_is_gathered(pair, dtypes):
         )
 
 
+@given(pair=pairs(3), dtypes=st.sampled_from(DTYPES), width=st.integers(1, 9), fits=st.booleans())
+def test_tiles_are_the_block(pair, dtypes, width, fits):
+    """Gathered tile by tile along any dimension; a tile may be overwritten before the next."""
+    source, target = pair
+    blocks = blocks_of(source, whole_index(source, target), dtypes[0])
+    exchange, dtype = ExchangeMap(source, target), np.dtype(dtypes[1])
+    for block in itertools.islice(target.indices(), 6):
+        shape = target.shape(block)
+        if math.prod(shape) == 0:
+            continue
+        arguments = (exchange, block, shape, dtype, blocks.__getitem__)
+        expected = gather(*arguments)
+        for dim in range(len(shape)):
+            gathering = Gathering(*arguments)
+            out = gathering.place(shape if fits else (*shape, 2), dtype)
+            seen = 0
+            for part, tile in gathering.tiles(dim, width, out):
+                assert part.start == seen
+                seen = part.stop
+                assert tile.flags.c_contiguous
+                assert tile.flags.writeable
+                there = (slice(None),) * dim
+                np.testing.assert_array_equal(tile, expected[(*there, part)])
+                tile[...] = -5
+            assert seen == shape[dim]
+
+
 @given(pair=pairs())
 def test_shards_of_two_processes_agree(pair):
     """A map is made where it is used: asking in another order changes nothing."""
@@ -105,22 +132,32 @@ def test_shards_of_two_processes_agree(pair):
             assert list(other.shards_from(block, shard.source)) == [shard]
 
 
+def places(pieces, layout, shape, side):
+    """Flat places in a block, of one side, of a product of pieces."""
+    strides = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
+    found, first = np.zeros((), np.int64), 0
+    for piece, axis in zip(pieces, layout.axes, strict=True):
+        dims, steps, starts = (
+            getattr(piece, f"{side}_{name}") for name in ("dims", "steps", "starts")
+        )
+        found = found + sum(n * strides[first + d] for d, n in enumerate(starts))
+        for n, dim, step in zip(piece.counts, dims, steps, strict=True):
+            found = np.add.outer(found, np.arange(n) * step * strides[first + dim])
+        first += len(axis.groups)
+    assert found.size == 0 or (found.min() >= 0 and found.max() < math.prod(shape))
+    return found.ravel()
+
+
 def coverage(exchange, source, target, block):
     """How often each place of a target block is written."""
-    count = np.zeros(target.shape(block), np.int64)
+    shape = target.shape(block)
+    count = np.zeros(shape, np.int64)
     for shard in exchange.shards(block):
-        like = np.empty(source.shape(shard.source), np.int64)
-        for counts, from_start, from_steps, to_start, to_steps in shard_copies(
-            exchange, shard, like, count
-        ):
-            places = np.full((), to_start // 8)
-            reads = np.full((), from_start // 8)
-            for n, to, step in zip(counts, to_steps, from_steps, strict=True):
-                places = np.add.outer(places, np.arange(n) * (to // 8))
-                reads = np.add.outer(reads, np.arange(n) * (step // 8))
-            assert reads.size == 0 or (reads.min() >= 0 and reads.max() < like.size)
-            assert places.size == 0 or (places.min() >= 0 and places.max() < count.size)
-            np.add.at(count.reshape(-1), places.ravel(), 1)
+        for pieces in itertools.product(*shard.pieces):
+            places(pieces, source, source.shape(shard.source), "source")
+            written = places(pieces, target, shape, "target")
+            assert written.size == math.prod(piece.size for piece in pieces)
+            np.add.at(count.reshape(-1), written, 1)
     return count
 
 
@@ -195,9 +232,7 @@ def real_axes(draw, largest):
         stride //= n
         digits.append(Digit(0, stride, half(n) if j == len(factors) - 1 else n, n))
     groups = draw(st.permutations(digits))
-    target = AxisLayout(
-        tuple(Group((digit,), draw(chunks_of(digit.size, 4))) for digit in groups)
-    )
+    target = AxisLayout(tuple(Group((digit,), draw(chunks_of(digit.size, 4))) for digit in groups))
     return source, target, length
 
 

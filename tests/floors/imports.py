@@ -34,6 +34,7 @@ FLOORS = {
     "storage": 7,
     "cluster": 7,
     "integrations": 7,
+    "bench": 8,
     "cli": 8,
     "__main__": 9,
     "": 10,

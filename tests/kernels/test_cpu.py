@@ -12,7 +12,7 @@ from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout, p
 from dask_bigfft.decomposition.rounds import Round, transformed
 from dask_bigfft.decomposition.steps import Chirp, Step, axis_program
 from dask_bigfft.errors import KernelError
-from dask_bigfft.kernels.cpu import axis_index, run_round
+from dask_bigfft.kernels.cpu import Whole, axis_index, parts, run_round, tiling
 from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.testing.oracles import exact_dft, exact_irdft, relative_l2
 from dask_bigfft.testing.strategies import chunks_of, random_array
@@ -97,7 +97,7 @@ def check(round_, kinds, dtype, seed=0):
         values = random_array(round_.source.shape(block), before, seed)
         expected = expected_round(values, round_, block, ordered)
         assert expected.shape == round_.target.shape(block)
-        found = run_round(round_, block, values.copy(), SCIPY, after)
+        found = run_round(round_, block, Whole(values.copy()), SCIPY, after)
         assert found.dtype == after
         assert relative_l2(found, expected) < TOLERANCE[np.dtype(dtype)]
 
@@ -174,7 +174,7 @@ def test_a_chirp_before_and_after_a_whole_axis():
         if len(steps) == 2:
             expected = np.fft.irfft(expected, 4, axis=1, norm="forward")
         round_ = Round(steps, layout, transformed(layout, steps))
-        found = run_round(round_, (0, 0), values.copy(), SCIPY, np.dtype(dtype))
+        found = run_round(round_, (0, 0), Whole(values.copy()), SCIPY, np.dtype(dtype))
         assert relative_l2(found, expected) < 1e-14
 
 
@@ -185,7 +185,11 @@ def test_complex_blocks_are_transformed_in_place():
     values = random_array((8, 3), "c16", 0)
     expected = np.fft.fft(values, axis=0)
     found = run_round(
-        Round((step,), layout, transformed(layout, (step,))), (0, 0), values, SCIPY, values.dtype
+        Round((step,), layout, transformed(layout, (step,))),
+        (0, 0),
+        Whole(values),
+        SCIPY,
+        values.dtype,
     )
     assert found is values
     np.testing.assert_allclose(found, expected, rtol=1e-12)
@@ -196,7 +200,7 @@ def test_empty_blocks_pass():
     step = Step(0, digit, Digit(1, 1, 5, 8), kind="r2c")
     layout = Layout((AxisLayout((whole(digit),)), plain(3, (3, 0))))
     round_ = Round((step,), layout, transformed(layout, (step,)))
-    found = run_round(round_, (0, 1), np.empty((8, 0)), SCIPY, np.dtype("c16"))
+    found = run_round(round_, (0, 1), Whole(np.empty((8, 0))), SCIPY, np.dtype("c16"))
     assert found.shape == (5, 0)
     assert found.dtype == "c16"
 
@@ -207,4 +211,26 @@ def test_a_digit_that_is_not_the_last_group_is_refused():
     layout = Layout((AxisLayout((whole(digit), whole(other))),))
     round_ = Round((step,), layout, transformed(layout, (step,)))
     with pytest.raises(KernelError, match="last group"):
-        run_round(round_, (0,), np.ones((4, 3), complex), SCIPY, np.dtype("c16"))
+        run_round(round_, (0,), Whole(np.ones((4, 3), complex)), SCIPY, np.dtype("c16"))
+
+
+@given(
+    shape=st.lists(st.integers(1, 40), min_size=1, max_size=4).map(tuple),
+    data=st.data(),
+    nbytes=st.integers(1, 1 << 24),
+)
+def test_tiles_never_cut_a_dimension_that_is_transformed(shape, data, nbytes):
+    fixed = set(data.draw(st.lists(st.integers(0, len(shape) - 1))))
+    dim, width = tiling(shape, fixed, nbytes)
+    assert width >= 1
+    if any(shape[d] > 1 and d not in fixed for d in range(len(shape))):
+        assert dim not in fixed
+    else:
+        assert width >= shape[dim]
+
+
+@given(size=st.integers(1, 50), width=st.integers(1, 60))
+def test_parts(size, width):
+    found = list(parts(size, width))
+    assert [i for part in found for i in range(part.start, part.stop)] == list(range(size))
+    assert all(part.stop - part.start == width for part in found[:-1])

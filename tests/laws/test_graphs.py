@@ -139,7 +139,9 @@ def test_pickled(built):
     assert twice.name == y.name
     assert right(twice.compute(scheduler="threads"), expected)
     (optimized,) = dask.optimize(y)
-    assert right(cloudpickle.loads(cloudpickle.dumps(optimized)).compute(scheduler="sync"), expected)
+    assert right(
+        cloudpickle.loads(cloudpickle.dumps(optimized)).compute(scheduler="sync"), expected
+    )
 
 
 def test_same_answer_twice(built):
@@ -226,7 +228,9 @@ def test_inputs_are_never_written_to(case, carrier, floor):
         return block
 
     with dask.config.set(options):
-        array = da.from_array(x, chunks=case.chunks).map_blocks(frozen, meta=np.empty((0,) * x.ndim, x.dtype))
+        array = da.from_array(x, chunks=case.chunks).map_blocks(
+            frozen, meta=np.empty((0,) * x.ndim, x.dtype)
+        )
         kept.clear()
         array = array.persist()
         before = hashes(kept)

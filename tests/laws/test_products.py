@@ -4,19 +4,22 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_bigfft import fft, plan
 from dask_bigfft.testing.oracles import exact_dft, relative_l2
 from dask_bigfft.testing.strategies import chunkings, random_array
 
+#: Every example plans three transforms and runs them: fewer examples than elsewhere.
+FEWER = settings(max_examples=max(10, settings.default.max_examples // 4))
+
 #: Ways to plan the same transform otherwise.
 PLANS = [
     {},
     {"memory_limit": "64 MiB"},
     {"memory_limit": "3 MiB"},
-    {"kernel": "mkl_fft"},
+    {"kernel": "auto"},
     {"variant": "dif"},
     {"variant": "stockham"},
 ]
@@ -36,12 +39,11 @@ def convolved(a, b):
 
 def test_the_oracle_is_a_circular_convolution():
     a, b = random_array((6, 5), "c16", 0), random_array((6, 5), "c16", 1)
-    expected = sum(
-        a[i, j] * np.roll(b, (i, j), axis=(0, 1)) for i in range(6) for j in range(5)
-    )
+    expected = sum(a[i, j] * np.roll(b, (i, j), axis=(0, 1)) for i in range(6) for j in range(5))
     assert relative_l2(convolved(a, b), expected) < 1e-14
 
 
+@FEWER
 @given(
     data=st.data(),
     shape=st.sampled_from(SHAPES),
@@ -69,6 +71,7 @@ def test_products_of_spectra_in_transposed_order(data, shape, plans, real, floor
     assert relative_l2(found, expected) < 40 * np.finfo(dtype).eps
 
 
+@FEWER
 @given(data=st.data(), order=st.tuples(*[st.sampled_from(["natural", "transposed"])] * 2))
 def test_an_order_per_axis(data, order):
     shape = (12, 20)
@@ -83,13 +86,10 @@ def test_an_order_per_axis(data, order):
 def exchanges_of_a_product(shape, chunks, order):
     """Exchanges of a forward and an inverse transform, and the chunks before and after."""
     x = da.zeros(shape, chunks=chunks, dtype=complex)
-    y = fft.fftn(x, order=order)
-    z = fft.ifftn(y * 2, order=order)
-    counts = (
-        len(plan(x, "fftn", order=order).travelling),
-        len(plan(y, "ifftn", order=order).travelling),
-    )
-    return sum(counts), x.chunks, z.chunks
+    there = plan(x, "fftn", order=order)
+    y = da.zeros(there.spec.out_shape, chunks=there.chunks, dtype=complex)
+    back = plan(y, "ifftn", order=order)
+    return len(there.travelling) + len(back.travelling), x.chunks, back.chunks
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,6 @@ def exchanges_of_a_product(shape, chunks, order):
         ((64, 64), (8, 64), 2, 2),
         ((64, 64), (64, 8), 2, 2),
         ((4096, 4096), (256, 4096), 2, 2),
-        ((32, 32, 32), (4, 32, 32), 2, 2),
-        ((32, 32, 32), (32, 32, 4), 2, 2),
         ((512, 512, 512), (32, 512, 512), 2, 2),
     ],
 )

@@ -4,7 +4,6 @@ import itertools
 
 import dask
 import dask.array as da
-import numpy as np
 import pytest
 
 import dask_bigfft
@@ -56,7 +55,7 @@ def test_only_pease_has_one_geometry(n, order):
 
 @pytest.mark.parametrize(("n", "rounds"), [(81, [3, 3, 3, 3]), (256, [4, 4, 4, 4])])
 def test_one_geometry_for_four_digits(n, rounds):
-    x = da.zeros(n, chunks=-(-n // 9), dtype=complex)
+    x = da.zeros(n, chunks=rounds[0] ** 2, dtype=complex)
     found = plan(x, "fft", rounds=rounds, variant="pease")
     assert len({exchange.geometry for exchange in found.exchanges[1:4]}) == 1
 

@@ -1,0 +1,165 @@
+"""``python -m dask_bigfft.bench``: runs the named problems and writes what it found.
+
+Exit status: 0 all answers right, 1 something wrong or not run (the report says what), 2 an argument
+that is not allowed. What was measured until then is written after every problem, so a run that is
+stopped, by ``--budget-seconds`` or by Ctrl-C, counts.
+
+Imports the rest of this folder.
+"""
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from dask_bigfft.bench import children, machine, report
+from dask_bigfft.bench.peers import PEERS
+from dask_bigfft.bench.problems import PROBLEMS, Problem, select
+from dask_bigfft.bench.targets import best_kernel
+from dask_bigfft.errors import ArgumentError
+
+__all__ = ["main"]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m dask_bigfft.bench", description=f"Problems: {' '.join(PROBLEMS)}"
+    )
+    add = parser.add_argument
+    add("--list", action="store_true", help="name the problems and end")
+    add("--only", nargs="+", default=[], metavar="NAME", help="problems, by name or pattern: '3d*'")
+    add("--peers", nargs="*", metavar="NAME", help=f"of: {', '.join(PEERS)} (default: all)")
+    add("--kernels", nargs="*", metavar="NAME", help="FFT libraries of ours (default: installed)")
+    add("--repeat", type=_count, default=5, metavar="N", help="warm rounds that count (default: 5)")
+    add("--cold", type=int, default=3, metavar="N", help="cold runs of each mode (default: 3)")
+    add("--threads", type=_count, default=2, metavar="N", help="threads of everybody (default: 2)")
+    add("--scale", type=float, default=1.0, metavar="F", help="shrink all arrays, to try things")
+    add("--budget-seconds", type=float, default=math.inf, metavar="S",
+        help="begin nothing after that time")
+    add("--out", type=Path, default=Path("ci/results/cpu.json"), metavar="PATH",
+        help="JSON; table and picture go beside it (default: ci/results/cpu.json)")
+    add("--child", help=argparse.SUPPRESS)
+    return parser
+
+
+def _count(text: str) -> int:
+    found = int(text)
+    if found < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not allowed: need a number of at least 1")
+    return found
+
+
+def _described(problem: Problem) -> dict[str, Any]:
+    extra = {"size": problem.size, "nbytes": problem.nbytes, "flops": problem.flops}
+    return {**asdict(problem), **extra}
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _cold(args: argparse.Namespace, entry: dict[str, Any], until: float) -> None:
+    """Add the cold runs with the kernel that was fastest warm."""
+    kernel, problem = best_kernel(entry), entry["problem"]
+    for _ in range(args.cold if kernel is not None else 0):
+        for mode in ("persist", "compute"):
+            left = until - time.monotonic()
+            if left <= 0:
+                return
+            children.make_dirty(4 * problem["nbytes"])
+            task = {"task": "cold", "problem": problem["name"], "scale": args.scale,
+                    "kernel": kernel, "mode": mode}
+            entry["cold"].append(children.call(task, args.threads, left))
+
+
+def _measure(
+    args: argparse.Namespace, problem: Problem, until: float, wisdom: list[str]
+) -> dict[str, Any]:
+    """Return all that is measured of one problem; FFTW's `wisdom` grows."""
+    entry: dict[str, Any] = {"problem": _described(problem.scaled(args.scale)), "cold": []}
+    task = {"task": "warm", "problem": problem.name, "scale": args.scale, "peers": args.peers,
+            "kernels": args.kernels, "repeat": args.repeat, "wisdom": wisdom}
+    entry["warm"] = children.call(task, args.threads, until - time.monotonic())
+    wisdom[:] = entry["warm"].pop("wisdom", wisdom)
+    _cold(args, entry, until)
+    entry["derived"] = report.derive(entry)
+    return entry
+
+
+def _line(entry: dict[str, Any]) -> str:
+    """What is said of a problem on the terminal."""
+    name, derived = entry["problem"]["name"], entry["derived"]
+    best = derived["best_kernel"]
+    if best is None:
+        return f"{name}: {entry['warm'].get('error', 'nothing of ours could be timed')}"
+    peers = ", ".join(
+        f"{peer} {kernels[best]['median']:.2f}" for peer, kernels in derived["ratios"].items()
+    )
+    reached = sum(target["met"] for target in derived["targets"])
+    return f"{name}: {best}; {peers}; {reached} of {len(derived['targets'])} targets"
+
+
+def _run(args: argparse.Namespace) -> dict[str, Any]:
+    started = time.monotonic()
+    until = started + args.budget_seconds
+    chosen = select(args.only)
+    wisdom: list[str] = []
+    results: dict[str, Any] = {
+        "schema": report.SCHEMA,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "complete": False,
+        "seconds": 0.0,
+        "threads": args.threads,
+        "repeat": args.repeat,
+        "scale": args.scale,
+        "load_before": machine.load(),
+        "load_after": machine.load(),
+        "machine": children.call({"task": "describe"}, args.threads, math.inf),
+        "problems": [],
+    }
+    for problem in chosen:
+        if time.monotonic() > until:
+            _say("the time is up; the rest is left out")
+            break
+        results["problems"].append(_measure(args, problem, until, wisdom))
+        results["complete"] = len(results["problems"]) == len(chosen)
+        results["seconds"] = time.monotonic() - started
+        results["load_after"] = machine.load()
+        report.write(results, args.out)
+        _say(_line(results["problems"][-1]))
+    return results
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark with arguments as on the command line; return the exit status."""
+    args = _parser().parse_args(argv)
+    if args.child is not None:
+        children.serve(args.child)
+        return 0
+    if args.list:
+        for problem in PROBLEMS.values():
+            print(f"{problem.name:28} {problem.nbytes / 2**20:6.0f} MiB  {problem.family}")
+        return 0
+    try:
+        results = _run(args)
+    except ArgumentError as error:
+        _say(str(error))
+        return 2
+    except KeyboardInterrupt:
+        _say("interrupted; what was measured is written")
+        return 1
+    found = report.faults(results)
+    for fault in found:
+        _say(fault)
+    if args.out.exists():
+        _say(f"written: {args.out}, .md, .png")
+    return int(bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

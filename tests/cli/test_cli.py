@@ -1,0 +1,569 @@
+"""The command line: right values from files, kind errors, and never a partial result."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dask_bigfft import cli, progress, storage
+from dask_bigfft.cli import main
+
+zarr = pytest.importorskip("zarr")
+
+ROOT = Path(__file__).resolve().parents[2]
+RNG = np.random.default_rng(1)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def npy(name, values):
+    np.save(name, values)
+    return values
+
+
+def stored(name, values, chunks, **options):
+    shape, dtype = values.shape, values.dtype
+    array = zarr.create_array(name, shape=shape, chunks=chunks, dtype=dtype, **options)
+    array[...] = values
+    return values
+
+
+def complex_values(*shape):
+    return RNG.normal(size=shape) + 1j * RNG.normal(size=shape)
+
+
+def check(name, wanted, tolerance=1e-12):
+    found = zarr.open_array(name, mode="r")
+    assert found.attrs[storage.ATTRIBUTE]["complete"] is True
+    assert found.dtype == wanted.dtype
+    assert found.shape == wanted.shape
+    error = np.linalg.norm((found[...] - wanted).ravel()) / np.linalg.norm(wanted.ravel())
+    assert error < tolerance
+    return found
+
+
+def only(folder, *names):
+    """Nothing but these is in a folder: no part of a result, no old one."""
+    assert sorted(path.name for path in folder.iterdir()) == sorted(names)
+
+
+SMALL = ["--block-size", "8 KiB", "--quiet"]
+
+
+# --- values ---------------------------------------------------------------------------------
+
+
+def test_an_npy_file_becomes_a_zarr_array(here, capsys):
+    values = npy("a.npy", complex_values(32, 16, 24))
+    assert main(["run", "a.npy", "b.zarr", "--block-size", "16 KiB"]) == 0
+    found = check("b.zarr", np.fft.fftn(values))
+    assert found.nchunks > 1
+    output = capsys.readouterr()
+    assert output.out.startswith("b.zarr: fftn of (32, 16, 24) complex128 in ")
+    assert "read 192 KiB, wrote 192 KiB in" in output.out
+    assert "GB/s)" in output.out
+    assert "100 %" in output.err
+    only(here, "a.npy", "b.zarr")
+
+
+def test_a_long_axis_over_many_blocks(here):
+    values = npy("a.npy", complex_values(4096))
+    assert main(["run", "a.npy", "b.zarr", "--kind", "fft", *SMALL]) == 0
+    found = check("b.zarr", np.fft.fft(values))
+    assert found.nchunks == 8
+    assert found.attrs[storage.ATTRIBUTE]["rounds"] == "{X1} {X2}"
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_zarr_with_odd_chunks_of_either_version(here, version):
+    values = stored("a.zarr", complex_values(20, 30), (7, 11), zarr_format=version)
+    assert main(["run", "a.zarr", "b.zarr", *SMALL]) == 0
+    check("b.zarr", np.fft.fftn(values))
+
+
+def test_real_input_in_single_precision(here):
+    values = npy("a.npy", RNG.normal(size=(24, 40)).astype("f4"))
+    assert main(["run", "a.npy", "b.zarr", "--kind", "rfftn", "--block-size", "1 KiB"]) == 0
+    check("b.zarr", np.fft.rfftn(values).astype("c8"), 1e-6)
+
+
+def test_columns_first_and_the_other_byte_order(here):
+    values = np.asfortranarray(complex_values(16, 24).astype(">c16"))
+    np.save("a.npy", values)
+    source = storage.open_source(Path("a.npy"), nbytes=1024)
+    assert source.chunks[0] == (16,)
+    assert len(source.chunks[1]) > 1
+    assert main(["run", "a.npy", "b.zarr", "--quiet"]) == 0
+    check("b.zarr", np.fft.fftn(values).astype("c16"))
+
+
+def test_a_component_of_a_group(here):
+    group = zarr.open_group("g.zarr", mode="w")
+    values = complex_values(12, 10)
+    group.create_array("x/y", shape=values.shape, chunks=(5, 5), dtype=values.dtype)[...] = values
+    assert main(["run", "g.zarr", "b.zarr", "--component", "x/y", *SMALL]) == 0
+    check("b.zarr", np.fft.fftn(values))
+
+
+def test_shards_are_read_whole(here):
+    values = complex_values(32, 32)
+    stored("a.zarr", values, (4, 4), shards=(16, 16))
+    source = storage.open_source(Path("a.zarr"), keep=True)
+    assert source.chunks == ((16, 16), (16, 16))
+    assert main(["run", "a.zarr", "b.zarr", "--quiet"]) == 0
+    check("b.zarr", np.fft.fftn(values))
+
+
+def test_axes_lengths_and_norm(here):
+    values = npy("a.npy", complex_values(8, 12, 10))
+    arguments = ["--axes", "-3,-1", "--s", "9,-1", "--norm", "ortho", *SMALL]
+    assert main(["run", "a.npy", "b.zarr", *arguments]) == 0
+    wanted = np.fft.fftn(values, s=(9, 10), axes=(0, 2), norm="ortho")
+    record = check("b.zarr", wanted).attrs[storage.ATTRIBUTE]
+    assert (record["axes"], record["lengths"], record["norm"]) == ([0, 2], [9, 10], "ortho")
+    assert record["kind"] == "fftn"
+    assert main(["run", "a.npy", "c.zarr", "--kind", "fft", "--axes", "-2", "--n", "15"]) == 0
+    check("c.zarr", np.fft.fft(values, n=15, axis=1))
+    assert main(["run", "a.npy", "d.zarr", "--kind", "fft2"]) == 0
+    check("d.zarr", np.fft.fft2(values))
+
+
+def test_there_and_back_in_transposed_order(here):
+    values = npy("a.npy", complex_values(4096))
+    one = ["--kind", "fft", "--order", "transposed", *SMALL]
+    assert main(["run", "a.npy", "b.zarr", *one]) == 0
+    assert zarr.open_array("b.zarr", mode="r").attrs[storage.ATTRIBUTE]["order"] == ["transposed"]
+    back = ["--kind", "ifft", "--order", "transposed", *SMALL]
+    assert main(["run", "b.zarr", "c.zarr", *back]) == 0
+    record = check("c.zarr", values).attrs[storage.ATTRIBUTE]
+    assert (record["order"], record["order_of"]) == (["transposed"], "input")
+
+
+@pytest.mark.parametrize(
+    ("asked", "chunks"), [("10,16", (10, 16)), ("-1,8", (24, 8)), ("preserve", (7, 9))]
+)
+def test_chunks_of_the_result(here, asked, chunks):
+    values = stored("a.zarr", complex_values(24, 32), (7, 9))
+    assert main(["run", "a.zarr", "b.zarr", "--chunks", asked, "--quiet"]) == 0
+    assert check("b.zarr", np.fft.fftn(values)).chunks == chunks
+
+
+def test_irregular_chunks_are_made_regular(here, monkeypatch):
+    values = npy("a.npy", complex_values(30, 8))
+    source = storage.da.from_array(values, chunks=((3, 15, 2, 10), 8))
+    monkeypatch.setattr(storage, "open_source", lambda *a, **k: source)
+    assert main(["run", "a.npy", "b.zarr", "--chunks", "preserve", "--quiet"]) == 0
+    assert check("b.zarr", np.fft.fftn(values)).chunks == (15, 8)
+
+
+@pytest.mark.parametrize("scheduler", ["sync", "threads"])
+def test_schedulers(here, scheduler):
+    values = npy("a.npy", complex_values(2048))
+    arguments = ["--kind", "fft", "--scheduler", scheduler, "--workers", "1", *SMALL]
+    assert main(["run", "a.npy", "b.zarr", *arguments]) == 0
+    check("b.zarr", np.fft.fft(values))
+
+
+def test_an_array_without_elements(here):
+    npy("a.npy", np.empty((0, 8)))
+    assert main(["run", "a.npy", "b.zarr", "--kind", "fft", "--quiet"]) == 0
+    assert zarr.open_array("b.zarr", mode="r").shape == (0, 8)
+
+
+# --- plan -----------------------------------------------------------------------------------
+
+
+def test_plan_prints_the_explanation_and_writes_nothing(here, capsys):
+    npy("a.npy", complex_values(64, 64))
+    assert main(["plan", "a.npy", "--block-size", "8 KiB", "--axes", "-2,-1"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("fftn of (64, 64) complex128 (64.0 KiB) into")
+    assert "d(64, 64, 64)" in text
+    assert "forecast" in text
+    only(here, "a.npy")
+
+
+# --- errors ---------------------------------------------------------------------------------
+
+BAD = [
+    (["nope.npy", "b.zarr"], "`IN`='nope.npy'"),
+    (["s3://bucket/a.zarr", "b.zarr"], "only local paths"),
+    (["folder", "b.zarr"], "need a Zarr array or an .npy file"),
+    (["text.npy", "b.zarr"], "need a Zarr array or an .npy file"),
+    (["cut.npy", "b.zarr"], "need a Zarr array or an .npy file"),
+    (["a.npy", "nowhere/b.zarr"], "`OUT`='nowhere/b.zarr'"),
+    (["a.npy", "a.npy"], "or --overwrite"),
+    (["a.npy", "folder", "--overwrite"], "this is something else"),
+    (["a.npy", "a.npy", "--overwrite"], "this is something else"),
+    (["a.npy", "b.zarr", "--component", "x"], "`component`='x'"),
+    (["g.zarr", "b.zarr"], "`component`=None is not allowed: need the name of an array in the"),
+    (["g.zarr", "b.zarr", "--component", "z"], "`component`='z'"),
+    (["a.npy", "b.zarr", "--kind", "fftx"], "`kind`='fftx'"),
+    (["a.npy", "b.zarr", "--kind", "rfftn"], "`a.dtype`"),
+    (["a.npy", "b.zarr", "--axes", "5"], "axes"),
+    (["a.npy", "b.zarr", "--norm", "big"], "`norm`='big'"),
+    (["a.npy", "b.zarr", "--order", "reversed"], "`order`='reversed'"),
+    (["a.npy", "b.zarr", "--memory-limit", "1 B"], "`memory_limit`"),
+    (["a.npy", "b.zarr", "--memory-limit", "much"], "`memory_limit`='much'"),
+    (["a.npy", "b.zarr", "--chunks", "3,3,3"], "`chunks`"),
+    (["a.npy", "b.zarr", "--variant", "best"], "`variant`='best'"),
+    (["a.npy", "b.zarr", "--kernel", "none"], "`kernel`='none'"),
+    (["a.npy", "b.zarr", "--scheduler", "magic"], "`scheduler`='magic'"),
+    (["a.npy", "b.zarr", "--n", "4"], "`n`=4"),
+    (["a.npy", "b.zarr", "--kind", "fft", "--s", "4"], "`s`=(4,)"),
+    (["a.npy", "b.zarr", "--kind", "fft", "--axes", "0,1"], "`axes`=(0, 1)"),
+    (["objects.npy", "b.zarr"], "need a Zarr array or an .npy file"),
+    (["texts.npy", "b.zarr"], "`a.dtype`"),
+]
+
+
+@pytest.fixture
+def files(here):
+    npy("a.npy", complex_values(8, 8))
+    npy("texts.npy", np.array(["a", "b"]))
+    np.save("objects.npy", np.array([None, 1], dtype=object), allow_pickle=True)
+    Path("text.npy").write_text("hello")
+    Path("cut.npy").write_bytes(Path("a.npy").read_bytes()[:300])
+    Path("folder").mkdir()
+    zarr.open_group("g.zarr", mode="w").create_array("x", shape=(4,), dtype="f8")
+    return sorted(path.name for path in here.iterdir())
+
+
+@pytest.mark.parametrize(("arguments", "text"), BAD)
+def test_what_is_not_allowed_is_said_in_a_line(here, files, capsys, arguments, text):
+    assert main(["run", *arguments, "--quiet"]) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("dask-bigfft: error: ")
+    assert output.err.count("\n") == 1
+    assert text in output.err
+    only(here, *files)
+
+
+def test_what_is_not_a_number_is_refused_by_name(here, capsys):
+    with pytest.raises(SystemExit) as info:
+        main(["run", "a.npy", "b.zarr", "--axes", "one"])
+    assert info.value.code == 2
+    assert "--axes" in capsys.readouterr().err
+
+
+def test_a_dtype_that_zarr_cannot_hold(here, capsys):
+    npy("a.npy", np.ones(8, dtype="G"))
+    assert main(["run", "a.npy", "b.zarr", "--quiet"]) == 2
+    assert "a dtype that Zarr can store" in capsys.readouterr().err
+    only(here, "a.npy")
+
+
+def test_a_result_inside_its_source_is_refused_and_over_it_is_not(here, capsys):
+    values = stored("a.zarr", complex_values(8, 8), (4, 4))
+    stored("a.zarr/inner.zarr", complex_values(8, 8), (4, 4))
+    assert main(["run", "a.zarr/inner.zarr", "a.zarr", "--overwrite", "--quiet"]) == 2
+    assert "IN lies inside of it" in capsys.readouterr().err
+    assert main(["run", "a.zarr", "a.zarr", "--overwrite", "--quiet"]) == 0
+    check("a.zarr", np.fft.fftn(values))
+    only(here, "a.zarr")
+
+
+# --- failure --------------------------------------------------------------------------------
+
+
+def failing(monkeypatch, error, after=3):
+    """Let writing fail at the fourth chunk."""
+    calls = []
+    real = zarr.Array.__setitem__
+
+    def write(array, index, values):
+        calls.append(index)
+        if len(calls) > after:
+            raise error
+        real(array, index, values)
+
+    monkeypatch.setattr(zarr.Array, "__setitem__", write)
+    return calls
+
+
+FAILURES = [
+    (OSError(errno.ENOSPC, "No space left on device"), 1, "the disk is full"),
+    (OSError(errno.EIO, "Input/output error"), 1, "Input/output error"),
+    (MemoryError("no"), 1, "out of memory"),
+    (RuntimeError("broken\nin two"), 1, "RuntimeError: broken in two"),
+    (KeyboardInterrupt(), 130, "interrupted"),
+    (cli.Terminated(), 143, "ended by a signal"),
+]
+
+
+@pytest.mark.parametrize("scheduler", ["sync", "threads"])
+@pytest.mark.parametrize(("error", "status", "text"), FAILURES)
+def test_a_failure_leaves_nothing(here, monkeypatch, capsys, scheduler, error, status, text):
+    npy("a.npy", complex_values(4096))
+    calls = failing(monkeypatch, error)
+    arguments = ["--kind", "fft", "--scheduler", scheduler, *SMALL]
+    assert main(["run", "a.npy", "b.zarr", *arguments]) == status
+    assert len(calls) > 3
+    output = capsys.readouterr()
+    assert output.err.splitlines()[-1].startswith("dask-bigfft: error: ")
+    assert text in output.err
+    time.sleep(0.1)  # nothing goes on writing
+    only(here, "a.npy")
+
+
+def test_a_failed_run_keeps_the_old_result(here, monkeypatch):
+    npy("a.npy", complex_values(4096))
+    old = stored("b.zarr", complex_values(5, 5), (5, 5))
+    failing(monkeypatch, OSError(errno.ENOSPC, "No space left on device"))
+    arguments = ["run", "a.npy", "b.zarr", "--kind", "fft", "--overwrite", *SMALL]
+    assert main(arguments) == 1
+    np.testing.assert_array_equal(zarr.open_array("b.zarr", mode="r")[...], old)
+    monkeypatch.undo()
+    os.chdir(here)
+    assert main(arguments) == 0
+    check("b.zarr", np.fft.fft(np.load("a.npy")))
+    only(here, "a.npy", "b.zarr")
+
+
+def test_a_failed_move_puts_the_old_result_back(here, monkeypatch):
+    npy("a.npy", complex_values(64))
+    old = stored("b.zarr", complex_values(5, 5), (5, 5))
+    real = Path.rename
+
+    def rename(path, target):
+        if ".partial-" in path.name:
+            raise OSError(errno.EACCES, "Permission denied")
+        return real(path, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    assert main(["run", "a.npy", "b.zarr", "--overwrite", "--quiet"]) == 1
+    np.testing.assert_array_equal(zarr.open_array("b.zarr", mode="r")[...], old)
+    only(here, "a.npy", "b.zarr")
+
+
+def test_while_it_is_written_it_is_marked_incomplete(here, monkeypatch):
+    npy("a.npy", complex_values(64))
+    seen = []
+    real = zarr.Array.__setitem__
+
+    def write(array, index, values):
+        seen.append(dict(array.attrs[storage.ATTRIBUTE]))
+        assert not Path("b.zarr").exists()
+        real(array, index, values)
+
+    monkeypatch.setattr(zarr.Array, "__setitem__", write)
+    assert main(["run", "a.npy", "b.zarr", "--quiet"]) == 0
+    assert seen
+    assert not any(record["complete"] for record in seen)
+
+
+def test_what_a_killed_run_has_left_is_named(here, capsys):
+    npy("a.npy", complex_values(8))
+    process = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"],
+                             capture_output=True, text=True, check=True)
+    left = Path(f"b.zarr.partial-{process.stdout.strip()}")
+    left.mkdir()
+    Path(f"b.zarr.partial-{os.getppid()}").mkdir()  # of a run that goes on
+    assert main(["run", "a.npy", "b.zarr", "--quiet"]) == 0
+    assert [line.split()[1] for line in capsys.readouterr().err.splitlines()] == [str(left)]
+
+
+# --- processes ------------------------------------------------------------------------------
+
+
+def command(*arguments):
+    return [sys.executable, "-m", "dask_bigfft", *map(str, arguments)]
+
+
+def environment():
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return os.environ | {"PYTHONPATH": path}
+
+
+def test_as_a_program(here):
+    values = npy("a.npy", complex_values(64, 48))
+    done = subprocess.run(command("run", "a.npy", "b.zarr"), capture_output=True, text=True,
+                          env=environment(), timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    check("b.zarr", np.fft.fftn(values))
+    assert done.stdout.count("\n") == 1
+    assert "\r" not in done.stderr
+    bad = subprocess.run(command("run", "a.npy", "b.zarr"), capture_output=True, text=True,
+                         env=environment(), timeout=120, check=False)
+    assert bad.returncode == 2
+    assert "--overwrite" in bad.stderr
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+)
+def test_a_program_that_is_interrupted_leaves_no_result(here, number, status):
+    npy("a.npy", RNG.normal(size=(256, 256, 128)))
+    old = stored("b.zarr", complex_values(5, 5), (5, 5))
+    arguments = command("run", "a.npy", "b.zarr", "--overwrite", "--chunks", "8,8,8")
+    with subprocess.Popen(arguments, env=environment(), stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 100
+        while not list(here.glob("b.zarr.partial-*/c/*")):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.send_signal(number)
+        assert process.wait(60) == status
+    np.testing.assert_array_equal(zarr.open_array("b.zarr", mode="r")[...], old)
+    left = [path for path in here.iterdir() if path.name not in ("a.npy", "b.zarr")]
+    if number != signal.SIGKILL:
+        assert left == []
+    for path in left:
+        assert ".partial-" in path.name
+        record = json.loads((path / "zarr.json").read_text())["attributes"][storage.ATTRIBUTE]
+        assert record["complete"] is False
+
+
+def test_on_a_cluster_of_processes(here, capsys):
+    distributed = pytest.importorskip("distributed")
+    values = npy("a.npy", complex_values(64, 64))
+    with (
+        distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.Client(cluster),
+    ):
+        arguments = ["--scheduler", cluster.scheduler_address, "--block-size", "16 KiB"]
+        assert main(["run", "a.npy", "b.zarr", *arguments]) == 0
+        check("b.zarr", np.fft.fftn(values))
+        assert main(["run", "a.npy", "c.zarr", *arguments]) == 0  # counts begin anew
+    assert capsys.readouterr().err.count("done          100 %") == 2
+
+
+# --- progress -------------------------------------------------------------------------------
+
+
+class Terminal:
+    def __init__(self, terminal):
+        self.terminal, self.text = terminal, ""
+
+    def isatty(self):
+        return self.terminal
+
+    def write(self, text):
+        self.text += text
+
+    def flush(self):
+        pass
+
+
+def meter_of(shape=(64, 64), now=lambda: 0.0):
+    source = storage.da.zeros(shape, chunks=(8, 64), dtype="c16")
+    return progress.Meter(cli.front.plan(source, "fftn"), now)
+
+
+def names(reading=8, first=8, second=8):
+    last = ["bigfft_round2-store-map-1"] * second
+    return ["array-1"] * reading + ["bigfft_round1-1"] * first + last
+
+
+def test_the_meter_weighs_stages_by_their_bytes():
+    time_now = [0.0]
+    meter = meter_of(now=lambda: time_now[0])
+    assert meter.stage == "starting"
+    meter.expect([*names(), "bigfft_barrier2-1", "bigfft_plan-1"])
+    assert meter.nbytes == (0, 4 * 65536 - 65536)  # writing is fused into the last round
+    for _ in range(8):
+        meter.add("array-1")
+    for _ in range(4):
+        meter.add("bigfft_round1-1")
+    time_now[0] = 60.0
+    assert meter.nbytes == (65536 + 32768, 3 * 65536)
+    assert meter.line() == (
+        "round 1 of 2   50 %  96.0 KiB of 192 KiB, 1:00 elapsed, 1:00 left"
+    )
+
+
+def test_elsewhere_than_on_a_terminal_lines_are_few():
+    meter, stream = meter_of(), Terminal(terminal=False)
+    display = progress.Display(meter, stream)
+    meter.expect(names())
+    for name in names():
+        meter.add(name)
+        display.update()
+    display.close()
+    lines = stream.text.splitlines()
+    assert [line[:12] for line in lines] == ["reading     ", "round 1 of 2", "round 2 of 2",
+                                             "done        "]
+
+
+def test_on_a_terminal_one_line_is_rewritten():
+    time_now = [0.0]
+    meter, stream = meter_of(now=lambda: time_now[0]), Terminal(terminal=True)
+    display = progress.Display(meter, stream)
+    meter.expect(names())
+    for name in names():
+        time_now[0] += 1
+        meter.add(name)
+        display.update()
+    display.close()
+    assert stream.text.count("\n") == 1
+    assert stream.text.count("\r") == 25
+    assert "[####################] done          100 %" in stream.text
+
+
+# --- storage --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(100,), (7, 13), (64, 64, 64), (1, 1000, 3), (0, 5)])
+@pytest.mark.parametrize("unit", [1, 3, 16])
+@pytest.mark.parametrize("last_first", [True, False])
+def test_blocks_are_whole_multiples_of_chunks(shape, unit, last_first):
+    for nbytes in (8, 1000, 10**5, 10**9):
+        units = (unit,) * len(shape)
+        found = storage.grown(shape, units, 8, nbytes, last_first=last_first)
+        for chunk, n in zip(found, shape, strict=True):
+            assert chunk % unit == 0 or chunk >= n
+        least = 8 * np.prod([min(unit, max(n, 1)) for n in shape])
+        assert np.prod(found) * 8 <= max(nbytes, least)
+
+
+def test_large_arrays_are_read_in_large_blocks():
+    assert storage.block_bytes(1000) == 4 << 20
+    assert storage.block_bytes(1 << 30) == 64 << 20
+    assert storage.block_bytes(1 << 40) == 128 << 20
+
+
+def test_a_file_is_read_where_it_lies(here):
+    npy("a.npy", complex_values(1024))
+    source = storage.open_source(Path("a.npy"), nbytes=4096)
+    assert len(source.chunks[0]) == 4
+    again = storage.open_source(Path("a.npy"), nbytes=4096)
+    assert source.name == again.name
+    assert not storage.NpyFile(Path("a.npy"))[2:4].flags.writeable
+    npy("a.npy", complex_values(2048))
+    assert storage.open_source(Path("a.npy"), nbytes=4096).name != source.name
+
+
+def test_a_write_that_comes_late_is_removed_too(here):
+    started = threading.Event()
+
+    def late(folder):
+        started.wait(10)
+        time.sleep(0.02)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "late").write_text("x")
+
+    thread = threading.Thread(target=late, args=(Path(f"b.zarr.partial-{os.getpid()}"),))
+
+    def fail():
+        with storage.writing(Path("b.zarr"), (4,), (4,), np.dtype("f8"), {}):
+            thread.start()
+            started.set()
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        fail()
+    thread.join()
+    only(here)

@@ -5,6 +5,7 @@ Imports `config` and `memory`; looks up a distributed worker if there is one.
 
 import sys
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import psutil
@@ -32,11 +33,17 @@ def configure_arena() -> None:
     worker = _worker()
     nbytes = None if worker is None else _memory_limit(worker)
     if limit is None:
-        limit = int(ARENA_SHARE * (nbytes or psutil.virtual_memory().total))
+        limit = int(ARENA_SHARE * (nbytes or _machine_nbytes()))
     wanted = enabled, limit, None if worker is None else str(worker.address)
     if wanted != _applied:
         configure(limit, enabled, pressure=None if worker is None else _pressure(worker))
         _applied = wanted
+
+
+@cache
+def _machine_nbytes() -> int:
+    """Return the size of the machine's memory."""
+    return int(psutil.virtual_memory().total)
 
 
 def _worker() -> Any:

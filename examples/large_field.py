@@ -184,7 +184,8 @@ class SciPy:
         self.threads = dask.config.get("num_workers", None) or os.cpu_count()
 
     def spectrum(self, field):
-        whole = field.compute()
+        whole = np.empty(field.shape)
+        da.store(field, whole, lock=False)
         with self.stages.stage("SciPy in memory: forward", 2 * whole.nbytes):
             return scipy.fft.rfft2(whole, workers=self.threads)
 
@@ -206,7 +207,7 @@ def run(gib, folder):
     source, sink = str(folder / "field.zarr"), str(folder / "cleaned.zarr")
     stages = Stages()
     # Memory that is kept from one transform for the next would be in the way of SciPy's later.
-    dask.config.set({"bigfft.memory.arena-limit": nbytes})
+    dask.config.set({"bigfft.memory.arena-limit": nbytes // 4})
     with stages.stage("make the field, write Zarr", nbytes):
         make_field(source, shape, chunks)
 

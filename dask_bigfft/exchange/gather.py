@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dask_bigfft.exchange.shards import ExchangeMap, Piece, Shard
-from dask_bigfft.kernels.copy import CopyTable, compiles
+from dask_bigfft.exchange.shards import ExchangeMap, Piece, PieceTable, Shard
+from dask_bigfft.kernels.copy import CopyTable, Rows, compiles
 from dask_bigfft.kernels.cpu import Whole, parts
 from dask_bigfft.memory import lend
 
@@ -63,13 +63,12 @@ class Gathering:
         source_of: Callable[[Block], Array],
     ) -> None:
         self.exchange, self.shape, self.dtype = exchange, shape, dtype
-        self.shards = list(exchange.shards(block))
-        self.sources = [np.asarray(source_of(shard.source)) for shard in self.shards]
-        covered = sum(
-            math.prod(sum(p.size for p in axis) for axis in shard.pieces) for shard in self.shards
-        )
+        self.products = [Product(tables, conj) for tables, conj in exchange.tables(block)]
+        self.sources = [
+            [np.asarray(source_of(index)) for index in product.blocks] for product in self.products
+        ]
         #: Whether there are places that no source covers (zero padding).
-        self.padded = covered < math.prod(shape)
+        self.padded = sum(product.size for product in self.products) < math.prod(shape)
 
     def place(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """Memory for the block after the round."""
@@ -131,43 +130,94 @@ class Gathering:
     def _tiles_along(self, dim: int) -> bool:
         """Whether every piece is one run along a dimension, so that it can be cut there."""
         axis, inner = self._axis_dim(dim)
-        runs = all(
-            _along(piece, inner)[1]
-            for shard in self.shards
-            for piece in shard.pieces[axis]
+        return all(product.along(axis, inner) >= 0 for product in self.products) and all(
+            compiles(source, self.dtype) for found in self.sources for source in found
         )
-        return runs and all(compiles(source, self.dtype) for source in self.sources)
 
     def _fill(self, table: CopyTable, dim: int | None) -> None:
         """Enter all copies into a table, to be cut along a dimension if one is named."""
-        exchange, strides = self.exchange, table.target.strides
-        source_firsts = _firsts(exchange.source_dims)
-        target_firsts = _firsts(exchange.target_dims)
-        axis, inner = (-1, -1) if dim is None else self._axis_dim(dim)
-        for shard, source in zip(self.shards, self.sources, strict=True):
-            for pieces in itertools.product(*shard.pieces):
-                counts = [n for piece in pieces for n in piece.counts]
-                start, steps = _joined(source_firsts, pieces, source.strides, "source")
-                to, to_steps = _joined(target_firsts, pieces, strides, "target")
-                along, first, step = -1, 0, 0
-                if dim is not None:
-                    place, _ = _along(pieces[axis], inner)
-                    first = pieces[axis].target_starts[inner]
-                    step = strides[dim]
-                    to -= first * step
-                    if place >= 0:
-                        along = place + sum(len(piece.counts) for piece in pieces[:axis])
-                table.add(
-                    source, counts, start, steps, to, to_steps, shard.conjugate, along, first, step
-                )
+        cut = None if dim is None else self._axis_dim(dim)
+        for product, sources in zip(self.products, self.sources, strict=True):
+            strides = np.array([source.strides for source in sources], np.int64)
+            rows = product.rows(self.exchange, strides, table.target.strides, cut)
+            table.extend(sources, product.which, rows)
 
 
-def _along(piece: Piece, dim: int) -> tuple[int, bool]:
-    """The digit of a piece that runs along a dimension (-1: none), and whether it runs evenly."""
-    found = [i for i, d in enumerate(piece.target_dims) if d == dim and piece.counts[i] > 1]
-    if not found:
-        return -1, True
-    return found[0], len(found) == 1 and piece.target_steps[found[0]] == 1
+class Product:
+    """All copies into a target block: every combination of one piece per axis.
+
+    Parameters
+    ----------
+    tables : tuple of PieceTable
+        Pieces of each axis.
+    conjugate : bool
+        Whether the copies are conjugated.
+    """
+
+    def __init__(self, tables: tuple[PieceTable, ...], conjugate: bool) -> None:
+        self.tables, self.conjugate = tables, conjugate
+        #: For every copy, the piece of each axis.
+        self.chosen = np.indices([len(table) for table in tables]).reshape(len(tables), -1)
+        blocks = np.stack(
+            [table.sources[i] for table, i in zip(tables, self.chosen, strict=True)], axis=-1
+        )
+        different, which = np.unique(blocks, axis=0, return_inverse=True)
+        #: Source blocks, and for every copy which of them.
+        self.blocks: list[Block] = [tuple(row) for row in different.tolist()]
+        self.which = which.reshape(-1)
+
+    @property
+    def size(self) -> int:
+        """Number of values copied."""
+        return math.prod(int(table.counts.prod(axis=1).sum()) for table in self.tables)
+
+    def along(self, axis: int, dim: int) -> int:
+        """The one digit that runs along a dimension of an axis, counted over all axes, or -1."""
+        table = self.tables[axis]
+        found = [i for i, d in enumerate(table.target_dims) if d == dim]
+        if len(found) != 1 or (table.target_steps[:, found[0]] != 1).any():
+            return -1
+        return sum(len(t.source_dims) for t in self.tables[:axis]) + found[0]
+
+    def rows(
+        self,
+        exchange: ExchangeMap,
+        source_strides: npt.NDArray[np.int64],
+        target_strides: tuple[int, ...],
+        cut: tuple[int, int] | None,
+    ) -> Rows:
+        """Starts and strides in bytes of all copies.
+
+        `source_strides` has a row for every source block. `cut` is the axis, and the dimension
+        within it, along which the target is cut into tiles.
+        """
+        strides = source_strides[self.which]
+        wide = np.array([target_strides], np.int64)
+        parts: dict[str, list[npt.NDArray[np.int64]]] = {"n": [], "s": [], "t": []}
+        starts = [np.zeros(len(strides), np.int64), np.zeros(len(strides), np.int64)]
+        firsts, along, step = np.zeros(len(strides), np.int64), -1, 0
+        sides = zip(
+            self.tables, self.chosen, _firsts(exchange.source_dims), _firsts(exchange.target_dims),
+            strict=True,
+        )
+        for axis, (table, i, s, t) in enumerate(sides):
+            to = table.target_starts[i]
+            if cut is not None and cut[0] == axis:
+                firsts, along = to[:, cut[1]], self.along(*cut)
+                step = int(target_strides[t + cut[1]])
+                starts[1] = starts[1] - firsts * step
+            come = table.source_starts[i]
+            starts[0] = starts[0] + (come * strides[:, s : s + come.shape[1]]).sum(axis=1)
+            starts[1] = starts[1] + (to * wide[:, t : t + to.shape[1]]).sum(axis=1)
+            parts["n"].append(table.counts[i])
+            from_dims, to_dims = np.array(table.source_dims) + s, np.array(table.target_dims) + t
+            parts["s"].append(table.source_steps[i] * strides[:, from_dims])
+            parts["t"].append(table.target_steps[i] * wide[:, to_dims])
+        counts, from_strides, to_strides = (np.concatenate(parts[k], axis=1) for k in "nst")
+        return Rows(
+            counts, starts[0], from_strides, starts[1], to_strides, firsts,
+            self.conjugate, along, step,
+        )
 
 
 def gather(

@@ -13,7 +13,7 @@ Half a spectrum (of real data) is completed by its mirror image, X[N - k] = conj
 source's boxes are reflected (negative strides), on the real axis by N - k, on the other
 transformed axes by -k modulo their length, and what they add is copied conjugated.
 
-Imports `decomposition` only: needs neither dask nor an array.
+Imports `decomposition` and numpy only: needs neither dask nor an array.
 """
 
 from __future__ import annotations
@@ -24,10 +24,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
+import numpy.typing as npt
+
 from dask_bigfft.decomposition.layout import AxisLayout, Digit, Layout, radix_points, sub_radices
 from dask_bigfft.decomposition.rounds import Mirror
 
 Ranges = tuple[tuple[int, int], ...]
+Ints = npt.NDArray[np.int64]
 
 #: Pieces that the exchange of one axis remembers at most.
 MOST_KEPT = 50_000
@@ -241,6 +245,56 @@ def meet(source: Box, target: Box) -> Piece | None:
     )
 
 
+@dataclass(frozen=True, eq=False)
+class PieceTable:
+    """All pieces of one axis of a target block, one row each.
+
+    Parameters
+    ----------
+    sources : ndarray, (rows,)
+        Source block along the axis.
+    counts, source_steps, target_steps : ndarray, (rows, digits)
+        As a `Piece` has them.
+    source_starts, target_starts : ndarray, (rows, dimensions)
+        As a `Piece` has them.
+    source_dims, target_dims : tuple of int
+        Dimension of each digit, the same in all rows.
+    """
+
+    sources: Ints
+    counts: Ints
+    source_steps: Ints
+    target_steps: Ints
+    source_starts: Ints
+    target_starts: Ints
+    source_dims: tuple[int, ...]
+    target_dims: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+
+def piece_table(pieces: dict[int, list[Piece]]) -> PieceTable | None:
+    """The pieces of a target block in one table; None if there are none."""
+    rows = [(source, piece) for source, found in pieces.items() for piece in found]
+    if not rows:
+        return None
+
+    def column(name: str) -> Ints:
+        return np.array([getattr(piece, name) for _, piece in rows], np.int64)
+
+    return PieceTable(
+        np.array([source for source, _ in rows], np.int64),
+        column("counts"),
+        column("source_steps"),
+        column("target_steps"),
+        column("source_starts"),
+        column("target_starts"),
+        rows[0][1].source_dims,
+        rows[0][1].target_dims,
+    )
+
+
 @dataclass
 class AxisExchange:
     """The pieces of one axis, worked out when asked for and kept.
@@ -261,6 +315,7 @@ class AxisExchange:
     length: int = 0
     _source_boxes: dict[int, list[Box]] = field(default_factory=dict, repr=False)
     _pieces: dict[int, dict[int, list[Piece]]] = field(default_factory=dict, repr=False)
+    _tables: dict[int, PieceTable | None] = field(default_factory=dict, repr=False)
     _kept: int = 0
 
     @cached_property
@@ -310,11 +365,18 @@ class AxisExchange:
             self._keep(block, found)
         return found
 
+    def table(self, block: int) -> PieceTable | None:
+        """The pieces of a target block in one table."""
+        if block not in self._tables:
+            self._tables[block] = piece_table(self.pieces(block))
+        return self._tables.get(block)
+
     def _keep(self, block: int, found: dict[int, list[Piece]]) -> None:
         """Remember pieces while they are few: blocks of other axes ask for the same ones."""
         self._kept += sum(map(len, found.values()))
         if self._kept > MOST_KEPT:
             self._pieces.clear()
+            self._tables.clear()
             self._kept = 0
         self._pieces[block] = found
 
@@ -390,6 +452,13 @@ class ExchangeMap:
         yield self.direct, False
         if self.mirrored:
             yield self.mirrored, True
+
+    def tables(self, block: tuple[int, ...]) -> Iterator[tuple[tuple[PieceTable, ...], bool]]:
+        """One table per axis for a target block, and whether its product is conjugated."""
+        for axes, conjugate in self._images:
+            found = [axis.table(i) for axis, i in zip(axes, block, strict=True)]
+            if all(table is not None for table in found):
+                yield tuple(table for table in found if table is not None), conjugate
 
     def shards(self, block: tuple[int, ...]) -> Iterator[Shard]:
         """Shards of a target block, source by source, the mirrored ones after the direct."""

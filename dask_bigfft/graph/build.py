@@ -203,7 +203,8 @@ class _Weave:
         for _, _, targets in self._groups():
             for block in targets:
                 sources = tuple(dict.fromkeys(s.source for s in shards.shards(block)))
-                keys: list[Key] = [(self.names.pack(self.number), *block, *source) for source in sources]
+                name = self.names.pack(self.number)
+                keys: list[Key] = [(name, *block, *source) for source in sources]
                 for key, source in zip(keys, sources, strict=True):
                     self.graph[key] = Task(
                         key, pack_shard, TaskRef(self.names.plan), self.number, block, source,

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,7 @@ class Run:
     def __dask_tokenize__(self) -> tuple[str, str]:
         return "dask_bigfft.Run", repr(self.plan)
 
-    @property
+    @cached_property
     def library(self) -> FFTLibrary:
         """FFT library of the plan."""
         return get_library(self.plan.kernel)

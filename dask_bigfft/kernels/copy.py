@@ -15,6 +15,7 @@ Imports numba and numpy; may import `errors` of this package only.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numba
@@ -275,6 +276,25 @@ def _copy_table(  # type: ignore[no-untyped-def]
         )
 
 
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Many strided copies of the same dimensions; starts and strides in bytes.
+
+    ``counts`` and both strides have a row for each copy, the starts an entry. `along`, `firsts`
+    and `step` are what `CopyTable.add` takes as along, first and step.
+    """
+
+    counts: np.ndarray
+    source_starts: np.ndarray
+    source_strides: np.ndarray
+    target_starts: np.ndarray
+    target_strides: np.ndarray
+    firsts: np.ndarray
+    conjugate: bool
+    along: int = -1
+    step: int = 0
+
+
 class CopyTable:
     """Strided copies collected, then done in one call, or tile by tile.
 
@@ -325,6 +345,47 @@ class CopyTable:
             row += (n, s // source.itemsize, t // target.itemsize)
         self._rows.setdefault(source.dtype, []).append(tuple(row))
         self._keep.append(source)
+
+    def extend(self, sources: Sequence[np.ndarray], which: np.ndarray, rows: Rows) -> None:
+        """Add many strided copies of one shape; `which` names the source of each.
+
+        All at once where the compiled copy takes all sources.
+        """
+        plain = [
+            a.real if a.dtype.kind == "c" and self.target.dtype.kind != "c" else a for a in sources
+        ]
+        same = len({a.dtype for a in plain}) == 1
+        if not same or not all(compiles(a, self.target.dtype) for a in plain):
+            self._add_each(sources, which, rows)
+            return
+        addresses = np.array([a.ctypes.data for a in plain], np.int64)
+        size, item = plain[0].itemsize, self.target.itemsize
+        count, dims = rows.counts.shape
+        table = np.empty((count, HEAD + 3 * dims), np.int64)
+        table[:, 0] = addresses[which] + rows.source_starts
+        table[:, 1] = self.target.ctypes.data + rows.target_starts
+        table[:, 2] = rows.conjugate
+        table[:, 3], table[:, 4], table[:, 5] = rows.along, rows.firsts, rows.step // item
+        table[:, HEAD::3] = rows.counts
+        table[:, HEAD + 1 :: 3] = rows.source_strides // size
+        table[:, HEAD + 2 :: 3] = rows.target_strides // item
+        self._tables.append((plain[0].dtype, table))
+        self._keep += plain
+
+    def _add_each(self, sources: Sequence[np.ndarray], which: np.ndarray, rows: Rows) -> None:
+        for i, source in enumerate(which.tolist()):
+            self.add(
+                sources[source],
+                rows.counts[i].tolist(),
+                int(rows.source_starts[i]),
+                rows.source_strides[i].tolist(),
+                int(rows.target_starts[i]),
+                rows.target_strides[i].tolist(),
+                rows.conjugate,
+                rows.along,
+                int(rows.firsts[i]),
+                rows.step,
+            )
 
     def run(self, low: int = 0, high: int = 1 << 62, origin: int = 0) -> None:
         """Do the copies, or what of them lies at `low` to `high - 1` along the tiled dimension.

@@ -25,7 +25,7 @@ import bisect
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -67,13 +67,13 @@ class _HashedOnce:
     def __hash__(self) -> int:
         found: int | None = self.__dict__.get("_hash")
         if found is None:
-            found = hash(tuple(getattr(self, field.name) for field in fields(self)))  # type: ignore[arg-type]
+            found = hash(tuple(getattr(self, name) for name in self.__match_args__))  # type: ignore[attr-defined]
             object.__setattr__(self, "_hash", found)
         return found
 
     def __getstate__(self) -> dict[str, Any]:
         # Hashes of strings differ between processes, and cached properties are cheap to remake.
-        return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        return {name: getattr(self, name) for name in self.__match_args__}  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)

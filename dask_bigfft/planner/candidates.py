@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from dask_bigfft.decomposition.factors import (
     balanced_split,
@@ -27,6 +28,9 @@ from dask_bigfft.transforms.spec import TransformSpec
 
 #: Blocks that one block may be gathered from; beyond it blocks are made larger.
 MAX_FAN_IN = 4096
+
+#: How much dearer than the cheapest a candidate may be to be worth working out.
+DEARER = 1.5
 
 #: How much dearer a plan counts whose blocks are twice as large as they should be.
 OVERSIZE = 0.5
@@ -167,12 +171,17 @@ def _factor_choices(
 ) -> list[Factors]:
     """Lengths of the digits of a split axis worth trying.
 
-    `whole` is the product of the lengths of the unsplit axes in each round: digits are chosen so
+    The digits of the order that is asked for come first. `whole` is the product of the lengths of the unsplit axes in each round: digits are chosen so
     that rounds are of like size (Gu, Siegel, Li 2011, section 6.2).
     """
     n = spec.lengths[spec.axes.index(axis)]
     count = len(places)
     found: list[Factors] = []
+    i = spec.axes.index(axis)
+    for order, backwards in ((spec.orders_in[i], True), (spec.orders_out[i], False)):
+        digits = spec.digits_of(axis) or transposed_digits(n)
+        if order == "transposed" and len(digits) == count:
+            found.append(digits[::-1] if backwards else digits)
     if count == 2:
         ideal = math.sqrt(n * whole.get(places[1], 1) / whole.get(places[0], 1))
         found += [(d, n // d) for d in _nearest_divisors(n, ideal)]
@@ -181,11 +190,6 @@ def _factor_choices(
         found += [split, split[::-1]]
         if count > 2:
             found.append((*split[: count // 2], split[-1], *split[count // 2 : -1]))
-    i = spec.axes.index(axis)
-    for order, backwards in ((spec.orders_in[i], True), (spec.orders_out[i], False)):
-        digits = spec.digits_of(axis) or transposed_digits(n)
-        if order == "transposed" and len(digits) == count:
-            found.append(digits[::-1] if backwards else digits)
     if variant == "pease":
         found = [f for f in found if len(set(f)) == 1]
     return list(dict.fromkeys(found))
@@ -200,6 +204,11 @@ def _splits(axes: Sequence[int], count: int, most: int) -> Iterator[dict[int, in
             yield digits
 
 
+def _width(round_: Round) -> int:
+    """How many elements of a round's blocks take the room of a complex one."""
+    return 2 if any(step.kind == "r2c" for step in round_.steps) else 1
+
+
 class Candidates:
     """Candidates of one request, under one size of blocks."""
 
@@ -207,6 +216,8 @@ class Candidates:
         self.spec, self.request, self.machine = spec, request, machine
         self.source = source_layout(spec, request.chunks)
         self.itemsize = spec.work_dtype.itemsize
+        #: Price beyond which candidates are not followed: a multiple of the cheapest so far.
+        self.bound = math.inf
 
     def price(self, before: Layout, after: Layout) -> float:
         """Seconds of an exchange."""
@@ -220,11 +231,17 @@ class Candidates:
         source = with_padding(self.source, programs)
         variant = self.request.variant
         try:
-            ways = round_layouts(programs, assignment, source, sizes, variant, self.price, merge)
+            ways = round_layouts(
+                programs, assignment, source, sizes, variant, self.price, merge,
+                self.bound,
+            )
             found = [self._candidate(programs, source, rounds, sizes) for rounds in ways]
         except ValueError:  # digits of the asked order and of the rounds have nothing in common
             return None
-        return min((c for c in found if c is not None), key=lambda c: c.seconds, default=None)
+        best = min((c for c in found if c is not None), key=lambda c: c.seconds, default=None)
+        if best is not None:
+            self.bound = min(self.bound, DEARER * best.seconds)
+        return best
 
     def _candidate(
         self,
@@ -241,7 +258,7 @@ class Candidates:
         if largest_fan_in(source, rounds, after) > MAX_FAN_IN:
             return None
         seconds = route_seconds(source, rounds, after, self.itemsize, self.machine)
-        largest = max(round_.source.largest for round_ in rounds)
+        largest = max(round_.source.largest // _width(round_) for round_ in rounds)
         seconds *= 1 + OVERSIZE * max(0.0, largest / sizes.target - 1)
         in_order = tuple(programs[axis] for axis in self.spec.axes)
         return Candidate(in_order, rounds, result, seconds)
@@ -259,24 +276,58 @@ class Candidates:
     ) -> Iterator[Candidate]:
         """Candidates with given numbers of digits per axis."""
         spec = self.spec
+        alone = sum(count > 1 for count in digits.values()) == 1
         for assignment in assignments(spec, digits, rounds):
             whole = self._whole(digits, assignment)
             choices: list[list[Factors]] = []
             for axis, n in zip(spec.axes, spec.lengths, strict=True):
                 if digits[axis] == 1:
                     choices.append([(n,)])
+                elif axis == self.rectangle:
+                    choices.append(self._rectangle_factors(digits[axis]))
                 else:
                     places = assignment[axis]
-                    variant = self.request.variant
-                    choices.append(_factor_choices(spec, axis, places, whole, variant))
+                    found = _factor_choices(spec, axis, places, whole, self.request.variant)
+                    # The first ones are the digits of the order that is asked for.
+                    choices.append(found if alone else found[:1])
             for factors in itertools.product(*choices):
                 programs = {
                     axis: program_of(spec, axis, f)
                     for axis, f in zip(spec.axes, factors, strict=True)
                 }
-                found = self.build(programs, assignment, sizes, merge)
-                if found is not None:
-                    yield found
+                candidate = self.build(programs, assignment, sizes, merge)
+                if candidate is not None:
+                    yield candidate
+
+    @cached_property
+    def rectangle(self) -> int | None:
+        """The real axis if its half spectrum lies in digits: it has to be made in these digits.
+
+        From any others it would follow by its mirror image, which takes an exchange.
+        """
+        spec, axis = self.spec, self.spec.real_axis
+        if axis is None:
+            return None
+        order = spec.orders_in[-1] if spec.kind == "c2r" else spec.orders_out[-1]
+        digits = spec.digits_of(axis) or transposed_digits(spec.lengths[-1])
+        return axis if order == "transposed" and len(digits) > 1 else None
+
+    def _rectangle_factors(self, count: int) -> list[Factors]:
+        spec = self.spec
+        digits = spec.digits_of(self.rectangle or 0) or transposed_digits(spec.lengths[-1])
+        if len(digits) != count:
+            return []
+        return [digits[::-1] if spec.kind == "c2r" else digits]
+
+    def in_place(self) -> list[Candidate]:
+        """Candidates for axes that lie whole in every block: nothing has to be cut."""
+        digits = dict.fromkeys(self.spec.axes, 1)
+        if self.rectangle is not None:
+            digits[self.rectangle] = len(
+                self.spec.digits_of(self.rectangle) or transposed_digits(self.spec.lengths[-1])
+            )
+        rounds = max(digits.values())
+        return list(self.split_candidates(digits, rounds, Sizes(2**62, 2**62), merge=False))
 
     @property
     def worth_splitting(self) -> int:
@@ -301,6 +352,8 @@ class Candidates:
                 if count == 1 and len(axes) > 3 and found:
                     break
                 for digits in _splits(axes, count, min(rounds, 3)):
+                    if self.rectangle is not None and digits[self.rectangle] == 1:
+                        continue
                     if max(digits.values()) > rounds or sum(digits.values()) < rounds:
                         continue
                     found += self.split_candidates(digits, rounds, sizes, merge)
@@ -313,9 +366,7 @@ class Candidates:
         spec = self.spec
         padded: dict[int, Factors] = {}
         for axis, n in zip(spec.axes, spec.lengths, strict=True):
-            i = spec.axes.index(axis)
-            natural = spec.orders_in[i] == spec.orders_out[i] == "natural"
-            if n > sizes.target and len(transposed_digits(n)) == 1 and natural:
+            if n > sizes.target and len(transposed_digits(n)) == 1 and not spec.digits_of(axis):
                 padded[axis] = transposed_digits(smooth_length(2 * n - 1))
         if not padded:
             return []

@@ -55,7 +55,7 @@ class Prices:
     shard: float = 3e-5
     task: float = 3e-4
     flop: float = 1e-10
-    exchange: float = 5e-3
+    exchange: float = 2e-2
     sent_shard: float = 1e-4
     pair: float = 2.5e-8
 

@@ -24,12 +24,18 @@ Assignment = Mapping[int, tuple[int, ...]]
 BEAM = 4
 
 
+#: How much larger than asked a block may be before yet another group is cut.
+SLACK = 1.25
+
+
 @dataclass(frozen=True)
 class Sizes:
-    """How large blocks should be, and may be, in elements."""
+    """How large blocks should be, and may be, in complex elements."""
 
     target: int
     cap: int
+    #: Number of blocks that comes in: kept where blocks come out about as large.
+    blocks: int = 1
 
 
 @dataclass(frozen=True)
@@ -87,7 +93,7 @@ def _axis_cuts(
         if tuple(stored) == program.target or halved:
             return [_cut(group.digits, group.chunks) for group in before.groups]
         return [_flat(program.target, before)]
-    return _inherit(_in_digits(program, done, step, variant), before)
+    return _inherit(_in_digits(program, done, step, variant), before, variant)
 
 
 def _flat(digits: tuple[Digit, ...], before: AxisLayout) -> _Cut:
@@ -102,9 +108,12 @@ def _flat(digits: tuple[Digit, ...], before: AxisLayout) -> _Cut:
     return cut.into(before.blocks)
 
 
-def _inherit(cuts: list[_Cut], before: AxisLayout) -> list[_Cut]:
-    """Groups with the chunks they had, and the axis' number of parts kept where possible."""
-    had = {group.digits: group.chunks for group in before.groups}
+def _inherit(cuts: list[_Cut], before: AxisLayout, variant: str) -> list[_Cut]:
+    """Groups with the chunks they had, and the axis' number of parts kept where possible.
+
+    A named variant cuts the outermost digits, whatever was cut before.
+    """
+    had = {group.digits: group.chunks for group in before.groups} if variant == "auto" else {}
     cuts = [c if c.fixed else replace(c, chunks=had.get(c.digits, c.chunks)) for c in cuts]
     missing = -(-before.blocks // math.prod(len(c.chunks) for c in cuts))
     for i, cut in enumerate(cuts):
@@ -142,18 +151,25 @@ def _choices(cuts: Cuts, variant: str) -> Iterator[list[tuple[int, int]]]:
         yield [free[i], *free[:i], *free[i + 1 :]]
 
 
-def _cut_down(cuts: Cuts, order: list[tuple[int, int]], target: int) -> Cuts:
+def _cut_down(cuts: Cuts, order: list[tuple[int, int]], sizes: Sizes) -> Cuts:
     """Cut groups, in order, until blocks have about `target` elements (or nothing is left).
 
     Widths are rounded up: a few more elements in a block cost less than many small blocks.
     """
     cuts = [list(axis) for axis in cuts]
+    target = sizes.target
+    enough: float = target
     for a, g in order:
         largest = _largest(cuts)
-        if largest <= target:
+        if largest <= enough:
             break
+        enough = SLACK * target
         cut = cuts[a][g]
         width = -(-cut.largest * target // largest)
+        others = math.prod(len(c.chunks) for axis in cuts for c in axis) // len(cut.chunks)
+        alike = -(-cut.size // max(1, -(-sizes.blocks // others)))
+        if width < alike <= width * SLACK:
+            width = alike
         if width < cut.largest:
             cuts[a][g] = cut.into(-(-cut.size // width))
     return cuts
@@ -190,6 +206,7 @@ def round_layouts(
     variant: str,
     cost: Callable[[Layout, Layout], float],
     merge: bool = False,
+    bound: float = math.inf,
 ) -> list[tuple[Round, ...]]:
     """Rounds of an assignment with the blocks of each: the cheapest few ways to cut them.
 
@@ -209,6 +226,8 @@ def round_layouts(
         Price of an exchange between two layouts.
     merge : bool
         Whether chunks much smaller than the target are joined.
+    bound : float
+        Price beyond which a candidate is not followed any further.
 
     Returns
     -------
@@ -225,6 +244,9 @@ def round_layouts(
             if done[axis] < len(assignment[axis]) and assignment[axis][done[axis]] == number
         )
         by_axis = {step.axis: step for step in steps}
+        room = sizes
+        if any(step.kind == "r2c" for step in steps):  # real elements are half as wide
+            room = Sizes(2 * sizes.target, 2 * sizes.cap, sizes.blocks)
         found = []
         for partial in beam:
             cuts = [
@@ -232,10 +254,12 @@ def round_layouts(
                 for a, layout in enumerate(partial.last.axes)
             ]
             if merge:
-                cuts = _merge(cuts, sizes.target)
-            for layout in _ways_to_cut(cuts, sizes, variant):
+                cuts = _merge(cuts, room.target)
+            for layout in _ways_to_cut(cuts, room, variant):
                 after = transformed(layout, steps)
                 seconds = partial.seconds + cost(partial.last, layout)
+                if seconds > bound:
+                    continue
                 rounds = (*partial.rounds, Round(steps, layout, after))
                 found.append(_Partial(rounds, after, seconds))
         beam = sorted(found, key=lambda partial: partial.seconds)[:BEAM]
@@ -248,7 +272,7 @@ def _ways_to_cut(cuts: Cuts, sizes: Sizes, variant: str) -> list[Layout]:
     """Different ways to cut blocks down to size."""
     if _largest(cuts) <= sizes.target:
         return [_layout(cuts)]
-    options = [_cut_down(cuts, order, sizes.target) for order in _choices(cuts, variant)]
+    options = [_cut_down(cuts, order, sizes) for order in _choices(cuts, variant)]
     fitting = [_layout(option) for option in options if _largest(option) <= sizes.cap]
     return list(dict.fromkeys(fitting))
 

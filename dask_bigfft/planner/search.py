@@ -58,13 +58,15 @@ def _named(search: Candidates, sizes: Sizes) -> Candidate:
 
 def _ladder(spec: TransformSpec, request: Request) -> Iterator[tuple[Sizes, bool, bool]]:
     """Sizes of blocks to try, whether Bluestein's algorithm is allowed, and chunks joined."""
-    target = max(1, math.prod(max(c, default=0) for c in request.chunks))
+    target = math.prod(max(c, default=0) for c in request.chunks)
+    target = max(1, target // 2 if spec.kind == "r2c" else target)  # in complex elements
     floor = request.floor_bytes // spec.work_dtype.itemsize
     total = max(math.prod(spec.shape), math.prod(spec.out_shape), 1)
-    yield Sizes(target, 2 * target), False, False
+    blocks = math.prod(len(c) for c in request.chunks)
+    yield Sizes(target, 2 * target, blocks), False, False
     if floor > 2 * target:
-        yield Sizes(target, floor), False, False
-    yield Sizes(target, 2 * target), True, False
+        yield Sizes(target, floor, blocks), False, False
+    yield Sizes(target, 2 * target, blocks), True, False
     if floor > 2 * target:
         yield Sizes(floor, 2 * floor), True, True
     while target < 2 * total:
@@ -119,9 +121,9 @@ def find_plan(spec: TransformSpec, request: Request, machine: Machine) -> Plan:
         return replace(plan, reason="the rounds were named")
     smallest: int | None = None
     for sizes, bluestein, merge in _ladder(spec, request):
+        search.bound = math.inf
         if _all_whole(search):
-            candidates = list(search.split_candidates(
-                dict.fromkeys(spec.axes, 1), 1, Sizes(2**62, 2**62), merge=False))
+            candidates = search.in_place()
         else:
             candidates = search.splits(sizes, merge)
             if bluestein:

@@ -184,9 +184,9 @@ _TABLE = (
         "bigfft.exchange.carrier",
         "auto",
         "name",
-        "How blocks travel between rounds: auto (chosen where the graph is built), shared, tasks,"
-        " p2p or disk.",
-        _one_of("auto", "shared", "tasks", "p2p", "disk"),
+        "How blocks travel between rounds: auto (chosen where the graph turns into tasks), shared"
+        " (inside one process) or tasks (a task for every shard).",
+        _one_of("auto", "shared", "tasks"),
     ),
     Knob(
         "bigfft.memory.arena",

@@ -171,8 +171,9 @@ def _factor_choices(
 ) -> list[Factors]:
     """Lengths of the digits of a split axis worth trying.
 
-    The digits of the order that is asked for come first. `whole` is the product of the lengths of the unsplit axes in each round: digits are chosen so
-    that rounds are of like size (Gu, Siegel, Li 2011, section 6.2).
+    The digits of the order that is asked for come first. `whole` is the product of the lengths
+    of the unsplit axes in each round: digits are chosen so that rounds are of like size (Gu,
+    Siegel, Li 2011, section 6.2).
     """
     n = spec.lengths[spec.axes.index(axis)]
     count = len(places)

@@ -79,9 +79,18 @@ def _in_digits(program: AxisProgram, done: int, step: Step | None, variant: str)
 
 
 def _axis_cuts(
-    program: AxisProgram | None, done: int, step: Step | None, before: AxisLayout, variant: str
+    program: AxisProgram | None,
+    done: int,
+    step: Step | None,
+    before: AxisLayout,
+    source: AxisLayout,
+    variant: str,
 ) -> list[_Cut]:
-    """Groups of an axis in a round, with the chunks they inherit."""
+    """Groups of an axis in a round, with the chunks they inherit.
+
+    A named variant cuts the outermost digits into as many parts as came in, whatever was cut in
+    between, so that all its rounds are cut alike.
+    """
     if program is None:
         return [_cut(group.digits, group.chunks) for group in before.groups]
     first = (program.steps[0].source,)
@@ -93,7 +102,12 @@ def _axis_cuts(
         if tuple(stored) == program.target or halved:
             return [_cut(group.digits, group.chunks) for group in before.groups]
         return [_flat(program.target, before)]
-    return _inherit(_in_digits(program, done, step, variant), before, variant)
+    cuts = _in_digits(program, done, step, variant)
+    if variant != "auto":
+        return _in_parts(cuts, source.blocks)
+    had = {group.digits: group.chunks for group in before.groups}
+    inherited = [c if c.fixed else replace(c, chunks=had.get(c.digits, c.chunks)) for c in cuts]
+    return _in_parts(inherited, before.blocks)
 
 
 def _flat(digits: tuple[Digit, ...], before: AxisLayout) -> _Cut:
@@ -108,14 +122,10 @@ def _flat(digits: tuple[Digit, ...], before: AxisLayout) -> _Cut:
     return cut.into(before.blocks)
 
 
-def _inherit(cuts: list[_Cut], before: AxisLayout, variant: str) -> list[_Cut]:
-    """Groups with the chunks they had, and the axis' number of parts kept where possible.
-
-    A named variant cuts the outermost digits, whatever was cut before.
-    """
-    had = {group.digits: group.chunks for group in before.groups} if variant == "auto" else {}
-    cuts = [c if c.fixed else replace(c, chunks=had.get(c.digits, c.chunks)) for c in cuts]
-    missing = -(-before.blocks // math.prod(len(c.chunks) for c in cuts))
+def _in_parts(cuts: list[_Cut], parts: int) -> list[_Cut]:
+    """Groups of an axis cut into a number of parts, as far as that is possible."""
+    cuts = list(cuts)
+    missing = -(-parts // math.prod(len(c.chunks) for c in cuts))
     for i, cut in enumerate(cuts):
         if missing > 1 and not cut.fixed and len(cut.chunks) == 1:
             cuts[i] = cut.into(missing)
@@ -250,7 +260,9 @@ def round_layouts(
         found = []
         for partial in beam:
             cuts = [
-                _axis_cuts(programs.get(a), done.get(a, 0), by_axis.get(a), layout, variant)
+                _axis_cuts(
+                    programs.get(a), done.get(a, 0), by_axis.get(a), layout, source.axes[a], variant
+                )
                 for a, layout in enumerate(partial.last.axes)
             ]
             if merge:

@@ -166,7 +166,7 @@ def _chosen(plans: list[Plan], sizes: Sizes) -> Plan:
     reason = (
         f"cheapest of the candidates whose blocks have at most {sizes.cap} elements"
         if rejected
-        else "the only way with blocks of this size"
+        else "the only candidate: nothing has to be cut, or nothing else can be"
     )
     return replace(best, rejected=tuple(rejected[:3]), reason=reason)
 

@@ -233,13 +233,13 @@ def _lengths_of(
 
 
 def _default_length(
-    size: int, axis: int, half: bool, order: Order, factors: Sequence[int] | None
+    argument: str, size: int, axis: int, half: bool, order: Order, factors: Sequence[int] | None
 ) -> int:
     """Length of a transform whose length was not given."""
     if half and order == "transposed":
         if factors is not None and -1 not in factors:
             return math.prod(factors)
-        refuse("n", None, f"the length of axis {axis}: half a spectrum in transposed order "
+        refuse(argument, None, f"the length of axis {axis}: half a spectrum in transposed order "
                f"({size} places) does not tell it")
     length = 2 * (size - 1) if half else size
     if length < 1:
@@ -357,7 +357,7 @@ def transform_spec(
         order_in: Order = "natural" if forward else found
         named = (factors or {}).get(axis)
         if length is None:
-            length = _default_length(shape[axis], axis, half, order_in, named)
+            length = _default_length(argument, shape[axis], axis, half, order_in, named)
         lengths.append(length)
         if named is not None:
             completed = complete_factors(axis, named, length)

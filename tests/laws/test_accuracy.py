@@ -42,6 +42,7 @@ def tiles(request, monkeypatch):
     """Tiles as they are, and so small that a block has many."""
     if request.param is not None:
         monkeypatch.setattr(dask_bigfft.kernels.cpu, "TILE_BYTES", request.param)
+        monkeypatch.setattr(dask_bigfft.kernels.cpu, "ROW_BYTES", 1)
 
 
 def check(case):

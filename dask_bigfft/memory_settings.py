@@ -6,6 +6,7 @@ Imports `config` and `memory`; looks up a distributed worker if there is one.
 import sys
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -33,17 +34,29 @@ def configure_arena() -> None:
     worker = _worker()
     nbytes = None if worker is None else _memory_limit(worker)
     if limit is None:
-        limit = int(ARENA_SHARE * (nbytes or _machine_nbytes()))
+        limit = int(ARENA_SHARE * (nbytes or machine_nbytes()))
     wanted = enabled, limit, None if worker is None else str(worker.address)
     if wanted != _applied:
         configure(limit, enabled, pressure=None if worker is None else _pressure(worker))
         _applied = wanted
 
 
+#: Where Linux says how much memory the processes of this container may use.
+CGROUP_FILES = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
 @cache
-def _machine_nbytes() -> int:
-    """Return the size of the machine's memory."""
-    return int(psutil.virtual_memory().total)
+def machine_nbytes() -> int:
+    """Return the size of the machine's memory, or of what a container is given of it."""
+    found = int(psutil.virtual_memory().total)
+    for name in CGROUP_FILES:
+        try:
+            text = Path(name).read_text(encoding="ascii").strip()
+        except (OSError, ValueError):
+            continue
+        if text.isdigit():
+            found = min(found, int(text))
+    return found
 
 
 def _worker() -> Any:

@@ -15,7 +15,6 @@ from typing import Any, Literal, TypedDict, Unpack, cast
 import dask.array as da
 import dask.config
 import numpy as np
-import psutil
 from dask.array.core import normalize_chunks
 from dask.array.utils import meta_from_array
 from dask.base import is_dask_collection, tokenize
@@ -26,6 +25,7 @@ from dask_bigfft.decomposition.factors import factorize
 from dask_bigfft.decomposition.variants import VARIANTS
 from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.kernels.libraries import get_library
+from dask_bigfft.memory_settings import machine_nbytes
 from dask_bigfft.planner.candidates import Request
 from dask_bigfft.planner.plan import Machine, Plan
 from dask_bigfft.planner.search import find_plan
@@ -331,7 +331,7 @@ def current_machine(memory_limit: int | None) -> Machine:
     if dask.config.get("scheduler", None) in ("sync", "synchronous", "single-threaded"):
         pool = 1
     threads = pool or os.cpu_count() or 1
-    return Machine(memory_limit or int(psutil.virtual_memory().total), int(threads), 1)
+    return Machine(memory_limit or machine_nbytes(), int(threads), 1)
 
 
 def _running_client() -> Any:

@@ -32,6 +32,10 @@ from typing import Any
 Chunks = tuple[int, ...]
 
 
+class NoCommonDigits(ValueError):
+    """Two layouts of an axis whose digits begin and end at places that do not fit together."""
+
+
 @dataclass(frozen=True, slots=True)
 class Digit:
     """One digit of an axis' index.
@@ -256,7 +260,7 @@ def radix_points(*layouts: AxisLayout) -> dict[int, tuple[int, ...]]:
 
     Raises
     ------
-    ValueError
+    NoCommonDigits
         If the points do not divide one another, so that no common digits exist.
 
     Examples
@@ -274,7 +278,7 @@ def radix_points(*layouts: AxisLayout) -> dict[int, tuple[int, ...]]:
     ordered = {stage: tuple(sorted(found)) for stage, found in points.items()}
     for found in ordered.values():
         if any(b % a for a, b in itertools.pairwise(found) if a):
-            raise ValueError(f"digits that begin and end at {found} have no common refinement")
+            raise NoCommonDigits(f"digits that begin and end at {found} have no common refinement")
     return ordered
 
 

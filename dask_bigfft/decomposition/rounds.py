@@ -138,7 +138,7 @@ class ExchangeShape:
         return self.fan_in * self.blocks_out
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def exchange_shape(source: Layout, target: Layout) -> ExchangeShape:
     """C, W, fan-in and groups of the exchange between two layouts, from their full blocks.
 
@@ -245,7 +245,7 @@ def unflattened(layout: AxisLayout) -> AxisLayout:
     return AxisLayout(tuple(groups))
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def axis_components(source: AxisLayout, target: AxisLayout) -> AxisComponents:
     """Connected groups of an exchange along one axis.
 

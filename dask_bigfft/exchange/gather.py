@@ -74,9 +74,10 @@ class Gathering:
         """Memory for the block after the round."""
         return lend(shape, dtype)
 
-    def whole(self) -> Array:
-        """The block, in memory of its own."""
-        out = lend(self.shape, self.dtype)
+    def whole(self, out: Array | None = None) -> Array:
+        """The block, in `out` or in memory of its own."""
+        if out is None:
+            out = lend(self.shape, self.dtype)
         if self.padded:
             out.fill(0)
         table = CopyTable(out)
@@ -115,10 +116,8 @@ class Gathering:
         return target[(slice(None),) * dim + (slice(part.stop - part.start),)]
 
     def _whole_tiles(self, dim: int, width: int, out: Array) -> Iterator[tuple[slice, Array]]:
-        whole = self.whole()
-        if out.shape == self.shape and out.dtype == self.dtype:
-            out[...] = whole
-            whole = out
+        fits = out.shape == self.shape and out.dtype == self.dtype
+        whole = self.whole(out if fits else None)
         yield from Whole(whole).tiles(dim, width, out)
 
     def _axis_dim(self, dim: int) -> tuple[int, int]:

@@ -36,6 +36,8 @@ Ints = npt.NDArray[np.int64]
 #: Pieces that the exchange of one axis remembers at most.
 MOST_KEPT = 50_000
 
+_UNKNOWN = object()
+
 
 @dataclass(frozen=True, slots=True)
 class Box:
@@ -367,9 +369,19 @@ class AxisExchange:
 
     def table(self, block: int) -> PieceTable | None:
         """The pieces of a target block in one table."""
-        if block not in self._tables:
-            self._tables[block] = piece_table(self.pieces(block))
-        return self._tables.get(block)
+        found = self._tables.get(block, _UNKNOWN)
+        if found is _UNKNOWN:  # another thread may empty the memory at any time
+            found = piece_table(self.pieces(block))
+            self._tables[block] = found
+        return found  # type: ignore[return-value]
+
+    def between(self, block: int, source: int) -> list[Piece] | None:
+        """The pieces that one source block gives to a target block, or None."""
+        known = self._pieces.get(block)
+        if known is not None:
+            return known.get(source)
+        pairs = itertools.product(self.source_boxes(source), self.target_boxes(block))
+        return [piece for a, b in pairs if (piece := meet(a, b)) is not None] or None
 
     def _keep(self, block: int, found: dict[int, list[Piece]]) -> None:
         """Remember pieces while they are few: blocks of other axes ask for the same ones."""
@@ -377,6 +389,7 @@ class AxisExchange:
         if self._kept > MOST_KEPT:
             self._pieces.clear()
             self._tables.clear()
+            self._source_boxes.clear()
             self._kept = 0
         self._pieces[block] = found
 
@@ -472,7 +485,7 @@ class ExchangeMap:
         """Shards that one source block gives to a target block (direct, mirrored, or both)."""
         for axes, conjugate in self._images:
             found = [
-                axis.pieces(i).get(j) for axis, i, j in zip(axes, block, source, strict=True)
+                axis.between(i, j) for axis, i, j in zip(axes, block, source, strict=True)
             ]
             if all(pieces is not None for pieces in found):
                 yield Shard(source, tuple(p for p in found if p is not None), conjugate)

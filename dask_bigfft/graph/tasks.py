@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dask_bigfft.errors import CarrierError
+from dask_bigfft.errors import CarrierError, refuse
 from dask_bigfft.events import emit
 from dask_bigfft.exchange.gather import Gathering, pack, unpack
 from dask_bigfft.exchange.shards import ExchangeMap
@@ -41,13 +41,6 @@ class Blocks:
 
     def __getitem__(self, block: Block) -> Array:
         return self.blocks[block]
-
-
-class Shards:
-    """Contiguous copies of what source blocks give to one target block, by source."""
-
-    def __init__(self, shards: Mapping[Block, Array]) -> None:
-        self.shards = dict(shards)
 
 
 class Run:
@@ -141,6 +134,31 @@ def _refuse_cluster(wanted: bool) -> None:
     )
 
 
+def checked(run: Run, number: int, index: Block, values: Any) -> Array:
+    """Return a source block as an array, if it is what the plan was made for.
+
+    Copies go by the plan's shapes: a block that is smaller than its metadata say would be read
+    beyond its end.
+
+    Raises
+    ------
+    ArgumentError
+        If it is not: the metadata of the dask array that came in are wrong.
+    """
+    block = np.asarray(values)
+    exchange = run.exchange(number)
+    expected = exchange.source.shape(index)
+    if block.shape != expected:
+        refuse("a", f"block {index} of shape {block.shape}", f"the shape {expected} that the dask "
+               "array's chunks declare; compute_chunk_sizes() corrects them")
+    if number == 0 and isinstance(run.plan, Plan) and block.dtype.kind == "c":
+        declared = np.dtype(run.plan.spec.dtype)
+        if declared.kind != "c":
+            refuse("a", f"block {index} of dtype {block.dtype}",
+                   f"the real dtype {declared} that the dask array declares")
+    return block
+
+
 def run_block(
     run: Run, number: int, block: Block, filter_axes: tuple[int, ...], sources: Any, *inputs: Any
 ) -> Array:
@@ -165,7 +183,9 @@ def run_block(
     shape, dtype = exchange.target.shape(block), np.dtype(exchange.dtype)
     started = time.perf_counter()
     blocks = given[0].blocks if sources is None else dict(zip(sources, given, strict=True))
-    gathering = Gathering(run.map(number), block, shape, dtype, blocks.__getitem__)
+    gathering = Gathering(
+        run.map(number), block, shape, dtype, lambda i: checked(run, number, i, blocks[i])
+    )
     if number < len(run.plan.rounds):
         return run.finish(number, block, gathering, filters)
     values = gathering.whole()
@@ -176,6 +196,7 @@ def run_block(
 def pack_shard(run: Run, number: int, block: Block, source: Block, values: Array) -> Array:
     """Return what a source block gives to a target block, as one contiguous array."""
     started = time.perf_counter()
+    values = checked(run, number, source, values)
     packed = pack(run.map(number), block, source, values, np.dtype(run.exchange(number).dtype))
     emit("pack", index=number, nbytes=packed.nbytes, seconds=time.perf_counter() - started)
     return packed

@@ -142,23 +142,24 @@ def _works(round_: Round, block: tuple[int, ...], filters: Mapping[int, Array]) 
 def _rows(tile: Array, dim: int) -> Array:
     """View of a contiguous tile as rows, digit, and what is inside of the digit."""
     shape = tile.shape
-    rows = tile.view()
-    rows.shape = (math.prod(shape[:dim]), shape[dim], math.prod(shape[dim + 1 :]))
+    rows = tile.reshape(math.prod(shape[:dim]), shape[dim], math.prod(shape[dim + 1 :]))
+    if rows.ctypes.data != tile.ctypes.data:
+        raise KernelError("a tile has to be contiguous")
     return rows
 
 
 def _chirped(tile: Array, work: _Work, index: _Factors, stride: int, chirp: Chirp) -> None:
     rows = _rows(tile, work.dim)
-    rest = index.rows(len(rows))
-    multiply_chirp(rows, rest, stride, chirp.length, chirp.sign, _factor(chirp))
+    multiply_chirp(rows, index.table, stride, chirp.length, chirp.sign, _factor(chirp))
 
 
 def _multiplied(tile: Array, work: _Work, library: FFTLibrary) -> Array:
     """Filter (and transform back) and twiddle."""
     step, sign = work.step, work.step.sign
     if work.spectrum is not None:
-        rows = _rows(tile, work.dim)
-        rows *= work.spectrum.rows(len(rows))[:, :, None]
+        rows, table = _rows(tile, work.dim), work.spectrum.table
+        batch = rows.reshape(-1, *table.shape, rows.shape[2])
+        batch *= table[:, :, None]
         tile = library.c2c(tile, (work.dim,), -sign, "full")
         sign = -sign
     if step.twiddle is not None:

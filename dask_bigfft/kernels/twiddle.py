@@ -30,8 +30,8 @@ def _twiddle_rows(x, rest, coarse, fine, shift, mask):  # type: ignore[no-untype
     """Multiply x[l, f, b] by W^(rest[l] * f), in place."""
     rows, digits, width = x.shape
     outer = (digits + _INNER - 1) // _INNER
-    low = np.empty(_INNER, x.dtype)
-    high = np.empty(outer, x.dtype)
+    low = np.empty(_INNER, coarse.dtype)
+    high = np.empty(outer, coarse.dtype)
     for row in range(rows):
         r = rest[row]
         if r == 0:
@@ -87,15 +87,17 @@ def multiply_chirp(
 ) -> None:
     """Multiply ``x[l, f, b]`` by factor * exp(sign*1j*pi*n**2/length), n = rest[l] + f*stride.
 
-    In place. Places n >= length hold padding or what is going to be cropped, and are zeroed.
+    In place. `rest` may be shorter than x is long: it then applies again and again. Places
+    n >= length hold padding or what is going to be cropped, and are zeroed.
     """
     steps = np.arange(x.shape[1], dtype=np.int64) * stride
-    for row, r in zip(x, rest, strict=True):
+    batches = x.reshape(-1, len(rest), *x.shape[1:])
+    for place, r in enumerate(rest):
         n = r + steps
         inside = int(np.count_nonzero(n < length))
         values = chirp(n[:inside], length, sign, np.result_type(x.dtype, np.complex128))
-        row[:inside] *= (factor * values)[:, None]
-        row[inside:] = 0
+        batches[:, place, :inside] *= (factor * values)[:, None]
+        batches[:, place, inside:] = 0
 
 
 def chirp_filter(

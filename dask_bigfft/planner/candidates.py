@@ -18,7 +18,13 @@ from dask_bigfft.decomposition.factors import (
     smooth_length,
     transposed_digits,
 )
-from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Group, Layout
+from dask_bigfft.decomposition.layout import (
+    AxisLayout,
+    Chunks,
+    Group,
+    Layout,
+    NoCommonDigits,
+)
 from dask_bigfft.decomposition.rounds import Round, exchange_shape
 from dask_bigfft.decomposition.steps import AxisProgram, axis_program, flat_digits
 from dask_bigfft.planner.cost import exchange_seconds, flops, largest_fan_in, route_seconds
@@ -28,6 +34,9 @@ from dask_bigfft.transforms.spec import TransformSpec
 
 #: Blocks that one block may be gathered from; beyond it blocks are made larger.
 MAX_FAN_IN = 4096
+
+#: Digits of an axis that the search tries at most (Pease's variant may need more).
+MOST_DIGITS = 3
 
 #: How much dearer than the cheapest a candidate may be to be worth working out.
 DEARER = 1.5
@@ -89,6 +98,12 @@ class Candidate:
         return float(f"{self.seconds:.2g}"), steps, len(counts), most, largest, counts
 
 
+def largest_block(spec: TransformSpec, request: Request) -> int:
+    """Size of the largest block that comes in, in complex elements (real ones are half as wide)."""
+    size = math.prod(max(c, default=0) for c in request.chunks)
+    return max(1, size // 2 if spec.kind == "r2c" else size)
+
+
 def source_layout(spec: TransformSpec, chunks: tuple[Chunks, ...]) -> Layout:
     """Blocks of the array that comes in."""
     axes = []
@@ -139,7 +154,7 @@ def _places(steps: int, rounds: int) -> list[tuple[int, ...]]:
 
 
 def assignments(
-    spec: TransformSpec, steps: dict[int, int], rounds: int, mirrored_bluestein: bool = False
+    spec: TransformSpec, steps: dict[int, int], rounds: int
 ) -> Iterator[Assignment]:
     """Ways to put the steps of all axes into exactly `rounds` rounds.
 
@@ -217,6 +232,8 @@ class Candidates:
         self.spec, self.request, self.machine = spec, request, machine
         self.source = source_layout(spec, request.chunks)
         self.itemsize = spec.work_dtype.itemsize
+        #: Size of the largest block that comes in, in complex elements.
+        self.largest_in = largest_block(spec, request)
         #: Price beyond which candidates are not followed: a multiple of the cheapest so far.
         self.bound = math.inf
 
@@ -237,7 +254,7 @@ class Candidates:
                 self.bound,
             )
             found = [self._candidate(programs, source, rounds, sizes) for rounds in ways]
-        except ValueError:  # digits of the asked order and of the rounds have nothing in common
+        except NoCommonDigits:  # of the rounds and of the order that is asked for
             return None
         best = min((c for c in found if c is not None), key=lambda c: c.seconds, default=None)
         if best is not None:
@@ -331,6 +348,12 @@ class Candidates:
         return list(self.split_candidates(digits, rounds, Sizes(2**62, 2**62), merge=False))
 
     @property
+    def one_cut_axis(self) -> bool:
+        """Whether a single axis is transformed, that lies in several chunks."""
+        axes = self.spec.axes
+        return len(axes) == 1 and len(self.request.chunks[axes[0]]) > 1
+
+    @property
     def worth_splitting(self) -> int:
         """Axes that may be split though fewer would do: those whose result is in digits."""
         orders = zip(self.spec.lengths, self.spec.orders_in, self.spec.orders_out, strict=True)
@@ -352,7 +375,10 @@ class Candidates:
                     break
                 if count == 1 and len(axes) > 3 and found:
                     break
-                for digits in _splits(axes, count, min(rounds, 3)):
+                most = rounds if self.request.variant == "pease" else min(rounds, MOST_DIGITS)
+                if self.request.variant == "pease" and count == 0 and self.one_cut_axis:
+                    continue  # an axis gathered whole has no geometry
+                for digits in _splits(axes, count, most):
                     if self.rectangle is not None and digits[self.rectangle] == 1:
                         continue
                     if max(digits.values()) > rounds or sum(digits.values()) < rounds:
@@ -373,7 +399,7 @@ class Candidates:
             return []
         found: list[Candidate] = []
         regular = [axis for axis in spec.axes if axis not in padded]
-        for rounds in range(3, self.request.max_rounds + 2):
+        for rounds in range(3, max(3, self.request.max_rounds) + 1):  # fewer cannot do it
             for count in range(len(regular) + 1):
                 if count and found:
                     break
@@ -398,10 +424,9 @@ class Candidates:
             for axis, n in zip(spec.axes, spec.lengths, strict=True):
                 factors = padded.get(axis)
                 if factors is None:
-                    split = (n,) if digits[axis] == 1 else balanced_split(n, digits[axis])
-                    if split is None:
+                    factors = self._regular_factors(axis, n, digits[axis])
+                    if factors is None:
                         break
-                    factors = split
                 programs[axis] = program_of(spec, axis, factors, bluestein=axis in padded)
             else:
                 if self._mirrors_padding(programs, assignment, rounds):
@@ -409,6 +434,12 @@ class Candidates:
                 found = self.build(programs, assignment, sizes, merge)
                 if found is not None:
                     yield found
+
+    def _regular_factors(self, axis: int, n: int, count: int) -> Factors | None:
+        """Digits of an axis beside one that uses Bluestein's algorithm."""
+        if axis == self.rectangle:
+            return next(iter(self._rectangle_factors(count)), None)
+        return (n,) if count == 1 else balanced_split(n, count)
 
     def _mirrors_padding(
         self, programs: dict[int, AxisProgram], assignment: Assignment, rounds: int
@@ -419,6 +450,8 @@ class Candidates:
         """
         real = self.spec.real_axis
         if self.spec.kind != "r2c" or real is None or len(programs[real].factors) == 1:
+            return False
+        if self.rectangle is not None:  # half a spectrum in digits is not completed
             return False
         return any(
             programs[axis].bluestein and assignment[axis][-1] == rounds - 1

@@ -135,7 +135,7 @@ def peak_host(plan: Plan) -> int:
     """
     machine, sizes = plan.machine, _itemsizes(plan)
     copies = 2 if machine.workers > 1 else 1
-    stages: list[tuple[int, int]] = []
+    stages: list[tuple[float, int]] = []
     filters = filter_bytes(plan)
     before = plan.source.size * np.dtype(plan.spec.dtype).itemsize
     for i, exchange in enumerate(plan.exchanges):
@@ -147,10 +147,12 @@ def peak_host(plan: Plan) -> int:
             made = round_.target.size * sizes[2 * i + 1]
             out = round_.target.largest * sizes[2 * i + 1]
         held = 0 if exchange.local else before * copies
-        stages.append((held + max(made, after), block + out))
+        # A process has whole blocks: with few of them, more than its even share.
+        blocks = exchange.target.blocks
+        share = -(-blocks // machine.workers) / max(1, blocks)
+        stages.append((share * (held + max(made, after)), block + out))
         before = made
-    parallel = machine.threads
-    worst = max((size / machine.workers + parallel * block for size, block in stages), default=0)
+    worst = max((size + machine.threads * block for size, block in stages), default=0)
     return math.ceil(worst + filters)
 
 

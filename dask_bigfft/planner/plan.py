@@ -180,7 +180,7 @@ class Plan:
         dtypes = self.dtypes
         pairs = list(zip(layouts[::2], layouts[1::2], strict=True))
         found = [
-            Exchange(a, b, dtypes[min(2 * i, len(dtypes) - 1)], self._mirror(a, b))
+            Exchange(a, b, dtypes[2 * i], self._mirror(a, b))
             for i, (a, b) in enumerate(pairs)
         ]
         return tuple(found[:-1]) if self.ends_in_round else tuple(found)

@@ -5,6 +5,7 @@ Candidates whose blocks or forecast are too large fall out, the cheapest by the 
     blocks near the input's size          as few rounds and split axes as will do
       else whole axes up to a floor       (a length that cannot be split, but is not large)
       else Bluestein's algorithm
+      else smaller blocks                 (a memory limit that blocks of that size do not meet)
       else ever larger blocks             up to what the memory limit allows
 
 Pure: imports `transforms`, `decomposition` and this room.
@@ -20,6 +21,7 @@ from dask_bigfft.planner.candidates import (
     Candidate,
     Candidates,
     Request,
+    largest_block,
     program_of,
     with_padding,
 )
@@ -56,10 +58,13 @@ def _named(search: Candidates, sizes: Sizes) -> Candidate:
 # --- the search -----------------------------------------------------------------------------
 
 
+#: How often blocks are halved to meet a memory limit.
+SMALLER = 6
+
+
 def _ladder(spec: TransformSpec, request: Request) -> Iterator[tuple[Sizes, bool, bool]]:
     """Sizes of blocks to try, whether Bluestein's algorithm is allowed, and chunks joined."""
-    target = math.prod(max(c, default=0) for c in request.chunks)
-    target = max(1, target // 2 if spec.kind == "r2c" else target)  # in complex elements
+    target = largest_block(spec, request)
     floor = request.floor_bytes // spec.work_dtype.itemsize
     total = max(math.prod(spec.shape), math.prod(spec.out_shape), 1)
     blocks = math.prod(len(c) for c in request.chunks)
@@ -69,6 +74,8 @@ def _ladder(spec: TransformSpec, request: Request) -> Iterator[tuple[Sizes, bool
     yield Sizes(target, 2 * target, blocks), True, False
     if floor > 2 * target:
         yield Sizes(floor, 2 * floor), True, True
+    for shift in range(1, SMALLER + 1):  # only a memory limit leads here
+        yield Sizes(max(1, target >> shift), max(2, target >> (shift - 1))), True, False
     while target < 2 * total:
         target *= 2
         yield Sizes(target, 2 * target), True, True
@@ -121,23 +128,15 @@ def find_plan(spec: TransformSpec, request: Request, machine: Machine) -> Plan:
         return replace(plan, reason="the rounds were named")
     smallest: int | None = None
     for sizes, bluestein, merge in _ladder(spec, request):
-        search.bound = math.inf
-        if _all_whole(search):
-            candidates = search.in_place()
-        else:
-            candidates = search.splits(sizes, merge)
-            if bluestein:
-                candidates += search.bluestein(sizes, merge)
-        ranked = sorted(candidates, key=lambda c: c.rank)
-        plans = [_finished(search, c) for c in _different(ranked)]
+        if sizes.target < search.largest_in and smallest is None:
+            continue  # what failed was not the memory limit
+        plans = _plans(search, sizes, bluestein, merge)
         if limit is not None and plans:
             lowest = min(plan.forecast.peak_host for plan in plans)
             smallest = lowest if smallest is None else min(smallest, lowest)
             plans = [plan for plan in plans if plan.forecast.peak_host <= limit]
         if plans:
             return _chosen(plans, sizes)
-        if _all_whole(search):
-            break
     if smallest is not None and limit is not None:
         _refuse_memory(limit, smallest)
     if request.variant == "pease":
@@ -145,6 +144,19 @@ def find_plan(spec: TransformSpec, request: Request, machine: Machine) -> Plan:
                f"{spec.lengths}")
     raise PlanError(f"no plan was found for {spec.name} of {spec.shape} in blocks of the chunks "
                     "given; larger chunks would help")
+
+
+def _plans(search: Candidates, sizes: Sizes, bluestein: bool, merge: bool) -> list[Plan]:
+    """Plans with blocks of some size, cheapest first."""
+    search.bound = math.inf
+    if _all_whole(search) and sizes.target >= search.largest_in:
+        candidates = search.in_place()
+    else:
+        candidates = search.splits(sizes, merge)
+        if bluestein:
+            candidates += search.bluestein(sizes, merge)
+    ranked = sorted(candidates, key=lambda c: c.rank)
+    return [_finished(search, c) for c in _different(ranked)]
 
 
 def _different(ranked: list[Candidate]) -> list[Candidate]:
@@ -182,6 +194,6 @@ def _refuse_memory(limit: int, needed: int) -> NoReturn:
     refuse(
         "memory_limit",
         limit,
-        f"at least {needed} bytes per process: the least that any plan for these chunks needs",
+        f"at least {needed} bytes per process: the least of all plans found for these chunks",
         kind=PlanError,
     )

@@ -1,0 +1,72 @@
+"""Cases that once went wrong, or nearly."""
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+
+import dask_bigfft
+from dask_bigfft import fft
+from dask_bigfft.testing.oracles import relative_l2
+
+RNG = np.random.default_rng(11)
+
+
+@pytest.mark.parametrize("shape", [(101, 16), (103, 12), (101, 15), (16, 101)])
+@pytest.mark.parametrize("order", ["transposed", ("natural", "transposed")])
+def test_half_a_spectrum_in_digits_beside_bluestein(shape, order):
+    a = RNG.standard_normal(shape)
+    x = da.from_array(a, chunks=(10, 4))
+    with dask.config.set({"bigfft.planner.whole-axis-floor": 1}):
+        spectrum = fft.rfft2(x, order=order)
+        back = fft.irfft2(spectrum, s=shape, order=order)
+        found = spectrum.compute()
+    per_axis = (order,) * 2 if isinstance(order, str) else order
+    rows, columns = np.arange(shape[0]), dask_bigfft.transposed_index(shape[1], real=True)
+    if per_axis[0] == "transposed":
+        rows = dask_bigfft.transposed_index(shape[0])
+    assert relative_l2(found, np.fft.fft2(a)[np.ix_(rows, columns)]) < 1e-14
+    assert relative_l2(back.compute(), a) < 1e-14
+
+
+@pytest.mark.parametrize("carrier", ["shared", "tasks"])
+def test_blocks_that_are_not_what_the_array_declares_are_refused(carrier):
+    x = da.from_array(np.arange(64.0), chunks=16)
+    short = x.map_blocks(lambda b: b[:4], dtype=float, meta=np.empty(0))
+    hidden = x.map_blocks(lambda b: b * 1j, dtype=float, meta=np.empty(0))
+    with dask.config.set({"bigfft.exchange.carrier": carrier}):
+        with pytest.raises(ValueError, match=r"shape \(4,\).*\(16,\)"):
+            fft.fft(short).compute(scheduler="sync")
+        with pytest.raises(ValueError, match="complex128"):
+            fft.rfft(hidden).compute(scheduler="sync")
+
+
+def test_a_memory_limit_makes_blocks_smaller():
+    x = da.zeros(2**26, chunks=2**24, dtype=complex)
+    with dask.config.set(num_workers=16):
+        large = dask_bigfft.plan(x, "fft", memory_limit="1 TiB")
+        small = dask_bigfft.plan(x, "fft", memory_limit="3 GiB")
+    assert large.forecast.peak_host > 3 * 2**30 >= small.forecast.peak_host
+    assert max(small.chunks[0]) < max(large.chunks[0])
+
+
+@pytest.mark.parametrize("n", [2**25, 7**5])
+def test_pease_is_pease_or_refused(n):
+    x = da.zeros(n, chunks=-(-n // 16), dtype=complex)
+    try:
+        plan = dask_bigfft.plan(x, "fft", variant="pease")
+    except ValueError as error:
+        assert "pease" in str(error)
+    else:
+        inner = plan.exchanges[1 : len(plan.rounds)]
+        assert len(plan.rounds) > 1
+        assert len({exchange.geometry for exchange in inner}) <= 1
+
+
+def test_a_piece_table_survives_forgetting(monkeypatch):
+    monkeypatch.setattr("dask_bigfft.exchange.shards.MOST_KEPT", 1)
+    a = RNG.standard_normal((24, 18))
+    for carrier in ("shared", "tasks"):
+        with dask.config.set({"bigfft.exchange.carrier": carrier}):
+            y = fft.rfft2(da.from_array(a, chunks=(5, 4)))
+            assert relative_l2(y.compute(scheduler="threads"), np.fft.rfft2(a)) < 1e-14

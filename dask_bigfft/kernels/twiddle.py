@@ -14,7 +14,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from dask_bigfft.decomposition.phases import chirp, phase_table, unit_roots
+from dask_bigfft.decomposition.phases import chirp, mulmod, phase_table, unit_roots
 
 #: Length of the inner of the two tables of a row.
 _INNER = 64
@@ -77,6 +77,15 @@ def twiddle(x: npt.NDArray[Any], rest: npt.NDArray[np.int64], modulus: int, sign
     _twiddle_rows(x, rest, table.coarse, table.fine, table.shift, table.mask)
 
 
+def _chirp(n: npt.NDArray[np.int64], length: int, sign: int, dtype: Any) -> npt.NDArray[Any]:
+    """exp(sign*1j*pi*n**2/length) for n >= 0: long ones are read off a phase table."""
+    if np.dtype(dtype).char == "G":
+        return chirp(n, length, sign, dtype)
+    modulus = 2 * length
+    residue = n % modulus
+    return phase_table(modulus, sign).at(mulmod(residue, residue, modulus))
+
+
 def multiply_chirp(
     x: npt.NDArray[Any],
     rest: npt.NDArray[np.int64],
@@ -95,7 +104,7 @@ def multiply_chirp(
     for place, r in enumerate(rest):
         n = r + steps
         inside = int(np.count_nonzero(n < length))
-        values = chirp(n[:inside], length, sign, np.result_type(x.dtype, np.complex128))
+        values = _chirp(n[:inside], length, sign, np.result_type(x.dtype, np.complex128))
         batches[:, place, :inside] *= (factor * values)[:, None]
         batches[:, place, inside:] = 0
 
@@ -111,5 +120,5 @@ def chirp_filter(
     distance = np.minimum(n, padded - n)
     inside = distance < length
     values = np.zeros(n.shape, np.result_type(dtype, np.complex128))
-    values[inside] = chirp(distance[inside], length, sign, values.dtype)
+    values[inside] = _chirp(distance[inside], length, sign, values.dtype)
     return values.reshape(shape).astype(dtype, copy=False)

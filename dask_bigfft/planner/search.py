@@ -140,8 +140,8 @@ def find_plan(spec: TransformSpec, request: Request, machine: Machine) -> Plan:
     if smallest is not None and limit is not None:
         _refuse_memory(limit, smallest)
     if request.variant == "pease":
-        refuse("variant", "pease", "axes of length r**m for constant geometry; these are "
-               f"{spec.lengths}")
+        refuse("variant", "pease", "axes of length r**m for constant geometry, m at most "
+               f"{request.max_rounds}; these are {spec.lengths}")
     raise PlanError(f"no plan was found for {spec.name} of {spec.shape} in blocks of the chunks "
                     "given; larger chunks would help")
 

@@ -53,7 +53,7 @@ def test_a_memory_limit_makes_blocks_smaller():
 def test_pease_is_pease_or_refused():
     for n in (2**25, 7**5):  # r**5 only: more rounds than a plan may have
         x = da.zeros(n, chunks=-(-n // 16), dtype=complex)
-        with pytest.raises(ValueError, match="pease.*r\\*\\*m"):
+        with pytest.raises(ValueError, match=r"pease.*r\*\*m"):
             dask_bigfft.plan(x, "fft", variant="pease")
     for n in (2**24, 3**9, 5**6):
         x = da.zeros(n, chunks=-(-n // 16), dtype=complex)

@@ -219,20 +219,6 @@ class Product:
         )
 
 
-def gather(
-    exchange: ExchangeMap,
-    block: Block,
-    shape: tuple[int, ...],
-    dtype: np.dtype[Any],
-    source_of: Callable[[Block], Array],
-) -> Array:
-    """Return a block of the target layout, copied together in memory of its own.
-
-    Arguments as `Gathering` has them. Places that no source block covers are zero.
-    """
-    return Gathering(exchange, block, shape, dtype, source_of).whole()
-
-
 def _pieces_in_order(shards: list[Shard]) -> Iterator[tuple[Shard, tuple[Piece, ...], int, int]]:
     """Every product of pieces, with the place where it begins and ends in a packed shard."""
     at = 0

@@ -21,12 +21,16 @@ from hypothesis import strategies as st
 from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout
 from dask_bigfft.decomposition.rounds import Mirror, axis_components, exchange_shape
 from dask_bigfft.decomposition.steps import half
-from dask_bigfft.exchange.gather import Gathering, gather, pack, unpack
+from dask_bigfft.exchange.gather import Gathering, pack, unpack
 from dask_bigfft.exchange.shards import ExchangeMap, interval_boxes
 from dask_bigfft.testing.strategies import chunks_of
 
 #: Source and target dtypes: compiled copies, NumPy's, and the cast that drops imaginary parts.
 DTYPES = [("f8", "f8"), ("f4", "c8"), ("c16", "c16"), ("i8", "f8"), ("c16", "f8"), ("i4", "c16")]
+
+
+def gather(*arguments):
+    return Gathering(*arguments).whole()
 
 
 def valued(index, dtype):

@@ -9,6 +9,8 @@ Imports nothing but the standard library.
     |   +-- PlanError                      no plan meets what was asked
     +-- ArgumentTypeError  (TypeError)     a type that is not allowed
     +-- CarrierError       (RuntimeError)  a graph runs where its carrier cannot work
+    +-- DeviceError        (RuntimeError)  a device is absent or cannot do what is asked
+    |   +-- DeviceMemoryError (MemoryError)  a device's memory, or its budget, is used up
     +-- KernelError        (RuntimeError)  a kernel cannot do what its round needs
 """
 
@@ -20,6 +22,8 @@ __all__ = [
     "ArgumentTypeError",
     "BigFFTError",
     "CarrierError",
+    "DeviceError",
+    "DeviceMemoryError",
     "KernelError",
     "PlanError",
     "refuse",
@@ -44,6 +48,14 @@ class PlanError(ArgumentError):
 
 class CarrierError(BigFFTError, RuntimeError):
     """A graph was built for another place than the one it runs in; build it again there."""
+
+
+class DeviceError(BigFFTError, RuntimeError):
+    """A device is absent or cannot do what is asked of it."""
+
+
+class DeviceMemoryError(DeviceError, MemoryError):
+    """A device's memory, or what may be used of it, is used up."""
 
 
 class KernelError(BigFFTError, RuntimeError):

@@ -14,6 +14,8 @@ from dask_bigfft import errors
         (errors.ArgumentTypeError, (errors.BigFFTError, TypeError)),
         (errors.PlanError, (errors.ArgumentError, ValueError)),
         (errors.CarrierError, (errors.BigFFTError, RuntimeError)),
+        (errors.DeviceError, (errors.BigFFTError, RuntimeError)),
+        (errors.DeviceMemoryError, (errors.DeviceError, MemoryError)),
         (errors.KernelError, (errors.BigFFTError, RuntimeError)),
     ],
 )

@@ -1,0 +1,290 @@
+"""What a device has to do for the engine: a few operations in streams, and frozen descriptions.
+
+Operations are put into streams and return at once. Those of one stream run in order; those of
+different streams in any order that the events permit. Nothing here says how: `simulated` runs
+NumPy, another file CuPy.
+
+A device has one arena, reserved once. An array on the device is a `DeviceArray`: a dense
+C-ordered part of that arena, named by its offset. Operations are described by frozen dataclasses
+without arrays or addresses, so that what is made for one (an FFT plan, a compiled kernel) can be
+kept under its description.
+
+Imports `errors` and numpy only.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Kind = Literal["c2c", "r2c", "c2r"]
+
+#: Offsets of arrays in the arena are multiples of it; FFT libraries ask for less.
+ALIGNMENT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceArray:
+    """A dense C-ordered array in the device's arena.
+
+    Parameters
+    ----------
+    offset : int
+        Bytes from the beginning of the arena, a multiple of `ALIGNMENT`.
+    shape : tuple of int
+        Lengths of the dimensions.
+    dtype : str
+        As ``numpy.dtype.str`` has it, such as ``"<c16"``.
+    """
+
+    offset: int
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the array takes."""
+        return self.size * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """What one dimension of an array adds to an index.
+
+    The place ``i`` along dimension ``dim`` adds
+    ``((start + i) // divisor % modulus) * stride``, all in exact integers.
+
+    Parameters
+    ----------
+    dim : int
+        Dimension of the array.
+    start : int
+        Place of the array's first element in what it was cut from.
+    divisor, modulus : int
+        Which digit of the place is meant; ``divisor`` 1 and a ``modulus`` beyond every place mean
+        the place itself.
+    stride : int
+        What one step of the digit adds.
+    """
+
+    dim: int
+    start: int
+    divisor: int
+    modulus: int
+    stride: int
+
+
+@dataclass(frozen=True, slots=True)
+class Twiddle:
+    """The factor exp(sign * 2j*pi * left * right / modulus).
+
+    ``left`` and ``right`` are sums of terms; their product stays below ``modulus`` <= 2**53.
+    """
+
+    modulus: int
+    sign: int
+    left: tuple[Term, ...]
+    right: tuple[Term, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChirpFactor:
+    """The factor exp(sign * 1j*pi * n**2 / length), and 0 where n >= length.
+
+    ``n`` is the sum of terms; ``n**2`` needs reducing mod 2*length in more than 64 bits.
+    """
+
+    length: int
+    sign: int
+    place: tuple[Term, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FFT:
+    """FFTs along some dimensions of a dense array, not normalised.
+
+    Parameters
+    ----------
+    kind : {"c2c", "r2c", "c2r"}
+        ``c2c`` works in place or from one array to another; ``r2c`` and ``c2r`` from one array
+        to another along a single dimension, and ``c2r`` may overwrite its source.
+    source, target : tuple of int
+        Shapes before and after.
+    dims : tuple of int
+        The dimensions, rising.
+    sign : {-1, 1}
+        Sign in the exponent: always -1 for ``r2c`` and +1 for ``c2r``.
+    dtype : str
+        Of the complex side.
+    """
+
+    kind: Kind
+    source: tuple[int, ...]
+    target: tuple[int, ...]
+    dims: tuple[int, ...]
+    sign: int
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Multiply:
+    """Factors that a complex array is multiplied with in place, in one pass.
+
+    Each element becomes ``(its conjugate, if conjugate) * scale * every twiddle * every chirp``.
+    The factors are computed in double precision whatever the array's.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    scale: float = 1.0
+    conjugate: bool = False
+    twiddles: tuple[Twiddle, ...] = ()
+    chirps: tuple[ChirpFactor, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """Multiply an array in place by another one, whose dimensions of length 1 are repeated."""
+
+    shape: tuple[int, ...]
+    other: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Transpose:
+    """Copy to another place with the dimensions in another order: ``target = source.T(axes)``.
+
+    Dimension ``i`` of the target is dimension ``axes[i]`` of the source.
+    """
+
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]
+    dtype: str
+
+
+Compute = FFT | Multiply | Product | Transpose
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """Bytes of a device's memory: in all, and free for us now."""
+
+    total: int
+    free: int
+
+
+class Stream(Protocol):
+    """A queue of operations that run in order."""
+
+    @property
+    def name(self) -> str:
+        """What it is for: ``"h2d"``, ``"compute"`` or ``"d2h"``."""
+
+
+class Event(Protocol):
+    """A mark in a stream that other streams and the host can wait for."""
+
+    @property
+    def name(self) -> str:
+        """What it says, such as ``"loaded"``."""
+
+
+class Device(Protocol):
+    """What the engine needs of a device.
+
+    The engine calls from several threads, one at a time, but for `synchronize`, which any thread
+    may call at any time and which must not hold the interpreter's lock while it waits. None of the
+    other operations waits for another, but that `h2d` and `d2h` of host memory that is not pinned
+    may wait for a staging buffer; an event recorded after a `d2h` is reached when the values
+    are in the host array.
+    """
+
+    @property
+    def name(self) -> str:
+        """Name of the hardware."""
+
+    def memory(self) -> DeviceMemory:
+        """Memory in all and free now. What `reserve` holds is not free."""
+
+    def reserve(self, nbytes: int) -> None:
+        """Reserve the arena, whose contents are undefined.
+
+        The one before has been released. Raises `DeviceMemoryError` if it does not fit.
+        """
+
+    def release(self) -> None:
+        """Give the arena back once all that is in the streams is done."""
+
+    def drop_caches(self) -> None:
+        """Give back all memory that is kept for later (plans, pools); streams are idle."""
+
+    def close(self) -> None:
+        """Give everything back. The device is not used any more."""
+
+    def stream(self, name: str) -> Stream:
+        """Make a stream; streams wait for each other only by events."""
+
+    def event(self, name: str) -> Event:
+        """Make an event."""
+
+    def record(self, event: Event, stream: Stream) -> None:
+        """Put a mark into a stream; the event stands for its latest mark."""
+
+    def wait(self, stream: Stream, event: Event) -> None:
+        """Let what follows in a stream wait for the event's latest mark made before this call.
+
+        An event that has no mark holds nothing up.
+        """
+
+    def synchronize(self, event: Event) -> None:
+        """Wait on the host for the event's latest mark."""
+
+    def synchronize_all(self) -> None:
+        """Wait on the host until all streams are idle."""
+
+    def h2d(self, stream: Stream, source: Array, target: DeviceArray) -> None:
+        """Copy a host array of the same shape and dtype to the device.
+
+        The host array may have any strides above 0 that fall from the first dimension to the
+        last. The engine keeps it alive and untouched until an event after it is reached.
+        """
+
+    def d2h(self, stream: Stream, source: DeviceArray, target: Array) -> None:
+        """Copy to a host array; as `h2d`."""
+
+    def work_nbytes(self, op: FFT) -> int:
+        """Bytes of work area that an FFT needs.
+
+        Called with idle streams before the first `fft` of that description, so that the plan can
+        be made here. Raises `DeviceMemoryError` if the plan does not fit.
+        """
+
+    def fft(
+        self, stream: Stream, op: FFT, source: DeviceArray, target: DeviceArray, work: DeviceArray
+    ) -> None:
+        """Transform; `work` are at least `work_nbytes` bytes that hold nothing before and after."""
+
+    def multiply(self, stream: Stream, op: Multiply, array: DeviceArray) -> None:
+        """Multiply in place by factors that are computed."""
+
+    def product(
+        self, stream: Stream, op: Product, array: DeviceArray, other: DeviceArray
+    ) -> None:
+        """Multiply in place by another array."""
+
+    def transpose(
+        self, stream: Stream, op: Transpose, source: DeviceArray, target: DeviceArray
+    ) -> None:
+        """Copy with the dimensions in another order."""
+
+    def clock(self) -> float:
+        """Seconds since some moment, as the host sees them."""

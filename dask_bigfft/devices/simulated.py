@@ -1,0 +1,451 @@
+"""A device made of NumPy, on which whatever streams and events leave open goes wrong on purpose.
+
+Operations wait in their streams until the host waits for something. Then they run one by one in an
+order drawn from a seed, any that the events permit, and no others: a pipeline with an event too few
+gives a wrong answer here, where a card may give the right one for years. Memory that nothing was
+written to holds NaN, more memory than there is is refused, and a clock follows a profile: copies
+each way and computing are three engines that work at the same time, each in the order of the calls.
+
+Imports `decomposition`, `errors` and this room.
+"""
+
+import math
+import random
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import scipy.fft
+
+from dask_bigfft.decomposition.phases import chirp, phase_table
+from dask_bigfft.devices.protocol import (
+    ALIGNMENT,
+    FFT,
+    Array,
+    ChirpFactor,
+    Compute,
+    DeviceArray,
+    DeviceMemory,
+    Event,
+    Multiply,
+    Product,
+    Stream,
+    Term,
+    Transpose,
+    Twiddle,
+)
+from dask_bigfft.errors import DeviceError, DeviceMemoryError
+
+#: What memory is filled with that holds nothing: as floating point numbers, NaN.
+POISON = 0xFF
+
+
+@dataclass(frozen=True)
+class DeviceProfile:
+    """Speeds of a device, for the simulated clock.
+
+    Parameters
+    ----------
+    h2d, d2h : float
+        Bytes per second over the bus.
+    run : float
+        Seconds that a copy takes for each contiguous run in host memory, if that is more than its
+        bytes take.
+    memory : float
+        Bytes per second of the device's own memory, read and written together.
+    flops : float
+        Floating point operations per second of FFTs.
+    call : float
+        Seconds that the host takes to start one operation.
+    """
+
+    h2d: float = 55e9
+    d2h: float = 55e9
+    run: float = 20e-9
+    memory: float = 4.0e12
+    flops: float = 5e12
+    call: float = 3e-6
+
+
+@dataclass(frozen=True)
+class Span:
+    """Work that an engine (``h2d``, ``compute`` or ``d2h``) did, and when, by the clock."""
+
+    engine: str
+    operation: str
+    start: float
+    end: float
+
+
+@dataclass
+class SimulatedEvent:
+    """A mark: how often it was made, how often it was reached, and when the latest is reached."""
+
+    name: str
+    made: int = 0
+    reached: int = 0
+    time: float = 0.0
+
+
+@dataclass
+class SimulatedStream:
+    """Operations that wait, and when the clock says that they will be done."""
+
+    name: str
+    waiting: deque[tuple[Callable[[], bool], Callable[[], None]]] = field(default_factory=deque)
+    time: float = 0.0
+
+
+def contiguous_runs(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> int:
+    """Number of contiguous runs of an array in memory.
+
+    >>> contiguous_runs((3, 4, 5), (400, 40, 8), 8), contiguous_runs((3, 4, 5), (400, 80, 8), 8)
+    (3, 12)
+    """
+    width = itemsize
+    left = list(zip(shape, strides, strict=True))
+    while left and (left[-1][1] == width or left[-1][0] == 1):
+        width *= left.pop()[0]
+    return math.prod(n for n, _ in left)
+
+
+class SimulatedDevice:
+    """A device of the protocol, in NumPy.
+
+    Parameters
+    ----------
+    memory : int
+        Bytes of its memory.
+    seed : int
+        Draws the order in which operations run.
+    profile : DeviceProfile
+        Speeds, for the clock.
+    refuses : callable
+        Called with ``"reserve"`` or ``"plan"`` and a number of bytes whenever memory is asked for;
+        true stands for memory that cannot be had, as happens where others use the card, too.
+    """
+
+    def __init__(
+        self,
+        memory: int,
+        seed: int = 0,
+        profile: DeviceProfile | None = None,
+        refuses: Callable[[str, int], bool] = lambda operation, nbytes: False,
+    ) -> None:
+        self.total, self.refuses = memory, refuses
+        self.profile = DeviceProfile() if profile is None else profile
+        self.peak = 0
+        self.trace: list[Span] = []
+        self.dropped = self.closed = 0
+        self._arena = np.empty(0, np.uint8)
+        self._streams: list[SimulatedStream] = []
+        self._lock = threading.RLock()
+        self._engines = {"h2d": 0.0, "compute": 0.0, "d2h": 0.0}
+        self._host_time = 0.0
+        self._random = random.Random(seed)
+        self._favour: dict[str, float] = {}
+
+    @property
+    def name(self) -> str:
+        """What stands where a card would have its name."""
+        return "simulated device"
+
+    # --- memory -----------------------------------------------------------------------------
+
+    def memory(self) -> DeviceMemory:
+        """Memory in all, and free."""
+        return DeviceMemory(self.total, self.total - self._arena.nbytes)
+
+    def reserve(self, nbytes: int) -> None:
+        """Make the arena, full of NaN."""
+        if self._arena.nbytes:
+            raise DeviceError("an arena is reserved already")
+        if nbytes > self.total or self.refuses("reserve", nbytes):
+            raise DeviceMemoryError(f"{nbytes} bytes asked of a device with {self.total}")
+        self._arena = np.full(nbytes, POISON, np.uint8)
+        self.peak = max(self.peak, nbytes)
+
+    def release(self) -> None:
+        """Run what waits, and give the arena back."""
+        self.synchronize_all()
+        self._arena = np.empty(0, np.uint8)
+
+    def drop_caches(self) -> None:
+        """Count the call: nothing is kept here."""
+        self.dropped += 1
+
+    def close(self) -> None:
+        """Give the arena back."""
+        self.release()
+        self.closed += 1
+
+    def _array(self, array: DeviceArray) -> Array:
+        """The values of an array, after checking that it lies in the arena."""
+        end = array.offset + array.nbytes
+        if array.offset < 0 or array.offset % ALIGNMENT or end > self._arena.nbytes:
+            raise DeviceError(f"{array} does not lie in an arena of {self._arena.nbytes} bytes")
+        return self._arena[array.offset : end].view(array.dtype).reshape(array.shape)
+
+    # --- streams and events -----------------------------------------------------------------
+
+    def stream(self, name: str) -> SimulatedStream:
+        """Make a stream."""
+        with self._lock:
+            stream = SimulatedStream(name)
+            self._streams.append(stream)
+            # Some streams run far ahead of others, differently for every seed.
+            self._favour[name] = self._random.choice((0.01, 1.0, 100.0))
+            return stream
+
+    def event(self, name: str) -> SimulatedEvent:
+        """Make an event."""
+        return SimulatedEvent(name)
+
+    def record(self, event: Event, stream: Stream) -> None:
+        """Put a mark into a stream."""
+        assert isinstance(event, SimulatedEvent)
+        assert isinstance(stream, SimulatedStream)
+        with self._lock:
+            event.made += 1
+            event.time = stream.time
+            mark = event.made
+
+            def reach() -> None:
+                event.reached = max(event.reached, mark)
+
+            stream.waiting.append((lambda: True, reach))
+
+    def wait(self, stream: Stream, event: Event) -> None:
+        """Let a stream wait for the event's latest mark."""
+        assert isinstance(event, SimulatedEvent)
+        assert isinstance(stream, SimulatedStream)
+        with self._lock:
+            mark = event.made
+            stream.time = max(stream.time, event.time)
+            stream.waiting.append((lambda: event.reached >= mark, lambda: None))
+
+    def synchronize(self, event: Event) -> None:
+        """Run what waits until the event's latest mark is reached."""
+        assert isinstance(event, SimulatedEvent)
+        mark = event.made
+        while True:
+            with self._lock:
+                if event.reached >= mark:
+                    self._host_time = max(self._host_time, event.time)
+                    return
+                self._run_one()
+
+    def synchronize_all(self) -> None:
+        """Run everything that waits."""
+        with self._lock:
+            while any(stream.waiting for stream in self._streams):
+                self._run_one()
+            ends = [stream.time for stream in self._streams]
+            self._host_time = max([self._host_time, *ends])
+
+    def _run_one(self) -> None:
+        """Run one operation out of those that may be next."""
+        ready = [s for s in self._streams if s.waiting and s.waiting[0][0]()]
+        if not ready:
+            raise DeviceError("streams wait for each other, or for a mark that was never made")
+        weights = [self._favour[stream.name] for stream in ready]
+        stream = self._random.choices(ready, weights)[0]
+        stream.waiting.popleft()[1]()
+
+    def _put(self, stream: Stream, operation: str, seconds: float, run: Callable[[], None]) -> None:
+        """Put an operation into a stream, and its time on the clock of its engine."""
+        assert isinstance(stream, SimulatedStream)
+        with self._lock:
+            engine = operation if operation in self._engines else "compute"
+            self._host_time += self.profile.call
+            start = max(self._engines[engine], stream.time, self._host_time)
+            self._engines[engine] = stream.time = start + seconds
+            self.trace.append(Span(engine, operation, start, start + seconds))
+            stream.waiting.append((lambda: True, run))
+            if self._random.random() < 0.1:
+                self._run_one()
+
+    def clock(self) -> float:
+        """Seconds of simulated time that have passed for the host."""
+        with self._lock:
+            return self._host_time
+
+    # --- operations -------------------------------------------------------------------------
+
+    def h2d(self, stream: Stream, source: Array, target: DeviceArray) -> None:
+        """Copy to the device when its time comes."""
+        _check_copy(source, target)
+
+        def run() -> None:
+            self._array(target)[...] = source
+
+        self._put(stream, "h2d", self._copy_seconds(source, self.profile.h2d), run)
+
+    def d2h(self, stream: Stream, source: DeviceArray, target: Array) -> None:
+        """Copy to the host when its time comes."""
+        _check_copy(target, source)
+
+        def run() -> None:
+            target[...] = self._array(source)
+
+        self._put(stream, "d2h", self._copy_seconds(target, self.profile.d2h), run)
+
+    def _copy_seconds(self, host: Array, bandwidth: float) -> float:
+        runs = contiguous_runs(host.shape, host.strides, host.itemsize)
+        return max(host.nbytes / bandwidth, runs * self.profile.run)
+
+    def work_nbytes(self, op: FFT) -> int:
+        """As much as the array, unless the lengths are small powers of two."""
+        nbytes = _work(op)
+        if self.refuses("plan", nbytes):
+            raise DeviceMemoryError(f"no plan could be made for {op}")
+        return nbytes
+
+    def fft(
+        self, stream: Stream, op: FFT, source: DeviceArray, target: DeviceArray, work: DeviceArray
+    ) -> None:
+        """Transform when its time comes; the work area holds NaN afterwards."""
+        self._check(op, source, target)
+        if op.sign != {"r2c": -1, "c2r": 1}.get(op.kind, op.sign) or work.nbytes < _work(op):
+            raise DeviceError(f"{op} with a work area of {work.nbytes} bytes")
+
+        def run() -> None:
+            x, y = self._array(source), self._array(target)
+            y[...] = _transformed(op, x)
+            if op.kind == "c2r":
+                x.view(np.uint8)[...] = POISON
+            self._array(work).view(np.uint8)[...] = POISON
+
+        lengths = math.prod(max(op.source[dim], op.target[dim]) for dim in op.dims)
+        count = max(source.size, target.size)
+        flops = 5.0 * count * math.log2(max(2, lengths))
+        passes = 4 * len(op.dims) * max(source.nbytes, target.nbytes)
+        seconds = max(flops / self.profile.flops, passes / self.profile.memory)
+        self._put(stream, "fft", seconds, run)
+
+    def multiply(self, stream: Stream, op: Multiply, array: DeviceArray) -> None:
+        """Multiply by computed factors when its time comes."""
+        self._check(op, array, array)
+
+        def run() -> None:
+            x = self._array(array)
+            factors = op.scale * _factors(op)
+            x[...] = (np.conj(x) if op.conjugate else x) * factors
+
+        self._put(stream, "multiply", 2 * array.nbytes / self.profile.memory, run)
+
+    def product(
+        self, stream: Stream, op: Product, array: DeviceArray, other: DeviceArray
+    ) -> None:
+        """Multiply by another array when its time comes."""
+        self._check(op, array, array)
+        if other.shape != op.other or other.dtype != op.dtype:
+            raise DeviceError(f"{op} by {other}")
+
+        def run() -> None:
+            self._array(array)[...] *= self._array(other)
+
+        seconds = (2 * array.nbytes + other.nbytes) / self.profile.memory
+        self._put(stream, "product", seconds, run)
+
+    def transpose(
+        self, stream: Stream, op: Transpose, source: DeviceArray, target: DeviceArray
+    ) -> None:
+        """Copy in another order when its time comes."""
+        self._check(op, source, target)
+
+        def run() -> None:
+            self._array(target)[...] = self._array(source).transpose(op.axes)
+
+        self._put(stream, "transpose", 2 * source.nbytes / self.profile.memory, run)
+
+    def _check(self, op: Compute, source: DeviceArray, target: DeviceArray) -> None:
+        """Refuse arrays that are not what the description says, or that overlap."""
+        if isinstance(op, FFT):
+            shapes, real = (op.source, op.target), np.empty(0, op.dtype).real.dtype.str
+            came, goes = (real if op.kind == kind else op.dtype for kind in ("r2c", "c2r"))
+            dtypes = (came, goes)
+            inside = op.kind == "c2c"
+        else:
+            after = op.shape
+            if isinstance(op, Transpose):
+                after = tuple(op.shape[axis] for axis in op.axes)
+            shapes, dtypes = (op.shape, after), (op.dtype, op.dtype)
+            inside = not isinstance(op, Transpose)
+        if (source.shape, target.shape) != shapes or (source.dtype, target.dtype) != dtypes:
+            raise DeviceError(f"{op} from {source} to {target}")
+        low, high = sorted((source, target), key=lambda a: a.offset)
+        if not (inside and source == target) and low.offset + low.nbytes > high.offset:
+            raise DeviceError(f"{op} between arrays that overlap: {source}, {target}")
+
+
+def _work(op: FFT) -> int:
+    """Bytes of work area: as libraries have it, much for all but small powers of two."""
+    lengths = [max(op.source[dim], op.target[dim]) for dim in op.dims]
+    if all(n & (n - 1) == 0 and n <= 4096 for n in lengths):
+        return 0
+    size = max(math.prod(op.source), math.prod(op.target))
+    return size * np.dtype(op.dtype).itemsize
+
+
+def _check_copy(host: Array, device: DeviceArray) -> None:
+    if host.shape != device.shape or host.dtype.str != device.dtype:
+        raise DeviceError(f"copy between {host.shape} {host.dtype.str} and {device}")
+    steps = [s for n, s in zip(host.shape, host.strides, strict=True) if n > 1]
+    if host.size and (any(s <= 0 for s in steps) or steps != sorted(steps, reverse=True)):
+        raise DeviceError(f"a host array with strides {host.strides}: they have to fall")
+
+
+def _transformed(op: FFT, x: Array) -> Array:
+    dim = op.dims[0]
+    if op.kind == "r2c":
+        return np.asarray(scipy.fft.rfft(x, axis=dim))
+    if op.kind == "c2r":
+        return np.asarray(scipy.fft.irfft(x, op.target[dim], axis=dim, norm="forward"))
+    if op.sign < 0:
+        return np.asarray(scipy.fft.fftn(x, axes=op.dims))
+    return np.asarray(scipy.fft.ifftn(x, axes=op.dims, norm="forward"))
+
+
+def index_of(terms: tuple[Term, ...], shape: tuple[int, ...]) -> Array:
+    """The sum of terms at every place of an array, as integers that broadcast to its shape."""
+    index = np.zeros((1,) * len(shape), np.int64)
+    for term in terms:
+        place = np.arange(term.start, term.start + shape[term.dim], dtype=np.int64)
+        part = place // term.divisor % term.modulus * term.stride
+        index = index + part.reshape([-1 if d == term.dim else 1 for d in range(len(shape))])
+    return index
+
+
+def _twiddle(factor: Twiddle, shape: tuple[int, ...]) -> Array:
+    power = index_of(factor.left, shape) * index_of(factor.right, shape)
+    if power.size and power.max() >= factor.modulus:
+        raise DeviceError(f"the product of indices reaches the modulus in {factor}")
+    return phase_table(factor.modulus, factor.sign).at(power)
+
+
+def _chirp(factor: ChirpFactor, shape: tuple[int, ...]) -> Array:
+    place = index_of(factor.place, shape)
+    values = chirp(place, factor.length, factor.sign)
+    return np.where(place < factor.length, values, 0)
+
+
+def _factors(op: Multiply) -> Any:
+    factors: Any = 1.0
+    for twiddle in op.twiddles:
+        factors = factors * _twiddle(twiddle, op.shape)
+    for found in op.chirps:
+        factors = factors * _chirp(found, op.shape)
+    return factors
+
+
+__all__ = [
+    "DeviceProfile",
+    "SimulatedDevice",
+    "Span",
+    "contiguous_runs",
+    "index_of",
+]

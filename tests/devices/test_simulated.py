@@ -1,0 +1,221 @@
+"""The simulated device: what is left open goes wrong, what is not is NumPy's answer."""
+
+import numpy as np
+import pytest
+import scipy.fft
+
+from dask_bigfft.decomposition.phases import unit_roots
+from dask_bigfft.devices.protocol import (
+    FFT,
+    ChirpFactor,
+    DeviceArray,
+    Multiply,
+    Product,
+    Term,
+    Transpose,
+    Twiddle,
+)
+from dask_bigfft.devices.simulated import DeviceProfile, SimulatedDevice, contiguous_runs
+from dask_bigfft.errors import DeviceError, DeviceMemoryError
+
+RNG = np.random.default_rng(3)
+BIG = 10**9
+
+
+def complex_values(*shape, dtype="c16"):
+    return (RNG.standard_normal(shape) + 1j * RNG.standard_normal(shape)).astype(dtype)
+
+
+def run(compute, x, out_shape=None, out_dtype=None, others=()):
+    """Result of one operation on an array, through the device."""
+    device = SimulatedDevice(1 << 20)
+    device.reserve(1 << 20)
+    streams = device.stream("h2d"), device.stream("compute"), device.stream("d2h")
+    loaded, done = device.event("loaded"), device.event("done")
+    source = DeviceArray(0, x.shape, x.dtype.str)
+    out = np.empty(out_shape or x.shape, out_dtype or x.dtype)
+    inside = out_shape is None and out_dtype is None
+    target = source if inside else DeviceArray(1 << 18, out.shape, out.dtype.str)
+    device.h2d(streams[0], x, source)
+    places = []
+    for i, other in enumerate(others):
+        places.append(DeviceArray((1 << 19) + i * (1 << 17), other.shape, other.dtype.str))
+        device.h2d(streams[0], other, places[-1])
+    device.record(loaded, streams[0])
+    device.wait(streams[1], loaded)
+    compute(device, streams[1], source, target, *places)
+    device.record(done, streams[1])
+    device.wait(streams[2], done)
+    device.d2h(streams[2], target, out)
+    end = device.event("end")
+    device.record(end, streams[2])
+    device.synchronize(end)
+    return out
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+@pytest.mark.parametrize(("shape", "dims"), [((6, 5, 4), (1,)), ((6, 5, 4), (0, 2)), ((7,), (0,))])
+def test_fft_is_scipys_without_a_scale(shape, dims, sign):
+    x = complex_values(*shape)
+    op = FFT("c2c", shape, shape, dims, sign, x.dtype.str)
+
+    def compute(device, stream, source, target):
+        work = DeviceArray(1 << 19, (device.work_nbytes(op),), "|u1")
+        device.fft(stream, op, source, target, work)
+
+    expected = scipy.fft.fftn(x, axes=dims)
+    if sign > 0:
+        expected = scipy.fft.ifftn(x, axes=dims, norm="forward")
+    np.testing.assert_allclose(run(compute, x), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [8, 9, 1])
+def test_real_ffts_go_from_one_array_to_another(n):
+    x = RNG.standard_normal((3, n, 2))
+    half = (3, n // 2 + 1, 2)
+    there = FFT("r2c", x.shape, half, (1,), -1, "<c16")
+    back = FFT("c2r", half, x.shape, (1,), 1, "<c16")
+
+    def compute(op):
+        def submit(device, stream, source, target):
+            work = DeviceArray(1 << 19, (device.work_nbytes(op),), "|u1")
+            device.fft(stream, op, source, target, work)
+
+        return submit
+
+    spectrum = run(compute(there), x, half, "c16")
+    np.testing.assert_allclose(spectrum, scipy.fft.rfft(x, axis=1), atol=1e-12)
+    np.testing.assert_allclose(run(compute(back), spectrum, x.shape, "f8"), n * x, atol=1e-12)
+
+
+def test_multiply_makes_factors_from_terms():
+    x = complex_values(4, 6, 5)
+    # left: place along 1 from 6 on; right: the second digit (of 3 values) of the place along 0
+    twiddle = Twiddle(97, -1, (Term(1, 6, 1, BIG, 1),), (Term(0, 5, 2, 3, 4),))
+    chirp = ChirpFactor(13, 1, (Term(0, 5, 1, BIG, 2), Term(2, 0, 1, BIG, 1)))
+    op = Multiply(x.shape, x.dtype.str, 0.5, True, (twiddle,), (chirp,))
+    got = run(lambda device, stream, array, _: device.multiply(stream, op, array), x)
+    for (i, j, k), value in np.ndenumerate(got):
+        power, n = (6 + j) * ((5 + i) // 2 % 3 * 4), (5 + i) * 2 + k
+        factor = 0.5 * unit_roots(power, 97, -1) * (n < 13) * unit_roots(n * n, 26, 1)
+        assert abs(value - np.conj(x[i, j, k]) * factor) < 1e-14
+
+
+def test_product_repeats_and_transpose_permutes():
+    x, y = complex_values(4, 3, 2), complex_values(1, 3, 1)
+    op = Product(x.shape, y.shape, x.dtype.str)
+    got = run(lambda d, stream, a, _, other: d.product(stream, op, a, other), x, others=[y])
+    np.testing.assert_allclose(got, x * y)
+    turn = Transpose(x.shape, (2, 0, 1), x.dtype.str)
+    got = run(lambda d, stream, a, b: d.transpose(stream, turn, a, b), x, (2, 4, 3))
+    np.testing.assert_array_equal(got, x.transpose(2, 0, 1))
+
+
+def test_only_events_order_two_streams():
+    """Without the wait some seed copies back before the array has come."""
+
+    def copied(seed, wait):
+        device = SimulatedDevice(4096, seed)
+        device.reserve(4096)
+        there, back = device.stream("h2d"), device.stream("d2h")
+        loaded, end = device.event("loaded"), device.event("end")
+        x, y = np.arange(64.0), np.zeros(64)
+        device.h2d(there, x, DeviceArray(0, x.shape, "<f8"))
+        device.record(loaded, there)
+        if wait:
+            device.wait(back, loaded)
+        device.d2h(back, DeviceArray(0, y.shape, "<f8"), y)
+        device.record(end, back)
+        device.synchronize(end)
+        return np.array_equal(x, y)
+
+    assert all(copied(seed, True) for seed in range(20))
+    assert not all(copied(seed, False) for seed in range(20))
+
+
+def test_a_wait_means_marks_made_before_it():
+    device = SimulatedDevice(4096)
+    a, b = device.stream("h2d"), device.stream("compute")
+    event, end = device.event("e"), device.event("end")
+    device.wait(b, event)  # no mark yet: holds nothing up
+    device.record(end, b)
+    device.synchronize(end)
+    device.record(event, a)
+    assert event.made == 1
+    device.synchronize(event)
+
+
+def test_more_than_the_memory_is_refused():
+    device = SimulatedDevice(4096)
+    with pytest.raises(DeviceMemoryError):
+        device.reserve(4097)
+    device.reserve(4096)
+    assert device.memory().free == 0
+    x = np.zeros(513)
+    stream = device.stream("h2d")
+    device.h2d(stream, x, DeviceArray(0, x.shape, "<f8"))
+    with pytest.raises(DeviceError, match="does not lie"):
+        device.synchronize_all()
+    device.release()
+    assert device.memory().free == device.peak == 4096
+    busy = SimulatedDevice(4096, refuses=lambda operation, nbytes: operation == "reserve")
+    with pytest.raises(DeviceMemoryError):
+        busy.reserve(1)
+
+
+def test_memory_holds_nan_until_something_is_written():
+    device = SimulatedDevice(4096)
+    device.reserve(4096)
+    out = np.zeros(8, "c16")
+    stream = device.stream("d2h")
+    device.d2h(stream, DeviceArray(256, out.shape, out.dtype.str), out)
+    device.synchronize_all()
+    assert np.isnan(out).all()
+
+
+def test_what_does_not_fit_together_is_refused():
+    device = SimulatedDevice(1 << 16)
+    device.reserve(1 << 16)
+    stream = device.stream("h2d")
+    x = complex_values(4, 4)
+    with pytest.raises(DeviceError, match="copy"):
+        device.h2d(stream, x, DeviceArray(0, (16,), "<c16"))
+    with pytest.raises(DeviceError, match="fall"):
+        device.h2d(stream, x.T, DeviceArray(0, (4, 4), "<c16"))
+    turn, array = Transpose((4, 4), (1, 0), "<c16"), DeviceArray(0, (4, 4), "<c16")
+    with pytest.raises(DeviceError, match="overlap"):
+        device.transpose(stream, turn, array, array)
+    op, line = FFT("c2c", (5,), (5,), (0,), -1, "<c16"), DeviceArray(0, (5,), "<c16")
+    with pytest.raises(DeviceError, match="work area of 0"):
+        device.fft(stream, op, line, line, DeviceArray(256, (0,), "|u1"))
+
+
+def test_the_clock_overlaps_engines_and_counts_narrow_runs():
+    profile = DeviceProfile(h2d=1e6, d2h=1e6, run=1e-3, call=0.0)
+    device = SimulatedDevice(1 << 20, profile=profile)
+    device.reserve(1 << 20)
+    there, back = device.stream("h2d"), device.stream("d2h")
+    x = np.zeros((100, 125))  # 0.1 s
+    place = DeviceArray(0, x.shape, "<f8"), DeviceArray(1 << 18, x.shape, "<f8")
+    device.h2d(there, x, place[0])
+    device.d2h(back, place[1], x)
+    device.synchronize_all()
+    assert device.clock() == pytest.approx(0.1)
+    narrow = np.zeros((200, 2))[:, :1]  # 200 runs, 1 ms each
+    device.h2d(there, narrow, DeviceArray(0, narrow.shape, "<f8"))
+    device.synchronize_all()
+    assert device.clock() == pytest.approx(0.3)
+    assert {span.engine for span in device.trace} == {"h2d", "d2h"}
+
+
+@pytest.mark.parametrize(
+    ("view", "runs"),
+    [
+        (np.zeros((4, 5)), 1),
+        (np.zeros((4, 5))[:, :3], 4),
+        (np.zeros((4, 5, 6))[:, 1:3], 4),
+        (np.zeros((4, 5, 6))[1:2, 1:3, ::2], 6),
+    ],
+)
+def test_contiguous_runs(view, runs):
+    assert contiguous_runs(view.shape, view.strides, view.itemsize) == runs

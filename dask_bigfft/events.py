@@ -2,19 +2,29 @@
 
 Imports nothing but the standard library and `errors`. The set of events is closed: `EVENTS`
 declares each name with the unit of each of its numbers, and `emit` refuses any other, with or
-without a sink. A sink is installed by whoever watches: the cluster's worker plugin, a progress
-bar, a test.
+without a sink. Sinks are installed by whoever watches: the record of the process, the cluster's
+worker plugin, a test.
+
+A task says once which plan and round it works for (`during`); what it emits, and what the rooms
+below emit in its thread, then carries both without being told.
 """
 
-from collections.abc import Callable, Mapping
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from types import MappingProxyType
+from typing import Any
 
 from dask_bigfft.errors import refuse
 
-__all__ = ["EVENTS", "PHASES", "SUBPHASES", "Sink", "emit", "set_sink"]
+__all__ = [
+    "EVENTS", "PHASES", "SUBPHASES", "Sink", "add_sink", "during", "emit", "measured",
+    "remove_sink", "set_sink", "working_for",
+]
 
-#: Called as ``sink(name, numbers)``.
-Sink = Callable[[str, Mapping[str, float]], object]
+#: Called as ``sink(name, numbers)``. All are numbers but `plan`, the token of a plan in task names.
+Sink = Callable[[str, Mapping[str, Any]], object]
 
 #: The phases of a run, named alike in task names, events, errors and the dashboard.
 PHASES = ("round", "pack", "send", "barrier", "unpack")
@@ -22,13 +32,17 @@ PHASES = ("round", "pack", "send", "barrier", "unpack")
 #: What happens inside the phase *round*.
 SUBPHASES = ("gather", "h2d", "fft", "twiddle", "d2h", "scatter")
 
-_WORK = MappingProxyType({"index": "ordinal", "nbytes": "byte", "seconds": "second"})
+_WORK = MappingProxyType(
+    {"plan": "name", "index": "ordinal", "nbytes": "byte", "seconds": "second"}
+)
 _MEMORY = MappingProxyType({"nbytes": "byte"})
 
-#: Each event's numbers and their units; `index` is the number of the round or exchange in its plan.
+#: Each event's numbers and their units. `plan` is the plan's token in task names; `index` is the
+#: number of the round, or of the round that an exchange leads to, from 1 as in task names.
 EVENTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         **dict.fromkeys(PHASES + SUBPHASES, _WORK),
+        "lease_wait": _WORK,  # how long a task waited for a device
         # memory
         "arena_lend": _MEMORY,
         "arena_return": _MEMORY,
@@ -41,10 +55,13 @@ EVENTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 )
 
 _sink: Sink | None = None
+_sinks: tuple[Sink, ...] = ()
 
 
 def set_sink(sink: Sink | None) -> Sink | None:
     """Install `sink` for this process and return the one it replaces.
+
+    Sinks of `add_sink` stay as they are.
 
     Parameters
     ----------
@@ -57,8 +74,106 @@ def set_sink(sink: Sink | None) -> Sink | None:
     return previous
 
 
-def emit(name: str, **numbers: float) -> None:
-    """Hand one event to the sink, if there is one.
+def add_sink(sink: Sink) -> None:
+    """Install one more sink for this process, unless it is there already."""
+    global _sinks
+    if sink not in _sinks:
+        _sinks = (*_sinks, sink)
+
+
+def remove_sink(sink: Sink) -> None:
+    """Take away a sink that `add_sink` has installed; nothing happens where it is not there."""
+    global _sinks
+    _sinks = tuple(found for found in _sinks if found != sink)
+
+
+class _Job:
+    """What a task works for, and the time that its sub-phases have taken so far."""
+
+    __slots__ = ("index", "plan", "sums")
+
+    def __init__(self, plan: str, index: int) -> None:
+        self.plan, self.index = plan, index
+        self.sums: dict[str, list[float]] = {}
+
+
+_job: ContextVar[_Job | None] = ContextVar("bigfft_job", default=None)
+
+
+@contextlib.contextmanager
+def during(plan: str, index: int) -> Iterator[None]:
+    """Say for which plan and round this thread works: events inside carry both.
+
+    What `measured` finds inside is added up, and emitted at the end.
+
+    Parameters
+    ----------
+    plan
+        Token of the plan in task names.
+    index
+        Number of the round, from 1.
+    """
+    job = _Job(plan, index)
+    token = _job.set(job)
+    try:
+        yield
+        for name, (nbytes, seconds) in job.sums.items():
+            emit(name, nbytes=int(nbytes), seconds=seconds)
+    finally:
+        _job.reset(token)
+
+
+def working_for() -> tuple[str, int] | None:
+    """Return plan and round that this thread works for, so that another thread can name them."""
+    job = _job.get()
+    return None if job is None else (job.plan, job.index)
+
+
+class measured:
+    """Time a part of a task as the event `name`, unless it raises: ``with measured("fft", n):``.
+
+    Cheap enough for every tile: inside `during` the parts of a task are added up.
+
+    Parameters
+    ----------
+    name
+        The event.
+    nbytes
+        Bytes worked on.
+
+    Examples
+    --------
+    >>> previous = set_sink(lambda name, numbers: print(name, numbers["index"], numbers["nbytes"]))
+    >>> with during("0a1b", 2):
+    ...     for _ in range(3):
+    ...         with measured("fft", 4096):
+    ...             pass
+    fft 2 12288
+    >>> _ = set_sink(previous)
+    """
+
+    __slots__ = ("name", "nbytes", "started")
+
+    def __init__(self, name: str, nbytes: int) -> None:
+        self.name, self.nbytes = name, nbytes
+
+    def __enter__(self) -> None:
+        self.started = time.perf_counter()
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if kind is not None:
+            return
+        seconds, job = time.perf_counter() - self.started, _job.get()
+        if job is None:
+            emit(self.name, nbytes=self.nbytes, seconds=seconds)
+            return
+        found = job.sums.setdefault(self.name, [0, 0.0])
+        found[0] += self.nbytes
+        found[1] += seconds
+
+
+def emit(name: str, **numbers: Any) -> None:
+    """Hand one event to the sinks, if there are any.
 
     Raises
     ------
@@ -78,6 +193,12 @@ def emit(name: str, **numbers: float) -> None:
     if not numbers.keys() <= declared.keys():
         unknown = ", ".join(sorted(numbers.keys() - declared.keys()))
         refuse("numbers", unknown, f"some of {', '.join(declared)} for the event {name!r}")
-    sink = _sink
-    if sink is not None:
+    if _sink is None and not _sinks:
+        return
+    job = _job.get()
+    if job is not None and declared is _WORK:
+        numbers = {"plan": job.plan, "index": job.index, **numbers}
+    if _sink is not None:
+        _sink(name, numbers)
+    for sink in _sinks:
         sink(name, numbers)

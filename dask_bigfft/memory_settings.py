@@ -1,9 +1,8 @@
 """How large the arena of this process may be: from the settings and from where it runs.
 
-Imports `config` and `memory`; looks up a distributed worker if there is one.
+Imports `config`, `memory` and `record`, which looks a distributed worker up if there is one.
 """
 
-import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -13,6 +12,7 @@ import psutil
 
 from dask_bigfft import config
 from dask_bigfft.memory import configure
+from dask_bigfft.record import current_worker
 
 #: Part of the memory of the process that the arena may hold where no limit is set.
 ARENA_SHARE = 0.4
@@ -31,7 +31,7 @@ def configure_arena() -> None:
     """
     global _applied
     enabled, limit = config.get("bigfft.memory.arena"), config.get("bigfft.memory.arena-limit")
-    worker = _worker()
+    worker = current_worker()
     nbytes = None if worker is None else _memory_limit(worker)
     if limit is None:
         limit = int(ARENA_SHARE * (nbytes or machine_nbytes()))
@@ -57,17 +57,6 @@ def machine_nbytes() -> int:
         if text.isdigit():
             found = min(found, int(text))
     return found
-
-
-def _worker() -> Any:
-    """Return the distributed worker that runs the calling task, if there is one."""
-    distributed = sys.modules.get("distributed")
-    if distributed is None:
-        return None
-    try:
-        return distributed.get_worker()
-    except ValueError:
-        return None
 
 
 def _memory_limit(worker: Any) -> int | None:

@@ -7,7 +7,7 @@ import pytest
 from dask_bigfft import events
 from dask_bigfft.errors import ArgumentError
 
-UNITS = {"byte", "count", "ordinal", "second"}
+UNITS = {"byte", "count", "name", "ordinal", "second"}
 
 
 @pytest.fixture
@@ -62,3 +62,61 @@ def test_without_a_sink_an_event_costs_microseconds():
     finally:
         events.set_sink(previous)
     assert seconds / 1000 < 20e-6
+
+
+def test_added_sinks_hear_beside_the_other_one(seen):
+    heard = []
+
+    def sink(name, numbers):
+        heard.append(name)
+
+    events.add_sink(sink)
+    events.add_sink(sink)
+    try:
+        events.emit("pack", nbytes=1)
+    finally:
+        events.remove_sink(sink)
+    events.remove_sink(sink)
+    events.emit("unpack")
+    assert heard == ["pack"]
+    assert [name for name, _ in seen] == ["pack", "unpack"]
+
+
+def test_events_of_a_task_carry_plan_and_round(seen):
+    with events.during("0a1b", 3):
+        assert events.working_for() == ("0a1b", 3)
+        events.emit("round", nbytes=8)
+        events.emit("gather", plan="other", index=1)
+        events.emit("arena_lend", nbytes=9)
+    events.emit("round")
+    assert events.working_for() is None
+    assert seen == [
+        ("round", {"plan": "0a1b", "index": 3, "nbytes": 8}),
+        ("gather", {"plan": "other", "index": 1}),
+        ("arena_lend", {"nbytes": 9}),
+        ("round", {}),
+    ]
+
+
+def test_parts_of_a_task_are_added_up(seen):
+    with events.during("0a1b", 1):
+        for _ in range(5):
+            with events.measured("fft", 100):
+                pass
+        with pytest.raises(KeyError), events.measured("twiddle", 1):
+            raise KeyError
+        assert seen == []
+    with events.measured("fft", 7):
+        pass
+    (one, inside), (two, outside) = seen
+    assert (one, inside["nbytes"], inside["plan"]) == ("fft", 500, "0a1b")
+    assert (two, outside["nbytes"]) == ("fft", 7)
+    assert inside["seconds"] >= 0
+    assert "plan" not in outside
+
+
+def test_a_task_that_fails_leaves_no_job_behind(seen):
+    with pytest.raises(RuntimeError), events.during("0a1b", 1), events.measured("fft", 1):
+        raise RuntimeError
+    assert events.working_for() is None
+    assert seen == []

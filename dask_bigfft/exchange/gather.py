@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dask_bigfft.events import measured
 from dask_bigfft.exchange.shards import ExchangeMap, Piece, PieceTable, Shard
 from dask_bigfft.kernels.copy import CopyTable, Rows, compiles
 from dask_bigfft.kernels.cpu import Whole, parts
@@ -81,8 +82,9 @@ class Gathering:
         if self.padded:
             out.fill(0)
         table = CopyTable(out)
-        self._fill(table, None)
-        table.run()
+        with measured("gather", out.nbytes):
+            self._fill(table, None)
+            table.run()
         return out
 
     def tiles(self, dim: int, width: int, out: Array) -> Iterator[tuple[slice, Array]]:
@@ -104,15 +106,17 @@ class Gathering:
             else:  # the last tile may be narrower, which moves its rows together
                 yield part, np.ascontiguousarray(self._narrow(table, target, dim, part))
                 return
-            if self.padded:
-                tile.fill(0)
-            table.run(part.start, part.stop, 0 if inside else part.start)
+            with measured("gather", tile.nbytes):
+                if self.padded:
+                    tile.fill(0)
+                table.run(part.start, part.stop, 0 if inside else part.start)
             yield part, tile
 
     def _narrow(self, table: CopyTable, target: Array, dim: int, part: slice) -> Array:
-        if self.padded:
-            target.fill(0)
-        table.run(part.start, part.stop, part.start)
+        with measured("gather", target.nbytes):
+            if self.padded:
+                target.fill(0)
+            table.run(part.start, part.stop, part.start)
         return target[(slice(None),) * dim + (slice(part.stop - part.start),)]
 
     def _whole_tiles(self, dim: int, width: int, out: Array) -> Iterator[tuple[slice, Array]]:

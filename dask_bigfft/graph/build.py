@@ -94,7 +94,7 @@ def build_graph(plan: Plan, token: str, source: str, carrier: str, wanted: bool)
         Whether the carrier was asked for by name.
     """
     names = Names(token)
-    graph: Graph = {names.plan: DataNode(names.plan, Run(plan))}
+    graph: Graph = {names.plan: DataNode(names.plan, Run(plan, token))}
     filters: dict[int, dict[int, str]] = {}
     for found in filter_plans(plan):
         name = _filter_graph(graph, found, token, carrier, wanted)
@@ -114,7 +114,7 @@ def _filter_graph(
 ) -> str:
     """Add the tasks of a filter; return the name of its blocks."""
     names = Names(token, f"filter{plan.axis}_")
-    graph[names.plan] = DataNode(names.plan, Run(plan))
+    graph[names.plan] = DataNode(names.plan, Run(plan, f"{token}-filter{plan.axis}"))
     name = names.round(0)
     for block in plan.rounds[0].source.indices():
         key = (name, *block)

@@ -7,11 +7,12 @@ Imports `planner`, `exchange`, `kernels` and `events`; looks a distributed worke
 one.
 """
 
+import functools
 import math
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -19,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.errors import CarrierError, refuse
-from dask_bigfft.events import emit
+from dask_bigfft.events import during, emit
 from dask_bigfft.exchange.gather import Gathering, pack, unpack
 from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.kernels.cpu import Incoming, Whole, axis_index, run_round
@@ -28,9 +29,11 @@ from dask_bigfft.kernels.twiddle import chirp_filter
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.filters import FilterPlan
 from dask_bigfft.planner.plan import Exchange, Plan
+from dask_bigfft.record import current_worker
 
 Array = npt.NDArray[Any]
 Block = tuple[int, ...]
+Task = Callable[..., Array]
 
 
 class Blocks:
@@ -50,18 +53,20 @@ class Run:
     ----------
     plan : Plan or FilterPlan
         What is executed.
+    token : str
+        Of the plan in task names; events carry it.
     """
 
-    def __init__(self, plan: Plan | FilterPlan) -> None:
-        self.plan = plan
+    def __init__(self, plan: Plan | FilterPlan, token: str = "") -> None:
+        self.plan, self.token = plan, token
         self._maps: dict[int, ExchangeMap] = {}
         self._lock = threading.Lock()
 
-    def __reduce__(self) -> tuple[type["Run"], tuple[Plan | FilterPlan]]:
-        return Run, (self.plan,)
+    def __reduce__(self) -> tuple[type["Run"], tuple[Plan | FilterPlan, str]]:
+        return Run, (self.plan, self.token)
 
-    def __dask_tokenize__(self) -> tuple[str, str]:
-        return "dask_bigfft.Run", repr(self.plan)
+    def __dask_tokenize__(self) -> tuple[str, str, str]:
+        return "dask_bigfft.Run", repr(self.plan), self.token
 
     @cached_property
     def library(self) -> FFTLibrary:
@@ -93,7 +98,7 @@ class Run:
         done = run_round(round_, block, incoming, self.library, dtype, filters)
         if number == len(self.plan.rounds) - 1 and self.plan.ends_in_round:
             done = done.reshape(round_.target.flat_shape(block))
-        emit("round", index=number + 1, nbytes=done.nbytes, seconds=time.perf_counter() - started)
+        emit("round", nbytes=done.nbytes, seconds=time.perf_counter() - started)
         return done
 
 
@@ -117,14 +122,11 @@ def barrier(indices: tuple[Block, ...], wanted: bool, *blocks: Array) -> Blocks:
 
 
 def _refuse_cluster(wanted: bool) -> None:
-    distributed = sys.modules.get("distributed")
-    if distributed is None:
+    worker = current_worker()
+    if worker is None:
         return
-    try:
-        worker = distributed.get_worker()
-    except ValueError:
-        return
-    if wanted and len(distributed.get_client().scheduler_info(n_workers=-1)["workers"]) == 1:
+    client = sys.modules["distributed"].get_client()
+    if wanted and len(client.scheduler_info(n_workers=-1)["workers"]) == 1:
         return
     raise CarrierError(
         f"this graph shares blocks inside one process, but it runs on worker {worker.address} of "
@@ -159,6 +161,18 @@ def checked(run: Run, number: int, index: Block, values: Any) -> Array:
     return block
 
 
+def _reported(task: Task) -> Task:
+    """Return a task ``(run, number, ...)`` whose events carry the plan and the round."""
+
+    @functools.wraps(task)
+    def reporting(run: Run, number: int, *inputs: Any) -> Array:
+        with during(run.token, number + 1):
+            return task(run, number, *inputs)
+
+    return reporting
+
+
+@_reported
 def run_block(
     run: Run, number: int, block: Block, filter_axes: tuple[int, ...], sources: Any, *inputs: Any
 ) -> Array:
@@ -189,19 +203,21 @@ def run_block(
     if number < len(run.plan.rounds):
         return run.finish(number, block, gathering, filters)
     values = gathering.whole()
-    emit("unpack", index=number, nbytes=values.nbytes, seconds=time.perf_counter() - started)
+    emit("unpack", nbytes=values.nbytes, seconds=time.perf_counter() - started)
     return values
 
 
+@_reported
 def pack_shard(run: Run, number: int, block: Block, source: Block, values: Array) -> Array:
     """Return what a source block gives to a target block, as one contiguous array."""
     started = time.perf_counter()
     values = checked(run, number, source, values)
     packed = pack(run.map(number), block, source, values, np.dtype(run.exchange(number).dtype))
-    emit("pack", index=number, nbytes=packed.nbytes, seconds=time.perf_counter() - started)
+    emit("pack", nbytes=packed.nbytes, seconds=time.perf_counter() - started)
     return packed
 
 
+@_reported
 def run_block_of_shards(
     run: Run, number: int, block: Block, filter_axes: tuple[int, ...],
     sources: tuple[Block, ...], *inputs: Array
@@ -213,7 +229,7 @@ def run_block_of_shards(
     shape, dtype = exchange.target.shape(block), np.dtype(exchange.dtype)
     started = time.perf_counter()
     values = unpack(run.map(number), block, shape, dtype, shards)
-    emit("unpack", index=number, nbytes=values.nbytes, seconds=time.perf_counter() - started)
+    emit("unpack", nbytes=values.nbytes, seconds=time.perf_counter() - started)
     if number < len(run.plan.rounds):
         return run.finish(number, block, Whole(values), filters)
     return values
@@ -231,4 +247,5 @@ def generate_filter(run: Run, block: Block) -> Array:
     values = chirp_filter(
         axis.shape(block[0]), places, padded, plan.chirp.length, plan.chirp.sign, dtype
     )
-    return run.finish(0, block, Whole(np.ascontiguousarray(values)), {})
+    with during(run.token, 1):
+        return run.finish(0, block, Whole(np.ascontiguousarray(values)), {})

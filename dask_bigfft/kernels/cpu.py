@@ -24,6 +24,7 @@ from dask_bigfft.decomposition.layout import AxisLayout
 from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.decomposition.steps import Chirp, Step
 from dask_bigfft.errors import KernelError
+from dask_bigfft.events import measured
 from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.kernels.twiddle import multiply_chirp, twiddle
 from dask_bigfft.memory import lend
@@ -164,7 +165,8 @@ def _multiplied(tile: Array, work: _Work, library: FFTLibrary) -> Array:
         sign = -sign
     if step.twiddle is not None:
         rows = _rows(tile, work.dim)
-        twiddle(rows, work.index_twiddle.rows(len(rows)), step.twiddle, sign)
+        with measured("twiddle", tile.nbytes):
+            twiddle(rows, work.index_twiddle.rows(len(rows)), step.twiddle, sign)
     return tile
 
 
@@ -315,4 +317,5 @@ def run_round(
 def _store(target: Array, result: Array) -> None:
     """Copy a tile to where it belongs, unless it lies there already."""
     if result.ctypes.data != target.ctypes.data or result.strides != target.strides:
-        target[...] = result
+        with measured("scatter", target.nbytes):
+            target[...] = result

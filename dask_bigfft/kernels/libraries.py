@@ -38,6 +38,7 @@ import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 
 from dask_bigfft.errors import KernelError, refuse
+from dask_bigfft.events import measured
 
 __all__ = ["FFTLibrary", "Scale", "available", "get_library"]
 
@@ -114,7 +115,8 @@ class FFTLibrary:
             return x
         # mkl_fft would write to read-only memory all the same.
         work = _regular(x) if x.flags.writeable else np.array(x)
-        result = self._backend.c2c(work, tuple(d % x.ndim for d in dims), sign, scale)
+        with measured("fft", x.nbytes):
+            result = self._backend.c2c(work, tuple(d % x.ndim for d in dims), sign, scale)
         if not self.in_place or not x.flags.writeable:
             return result
         if not _same_memory(result, x):
@@ -139,7 +141,8 @@ class FFTLibrary:
         dim %= x.ndim
         if x.size == 0:
             return np.zeros(_with_length(x.shape, dim, x.shape[dim] // 2 + 1), complex_dtype)
-        return self._backend.r2c(_regular(x), dim, sign, scale)
+        with measured("fft", x.nbytes):
+            return self._backend.r2c(_regular(x), dim, sign, scale)
 
     def c2r(self, x: Array, dim: int, n: int, sign: int, scale: Scale = "none") -> Array:
         """Return the `n` reals whose frequencies 0..n//2 `x` holds on axis `dim`; `x` is only read.
@@ -165,7 +168,8 @@ class FFTLibrary:
             refuse("n", n, allowed, kind=KernelError)
         if x.size == 0 or n == 0:
             return np.zeros(_with_length(x.shape, dim, n), real_dtype)
-        return self._backend.c2r(_regular(x), dim, n, sign, scale)
+        with measured("fft", x.nbytes):
+            return self._backend.c2r(_regular(x), dim, n, sign, scale)
 
     def _check(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
         if dtype not in self.dtypes:

@@ -17,6 +17,7 @@ FLOORS = {
     "errors": 0,
     "config": 0,
     "events": 0,
+    "record": 0,
     "transforms": 1,
     "decomposition": 1,
     "memory": 1,

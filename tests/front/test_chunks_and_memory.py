@@ -149,7 +149,7 @@ def test_the_arena_follows_the_settings(calls):
 
 
 def test_the_arena_on_a_worker_follows_its_limit(calls, monkeypatch):
-    monkeypatch.setattr(memory_settings, "_worker", lambda: Worker(10**9))
+    monkeypatch.setattr(memory_settings, "current_worker", lambda: Worker(10**9))
     memory_settings.configure_arena()
     ((limit, enabled, pressure),) = calls
     assert (limit, enabled) == (4 * 10**8, True)

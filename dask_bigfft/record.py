@@ -1,0 +1,212 @@
+"""What this process has measured: per plan, round and phase how much, how long, and when.
+
+The record listens to `events` from the moment this module is imported, so a run can be looked at
+after it was made. It keeps the last few plans and nothing but numbers. Where several workers of a
+cluster share a process, each has its own part.
+
+Imports `events`; looks a distributed worker up if there is one.
+"""
+
+import os
+import sys
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import psutil
+
+from dask_bigfft.events import PHASES, SUBPHASES, add_sink
+
+__all__ = ["RECORD", "PlanRecord", "Record", "Span", "Total", "current_worker"]
+
+#: Plans that are kept for each worker, and spans of time of each.
+KEPT_PLANS, KEPT_SPANS = 24, 4096
+
+_WATCHED = frozenset((*PHASES, *SUBPHASES, "lease_wait", "fallback"))
+
+#: A phase of a plan: its name and number, such as ``("round", 2)``.
+Phase = tuple[str, int]
+
+
+def current_worker() -> Any:
+    """Return the distributed worker that runs the calling task, or None."""
+    distributed = sys.modules.get("distributed")
+    if distributed is None:
+        return None
+    try:
+        return distributed.get_worker()
+    except (AttributeError, ValueError):  # still being imported; not in a task
+        return None
+
+
+def current_place() -> str:
+    """Return the address of the worker that runs the calling task, or an empty string."""
+    worker = current_worker()
+    return "" if worker is None else str(worker.address)
+
+
+@dataclass(slots=True)
+class Total:
+    """What one phase of a plan has done so far.
+
+    Attributes
+    ----------
+    count
+        Times that it was done.
+    nbytes
+        Bytes that it has made.
+    seconds
+        Time that it took, threads added up.
+    first, last
+        When it first began and last ended, in seconds since the epoch.
+    """
+
+    count: int = 0
+    nbytes: int = 0
+    seconds: float = 0.0
+    first: float = 0.0
+    last: float = 0.0
+
+    def add(self, nbytes: int, seconds: float, now: float) -> None:
+        """Count one more."""
+        self.first = min(self.first, now - seconds) if self.count else now - seconds
+        self.last = max(self.last, now)
+        self.count += 1
+        self.nbytes += nbytes
+        self.seconds += seconds
+
+    def as_list(self) -> list[float]:
+        """Return count, bytes, seconds, first and last."""
+        return [self.count, self.nbytes, self.seconds, self.first, self.last]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One phase of one block: which, from when to when (seconds since the epoch), in which lane.
+
+    A lane is a thread; `place` the worker that it belongs to.
+    """
+
+    phase: str
+    index: int
+    start: float
+    stop: float
+    lane: int
+    nbytes: int
+    place: str = ""
+
+
+@dataclass(slots=True)
+class PlanRecord:
+    """What is known of one plan in one place.
+
+    Attributes
+    ----------
+    totals
+        By phase.
+    spans
+        The last ones of the phases, not of their sub-phases.
+    rss_before, rss_peak
+        Resident memory of the process in bytes when the plan was first seen, and at most at the
+        ends of its rounds.
+    """
+
+    totals: dict[Phase, Total] = field(default_factory=dict)
+    spans: deque[Span] = field(default_factory=lambda: deque(maxlen=KEPT_SPANS))
+    rss_before: int = 0
+    rss_peak: int = 0
+
+
+class Record:
+    """The plans that this process has worked on lately, and what it has measured.
+
+    Parameters
+    ----------
+    kept : int
+        Plans that are kept for each worker.
+    """
+
+    def __init__(self, kept: int = KEPT_PLANS) -> None:
+        self.kept = kept
+        self._lock = threading.Lock()
+        self._plans: dict[str, OrderedDict[str, PlanRecord]] = {}
+        self._lanes: dict[int, int] = {}
+        self._process = psutil.Process()
+
+    def start_afresh(self) -> None:
+        """Forget everything; also what another thread has locked when this process was forked."""
+        self.__init__(self.kept)  # type: ignore[misc]
+
+    def take(self, name: str, numbers: Mapping[str, Any]) -> None:
+        """Take in an event: a sink of `events`."""
+        token = numbers.get("plan")
+        if token is None or name not in _WATCHED:
+            return
+        now, place, thread = time.time(), current_place(), threading.get_ident()
+        nbytes, seconds = int(numbers.get("nbytes", 0)), float(numbers.get("seconds", 0.0))
+        index = int(numbers.get("index", 0))
+        rss = self._process.memory_info().rss if name in PHASES else 0
+        with self._lock:
+            plan = self._plan(place, str(token), rss)
+            plan.totals.setdefault((name, index), Total()).add(nbytes, seconds, now)
+            if name in PHASES:
+                plan.rss_peak = max(plan.rss_peak, rss)
+                lane = self._lanes.setdefault(thread, len(self._lanes))
+                plan.spans.append(Span(name, index, now - seconds, now, lane, nbytes, place))
+
+    def _plan(self, place: str, token: str, rss: int) -> PlanRecord:
+        plans = self._plans.setdefault(place, OrderedDict())
+        found = plans.get(token)
+        if found is None:
+            found = plans[token] = PlanRecord(rss_before=rss)
+        plans.move_to_end(token)
+        while len(plans) > self.kept:
+            plans.popitem(last=False)
+        return found
+
+    def tokens(self, place: str = "") -> tuple[str, ...]:
+        """Return the tokens of the plans that are known in a place, the latest last."""
+        with self._lock:
+            return tuple(self._plans.get(place, ()))
+
+    def plan(self, token: str, place: str = "") -> PlanRecord | None:
+        """Return a copy of what is known of a plan in a place, or None."""
+        with self._lock:
+            found = self._plans.get(place, OrderedDict()).get(token)
+            if found is None:
+                return None
+            totals = {phase: Total(*_fields(total)) for phase, total in found.totals.items()}
+            return PlanRecord(totals, found.spans.copy(), found.rss_before, found.rss_peak)
+
+    def counters(self, place: str = "") -> dict[str, dict[str, list[float]]]:
+        """Return the totals of a place by plan and phase, as plain numbers.
+
+        A phase is written ``"round/2"``; its numbers are those of `Total.as_list`.
+        """
+        with self._lock:
+            return {
+                token: {
+                    f"{name}/{index}": total.as_list()
+                    for (name, index), total in found.totals.items()
+                }
+                for token, found in self._plans.get(place, {}).items()
+            }
+
+    def forget(self, place: str) -> None:
+        """Forget all plans of a place."""
+        with self._lock:
+            self._plans.pop(place, None)
+
+
+def _fields(total: Total) -> tuple[int, int, float, float, float]:
+    return total.count, total.nbytes, total.seconds, total.first, total.last
+
+
+#: The record of this process.
+RECORD = Record()
+add_sink(RECORD.take)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=RECORD.start_afresh)

@@ -1,0 +1,127 @@
+"""What a process remembers of its runs is what it did."""
+
+import multiprocessing
+import threading
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+
+import dask_bigfft
+from dask_bigfft import events, fft
+from dask_bigfft.record import RECORD, Record
+
+
+def token_of(y):
+    """Token in the names of a transform's tasks."""
+    return y.name.partition("-")[2]
+
+
+@pytest.fixture
+def record():
+    found = Record(kept=2)
+    events.add_sink(found.take)
+    yield found
+    events.remove_sink(found.take)
+
+
+@pytest.mark.parametrize("scheduler", ["sync", "threads"])
+@pytest.mark.parametrize("carrier", ["shared", "tasks"])
+def test_every_round_is_counted_with_its_bytes(scheduler, carrier):
+    RECORD.forget("")
+    x = da.random.default_rng(1).standard_normal((32, 48), chunks=(8, 12))
+    with dask.config.set({"bigfft.exchange.carrier": carrier}):
+        y = fft.rfft2(x)
+        plan = dask_bigfft.plan(x, "rfft2")
+        y.compute(scheduler=scheduler)
+    found = RECORD.plan(token_of(y))
+    for number, round_ in enumerate(plan.rounds, 1):
+        total = found.totals["round", number]
+        itemsize = np.dtype(plan.dtypes[2 * number - 1]).itemsize
+        assert total.count == round_.target.blocks
+        assert total.nbytes == round_.target.size * itemsize
+        assert 0 < total.first <= total.last
+        assert found.totals["fft", number].seconds <= total.seconds
+    packed = [total.nbytes for (name, _), total in found.totals.items() if name == "pack"]
+    assert bool(packed) == (carrier == "tasks")
+    assert found.rss_peak >= found.rss_before > 0
+    spans = [span for span in found.spans if span.phase == "round"]
+    assert len(spans) == sum(round_.target.blocks for round_ in plan.rounds)
+    assert all(span.start <= span.stop for span in spans)
+
+
+def test_two_arrays_under_one_plan_are_told_apart():
+    RECORD.forget("")
+    one, two = (fft.fft(da.ones(4096, chunks=512) * k) for k in (1, 2))
+    dask.compute(one, two, scheduler="threads")
+    assert token_of(one) != token_of(two)
+    counts = [RECORD.plan(token_of(y)).totals["round", 1].count for y in (one, two)]
+    assert counts == [8, 8]
+
+
+def test_filters_of_bluestein_do_not_count_as_rounds():
+    RECORD.forget("")
+    a = np.random.default_rng(2).standard_normal(10007)
+    with dask.config.set({"bigfft.planner.whole-axis-floor": 1000}):
+        x = da.from_array(a, chunks=1000)
+        y, plan = fft.fft(x), dask_bigfft.plan(x, "fft")
+        y.compute(scheduler="sync")
+    assert "*" in plan.notation
+    total = RECORD.plan(token_of(y)).totals["round", 1]
+    assert total.count == plan.rounds[0].target.blocks
+    assert RECORD.plan(f"{token_of(y)}-filter0").totals["round", 1].count > 0
+
+
+def test_the_oldest_plan_is_forgotten(record):
+    for token in ("a", "b", "a", "c"):
+        events.emit("round", plan=token, index=1, nbytes=1, seconds=0.1)
+    assert record.tokens() == ("a", "c")
+    assert record.plan("b") is None
+    assert record.counters()["a"]["round/1"][:2] == [2, 2]
+
+
+def test_a_copy_does_not_change_any_more(record):
+    events.emit("round", plan="a", index=1, nbytes=1)
+    before = record.plan("a")
+    events.emit("round", plan="a", index=1, nbytes=1)
+    assert before.totals["round", 1].count == 1
+    assert len(before.spans) == 1
+
+
+def test_threads_count_together(record):
+    def work():
+        for _ in range(200):
+            events.emit("pack", plan="a", index=1, nbytes=3, seconds=0.0)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert record.plan("a").totals["pack", 1].nbytes == 4 * 200 * 3
+    assert {span.lane for span in record.plan("a").spans} == {0, 1, 2, 3}
+
+
+def test_events_without_a_plan_are_left_out(record):
+    events.emit("round", index=1, nbytes=1)
+    events.emit("arena_lend", nbytes=1)
+    assert record.tokens() == ()
+
+
+def _child(queue):
+    events.emit("round", plan="child", index=1, nbytes=1)
+    queue.put((RECORD.tokens(), RECORD.plan("child").totals["round", 1].count))
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_process_starts_afresh_even_while_locked():
+    context = multiprocessing.get_context("fork")
+    events.emit("round", plan="parent", index=1)
+    queue = context.SimpleQueue()
+    with RECORD._lock:
+        child = context.Process(target=_child, args=(queue,))
+        child.start()
+    assert queue.get() == (("child",), 1)
+    child.join(20)
+    assert child.exitcode == 0

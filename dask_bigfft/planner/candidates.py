@@ -277,7 +277,7 @@ class Candidates:
             return None
         seconds = route_seconds(source, rounds, after, self.itemsize, self.machine)
         largest = max(round_.source.largest // _width(round_) for round_ in rounds)
-        seconds *= 1 + OVERSIZE * max(0.0, largest / sizes.target - 1)
+        seconds *= 1 + OVERSIZE * max(0.0, largest / (sizes.last * sizes.target) - 1)
         in_order = tuple(programs[axis] for axis in self.spec.axes)
         return Candidate(in_order, rounds, result, seconds)
 

@@ -36,6 +36,12 @@ class Sizes:
     cap: int
     #: Number of blocks that comes in: kept where blocks come out about as large.
     blocks: int = 1
+    #: How many times as large the last round's blocks should be: fewer are then asked for.
+    last: int = 1
+
+    def times(self, factor: int) -> "Sizes":
+        """Sizes of so many times as large blocks."""
+        return replace(self, target=factor * self.target, cap=factor * self.cap)
 
 
 @dataclass(frozen=True)
@@ -256,7 +262,10 @@ def round_layouts(
         by_axis = {step.axis: step for step in steps}
         room = sizes
         if any(step.kind == "r2c" for step in steps):  # real elements are half as wide
-            room = Sizes(2 * sizes.target, 2 * sizes.cap, sizes.blocks)
+            room = sizes.times(2)
+        fewer = number == count - 1 and sizes.last > 1
+        if fewer:
+            room = replace(room.times(sizes.last), blocks=-(-sizes.blocks // sizes.last))
         found = []
         for partial in beam:
             cuts = [
@@ -265,7 +274,7 @@ def round_layouts(
                 )
                 for a, layout in enumerate(partial.last.axes)
             ]
-            if merge:
+            if merge or fewer:
                 cuts = _merge(cuts, room.target)
             for layout in _ways_to_cut(cuts, room, variant):
                 after = transformed(layout, steps)

@@ -30,20 +30,30 @@ from dask_bigfft.decomposition.factors import transposed_digits
 from dask_bigfft.decomposition.layout import Digit
 
 Kind = Literal["c2c", "r2c", "c2r"]
-Scale = Literal["none", "ortho", "full"]
 Order = Literal["natural", "transposed"]
 
 
 @dataclass(frozen=True)
 class Chirp:
-    """The factor exp(sign * i*pi * n**2 / length), times the scale of the transform.
-
-    ``scale`` is "none", "ortho" (1/sqrt(length)) or "full" (1/length).
-    """
+    """The factor exp(sign * i*pi * n**2 / length)."""
 
     length: int
     sign: int
-    scale: Scale = "none"
+
+
+@dataclass(frozen=True)
+class Divisor:
+    """What values are divided by: ``whole * sqrt(root)``, kept exact until it is used.
+
+    >>> Divisor(2) * Divisor(3, 5)
+    Divisor(whole=6, root=5)
+    """
+
+    whole: int = 1
+    root: int = 1
+
+    def __mul__(self, other: Divisor) -> Divisor:
+        return Divisor(self.whole * other.whole, self.root * other.root)
 
 
 @dataclass(frozen=True)
@@ -60,13 +70,13 @@ class Step:
         Transform of the digit.
     sign : {-1, 1}
         Sign in the exponent.
-    scale : {"none", "ortho", "full"}
-        Factor 1, 1/sqrt(n) or 1/n with n the length of this digit.
+    divisor : Divisor
+        What the step divides by: that of the whole transform in one of its steps (`scaling`).
     twiddle : int or None
         Modulus M of the twiddle that follows.
     convolve : Chirp or None
         Chirp with whose spectrum the transformed digit is multiplied, before it is
-        transformed back with the opposite sign and scale "full".
+        transformed back with the opposite sign. The spectrum bears the 1/M of the inverse.
     chirp_in, chirp_out : Chirp or None
         Chirp that multiplies the step's input or output.
     """
@@ -76,7 +86,7 @@ class Step:
     target: Digit
     kind: Kind = "c2c"
     sign: int = -1
-    scale: Scale = "none"
+    divisor: Divisor = Divisor()
     twiddle: int | None = None
     convolve: Chirp | None = None
     chirp_in: Chirp | None = None
@@ -163,7 +173,7 @@ def flat_digits(
 
 
 def _cooley_tukey(
-    axis: int, factors: tuple[int, ...], kind: Kind, sign: int, scale: Scale, stage: int = 0
+    axis: int, factors: tuple[int, ...], kind: Kind, sign: int, stage: int = 0
 ) -> tuple[Step, ...]:
     """Steps of an axis of length ``prod(factors)``."""
     total, done, steps = math.prod(factors), 1, []
@@ -178,7 +188,6 @@ def _cooley_tukey(
                 target=Digit(stage + 1, done, half(n) if real_in else n, n),
                 kind="r2c" if real_in else "c2r" if real_out else "c2c",
                 sign=sign,
-                scale=scale,
                 twiddle=None if last else rest * n,
             )
         )
@@ -187,11 +196,11 @@ def _cooley_tukey(
 
 
 def _bluestein_steps(
-    axis: int, length: int, factors: tuple[int, ...], sign: int, scale: Scale
+    axis: int, length: int, factors: tuple[int, ...], sign: int
 ) -> tuple[Step, ...]:
     """Forward steps, the convolution, inverse steps, on a smooth length ``prod(factors)``."""
-    forward = _cooley_tukey(axis, factors, "c2c", -1, "none")
-    inverse = _cooley_tukey(axis, factors[::-1], "c2c", +1, "full", stage=1)
+    forward = _cooley_tukey(axis, factors, "c2c", -1)
+    inverse = _cooley_tukey(axis, factors[::-1], "c2c", +1, stage=1)
     middle = replace(
         forward[-1],
         target=inverse[0].target,
@@ -200,7 +209,7 @@ def _bluestein_steps(
     )
     steps = [*forward[:-1], middle, *inverse[1:]]
     steps[0] = replace(steps[0], chirp_in=Chirp(length, sign))
-    steps[-1] = replace(steps[-1], chirp_out=Chirp(length, sign, scale))
+    steps[-1] = replace(steps[-1], chirp_out=Chirp(length, sign))
     return tuple(steps)
 
 
@@ -211,7 +220,6 @@ def axis_program(
     *,
     kind: Kind = "c2c",
     sign: int = -1,
-    scale: Scale = "none",
     order_in: Order = "natural",
     order_out: Order = "natural",
     digits: tuple[int, ...] | None = None,
@@ -230,12 +238,12 @@ def axis_program(
     [(4, 1, 12), (1, 3, None)]
     """
     if not bluestein:
-        steps = _cooley_tukey(axis, factors, kind, sign, scale)
+        steps = _cooley_tukey(axis, factors, kind, sign)
         source = flat_digits(0, length, order_in, real=kind == "c2r", digits=digits)
         target = flat_digits(1, length, order_out, real=kind == "r2c", digits=digits)
         mirror = length if kind != "c2c" else None
         return AxisProgram(axis, length, factors, steps, source, target, mirror)
-    steps = _bluestein_steps(axis, length, factors, sign, scale)
+    steps = _bluestein_steps(axis, length, factors, sign)
     padded = math.prod(factors)
     count_in = half(length) if kind == "c2r" else length
     count_out = half(length) if kind == "r2c" else length

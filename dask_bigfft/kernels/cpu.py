@@ -15,6 +15,8 @@ May import `decomposition`, `memory` and this room.
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import reduce
+from operator import mul
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,10 +24,10 @@ import numpy.typing as npt
 
 from dask_bigfft.decomposition.layout import AxisLayout
 from dask_bigfft.decomposition.rounds import Round
-from dask_bigfft.decomposition.steps import Chirp, Step
+from dask_bigfft.decomposition.steps import Chirp, Divisor, Step
 from dask_bigfft.errors import KernelError
 from dask_bigfft.events import measured
-from dask_bigfft.kernels.libraries import FFTLibrary
+from dask_bigfft.kernels.libraries import FFTLibrary, Scale
 from dask_bigfft.kernels.twiddle import multiply_chirp, twiddle
 from dask_bigfft.memory import lend
 
@@ -39,10 +41,25 @@ TILE_BYTES = 1 << 22
 ROW_BYTES = 1 << 10
 
 
-def _factor(chirp: Chirp) -> float:
-    """What the scale of a transform multiplies with."""
-    factors = {"none": 1.0, "ortho": 1.0 / math.sqrt(chirp.length), "full": 1.0 / chirp.length}
-    return factors[chirp.scale]
+def factor(divisor: Divisor, dtype: np.dtype[Any]) -> Any:
+    """The number to multiply values of a dtype with, in double precision or better."""
+    real = np.longdouble if dtype.char in "gG" else float
+    return 1 / (real(divisor.whole) * np.sqrt(real(divisor.root)))
+
+
+def _by_library(divisor: Divisor, n: int) -> tuple[Scale, Divisor]:
+    """What of a division an FFT of n points in all does for nothing, and what is left."""
+    if divisor == Divisor(n) and n > 1:
+        return "full", Divisor()
+    if divisor == Divisor(1, n) and n > 1:
+        return "ortho", Divisor()
+    return "none", divisor
+
+
+def _divide(tile: Array, divisor: Divisor) -> None:
+    """Divide in place."""
+    if divisor != Divisor():
+        tile.view(tile.real.dtype)[...] *= factor(divisor, tile.dtype)
 
 
 def axis_index(axis: AxisLayout, block: int, stage: int, skip: int | None = None) -> Array:
@@ -102,6 +119,12 @@ class _Work:
     index_out: _Factors
     spectrum: _Factors | None
 
+    @property
+    def divisor(self) -> Divisor:
+        """What the FFT has to divide by: nothing if a chirp or a twiddle does it."""
+        free = self.step.chirp_out is not None or self.step.twiddle is not None
+        return Divisor() if free else self.step.divisor
+
     def within(self, dim: int, part: slice) -> "_Work":
         """The step on a tile cut along a dimension."""
         return _Work(
@@ -149,9 +172,11 @@ def _rows(tile: Array, dim: int) -> Array:
     return rows
 
 
-def _chirped(tile: Array, work: _Work, index: _Factors, stride: int, chirp: Chirp) -> None:
-    rows = _rows(tile, work.dim)
-    multiply_chirp(rows, index.table, stride, chirp.length, chirp.sign, _factor(chirp))
+def _chirped(
+    tile: Array, work: _Work, index: _Factors, stride: int, chirp: Chirp, divisor: Divisor
+) -> None:
+    rows, scale = _rows(tile, work.dim), factor(divisor, tile.dtype)
+    multiply_chirp(rows, index.table, stride, chirp.length, chirp.sign, scale)
 
 
 def _multiplied(tile: Array, work: _Work, library: FFTLibrary) -> Array:
@@ -161,12 +186,13 @@ def _multiplied(tile: Array, work: _Work, library: FFTLibrary) -> Array:
         rows, table = _rows(tile, work.dim), work.spectrum.table
         batch = rows.reshape(-1, *table.shape, rows.shape[2])
         batch *= table[:, :, None]
-        tile = library.c2c(tile, (work.dim,), -sign, "full")
+        tile = library.c2c(tile, (work.dim,), -sign)
         sign = -sign
     if step.twiddle is not None:
         rows = _rows(tile, work.dim)
+        scale = factor(step.divisor, tile.dtype)
         with measured("twiddle", tile.nbytes):
-            twiddle(rows, work.index_twiddle.rows(len(rows)), step.twiddle, sign)
+            twiddle(rows, work.index_twiddle.rows(len(rows)), step.twiddle, sign, scale)
     return tile
 
 
@@ -175,23 +201,36 @@ def _transformed(tile: Array, works: list[_Work], library: FFTLibrary) -> Array:
     complex_works = [work for work in works if work.step.kind == "c2c"]
     for work in works:
         if (step := work.step).kind == "r2c":
-            tile = np.ascontiguousarray(library.r2c(tile, work.dim, step.sign, step.scale))
-    batches: dict[tuple[int, Any], list[int]] = {}
+            scale, left = _by_library(work.divisor, step.length)
+            tile = np.ascontiguousarray(library.r2c(tile, work.dim, step.sign, scale))
+            _divide(tile, left)
+    batches: dict[int, list[_Work]] = {}
     for work in complex_works:
         if (step := work.step).chirp_in is not None:
-            _chirped(tile, work, work.index_in, step.source.stride, step.chirp_in)
-        batches.setdefault((step.sign, step.scale), []).append(work.dim)
-    for (sign, scale), dims in batches.items():
-        tile = library.c2c(tile, tuple(dims), sign, scale)
+            _chirped(tile, work, work.index_in, step.source.stride, step.chirp_in, Divisor())
+        batches.setdefault(step.sign, []).append(work)
+    for sign, batch in batches.items():
+        scale, left = _by_library(
+            reduce(mul, (work.divisor for work in batch)),
+            math.prod(work.step.length for work in batch),
+        )
+        tile = library.c2c(tile, tuple(work.dim for work in batch), sign, scale)
+        _divide(tile, left)
     for work in works:
         if work.step.kind != "c2r":
             tile = _multiplied(tile, work, library)
     for work in complex_works:
         if (step := work.step).chirp_out is not None:
-            _chirped(tile, work, work.index_out, step.target.stride, step.chirp_out)
+            _chirped(
+                tile, work, work.index_out, step.target.stride, step.chirp_out, step.divisor
+            )
     for work in works:
         if (step := work.step).kind == "c2r":
-            tile = library.c2r(tile, work.dim, step.length, step.sign, step.scale)
+            scale, left = _by_library(work.divisor, step.length)
+            tile = np.ascontiguousarray(
+                library.c2r(tile, work.dim, step.length, step.sign, scale)
+            )
+            _divide(tile, left)
     return tile
 
 

@@ -91,17 +91,20 @@ class FFTLibrary:
     #: Whether c2c answers in the memory that it was given, where that may be written.
     in_place: bool
     _backend: _Backend
+    #: Whether c2c takes real values and makes use of that.
+    takes_real: bool = False
 
     def __reduce__(self) -> tuple[Callable[[str], "FFTLibrary"], tuple[str]]:
         return get_library, (self.name,)
 
     def c2c(self, x: Array, dims: tuple[int, ...], sign: int, scale: Scale = "none") -> Array:
-        """Return the transform of complex `x` over the axes `dims`.
+        """Return the transform of `x` over the axes `dims`.
 
         Parameters
         ----------
         x
-            Complex, overwritten unless it is read-only. Its elements must not share memory.
+            Complex, overwritten unless it is read-only, or real, only read. Its elements must not
+            share memory.
         dims
             Different axes; none returns `x`.
         sign
@@ -110,7 +113,9 @@ class FFTLibrary:
             What to multiply with, n being the product of the lengths: "none" 1, "ortho"
             1/sqrt(n), "full" 1/n.
         """
-        self._check(x.dtype)
+        wide = self._check(_REAL_TO_COMPLEX.get(x.dtype, x.dtype))
+        if wide != x.dtype:
+            return self._real(x, wide, dims, sign, scale)
         if x.size == 0 or not dims:
             return x
         # mkl_fft would write to read-only memory all the same.
@@ -122,6 +127,14 @@ class FFTLibrary:
         if not _same_memory(result, x):
             x[...] = result
         return x
+
+    def _real(
+        self, x: Array, wide: np.dtype[Any], dims: tuple[int, ...], sign: int, scale: Scale
+    ) -> Array:
+        """Transform real values: half the work for the libraries that know how."""
+        if x.size == 0 or not dims or not self.takes_real:
+            return self.c2c(x.astype(wide), dims, sign, scale)
+        return self._backend.c2c(_regular(x), tuple(d % x.ndim for d in dims), sign, scale)
 
     def r2c(self, x: Array, dim: int, sign: int, scale: Scale = "none") -> Array:
         """Return the frequencies 0..n//2 of real `x` over axis `dim`; `x` is only read.
@@ -289,8 +302,8 @@ class _Ducc:
         self._fft: Any = importlib.import_module("ducc0").fft
 
     def c2c(self, x: Array, dims: tuple[int, ...], sign: int, scale: Scale) -> Array:
-        options = self._options(sign, scale)
-        result: Array = self._fft.c2c(x, axes=dims, out=x, **options)
+        out = x if x.dtype.kind == "c" else None
+        result: Array = self._fft.c2c(x, axes=dims, out=out, **self._options(sign, scale))
         return result
 
     def r2c(self, x: Array, dim: int, sign: int, scale: Scale) -> Array:
@@ -315,10 +328,11 @@ class _Mkl:
 
     def c2c(self, x: Array, dims: tuple[int, ...], sign: int, scale: Scale) -> Array:
         run = self._fft.fft if sign < 0 else self._fft.ifft
+        own = scale if len(dims) == 1 else "none"  # a factor for each axis would be rounded anew
         with self._one_thread():
             for dim in dims:
-                run(x, axis=dim, norm=_norm(sign, scale), out=x)
-        return x
+                run(x, axis=dim, norm=_norm(sign, own), out=x)
+        return x if own == scale else _scaled(x, math.prod(x.shape[d] for d in dims), scale)
 
     def r2c(self, x: Array, dim: int, sign: int, scale: Scale) -> Array:
         with self._one_thread():
@@ -479,17 +493,21 @@ def _scaled(x: Array, n: int, scale: Scale) -> Array:
 
 
 def _library(
-    name: str, license: str, dtypes: frozenset[np.dtype[Any]], backend: Callable[[], _Backend]
+    name: str,
+    license: str,
+    dtypes: frozenset[np.dtype[Any]],
+    backend: Callable[[], _Backend],
+    takes_real: bool = False,
 ) -> Callable[[], FFTLibrary]:
-    return lambda: FFTLibrary(name, license, dtypes, True, backend())
+    return lambda: FFTLibrary(name, license, dtypes, True, backend(), takes_real)
 
 
 # The first is the default. Long double reaches FFTW only in some builds of pyFFTW: left out.
 _LOADERS: dict[str, Callable[[], FFTLibrary]] = {
-    "scipy": _library("scipy", "BSD-3-Clause", _ALL_DTYPES, _Scipy),
+    "scipy": _library("scipy", "BSD-3-Clause", _ALL_DTYPES, _Scipy, takes_real=True),
     "mkl_fft": _library(
         "mkl_fft", "BSD-3-Clause AND LicenseRef-Intel-Simplified", _SHORT_DTYPES, _Mkl
     ),
-    "ducc0": _library("ducc0", "GPL-2.0-or-later", _ALL_DTYPES, _Ducc),
+    "ducc0": _library("ducc0", "GPL-2.0-or-later", _ALL_DTYPES, _Ducc, takes_real=True),
     "pyfftw": _library("pyfftw", "BSD-3-Clause AND GPL-2.0-or-later", _SHORT_DTYPES, _Fftw),
 }

@@ -26,20 +26,20 @@ def _power(t, coarse, fine, shift, mask):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(nogil=True, cache=True)
-def _twiddle_rows(x, rest, coarse, fine, shift, mask):  # type: ignore[no-untyped-def]
-    """Multiply x[l, f, b] by W^(rest[l] * f), in place."""
+def _twiddle_rows(x, rest, coarse, fine, shift, mask, scale):  # type: ignore[no-untyped-def]
+    """Multiply x[l, f, b] by scale * W^(rest[l] * f), in place."""
     rows, digits, width = x.shape
     outer = (digits + _INNER - 1) // _INNER
     low = np.empty(_INNER, coarse.dtype)
     high = np.empty(outer, coarse.dtype)
     for row in range(rows):
         r = rest[row]
-        if r == 0:
+        if r == 0 and scale == 1:
             continue
         for j in range(min(_INNER, digits)):
             low[j] = _power(r * j, coarse, fine, shift, mask)
         for i in range(outer):
-            high[i] = _power(r * i * _INNER, coarse, fine, shift, mask)
+            high[i] = _power(r * i * _INNER, coarse, fine, shift, mask) * scale
         for i in range(outer):
             first = i * _INNER
             count = min(_INNER, digits - first)
@@ -56,8 +56,10 @@ def _twiddle_rows(x, rest, coarse, fine, shift, mask):  # type: ignore[no-untype
                         line[b] *= w
 
 
-def twiddle(x: npt.NDArray[Any], rest: npt.NDArray[np.int64], modulus: int, sign: int) -> None:
-    """Multiply ``x[l, f, b]`` by exp(sign*2j*pi*rest[l]*f/modulus), in place.
+def twiddle(
+    x: npt.NDArray[Any], rest: npt.NDArray[np.int64], modulus: int, sign: int, scale: Any = 1.0
+) -> None:
+    """Multiply ``x[l, f, b]`` by scale * exp(sign*2j*pi*rest[l]*f/modulus), in place.
 
     Parameters
     ----------
@@ -67,14 +69,16 @@ def twiddle(x: npt.NDArray[Any], rest: npt.NDArray[np.int64], modulus: int, sign
         Index made of the digits still to come, for each row.
     modulus : int
         Product of the lengths of the digit and of those still to come.
+    scale : float
+        Real factor of all values.
     """
     if x.dtype.char == "G":
         steps = np.arange(x.shape[1], dtype=np.int64)
         for row, r in zip(x, rest, strict=True):
-            row *= unit_roots(r * steps, modulus, sign, x.dtype)[:, None]
+            row *= (scale * unit_roots(r * steps, modulus, sign, x.dtype))[:, None]
         return
     table = phase_table(modulus, sign)
-    _twiddle_rows(x, rest, table.coarse, table.fine, table.shift, table.mask)
+    _twiddle_rows(x, rest, table.coarse, table.fine, table.shift, table.mask, float(scale))
 
 
 def _chirp(n: npt.NDArray[np.int64], length: int, sign: int, dtype: Any) -> npt.NDArray[Any]:
@@ -92,7 +96,7 @@ def multiply_chirp(
     stride: int,
     length: int,
     sign: int,
-    factor: float,
+    factor: Any,
 ) -> None:
     """Multiply ``x[l, f, b]`` by factor * exp(sign*1j*pi*n**2/length), n = rest[l] + f*stride.
 
@@ -115,10 +119,12 @@ def chirp_filter(
 ) -> npt.NDArray[Any]:
     """Values of the convolution's filter at the places n of an axis of length `padded`.
 
-    The filter is the chirp exp(sign*1j*pi*m**2/length) for abs(m) < length, wrapped around.
+    The filter is the chirp exp(sign*1j*pi*m**2/length) for abs(m) < length, wrapped around, over
+    `padded`, so that the convolution needs no other scale.
     """
     distance = np.minimum(n, padded - n)
     inside = distance < length
     values = np.zeros(n.shape, np.result_type(dtype, np.complex128))
     values[inside] = _chirp(distance[inside], length, sign, values.dtype)
+    values /= padded
     return values.reshape(shape).astype(dtype, copy=False)

@@ -128,7 +128,6 @@ def program_of(
         factors,
         kind=spec.kind if axis == spec.axes[-1] else "c2c",
         sign=spec.sign,
-        scale=spec.scale,
         order_in=spec.orders_in[i],
         order_out=spec.orders_out[i],
         digits=spec.digits_of(axis),

@@ -18,7 +18,7 @@ import numpy as np
 
 from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout
 from dask_bigfft.decomposition.rounds import ExchangeShape, Mirror, Round, exchange_shape
-from dask_bigfft.decomposition.steps import AxisProgram, Chirp, Step
+from dask_bigfft.decomposition.steps import AxisProgram, Chirp, Divisor, Step
 from dask_bigfft.errors import refuse
 from dask_bigfft.planner import drawing, explain
 from dask_bigfft.transforms.spec import TransformSpec
@@ -196,15 +196,22 @@ class Plan:
         spec = self.spec
         real, work = spec.real_dtype.str, spec.work_dtype.str
         found = []
-        current = work
-        if any(step.kind == "r2c" for round_ in self.rounds for step in round_.steps):
-            current = real
+        halved = any(step.kind == "r2c" for round_ in self.rounds for step in round_.steps)
+        current = real if halved or self._begins_real else work
         for round_ in self.rounds:
             found.append(current)
             kinds = {step.kind for step in round_.steps}
-            current = work if "r2c" in kinds else real if "c2r" in kinds else current
+            current = real if "c2r" in kinds else work
             found.append(current)
         return (*found, spec.out_dtype.str)
+
+    @cached_property
+    def _begins_real(self) -> bool:
+        """Whether real values reach the first FFTs of a complex transform as they are."""
+        if self.spec.kind != "c2c" or np.dtype(self.spec.dtype).kind == "c" or not self.rounds:
+            return False
+        steps = self.rounds[0].steps
+        return all(s.chirp_in is None and s.sign == steps[0].sign for s in steps)
 
     def _mirror(self, source: Layout, target: Layout) -> Mirror | None:
         """The mirror image that an exchange needs: where half a spectrum changes its digits."""
@@ -331,8 +338,8 @@ def notation(
 
 _TYPES: dict[str, type[Any]] = {
     cls.__name__: cls
-    for cls in (TransformSpec, AxisProgram, Step, Chirp, Digit, Group, AxisLayout, Layout, Round,
-                Machine, Forecast)
+    for cls in (TransformSpec, AxisProgram, Step, Chirp, Divisor, Digit, Group, AxisLayout, Layout,
+                Round, Machine, Forecast)
 }
 
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NoReturn
 
+from dask_bigfft.decomposition.scaling import divided
 from dask_bigfft.errors import PlanError, refuse
 from dask_bigfft.planner.candidates import (
     Candidate,
@@ -98,13 +99,14 @@ def _all_whole(search: Candidates) -> bool:
 def _finished(search: Candidates, candidate: Candidate) -> Plan:
     """A candidate with its forecast."""
     request = search.request
-    programs = {program.axis: program for program in candidate.programs}
+    found, rounds = divided(candidate.programs, candidate.rounds, search.spec.scale)
+    programs = {program.axis: program for program in found}
     empty = Forecast(0, 0, 0, 0, 0.0, 0.0)
     plan = Plan(
         spec=search.spec,
-        programs=candidate.programs,
+        programs=found,
         source=with_padding(search.source, programs),
-        rounds=candidate.rounds,
+        rounds=rounds,
         result=candidate.result,
         variant=request.variant,
         kernel=request.kernel,

@@ -15,7 +15,8 @@ from typing import Any, Literal, SupportsIndex, cast, get_args
 import numpy as np
 
 from dask_bigfft.decomposition.factors import transposed_digits
-from dask_bigfft.decomposition.steps import Kind, Order, Scale, flat_digits
+from dask_bigfft.decomposition.scaling import Scale
+from dask_bigfft.decomposition.steps import Kind, Order, flat_digits
 from dask_bigfft.errors import ArgumentTypeError, refuse
 
 Norm = Literal["backward", "ortho", "forward"]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import dask_bigfft.kernels.cpu as cpu
 from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout, plain, whole
 from dask_bigfft.decomposition.rounds import Round, transformed
-from dask_bigfft.decomposition.steps import Chirp, Step, axis_program
+from dask_bigfft.decomposition.steps import Chirp, Divisor, Step, axis_program
 from dask_bigfft.errors import KernelError
 from dask_bigfft.kernels.cpu import Whole, axis_index, parts, run_round, tiling
 from dask_bigfft.kernels.libraries import get_library
@@ -52,15 +52,17 @@ def split_axes(draw, axis=0, kind="c2c"):
         factors,
         kind=kind,
         sign=draw(st.sampled_from([-1, 1])),
-        scale=draw(st.sampled_from(["none", "ortho", "full"])),
     )
     digits = [s.source for s in program.steps]
     for step in program.steps[:number]:
         digits[digits.index(step.source)] = step.target
+    n = program.steps[number].length
+    divisors = [Divisor(), Divisor(n), Divisor(1, n), Divisor(7, 3)]
+    divided = replace(program.steps[number], divisor=draw(st.sampled_from(divisors)))
     step = program.steps[number]
     others = draw(st.permutations([d for d in digits if d != step.source]))
     groups = [Group((d,), draw(chunks_of(d.size, 4))) for d in others]
-    return step, AxisLayout((*groups, whole(step.source)))
+    return divided, AxisLayout((*groups, whole(step.source)))
 
 
 def expected_round(values, round_, block, steps):
@@ -73,8 +75,7 @@ def expected_round(values, round_, block, steps):
         else:
             found = exact_dft(found, dim, step.sign)
             found = np.take(found, np.arange(step.target.size), dim)
-        scale = {"none": 0, "ortho": -0.5, "full": -1}[step.scale]
-        found = found * np.longdouble(step.length) ** scale
+        found = found / (step.divisor.whole * np.sqrt(np.longdouble(step.divisor.root)))
         if step.twiddle is None:
             continue
         last = len(axis.groups) - 1
@@ -126,13 +127,13 @@ def test_a_round_over_several_axes(monkeypatch, data, tile):
         for a in range(3)
     ]
     some = data.draw(st.integers(0, 2))
-    sign, scale = data.draw(st.sampled_from([(-1, "none"), (1, "full")]))
+    sign = data.draw(st.sampled_from([-1, 1]))
     steps, axes = [], []
     for a, (step, axis) in enumerate(found):
         if a == some and a != real:
             axes.append(plain(2, (1, 1)))
             continue
-        steps.append(replace(step, sign=sign, scale=scale))
+        steps.append(replace(step, sign=sign))
         axes.append(axis)
     layout = Layout(tuple(axes))
     check(Round(tuple(steps), layout, transformed(layout, tuple(steps))), {kind}, "c16")
@@ -164,7 +165,8 @@ def test_a_chirp_before_and_after_a_whole_axis():
     n, m = 5, 12
     first = Digit(0, 1, m, m)
     step = Step(
-        0, first, Digit(1, 1, m, m), chirp_in=Chirp(n, -1), chirp_out=Chirp(n, 1, "full"), sign=-1
+        0, first, Digit(1, 1, m, m), chirp_in=Chirp(n, -1), chirp_out=Chirp(n, 1),
+        sign=-1, divisor=Divisor(n),
     )
     halved = Step(1, Digit(0, 1, 3, 4), Digit(1, 1, 4, 4), kind="c2r", sign=1)
     layout = Layout((AxisLayout((whole(first),)), AxisLayout((whole(halved.source),))))

@@ -13,6 +13,7 @@ import scipy.fft
 
 from dask_bigfft.errors import ArgumentError, KernelError
 from dask_bigfft.kernels import libraries
+from dask_bigfft.kernels.fftw_plans import FFTWPlans
 from dask_bigfft.kernels.libraries import FFTLibrary, available, get_library
 
 NAMES = ["scipy", "mkl_fft", "ducc0", "pyfftw"]
@@ -247,7 +248,7 @@ def test_no_library_keeps_an_array_alive(library):
 
 def test_idle_plans_are_bounded():
     fftw = pytest.importorskip("pyfftw")
-    plans = libraries._FFTWPlans(fftw, limit=5)
+    plans = FFTWPlans(fftw, limit=5)
     for n in [*range(2, 30), *range(2, 30)]:
         x = random((n,), np.complex128)
         expected = np.fft.fft(x)

@@ -185,8 +185,9 @@ _TABLE = (
         "auto",
         "name",
         "How blocks travel between rounds: auto (chosen where the graph turns into tasks), shared"
-        " (inside one process) or tasks (a task for every shard).",
-        _one_of("auto", "shared", "tasks"),
+        " (inside one process), tasks (a task for every shard) or p2p (distributed's peer-to-peer"
+        " shuffle, with settings of its own under distributed.p2p).",
+        _one_of("auto", "shared", "tasks", "p2p"),
     ),
     Knob(
         "bigfft.memory.arena",

@@ -1,43 +1,23 @@
-"""Gathering a block: its shards copied out of the source blocks into memory of its own.
+"""Gathering a block: its shards copied into memory of its own, from source blocks or packed.
 
-Imports `decomposition`, `kernels`, `memory` and this room.
+Imports `kernels`, `memory` and this room.
 """
 
-import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.events import measured
-from dask_bigfft.exchange.shards import ExchangeMap, Piece, PieceTable, Shard
-from dask_bigfft.kernels.copy import CopyTable, Rows, compiles
+from dask_bigfft.exchange.product import Block, Product, firsts
+from dask_bigfft.exchange.shards import ExchangeMap
+from dask_bigfft.kernels.copy import CopyTable, compiles
 from dask_bigfft.kernels.cpu import Whole, parts
 from dask_bigfft.memory import lend
 
 Array = npt.NDArray[Any]
-Block = tuple[int, ...]
-
-
-def _joined(
-    shape_dims: list[int], pieces: tuple[Piece, ...], strides: tuple[int, ...], side: str
-) -> tuple[int, list[int]]:
-    """Start and strides in bytes of the product of one piece per axis, on one side."""
-    start, steps = 0, []
-    for first, piece in zip(shape_dims, pieces, strict=True):
-        starts = piece.source_starts if side == "source" else piece.target_starts
-        dims = piece.source_dims if side == "source" else piece.target_dims
-        counts = piece.source_steps if side == "source" else piece.target_steps
-        start += sum(n * strides[first + d] for d, n in enumerate(starts))
-        steps += [n * strides[first + d] for d, n in zip(dims, counts, strict=True)]
-    return start, steps
-
-
-def _firsts(dims: tuple[int, ...]) -> list[int]:
-    """First array dimension of each axis, from the number of dimensions of each."""
-    return [0, *itertools.accumulate(dims)][:-1]
 
 
 class Gathering:
@@ -52,7 +32,9 @@ class Gathering:
     shape, dtype
         Of the target block.
     source_of : callable
-        Source block of a block index. Source blocks are only read.
+        Source block of a block index, or its packed shard. They are only read.
+    packed : bool
+        Whether `source_of` gives packed shards, in which mirrored copies are conjugated already.
     """
 
     def __init__(
@@ -62,9 +44,12 @@ class Gathering:
         shape: tuple[int, ...],
         dtype: np.dtype[Any],
         source_of: Callable[[Block], Array],
+        packed: bool = False,
     ) -> None:
-        self.exchange, self.shape, self.dtype = exchange, shape, dtype
-        self.products = [Product(tables, conj) for tables, conj in exchange.tables(block)]
+        self.exchange, self.shape, self.dtype, self.packed = exchange, shape, dtype, packed
+        self.products = [
+            Product(tables, conj and not packed) for tables, conj in exchange.tables(block)
+        ]
         self.sources = [
             [np.asarray(source_of(index)) for index in product.blocks] for product in self.products
         ]
@@ -126,9 +111,9 @@ class Gathering:
 
     def _axis_dim(self, dim: int) -> tuple[int, int]:
         """Axis of a target dimension, and the dimension within the axis."""
-        firsts = _firsts(self.exchange.target_dims)
-        axis = max(a for a, first in enumerate(firsts) if first <= dim)
-        return axis, dim - firsts[axis]
+        begins = firsts(self.exchange.target_dims)
+        axis = max(a for a, first in enumerate(begins) if first <= dim)
+        return axis, dim - begins[axis]
 
     def _tiles_along(self, dim: int) -> bool:
         """Whether every piece is one run along a dimension, so that it can be cut there."""
@@ -140,128 +125,17 @@ class Gathering:
     def _fill(self, table: CopyTable, dim: int | None) -> None:
         """Enter all copies into a table, to be cut along a dimension if one is named."""
         cut = None if dim is None else self._axis_dim(dim)
+        used: dict[Block, int] = {}
         for product, sources in zip(self.products, self.sources, strict=True):
-            strides = np.array([source.strides for source in sources], np.int64)
-            rows = product.rows(self.exchange, strides, table.target.strides, cut)
+            if self.packed:
+                sizes = np.array([source.itemsize for source in sources], np.int64)[product.which]
+                starts, steps = product.in_packed(used)
+                places = starts * sizes, steps * sizes[:, None]
+            else:
+                strides = np.array([source.strides for source in sources], np.int64)
+                places = product.in_sources(self.exchange, strides[product.which])
+            rows = product.rows(self.exchange, places, table.target.strides, cut)
             table.extend(sources, product.which, rows)
-
-
-class Product:
-    """All copies into a target block: every combination of one piece per axis.
-
-    Parameters
-    ----------
-    tables : tuple of PieceTable
-        Pieces of each axis.
-    conjugate : bool
-        Whether the copies are conjugated.
-    """
-
-    def __init__(self, tables: tuple[PieceTable, ...], conjugate: bool) -> None:
-        self.tables, self.conjugate = tables, conjugate
-        #: For every copy, the piece of each axis.
-        self.chosen = np.indices([len(table) for table in tables]).reshape(len(tables), -1)
-        blocks = np.stack(
-            [table.sources[i] for table, i in zip(tables, self.chosen, strict=True)], axis=-1
-        )
-        different, which = np.unique(blocks, axis=0, return_inverse=True)
-        #: Source blocks, and for every copy which of them.
-        self.blocks: list[Block] = [tuple(row) for row in different.tolist()]
-        self.which = which.reshape(-1)
-
-    @property
-    def size(self) -> int:
-        """Number of values copied."""
-        return math.prod(int(table.counts.prod(axis=1).sum()) for table in self.tables)
-
-    def along(self, axis: int, dim: int) -> int:
-        """The one digit that runs along a dimension of an axis, counted over all axes, or -1."""
-        table = self.tables[axis]
-        found = [i for i, d in enumerate(table.target_dims) if d == dim]
-        if len(found) != 1 or (table.target_steps[:, found[0]] != 1).any():
-            return -1
-        return sum(len(t.source_dims) for t in self.tables[:axis]) + found[0]
-
-    def rows(
-        self,
-        exchange: ExchangeMap,
-        source_strides: npt.NDArray[np.int64],
-        target_strides: tuple[int, ...],
-        cut: tuple[int, int] | None,
-    ) -> Rows:
-        """Starts and strides in bytes of all copies.
-
-        `source_strides` has a row for every source block. `cut` is the axis, and the dimension
-        within it, along which the target is cut into tiles.
-        """
-        strides = source_strides[self.which]
-        wide = np.array([target_strides], np.int64)
-        parts: dict[str, list[npt.NDArray[np.int64]]] = {"n": [], "s": [], "t": []}
-        starts = [np.zeros(len(strides), np.int64), np.zeros(len(strides), np.int64)]
-        firsts, along, step = np.zeros(len(strides), np.int64), -1, 0
-        sides = zip(
-            self.tables, self.chosen, _firsts(exchange.source_dims), _firsts(exchange.target_dims),
-            strict=True,
-        )
-        for axis, (table, i, s, t) in enumerate(sides):
-            to = table.target_starts[i]
-            if cut is not None and cut[0] == axis:
-                firsts, along = to[:, cut[1]], self.along(*cut)
-                step = int(target_strides[t + cut[1]])
-                starts[1] = starts[1] - firsts * step
-            come = table.source_starts[i]
-            starts[0] = starts[0] + (come * strides[:, s : s + come.shape[1]]).sum(axis=1)
-            starts[1] = starts[1] + (to * wide[:, t : t + to.shape[1]]).sum(axis=1)
-            parts["n"].append(table.counts[i])
-            from_dims, to_dims = np.array(table.source_dims) + s, np.array(table.target_dims) + t
-            parts["s"].append(table.source_steps[i] * strides[:, from_dims])
-            parts["t"].append(table.target_steps[i] * wide[:, to_dims])
-        counts, from_strides, to_strides = (np.concatenate(parts[k], axis=1) for k in "nst")
-        return Rows(
-            counts, starts[0], from_strides, starts[1], to_strides, firsts,
-            self.conjugate, along, step,
-        )
-
-
-def _pieces_in_order(shards: list[Shard]) -> Iterator[tuple[Shard, tuple[Piece, ...], int, int]]:
-    """Every product of pieces, with the place where it begins and ends in a packed shard."""
-    at = 0
-    for shard in shards:
-        for pieces in itertools.product(*shard.pieces):
-            size = math.prod(piece.size for piece in pieces)
-            yield shard, pieces, at, at + size
-            at += size
-
-
-def _dense(counts: list[int], itemsize: int) -> list[int]:
-    """Row-major strides in bytes."""
-    strides = [itemsize] * len(counts)
-    for i in range(len(counts) - 2, -1, -1):
-        strides[i] = strides[i + 1] * counts[i + 1]
-    return strides
-
-
-def pack(
-    exchange: ExchangeMap, block: Block, source: Block, values: Array, dtype: np.dtype[Any]
-) -> Array:
-    """Return what a source block gives to a target block, as one contiguous array.
-
-    The values stay in the source's dtype, which may be half as wide, unless the target is real.
-    """
-    values = np.asarray(values)
-    kept = dtype if values.dtype.kind == "c" and dtype.kind != "c" else values.dtype
-    shards = list(exchange.shards_from(block, source))
-    layout = list(_pieces_in_order(shards))
-    packed = np.empty(layout[-1][3] if layout else 0, kept)
-    table = CopyTable(packed)
-    firsts = _firsts(exchange.source_dims)
-    for shard, pieces, begin, _ in layout:
-        counts = [n for piece in pieces for n in piece.counts]
-        start, steps = _joined(firsts, pieces, values.strides, "source")
-        dense = _dense(counts, packed.itemsize)
-        table.add(values, counts, start, steps, begin * packed.itemsize, dense, shard.conjugate)
-    table.run()
-    return packed
 
 
 def unpack(
@@ -269,23 +143,7 @@ def unpack(
     block: Block,
     shape: tuple[int, ...],
     dtype: np.dtype[Any],
-    shards: dict[Block, Array],
+    shards: Mapping[Block, Array],
 ) -> Array:
     """Return a block put together from the packed shards of its sources."""
-    out = lend(shape, dtype)
-    table, firsts = CopyTable(out), _firsts(exchange.target_dims)
-    layouts = {}
-    for source in shards:
-        found = list(exchange.shards_from(block, source))
-        layouts[source] = list(_pieces_in_order(found))
-    covered = sum(layout[-1][3] for layout in layouts.values() if layout)
-    if covered < out.size:
-        out.fill(0)
-    for source, packed in shards.items():
-        for _, pieces, begin, _ in layouts[source]:
-            counts = [n for piece in pieces for n in piece.counts]
-            start, steps = _joined(firsts, pieces, out.strides, "target")
-            dense = _dense(counts, packed.itemsize)
-            table.add(packed, counts, begin * packed.itemsize, dense, start, steps)
-    table.run()
-    return out
+    return Gathering(exchange, block, shape, dtype, shards.__getitem__, packed=True).whole()

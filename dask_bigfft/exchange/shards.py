@@ -461,21 +461,30 @@ class ExchangeMap:
             )
 
     @property
-    def _images(self) -> Iterator[tuple[tuple[AxisExchange, ...], bool]]:
+    def images(self) -> Iterator[tuple[tuple[AxisExchange, ...], bool]]:
+        """Exchanges of all axes, as they are and mirrored, and whether that conjugates."""
         yield self.direct, False
         if self.mirrored:
             yield self.mirrored, True
 
     def tables(self, block: tuple[int, ...]) -> Iterator[tuple[tuple[PieceTable, ...], bool]]:
         """One table per axis for a target block, and whether its product is conjugated."""
-        for axes, conjugate in self._images:
+        for axes, conjugate in self.images:
             found = [axis.table(i) for axis, i in zip(axes, block, strict=True)]
             if all(table is not None for table in found):
                 yield tuple(table for table in found if table is not None), conjugate
 
+    def sources(self, block: tuple[int, ...]) -> set[tuple[int, ...]]:
+        """Source blocks of a target block."""
+        found: set[tuple[int, ...]] = set()
+        for axes, _ in self.images:
+            per_axis = [axis.pieces(i) for axis, i in zip(axes, block, strict=True)]
+            found.update(itertools.product(*per_axis))
+        return found
+
     def shards(self, block: tuple[int, ...]) -> Iterator[Shard]:
         """Shards of a target block, source by source, the mirrored ones after the direct."""
-        for axes, conjugate in self._images:
+        for axes, conjugate in self.images:
             per_axis = [axis.pieces(i) for axis, i in zip(axes, block, strict=True)]
             for chosen in itertools.product(*(found.items() for found in per_axis)):
                 source = tuple(i for i, _ in chosen)
@@ -483,7 +492,7 @@ class ExchangeMap:
 
     def shards_from(self, block: tuple[int, ...], source: tuple[int, ...]) -> Iterator[Shard]:
         """Shards that one source block gives to a target block (direct, mirrored, or both)."""
-        for axes, conjugate in self._images:
+        for axes, conjugate in self.images:
             found = [
                 axis.between(i, j) for axis, i, j in zip(axes, block, source, strict=True)
             ]

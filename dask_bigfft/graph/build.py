@@ -5,14 +5,16 @@
     source blocks -> barrier -> gather + round -> barrier -> gather + round -> (barrier -> unpack)
 
 A barrier stands for one connected group of an exchange: p + q edges where all-to-all needs p*q.
-A block that is made of one block depends on it directly. The `tasks` carrier has no barrier but
-one task for every shard, which is what can travel between processes.
+A block that is made of one block depends on it directly. Between processes shards travel::
+
+    tasks   source blocks -> a task for every shard -> gather + round
+    p2p     source blocks -> pack and send -> shuffle barrier -> collect + gather + round
 
 Imports `planner`, `exchange`, and this room.
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +22,7 @@ import numpy as np
 
 from dask_bigfft.decomposition.rounds import AxisComponents, axis_components
 from dask_bigfft.errors import CarrierError
+from dask_bigfft.exchange import p2p
 from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.graph.dask_private import DataNode, Task, TaskRef
 from dask_bigfft.graph.tasks import (
@@ -29,6 +32,8 @@ from dask_bigfft.graph.tasks import (
     pack_shard,
     run_block,
     run_block_of_shards,
+    run_block_of_shuffle,
+    send_shards,
 )
 from dask_bigfft.planner.filters import FilterPlan, filter_plans
 from dask_bigfft.planner.plan import Exchange, Plan
@@ -39,6 +44,9 @@ Graph = dict[Key, Any]
 
 #: Shard tasks of one exchange beyond which the `tasks` carrier refuses.
 MAX_SHARD_TASKS = 2_000_000
+
+#: Shards of a connected group from which on, between processes, a shuffle is quicker than tasks.
+SHUFFLE_SHARDS = 64
 
 
 @dataclass(frozen=True)
@@ -59,6 +67,10 @@ class Names:
     def pack(self, number: int) -> str:
         """Of the shards before a round, from 0."""
         return f"bigfft_{self.part}pack{number + 1}-{self.token}"
+
+    def shuffle(self, number: int, group: Block) -> str:
+        """Of the shuffle of a group before a round, from 0."""
+        return f"bigfft-{self.part}{number + 1}-{self.token}-{'_'.join(map(str, group))}"
 
     @property
     def unpack(self) -> str:
@@ -88,8 +100,8 @@ def build_graph(plan: Plan, token: str, source: str, carrier: str, wanted: bool)
         Makes the names unique.
     source : str
         Name of the array that comes in.
-    carrier : {"shared", "tasks"}
-        How blocks travel.
+    carrier : {"shared", "tasks", "p2p", "cluster"}
+        How blocks travel; on a cluster by tasks or p2p, as suits each exchange.
     wanted : bool
         Whether the carrier was asked for by name.
     """
@@ -142,8 +154,16 @@ class _Weave:
             self._directly()
         elif carrier == "shared":
             self._through_barriers(wanted)
+        elif self._shuffles(carrier) and p2p.usable():
+            self._through_shuffles()
         else:
             self._through_shards()
+
+    def _shuffles(self, carrier: str) -> bool:
+        shape = self.exchange.shape
+        return carrier == "p2p" or (
+            carrier == "cluster" and shape.shards >= SHUFFLE_SHARDS * shape.groups
+        )
 
     def _components(self) -> list[AxisComponents]:
         pairs = zip(self.exchange.source.axes, self.exchange.target.axes, strict=True)
@@ -192,6 +212,40 @@ class _Weave:
             for block in targets:
                 self._task(run_block, block, None, [TaskRef(key)])
 
+    def _through_shuffles(self) -> None:
+        before = 0
+        axes = self._components()
+        for group, sources, targets in self._groups():
+            if len(targets) == 1 or not sources:
+                for block in targets:
+                    self._task(run_block, block, tuple(sources), self._refs(sources))
+                continue
+            along = tuple(_compact(axis.targets[i]) for axis, i in zip(axes, group, strict=True))
+            shuffle, name = self.names.shuffle(self.number, group), self.names.pack(self.number)
+            transfers: list[Key] = [(name, *source) for source in sources]
+            for key, source in zip(transfers, sources, strict=True):
+                self.graph[key] = Task(
+                    key, send_shards, TaskRef(self.names.plan), self.number, source, shuffle, along,
+                    _ref(self.before, source),
+                )
+            refs = [TaskRef(key) for key in transfers]
+            barrier = p2p.barrier_task(
+                shuffle, refs, targets=along, before=before, plan=self.names.token,
+                number=self.number,
+            )
+            self.graph[barrier.key] = barrier
+            before += len(targets)
+            for block in targets:
+                self._shuffled(block, shuffle, TaskRef(barrier.key))
+
+    def _shuffled(self, block: Block, shuffle: str, barrier: Any) -> None:
+        key, axes = (self.name, *block), tuple(self.filters)
+        spectra = [_ref(self.filters[axis], (block[axis],)) for axis in axes]
+        self.graph[key] = Task(
+            key, run_block_of_shuffle, TaskRef(self.names.plan), self.number, block, axes, shuffle,
+            barrier, *spectra,
+        )
+
     def _through_shards(self) -> None:
         expected = self.exchange.shape.shards
         if expected > MAX_SHARD_TASKS:
@@ -221,3 +275,14 @@ def _ref(name: str, block: Block) -> TaskRef:
 
 def _one_group(sources: int, targets: int) -> AxisComponents:
     return AxisComponents(1, np.zeros(sources, np.int64), np.zeros(targets, np.int64))
+
+
+def _compact(members: tuple[int, ...]) -> Sequence[int]:
+    """The same numbers as a range, where they are one: thousands of tasks hold them.
+
+    >>> _compact((1, 3, 5)), _compact((1, 2, 5))
+    (range(1, 6, 2), (1, 2, 5))
+    """
+    step = members[1] - members[0] if len(members) > 1 else 1
+    found = range(members[0], members[-1] + 1, max(1, step))
+    return found if tuple(found) == members else members

@@ -40,7 +40,7 @@ class TransformLayer(Layer):  # type: ignore[misc, unused-ignore]
     source : str
         Name of the array that comes in.
     carrier : str
-        ``"auto"``, ``"shared"`` or ``"tasks"``.
+        ``"auto"``, ``"shared"``, ``"tasks"`` or ``"p2p"``.
     travelled : bool
         Whether the layer has been sent to another process.
     """
@@ -58,10 +58,10 @@ class TransformLayer(Layer):  # type: ignore[misc, unused-ignore]
 
     @property
     def resolved_carrier(self) -> str:
-        """The carrier that is used if the tasks are made here and now."""
+        """The carrier that is used if the tasks are made here and now; ``"cluster"``: either."""
         if self.carrier != "auto":
             return self.carrier
-        return "tasks" if self.travelled else "shared"
+        return "cluster" if self.travelled else "shared"
 
     @cached_property
     def tasks(self) -> Graph:

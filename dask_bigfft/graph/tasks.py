@@ -12,7 +12,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -21,7 +21,9 @@ import numpy.typing as npt
 
 from dask_bigfft.errors import CarrierError, refuse
 from dask_bigfft.events import during, emit
-from dask_bigfft.exchange.gather import Gathering, pack, unpack
+from dask_bigfft.exchange import p2p
+from dask_bigfft.exchange.gather import Gathering
+from dask_bigfft.exchange.packing import Packing, pack
 from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.kernels.cpu import Incoming, Whole, axis_index, run_round
 from dask_bigfft.kernels.libraries import FFTLibrary, get_library
@@ -60,6 +62,7 @@ class Run:
     def __init__(self, plan: Plan | FilterPlan, token: str = "") -> None:
         self.plan, self.token = plan, token
         self._maps: dict[int, ExchangeMap] = {}
+        self._packings: dict[tuple[int, Any], Packing] = {}
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[type["Run"], tuple[Plan | FilterPlan, str]]:
@@ -87,6 +90,12 @@ class Run:
                 found = ExchangeMap(exchange.source, exchange.target, exchange.mirror)
                 self._maps[number] = found
             return found
+
+    def packing(self, number: int, targets: tuple[Sequence[int], ...]) -> Packing:
+        """What source blocks give to some targets in an exchange, worked out once."""
+        exchange = self.map(number)
+        with self._lock:
+            return self._packings.setdefault((number, targets), Packing(exchange, targets))
 
     def finish(
         self, number: int, block: Block, incoming: Incoming, filters: Mapping[int, Array]
@@ -225,14 +234,86 @@ def run_block_of_shards(
     """Return a block put together from packed shards and taken through the round that follows."""
     filters = dict(zip(filter_axes, inputs, strict=False))
     shards = dict(zip(sources, inputs[len(filter_axes) :], strict=True))
+    return _put_together(run, number, block, shards, filters)
+
+
+def _put_together(
+    run: Run, number: int, block: Block, shards: Mapping[Block, Array], filters: dict[int, Array]
+) -> Array:
     exchange = run.exchange(number)
     shape, dtype = exchange.target.shape(block), np.dtype(exchange.dtype)
     started = time.perf_counter()
-    values = unpack(run.map(number), block, shape, dtype, shards)
-    emit("unpack", nbytes=values.nbytes, seconds=time.perf_counter() - started)
+    gathering = Gathering(run.map(number), block, shape, dtype, shards.__getitem__, packed=True)
     if number < len(run.plan.rounds):
-        return run.finish(number, block, Whole(values), filters)
+        return run.finish(number, block, gathering, filters)
+    values = gathering.whole()
+    emit("unpack", nbytes=values.nbytes, seconds=time.perf_counter() - started)
     return values
+
+
+@_reported
+def send_shards(
+    run: Run,
+    number: int,
+    source: Block,
+    shuffle: str,
+    targets: tuple[Sequence[int], ...],
+    values: Array,
+) -> int:
+    """Pack a source block and send the shards to their workers; return the shuffle's attempt.
+
+    Parameters
+    ----------
+    run : Run
+        The plan.
+    number : int
+        Exchange, from 0.
+    source : tuple of int
+        Which block.
+    shuffle : str
+        Name of the shuffle.
+    targets : tuple of sequences of int
+        Target blocks of the shuffle along each axis.
+    values : ndarray
+        The block.
+    """
+    block, dtype = checked(run, number, source, values), np.dtype(run.exchange(number).dtype)
+    packing = run.packing(number, targets)
+
+    def packed(worker_for: dict[Block, str]) -> dict[str, tuple[Array, Array, Array]]:
+        started = time.perf_counter()
+        found = packing.pack(source, block, dtype, worker_for.__getitem__)
+        nbytes = sum(message.values.nbytes for message in found.values())
+        emit("pack", nbytes=nbytes, seconds=time.perf_counter() - started)
+        return {worker: (m.blocks, m.bounds, m.values) for worker, m in found.items()}
+
+    return p2p.transfer(shuffle, source, packed)
+
+
+@_reported
+def run_block_of_shuffle(
+    run: Run, number: int, block: Block, filter_axes: tuple[int, ...], shuffle: str, attempt: int,
+    *inputs: Array
+) -> Array:
+    """Return a block put together from a shuffle's shards and taken through the next round.
+
+    Raises
+    ------
+    CarrierError
+        If the shuffle does not have exactly the shards that the block is made of.
+    """
+    filters = dict(zip(filter_axes, inputs, strict=True))
+    started = time.perf_counter()
+    shards = p2p.collect(shuffle, attempt, block)
+    nbytes = sum(shard.nbytes for shard in shards.values())
+    emit("unpack", nbytes=nbytes, seconds=time.perf_counter() - started)
+    expected = run.map(number).sources(block)
+    if shards.keys() != expected:
+        raise CarrierError(
+            f"exchange {number}: block {block} needs shards of {len(expected)} blocks, and the "
+            f"shuffle {shuffle} has {len(shards)}, {len(expected - shards.keys())} of them missing"
+        )
+    return _put_together(run, number, block, shards, filters)
 
 
 def generate_filter(run: Run, block: Block) -> Array:

@@ -47,6 +47,10 @@ def on_a_cluster(*built):
         for y in built:
             np.testing.assert_allclose(y.compute() / y.compute()[0, 0], expected / expected[0, 0])
         np.testing.assert_allclose(fft.fft2(da.from_array(x, chunks=8)).compute(), expected)
+        with dask.config.set({"bigfft.exchange.carrier": "p2p"}):
+            shuffled = fft.fft2(da.from_array(x, chunks=(4, 6)))
+        np.testing.assert_allclose(shuffled.compute(), expected)
+        np.testing.assert_allclose(shuffled.persist()[3:7, ::2].compute(), expected[3:7, ::2])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,110 @@
+"""The carrier `p2p`: an exchange that distributed's peer-to-peer shuffle carries.
+
+Its tasks are few (one for each source block and each target block, and a barrier), and shards wait
+in files of the workers, so that it takes neither many tasks nor much memory.
+
+Imports `errors`, and `p2p_run` where distributed is as that expects it.
+"""
+
+import warnings
+from collections.abc import Callable
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import dask.config
+import numpy as np
+import numpy.typing as npt
+
+from dask_bigfft.errors import CarrierError
+
+Array = npt.NDArray[Any]
+Block = tuple[int, ...]
+Message = tuple[Array, Array, Array]
+Pack = Callable[[dict[Block, str]], dict[str, Message]]
+
+_private: ModuleType | None
+try:
+    from dask_bigfft.exchange import p2p_run
+
+    _private, _reason = p2p_run, ""
+except (ImportError, AttributeError) as error:  # a name has moved
+    _private, _reason = None, str(error)
+
+
+@cache
+def usable() -> bool:
+    """Whether this carrier works with the distributed that is installed; warns once if not."""
+    if _private is None:
+        text = f"distributed's peer-to-peer shuffle is not as dask_bigfft knows it ({_reason}): "
+        text += "exchanges between processes travel as tasks"
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+    return _private is not None
+
+
+def _names() -> Any:
+    if _private is None:
+        raise CarrierError(f"the carrier 'p2p' does not work with this distributed: {_reason}")
+    return _private
+
+
+def barrier_task(shuffle: str, transfers: list[Any], **what: Any) -> Any:
+    """Return the barrier of a shuffle, a task with a key of its own.
+
+    Parameters
+    ----------
+    shuffle : str
+        Name of the shuffle: different for each group of each exchange.
+    transfers : list of TaskRef
+        All transfer tasks.
+    **what
+        `targets`, `before`, `plan` and `number`, as a `p2p_run.Spec` has them.
+    """
+    names = _names()
+    disk = bool(dask.config.get("distributed.p2p.storage.disk", default=True))
+    spec = names.Spec(id=shuffle, disk=disk, **what)
+    key = names.barrier_key(shuffle)
+    return names.P2PBarrierTask(key, names.p2p_barrier, shuffle, *transfers, spec=spec)
+
+
+def _plugin() -> Any:
+    try:
+        return _names().get_worker_plugin()
+    except RuntimeError as error:
+        raise CarrierError(
+            "the carrier 'p2p' works on the workers of a cluster only, and this graph runs "
+            "elsewhere: set bigfft.exchange.carrier to 'auto' and build it again"
+        ) from error
+
+
+def transfer(shuffle: str, source: Block, pack: Pack) -> int:
+    """Send what a source block gives away; return the number of the attempt.
+
+    Parameters
+    ----------
+    shuffle : str
+        Name of the shuffle.
+    source : tuple of int
+        Which block.
+    pack : callable
+        Called with the worker of each target block, returns for each worker the target blocks,
+        the bounds of their shards, and the shards in one array.
+    """
+    plugin = _plugin()
+    with _names().handle_transfer_errors(shuffle):
+        return int(plugin.add_partition(pack, partition_id=source, id=shuffle))
+
+
+def collect(shuffle: str, attempt: int, block: Block) -> dict[Block, Array]:
+    """Return the packed shards of a target block by their source, aligned in memory.
+
+    Raises
+    ------
+    Reschedule
+        On another worker than the block's, where the task is then sent to.
+    """
+    plugin = _plugin()
+    with _names().handle_unpack_errors(shuffle):
+        found = plugin.get_output_partition(shuffle, attempt, block)
+        # What comes from a file or a socket begins anywhere.
+        return {tuple(source): np.require(shard, requirements="A") for source, shard in found}

@@ -1,0 +1,268 @@
+"""Our part in distributed's peer-to-peer shuffle: what is sent, where to, and what is kept.
+
+Every name of distributed's that is not public API is in this file, and probed when it is imported:
+if one has moved, the import fails and `p2p` falls back. A shuffle runs like this::
+
+    transfer task   packs what its source block gives to each worker, and sends it
+    send, receive   batched and limited by distributed; what stays on a worker takes no socket
+    storage         shards wait by target block, in files under the worker's directory
+    barrier task    all source blocks are in
+    output task     reads the shards of its block
+
+A `Spec` travels inside the barrier task, makes a `ShuffleRun` on every worker, and says which
+worker a target block belongs to. What is sent is packed by the task itself, so neither knows the
+plan. When a worker is lost, distributed starts the shuffle anew, under another number.
+
+Source of the protocol: `distributed.shuffle` 2026.8 (`_core.py`, `_rechunk.py`).
+
+Imports distributed, and of this package `events` only.
+"""
+
+import inspect
+import itertools
+import math
+import mmap
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+from distributed.exceptions import Reschedule
+from distributed.shuffle._core import (
+    P2PBarrierTask,
+    ShuffleRun,
+    ShuffleSpec,
+    barrier_key,
+    get_worker_plugin,
+    handle_transfer_errors,
+    handle_unpack_errors,
+    p2p_barrier,
+)
+from distributed.shuffle._exceptions import DataUnavailable
+from distributed.shuffle._pickle import unpickle_bytestream
+from distributed.shuffle._worker_plugin import ShuffleWorkerPlugin
+
+from dask_bigfft.events import emit
+
+__all__ = [
+    "P2PBarrierTask",
+    "Reschedule",
+    "Run",
+    "Spec",
+    "barrier_key",
+    "get_worker_plugin",
+    "handle_transfer_errors",
+    "handle_unpack_errors",
+    "p2p_barrier",
+]
+
+Array = npt.NDArray[Any]
+Block = tuple[int, ...]
+#: Target blocks, bounds of their shards, and the shards in one array.
+Message = tuple[Array, Array, Array]
+#: Packs a source block: workers by target block in, messages by worker out.
+Pack = Callable[[dict[Block, str]], dict[str, Message]]
+
+
+class Run(ShuffleRun[Block, Any]):  # type: ignore[misc, unused-ignore]
+    """A shuffle on one worker.
+
+    Parameters
+    ----------
+    worker_for : dict
+        Worker of every target block.
+    plan, number : str, int
+        Token of the plan and the exchange, for events.
+    disk : bool
+        Whether shards wait in files.
+    **environment
+        What the base class takes.
+    """
+
+    def __init__(
+        self, *, worker_for: dict[Block, str], plan: str, number: int, disk: bool, **environment: Any
+    ) -> None:
+        super().__init__(disk=disk, **environment)
+        self.worker_for, self.on_disk = worker_for, disk
+        self.plan, self.number = plan, number
+
+    def _shard_partition(
+        self, data: Pack, partition_id: Block
+    ) -> dict[str, tuple[Block, Message]]:
+        return {w: (partition_id, message) for w, message in data(self.worker_for).items()}
+
+    async def send(self, address: str, shards: list[tuple[Block, Message]]) -> Any:
+        """Send messages to a worker; those to this one are handed over."""
+        started = time.perf_counter()
+        if address == self.local_address:
+            answer = await self.receive(shards)
+        else:
+            answer = await super().send(address, shards)
+        nbytes = sum(message[2].nbytes for _, message in shards)
+        seconds = time.perf_counter() - started
+        emit("send", plan=self.plan, index=self.number + 1, nbytes=nbytes, seconds=seconds)
+        return answer
+
+    async def _receive(self, data: list[tuple[Block, Message]]) -> None:
+        self.raise_if_closed()
+        shards: dict[Block, list[tuple[Block, Array]]] = defaultdict(list)
+        for source, (blocks, bounds, values) in data:
+            if source in self.received:  # sent again because the answer was lost
+                continue
+            self.received.add(source)
+            self.total_recvd += values.nbytes
+            ends = bounds.tolist()
+            for i, block in enumerate(blocks.tolist()):
+                shard = values[ends[i] : ends[i + 1]]
+                # In memory a shard must not keep the whole message alive.
+                shards[tuple(block)].append((source, shard if self.on_disk else shard.copy()))
+        if shards:
+            try:
+                await self._write_to_disk(shards)
+            except Exception as error:
+                self._exception = error
+                raise
+
+    def _get_output_partition(
+        self, partition_id: Block, key: Any, **kwargs: Any
+    ) -> list[tuple[Block, Array]]:
+        try:
+            found = self._read_from_disk(partition_id)
+        except DataUnavailable:  # nothing was sent: whoever asked knows whether that is right
+            return []
+        return list(itertools.chain.from_iterable(found))
+
+    def _get_assigned_worker(self, i: Block) -> str:
+        return self.worker_for[i]
+
+    def read(self, path: Path) -> tuple[Any, int]:
+        """Lists of shards in a file, whose values are mapped and not read yet, and its size."""
+        with path.open(mode="r+b") as file:
+            buffer = memoryview(mmap.mmap(file.fileno(), 0))
+        return list(unpickle_bytestream(buffer)), buffer.nbytes
+
+    def deserialize(self, buffer: Any) -> Any:
+        """What was stored."""
+        return buffer
+
+
+@lru_cache(maxsize=16)
+def _in_order(workers: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted(workers))
+
+
+@dataclass(frozen=True)
+class Spec(ShuffleSpec[Block]):  # type: ignore[misc, unused-ignore]
+    """What a shuffle does, wherever it runs.
+
+    Parameters
+    ----------
+    targets : tuple of sequences of int
+        Target blocks along each axis: those of one connected group of an exchange.
+    before : int
+        Number of target blocks in the groups before this one.
+    plan : str
+        Token of the plan.
+    number : int
+        Exchange of the plan, from 0.
+    """
+
+    targets: tuple[Sequence[int], ...]
+    before: int
+    plan: str
+    number: int
+
+    @property
+    def output_partitions(self) -> Generator[Block, None, None]:
+        """All target blocks."""
+        yield from itertools.product(*self.targets)
+
+    def rank(self, partition: Block) -> int:
+        """Number of a target block among those of all groups of the exchange."""
+        rank = 0
+        for i, along in zip(partition, self.targets, strict=True):
+            rank = rank * len(along) + along.index(i)
+        return self.before + rank
+
+    def pick_worker(self, partition: Block, workers: Sequence[str]) -> str:
+        """Worker of a target block: in turn, so that none has one more than another.
+
+        Distributed hands the workers over in another rotation for every shuffle; sorted, they
+        take turns over all groups of an exchange as over the blocks of one.
+        """
+        return _in_order(tuple(workers))[self.rank(partition) % len(workers)]
+
+    def create_run_on_worker(
+        self, run_id: int, span_id: str | None, worker_for: dict[Block, str], plugin: Any
+    ) -> Run:
+        """Return the shuffle as a worker has it."""
+        worker = plugin.worker
+        return Run(
+            worker_for=worker_for,
+            plan=self.plan,
+            number=self.number,
+            disk=self.disk,
+            id=self.id,
+            run_id=run_id,
+            span_id=span_id,
+            directory=os.path.join(worker.local_directory, f"shuffle-{self.id}-{run_id}"),
+            executor=plugin._executor,
+            local_address=worker.address,
+            rpc=worker.rpc,
+            digest_metric=worker.digest_metric,
+            scheduler=worker.scheduler,
+            memory_limiter_disk=plugin.memory_limiter_disk,
+            memory_limiter_comms=plugin.memory_limiter_comms,
+            loop=worker.loop,
+        )
+
+    def __len__(self) -> int:
+        return math.prod(map(len, self.targets))
+
+
+#: What this file takes for granted: parameters of a function, by its name.
+_EXPECTED: dict[Callable[..., Any], str] = {
+    ShuffleRun.__init__: (
+        "self id run_id span_id local_address directory executor rpc digest_metric scheduler "
+        "memory_limiter_disk memory_limiter_comms disk loop"
+    ),
+    ShuffleRun._shard_partition: "self data partition_id",
+    ShuffleRun._receive: "self data",
+    ShuffleRun._get_output_partition: "self partition_id key kwargs",
+    ShuffleRun._get_assigned_worker: "self i",
+    ShuffleRun._read_from_disk: "self id",
+    ShuffleRun._write_to_disk: "self data",
+    ShuffleRun.send: "self address shards",
+    ShuffleRun.receive: "self data",
+    ShuffleRun.read: "self path",
+    ShuffleRun.deserialize: "self buffer",
+    ShuffleSpec.__init__: "self id disk",
+    ShuffleSpec.pick_worker: "self partition workers",
+    ShuffleSpec.create_run_on_worker: "self run_id span_id worker_for plugin",
+    ShuffleWorkerPlugin.add_partition: "self data partition_id id kwargs",
+    ShuffleWorkerPlugin.get_output_partition: "self shuffle_id run_id partition_id meta",
+    P2PBarrierTask.__init__: "self key func args spec kwargs",
+    p2p_barrier: "id run_ids",
+    barrier_key: "shuffle_id",
+    handle_transfer_errors: "id",
+    handle_unpack_errors: "id",
+}
+
+
+def _probe() -> None:
+    """Fail like a missing name does where distributed has another interface than is known here."""
+    for function, expected in _EXPECTED.items():
+        found = " ".join(inspect.signature(function).parameters)
+        if found != expected:
+            raise ImportError(f"{function.__qualname__}({found}) has changed")
+    abstract = {"output_partitions", "pick_worker", "create_run_on_worker"}
+    if ShuffleSpec.__abstractmethods__ != abstract:
+        raise ImportError(f"ShuffleSpec leaves open {sorted(ShuffleSpec.__abstractmethods__)}")
+
+
+_probe()

@@ -1,0 +1,169 @@
+"""What a source block gives away, packed: one contiguous array for everyone who gets something.
+
+Imports `kernels`, `memory` and this room.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dask_bigfft.exchange.product import Block, Ints, Product
+from dask_bigfft.exchange.shards import AxisExchange, ExchangeMap, PieceTable, piece_table
+from dask_bigfft.kernels.copy import CopyTable, Rows
+from dask_bigfft.memory import lend
+
+Array = npt.NDArray[Any]
+
+#: Rows of tables that a `Packing` remembers at most.
+MOST_KEPT = 200_000
+
+_UNKNOWN = object()
+
+
+class Packed(NamedTuple):
+    """Shards for several target blocks, one after the other in one array."""
+
+    #: Target blocks, one row each.
+    blocks: Ints
+    #: Where each one's shard begins, and where the last one ends, in elements.
+    bounds: Ints
+    #: The shards.
+    values: Array
+
+    def shard(self, place: int) -> Array:
+        """The shard of one of the blocks, by its row."""
+        return self.values[self.bounds[place] : self.bounds[place + 1]]
+
+
+def packed_dtype(source: np.dtype[Any], target: np.dtype[Any]) -> np.dtype[Any]:
+    """Dtype of packed shards: the source's, which may be half as wide, unless the target is real.
+
+    >>> packed_dtype(np.dtype("f4"), np.dtype("c8")), packed_dtype(np.dtype("c8"), np.dtype("f4"))
+    (dtype('float32'), dtype('float32'))
+    """
+    return target if source.kind == "c" and target.kind != "c" else source
+
+
+class Packing:
+    """An exchange seen from its source blocks.
+
+    Parameters
+    ----------
+    exchange : ExchangeMap
+        The shards.
+    targets : tuple of sequences of int
+        Target blocks along each axis; what goes to others is left out.
+    """
+
+    def __init__(self, exchange: ExchangeMap, targets: tuple[Sequence[int], ...]) -> None:
+        self.exchange, self.targets = exchange, targets
+        self._tables: dict[tuple[int, bool, int], PieceTable | None] = {}
+        self._kept = 0
+
+    def pack(
+        self,
+        source: Block,
+        values: Array,
+        dtype: np.dtype[Any],
+        owner_of: Callable[[Block], Hashable],
+    ) -> dict[Any, Packed]:
+        """Return what a source block gives away, by the owner of the target blocks.
+
+        Parameters
+        ----------
+        source : tuple of int
+            Which block.
+        values : ndarray
+            The block; only read.
+        dtype : dtype
+            Of the target blocks.
+        owner_of : callable
+            Owner of a target block.
+        """
+        used: dict[Block, int] = {}
+        copies = [self._copies(product, values, used) for product in self._products(source)]
+        owners: dict[Any, list[Block]] = {}
+        for block in used:
+            owners.setdefault(owner_of(block), []).append(block)
+        found = {}
+        kept = packed_dtype(values.dtype, dtype)
+        for owner, blocks in owners.items():
+            bounds = np.zeros(len(blocks) + 1, np.int64)
+            np.cumsum([used[block] for block in blocks], out=bounds[1:])
+            table = CopyTable(lend(int(bounds[-1]), kept))
+            for product, rows in copies:
+                begins = dict(zip(blocks, bounds.tolist(), strict=False))
+                base = np.array([begins.get(block, -1) for block in product.blocks], np.int64)
+                _extend(table, values, rows, base[product.which])
+            table.run()
+            found[owner] = Packed(np.array(blocks, np.int64), bounds, table.target)
+        return found
+
+    def _copies(
+        self, product: Product, values: Array, used: dict[Block, int]
+    ) -> tuple[Product, Rows]:
+        """A product with its copies; those in the targets' shards in elements."""
+        strides = np.array([values.strides] * len(product.which), np.int64)
+        starts, steps = product.in_packed(used)
+        rows = Rows(
+            product.counts,
+            *product.in_sources(self.exchange, strides),
+            starts,
+            steps,
+            np.zeros(len(starts), np.int64),
+            product.conjugate,
+        )
+        return product, rows
+
+    def _products(self, source: Block) -> list[Product]:
+        found = []
+        for axes, conjugate in self.exchange.images:
+            numbered = enumerate(zip(axes, source, strict=True))
+            tables = [self._table(i, axis, conjugate, j) for i, (axis, j) in numbered]
+            if all(table is not None for table in tables):
+                found.append(Product(tuple(t for t in tables if t is not None), conjugate))
+        return found
+
+    def _table(
+        self, number: int, axis: AxisExchange, conjugate: bool, source: int
+    ) -> PieceTable | None:
+        """Pieces that a source block gives to the targets along one axis, worked out once."""
+        key = number, conjugate, source
+        found: Any = self._tables.get(key, _UNKNOWN)
+        if found is _UNKNOWN:  # another thread may empty the memory at any time
+            given = {t: p for t in self.targets[number] if (p := axis.between(t, source))}
+            found = piece_table(given)
+            self._kept += 0 if found is None else len(found)
+            if self._kept > MOST_KEPT:
+                self._tables, self._kept = {}, 0
+            self._tables[key] = found
+        return found  # type: ignore[no-any-return]
+
+
+def _extend(table: CopyTable, values: Array, rows: Rows, base: Ints) -> None:
+    """Enter those copies whose shard begins at `base`, in elements; -1 is left out."""
+    mine = np.flatnonzero(base >= 0)
+    if len(mine):
+        size = table.target.itemsize
+        chosen = Rows(
+            rows.counts[mine],
+            rows.source_starts[mine],
+            rows.source_strides[mine],
+            (rows.target_starts + base)[mine] * size,
+            rows.target_strides[mine] * size,
+            rows.firsts[mine],
+            rows.conjugate,
+        )
+        table.extend([values], np.zeros(len(mine), np.int64), chosen)
+
+
+def pack(
+    exchange: ExchangeMap, block: Block, source: Block, values: Array, dtype: np.dtype[Any]
+) -> Array:
+    """Return what a source block gives to a target block, as one contiguous array."""
+    values = np.asarray(values)
+    packing = Packing(exchange, tuple((i,) for i in block))
+    found = packing.pack(source, values, dtype, lambda _: None)
+    return found[None].values if found else np.empty(0, packed_dtype(values.dtype, dtype))

@@ -1,0 +1,143 @@
+"""All copies between a block and the blocks that it meets: one piece of every axis at a time.
+
+The same product serves both directions. Seen from a target block, the blocks that it meets are its
+sources; seen from a source block, they are the targets that it gives something to.
+
+A *packed* shard is what one source block gives to one target block, in contiguous memory: its
+copies one after the other (those of the mirror image last), each dense::
+
+    source block  --pack-->  | copy | copy | mirrored copy |  --gather-->  target block
+
+Both ends find a copy's place by counting the copies before it, in the order that the pieces have
+on their axes, so nothing about the places travels.
+
+Imports `exchange.shards` and `kernels`.
+"""
+
+import itertools
+import math
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from dask_bigfft.exchange.shards import ExchangeMap, PieceTable
+from dask_bigfft.kernels.copy import Rows
+
+Block = tuple[int, ...]
+Ints = npt.NDArray[np.int64]
+
+
+def firsts(dims: tuple[int, ...]) -> list[int]:
+    """First array dimension of each axis, from the number of dimensions of each.
+
+    >>> firsts((1, 2, 1))
+    [0, 1, 3]
+    """
+    return [0, *itertools.accumulate(dims)][:-1]
+
+
+class Product:
+    """All copies of a block: every combination of one piece per axis.
+
+    Parameters
+    ----------
+    tables : tuple of PieceTable
+        Pieces of each axis; their `sources` number the blocks that are met along it.
+    conjugate : bool
+        Whether the copies are conjugated.
+    """
+
+    def __init__(self, tables: tuple[PieceTable, ...], conjugate: bool) -> None:
+        self.tables, self.conjugate = tables, conjugate
+        #: For every copy, the piece of each axis.
+        self.chosen = np.indices([len(table) for table in tables]).reshape(len(tables), -1)
+        met = np.stack(
+            [table.sources[i] for table, i in zip(tables, self.chosen, strict=True)], axis=-1
+        )
+        different, which = np.unique(met, axis=0, return_inverse=True)
+        #: The blocks that are met, and for every copy which of them.
+        self.blocks: list[Block] = [tuple(row) for row in different.tolist()]
+        self.which = which.reshape(-1)
+
+    @property
+    def size(self) -> int:
+        """Number of values copied."""
+        return math.prod(int(table.counts.prod(axis=1).sum()) for table in self.tables)
+
+    @cached_property
+    def counts(self) -> Ints:
+        """Number of values of every copy along every digit, axis after axis."""
+        found = [t.counts[i] for t, i in zip(self.tables, self.chosen, strict=True)]
+        return np.concatenate(found, axis=1)
+
+    def along(self, axis: int, dim: int) -> int:
+        """The one digit that runs along a dimension of an axis, counted over all axes, or -1."""
+        table = self.tables[axis]
+        found = [i for i, d in enumerate(table.target_dims) if d == dim]
+        if len(found) != 1 or (table.target_steps[:, found[0]] != 1).any():
+            return -1
+        return sum(len(t.source_dims) for t in self.tables[:axis]) + found[0]
+
+    def in_sources(self, exchange: ExchangeMap, strides: Ints) -> tuple[Ints, Ints]:
+        """Starts and strides of all copies in the sources, whose strides have a row per copy."""
+        starts, steps = np.zeros(len(self.which), np.int64), []
+        for table, i, s in zip(self.tables, self.chosen, firsts(exchange.source_dims), strict=True):
+            come = table.source_starts[i]
+            starts += (come * strides[:, s : s + come.shape[1]]).sum(axis=1)
+            steps.append(table.source_steps[i] * strides[:, np.array(table.source_dims) + s])
+        return starts, np.concatenate(steps, axis=1)
+
+    def in_targets(self, exchange: ExchangeMap, strides: Ints) -> tuple[Ints, Ints]:
+        """Starts and strides of all copies in the targets, whose strides have a row per copy."""
+        starts, steps = np.zeros(len(self.which), np.int64), []
+        for table, i, t in zip(self.tables, self.chosen, firsts(exchange.target_dims), strict=True):
+            go = table.target_starts[i]
+            starts += (go * strides[:, t : t + go.shape[1]]).sum(axis=1)
+            steps.append(table.target_steps[i] * strides[:, np.array(table.target_dims) + t])
+        return starts, np.concatenate(steps, axis=1)
+
+    def in_packed(self, used: dict[Block, int]) -> tuple[Ints, Ints]:
+        """Starts and strides of all copies in packed shards, in elements.
+
+        `used` says how much of the shard of a block is taken already; this product is added.
+        """
+        counts = self.counts
+        steps = np.ones_like(counts)
+        steps[:, :-1] = np.cumprod(counts[:, :0:-1], axis=1)[:, ::-1]
+        sizes = counts.prod(axis=1)
+        order = np.argsort(self.which, kind="stable")
+        before = np.cumsum(sizes[order]) - sizes[order]
+        first = np.searchsorted(self.which[order], np.arange(len(self.blocks)))
+        taken = np.array([used.get(block, 0) for block in self.blocks], np.int64)
+        starts = np.empty(len(sizes), np.int64)
+        starts[order] = before - before[first][self.which[order]]
+        starts += taken[self.which]
+        np.add.at(taken, self.which, sizes)
+        used.update(zip(self.blocks, taken.tolist(), strict=True))
+        return starts, steps
+
+    def rows(
+        self,
+        exchange: ExchangeMap,
+        sources: tuple[Ints, Ints],
+        target_strides: tuple[int, ...],
+        cut: tuple[int, int] | None,
+    ) -> Rows:
+        """The copies into one target block, starts and strides in bytes.
+
+        `sources` are starts and strides of the copies in the sources. `cut` is the axis, and the
+        dimension within it, along which the target is cut into tiles.
+        """
+        count = len(self.which)
+        starts, steps = self.in_targets(exchange, np.array([target_strides] * count, np.int64))
+        begins, along, step = np.zeros(count, np.int64), -1, 0
+        if cut is not None:
+            axis, dim = cut
+            begins = self.tables[axis].target_starts[self.chosen[axis]][:, dim]
+            along = self.along(axis, dim)
+            step = int(target_strides[firsts(exchange.target_dims)[axis] + dim])
+            starts = starts - begins * step
+        return Rows(
+            self.counts, sources[0], sources[1], starts, steps, begins, self.conjugate, along, step
+        )

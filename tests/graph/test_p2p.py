@@ -1,0 +1,169 @@
+"""Exchanges carried by distributed's peer-to-peer shuffle, on workers of this process."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster, wait
+
+import dask_bigfft
+from dask_bigfft import fft
+from dask_bigfft.errors import CarrierError
+
+RNG = np.random.default_rng(11)
+FIELD = RNG.standard_normal((24, 20, 18))
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(
+        n_workers=3, threads_per_worker=1, processes=False, dashboard_address=None
+    ) as found:
+        yield found
+
+
+@pytest.fixture
+def client(cluster: LocalCluster) -> Iterator[Client]:
+    with Client(cluster) as found, dask.config.set({"bigfft.exchange.carrier": "p2p"}):
+        yield found
+
+
+def close(found: np.ndarray, wanted: np.ndarray) -> bool:
+    return bool(np.linalg.norm(found - wanted) <= 1e-14 * np.linalg.norm(wanted))
+
+
+def prefixes(client: Client) -> set[str]:
+    def collect(dask_scheduler: object) -> list[str]:
+        return list(dask_scheduler.task_prefixes)  # type: ignore[attr-defined]
+
+    return set(client.run_on_scheduler(collect))
+
+
+def blocks() -> da.Array:
+    return da.from_array(FIELD, chunks=(6, 20, 9))
+
+
+def test_blocks_lie_evenly_after_a_persist(client: Client) -> None:
+    """What the placement promises, with the scheduler's own plugin."""
+    x = da.from_array(RNG.standard_normal((16, 16, 16)), chunks=(4, 16, 4))
+    spectrum = fft.fftn(x, chunks=(16, 2, 4)).persist()
+    wait(spectrum)
+    where = client.who_has(spectrum)
+    assert close(spectrum.compute(), np.fft.fftn(x.compute()))
+    counts = Counter(worker for holders in where.values() for worker in holders)
+    mean = sum(counts.values()) / 3
+    assert len(counts) == 3
+    assert all(abs(n - mean) < 1 for n in counts.values())
+    assert "shuffle-barrier-bigfft" in prefixes(client)
+
+
+@pytest.mark.parametrize("kind", ["rfftn", "fftn"])
+@pytest.mark.parametrize("disk", [True, False])
+def test_there_and_back(client: Client, kind: str, disk: bool) -> None:
+    """Half spectra are mirrored on the way; shards wait in files or in memory."""
+    forward, inverse = getattr(fft, kind), {"rfftn": fft.irfftn, "fftn": fft.ifftn}[kind]
+    with dask.config.set({"distributed.p2p.storage.disk": disk}):
+        spectrum = forward(blocks())
+        back = inverse(spectrum, s=FIELD.shape, axes=(0, 1, 2))
+        found, again = dask.compute(spectrum, back)
+    assert close(found, getattr(np.fft, kind)(FIELD))
+    assert close(again, FIELD)
+
+
+@pytest.mark.parametrize("optimize_graph", [True, False])
+def test_slices_of_a_result(client: Client, optimize_graph: bool) -> None:
+    """Culled graphs keep what the shuffle of a wanted block needs."""
+    a = RNG.standard_normal(4096)
+    y = fft.fft(da.from_array(a, chunks=256), chunks=256)
+    wanted = np.fft.fft(a)
+    part, one = dask.compute(y[300:700:3], y.blocks[5], optimize_graph=optimize_graph)
+    assert close(part, wanted[300:700:3])
+    assert close(one, wanted[5 * 256 : 6 * 256])
+
+
+def test_single_precision_padding_and_odd_chunks(client: Client) -> None:
+    """Blocks that nothing is sent to, shards of real data, blocks of different sizes."""
+    a = RNG.standard_normal((30, 7, 11)).astype("f4")
+    x = da.from_array(a, chunks=((7, 11, 12), (3, 4), (5, 1, 5)))
+    found = fft.rfftn(x, s=(64, 9, 12), axes=(0, 1, 2)).compute()
+    wanted = np.fft.rfftn(a.astype("f8"), s=(64, 9, 12), axes=(0, 1, 2))
+    assert found.dtype == np.complex64
+    assert np.linalg.norm(found - wanted) <= 1e-6 * np.linalg.norm(wanted)
+
+
+def test_bluestein(client: Client) -> None:
+    a = RNG.standard_normal(10007)
+    with dask.config.set({"bigfft.planner.whole-axis-floor": 1000}):
+        y = fft.fft(da.from_array(a, chunks=1000))
+        assert "*" in dask_bigfft.plan(da.from_array(a, chunks=1000), "fft").notation
+    assert np.linalg.norm(y.compute() - np.fft.fft(a)) <= 1e-13 * np.linalg.norm(np.fft.fft(a))
+
+
+def test_computed_twice_and_with_other_blocks_kept(client: Client) -> None:
+    y = fft.fftn(blocks())
+    first = y.blocks[0].persist()
+    assert close(y.compute(), np.fft.fftn(FIELD))
+    assert close(y.compute(), np.fft.fftn(FIELD))
+    del first
+
+
+def test_a_block_that_lies_is_refused_by_name(client: Client) -> None:
+    x = da.from_array(RNG.standard_normal(4096), chunks=256)
+    wrong = x.map_blocks(lambda b: b[:-1], chunks=x.chunks, dtype=x.dtype)
+    with pytest.raises(ValueError, match=r"block \(\d+,\) of shape"):
+        fft.fft(wrong).compute()
+
+
+def test_elsewhere_it_says_what_to_do() -> None:
+    with dask.config.set({"bigfft.exchange.carrier": "p2p"}):
+        y = fft.fftn(blocks())
+    with pytest.raises(CarrierError, match=r"bigfft\.exchange\.carrier"):
+        y.compute(scheduler="sync")
+
+
+MOVED = """
+import warnings
+import numpy as np
+import distributed.shuffle._core as core
+{change}
+import dask, dask.array as da
+from distributed import Client, LocalCluster
+from dask_bigfft import fft
+
+a = np.random.default_rng(0).standard_normal(1024)
+with (
+    LocalCluster(n_workers=2, processes=False, dashboard_address=None) as cluster,
+    Client(cluster),
+    dask.config.set({{"bigfft.exchange.carrier": "p2p"}}),
+    warnings.catch_warnings(record=True) as caught,
+):
+    warnings.simplefilter("always")
+    found = fft.fft(da.from_array(a, chunks=128)).compute()
+assert np.allclose(found, np.fft.fft(a))
+texts = [str(w.message) for w in caught if "peer-to-peer" in str(w.message)]
+assert len(texts) == 1, texts
+print("as tasks:", texts[0])
+"""
+
+
+@pytest.mark.parametrize(
+    "change", ["del core.P2PBarrierTask", "core.ShuffleRun.receive = lambda self: None"]
+)
+def test_moved_names_fall_back_to_tasks(change: str, tmp_path: Path) -> None:
+    root = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    script = tmp_path / "moved.py"
+    # The worker's plugin uses the name, too: it is imported before the change.
+    script.write_text("import distributed.shuffle\n" + MOVED.format(change=change))
+    done = subprocess.run(
+        [sys.executable, str(script)], env=os.environ | {"PYTHONPATH": path},
+        capture_output=True, text=True, timeout=100, check=False,
+    )
+    assert "as tasks:" in done.stdout, done.stderr

@@ -85,7 +85,8 @@ class Run(ShuffleRun[Block, Any]):  # type: ignore[misc, unused-ignore]
     """
 
     def __init__(
-        self, *, worker_for: dict[Block, str], plan: str, number: int, disk: bool, **environment: Any
+        self, *, worker_for: dict[Block, str], plan: str, number: int, disk: bool,
+        **environment: Any,
     ) -> None:
         super().__init__(disk=disk, **environment)
         self.worker_for, self.on_disk = worker_for, disk

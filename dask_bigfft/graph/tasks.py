@@ -35,7 +35,7 @@ from dask_bigfft.record import current_worker
 
 Array = npt.NDArray[Any]
 Block = tuple[int, ...]
-Task = Callable[..., Array]
+Task = Callable[..., Any]
 
 
 class Blocks:
@@ -174,7 +174,7 @@ def _reported(task: Task) -> Task:
     """Return a task ``(run, number, ...)`` whose events carry the plan and the round."""
 
     @functools.wraps(task)
-    def reporting(run: Run, number: int, *inputs: Any) -> Array:
+    def reporting(run: Run, number: int, *inputs: Any) -> Any:
         with during(run.token, number + 1):
             return task(run, number, *inputs)
 

@@ -1,7 +1,7 @@
 """The command line: ``dask-bigfft run IN OUT`` and ``dask-bigfft plan IN``.
 
 Exit status: 0 done, 1 failed while running, 2 an argument that is not allowed, 130 and 143
-interrupted. Whatever happens is said in one line. Imports `front`, `storage`, `progress`;
+interrupted. Whatever happens is said in one line. Imports `front`, `storage`, `watch`;
 distributed only when a cluster is asked for.
 """
 
@@ -27,7 +27,7 @@ from dask_bigfft.errors import ArgumentError, ArgumentTypeError, refuse
 from dask_bigfft.planner.explain import human_bytes, human_seconds
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planning import parse_memory_limit
-from dask_bigfft.progress import Display, LocalProgress, Meter, follow
+from dask_bigfft.watch.display import Display, LocalProgress, TextDisplay
 
 _THREADS, _SYNC = ("threads", "threaded"), ("sync", "synchronous", "single-threaded")
 _CLUSTER = ("processes", "cluster")
@@ -141,13 +141,14 @@ class _Place:
             if self.client is not None:
                 from distributed import futures_of
 
+                from dask_bigfft.cluster.follow import follow
+
                 follow(self.client, lambda: futures_of(self.client.persist(stored)), display)
             elif display is None:
                 stored.compute()
             else:
                 with LocalProgress(display):
                     stored.compute()
-                display.close()
         except BaseException:
             self.stop()
             raise
@@ -312,12 +313,12 @@ def _run(args: argparse.Namespace) -> None:
         started = time.perf_counter()
         record = _record(plan, args)
         with storage.writing(args.output, result.shape, shape, result.dtype, record) as target:
-            place.store(result, target.array, _display(plan, args))
+            place.store(result, target.array, _display(args))
         _report(args, plan, x, result, time.perf_counter() - started)
 
 
-def _display(plan: Plan, args: argparse.Namespace) -> Display | None:
-    return None if args.quiet else Display(Meter(plan), sys.stderr)
+def _display(args: argparse.Namespace) -> Display | None:
+    return None if args.quiet else TextDisplay(sys.stderr)
 
 
 def _report(

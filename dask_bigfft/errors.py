@@ -9,6 +9,7 @@ Imports nothing but the standard library.
     |   +-- PlanError                      no plan meets what was asked
     +-- ArgumentTypeError  (TypeError)     a type that is not allowed
     +-- CarrierError       (RuntimeError)  a graph runs where its carrier cannot work
+    +-- ClusterError       (RuntimeError)  a cluster is not what its client needs
     +-- DeviceError        (RuntimeError)  a device is absent or cannot do what is asked
     |   +-- DeviceMemoryError (MemoryError)  a device's memory, or its budget, is used up
     +-- KernelError        (RuntimeError)  a kernel cannot do what its round needs
@@ -22,6 +23,7 @@ __all__ = [
     "ArgumentTypeError",
     "BigFFTError",
     "CarrierError",
+    "ClusterError",
     "DeviceError",
     "DeviceMemoryError",
     "KernelError",
@@ -48,6 +50,10 @@ class PlanError(ArgumentError):
 
 class CarrierError(BigFFTError, RuntimeError):
     """A graph was built for another place than the one it runs in; build it again there."""
+
+
+class ClusterError(BigFFTError, RuntimeError):
+    """A cluster is not what its client needs: the package is not there, or another version is."""
 
 
 class DeviceError(BigFFTError, RuntimeError):

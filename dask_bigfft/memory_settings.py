@@ -21,17 +21,22 @@ _Applied = tuple[bool, int, str | None]
 _applied: _Applied | None = None
 
 
-def configure_arena() -> None:
+def configure_arena(worker: Any = None) -> None:
     """Make the arena of this process follow the settings ``bigfft.memory``.
 
     Cheap when nothing has changed, so it may be called before every task. Without a limit in the
     settings the arena may hold `ARENA_SHARE` of the memory limit of the distributed worker that
     this runs on, or else of the machine's memory. On a worker, idle memory goes back to the system
     while the process is above the worker's memory target.
+
+    Parameters
+    ----------
+    worker : distributed.Worker, optional
+        Which worker, outside of its tasks.
     """
     global _applied
     enabled, limit = config.get("bigfft.memory.arena"), config.get("bigfft.memory.arena-limit")
-    worker = current_worker()
+    worker = current_worker() if worker is None else worker
     nbytes = None if worker is None else _memory_limit(worker)
     if limit is None:
         limit = int(ARENA_SHARE * (nbytes or machine_nbytes()))

@@ -7,10 +7,11 @@ from functools import cached_property
 from typing import Any, Protocol, cast
 
 import dask.array as da
-from dask._task_spec import DataNode, Task, TaskRef
+from dask._task_spec import Alias, DataNode, Task, TaskRef
 from dask.highlevelgraph import HighLevelGraph, Layer
 
 __all__ = [
+    "Alias",
     "DataNode",
     "HighLevelGraph",
     "Layer",

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dask_bigfft import cli, progress, storage
+from dask_bigfft import cli, storage
 from dask_bigfft.cli import main
 
 zarr = pytest.importorskip("zarr")
@@ -439,78 +439,6 @@ def test_on_a_cluster_of_processes(here, capsys):
         check("b.zarr", np.fft.fftn(values))
         assert main(["run", "a.npy", "c.zarr", *arguments]) == 0  # counts begin anew
     assert capsys.readouterr().err.count("done          100 %") == 2
-
-
-# --- progress -------------------------------------------------------------------------------
-
-
-class Terminal:
-    def __init__(self, terminal):
-        self.terminal, self.text = terminal, ""
-
-    def isatty(self):
-        return self.terminal
-
-    def write(self, text):
-        self.text += text
-
-    def flush(self):
-        pass
-
-
-def meter_of(shape=(64, 64), now=lambda: 0.0):
-    source = storage.da.zeros(shape, chunks=(8, 64), dtype="c16")
-    return progress.Meter(cli.front.plan(source, "fftn"), now)
-
-
-def names(reading=8, first=8, second=8):
-    last = ["bigfft_round2-store-map-1"] * second
-    return ["array-1"] * reading + ["bigfft_round1-1"] * first + last
-
-
-def test_the_meter_weighs_stages_by_their_bytes():
-    time_now = [0.0]
-    meter = meter_of(now=lambda: time_now[0])
-    assert meter.stage == "starting"
-    meter.expect([*names(), "bigfft_barrier2-1", "bigfft_plan-1"])
-    assert meter.nbytes == (0, 4 * 65536 - 65536)  # writing is fused into the last round
-    for _ in range(8):
-        meter.add("array-1")
-    for _ in range(4):
-        meter.add("bigfft_round1-1")
-    time_now[0] = 60.0
-    assert meter.nbytes == (65536 + 32768, 3 * 65536)
-    assert meter.line() == (
-        "round 1 of 2   50 %  96.0 KiB of 192 KiB, 1:00 elapsed, 1:00 left"
-    )
-
-
-def test_elsewhere_than_on_a_terminal_lines_are_few():
-    meter, stream = meter_of(), Terminal(terminal=False)
-    display = progress.Display(meter, stream)
-    meter.expect(names())
-    for name in names():
-        meter.add(name)
-        display.update()
-    display.close()
-    lines = stream.text.splitlines()
-    assert [line[:12] for line in lines] == ["reading     ", "round 1 of 2", "round 2 of 2",
-                                             "done        "]
-
-
-def test_on_a_terminal_one_line_is_rewritten():
-    time_now = [0.0]
-    meter, stream = meter_of(now=lambda: time_now[0]), Terminal(terminal=True)
-    display = progress.Display(meter, stream)
-    meter.expect(names())
-    for name in names():
-        time_now[0] += 1
-        meter.add(name)
-        display.update()
-    display.close()
-    assert stream.text.count("\n") == 1
-    assert stream.text.count("\r") == 25
-    assert "[####################] done          100 %" in stream.text
 
 
 # --- storage --------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ FLOORS = {
     "front": 7,
     "frequencies": 7,
     "planning": 7,
-    "progress": 7,
+    "watch": 7,
     "storage": 7,
     "cluster": 7,
     "integrations": 7,

@@ -1,0 +1,1 @@
+"""Seeing how far a run is, and what it took: progress, and reports afterwards."""

@@ -1,0 +1,170 @@
+"""Runs shown while they go on: as lines of text, or as a table of bars in a notebook.
+
+What is shown comes as `Meter.as_dict` gives it, from this process or from a cluster's scheduler.
+Imports dask's callbacks and this room.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from typing import Any, Protocol, TextIO
+
+from dask.callbacks import Callback
+
+from dask_bigfft.planner.explain import human_bytes, human_seconds
+from dask_bigfft.watch.meter import Board, is_running, label_of, line_of
+
+#: Seconds between lines where the output is no terminal, and between updates where it is.
+SPARSE, OFTEN = 10.0, 0.1
+
+Runs = Sequence[Mapping[str, Any]]
+
+
+class Display(Protocol):
+    """Somewhere to show runs."""
+
+    def show(self, runs: Runs) -> None:
+        """Show where runs stand, if it is time to."""
+
+    def close(self, runs: Runs) -> None:
+        """Show where runs stand at the end."""
+
+
+class TextDisplay:
+    """Lines of text: one that is rewritten on a terminal, a few of them elsewhere.
+
+    Parameters
+    ----------
+    stream : text stream
+        Where.
+    now : callable
+        Gives the time in seconds.
+    """
+
+    def __init__(self, stream: TextIO, now: Callable[[], float] = time.monotonic) -> None:
+        self.stream, self.now = stream, now
+        self.terminal = stream.isatty()
+        self._shown, self._label, self._width = -1e9, "", 0
+
+    def show(self, runs: Runs) -> None:
+        """Show where runs stand, if it is time to."""
+        now, label = self.now(), label_of(runs) if runs else ""
+        if self.terminal:
+            if now - self._shown >= OFTEN:
+                self._rewrite(runs)
+                self._shown = now
+        elif label != self._label or now - self._shown >= SPARSE:
+            self.stream.write(f"{line_of(runs)}\n")
+            self.stream.flush()
+            self._shown, self._label = now, label
+
+    def _rewrite(self, runs: Runs) -> None:
+        done, total = (sum(run[key] for run in runs) for key in ("bytes_done", "bytes_total"))
+        filled = 20 * done // total if total else 0
+        line = f"[{'#' * filled}{'.' * (20 - filled)}] {line_of(runs)}"
+        self.stream.write(f"\r{line.ljust(self._width)}")
+        self.stream.flush()
+        self._width = len(line)
+
+    def close(self, runs: Runs) -> None:
+        """Show the last state and end the line."""
+        if self.terminal:
+            self._rewrite(runs)
+            self.stream.write("\n")
+            self.stream.flush()
+        else:
+            self.show(runs)
+
+
+class NotebookDisplay:
+    """A table with a bar for every stage, which is redrawn where it stands.
+
+    Parameters
+    ----------
+    display : callable
+        IPython's `display`.
+    html : type
+        IPython's `HTML`.
+    """
+
+    def __init__(self, display: Callable[..., Any], html: Callable[[str], Any]) -> None:
+        self._html = html
+        self._handle = display(html(runs_html([])), display_id=True)
+        self._shown = -1e9
+
+    def show(self, runs: Runs) -> None:
+        """Draw the table again, if it is time to."""
+        now = time.monotonic()
+        if now - self._shown >= 3 * OFTEN:
+            self._shown = now
+            self.close(runs)
+
+    def close(self, runs: Runs) -> None:
+        """Draw the table again."""
+        self._handle.update(self._html(runs_html(runs)))
+
+
+def runs_html(runs: Runs) -> str:
+    """Return runs as HTML: a line for each, and a bar for each of its stages."""
+    parts = []
+    for run in runs:
+        left = f", {human_seconds(run['left'])} left" if run["left"] is not None else ""
+        title = f"{run['name']} of {tuple(run['shape'])} {run['dtype']}: {run['rounds']}"
+        speed = f"{run['bytes_per_second'] / 1e9:.2f} GB/s"
+        parts.append(
+            f"<p><b>{escape(title)}</b><br>{escape(run['state'])}, "
+            f"{human_bytes(run['bytes_done'])} of {human_bytes(run['bytes_total'])}, {speed}, "
+            f"{human_seconds(run['elapsed'])} elapsed{left}</p>"
+        )
+        rows = "".join(
+            f"<tr><td>{escape(stage['label'])}</td><td><progress value=\"{stage['done']}\" "
+            f"max=\"{stage['total']}\"></progress></td><td>{stage['done']} of {stage['total']} "
+            f"blocks</td><td>{human_bytes(stage['nbytes'])}</td></tr>"
+            for stage in run["stages"]
+        )
+        parts.append(f"<table>{rows}</table>")
+    return f'<div class="bigfft-progress">{"".join(parts) or "<p>starting</p>"}</div>'
+
+
+def display_here(stream: TextIO | None = None) -> Display:
+    """Return a display for where this runs: a notebook's cell, else lines on `stream` (stderr)."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    if stream is None and shell is not None and hasattr(shell, "kernel"):
+        return NotebookDisplay(ipython.display.display, ipython.display.HTML)  # type: ignore[union-attr]
+    return TextDisplay(sys.stderr if stream is None else stream)
+
+
+class LocalProgress(Callback):  # type: ignore[misc, unused-ignore]
+    """Shows the transforms of a scheduler that runs in this process.
+
+    Parameters
+    ----------
+    display : Display
+        Where.
+    board : Board, optional
+        Where they are counted.
+    """
+
+    def __init__(self, display: Display, board: Board | None = None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
+        self.display, self.board = display, Board() if board is None else board
+
+    def _start_state(self, dsk: Mapping[Any, Any], state: Any) -> None:
+        if self.board.expect(dsk.items()):
+            self.display.show(self.board.runs())
+
+    def _pretask(self, key: Any, dsk: Any, state: Any) -> None:
+        self.board.begin(key)
+
+    def _posttask(self, key: Any, value: Any, dsk: Any, state: Any, worker: Any) -> None:
+        if self.board.add(key) is not None:
+            self.display.show(self.board.runs())
+
+    def _finish(self, dsk: Any, state: Any, failed: bool) -> None:
+        if failed:
+            for meter in self.board.meters.values():
+                meter.fail("erred")
+        if self.board.meters and not is_running(self.board.runs()):
+            self.display.close(self.board.runs())

@@ -1,0 +1,254 @@
+"""Registered plugins make workers ready, count what they do, and leave nothing behind."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+
+import dask_bigfft
+from dask_bigfft.cluster import register, registry, unregister
+from dask_bigfft.cluster.follow import follow, following, state
+from dask_bigfft.errors import ArgumentError, ClusterError
+
+ROOT = Path(dask_bigfft.__file__).resolve().parents[1]
+FIELD = np.random.default_rng(7).standard_normal((64, 96))
+
+
+def blocks(seed=0):
+    """A field that has a name of its own, so that each test has its own run."""
+    return da.from_array(FIELD + seed, chunks=(8, 96))
+
+
+def token_of(y):
+    return y.name.partition("-")[2]
+
+
+def waited(client, token, ready, timeout=30.0):
+    """The run of a plan, as soon as it is as wanted: heartbeats come twice a second."""
+    end = time.monotonic() + timeout
+    while True:
+        runs = state(client, {token})["runs"]
+        if runs and ready(runs[0]):
+            return runs[0]
+        assert time.monotonic() < end, runs
+        time.sleep(0.05)
+
+
+def rounds_counted(run, plan):
+    counted = {row["index"]: row["count"] for row in run["phases"] if row["phase"] == "round"}
+    return counted == {i: r.target.blocks for i, r in enumerate(plan.rounds, 1)}
+
+
+def test_workers_count_every_block_and_byte(client):
+    x = blocks(1)
+    y, plan = dask_bigfft.fft.fft2(x), dask_bigfft.plan(x, "fft2")
+    assert np.allclose(y.compute(), np.fft.fft2(FIELD + 1))
+    run = waited(client, token_of(y), lambda found: rounds_counted(found, plan))
+    assert run["state"] == "done"
+    assert run["rounds"] == plan.notation
+    for row in run["phases"]:
+        if row["phase"] == "round":
+            assert row["nbytes"] == plan.rounds[row["index"] - 1].target.size * 16
+            assert row["seconds"] > 0
+            assert row["limit"] > 0
+    assert {"gather", "fft", "round"} <= {row["phase"] for row in run["phases"]}
+    total = sum(done["nbytes"] for done in run["balance"].values())
+    assert total == sum(r.target.size * 16 for r in plan.rounds)
+
+
+def test_a_second_run_of_the_same_array_begins_at_nothing(client):
+    x = blocks(2)
+    y, plan = dask_bigfft.fft.fft2(x), dask_bigfft.plan(x, "fft2")
+    y.compute()
+    waited(client, token_of(y), lambda found: rounds_counted(found, plan))
+    y.compute()
+    again = waited(client, token_of(y), lambda found: rounds_counted(found, plan))
+    assert again["bytes_done"] == again["bytes_total"]
+
+
+def test_registering_again_changes_nothing(client):
+    def plugins(dask_worker):
+        return id(dask_worker.plugins["bigfft"])
+
+    before = client.run(plugins)
+    register(client)
+    assert client.run(plugins) == before
+    assert client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.plugins)).count(
+        "bigfft") == 1
+
+
+def test_fine_performance_metrics_have_the_phases(client):
+    dask_bigfft.fft.fft2(blocks(3)).compute()
+
+    def labels(dask_scheduler):
+        return {key[2:] for key in dask_scheduler.cumulative_worker_metrics if len(key) == 4}
+
+    end = time.monotonic() + 30
+    wanted = {("bigfft-fft", "seconds"), ("bigfft-gather", "seconds"), ("bigfft-round", "bytes")}
+    while not wanted <= client.run_on_scheduler(labels):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert ("bigfft-round", "seconds") not in client.run_on_scheduler(labels)
+
+
+def test_a_worker_that_comes_later_is_made_ready_and_counts(cluster, client):
+    cluster.scale(3)
+    client.wait_for_workers(3, timeout=60)
+    try:
+        ready = client.run(lambda dask_worker: "bigfft" in dask_worker.metrics)
+        assert list(ready.values()) == [True] * 3
+        x = blocks(4)
+        y = dask_bigfft.fft.fft2(x)
+        y.compute()
+        run = waited(client, token_of(y), lambda r: rounds_counted(r, dask_bigfft.plan(x, "fft2")))
+        assert set(run["balance"]) <= set(ready)
+    finally:
+        cluster.scale(2)
+        while len(client.scheduler_info(n_workers=-1)["workers"]) > 2:
+            time.sleep(0.05)
+    kept = state(client, {token_of(y)})["runs"][0]
+    assert kept["balance"] == run["balance"]  # what a worker did stays when it has gone
+
+
+def test_workers_that_are_restarted_are_made_ready_again(client):
+    client.restart()
+    ready = client.run(lambda dask_worker: "bigfft" in dask_worker.metrics)
+    assert list(ready.values()) == [True, True]
+
+
+def test_a_run_that_is_cancelled_or_fails_says_so(client):
+    def broken(block):
+        raise RuntimeError("no")
+
+    x = blocks(5).map_blocks(broken, dtype=float, meta=np.empty((0, 0)))
+    y = dask_bigfft.fft.fft2(x)
+    with pytest.raises(RuntimeError, match="no"):
+        follow(client, lambda: client.compute([y]), None)
+    waited(client, token_of(y), lambda run: run["state"] != "running")
+
+    def slow(block):
+        time.sleep(0.2)
+        return block
+
+    z = dask_bigfft.fft.fft2(blocks(6).map_blocks(slow, dtype=float, meta=np.empty((0, 0))))
+    futures = client.compute([z])
+    waited(client, token_of(z), lambda run: True)
+    client.cancel(futures)
+    del futures
+    assert waited(client, token_of(z), lambda run: run["state"] != "running")["left"] is None
+
+
+class Seen:
+    def __init__(self):
+        self.runs = []
+
+    def show(self, runs):
+        self.runs.append(runs)
+
+    close = show
+
+
+def test_following_shows_the_runs_that_begin_meanwhile(client):
+    dask_bigfft.fft.fft2(blocks(7)).compute()
+    y, seen = dask_bigfft.fft.fft2(blocks(8)), Seen()
+    with following(client, seen):
+        y.compute()
+    assert [run["token"] for run in seen.runs[-1]] == [token_of(y)]
+    assert seen.runs[-1][0]["state"] == "done"
+
+
+def test_several_workers_in_one_process_are_told_apart():
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=False,
+                     dashboard_address="127.0.0.1:0") as one,
+        Client(one) as client,
+    ):
+        register(client)
+        x = blocks(9)
+        y, plan = dask_bigfft.fft.fft2(x), dask_bigfft.plan(x, "fft2")
+        y.compute()
+        run = waited(client, token_of(y), lambda found: rounds_counted(found, plan))
+        total = sum(done["nbytes"] for done in run["balance"].values())
+        assert total == sum(r.target.size * 16 for r in plan.rounds)
+        unregister(client)
+
+
+def test_unregistering_gives_everything_back():
+    def left(dask_worker):
+        from dask_bigfft import events
+        from dask_bigfft.memory.default import default_arena
+
+        sinks = [sink.__name__ for sink in events._sinks]
+        return "bigfft" in dask_worker.metrics, sinks, default_arena().counters().idle_bytes
+
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0") as one,
+        Client(one) as client,
+    ):
+        register(client, prefault=1 << 22)
+        ((there, sinks, idle),) = client.run(left).values()
+        assert there
+        assert "digest" in sinks
+        assert idle >= 1 << 22
+        unregister(client)
+        unregister(client)
+        ((there, sinks, idle),) = client.run(left).values()
+        assert (there, sinks, idle) == (False, ["take"], 0)
+        assert "bigfft" not in client.run_on_scheduler(
+            lambda dask_scheduler: list(dask_scheduler.plugins))
+
+
+def test_versions_that_differ_are_said_process_by_process(client, monkeypatch):
+    with pytest.raises(ClusterError, match=r"has version 9\.9, and its cluster \(the scheduler: "):
+        registry.check_versions(client, "9.9")
+    monkeypatch.setattr(registry, "_ASK", "__import__('dask_bigfft_that_is_not_there').x")
+    with pytest.raises(ClusterError, match=r"worker tcp://[^ ]*: not there"):
+        register(client)
+
+
+def test_what_is_no_client_or_number_is_refused(client):
+    with pytest.raises(ArgumentError, match="`client`='here' is not allowed"):
+        register("here")
+    for wrong in (-1, True, "1 GiB"):
+        with pytest.raises(ArgumentError, match="`prefault`"):
+            register(client, prefault=wrong)
+
+
+def test_dask_worker_processes(tmp_path):
+    """Scheduler and worker as users start them, in processes that know nothing of each other."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    address = tmp_path / "scheduler.json"
+
+    def started(*arguments):
+        return subprocess.Popen(
+            [sys.executable, "-m", "dask", *arguments], cwd=tmp_path, env=environment,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )
+
+    scheduler = started("scheduler", "--host", "127.0.0.1", "--port", "0", "--scheduler-file",
+                        str(address), "--dashboard-address", "127.0.0.1:0")
+    worker = started("worker", "--scheduler-file", str(address), "--nthreads", "1",
+                     "--no-dashboard", "--host", "127.0.0.1")
+    try:
+        end = time.monotonic() + 60
+        while not address.exists():
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        with Client(scheduler_file=str(address), timeout=60) as client:
+            client.wait_for_workers(1, timeout=60)
+            register(client)
+            x = blocks(10)
+            y, plan = dask_bigfft.fft.fft2(x), dask_bigfft.plan(x, "fft2")
+            assert np.allclose(y.compute(), np.fft.fft2(FIELD + 10))
+            waited(client, token_of(y), lambda found: rounds_counted(found, plan))
+    finally:
+        for process in (worker, scheduler):
+            process.terminate()
+        for process in (worker, scheduler):
+            process.wait(30)

@@ -1,0 +1,222 @@
+"""What is shown of a run is what has been done of it."""
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+
+import dask_bigfft
+from dask_bigfft import fft, storage
+from dask_bigfft.watch.display import LocalProgress, TextDisplay, runs_html
+from dask_bigfft.watch.meter import Board, Meter, line_of
+
+
+class Terminal:
+    def __init__(self, terminal):
+        self.terminal, self.text = terminal, ""
+
+    def isatty(self):
+        return self.terminal
+
+    def write(self, text):
+        self.text += text
+
+    def flush(self):
+        pass
+
+
+def meter_of(shape=(64, 64), now=lambda: 0.0):
+    source = storage.da.zeros(shape, chunks=(8, 64), dtype="c16")
+    return Meter(dask_bigfft.plan(source, "fftn"), now)
+
+
+def names(reading=8, first=8, second=8):
+    last = ["bigfft_round2-store-map-1"] * second
+    return ["array-1"] * reading + ["bigfft_round1-1"] * first + last
+
+
+def test_the_meter_weighs_stages_by_their_bytes():
+    time_now = [0.0]
+    meter = meter_of(now=lambda: time_now[0])
+    assert meter.stage == "starting"
+    meter.expect([*names(), "bigfft_barrier2-1", "bigfft_plan-1"])
+    assert meter.nbytes == (0, 4 * 65536 - 65536)  # writing is fused into the last round
+    for _ in range(8):
+        meter.add("array-1")
+    for _ in range(4):
+        meter.add("bigfft_round1-1")
+    time_now[0] = 60.0
+    assert meter.nbytes == (65536 + 32768, 3 * 65536)
+    assert meter.line() == (
+        "round 1 of 2   50 %  96.0 KiB of 192 KiB, 0.00 GB/s, 1:00 elapsed, 1:00 left"
+    )
+
+
+def test_a_run_that_is_done_stops_its_clock():
+    time_now = [0.0]
+    meter = meter_of(now=lambda: time_now[0])
+    meter.expect(names())
+    for name in names():
+        time_now[0] += 1
+        meter.add(name)
+    time_now[0] = 1000.0
+    assert (meter.state, meter.elapsed, meter.left) == ("done", 24.0, None)
+    assert meter.flops == pytest.approx(meter.plan.forecast.flops)
+    meter.fail("cancelled")
+    assert meter.state == "done"
+
+
+def test_elsewhere_than_on_a_terminal_lines_are_few():
+    meter, stream = meter_of(), Terminal(terminal=False)
+    display = TextDisplay(stream)
+    meter.expect(names())
+    for name in names():
+        meter.add(name)
+        display.show([meter.as_dict()])
+    display.close([meter.as_dict()])
+    lines = stream.text.splitlines()
+    assert [line[:12] for line in lines] == ["reading     ", "round 1 of 2", "round 2 of 2",
+                                             "done        "]
+
+
+def test_on_a_terminal_one_line_is_rewritten():
+    time_now = [0.0]
+    meter, stream = meter_of(now=lambda: time_now[0]), Terminal(terminal=True)
+    display = TextDisplay(stream, lambda: time_now[0])
+    meter.expect(names())
+    for name in names():
+        time_now[0] += 1
+        meter.add(name)
+        display.show([meter.as_dict()])
+    display.close([meter.as_dict()])
+    assert stream.text.count("\n") == 1
+    assert stream.text.count("\r") == 25
+    assert "[####################] done          100 %" in stream.text
+
+
+def test_html_shows_each_stage_and_escapes_names():
+    meter = meter_of()
+    meter.expect(names(second=5))
+    run = meter.as_dict() | {"name": "<b>"}
+    text = runs_html([run])
+    assert "&lt;b&gt;" in text
+    assert text.count("<progress") == 3
+    assert "0 of 5 blocks" in text
+    assert "starting" in runs_html([])
+
+
+# --- boards ---------------------------------------------------------------------------------
+
+
+class Quiet:
+    def show(self, runs):
+        pass
+
+    close = show
+
+
+class Seen(Quiet):
+    """Keeps what it is shown."""
+
+    def __init__(self):
+        self.lines = []
+
+    def show(self, runs):
+        self.lines.append(line_of(runs))
+
+    close = show
+
+
+def watched(y, scheduler="sync", display=None, **options):
+    board = Board()
+    with LocalProgress(display or Quiet(), board):
+        y.compute(scheduler=scheduler, **options)
+    return list(board.meters.values())
+
+
+def source(seed=0):
+    return da.random.default_rng(seed).standard_normal((64, 64), chunks=(8, 64))
+
+
+@pytest.mark.parametrize("carrier", ["shared", "tasks"])
+@pytest.mark.parametrize("scheduler", ["sync", "threads"])
+@pytest.mark.parametrize("options", [{}, {"optimize_graph": False}])
+def test_every_task_of_a_round_is_counted_also_when_fused(carrier, scheduler, options):
+    with dask.config.set({"bigfft.exchange.carrier": carrier}):
+        y = abs(fft.fft2(source() * 2 + 1)) ** 2
+        (meter,) = watched(y, scheduler, **options)
+    blocks = [round_.target.blocks for round_ in meter.plan.rounds]
+    assert meter.total == {f"round{i}": n for i, n in enumerate(blocks, 1)}
+    assert meter.done == meter.total
+    assert meter.state == "done"
+
+
+def test_two_transforms_one_after_the_other_are_two_runs():
+    spectrum = fft.fft2(source())
+    found = watched(fft.ifft2(spectrum * (abs(spectrum) > 1)).real)
+    first, second = sorted(found, key=lambda meter: meter.started)
+    assert [first.plan.spec.name, second.plan.spec.name] == ["fft2", "ifft2"]
+    assert first.stopped <= second.stopped
+    assert first.state == second.state == "done"
+    assert first.token != second.token
+
+
+def test_equal_transforms_of_different_arrays_are_told_apart():
+    shown = Seen()
+    one, two = watched(fft.fft2(source(1)) + fft.fft2(source(2)), display=shown)
+    assert one.plan == two.plan
+    assert one.done == two.done == one.total
+    assert any("transform 2 of 2" in line for line in shown.lines)
+    assert "100 %" in shown.lines[-1]
+
+
+def test_a_slice_expects_fewer_tasks():
+    y = fft.fft2(source())
+    (meter,) = watched(y[:3, :3])
+    assert meter.total["round2"] < y.npartitions
+    assert meter.state == "done"
+
+
+def test_reading_is_a_stage_and_writing_is_fused_into_the_last_round(tmp_path):
+    values = np.ones((64, 64))
+    np.save(tmp_path / "a.npy", values)
+    x = storage.open_source(tmp_path / "a.npy", nbytes=8 * 64 * 8)
+    for store in (fft.fft2(x), fft.fft2(x) + 0):
+        out, board = np.empty((64, 64), complex), Board()
+        with LocalProgress(Quiet(), board):
+            da.store(store, out, lock=False, scheduler="sync")
+        (meter,) = board.meters.values()
+        assert meter.state == "done"
+        assert meter.total == {"read": 8, "round1": 8, "round2": meter.total["round2"]}
+        assert np.allclose(out, np.fft.fft2(values))
+
+
+def test_what_fails_is_said():
+    def broken(block):
+        raise RuntimeError("no")
+
+    x = source().map_blocks(broken, dtype=float, meta=np.empty((0, 0)))
+    board = Board()
+    with pytest.raises(RuntimeError, match="no"), LocalProgress(Quiet(), board):
+        fft.fft2(x).compute(scheduler="sync")
+    (meter,) = board.meters.values()
+    assert meter.state == "erred"
+    assert not meter.finished
+
+
+def test_graphs_without_transforms_are_left_alone():
+    assert watched(source().sum()) == []
+
+
+def test_a_board_forgets_the_oldest_runs():
+    board = Board()
+    tasks = dict(fft.fft2(source()).__dask_graph__())
+    (plan_key,) = [key for key in tasks if "bigfft_plan" in str(key)]
+    for i in range(30):
+        board.expect([(f"bigfft_plan-{i}", tasks[plan_key]), ((f"bigfft_round1-{i}", 0), None)])
+    assert list(board.meters) == [str(i) for i in range(6, 30)]
+    board.add(("bigfft_round1-2", 0))
+    board.add(("bigfft_round1-29", 0))
+    assert board.meters["29"].state == "done"
+    board.forgotten("bigfft_plan-28")
+    assert board.meters["28"].state == "cancelled"

@@ -5,7 +5,7 @@ array. Keyword-only extras that all transforms have are described in each; their
 settings (``bigfft.order`` and so on in `dask.config`). A decorator writes the parameters that are
 shared into docstrings and signatures; static tools find them in `Extras`.
 
-Imports `front` and `frequencies`.
+Imports `front`, `frequencies` and `shifts`.
 """
 
 from typing import Any, SupportsIndex, Unpack
@@ -14,9 +14,10 @@ import dask.array as da
 import scipy.fft
 
 from dask_bigfft.errors import ArgumentTypeError, refuse
-from dask_bigfft.frequencies import fftfreq, fftshift, ifftshift, rfftfreq
+from dask_bigfft.frequencies import fftfreq, rfftfreq
 from dask_bigfft.front import Axes, N, Norm, S, documented, transform
 from dask_bigfft.planning import Extras
+from dask_bigfft.shifts import fftshift, ifftshift
 
 __all__ = [
     "fft",

@@ -1,4 +1,4 @@
-"""Frequencies of a spectrum in either order, and shifts of the zero frequency, as dask arrays.
+"""Frequencies of a spectrum in either order, as dask arrays.
 
 Imports `planning` for the parsing of arguments, and `decomposition` for what transposed order is.
 """
@@ -16,13 +16,12 @@ import numpy.typing as npt
 from dask_bigfft import config
 from dask_bigfft.decomposition.factors import transposed_digits
 from dask_bigfft.errors import ArgumentTypeError, refuse
-from dask_bigfft.planning import normalized_chunks, parse_array
-from dask_bigfft.transforms.spec import parse_axes, parse_orders
+from dask_bigfft.planning import normalized_chunks
+from dask_bigfft.transforms.spec import parse_orders
 
-__all__ = ["fftfreq", "fftshift", "ifftshift", "rfftfreq"]
+__all__ = ["fftfreq", "rfftfreq"]
 
 Order = Literal["natural", "transposed"]
-Axes = SupportsIndex | Sequence[SupportsIndex] | None
 
 
 def fftfreq(
@@ -173,84 +172,3 @@ def _frequency_block(
         k += digit * weight
     k[k > highest] -= n
     return np.asarray(k * (1.0 / (n * d)), dtype=np.float64)
-
-
-def fftshift(x: Any, axes: Axes = None) -> da.Array:
-    """Return the array with the zero frequency in the middle of each axis.
-
-    Parameters
-    ----------
-    x : dask array or array-like
-        A spectrum in natural order, of any dtype.
-    axes : int or sequence of int, optional
-        The axes to shift, by default all.
-
-    Returns
-    -------
-    dask.array.Array
-        Lazy. Blocks only change places where the middle of an axis lies between two chunks;
-        otherwise the result has the chunks of `x`.
-
-    Raises
-    ------
-    ArgumentError, ArgumentTypeError
-        For what is not allowed.
-
-    Examples
-    --------
-    >>> fftshift([0, 1, 2, -2, -1]).compute()
-    array([-2, -1,  0,  1,  2])
-    """
-    return _shifted(x, axes, up=1)
-
-
-def ifftshift(x: Any, axes: Axes = None) -> da.Array:
-    """Return the inverse of `fftshift`.
-
-    Parameters
-    ----------
-    x : dask array or array-like
-        A spectrum with the zero frequency in the middle.
-    axes : int or sequence of int, optional
-        The axes to shift, by default all.
-
-    Returns
-    -------
-    dask.array.Array
-        Lazy, in chunks as `fftshift` has them.
-
-    Raises
-    ------
-    ArgumentError, ArgumentTypeError
-        For what is not allowed.
-
-    Examples
-    --------
-    >>> ifftshift([-2, -1, 0, 1, 2]).compute()
-    array([ 0,  1,  2, -2, -1])
-    """
-    return _shifted(x, axes, up=0)
-
-
-def _shifted(x: Any, axes: Any, up: int) -> da.Array:
-    """Put the second part of each axis before the first, which has (n + up) // 2 entries."""
-    array = parse_array(x)
-    if axes is None:
-        axes = range(array.ndim)
-    elif isinstance(axes, Sequence | np.ndarray):
-        axes = tuple(axes)
-    else:
-        axes = (axes,)
-    chunks = list(array.chunks)
-    for axis in parse_axes("axes", axes, array.ndim) if axes else ():
-        first = (array.shape[axis] + up) // 2
-        if first in (0, array.shape[axis]):
-            continue
-        ends = list(itertools.accumulate(chunks[axis]))
-        if first in ends:
-            middle = ends.index(first) + 1
-            chunks[axis] = chunks[axis][middle:] + chunks[axis][:middle]
-        before = (slice(None),) * axis
-        parts = [array[(*before, slice(first, None))], array[(*before, slice(None, first))]]
-        array = da.concatenate(parts, axis=axis)
-    return cast("da.Array", array.rechunk(tuple(chunks)))

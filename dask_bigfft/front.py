@@ -1,7 +1,7 @@
 """What all transforms of `dask_bigfft.fft` share: the way from a call to a dask array, and words.
 
-Chains normalise -> plan -> graph; the algorithms are elsewhere. Imports `planning`, `graph` and
-`config`.
+Chains normalise -> plan -> graph; the algorithms are elsewhere. Imports `planning`, `shifts`,
+`graph` and `config`.
 """
 
 import inspect
@@ -18,6 +18,7 @@ from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planning import Extras, make_plan, parse_array
+from dask_bigfft.shifts import take_over
 from dask_bigfft.transforms.spec import parse_name
 
 __all__ = ["Axes", "N", "Norm", "S", "documented", "plan", "transform"]
@@ -125,6 +126,7 @@ def transform(
     _warn(name, lengths, axes, stacklevel=4)
     array = parse_array(a, name)
     found = make_plan(array, name, lengths, axes, norm, **_parse_extras(extras))
+    array, found = take_over(array, found)
     configure_arena()
     result = transformed_array(array, found, config.get("bigfft.exchange.carrier"))
     half = array.dtype.char == "e" and found.spec.kind == "c2r"  # in any byte order
@@ -204,4 +206,6 @@ def plan(
             refuse(name, value, f"None for {kind}, which takes {used}", kind=ArgumentTypeError)
     lengths, along = (n, axis) if one else (s, axes)
     _warn(kind, lengths, along, stacklevel=3)
-    return make_plan(parse_array(a, kind), kind, lengths, along, norm, **_parse_extras(extras))
+    array = parse_array(a, kind)
+    found = make_plan(array, kind, lengths, along, norm, **_parse_extras(extras))
+    return take_over(array, found)[1]

@@ -24,7 +24,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -87,10 +87,14 @@ class Group(_HashedOnce):
     ``chunks`` are the sizes of consecutive intervals of the flattened digits.  They may end
     before the digits do (zero padding: nothing is stored there) or go on after them
     (cropping: what is stored there is not part of the transform).
+
+    With an ``offset`` the digits are stored cyclically shifted: place p holds the flattened
+    value p + offset modulo their size.  Then the chunks hold all of the digits and no more.
     """
 
     digits: tuple[Digit, ...]
     chunks: Chunks
+    offset: int = 0
 
     __hash__ = _HashedOnce.__hash__
 
@@ -105,11 +109,34 @@ class Group(_HashedOnce):
         return (0, *itertools.accumulate(self.chunks))
 
     def interval(self, chunk: int) -> tuple[int, int]:
-        """First and one-past-last flattened value of a chunk that are part of the digits."""
+        """First and one-past-last place of a chunk that are part of the digits."""
         return min(self.bounds[chunk], self.size), min(self.bounds[chunk + 1], self.size)
 
-    def chunks_touching(self, low: int, high: int) -> range:
+    def runs(self, chunk: int) -> tuple[tuple[int, int, int], ...]:
+        """Intervals of flattened values that a chunk holds, and where in the chunk each begins.
+
+        >>> Group((Digit(1, 1, 8, 8),), (3, 5), offset=4).runs(1)
+        ((7, 8, 0), (0, 4, 1))
+        """
+        low, high = self.interval(chunk)
+        if not self.offset:
+            return ((low, high, 0),)
+        first = (low + self.offset) % self.size
+        head = min(high - low, self.size - first)
+        runs = ((first, first + head, 0), (0, high - low - head, head))
+        return tuple(run for run in runs if run[0] < run[1])
+
+    def chunks_touching(self, low: int, high: int) -> Sequence[int]:
         """Chunks that hold any of the flattened values ``low`` to ``high - 1``."""
+        if not self.offset:
+            return self._chunks_at(low, high)
+        first = (low - self.offset) % self.size
+        beyond = first + max(0, high - low) - self.size
+        around = {*self._chunks_at(first, first + high - low), *self._chunks_at(0, beyond)}
+        return sorted(around)
+
+    def _chunks_at(self, low: int, high: int) -> range:
+        """Chunks with any of the places ``low`` to ``high - 1``."""
         if high <= low or low >= self.bounds[-1]:
             return range(0)
         first = bisect.bisect_right(self.bounds, low) - 1
@@ -173,7 +200,7 @@ class AxisLayout(_HashedOnce):
         )
 
     def intervals(self, block: int) -> tuple[tuple[int, int], ...]:
-        """Interval of flattened digit values of a block in each group."""
+        """Interval of places of a block in each group."""
         return tuple(
             group.interval(chunk)
             for group, chunk in zip(self.groups, self.chunk_of(block), strict=True)

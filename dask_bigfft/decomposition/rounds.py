@@ -40,12 +40,25 @@ class Round:
     steps : tuple of Step
         At most one per axis.
     source, target : Layout
-        Blocks before and after; the same but for the digits that the steps replace.
+        Blocks before and after; the same but for the digits that the steps replace. Where the
+        target has an offset of such a digit, its values are stored cyclically shifted.
     """
 
     steps: tuple[Step, ...]
     source: Layout
     target: Layout
+
+    @cached_property
+    def rolls(self) -> tuple[tuple[int, int], ...]:
+        """Dimensions of a block whose values are stored shifted, and the value of the first."""
+        pairs = ((self.dim(step), self._made(step).offset) for step in self.steps)
+        return tuple((dim, offset) for dim, offset in pairs if offset)
+
+    def _made(self, step: Step) -> Group:
+        groups = zip(
+            self.source.axes[step.axis].groups, self.target.axes[step.axis].groups, strict=True
+        )
+        return next(after for before, after in groups if before.digits == (step.source,))
 
     def dim(self, step: Step) -> int:
         """Dimension of a block that holds the step's digit."""
@@ -138,6 +151,10 @@ class ExchangeShape:
         return self.fan_in * self.blocks_out
 
 
+def _offset(axis: AxisLayout) -> int:
+    return axis.groups[0].offset
+
+
 @lru_cache(maxsize=1024)
 def exchange_shape(source: Layout, target: Layout) -> ExchangeShape:
     """C, W, fan-in and groups of the exchange between two layouts, from their full blocks.
@@ -158,6 +175,8 @@ def exchange_shape(source: Layout, target: Layout) -> ExchangeShape:
             if not closed:
                 width *= shard
                 closed = shard < extent
+        if a.digits == b.digits and _offset(a) != _offset(b):
+            fan_in *= min(2, a.blocks)
     components = [axis_components(a, b) for a, b in zip(source.axes, target.axes, strict=True)]
     local = all(c.one_to_one for c in components)
     return ExchangeShape(
@@ -212,6 +231,8 @@ def _members(groups: Places, count: int) -> tuple[tuple[int, ...], ...]:
 
 def _interval_components(source: Group, target: Group) -> AxisComponents:
     """Groups of two cuts of the same flattened digits: split where both are cut."""
+    if source.offset != target.offset:
+        return _rolled_components(source, target)
     size = source.size
     of_source, of_target = (np.minimum(group.bounds, size) for group in (source, target))
     # Beyond the end of what is stored there is padding, which any cut of the target splits.
@@ -226,6 +247,22 @@ def _interval_components(source: Group, target: Group) -> AxisComponents:
     return AxisComponents(max(1, len(common) - 1), used, groups_of(of_target))
 
 
+def _rolled_components(source: Group, target: Group) -> AxisComponents:
+    """Groups where the digits lie cyclically shifted against one another: cuts of a circle."""
+    cut, cut_after = (
+        (np.array(group.bounds[:-1], np.int64) + group.offset) % source.size
+        for group in (source, target)
+    )
+    common = np.intersect1d(cut, cut_after)
+    count = max(1, len(common))
+
+    def groups_of(places: Places) -> Places:
+        return (np.searchsorted(common, places, side="right") - 1) % count
+
+    used = np.where(np.array(source.chunks) > 0, groups_of(cut), -1)
+    return AxisComponents(count, used, groups_of(cut_after))
+
+
 def unflattened(layout: AxisLayout) -> AxisLayout:
     """The same blocks with groups of several digits taken apart where the cuts allow it.
 
@@ -237,7 +274,8 @@ def unflattened(layout: AxisLayout) -> AxisLayout:
     for group in layout.groups:
         first, *inner = group.digits
         width = math.prod(digit.size for digit in inner)
-        if inner and group.bounds[-1] == group.size and not any(c % width for c in group.chunks):
+        ragged = group.offset or group.bounds[-1] != group.size
+        if inner and not ragged and not any(c % width for c in group.chunks):
             groups.append(Group((first,), tuple(c // width for c in group.chunks)))
             groups += [Group((digit,), (digit.size,)) for digit in inner]
         else:

@@ -118,12 +118,12 @@ def _flat_strides(sizes: tuple[int, ...]) -> tuple[int, ...]:
 def _stored_boxes(layout: AxisLayout, block: int) -> Iterator[Box]:
     """Boxes of a block in the layout's own digits."""
     per_group: list[list[tuple[Ranges, tuple[int, ...], int]]] = []
-    for group, (low, high) in zip(layout.groups, layout.intervals(block), strict=True):
+    for group, chunk in zip(layout.groups, layout.chunk_of(block), strict=True):
         sizes = tuple(digit.size for digit in group.digits)
-        strides = _flat_strides(sizes)
-        origin = group.bounds[layout.chunk_of(block)[len(per_group)]]
+        steps = _flat_strides(sizes)
         found = [
-            (ranges, strides, sum(r[0] * s for r, s in zip(ranges, strides, strict=True)) - origin)
+            (ranges, steps, at - low + sum(r[0] * s for r, s in zip(ranges, steps, strict=True)))
+            for low, high, at in group.runs(chunk)
             for ranges in interval_boxes(low, high, sizes)
         ]
         per_group.append(found)

@@ -5,7 +5,8 @@
     source blocks -> barrier -> gather + round -> barrier -> gather + round -> (barrier -> unpack)
 
 A barrier stands for one connected group of an exchange: p + q edges where all-to-all needs p*q.
-A block that is made of one block depends on it directly. Between processes shards travel::
+Blocks that are made of a few blocks each, as in a shift, depend on these directly. Between
+processes shards travel::
 
     tasks   source blocks -> a task for every shard -> gather + round
     p2p     source blocks -> pack and send -> shuffle barrier -> collect + gather + round
@@ -23,8 +24,8 @@ import numpy as np
 from dask_bigfft.decomposition.rounds import AxisComponents, axis_components
 from dask_bigfft.errors import CarrierError
 from dask_bigfft.exchange import p2p
-from dask_bigfft.exchange.shards import ExchangeMap
-from dask_bigfft.graph.dask_private import DataNode, Task, TaskRef
+from dask_bigfft.exchange.shards import ExchangeMap, Shard
+from dask_bigfft.graph.dask_private import Alias, DataNode, Task, TaskRef
 from dask_bigfft.graph.tasks import (
     Run,
     barrier,
@@ -37,6 +38,7 @@ from dask_bigfft.graph.tasks import (
 )
 from dask_bigfft.planner.filters import FilterPlan, filter_plans
 from dask_bigfft.planner.plan import Exchange, Plan
+from dask_bigfft.planner.shifts import ShiftPlan
 
 Block = tuple[int, ...]
 Key = Any  # a dask key: a name, or a name and a block index
@@ -47,6 +49,9 @@ MAX_SHARD_TASKS = 2_000_000
 
 #: Shards of a connected group from which on, between processes, a shuffle is quicker than tasks.
 SHUFFLE_SHARDS = 64
+
+#: Source blocks of a target block up to which it depends on them directly.
+FEW = 8
 
 
 @dataclass(frozen=True)
@@ -83,18 +88,46 @@ class Names:
         return f"bigfft_{self.part}plan-{self.token}"
 
 
-def output_name(plan: Plan, token: str) -> str:
+@dataclass(frozen=True)
+class Known:
+    """A plan whose first rounds another one has in common with it, and its token.
+
+    A spectrum and its shifted form share these rounds: their tasks have the same names.
+    """
+
+    plan: Plan
+    token: str
+
+    def shared(self, plan: Plan | ShiftPlan) -> int:
+        """Number of first rounds that a plan of the same source has in common with this one."""
+        if self.plan.source != plan.source:
+            return 0
+        pairs = zip(self.plan.rounds, plan.rounds, strict=False)
+        same = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
+        # A last round whose blocks are the result's flattens them.
+        alike = self.plan.ends_in_round == plan.ends_in_round
+        return same if alike or same < len(plan.rounds) else same - 1
+
+
+def _names(plan: Plan | ShiftPlan, token: str) -> Names:
+    return Names(token, "shift_" if isinstance(plan, ShiftPlan) else "")
+
+
+def output_name(plan: Plan | ShiftPlan, token: str) -> str:
     """Name of the result's blocks."""
-    names = Names(token)
+    names = _names(plan, token)
     return names.round(len(plan.rounds) - 1) if plan.ends_in_round else names.unpack
 
 
-def build_graph(plan: Plan, token: str, source: str, carrier: str, wanted: bool) -> Graph:
+def build_graph(
+    plan: Plan | ShiftPlan, token: str, source: str, carrier: str, wanted: bool,
+    known: Known | None = None,
+) -> Graph:
     """Return all tasks of a plan.
 
     Parameters
     ----------
-    plan : Plan
+    plan : Plan or ShiftPlan
         What to do.
     token : str
         Makes the names unique.
@@ -104,15 +137,21 @@ def build_graph(plan: Plan, token: str, source: str, carrier: str, wanted: bool)
         How blocks travel; on a cluster by tasks or p2p, as suits each exchange.
     wanted : bool
         Whether the carrier was asked for by name.
+    known : Known, optional
+        A plan of the same source whose tasks are used where they are the same.
     """
-    names = Names(token)
-    graph: Graph = {names.plan: DataNode(names.plan, Run(plan, token))}
+    own = _names(plan, token)
+    graph: Graph = {own.plan: DataNode(own.plan, Run(plan, token))}
+    by_number = [own] * len(plan.exchanges)
+    if known is not None and (count := known.shared(plan)):
+        by_number[:count] = [Names(known.token)] * count
+        graph[by_number[0].plan] = DataNode(by_number[0].plan, Run(known.plan, known.token))
     filters: dict[int, dict[int, str]] = {}
-    for found in filter_plans(plan):
-        name = _filter_graph(graph, found, token, carrier, wanted)
+    for found in filter_plans(plan) if isinstance(plan, Plan) else ():
+        name = _filter_graph(graph, found, by_number[found.used_in].token, carrier, wanted)
         filters.setdefault(found.used_in, {})[found.axis] = name
     before = source
-    for number, exchange in enumerate(plan.exchanges):
+    for number, (exchange, names) in enumerate(zip(plan.exchanges, by_number, strict=True)):
         last = number == len(plan.rounds)
         name = names.unpack if last else names.round(number)
         weave = _Weave(graph, names, number, exchange, before, name, filters.get(number, {}))
@@ -150,7 +189,10 @@ class _Weave:
     filters: Mapping[int, str]
 
     def run(self, carrier: str, wanted: bool) -> None:
-        if self.exchange.local:
+        few = self._few_sources() if carrier == "shared" or self.exchange.local else None
+        if few is not None:
+            self._from_few(few)
+        elif self.exchange.local:
             self._directly()
         elif carrier == "shared":
             self._through_barriers(wanted)
@@ -244,6 +286,35 @@ class _Weave:
         self.graph[key] = Task(
             key, run_block_of_shuffle, TaskRef(self.names.plan), self.number, block, axes, shuffle,
             barrier, *spectra,
+        )
+
+    def _few_sources(self) -> ExchangeMap | None:
+        """The shards of an exchange in which every block is made of few, without a round after."""
+        axes = zip(self.exchange.source.axes, self.exchange.target.axes, strict=True)
+        flat = all(a.digits == b.digits and len(a.groups) == 1 for a, b in axes)
+        if not flat or self.name != self.names.unpack or self.exchange.mirror is not None:
+            return None
+        few = self.exchange.shape.fan_in <= FEW
+        return ExchangeMap(self.exchange.source, self.exchange.target) if few else None
+
+    def _from_few(self, exchange: ExchangeMap) -> None:
+        for block in self.exchange.target.indices():
+            shards = list(exchange.shards(block))
+            if self._is_copy(block, shards):
+                key: Key = (self.name, *block)
+                self.graph[key] = Alias(key, _ref(self.before, shards[0].source))
+                continue
+            sources = list(dict.fromkeys(shard.source for shard in shards))
+            self._task(run_block, block, tuple(sources), self._refs(sources))
+
+    def _is_copy(self, block: Block, shards: list[Shard]) -> bool:
+        """Whether a target block is a source block as it is."""
+        if len(shards) != 1 or any(len(pieces) != 1 for pieces in shards[0].pieces):
+            return False
+        shape = self.exchange.target.shape(block)
+        pieces = [piece for (piece,) in shards[0].pieces]
+        return self.exchange.source.shape(shards[0].source) == shape == tuple(
+            piece.size for piece in pieces
         )
 
     def _through_shards(self) -> None:

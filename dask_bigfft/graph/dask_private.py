@@ -20,6 +20,7 @@ __all__ = [
     "TaskRef",
     "array_expressions_enabled",
     "expression_array",
+    "recipe_of",
 ]
 
 
@@ -51,6 +52,14 @@ def expression_array(x: Any, recipe: Recipe) -> da.Array:
     """Return the lazy result of a recipe on an array, where dask arrays are expressions."""
     expression: Any = _FromRecipe
     return cast("da.Array", new_collection(expression(x.expr, recipe)))
+
+
+def recipe_of(x: da.Array) -> tuple[da.Array, Recipe] | None:
+    """Return what an expression was made from by `expression_array`, if it was."""
+    expression: Any = getattr(x, "expr", None)
+    if not array_expressions_enabled() or not isinstance(expression, _FromRecipe):
+        return None
+    return cast("da.Array", new_collection(expression.operands[0])), expression.operands[1]
 
 
 # Dask settles which kind of arrays it has when dask.array is imported.

@@ -1,4 +1,4 @@
-"""The layer of a transform in a dask graph: holds the plan, makes the tasks when asked.
+"""The layer of a transform or a shift in a dask graph: holds the plan, makes the tasks when asked.
 
 Which carrier fits depends on where the graph runs, and that is only known when it is turned into
 tasks. Dask sends a graph to a cluster as it is, and turns it into tasks on the scheduler; a layer
@@ -18,22 +18,26 @@ import numpy as np
 import numpy.typing as npt
 from dask.base import tokenize
 
-from dask_bigfft.graph.build import Graph, build_graph, output_name
+from dask_bigfft.graph.build import Graph, Known, build_graph, output_name
 from dask_bigfft.graph.dask_private import (
     HighLevelGraph,
     Layer,
     array_expressions_enabled,
     expression_array,
+    recipe_of,
 )
 from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.shifts import ShiftPlan
+
+AnyPlan = Plan | ShiftPlan
 
 
-class TransformLayer(Layer):  # type: ignore[misc, unused-ignore]
-    """All tasks of one transform.
+class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
+    """All tasks of one plan.
 
     Parameters
     ----------
-    plan : Plan
+    plan : Plan or ShiftPlan
         What to do.
     token : str
         Makes the task names unique.
@@ -43,18 +47,23 @@ class TransformLayer(Layer):  # type: ignore[misc, unused-ignore]
         ``"auto"``, ``"shared"``, ``"tasks"`` or ``"p2p"``.
     travelled : bool
         Whether the layer has been sent to another process.
+    known : Known, optional
+        A plan of the same source, whose tasks are used where they are the same.
     """
 
+    plan: Any
+
     def __init__(
-        self, plan: Plan, token: str, source: str, carrier: str, travelled: bool = False
+        self, plan: AnyPlan, token: str, source: str, carrier: str, travelled: bool = False,
+        known: Known | None = None,
     ) -> None:
         super().__init__()
         self.plan, self.token, self.source = plan, token, source
-        self.carrier, self.travelled = carrier, travelled
+        self.carrier, self.travelled, self.known = carrier, travelled, known
 
     def __reduce__(self) -> tuple[Any, ...]:
-        arguments = (self.plan, self.token, self.source, self.carrier, True)
-        return TransformLayer, arguments, {"annotations": self.annotations}
+        arguments = (self.plan, self.token, self.source, self.carrier, True, self.known)
+        return type(self), arguments, {"annotations": self.annotations}
 
     @property
     def resolved_carrier(self) -> str:
@@ -67,7 +76,9 @@ class TransformLayer(Layer):  # type: ignore[misc, unused-ignore]
     def tasks(self) -> Graph:
         """The tasks by key."""
         wanted = self.carrier != "auto"
-        return build_graph(self.plan, self.token, self.source, self.resolved_carrier, wanted)
+        return build_graph(
+            self.plan, self.token, self.source, self.resolved_carrier, wanted, self.known
+        )
 
     def is_materialized(self) -> bool:
         """Whether the tasks have been made."""
@@ -87,21 +98,40 @@ class TransformLayer(Layer):  # type: ignore[misc, unused-ignore]
     def __len__(self) -> int:
         return len(self.tasks)
 
+
+class TransformLayer(PlanLayer):
+    """All tasks of one transform."""
+
+    plan: Plan
+
     def __repr__(self) -> str:
         return f"TransformLayer<{self.plan.spec.name}, {self.plan.notation}>"
 
 
+class ShiftLayer(PlanLayer):
+    """All tasks of one cyclic shift."""
+
+    plan: ShiftPlan
+
+    def __repr__(self) -> str:
+        return f"ShiftLayer<{self.plan.offsets}>"
+
+
+def _layer_class(plan: AnyPlan) -> type[PlanLayer]:
+    return ShiftLayer if isinstance(plan, ShiftPlan) else TransformLayer
+
+
 @dataclass(frozen=True)
 class TransformRecipe:
-    """All tasks of one transform, where dask arrays are expressions: a layer without a source.
+    """All tasks of one plan, where dask arrays are expressions: a layer without a source.
 
     Parameters
     ----------
     plan, carrier, travelled
-        As a `TransformLayer` has them.
+        As a `PlanLayer` has them.
     """
 
-    plan: Plan
+    plan: AnyPlan
     carrier: str
     travelled: bool = False
 
@@ -128,7 +158,7 @@ class TransformRecipe:
     def tasks(self, token: str, source: str) -> Graph:
         """Return the tasks, given the name of the array that comes in."""
         travelled = self.travelled or _has_client()
-        return TransformLayer(self.plan, token, source, self.carrier, travelled).tasks
+        return PlanLayer(self.plan, token, source, self.carrier, travelled).tasks
 
 
 def _has_client() -> bool:
@@ -143,18 +173,66 @@ def _has_client() -> bool:
         return False
 
 
-def result_meta(plan: Plan) -> npt.NDArray[Any]:
+def result_meta(plan: AnyPlan) -> npt.NDArray[Any]:
     """Return an empty array with the result's dtype and number of axes."""
-    return np.empty((0,) * len(plan.chunks), plan.spec.out_dtype)
+    return np.empty((0,) * len(plan.chunks), plan.dtypes[-1])
 
 
-def transformed_array(x: da.Array, plan: Plan, carrier: str) -> da.Array:
-    """Return the lazy result of a plan on an array."""
+def transformed_array(
+    x: da.Array, plan: AnyPlan, carrier: str, known: Known | None = None
+) -> da.Array:
+    """Return the lazy result of a plan on an array.
+
+    With a plan that is `known`, tasks of both that are the same run once.
+    """
     if array_expressions_enabled():
         return expression_array(x, TransformRecipe(plan, carrier))
     token = tokenize(x.name, plan, carrier)
     name = output_name(plan, token)
-    layer = TransformLayer(plan, token, x.name, carrier)
+    layer = _layer_class(plan)(plan, token, x.name, carrier, known=known)
     dependencies: Any = [x]
     graph = HighLevelGraph.from_collections(name, layer, dependencies=dependencies)
     return da.Array(graph, name, chunks=plan.chunks, meta=result_meta(plan))
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a lazy array was made from by `transformed_array`.
+
+    Parameters
+    ----------
+    array : dask.array.Array
+        What came in.
+    plan, carrier
+        What was done with it.
+    known : Known or None
+        A plan whose tasks another plan for this array may use.
+    """
+
+    array: da.Array
+    plan: AnyPlan
+    carrier: str
+    known: Known | None
+
+
+def origin(x: da.Array) -> Origin | None:
+    """Return what a lazy array was made from, if a plan made it."""
+    found = recipe_of(x)
+    if found is not None:
+        source, recipe = found
+        if not isinstance(recipe, TransformRecipe):
+            return None
+        return Origin(source, recipe.plan, recipe.carrier, None)
+    graph = x.dask
+    layer = graph.layers.get(x.name) if isinstance(graph, HighLevelGraph) else None
+    if not isinstance(layer, PlanLayer):
+        return None
+    plan = layer.plan
+    layers = {name: found for name, found in graph.layers.items() if name != x.name}
+    edges = {name: graph.dependencies[name] for name in layers}
+    chunks = tuple(axis.groups[0].chunks for axis in plan.source.axes)
+    dtype = plan.dtype if isinstance(plan, ShiftPlan) else plan.spec.dtype
+    meta = np.empty_like(x._meta, np.dtype(dtype), shape=(0,) * len(chunks))
+    array = da.Array(HighLevelGraph(layers, edges), layer.source, chunks, meta=meta)
+    known = Known(plan, layer.token) if isinstance(plan, Plan) else None
+    return Origin(array, plan, layer.carrier, layer.known or known)

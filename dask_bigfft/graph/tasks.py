@@ -31,6 +31,7 @@ from dask_bigfft.kernels.twiddle import chirp_filter
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.filters import FilterPlan
 from dask_bigfft.planner.plan import Exchange, Plan
+from dask_bigfft.planner.shifts import ShiftPlan
 from dask_bigfft.record import current_worker
 
 Array = npt.NDArray[Any]
@@ -49,23 +50,23 @@ class Blocks:
 
 
 class Run:
-    """A plan, or one of its filters, where it is executed.
+    """A plan, one of its filters or a shift, where it is executed.
 
     Parameters
     ----------
-    plan : Plan or FilterPlan
+    plan : Plan, FilterPlan or ShiftPlan
         What is executed.
     token : str
         Of the plan in task names; events carry it.
     """
 
-    def __init__(self, plan: Plan | FilterPlan, token: str = "") -> None:
+    def __init__(self, plan: Plan | FilterPlan | ShiftPlan, token: str = "") -> None:
         self.plan, self.token = plan, token
         self._maps: dict[int, ExchangeMap] = {}
         self._packings: dict[tuple[int, Any], Packing] = {}
         self._lock = threading.Lock()
 
-    def __reduce__(self) -> tuple[type["Run"], tuple[Plan | FilterPlan, str]]:
+    def __reduce__(self) -> tuple[type["Run"], tuple[Plan | FilterPlan | ShiftPlan, str]]:
         return Run, (self.plan, self.token)
 
     def __dask_tokenize__(self) -> tuple[str, str, str]:

@@ -32,6 +32,7 @@ from dask_bigfft.kernels.twiddle import multiply_chirp, twiddle
 from dask_bigfft.memory import lend
 
 Array = npt.NDArray[Any]
+Rolls = tuple[tuple[int, int], ...]
 
 #: Bytes of a tile: it should stay in a core's share of the last-level cache from being gathered
 #: to being stored, and be wide enough that gathering it does not jump about.
@@ -73,6 +74,8 @@ def axis_index(axis: AxisLayout, block: int, stage: int, skip: int | None = None
         if g == skip:
             continue
         place = np.arange(low, low + size, dtype=np.int64)
+        if group.offset:
+            place = (place + group.offset) % group.size
         part = np.zeros(size, np.int64)
         for digit in reversed(group.digits):
             place, value = np.divmod(place, max(digit.size, 1))
@@ -344,17 +347,37 @@ def run_round(
     tile_bytes = TILE_BYTES // 4 if changes else TILE_BYTES  # libraries answer in fresh memory
     found = tiling(incoming.shape, {work.dim for work in works}, nbytes, tile_bytes)
     if found is None:
-        _store(out, _transformed(incoming.whole(), works, library))
+        _store(out, _transformed(incoming.whole(), works, library), round_.rolls)
         return out
     dim, width = found
     for part, tile in incoming.tiles(dim, width, out):
         result = _transformed(tile, [work.within(dim, part) for work in works], library)
-        _store(out[(slice(None),) * dim + (part,)], result)
+        _store(out[(slice(None),) * dim + (part,)], result, round_.rolls)
     return out
 
 
-def _store(target: Array, result: Array) -> None:
-    """Copy a tile to where it belongs, unless it lies there already."""
-    if result.ctypes.data != target.ctypes.data or result.strides != target.strides:
-        with measured("scatter", target.nbytes):
-            target[...] = result
+def _store(target: Array, result: Array, rolls: Rolls) -> None:
+    """Copy a tile to where it belongs, unless it lies there already.
+
+    In a dimension that is rolled, its first values go behind the others.
+    """
+    there = result.ctypes.data == target.ctypes.data and result.strides == target.strides
+    if there and rolls:
+        kept = lend(result.shape, result.dtype)
+        kept[...] = result
+        result = kept
+    elif there:
+        return
+    whole: tuple[slice, ...] = (slice(None),) * target.ndim
+    parts = [(whole, whole)]
+    for dim, first in rolls:
+        rest = target.shape[dim] - first
+        ends = ((slice(first, None), slice(rest)), (slice(first), slice(rest, None)))
+        parts = [
+            ((*a[:dim], cut, *a[dim + 1 :]), (*b[:dim], place, *b[dim + 1 :]))
+            for a, b in parts
+            for cut, place in ends
+        ]
+    with measured("scatter", target.nbytes):
+        for cut, place in parts:
+            target[place] = result[cut]

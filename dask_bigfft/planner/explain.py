@@ -10,11 +10,12 @@ import math
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dask_bigfft.decomposition.layout import AxisLayout, Group, Layout
+from dask_bigfft.decomposition.layout import AxisLayout, Layout
 from dask_bigfft.decomposition.rounds import exchange_shape
 from dask_bigfft.decomposition.steps import Step
 
@@ -183,6 +184,12 @@ def _asked(plan: Plan) -> Iterator[str]:
     yield from _wrapped(
         f"lengths by axis {{{axes}}}, exponent {'+' if spec.sign > 0 else '-'}i, scale "
         f"{_SCALES[spec.scale]}, {orders[0]} to {orders[1]} order", "    ", "  ")
+    for side, layout in (("input", plan.source), ("result", plan.result)):
+        firsts = [(a, axis.groups[0].offset) for a, axis in enumerate(layout.axes)]
+        shifted = ", ".join(f"{a}: {first}" for a, first in firsts if first)
+        if shifted:
+            text = f"the {side} is stored cyclically from the element of each axis {{{shifted}}}"
+            yield from _wrapped(text, "    ", "  ")
     for program in plan.programs:
         if program.bluestein:
             padded = " x ".join(map(str, program.factors))
@@ -314,8 +321,9 @@ def preserved(plan: Plan) -> str | None:
         return "the result has the input's chunks: chunks='preserve' costs nothing"
     if not plan.ends_in_round:
         return "chunks='preserve' costs nothing more: the last exchange can make any chunks"
-    axes = zip(plan.result.axes, wanted, strict=True)
-    target = Layout(tuple(AxisLayout((Group(axis.digits, cut),)) for axis, cut in axes))
+    groups = [axis.groups[0] for axis in plan.result.axes]
+    axes = [replace(group, chunks=cut) for group, cut in zip(groups, wanted, strict=True)]
+    target = Layout(tuple(AxisLayout((group,)) for group in axes))
     shape = exchange_shape(plan.result, target)
     itemsize = spec.out_dtype.itemsize
     return (

@@ -287,7 +287,7 @@ def flattened(layout: Layout) -> Layout | None:
         last = cut[-1] if cut else 0
         if any(set(group.chunks) != {1} for group in groups[:last]):
             return None
-        if any(group.bounds[-1] != group.size for group in groups) and len(groups) > 1:
+        if any(g.offset or g.bounds[-1] != g.size for g in groups) and len(groups) > 1:
             return None
         inner = 1
         for group in groups[last + 1 :]:
@@ -297,7 +297,7 @@ def flattened(layout: Layout) -> Layout | None:
             outer *= group.size
         digits = tuple(digit for group in groups for digit in group.digits)
         chunks = tuple(c * inner for c in groups[last].chunks) * outer
-        axes.append(AxisLayout((Group(digits, chunks),)))
+        axes.append(AxisLayout((Group(digits, chunks, groups[0].offset),)))
     return Layout(tuple(axes))
 
 
@@ -346,7 +346,8 @@ _TYPES: dict[str, type[Any]] = {
 def _encode(value: Any) -> Any:
     if isinstance(value, Group):
         runs = [[size, len(list(run))] for size, run in itertools.groupby(value.chunks)]
-        return {"digits": _encode(value.digits), "chunks": runs}
+        offset = {"offset": value.offset} if value.offset else {}
+        return {"digits": _encode(value.digits), "chunks": runs, **offset}
     if dataclasses.is_dataclass(value):
         return {f.name: _encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, tuple | list):
@@ -359,7 +360,8 @@ def _decode(hint: Any, value: Any) -> Any:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint is Group:
         chunks = tuple(int(s) for size, count in value["chunks"] for s in (size,) * int(count))
-        return Group(_decode(tuple[Digit, ...], value["digits"]), chunks)
+        digits = _decode(tuple[Digit, ...], value["digits"])
+        return Group(digits, chunks, int(value.get("offset", 0)))
     if dataclasses.is_dataclass(hint):
         hints = typing.get_type_hints(hint)
         unknown = set(value) - set(hints)

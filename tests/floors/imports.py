@@ -32,6 +32,7 @@ FLOORS = {
     "frequencies": 7,
     "planning": 7,
     "watch": 7,
+    "shifts": 7,
     "storage": 7,
     "cluster": 7,
     "integrations": 7,

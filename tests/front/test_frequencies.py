@@ -1,4 +1,4 @@
-"""Frequencies against NumPy and `transposed_index`; shifts against NumPy, with their chunks."""
+"""Frequencies against NumPy and `transposed_index`."""
 
 import dask
 import dask.array as da
@@ -86,33 +86,3 @@ def test_frequencies_of_a_huge_axis_are_lazy():
     place = 2**33 + 12345
     digit, rest = divmod(place, 2**17)
     assert k[place].compute() == signed(np.int64(digit + 2**17 * rest), n, n // 2 - 1) * (1 / n)
-
-
-# --- shifts -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["fftshift", "ifftshift"])
-@pytest.mark.parametrize("shape", [(8,), (9,), (1,), (0, 3), (5, 6, 7), (2, 3)])
-def test_shifts_are_numpys(name, shape):
-    x = np.arange(np.prod(shape)).reshape(shape)
-    everything = [None, 0, -1, *[(i,) for i in range(len(shape))], tuple(range(len(shape))), ()]
-    for chunks in (1, 2, 3, -1):
-        a = da.from_array(x, chunks=chunks)
-        for axes in everything:
-            result = getattr(fft, name)(a, axes)
-            np.testing.assert_array_equal(result.compute(), getattr(np.fft, name)(x, axes))
-            assert result.numblocks == a.numblocks
-    assert getattr(fft, name)(["a", "b", "c"]).compute().tolist() in (
-        ["c", "a", "b"],
-        ["b", "c", "a"],
-    )
-
-
-def test_shifts_keep_chunks_and_only_exchange_blocks_where_they_can():
-    a = da.zeros(12, chunks=4)
-    assert fft.fftshift(a).chunks == ((4, 4, 4),)  # the middle lies inside a chunk
-    b = da.zeros(10, chunks=((3, 2, 4, 1),))
-    shifted = fft.fftshift(b)
-    assert shifted.chunks == ((4, 1, 3, 2),)
-    assert len(dict(shifted.dask)) <= 3 * b.npartitions
-    assert fft.ifftshift(shifted).chunks == b.chunks

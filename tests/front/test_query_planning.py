@@ -32,6 +32,10 @@ def main():
     for actual, wanted in zip(dask.compute(y, fft.ifft2(y)), (expected, x)):
         same(actual, wanted, atol=1e-12)
     same(fft.fftshift(y).compute(), np.fft.fftshift(expected))
+    same(fft.fftshift(a + 1).compute(), np.fft.fftshift(x + 1))
+    between = fft.fftshift(fft.fft2(fft.ifftshift(a)))
+    same(between.compute(), np.fft.fftshift(np.fft.fft2(np.fft.ifftshift(x))))
+    assert dask_bigfft.plan(fft.ifftshift(a), "fft2").source != dask_bigfft.plan(a, "fft2").source
     same(fft.fftfreq(7, chunks=2).compute(), np.fft.fftfreq(7))
     same(fft.fft(x).compute(), np.fft.fft(x))
     assert fft.fft2(a).name == y.name != fft.ifft2(a).name

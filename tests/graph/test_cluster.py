@@ -45,6 +45,16 @@ def test_built_and_computed_with_a_client(client: Client) -> None:
     assert close(fft.rfftn(blocks()).compute(), REFERENCE)
 
 
+def test_shifts_alone_and_beside_a_transform(client: Client) -> None:
+    wanted = np.fft.fftshift(FIELD)
+    for chunks in ((7, 20, 5), (12, 10, 18)):
+        shifted = fft.fftshift(da.from_array(FIELD, chunks=chunks))
+        np.testing.assert_array_equal(shifted.compute(), wanted)
+    shifted = fft.fftshift(fft.rfftn(fft.ifftshift(blocks())), (0, 1))
+    expected = np.fft.fftshift(np.fft.rfftn(np.fft.ifftshift(FIELD)), (0, 1))
+    assert close(shifted.compute(), expected)
+
+
 def test_built_without_a_client_computed_on_one(cluster: LocalCluster) -> None:
     y = fft.rfftn(blocks())
     with Client(cluster):

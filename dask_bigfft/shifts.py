@@ -1,0 +1,181 @@
+"""Shifts of the zero frequency to the middle and back, alone or as a part of a transform.
+
+The shift of a transform's result is made by its last gather, and that of its input undone by its
+first one: its plan is made anew with layouts that begin with another element. Elsewhere a shift
+is one exchange between blocks that are cut alike.
+
+Imports `planning` for the parsing of arguments, `planner` and `graph`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, SupportsIndex, cast
+
+import dask.array as da
+import numpy as np
+
+from dask_bigfft import config
+from dask_bigfft.decomposition.layout import Layout, plain
+from dask_bigfft.graph.layer import Origin, origin, transformed_array
+from dask_bigfft.memory_settings import configure_arena
+from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.shifts import ShiftPlan, offsets_of, rolled, shifted_plan, whole_axes
+from dask_bigfft.planning import parse_array
+from dask_bigfft.transforms.spec import parse_axes
+
+__all__ = ["fftshift", "ifftshift", "take_over"]
+
+Axes = SupportsIndex | Sequence[SupportsIndex] | None
+Offsets = Mapping[int, int]
+
+
+def fftshift(x: Any, axes: Axes = None) -> da.Array:
+    """Return the array with the zero frequency in the middle of each axis.
+
+    Parameters
+    ----------
+    x : dask array or array-like
+        A spectrum in natural order, of any dtype.
+    axes : int or sequence of int, optional
+        The axes to shift, by default all.
+
+    Returns
+    -------
+    dask.array.Array
+        Lazy, in the chunks of `x`.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For what is not allowed.
+
+    Notes
+    -----
+    The result of a transform is shifted by the transform's own last gather, or while its blocks
+    are stored. The transform's plan is then made anew; all rounds before are shared with `x`.
+
+    Examples
+    --------
+    >>> fftshift([0, 1, 2, -2, -1]).compute()
+    array([-2, -1,  0,  1,  2])
+    """
+    return _shifted(x, axes, up=1)
+
+
+def ifftshift(x: Any, axes: Axes = None) -> da.Array:
+    """Return the inverse of `fftshift`.
+
+    Parameters
+    ----------
+    x : dask array or array-like
+        A spectrum with the zero frequency in the middle.
+    axes : int or sequence of int, optional
+        The axes to shift, by default all.
+
+    Returns
+    -------
+    dask.array.Array
+        Lazy, in the chunks of `x`. A transform of it undoes the shift in its first gather.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For what is not allowed.
+
+    Examples
+    --------
+    >>> ifftshift([-2, -1, 0, 1, 2]).compute()
+    array([ 0,  1,  2, -2, -1])
+    """
+    return _shifted(x, axes, up=0)
+
+
+def _shifted(x: Any, axes: Any, up: int) -> da.Array:
+    """Let each axis begin with its element (n + up) // 2."""
+    array = parse_array(x)
+    if axes is None:
+        axes = range(array.ndim)
+    elif isinstance(axes, Sequence | np.ndarray):
+        axes = tuple(axes)
+    else:
+        axes = (axes,)
+    offsets = {}
+    for axis in parse_axes("axes", axes, array.ndim) if axes else ():
+        n = array.shape[axis]
+        offsets[axis] = (n + up) // 2 % max(n, 1)
+    return _rolled(array, offsets)
+
+
+def _rolled(array: da.Array, offsets: Offsets) -> da.Array:
+    """Let axes begin with another element."""
+    found = origin(array)
+    if found is not None and isinstance(found.plan, Plan):
+        folded = _folded(array, found, found.plan, offsets)
+        if folded is not None:
+            return folded
+    elif found is not None:
+        array, offsets = found.array, _summed(found.plan.result, offsets)
+    offsets = {axis: first for axis, first in offsets.items() if first}
+    if not offsets:
+        return array
+    if type(array._meta) is not np.ndarray or array.dtype.kind not in "biufc":
+        return _pieced(array, offsets)
+    cuts = zip(array.shape, array.chunks, strict=True)
+    source = Layout(tuple(plain(n, tuple(map(int, chunks))) for n, chunks in cuts))
+    plan = ShiftPlan(source, rolled(source, offsets), array.dtype.str)
+    configure_arena()
+    return transformed_array(array, plan, config.get("bigfft.exchange.carrier"))
+
+
+def _summed(layout: Layout, offsets: Offsets) -> dict[int, int]:
+    """Offsets of a layout that is shifted further; zero for axes that are back in place."""
+    before = offsets_of(layout)
+    sizes = {a: max(layout.axes[a].groups[0].size, 1) for a in {*before, *offsets}}
+    return {a: (before.get(a, 0) + offsets.get(a, 0)) % n for a, n in sizes.items()}
+
+
+def _folded(array: da.Array, found: Origin, plan: Plan, offsets: Offsets) -> da.Array | None:
+    """A transform's result as the transform makes it shifted, if its memory allows that."""
+    wanted = _summed(plan.result, offsets)
+    if offsets_of(plan.result) == {a: first for a, first in wanted.items() if first}:
+        return array
+    base = plan if found.known is None else found.known.plan
+    shifted = shifted_plan(base, {}, wanted)
+    if _too_large(shifted):
+        return None
+    return transformed_array(found.array, shifted, found.carrier, found.known)
+
+
+def _too_large(plan: Plan) -> bool:
+    limit = plan.machine.memory_limit
+    return limit is not None and plan.forecast.peak_host > limit
+
+
+def _pieced(array: da.Array, offsets: Offsets) -> da.Array:
+    """The same for blocks of any kind, by slices."""
+    chunks = array.chunks
+    for axis, first in offsets.items():
+        before = (slice(None),) * axis
+        parts = [array[(*before, slice(first, None))], array[(*before, slice(None, first))]]
+        array = da.concatenate(parts, axis=axis)
+    return cast("da.Array", array.rechunk(chunks))
+
+
+def take_over(array: da.Array, plan: Plan) -> tuple[da.Array, Plan]:
+    """Return an array and its plan, or for a shifted array what it was made from and a plan for it.
+
+    Parameters
+    ----------
+    array : dask.array.Array
+        What a transform is asked of.
+    plan : Plan
+        For this array.
+    """
+    found = origin(array)
+    if found is None or not isinstance(found.plan, ShiftPlan):
+        return array, plan
+    offsets = found.plan.offsets
+    if not set(offsets) <= whole_axes(plan.source):
+        return array, plan  # padded or cropped in what is shifted
+    before = {axis: array.shape[axis] - first for axis, first in offsets.items()}
+    folded = shifted_plan(plan, before, {})
+    return (array, plan) if _too_large(folded) else (found.array, folded)

@@ -1,0 +1,233 @@
+"""Shifts against NumPy: alone, on the result of a transform, and on its input; what they cost."""
+
+import random
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+
+from dask_bigfft import fft, plan
+from dask_bigfft.decomposition.layout import Digit, Group
+from dask_bigfft.graph.layer import ShiftLayer, origin
+from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.shifts import ShiftPlan
+
+RNG = np.random.default_rng(2725)
+
+
+def tasks(*arrays):
+    return [key for a in arrays for key in dict(a.dask) if "bigfft" in str(key)]
+
+
+def exchanges(found):
+    return len(found.travelling)
+
+
+# --- alone --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["fftshift", "ifftshift"])
+@pytest.mark.parametrize("shape", [(8,), (9,), (1,), (0, 3), (5, 6, 7), (2, 3)])
+def test_shifts_are_numpys_and_keep_the_chunks(name, shape):
+    x = np.arange(np.prod(shape)).reshape(shape)
+    everything = [None, 0, -1, *[(i,) for i in range(len(shape))], tuple(range(len(shape))), ()]
+    for chunks in (1, 2, 3, -1):
+        a = da.from_array(x, chunks=chunks)
+        for axes in everything:
+            result = getattr(fft, name)(a, axes)
+            np.testing.assert_array_equal(result.compute(), getattr(np.fft, name)(x, axes))
+            assert result.chunks == a.chunks
+            assert result.dtype == a.dtype
+
+
+@pytest.mark.parametrize("dtype", ["?", "i1", ">u2", "f2", "f4", "g", "c8", "G"])
+def test_shifts_take_every_number_type(dtype):
+    x = np.arange(35).reshape(5, 7).astype(dtype)
+    result = fft.fftshift(da.from_array(x, chunks=(2, 3)))
+    np.testing.assert_array_equal(result.compute(), np.fft.fftshift(x))
+    assert result.compute().dtype == result.dtype == x.dtype
+
+
+def test_shifts_take_what_is_no_number():
+    a = da.from_array(np.array(["a", "b", "c", "d", "e"]), chunks=((1, 3, 1),))
+    assert fft.fftshift(a).compute().tolist() == ["d", "e", "a", "b", "c"]
+    assert fft.ifftshift(a).chunks == a.chunks
+    assert fft.fftshift(["a", "b", "c"]).compute().tolist() == ["c", "a", "b"]
+
+
+@pytest.mark.parametrize("chunks", [(3, 2, 4, 1), (1, 0, 9), (5, 5), (10,), (1,) * 10])
+def test_a_shift_is_one_task_a_block(chunks):
+    x = np.arange(10)
+    a = da.from_array(x, chunks=(chunks,))
+    shifted = fft.fftshift(a)
+    assert isinstance(shifted.dask.layers[shifted.name], ShiftLayer)
+    assert len(tasks(shifted)) == len(chunks) + 1  # and the plan
+    np.testing.assert_array_equal(shifted.compute(scheduler="sync"), np.fft.fftshift(x))
+
+
+def test_blocks_that_only_change_places_are_not_copied():
+    blocks = [np.arange(4.0), np.arange(4.0, 8.0)]
+    a = da.concatenate([da.from_delayed(dask.delayed(b), (4,), float) for b in blocks])
+    first, last = dask.compute(*fft.fftshift(a).to_delayed(), optimize_graph=False)
+    assert np.shares_memory(first, blocks[1])
+    assert np.shares_memory(last, blocks[0])
+
+
+def test_shifts_add_up():
+    a = da.from_array(RNG.standard_normal((7, 9)), chunks=(2, 4))
+    there = fft.fftshift(a)
+    assert fft.ifftshift(there).name == a.name
+    twice = fft.fftshift(there, 0)
+    assert isinstance(origin(twice).plan, ShiftPlan)
+    assert origin(twice).array.name == a.name
+    expected = np.fft.fftshift(np.fft.fftshift(a.compute()), 0)
+    np.testing.assert_array_equal(twice.compute(), expected)
+
+
+# --- beside a transform -------------------------------------------------------------------------
+
+
+def case(seed):
+    """A transform between two shifts, and what NumPy makes of it."""
+    draw = random.Random(seed)
+    ndim = draw.choice([1, 1, 2, 2, 3])
+    lengths = [1, 2, 7, 8, 12, 25, 36, 64, 97] if ndim < 3 else [1, 4, 6, 9, 16]
+    shape = [draw.choice(lengths) for _ in range(ndim)]
+    chunks = [min(max(draw.choice([1, 2, 3, 5, 16, 100]), n // 9), n) for n in shape]
+    name = draw.choice(["fftn", "ifftn", "rfftn", "irfftn", "hfftn"])
+    if name in ("irfftn", "hfftn"):
+        shape = [max(n, 2) for n in shape]
+    axes, before, after = (
+        tuple(draw.sample(range(ndim), draw.randint(least, ndim))) for least in (1, 0, 1)
+    )
+    x = RNG.standard_normal(shape)
+    x = x if name == "rfftn" else x + 1j * RNG.standard_normal(shape)
+    return name, x, chunks, axes, before, after, draw.choice(["shared", "tasks"])
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_a_transform_between_two_shifts(seed, sync):
+    name, x, chunks, axes, before, after, carrier = case(seed)
+    a = da.from_array(x, chunks=chunks)
+    with dask.config.set({"bigfft.exchange.carrier": carrier}):
+        spectrum = getattr(fft, name)(fft.ifftshift(a, before), axes=axes)
+        shifted = fft.fftshift(spectrum, after)
+    # hfftn is not NumPy's: the inverse transform of the conjugate, not scaled
+    wanted = np.fft.ifftshift(x, before)
+    if name == "hfftn":
+        wanted = np.fft.irfftn(wanted.conj(), axes=axes, norm="forward")
+    else:
+        wanted = getattr(np.fft, name)(wanted, axes=axes)
+    wanted = np.fft.fftshift(wanted, after)
+    assert shifted.chunks == spectrum.chunks
+    both = dask.compute(shifted, fft.fftshift(spectrum.map_blocks(np.copy), after))
+    for result in both:
+        assert result.dtype == shifted.dtype
+        assert np.linalg.norm(result - wanted) <= 1e-13 * np.linalg.norm(wanted)
+
+
+@pytest.mark.parametrize(
+    ("shape", "chunks"),
+    [((4096,), (256,)), ((4095,), (273,)), ((64, 64), (16, 16)), ((63, 65), (9, 65)),
+     ((16, 18, 20), (4, 18, 20)), ((10, 12, 14), (5, 6, 7))],
+)
+@pytest.mark.parametrize("name", ["fftn", "irfftn", "rfftn"])
+def test_shifts_beside_a_transform_cost_no_exchange_and_no_tasks(shape, chunks, name):
+    a = da.zeros(shape, chunks=chunks, dtype=float if name == "rfftn" else complex)
+    bare = getattr(fft, name)(a)
+    shifted = fft.fftshift(getattr(fft, name)(fft.ifftshift(a)))
+    found = origin(shifted)
+    assert isinstance(found.plan, Plan)
+    assert found.array.name == a.name
+    assert exchanges(found.plan) == exchanges(origin(bare).plan)
+    assert found.plan.forecast.bytes_exchanged == origin(bare).plan.forecast.bytes_exchanged
+    assert len(tasks(shifted)) <= len(tasks(bare)) + 1  # a second plan, which shares rounds
+    assert shifted.chunks == bare.chunks
+
+
+def test_axes_that_are_whole_are_shifted_while_blocks_are_stored(sync):
+    x = RNG.standard_normal((3, 1024, 1031))  # several tiles of a block
+    a = da.from_array(x.astype("f4"), chunks=(1, -1, -1))
+    shifted = fft.fftshift(fft.rfft2(fft.ifftshift(a, (1, 2))), 1)
+    assert exchanges(origin(shifted).plan) == 0
+    wanted = np.fft.fftshift(np.fft.rfft2(np.fft.ifftshift(x, (1, 2))), 1)
+    assert np.linalg.norm(shifted.compute() - wanted) < 3e-7 * np.linalg.norm(wanted)
+
+
+def test_a_spectrum_and_its_shifted_form_share_their_rounds():
+    x = RNG.standard_normal((36, 40)) + 0j
+    a = da.from_array(x, chunks=(9, 10))
+    spectrum = fft.fft2(a)
+    shifted = fft.fftshift(spectrum)
+    alone, both = len(set(tasks(spectrum))), len(set(tasks(spectrum, shifted)))
+    assert both < 2 * alone - spectrum.npartitions  # the last gather, its barriers and the plan
+    first, second = dask.compute(spectrum, shifted)
+    np.testing.assert_array_equal(np.fft.fftshift(first), second)
+    again = fft.ifftshift(shifted)
+    np.testing.assert_array_equal(again.compute(), first)
+
+
+def test_a_shifted_prime_length_shares_its_filter(sync):
+    x = RNG.standard_normal(10007) + 0j
+    with dask.config.set({"bigfft.planner.whole-axis-floor": "16 kiB"}):
+        shifted = fft.fftshift(fft.fft(fft.ifftshift(da.from_array(x, chunks=700))))
+    assert origin(shifted).plan.programs[0].bluestein
+    wanted = np.fft.fftshift(np.fft.fft(np.fft.ifftshift(x)))
+    assert np.linalg.norm(shifted.compute() - wanted) < 1e-13 * np.linalg.norm(wanted)
+
+
+@pytest.mark.parametrize("n", [9, 12, 20])
+def test_a_shifted_input_that_is_padded_or_cropped(n, sync):
+    x = RNG.standard_normal(12)
+    result = fft.fft(fft.ifftshift(da.from_array(x, chunks=5)), n)
+    np.testing.assert_allclose(result.compute(), np.fft.fft(np.fft.ifftshift(x), n), atol=1e-13)
+
+
+def test_a_transposed_spectrum_is_shifted_place_by_place(sync):
+    a = da.from_array(RNG.standard_normal(4096) + 0j, chunks=256)
+    spectrum = fft.fft(a, order="transposed")
+    wanted = np.fft.fftshift(spectrum.compute())
+    np.testing.assert_array_equal(fft.fftshift(spectrum).compute(), wanted)
+    back = fft.ifft(fft.ifftshift(fft.fftshift(spectrum)), order="transposed")
+    np.testing.assert_allclose(back.compute(), a.compute(), atol=1e-13)
+
+
+def test_a_shift_that_needs_too_much_memory_stays_outside(sync):
+    a = da.from_array(RNG.standard_normal((60, 64)) + 0j, chunks=(4, 64))
+    spectrum = fft.fft(a)
+    needed = origin(spectrum).plan.forecast.peak_host
+    folded = fft.fftshift(spectrum, 0)  # which lets blocks travel that otherwise stay
+    assert origin(folded).plan.forecast.peak_host > needed
+    tight = fft.fft(a, memory_limit=needed)
+    outside = fft.fftshift(tight, 0)
+    assert isinstance(origin(outside).plan, ShiftPlan)
+    np.testing.assert_array_equal(*dask.compute(folded, outside))
+
+
+# --- plans --------------------------------------------------------------------------------------
+
+
+def test_the_plan_of_a_shifted_input_says_so_and_goes_to_json_and_back():
+    a = fft.ifftshift(da.zeros((16, 15), chunks=(4, 5)), 1)
+    found = plan(a, "rfft2")
+    assert "the input is stored cyclically from the element of each axis {1: 8}" in str(found)
+    assert Plan.from_json(found.to_json()) == found
+    shifted = origin(fft.fftshift(fft.rfft2(a), 0)).plan
+    assert Plan.from_json(shifted.to_json()) == shifted
+    assert "the result is stored" in shifted.explain()
+    assert shifted._repr_html_()
+
+
+def test_runs_of_a_group_cover_its_values_once():
+    group = Group((Digit(1, 1, 4, 4), Digit(1, 4, 3, 3)), (5, 0, 4, 3), offset=7)
+    held = [[] for _ in group.chunks]
+    for chunk, found in enumerate(held):
+        for low, high, at in group.runs(chunk):
+            assert at == len(found)
+            found += range(low, high)
+    assert sum(held, []) == [*range(7, 12), *range(7)]
+    for low in range(12):
+        for high in range(low, 13):
+            touching = {c for c, found in enumerate(held) if set(found) & set(range(low, high))}
+            assert touching <= set(group.chunks_touching(low, high)) <= touching | {1}

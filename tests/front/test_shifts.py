@@ -226,7 +226,7 @@ def test_runs_of_a_group_cover_its_values_once():
         for low, high, at in group.runs(chunk):
             assert at == len(found)
             found += range(low, high)
-    assert sum(held, []) == [*range(7, 12), *range(7)]
+    assert [value for found in held for value in found] == [*range(7, 12), *range(7)]
     for low in range(12):
         for high in range(low, 13):
             touching = {c for c, found in enumerate(held) if set(found) & set(range(low, high))}

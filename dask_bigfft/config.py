@@ -107,6 +107,12 @@ def _parse_nbytes_or_none(key: str, value: Any) -> int | None:
     return None if value is None else _parse_nbytes(key, value)
 
 
+def _parse_nbytes_none_or_0(key: str, value: Any) -> int | None:
+    """Return a number of bytes that may be 0, or None where the setting is null."""
+    nothing = isinstance(value, str | int) and not isinstance(value, bool) and value in (0, "0")
+    return 0 if nothing else _parse_nbytes_or_none(key, value)
+
+
 def _parse_bool(key: str, value: Any) -> bool:
     """Return a truth value; numbers and strings are refused."""
     if not isinstance(value, bool):
@@ -204,6 +210,14 @@ _TABLE = (
         "Memory that the arena keeps at most; above it, ordinary memory is lent. Null takes 0.4 of"
         " the memory of the process.",
         _parse_nbytes_or_none,
+    ),
+    Knob(
+        "bigfft.memory.pinned-limit",
+        None,
+        "bytes",
+        "Memory of the arena that is pinned at most where a GPU is used, so that the card reads and"
+        " writes it by itself. Null takes all of the arena, 0 pins nothing.",
+        _parse_nbytes_none_or_0,
     ),
     Knob(
         "bigfft.planner.max-rounds",

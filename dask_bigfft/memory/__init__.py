@@ -4,15 +4,20 @@ Imports NumPy, the standard library and the package's errors; sizes and limits a
 """
 
 from dask_bigfft.memory.blocks import ALIGNMENT_NBYTES
-from dask_bigfft.memory.default import configure, default_arena, lend
+from dask_bigfft.memory.default import configure, default_arena, lend, pin_blocks, pinned
 from dask_bigfft.memory.host import SMALL_NBYTES, ArenaCounters, HostArena
+from dask_bigfft.memory.pinned import PinnedCounters, Pinner
 
 __all__ = [
     "ALIGNMENT_NBYTES",
     "SMALL_NBYTES",
     "ArenaCounters",
     "HostArena",
+    "PinnedCounters",
+    "Pinner",
     "configure",
     "default_arena",
     "lend",
+    "pin_blocks",
+    "pinned",
 ]

@@ -15,6 +15,7 @@ from typing import Any, SupportsIndex
 import numpy.typing as npt
 
 from dask_bigfft.memory.host import HostArena, parse_limit
+from dask_bigfft.memory.pinned import Pinner
 
 _UNKNOWN_MACHINE_LIMIT = 1024**3
 
@@ -41,6 +42,7 @@ class _Process:
         """Forget arena and lock, both of which another thread may have held when we forked."""
         self.lock = threading.Lock()
         self.arena: HostArena | None = None
+        self.pinner: Pinner | None = None  # a fork has no card
 
 
 def _quarter_of_machine() -> int:
@@ -99,7 +101,29 @@ def default_arena() -> HostArena:
         if _process.arena is None:
             settings = _process.settings
             _process.arena = HostArena(settings.effective_limit, pressure=settings.pressure)
+            _process.arena.pin(_process.pinner)
         return _process.arena
+
+
+def pin_blocks(pinner: Pinner | None) -> Pinner | None:
+    """Have the arena's buffers pinned before they are lent, and return who did it so far.
+
+    Parameters
+    ----------
+    pinner
+        Pins them; None pins no more.
+    """
+    with _process.lock:
+        previous, _process.pinner = _process.pinner, pinner
+        if _process.arena is not None:
+            _process.arena.pin(pinner)
+        return previous
+
+
+def pinned(address: int, nbytes: int) -> bool:
+    """Whether the arena has pinned all of these bytes, in one range."""
+    pinner = _process.pinner
+    return pinner is not None and pinner.covers(address, nbytes)
 
 
 def lend(shape: SupportsIndex | Sequence[SupportsIndex], dtype: npt.DTypeLike) -> npt.NDArray[Any]:

@@ -20,7 +20,7 @@ which is atomic, and whoever holds the lock next does the rest.
 The arena never waits for memory to come back. Beyond its limit it gives idle memory to the system,
 and if that is not enough lends ordinary memory and counts it.
 
-It imports NumPy, the package's errors, and `blocks` and `pages` of this folder.
+It imports NumPy, the package's errors, and `blocks`, `pages` and `pinned` of this folder.
 """
 
 import math
@@ -45,6 +45,7 @@ from dask_bigfft.memory.blocks import (
     parse_shape,
 )
 from dask_bigfft.memory.pages import Buffer, round_up, touch
+from dask_bigfft.memory.pinned import Pinner
 
 SMALL_NBYTES = 512 * 1024
 """Requests below this are ordinary memory: the allocator of the C library reuses it by itself."""
@@ -145,6 +146,7 @@ class HostArena:
         self._pressure_interval_seconds = pressure_interval_seconds
         self._pressure_due_seconds = -math.inf
         self._clock = clock
+        self._pinner: Pinner | None = None
         self._lock = threading.Lock()
         self._returned = Returned()
         # Idle buffers: a stack per size, the most recently used on top, and the sizes in order.
@@ -218,6 +220,8 @@ class HostArena:
             block = ordinary_block(lengths, dtype)
         else:
             block = np.asarray(Loan(buffer, self._returned, lengths, dtype.str))
+            if self._pinner is not None:
+                self._pinner.pin(buffer)
         # Only now, so that what this block could use is not thrown away just before.
         if self._pressure is not None:
             self._relieve_when_due()
@@ -264,6 +268,9 @@ class HostArena:
         # Until now these count as lent. They go back like any block, also when interrupted.
         try:
             touch(fresh, threads)
+            if self._pinner is not None:
+                for buffer in fresh:
+                    self._pinner.pin(buffer)
         finally:
             self._returned.extend(fresh)
         return size * len(fresh)
@@ -307,6 +314,14 @@ class HostArena:
         """Ask `pressure` from now on whether idle memory has to go, or nobody."""
         self._pressure = pressure
         self._pressure_due_seconds = -math.inf
+
+    def pin(self, pinner: Pinner | None) -> None:
+        """Have buffers pinned from now on before they are lent, or no more.
+
+        What is pinned already stays so until its memory goes back to the system, or the pinner is
+        closed.
+        """
+        self._pinner = pinner
 
     def relieve(self) -> int:
         """Return the bytes given to the system, all that is idle, if the process is under pressure.

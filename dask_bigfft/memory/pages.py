@@ -10,6 +10,7 @@ import mmap
 import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,13 @@ _HUGE_ROUNDING_FROM_NBYTES = 4 * HUGE_PAGE_NBYTES
 # One unit of a prefaulting thread's work: large against the cost of handing it out, small
 # enough for the threads to finish together.
 _TOUCH_NBYTES = 16 * HUGE_PAGE_NBYTES
+
+
+class Hold(Protocol):
+    """Something that keeps a buffer's pages where they are."""
+
+    def release(self) -> None:
+        """Let them go."""
 
 
 class Buffer:
@@ -41,15 +49,23 @@ class Buffer:
         How many bytes there are.
     serial
         When the buffer last became idle, counted by its arena.
+    held
+        What has to be let go before the pages are unmapped, such as their pinning.
     """
 
-    __slots__ = ("address", "memory", "nbytes", "serial")
+    __slots__ = ("address", "held", "memory", "nbytes", "serial")
 
     def __init__(self, nbytes: int) -> None:
         self.memory: npt.NDArray[np.uint8] = np.frombuffer(_map(nbytes), np.uint8)
         self.address: int = self.memory.__array_interface__["data"][0]
         self.nbytes = nbytes
         self.serial = 0
+        self.held: Hold | None = None
+
+    def __del__(self) -> None:
+        held = getattr(self, "held", None)  # none where the mapping failed
+        if held is not None:
+            held.release()
 
 
 def round_up(nbytes: int) -> int:

@@ -1,0 +1,199 @@
+"""A ring of pinned buffers through which blocks in ordinary memory travel, and its host threads.
+
+What is not pinned has to be staged: several threads gather the rows of a piece into a pinned
+buffer, the card takes it from there while they fill the next one, and the way back is its mirror
+(Lee and Kim, Electronics 12, 2023, size such a ring by the device and not by the data). The ring
+is small: data of any size goes round in it.
+
+::
+
+    block --threads--> buffer --card--> piece        piece --card--> buffer --threads--> block
+
+A gather is done by the caller, who so waits for a free buffer; a scatter is done behind its back,
+and the future it gets says when the values are there.
+
+Imports numpy, `transfer` of this room and the standard library; what the card does is handed in.
+"""
+
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from dask_bigfft.devices.transfer import Array, slabs
+
+#: Bytes of a buffer: the card takes a fraction of a millisecond for it, long against a call.
+BUFFER_NBYTES = 16 * 1024**2
+
+#: Buffers in each direction: one under way, one being filled, and some to even things out.
+BUFFERS = 4
+
+#: Bytes that one thread copies at a time.
+SHARE_NBYTES = 1024**2
+
+
+class Mark(Protocol):
+    """What tells that the card is done with a buffer."""
+
+    def synchronize(self) -> None:
+        """Wait for it."""
+
+
+@dataclass
+class Staging:
+    """One pinned buffer: its bytes, and what is still to happen with it."""
+
+    memory: Array
+    mark: Mark | None = None
+    scattered: "Future[None] | None" = field(default=None)
+
+    @property
+    def address(self) -> int:
+        """Where it begins."""
+        return int(self.memory.ctypes.data)
+
+    def holding(self, part: Array) -> Array:
+        """Its first bytes as an array like `part`."""
+        return self.memory[: part.nbytes].view(part.dtype).reshape(part.shape)
+
+    def free(self) -> None:
+        """Wait until nobody uses it."""
+        if self.scattered is not None:
+            self.scattered.result()
+            self.scattered = None
+        if self.mark is not None:
+            self.mark.synchronize()
+            self.mark = None
+
+
+class Ring:
+    """Pinned buffers for both directions, and threads that copy.
+
+    Parameters
+    ----------
+    buffers : list of ndarray
+        Pinned memory, bytes; half of them serve each direction.
+    threads : int
+        Host threads that gather and scatter.
+
+    Notes
+    -----
+    One thread at a time may call `load` and `store`; the waiting is in the caller.
+    """
+
+    def __init__(self, buffers: list[Array], threads: int) -> None:
+        half = len(buffers) // 2
+        self._in = deque(Staging(memory) for memory in buffers[:half])
+        self._out = deque(Staging(memory) for memory in buffers[half:])
+        self.nbytes = sum(memory.nbytes for memory in buffers)
+        self._threads = threads
+        self._copiers = ThreadPoolExecutor(threads, thread_name_prefix="bigfft-ring")
+        self._waiters = ThreadPoolExecutor(2, thread_name_prefix="bigfft-scatter")
+
+    def load(self, source: Array, copy: Callable[[int, int, int], Mark]) -> None:
+        """Take a view to the card.
+
+        Parameters
+        ----------
+        source : ndarray
+            The view.
+        copy : callable
+            ``copy(address, offset, nbytes)`` lets the card take bytes from an address, to an
+            offset in the dense array, and returns a mark that tells when that is done.
+        """
+        for part, offset in self._parts(source):
+            values = source[part]
+            with _next(self._in) as buffer:
+                self._copied(buffer.holding(values), values)
+                buffer.mark = copy(buffer.address, offset, values.nbytes)
+
+    def store(
+        self, target: Array, copy: Callable[[int, int, int], Mark]
+    ) -> "list[Future[None]]":
+        """Bring a view from the card; its values are there when all futures are done.
+
+        `copy` is as for `load`, but lets the card write to the address.
+        """
+        found = []
+        for part, offset in self._parts(target):
+            values = target[part]
+            with _next(self._out) as buffer:
+                mark = copy(buffer.address, offset, values.nbytes)
+                buffer.scattered = self._waiters.submit(self._scatter, mark, values, buffer)
+                found.append(buffer.scattered)
+        return found
+
+    def _scatter(self, mark: Mark, values: Array, buffer: Staging) -> None:
+        mark.synchronize()
+        self._copied(values, buffer.holding(values))
+
+    def _parts(self, view: Array) -> Iterator[tuple[tuple[slice, ...], int]]:
+        return slabs(view, self._in[0].memory.nbytes)
+
+    def _copied(self, target: Array, source: Array) -> None:
+        """Copy with several threads; NumPy gives the interpreter's lock up meanwhile."""
+        parts = [part for part, _ in slabs(source, max(SHARE_NBYTES, self._least(source)))]
+        if len(parts) == 1:
+            np.copyto(target, source)
+            return
+        done = [self._copiers.submit(np.copyto, target[part], source[part]) for part in parts]
+        for future in done:
+            future.result()
+
+    def _least(self, source: Array) -> int:
+        """Bytes of a share that give no more than four shares to a thread."""
+        return math.ceil(source.nbytes / (4 * self._threads))
+
+    def close(self) -> None:
+        """Wait until all is where it belongs, and end the threads."""
+        for buffer in (*self._in, *self._out):
+            buffer.free()
+        self._waiters.shutdown()
+        self._copiers.shutdown()
+
+
+@contextmanager
+def _next(buffers: "deque[Staging]") -> Iterator[Staging]:
+    """The buffer whose turn it is, once it is free."""
+    buffer = buffers.popleft()
+    try:
+        buffer.free()
+        yield buffer
+    finally:
+        buffers.append(buffer)
+
+
+class Pending:
+    """Futures that have to be done before something may be used; a lock's worth of bookkeeping."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._futures: list[Future[None]] = []
+
+    def add(self, futures: "list[Future[None]] | tuple[Future[None], ...]") -> None:
+        """Take futures up, and forget those that are done well."""
+        with self._lock:
+            self._futures = [f for f in self._futures if not _fine(f)] + list(futures)
+
+    def now(self) -> "tuple[Future[None], ...]":
+        """What is not done."""
+        with self._lock:
+            self._futures = [future for future in self._futures if not _fine(future)]
+            return tuple(self._futures)
+
+    def wait(self) -> None:
+        """Wait for all of it, and raise what one of them raised."""
+        with self._lock:
+            futures, self._futures = self._futures, []
+        for future in futures:
+            future.result()
+
+
+def _fine(future: "Future[Any]") -> bool:
+    return future.done() and future.exception() is None

@@ -1,0 +1,153 @@
+"""How FFTs along some dimensions of a dense array become calls of cuFFT.
+
+cuFFT takes a batch of transforms at two strides: from element to element, and from transform to
+transform. Dimensions in the middle of an array have three; then one plan is executed again and
+again, over the rows before the dimension or over the elements after it, whichever are fewer.
+
+Pure: imports the standard library.
+"""
+
+import math
+from dataclasses import dataclass
+
+#: Dimensions that one plan transforms at most.
+MAX_RANK = 3
+
+#: Numbers from here on need the 64-bit interface.
+WIDE = 2**31
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch of FFTs as cuFFT plans it; distances and strides in elements of their side.
+
+    Parameters
+    ----------
+    kind : {"c2c", "r2c", "c2r"}
+        The transform.
+    n : tuple of int
+        Lengths.
+    source_embed, target_embed : tuple of int
+        Lengths as the elements are stored.
+    source_stride, target_stride : int
+        From element to element along the last dimension.
+    source_distance, target_distance : int
+        From transform to transform.
+    count : int
+        Number of transforms.
+    double : bool
+        Whether they are in double precision.
+    """
+
+    kind: str
+    n: tuple[int, ...]
+    source_embed: tuple[int, ...]
+    source_stride: int
+    source_distance: int
+    target_embed: tuple[int, ...]
+    target_stride: int
+    target_distance: int
+    count: int
+    double: bool
+
+    @property
+    def wide(self) -> bool:
+        """Whether some number in it, or the place of some element, needs 64 bits."""
+        sides = (
+            (self.source_embed, self.source_stride, self.source_distance),
+            (self.target_embed, self.target_stride, self.target_distance),
+        )
+        last = max(
+            math.prod(embed) * stride + self.count * distance for embed, stride, distance in sides
+        )
+        return last >= WIDE
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A batch, and where it is executed: `times` times, so many elements apart."""
+
+    batch: Batch
+    times: int = 1
+    source_step: int = 0
+    target_step: int = 0
+
+
+def fft_calls(
+    kind: str,
+    source: tuple[int, ...],
+    target: tuple[int, ...],
+    dims: tuple[int, ...],
+    double: bool,
+) -> tuple[Call, ...]:
+    """Return the calls that transform a dense array, in order.
+
+    The first reads the source and writes the target, those that follow work in the target.
+
+    Parameters
+    ----------
+    kind : {"c2c", "r2c", "c2r"}
+        The transform; the real ones have a single dimension.
+    source, target : tuple of int
+        Shapes before and after.
+    dims : tuple of int
+        The dimensions, rising.
+    double : bool
+        Whether in double precision.
+
+    Examples
+    --------
+    >>> [(call.batch.n, call.batch.count, call.times) for call in
+    ...  fft_calls("c2c", (4, 8, 16), (4, 8, 16), (1, 2), True)]
+    [((8, 16), 4, 1)]
+    >>> [(call.batch.n, call.batch.source_stride, call.batch.count, call.times) for call in
+    ...  fft_calls("c2c", (4, 8, 16), (4, 8, 16), (1,), True)]
+    [((8,), 16, 16, 4)]
+    """
+    if math.prod(source) == 0:
+        return ()
+    if kind != "c2c":
+        return (_along(kind, source, target, dims[0], double),)
+    found: list[Call] = []
+    last = len(dims)
+    while last > 0:
+        first = last - 1
+        while (
+            first > 0 and dims[first - 1] == dims[first] - 1 and last - first < MAX_RANK
+            and _rank_pays(source, dims[first - 1], dims[last - 1])
+        ):
+            first -= 1
+        found.append(_together(source, dims[first], dims[last - 1], double))
+        last = first
+    return tuple(found)
+
+
+def _rank_pays(shape: tuple[int, ...], first: int, last: int) -> bool:
+    """Whether neighbouring dimensions make one plan: nothing before them, or nothing after."""
+    return math.prod(shape[last + 1 :]) == 1 or math.prod(shape[:first]) == 1
+
+
+def _together(shape: tuple[int, ...], first: int, last: int, double: bool) -> Call:
+    """c2c over neighbouring dimensions."""
+    if first == last:
+        return _along("c2c", shape, shape, first, double)
+    n, inner = shape[first : last + 1], math.prod(shape[last + 1 :])
+    rows, size = math.prod(shape[:first]), math.prod(n)
+    distance, count = (size, rows) if inner == 1 else (1, inner)
+    return Call(Batch("c2c", n, n, inner, distance, n, inner, distance, count, double))
+
+
+def _along(
+    kind: str, source: tuple[int, ...], target: tuple[int, ...], dim: int, double: bool
+) -> Call:
+    """Any kind along one dimension."""
+    a, b = source[dim], target[dim]
+    n = max(a, b) if kind != "c2c" else a
+    rows, inner = math.prod(source[:dim]), math.prod(source[dim + 1 :])
+    if inner == 1:
+        return Call(Batch(kind, (n,), (a,), 1, a, (b,), 1, b, rows, double))
+    if rows <= inner:  # neighbouring transforms lie side by side
+        batch = Batch(kind, (n,), (a,), inner, 1, (b,), inner, 1, inner, double)
+        return Call(batch, rows, a * inner, b * inner)
+    batch = Batch(kind, (n,), (a,), inner, a * inner, (b,), inner, b * inner, rows, double)
+    return Call(batch, inner, 1, 1)

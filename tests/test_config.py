@@ -74,6 +74,7 @@ def test_defaults():
         "bigfft.exchange.carrier": "auto",
         "bigfft.memory.arena": True,
         "bigfft.memory.arena-limit": None,
+        "bigfft.memory.pinned-limit": None,
         "bigfft.planner.max-rounds": 4,
         "bigfft.planner.whole-axis-floor": 4 * 2**20,
     }
@@ -94,6 +95,8 @@ def test_defaults():
         ("bigfft.exchange.carrier", "tasks", "tasks"),
         ("bigfft.memory.arena", False, False),
         ("bigfft.memory.arena-limit", "100MB", 10**8),
+        ("bigfft.memory.pinned-limit", 0, 0),
+        ("bigfft.memory.pinned-limit", "2 GiB", 2**31),
         ("bigfft.planner.max-rounds", 2, 2),
     ],
 )
@@ -121,6 +124,7 @@ def test_values_are_read(key, value, expected):
         ("bigfft.exchange.carrier", ["tasks"], "one of auto, shared, tasks"),
         ("bigfft.memory.arena", "yes", "true or false"),
         ("bigfft.memory.arena-limit", -1, "a number of bytes above 0"),
+        ("bigfft.memory.pinned-limit", False, "a number of bytes above 0"),
         ("bigfft.planner.max-rounds", 0, "an integer of at least 1"),
         ("bigfft.planner.max-rounds", 2.5, "an integer of at least 1"),
         ("bigfft.planner.whole-axis-floor", None, "a number of bytes above 0"),

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from dask_bigfft.devices.cuda import cupy
-from dask_bigfft.devices.protocol import FFT, Multiply, Product, Term, Transpose
+from dask_bigfft.devices.protocol import ALIGNMENT, FFT, Multiply, Product, Term, Transpose
 from dask_bigfft.errors import DeviceError
-from dask_bigfft.kernels.gpu_plans import WIDE, Batch, fft_calls
+from dask_bigfft.kernels.gpu_plans import WIDE, Batch, Call, fft_calls
 from dask_bigfft.kernels.gpu_source import (
     KERNEL,
     OPTIONS,
@@ -88,12 +88,11 @@ class Operations:
 
     def work_nbytes(self, op: FFT) -> int:
         """Make the plans of an FFT and return the bytes of work area that they need."""
-        needs = [self._need(call.batch) for call in self._calls(op)]
-        return max(needs, default=0)
+        return max((self._need(call) for call in self._calls(op)), default=0)
 
-    def _need(self, batch: Batch) -> int:
-        self._plan(batch)
-        return self._needs[batch]
+    def _need(self, call: Call) -> int:
+        self._plan(call.batch)
+        return _aligned(self._needs[call.batch]) + _staging_nbytes(call)
 
     @staticmethod
     def _calls(op: FFT) -> Any:
@@ -133,9 +132,18 @@ class Operations:
         for call in self._calls(op):
             plan = self._plan(call.batch)
             self._point(call.batch, plan, work)
+            from_, to = source, target
+            if call.staged is not None:
+                stage = work + _aligned(self._needs[call.batch])
+                if op.kind == "r2c":
+                    from_ = _stage(call, op.source[op.dims[0]], real, source, stage)
+                else:
+                    to = stage
             for i in range(call.times):
-                come = At(source + i * call.source_step * size_in)
-                plan.fft(come, At(target + i * call.target_step * size_out), direction)
+                come = At(from_ + i * call.source_step * size_in)
+                plan.fft(come, At(to + i * call.target_step * size_out), direction)
+            if to != target:
+                _unstage(call, op.target[op.dims[0]], real, target, to)
             source, size_in = target, size_out
 
     def _point(self, batch: Batch, plan: Any, work: int) -> None:
@@ -186,6 +194,35 @@ class Operations:
             _copy(shape, axes, itemsize, source, target)
         else:
             _turn(shape, axes, itemsize, source, target)
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def _staging_nbytes(call: Call) -> int:
+    """Bytes of the dense array through which the real side of a call goes."""
+    real = 8 if call.batch.double else 4
+    return 0 if call.staged is None else _aligned(math.prod(call.staged) * real)
+
+
+def _staging_dims(call: Call, n: int) -> list[tuple[int, int, int]]:
+    """Lengths, strides in the array, and strides where it is staged."""
+    assert call.staged is not None
+    rows, inner, padded = call.staged
+    return [(rows, n * inner, inner * padded), (inner, 1, padded), (n, inner, 1)]
+
+
+def _stage(call: Call, n: int, itemsize: int, source: int, stage: int) -> int:
+    """Copy the real side to where it is staged, and return the place."""
+    strided_copy(_staging_dims(call, n), itemsize, source, stage, GRID)
+    return stage
+
+
+def _unstage(call: Call, n: int, itemsize: int, target: int, stage: int) -> None:
+    """Copy the real side from where it is staged."""
+    dims = [(length, to, from_) for length, from_, to in _staging_dims(call, n)]
+    strided_copy(dims, itemsize, stage, target, GRID)
 
 
 def _make_plan(cufft: Any, batch: Batch) -> Any:

@@ -1,29 +1,21 @@
 """A CUDA device as the engine sees it: streams, events, an arena, and copies of host views.
 
-How a copy travels is chosen for each view (`Way`): straight by the copy engines where memory is
-pinned and rows are wide; by a kernel that reads or writes pinned memory itself where they are
-narrow; through a ring of staging buffers where memory is not pinned.
+What it does is in `cuda_operations`, how host memory travels in `cuda_copies`.
 
-Imports `config`, `errors`, `memory` and this room.
+Imports `errors` and this room.
 """
 
 import contextlib
-import ctypes
 import functools
-import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
-import numpy as np
-
-from dask_bigfft import config
-from dask_bigfft.devices import ring as staging
 from dask_bigfft.devices.cuda import available, cupy, reason
-from dask_bigfft.devices.cuda_operations import Operations, strided_copy
+from dask_bigfft.devices.cuda_copies import CupyStream, HostCopies, pins
+from dask_bigfft.devices.cuda_operations import Operations
 from dask_bigfft.devices.protocol import (
     FFT,
     Array,
@@ -35,80 +27,10 @@ from dask_bigfft.devices.protocol import (
     Stream,
     Transpose,
 )
-from dask_bigfft.devices.transfer import (
-    TO_DEVICE,
-    TO_HOST,
-    Copy,
-    calls,
-    copies,
-    memcpy3d,
-    row_nbytes,
-    runs,
-)
+from dask_bigfft.devices.transfer import TO_DEVICE, TO_HOST
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
-from dask_bigfft.memory import Pinner, default_arena, pin_blocks, pinned
-from dask_bigfft.memory.pages import Buffer
 
-#: Rows from here on are left to the copy engines; narrower ones are read by a kernel.
-ENGINE_ROW_NBYTES = 32 * 1024
-
-#: Narrower rows are not written by a kernel, which the host's memory takes very badly.
-KERNEL_WRITE_NBYTES = 4 * 1024
-
-#: Driver calls for one piece from which on a kernel copies it in one.
-MANY_CALLS = 256
-
-#: Blocks of the grid of a kernel that copies over the bus: a few keep it busy.
-BUS_BLOCKS = 48
-
-_OUT_OF_MEMORY, _INVALID_VALUE = 2, 1
-
-
-class Way(Enum):
-    """How a view of host memory travels."""
-
-    ENGINE = "copy engine"
-    KERNEL = "kernel"
-    RING = "ring"
-
-
-def way(view: Array, direction: int, is_pinned: bool) -> Way:
-    """Return how a view travels.
-
-    Parameters
-    ----------
-    view : ndarray
-        Host memory.
-    direction : {TO_DEVICE, TO_HOST}
-        Where to.
-    is_pinned : bool
-        Whether all of it lies in pinned memory.
-
-    Examples
-    --------
-    >>> block = np.zeros((64, 8192), "c16")
-    >>> way(block[:, :4096], TO_DEVICE, True), way(block[:, :512], TO_DEVICE, True)
-    (<Way.ENGINE: 'copy engine'>, <Way.KERNEL: 'kernel'>)
-    >>> way(block[:, :64], TO_HOST, True), way(block, TO_DEVICE, False)
-    (<Way.ENGINE: 'copy engine'>, <Way.RING: 'ring'>)
-    """
-    if not is_pinned:
-        return Way.RING
-    width, many = row_nbytes(view), calls(view) > MANY_CALLS
-    if width >= view.nbytes or (width >= ENGINE_ROW_NBYTES and not many):
-        return Way.ENGINE
-    if direction == TO_HOST and width < KERNEL_WRITE_NBYTES and not many:
-        return Way.ENGINE
-    return Way.KERNEL
-
-
-class CupyStream:
-    """A stream, and what the host still has to do before that in it is done."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.raw = cupy().cuda.Stream(non_blocking=True)
-        self.unfinished, self.awaited = staging.Pending(), staging.Pending()
+_OUT_OF_MEMORY = 2
 
 
 class CupyEvent:
@@ -163,28 +85,20 @@ class CupyDevice:
         self._cupy = cupy()
         self._rt = self._cupy.cuda.runtime
         self._device = self._cupy.cuda.Device(ordinal)
+        self._closed = False
         self._arena: Any = None
         self._base = self._nbytes = 0
         self._streams: list[CupyStream] = []
         self._operations = Operations()
         self._marks: list[tuple[str, str, Any, Any, int]] = []
-        self._ring: staging.Ring | None = None
-        self._ring_memory: list[Buffer] = []
+        self._copies = HostCopies()
         with self._device, _errors():
             self._rt.free(0)  # makes the context
             properties = self._rt.getDeviceProperties(ordinal)
             self._origin = self._cupy.cuda.Event()
             self._origin.record()
         self._name = str(properties["name"].decode())
-        self._pinner = Pinner(
-            self._register, self._rt.hostUnregister, pinned_limit(),
-            errors=(self._rt.CUDARuntimeError,),
-        )
-        pin_blocks(self._pinner)
-
-    def _register(self, address: int, nbytes: int) -> None:
-        with self._device:
-            self._rt.hostRegister(address, nbytes, self._rt.hostRegisterPortable)
+        pins.begin()
 
     @property
     def name(self) -> str:
@@ -227,13 +141,11 @@ class CupyDevice:
         """Give everything back."""
         self.release()
         self.drop_caches()
-        if self._ring is not None:
-            self._ring.close()
-            self._ring, self._ring_memory = None, []
-        if pin_blocks(None) is not self._pinner:
-            pin_blocks(self._pinner)  # another device's
-        self._pinner.close()
+        self._copies.close()
         self._streams.clear()
+        if not self._closed:
+            self._closed = True
+            pins.end()
 
     def _address(self, array: DeviceArray) -> int:
         if array.offset < 0 or array.offset + array.nbytes > self._nbytes:
@@ -333,98 +245,7 @@ class CupyDevice:
             return
         address, name = self._address(array), "h2d" if direction == TO_DEVICE else "d2h"
         with self._in(stream, name, view.nbytes) as found:
-            chosen = way(view, direction, _is_pinned(view))
-            if chosen is Way.KERNEL and not self._by_kernel(view, address, direction):
-                chosen = Way.ENGINE
-            if chosen is Way.ENGINE and not self._by_engine(found, view, address, direction):
-                chosen = Way.RING
-            if chosen is Way.RING:
-                self._by_ring(found, view, address, direction)
-
-    def _by_engine(self, stream: CupyStream, view: Array, device: int, direction: int) -> bool:
-        """Copy by the copy engines; whether they took it."""
-        host = int(view.ctypes.data)
-        try:
-            for copy in copies(view):
-                self._call(copy, host, device, direction, stream.raw.ptr)
-        except self._rt.CUDARuntimeError as error:
-            if error.status != _INVALID_VALUE:
-                raise
-            return False  # somebody else's memory, pinned in parts
-        return True
-
-    def _call(self, copy: Copy, host: int, device: int, direction: int, stream: int) -> None:
-        ends = host + copy.host, device + copy.device
-        target, source = ends[::-1] if direction == TO_DEVICE else ends
-        if copy.depth > 1:
-            found = memcpy3d(copy, host, device, direction)
-            self._rt.memcpy3DAsync(ctypes.addressof(found), stream)
-        elif copy.height > 1:
-            wide = copy.width, copy.pitch
-            to, from_ = wide if direction == TO_DEVICE else wide[::-1]
-            self._rt.memcpy2DAsync(
-                target, to, source, from_, copy.width, copy.height, direction, stream
-            )
-        else:
-            self._rt.memcpyAsync(target, source, copy.nbytes, direction, stream)
-
-    def _by_kernel(self, view: Array, device: int, direction: int) -> bool:
-        """Copy by a kernel that reaches into pinned memory; whether it can."""
-        width, outer = runs(view)
-        numbers = (width, int(view.ctypes.data), device, *(run.stride for run in outer))
-        unit = next((size for size in (16, 8, 4) if not any(n % size for n in numbers)), 0)
-        if not unit:
-            return False
-        dims, dense = [(width // unit, 1, 1)], width // unit
-        for run in reversed(outer):
-            dims.append((run.count, run.stride // unit, dense))
-            dense *= run.count
-        host = int(view.ctypes.data)
-        if direction == TO_DEVICE:
-            strided_copy(dims[::-1], unit, host, device, BUS_BLOCKS)
-        else:
-            turned = [(n, to, from_) for n, from_, to in reversed(dims)]
-            strided_copy(turned, unit, device, host, BUS_BLOCKS)
-        return True
-
-    def _by_ring(self, stream: CupyStream, view: Array, device: int, direction: int) -> None:
-        """Copy through staging buffers."""
-        if self._ring is None:
-            self._ring = self._make_ring()
-        cuda, raw = self._cupy.cuda, stream.raw
-
-        def copy(address: int, offset: int, nbytes: int) -> Any:
-            ends = address, device + offset
-            target, source = ends[::-1] if direction == TO_DEVICE else ends
-            with self._device:
-                self._rt.memcpyAsync(target, source, nbytes, direction, raw.ptr)
-                mark = cuda.Event(block=True, disable_timing=True)
-                mark.record(raw)
-            return mark
-
-        if direction == TO_DEVICE:
-            self._ring.load(view, copy)
-        else:
-            stream.unfinished.add(self._ring.store(view, copy))
-
-    def _make_ring(self) -> staging.Ring:
-        """Pin the staging buffers, or find others that the driver has."""
-        nbytes = staging.BUFFER_NBYTES
-        self._ring_memory = [Buffer(nbytes) for _ in range(2 * staging.BUFFERS)]
-        pins = Pinner(
-            self._register, self._rt.hostUnregister, len(self._ring_memory) * nbytes,
-            errors=(self._rt.CUDARuntimeError,),
-        )
-        for buffer in self._ring_memory:
-            pins.pin(buffer)
-        memory = [buffer.memory for buffer in self._ring_memory]
-        if pins.counters().failures:
-            with _errors():
-                memory = [
-                    np.frombuffer(self._cupy.cuda.alloc_pinned_memory(nbytes), np.uint8, nbytes)
-                    for _ in memory
-                ]
-        return staging.Ring(memory, max(2, len(os.sched_getaffinity(0))))
+            self._copies.travel(found, view, address, direction)
 
     # --- computing --------------------------------------------------------------------------
 
@@ -459,22 +280,6 @@ class CupyDevice:
         """Copy with the dimensions in another order."""
         with self._in(stream, "transpose", 2 * source.nbytes):
             self._operations.transpose(op, self._address(source), self._address(target))
-
-
-def pinned_limit() -> int:
-    """Return how many bytes of the arena may be pinned: the setting, or all that it may hold."""
-    limit = config.get("bigfft.memory.pinned-limit")
-    return default_arena().limit if limit is None else int(limit)
-
-
-def _is_pinned(view: Array) -> bool:
-    """Whether a view lies in pinned memory: the arena's in one range, or somebody else's."""
-    low = int(view.ctypes.data)
-    last = sum((n - 1) * stride for n, stride in zip(view.shape, view.strides, strict=True))
-    if pinned(low, last + view.itemsize):
-        return True
-    asked = cupy().cuda.pinned_memory.is_memory_pinned
-    return bool(asked(low) and asked(low + last + view.itemsize - 1))
 
 
 def open_device(ordinal: int) -> CupyDevice:

@@ -65,12 +65,18 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A batch, and where it is executed: `times` times, so many elements apart."""
+    """A batch, and where it is executed: `times` times, so many elements apart.
+
+    Where `staged` is not None, the real side of the array is copied to (or from) a dense array of
+    that shape, whose last dimension is the transformed one and padded, and the batch works there:
+    cuFFT wants real transforms to begin at an even number of real elements.
+    """
 
     batch: Batch
     times: int = 1
     source_step: int = 0
     target_step: int = 0
+    staged: tuple[int, int, int] | None = None
 
 
 def fft_calls(
@@ -146,8 +152,22 @@ def _along(
     rows, inner = math.prod(source[:dim]), math.prod(source[dim + 1 :])
     if inner == 1:
         return Call(Batch(kind, (n,), (a,), 1, a, (b,), 1, b, rows, double))
-    if rows <= inner:  # neighbouring transforms lie side by side
+    if kind != "c2c" and rows > 1 and n * inner % 2:
+        return _staged(kind, n, rows, inner, double)
+    if rows <= inner or kind != "c2c":  # neighbouring transforms lie side by side
         batch = Batch(kind, (n,), (a,), inner, 1, (b,), inner, 1, inner, double)
         return Call(batch, rows, a * inner, b * inner)
     batch = Batch(kind, (n,), (a,), inner, a * inner, (b,), inner, b * inner, rows, double)
     return Call(batch, inner, 1, 1)
+
+
+def _staged(kind: str, n: int, rows: int, inner: int, double: bool) -> Call:
+    """A real transform in the middle of an array whose rows begin at odd places."""
+    padded, half = n + n % 2, n // 2 + 1
+    real = (padded,), 1, padded
+    spectrum = (half,), inner, 1
+    steps = inner * padded, half * inner
+    sides = (real, spectrum) if kind == "r2c" else (spectrum, real)
+    steps = steps if kind == "r2c" else steps[::-1]
+    batch = Batch(kind, (n,), *sides[0], *sides[1], inner, double)
+    return Call(batch, rows, *steps, (rows, inner, padded))

@@ -1,0 +1,255 @@
+"""Copies between views of host memory and a CUDA device, each by the way that suits it.
+
+Straight by the copy engines where memory is pinned and rows are wide (one call for up to three
+dimensions); by a kernel that reads or writes pinned memory itself where rows are narrow; through a
+ring of staging buffers where memory is not pinned.
+
+Imports `config`, `memory` and this room.
+"""
+
+import ctypes
+import os
+import threading
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from dask_bigfft import config
+from dask_bigfft.devices import ring as staging
+from dask_bigfft.devices.cuda import cupy
+from dask_bigfft.devices.cuda_operations import strided_copy
+from dask_bigfft.devices.protocol import Array
+from dask_bigfft.devices.transfer import (
+    TO_DEVICE,
+    TO_HOST,
+    Copy,
+    calls,
+    copies,
+    memcpy3d,
+    row_nbytes,
+    runs,
+)
+from dask_bigfft.memory import Pinner, default_arena, pin_blocks, pinned
+from dask_bigfft.memory.pages import Buffer
+
+#: Rows from here on are left to the copy engines; narrower ones are read by a kernel.
+ENGINE_ROW_NBYTES = 32 * 1024
+
+#: Narrower rows are not written by a kernel, which the host's memory takes very badly.
+KERNEL_WRITE_NBYTES = 4 * 1024
+
+#: Driver calls for one piece from which on a kernel copies it in one.
+MANY_CALLS = 256
+
+#: Blocks of the grid of a kernel that copies over the bus: a few keep it busy.
+BUS_BLOCKS = 48
+
+_INVALID_VALUE = 1
+
+#: As a flag of registering: pinned for every device.
+_PORTABLE = 1
+
+
+class Way(Enum):
+    """How a view of host memory travels."""
+
+    ENGINE = "copy engine"
+    KERNEL = "kernel"
+    RING = "ring"
+
+
+def way(view: Array, direction: int, is_pinned: bool) -> Way:
+    """Return how a view travels.
+
+    Parameters
+    ----------
+    view : ndarray
+        Host memory.
+    direction : {TO_DEVICE, TO_HOST}
+        Where to.
+    is_pinned : bool
+        Whether all of it lies in pinned memory.
+
+    Examples
+    --------
+    >>> block = np.zeros((64, 8192), "c16")
+    >>> way(block[:, :4096], TO_DEVICE, True), way(block[:, :512], TO_DEVICE, True)
+    (<Way.ENGINE: 'copy engine'>, <Way.KERNEL: 'kernel'>)
+    >>> way(block[:, :64], TO_HOST, True), way(block, TO_DEVICE, False)
+    (<Way.ENGINE: 'copy engine'>, <Way.RING: 'ring'>)
+    """
+    if not is_pinned:
+        return Way.RING
+    width, many = row_nbytes(view), calls(view) > MANY_CALLS
+    if width >= view.nbytes or (width >= ENGINE_ROW_NBYTES and not many):
+        return Way.ENGINE
+    if direction == TO_HOST and width < KERNEL_WRITE_NBYTES and not many:
+        return Way.ENGINE
+    return Way.KERNEL
+
+
+def make_pinner(limit: int) -> Pinner:
+    """Return what pins up to `limit` bytes for all devices of this process."""
+    runtime = cupy().cuda.runtime
+
+    def register(address: int, nbytes: int) -> None:
+        runtime.hostRegister(address, nbytes, _PORTABLE)
+
+    return Pinner(register, runtime.hostUnregister, limit, errors=(runtime.CUDARuntimeError,))
+
+
+class _Pins:
+    """The pinning of the arena's blocks, from the first device of this process to the last."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._devices = 0
+        self._pinner: Pinner | None = None
+
+    def begin(self) -> None:
+        with self._lock:
+            self._devices += 1
+            if self._pinner is None:
+                self._pinner = make_pinner(pinned_limit())
+                pin_blocks(self._pinner)
+
+    def end(self) -> None:
+        with self._lock:
+            self._devices -= 1
+            if self._devices == 0 and self._pinner is not None:
+                pin_blocks(None)
+                self._pinner.close()
+                self._pinner = None
+
+
+pins = _Pins()
+
+
+def pinned_limit() -> int:
+    """Return how many bytes of the arena may be pinned: the setting, or all that it may hold."""
+    limit = config.get("bigfft.memory.pinned-limit")
+    return default_arena().limit if limit is None else int(limit)
+
+
+def is_pinned(view: Array) -> bool:
+    """Whether a view lies in pinned memory: the arena's in one range, or somebody else's."""
+    low = int(view.ctypes.data)
+    last = sum((n - 1) * stride for n, stride in zip(view.shape, view.strides, strict=True))
+    if pinned(low, last + view.itemsize):
+        return True
+    asked = cupy().cuda.pinned_memory.is_memory_pinned
+    return bool(asked(low) and asked(low + last + view.itemsize - 1))
+
+
+class CupyStream:
+    """A stream, and what the host still has to do before that in it is done."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.raw = cupy().cuda.Stream(non_blocking=True)
+        self.unfinished, self.awaited = staging.Pending(), staging.Pending()
+
+
+class HostCopies:
+    """Copies of one device; used by one thread at a time, whose current device and stream it is."""
+
+    def __init__(self) -> None:
+        self._cupy = cupy()
+        self._rt = self._cupy.cuda.runtime
+        self._ring: staging.Ring | None = None
+        self._ring_memory: list[Buffer] = []
+
+    def travel(self, stream: CupyStream, view: Array, device: int, direction: int) -> None:
+        """Copy a view to an address on the device, or from it, in a stream."""
+        chosen = way(view, direction, is_pinned(view))
+        if chosen is Way.KERNEL and not self._by_kernel(view, device, direction):
+            chosen = Way.ENGINE
+        if chosen is Way.ENGINE and not self._by_engine(stream, view, device, direction):
+            chosen = Way.RING
+        if chosen is Way.RING:
+            self._by_ring(stream, view, device, direction)
+
+    def _by_engine(self, stream: CupyStream, view: Array, device: int, direction: int) -> bool:
+        """Copy by the copy engines; whether they took it."""
+        host = int(view.ctypes.data)
+        try:
+            for copy in copies(view):
+                self._call(copy, host, device, direction, stream.raw.ptr)
+        except self._rt.CUDARuntimeError as error:
+            if error.status != _INVALID_VALUE:
+                raise
+            return False  # somebody else's memory, pinned in parts
+        return True
+
+    def _call(self, copy: Copy, host: int, device: int, direction: int, stream: int) -> None:
+        ends = host + copy.host, device + copy.device
+        target, source = ends[::-1] if direction == TO_DEVICE else ends
+        if copy.depth > 1:
+            found = memcpy3d(copy, host, device, direction)
+            self._rt.memcpy3DAsync(ctypes.addressof(found), stream)
+        elif copy.height > 1:
+            wide = copy.width, copy.pitch
+            to, from_ = wide if direction == TO_DEVICE else wide[::-1]
+            self._rt.memcpy2DAsync(
+                target, to, source, from_, copy.width, copy.height, direction, stream
+            )
+        else:
+            self._rt.memcpyAsync(target, source, copy.nbytes, direction, stream)
+
+    def _by_kernel(self, view: Array, device: int, direction: int) -> bool:
+        """Copy by a kernel that reaches into pinned memory; whether it can."""
+        width, outer = runs(view)
+        numbers = (width, int(view.ctypes.data), device, *(run.stride for run in outer))
+        unit = next((size for size in (16, 8, 4) if not any(n % size for n in numbers)), 0)
+        if not unit:
+            return False
+        dims, dense = [(width // unit, 1, 1)], width // unit
+        for run in reversed(outer):
+            dims.append((run.count, run.stride // unit, dense))
+            dense *= run.count
+        host = int(view.ctypes.data)
+        if direction == TO_DEVICE:
+            strided_copy(dims[::-1], unit, host, device, BUS_BLOCKS)
+        else:
+            turned = [(n, to, from_) for n, from_, to in reversed(dims)]
+            strided_copy(turned, unit, device, host, BUS_BLOCKS)
+        return True
+
+    def _by_ring(self, stream: CupyStream, view: Array, device: int, direction: int) -> None:
+        """Copy through staging buffers."""
+        if self._ring is None:
+            self._ring = self._make_ring()
+        cuda, raw = self._cupy.cuda, stream.raw
+
+        def copy(address: int, offset: int, nbytes: int) -> Any:
+            ends = address, device + offset
+            target, source = ends[::-1] if direction == TO_DEVICE else ends
+            self._rt.memcpyAsync(target, source, nbytes, direction, raw.ptr)
+            mark = cuda.Event(block=True, disable_timing=True)
+            mark.record(raw)
+            return mark
+
+        if direction == TO_DEVICE:
+            self._ring.load(view, copy)
+        else:
+            stream.unfinished.add(self._ring.store(view, copy))
+
+    def _make_ring(self) -> staging.Ring:
+        """Pin the staging buffers, or find others that the driver has."""
+        nbytes = staging.BUFFER_NBYTES
+        self._ring_memory = [Buffer(nbytes) for _ in range(2 * staging.BUFFERS)]
+        pinner = make_pinner(len(self._ring_memory) * nbytes)
+        for buffer in self._ring_memory:
+            pinner.pin(buffer)
+        memory = [buffer.memory for buffer in self._ring_memory]
+        if pinner.counters().failures:
+            alloc = self._cupy.cuda.alloc_pinned_memory
+            memory = [np.frombuffer(alloc(nbytes), np.uint8, nbytes) for _ in memory]
+        return staging.Ring(memory, max(2, len(os.sched_getaffinity(0))))
+
+    def close(self) -> None:
+        """Wait for what goes through the ring, and give the ring back."""
+        if self._ring is not None:
+            self._ring.close()
+            self._ring, self._ring_memory = None, []

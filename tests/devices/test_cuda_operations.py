@@ -1,0 +1,156 @@
+"""Operations for a CUDA device: what kernels are told, followed by hand, is NumPy's answer."""
+
+import ctypes
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from dask_bigfft.decomposition.phases import chirp, unit_roots
+from dask_bigfft.devices import cuda_operations
+from dask_bigfft.devices.cuda_operations import Operations, multiplication, simplified
+from dask_bigfft.devices.protocol import ChirpFactor, Multiply, Term, Transpose, Twiddle
+from dask_bigfft.devices.simulated import index_of
+from dask_bigfft.kernels.gpu_source import THREADS, TILE, copy_source, transpose_source
+
+BIG = 1 << 62
+
+
+def memory(address, count, itemsize):
+    """Elements of host memory by their number."""
+    raw = (ctypes.c_char * (count * itemsize)).from_address(int(address))
+    return np.frombuffer(raw, f"V{itemsize}")
+
+
+def triples(numbers):
+    return [tuple(int(n) for n in numbers[i : i + 3]) for i in range(0, len(numbers), 3)]
+
+
+def by_hand(source):
+    """A kernel that does in Python what the source does on a card."""
+
+    def run(grid, block, arguments):
+        assert block == (THREADS,)
+        assert all(side >= 1 for side in grid)
+        from_, to, *rest = arguments
+        for itemsize, dims in itertools.product((2, 4, 8, 16), range(7)):
+            if source == copy_source(dims, itemsize):
+                count, found = int(rest[0]), triples(rest[1:])
+                lengths = [n for n, _, _ in found]
+                assert math.prod(lengths) == count
+                for place in itertools.product(*map(range, lengths)):
+                    s = sum(i * step for i, (_, step, _) in zip(place, found, strict=True))
+                    t = sum(i * step for i, (_, _, step) in zip(place, found, strict=True))
+                    memory(to, t + 1, itemsize)[t] = memory(from_, s + 1, itemsize)[s]
+                return
+            if source == transpose_source(dims, itemsize):
+                n, m, row, column = (int(number) for number in rest[:4])
+                found = triples(rest[4:])
+                assert len(found) == dims
+                for place in itertools.product(*(range(k) for k, _, _ in found)):
+                    s0 = sum(i * step for i, (_, step, _) in zip(place, found, strict=True))
+                    t0 = sum(i * step for i, (_, _, step) in zip(place, found, strict=True))
+                    for i, j in itertools.product(range(n), range(m)):
+                        s, t = s0 + i * row + j, t0 + j * column + i
+                        memory(to, t + 1, itemsize)[t] = memory(from_, s + 1, itemsize)[s]
+                return
+        raise AssertionError("no such kernel")
+
+    return run
+
+
+@pytest.mark.parametrize("axes", list(itertools.permutations(range(4)))[::2])
+@pytest.mark.parametrize(("shape", "dtype"), [((2, 3, 1, 4), "c16"), ((1, 2, 5, 3), "f4")])
+def test_transposes(monkeypatch, axes, shape, dtype):
+    monkeypatch.setattr(cuda_operations, "kernel", by_hand)
+    x = np.arange(math.prod(shape), dtype=dtype).reshape(shape)
+    expected = np.ascontiguousarray(x.transpose(axes))
+    out = np.full_like(expected, -1)
+    op = Transpose(shape, axes, x.dtype.str)
+    Operations().transpose(op, x.ctypes.data, out.ctypes.data)
+    assert np.array_equal(out, expected)
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "expected"),
+    [
+        ((4, 5), (0, 1), ((20,), (0,))),
+        ((4, 5), (1, 0), ((4, 5), (1, 0))),
+        ((4, 1, 5), (2, 1, 0), ((4, 5), (1, 0))),
+        ((1, 1), (1, 0), ((1,), (0,))),
+        ((2, 3, 4, 5), (2, 3, 0, 1), ((6, 20), (1, 0))),
+        ((2, 3, 4), (0, 2, 1), ((2, 3, 4), (0, 2, 1))),
+    ],
+)
+def test_as_few_dimensions_as_can_be(shape, axes, expected):
+    assert simplified(shape, axes) == expected
+
+
+def test_grids_are_within_what_cuda_allows(monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        cuda_operations, "kernel", lambda source: lambda grid, block, args: seen.append(grid)
+    )
+    shape = (1 << 20, TILE * 3, 1 << 10)
+    Operations().transpose(Transpose(shape, (0, 2, 1), "<c16"), 0, 0)
+    Operations().transpose(Transpose((1 << 25, 8), (1, 0), "<c16"), 0, 0)
+    assert all(x < 2**31 and y < 2**16 for x, y in seen)
+
+
+def values(op):
+    """Factor of every element, computed from a structure and its numbers as the kernel does."""
+    structure, numbers = multiplication(op)
+    numbers = [n.item() for n in numbers]
+    scale, at = numbers[0], 1
+    factors = np.full(op.shape, scale, complex)
+    grid = np.indices(op.shape)
+
+    def total(places):
+        nonlocal at
+        index = np.zeros(op.shape, np.int64)
+        for place in places:
+            start, stride = numbers[at : at + 2]
+            at += 2
+            term = grid[place.dim] + start
+            if place.digit:
+                divisor, modulus = numbers[at : at + 2]
+                at += 2
+                term = term // divisor % modulus
+            index += term * stride
+        return index
+
+    for factor in structure.factors:
+        modulus, sign = numbers[at : at + 2]
+        at += 2
+        left = total(factor.left)
+        if factor.right is None:
+            factors *= np.where(left < modulus, chirp(left, modulus, int(sign)), 0)
+        else:
+            factors *= unit_roots(left * total(factor.right), modulus, int(sign))
+    assert at == len(numbers)
+    return factors
+
+
+def test_structures_and_numbers_say_what_the_description_says():
+    shape = (4, 6, 5)
+    right = Term(0, 5, 2, 3, 4), Term(2, 0, 1, 9, 1)
+    twiddle = Twiddle(9991, -1, (Term(1, 6, 1, BIG, 3),), right)
+    factor = ChirpFactor(41, 1, (Term(0, 5, 1, BIG, 2), Term(2, 3, 1, 6, 5)))
+    op = Multiply(shape, "<c16", 0.25, True, (twiddle,), (factor,))
+    structure, _ = multiplication(op)
+    assert structure.conjugate
+    assert [place.digit for place in structure.factors[0].right] == [True, False]
+    assert [place.digit for place in structure.factors[1].left] == [False, True]
+    power = index_of(twiddle.left, shape) * index_of(twiddle.right, shape)
+    n = index_of(factor.place, shape)
+    expected = 0.25 * unit_roots(power, 9991, -1) * np.where(n < 41, chirp(n, 41, 1), 0)
+    np.testing.assert_allclose(values(op), np.broadcast_to(expected, shape), atol=1e-15)
+
+
+def test_structures_do_not_depend_on_numbers():
+    def structure(start, modulus):
+        twiddle = Twiddle(modulus, 1, (Term(0, start, 1, BIG, 1),), (Term(1, 0, 1, BIG, 7),))
+        return multiplication(Multiply((8, 8), "<c8", 1.0, False, (twiddle,)))[0]
+
+    assert structure(0, 64) == structure(56, 12345)

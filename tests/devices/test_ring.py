@@ -1,0 +1,97 @@
+"""The staging ring: values go round through few buffers, and arrive whole, whoever is slow."""
+
+import random
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from dask_bigfft.devices.ring import Pending, Ring
+
+
+class Mark:
+    """The end of a copy of a slow card."""
+
+    def __init__(self, work):
+        self.thread = threading.Thread(target=work)
+        self.thread.start()
+
+    def synchronize(self):
+        self.thread.join()
+
+
+class Card:
+    """Memory of a card that copies in the background, late, in the order of the calls."""
+
+    def __init__(self, nbytes, buffers, seed):
+        self.memory, self.buffers = np.zeros(nbytes, np.uint8), buffers
+        self.random, self.last = random.Random(seed), None
+        self.most = 0
+
+    def staged(self, address, nbytes):
+        for buffer in self.buffers:
+            at = address - buffer.ctypes.data
+            if 0 <= at < buffer.nbytes:
+                assert at + nbytes <= buffer.nbytes
+                return buffer[at : at + nbytes]
+        raise AssertionError("an address outside of the ring")
+
+    def _later(self, copy):
+        before, delay = self.last, self.random.random() * 2e-3
+
+        def work():
+            if before is not None:
+                before.synchronize()
+            time.sleep(delay)
+            copy()
+
+        self.last = Mark(work)
+        return self.last
+
+    def take(self, address, offset, nbytes):
+        def copy():
+            self.memory[offset : offset + nbytes] = self.staged(address, nbytes)
+
+        return self._later(copy)
+
+    def give(self, address, offset, nbytes):
+        def copy():
+            self.staged(address, nbytes)[:] = self.memory[offset : offset + nbytes]
+
+        return self._later(copy)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("part", [np.s_[:, 2:7], np.s_[3:40, :], np.s_[5:6, 1:2]])
+def test_views_of_any_size_go_round_there_and_back(seed, part):
+    buffers = [np.zeros(1024, np.uint8) for _ in range(4)]
+    ring = Ring(buffers, 3)
+    block = np.random.default_rng(seed).standard_normal((50, 11))
+    card = Card(block[part].nbytes, buffers, seed)
+    ring.load(block[part], card.take)
+    back = np.zeros_like(block)
+    futures = ring.store(back[part], card.give)
+    for future in futures:
+        future.result()
+    expected = np.zeros_like(block)
+    expected[part] = block[part]
+    assert np.array_equal(back, expected)
+    ring.close()
+
+
+def test_what_a_scatter_raises_reaches_who_waits():
+    ring = Ring([np.zeros(64, np.uint8) for _ in range(2)], 1)
+
+    class Broken:
+        def synchronize(self):
+            raise RuntimeError("the card fell off")
+
+    pending = Pending()
+    pending.add(ring.store(np.zeros(8), lambda address, offset, nbytes: Broken()))
+    while not all(future.done() for future in pending.now()):
+        time.sleep(1e-3)
+    pending.add(())
+    with pytest.raises(RuntimeError, match="fell off"):
+        pending.wait()
+    pending.wait()  # said once

@@ -1,0 +1,125 @@
+"""Copies of host views: what the calls of the driver, done by hand, bring to the device."""
+
+import ctypes
+import random
+
+import numpy as np
+import pytest
+
+from dask_bigfft.devices.cuda_copies import Way, way
+from dask_bigfft.devices.transfer import (
+    MAX_PITCH_NBYTES,
+    TO_DEVICE,
+    TO_HOST,
+    Memcpy3D,
+    Run,
+    calls,
+    copies,
+    memcpy3d,
+    row_nbytes,
+    runs,
+    slabs,
+)
+
+
+def taken(view):
+    """What the calls copy, done byte by byte as the driver would."""
+    block = view if view.base is None else view.base
+    while block.base is not None:
+        block = block.base
+    memory = block.reshape(-1).view(np.uint8)
+    start = view.ctypes.data - memory.ctypes.data
+    dense = np.zeros(view.nbytes, np.uint8)
+    seen = 0
+    for copy in copies(view):
+        for plane in range(copy.depth):
+            for row in range(copy.height):
+                host = start + copy.host + plane * copy.plane + row * copy.pitch
+                at = copy.device + (plane * copy.height + row) * copy.width
+                dense[at : at + copy.width] = memory[host : host + copy.width]
+        seen += copy.nbytes
+    assert seen == view.nbytes
+    return dense.view(view.dtype).reshape(view.shape)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_calls_bring_every_view_as_numpy_sees_it(seed):
+    rng = random.Random(seed)
+    shape = tuple(rng.choice((1, 2, 3, 5)) for _ in range(rng.randint(1, 6)))
+    block = np.arange(np.prod(shape), dtype=rng.choice(("f4", "c8", "c16")))
+    cut = []
+    for n in shape:
+        low = rng.randrange(n)
+        cut.append(slice(low, rng.randint(low + 1, n)))
+    view = block.reshape(shape)[tuple(cut)]
+    assert np.array_equal(taken(view), view)
+    assert len(list(copies(view))) == calls(view)
+
+
+def test_three_dimensions_take_one_call_where_planes_are_whole_rows_apart():
+    block = np.zeros((8, 6, 16), "c16")
+    assert calls(block[:, 1:3, 4:9]) == 1
+    assert calls(block[:, :, 4:9]) == 1
+    padded = np.zeros((4, 6, 16, 8), "c16")
+    assert runs(padded[:, 1:3, :5, :3]) == (
+        48, (Run(4, 6 * 2048), Run(2, 2048), Run(5, 128)),
+    )
+    assert calls(padded[:, 1:3, :5, :3]) == 4
+
+
+def test_nothing_is_copied_of_an_empty_view():
+    view = np.zeros((4, 0, 3))
+    assert list(copies(view)) == []
+    assert calls(view) == 0
+    assert list(slabs(view, 100)) == []
+
+
+def test_rows_further_apart_than_the_driver_allows_take_a_call_each():
+    far = np.lib.stride_tricks.as_strided(np.zeros(4), (3, 2), (MAX_PITCH_NBYTES + 1, 8))
+    found = list(copies(far))
+    assert [copy.host for copy in found] == [0, MAX_PITCH_NBYTES + 1, 2 * MAX_PITCH_NBYTES + 2]
+    assert {(copy.height, copy.width) for copy in found} == {(1, 16)}
+
+
+@pytest.mark.parametrize("direction", [TO_DEVICE, TO_HOST])
+def test_the_structure_of_a_three_dimensional_copy(direction):
+    (copy,) = copies(np.zeros((8, 6, 4), "f8")[:, :3, :2])
+    found = memcpy3d(copy, 1 << 20, 1 << 30, direction)
+    assert ctypes.sizeof(Memcpy3D) == 160
+    offsets = [getattr(Memcpy3D, name).offset for name, _ in Memcpy3D._fields_]
+    assert offsets == [0, 8, 32, 64, 72, 96, 128, 152]
+    apart, dense = found.srcPtr, found.dstPtr
+    if direction == TO_HOST:
+        apart, dense = dense, apart
+    assert (apart.ptr, apart.pitch, apart.ysize) == (1 << 20, 32, 6)
+    assert (dense.ptr, dense.pitch, dense.ysize) == (1 << 30, 16, 3)
+    assert (found.extent.width, found.extent.height, found.extent.depth) == (16, 3, 8)
+
+
+@pytest.mark.parametrize("nbytes", [1, 8, 24, 64, 100, 10**6])
+def test_slabs_are_a_view_in_the_order_of_its_dense_copy(nbytes):
+    view = np.arange(5 * 7 * 3, dtype="f8").reshape(5, 7, 3)[1:, ::1, :2]
+    dense, end = np.ascontiguousarray(view).reshape(-1), 0
+    for part, at in slabs(view, nbytes):
+        values = view[part]
+        assert values.nbytes <= max(nbytes, view.itemsize)
+        assert at == end
+        end += values.nbytes
+        assert np.array_equal(values.reshape(-1), dense[at // 8 : end // 8])
+    assert end == view.nbytes
+
+
+def test_the_way_follows_the_width_of_rows_and_pinning():
+    block = np.zeros((64, 4096), "c16")
+    assert row_nbytes(block[:, :100]) == 1600
+    assert way(block[:, :100], TO_DEVICE, True) is Way.KERNEL
+    assert way(block[:, :100], TO_HOST, True) is Way.ENGINE  # a kernel writes such rows badly
+    assert way(block[:, :1024], TO_HOST, True) is Way.KERNEL
+    assert way(block[:, :2048], TO_HOST, True) is Way.ENGINE
+    assert way(block[3], TO_HOST, True) is Way.ENGINE
+    assert way(block[3], TO_HOST, False) is Way.RING
+    many = np.lib.stride_tricks.as_strided(
+        block, (9, 9, 9, 2, 2048), (2**22 + 2**16, 2**17 + 2**15 * 3, 2**16, 2**15 + 1024, 16)
+    )
+    assert calls(many) > 1
+    assert way(many, TO_DEVICE, True) is (Way.KERNEL if calls(many) > 256 else Way.ENGINE)

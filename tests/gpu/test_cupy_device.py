@@ -1,0 +1,346 @@
+"""A CUDA device does what the simulated one does, which is NumPy; and copies any view any way."""
+
+import itertools
+
+import numpy as np
+import pytest
+import scipy.fft
+
+from dask_bigfft.devices import cuda_copies, cupy_device, ring
+from dask_bigfft.devices.cuda import available
+from dask_bigfft.devices.cuda_copies import Way, is_pinned, way
+from dask_bigfft.devices.cupy_device import open_device
+from dask_bigfft.devices.protocol import (
+    FFT,
+    ChirpFactor,
+    DeviceArray,
+    Multiply,
+    Product,
+    Term,
+    Transpose,
+    Twiddle,
+)
+from dask_bigfft.devices.simulated import SimulatedDevice
+from dask_bigfft.devices.transfer import TO_DEVICE, TO_HOST
+from dask_bigfft.errors import DeviceError, DeviceMemoryError
+from dask_bigfft.memory import default_arena, lend
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not available(), reason="no CUDA device, or no CuPy"),
+]
+
+RNG = np.random.default_rng(7)
+BIG = 1 << 62
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def device():
+    found = open_device(available()[0])
+    found.reserve(512 * MIB)
+    yield found
+    found.close()
+
+
+def values(shape, dtype):
+    dtype = np.dtype(dtype)
+    x = RNG.standard_normal(shape)
+    if dtype.kind == "c":
+        x = x + 1j * RNG.standard_normal(shape)
+    return x.astype(dtype)
+
+
+def through(device, compute, x, out_shape=None, out_dtype=None, others=()):
+    """Result of one operation on an array."""
+    half = (200 if device.memory().total > 1 << 30 else 16) * MIB
+    streams = device.stream("h2d"), device.stream("compute"), device.stream("d2h")
+    loaded, done, end = (device.event(name) for name in ("loaded", "done", "end"))
+    source = DeviceArray(0, x.shape, x.dtype.str)
+    out = np.empty(out_shape or x.shape, out_dtype or x.dtype)
+    inside = out_shape is None and out_dtype is None
+    target = source if inside else DeviceArray(half, out.shape, out.dtype.str)
+    device.h2d(streams[0], x, source)
+    places = [DeviceArray(half + i * MIB, o.shape, o.dtype.str) for i, o in enumerate(others)]
+    for other, place in zip(others, places, strict=True):
+        device.h2d(streams[0], other, place)
+    device.record(loaded, streams[0])
+    device.wait(streams[1], loaded)
+    compute(device, streams[1], source, target, *places)
+    device.record(done, streams[1])
+    device.wait(streams[2], done)
+    device.d2h(streams[2], target, out)
+    device.record(end, streams[2])
+    device.synchronize(end)
+    return out
+
+
+def simulated(compute, x, *args, **kwargs):
+    twin = SimulatedDevice(64 * MIB)
+    twin.reserve(64 * MIB)
+    return through(twin, compute, x, *args, **kwargs)
+
+
+def fft(op):
+    def compute(device, stream, source, target):
+        offset = (400 if device.memory().total > 1 << 30 else 32) * MIB
+        work = DeviceArray(offset, (device.work_nbytes(op),), "|u1")
+        device.fft(stream, op, source, target, work)
+
+    return compute
+
+
+def close(got, expected, dtype):
+    scale = np.abs(expected).max() or 1.0
+    eps = np.finfo(np.dtype(dtype)).eps
+    assert got.dtype == np.dtype(dtype)
+    np.testing.assert_allclose(got, expected, atol=40 * eps * scale)
+
+
+@pytest.mark.parametrize("dtype", ["c16", "c8"])
+@pytest.mark.parametrize("sign", [-1, 1])
+@pytest.mark.parametrize(
+    ("shape", "dims"),
+    [
+        ((6, 5, 4), (1,)), ((6, 5, 4), (0, 2)), ((7,), (0,)), ((1, 1), (0, 1)),
+        ((1009, 3), (0,)), ((3, 100003), (1,)), ((16, 12, 9, 5), (0, 1, 2, 3)),
+        ((40, 64, 3), (1,)), ((3, 64, 40), (1,)), ((2**17, 2), (0,)), ((2, 3, 4, 5), (1, 2)),
+    ],
+)
+def test_complex_ffts(device, shape, dims, sign, dtype):
+    x = values(shape, dtype)
+    expected = scipy.fft.fftn(x.astype("c16"), axes=dims)
+    if sign > 0:
+        expected = scipy.fft.ifftn(x.astype("c16"), axes=dims, norm="forward")
+    op = FFT("c2c", shape, shape, dims, sign, x.dtype.str)
+    close(through(device, fft(op), x), expected, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["c16", "c8"])
+@pytest.mark.parametrize(
+    ("shape", "dim"),
+    [
+        ((3, 8, 2), 1), ((3, 9, 2), 1), ((4, 9, 7), 1), ((9, 15, 3), 1), ((5, 1), 1),
+        ((1000, 6), 0), ((4, 2**16), 1),
+    ],
+)
+def test_real_ffts(device, shape, dim, dtype):
+    real = np.empty(0, dtype).real.dtype.str
+    x = values(shape, real)
+    half = (*shape[:dim], shape[dim] // 2 + 1, *shape[dim + 1 :])
+    there = FFT("r2c", shape, half, (dim,), -1, np.dtype(dtype).str)
+    back = FFT("c2r", half, shape, (dim,), 1, np.dtype(dtype).str)
+    spectrum = through(device, fft(there), x, half, dtype)
+    close(spectrum, scipy.fft.rfft(x.astype("f8"), axis=dim), dtype)
+    got = through(device, fft(back), spectrum, shape, real)
+    close(got, shape[dim] * x.astype("f8"), real)
+
+
+TWIDDLES = [
+    Twiddle(97, -1, (Term(1, 6, 1, BIG, 1),), (Term(0, 5, 2, 3, 4),)),
+    Twiddle(2**52, 1, (Term(2, 2**20, 1, BIG, 3900),),
+            (Term(0, 2**15, 1, BIG, 33), Term(1, 0, 1, BIG, 1))),
+    Twiddle(10**15 + 37, -1, (Term(1, 10**6, 1, BIG, 7),), (Term(2, 10**7 - 5, 1, BIG, 11),)),
+]
+CHIRPS = [
+    ChirpFactor(13, 1, (Term(0, 5, 1, BIG, 2), Term(2, 0, 1, BIG, 1))),
+    ChirpFactor(2**33 + 1, -1, (Term(0, 2**33 - 40, 1, BIG, 1), Term(1, 0, 1, BIG, 5))),
+    ChirpFactor(2**45 + 9, 1, (Term(0, 0, 1, BIG, 2**40 + 3), Term(2, 17, 1, BIG, 2**20 + 7))),
+]
+
+
+@pytest.mark.parametrize("dtype", ["c16", "c8"])
+@pytest.mark.parametrize("conjugate", [False, True])
+@pytest.mark.parametrize(
+    ("twiddles", "chirps"),
+    [((), ()), *(((t,), ()) for t in TWIDDLES), *(((), (c,)) for c in CHIRPS),
+     (tuple(TWIDDLES[:2]), (CHIRPS[1],))],
+)
+def test_multiply(device, twiddles, chirps, conjugate, dtype):
+    x = values((4, 6, 50), dtype)
+    op = Multiply(x.shape, x.dtype.str, 0.5, conjugate, twiddles, chirps)
+
+    def compute(device, stream, array, _):
+        device.multiply(stream, op, array)
+
+    got, expected = through(device, compute, x), simulated(compute, x)
+    eps = np.finfo(x.dtype).eps
+    np.testing.assert_allclose(got, expected, rtol=0, atol=4 * eps * np.abs(x).max())
+
+
+def test_product(device):
+    for dtype, other in itertools.product(("c16", "c8"), ((1, 30, 1), (4, 1, 20), (4, 30, 20))):
+        x, y = values((4, 30, 20), dtype), values(other, dtype)
+        op = Product(x.shape, y.shape, x.dtype.str)
+
+        def compute(device, stream, array, _, by, op=op):
+            device.product(stream, op, array, by)
+
+        close(through(device, compute, x, others=[y]), x * y, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["c16", "c8", "f8", "f4"])
+@pytest.mark.parametrize("shape", [(3, 50, 1, 70), (33, 2, 65, 4)])
+def test_transposes(device, shape, dtype):
+    x = values(shape, dtype)
+    for axes in itertools.permutations(range(4)):
+        op = Transpose(shape, axes, x.dtype.str)
+
+        def compute(device, stream, source, target, op=op):
+            device.transpose(stream, op, source, target)
+
+        expected = x.transpose(axes)
+        # through() works in place where shapes agree, which a transpose cannot
+        got = through(device, compute, x, expected.shape, dtype)
+        assert np.array_equal(got, expected), axes
+
+
+def block_in(kind, shape, dtype):
+    """A block in pinned or in ordinary memory, and what it is."""
+    x = lend(shape, dtype) if kind == "pinned" else np.empty(shape, dtype)
+    x[...] = values(shape, dtype)
+    return x
+
+
+@pytest.mark.parametrize("kind", ["pinned", "pageable"])
+@pytest.mark.parametrize("dtype", ["c16", "c8", "f8", "f4"])
+@pytest.mark.parametrize(
+    "part",
+    [
+        np.s_[:, :, :], np.s_[10:50, :, :], np.s_[:, 3:9, :], np.s_[:, :, 5:1000],
+        np.s_[7:9, 2:8, 256:512], np.s_[:, 1:2, 3:4], np.s_[1:2, 1:2, :],
+    ],
+)
+def test_views_travel_there_and_back(device, kind, dtype, part):
+    x, back = block_in(kind, (64, 16, 1024), dtype), block_in(kind, (64, 16, 1024), dtype)
+    if kind == "pinned":
+        assert way(x[:, :, :8], TO_DEVICE, is_pinned(x[:, :, :8])) is Way.KERNEL
+    kept = back.copy()
+    inside = DeviceArray(0, x[part].shape, x.dtype.str)
+    stream, end = device.stream("h2d"), device.event("end")
+    device.h2d(stream, x[part], inside)
+    device.d2h(stream, inside, back[part])
+    device.record(end, stream)
+    device.synchronize(end)
+    kept[part] = x[part]
+    assert np.array_equal(back, kept)
+
+
+@pytest.mark.parametrize("chosen", list(Way))
+def test_every_way_brings_the_same(device, monkeypatch, chosen):
+    x, back = block_in("pinned", (80, 9, 700), "c8"), block_in("pinned", (80, 9, 700), "c8")
+    back[...] = 0
+    assert is_pinned(x)
+    assert is_pinned(back)
+    monkeypatch.setattr(cuda_copies, "way", lambda view, direction, is_pinned: chosen)
+    part = np.s_[3:37, 2:8, 11:600]
+    inside = DeviceArray(0, x[part].shape, x.dtype.str)
+    stream, end = device.stream("h2d"), device.event("end")
+    device.h2d(stream, x[part], inside)
+    device.d2h(stream, inside, back[part])
+    device.record(end, stream)
+    device.synchronize(end)
+    expected = np.zeros_like(x)
+    expected[part] = x[part]
+    assert np.array_equal(back, expected)
+
+
+def test_narrow_rows_of_a_wide_block_are_left_to_the_right_way():
+    x = block_in("pinned", (1 << 12, 1 << 12), "c16")
+    assert is_pinned(x)
+    assert way(x[:, :8], TO_HOST, True) is Way.ENGINE
+    assert not is_pinned(np.zeros(100))
+
+
+def test_a_wait_on_an_event_covers_the_scatter(device, monkeypatch):
+    """What a crossing wrote through the ring is there when the next one reads it."""
+    monkeypatch.setattr(ring, "SHARE_NBYTES", 1 << 16)
+    block = np.zeros((1 << 14, 512), "c8")  # 64 MiB in ordinary memory
+    expected = values(block.shape, "c8")
+    there, back = device.stream("h2d"), device.stream("d2h")
+    a = DeviceArray(0, block.shape, "<c8")
+    b = DeviceArray(a.nbytes, block.shape, "<c8")
+    for turn in range(3):
+        wanted, end = expected * (turn + 1), device.event("end")
+        device.h2d(there, wanted, a)
+        device.record(end, there)
+        device.wait(back, end)
+        device.d2h(back, a, block)
+        stored = device.event("stored")
+        device.record(stored, back)
+        device.wait(there, stored)
+        device.h2d(there, block, b)
+        loaded, last, out = device.event("loaded"), device.event("last"), np.empty_like(block)
+        device.record(loaded, there)
+        device.wait(back, loaded)
+        device.d2h(back, b, out)
+        device.record(last, back)
+        device.synchronize(last)
+        assert np.array_equal(out, wanted)
+
+
+def test_two_plans_in_one_work_area_do_not_disturb_each_other(device):
+    x = values((128, 65536), "c16")
+    ops = [FFT("c2c", x.shape, x.shape, (d,), -1, "<c16") for d in (1, 0)]
+    nbytes = max(device.work_nbytes(op) for op in ops)
+    assert nbytes > 0
+    area = DeviceArray(230 * MIB, (nbytes,), "|u1")
+
+    def compute(device, stream, source, target):
+        for op in ops:
+            device.fft(stream, op, source, target, area)
+
+    close(through(device, compute, x), scipy.fft.fft2(x), "c16")
+
+
+def test_more_memory_than_there_is_is_refused_and_nothing_is_lost(device):
+    other = open_device(available()[0])
+    total = other.memory().total
+    with pytest.raises(DeviceMemoryError):
+        other.reserve(total + (1 << 30))
+    other.reserve(64 * MIB)
+    with pytest.raises(DeviceError, match="already"):
+        other.reserve(1)
+    x = values((100, 100), "c16")
+    op = FFT("c2c", x.shape, x.shape, (0,), -1, "<c16")
+    out = np.empty_like(x)
+    array, stream = DeviceArray(0, x.shape, "<c16"), other.stream("h2d")
+    other.h2d(stream, x, array)
+    other.work_nbytes(op)
+    other.fft(stream, op, array, array, DeviceArray(MIB, (0,), "|u1"))
+    other.d2h(stream, array, out)
+    other.synchronize_all()
+    close(out, scipy.fft.fft(x, axis=0), "c16")
+    with pytest.raises(DeviceError, match="does not lie"):
+        other.h2d(stream, x, DeviceArray(64 * MIB, x.shape, "<c16"))
+    before = other.memory().free
+    other.release()
+    other.drop_caches()
+    assert other.memory().free >= before + 63 * MIB
+    other.close()
+
+
+def test_traced_operations_have_begun_and_ended():
+    other = cupy_device.CupyDevice(available()[0], traced=True)
+    other.reserve(64 * MIB)
+    x = block_in("pinned", (1 << 20,), "c16")
+    stream, array = other.stream("h2d"), DeviceArray(0, x.shape, "<c16")
+    other.h2d(stream, x, array)
+    other.d2h(stream, array, x)
+    first, second = other.spans()
+    assert (first.operation, second.operation) == ("h2d", "d2h")
+    assert 0 <= first.start < first.end <= second.start < second.end
+    assert other.spans() == []
+    other.close()
+
+
+def test_pinned_memory_is_let_go_with_the_last_device(device):
+    other = open_device(available()[0])
+    block = lend((1 << 20,), "c16")
+    assert is_pinned(block)
+    other.close()
+    assert is_pinned(block)  # `device` is still there
+    device.close()
+    assert not is_pinned(block)
+    del block
+    default_arena().trim()

@@ -1,0 +1,115 @@
+"""Batches for cuFFT: done by hand at their strides, they are SciPy's transforms."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.fft
+
+from dask_bigfft.kernels.gpu_plans import WIDE, Batch, fft_calls
+
+RNG = np.random.default_rng(5)
+
+
+def places(n, embed, stride, distance, count):
+    """Flat place of every element of every transform of a batch."""
+    inner = np.zeros((1,) * len(n), np.int64)
+    for axis, length in enumerate(n):
+        step = math.prod(embed[axis + 1 :]) * stride
+        shape = [-1 if a == axis else 1 for a in range(len(n))]
+        inner = inner + (np.arange(length) * step).reshape(shape)
+    return np.arange(count).reshape(-1, *(1,) * len(n)) * distance + inner
+
+
+def executed(kind, source, target_shape, dims, dtype="c16"):
+    """What the calls give, each batch by SciPy on the elements that its strides name."""
+    current = source.reshape(-1)
+    out = np.full(math.prod(target_shape), np.nan, "f8" if kind == "c2r" else dtype)
+    for call in fft_calls(kind, source.shape, target_shape, dims, dtype == "c16"):
+        b, come_from, go_to = call.batch, current, out
+        if call.staged is not None:
+            stage = np.full(call.staged, np.nan)
+            n = b.n[0]
+            if kind == "r2c":
+                stage[:, :, :n] = current.reshape(call.times, n, b.count).transpose(0, 2, 1)
+                come_from = stage.reshape(-1)
+            else:
+                go_to = stage.reshape(-1)
+        come = b.n if kind != "c2r" else (*b.n[:-1], b.n[-1] // 2 + 1)
+        goes = b.n if kind != "r2c" else (*b.n[:-1], b.n[-1] // 2 + 1)
+        for i in range(call.times):
+            at = places(come, b.source_embed, b.source_stride, b.source_distance, b.count)
+            to = places(goes, b.target_embed, b.target_stride, b.target_distance, b.count)
+            x, axes = come_from[at + i * call.source_step], tuple(range(1, 1 + len(b.n)))
+            if kind == "r2c":
+                y = scipy.fft.rfft(x, axis=1)
+            elif kind == "c2r":
+                y = scipy.fft.irfft(x, b.n[0], axis=1, norm="forward")
+            else:
+                y = scipy.fft.fftn(x, axes=axes)
+            go_to[to + i * call.target_step] = y
+        if go_to is not out:
+            out[:] = stage[:, :, : b.n[0]].transpose(0, 2, 1).reshape(-1)
+        current = out
+    return out.reshape(target_shape)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dims"),
+    [
+        ((6,), (0,)), ((4, 6), (0,)), ((4, 6), (1,)), ((4, 6), (0, 1)),
+        ((3, 4, 6), (1,)), ((6, 4, 3), (1,)), ((2, 3, 4, 5), (1, 2)), ((2, 3, 4, 5), (0, 2)),
+        ((2, 3, 4, 5), (0, 1)), ((2, 3, 4, 5), (2, 3)), ((2, 3, 2, 2, 3), (0, 1, 2, 3, 4)),
+        ((2, 3, 2, 2, 3), (0, 1, 3, 4)), ((1, 7, 1), (1,)), ((5, 1, 5), (0, 1, 2)),
+    ],
+)
+def test_complex_batches(shape, dims):
+    x = RNG.standard_normal(shape) + 1j * RNG.standard_normal(shape)
+    np.testing.assert_allclose(
+        executed("c2c", x, shape, dims), scipy.fft.fftn(x, axes=dims), atol=1e-12
+    )
+
+
+@pytest.mark.parametrize(
+    ("shape", "dim"),
+    [((8,), 0), ((3, 8, 2), 1), ((2, 9, 5), 1), ((7, 9, 3), 1), ((4, 7), 1), ((5, 3), 0)],
+)
+def test_real_batches(shape, dim):
+    x = RNG.standard_normal(shape)
+    half = (*shape[:dim], shape[dim] // 2 + 1, *shape[dim + 1 :])
+    spectrum = executed("r2c", x, half, (dim,))
+    np.testing.assert_allclose(spectrum, scipy.fft.rfft(x, axis=dim), atol=1e-12)
+    back = executed("c2r", spectrum, shape, (dim,))
+    np.testing.assert_allclose(back, shape[dim] * x, atol=1e-11)
+
+
+def test_real_transforms_begin_at_even_places():
+    """cuFFT refuses a real array that is not aligned as a complex one."""
+    for shape in ((3, 8, 2), (2, 9, 5), (9, 9, 2), (7, 5, 3), (4, 7)):
+        half = (shape[0], shape[1] // 2 + 1, *shape[2:])
+        for kind, a, b in (("r2c", shape, half), ("c2r", half, shape)):
+            for call in fft_calls(kind, a, b, (1,), True):
+                step = call.source_step if kind == "r2c" else call.target_step
+                assert call.times == 1 or step % 2 == 0
+
+
+def test_few_calls_where_a_dimension_lies_in_the_middle():
+    (few,) = fft_calls("c2c", (3, 64, 512), (3, 64, 512), (1,), True)
+    assert (few.times, few.batch.count) == (3, 512)
+    (other,) = fft_calls("c2c", (512, 64, 3), (512, 64, 3), (1,), True)
+    assert (other.times, other.batch.count) == (3, 512)
+
+
+def test_nothing_is_planned_for_empty_arrays():
+    assert fft_calls("c2c", (0, 4), (0, 4), (1,), True) == ()
+
+
+def test_what_needs_64_bits_is_known():
+    def batch(n, count):
+        return Batch("c2c", (n,), (n,), 1, n, (n,), 1, n, count, False)
+
+    assert batch(16, WIDE // 16).wide
+    assert batch(WIDE, 1).wide
+    assert not batch(16, WIDE // 16 - 2).wide
+    strided = Batch("c2c", (4,), (4,), WIDE // 4, 1, (4,), WIDE // 4, 1, WIDE // 4, False)
+    assert strided.wide

@@ -1,0 +1,147 @@
+"""Pinned buffers: what is pinned, how much of it, and that it is let go before it is unmapped."""
+
+import gc
+import os
+
+import numpy as np
+import pytest
+
+from dask_bigfft.memory import HostArena, Pinner, default_arena, pin_blocks, pinned
+
+MIB = 1 << 20
+
+
+class Driver:
+    """Keeps what is registered, and refuses what a driver refuses."""
+
+    def __init__(self, refuses=0):
+        self.ranges, self.refuses, self.registered = {}, refuses, 0
+
+    def register(self, address, nbytes):
+        if self.refuses:
+            self.refuses -= 1
+            raise OSError("no more pages can be locked")
+        assert address % 4096 == 0
+        for start, length in self.ranges.items():
+            assert address + nbytes <= start or start + length <= address
+        # Reading a byte of each page faults if the memory is not there.
+        self.ranges[address] = nbytes
+        self.registered += 1
+
+    def unregister(self, address):
+        del self.ranges[address]
+
+
+def test_blocks_are_pinned_whole_and_let_go_with_their_memory():
+    driver, arena = Driver(), HostArena(64 * MIB)
+    pinner = Pinner(driver.register, driver.unregister, 64 * MIB)
+    arena.pin(pinner)
+    block = arena.lend((1024, 1024), "c16")
+    address = block.ctypes.data
+    assert driver.ranges == {address: 16 * MIB}
+    assert pinner.covers(address, block.nbytes)
+    assert pinner.covers(address + 4097, 100)
+    assert not pinner.covers(address - 1, 8)
+    assert not pinner.covers(address, 16 * MIB + 1)
+    del block
+    again = arena.lend(1 << 20, "c16")
+    assert again.ctypes.data == address
+    assert driver.registered == 1  # the same pages, pinned once
+    view = again[5:9]
+    del again
+    arena.trim()
+    assert driver.ranges  # a view still looks at them
+    del view
+    arena.trim()
+    assert driver.ranges == {}
+    assert pinner.counters().pinned_bytes == 0
+
+
+def test_the_limit_and_small_buffers_are_left_alone():
+    driver, arena = Driver(), HostArena(64 * MIB)
+    pinner = Pinner(driver.register, driver.unregister, 16 * MIB)
+    arena.pin(pinner)
+    kept = [arena.lend(8 * MIB, "u1") for _ in range(3)]
+    small = arena.lend(MIB, "u1")
+    assert len(driver.ranges) == 2
+    assert [pinner.covers(block.ctypes.data, 8 * MIB) for block in kept] == [True, True, False]
+    assert not pinner.covers(small.ctypes.data, MIB)
+    found = pinner.counters()
+    assert (found.pinned_bytes, found.ranges, found.refused_bytes) == (16 * MIB, 2, 8 * MIB)
+
+
+def test_a_driver_that_refuses_is_not_asked_for_ever():
+    driver, arena = Driver(refuses=100), HostArena(64 * MIB)
+    pinner = Pinner(driver.register, driver.unregister, 64 * MIB)
+    arena.pin(pinner)
+    blocks = [arena.lend(4 * MIB, "u1") for _ in range(6)]
+    for number, block in enumerate(blocks):
+        block[:] = number
+    assert all((block == number).all() for number, block in enumerate(blocks))
+    assert driver.refuses == 97
+    assert pinner.counters().failures == 3
+    assert pinner.counters().pinned_bytes == 0
+
+
+def test_another_exception_is_not_swallowed():
+    def register(address, nbytes):
+        raise KeyboardInterrupt
+
+    arena = HostArena(64 * MIB)
+    pinner = Pinner(register, lambda address: None, 64 * MIB)
+    arena.pin(pinner)
+    with pytest.raises(KeyboardInterrupt):
+        arena.lend(4 * MIB, "u1")
+    gc.collect()
+    assert pinner.counters().pinned_bytes == 0
+    assert arena.counters().lent_bytes == 0
+
+
+def test_prefaulted_blocks_are_pinned_ahead_of_time():
+    driver, arena = Driver(), HostArena(64 * MIB)
+    arena.pin(Pinner(driver.register, driver.unregister, 64 * MIB))
+    assert arena.prefault(8 * MIB, count=2, threads=2) == 16 * MIB
+    assert sorted(driver.ranges.values()) == [8 * MIB, 8 * MIB]
+
+
+def test_close_lets_everything_go_and_pins_nothing_more():
+    driver, arena = Driver(), HostArena(64 * MIB)
+    pinner = Pinner(driver.register, driver.unregister, 64 * MIB)
+    arena.pin(pinner)
+    block = arena.lend(4 * MIB, "u1")
+    pinner.close()
+    assert driver.ranges == {}
+    assert not pinner.covers(block.ctypes.data, 1)
+    other = arena.lend(4 * MIB, "u1")
+    assert driver.registered == 1
+    del block, other
+    arena.trim()  # nothing is unregistered twice
+
+
+def test_the_process_arena_pins_for_whoever_asks():
+    driver = Driver()
+    pinner = Pinner(driver.register, driver.unregister, 64 * MIB)
+    default_arena().trim()
+    previous = pin_blocks(pinner)
+    try:
+        block = default_arena().lend((512, 1024), "c16")
+        assert pinned(block.ctypes.data, block.nbytes)
+        assert not pinned(np.zeros(4).ctypes.data, 8)
+    finally:
+        assert pin_blocks(previous) is pinner
+        pinner.close()
+        del block
+        default_arena().trim()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_fork_unregisters_nothing():
+    driver, arena = Driver(), HostArena(64 * MIB)
+    pinner = Pinner(driver.register, driver.unregister, 64 * MIB)
+    arena.pin(pinner)
+    block = arena.lend(4 * MIB, "u1")
+    pinner._process += 1  # as a child sees it: the pid is another
+    del block
+    arena.trim()
+    assert len(driver.ranges) == 1
+    assert pinner.counters().ranges == 0

@@ -10,6 +10,7 @@ import os
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypedDict, Unpack, cast
 
 import dask.array as da
@@ -276,7 +277,7 @@ def parse_chunks(chunks: Any, before: Chunks, spec: TransformSpec) -> Chunks | N
     shape = spec.out_shape
     if isinstance(chunks, str) and chunks == "auto":
         return None
-    kept = tuple(_scaled(cut, size) for cut, size in zip(before, shape, strict=True))
+    kept = tuple(scaled(cut, size) for cut, size in zip(before, shape, strict=True))
     if isinstance(chunks, str) and chunks == "preserve":
         return kept
     wanted = chunks
@@ -305,8 +306,12 @@ def normalized_chunks(
     return tuple(tuple(map(int, cut)) for cut in found)
 
 
-def _scaled(chunks: tuple[int, ...], size: int) -> tuple[int, ...]:
-    """As many chunks of another length in all, as even as they were."""
+def scaled(chunks: tuple[int, ...], size: int) -> tuple[int, ...]:
+    """Return as many chunks of another length in all, as even as they were.
+
+    >>> scaled((4, 4, 2), 20)
+    (8, 8, 4)
+    """
     total = sum(chunks)
     if total == size:
         return tuple(map(int, chunks))
@@ -352,9 +357,18 @@ def make_plan(
     n_or_s: Any = None,
     axis_or_axes: Any = None,
     norm: str | None = None,
+    windows: Mapping[int, tuple[int, int]] | None = None,
     **extras: Unpack[Extras],
 ) -> Plan:
-    """Return the plan of a transform of a dask array; arguments as at the front door."""
+    """Return the plan of a transform of a dask array.
+
+    Parameters
+    ----------
+    a, name, n_or_s, axis_or_axes, norm, **extras
+        As at the front door.
+    windows : mapping, optional
+        Start and count, by axis, of the values that go out: those from `start` on, cyclically.
+    """
     order = extras.get("order")
     order = config.get("bigfft.order") if order is None else order
     variant = parse_variant(extras.get("variant"))
@@ -362,6 +376,9 @@ def make_plan(
     rounds = parse_rounds(extras.get("rounds"), axes, a.ndim)
     factors = None if rounds is None else {axis: _factors(rounds, axis) for axis in axes}
     spec = transform_spec(name, a.shape, a.dtype, n_or_s, axis_or_axes, norm, order, factors)
+    if windows:
+        kept = tuple((axis, start, count) for axis, (start, count) in sorted(windows.items()))
+        spec = replace(spec, windows=kept)
     before = tuple(tuple(map(int, cut)) for cut in a.chunks)
     if variant == "pease" and rounds is None:
         refuse_uneven(spec, before)

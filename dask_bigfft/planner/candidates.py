@@ -99,8 +99,15 @@ class Candidate:
 
 
 def largest_block(spec: TransformSpec, request: Request) -> int:
-    """Size of the largest block that comes in, in complex elements (real ones are half as wide)."""
-    size = math.prod(max(c, default=0) for c in request.chunks)
+    """Size of the largest block that comes in, in complex elements (real ones are half as wide).
+
+    Axes that lie whole in it count as long as they are padded to.
+    """
+    lengths = dict(zip(spec.axes, spec.lengths, strict=True))
+    size = 1
+    for axis, chunks in enumerate(request.chunks):
+        largest = max(chunks, default=0)
+        size *= max(largest, lengths.get(axis, 0)) if len(chunks) == 1 else largest
     return max(1, size // 2 if spec.kind == "r2c" else size)
 
 
@@ -231,6 +238,7 @@ class Candidates:
         self.spec, self.request, self.machine = spec, request, machine
         self.source = source_layout(spec, request.chunks)
         self.itemsize = spec.work_dtype.itemsize
+        self.windows = {axis: (start, count) for axis, start, count in spec.windows}
         #: Size of the largest block that comes in, in complex elements.
         self.largest_in = largest_block(spec, request)
         #: Price beyond which candidates are not followed: a multiple of the cheapest so far.
@@ -249,8 +257,8 @@ class Candidates:
         variant = self.request.variant
         try:
             ways = round_layouts(
-                programs, assignment, source, sizes, variant, self.price, merge,
-                self.bound,
+                programs, assignment, source, sizes, variant, self.price, self.windows,
+                self.request.wanted, merge, self.bound,
             )
             found = [self._candidate(programs, source, rounds, sizes) for rounds in ways]
         except NoCommonDigits:  # of the rounds and of the order that is asked for
@@ -270,7 +278,7 @@ class Candidates:
         """The candidate of some rounds, with its result and price."""
         last = rounds[-1].target
         flat = flattened(last)
-        result = result_layout(programs, last, flat, self.request.wanted)
+        result = result_layout(programs, last, flat, self.request.wanted, self.windows)
         after = None if flat == result else result
         if largest_fan_in(source, rounds, after) > MAX_FAN_IN:
             return None

@@ -52,6 +52,7 @@ class _Cut:
     size: int
     chunks: Chunks
     fixed: bool
+    offset: int = 0
 
     @property
     def largest(self) -> int:
@@ -91,8 +92,11 @@ def _axis_cuts(
     before: AxisLayout,
     source: AxisLayout,
     variant: str,
+    window: tuple[int, int] | None = None,
 ) -> list[_Cut]:
     """Groups of an axis in a round, with the chunks they inherit.
+
+    What a window leaves out is dropped as soon as the axis is done.
 
     A named variant cuts the outermost digits into as many parts as came in, whatever was cut in
     between, so that all its rounds are cut alike.
@@ -102,6 +106,8 @@ def _axis_cuts(
     first = (program.steps[0].source,)
     if step is None and done == 0 and not (program.halves_input and program.source != first):
         return [_flat(program.source, before)]
+    if step is None and done == len(program.steps) and window is not None:
+        return [_windowed(program.target, before, window)]
     if step is None and done == len(program.steps):
         stored = [d for group in before.groups for d in group.digits]
         halved = program.mirror is not None and any(d.is_partial for d in stored)
@@ -117,15 +123,28 @@ def _axis_cuts(
 
 
 def _flat(digits: tuple[Digit, ...], before: AxisLayout) -> _Cut:
-    """An axis in one group, cut as before if it was, padded or cropped to its digits."""
+    """An axis in one group, cut as before if it was, cropped to its digits.
+
+    What is going to be padded is not stored before the round that needs it.
+    """
     cut = _cut(digits)
     chunks = before.groups[0].chunks
     if before.digits == digits and len(before.groups) == 1:
-        if sum(chunks) == cut.size:
-            return replace(cut, chunks=chunks)
+        if 0 < sum(chunks) <= cut.size:
+            return replace(cut, chunks=chunks, size=sum(chunks))
         width = max(chunks, default=1) or 1
         return cut.into(-(-cut.size // width))
     return cut.into(before.blocks)
+
+
+def _windowed(digits: tuple[Digit, ...], before: AxisLayout, window: tuple[int, int]) -> _Cut:
+    """A window of an axis in one group, cut as before if it was."""
+    start, count = window
+    cut = _Cut(digits, count, even_chunks(count, before.blocks), False, start)
+    group = before.groups[0]
+    if len(before.groups) == 1 and group == Group(digits, group.chunks, start):
+        return replace(cut, chunks=group.chunks) if group.bounds[-1] == count else cut
+    return cut
 
 
 def _in_parts(cuts: list[_Cut], parts: int) -> list[_Cut]:
@@ -148,7 +167,7 @@ def _largest(cuts: Cuts) -> int:
 
 def _layout(cuts: Cuts) -> Layout:
     return Layout(
-        tuple(AxisLayout(tuple(Group(c.digits, c.chunks) for c in axis)) for axis in cuts)
+        tuple(AxisLayout(tuple(Group(c.digits, c.chunks, c.offset) for c in axis)) for axis in cuts)
     )
 
 
@@ -221,6 +240,8 @@ def round_layouts(
     sizes: Sizes,
     variant: str,
     cost: Callable[[Layout, Layout], float],
+    windows: Mapping[int, tuple[int, int]],
+    wanted: tuple[Chunks, ...] | None = None,
     merge: bool = False,
     bound: float = math.inf,
 ) -> list[tuple[Round, ...]]:
@@ -240,6 +261,10 @@ def round_layouts(
         Data movement within an axis.
     cost : callable
         Price of an exchange between two layouts.
+    windows : mapping
+        Start and count of what goes out of an axis, by axis.
+    wanted : tuple of chunks, optional
+        Of the result: the last round tries to leave blocks of these, which saves an exchange.
     merge : bool
         Whether chunks much smaller than the target are joined.
     bound : float
@@ -270,13 +295,17 @@ def round_layouts(
         for partial in beam:
             cuts = [
                 _axis_cuts(
-                    programs.get(a), done.get(a, 0), by_axis.get(a), layout, source.axes[a], variant
+                    programs.get(a), done.get(a, 0), by_axis.get(a), layout, source.axes[a],
+                    variant, windows.get(a),
                 )
                 for a, layout in enumerate(partial.last.axes)
             ]
             if merge or fewer:
                 cuts = _merge(cuts, room.target)
-            for layout in _ways_to_cut(cuts, room, variant):
+            ways = _ways_to_cut(cuts, room, variant)
+            if number == count - 1 and wanted is not None:
+                ways = [*_as_wanted(cuts, wanted, programs, by_axis, room), *ways]
+            for layout in dict.fromkeys(ways):
                 after = transformed(layout, steps)
                 seconds = partial.seconds + cost(partial.last, layout)
                 if seconds > bound:
@@ -287,6 +316,40 @@ def round_layouts(
         for step in steps:
             done[step.axis] += 1
     return [partial.rounds for partial in beam]
+
+
+def _as_wanted(
+    cuts: Cuts,
+    wanted: tuple[Chunks, ...],
+    programs: Mapping[int, AxisProgram],
+    steps: Mapping[int, Step],
+    sizes: Sizes,
+) -> list[Layout]:
+    """The last round cut so that its blocks are those wanted of the result, if that can be."""
+    found: Cuts = []
+    for axis, (groups, chunks) in enumerate(zip(cuts, wanted, strict=True)):
+        step, program = steps.get(axis), programs.get(axis)
+        after = [
+            step.target if step is not None and cut.digits == (step.source,) else digit
+            for cut in groups
+            for digit in cut.digits
+        ]
+        if program is not None and tuple(after) != program.target:
+            return []
+        if program is not None and len(program.steps) < len(program.target):
+            return []  # digits that no round made: plans that make them are as cheap
+        first, *inner = groups
+        width = math.prod(digit.size for digit in after[len(first.digits) :])
+        size = math.prod(digit.size for digit in after[: len(first.digits)])
+        if first.fixed and chunks == (size * width,):
+            found.append(groups)
+        elif first.fixed or any(c % max(width, 1) for c in chunks) or sum(chunks) != size * width:
+            return []
+        else:
+            outer = replace(first, chunks=tuple(c // max(width, 1) for c in chunks))
+            found.append([outer, *(replace(cut, chunks=(cut.size,)) for cut in inner)])
+    layout = _layout(found)
+    return [layout] if layout.largest <= sizes.cap else []
 
 
 def _ways_to_cut(cuts: Cuts, sizes: Sizes, variant: str) -> list[Layout]:
@@ -303,21 +366,35 @@ def result_layout(
     last: Layout,
     flat: Layout | None,
     wanted: tuple[Chunks, ...] | None,
+    windows: Mapping[int, tuple[int, int]],
 ) -> Layout:
     """Blocks of the result: as wanted, else what the last round gives.
 
     An axis that the last round does not leave in the order that was asked for keeps its number
-    of parts.
+    of parts; one of which only a window goes out, their size.
     """
     axes = []
     for a, axis in enumerate(last.axes):
         program = programs.get(a)
         digits = axis.digits if program is None else program.target
+        start, count = windows.get(a, (0, math.prod(d.size for d in digits)))
         if wanted is not None:
             chunks = wanted[a]
-        elif flat is not None and flat.axes[a].digits == digits:
+        elif flat is not None and flat.axes[a] == _window_of(flat.axes[a], digits, start, count):
             chunks = flat.axes[a].groups[0].chunks
+        elif a in windows:
+            width = -(-math.prod(d.size for d in digits) // axis.blocks)
+            chunks = even_chunks(count, -(-count // width))
         else:
-            chunks = even_chunks(math.prod(d.size for d in digits), axis.blocks)
-        axes.append(AxisLayout((Group(digits, chunks),)))
+            chunks = even_chunks(count, axis.blocks)
+        axes.append(AxisLayout((Group(digits, chunks, start),)))
     return Layout(tuple(axes))
+
+
+def _window_of(
+    axis: AxisLayout, digits: tuple[Digit, ...], start: int, count: int
+) -> AxisLayout | None:
+    """The axis itself if it is a window of these digits, else None."""
+    group = axis.groups[0]
+    same = group.digits == digits and group.offset == start and group.bounds[-1] == count
+    return axis if same and len(axis.groups) == 1 else None

@@ -62,6 +62,9 @@ class TransformSpec:
         Order of each transformed axis in the array that comes in and that goes out.
     digits : tuple of (int, tuple of int)
         Axes whose transposed order has other digits than the canonical ones.
+    windows : tuple of (int, int, int)
+        Axis, start and count: of the values along that axis only `count` go out, from `start` on,
+        cyclically.
     """
 
     name: str
@@ -75,6 +78,7 @@ class TransformSpec:
     orders_in: tuple[Order, ...]
     orders_out: tuple[Order, ...]
     digits: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    windows: tuple[tuple[int, int, int], ...] = ()
 
     @property
     def work_dtype(self) -> np.dtype[Any]:
@@ -101,10 +105,17 @@ class TransformSpec:
         """Digits of an axis' transposed order where they were named, else None."""
         return dict(self.digits).get(axis)
 
+    def window_of(self, axis: int) -> tuple[int, int] | None:
+        """Start and count of what goes out of an axis where that is not all of it, else None."""
+        return {a: (start, count) for a, start, count in self.windows}.get(axis)
+
     def out_size(self, axis: int) -> int:
         """Length of an axis of the result."""
         if axis not in self.axes:
             return self.shape[axis]
+        window = self.window_of(axis)
+        if window is not None:
+            return window[1]
         i = self.axes.index(axis)
         half = self.kind == "r2c" and axis == self.real_axis
         return _count(self.lengths[i], self.orders_out[i], half, self.digits_of(axis))

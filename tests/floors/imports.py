@@ -30,6 +30,7 @@ FLOORS = {
     "fft": 7,
     "front": 7,
     "frequencies": 7,
+    "signal": 7,
     "planning": 7,
     "watch": 7,
     "shifts": 7,

@@ -1,0 +1,196 @@
+"""Arguments of convolutions: which axes, what of the full convolution is wanted, which length.
+
+The full convolution of n1 and n2 samples has n1 + n2 - 1. A mode asks for a *window* of it::
+
+    mode     start          count
+    full     0              n1 + n2 - 1
+    same     (n2 - 1)//2    n1
+    valid    least - 1      most - least + 1
+
+A cyclic convolution of length N returns the window unharmed if what wraps around stays outside it,
+so the window also says how far both inputs have to be padded.
+
+Imports `planning`, `transforms`, `decomposition` and `errors`.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, SupportsIndex, TypedDict, get_args
+
+import dask.array as da
+import scipy.fft
+
+from dask_bigfft.decomposition.factors import smooth_length
+from dask_bigfft.errors import ArgumentTypeError, refuse
+from dask_bigfft.planning import Extras, parse_array
+from dask_bigfft.transforms.spec import parse_axes
+
+Mode = Literal["full", "same", "valid"]
+Axes = SupportsIndex | Sequence[SupportsIndex] | None
+
+
+class Options(TypedDict, total=False):
+    """Keywords of functions whose transforms are inside; None is the setting."""
+
+    chunks: Any
+    memory_limit: int | str | None
+    kernel: str | None
+
+
+@dataclass(frozen=True)
+class Window:
+    """What of the full convolution along one axis is wanted.
+
+    Parameters
+    ----------
+    axis : int
+        Axis of the arrays.
+    first, second : int
+        Lengths n1 and n2 of the inputs.
+    start, count : int
+        The wanted samples of the n1 + n2 - 1.
+    """
+
+    axis: int
+    first: int
+    second: int
+    start: int
+    count: int
+
+    @property
+    def least(self) -> int:
+        """The shortest cyclic convolution whose wrapping stays outside the window."""
+        full = self.first + self.second - 1
+        return max(self.start + self.count, full - self.start, self.first, self.second)
+
+
+def window(axis: int, first: int, second: int, mode: Mode) -> Window:
+    """Return what a mode asks for along one axis.
+
+    >>> found = window(0, 100, 9, "same")
+    >>> found.start, found.count, found.least
+    (4, 100, 104)
+    """
+    if mode == "full":
+        return Window(axis, first, second, 0, first + second - 1)
+    if mode == "same":
+        return Window(axis, first, second, (second - 1) // 2, first)
+    low, high = sorted((first, second))
+    return Window(axis, first, second, low - 1, high - low + 1)
+
+
+def fast_length(least: int, cut: bool, real: bool) -> int:
+    """Return a length of at least `least` that is fast: nearly square where the axis is cut.
+
+    >>> fast_length(10_007, False, True), fast_length(10_007, True, True)
+    (10080, 10125)
+    """
+    if cut:
+        return smooth_length(least)
+    return int(scipy.fft.next_fast_len(least, real))
+
+
+def parse_mode(mode: Any) -> Mode:
+    """Refuse modes that there are not."""
+    if not isinstance(mode, str) or mode not in get_args(Mode):
+        refuse("mode", mode, "'full', 'same' or 'valid'")
+    return mode  # type: ignore[return-value]
+
+
+def parse_options(options: Options) -> Options:
+    """Refuse keywords that there are not."""
+    for unknown in options.keys() - Options.__annotations__.keys():
+        allowed = f"another keyword: {', '.join(Options.__annotations__)}"
+        refuse(unknown, dict(options)[unknown], allowed, kind=ArgumentTypeError)
+    return options
+
+
+def inner_extras(options: Options, **named: Any) -> Extras:
+    """Keywords of a transform inside: limits and kernel as given, the rest as named."""
+    kept = {k: v for k, v in options.items() if k in ("memory_limit", "kernel")}
+    return {"chunks": "auto", **kept, **named}  # type: ignore[typeddict-item]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Two arrays, and what of their convolution is wanted.
+
+    Parameters
+    ----------
+    first, second : dask.array.Array
+        With the same number of axes; lengths agree on axes without a window, or are 1.
+    windows : tuple of Window
+        Of the axes that are convolved.
+    crop : tuple of slice
+        What is kept at last, of axes on which the inputs broadcast.
+    """
+
+    first: da.Array
+    second: da.Array
+    windows: tuple[Window, ...]
+    crop: tuple[slice, ...]
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """The axes that are convolved."""
+        return tuple(w.axis for w in self.windows)
+
+    def cropped(self, result: da.Array) -> da.Array:
+        """The result without what the mode leaves out of broadcast axes."""
+        return result if all(c == slice(None) for c in self.crop) else result[self.crop]
+
+
+def parse_inputs(
+    in1: Any, in2: Any, mode: Any, axes: Axes, *, correlated: bool = False,
+    strict: bool = False,
+) -> Inputs:
+    """Return arrays and windows; refuse what does not go together.
+
+    With `strict` mode "valid" compares axes of length 1, too, as `scipy.signal.convolve` does.
+    Axes on which an input has length 1 are not convolved: the other one is multiplied by it, in
+    reverse if it is the second one of a correlation.
+    """
+    first, second = (_in_one_chunk(parse_array(a, "fftn")) for a in (in1, in2))
+    mode = parse_mode(mode)
+    if first.ndim != second.ndim:
+        refuse("in2", f"an array with {second.ndim} axes", f"as many axes as in1: {first.ndim}")
+    named = _parse_axes(axes, first.ndim)
+    shapes = list(zip(first.shape, second.shape, strict=True))
+    for axis, (n, m) in enumerate(shapes):
+        if axis not in named and n != m and 1 not in (n, m):
+            refuse("in2", f"length {m} along axis {axis}", f"length {n} or 1, those of in1, along "
+                   "an axis that is not convolved")
+    convolved = [axis for axis in named if 1 not in shapes[axis]]
+    if mode == "valid":
+        pairs = [shapes[axis] for axis in (named if strict else convolved)]
+        if not all(n >= m for n, m in pairs) and not all(n <= m for n, m in pairs):
+            refuse("in2", second.shape, f"one input at least as long as the other along every axis "
+                   f"for mode='valid'; in1 has {first.shape}")
+    if correlated:
+        turned = [axis in named and n == 1 for axis, (n, _) in enumerate(shapes)]
+        if any(turned):
+            second = second[tuple(slice(None, None, -1 if t else None) for t in turned)]
+    windows = tuple(window(axis, *shapes[axis], mode) for axis in convolved)
+    crop = [slice(None)] * first.ndim
+    if mode == "same":
+        for axis, (n, m) in enumerate(shapes):
+            if n < m and axis not in convolved:
+                crop[axis] = slice((m - n) // 2, (m - n) // 2 + n)
+    return Inputs(first, second, windows, tuple(crop))
+
+
+def _in_one_chunk(a: da.Array) -> da.Array:
+    """The array without empty chunks beside a single element, which dask broadcasts wrongly."""
+    cut = [axis for axis, n in enumerate(a.shape) if n == 1 and a.numblocks[axis] > 1]
+    return a.rechunk(dict.fromkeys(cut, 1)) if cut else a
+
+
+def _parse_axes(axes: Axes, ndim: int) -> tuple[int, ...]:
+    if axes is None:
+        return tuple(range(ndim))
+    if isinstance(axes, str):
+        refuse("axes", axes, "an axis, a sequence of them or None", kind=ArgumentTypeError)
+    several = tuple(axes) if isinstance(axes, Iterable) else (axes,)
+    if not several:
+        refuse("axes", axes, "at least one axis")
+    return parse_axes("axes", several, ndim)

@@ -1,0 +1,451 @@
+r"""Convolution and correlation of dask arrays of any size, by their spectra or block by block.
+
+By spectra, one cut axis, natural order in and out of every transform would take nine exchanges. In
+transposed order it is six, because a product does not care in which order frequencies lie::
+
+    in1 --exchange, round--> --exchange, round--> spectrum  \
+                                                             x --round--> --exchange, round--> -->
+    in2 --exchange, round--> --exchange, round--> spectrum  /
+
+and four where in2 is small (`kernel_spectrum`). Zeros are never stored before the first round:
+the first gather pads, and the last one takes the window that a mode asks for.
+
+Imports `planning`, `graph`, `planner`, `memory_settings` and this room.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Unpack, cast
+
+import dask.array as da
+import numpy as np
+
+from dask_bigfft import config
+from dask_bigfft.decomposition.factors import transposed_digits
+from dask_bigfft.errors import refuse
+from dask_bigfft.graph.layer import transformed_array
+from dask_bigfft.memory_settings import configure_arena
+from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planning import make_plan, scaled
+from dask_bigfft.signal.arguments import (
+    Axes,
+    Inputs,
+    Mode,
+    Options,
+    fast_length,
+    inner_extras,
+    parse_inputs,
+    parse_options,
+)
+from dask_bigfft.signal.kernel_spectrum import KernelAxis, filtered, product
+from dask_bigfft.signal.overlap import direct_blocks, overlapped
+
+__all__ = ["convolve", "correlate", "fftconvolve", "oaconvolve"]
+
+Orders = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Transforms:
+    """The transforms of a convolution: their names, lengths and the order between them.
+
+    Parameters
+    ----------
+    axes, lengths : tuple of int
+        Axes, the one that is halved last, and the length of the transform along each.
+    real : bool
+        Whether both inputs are real.
+    orders : tuple of str
+        Order of the spectra along each axis.
+    """
+
+    axes: tuple[int, ...]
+    lengths: tuple[int, ...]
+    real: bool
+    orders: Orders
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Names of the forward and the inverse transform."""
+        return ("rfftn", "irfftn") if self.real else ("fftn", "ifftn")
+
+    def forward(self, a: da.Array, options: Options, chunks: Any = "auto") -> Plan:
+        """Plan of the transform of an input."""
+        extras = inner_extras(options, order=self.orders, chunks=chunks)
+        return make_plan(a, self.names[0], self.lengths, self.axes, **extras)
+
+    def inverse(
+        self, a: da.Array, options: Options, windows: dict[int, tuple[int, int]]
+    ) -> Plan:
+        """Plan of the transform back of a spectrum, and of the windows that are kept."""
+        extras = inner_extras(options, order=self.orders, chunks=options.get("chunks"))
+        lengths = dict(zip(self.axes, self.lengths, strict=True))
+        kept = {axis: w for axis, w in windows.items() if w != (0, lengths[axis])}
+        return make_plan(a, self.names[1], self.lengths, self.axes, windows=kept, **extras)
+
+
+def _spectra_of(plan: Plan) -> Any:
+    """An array that looks like a plan's result, to plan with."""
+    return da.zeros(plan.spec.out_shape, chunks=plan.chunks, dtype=plan.spec.out_dtype)
+
+
+def _planned(
+    a: da.Array, axes: tuple[int, ...], lengths: tuple[int, ...], real: bool, options: Options
+) -> tuple[_Transforms, Plan]:
+    """The transforms with the fewest exchanges there and back, and the plan of the way there.
+
+    Natural order, unless an axis falls apart: then transposed order along it is considered.
+    """
+    natural: Orders = ("natural",) * len(axes)
+    transforms = _Transforms(axes, lengths, real, natural)
+    there = transforms.forward(a, options)
+    split = [program.axis for program in there.programs if len(program.steps) > 1]
+    if not split:
+        return transforms, there
+    found = [(*_price(transforms, there, options), 0, transforms, there)]
+    for number, axis in enumerate(split, 1):
+        orders = tuple("transposed" if b == axis else "natural" for b in axes)
+        transforms = _Transforms(axes, lengths, real, orders)
+        there = transforms.forward(a, options)
+        found.append((*_price(transforms, there, options), number, transforms, there))
+    return min(found, key=lambda f: f[:3])[3:]
+
+
+def _price(transforms: _Transforms, there: Plan, options: Options) -> tuple[int, float]:
+    """Exchanges there and back, and the seconds that both are forecast to take."""
+    back = transforms.inverse(_spectra_of(there), {**options, "chunks": "auto"}, {})
+    count = len(there.travelling) + len(back.travelling)
+    return count, there.forecast.seconds + back.forecast.seconds
+
+
+def _applied(a: Any, plan: Plan) -> Any:
+    configure_arena()
+    return transformed_array(a, plan, config.get("bigfft.exchange.carrier"))
+
+
+def _kernel_axes(
+    transforms: _Transforms, plan: Plan, kernel: da.Array
+) -> tuple[KernelAxis, ...] | None:
+    """What a kernel needs to be transformed where the spectrum's blocks lie, if it is small."""
+    largest = max(math.prod(chunk) for chunk in itertools.product(*map(set, plan.chunks)))
+    itemsize = plan.spec.work_dtype.itemsize
+    if kernel.nbytes > largest * itemsize:
+        return None
+    for axis, size in enumerate(kernel.shape):
+        if axis not in transforms.axes and size != 1 and len(plan.chunks[axis]) > 1:
+            return None
+        if axis not in transforms.axes and size > plan.spec.shape[axis]:
+            return None
+    found = []
+    for axis, n, order in zip(transforms.axes, transforms.lengths, transforms.orders, strict=True):
+        digits = transposed_digits(n) if order == "transposed" else (n,)
+        half = transforms.real and axis == transforms.axes[-1]
+        bounds = (0, *itertools.accumulate(plan.chunks[axis]))
+        found.append(KernelAxis(axis, n, digits, half, bounds, kernel.shape[axis]))
+    return tuple(found) if all(along.is_local for along in found) else None
+
+
+def _product(
+    first: da.Array, second: da.Array, transforms: _Transforms, there: Plan, swapped: bool,
+    conjugate: tuple[bool, bool], options: Options,
+) -> Any:
+    """The product of two spectra; that of `second` is made where it is needed if it is small."""
+    spectrum = _applied(first, there)
+    turned = conjugate[::-1] if swapped else conjugate
+    dtype = np.result_type(spectrum.dtype, _work_dtype(second))
+    axes = _kernel_axes(transforms, there, second)
+    if axes is not None:
+        return da.map_blocks(
+            filtered, spectrum, second.rechunk(-1), axes=axes, conjugate=turned,
+            library=there.kernel, dtype=dtype, meta=np.empty((0,) * spectrum.ndim, dtype),
+        )
+    if first.name == second.name:  # with itself: one spectrum will do
+        return _multiplied(spectrum, spectrum, turned)
+    wanted = tuple(
+        cut if sum(cut) == (n if axis in transforms.axes else second.shape[axis]) else "auto"
+        for axis, (cut, n) in enumerate(zip(there.chunks, there.spec.out_shape, strict=True))
+    )
+    other = _applied(second, transforms.forward(second, options, chunks=wanted))
+    return _multiplied(spectrum, other, turned)
+
+
+def _multiplied(a: da.Array, b: da.Array, conjugate: tuple[bool, bool]) -> Any:
+    """The product of two arrays, block by block."""
+    index, dtype = tuple(range(a.ndim)), np.result_type(a.dtype, b.dtype)
+    return da.blockwise(
+        product, index, a, index, b, index, conjugate=conjugate, dtype=dtype,
+        meta=np.empty((0,) * a.ndim, dtype),
+    )
+
+
+def _work_dtype(a: da.Array) -> np.dtype[Any]:
+    """Complex dtype of an array's spectrum."""
+    char = {"e": "F", "f": "F", "F": "F", "g": "G", "G": "G"}.get(a.dtype.char, "D")
+    return np.dtype(char)
+
+
+def _by_spectra(inputs: Inputs, correlated: bool, options: Options) -> da.Array:
+    """The convolution, or the correlation, through spectra."""
+    first, second = inputs.first, inputs.second
+    real = first.dtype.kind != "c" and second.dtype.kind != "c"
+    if not real:
+        first, second = (a.astype(_work_dtype(a)) for a in (first, second))
+    swapped = first.size < second.size
+    large, small = (second, first) if swapped else (first, second)
+    # The axis that is halved comes last: best one that lies whole in blocks.
+    windows = sorted(inputs.windows, key=lambda w: (large.numblocks[w.axis] == 1, w.axis))
+    alone = len(windows) == 1
+    axes = tuple(w.axis for w in windows)
+    lengths = tuple(
+        fast_length(w.least, alone and large.numblocks[w.axis] > 1, real) for w in windows
+    )
+    transforms, there = _planned(large, axes, lengths, real, options)
+    conjugate = (False, correlated)
+    spectrum = _product(large, small, transforms, there, swapped, conjugate, options)
+    starts = {
+        w.axis: ((w.start - (w.second - 1 if correlated else 0)) % n, w.count)
+        for w, n in zip(windows, lengths, strict=True)
+    }
+    kept: Options = {**options, "chunks": _result_chunks(inputs, options.get("chunks"))}
+    return cast("da.Array", _applied(spectrum, transforms.inverse(spectrum, kept, starts)))
+
+
+def _result_chunks(inputs: Inputs, chunks: Any) -> Any:
+    """Chunks as asked for, where those of the input are meant those of the first one."""
+    chunks = config.get("bigfft.chunks") if chunks is None else chunks
+    if not isinstance(chunks, Mapping) and not (isinstance(chunks, str) and chunks == "preserve"):
+        return chunks
+    shapes = zip(inputs.first.shape, inputs.second.shape, strict=True)
+    lengths = [max(pair) for pair in shapes]
+    for w in inputs.windows:
+        lengths[w.axis] = w.count
+    kept = dict(enumerate(map(scaled, inputs.first.chunks, lengths)))
+    return {**kept, **chunks} if isinstance(chunks, Mapping) else tuple(kept.values())
+
+
+def _convolution(
+    in1: Any, in2: Any, mode: Any, axes: Axes, correlated: bool, options: Options
+) -> da.Array:
+    """The convolution through spectra, and the cases that need none."""
+    parse_options(options)
+    inputs = parse_inputs(in1, in2, mode, axes, correlated=correlated)
+    trivial: da.Array | None = _without_spectra(inputs, correlated)
+    if trivial is not None:
+        return trivial
+    return inputs.cropped(_by_spectra(inputs, correlated, options))
+
+
+def _without_spectra(inputs: Inputs, correlated: bool) -> Any:
+    """Empty inputs, and axes on which there is only a product to be made."""
+    first, second = inputs.first, inputs.second
+    if first.size == 0 or second.size == 0:
+        return da.zeros((0,), dtype=np.result_type(first, second, np.float32))
+    if inputs.windows:
+        return None
+    return inputs.cropped(first * (second.conj() if correlated else second))
+
+
+def fftconvolve(
+    in1: Any, in2: Any, mode: Mode = "full", axes: Axes = None, **options: Unpack[Options]
+) -> da.Array:
+    """Return the convolution of two arrays through their spectra.
+
+    Parameters
+    ----------
+    in1, in2 : dask array or array-like
+        With the same number of axes, of any chunking; only read.
+    mode : {"full", "same", "valid"}
+        All of the convolution (default), its centre with the shape of `in1`, or what does not
+        depend on zeros around the inputs.
+    axes : int or sequence of int, optional
+        The axes that are convolved, all by default. Along others the inputs have the same length,
+        or one of them has length 1.
+    chunks : "auto", "preserve", mapping or dask chunks, optional
+        Of the result: by default those that the last exchange makes without further work.
+    memory_limit : int or str, optional
+        Bytes that one process may use for any one of the transforms.
+    kernel : str, optional
+        FFT library that works inside blocks.
+
+    Returns
+    -------
+    dask.array.Array
+        Lazy; of single precision where both inputs are, else of double (or long double) precision.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        A `ValueError`, a `TypeError`: inputs, a mode or axes that do not go together.
+
+    Notes
+    -----
+    As `scipy.signal.fftconvolve` does. Spectra stay in transposed order, so that one cut axis
+    takes six exchanges; a small second array (or first one), in one chunk, is transformed where
+    the blocks of the other spectrum lie, which leaves four.
+
+    See Also
+    --------
+    oaconvolve : Faster where one array is much shorter than the other's chunks.
+
+    Examples
+    --------
+    >>> fftconvolve([1.0, 2.0, 3.0], [0.0, 1.0, 0.5]).compute().round(6) + 0.0
+    array([0. , 1. , 2.5, 4. , 1.5])
+    """
+    return _convolution(in1, in2, mode, axes, False, options)
+
+
+def oaconvolve(in1: Any, in2: Any, mode: Mode = "full", axes: Axes = None) -> da.Array:
+    """Return the convolution of an array with a much shorter one, block by block.
+
+    Parameters
+    ----------
+    in1, in2 : dask array or array-like
+        With the same number of axes; the shorter one is gathered into one block.
+    mode, axes
+        As `fftconvolve` takes them.
+
+    Returns
+    -------
+    dask.array.Array
+        Lazy; chunks are those of the longer array, the last one longer or shorter as the mode asks.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        As `fftconvolve` does.
+
+    Notes
+    -----
+    As `scipy.signal.oaconvolve` does. Each block takes as many samples of its neighbours as the
+    shorter array reaches (overlap-save), and is convolved by SciPy in pieces that fit a cache:
+    nothing is exchanged beyond neighbours, and no spectrum of the whole array is made.
+
+    Examples
+    --------
+    >>> x = da.ones(6, chunks=3)
+    >>> oaconvolve(x, [1.0, 1.0]).compute().round(6)
+    array([1., 2., 2., 2., 2., 2., 1.])
+    """
+    inputs = parse_inputs(in1, in2, mode, axes)
+    trivial: da.Array | None = _without_spectra(inputs, correlated=False)
+    return trivial if trivial is not None else inputs.cropped(overlapped(inputs))
+
+
+def _parse_method(method: Any) -> str:
+    if not isinstance(method, str) or method not in ("auto", "fft", "direct"):
+        refuse("method", method, "'auto', 'fft' or 'direct'")
+    return method
+
+
+def _is_short(inputs: Inputs) -> bool:
+    """Whether one input reaches less far than a chunk of the other."""
+    swapped = inputs.first.size < inputs.second.size
+    long, short = (inputs.second, inputs.first) if swapped else (inputs.first, inputs.second)
+    return all(
+        2 * short.shape[axis] <= min(long.chunks[axis]) or long.numblocks[axis] == 1
+        for axis in inputs.axes
+    ) and short.size <= max(1, math.prod(map(max, long.chunks)))
+
+
+def _by_method(
+    in1: Any, in2: Any, mode: Any, method: Any, correlated: bool, options: Options
+) -> da.Array:
+    """The convolution or correlation over all axes, rounded where the inputs are integers."""
+    parse_options(options)
+    method = _parse_method(method)
+    inputs = parse_inputs(in1, in2, mode, None, correlated=correlated, strict=True)
+    trivial = _without_spectra(inputs, correlated)
+    kinds = inputs.first.dtype.kind + inputs.second.dtype.kind
+    wanted = np.result_type(inputs.first, inputs.second)
+    if trivial is not None:
+        return cast("da.Array", trivial.astype(wanted))
+    if method == "direct" or (method == "auto" and _is_short(inputs)):
+        turned = inputs
+        if correlated:
+            reverse = [slice(None)] * inputs.second.ndim
+            for axis in inputs.axes:
+                reverse[axis] = slice(None, None, -1)
+            other = inputs.second[tuple(reverse)].conj()
+            turned = Inputs(inputs.first, other, inputs.windows, inputs.crop)
+        work = direct_blocks(turned) if method == "direct" else overlapped(turned)
+    else:
+        work = _by_spectra(inputs, correlated, options)
+    found: Any = inputs.cropped(work)
+    if method != "direct" and not set(kinds) & set("fc"):
+        found = da.rint(found)
+    return cast("da.Array", found.astype(wanted))
+
+
+Method = Literal["auto", "fft", "direct"]
+
+
+def convolve(
+    in1: Any, in2: Any, mode: Mode = "full", method: Method = "auto", **options: Unpack[Options]
+) -> da.Array:
+    """Return the convolution of two arrays over all axes.
+
+    Parameters
+    ----------
+    in1, in2 : dask array or array-like
+        With the same number of axes.
+    mode : {"full", "same", "valid"}
+        As `fftconvolve` takes it.
+    method : {"auto", "fft", "direct"}
+        Through spectra ("fft"), by the sum that defines it, block by block ("direct", exact for
+        integers), or block by block where one array is short, else through spectra ("auto").
+    **options
+        `chunks`, `memory_limit` and `kernel`, as `fftconvolve` takes them.
+
+    Returns
+    -------
+    dask.array.Array
+        Lazy, of the inputs' common dtype: integers stay integers, rounded.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        As `fftconvolve` does.
+
+    Examples
+    --------
+    >>> convolve([1, 2, 3], [0, 1]).compute()
+    array([0, 1, 2, 3])
+    """
+    return _by_method(in1, in2, mode, method, False, options)
+
+
+def correlate(
+    in1: Any, in2: Any, mode: Mode = "full", method: Method = "auto", **options: Unpack[Options]
+) -> da.Array:
+    """Return the cross-correlation of two arrays over all axes.
+
+    Parameters
+    ----------
+    in1, in2, mode, method, **options
+        As `convolve` takes them.
+
+    Returns
+    -------
+    dask.array.Array
+        Lazy: ``z[k] = sum_n x[n + k - (n2 - 1)] * conj(y[n])``, x and y being the inputs, n2 the
+        length of y, as `scipy.signal.correlate` has it.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        As `fftconvolve` does.
+
+    Notes
+    -----
+    Nothing is reversed: the product takes the conjugate of one spectrum, and the last gather
+    begins at the first lag.
+
+    Examples
+    --------
+    >>> correlate([1, 2, 3], [0, 1]).compute()
+    array([1, 2, 3, 0])
+    """
+    return _by_method(in1, in2, mode, method, True, options)

@@ -1,0 +1,166 @@
+"""The spectrum of a small kernel, worked out where a block of another spectrum lies.
+
+A kernel of m samples, padded to length N = N1*N2, is a matrix of N1 rows of which only the first
+R = ceil(m/N2) are not zero. The first digit of its transform is then a sum of R rows, and a block
+with some rows k1 of a spectrum in transposed order needs nothing but the kernel::
+
+    H[k1, k2] = FFT over n2 of  W_N^(k1 n2) * sum_{n1 < R} h[n1, n2] W_N1^(k1 n1)
+
+No padded kernel is ever stored, and nothing is exchanged. Along an axis in natural order a block
+holds a range of frequencies: the same sum with one row for every sample, or an FFT.
+
+Imports `decomposition`, `kernels` and `memory`.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dask_bigfft.decomposition.phases import unit_roots
+from dask_bigfft.kernels.libraries import get_library
+from dask_bigfft.kernels.twiddle import twiddle
+from dask_bigfft.memory import lend
+
+Array = npt.NDArray[Any]
+
+#: Rows of a kernel (or samples, along an axis in natural order) that are summed directly.
+MOST_ROWS = 64
+
+
+@dataclass(frozen=True)
+class KernelAxis:
+    """One axis of a spectrum, and what the kernel has along it.
+
+    Parameters
+    ----------
+    axis, length : int
+        Axis, and the length N that the kernel is padded to.
+    digits : tuple of int
+        (N1, N2) in transposed order, (N,) in natural order.
+    half : bool
+        Whether only half of the spectrum is there.
+    bounds : tuple of int
+        Where the chunks of the spectrum begin along the axis, and where the last one ends.
+    samples : int
+        Length m of the kernel.
+    """
+
+    axis: int
+    length: int
+    digits: tuple[int, ...]
+    half: bool
+    bounds: tuple[int, ...]
+    samples: int
+
+    @property
+    def whole(self) -> bool:
+        """Whether the axis lies whole in a block."""
+        return len(self.bounds) == 2
+
+    @property
+    def rows(self) -> int:
+        """Rows R that are not zero."""
+        return -(-self.samples // self.digits[-1]) if len(self.digits) > 1 else self.samples
+
+    @property
+    def is_local(self) -> bool:
+        """Whether a block's part of the spectrum follows cheaply from the kernel."""
+        if len(self.digits) > 2:
+            return False
+        return self.rows <= MOST_ROWS or (self.whole and len(self.digits) == 1)
+
+
+def _dft_rows(x: Array, low: int, high: int, modulus: int) -> Array:
+    """Sums over the last axis but one of x with W_modulus^(k n), for k = low..high-1."""
+    k, n = np.arange(low, high, dtype=np.int64), np.arange(x.shape[-2], dtype=np.int64)
+    wide = np.result_type(x.dtype, np.complex128)
+    phases = unit_roots(np.multiply.outer(k, n), modulus, -1, wide)
+    found: Array = np.matmul(phases.astype(np.result_type(x.dtype, np.complex64), copy=False), x)
+    return found
+
+
+def _in_digits(x: Array, along: KernelAxis, low: int, high: int, library: str) -> Array:
+    """Places low..high-1 of the spectrum in transposed order, along the last axis of x."""
+    n1, n2 = along.digits
+    padded = np.zeros((*x.shape[:-1], along.rows * n2), x.dtype)
+    padded[..., : along.samples] = x
+    first, last = low // n2, -(-high // n2)
+    rows = np.ascontiguousarray(
+        _dft_rows(padded.reshape(*x.shape[:-1], along.rows, n2), first, last, n1)
+    )
+    flat = rows.reshape(-1, n2, 1)
+    rest = np.tile(np.arange(first, last, dtype=np.int64), math.prod(x.shape[:-1]))
+    twiddle(flat, rest, along.length, -1)
+    done: Array = get_library(library).c2c(flat, (1,), -1)
+    return done.reshape(*x.shape[:-1], -1)[..., low - first * n2 : high - first * n2]
+
+
+def _in_order(x: Array, along: KernelAxis, low: int, high: int, library: str) -> Array:
+    """Frequencies low..high-1 along the last axis of x."""
+    if not along.whole and along.samples <= MOST_ROWS:
+        return _dft_rows(x[..., None], low, high, along.length)[..., 0]
+    padded = np.zeros((*x.shape[:-1], along.length), x.dtype)
+    padded[..., : along.samples] = x
+    if x.dtype.kind != "c" and along.half:
+        half: Array = get_library(library).r2c(padded, padded.ndim - 1, -1)
+        return half[..., low:high]
+    padded = padded.astype(np.result_type(x.dtype, np.complex64), copy=False)
+    return get_library(library).c2c(padded, (padded.ndim - 1,), -1)[..., low:high]
+
+
+def kernel_spectrum(
+    kernel: Array, axes: tuple[KernelAxis, ...], block: tuple[int, ...], library: str
+) -> Array:
+    """Return the part of a kernel's spectrum that belongs to a block.
+
+    Parameters
+    ----------
+    kernel : ndarray
+        Real or complex, as the transform works in.
+    axes : tuple of KernelAxis
+        The transformed axes.
+    block : tuple of int
+        Which block of the spectrum.
+    library : str
+        FFT library.
+    """
+    found = kernel
+    # Half a spectrum needs real input, so its axis comes first; then those of which a block has
+    # only a part, while the others are still short.
+    for along in sorted(axes, key=lambda a: (not a.half, a.whole)):
+        low, high = along.bounds[block[along.axis]], along.bounds[block[along.axis] + 1]
+        moved = np.moveaxis(found, along.axis, -1)
+        work = _in_digits if len(along.digits) > 1 else _in_order
+        found = np.moveaxis(work(moved, along, low, high, library), -1, along.axis)
+    return found
+
+
+def product(a: Array, b: Array, conjugate: tuple[bool, bool] = (False, False)) -> Array:
+    """Return the product of two blocks, either of them conjugated, in lent memory."""
+    out: Array = lend(np.broadcast_shapes(a.shape, b.shape), np.result_type(a, b))
+    if conjugate[0] == conjugate[1]:
+        np.multiply(a, b, out=out)
+        return np.conjugate(out, out=out) if conjugate[0] else out
+    plain, turned = (b, a) if conjugate[0] else (a, b)
+    np.conjugate(turned, out=out)
+    return np.multiply(out, plain, out=out)
+
+
+def filtered(
+    spectrum: Array,
+    kernel: Array,
+    axes: tuple[KernelAxis, ...],
+    conjugate: tuple[bool, bool],
+    library: str,
+    block_id: tuple[int, ...],
+) -> Array:
+    """Return a block of a spectrum times that of a kernel; see `product`, `kernel_spectrum`."""
+    if spectrum.size == 0:
+        return spectrum
+    real = np.empty(0, spectrum.dtype).real.dtype
+    work = spectrum.dtype if kernel.dtype.kind == "c" or not any(a.half for a in axes) else real
+    found = kernel_spectrum(kernel.astype(work, copy=False), axes, block_id, library)
+    return product(spectrum, found, conjugate)

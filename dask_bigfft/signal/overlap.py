@@ -1,0 +1,141 @@
+"""Convolution block by block: each block with as much of its neighbours as the kernel reaches.
+
+Sample i of the full convolution of x with m samples of h needs x[i - m + 1] to x[i]. A block of x
+that holds samples a..b-1 makes the samples a + f to b + f - 1, where f is where the window of the
+mode starts, so it needs m - 1 - f samples before it and f after it::
+
+    x      ......|....a-------b....|......
+              halo             halo
+    result       |    a+f-----b+f  |
+
+The first block makes what begins before the array, the last one what goes on after it.
+
+Imports `arguments` and SciPy's convolutions of arrays in memory.
+"""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import dask.array as da
+import numpy as np
+import numpy.typing as npt
+import scipy.signal
+
+from dask_bigfft.signal.arguments import Inputs, Window
+
+Array = npt.NDArray[Any]
+Convolve = Callable[[Array, Array, tuple[int, ...]], Array]
+
+
+def _by_pieces(x: Array, h: Array, axes: tuple[int, ...]) -> Array:
+    return np.asarray(scipy.signal.oaconvolve(x, h, "full", axes))
+
+
+def _by_sums(x: Array, h: Array, axes: tuple[int, ...]) -> Array:
+    return np.asarray(scipy.signal.convolve(x, h, "full", "direct"))
+
+
+def _convolved(
+    x: Array, h: Array, windows: tuple[Window, ...], work: Convolve, block_id: tuple[int, ...],
+    blocks: tuple[int, ...], out_dtype: np.dtype[Any],
+) -> Array:
+    """What a block, which has its neighbours' samples around it, makes of the result."""
+    if x.size == 0:
+        shape = np.broadcast_shapes(*(
+            tuple(n for a, n in enumerate(s) if a not in {w.axis for w in windows})
+            for s in (x.shape, h.shape)
+        ))
+        lengths = {w.axis: _made(w, x.shape[w.axis], block_id, blocks) for w in windows}
+        rest = iter(shape)
+        made = [lengths[a] if a in lengths else next(rest) for a in range(x.ndim)]
+        return np.zeros(made, out_dtype)
+    full = work(x, h, tuple(w.axis for w in windows))
+    crop = [slice(None)] * full.ndim
+    for w in windows:
+        first = block_id[w.axis] == 0
+        start = w.start if first else w.second - 1
+        crop[w.axis] = slice(start, start + _made(w, x.shape[w.axis], block_id, blocks))
+    return full[tuple(crop)].astype(out_dtype, copy=False)
+
+
+def _made(w: Window, length: int, block: tuple[int, ...], blocks: tuple[int, ...]) -> int:
+    """Samples that a block of some length, halo included, makes along an axis."""
+    first, last = block[w.axis] == 0, block[w.axis] == blocks[w.axis] - 1
+    before, after = w.second - 1 - w.start, w.start
+    own = length - (0 if first else before) - (0 if last else after)
+    return own + (w.count - w.first if last else 0)
+
+
+def _by_blocks(inputs: Inputs, work: Convolve, dtype: np.dtype[Any]) -> Any:
+    """The convolution of a long array, first, with a short one, in one block."""
+    x, h = inputs.first, inputs.second
+    h = h.rechunk(dict.fromkeys(inputs.axes, -1))
+    kept: dict[int, Any] = {}
+    for axis in range(x.ndim):
+        if axis not in inputs.axes and h.shape[axis] != 1:
+            kept[axis] = x.chunks[axis] if x.shape[axis] == h.shape[axis] else -1
+    h = h.rechunk(kept)
+    depth: dict[int, Any] = {w.axis: (w.second - 1 - w.start, w.start) for w in inputs.windows}
+    x = x.rechunk({w.axis: _long_enough(x.chunks[w.axis], w) for w in inputs.windows})
+    wide = da.overlap.overlap(x, depth, boundary="none", allow_rechunk=False)
+    chunks = []
+    for axis, cut in enumerate(x.chunks):
+        w = next((w for w in inputs.windows if w.axis == axis), None)
+        if w is not None:
+            cut = (*cut[:-1], cut[-1] + w.count - w.first)
+        elif x.shape[axis] < h.shape[axis]:
+            cut = h.chunks[axis]
+        chunks.append(cut)
+    return da.map_blocks(
+        _convolved, wide, h, windows=inputs.windows, work=work, blocks=x.numblocks,
+        chunks=tuple(chunks), out_dtype=dtype, dtype=dtype, meta=np.empty((0,) * x.ndim, dtype),
+    )
+
+
+def _long_enough(chunks: tuple[int, ...], w: Window) -> tuple[int, ...]:
+    """Chunks joined where they are shorter than what a neighbour takes of them."""
+    least, found = max(w.second - 1, 1), [0]
+    for chunk in chunks:
+        if found[-1] >= least:
+            found.append(0)
+        found[-1] += chunk
+    if len(found) > 1 and found[-1] < least:
+        found[-2:] = [sum(found[-2:])]
+    return tuple(found)
+
+
+def _long_first(inputs: Inputs) -> Inputs:
+    """The inputs with the longer one first, which a convolution does not mind."""
+    if all(w.first >= w.second for w in inputs.windows):
+        return inputs
+    windows = tuple(Window(w.axis, w.second, w.first, w.start, w.count) for w in inputs.windows)
+    return Inputs(inputs.second, inputs.first, windows, inputs.crop)
+
+
+def _convolution(inputs: Inputs, work: Convolve, dtype: np.dtype[Any]) -> Any:
+    """Block by block; a window that starts later than the kernel reaches is cut out at last."""
+    found = _long_first(inputs)
+    if all(w.start < w.second and w.count >= w.first - w.second + 1 for w in found.windows):
+        return _by_blocks(found, work, dtype)
+    windows = tuple(
+        Window(w.axis, w.first, w.second, 0, w.first + w.second - 1) for w in found.windows
+    )
+    full = _by_blocks(Inputs(found.first, found.second, windows, found.crop), work, dtype)
+    crop = [slice(None)] * full.ndim
+    for w in found.windows:
+        crop[w.axis] = slice(w.start, w.start + w.count)
+    return full[tuple(crop)]
+
+
+def overlapped(inputs: Inputs) -> da.Array:
+    """Return the convolution of an array with a short one, by FFTs within blocks."""
+    kinds = inputs.first.dtype, inputs.second.dtype
+    wide = [np.dtype(np.float32) if d.char == "e" else d for d in kinds]
+    dtype = np.result_type(*wide, np.float32)
+    return cast("da.Array", _convolution(inputs, _by_pieces, dtype))
+
+
+def direct_blocks(inputs: Inputs) -> da.Array:
+    """Return the convolution over all axes of an array with a short one, by sums within blocks."""
+    dtype = np.result_type(inputs.first, inputs.second)
+    return cast("da.Array", _convolution(inputs, _by_sums, dtype))

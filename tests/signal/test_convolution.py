@@ -1,0 +1,265 @@
+"""Convolution and correlation against `scipy.signal`, and what their plans exchange."""
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import scipy.signal
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dask_bigfft import plan, signal
+from dask_bigfft.errors import ArgumentError, ArgumentTypeError
+from dask_bigfft.graph.layer import TransformLayer
+from dask_bigfft.testing.oracles import relative_l2
+from dask_bigfft.testing.strategies import chunkings, random_array, sizes
+
+MODES = ("full", "same", "valid")
+
+#: Every example plans and runs three transforms.
+FEWER = settings(max_examples=max(15, settings.default.max_examples // 2))
+
+
+@pytest.fixture(autouse=True)
+def small(sync):
+    """Axes of a few elements fall apart as long ones do."""
+    with dask.config.set({"bigfft.planner.whole-axis-floor": 1}):
+        yield
+
+
+def plans_of(y):
+    """The plans of all transforms in a graph, in order."""
+    return [layer.plan for layer in y.dask.layers.values() if isinstance(layer, TransformLayer)]
+
+
+def exchanges(y):
+    return [len(plan.travelling) for plan in plans_of(y)]
+
+
+def agree(found, expected, eps):
+    assert found.shape == expected.shape
+    assert found.dtype == expected.dtype
+    computed = found.compute()
+    assert computed.shape == expected.shape  # chunks say the truth
+    assert computed.dtype == expected.dtype
+    assert relative_l2(computed, expected) < 60 * eps
+
+
+@st.composite
+def pairs(draw):
+    """Two shapes of which mode "valid" makes sense, their chunks, and the axes."""
+    ndim = draw(st.integers(1, 3))
+    largest = {1: 300, 2: 24, 3: 9}[ndim]
+    long = tuple(draw(sizes(largest)) for _ in range(ndim))
+    short = tuple(draw(st.integers(1, n)) for n in long)
+    axes = draw(st.sets(st.integers(0, ndim - 1), min_size=1).map(sorted))
+    for axis in set(range(ndim)) - set(axes):
+        n = draw(st.sampled_from([1, long[axis]]))
+        short = (*short[:axis], n, *short[axis + 1 :])
+    shapes = (long, short) if draw(st.booleans()) else (short, long)
+    return shapes, [draw(chunkings(shape)) for shape in shapes], axes
+
+
+@FEWER
+@given(
+    pair=pairs(),
+    mode=st.sampled_from(MODES),
+    dtypes=st.tuples(*[st.sampled_from(["f8", "f4", "c16", "i4"])] * 2),
+    name=st.sampled_from(["fftconvolve", "oaconvolve"]),
+)
+def test_convolution_over_axes(pair, mode, dtypes, name):
+    shapes, chunks, axes = pair
+    arrays = [random_array(s, d, i) for i, (s, d) in enumerate(zip(shapes, dtypes, strict=True))]
+    lazy = [da.from_array(a, chunks=c) for a, c in zip(arrays, chunks, strict=True)]
+    expected = getattr(scipy.signal, name)(*arrays, mode, axes=axes)
+    found = getattr(signal, name)(*lazy, mode, axes=axes)
+    agree(found, expected, 1.2e-7 if "f4" in dtypes else 2.2e-16)
+
+
+@FEWER
+@given(pair=pairs(), mode=st.sampled_from(MODES), complex_=st.booleans(),
+       name=st.sampled_from(["convolve", "correlate"]),
+       method=st.sampled_from(["auto", "fft", "direct"]))
+def test_convolution_over_all_axes(pair, mode, complex_, name, method):
+    shapes, chunks, _ = pair
+    arrays = [random_array(s, "c16" if complex_ else "f8", i) for i, s in enumerate(shapes)]
+    lazy = [da.from_array(a, chunks=c) for a, c in zip(arrays, chunks, strict=True)]
+    try:
+        expected = getattr(scipy.signal, name)(*arrays, mode)
+    except ValueError:  # neither array is the longer one along every axis
+        with pytest.raises(ArgumentError, match="valid"):
+            getattr(signal, name)(*lazy, mode, method)
+        return
+    agree(getattr(signal, name)(*lazy, mode, method), expected, 2.2e-16)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("shapes", [((500,), (500,)), ((500,), (37,)), ((37,), (500,))])
+def test_by_the_definition(shapes, mode):
+    """Against the sum itself, in extended precision."""
+    a, b = (random_array(s, "f8", i).astype(np.longdouble) for i, s in enumerate(shapes))
+    full = np.zeros(len(a) + len(b) - 1, np.longdouble)
+    for i, value in enumerate(a):
+        full[i : i + len(b)] += value * b
+    start = {"full": 0, "same": (len(b) - 1) // 2, "valid": min(len(a), len(b)) - 1}[mode]
+    count = {"full": len(full), "same": len(a), "valid": abs(len(a) - len(b)) + 1}[mode]
+    expected = full[start : start + count]
+    x, y = (da.from_array(v.astype("f8"), chunks=29) for v in (a, b))
+    for name in ("fftconvolve", "oaconvolve"):
+        found = getattr(signal, name)(x, y, mode).compute()
+        assert relative_l2(found, expected) < 2e-15
+
+
+@pytest.mark.parametrize("method", ["auto", "fft", "direct"])
+@pytest.mark.parametrize("name", ["convolve", "correlate"])
+def test_integers_stay_integers(name, method):
+    rng = np.random.default_rng(5)
+    a, b = rng.integers(-100, 100, 700), rng.integers(-100, 100, 90).astype("i2")
+    found = getattr(signal, name)(da.from_array(a, chunks=64), b, "same", method)
+    expected = getattr(scipy.signal, name)(a, b, "same")
+    assert found.dtype == expected.dtype
+    assert (found.compute() == expected).all()
+
+
+def test_lags_of_a_correlation():
+    """A delayed copy correlates best at its delay."""
+    x = np.random.default_rng(1).standard_normal(4096)
+    delayed = np.concatenate([np.zeros(321), x])[:4096]
+    found = signal.correlate(da.from_array(delayed, chunks=256), da.from_array(x, chunks=256))
+    assert int(found.argmax().compute()) - (4096 - 1) == 321
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_exchanges_of_one_axis(mode):
+    """Six through spectra in transposed order, where natural order takes nine; four beside a
+    kernel that fits a block."""
+    x, y = da.zeros(2**16, chunks=2**12), da.zeros(2**15, chunks=2**12)
+    for function in (signal.fftconvolve, lambda *a: signal.correlate(*a, method="fft")):
+        found = function(x, y, mode)
+        assert exchanges(found) == [2, 2, 2]
+        assert {plan.spec.orders_out[0] for plan in plans_of(found)[:2]} == {"transposed"}
+        for kernel in (np.ones(100), da.ones(100, chunks=9)):
+            assert exchanges(function(x, kernel, mode)) == [2, 2]
+        if mode != "same":
+            assert exchanges(function(np.ones(100), x, mode)) == [2, 2]
+    natural = [len(plan.travelling) for plan in natural_plans(x, y)]
+    assert natural == [3, 3, 3]
+
+
+def natural_plans(x, y):
+    n = 98_304
+    there = [plan(a, "rfft", n=n) for a in (x, y)]
+    spectrum = da.zeros(there[0].spec.out_shape, chunks=there[0].chunks, dtype=complex)
+    return [*there, plan(spectrum, "irfft", n=n)]
+
+
+@pytest.mark.parametrize(
+    ("shape", "chunks", "count", "mode"),
+    [
+        ((32, 24), (4, 24), 3, "full"),
+        ((32, 24), (32, 3), 3, "same"),
+        ((8, 8, 8), (2, 8, 8), 3, "full"),
+    ],
+)
+def test_exchanges_of_slabs(shape, chunks, count, mode):
+    """One for each transform, windows and padding included; a small kernel has none."""
+    x, y = da.zeros(shape, chunks=chunks), da.ones(shape, chunks=chunks)
+    assert sum(exchanges(signal.fftconvolve(x, y, mode))) == count
+    kernel = np.ones((3,) * len(shape))
+    assert sum(exchanges(signal.correlate(x, kernel, mode, method="fft"))) == count - 1
+
+
+def test_an_array_with_itself():
+    """One spectrum does for both."""
+    x = da.from_array(random_array((2000,), "c16", 0), chunks=125)
+    found = signal.correlate(x, x)
+    assert exchanges(found) == [2, 2]
+    agree(found, scipy.signal.correlate(x.compute(), x.compute()), 2.2e-16)
+
+
+def test_zeros_are_not_stored_before_the_round_that_needs_them():
+    x = da.zeros((32, 24), chunks=(4, 24))
+    first = plans_of(signal.fftconvolve(x, x))[0]
+    assert first.spec.lengths[first.spec.axes.index(0)] == 64
+    assert first.rounds[0].source.axes[0].size == 32
+    assert first.rounds[1].source.axes[0].size == 64
+
+
+def test_a_window_is_cut_as_soon_as_its_axis_is_done():
+    x = da.zeros((32, 24), chunks=(4, 24))
+    last = plans_of(signal.fftconvolve(x, x, "same"))[-1]
+    assert last.rounds[-1].source.axes[0].size == 32
+
+
+def test_a_kernel_is_never_padded():
+    """Its spectrum is made block by block: no task holds more than a block of the other's."""
+    x = da.random.default_rng(0).standard_normal(2**14, chunks=2**11)
+    found = signal.fftconvolve(x, np.ones(5), "same")
+    assert len(plans_of(found)) == 2
+    assert relative_l2(
+        found.compute(), scipy.signal.fftconvolve(x.compute(), np.ones(5), "same")
+    ) < 1e-14
+
+
+def test_overlapping_blocks_exchange_nothing():
+    x = da.zeros(2**14, chunks=2**11)
+    found = signal.oaconvolve(x, np.ones(100))
+    assert not plans_of(found)
+    assert found.chunks == ((*(2**11,) * 7, 2**11 + 99),)
+    assert not plans_of(signal.convolve(x, np.ones(100)))
+
+
+def test_chunks_of_the_result():
+    x = da.zeros(1000, chunks=100)
+    assert signal.fftconvolve(x, x, "same", chunks="preserve").chunksize == (100,)
+    assert signal.fftconvolve(x, x, chunks=500).chunks == ((500, 500, 500, 499),)
+    with pytest.raises(ArgumentError, match="memory_limit"):
+        signal.fftconvolve(x, x, memory_limit=1000)
+
+
+def test_float16_and_long_double():
+    x = random_array((300,), "f8", 0)
+    for dtype, expected in [("f2", "f4"), ("g", "g")]:
+        found = signal.fftconvolve(da.from_array(x.astype(dtype), chunks=50), x[:9].astype(dtype))
+        assert found.dtype == np.dtype(expected)
+        reference = np.convolve(x, x[:9])
+        assert relative_l2(found.compute(), reference) < (2e-3 if dtype == "f2" else 1e-15)
+
+
+def test_inputs_are_only_read():
+    x = random_array((400,), "f8", 0)
+    x.flags.writeable = False
+    lazy = da.from_array(x, chunks=100)
+    before = x.tobytes()
+    for function in (signal.fftconvolve, signal.oaconvolve, signal.correlate):
+        function(lazy, lazy[:30]).compute()
+        function(lazy, lazy).compute()
+    assert x.tobytes() == before
+
+
+def test_empty_inputs_and_axes_without_convolution():
+    empty = signal.fftconvolve(np.zeros(0), np.ones(3))
+    assert empty.shape == scipy.signal.fftconvolve(np.zeros(0), np.ones(3)).shape
+    found = signal.fftconvolve(np.ones((4, 1)), np.ones((1, 5)))
+    assert found.compute().shape == (4, 5)
+    assert signal.correlate(np.array(2), np.array(3)).compute() == 6
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "names"),
+    [
+        (lambda x: signal.fftconvolve(x, x, "half"), ArgumentError, "mode"),
+        (lambda x: signal.fftconvolve(x, x[None]), ArgumentError, "in2"),
+        (lambda x: signal.fftconvolve(x, x, axes=3), ArgumentError, "axes"),
+        (lambda x: signal.fftconvolve(x, x, axes=()), ArgumentError, "axes"),
+        (lambda x: signal.fftconvolve(x, x, axes="x"), ArgumentTypeError, "axes"),
+        (lambda x: signal.fftconvolve(x, x, order="natural"), ArgumentTypeError, "order"),
+        (lambda x: signal.convolve(x, x, method="slow"), ArgumentError, "method"),
+        (lambda _: signal.oaconvolve(da.zeros((4, 9)), np.ones((2, 3)), axes=1),
+         ArgumentError, "in2"),
+        (lambda x: signal.fftconvolve(np.array(["a"]), x), ArgumentTypeError, "dtype"),
+    ],
+)
+def test_bad_input(call, error, names):
+    with pytest.raises(error, match=names):
+        call(da.zeros(10, chunks=5))

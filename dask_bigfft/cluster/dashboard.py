@@ -137,11 +137,11 @@ def balance_rows(state: State) -> Columns:
     """Return a bar for each worker of each run: the bytes that it has made in rounds."""
     names, paint = labels(state), colours(state)
     workers = {worker["address"]: worker["name"] for worker in state["workers"]}
-    found: Columns = {key: [] for key in ("y", "gigabytes", "colour", "seconds")}
+    found: Columns = {key: [] for key in ("y", "made", "colour", "seconds")}
     for run in reversed(state["runs"]):
         for address, done in run["balance"].items() if run["token"] in names else ():
             found["y"].append((names[run["token"]], workers.get(address, f"{address} (gone)")))
-            found["gigabytes"].append(done["nbytes"] / 1e9)
+            found["made"].append(done["nbytes"])
             found["colour"].append(paint[run["token"]])
             found["seconds"].append(human_seconds(done["seconds"]))
     return found
@@ -153,10 +153,10 @@ def memory_rows(state: State) -> Columns:
     for worker in state["workers"]:
         arena = worker["arena"].get("lent_bytes", 0) + worker["arena"].get("idle_bytes", 0)
         found["y"].append(worker["name"])
-        found["memory"].append(worker["memory"] / 1e9)
-        found["arena"].append(arena / 1e9)
+        found["memory"].append(worker["memory"])
+        found["arena"].append(arena)
         limit = worker["memory_limit"]
-        found["limit"].append(limit / 1e9 if limit else float("nan"))
+        found["limit"].append(limit if limit else float("nan"))
         found["text"].append(human_bytes(worker["memory"]))
     return found
 
@@ -182,7 +182,7 @@ def totals_text(state: State) -> str:
 class _Figure:
     """A figure with one bar for each row of a table that comes with a state."""
 
-    def __init__(self, title: str, rows: Callable[[State], Columns], value: str, unit: str) -> None:
+    def __init__(self, title: str, rows: Callable[[State], Columns], unit: str) -> None:
         self.rows, self.range = rows, FactorRange(factors=[], range_padding=0.1)
         self.source = ColumnDataSource(rows({"runs": [], "workers": []}))
         self.figure = figure(
@@ -192,7 +192,6 @@ class _Figure:
         self.figure.x_range.start = 0
         self.figure.ygrid.visible = False
         self.figure.yaxis.group_label_orientation = "horizontal"
-        self.value = value
 
     def bars(self, value: str, colour: str, height: float = 0.7) -> None:
         """Draw a column of the table as bars; `colour` is a colour or a column."""
@@ -221,28 +220,30 @@ class _Figure:
 
 
 def _figures() -> list[_Figure]:
-    stages = _Figure("Rounds: part that is done", stage_rows, "share", "")
+    stages = _Figure("Rounds: part that is done", stage_rows, "")
     stages.figure.x_range.end = 1
     stages.figure.xaxis.formatter = NumeralTickFormatter(format="0 %")
     stages.bars("share", "colour")
     stages.figure.add_tools(HoverTool(tooltips=[("blocks", "@text"), ("makes", "@nbytes")]))
     phases = _Figure(
-        "Phases: GB/s of a thread (mark: by the cost model)", phase_bars, "speed", "GB/s")
+        "Phases: GB/s of a thread (mark: by the cost model)", phase_bars, "GB/s")
     phases.bars("speed", "colour")
     phases.marks("limit")
     phases.figure.add_tools(
         HoverTool(tooltips=[("GB/s", "@speed{0.00}"), ("by the cost model", "@limit{0.00}"),
                             ("made", "@nbytes"), ("thread time", "@seconds")]))
-    balance = _Figure("Workers: made in rounds", balance_rows, "gigabytes", "GB")
-    balance.bars("gigabytes", "colour")
+    balance = _Figure("Workers: made in rounds", balance_rows, "")
+    balance.figure.xaxis.formatter = NumeralTickFormatter(format="0.0 b")
+    balance.bars("made", "colour")
     balance.figure.add_tools(
-        HoverTool(tooltips=[("GB", "@gigabytes{0.000}"), ("thread time", "@seconds")]))
+        HoverTool(tooltips=[("made", "@made{0.00 b}"), ("thread time", "@seconds")]))
     memory = _Figure(
-        "Workers: memory (dark: kept by the arena; mark: limit)", memory_rows, "memory", "GB")
+        "Workers: memory (dark: kept by the arena; mark: limit)", memory_rows, "")
+    memory.figure.xaxis.formatter = NumeralTickFormatter(format="0.0 b")
     memory.bars("memory", GREY)
     memory.bars("arena", "#555555", 0.35)
     memory.marks("limit")
-    memory.figure.add_tools(HoverTool(tooltips=[("memory", "@text"), ("limit", "@limit{0.00} GB")]))
+    memory.figure.add_tools(HoverTool(tooltips=[("memory", "@text"), ("limit", "@limit{0.00 b}")]))
     return [stages, phases, balance, memory]
 
 

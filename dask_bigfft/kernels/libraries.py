@@ -132,7 +132,8 @@ class FFTLibrary:
         """Transform real values: half the work for the libraries that know how."""
         if x.size == 0 or not dims or not self.takes_real:
             return self.c2c(x.astype(wide), dims, sign, scale)
-        return self._backend.c2c(_regular(x), tuple(d % x.ndim for d in dims), sign, scale)
+        with measured("fft", x.nbytes):
+            return self._backend.c2c(_regular(x), tuple(d % x.ndim for d in dims), sign, scale)
 
     def r2c(self, x: Array, dim: int, sign: int, scale: Scale = "none") -> Array:
         """Return the frequencies 0..n//2 of real `x` over axis `dim`; `x` is only read.

@@ -1,0 +1,269 @@
+"""The page, the JSON route and the gauges show what runs, and give out names and numbers only."""
+
+import json
+import os
+import ssl
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import dask
+import dask.array as da
+import numpy as np
+import psutil
+import pytest
+from cluster import browser
+from distributed import Client, Event, LocalCluster
+
+import dask_bigfft
+from dask_bigfft.cluster import dashboard, register, unregister
+from dask_bigfft.cluster.follow import state
+
+ROOT = Path(__file__).resolve().parents[2]
+ARTIFACTS = Path(os.environ.get("BIGFFT_ARTIFACTS", ROOT / "ci" / "out"))
+FIELD = np.random.default_rng(11).standard_normal((64, 64))
+
+pytest.importorskip("bokeh", reason="the page needs bokeh")
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=8, dashboard_address="127.0.0.1:0",
+                     host="127.0.0.1") as found,
+        Client(found) as client,
+    ):
+        register(client)
+        yield found
+
+
+@pytest.fixture
+def client(cluster):
+    with Client(cluster) as found:
+        yield found
+
+
+def base(client):
+    return client.dashboard_link.rpartition("/")[0]
+
+
+def got(url, **options):
+    with urllib.request.urlopen(url, timeout=60, **options) as answer:
+        return answer.read().decode()
+
+
+def token_of(y):
+    return y.name.partition("-")[2]
+
+
+def gated(name, seed):
+    """A field whose lower half is not there before an event is set."""
+    def pass_gate(block, block_info=None):
+        if block_info[0]["chunk-location"][0] > 1:
+            Event(name).wait(timeout=120)
+        return block
+
+    x = da.from_array(FIELD + seed, chunks=(16, 64))
+    return x.map_blocks(pass_gate, dtype=float, meta=np.empty((0, 0)))
+
+
+def names_and_numbers(value):
+    """Every text in a JSON value; nothing but names and numbers may be there."""
+    if isinstance(value, dict):
+        return {str(key) for key in value} | names_and_numbers(list(value.values()))
+    if isinstance(value, list):
+        return set().union(*map(names_and_numbers, value))
+    assert value is None or isinstance(value, str | int | float | bool), value
+    return {value} if isinstance(value, str) else set()
+
+
+def test_json_gives_names_and_numbers_only(client):
+    secret = FIELD.copy()
+    secret[0, 0] = 123456.78125
+    y = dask_bigfft.fft.rfft2(da.from_array(secret, chunks=(16, 64)))
+    y.compute()
+    text = got(f"{base(client)}/bigfft/json")
+    found = json.loads(text)
+    run = next(run for run in found["runs"] if run["token"] == token_of(y))
+    assert (run["name"], run["shape"], run["state"]) == ("rfft2", [64, 64], "done")
+    assert {stage["key"] for stage in run["stages"]} == {"round1", "round2"}
+    assert len(found["workers"]) == 2
+    assert "123456" not in text
+    for word in names_and_numbers(found):
+        assert len(word) < 60, word
+        assert os.sep not in word.replace("tcp://", ""), word
+    with pytest.raises(urllib.error.HTTPError, match="405"):
+        got(f"{base(client)}/bigfft/json", data=b"x")
+
+
+def test_the_page_is_in_the_menu_of_all_pages(client):
+    for page in ("bigfft", "status", "graph"):
+        assert 'href="bigfft"' in got(f"{base(client)}/{page}")
+
+
+def test_gauges_for_prometheus(client):
+    pytest.importorskip("prometheus_client")
+    y = dask_bigfft.fft.fft2(da.from_array(FIELD + 0.5, chunks=(16, 64)))
+    y.compute()
+    lines = got(f"{base(client)}/metrics").splitlines()
+    (share,) = [
+        line for line in lines if line.startswith("bigfft_run_share") and token_of(y) in line
+    ]
+    assert share.endswith(" 1.0")
+    assert sum(line.startswith("bigfft_arena_lent_bytes{") for line in lines) == 2
+
+
+def test_after_unregistering_nothing_is_given_out_until_registered_again(client):
+    unregister(client)
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        got(f"{base(client)}/bigfft/json")
+    assert 'href="bigfft"' not in got(f"{base(client)}/status")
+    register(client)
+    assert json.loads(got(f"{base(client)}/bigfft/json"))["runs"] == []
+    assert got(f"{base(client)}/status").count('<a href="bigfft">') == 1
+
+
+def listening():
+    connections = psutil.Process().net_connections(kind="inet")
+    return {tuple(c.laddr) for c in connections if c.status == psutil.CONN_LISTEN}
+
+
+def in_this_process(**options):
+    return LocalCluster(n_workers=1, threads_per_worker=1, processes=False, protocol="tcp",
+                        host="127.0.0.1", dashboard_address="127.0.0.1:0", **options)
+
+
+def test_nothing_new_listens_and_everything_is_on_loopback():
+    with in_this_process() as one, Client(one) as client:
+        before = listening()
+        register(client)
+        got(f"{base(client)}/bigfft/json")
+        assert listening() == before
+        assert {host for host, _ in before} == {"127.0.0.1"}
+
+
+def test_the_schedulers_prefix_is_kept():
+    with in_this_process(scheduler_kwargs={"http_prefix": "/lab/dask"}) as one, Client(one) as c:
+        register(c)
+        port = one.scheduler.http_server.port
+        root = f"http://127.0.0.1:{port}"
+        assert json.loads(got(f"{root}/lab/dask/bigfft/json"))["runs"] == []
+        assert "bokeh" in got(f"{root}/lab/dask/bigfft").lower()
+        for path in ("bigfft", "bigfft/json"):
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                got(f"{root}/{path}")
+
+
+def test_the_schedulers_tls_is_kept(tmp_path):
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    try:
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out",
+             certificate, "-days", "2", "-subj", "/CN=localhost",
+             "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("openssl is not installed")
+    tls = "distributed.scheduler.dashboard.tls"
+    settings = {f"{tls}.key": str(key), f"{tls}.cert": str(certificate)}
+    with dask.config.set(settings), in_this_process() as one, Client(one) as client:
+        register(client)
+        place = f"127.0.0.1:{one.scheduler.http_server.port}/bigfft/json"
+        trusted = ssl.create_default_context(cafile=str(certificate))
+        assert json.loads(got(f"https://{place}", context=trusted))["runs"] == []
+        with pytest.raises((urllib.error.URLError, OSError)):
+            got(f"http://{place}")
+
+
+def test_a_scheduler_without_a_dashboard_still_answers():
+    code = (
+        "from distributed import Client, LocalCluster\n"
+        "from dask_bigfft import cluster, fft\nimport dask.array as da\n"
+        "from dask_bigfft.cluster.follow import state\n"
+        "import sys\nsys.modules['bokeh'] = None\n"
+        "one = LocalCluster(n_workers=1, processes=False, protocol='tcp', host='127.0.0.1', "
+        "dashboard_address='127.0.0.1:0', scheduler_kwargs={'dashboard': False})\n"
+        "client = Client(one)\ncluster.register(client)\n"
+        "fft.fft(da.ones(64, chunks=16)).compute()\n"
+        "print([run['state'] for run in state(client)['runs']])\n"
+        "client.close(); one.close()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=120, check=False)
+    assert done.stdout.strip() == "['done']", done.stderr
+
+
+# --- what the page draws --------------------------------------------------------------------
+
+
+def test_rows_of_every_figure_fit_together(client):
+    y = dask_bigfft.fft.fft2(da.from_array(FIELD + 0.25, chunks=(16, 64)))
+    y.compute()
+    found = state(client)
+    for rows in (dashboard.stage_rows, dashboard.phase_bars, dashboard.balance_rows,
+                 dashboard.memory_rows):
+        columns = rows(found)
+        assert len({len(values) for values in columns.values()}) == 1
+        assert columns["y"]
+        assert len(set(columns["y"])) == len(columns["y"])
+        assert rows({"runs": [], "workers": []}).keys() == columns.keys()
+
+
+def test_the_table_escapes_names_and_workers_of_another_version_are_named(client):
+    found = state(client)
+    run = {**found["runs"][-1], "name": "<script>", "rounds": "{X} & {Y}"}
+    text = dashboard.runs_table({"runs": [run]})
+    assert "&lt;script&gt;" in text
+    assert "<script>" not in text
+    workers = [{**found["workers"][0], "version": "0.0.1", "name": "w"}]
+    assert "w (0.0.1)" in dashboard.totals_text({**found, "workers": workers})
+
+
+# --- in a browser ---------------------------------------------------------------------------
+
+
+def bars(page):
+    """Factors and right ends of the bars of the page's first figure."""
+    return page.evaluate("""
+      (() => {
+        for (const model of Bokeh.documents[0]._all_models.values())
+          if (model.type === "ColumnDataSource" && "share" in model.data)
+            return Array.from(model.data.y, (y, i) => [y[0], y[1], model.data.share[i]]);
+      })()
+    """)
+
+
+def test_the_page_in_a_browser_follows_two_transforms_and_tells_them_apart(client, tmp_path):
+    program = browser.found()
+    if program is None:
+        pytest.skip("no browser: install chromium, or name one in BIGFFT_BROWSER")
+    unregister(client)
+    register(client)
+    one, two = (dask_bigfft.fft.fft2(gated(f"gate-{i}", i)) for i in (1, 2))
+    labels = [f"fft2 {token_of(y)[:6]}" for y in (one, two)]
+    with browser.opened(program, tmp_path / "profile") as page:
+        page("Page.navigate", url=f"{base(client)}/bigfft")
+        page.wait(lambda text: "No transform has been seen yet" in text)
+        futures = client.compute([one, two])
+        page.wait(lambda text: text.count("running (round 1 of 2)") == 2)
+        page.wait(lambda text: all(label in text for label in labels))
+        page.wait(lambda text: [share for _, stage, share in bars(page) if stage[:7] == "round 1"]
+                  == [0.5, 0.5])
+        page.screenshot(ARTIFACTS / "dashboard-running.png")
+        Event("gate-1", client=client).set()
+        page.wait(lambda text: "done" in text and text.count("running (") == 1)
+        assert {(label, share) for label, stage, share in bars(page) if stage[:7] == "round 2"} == {
+            (labels[0], 1.0), (labels[1], 0.0)
+        }
+        page.wait(lambda text: "1 transform running" in text)
+        Event("gate-2", client=client).set()
+        page.wait(lambda text: text.count("running (") == 0 and "Nothing is being" in text)
+        assert {share for _, _, share in bars(page)} == {1.0}
+        page.screenshot(ARTIFACTS / "dashboard.png")
+        assert page.evaluate('document.querySelector("a[href=bigfft]").textContent') == "Bigfft"
+        assert page.errors == []
+    for found, seed in zip(client.gather(futures), (1, 2), strict=True):
+        assert np.allclose(found, np.fft.fft2(FIELD + seed))
+    for name in ("dashboard-running.png", "dashboard.png"):
+        assert (ARTIFACTS / name).read_bytes().startswith(b"\x89PNG")

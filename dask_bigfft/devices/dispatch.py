@@ -1,0 +1,98 @@
+"""Where a round on a block is done: on a device if there is one for it, else on the CPU.
+
+Imports `kernels`, `events` and this room.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from dask_bigfft.devices.engine import Job
+from dask_bigfft.devices.find import leases, missing
+from dask_bigfft.devices.leases import Need
+from dask_bigfft.devices.pieces import COMPUTED
+from dask_bigfft.devices.protocol import Array
+from dask_bigfft.errors import DeviceError, DeviceMemoryError
+from dask_bigfft.events import emit
+from dask_bigfft.kernels.cpu import Incoming, Whole
+
+__all__ = ["Place", "device_error", "on_device"]
+
+#: Blocks below it stay on the CPU where nobody has asked for a device: a trip costs more.
+LEAST_NBYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where rounds are done.
+
+    Parameters
+    ----------
+    device : {"auto", "cpu", "gpu"}
+        ``"auto"`` takes a device where there is one and the block is worth the trip.
+    nbytes : int or None
+        Bytes of a device that may be used.
+    """
+
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+    nbytes: int | None = None
+
+
+def device_error() -> str | None:
+    """Return why this process cannot use a device; None if it can."""
+    return missing()
+
+
+def on_device(
+    job: Job, incoming: Incoming, filters: Mapping[int, Array] | None, place: Place
+) -> Array | None:
+    """Return a block after a round that was done on a device; None if the CPU has to do it.
+
+    Parameters
+    ----------
+    job : Job
+        The round on the block.
+    incoming : Incoming
+        The block on its way in; it is not touched before the device is leased.
+    filters : mapping of int to ndarray or None
+        Spectrum of the convolution's filter, for the axes that need one.
+    place : Place
+        Where rounds are done.
+
+    Raises
+    ------
+    DeviceError
+        If a device is demanded and there is none, or it fails.
+    """
+    if place.device == "cpu":
+        return None
+    nbytes = incoming.dtype.itemsize * int(np.prod(incoming.shape))
+    found = leases()
+    if found is None:
+        if place.device == "gpu":
+            raise DeviceError(f"device='gpu' is asked for, but {missing()}")
+        return None
+    if any(np.dtype(name).char not in COMPUTED for name in (job.source, job.target)):
+        return None
+    if nbytes == 0 or (place.device == "auto" and nbytes < LEAST_NBYTES):
+        return None
+    again = not isinstance(incoming, Whole)
+    try:
+        limits = found.limits(place.nbytes)
+        schedule = job.plan(limits).schedule
+        with found.lease(Need(schedule.slots, schedule.slot_nbytes)) as engine:
+            return engine.run(
+                job, lambda: _filled(incoming, job.source), filters,
+                nbytes=place.nbytes, again=again,
+            )
+    except DeviceMemoryError:
+        emit("fallback", nbytes=nbytes)  # the CPU's kernel takes the block
+        return None
+
+
+def _filled(incoming: Incoming, dtype: str) -> Array:
+    """The block in a dtype that the device computes in."""
+    values = incoming.whole()
+    return values.astype(dtype, copy=False)

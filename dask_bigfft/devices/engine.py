@@ -1,0 +1,243 @@
+"""The engine of a device: takes a round on a block to the device and back, and outlives tasks.
+
+One per device and process. It owns the pipeline and keeps the arena between blocks. When the device
+has no memory left it recovers in this order, and no step of it can change the answer:
+
+1. everything that is kept for later goes back (arena, FFT plans, pools), and the block is tried
+   again;
+2. pieces are halved, and halved again;
+3. `DeviceMemoryError` reaches the caller, whose CPU kernel takes the block.
+
+A block that was overwritten when something failed is gathered anew before it is used again.
+
+Imports `events`, `memory` and this room.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dask_bigfft.decomposition.rounds import Round
+from dask_bigfft.devices.pieces import Block, PiecePlan, piece_plan
+from dask_bigfft.devices.pipeline import Carve, Pipeline
+from dask_bigfft.devices.protocol import FFT, Array, Device
+from dask_bigfft.devices.schedule import PieceLimits, aligned
+from dask_bigfft.errors import DeviceError, DeviceMemoryError
+from dask_bigfft.events import emit
+from dask_bigfft.memory import lend
+
+#: Part of a device's free memory that is used where no limit is given.
+MEMORY_SHARE = 0.8
+
+#: Times that a block is tried: as planned, with everything given back, and with smaller pieces.
+ATTEMPTS = 6
+
+#: Work areas that are reckoned with, in units of a slot, until one is found to be enough.
+WORK_AREAS = (0, 1, 2, 4)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A round on a block.
+
+    Parameters
+    ----------
+    round : Round
+        What to do.
+    block : tuple of int
+        Which block.
+    source, target : str
+        Dtype of the block before and after.
+    inside : bool
+        Whether no host memory apart from the block may be used.
+    """
+
+    round: Round
+    block: Block
+    source: str
+    target: str
+    inside: bool = False
+
+    def plan(self, limits: PieceLimits, work: int = 0) -> PiecePlan:
+        """The pieces within some limits."""
+        return piece_plan(
+            self.round, self.block, self.source, self.target, limits,
+            work=work, inside=self.inside,
+        )
+
+
+class _Source:
+    """A block that is gathered when it is needed, and again when it was overwritten."""
+
+    def __init__(self, fill: Callable[[], Array], again: bool) -> None:
+        self.fill, self.again = fill, again
+        self.values: Array | None = None
+        self.filled = False
+
+    def get(self) -> Array:
+        if self.values is None:
+            self.values, self.filled = self.fill(), True
+        return self.values
+
+    def let_go(self) -> None:
+        """From here on the block may be overwritten."""
+        self.values = None
+
+    @property
+    def lost(self) -> bool:
+        """Whether the block was overwritten and cannot be gathered again."""
+        return self.filled and self.values is None and not self.again
+
+
+class Engine:
+    """Takes blocks to a device and back. Any number of threads may call it.
+
+    Parameters
+    ----------
+    device : Device
+        What does the work.
+    nbytes : int, optional
+        Bytes of the device's memory that may be used; by default `MEMORY_SHARE` of what is free.
+    limits : PieceLimits, optional
+        How pieces are cut; its number of bytes is replaced.
+    """
+
+    def __init__(
+        self, device: Device, nbytes: int | None = None, limits: PieceLimits | None = None
+    ) -> None:
+        if nbytes is None:
+            nbytes = int(MEMORY_SHARE * device.memory().free)
+        self.device = device
+        self.limits = replace(limits or PieceLimits(nbytes), nbytes=nbytes)
+        self.pipeline = Pipeline(device)
+        self._lock = threading.Lock()
+        self._works: dict[FFT, int] = {}
+        self._closed = False
+
+    def run(
+        self,
+        job: Job,
+        fill: Callable[[], Array],
+        filters: Mapping[int, Array] | None = None,
+        *,
+        nbytes: int | None = None,
+        again: bool = True,
+    ) -> Array:
+        """Return a block after a round.
+
+        Parameters
+        ----------
+        job : Job
+            What to do.
+        fill : callable
+            Gathers the block: contiguous, and free to overwrite.
+        filters : mapping of int to ndarray, optional
+            Spectrum of the convolution's filter, for the axes that need one.
+        nbytes : int, optional
+            Bytes of the device that may be used, if fewer than the engine's.
+        again : bool
+            Whether `fill` may be called a second time.
+
+        Raises
+        ------
+        DeviceMemoryError
+            If the device has no memory even for small pieces.
+        DeviceError
+            If the device fails.
+        """
+        limits = self.limits
+        if nbytes is not None:
+            limits = replace(limits, nbytes=min(nbytes, limits.nbytes))
+        source = _Source(fill, again)
+        for attempt in range(ATTEMPTS):
+            try:
+                return self._attempt(job, source, filters or {}, limits)
+            except DeviceMemoryError as error:
+                if source.lost:
+                    raise DeviceError(
+                        "a device ran out of memory while it overwrote a block that cannot be "
+                        "gathered again: compute the transform again"
+                    ) from error
+                if attempt == ATTEMPTS - 1:
+                    raise
+                emit("fallback", nbytes=limits.nbytes)
+            if attempt == 0:
+                self.recover()
+            else:
+                limits = replace(limits, nbytes=limits.nbytes // 2)
+        raise AssertionError("the last attempt returns or raises")
+
+    def recover(self) -> None:
+        """Give back everything that is kept for later."""
+        with self._lock:
+            self.pipeline.release()
+            self.device.synchronize_all()
+            self.device.drop_caches()
+            self._works.clear()
+
+    def close(self) -> None:
+        """Give everything back; the engine is not used any more."""
+        self.recover()
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self.device.close()
+
+    def _attempt(
+        self, job: Job, source: _Source, filters: Mapping[int, Array], limits: PieceLimits
+    ) -> Array:
+        """One try: gather without the lock, submit with it, wait without it."""
+        with self._lock:
+            plan, carve = self._plan(job, limits)
+        arrays = _arrays(plan, source.get())
+        with self._lock:
+            if self._closed:
+                raise DeviceError("the engine of this device was closed")
+            self.pipeline.prepare(carve, limits.nbytes)
+            source.let_go()
+            try:
+                end = self.pipeline.submit(plan, arrays, filters)
+            except BaseException:
+                self.pipeline.release()  # nothing may go on writing into memory we let go
+                raise
+        self.device.synchronize(end)
+        moved = sum(array.nbytes for array in arrays[:-1])
+        emit("h2d", nbytes=moved)
+        emit("d2h", nbytes=sum(array.nbytes for array in arrays[1:]))
+        return arrays[-1].reshape(job.round.target.shape(job.block))
+
+    def _plan(self, job: Job, limits: PieceLimits) -> tuple[PiecePlan, Carve]:
+        """Pieces and work area that fit together; makes the plans of all FFTs."""
+        for work in WORK_AREAS:
+            plan = job.plan(limits, work)
+            schedule = plan.schedule
+            need = max((self._work_nbytes(op) for op in plan.ffts), default=0)
+            carve = Carve(schedule.slots, schedule.slot_nbytes, aligned(need))
+            if carve.nbytes <= limits.nbytes:
+                return plan, carve
+        raise DeviceMemoryError(
+            f"FFTs need a work area of {need} bytes beside {schedule.slots} pieces of "
+            f"{schedule.slot_nbytes}, more than {limits.nbytes} together"
+        )
+
+    def _work_nbytes(self, op: FFT) -> int:
+        found = self._works.get(op)
+        if found is None:
+            self.device.synchronize_all()  # a plan may only be made while nothing runs
+            found = self._works[op] = self.device.work_nbytes(op)
+        return found
+
+
+def _arrays(plan: PiecePlan, block: Array) -> list[Array]:
+    """The block before the first crossing and after each, the same one where it can be."""
+    arrays = [block]
+    for number, crossing in enumerate(plan.schedule.crossings):
+        dtype = plan.written(number)
+        shape = tuple(crossing.after[dim] for dim in crossing.order)
+        if crossing.reorders or dtype != arrays[-1].dtype.str:
+            arrays.append(lend(shape, np.dtype(dtype)))
+        else:
+            arrays.append(arrays[-1])
+    return arrays

@@ -1,0 +1,97 @@
+"""The devices of this process: found when first needed, one engine each, given back at exit.
+
+Nothing here touches a card before a task asks for it: graphs are built on machines without one.
+`use` puts other devices in the place of those that are found, such as simulated ones.
+
+Imports this room.
+"""
+
+import atexit
+import importlib.util
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from dask_bigfft.devices.engine import Engine
+from dask_bigfft.devices.leases import Leases
+from dask_bigfft.devices.protocol import Device
+from dask_bigfft.devices.schedule import PieceLimits
+
+__all__ = ["leases", "missing", "release", "use"]
+
+
+@dataclass
+class _Process:
+    """What the process has: devices that were handed in, and the leases of all devices."""
+
+    given: tuple[Device, ...] | None = None
+    limits: PieceLimits | None = None
+    leases: Leases | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def start_afresh(self) -> None:
+        """Forget what a fork inherits: a device works only in the process that opened it."""
+        self.given = self.limits = self.leases = None
+        self.lock = threading.Lock()
+
+
+_process = _Process()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_process.start_afresh)
+
+
+def missing() -> str | None:
+    """Return what keeps this process from using a GPU, and how to get it; None if nothing does."""
+    if _process.given:
+        return None
+    if importlib.util.find_spec("cupy") is None:
+        return (
+            "CuPy is not installed: `pip install 'dask-bigfft[gpu13]'` for CUDA 13, "
+            "`pip install 'dask-bigfft[gpu12]'` for CUDA 12"
+        )
+    return "this version of dask_bigfft has no CuPy device"
+
+
+def leases() -> Leases | None:
+    """Return the leases of this process' devices, which are opened now if need be; None: no device.
+
+    Where a device cannot be opened the answer is None as well, and `missing` says why.
+    """
+    if _process.leases is not None:
+        return _process.leases
+    with _process.lock:
+        if _process.leases is None and _process.given:
+            engines = []
+            for device in _process.given:
+                nbytes = None if _process.limits is None else _process.limits.nbytes
+                engines.append(Engine(device, nbytes, _process.limits))
+            _process.leases = Leases(engines)
+        return _process.leases
+
+
+def use(devices: Sequence[Device] | None, limits: PieceLimits | None = None) -> None:
+    """Use these devices from now on; None: those that are found.
+
+    Parameters
+    ----------
+    devices : sequence of Device or None
+        Open devices; they are closed when others take their place.
+    limits : PieceLimits, optional
+        How blocks are cut into pieces on each of them, and how much of its memory is used.
+    """
+    release()
+    with _process.lock:
+        _process.given = None if devices is None else tuple(devices)
+        _process.limits = limits
+
+
+def release() -> None:
+    """Close all devices; they are opened again when they are needed."""
+    with _process.lock:
+        held, _process.leases = _process.leases, None
+    if held is not None:
+        held.close()
+
+
+atexit.register(release)

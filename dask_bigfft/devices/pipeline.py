@@ -1,0 +1,171 @@
+"""The pipeline of a device: pieces come, are worked on, and go, all at the same time.
+
+Three streams and k slots. A slot's piece is loaded, computed and stored in that order, and the slot
+is free again when it is stored::
+
+    h2d      load 1 | load 2 | load 3 | load 4 (slot of 1) ...
+    compute           fft 1  | fft 2  | fft 3
+    d2h                        store 1| store 2 | ...
+
+The pipeline outlives tasks: the first pieces of one block are loaded while the last ones of the
+block before are stored. Only a crossing waits for the one before it on the same block, which writes
+what it reads.
+
+Imports this room.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from dask_bigfft.devices.pieces import Computation, PiecePlan, PieceWork
+from dask_bigfft.devices.protocol import (
+    FFT,
+    Array,
+    Device,
+    DeviceArray,
+    Event,
+    Multiply,
+    Product,
+)
+
+
+@dataclass(frozen=True)
+class Carve:
+    """How the arena is divided: slots of one size, then the work area of FFTs."""
+
+    slots: int
+    slot_nbytes: int
+    work_nbytes: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arena."""
+        return self.slots * self.slot_nbytes + self.work_nbytes
+
+
+class _Slot:
+    """A part of the arena that holds one piece at a time, and what is known of it."""
+
+    def __init__(self, device: Device, offset: int) -> None:
+        self.offset = offset
+        self.loaded = device.event("loaded")
+        self.done = device.event("done")
+        self.free = device.event("free")
+
+    def array(self, array: DeviceArray) -> DeviceArray:
+        """An array of a piece, in this slot."""
+        return replace(array, offset=array.offset + self.offset)
+
+
+class Pipeline:
+    """Streams, arena and slots of a device.
+
+    Used by one thread at a time.
+
+    Parameters
+    ----------
+    device : Device
+        What does the work.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.h2d = device.stream("h2d")
+        self.compute = device.stream("compute")
+        self.d2h = device.stream("d2h")
+        self.carve = Carve(0, 0, 0)
+        self.arena_nbytes = 0
+        self._slots: list[_Slot] = []
+        self._work = DeviceArray(0, (0,), "|u1")
+        self._turn = 0
+
+    def prepare(self, carve: Carve, limit: int) -> None:
+        """Divide the arena anew, if it is divided otherwise.
+
+        The arena is reserved anew where it is too small, or larger than `limit` bytes.
+
+        Raises
+        ------
+        DeviceMemoryError
+            If the device refuses another arena; there is none then.
+        """
+        fits = carve.nbytes <= self.arena_nbytes <= limit
+        if fits and carve == self.carve:
+            return
+        if not fits:
+            self.release()
+            self.device.reserve(carve.nbytes)
+            self.arena_nbytes = carve.nbytes
+        else:  # pieces of another size may still be where slots begin now
+            cleared = self.device.event("cleared")
+            self.device.record(cleared, self.d2h)
+            self.device.wait(self.h2d, cleared)
+        self.carve = carve
+        self._slots = [_Slot(self.device, i * carve.slot_nbytes) for i in range(carve.slots)]
+        offset = carve.slots * carve.slot_nbytes
+        self._work = DeviceArray(offset, (carve.work_nbytes,), "|u1")
+
+    def release(self) -> None:
+        """Give the arena back when everything is done."""
+        if self.arena_nbytes:
+            self.device.synchronize_all()
+            self.device.release()
+        self.arena_nbytes, self.carve, self._slots = 0, Carve(0, 0, 0), []
+
+    def submit(
+        self, plan: PiecePlan, arrays: list[Array], filters: Mapping[int, Array]
+    ) -> Event:
+        """Put all pieces of a block into the streams; return what is reached when it is done.
+
+        Parameters
+        ----------
+        plan : PiecePlan
+            What to do.
+        arrays : list of ndarray
+            The block before the first crossing, and after each; where a crossing writes what it
+            read, the same array twice. They have to stay until the event is reached.
+        filters : mapping of int to ndarray
+            Spectrum of the convolution's filter, for the axes that need one.
+        """
+        stored = self.device.event("stored")
+        for number in range(len(plan.schedule.crossings)):
+            if number:
+                self.device.wait(self.h2d, stored)
+            for work in plan.works(number):
+                self._piece(work, arrays[number], arrays[number + 1], filters)
+            self.device.record(stored, self.d2h)
+        return stored
+
+    def _piece(
+        self, work: PieceWork, source: Array, target: Array, filters: Mapping[int, Array]
+    ) -> None:
+        device = self.device
+        slot = self._slots[self._turn % len(self._slots)]
+        self._turn += 1
+        device.wait(self.h2d, slot.free)
+        view = source.reshape(work.view)
+        device.h2d(self.h2d, view[work.part], slot.array(work.source))
+        for found in work.filters:
+            spectrum = filters[found.axis].reshape(found.shape)[found.part]
+            device.h2d(self.h2d, spectrum.reshape(found.array.shape), slot.array(found.array))
+        device.record(slot.loaded, self.h2d)
+        device.wait(self.compute, slot.loaded)
+        for computation in work.computations:
+            self._run(computation, slot)
+        device.record(slot.done, self.compute)
+        device.wait(self.d2h, slot.done)
+        view = target.reshape(work.stored_shape)
+        device.d2h(self.d2h, slot.array(work.result), view[work.stored])
+        device.record(slot.free, self.d2h)
+
+    def _run(self, computation: Computation, slot: _Slot) -> None:
+        device, stream, op = self.device, self.compute, computation.op
+        source, target = slot.array(computation.source), slot.array(computation.target)
+        if isinstance(op, FFT):
+            device.fft(stream, op, source, target, self._work)
+        elif isinstance(op, Multiply):
+            device.multiply(stream, op, target)
+        elif isinstance(op, Product):
+            device.product(stream, op, target, source)
+        else:
+            device.transpose(stream, op, source, target)

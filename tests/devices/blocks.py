@@ -1,0 +1,52 @@
+"""Rounds on blocks for tests of devices: a whole transform of one block is one round."""
+
+import dask.array as da
+import numpy as np
+import scipy.fft
+
+from dask_bigfft.devices.engine import Engine, Job
+from dask_bigfft.devices.schedule import PieceLimits
+from dask_bigfft.devices.simulated import SimulatedDevice
+from dask_bigfft.front import plan
+
+#: Small blocks are cut for the pipeline's sake as well.
+SMALL = PieceLimits(0, least=256, run_nbytes=64)
+
+
+def values(*shape, dtype="c16", seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal(shape)
+    if np.dtype(dtype).kind == "c":
+        x = x + 1j * rng.standard_normal(shape)
+    return x.astype(dtype)
+
+
+def job_of(x, name, **keywords):
+    """The one round of a transform of an array in one chunk."""
+    found = plan(da.from_array(x, chunks=-1), name, **keywords)
+    (round_,) = found.rounds
+    return Job(round_, (0,) * x.ndim, *found.dtypes[:2]), found.spec.out_shape
+
+
+def engine(nbytes, seed=0, device=None, limits=SMALL):
+    device = SimulatedDevice(nbytes, seed) if device is None else device
+    return Engine(device, nbytes, limits)
+
+
+def run(engine, x, name, **keywords):
+    """A transform of one block by an engine."""
+    job, shape = job_of(x, name, **keywords)
+
+    def fill():
+        return np.array(x, job.source).reshape(job.round.source.shape(job.block))
+
+    return engine.run(job, fill).reshape(shape)
+
+
+def distance(got, expected):
+    """Relative distance in the L2 norm."""
+    return np.linalg.norm(got - expected) / np.linalg.norm(expected)
+
+
+def scipys(x, name, **keywords):
+    return getattr(scipy.fft, name)(x, **keywords)

@@ -1,0 +1,259 @@
+"""The engine: leases, threads, and what happens when memory is refused."""
+
+import threading
+
+import numpy as np
+import pytest
+from devices.blocks import SMALL, distance, job_of, scipys, values
+
+from dask_bigfft.devices.engine import Engine
+from dask_bigfft.devices.leases import ADMITTED, Leases, Need
+from dask_bigfft.devices.schedule import PieceLimits
+from dask_bigfft.devices.simulated import SimulatedDevice
+from dask_bigfft.errors import DeviceError, DeviceMemoryError
+from dask_bigfft.events import set_sink
+
+NBYTES = 1 << 15
+
+
+@pytest.fixture
+def events():
+    found = []
+    previous = set_sink(lambda name, numbers: found.append((name, dict(numbers))))
+    yield found
+    set_sink(previous)
+
+
+def fill_of(x, job):
+    return lambda: np.array(x, job.source).reshape(job.round.source.shape(job.block))
+
+
+def refusing(operation, *which):
+    """A device that refuses some of the times that memory is asked for."""
+    asked = []
+
+    def refuses(name, nbytes):
+        if name == operation:
+            asked.append(nbytes)
+            return not which or len(asked) in which
+        return False
+
+    device = SimulatedDevice(NBYTES, refuses=refuses)
+    device.asked = asked
+    return device
+
+
+@pytest.mark.parametrize("operation", ["reserve", "plan"])
+def test_memory_refused_once_is_asked_for_again(operation, events):
+    device = refusing(operation, 1)
+    x = values(32, 128)
+    job, _ = job_of(x, "fft2")
+    got = Engine(device, NBYTES, SMALL).run(job, fill_of(x, job))
+    assert distance(got.reshape(x.shape), scipys(x, "fft2")) < 1e-15
+    assert device.dropped == 1  # first of all, what was kept for later
+    assert len([name for name, _ in events if name == "fallback"]) == 1
+    if operation == "reserve":
+        assert device.asked[0] == device.asked[1]
+
+
+def test_memory_refused_twice_halves_the_piece():
+    device = refusing("reserve", 1, 2, 3)
+    x = values(32, 128)
+    job, _ = job_of(x, "fft2")
+    got = Engine(device, NBYTES, SMALL).run(job, fill_of(x, job))
+    assert distance(got.reshape(x.shape), scipys(x, "fft2")) < 1e-15
+    first, second, third, fourth = device.asked
+    assert first == second
+    assert third <= NBYTES // 2
+    assert fourth <= NBYTES // 4
+    assert device.peak == fourth
+
+
+def test_memory_refused_always_reaches_the_caller():
+    device = refusing("reserve")
+    x = values(32, 128)
+    job, _ = job_of(x, "fft2")
+    with pytest.raises(DeviceMemoryError):
+        Engine(device, NBYTES, SMALL).run(job, fill_of(x, job))
+    assert len(device.asked) < 20
+    assert device.memory().free == device.total
+
+
+class Failing(SimulatedDevice):
+    """A device whose memory is used up in the middle of a block."""
+
+    left = 5
+
+    def multiply(self, stream, op, array):
+        self.left -= 1
+        if self.left == 0:
+            raise DeviceMemoryError("a kernel could not be loaded")
+        super().multiply(stream, op, array)
+
+
+def test_a_block_overwritten_when_it_failed_is_gathered_again():
+    x = values(32, 128)
+    job, _ = job_of(x, "ifft2")
+    filled = []
+
+    def fill():
+        filled.append(fill_of(x, job)())
+        return filled[-1]
+
+    device = Failing(NBYTES)
+    got = Engine(device, NBYTES, SMALL).run(job, fill)
+    assert len(filled) == 2
+    assert distance(filled[0].reshape(x.shape), x) > 1e-3  # it was overwritten
+    assert distance(got.reshape(x.shape), scipys(x, "ifft2")) < 1e-15
+
+
+def test_a_block_that_cannot_be_gathered_again_is_an_error_not_a_wrong_answer():
+    x = values(32, 128)
+    job, _ = job_of(x, "ifft2")
+    with pytest.raises(DeviceError, match="gathered again"):
+        Engine(Failing(NBYTES), NBYTES, SMALL).run(job, fill_of(x, job), again=False)
+
+
+def test_closing_gives_everything_back():
+    device = SimulatedDevice(NBYTES)
+    engine = Engine(device, NBYTES, SMALL)
+    x = values(32, 128)
+    job, _ = job_of(x, "fft2")
+    engine.run(job, fill_of(x, job))
+    assert device.memory().free < device.total
+    engine.close()
+    engine.close()
+    assert (device.memory().free, device.closed) == (device.total, 1)
+    with pytest.raises(DeviceError, match="closed"):
+        engine.run(job, fill_of(x, job))
+
+
+def test_a_smaller_limit_for_one_task_holds():
+    device = SimulatedDevice(NBYTES)
+    engine = Engine(device, NBYTES, SMALL)
+    x = values(64, 64)
+    job, _ = job_of(x, "fft2")
+    engine.run(job, fill_of(x, job))
+    engine.run(job, fill_of(x, job), nbytes=NBYTES // 4)
+    assert device.total - device.memory().free <= NBYTES // 4
+
+
+def test_a_share_of_free_memory_is_used_by_default():
+    device = SimulatedDevice(1000)
+    assert Engine(device).limits.nbytes == 800
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_many_threads_share_devices(devices):
+    """Right answers, two tasks at most on a device, and no block held while waiting."""
+    engines = [
+        Engine(SimulatedDevice(NBYTES, seed), NBYTES, SMALL) for seed in range(devices)
+    ]
+    leases = Leases(engines)
+    held, most, lock, wrong = [0], [0], threading.Lock(), []
+    shapes = [(32, 128), (64, 64), (4096,)]
+
+    def work(number):
+        x = values(*shapes[number % 3], seed=number)
+        job, _ = job_of(x, "fftn")
+        schedule = job.plan(leases.limits(None)).schedule
+        with leases.lease(Need(schedule.slots, schedule.slot_nbytes)) as engine:
+            with lock:
+                held[0] += 1
+                most[0] = max(most[0], held[0])
+            got = engine.run(job, fill_of(x, job)).reshape(x.shape)
+            with lock:
+                held[0] -= 1
+        if distance(got, scipys(x, "fftn")) > 1e-14:
+            wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert most[0] <= ADMITTED * devices
+    assert leases.in_use == 0
+    assert all(e.device.peak <= NBYTES for e in engines)
+
+
+def take(leases, need, order, name, go, taken):
+    with leases.lease(need):
+        order.append(name)
+        taken.set()
+        go.wait(10)
+
+
+def test_first_come_first_served():
+    """A small need that came later does not overtake a large one that waits."""
+    leases = Leases([Engine(SimulatedDevice(1000), 1000)])
+    order, go = [], threading.Event()
+    threads, needs = [], [Need(1, 600), Need(1, 500), Need(1, 100)]
+    for name, need in enumerate(needs):
+        taken = threading.Event()
+        thread = threading.Thread(target=take, args=(leases, need, order, name, go, taken))
+        thread.start()
+        threads.append(thread)
+        if name == 0:
+            assert taken.wait(10)
+        else:
+            while len(leases._waiting) < name:
+                pass
+    assert order == [0]  # 600 + 500 do not fit, and 100 waits its turn
+    go.set()
+    for thread in threads:
+        thread.join(10)
+    assert order[0] == 0
+    assert set(order) == {0, 1, 2}
+
+
+def test_equal_needs_share_the_slots():
+    leases = Leases([Engine(SimulatedDevice(1000), 1000)])
+    both = threading.Barrier(ADMITTED, timeout=10)
+
+    def hold():
+        with leases.lease(Need(1, 900)):
+            both.wait()
+
+    threads = [threading.Thread(target=hold) for _ in range(ADMITTED)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert not both.broken
+
+
+def test_leases_that_cannot_be_given_are_refused():
+    leases = Leases([Engine(SimulatedDevice(1000), 1000)])
+    with (
+        pytest.raises(DeviceMemoryError, match="1001 bytes"),
+        leases.lease(Need(1, 1001)),
+    ):
+        pass
+    with leases.lease(Need(1, 1000)), pytest.raises(DeviceError, match="second"):
+        leases.lease(Need(1, 1)).__enter__()
+    with leases.lease(Need(1, 1000)):  # the one before was given back
+        waited = []
+
+        def wait():
+            try:
+                with leases.lease(Need(1, 10), timeout=0.01):
+                    pass
+            except TimeoutError:
+                waited.append(True)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        thread.join(10)
+        assert waited == [True]
+    with leases.lease(Need(1, 1000)):
+        pass
+
+
+def test_limits_are_those_of_the_smallest_device():
+    engines = [Engine(SimulatedDevice(n), n, PieceLimits(0, slots=2)) for n in (2000, 1000)]
+    leases = Leases(engines)
+    assert leases.limits(None) == PieceLimits(1000, slots=2)
+    assert leases.limits(500).nbytes == 500
+    assert leases.limits(5000).nbytes == 1000

@@ -1,0 +1,144 @@
+"""The pipeline: no event too few, engines that work at the same time, an arena within its limit."""
+
+import numpy as np
+import pytest
+from devices.blocks import SMALL, distance, job_of, scipys, values
+
+from dask_bigfft.devices.engine import Engine
+from dask_bigfft.devices.pipeline import Carve, Pipeline
+from dask_bigfft.devices.schedule import PieceLimits
+from dask_bigfft.devices.simulated import DeviceProfile, SimulatedDevice
+from dask_bigfft.errors import DeviceMemoryError
+
+SEEDS = range(12)
+
+#: Every wait of the pipeline: the stream that waits, and for which event. "host" is the task.
+WAITS = [
+    ("h2d", "free"),
+    ("compute", "loaded"),
+    ("d2h", "done"),
+    ("h2d", "stored"),
+    ("h2d", "cleared"),
+    ("host", "stored"),
+]
+
+
+class Deaf(SimulatedDevice):
+    """A device that does not wait in one place."""
+
+    def __init__(self, memory, seed, deaf=None):
+        super().__init__(memory, seed)
+        self.deaf, self.waited = deaf, set()
+
+    def wait(self, stream, event):
+        self.waited.add((stream.name, event.name))
+        if (stream.name, event.name) != self.deaf:
+            super().wait(stream, event)
+
+    def synchronize(self, event):
+        self.waited.add(("host", event.name))
+        if ("host", event.name) != self.deaf:
+            super().synchronize(event)
+
+
+def transform_two(device):
+    """Two blocks one after the other whose pieces are of different sizes, two crossings each.
+
+    Returns whether both answers are right when the host has them.
+    """
+    engine = Engine(device, 1 << 14, SMALL)
+    engine.pipeline.prepare(Carve(1, 1 << 14, 0), 1 << 14)  # all of it, so that it is divided anew
+    inputs = [values(64, 48), values(2048)]
+    jobs = [job_of(x, "fftn")[0] for x in inputs]
+    plans = [engine._plan(job, engine.limits) for job in jobs]  # this waits for the device
+    tasks = []
+    for x, job, (plan, carve) in zip(inputs, jobs, plans, strict=True):
+        assert len(plan.schedule.crossings) > 1
+        block = np.array(x).reshape(job.round.source.shape(job.block))
+        out = np.full(x.size, np.nan, complex).reshape(plan_shape(plan))
+        arrays = [block] * len(plan.schedule.crossings) + [out]
+        engine.pipeline.prepare(carve, 1 << 14)
+        tasks.append((x, job, arrays, engine.pipeline.submit(plan, arrays, {})))
+    right = True
+    for x, job, arrays, end in tasks:
+        device.synchronize(end)
+        got = arrays[-1].reshape(job.round.target.shape(job.block)).reshape(x.shape).copy()
+        right &= bool(distance(got, scipys(x, "fftn")) < 1e-14)
+    return right
+
+
+def plan_shape(plan):
+    last = plan.schedule.crossings[-1]
+    return tuple(last.after[dim] for dim in last.order)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_any_order_that_events_permit_is_right(seed):
+    device = Deaf(1 << 14, seed)
+    assert transform_two(device)
+    assert device.waited == set(WAITS)  # so that the next test leaves none out
+
+
+@pytest.mark.parametrize("deaf", WAITS)
+def test_without_any_one_wait_some_order_is_wrong(deaf):
+    assert not all(transform_two(Deaf(1 << 14, seed, deaf)) for seed in SEEDS)
+
+
+def test_copies_both_ways_and_computing_overlap():
+    """Twelve pieces take hardly longer than their copies in one direction."""
+    profile = DeviceProfile(h2d=1e6, d2h=1e6, run=0.0, flops=1e9, memory=1e9, call=0.0)
+    device = SimulatedDevice(1 << 20, profile=profile)
+    engine = Engine(device, 1 << 20, PieceLimits(0, least=256, pieces=12))
+    x = values(48, 256)
+    job, _ = job_of(x, "fft")
+    engine.run(job, x.copy)
+    one_way = x.nbytes / 1e6
+    assert device.clock() == pytest.approx(one_way * 14 / 12, rel=0.1)
+    busy = {span.engine for span in device.trace}
+    assert busy == {"h2d", "compute", "d2h"}
+
+
+def test_one_slot_does_not_overlap():
+    profile = DeviceProfile(h2d=1e6, d2h=1e6, run=0.0, call=0.0)
+    device = SimulatedDevice(1 << 20, profile=profile)
+    engine = Engine(device, 1 << 20, PieceLimits(0, slots=1, least=256, pieces=12))
+    x = values(48, 256)
+    job, _ = job_of(x, "fft")
+    engine.run(job, x.copy)
+    assert device.clock() == pytest.approx(2 * x.nbytes / 1e6, rel=0.1)
+
+
+def test_the_next_block_comes_while_the_last_one_goes():
+    """Blocks of one piece: with the pipeline outliving tasks they overlap all the same."""
+    profile = DeviceProfile(h2d=1e6, d2h=1e6, run=0.0, flops=1e12, memory=1e12, call=0.0)
+    device = SimulatedDevice(1 << 20, profile=profile)
+    engine = Engine(device, 1 << 20, PieceLimits(0))
+    x = values(8, 256)
+    job, _ = job_of(x, "fft")
+    plan, carve = engine._plan(job, engine.limits)
+    assert plan.pieces == 1
+    engine.pipeline.prepare(carve, 1 << 20)
+    blocks = [x.copy() for _ in range(8)]
+    ends = [engine.pipeline.submit(plan, [block, block], {}) for block in blocks]
+    for end in ends:
+        device.synchronize(end)
+    assert device.clock() == pytest.approx(9 * x.nbytes / 1e6, rel=0.1)
+    for block in blocks:
+        np.testing.assert_allclose(block, scipys(x, "fft"), atol=1e-12)
+
+
+def test_the_arena_is_kept_and_given_back():
+    device = SimulatedDevice(1 << 16)
+    pipeline = Pipeline(device)
+    pipeline.prepare(Carve(3, 4096, 0), 1 << 16)
+    pipeline.prepare(Carve(1, 8192, 256), 1 << 16)  # fits into what is there
+    assert device.peak == 3 * 4096
+    pipeline.prepare(Carve(3, 8192, 256), 1 << 16)
+    assert device.peak == device.total - device.memory().free == 3 * 8192 + 256
+    pipeline.prepare(Carve(1, 4096, 0), 4096)  # less may be used now
+    assert device.memory().free == (1 << 16) - 4096
+    with pytest.raises(DeviceMemoryError):
+        pipeline.prepare(Carve(1, 1 << 17, 0), 1 << 18)
+    assert device.memory().free == 1 << 16
+    pipeline.release()
+    pipeline.release()

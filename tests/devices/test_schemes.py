@@ -1,0 +1,179 @@
+"""The schemes of Gu, Siegel and Li on one block in host memory with a small device.
+
+Each has the crossings, C and W that follow from its digits; large blocks find theirs unaided.
+"""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from devices.blocks import distance, engine, job_of, run, scipys, values
+
+from dask_bigfft.devices.engine import Job
+from dask_bigfft.devices.schedule import (
+    Line,
+    PieceLimits,
+    Problem,
+    arranged,
+    find_schedule,
+    run_of,
+)
+from dask_bigfft.errors import DeviceMemoryError
+
+#: Scheme, shape, bytes of the device, digits of each axis, crossing of each digit, crossings.
+SCHEMES = {
+    "1D two rounds": ((4096,), 1 << 14, ((64, 64),), ((0, 1),), "{X1} {X2}"),
+    "1D three rounds": ((4096,), 1 << 13, ((16, 16, 16),), ((0, 1, 2),), "{X1} {X2} {X3}"),
+    "2D naive": ((32, 128), 1 << 14, ((32,), (128,)), ((0,), (1,)), "{Y} {X}"),
+    "2D with Y decomposed": ((128, 32), 1 << 14, ((16, 8), (32,)), ((0, 1), (1,)), "{Y1} {Y2, X}"),
+    "2D with X larger than the card": (
+        (4, 2048), 1 << 14, ((4,), (64, 32)), ((1,), (0, 1)), "{X1} {Y, X2}"
+    ),
+    "3D naive": ((16, 16, 16), 1 << 15, ((16,), (16,), (16,)), ((0,), (1,), (1,)), "{Z} {Y, X}"),
+    "3D with Z decomposed, reordered": (
+        (64, 8, 8), 1 << 14, ((8, 8), (8,), (8,)), ((0, 1), (0,), (1,)), "{Z1, Y} {Z2, X}"
+    ),
+    "3D with XY larger than the card": (
+        (4, 32, 32), 1 << 14, ((4,), (8, 4), (32,)), ((0,), (0, 1), (1,)), "{Z, Y1} {Y2, X}"
+    ),
+    "3D with X larger than the card": (
+        (4, 4, 512), 1 << 13, ((4,), (4,), (32, 16)), ((0,), (1,), (0, 1)), "{Z, X1} {Y, X2}"
+    ),
+}
+
+
+class Given(Job):
+    """A round on a block with a decomposition that is given."""
+
+    def plan(self, limits, work=0):
+        _, _, factors, rounds, _ = self.scheme
+        found = super().plan(PieceLimits(1 << 30), 0)
+        pairs = zip(found.dims, self.round.steps, strict=True)
+        lines = tuple(Line(dim, step.length) for dim, step in pairs)
+        problem = Problem(self.round.source.shape(self.block), lines, 16)
+        return replace(found, schedule=arranged(problem, limits, factors, rounds, work))
+
+
+def counted_runs(view, part):
+    """Runs of a box, counted element by element."""
+    places = np.arange(math.prod(view)).reshape(view)[part].ravel()
+    return 1 + int(np.count_nonzero(np.diff(places) != 1))
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_scheme(name):
+    shape, nbytes, _, _, notation = SCHEMES[name]
+    x, limits = values(*shape), PieceLimits(nbytes, least=256)
+    assert x.nbytes > nbytes  # larger than the card
+    job, _ = job_of(x, "fftn")
+    job = Given(job.round, job.block, job.source, job.target)
+    object.__setattr__(job, "scheme", SCHEMES[name])
+    simulated = engine(nbytes, limits=limits)
+    got = simulated.run(job, lambda: np.array(x).reshape(job.round.source.shape(job.block)))
+    assert distance(got.reshape(shape), scipys(x, "fftn")) < 1e-15
+    assert simulated.device.peak <= nbytes
+    plan = job.plan(limits)
+    assert plan.notation == notation
+    copies = [span.operation for span in simulated.device.trace]
+    assert copies.count("h2d") == copies.count("d2h") == plan.pieces
+    for number, crossing in enumerate(plan.schedule.crossings):
+        works = list(plan.works(number))
+        assert len(works) == crossing.pieces
+        largest = max(works, key=lambda work: work.source.size)
+        runs, width = crossing.reads
+        assert counted_runs(largest.view, largest.part) == runs
+        assert runs * width == largest.source.size
+        runs, width = crossing.writes
+        assert counted_runs(largest.stored_shape, largest.stored) == runs
+        assert runs * width == largest.result.size
+
+
+#: Shape, GiB of the device, the digits that are found, and least bytes of a run, read or written.
+FOUND = [
+    ((1 << 28,), 2, "{X1} {X2}", 1 << 14),
+    ((1 << 30,), 2, "{X1} {X2} {X3}", 1 << 20),  # two crossings would halve the runs' length
+    ((1 << 14, 1 << 14), 1, "{Y1, X} {Y2}", 1 << 20),
+    ((4, 1 << 28), 2, "{X1} {X2} {Y}", 1 << 18),
+    ((1 << 10, 1 << 10, 1 << 10), 2, "{Z1, Y, X} {Z2}", 1 << 23),
+    ((8, 1 << 14, 1 << 14), 2, "{Z, Y1, X} {Y2}", 1 << 20),
+    ((1001, 999, 1000), 2, "{Z1, X} {Z2, Y}", 1 << 22),
+    ((64, 1 << 14, 1 << 10), 1, "{Z, X} {Y}", 1 << 20),
+]
+
+
+@pytest.mark.parametrize(("shape", "gib", "notation", "run"), FOUND)
+def test_found_unaided_for_large_blocks(shape, gib, notation, run):
+    lines = tuple(Line(dim, n) for dim, n in enumerate(shape))
+    found = find_schedule(Problem(shape, lines, 16), PieceLimits(gib << 30), 1)
+    letters = "ZYX"[3 - len(shape) :]
+    names = [
+        "{" + ", ".join(
+            letters[i] + (str(j + 1) if len(found.factors[i]) > 1 else "")
+            for i, j in crossing.digits
+        ) + "}"
+        for crossing in found.crossings
+    ]
+    assert " ".join(names) == notation
+    narrowest = min(width for c in found.crossings for _, width in (c.reads, c.writes))
+    assert narrowest * 16 >= run
+    assert found.slots == 3
+    assert (found.slots + 1) * found.slot_nbytes <= gib << 30
+
+
+def test_y_decomposed_reads_wider_runs_than_naive():
+    """The reason for the scheme: Y1 rows of (Y2, X) in the place of Y rows of X."""
+    n = 1 << 14
+    problem = Problem((n, n), (Line(0, n), Line(1, n)), 16)
+    limits = PieceLimits(1 << 30)
+    naive = arranged(problem, limits, ((n,), (n,)), ((0,), (1,)), 1)
+    wide = arranged(problem, limits, ((128, 128), (n,)), ((0, 1), (1,)), 1)
+    assert naive.crossings[0].reads[1] * 64 <= wide.crossings[0].reads[1]
+
+
+def test_in_card_takes_one_crossing_in_pieces_of_the_batch():
+    x = values(64, 8, 32)
+    job, _ = job_of(x, "fft2")
+    plan = job.plan(PieceLimits(1 << 20, least=256))
+    assert plan.notation == "{Y, X}"
+    assert plan.pieces == 8
+    whole = values(64, 64)
+    job, _ = job_of(whole, "fft2")
+    plan = job.plan(PieceLimits(1 << 20, least=256))
+    assert (plan.notation, plan.pieces) == ("{Y, X}", 1)
+
+
+def test_one_crossing_is_preferred_to_many_pieces():
+    """A block that fills the card once is not taken there twice."""
+    problem = Problem((64, 64), (Line(0, 64), Line(1, 64)), 16)
+    found = find_schedule(problem, PieceLimits(64 * 64 * 16))
+    assert (len(found.crossings), found.slots) == (1, 1)
+    assert len(find_schedule(problem, PieceLimits(64 * 64 * 16 - 256)).crossings) > 1
+
+
+@pytest.mark.parametrize("name", ["fftn", "ifftn", "rfftn", "irfftn", "hfftn", "ihfftn"])
+@pytest.mark.parametrize("shape", [(30, 7, 13), (11, 1, 12), (5, 4, 3, 2, 6), (37,), (1, 2)])
+@pytest.mark.parametrize("single", [False, True])
+def test_every_kind_in_small_pieces(name, shape, single):
+    real = name in ("rfftn", "ihfftn")
+    x = values(*shape, dtype=("f4" if single else "f8") if real else ("c8" if single else "c16"))
+    nbytes = max(4096, x.nbytes // 2)
+    got = run(engine(nbytes, seed=3), x, name, norm="ortho")
+    expected = scipys(x.astype("f8" if real else "c16"), name, norm="ortho")
+    assert got.dtype.itemsize == scipys(x, name).dtype.itemsize
+    assert distance(got, expected) < (1e-6 if single else 1e-15 * x.size.bit_length())
+
+
+def test_too_small_a_device_is_refused_with_the_numbers():
+    x = values(997, 1009)  # two primes: nothing splits
+    job, _ = job_of(x, "fft2")
+    with pytest.raises(DeviceMemoryError, match=r"997 x 1009 .* 8192 bytes"):
+        job.plan(PieceLimits(8192))
+
+
+@pytest.mark.parametrize(
+    ("shape", "extents", "expected"),
+    [((8, 16), (8, 16), (1, 128)), ((8, 16), (1, 4), (1, 4)), ((8, 1, 16), (3, 1, 16), (1, 48))],
+)
+def test_run_of(shape, extents, expected):
+    assert run_of(shape, extents) == expected

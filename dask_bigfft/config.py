@@ -187,6 +187,22 @@ _TABLE = (
         _parse_name,
     ),
     Knob(
+        "bigfft.device",
+        "auto",
+        "name",
+        "Where rounds are done: auto (on a GPU where a worker has one and the block is worth the"
+        " trip), cpu, or gpu.",
+        _one_of("auto", "cpu", "gpu"),
+    ),
+    Knob(
+        "bigfft.device-memory-limit",
+        None,
+        "bytes",
+        "Memory of each GPU that may be used; larger blocks cross the bus several times. Null takes"
+        " 0.8 of what is free.",
+        _parse_nbytes_or_none,
+    ),
+    Knob(
         "bigfft.exchange.carrier",
         "auto",
         "name",

@@ -65,7 +65,16 @@ _EXTRAS = """
     variant : {"auto", "dif", "dit", "stockham", "pease"}, optional
         Data movement within a split axis.
     kernel : str, optional
-        FFT library that works inside blocks: "scipy", "mkl_fft", "ducc0" or "pyfftw"."""
+        FFT library that works inside blocks: "scipy", "mkl_fft", "ducc0" or "pyfftw".
+    device : {"auto", "cpu", "gpu"}, optional
+        Where rounds are done. Blocks stay in host memory; a GPU takes them piece by piece. "auto"
+        takes one where there is one.
+    device_memory_limit : int or str, optional
+        Bytes of each GPU that may be used; larger blocks cross the bus several times.
+    overwrite_x : bool, optional
+        Whether the contents of `a` may be destroyed: an array in one chunk is then transformed in
+        its own memory where dtype and shape stay. Others that use its blocks, such as those of a
+        persisted array, would find them changed."""
 
 _RESULTS = """
     Returns
@@ -180,7 +189,8 @@ def plan(
     norm
         As all transforms take it.
     **extras
-        `order`, `chunks`, `memory_limit`, `rounds`, `variant` and `kernel`, see `fft`.
+        `order`, `chunks`, `memory_limit`, `rounds`, `variant`, `kernel`, `device`,
+        `device_memory_limit` and `overwrite_x`, see `fft`.
 
     Returns
     -------

@@ -24,6 +24,7 @@ from dask.utils import parse_bytes
 from dask_bigfft import config
 from dask_bigfft.decomposition.factors import factorize
 from dask_bigfft.decomposition.variants import VARIANTS
+from dask_bigfft.devices.find import missing
 from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.memory_settings import machine_nbytes
@@ -53,6 +54,9 @@ class Extras(TypedDict, total=False):
     rounds: Sequence[Mapping[int, int] | int] | None
     variant: Literal["auto", "dif", "dit", "stockham", "pease"] | None
     kernel: str | None
+    device: Literal["auto", "cpu", "gpu"] | None
+    device_memory_limit: int | str | None
+    overwrite_x: bool | None
 
 
 # --- arrays ---------------------------------------------------------------------------------
@@ -206,21 +210,30 @@ def parse_memory_limit(memory_limit: Any) -> int | None:
     >>> parse_memory_limit("2 GiB")
     2147483648
     """
-    if memory_limit is None:
-        return cast("int | None", config.get("bigfft.memory-limit"))
+    return parse_limit("memory_limit", memory_limit)
+
+
+def parse_limit(argument: str, value: Any) -> int | None:
+    """Return the bytes of an argument, by default those of the setting of that name.
+
+    >>> parse_limit("device_memory_limit", "2 GiB")
+    2147483648
+    """
+    if value is None:
+        return cast("int | None", config.get(f"bigfft.{argument.replace('_', '-')}"))
     allowed = "a positive number of bytes, or a string such as '2 GiB'"
-    if isinstance(memory_limit, bool) or not isinstance(
-        memory_limit, int | float | str | np.integer | np.floating
+    if isinstance(value, bool) or not isinstance(
+        value, int | float | str | np.integer | np.floating
     ):
-        refuse("memory_limit", memory_limit, allowed, kind=ArgumentTypeError)
-    if isinstance(memory_limit, str) and not any(char.isdigit() for char in memory_limit):
-        refuse("memory_limit", memory_limit, allowed)  # dask takes "MB" as one of them
+        refuse(argument, value, allowed, kind=ArgumentTypeError)
+    if isinstance(value, str) and not any(char.isdigit() for char in value):
+        refuse(argument, value, allowed)  # dask takes "MB" as one of them
     try:
-        found = int(parse_bytes(memory_limit) if isinstance(memory_limit, str) else memory_limit)
+        found = int(parse_bytes(value) if isinstance(value, str) else value)
     except (ValueError, OverflowError):
-        refuse("memory_limit", memory_limit, allowed)
+        refuse(argument, value, allowed)
     if found <= 0:
-        refuse("memory_limit", memory_limit, allowed)
+        refuse(argument, value, allowed)
     return found
 
 
@@ -258,6 +271,40 @@ def parse_kernel(kernel: Any, dtype: np.dtype[Any]) -> str:
         known = ", ".join(sorted(map(str, library.dtypes)))
         refuse("kernel", kernel, f"a library that works in {dtype}; this one knows {known}")
     return library.name
+
+
+def parse_device(
+    device: Any, nbytes: Any, dtype: np.dtype[Any]
+) -> tuple[Literal["auto", "cpu", "gpu"], int | None]:
+    """Return where rounds are done, and how many bytes of a device may be used.
+
+    Parameters
+    ----------
+    device
+        ``"auto"``, ``"cpu"`` or ``"gpu"``; without a client, ``"gpu"`` needs one here and now.
+    nbytes
+        Bytes of a device's memory, or None.
+    dtype
+        What is computed in.
+    """
+    device = config.get("bigfft.device") if device is None else device
+    if not isinstance(device, str) or device not in ("auto", "cpu", "gpu"):
+        refuse("device", device, 'one of "auto", "cpu", "gpu"; a round is not shared between both')
+    limit = parse_limit("device_memory_limit", nbytes)
+    if device == "gpu":
+        if dtype.char not in "FD":
+            refuse("device", device, f'"cpu" for {dtype}: GPUs have single and double precision')
+        reason = missing() if _running_client() is None else None
+        if reason is not None:
+            refuse("device", device, f'a GPU, or "cpu": {reason}')
+    return cast("Literal['auto', 'cpu', 'gpu']", device), limit
+
+
+def parse_overwrite(overwrite: Any) -> bool:
+    """Return whether the contents of the array may be destroyed."""
+    if overwrite is not None and not isinstance(overwrite, bool | np.bool_):
+        refuse("overwrite_x", overwrite, "True or False", kind=ArgumentTypeError)
+    return bool(overwrite)
 
 
 def parse_chunks(chunks: Any, before: Chunks, spec: TransformSpec) -> Chunks | None:
@@ -392,4 +439,9 @@ def make_plan(
         floor_bytes=config.get("bigfft.planner.whole-axis-floor"),
     )
     machine = current_machine(parse_memory_limit(extras.get("memory_limit")))
-    return find_plan(spec, request, machine)
+    device, nbytes = parse_device(
+        extras.get("device"), extras.get("device_memory_limit"), spec.work_dtype
+    )
+    overwrite = parse_overwrite(extras.get("overwrite_x"))
+    found = find_plan(spec, request, machine)
+    return replace(found, device=device, device_memory_limit=nbytes, overwrite=overwrite)

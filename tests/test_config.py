@@ -71,6 +71,8 @@ def test_defaults():
         "bigfft.rounds": None,
         "bigfft.variant": "auto",
         "bigfft.kernel": "scipy",
+        "bigfft.device": "auto",
+        "bigfft.device-memory-limit": None,
         "bigfft.exchange.carrier": "auto",
         "bigfft.memory.arena": True,
         "bigfft.memory.arena-limit": None,

@@ -1,14 +1,15 @@
 """Where a round on a block is done: on a device if there is one for it, else on the CPU.
 
-Imports `kernels`, `events` and this room.
+Imports `decomposition`, `kernels`, `events` and this room.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
+from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.devices.engine import Job
 from dask_bigfft.devices.find import leases, missing
 from dask_bigfft.devices.leases import Need
@@ -18,7 +19,7 @@ from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit
 from dask_bigfft.kernels.cpu import Incoming, Whole
 
-__all__ = ["Place", "device_error", "on_device"]
+__all__ = ["Place", "job_of", "on_device"]
 
 #: Blocks below it stay on the CPU where nobody has asked for a device: a trip costs more.
 LEAST_NBYTES = 1 << 20
@@ -40,9 +41,14 @@ class Place:
     nbytes: int | None = None
 
 
-def device_error() -> str | None:
-    """Return why this process cannot use a device; None if it can."""
-    return missing()
+def job_of(
+    round_: Round, block: tuple[int, ...], source: np.dtype[Any], target: np.dtype[Any]
+) -> Job:
+    """Return the job of a round on a block, given its dtypes before and after."""
+    real = any(step.kind == "r2c" for step in round_.steps)
+    if source.kind == "f" and target.kind == "c" and not real:
+        source = target  # real input of complex FFTs becomes complex on the way
+    return Job(round_, block, source.str, target.str)
 
 
 def on_device(

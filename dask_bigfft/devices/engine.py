@@ -20,10 +20,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dask_bigfft.decomposition.rounds import Round
-from dask_bigfft.devices.pieces import Block, PiecePlan, piece_plan
+from dask_bigfft.devices.crossings import PieceLimits, aligned
+from dask_bigfft.devices.pieces import PiecePlan, piece_plan
 from dask_bigfft.devices.pipeline import Carve, Pipeline
 from dask_bigfft.devices.protocol import FFT, Array, Device
-from dask_bigfft.devices.schedule import PieceLimits, aligned
+from dask_bigfft.devices.work import Block
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit
 from dask_bigfft.memory import lend

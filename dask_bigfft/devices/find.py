@@ -13,10 +13,10 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from dask_bigfft.devices.crossings import PieceLimits
 from dask_bigfft.devices.engine import Engine
 from dask_bigfft.devices.leases import Leases
 from dask_bigfft.devices.protocol import Device
-from dask_bigfft.devices.schedule import PieceLimits
 
 __all__ = ["leases", "missing", "release", "use"]
 
@@ -27,12 +27,13 @@ class _Process:
 
     given: tuple[Device, ...] | None = None
     limits: PieceLimits | None = None
+    nbytes: int | None = None
     leases: Leases | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def start_afresh(self) -> None:
         """Forget what a fork inherits: a device works only in the process that opened it."""
-        self.given = self.limits = self.leases = None
+        self.given = self.limits = self.nbytes = self.leases = None
         self.lock = threading.Lock()
 
 
@@ -62,15 +63,16 @@ def leases() -> Leases | None:
         return _process.leases
     with _process.lock:
         if _process.leases is None and _process.given:
-            engines = []
-            for device in _process.given:
-                nbytes = None if _process.limits is None else _process.limits.nbytes
-                engines.append(Engine(device, nbytes, _process.limits))
-            _process.leases = Leases(engines)
+            given, nbytes, limits = _process.given, _process.nbytes, _process.limits
+            _process.leases = Leases([Engine(device, nbytes, limits) for device in given])
         return _process.leases
 
 
-def use(devices: Sequence[Device] | None, limits: PieceLimits | None = None) -> None:
+def use(
+    devices: Sequence[Device] | None,
+    limits: PieceLimits | None = None,
+    nbytes: int | None = None,
+) -> None:
     """Use these devices from now on; None: those that are found.
 
     Parameters
@@ -78,12 +80,14 @@ def use(devices: Sequence[Device] | None, limits: PieceLimits | None = None) -> 
     devices : sequence of Device or None
         Open devices; they are closed when others take their place.
     limits : PieceLimits, optional
-        How blocks are cut into pieces on each of them, and how much of its memory is used.
+        How blocks are cut into pieces; its number of bytes is replaced.
+    nbytes : int, optional
+        Bytes of each device that may be used, by default a share of what is free.
     """
     release()
     with _process.lock:
         _process.given = None if devices is None else tuple(devices)
-        _process.limits = limits
+        _process.limits, _process.nbytes = limits, nbytes
 
 
 def release() -> None:

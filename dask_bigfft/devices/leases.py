@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dask_bigfft.devices.crossings import PieceLimits
 from dask_bigfft.devices.engine import Engine
-from dask_bigfft.devices.schedule import PieceLimits
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit
 

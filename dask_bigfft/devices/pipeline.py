@@ -17,7 +17,7 @@ Imports this room.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from dask_bigfft.devices.pieces import Computation, PiecePlan, PieceWork
+from dask_bigfft.devices.pieces import PiecePlan
 from dask_bigfft.devices.protocol import (
     FFT,
     Array,
@@ -27,6 +27,7 @@ from dask_bigfft.devices.protocol import (
     Multiply,
     Product,
 )
+from dask_bigfft.devices.work import Computation, PieceWork
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ block, which takes strided reads and writes, in the place of the exchange (Gu, S
 A digit stays where it lies, transformed; only the last crossing writes the digits of a split
 dimension in their natural order, which needs memory apart from the block.
 
-Pure arithmetic on shapes: imports `decomposition`, `errors` and this room.
+Pure arithmetic on shapes: imports `errors` and this room.
 """
 
 import itertools
@@ -19,8 +19,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from dask_bigfft.decomposition.layout import even_chunks
-from dask_bigfft.devices.protocol import ALIGNMENT, Kind
+from dask_bigfft.devices.crossings import (
+    Crossing,
+    Line,
+    PieceLimits,
+    Problem,
+    crossing_cost,
+    crossings_of,
+)
+from dask_bigfft.devices.protocol import ALIGNMENT
 from dask_bigfft.errors import DeviceMemoryError
 
 #: Crossings that a block may take at most.
@@ -31,135 +38,6 @@ MAX_SPLITS = 24
 
 #: Partitions that are tried for one number of crossings, about.
 MAX_PARTITIONS = 1500
-
-
-@dataclass(frozen=True)
-class PieceLimits:
-    """What pieces may need, and how large they should be.
-
-    Parameters
-    ----------
-    nbytes : int
-        Bytes of the device that slots and work area take together.
-    slots : int
-        Pieces that are on the device at a time: one that comes, one that is worked on, one that
-        goes.
-    most, least : int
-        Bytes that a piece has at most where a smaller one is as good, and at least where the
-        block is cut only to keep all three engines busy.
-    pieces : int
-        Number of pieces that a crossing is cut into where its block is large enough.
-    run_nbytes : int
-        Bytes that cross the bus in the time that a contiguous run costs apart from its bytes.
-    """
-
-    nbytes: int
-    slots: int = 3
-    most: int = 1 << 30
-    least: int = 1 << 22
-    pieces: int = 8
-    run_nbytes: int = 8192
-
-
-@dataclass(frozen=True)
-class Line:
-    """A dimension of a block that a round transforms.
-
-    Parameters
-    ----------
-    dim : int
-        Dimension of the block.
-    length : int
-        Length of the FFTs.
-    kind : {"c2c", "r2c", "c2r"}
-        Of the FFTs.
-    splits : bool
-        Whether the dimension may fall apart into digits.
-    filtered : bool
-        Whether the transformed digit is multiplied by a spectrum, which then is on the device, too.
-    """
-
-    dim: int
-    length: int
-    kind: Kind = "c2c"
-    splits: bool = True
-    filtered: bool = False
-
-
-@dataclass(frozen=True)
-class Problem:
-    """A round on a block, as far as its crossings depend on it.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        Of the block before the round.
-    lines : tuple of Line
-        What is transformed.
-    itemsize : int
-        Bytes of a complex number.
-    inside : bool
-        Whether no memory apart from the block may be used where the round keeps its shape.
-    """
-
-    shape: tuple[int, ...]
-    lines: tuple[Line, ...]
-    itemsize: int
-    inside: bool = False
-
-
-@dataclass(frozen=True)
-class Crossing:
-    """One trip of a block over the bus and back.
-
-    Parameters
-    ----------
-    digits : tuple of (int, int)
-        What is transformed: the number of a line, and of a digit of it.
-    view, after : tuple of int
-        Shape of the block in digits, before and after.
-    extents : tuple of int
-        Of the largest piece, in `view`.
-    order : tuple of int
-        Dimensions of `after` in the order in which they are written.
-    reads, writes : (int, int)
-        C and W: runs that a piece takes in host memory, and elements in each.
-    places : tuple of int
-        Bytes of each place that a piece needs on the device: where it is copied to, where what
-        cannot stay there goes, and where filters are copied to.
-    """
-
-    digits: tuple[tuple[int, int], ...]
-    view: tuple[int, ...]
-    after: tuple[int, ...]
-    extents: tuple[int, ...]
-    order: tuple[int, ...]
-    reads: tuple[int, int]
-    writes: tuple[int, int]
-    places: tuple[int, ...]
-
-    @property
-    def slot_nbytes(self) -> int:
-        """Bytes that a piece takes on the device."""
-        return sum(self.places)
-
-    @property
-    def chunks(self) -> tuple[tuple[int, ...], ...]:
-        """How the dimensions of `view` are cut into pieces."""
-        return tuple(
-            even_chunks(n, -(-n // max(1, extent)))
-            for n, extent in zip(self.view, self.extents, strict=True)
-        )
-
-    @property
-    def pieces(self) -> int:
-        """Number of pieces."""
-        return math.prod(map(len, self.chunks))
-
-    @property
-    def reorders(self) -> bool:
-        """Whether digits are written in another order than they are read."""
-        return self.order != tuple(range(len(self.order)))
 
 
 @dataclass(frozen=True)
@@ -177,29 +55,6 @@ class Schedule:
     def slot_nbytes(self) -> int:
         """Bytes of a slot, which has to hold the largest piece of any crossing."""
         return max(crossing.slot_nbytes for crossing in self.crossings)
-
-
-def aligned(nbytes: int) -> int:
-    """The next multiple of the alignment of arrays.
-
-    >>> aligned(1), aligned(256)
-    (256, 256)
-    """
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
-
-
-def run_of(shape: tuple[int, ...], extents: tuple[int, ...]) -> tuple[int, int]:
-    """C and W of a box in an array: number of contiguous runs, and elements in each.
-
-    >>> run_of((8, 16, 32), (8, 4, 32)), run_of((8, 16), (8, 1))
-    ((8, 128), (8, 1))
-    """
-    width = 1
-    for n, extent in zip(reversed(shape), reversed(extents), strict=True):
-        width *= extent
-        if extent < n:
-            break
-    return math.prod(extents) // max(1, width), width
 
 
 @lru_cache(maxsize=512)
@@ -270,7 +125,7 @@ def arranged(
         If a piece does not fit.
     """
     for slots in range(limits.slots, 0, -1):
-        found = list(_crossings(problem, limits, _room(limits, slots, work), factors, rounds))
+        found = list(crossings_of(problem, limits, _room(limits, slots, work), factors, rounds))
         if None not in found:
             return Schedule(factors, tuple(c for c in found if c is not None), slots)
     raise DeviceMemoryError(f"no piece of {factors} fits {limits.nbytes} bytes of the device")
@@ -289,25 +144,16 @@ def _best(
     best: tuple[float, Schedule] | None = None
     for factors, rounds in _partitions(problem, crossings):
         cost, found = 0.02 * sum(map(len, factors)), []
-        for crossing in _crossings(problem, limits, room, factors, rounds):
+        for crossing in crossings_of(problem, limits, room, factors, rounds):
             if crossing is None:
                 break
             found.append(crossing)
-            cost += _cost(crossing, problem.itemsize, limits.run_nbytes)
+            cost += crossing_cost(crossing, problem.itemsize, limits.run_nbytes)
             if best is not None and cost + crossings - len(found) >= best[0]:
                 break
         else:
             best = cost, Schedule(factors, tuple(found), slots)
     return best
-
-
-def _cost(crossing: Crossing, itemsize: int, run_nbytes: int) -> float:
-    """Time of a crossing in units of what its bytes take in one direction."""
-    there, back = (
-        1 + run_nbytes / (side[1] * itemsize) for side in (crossing.reads, crossing.writes)
-    )
-    # The first piece comes alone and the last one goes alone.
-    return max(there, back) * (1 + 1 / crossing.pieces) + 0.01 * (there + back)
 
 
 def _partitions(
@@ -368,169 +214,3 @@ def _divisors(n: int) -> list[int]:
     """All divisors, rising."""
     low = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
     return sorted({*low, *(n // d for d in low)})
-
-
-def _crossings(
-    problem: Problem,
-    limits: PieceLimits,
-    room: int,
-    factors: tuple[tuple[int, ...], ...],
-    rounds: tuple[tuple[int, ...], ...],
-) -> Iterator[Crossing | None]:
-    """The crossings of a partition; ends with None where a piece does not fit."""
-    digits_of: dict[int, tuple[int, ...]] = dict.fromkeys(range(len(problem.shape)), (0,))
-    for line, split in zip(problem.lines, factors, strict=True):
-        digits_of[line.dim] = split
-    view: tuple[int, ...] = ()
-    firsts: list[int] = []
-    for dim, n in enumerate(problem.shape):
-        firsts.append(len(view))
-        view += (n,) if len(digits_of[dim]) == 1 else digits_of[dim]
-    count = max(number for numbers in rounds for number in numbers) + 1
-    for number in range(count):
-        digits = tuple(
-            (i, j)
-            for i, numbers in enumerate(rounds)
-            for j, other in enumerate(numbers)
-            if other == number
-        )
-        crossing = _crossing(
-            problem, limits, room, view, tuple(firsts), digits,
-            factors if number == count - 1 else None,
-        )
-        yield crossing
-        if crossing is None:
-            return
-        view = crossing.after
-
-
-def _crossing(
-    problem: Problem,
-    limits: PieceLimits,
-    room: int,
-    view: tuple[int, ...],
-    firsts: tuple[int, ...],
-    digits: tuple[tuple[int, int], ...],
-    factors: tuple[tuple[int, ...], ...] | None,
-) -> Crossing | None:
-    """One crossing, in the pieces that are cheapest; `factors` are given with the last one."""
-    fixed = {firsts[problem.lines[i].dim] + j for i, j in digits}
-    after = list(view)
-    for i, _ in digits:
-        line = problem.lines[i]
-        if line.kind != "c2c":
-            n = line.length
-            after[firsts[line.dim]] = n // 2 + 1 if line.kind == "r2c" else n
-    order = _natural_order(problem, len(view), firsts, factors)
-    registers = _registers(problem, digits, order)
-    best: tuple[float, Crossing] | None = None
-    for priority in _priorities(len(view), fixed, order):
-        extents = _extents(view, tuple(after), fixed, priority, registers, room, limits)
-        if extents is None:
-            return None
-        ends = tuple(
-            n if dim in fixed else e
-            for dim, (n, e) in enumerate(zip(after, extents, strict=True))
-        )
-        crossing = Crossing(
-            digits, view, tuple(after), extents, order,
-            run_of(view, extents),
-            run_of(tuple(after[d] for d in order), tuple(ends[d] for d in order)),
-            _places(registers, extents, ends),
-        )
-        cost = _cost(crossing, problem.itemsize, limits.run_nbytes)
-        if best is None or cost < best[0]:
-            best = cost, crossing
-    return None if best is None else best[1]
-
-
-def _natural_order(
-    problem: Problem,
-    ndim: int,
-    firsts: tuple[int, ...],
-    factors: tuple[tuple[int, ...], ...] | None,
-) -> tuple[int, ...]:
-    """Dimensions in the order in which the last crossing writes them: split ones reversed."""
-    order = list(range(ndim))
-    for line, split in zip(problem.lines, factors or (), strict=factors is not None):
-        first = firsts[line.dim]
-        order[first : first + len(split)] = reversed(order[first : first + len(split)])
-    return tuple(order)
-
-
-#: Bytes of an element before and after, in one place on the device.
-_Register = tuple[int, int]
-
-
-def _registers(
-    problem: Problem, digits: tuple[tuple[int, int], ...], order: tuple[int, ...]
-) -> tuple[_Register, ...]:
-    """Places on the device that a piece needs: where it comes to lie, and what cannot stay there.
-
-    Each has the bytes of an element as the piece is before and after: the larger one counts.
-    """
-    whole, real = problem.itemsize, problem.itemsize // 2
-    kinds = {problem.lines[i].kind for i, _ in digits}
-    reorders = order != tuple(range(len(order)))
-    first: _Register = (real if "r2c" in kinds else whole, 0)
-    second: _Register = (0, 0)
-    if "r2c" in kinds:
-        second = (0, whole)
-    if "c2r" in kinds:
-        second = (0, real)
-    if reorders:
-        turned = (0, real if "c2r" in kinds else whole)
-        if second == (0, 0):
-            second = turned
-        else:
-            first = (first[0], turned[1])
-    found = [first, second] if second != (0, 0) else [first]
-    found += [(whole, 0) for i, _ in digits if problem.lines[i].filtered]
-    return tuple(found)
-
-
-def _places(
-    registers: tuple[_Register, ...], extents: tuple[int, ...], ends: tuple[int, ...]
-) -> tuple[int, ...]:
-    before, after = math.prod(extents), math.prod(ends)
-    return tuple(aligned(max(before * b, after * a)) for b, a in registers)
-
-
-def _priorities(
-    ndim: int, fixed: set[int], order: tuple[int, ...]
-) -> Iterator[tuple[int, ...]]:
-    """Orders in which dimensions are given room: innermost first, as read and as written."""
-    read = tuple(dim for dim in reversed(range(ndim)) if dim not in fixed)
-    written = tuple(dim for dim in reversed(order) if dim not in fixed)
-    yield from dict.fromkeys((read, written))
-
-
-def _extents(
-    view: tuple[int, ...],
-    after: tuple[int, ...],
-    fixed: set[int],
-    priority: tuple[int, ...],
-    registers: tuple[_Register, ...],
-    room: int,
-    limits: PieceLimits,
-) -> tuple[int, ...] | None:
-    """Extents of a piece, its transformed digits whole; None if not even one line fits."""
-    extents = [n if dim in fixed else 1 for dim, n in enumerate(view)]
-    ends = [n if dim in fixed else 1 for dim, n in enumerate(after)]
-    sizes = [max(math.prod(extents) * b, math.prod(ends) * a) for b, a in registers]
-    unit = sum(sizes)
-    total = unit * math.prod(view[dim] for dim in priority)
-    if unit > room:
-        return None
-    wanted = min(limits.most, max(limits.least, total // limits.pieces))
-    left = min(room, max(unit, wanted)) // max(1, unit)
-    if sum(aligned(left * nbytes) for nbytes in sizes) > room:
-        left -= 1  # what rounding up takes
-    if left == 0:
-        return None
-    for dim in priority:
-        extents[dim] = max(1, min(view[dim], left))
-        # chunks are even, so that no piece is much smaller than the others
-        extents[dim] = max(even_chunks(view[dim], -(-view[dim] // extents[dim])))
-        left //= extents[dim]
-    return tuple(extents)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dask_bigfft.devices.dispatch import Place, job_of, on_device
 from dask_bigfft.errors import CarrierError, refuse
 from dask_bigfft.events import during, emit
 from dask_bigfft.exchange import p2p
@@ -77,6 +78,13 @@ class Run:
         """FFT library of the plan."""
         return get_library(self.plan.kernel)
 
+    @property
+    def place(self) -> Place:
+        """Where rounds are done. Filters are small, and made once."""
+        if isinstance(self.plan, FilterPlan):
+            return Place("cpu")
+        return Place(self.plan.device, self.plan.device_memory_limit)
+
     def exchange(self, number: int) -> Exchange:
         """An exchange of the plan."""
         return self.plan.exchanges[number]
@@ -105,7 +113,10 @@ class Run:
         round_ = self.plan.rounds[number]
         started = time.perf_counter()
         dtype = np.dtype(self.plan.dtypes[2 * number + 1])
-        done = run_round(round_, block, incoming, self.library, dtype, filters)
+        job = job_of(round_, block, incoming.dtype, dtype)
+        done = on_device(job, incoming, filters, self.place)
+        if done is None:
+            done = run_round(round_, block, incoming, self.library, dtype, filters)
         if number == len(self.plan.rounds) - 1 and self.plan.ends_in_round:
             done = done.reshape(round_.target.flat_shape(block))
         emit("round", nbytes=done.nbytes, seconds=time.perf_counter() - started)

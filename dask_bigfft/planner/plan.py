@@ -12,7 +12,7 @@ import types
 import typing
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -156,6 +156,12 @@ class Plan:
         The runners-up: their rounds, and what they would have needed.
     reason : str
         Why this plan was taken.
+    device : {"auto", "cpu", "gpu"}
+        Where rounds are done.
+    device_memory_limit : int or None
+        Bytes of a device that may be used; None leaves it to where the graph runs.
+    overwrite : bool
+        Whether the blocks that come in may be destroyed.
     """
 
     spec: TransformSpec
@@ -169,6 +175,9 @@ class Plan:
     forecast: Forecast
     rejected: tuple[tuple[str, Forecast], ...] = ()
     reason: str = ""
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+    device_memory_limit: int | None = None
+    overwrite: bool = False
 
     @cached_property
     def exchanges(self) -> tuple[Exchange, ...]:

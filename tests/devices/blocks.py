@@ -4,8 +4,8 @@ import dask.array as da
 import numpy as np
 import scipy.fft
 
+from dask_bigfft.devices.crossings import PieceLimits
 from dask_bigfft.devices.engine import Engine, Job
-from dask_bigfft.devices.schedule import PieceLimits
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.front import plan
 

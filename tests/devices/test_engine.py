@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from devices.blocks import SMALL, distance, job_of, scipys, values
 
+from dask_bigfft.devices.crossings import PieceLimits
 from dask_bigfft.devices.engine import Engine
 from dask_bigfft.devices.leases import ADMITTED, Leases, Need
-from dask_bigfft.devices.schedule import PieceLimits
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import set_sink

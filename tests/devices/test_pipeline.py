@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from devices.blocks import SMALL, distance, job_of, scipys, values
 
+from dask_bigfft.devices.crossings import PieceLimits
 from dask_bigfft.devices.engine import Engine
 from dask_bigfft.devices.pipeline import Carve, Pipeline
-from dask_bigfft.devices.schedule import PieceLimits
 from dask_bigfft.devices.simulated import DeviceProfile, SimulatedDevice
 from dask_bigfft.errors import DeviceMemoryError
 

@@ -10,15 +10,9 @@ import numpy as np
 import pytest
 from devices.blocks import distance, engine, job_of, run, scipys, values
 
+from dask_bigfft.devices.crossings import Line, PieceLimits, Problem, run_of
 from dask_bigfft.devices.engine import Job
-from dask_bigfft.devices.schedule import (
-    Line,
-    PieceLimits,
-    Problem,
-    arranged,
-    find_schedule,
-    run_of,
-)
+from dask_bigfft.devices.schedule import arranged, find_schedule
 from dask_bigfft.errors import DeviceMemoryError
 
 #: Scheme, shape, bytes of the device, digits of each axis, crossing of each digit, crossings.

@@ -146,6 +146,20 @@ TABLE = {
     "variant no name": (call("fft", X, variant=2), ValueError, "variant", "=2", "pease"),
     "kernel": (call("fft", X, kernel="fftpack"), ValueError, "kernel", "'fftpack'", "scipy"),
     "kernel no name": (call("fft", X, kernel=[]), TypeError, "kernel", "[]", "FFT library"),
+    "device": (call("fft", X, device="tpu"), ValueError, "device", "'tpu'", '"cpu"'),
+    "device shared": (call("fft", X, device="hybrid"), ValueError, "device", "'hybrid'", "shared"),
+    "device absent": (call("fft", X, device="gpu"), ValueError, "device", "'gpu'", "pip install"),
+    "device in settings": (
+        under({"bigfft.device": "tpu"}, call("fft", X)), ValueError, "bigfft.device", "'tpu'", "cpu"
+    ),
+    "device's long double": (
+        call("fft", X.astype("G"), device="gpu"), ValueError, "device", "'gpu'", "double precision"
+    ),
+    "device_memory_limit": (
+        call("fft", X, device_memory_limit="much"),
+        ValueError, "device_memory_limit", "'much'", "GiB",
+    ),
+    "overwrite_x": (call("fft", X, overwrite_x=1), TypeError, "overwrite_x", "=1", "True"),
     "chunks do not add up": (call("fft", X, chunks=((4, 3), 12)), ValueError, "chunks", "(8, 12)"),
     "chunks of one axis": (call("fft", X, chunks=((8,),)), ValueError, "chunks", "(8, 12)"),
     "chunks named": (call("fft", X, chunks="whole"), ValueError, "chunks", "'whole'", "(8, 12)"),

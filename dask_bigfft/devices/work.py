@@ -1,0 +1,336 @@
+"""What is computed on one piece: the steps of `kernels.cpu`, as descriptions for a device.
+
+::
+
+    r2c -> chirp -> c2c -> filter, c2c back -> twiddle, chirp, divisor -> c2r -> transpose
+
+Everything that follows an FFT is one `Multiply`. The steps of a dimension that was split are those
+of `decomposition.steps`: a dimension of a block is an axis to its own digits.
+
+Imports `decomposition` and this room.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dask_bigfft.decomposition.layout import Digit, Layout
+from dask_bigfft.decomposition.rounds import Round
+from dask_bigfft.decomposition.steps import Divisor, Step
+from dask_bigfft.devices.crossings import Crossing
+from dask_bigfft.devices.protocol import (
+    FFT,
+    ChirpFactor,
+    Compute,
+    DeviceArray,
+    Multiply,
+    Product,
+    Term,
+    Transpose,
+    Twiddle,
+)
+
+Block = tuple[int, ...]
+Slices = tuple[slice, ...]
+
+#: As the modulus of a term: the place is used as it is.
+NO_MODULUS = 1 << 62
+
+
+@dataclass(frozen=True)
+class Computation:
+    """One operation on a piece: from where to where, and for a product by what."""
+
+    op: Compute
+    source: DeviceArray
+    target: DeviceArray
+
+
+@dataclass(frozen=True)
+class Filter:
+    """The part of an axis' spectrum that a piece is multiplied with."""
+
+    axis: int
+    shape: tuple[int, ...]
+    part: Slices
+    array: DeviceArray
+
+
+@dataclass(frozen=True)
+class PieceWork:
+    """All that is done with one piece, in a slot that begins at offset 0.
+
+    Parameters
+    ----------
+    view, part : tuple
+        Shape in which the host block is seen, and the piece in it.
+    source : DeviceArray
+        Where the piece is copied to.
+    filters : tuple of Filter
+        What is copied with it.
+    computations : tuple of Computation
+        In order.
+    result : DeviceArray
+        What is copied back.
+    after, order : tuple of int
+        Shape in which the host block is seen afterwards, and the order in which its dimensions
+        are stored.
+    stored : tuple of slice
+        The piece in it, dimensions in stored order.
+    """
+
+    view: tuple[int, ...]
+    part: Slices
+    source: DeviceArray
+    filters: tuple[Filter, ...]
+    computations: tuple[Computation, ...]
+    result: DeviceArray
+    after: tuple[int, ...]
+    order: tuple[int, ...]
+    stored: Slices
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """Shape in which the host block is seen by the copy back."""
+        return tuple(self.after[dim] for dim in self.order)
+
+
+def _digit_terms(
+    digits: tuple[Digit, ...], start: int, stage: int, dim: int
+) -> Iterator[Term]:
+    """What one dimension, that holds some digits, adds to the index of a stage."""
+    divisor = 1
+    for place, digit in reversed(list(enumerate(digits))):
+        if digit.stage == stage and digit.size > 1:
+            modulus = digit.size if place else NO_MODULUS
+            yield Term(dim, start, divisor, modulus, digit.stride)
+        divisor *= max(digit.size, 1)
+
+
+@dataclass(frozen=True)
+class Trip:
+    """One crossing of a block, as far as what is computed depends on it.
+
+    Parameters
+    ----------
+    round : Round
+        The round on blocks.
+    block : tuple of int
+        Which block.
+    dims : tuple of int
+        Dimension of the block that each step of the round transforms.
+    factors : tuple of tuple of int
+        Digits of each of these dimensions.
+    crossing : Crossing
+        Shapes, and which digits are transformed.
+    inner : Round
+        The crossing as a round: dimensions of the block as axes, pieces as blocks.
+    dtype : str
+        Of complex values.
+    """
+
+    round: Round
+    block: Block
+    dims: tuple[int, ...]
+    factors: tuple[tuple[int, ...], ...]
+    crossing: Crossing
+    inner: Round
+    dtype: str
+
+    def work(self, piece: Block) -> PieceWork:
+        """What is done with one piece."""
+        return _Piece(self, piece).work()
+
+
+class _Piece:
+    """One piece in one crossing, while what is done with it is written down."""
+
+    def __init__(self, trip: Trip, piece: Block) -> None:
+        self.trip, self.crossing, self.inner = trip, trip.crossing, trip.inner
+        axes = self.inner.source.axes
+        #: Dimension of the piece at which each dimension of the block begins.
+        self.firsts = list(itertools.accumulate((len(a.groups) for a in axes), initial=0))[:-1]
+        intervals = [axis.intervals(i) for axis, i in zip(axes, piece, strict=True)]
+        self.starts = [low for found in intervals for low, _ in found]
+        steps, factors = trip.round.steps, trip.factors
+        self.begun = [steps[i] for i, j in self.crossing.digits if j == 0]
+        self.ended = [steps[i] for i, j in self.crossing.digits if j == len(factors[i]) - 1]
+        self.offsets = list(itertools.accumulate(self.crossing.places, initial=0))
+        self.filters: list[Filter] = []
+        self.done: list[Computation] = []
+        real = np.empty(0, trip.dtype).real.dtype.str
+        comes = real if any(step.kind == "r2c" for step in self.begun) else trip.dtype
+        self.real, self.source = real, DeviceArray(0, self.inner.source.shape(piece), comes)
+        self.now, self.place = self.source, 0
+
+    def work(self) -> PieceWork:
+        """All that is done."""
+        for step in self.begun:
+            if step.kind == "r2c":
+                self._real_fft(step, self.trip.dtype)
+        self._before()
+        self._ffts([step for step in self.inner.steps if step.kind == "c2c"])
+        for step in self.ended:
+            if step.convolve is not None:
+                self._convolve(step)
+        self._after()
+        for step in self.ended:
+            if step.kind == "c2r":
+                self._real_fft(step, self.real)
+        order = self.crossing.order
+        if self.crossing.reorders:
+            shape = tuple(self.now.shape[dim] for dim in order)
+            self._elsewhere(Transpose(self.now.shape, order, self.now.dtype), shape, self.now.dtype)
+        part = tuple(
+            slice(low, low + n) for low, n in zip(self.starts, self.source.shape, strict=True)
+        )
+        changed = {self._dim(step) for step in self.trip.round.steps if step.kind != "c2c"}
+        ends = [
+            slice(0, n) if dim in changed and n != before else cut
+            for dim, (n, before, cut) in enumerate(
+                zip(self.crossing.after, self.crossing.view, part, strict=True)
+            )
+        ]
+        return PieceWork(
+            self.crossing.view, part, self.source, tuple(self.filters), tuple(self.done),
+            self.now, self.crossing.after, order, tuple(ends[dim] for dim in order),
+        )
+
+    # --- operations -------------------------------------------------------------------------
+
+    def _inside(self, op: Compute) -> None:
+        self.done.append(Computation(op, self.now, self.now))
+
+    def _elsewhere(self, op: Compute, shape: tuple[int, ...], dtype: str) -> None:
+        """An operation whose result cannot lie where its source does."""
+        self.place = 1 - self.place
+        target = DeviceArray(self.offsets[self.place], shape, dtype)
+        self.done.append(Computation(op, self.now, target))
+        self.now = target
+
+    def _real_fft(self, step: Step, dtype: str) -> None:
+        dim, before = self._dim(step), self.now.shape
+        n = step.length if step.kind == "c2r" else step.length // 2 + 1
+        after = (*before[:dim], n, *before[dim + 1 :])
+        sign = 1 if step.kind == "c2r" else -1
+        op = FFT(step.kind, before, after, (dim,), sign, self.trip.dtype)
+        self._elsewhere(op, after, dtype)
+
+    def _ffts(self, steps: list[Step]) -> None:
+        """Complex FFTs of one sign together."""
+        by_sign: dict[int, list[int]] = {}
+        for step in steps:
+            by_sign.setdefault(step.sign, []).append(self.inner.dim(step))
+        shape = self.now.shape
+        for sign, dims in by_sign.items():
+            self._inside(FFT("c2c", shape, shape, tuple(sorted(dims)), sign, self.trip.dtype))
+
+    def _convolve(self, step: Step) -> None:
+        """Multiply by the spectrum of a filter, and transform back."""
+        axis = self.trip.round.source.axes[step.axis]
+        first = self.trip.dims[self.trip.round.steps.index(step)] - len(axis.groups) + 1
+        dims = range(first, first + len(axis.groups))
+        shape = tuple(n if d in dims else 1 for d, n in enumerate(self.now.shape))
+        part = tuple(
+            slice(self.starts[d], self.starts[d] + self.now.shape[d]) for d in dims
+        )
+        offset = self.offsets[len(self.offsets) - 2 - len(self.filters)]
+        array = DeviceArray(offset, shape, self.trip.dtype)
+        whole = axis.shape(self.trip.block[step.axis])
+        self.filters.append(Filter(step.axis, whole, part, array))
+        op = Product(self.now.shape, shape, self.trip.dtype)
+        self.done.append(Computation(op, array, self.now))
+        dim, shape = self._dim(step), self.now.shape
+        self._inside(FFT("c2c", shape, shape, (dim,), -step.sign, self.trip.dtype))
+
+    def _before(self) -> None:
+        """What is multiplied before complex FFTs."""
+        conjugate = any(step.kind == "r2c" and step.sign > 0 for step in self.begun)
+        chirps = []
+        for step in self.begun:
+            if step.chirp_in is not None:
+                chirp = step.chirp_in
+                place = self._index(self.trip.round.source, step, step.source.stage)
+                place += self._digits(step, 0, step.source.stride)
+                chirps.append(ChirpFactor(chirp.length, chirp.sign, place))
+        self._multiply(1.0, conjugate, (), tuple(chirps))
+
+    def _after(self) -> None:
+        """What is multiplied after complex FFTs."""
+        divisor, target = Divisor(), self.trip.round.target
+        twiddles, chirps = [], []
+        for inner in self.inner.steps:
+            if inner.twiddle is not None:
+                left = Term(self.inner.dim(inner), 0, 1, NO_MODULUS, 1)
+                right = self._still_to_come(inner)
+                twiddles.append(Twiddle(inner.twiddle, inner.sign, (left,), right))
+        for step in self.ended:
+            sign = step.sign if step.convolve is None else -step.sign
+            divisor *= step.divisor
+            if step.twiddle is not None:
+                right = self._index(target, step, step.target.stage - 1)
+                left_terms = self._digits(step, 1, 1)
+                twiddles.append(Twiddle(step.twiddle, sign, left_terms, right))
+            if step.chirp_out is not None:
+                chirp = step.chirp_out
+                place = self._index(target, step, step.target.stage)
+                place += self._digits(step, 1, step.target.stride)
+                chirps.append(ChirpFactor(chirp.length, chirp.sign, place))
+        conjugate = any(step.kind == "c2r" and step.sign < 0 for step in self.ended)
+        if conjugate:  # of the product: the factors' signs turn as well
+            twiddles = [replace(found, sign=-found.sign) for found in twiddles]
+            chirps = [replace(found, sign=-found.sign) for found in chirps]
+        scale = 1.0 / (divisor.whole * math.sqrt(divisor.root))
+        self._multiply(scale, conjugate, tuple(twiddles), tuple(chirps))
+
+    def _multiply(
+        self,
+        scale: float,
+        conjugate: bool,
+        twiddles: tuple[Twiddle, ...],
+        chirps: tuple[ChirpFactor, ...],
+    ) -> None:
+        if scale != 1.0 or conjugate or twiddles or chirps:
+            shape, dtype = self.now.shape, self.trip.dtype
+            self._inside(Multiply(shape, dtype, scale, conjugate, twiddles, chirps))
+
+    # --- indices ----------------------------------------------------------------------------
+
+    def _dim(self, step: Step) -> int:
+        """Dimension of the piece at which the digits of a step of the round begin."""
+        return self.firsts[self.trip.dims[self.trip.round.steps.index(step)]]
+
+    def _digits(self, step: Step, stage: int, stride: int) -> tuple[Term, ...]:
+        """Index of a step's digit, of which the piece may have several digits."""
+        dim = self.trip.dims[self.trip.round.steps.index(step)]
+        layout = self.inner.source if stage == 0 else self.inner.target
+        found = []
+        for place, group in enumerate(layout.axes[dim].groups, self.firsts[dim]):
+            terms = _digit_terms(group.digits, self.starts[place], stage, place)
+            found += [replace(term, stride=term.stride * stride) for term in terms]
+        return tuple(found)
+
+    def _still_to_come(self, inner: Step) -> tuple[Term, ...]:
+        """Index made of the digits of a split dimension that are still to be transformed."""
+        groups = self.inner.target.axes[inner.axis].groups
+        return tuple(
+            term
+            for place, group in enumerate(groups, self.firsts[inner.axis])
+            for term in _digit_terms(group.digits, self.starts[place], 0, place)
+        )
+
+    def _index(self, layout: Layout, step: Step, stage: int) -> tuple[Term, ...]:
+        """Index made of the digits of one stage of the other dimensions of a step's axis."""
+        axis, block = layout.axes[step.axis], self.trip.block[step.axis]
+        first = sum(len(other.groups) for other in layout.axes[: step.axis])
+        own = self.trip.dims[self.trip.round.steps.index(step)]
+        found: list[Term] = []
+        pairs = zip(axis.groups, axis.intervals(block), strict=True)
+        for dim, (group, (low, _)) in enumerate(pairs, first):
+            if dim != own:
+                place = self.firsts[dim]
+                found += _digit_terms(group.digits, low + self.starts[place], stage, place)
+        return tuple(found)

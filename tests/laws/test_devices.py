@@ -1,0 +1,200 @@
+"""Whole transforms through simulated devices: the CPU's answers, in every kind and order."""
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import scipy.fft
+
+from dask_bigfft import fft, plan, transposed_index
+from dask_bigfft.devices import find
+from dask_bigfft.devices.crossings import PieceLimits
+from dask_bigfft.errors import ArgumentError, DeviceError
+from dask_bigfft.events import set_sink
+from dask_bigfft.testing.devices import simulated_devices
+
+SMALL = PieceLimits(0, least=256, run_nbytes=64)
+KINDS = ["fftn", "ifftn", "rfftn", "irfftn", "hfftn", "ihfftn"]
+
+
+def values(*shape, real=False, single=False, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal(shape)
+    x = x if real else x + 1j * rng.standard_normal(shape)
+    return x.astype(("f4" if real else "c8") if single else x.dtype)
+
+
+def computed(lazy, **keywords):
+    """The result, and whether every round was done on a device."""
+    counts = {"round": 0, "h2d": 0, "fallback": 0}
+
+    def sink(name, numbers):
+        if name in counts:
+            counts[name] += 1
+
+    previous = set_sink(sink)
+    try:
+        found = lazy.compute(**keywords)
+    finally:
+        set_sink(previous)
+    return found, counts
+
+
+def split():
+    """Plans as for large arrays: nothing is gathered whole that can be split."""
+    return dask.config.set({"bigfft.planner.whole-axis-floor": 1})
+
+
+def assert_close(got, expected, single=False):
+    assert got.shape == expected.shape
+    eps = 1e-6 if single else 1e-15 * max(1, expected.size.bit_length())
+    assert np.linalg.norm(got - expected) <= eps * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("single", [False, True])
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(
+    ("shape", "chunks", "nbytes"),
+    [
+        ((48, 40), (20, 40), 1 << 13),
+        ((24, 10, 18), (7, 5, 18), 1 << 13),
+        ((600,), (90,), 1 << 12),
+        ((5, 4, 6, 3, 7), (2, 4, 3, 2, 7), 1 << 13),
+    ],
+)
+def test_every_kind_in_pieces(name, shape, chunks, nbytes, single):
+    real = name in ("rfftn", "ihfftn")
+    x = values(*shape, real=real, single=single)
+    with split(), simulated_devices(nbytes, seed=len(shape), limits=SMALL) as (device,):
+        lazy = getattr(fft, name)(da.from_array(x, chunks), norm="ortho", device="gpu")
+        got, counts = computed(lazy)
+    expected = getattr(scipy.fft, name)(x, norm="ortho")
+    assert got.dtype == expected.dtype
+    assert_close(got, expected, single)
+    assert counts["h2d"]
+    if name in ("fftn", "ifftn"):
+        assert counts["fallback"] == 0
+    assert device.peak <= nbytes
+    assert device.memory().free == device.total  # given back with the context
+
+
+@pytest.mark.parametrize("name", ["fft", "rfft"])
+@pytest.mark.parametrize("n", [720, 360])
+def test_transposed_order(name, n):
+    x = values(n, 6, real=name != "fft")
+    array, ours = da.from_array(x, (n // 8, 6)), getattr(fft, name)
+    with split(), simulated_devices(1 << 13, limits=SMALL):
+        host = ours(array, axis=0, order="transposed", device="cpu").compute()
+        got, counts = computed(ours(array, axis=0, order="transposed", device="gpu"))
+    assert counts["h2d"]
+    assert_close(got, host)
+    if name == "fft":
+        assert_close(got, scipy.fft.fft(x, axis=0)[transposed_index(n)])
+
+
+@pytest.mark.parametrize("name", ["fft", "ifft", "rfft", "irfft", "hfft"])
+def test_bluestein(name):
+    half = name in ("irfft", "hfft")
+    keywords = {"n": 8191} if half else {}
+    x = values(4097 if half else 8191, real=name == "rfft")
+    array, ours = da.from_array(x, 512), getattr(fft, name)
+    with split(), simulated_devices(1 << 16, limits=SMALL):
+        found = plan(array, name, **keywords)
+        got, counts = computed(ours(array, **keywords, device="gpu"))
+    assert any(program.bluestein for program in found.programs)
+    assert counts["h2d"]
+    assert_close(got, getattr(scipy.fft, name)(x, **keywords))
+
+
+@pytest.mark.parametrize("variant", ["dif", "dit", "stockham", "pease"])
+def test_variants(variant):
+    x = values(4096)
+    with simulated_devices(1 << 12, limits=SMALL):
+        lazy = fft.fft(da.from_array(x, 256), variant=variant, device="gpu")
+        got, counts = computed(lazy)
+    assert counts["h2d"]
+    assert_close(got, scipy.fft.fft(x))
+
+
+def test_real_input_of_complex_ffts():
+    x = values(60, 60, real=True)
+    with simulated_devices(1 << 13, limits=SMALL):
+        lazy = fft.fft2(da.from_array(x, (15, 60)), device="gpu")
+        got, counts = computed(lazy)
+    assert counts["h2d"]
+    assert_close(got, scipy.fft.fft2(x))
+
+
+def test_two_devices_share_the_blocks():
+    x = values(64, 64)
+    with simulated_devices(1 << 14, 2, limits=SMALL) as devices:
+        lazy = fft.fft2(da.from_array(x, (4, 64)), device="gpu")
+        got = lazy.compute(scheduler="threads", num_workers=4)
+    assert_close(got, scipy.fft.fft2(x))
+    assert sum(span.operation == "h2d" for d in devices for span in d.trace)
+
+
+def test_inputs_are_not_touched():
+    x = values(40, 36)
+    for chunks in ((40, 36), (10, 36), (7, 5)):
+        source = x.copy()
+        source.flags.writeable = False
+        with simulated_devices(1 << 13, limits=SMALL):
+            got = fft.fft2(da.from_array(source, chunks), device="gpu").compute()
+        assert_close(got, scipy.fft.fft2(x))
+        np.testing.assert_array_equal(source, x)
+
+
+def test_blocks_that_no_device_can_take_stay_on_the_cpu():
+    """A prime length larger than the device: no crossing has room for it."""
+    x = values(1009, 3)
+    with simulated_devices(1 << 12, limits=SMALL) as (device,):
+        lazy = fft.fft(da.from_array(x, (1009, 1)), axis=0, device="gpu")
+        got, counts = computed(lazy)
+    assert counts["fallback"] == counts["round"]
+    assert device.peak == 0
+    assert_close(got, scipy.fft.fft(x, axis=0))
+
+
+def test_auto_leaves_small_blocks_on_the_cpu_and_cpu_all():
+    small, large = da.ones((32, 32), chunks=16), da.ones((512, 512), chunks=-1, dtype=complex)
+    with simulated_devices(1 << 24) as (device,):
+        fft.fft2(small).compute()
+        fft.fft2(large, device="cpu").compute()
+        assert not device.trace
+        fft.fft2(large).compute()
+        assert device.trace
+
+
+def test_long_double_stays_on_the_cpu():
+    x = values(16, 16).astype("G")
+    with simulated_devices(1 << 24) as (device,):
+        got = fft.fft2(da.from_array(x, 8), device="auto").compute()
+    assert not device.trace
+    assert got.dtype == np.dtype("G")
+
+
+def test_a_limit_makes_a_large_card_small():
+    x = values(64, 64)
+    with simulated_devices(1 << 24, limits=SMALL) as (device,):
+        lazy = fft.fft2(da.from_array(x, 64), device="gpu", device_memory_limit="16 kiB")
+        got = lazy.compute()
+        with dask.config.set({"bigfft.device": "gpu", "bigfft.device-memory-limit": "16 kiB"}):
+            found = plan(da.from_array(x, 64), "fft2")
+    assert device.peak <= 1 << 14
+    assert_close(got, scipy.fft.fft2(x))
+    assert (found.device, found.device_memory_limit) == ("gpu", 1 << 14)
+    assert type(found).from_json(found.to_json()) == found
+
+
+def test_without_a_gpu_one_that_is_demanded_is_refused_by_name():
+    if find.missing() is None:
+        pytest.skip("there is one here")
+    x = da.ones((64, 64), chunks=32)
+    with pytest.raises(ArgumentError, match=r"`device`='gpu' is not allowed: need .*pip install"):
+        fft.fft2(x, device="gpu")
+    with simulated_devices(1 << 14):
+        lazy = fft.fft2(x, device="gpu")
+    with pytest.raises(DeviceError, match="pip install"):  # gone when it is computed
+        lazy.compute()
+    fft.fft2(x, device="auto").compute()

@@ -42,13 +42,21 @@ class Place:
 
 
 def job_of(
-    round_: Round, block: tuple[int, ...], source: np.dtype[Any], target: np.dtype[Any]
+    round_: Round,
+    block: tuple[int, ...],
+    source: np.dtype[Any],
+    target: np.dtype[Any],
+    *,
+    inside: bool = False,
 ) -> Job:
-    """Return the job of a round on a block, given its dtypes before and after."""
+    """Return the job of a round on a block, given its dtypes before and after.
+
+    `inside` asks for crossings that need no host memory apart from the block.
+    """
     real = any(step.kind == "r2c" for step in round_.steps)
     if source.kind == "f" and target.kind == "c" and not real:
         source = target  # real input of complex FFTs becomes complex on the way
-    return Job(round_, block, source.str, target.str)
+    return Job(round_, block, source.str, target.str, inside)
 
 
 def on_device(

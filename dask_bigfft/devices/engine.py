@@ -13,6 +13,7 @@ A block that was overwritten when something failed is gathered anew before it is
 Imports `events`, `memory` and this room.
 """
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -52,7 +53,7 @@ class Job:
     source, target : str
         Dtype of the block before and after.
     inside : bool
-        Whether no host memory apart from the block may be used.
+        Whether to do without host memory apart from the block, where that is possible.
     """
 
     round: Round
@@ -63,10 +64,11 @@ class Job:
 
     def plan(self, limits: PieceLimits, work: int = 0) -> PiecePlan:
         """The pieces within some limits."""
-        return piece_plan(
-            self.round, self.block, self.source, self.target, limits,
-            work=work, inside=self.inside,
-        )
+        arguments = self.round, self.block, self.source, self.target, limits
+        if self.inside:
+            with contextlib.suppress(DeviceMemoryError):
+                return piece_plan(*arguments, work=work, inside=True)
+        return piece_plan(*arguments, work=work)
 
 
 class _Source:

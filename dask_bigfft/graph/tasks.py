@@ -81,13 +81,20 @@ class Run:
     @property
     def place(self) -> Place:
         """Where rounds are done. Filters are small, and made once."""
-        if isinstance(self.plan, FilterPlan):
+        if not isinstance(self.plan, Plan):
             return Place("cpu")
         return Place(self.plan.device, self.plan.device_memory_limit)
 
     def exchange(self, number: int) -> Exchange:
         """An exchange of the plan."""
         return self.plan.exchanges[number]
+
+    def overwrites(self, number: int) -> bool:
+        """Whether a round may work in the memory of the blocks that come in."""
+        if number or not isinstance(self.plan, Plan) or not self.plan.overwrite:
+            return False
+        exchange = self.exchange(number)
+        return exchange.local and exchange.mirror is None and exchange.source == exchange.target
 
     def map(self, number: int) -> ExchangeMap:
         """The shards of an exchange, worked out once in this process."""
@@ -113,7 +120,7 @@ class Run:
         round_ = self.plan.rounds[number]
         started = time.perf_counter()
         dtype = np.dtype(self.plan.dtypes[2 * number + 1])
-        job = job_of(round_, block, incoming.dtype, dtype)
+        job = job_of(round_, block, incoming.dtype, dtype, inside=self.overwrites(number))
         done = on_device(job, incoming, filters, self.place)
         if done is None:
             done = run_round(round_, block, incoming, self.library, dtype, filters)
@@ -218,6 +225,8 @@ def run_block(
     shape, dtype = exchange.target.shape(block), np.dtype(exchange.dtype)
     started = time.perf_counter()
     blocks = given[0].blocks if sources is None else dict(zip(sources, given, strict=True))
+    if run.overwrites(number) and (own := _own(run, number, block, blocks)) is not None:
+        return run.finish(number, block, Whole(own), filters)
     gathering = Gathering(
         run.map(number), block, shape, dtype, lambda i: checked(run, number, i, blocks[i])
     )
@@ -226,6 +235,16 @@ def run_block(
     values = gathering.whole()
     emit("unpack", nbytes=values.nbytes, seconds=time.perf_counter() - started)
     return values
+
+
+def _own(run: Run, number: int, block: Block, blocks: Mapping[Block, Array]) -> Array | None:
+    """The source block itself as the target block, if a round can work in its memory."""
+    (index,) = blocks
+    values, exchange = checked(run, number, index, blocks[index]), run.exchange(number)
+    flags, dtype = values.flags, np.dtype(exchange.dtype)
+    if values.dtype != dtype or not (flags.c_contiguous and flags.writeable and flags.aligned):
+        return None
+    return values.reshape(exchange.target.shape(block))
 
 
 @_reported

@@ -1,0 +1,96 @@
+"""`overwrite_x`: the same answers in little more memory than the data take."""
+
+import tracemalloc
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import scipy.fft
+
+from dask_bigfft import fft
+from dask_bigfft.devices.crossings import PieceLimits
+from dask_bigfft.memory.default import default_arena
+from dask_bigfft.testing.devices import simulated_devices
+
+LIMITS = PieceLimits(0, least=1 << 14, run_nbytes=64)
+
+
+def owned(values, chunks=-1):
+    """A dask array of one block, which is the NumPy array itself."""
+    name = f"owned-{id(values)}"
+    return da.Array({(name, *(0,) * values.ndim): values}, name, da.core.normalize_chunks(
+        chunks, values.shape), dtype=values.dtype)
+
+
+def values(*shape, dtype="c16"):
+    rng = np.random.default_rng(1)
+    return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+@pytest.mark.parametrize("name", ["fftn", "ifftn"])
+def test_a_block_is_transformed_in_its_own_memory(name, device):
+    x = values(48, 60, 20)
+    expected = getattr(scipy.fft, name)(x)
+    with simulated_devices(1 << 18, limits=LIMITS):
+        got = getattr(fft, name)(owned(x), overwrite_x=True, device=device).compute()
+    np.testing.assert_array_equal(x, got)
+    assert np.linalg.norm(got - expected) < 1e-14 * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_by_default_and_where_it_cannot_be_the_input_stays(device):
+    x = values(48, 60)
+    kept = x.copy()
+    readonly = x.copy()
+    readonly.flags.writeable = False
+    with simulated_devices(1 << 14, limits=LIMITS):
+        for lazy in (
+            fft.fft2(owned(x), device=device),
+            fft.fft2(owned(x), overwrite_x=False, device=device),
+            fft.fft2(owned(readonly), overwrite_x=True, device=device),
+            fft.fft2(owned(x), s=(50, 60), overwrite_x=True, device=device),
+            fft.fft2(owned(x.astype("c8")), overwrite_x=True, device=device),
+        ):
+            got = lazy.compute()
+            expected = scipy.fft.fft2(kept, s=got.shape)
+            assert np.linalg.norm(got - expected) < 1e-6 * np.linalg.norm(expected)
+            np.testing.assert_array_equal(x, kept)
+            np.testing.assert_array_equal(readonly, kept)
+
+
+@pytest.mark.parametrize("name", ["fft", "rfftn", "irfftn", "hfftn"])
+def test_other_kinds_are_right_too(name):
+    x = values(36, 40)
+    x = x.real.copy() if name == "rfftn" else x
+    expected = getattr(scipy.fft, name)(x)
+    with simulated_devices(1 << 14, limits=LIMITS):
+        got = getattr(fft, name)(owned(x), overwrite_x=True, device="gpu").compute()
+    assert np.linalg.norm(got - expected) < 1e-14 * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("shape", [(512, 512), (64, 48, 90)])
+def test_near_in_place(shape):
+    """Lee and Kim: data larger than the device in the memory of the data and the ring.
+
+    The simulated device needs no ring, but stands in this process' memory itself: what its
+    operations take for a moment counts as its own.
+    """
+    x = values(*shape)
+    expected, nbytes = scipy.fft.fftn(x), x.nbytes // 4
+    with simulated_devices(nbytes, limits=LIMITS) as (device,), dask.config.set(scheduler="sync"):
+        warm = owned(values(*shape))
+        fft.fftn(warm, overwrite_x=True, device="gpu").persist()  # reserves the device's memory
+        crossed = sum(span.operation == "h2d" for span in device.trace)
+        assert crossed > 4
+        lazy = fft.fftn(owned(x), overwrite_x=True, device="gpu")
+        before = default_arena().counters()
+        tracemalloc.start()
+        lazy.persist()
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        after = default_arena().counters()
+    assert np.linalg.norm(x - expected) < 1e-14 * np.linalg.norm(expected)
+    assert after.lends == before.lends  # no block apart from the data
+    assert peak <= 0.05 * x.nbytes + nbytes

@@ -1,10 +1,31 @@
 """FFTs of any size on dask arrays of any chunking."""
 
+from typing import TYPE_CHECKING, Any
+
 from dask_bigfft import fft
 from dask_bigfft.decomposition.order import transposed_index
 from dask_bigfft.front import plan
 from dask_bigfft.planner.plan import Plan
 
+if TYPE_CHECKING:
+    from dask_bigfft import cluster
+    from dask_bigfft.observe import progress, report
+
 __version__ = "0.1.0"
 
-__all__ = ["Plan", "__version__", "fft", "plan", "transposed_index"]
+__all__ = [
+    "Plan", "__version__", "cluster", "fft", "plan", "progress", "report", "transposed_index",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs distributed when it is first asked for: that takes a second."""
+    if name in ("progress", "report"):
+        from dask_bigfft import observe
+
+        return getattr(observe, name)
+    if name == "cluster":
+        import dask_bigfft.cluster as found
+
+        return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -371,7 +371,7 @@ def scaled(chunks: tuple[int, ...], size: int) -> tuple[int, ...]:
 
 def current_machine(memory_limit: int | None) -> Machine:
     """Return what is known of where the graph will run."""
-    client = _running_client()
+    client = running_client()
     if client is not None:
         workers = client.scheduler_info(n_workers=-1)["workers"].values()
         if workers:
@@ -386,7 +386,7 @@ def current_machine(memory_limit: int | None) -> Machine:
     return Machine(memory_limit or machine_nbytes(), int(threads), 1)
 
 
-def _running_client() -> Any:
+def running_client() -> Any:
     """Return the client that `compute` would use, if there is one."""
     distributed = sys.modules.get("distributed")
     scheduler = dask.config.get("scheduler", None)

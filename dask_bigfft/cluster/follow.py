@@ -9,10 +9,12 @@ import time
 from collections.abc import Callable, Iterator, Set
 from typing import Any
 
+from distributed import futures_of
+
 from dask_bigfft.cluster.registry import register
 from dask_bigfft.watch.display import Display
 
-__all__ = ["follow", "following", "state"]
+__all__ = ["follow", "following", "state", "wait_for"]
 
 #: Seconds between two looks at a cluster.
 POLL = 0.3
@@ -97,14 +99,23 @@ def follow(
         What a task has raised; the others are cancelled.
     """
     with following(client, display, tokens):
-        futures = start()
-        try:
-            while not all(future.done() for future in futures):
-                time.sleep(POLL / 3)
-                if any(future.status in ("error", "cancelled", "lost") for future in futures):
-                    break
-            for future in futures:
+        wait_for(client, start())
+
+
+def wait_for(client: Any, collections: Any) -> None:
+    """Wait for futures, or for collections that have some, and raise what a task has raised.
+
+    Whatever ends the waiting early, Ctrl-C too, cancels all of them.
+    """
+    futures = futures_of(collections)
+    try:
+        while not all(future.done() for future in futures):
+            time.sleep(POLL / 3)
+            if any(future.status in ("error", "cancelled", "lost") for future in futures):
+                break
+        for future in futures:
+            if future.status != "finished":
                 future.result()
-        except BaseException:
-            client.cancel(futures)
-            raise
+    except BaseException:
+        client.cancel(futures)
+        raise

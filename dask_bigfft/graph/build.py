@@ -88,6 +88,10 @@ class Names:
         return f"bigfft_{self.part}plan-{self.token}"
 
 
+#: How the names of plans of transforms begin; their token follows.
+PLAN_NAME = Names("").plan
+
+
 @dataclass(frozen=True)
 class Known:
     """A plan whose first rounds another one has in common with it, and its token.

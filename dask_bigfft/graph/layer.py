@@ -8,7 +8,7 @@ Imports `planner` and this room.
 """
 
 import sys
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from dask.base import tokenize
 
-from dask_bigfft.graph.build import Graph, Known, build_graph, output_name
+from dask_bigfft.graph.build import PLAN_NAME, Graph, Known, build_graph, output_name
 from dask_bigfft.graph.dask_private import (
     HighLevelGraph,
     Layer,
@@ -26,6 +26,7 @@ from dask_bigfft.graph.dask_private import (
     expression_array,
     recipe_of,
 )
+from dask_bigfft.graph.tasks import Run
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.shifts import ShiftPlan
 
@@ -236,3 +237,31 @@ def origin(x: da.Array) -> Origin | None:
     array = da.Array(HighLevelGraph(layers, edges), layer.source, chunks, meta=meta)
     known = Known(plan, layer.token) if isinstance(plan, Plan) else None
     return Origin(array, plan, layer.carrier, layer.known or known)
+
+
+def transforms_in(collection: Any) -> dict[str, Plan]:
+    """Return the plans of the transforms in a collection's graph, by their token in task names.
+
+    Layers that have not been turned into tasks stay as they are.
+    """
+    graph = collection.__dask_graph__()
+    found: dict[str, Plan] = {}
+    for layer in getattr(graph, "layers", {"": graph}).values():
+        if isinstance(layer, TransformLayer):
+            found[layer.token] = layer.plan
+            if layer.known is not None:  # the first rounds may be its tasks
+                found[layer.known.token] = layer.known.plan
+        elif getattr(layer, "is_materialized", bool)():
+            found |= plans_among(layer.items())
+    return found
+
+
+def plans_among(tasks: Iterable[tuple[Any, Any]]) -> dict[str, Plan]:
+    """Return the plans of transforms among tasks, by their token in task names."""
+    found = {}
+    for key, task in tasks:
+        if isinstance(key, str) and key.startswith(PLAN_NAME):
+            run = getattr(task, "value", None)
+            if isinstance(run, Run) and isinstance(run.plan, Plan):
+                found[key.removeprefix(PLAN_NAME)] = run.plan
+    return found

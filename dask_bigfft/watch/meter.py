@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from dask_bigfft.graph.build import PLAN_NAME
 from dask_bigfft.graph.dask_private import Alias, DataNode
-from dask_bigfft.graph.tasks import Run
+from dask_bigfft.graph.layer import plans_among
 from dask_bigfft.planner.explain import human_bytes
 from dask_bigfft.planner.phases import phase_forecasts, plan_card
 from dask_bigfft.planner.plan import Plan
@@ -30,7 +31,6 @@ KEPT_RUNS = 24
 
 _STAGE = re.compile(r"bigfft_(round\d+|unpack)(?=-|$)")
 _OURS = re.compile(r"bigfft_\w+-")
-_PLAN = "bigfft_plan-"
 
 
 @dataclass(frozen=True)
@@ -288,26 +288,24 @@ class Board:
 
         Tasks are those of dask's specification: they know their dependencies.
         """
+        tasks = list(tasks)
+        begun = [self._begin(plan, token) for token, plan in plans_among(tasks).items()]
+        if not begun:
+            return []
         counts: Counter[str] = Counter()
         first: dict[str, Any] = {}
-        begun = []
         for key, task in tasks:
-            name = name_of(key)
-            counts[name] += 1
-            if name.startswith(_PLAN):
-                run = getattr(task, "value", None)
-                if isinstance(run, Run) and isinstance(run.plan, Plan):
-                    begun.append(self._begin(run.plan, name.removeprefix(_PLAN)))
-            elif not isinstance(task, Alias | DataNode):  # nothing is done for those
+            if not isinstance(task, Alias | DataNode):  # nothing is done for those
+                name = name_of(key)
+                counts[name] += 1
                 first.setdefault(name, task)
-        if begun:
-            self._assign(counts, first)
+        self._assign(counts, first)
         return begun
 
     def _begin(self, plan: Plan, token: str) -> Meter:
         meter = self.meters[token] = Meter(plan, self.now, token)
         self.meters.move_to_end(token)
-        self._stages[f"{_PLAN}{token}"] = meter, "plan"
+        self._stages[f"{PLAN_NAME}{token}"] = meter, "plan"
         while len(self.meters) > KEPT_RUNS:
             self.meters.popitem(last=False)
         kept = set(map(id, self.meters.values()))
@@ -339,7 +337,7 @@ class Board:
                     self._enter(name, found[0], WRITE, counts[name])
 
     def _by_plan(self, needs: Iterable[str]) -> Meter | None:
-        tokens = (name.removeprefix(_PLAN) for name in needs if name.startswith(_PLAN))
+        tokens = (name.removeprefix(PLAN_NAME) for name in needs if name.startswith(PLAN_NAME))
         return next((self.meters[token] for token in tokens if token in self.meters), None)
 
     def _enter(self, name: str, meter: Meter, stage: str, count: int) -> None:

@@ -33,6 +33,7 @@ FLOORS = {
     "signal": 7,
     "planning": 7,
     "watch": 7,
+    "observe": 7,
     "shifts": 7,
     "storage": 7,
     "cluster": 7,

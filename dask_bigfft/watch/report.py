@@ -1,0 +1,347 @@
+"""What a run took against what was forecast: as text, as a table, and as a picture in time.
+
+Seconds of a phase are those of one thread, threads added up; the forecast of a phase is that of the
+cost model, unfolded by `phase_forecasts`. Where a transform was computed several times, numbers are
+means over its runs, and the picture shows the last one.
+
+Imports `planner`, `record` and this room.
+"""
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from html import escape
+
+from dask_bigfft.planner.explain import (
+    budget_text,
+    human_bytes,
+    human_count,
+    human_seconds,
+    round_names,
+)
+from dask_bigfft.planner.phases import phase_forecasts
+from dask_bigfft.planner.plan import Plan
+from dask_bigfft.record import Phase, PlanRecord, Span, Total
+
+__all__ = ["HEADINGS", "Report", "Row", "RunReport"]
+
+#: Headings of a report's rows.
+HEADINGS = ("phase", "steps", "blocks", "bytes", "thread time", "forecast", "ratio", "GB/s")
+
+_ORDER = ("pack", "send", "barrier", "unpack", "round", "lease_wait", "gather", "h2d", "fft",
+          "twiddle", "d2h", "scatter", "fallback")
+_PARTS = frozenset(_ORDER[5:])
+
+#: Colours of rounds in the picture, and that of exchanges (Okabe and Ito, 2008).
+_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
+_EXCHANGE = "#999999"
+
+_WIDTH, _LANE, _MARGIN, _MOST_LANES = 900, 14, 120, 32
+
+
+@dataclass(frozen=True)
+class Row:
+    """One phase of a run.
+
+    Parameters
+    ----------
+    phase : str
+        Name of the phase, or of a part of a round.
+    index : int
+        Number of the round, or of the round that an exchange leads to, from 1.
+    steps : str
+        The steps of the round.
+    count, nbytes : int
+        Blocks or shards, and bytes that were made.
+    seconds : float
+        Time of all threads.
+    forecast : float or None
+        The same by the cost model; None where it says nothing.
+    """
+
+    phase: str
+    index: int
+    steps: str
+    count: int
+    nbytes: int
+    seconds: float
+    forecast: float | None
+
+    @property
+    def is_part(self) -> bool:
+        """Whether the phase is a part of a round, whose time has it already."""
+        return self.phase in _PARTS
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The row as text."""
+        name = f"  {self.phase}" if self.is_part else f"{self.phase} {self.index}"
+        known = self.forecast is not None and self.forecast > 0
+        speed = f"{self.nbytes / self.seconds / 1e9:.2f}" if self.seconds else ""
+        return (
+            name, "" if self.is_part else self.steps, str(self.count), human_bytes(self.nbytes),
+            human_seconds(self.seconds),
+            human_seconds(self.forecast) if known and self.forecast else "",
+            f"{self.seconds / self.forecast:.2f}" if known and self.forecast else "", speed,
+        )
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """What one transform took.
+
+    Parameters
+    ----------
+    plan : Plan
+        What was done.
+    token : str
+        Of the plan in task names.
+    places : dict of str to PlanRecord
+        What was measured, by worker; an empty name is this process.
+    """
+
+    plan: Plan
+    token: str
+    places: Mapping[str, PlanRecord] = field(hash=False)
+
+    @cached_property
+    def totals(self) -> dict[Phase, Total]:
+        """What each phase has done in all places and runs."""
+        found: dict[Phase, Total] = {}
+        for record in self.places.values():
+            for phase, total in record.totals.items():
+                old = found.get(phase)
+                if old is None:
+                    found[phase] = Total(
+                        total.count, total.nbytes, total.seconds, total.first, total.last)
+                    continue
+                old.count += total.count
+                old.nbytes += total.nbytes
+                old.seconds += total.seconds
+                old.first, old.last = min(old.first, total.first), max(old.last, total.last)
+        return found
+
+    @cached_property
+    def runs(self) -> int:
+        """How often the transform was computed."""
+        counts = [
+            self.totals[("round", i)].count / max(1, round_.target.blocks)
+            for i, round_ in enumerate(self.plan.rounds, 1)
+            if ("round", i) in self.totals
+        ]
+        return max(1, round(max(counts, default=1)))
+
+    @cached_property
+    def spans(self) -> list[Span]:
+        """The phases of the last run, block by block, as far as they are remembered."""
+        found: list[Span] = []
+        everything = [span for record in self.places.values() for span in record.spans]
+        everything.sort(key=lambda span: (span.phase, span.index, span.stop))
+        for _, group in itertools.groupby(everything, key=lambda span: (span.phase, span.index)):
+            spans = list(group)
+            found += spans[-math.ceil(len(spans) / self.runs) :]
+        return sorted(found, key=lambda span: span.start)
+
+    @property
+    def seconds(self) -> float:
+        """Time from the first block to the last one of the last run."""
+        if not self.spans:
+            return 0.0
+        return max(span.stop for span in self.spans) - self.spans[0].start
+
+    @property
+    def rows(self) -> list[Row]:
+        """The phases in the order in which they come."""
+        forecasts = {(p.name, p.index): p.seconds for p in phase_forecasts(self.plan)}
+        names = round_names(self.plan)
+        rows = []
+        order = sorted(self.totals, key=lambda phase: (phase[1], _ORDER.index(phase[0])))
+        for phase in order:
+            total, (name, index) = self.totals[phase], phase
+            steps = f"{{{names[index - 1]}}}" if name == "round" and index <= len(names) else ""
+            rows.append(
+                Row(name, index, steps, total.count // self.runs, total.nbytes // self.runs,
+                    total.seconds / self.runs, forecasts.get(phase)))
+        return rows
+
+    @property
+    def busy_seconds(self) -> float:
+        """Time of all threads in a run."""
+        return sum(row.seconds for row in self.rows if not row.is_part)
+
+    @property
+    def rss_peak(self) -> int:
+        """Most memory that a process held at the end of a phase, above what it held before."""
+        return max((r.rss_peak - r.rss_before for r in self.places.values()), default=0)
+
+    @property
+    def summary(self) -> list[tuple[str, str]]:
+        """Forecast against measured for the whole transform, as names and values."""
+        plan, seconds = self.plan, self.seconds
+        forecast = plan.forecast
+        lanes = len({(span.place, span.lane) for span in self.spans})
+        speed = human_count(forecast.flops / seconds, "FLOP/s") if seconds else "not known"
+        rows = [
+            ("time", f"{human_seconds(seconds)} from the first block to the last; forecast "
+                     f"{human_seconds(forecast.seconds)}"),
+            ("speed", speed),
+            ("threads", f"{lanes}, busy {100 * self.busy_share:.0f} % of the time"),
+            ("memory", f"{human_bytes(max(0, self.rss_peak))} more at most in a process; forecast "
+                       f"{budget_text(plan)}"),
+        ]
+        if self.runs > 1:
+            rows.append(("runs", f"{self.runs}; phases are their means"))
+        if not self.totals:
+            rows = [("nothing", "was measured here: has it been computed?")]
+        return rows
+
+    @property
+    def busy_share(self) -> float:
+        """Part of the time that threads spent in tasks of the last run."""
+        lanes = len({(span.place, span.lane) for span in self.spans})
+        whole = self.seconds * lanes
+        return sum(span.stop - span.start for span in self.spans) / whole if whole else 0.0
+
+    @property
+    def title(self) -> str:
+        """What was transformed, and in which rounds."""
+        spec = self.plan.spec
+        return f"{spec.name} of {spec.shape} {spec.out_dtype.name}: {self.plan.notation}"
+
+    def __str__(self) -> str:
+        lines = [self.title, *(f"  {name:9}{value}" for name, value in self.summary)]
+        if self.totals:
+            lines += ["", *_columns([HEADINGS, *(row.cells for row in self.rows)])]
+        return "\n".join(lines)
+
+    def timeline(self) -> str:
+        """Return the last run as a picture (SVG): threads from top to bottom, time to the right."""
+        return _timeline(self)
+
+    def _repr_html_(self) -> str:
+        summary = "".join(
+            f"<tr><th style='text-align:left'>{escape(name)}</th><td>{escape(value)}</td></tr>"
+            for name, value in self.summary
+        )
+        head = "".join(f"<th>{escape(name)}</th>" for name in HEADINGS)
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row.cells) + "</tr>"
+            for row in self.rows
+        )
+        table = f"<table><tr>{head}</tr>{rows}</table>" if self.totals else ""
+        return (
+            f"<div><p><b>{escape(self.title)}</b></p><table>{summary}</table>{table}"
+            f'<div style="overflow-x:auto">{self.timeline()}</div></div>'
+        )
+
+
+@dataclass(frozen=True)
+class Report:
+    """What all transforms of an array took: prints as text, shows itself in a notebook.
+
+    Parameters
+    ----------
+    runs : tuple of RunReport
+        One for each transform, in the order in which they began.
+    """
+
+    runs: tuple[RunReport, ...]
+
+    def __str__(self) -> str:
+        return "\n\n".join(map(str, self.runs))
+
+    def _repr_html_(self) -> str:
+        return "".join(run._repr_html_() for run in self.runs)
+
+    def timeline(self) -> str:
+        """Return the pictures (SVG) of all transforms, one after the other."""
+        return "\n".join(run.timeline() for run in self.runs)
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> Iterable[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        texts = [cell.ljust(w) for cell, w in zip(row[:2], widths[:2], strict=True)]
+        numbers = [cell.rjust(w) for cell, w in zip(row[2:], widths[2:], strict=True)]
+        yield "  " + "  ".join([*texts, *numbers]).rstrip()
+
+
+# --- the picture ----------------------------------------------------------------------------
+
+
+def _colour(span: Span) -> str:
+    return _COLOURS[(span.index - 1) % len(_COLOURS)] if span.phase == "round" else _EXCHANGE
+
+
+def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" font-size="11" text-anchor="{anchor}" '
+        f'fill="currentColor">{escape(text)}</text>'
+    )
+
+
+def _bar(span: Span, x: float, y: float, width: float) -> str:
+    label = f"{span.phase} {span.index}: {human_seconds(span.stop - span.start)}, "
+    return (
+        f'<rect x="{x:.2f}" y="{y}" width="{max(width, 0.3):.2f}" height="{_LANE - 3}" '
+        f'fill="{_colour(span)}"><title>{label}{human_bytes(span.nbytes)}</title></rect>'
+    )
+
+
+def _timeline(run: RunReport) -> str:
+    spans = run.spans
+    if not spans:
+        return ""
+    lanes = sorted({(span.place, span.lane) for span in spans})
+    shown = lanes[:_MOST_LANES]
+    places = {place: number for number, place in enumerate(sorted({p for p, _ in lanes}))}
+    start, seconds = spans[0].start, max(run.seconds, 1e-9)
+    scale = (_WIDTH - _MARGIN - 10) / seconds
+    top = 24
+    drawn = []
+    for number, (place, lane) in enumerate(shown):
+        y = top + _LANE * number
+        name = f"worker {places[place]}, thread {lane}" if place else f"thread {lane}"
+        drawn.append(_text(_MARGIN - 6, y + 10, name, "end"))
+        drawn += [
+            _bar(span, _MARGIN + (span.start - start) * scale, y, (span.stop - span.start) * scale)
+            for span in spans
+            if (span.place, span.lane) == (place, lane)
+        ]
+    bottom = top + _LANE * len(shown)
+    drawn.append(
+        f'<line x1="{_MARGIN}" x2="{_WIDTH - 10}" y1="{bottom + 2}" y2="{bottom + 2}" '
+        'stroke="currentColor"/>')
+    for i in range(6):
+        x = _MARGIN + (_WIDTH - _MARGIN - 10) * i / 5
+        anchor = "middle" if i < 5 else "end"
+        drawn.append(_text(x, bottom + 16, human_seconds(seconds * i / 5) if i else "0", anchor))
+    drawn += _legend(run)
+    if len(lanes) > len(shown):
+        drawn.append(_text(_MARGIN, bottom + 32, f"{len(lanes) - len(shown)} threads not shown"))
+    height = bottom + (40 if len(lanes) > len(shown) else 24)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" '
+        f'viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="phases over time">'
+        f"{''.join(drawn)}</svg>"
+    )
+
+
+def _legend(run: RunReport) -> list[str]:
+    names = round_names(run.plan)
+    found = sorted({s.index for s in run.spans if s.phase == "round"})
+    items = [
+        (f"round {i} {{{names[i - 1]}}}" if i <= len(names) else f"round {i}",
+         _COLOURS[(i - 1) % len(_COLOURS)])
+        for i in found
+    ]
+    if any(span.phase != "round" for span in run.spans):
+        items.append(("exchange", _EXCHANGE))
+    drawn, x = [], float(_MARGIN)
+    for name, colour in items:
+        drawn.append(f'<rect x="{x:.0f}" y="6" width="10" height="10" fill="{colour}"/>')
+        drawn.append(_text(x + 14, 15, name))
+        x += 30 + 7 * len(name)
+    return drawn

@@ -1,0 +1,305 @@
+"""What `progress` and `report` say is what was done, here and on a cluster; Ctrl-C stops it."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+import types
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+
+import dask_bigfft
+from dask_bigfft import fft, progress, report
+from dask_bigfft.errors import ArgumentError
+from dask_bigfft.planner.phases import phase_forecasts
+from dask_bigfft.record import RECORD, PlanRecord, Span, Total
+from dask_bigfft.watch import display
+from dask_bigfft.watch.report import RunReport
+
+ROOT = Path(__file__).resolve().parents[2]
+FIELD = np.random.default_rng(5).standard_normal((64, 64))
+
+
+def blocks(seed=0):
+    return da.from_array(FIELD + seed, chunks=(8, 64))
+
+
+@pytest.fixture(scope="module")
+def client():
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0",
+                     host="127.0.0.1") as cluster,
+        Client(cluster) as found,
+    ):
+        yield found
+
+
+# --- progress -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheduler", ["sync", "threads"])
+def test_progress_returns_the_computed_array(scheduler):
+    said = io.StringIO()
+    with dask.config.set(scheduler=scheduler):
+        y = progress(fft.fft2(blocks(1)), stream=said)
+    assert np.allclose(y, np.fft.fft2(FIELD + 1))
+    assert len(y.__dask_graph__()) == y.npartitions  # nothing is left to do
+    assert "round 1 of 2" in said.getvalue()
+    assert said.getvalue().splitlines()[-1].startswith("done          100 %")
+
+
+def test_progress_of_several_and_as_a_context():
+    said = io.StringIO()
+    one, two = progress(fft.fft2(blocks(2)), fft.fft2(blocks(3)), stream=said)
+    assert np.allclose(one - two, np.fft.fft2(FIELD + 2) - np.fft.fft2(FIELD + 3))
+    assert "transform 2 of 2" in said.getvalue()
+    said = io.StringIO()
+    with progress(stream=said):
+        total = abs(fft.fft2(blocks(4))).sum().compute()
+    assert np.isclose(total, abs(np.fft.fft2(FIELD + 4)).sum())
+    assert "100 %" in said.getvalue()
+
+
+def test_progress_on_a_cluster(client):
+    said = io.StringIO()
+    y = progress(fft.fft2(blocks(5)), stream=said)
+    assert np.allclose(y.compute(), np.fft.fft2(FIELD + 5))
+    assert said.getvalue().splitlines()[-1].startswith("done          100 %")
+    with progress(stream=said):
+        assert np.allclose(fft.fft2(blocks(6)).compute(), np.fft.fft2(FIELD + 6))
+
+
+def test_an_error_of_a_task_is_raised(client):
+    def broken(block):
+        raise RuntimeError("no")
+
+    x = blocks(7).map_blocks(broken, dtype=float, meta=np.empty((0, 0)))
+    for scheduler in ("threads", None):
+        with dask.config.set(scheduler=scheduler), pytest.raises(RuntimeError, match="no"):
+            progress(fft.fft2(x), stream=io.StringIO())
+
+
+def test_what_is_no_array_is_refused():
+    with pytest.raises(ArgumentError, match="`arrays`='ndarray'"):
+        progress(FIELD)
+
+
+class Handle:
+    def __init__(self, shown):
+        self.shown = shown
+
+    def update(self, html):
+        self.shown.append(html)
+
+
+def test_in_a_notebook_bars_are_drawn_in_place(monkeypatch):
+    shown = []
+
+    def show(html, display_id):
+        assert display_id
+        shown.append(html)
+        return Handle(shown)
+
+    shell = types.SimpleNamespace(kernel=object())
+    fake = types.SimpleNamespace(
+        get_ipython=lambda: shell, display=types.SimpleNamespace(display=show, HTML=str))
+    monkeypatch.setitem(sys.modules, "IPython", fake)
+    assert isinstance(display.display_here(), display.NotebookDisplay)
+    progress(fft.fft2(blocks(8)))
+    assert "starting" in shown[0]
+    assert 'value="8" max="8"' in shown[-1]
+    assert isinstance(display.display_here(io.StringIO()), display.TextDisplay)
+
+
+INTERRUPTED = """
+import sys, threading, time
+import dask.array as da, numpy as np
+from dask_bigfft import fft, progress
+
+running = set()
+
+def slow(block):
+    running.add(threading.get_ident())
+    print("begun", flush=True)
+    time.sleep(0.3)
+    running.discard(threading.get_ident())
+    return block
+
+if __name__ == "__main__":
+    client = None
+    if sys.argv[1] == "cluster":
+        from distributed import Client
+        client = Client(n_workers=1, threads_per_worker=2, dashboard_address="127.0.0.1:0",
+                        processes=False)
+    x = da.ones((64, 64), chunks=(1, 64)).map_blocks(
+        slow, dtype=float, meta=np.empty((0, 0)))
+    try:
+        progress(fft.fft2(x))
+    except KeyboardInterrupt:
+        if client is not None:
+            while client.processing() and any(client.processing().values()):
+                time.sleep(0.05)
+        time.sleep(0.4 if client else 0)
+        print("running", len(running), flush=True)
+        before = len(running)
+        time.sleep(0.5)
+        print("later", len(running), "threads", sum(
+            t.name.startswith("bigfft") for t in threading.enumerate()), flush=True)
+"""
+
+
+@pytest.mark.parametrize("where", ["threads", "cluster"])
+def test_ctrl_c_stops_what_runs(where, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(INTERRUPTED)
+    process = subprocess.Popen(
+        [sys.executable, str(script), where], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, start_new_session=True)
+    try:
+        assert process.stdout.readline() == "begun\n"
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=90)[0].splitlines()
+    finally:
+        process.kill()
+    begun = said.count("begun")
+    assert "running 0" in said
+    assert said[-1].startswith("later 0 threads 0")
+    assert begun < 63
+
+
+# --- reports --------------------------------------------------------------------------------
+
+
+def test_a_report_has_every_phase_with_its_forecast():
+    x = blocks(10)
+    y = fft.fft2(x)
+    y.compute(scheduler="threads")
+    (run,) = report(y).runs
+    assert run.plan == dask_bigfft.plan(x, "fft2")
+    forecasts = {(p.name, p.index): p for p in phase_forecasts(run.plan)}
+    rows = {(row.phase, row.index): row for row in run.rows}
+    for phase in (("round", 1), ("round", 2)):
+        assert rows[phase].count == forecasts[phase].count
+        assert rows[phase].nbytes == forecasts[phase].nbytes
+        assert rows[phase].forecast == forecasts[phase].seconds
+        parts = sum(row.seconds for row in run.rows if row.is_part and row.index == phase[1])
+        assert parts <= rows[phase].seconds * 1.0001
+    assert 0 < run.busy_share <= 1
+    text = str(report(y))
+    assert "round 1    {X}" in text
+    assert "forecast" in text
+
+
+def test_phases_of_the_forecast_are_the_forecast():
+    x = da.zeros((64, 64, 64), chunks=(8, 64, 64))
+    plan = dask_bigfft.plan(x, "rfftn")
+    phases = phase_forecasts(plan)
+    rounds = [phase for phase in phases if phase.name == "round"]
+    assert sum(phase.flops for phase in rounds) == plan.forecast.flops
+    for phase in rounds:
+        own = [found for found in phases if found.index == phase.index]
+        parts = sum(found.seconds for found in own if found.name in ("gather", "fft"))
+        assert phase.seconds == pytest.approx(parts)
+
+
+def test_a_report_of_several_runs_is_their_mean():
+    y = fft.fft2(blocks(11))
+    for _ in range(3):
+        y.compute(scheduler="sync")
+    (run,) = report(y).runs
+    assert run.runs == 3
+    assert {row.count for row in run.rows if row.phase == "round"} == {
+        round_.target.blocks for round_ in run.plan.rounds
+    }
+    assert len([s for s in run.spans if s.phase == "round"]) == sum(
+        round_.target.blocks for round_ in run.plan.rounds)
+    assert "3; phases are their means" in str(run)
+
+
+def test_reports_know_chains_and_what_progress_returned():
+    y = abs(fft.ifft2(fft.fft2(blocks(12)) * 2))
+    found = progress(y, stream=io.StringIO())
+    assert [run.plan.spec.name for run in report(found).runs] == ["fft2", "ifft2"]
+    assert str(report(found)) == str(report(y))
+
+
+def test_a_report_from_a_cluster_has_all_workers(client):
+    y = fft.fft2(blocks(13))
+    y.compute()
+    (run,) = report(y).runs
+    assert set(run.places) <= set(client.scheduler_info(n_workers=-1)["workers"])
+    assert {row.index: row.count for row in run.rows if row.phase == "round"} == {
+        i: round_.target.blocks for i, round_ in enumerate(run.plan.rounds, 1)
+    }
+    assert "worker 0" in run.timeline()
+
+
+def test_arrays_without_a_transform_are_refused():
+    for wrong in (da.ones(3), FIELD):
+        with pytest.raises(ArgumentError, match="`y`="):
+            report(wrong)
+
+
+def test_what_was_not_computed_is_said_to_be_unknown():
+    (run,) = report(fft.fft2(blocks(14))).runs
+    assert "has it been computed" in str(run)
+    assert run.timeline() == ""
+    assert "has it been computed" in run._repr_html_()
+
+
+def by_hand():
+    """A plan and a record whose numbers are known."""
+    plan = dask_bigfft.plan(da.zeros((4, 4), chunks=(2, 4)), "fft2")
+    record = PlanRecord(rss_before=100, rss_peak=400)
+    for index, start in ((1, 10.0), (2, 12.0)):
+        for lane in (0, 1):
+            span = Span("round", index, start + lane, start + lane + 1, lane, 128)
+            record.spans.append(span)
+            record.totals.setdefault(("round", index), Total()).add(128, 1.0, span.stop)
+    return RunReport(plan, "0a", {"": record})
+
+
+def test_numbers_of_a_run_done_by_hand():
+    run = by_hand()
+    assert run.seconds == 4.0
+    assert run.busy_share == 0.5
+    assert run.busy_seconds == 4.0
+    assert run.rss_peak == 300
+    assert [(row.phase, row.index, row.count, row.nbytes) for row in run.rows] == [
+        ("round", 1, 2, 256), ("round", 2, 2, 256)
+    ]
+
+
+def test_the_picture_is_drawn_to_scale():
+    svg = ElementTree.fromstring(by_hand().timeline())
+    bars = [
+        (float(rect.get("x")), float(rect.get("y")), float(rect.get("width")), rect.get("fill"))
+        for rect in svg.iter("{http://www.w3.org/2000/svg}rect") if len(rect)
+    ]
+    assert len(bars) == 4
+    left, scale = min(bar[0] for bar in bars), bars[0][2]
+    places = sorted((round((x - left) / scale), y, colour) for x, y, _, colour in bars)
+    assert [place for place, _, _ in places] == [0, 1, 2, 3]
+    assert len({y for _, y, _ in places}) == 2
+    assert [colour for _, _, colour in places][:2] == [places[0][2]] * 2
+    assert places[0][2] != places[2][2]
+
+
+def test_names_in_html_are_escaped():
+    run = by_hand()
+    hurt = RunReport(run.plan, run.token, {"<w>": run.places[""]})
+    assert "<w>" not in hurt._repr_html_()
+    ElementTree.fromstring(hurt.timeline())
+
+
+def test_the_record_is_this_process_alone():
+    assert RECORD.plan("no such plan") is None

@@ -294,7 +294,7 @@ def parse_device(
     if device == "gpu":
         if dtype.char not in "FD":
             refuse("device", device, f'"cpu" for {dtype}: GPUs have single and double precision')
-        reason = missing() if _running_client() is None else None
+        reason = missing() if running_client() is None else None
         if reason is not None:
             refuse("device", device, f'a GPU, or "cpu": {reason}')
     return cast("Literal['auto', 'cpu', 'gpu']", device), limit

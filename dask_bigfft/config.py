@@ -6,6 +6,8 @@ Importing this module loads ``bigfft.yaml`` as the defaults. An argument of a ca
 setting.
 """
 
+import os
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Integral
@@ -134,6 +136,15 @@ def _parse_name(key: str, value: Any) -> str:
     return "scipy" if value == "auto" else value
 
 
+def _parse_directory(key: str, value: Any) -> str:
+    """Return an absolute path; null is dask's temporary directory, or the system's."""
+    if value is None:
+        value = dask.config.get("temporary-directory", None) or tempfile.gettempdir()
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+        refuse(key, value, "the path of a folder, or null for dask's temporary-directory")
+    return os.path.abspath(value)
+
+
 def _is_int(value: Any) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
@@ -206,10 +217,27 @@ _TABLE = (
         "bigfft.exchange.carrier",
         "auto",
         "name",
-        "How blocks travel between rounds: auto (chosen where the graph turns into tasks), shared"
-        " (inside one process), tasks (a task for every shard) or p2p (distributed's peer-to-peer"
-        " shuffle, with settings of its own under distributed.p2p).",
-        _one_of("auto", "shared", "tasks", "p2p"),
+        "How blocks travel between rounds: auto (in memory, chosen where the graph turns into"
+        " tasks, or by way of the disk where they do not fit), shared (inside one process), tasks"
+        " (a task for every shard), p2p (distributed's peer-to-peer shuffle, with settings of its"
+        " own under distributed.p2p) or disk (scratch files).",
+        _one_of("auto", "shared", "tasks", "p2p", "disk"),
+    ),
+    Knob(
+        "bigfft.scratch.directory",
+        None,
+        "path",
+        "Folder for scratch files, which all processes have to see. Null takes dask's"
+        " temporary-directory, or the system's.",
+        _parse_directory,
+    ),
+    Knob(
+        "bigfft.scratch.sync",
+        False,
+        "true or false",
+        "Whether scratch files are on the disk before a record says that they are complete, so that"
+        " a run can be resumed after a loss of power; after a killed process it can always be.",
+        _parse_bool,
     ),
     Knob(
         "bigfft.memory.arena",

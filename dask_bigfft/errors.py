@@ -13,6 +13,7 @@ Imports nothing but the standard library.
     +-- DeviceError        (RuntimeError)  a device is absent or cannot do what is asked
     |   +-- DeviceMemoryError (MemoryError)  a device's memory, or its budget, is used up
     +-- KernelError        (RuntimeError)  a kernel cannot do what its round needs
+    +-- ScratchError       (OSError)       a scratch file cannot be written, or is damaged
 """
 
 import reprlib
@@ -28,6 +29,7 @@ __all__ = [
     "DeviceMemoryError",
     "KernelError",
     "PlanError",
+    "ScratchError",
     "refuse",
 ]
 
@@ -66,6 +68,10 @@ class DeviceMemoryError(DeviceError, MemoryError):
 
 class KernelError(BigFFTError, RuntimeError):
     """An FFT library is absent or cannot do what a round needs."""
+
+
+class ScratchError(BigFFTError, OSError):
+    """A scratch file cannot be made, written or read; has errno, text and path of an `OSError`."""
 
 
 _short = reprlib.Repr()

@@ -36,6 +36,7 @@ _WORK = MappingProxyType(
     {"plan": "name", "index": "ordinal", "nbytes": "byte", "seconds": "second"}
 )
 _MEMORY = MappingProxyType({"nbytes": "byte"})
+_READ = MappingProxyType({"nbytes": "byte", "seconds": "second"})
 
 #: Each event's numbers and their units. `plan` is the plan's token in task names; `index` is the
 #: number of the round, or of the round that an exchange leads to, from 1 as in task names.
@@ -48,6 +49,12 @@ EVENTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "arena_return": _MEMORY,
         "arena_overflow": _MEMORY,  # lent as ordinary memory, the arena being at its limit
         "arena_trim": _MEMORY,  # given back to the system
+        # files; `index` is that of the exchange
+        "scratch_write": _WORK,
+        "scratch_read": _WORK,
+        "scratch_free": _MEMORY,  # deleted, everything computed from it being durable
+        "source_read": _READ,
+        "sink_write": _READ,
         # decisions
         "plan": MappingProxyType({"candidates": "count", "seconds": "second"}),
         "fallback": _WORK,  # a slower way was taken, and what it cost

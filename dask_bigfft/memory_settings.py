@@ -21,7 +21,7 @@ _Applied = tuple[bool, int, str | None]
 _applied: _Applied | None = None
 
 
-def configure_arena(worker: Any = None) -> None:
+def configure_arena(worker: Any = None, most: int | None = None) -> None:
     """Make the arena of this process follow the settings ``bigfft.memory``.
 
     Cheap when nothing has changed, so it may be called before every task. Without a limit in the
@@ -33,6 +33,8 @@ def configure_arena(worker: Any = None) -> None:
     ----------
     worker : distributed.Worker, optional
         Which worker, outside of its tasks.
+    most : int, optional
+        Bytes that the plan at work may need: the arena keeps no more of them.
     """
     global _applied
     enabled, limit = config.get("bigfft.memory.arena"), config.get("bigfft.memory.arena-limit")
@@ -40,6 +42,7 @@ def configure_arena(worker: Any = None) -> None:
     nbytes = None if worker is None else _memory_limit(worker)
     if limit is None:
         limit = int(ARENA_SHARE * (nbytes or machine_nbytes()))
+    limit = limit if most is None else min(limit, most)
     wanted = enabled, limit, None if worker is None else str(worker.address)
     if wanted != _applied:
         configure(limit, enabled, pressure=None if worker is None else _pressure(worker))

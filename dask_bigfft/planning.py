@@ -398,6 +398,21 @@ def running_client() -> Any:
         return None
 
 
+def _carrier() -> str:
+    """Return where a plan may keep blocks between rounds.
+
+    Scratch files are taken unasked only where one machine runs everything: elsewhere nobody knows
+    whether all processes see the same files.
+    """
+    asked = config.get("bigfft.exchange.carrier")
+    if asked == "disk":
+        return "disk"
+    client = _running_client()
+    workers = () if client is None else client.scheduler_info(n_workers=-1)["workers"].values()
+    one_machine = len({worker.get("host") for worker in workers}) <= 1
+    return "auto" if asked == "auto" and one_machine else "memory"
+
+
 def make_plan(
     a: da.Array,
     name: str,
@@ -437,6 +452,7 @@ def make_plan(
         kernel=parse_kernel(extras.get("kernel"), spec.work_dtype),
         max_rounds=config.get("bigfft.planner.max-rounds"),
         floor_bytes=config.get("bigfft.planner.whole-axis-floor"),
+        carrier=_carrier(),
     )
     machine = current_machine(parse_memory_limit(extras.get("memory_limit")))
     device, nbytes = parse_device(

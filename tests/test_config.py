@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import textwrap
 from importlib import resources
 
@@ -74,6 +75,8 @@ def test_defaults():
         "bigfft.device": "auto",
         "bigfft.device-memory-limit": None,
         "bigfft.exchange.carrier": "auto",
+        "bigfft.scratch.directory": tempfile.gettempdir(),
+        "bigfft.scratch.sync": False,
         "bigfft.memory.arena": True,
         "bigfft.memory.arena-limit": None,
         "bigfft.memory.pinned-limit": None,
@@ -95,6 +98,9 @@ def test_defaults():
         ("bigfft.variant", "pease", "pease"),
         ("bigfft.kernel", "ducc0", "ducc0"),
         ("bigfft.exchange.carrier", "tasks", "tasks"),
+        ("bigfft.exchange.carrier", "disk", "disk"),
+        ("bigfft.scratch.directory", "/a/../b", "/b"),
+        ("bigfft.scratch.sync", True, True),
         ("bigfft.memory.arena", False, False),
         ("bigfft.memory.arena-limit", "100MB", 10**8),
         ("bigfft.memory.pinned-limit", 0, 0),
@@ -122,8 +128,11 @@ def test_values_are_read(key, value, expected):
         ("bigfft.variant", "radix", "one of auto, dif, dit, stockham, pease"),
         ("bigfft.kernel", "", "scipy"),
         ("bigfft.kernel", None, "scipy"),
-        ("bigfft.exchange.carrier", "pigeon", "one of auto, shared, tasks"),
-        ("bigfft.exchange.carrier", ["tasks"], "one of auto, shared, tasks"),
+        ("bigfft.exchange.carrier", "pigeon", "one of auto, shared, tasks, disk"),
+        ("bigfft.exchange.carrier", ["tasks"], "one of auto, shared, tasks, disk"),
+        ("bigfft.scratch.directory", 3, "the path of a folder"),
+        ("bigfft.scratch.directory", "", "the path of a folder"),
+        ("bigfft.scratch.sync", "always", "true or false"),
         ("bigfft.memory.arena", "yes", "true or false"),
         ("bigfft.memory.arena-limit", -1, "a number of bytes above 0"),
         ("bigfft.memory.pinned-limit", False, "a number of bytes above 0"),
@@ -139,6 +148,13 @@ def test_other_values_are_refused_by_name(key, value, allowed):
     ):
         config.get(key)
     assert allowed in str(caught.value)
+
+
+def test_scratch_files_follow_dasks_temporary_directory(tmp_path):
+    with dask.config.set({"temporary-directory": str(tmp_path)}):
+        assert config.get("bigfft.scratch.directory") == str(tmp_path)
+        with dask.config.set({"bigfft.scratch.directory": "/scratch"}):
+            assert config.get("bigfft.scratch.directory") == "/scratch"
 
 
 def test_an_unknown_setting_is_refused():

@@ -14,6 +14,7 @@ Pure: imports this room and numpy.
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -81,6 +82,15 @@ class Mirror:
     axis: int
     length: int
     others: tuple[int, ...]
+
+
+def packed_dtype(source: np.dtype[Any], target: np.dtype[Any]) -> np.dtype[Any]:
+    """Dtype of packed shards: the source's, which may be half as wide, unless the target is real.
+
+    >>> packed_dtype(np.dtype("f4"), np.dtype("c8")), packed_dtype(np.dtype("c8"), np.dtype("f4"))
+    (dtype('float32'), dtype('float32'))
+    """
+    return target if source.kind == "c" and target.kind != "c" else source
 
 
 def transformed(layout: Layout, steps: tuple[Step, ...]) -> Layout:

@@ -1,6 +1,6 @@
 """What a source block gives away, packed: one contiguous array for everyone who gets something.
 
-Imports `kernels`, `memory` and this room.
+Imports `decomposition`, `kernels`, `memory` and this room.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from dask_bigfft.decomposition.rounds import packed_dtype
 from dask_bigfft.exchange.product import Block, Ints, Product
 from dask_bigfft.exchange.shards import AxisExchange, ExchangeMap, PieceTable, piece_table
 from dask_bigfft.kernels.copy import CopyTable, Rows
@@ -37,13 +38,18 @@ class Packed(NamedTuple):
         return self.values[self.bounds[place] : self.bounds[place + 1]]
 
 
-def packed_dtype(source: np.dtype[Any], target: np.dtype[Any]) -> np.dtype[Any]:
-    """Dtype of packed shards: the source's, which may be half as wide, unless the target is real.
-
-    >>> packed_dtype(np.dtype("f4"), np.dtype("c8")), packed_dtype(np.dtype("c8"), np.dtype("f4"))
-    (dtype('float32'), dtype('float32'))
-    """
-    return target if source.kind == "c" and target.kind != "c" else source
+def shard_sizes(exchange: ExchangeMap, block: Block) -> Ints:
+    """Return how many elements each source block gives to a target block, in the source's grid."""
+    grid = [axis.source.blocks for axis in exchange.direct]
+    total = np.zeros(grid, np.int64)
+    for tables, _ in exchange.tables(block):
+        found = np.ones((), np.int64)
+        for table, blocks in zip(tables, grid, strict=True):
+            along = np.zeros(blocks, np.int64)
+            np.add.at(along, table.sources, table.counts.prod(axis=1))
+            found = np.multiply.outer(found, along)
+        total += found
+    return total
 
 
 class Packing:

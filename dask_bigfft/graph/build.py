@@ -10,22 +10,33 @@ processes shards travel::
 
     tasks   source blocks -> a task for every shard -> gather + round
     p2p     source blocks -> pack and send -> shuffle barrier -> collect + gather + round
+    disk    source blocks -> write -> barrier -> read + gather + round + write -> barrier -> ...
+
+With scratch files what a task hands on is not a block but word that its shards are written.
 
 Imports `planner`, `exchange`, and this room.
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from dask_bigfft.decomposition.rounds import AxisComponents, axis_components
 from dask_bigfft.errors import CarrierError
 from dask_bigfft.exchange import p2p
+from dask_bigfft.exchange.scratch import ScratchPlace
 from dask_bigfft.exchange.shards import ExchangeMap, Shard
 from dask_bigfft.graph.dask_private import Alias, DataNode, Task, TaskRef
+from dask_bigfft.graph.disk import (
+    collect,
+    recall,
+    run_block_here,
+    run_block_of_file,
+    start_filter,
+    start_run,
+    write_source,
+)
+from dask_bigfft.graph.groups import Groups
 from dask_bigfft.graph.tasks import (
     Run,
     barrier,
@@ -125,7 +136,7 @@ def output_name(plan: Plan | ShiftPlan, token: str) -> str:
 
 def build_graph(
     plan: Plan | ShiftPlan, token: str, source: str, carrier: str, wanted: bool,
-    known: Known | None = None,
+    known: Known | None = None, place: ScratchPlace | None = None,
 ) -> Graph:
     """Return all tasks of a plan.
 
@@ -137,14 +148,18 @@ def build_graph(
         Makes the names unique.
     source : str
         Name of the array that comes in.
-    carrier : {"shared", "tasks", "p2p", "cluster"}
+    carrier : {"shared", "tasks", "p2p", "cluster", "disk"}
         How blocks travel; on a cluster by tasks or p2p, as suits each exchange.
     wanted : bool
         Whether the carrier was asked for by name.
     known : Known, optional
         A plan of the same source whose tasks are used where they are the same.
+    place : ScratchPlace, optional
+        Where scratch files go.
     """
     own = _names(plan, token)
+    if carrier == "disk":
+        return _graph_on_disk(plan, own, source, place)
     graph: Graph = {own.plan: DataNode(own.plan, Run(plan, token))}
     by_number = [own] * len(plan.exchanges)
     if known is not None and (count := known.shared(plan)):
@@ -164,12 +179,48 @@ def build_graph(
     return graph
 
 
+def _graph_on_disk(
+    plan: Plan | ShiftPlan, names: Names, source: str, place: ScratchPlace | None
+) -> Graph:
+    """Tasks of a plan whose exchanges go through scratch files."""
+    assert place is not None
+    run = Run(plan, names.token)
+    graph: Graph = {names.plan: Task(names.plan, start_run, run, place, names.plan)}
+    filters: dict[int, dict[int, str]] = {}
+    for found in filter_plans(plan) if isinstance(plan, Plan) else ():
+        name = _filter_graph(graph, found, names.token, "disk", True)
+        filters.setdefault(found.used_in, {})[found.axis] = name
+    before, finished = source, dict(place.finished)
+    if not plan.exchanges[0].local:
+        before = names.pack(0)
+        for block in plan.source.indices():
+            key: Key = (before, *block)
+            if block in finished.get(0, ()):
+                graph[key] = Task(key, recall, TaskRef(names.plan), -1, block)
+            else:
+                graph[key] = Task(
+                    key, write_source, TaskRef(names.plan), block, _ref(source, block)
+                )
+    for number, exchange in enumerate(plan.exchanges):
+        name = names.unpack if number == len(plan.rounds) else names.round(number)
+        mine, done = filters.get(number, {}), finished.get(number + 1, frozenset())
+        weave = _Weave(graph, names, number, exchange, before, name, mine, done)
+        weave.run("disk", wanted=True)
+        before = name
+    return graph
+
+
 def _filter_graph(
     graph: Graph, plan: FilterPlan, token: str, carrier: str, wanted: bool
 ) -> str:
     """Add the tasks of a filter; return the name of its blocks."""
     names = Names(token, f"filter{plan.axis}_")
-    graph[names.plan] = DataNode(names.plan, Run(plan, f"{token}-filter{plan.axis}"))
+    run = Run(plan, f"{token}-filter{plan.axis}")
+    if carrier == "disk":
+        parent = TaskRef(Names(token).plan)
+        graph[names.plan] = Task(names.plan, start_filter, parent, run, names.part)
+    else:
+        graph[names.plan] = DataNode(names.plan, run)
     name = names.round(0)
     for block in plan.rounds[0].source.indices():
         key = (name, *block)
@@ -191,13 +242,20 @@ class _Weave:
     before: str
     name: str
     filters: Mapping[int, str]
+    finished: frozenset[Block] = frozenset()
 
     def run(self, carrier: str, wanted: bool) -> None:
+        if carrier == "disk":
+            if self.exchange.local:
+                self._directly(run_block_here)
+            else:
+                self._through_files()
+            return
         few = self._few_sources() if carrier == "shared" or self.exchange.local else None
         if few is not None:
             self._from_few(few)
         elif self.exchange.local:
-            self._directly()
+            self._directly(run_block)
         elif carrier == "shared":
             self._through_barriers(wanted)
         elif self._shuffles(carrier) and p2p.usable():
@@ -211,27 +269,11 @@ class _Weave:
             carrier == "cluster" and shape.shards >= SHUFFLE_SHARDS * shape.groups
         )
 
-    def _components(self) -> list[AxisComponents]:
-        pairs = zip(self.exchange.source.axes, self.exchange.target.axes, strict=True)
-        if self.exchange.mirror is not None:
-            negated = {self.exchange.mirror.axis, *self.exchange.mirror.others}
-        else:
-            negated = set()
-        return [
-            _one_group(a.blocks, b.blocks) if i in negated else axis_components(a, b)
-            for i, (a, b) in enumerate(pairs)
-        ]
-
-    def _groups(self) -> Iterator[tuple[Block, list[Block], list[Block]]]:
-        """Index of each connected group, its source blocks and its target blocks."""
-        axes = self._components()
-        for group in itertools.product(*(range(axis.count) for axis in axes)):
-            sources = [axis.sources[i] for axis, i in zip(axes, group, strict=True)]
-            targets = [axis.targets[i] for axis, i in zip(axes, group, strict=True)]
-            yield group, list(itertools.product(*sources)), list(itertools.product(*targets))
-
     def _task(self, function: Callable[..., Any], block: Block, sources: Any, inputs: Any) -> None:
         key = (self.name, *block)
+        if block in self.finished:
+            self.graph[key] = Task(key, recall, TaskRef(self.names.plan), self.number, block)
+            return
         axes = tuple(self.filters)
         spectra = [_ref(self.filters[axis], (block[axis],)) for axis in axes]
         self.graph[key] = Task(
@@ -242,13 +284,22 @@ class _Weave:
     def _refs(self, sources: list[Block]) -> list[Any]:
         return [_ref(self.before, block) for block in sources]
 
-    def _directly(self) -> None:
-        for _, sources, targets in self._groups():
+    def _directly(self, function: Callable[..., Any]) -> None:
+        for _, sources, targets in Groups(self.exchange):
             for block in targets:
-                self._task(run_block, block, tuple(sources), self._refs(sources))
+                self._task(function, block, tuple(sources), self._refs(sources))
+
+    def _through_files(self) -> None:
+        for group, sources, targets in Groups(self.exchange):
+            key: Key = (self.names.barrier(self.number), *group)
+            self.graph[key] = Task(
+                key, collect, tuple(sources), tuple(targets), *self._refs(sources)
+            )
+            for block in targets:
+                self._task(run_block_of_file, block, TaskRef(key), [])
 
     def _through_barriers(self, wanted: bool) -> None:
-        for group, sources, targets in self._groups():
+        for group, sources, targets in Groups(self.exchange):
             if len(targets) == 1 or len(sources) <= 1:
                 for block in targets:
                     self._task(run_block, block, tuple(sources), self._refs(sources))
@@ -260,13 +311,14 @@ class _Weave:
 
     def _through_shuffles(self) -> None:
         before = 0
-        axes = self._components()
-        for group, sources, targets in self._groups():
+        groups = Groups(self.exchange)
+        for group, sources, targets in groups:
             if len(targets) == 1 or not sources:
                 for block in targets:
                     self._task(run_block, block, tuple(sources), self._refs(sources))
                 continue
-            along = tuple(_compact(axis.targets[i]) for axis, i in zip(axes, group, strict=True))
+            axes = zip(groups.axes, group, strict=True)
+            along = tuple(_compact(axis.targets[i]) for axis, i in axes)
             shuffle, name = self.names.shuffle(self.number, group), self.names.pack(self.number)
             transfers: list[Key] = [(name, *source) for source in sources]
             for key, source in zip(transfers, sources, strict=True):
@@ -329,7 +381,7 @@ class _Weave:
                 f"{MAX_SHARD_TASKS}: use larger chunks"
             )
         shards = ExchangeMap(self.exchange.source, self.exchange.target, self.exchange.mirror)
-        for _, _, targets in self._groups():
+        for _, _, targets in Groups(self.exchange):
             for block in targets:
                 sources = tuple(dict.fromkeys(s.source for s in shards.shards(block)))
                 name = self.names.pack(self.number)
@@ -346,10 +398,6 @@ class _Weave:
 def _ref(name: str, block: Block) -> TaskRef:
     key: Key = (name, *block)
     return TaskRef(key)
-
-
-def _one_group(sources: int, targets: int) -> AxisComponents:
-    return AxisComponents(1, np.zeros(sources, np.int64), np.zeros(targets, np.int64))
 
 
 def _compact(members: tuple[int, ...]) -> Sequence[int]:

@@ -8,8 +8,9 @@ Imports `planner` and this room.
 """
 
 import sys
+import uuid
 from collections.abc import Iterable, Iterator, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -18,6 +19,8 @@ import numpy as np
 import numpy.typing as npt
 from dask.base import tokenize
 
+from dask_bigfft import config
+from dask_bigfft.exchange.scratch import ScratchPlace
 from dask_bigfft.graph.build import PLAN_NAME, Graph, Known, build_graph, output_name
 from dask_bigfft.graph.dask_private import (
     HighLevelGraph,
@@ -45,25 +48,29 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
     source : str
         Name of the array that comes in.
     carrier : str
-        ``"auto"``, ``"shared"``, ``"tasks"`` or ``"p2p"``.
+        ``"auto"``, ``"shared"``, ``"tasks"``, ``"p2p"`` or ``"disk"``.
     travelled : bool
         Whether the layer has been sent to another process.
     known : Known, optional
         A plan of the same source, whose tasks are used where they are the same.
+    place : ScratchPlace, optional
+        Where scratch files go, with carrier ``"disk"``.
     """
 
     plan: Any
 
     def __init__(
         self, plan: AnyPlan, token: str, source: str, carrier: str, travelled: bool = False,
-        known: Known | None = None,
+        known: Known | None = None, place: ScratchPlace | None = None,
     ) -> None:
         super().__init__()
         self.plan, self.token, self.source = plan, token, source
-        self.carrier, self.travelled, self.known = carrier, travelled, known
+        self.carrier, self.travelled, self.known, self.place = carrier, travelled, known, place
 
     def __reduce__(self) -> tuple[Any, ...]:
-        arguments = (self.plan, self.token, self.source, self.carrier, True, self.known)
+        arguments = (
+            self.plan, self.token, self.source, self.carrier, True, self.known, self.place
+        )
         return type(self), arguments, {"annotations": self.annotations}
 
     @property
@@ -76,9 +83,11 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
     @cached_property
     def tasks(self) -> Graph:
         """The tasks by key."""
-        wanted = self.carrier != "auto"
+        wanted, place = self.carrier != "auto", self.place
+        if place is not None and not place.kept:  # a name that no other process has
+            place = replace(place, name=f"{self.token[:8]}-{uuid.uuid4().hex[:8]}")
         return build_graph(
-            self.plan, self.token, self.source, self.resolved_carrier, wanted, self.known
+            self.plan, self.token, self.source, self.resolved_carrier, wanted, self.known, place
         )
 
     def is_materialized(self) -> bool:
@@ -128,16 +137,17 @@ class TransformRecipe:
 
     Parameters
     ----------
-    plan, carrier, travelled
+    plan, carrier, travelled, place
         As a `PlanLayer` has them.
     """
 
     plan: AnyPlan
     carrier: str
     travelled: bool = False
+    place: ScratchPlace | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return TransformRecipe, (self.plan, self.carrier, True)
+        return TransformRecipe, (self.plan, self.carrier, True, self.place)
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
         return "TransformRecipe", self.plan, self.carrier
@@ -159,7 +169,10 @@ class TransformRecipe:
     def tasks(self, token: str, source: str) -> Graph:
         """Return the tasks, given the name of the array that comes in."""
         travelled = self.travelled or _has_client()
-        return PlanLayer(self.plan, token, source, self.carrier, travelled).tasks
+        layer = PlanLayer(
+            self.plan, token, source, self.carrier, travelled, place=self.place
+        )
+        return layer.tasks
 
 
 def _has_client() -> bool:
@@ -179,18 +192,33 @@ def result_meta(plan: AnyPlan) -> npt.NDArray[Any]:
     return np.empty((0,) * len(plan.chunks), plan.dtypes[-1])
 
 
+def scratch_place(plan: AnyPlan) -> ScratchPlace:
+    """Return where the settings say that a plan's scratch files go."""
+    directory, sync = config.get("bigfft.scratch.directory"), config.get("bigfft.scratch.sync")
+    if isinstance(plan, ShiftPlan):
+        return ScratchPlace(directory, "", sync, needed=sum(e.nbytes for e in plan.exchanges))
+    forecast = plan.forecast
+    return ScratchPlace(directory, "", sync, False, forecast.scratch, forecast.peak_host)
+
+
 def transformed_array(
-    x: da.Array, plan: AnyPlan, carrier: str, known: Known | None = None
+    x: da.Array, plan: AnyPlan, carrier: str, known: Known | None = None,
+    place: ScratchPlace | None = None,
 ) -> da.Array:
     """Return the lazy result of a plan on an array.
 
-    With a plan that is `known`, tasks of both that are the same run once.
+    With a plan that is `known`, tasks of both that are the same run once. `place` is where scratch
+    files go if not where the settings say.
     """
+    if isinstance(plan, Plan) and plan.carrier == "disk":
+        carrier = "disk"
+    if carrier == "disk" and place is None:
+        place = scratch_place(plan)
     if array_expressions_enabled():
-        return expression_array(x, TransformRecipe(plan, carrier))
+        return expression_array(x, TransformRecipe(plan, carrier, place=place))
     token = tokenize(x.name, plan, carrier)
     name = output_name(plan, token)
-    layer = _layer_class(plan)(plan, token, x.name, carrier, known=known)
+    layer = _layer_class(plan)(plan, token, x.name, carrier, known=known, place=place)
     dependencies: Any = [x]
     graph = HighLevelGraph.from_collections(name, layer, dependencies=dependencies)
     return da.Array(graph, name, chunks=plan.chunks, meta=result_meta(plan))
@@ -261,7 +289,8 @@ def plans_among(tasks: Iterable[tuple[Any, Any]]) -> dict[str, Plan]:
     found = {}
     for key, task in tasks:
         if isinstance(key, str) and key.startswith(PLAN_NAME):
-            run = getattr(task, "value", None)
+            # With scratch files the plan is given to a task that opens them.
+            run = getattr(task, "value", None) or next(iter(getattr(task, "args", ())), None)
             if isinstance(run, Run) and isinstance(run.plan, Plan):
                 found[key.removeprefix(PLAN_NAME)] = run.plan
     return found

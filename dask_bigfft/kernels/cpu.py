@@ -247,8 +247,8 @@ class Incoming(Protocol):
         """Memory for the block after the round."""
         ...
 
-    def whole(self) -> Array:
-        """The block, contiguous and free to overwrite."""
+    def whole(self, out: Array | None = None) -> Array:
+        """The block, contiguous and free to overwrite; in `out`, of its shape, if it can be."""
         ...
 
     def tiles(self, dim: int, width: int, out: Array) -> Iterator[tuple[slice, Array]]:
@@ -270,7 +270,7 @@ class Whole:
         same = shape == self.shape and dtype == self.dtype
         return self.values if same else lend(shape, dtype)
 
-    def whole(self) -> Array:
+    def whole(self, out: Array | None = None) -> Array:
         """The block itself."""
         return self.values
 
@@ -347,7 +347,8 @@ def run_round(
     tile_bytes = TILE_BYTES // 4 if changes else TILE_BYTES  # libraries answer in fresh memory
     found = tiling(incoming.shape, {work.dim for work in works}, nbytes, tile_bytes)
     if found is None:
-        _store(out, _transformed(incoming.whole(), works, library), round_.rolls)
+        block_in = incoming.whole(None if changes else out)
+        _store(out, _transformed(block_in, works, library), round_.rolls)
         return out
     dim, width = found
     for part, tile in incoming.tiles(dim, width, out):

@@ -27,7 +27,13 @@ from dask_bigfft.decomposition.layout import (
 )
 from dask_bigfft.decomposition.rounds import Round, exchange_shape
 from dask_bigfft.decomposition.steps import AxisProgram, axis_program, flat_digits
-from dask_bigfft.planner.cost import exchange_seconds, flops, largest_fan_in, route_seconds
+from dask_bigfft.planner.cost import (
+    exchange_seconds,
+    flops,
+    largest_fan_in,
+    prices_of,
+    route_seconds,
+)
 from dask_bigfft.planner.layouts import Assignment, Sizes, result_layout, round_layouts
 from dask_bigfft.planner.plan import Machine, flattened
 from dask_bigfft.transforms.spec import TransformSpec
@@ -65,6 +71,8 @@ class Request:
         Rounds that a plan may have.
     floor_bytes : int
         Size of a block below which an awkward axis is gathered whole.
+    carrier : {"auto", "memory", "disk"}
+        Where blocks are between rounds: ``"auto"`` takes the disk if memory is too small.
     """
 
     chunks: tuple[Chunks, ...]
@@ -74,6 +82,7 @@ class Request:
     kernel: str = "scipy"
     max_rounds: int = 4
     floor_bytes: int = 4 << 20
+    carrier: str = "memory"
 
 
 @dataclass(frozen=True)
@@ -234,8 +243,11 @@ def _width(round_: Round) -> int:
 class Candidates:
     """Candidates of one request, under one size of blocks."""
 
-    def __init__(self, spec: TransformSpec, request: Request, machine: Machine) -> None:
+    def __init__(
+        self, spec: TransformSpec, request: Request, machine: Machine, carrier: str = "memory"
+    ) -> None:
         self.spec, self.request, self.machine = spec, request, machine
+        self.carrier, self.prices = carrier, prices_of(carrier)
         self.source = source_layout(spec, request.chunks)
         self.itemsize = spec.work_dtype.itemsize
         self.windows = {axis: (start, count) for axis, start, count in spec.windows}
@@ -247,7 +259,7 @@ class Candidates:
     def price(self, before: Layout, after: Layout) -> float:
         """Seconds of an exchange."""
         shape = exchange_shape(before, after)
-        return exchange_seconds(shape, after.size, self.itemsize, self.machine)
+        return exchange_seconds(shape, after.size, self.itemsize, self.machine, self.prices)
 
     def build(
         self, programs: dict[int, AxisProgram], assignment: Assignment, sizes: Sizes, merge: bool
@@ -282,7 +294,7 @@ class Candidates:
         after = None if flat == result else result
         if largest_fan_in(source, rounds, after) > MAX_FAN_IN:
             return None
-        seconds = route_seconds(source, rounds, after, self.itemsize, self.machine)
+        seconds = route_seconds(source, rounds, after, self.itemsize, self.machine, self.prices)
         largest = max(round_.source.largest // _width(round_) for round_ in rounds)
         seconds *= 1 + OVERSIZE * max(0.0, largest / (sizes.last * sizes.target) - 1)
         in_order = tuple(programs[axis] for axis in self.spec.axes)

@@ -8,6 +8,7 @@ by it, so ratios matter and absolute times do not.
 Pure: imports `decomposition` and this room.
 """
 
+import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -46,6 +47,8 @@ class Prices:
         Scheduling a shard that travels between processes (never in parallel).
     pair : float
         One pair of blocks for dask's ordering of an exchange (never in parallel).
+    disk_byte : float
+        Writing a byte to the disk and reading it again (never in parallel).
     """
 
     byte: float = 1.5e-10
@@ -58,9 +61,21 @@ class Prices:
     exchange: float = 2e-2
     sent_shard: float = 1e-4
     pair: float = 2.5e-8
+    disk_byte: float = 0.0
 
 
 PRICES = Prices()
+
+#: Bytes of the tiles that a task works on at a time.
+TILES = 8 << 20
+
+#: Prices of exchanges through scratch files: nothing is sent, and a shard is a write of its own.
+DISK_PRICES = Prices(sent_byte=0.0, sent_shard=0.0, shard=1e-4, disk_byte=2e-9)
+
+
+def prices_of(carrier: str) -> Prices:
+    """Return the prices of a plan's carrier, ``"memory"`` or ``"disk"``."""
+    return DISK_PRICES if carrier == "disk" else PRICES
 
 
 def _parallel(machine: Machine, blocks: int) -> int:
@@ -85,7 +100,7 @@ def exchange_seconds(
         + tasks * prices.task
         + pairs * prices.pair
         + sent
-        + (0 if shape.local else prices.exchange)
+        + (0 if shape.local else prices.exchange + nbytes * prices.disk_byte)
     )
 
 
@@ -107,18 +122,19 @@ def round_seconds(round_: Round, machine: Machine, prices: Prices = PRICES) -> f
 
 
 def route_seconds(
-    source: Layout, rounds: Iterable[Round], result: Layout | None, itemsize: int, machine: Machine
+    source: Layout, rounds: Iterable[Round], result: Layout | None, itemsize: int,
+    machine: Machine, prices: Prices = PRICES,
 ) -> float:
     """Seconds that rounds and the exchanges between them take."""
     total, before = 0.0, source
     for round_ in rounds:
         shape = exchange_shape(before, round_.source)
-        total += exchange_seconds(shape, round_.source.size, itemsize, machine)
+        total += exchange_seconds(shape, round_.source.size, itemsize, machine, prices)
         total += round_seconds(round_, machine)
         before = round_.target
     if result is not None:
         shape = exchange_shape(before, result)
-        total += exchange_seconds(shape, result.size, itemsize, machine)
+        total += exchange_seconds(shape, result.size, itemsize, machine, prices)
     return total
 
 
@@ -129,10 +145,13 @@ def _itemsizes(plan: Plan) -> list[int]:
 def peak_host(plan: Plan) -> int:
     """Bytes of host memory at the worst moment, per process.
 
-    The blocks before and after an exchange are there together, since a barrier lies between
-    them; every thread holds what its task makes beside that. With several processes shards in
-    flight are counted once more.
+    In memory, the blocks before and after an exchange are there together, since a barrier lies
+    between them; every thread holds what its task makes beside that. With several processes
+    shards in flight are counted once more. With scratch files only what the tasks of the moment
+    work on is there.
     """
+    if plan.carrier == "disk":
+        return _peak_on_disk(plan)
     machine, sizes = plan.machine, _itemsizes(plan)
     copies = 2 if machine.workers > 1 else 1
     stages: list[tuple[float, int]] = []
@@ -156,6 +175,40 @@ def peak_host(plan: Plan) -> int:
     return math.ceil(worst + filters)
 
 
+def _peak_on_disk(plan: Plan) -> int:
+    """Bytes of host memory while blocks come from scratch files and go to them.
+
+    A task holds what it has read beside the block that it makes of it; then that beside a shard,
+    or beside what the sink makes of it. So does whoever reads a block that comes in.
+    """
+    sizes = _itemsizes(plan)
+    here = plan.source.largest * np.dtype(plan.spec.dtype).itemsize
+    stages = [2 * here]
+    for i, exchange in enumerate(plan.exchanges):
+        if not exchange.local:
+            here = exchange.target.largest * exchange.shard_dtype.itemsize
+        gathered = exchange.target.largest * np.dtype(exchange.dtype).itemsize
+        made, work = gathered, min(gathered, TILES)
+        if i < len(plan.rounds):
+            round_ = plan.rounds[i]
+            made = round_.target.largest * sizes[2 * i + 1]
+            if (made, round_.source.largest) != (gathered, round_.target.largest):
+                work = gathered  # where tiles cannot be cut
+        stages += [here + made + work, 2 * made]
+        here = made
+    filters = filter_bytes(plan) // 2  # one spectrum, whole, while its blocks are waited for
+    return plan.machine.threads * max(stages) + filters
+
+
+def scratch_bytes(plan: Plan) -> int:
+    """Bytes of scratch files at the worst moment: those that are read, and those being written."""
+    if plan.carrier != "disk":
+        return 0
+    spilled = [0 if e.local else e.shard_nbytes for e in plan.exchanges]
+    worst = max(a + b for a, b in itertools.pairwise([0, *spilled, 0]))
+    return worst + filter_bytes(plan)
+
+
 def filter_bytes(plan: Plan) -> int:
     """Bytes of the spectra of all Bluestein filters."""
     itemsize = plan.spec.work_dtype.itemsize
@@ -165,6 +218,8 @@ def filter_bytes(plan: Plan) -> int:
 def task_count(plan: Plan) -> int:
     """Number of tasks of the graph."""
     total = 1
+    if plan.carrier == "disk" and not plan.exchanges[0].local:
+        total += plan.source.blocks  # each writes its shards
     for exchange in plan.exchanges:
         shape = exchange.shape
         total += shape.blocks_out + (0 if exchange.local else shape.groups)
@@ -178,10 +233,12 @@ def forecast(plan: Plan) -> Forecast:
     return Forecast(
         bytes_exchanged=sum(exchange.nbytes for exchange in plan.travelling),
         peak_host=peak_host(plan),
-        scratch=0,
+        scratch=scratch_bytes(plan),
         tasks=task_count(plan),
         flops=sum(map(flops, plan.rounds)),
-        seconds=route_seconds(plan.source, plan.rounds, result, itemsize, machine),
+        seconds=route_seconds(
+            plan.source, plan.rounds, result, itemsize, machine, prices_of(plan.carrier)
+        ),
     )
 
 

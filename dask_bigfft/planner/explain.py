@@ -274,7 +274,8 @@ def forecast_rows(plan: Plan) -> list[tuple[str, str]]:
                  f"thread{'' if machine.threads == 1 else 's'}"),
     ]
     if forecast.scratch:
-        rows.insert(2, ("scratch files", human_bytes(forecast.scratch)))
+        text = f"{human_bytes(forecast.scratch)} at the worst moment"
+        rows.insert(2, ("scratch files", text))
     return rows
 
 

@@ -54,7 +54,7 @@ class FilterPlan:
         layouts = [self.rounds[0].source]
         layouts += [round_.target for round_ in self.rounds[:-1]]
         return tuple(
-            Exchange(before, round_.source, self.dtype)
+            Exchange(before, round_.source, self.dtype, self.dtype)
             for before, round_ in zip(layouts, self.rounds, strict=True)
         )
 

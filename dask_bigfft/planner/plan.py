@@ -17,7 +17,13 @@ from typing import Any, Literal
 import numpy as np
 
 from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout
-from dask_bigfft.decomposition.rounds import ExchangeShape, Mirror, Round, exchange_shape
+from dask_bigfft.decomposition.rounds import (
+    ExchangeShape,
+    Mirror,
+    Round,
+    exchange_shape,
+    packed_dtype,
+)
 from dask_bigfft.decomposition.steps import AxisProgram, Chirp, Divisor, Step
 from dask_bigfft.errors import refuse
 from dask_bigfft.planner import drawing, explain
@@ -79,8 +85,8 @@ class Exchange:
     ----------
     source, target : Layout
         Blocks before and after.
-    dtype : str
-        Of the target's blocks.
+    dtype, source_dtype : str
+        Of the target's blocks, and of the source's.
     mirror : Mirror or None
         How half a spectrum is completed on the way.
     """
@@ -88,6 +94,7 @@ class Exchange:
     source: Layout
     target: Layout
     dtype: str
+    source_dtype: str
     mirror: Mirror | None = None
 
     @cached_property
@@ -104,6 +111,16 @@ class Exchange:
     def nbytes(self) -> int:
         """Bytes of all target blocks."""
         return self.target.size * np.dtype(self.dtype).itemsize
+
+    @property
+    def shard_dtype(self) -> np.dtype[Any]:
+        """Dtype of the shards, where they are packed."""
+        return packed_dtype(np.dtype(self.source_dtype), np.dtype(self.dtype))
+
+    @property
+    def shard_nbytes(self) -> int:
+        """Bytes of all packed shards."""
+        return self.target.size * self.shard_dtype.itemsize
 
     @cached_property
     def geometry(self) -> tuple[Any, ...]:
@@ -162,6 +179,8 @@ class Plan:
         Bytes of a device that may be used; None leaves it to where the graph runs.
     overwrite : bool
         Whether the blocks that come in may be destroyed.
+    carrier : {"memory", "disk"}
+        Whether blocks stay in memory between rounds, or go through scratch files.
     """
 
     spec: TransformSpec
@@ -178,6 +197,7 @@ class Plan:
     device: Literal["auto", "cpu", "gpu"] = "auto"
     device_memory_limit: int | None = None
     overwrite: bool = False
+    carrier: str = "memory"
 
     @cached_property
     def exchanges(self) -> tuple[Exchange, ...]:
@@ -186,10 +206,10 @@ class Plan:
         for round_ in self.rounds:
             layouts += [round_.source, round_.target]
         layouts.append(self.result)
-        dtypes = self.dtypes
+        dtypes = (self.spec.dtype, *self.dtypes)
         pairs = list(zip(layouts[::2], layouts[1::2], strict=True))
         found = [
-            Exchange(a, b, dtypes[2 * i], self._mirror(a, b))
+            Exchange(a, b, dtypes[2 * i + 1], dtypes[2 * i], self._mirror(a, b))
             for i, (a, b) in enumerate(pairs)
         ]
         return tuple(found[:-1]) if self.ends_in_round else tuple(found)

@@ -112,12 +112,15 @@ def _finished(search: Candidates, candidate: Candidate) -> Plan:
         kernel=request.kernel,
         machine=search.machine,
         forecast=empty,
+        carrier=search.carrier,
     )
     return replace(plan, forecast=forecast(plan))
 
 
 def find_plan(spec: TransformSpec, request: Request, machine: Machine) -> Plan:
     """Return the cheapest plan whose blocks and memory fit.
+
+    With carrier ``"auto"`` a plan in memory is preferred to one with scratch files.
 
     Raises
     ------
@@ -126,13 +129,29 @@ def find_plan(spec: TransformSpec, request: Request, machine: Machine) -> Plan:
     ArgumentError
         If the named rounds, or the variant, cannot be had.
     """
-    search = Candidates(spec, request, machine)
+    carriers = ("memory", "disk") if request.carrier == "auto" else (request.carrier,)
+    needed: dict[str, int] = {}
+    for carrier in carriers:
+        found = _found(Candidates(spec, request, machine, carrier))
+        if isinstance(found, Plan):
+            if needed:
+                text = f"; in memory it would take {needed['memory']} bytes per process"
+                found = replace(found, reason=found.reason + text)
+            return found
+        needed[carrier] = found
+    assert machine.memory_limit is not None
+    _refuse_memory(machine.memory_limit, needed)
+
+
+def _found(search: Candidates) -> Plan | int:
+    """The cheapest plan with one carrier, or the bytes that the least of them needs."""
+    spec, request, machine = search.spec, search.request, search.machine
     limit = machine.memory_limit
     if request.rounds is not None:
         sizes = next(_ladder(spec, request))[0]
         plan = _finished(search, _named(search, sizes))
         if limit is not None and plan.forecast.peak_host > limit:
-            _refuse_memory(limit, plan.forecast.peak_host)
+            return plan.forecast.peak_host
         return replace(plan, reason="the rounds were named")
     smallest: int | None = None
     for sizes, bluestein, merge in _ladder(spec, request):
@@ -145,8 +164,8 @@ def find_plan(spec: TransformSpec, request: Request, machine: Machine) -> Plan:
             plans = [plan for plan in plans if plan.forecast.peak_host <= limit]
         if plans:
             return _chosen(plans, sizes)
-    if smallest is not None and limit is not None:
-        _refuse_memory(limit, smallest)
+    if smallest is not None:
+        return smallest
     if request.variant == "pease":
         refuse("variant", "pease", "axes of length r**m for constant geometry, m at most "
                f"{request.max_rounds}; these are {spec.lengths}")
@@ -198,10 +217,11 @@ def _described(plan: Plan) -> str:
     return f"{notation(plan.spec, plan.programs, plan.rounds)} with {lengths}"
 
 
-def _refuse_memory(limit: int, needed: int) -> NoReturn:
-    refuse(
-        "memory_limit",
-        limit,
-        f"at least {needed} bytes per process: the least of all plans found for these chunks",
-        kind=PlanError,
-    )
+def _refuse_memory(limit: int, needed: dict[str, int]) -> NoReturn:
+    text = f"at least {min(needed.values())} bytes per process: the least of all plans found for "
+    text += "these chunks"
+    if len(needed) > 1:
+        text += f" ({needed['disk']} with scratch files, {needed['memory']} in memory)"
+    elif "memory" in needed:
+        text += " (in memory; bigfft.exchange.carrier 'disk' takes scratch files instead)"
+    refuse("memory_limit", limit, text, kind=PlanError)

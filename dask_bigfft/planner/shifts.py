@@ -55,7 +55,7 @@ class ShiftPlan:
     @cached_property
     def exchanges(self) -> tuple[Exchange, ...]:
         """The shift."""
-        return (Exchange(self.source, self.result, self.dtype),)
+        return (Exchange(self.source, self.result, self.dtype, self.dtype),)
 
     @property
     def offsets(self) -> dict[int, int]:

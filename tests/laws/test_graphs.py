@@ -14,7 +14,7 @@ from dask_bigfft import fft
 from dask_bigfft.testing.oracles import exact_transform, relative_l2
 from dask_bigfft.testing.strategies import cases, random_array
 
-CARRIERS = ["auto", "shared", "tasks"]
+CARRIERS = ["auto", "shared", "tasks", "disk"]
 SCHEDULERS = ["sync", "threads"]
 
 

@@ -1,0 +1,485 @@
+"""Scratch files: what an exchange keeps on disk, and the records of what is complete.
+
+::
+
+    <folder>/exchange2/to-0.3.shards    shards of target block (0, 3), one after the other
+    <folder>/exchange2/from-1.2.json    manifest: source block (1, 2) has written all its shards
+    <folder>/result/stored-0.3.json     manifest: block (0, 3) of the result is stored
+
+A shards file has its full size before anything is written to it. A record is written beside its
+place and moved there after the data that it speaks of, so at any instant a record that is there is
+true; what has none is written again. With ``sync`` the data are on the disk before the record,
+which then also survives a loss of power.
+
+Imports `errors`, `events` and the standard library.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+import time
+import uuid
+import weakref
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from dask_bigfft.errors import ScratchError
+from dask_bigfft.events import emit
+
+try:
+    import fcntl
+except ImportError:  # where files cannot be locked: nobody tells what a dead process has left
+    fcntl = None  # type: ignore[assignment, unused-ignore]
+
+Array = npt.NDArray[Any]
+Block = tuple[int, ...]
+
+#: Bytes that are read at a time, as far as whole shards make them.
+READ_BYTES = 8 << 20
+
+#: Bytes kept free for records and folders when room is looked for.
+MARGIN = 1 << 20
+
+PREFIX, LOCK, RESULT = "bigfft-", "lock", "result"
+
+
+@dataclass(frozen=True)
+class ScratchPlace:
+    """Where the scratch files of a graph go.
+
+    Parameters
+    ----------
+    directory : str
+        Folder of all scratch, or, if it is kept, of this run alone.
+    name : str
+        Tells this graph's folder from others'.
+    sync : bool
+        Whether data are on the disk before a record says that they are there.
+    kept : bool
+        Whether the folder outlives the run, so that another run can go on from it. The results'
+        blocks are then stored by whoever writes the records of that.
+    needed : int
+        Bytes that all files together take at the worst moment.
+    memory : int or None
+        Bytes of memory that the tasks need meanwhile.
+    finished : tuple of (int, frozenset of blocks)
+        Blocks that an earlier run has done, by the number of the exchange that they were written
+        for; the number of exchanges stands for stored blocks of the result.
+    """
+
+    directory: str
+    name: str
+    sync: bool = False
+    kept: bool = False
+    needed: int = 0
+    memory: int | None = None
+    finished: tuple[tuple[int, frozenset[Block]], ...] = ()
+
+    def __dask_tokenize__(self) -> tuple[Any, ...]:
+        return "dask_bigfft.ScratchPlace", self.directory, self.sync, self.kept
+
+
+@dataclass(frozen=True)
+class Part:
+    """A shard in the file of its target block: where it begins, and its size, in bytes."""
+
+    source: Block
+    begin: int
+    nbytes: int
+    checksum: int
+
+
+def checksum(values: Array) -> int:
+    """Return the CRC-32 of an array's bytes.
+
+    >>> checksum(np.frombuffer(b"123456789", np.uint8)) == 0xCBF43926
+    True
+    """
+    return zlib.crc32(values.reshape(-1).view(np.uint8).data)
+
+
+def block_name(block: Block) -> str:
+    """Return a block's index as part of a file's name.
+
+    >>> block_name((3, 0))
+    '3.0'
+    """
+    return ".".join(map(str, block))
+
+
+def _nothing() -> None:
+    pass
+
+
+class Scratch:
+    """A folder of scratch files.
+
+    Parameters
+    ----------
+    folder : Path
+        Exists.
+    sync, kept : bool
+        As a `ScratchPlace` has them.
+    """
+
+    def __init__(self, folder: Path, sync: bool, kept: bool) -> None:
+        self.folder, self.sync, self.kept = folder, sync, kept
+        #: Deletes the folder, where that is this object's to do.
+        self.close: Callable[[], object] = _nothing
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Scratch, (self.folder, self.sync, self.kept)
+
+    def path(self, exchange: str, target: Block) -> Path:
+        """File of a target block."""
+        return self.folder / exchange / f"to-{block_name(target)}.shards"
+
+    # --- shards
+
+    def write(
+        self, exchange: str, number: int, target: Block, total: int, begin: int, shard: Array
+    ) -> int:
+        """Write a shard to its place in the target block's file; return its checksum.
+
+        Parameters
+        ----------
+        exchange : str
+            Folder of the exchange.
+        number : int
+            Of the exchange, from 0, for the metrics.
+        target : tuple of int
+            Which block.
+        total : int
+            Bytes of the whole file.
+        begin : int
+            Where the shard begins.
+        shard : ndarray, contiguous
+            Its values.
+        """
+        started = time.perf_counter()
+        path = self.path(exchange, target)
+        data = shard.reshape(-1).view(np.uint8).data
+        with _opened(path, os.O_RDWR | os.O_CREAT) as handle:
+            _reserve(handle, path, total)
+            done = 0
+            try:
+                while done < len(data):
+                    done += os.pwrite(handle, data[done:], begin + done)
+                if self.sync:
+                    os.fsync(handle)
+            except OSError as error:
+                _failed(path, error, total, len(data) - done)
+        seconds = time.perf_counter() - started
+        emit("scratch_write", index=number + 1, nbytes=len(data), seconds=seconds)
+        return checksum(shard)
+
+    def read(
+        self, exchange: str, number: int, target: Block, parts: Sequence[Part], out: Array
+    ) -> None:
+        """Read the file of a target block, once and in order, and compare all checksums.
+
+        Raises
+        ------
+        ScratchError
+            If a shard is not what was written.
+        """
+        started = time.perf_counter()
+        path = self.path(exchange, target)
+        with _opened(path, os.O_RDONLY) as handle:
+            for some in _batches(parts):
+                begin, end = some[0].begin, some[-1].begin + some[-1].nbytes
+                _fill(handle, path, out[begin:end], begin)
+                for part in some:
+                    found = checksum(out[part.begin : part.begin + part.nbytes])
+                    if found != part.checksum:
+                        raise ScratchError(
+                            errno.EIO,
+                            f"the shard of block {part.source} is not what was written (checksum "
+                            f"{found:08x}, not {part.checksum:08x}); delete the scratch directory "
+                            "and start over",
+                            str(path),
+                        )
+        seconds = time.perf_counter() - started
+        emit("scratch_read", index=number + 1, nbytes=out.nbytes, seconds=seconds)
+
+    def free(self, exchange: str, target: Block) -> None:
+        """Delete the file of a target block."""
+        path = self.path(exchange, target)
+        try:
+            nbytes = path.stat().st_size
+            path.unlink()
+        except FileNotFoundError:
+            return
+        emit("scratch_free", nbytes=nbytes)
+
+    # --- records
+
+    def record(
+        self, exchange: str, source: Block, targets: Sequence[Block], checksums: Array
+    ) -> None:
+        """Say that all shards of a source block are written."""
+        found = {
+            "source": source,
+            "shards": {
+                block_name(target): f"{crc:08x}"
+                for target, crc in zip(targets, checksums.tolist(), strict=True)
+            },
+        }
+        self._write_record(self.folder / exchange / f"from-{block_name(source)}.json", found)
+
+    def recorded(self, exchange: str, source: Block, targets: Sequence[Block]) -> Array | None:
+        """Return the checksums of a source block's shards, or None if they are not all written."""
+        found = _read_record(self.folder / exchange / f"from-{block_name(source)}.json")
+        if found is None:
+            return None
+        shards = found["shards"]
+        return np.array([int(shards[block_name(t)], 16) for t in targets], np.uint32)
+
+    def record_stored(self, block: Block) -> None:
+        """Say that a block of the result is stored."""
+        path = self.folder / RESULT / f"stored-{block_name(block)}.json"
+        _make_folder(path.parent)
+        self._write_record(path, {"block": block})
+
+    def stored(self, block: Block) -> bool:
+        """Whether a block of the result is stored."""
+        return (self.folder / RESULT / f"stored-{block_name(block)}.json").exists()
+
+    def _write_record(self, path: Path, found: dict[str, Any]) -> None:
+        fresh = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
+        text = json.dumps(found).encode()
+        with _opened(fresh, os.O_WRONLY | os.O_CREAT) as handle:
+            try:
+                os.write(handle, text)
+                if self.sync:
+                    os.fsync(handle)
+            except OSError as error:
+                _failed(fresh, error, len(text), len(text))
+        fresh.replace(path)
+        if self.sync:
+            sync_folder(path.parent)
+
+
+def _read_record(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except ValueError:  # after a loss of power, without `sync`
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def recorded_blocks(folder: Path, exchange: str | None) -> frozenset[Block]:
+    """Return the source blocks of an exchange that are recorded; of the result for None."""
+    start, where = ("stored-", RESULT) if exchange is None else ("from-", exchange)
+    try:
+        names = os.listdir(folder / where)
+    except FileNotFoundError:
+        return frozenset()
+    return frozenset(
+        tuple(map(int, name[len(start) : -len(".json")].split(".")))
+        for name in names
+        if name.startswith(start) and name.endswith(".json")
+    )
+
+
+# --- files ----------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _opened(path: Path, flags: int) -> Iterator[int]:
+    try:
+        handle = os.open(path, flags, 0o600)
+    except FileNotFoundError as error:
+        if not flags & os.O_CREAT:
+            _failed(path, error, 0, 0)
+        _make_folder(path.parent)
+        handle = os.open(path, flags, 0o600)
+    except OSError as error:
+        _failed(path, error, 0, 0)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        _failed(folder, error, 0, 0)
+
+
+def _reserve(handle: int, path: Path, total: int) -> None:
+    """Give a file its full size, unless it has it; one writer at a time."""
+    if os.fstat(handle).st_size >= total:
+        return
+    if fcntl is not None:
+        fcntl.flock(handle, fcntl.LOCK_EX)  # let go where the file is closed
+    if os.fstat(handle).st_size >= total:
+        return
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(handle, 0, total)
+        else:
+            os.ftruncate(handle, total)
+    except OSError as error:
+        _failed(path, error, total, total)
+
+
+def _fill(handle: int, path: Path, out: Array, begin: int) -> None:
+    """Read as many bytes as `out` has."""
+    data, done = out.data, 0
+    while done < len(data):
+        try:
+            found = os.preadv(handle, [data[done:]], begin + done)
+        except OSError as error:
+            _failed(path, error, 0, 0)
+        if not found:
+            raise ScratchError(errno.EIO, f"the file ends {len(data) - done} bytes early",
+                               str(path))
+        done += found
+
+
+def _batches(parts: Sequence[Part]) -> Iterator[list[Part]]:
+    """Neighbouring parts that are read together."""
+    some: list[Part] = []
+    for part in parts:
+        if some and part.begin + part.nbytes - some[0].begin > READ_BYTES:
+            yield some
+            some = []
+        some.append(part)
+    if some:
+        yield some
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _failed(path: Path, error: OSError, total: int, missing: int) -> NoReturn:
+    """Raise what went wrong with a scratch file: which, and how many bytes are missing."""
+    text = error.strerror or str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        with contextlib.suppress(OSError):
+            free = shutil.disk_usage(path.parent).free
+            missing = max(missing - free, 0) or missing
+        text = f"{text}: {missing} bytes are missing for a scratch file of {total}"
+    elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        text = f"{text}: scratch files cannot be written here; set bigfft.scratch.directory"
+    raise ScratchError(error.errno or errno.EIO, text, str(path)) from error
+
+
+# --- folders --------------------------------------------------------------------------------
+
+
+def open_scratch(place: ScratchPlace, shared: bool) -> Scratch:
+    """Return the scratch folder of a run, made if it is not there.
+
+    A folder that is not kept goes when the object returned here is closed or dies.
+
+    Parameters
+    ----------
+    place : ScratchPlace
+        Where.
+    shared : bool
+        Whether several processes compute the graph: each key then stands for one computation, so
+        all use one folder; else every computation has its own.
+
+    Raises
+    ------
+    ScratchError
+        If the folder cannot be made, or the disk has too little room.
+    """
+    directory = Path(place.directory)
+    _make_folder(directory)
+    if place.kept:
+        return Scratch(directory, place.sync, kept=True)
+    remove_abandoned(directory)
+    folder = directory / f"{PREFIX}{place.name}"
+    if not shared:
+        folder = folder.with_name(f"{folder.name}-{uuid.uuid4().hex[:8]}")
+    check_room(directory, place.needed)
+    scratch = Scratch(folder, place.sync, kept=False)
+    scratch.close = weakref.finalize(scratch, _remove, folder, _locked_folder(folder))
+    return scratch
+
+
+def _locked_folder(folder: Path) -> int | None:
+    """Make a folder that is locked from its first moment; return what holds the lock."""
+    fresh = folder.with_name(f"new-{uuid.uuid4().hex}")
+    _make_folder(fresh)
+    handle = lock_folder(fresh)
+    try:
+        fresh.rename(folder)
+    except OSError:  # another process of the same computation was here before
+        _remove(fresh, handle)
+        return None
+    return handle
+
+
+def check_room(directory: Path, needed: int) -> None:
+    """Refuse a directory on whose disk scratch files have no room."""
+    free = shutil.disk_usage(directory).free
+    if free < needed + MARGIN:
+        raise ScratchError(
+            errno.ENOSPC,
+            f"{needed + MARGIN - free} bytes are missing: scratch files take {needed} bytes, and "
+            f"{free} are free; set bigfft.scratch.directory to a larger disk",
+            str(directory),
+        )
+
+
+def lock_folder(folder: Path) -> int | None:
+    """Return a handle that says this process uses a folder; None if another one does.
+
+    -1 where files cannot be locked.
+    """
+    if fcntl is None:
+        return -1
+    handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        return None
+    return handle
+
+
+def unlock_folder(handle: int | None) -> None:
+    """Let another process use a folder."""
+    if handle is not None and handle >= 0:
+        os.close(handle)
+
+
+def _remove(folder: Path, handle: int | None) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    unlock_folder(handle)
+
+
+def remove_abandoned(directory: Path) -> list[Path]:
+    """Delete the folders that killed processes of this machine have left, and return them."""
+    found = []
+    for folder in directory.glob(f"{PREFIX}*"):
+        if fcntl is None or not (folder / LOCK).is_file():
+            continue
+        with contextlib.suppress(OSError):
+            handle = lock_folder(folder)
+            if handle is not None:
+                _remove(folder, handle)
+                found.append(folder)
+    return found

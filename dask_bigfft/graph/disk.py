@@ -1,0 +1,296 @@
+"""What the tasks of a graph run where exchanges go through scratch files.
+
+A source block writes its shards and leaves a *receipt*, their checksums; the barrier of a group
+collects the receipts; the task of a target block reads its file, runs the round and writes the
+shards of the next exchange at once, so that no block waits in memory::
+
+    source block -> write -> barrier -> read + round + write -> barrier -> read + round -> result
+
+What is recorded as written is not done again: not by a worker that repeats what another one had
+done, and not by a run that goes on where a killed one stopped.
+
+Imports `exchange`, `memory`, `events` and this room; looks a distributed worker up if there is one.
+"""
+
+import multiprocessing
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dask_bigfft.events import during, emit
+from dask_bigfft.exchange.gather import Gathering
+from dask_bigfft.exchange.packing import shard_sizes
+from dask_bigfft.exchange.scratch import Part, Scratch, ScratchPlace, open_scratch
+from dask_bigfft.graph.groups import Groups
+from dask_bigfft.graph.tasks import Run, checked, reported, run_block
+from dask_bigfft.memory import lend
+from dask_bigfft.record import current_worker
+
+Array = npt.NDArray[Any]
+Block = tuple[int, ...]
+
+#: Seconds between two looks whether a cluster still needs a graph's scratch files.
+LOOK = 0.5
+
+#: Sizes of shards that are remembered at most, of one exchange.
+MOST_SIZES = 1 << 22
+
+_held: dict[str, Scratch] = {}
+
+
+def exchange_folder(part: str, number: int) -> str:
+    """Return the name of an exchange's folder; `part` tells a filter's from the plan's."""
+    return f"{part}exchange{number + 1}"
+
+
+class Written:
+    """Handle of a barrier: the checksums of all shards of a group."""
+
+    def __init__(
+        self, sources: Sequence[Block], targets: Sequence[Block], receipts: Sequence[Array]
+    ) -> None:
+        self.sources = {block: i for i, block in enumerate(sources)}
+        self.targets = {block: i for i, block in enumerate(targets)}
+        self.checksums = np.array(receipts, np.uint32).reshape(len(sources), len(targets))
+
+    def checksum(self, source: Block, target: Block) -> int:
+        """Checksum of a shard."""
+        return int(self.checksums[self.sources[source], self.targets[target]])
+
+
+class DiskRun(Run):
+    """A plan where it is executed, with scratch files.
+
+    Parameters
+    ----------
+    run : Run
+        What is executed.
+    scratch : Scratch
+        Where the files are.
+    part : str
+        Beginning of the folders' names.
+    arena_most : int or None
+        Bytes that the arena may keep meanwhile.
+    """
+
+    def __init__(self, run: Run, scratch: Scratch, part: str, arena_most: int | None) -> None:
+        super().__init__(run.plan, run.token)
+        self.scratch, self.part, self.arena_most = scratch, part, arena_most
+        self._groups: dict[int, Groups] = {}
+        self._sizes: dict[tuple[int, Block], npt.NDArray[np.int64]] = {}
+
+    def __reduce__(self) -> Any:
+        run = Run(self.plan, self.token)
+        return DiskRun, (run, self.scratch, self.part, self.arena_most)
+
+    def folder(self, number: int) -> str:
+        """Name of an exchange's folder."""
+        return exchange_folder(self.part, number)
+
+    def spills(self, number: int) -> bool:
+        """Whether an exchange goes through files."""
+        exchanges = self.plan.exchanges
+        return 0 <= number < len(exchanges) and not exchanges[number].local
+
+    def targets(self, number: int, source: Block) -> list[Block]:
+        """Target blocks that a source block of an exchange may have shards for."""
+        groups = self._groups.setdefault(number, Groups(self.exchange(number)))
+        return groups.targets_of(source)
+
+    def sizes(self, number: int, target: Block) -> npt.NDArray[np.int64]:
+        """Elements of each source block's shard of a target block, row-major."""
+        found = self._sizes.get((number, target))
+        if found is None:
+            exchange = self.exchange(number)
+            found = shard_sizes(self.map(number), target).ravel()
+            if exchange.source.blocks * exchange.target.blocks <= MOST_SIZES:
+                self._sizes[number, target] = found
+        return found
+
+    def done(self, number: int, block: Block) -> tuple[Any] | None:
+        """What the task of a block would return, if its work is recorded as done, else None.
+
+        `number` is the exchange that the task gathers from, -1 for blocks that come in.
+        """
+        following = number + 1
+        if self.spills(following):
+            targets = self.targets(following, block)
+            receipt = self.scratch.recorded(self.folder(following), block, targets)
+            return None if receipt is None else (receipt,)
+        last = following == len(self.plan.exchanges) and not self.part
+        return (None,) if last and self.scratch.kept and self.scratch.stored(block) else None
+
+    def deliver(self, number: int, block: Block, values: Array) -> Array:
+        """Hand a block on: its receipt after its shards are written, else the block.
+
+        The file that it came from goes once that is recorded. A block that is handed on itself
+        may be asked for again, when a worker is lost or where dask has fused two tasks with this
+        one, so its file stays until all are done.
+        """
+        if not self.spills(number + 1):
+            return values
+        receipt = _write(self, number + 1, block, values)
+        if self.spills(number):
+            self.scratch.free(self.folder(number), block)
+        return receipt
+
+
+# --- tasks ----------------------------------------------------------------------------------
+
+
+def start_run(run: Run, place: ScratchPlace, key: str) -> DiskRun:
+    """Return a run with a scratch folder, which goes when the key `key` is needed no more."""
+    worker = current_worker()
+    shared = worker is not None or multiprocessing.parent_process() is not None
+    scratch = open_scratch(place, shared)
+    if shared and not place.kept:
+        _hold(scratch, worker, key)
+    return DiskRun(run, scratch, "", place.memory)
+
+
+def start_filter(parent: DiskRun, run: Run, part: str) -> DiskRun:
+    """Return the run of a filter, whose files lie beside its plan's."""
+    return DiskRun(run, parent.scratch, part, parent.arena_most)
+
+
+def write_source(run: DiskRun, block: Block, values: Any) -> Any:
+    """Write the shards of a block that comes in; return the receipt."""
+    done = run.done(-1, block)
+    if done is not None:
+        return done[0]
+    with during(run.token, 1):
+        return run.deliver(-1, block, checked(run, 0, block, values))
+
+
+def collect(
+    sources: tuple[Block, ...], targets: tuple[Block, ...], *receipts: Array
+) -> Written:
+    """Return the handle of a group, all of whose shards are written."""
+    return Written(sources, targets, receipts)
+
+
+def recall(run: DiskRun, number: int, block: Block) -> Any:
+    """Return what the task of a block returned, whose work is recorded as done."""
+    done = run.done(number, block)
+    assert done is not None
+    return done[0]
+
+
+@reported
+def run_block_of_file(
+    run: DiskRun, number: int, block: Block, filter_axes: tuple[int, ...], written: Any,
+    *spectra: Array,
+) -> Any:
+    """Return a block, or its receipt, read from its file and taken through the round.
+
+    Parameters
+    ----------
+    run : DiskRun
+        The plan.
+    number : int
+        Exchange, from 0.
+    block : tuple of int
+        Which block.
+    filter_axes : tuple of int
+        Axes whose filters the `spectra` are.
+    written : Written
+        Handle of the block's group.
+    """
+    done = run.done(number, block)
+    if done is not None:
+        return done[0]
+    filters = dict(zip(filter_axes, spectra, strict=True))
+    gathering = _read(run, number, block, written)
+    if number < len(run.plan.rounds):
+        values = run.finish(number, block, gathering, filters)
+    else:
+        started = time.perf_counter()
+        values = gathering.whole()
+        emit("unpack", nbytes=values.nbytes, seconds=time.perf_counter() - started)
+    del gathering  # what was read makes room for what is written
+    return run.deliver(number, block, values)
+
+
+@reported
+def run_block_here(
+    run: DiskRun, number: int, block: Block, filter_axes: tuple[int, ...], sources: Any,
+    *inputs: Any,
+) -> Any:
+    """Return a block, or its receipt, made from blocks in memory."""
+    done = run.done(number, block)
+    if done is not None:
+        return done[0]
+    return run.deliver(number, block, run_block(run, number, block, filter_axes, sources, *inputs))
+
+
+# --- files ----------------------------------------------------------------------------------
+
+
+def _write(run: DiskRun, number: int, source: Block, values: Array) -> Array:
+    """Write all shards of a source block, then say so; return their checksums."""
+    exchange, folder = run.exchange(number), run.folder(number)
+    place = int(np.ravel_multi_index(source, exchange.source.grid))
+    targets, dtype = run.targets(number, source), exchange.shard_dtype
+    values = np.asarray(values).astype(exchange.source_dtype, copy=False)
+    started = time.perf_counter()
+    packing = run.packing(number, tuple(map(range, exchange.target.grid)))
+    found = packing.pack(source, values, np.dtype(exchange.dtype), lambda _: None)
+    del values
+    checksums = dict.fromkeys(targets, 0)
+    if found:
+        packed = found[None]
+        nbytes, seconds = packed.values.nbytes, time.perf_counter() - started
+        emit("pack", index=number + 1, nbytes=nbytes, seconds=seconds)
+        for row, index in enumerate(packed.blocks.tolist()):
+            target = tuple(index)
+            sizes = run.sizes(number, target)
+            total, begin = (int(n) * dtype.itemsize for n in (sizes.sum(), sizes[:place].sum()))
+            shard = packed.shard(row)
+            checksums[target] = run.scratch.write(folder, number, target, total, begin, shard)
+    receipt = np.array([checksums[target] for target in targets], np.uint32)
+    run.scratch.record(folder, source, targets, receipt)
+    return receipt
+
+
+def _read(run: DiskRun, number: int, target: Block, written: Written) -> Gathering:
+    """A block's shards, read from its file in one go."""
+    exchange, sizes = run.exchange(number), run.sizes(number, target)
+    dtype = exchange.shard_dtype
+    ends = np.cumsum(sizes)
+    packed = lend((int(sizes.sum()),), dtype)
+    shards, parts = {}, []
+    for place in np.flatnonzero(sizes).tolist():
+        source = tuple(int(i) for i in np.unravel_index(place, exchange.source.grid))
+        begin, end = int(ends[place] - sizes[place]), int(ends[place])
+        shards[source] = packed[begin:end]
+        crc = written.checksum(source, target)
+        parts.append(Part(source, begin * dtype.itemsize, (end - begin) * dtype.itemsize, crc))
+    if parts:
+        run.scratch.read(run.folder(number), number, target, parts, packed.view(np.uint8))
+    shape = exchange.target.shape(target)
+    return Gathering(
+        run.map(number), target, shape, np.dtype(exchange.dtype), shards.__getitem__, packed=True
+    )
+
+
+# --- whose the folder is --------------------------------------------------------------------
+
+
+def _hold(scratch: Scratch, worker: Any, key: str) -> None:
+    """Keep a folder while a worker has a key, however often that is pickled or spilled."""
+    _held[str(scratch.folder)] = scratch
+    if worker is None:
+        return
+
+    def look() -> None:
+        if key in worker.state.tasks:
+            worker.loop.call_later(LOOK, look)
+        else:
+            _held.pop(str(scratch.folder), None)
+            threading.Thread(target=scratch.close, name="bigfft-scratch").start()
+
+    worker.loop.add_callback(look)

@@ -1,0 +1,263 @@
+"""Scratch files: what lies in them, what is recorded when, and what is said when it goes wrong."""
+
+import errno
+import gc
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dask_bigfft import events
+from dask_bigfft.errors import BigFFTError, ScratchError
+from dask_bigfft.exchange import scratch as files
+from dask_bigfft.exchange.scratch import Part, Scratch, ScratchPlace, checksum, open_scratch
+
+ROOT = Path(__file__).resolve().parents[2]
+RNG = np.random.default_rng(5)
+
+
+def random_shards(*sizes):
+    return [RNG.normal(size=n) + 1j * RNG.normal(size=n) for n in sizes]
+
+
+def written(scratch, shards, target=(2, 1), order=None):
+    """Shards written in any order, and where they are."""
+    total, begins = sum(s.nbytes for s in shards), np.cumsum([0, *(s.nbytes for s in shards)])
+    parts = {}
+    for i in order or range(len(shards)):
+        begin = int(begins[i])
+        crc = scratch.write("exchange1", 0, target, total, begin, shards[i])
+        parts[i] = Part((i,), begin, shards[i].nbytes, crc)
+    return [parts[i] for i in sorted(parts)]
+
+
+@pytest.fixture(params=[False, True], ids=["as it comes", "sync"])
+def scratch(tmp_path, request):
+    return Scratch(tmp_path / "s", sync=request.param, kept=True)
+
+
+def test_a_file_is_its_shards_one_after_the_other(scratch, monkeypatch):
+    monkeypatch.setattr(files, "READ_BYTES", 1000)
+    shards = random_shards(7, 100, 1, 33)
+    parts = written(scratch, shards, order=[2, 0, 3, 1])
+    path = scratch.path("exchange1", (2, 1))
+    whole = np.concatenate(shards)
+    assert path.read_bytes() == whole.tobytes()
+    found = np.empty(whole.nbytes, np.uint8)
+    scratch.read("exchange1", 0, (2, 1), parts, found)
+    assert found.tobytes() == whole.tobytes()
+
+
+def test_a_file_has_its_size_from_the_first_shard_on(scratch):
+    shards = random_shards(10, 5000)
+    total = sum(s.nbytes for s in shards)
+    scratch.write("exchange1", 0, (0,), total, 0, shards[0])
+    found = scratch.path("exchange1", (0,)).stat()
+    assert found.st_size == total
+    assert found.st_blocks * 512 >= total  # taken from the disk, not only promised
+
+
+def test_what_is_read_and_written_is_counted(scratch):
+    seen = []
+    previous = events.set_sink(lambda name, numbers: seen.append((name, numbers["nbytes"])))
+    try:
+        shards = random_shards(4, 6)
+        parts = written(scratch, shards)
+        scratch.read("exchange1", 0, (2, 1), parts, np.empty(160, np.uint8))
+        scratch.free("exchange1", (2, 1))
+        scratch.free("exchange1", (2, 1))  # gone already
+    finally:
+        events.set_sink(previous)
+    assert seen == [("scratch_write", 64), ("scratch_write", 96), ("scratch_read", 160),
+                    ("scratch_free", 160)]
+    assert not scratch.path("exchange1", (2, 1)).exists()
+
+
+@pytest.mark.parametrize("place", [0, 63, 64, 150])
+@pytest.mark.parametrize("bit", [0, 7])
+def test_a_flipped_bit_is_found_and_its_block_named(tmp_path, place, bit):
+    scratch = Scratch(tmp_path, sync=False, kept=True)
+    parts = written(scratch, random_shards(4, 6))
+    path = scratch.path("exchange1", (2, 1))
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1 << bit
+    path.write_bytes(data)
+    with pytest.raises(ScratchError, match=rf"shard of block \({int(place >= 64)},\)") as caught:
+        scratch.read("exchange1", 0, (2, 1), parts, np.empty(160, np.uint8))
+    assert caught.value.errno == errno.EIO
+    assert caught.value.filename == str(path)
+    assert isinstance(caught.value, BigFFTError)
+
+
+def test_swapped_shards_are_found(tmp_path):
+    scratch = Scratch(tmp_path, sync=False, kept=True)
+    parts = written(scratch, random_shards(5, 5))
+    path = scratch.path("exchange1", (2, 1))
+    data = path.read_bytes()
+    path.write_bytes(data[80:] + data[:80])
+    with pytest.raises(ScratchError, match="not what was written"):
+        scratch.read("exchange1", 0, (2, 1), parts, np.empty(160, np.uint8))
+
+
+def test_a_file_that_is_too_short_or_missing_is_named(tmp_path):
+    scratch = Scratch(tmp_path, sync=False, kept=True)
+    parts = written(scratch, random_shards(4, 6))
+    os.truncate(scratch.path("exchange1", (2, 1)), 100)
+    with pytest.raises(ScratchError, match="ends 60 bytes early"):
+        scratch.read("exchange1", 0, (2, 1), parts, np.empty(160, np.uint8))
+    with pytest.raises(ScratchError, match=r"to-7\.shards") as caught:
+        scratch.read("exchange1", 0, (7,), parts, np.empty(160, np.uint8))
+    assert caught.value.errno == errno.ENOENT
+
+
+# --- records --------------------------------------------------------------------------------
+
+
+def test_a_record_gives_the_checksums_back(scratch):
+    crcs = np.array([0, 0xFFFFFFFF, 7], np.uint32)
+    targets = [(0, 0), (0, 1), (12, 3)]
+    assert scratch.recorded("exchange2", (4, 5), targets) is None
+    scratch.record("exchange2", (4, 5), targets, crcs)
+    np.testing.assert_array_equal(scratch.recorded("exchange2", (4, 5), targets), crcs)
+    assert scratch.recorded("exchange2", (4, 6), targets) is None
+    text = (scratch.folder / "exchange2" / "from-4.5.json").read_text()
+    assert json.loads(text)["shards"]["12.3"] == "00000007"
+    assert files.recorded_blocks(scratch.folder, "exchange2") == {(4, 5)}
+    assert files.recorded_blocks(scratch.folder, "exchange1") == frozenset()
+    scratch.record_stored((3, 0))
+    assert scratch.stored((3, 0))
+    assert not scratch.stored((0, 3))
+    assert files.recorded_blocks(scratch.folder, None) == {(3, 0)}
+
+
+def test_half_a_record_is_none(scratch):
+    """As a loss of power may leave it."""
+    scratch.record("exchange1", (0,), [(1,)], np.array([9], np.uint32))
+    path = scratch.folder / "exchange1" / "from-0.json"
+    path.write_text(path.read_text()[:20])
+    assert scratch.recorded("exchange1", (0,), [(1,)]) is None
+
+
+def test_data_are_synced_before_their_record(tmp_path, monkeypatch):
+    order = []
+    real_sync, real_replace = os.fsync, Path.replace
+    monkeypatch.setattr(os, "fsync", lambda handle: (
+        order.append(os.path.basename(os.readlink(f"/proc/self/fd/{handle}"))), real_sync(handle)))
+    monkeypatch.setattr(Path, "replace", lambda path, target: (
+        order.append("replace"), real_replace(path, target))[1])
+    scratch = Scratch(tmp_path, sync=True, kept=True)
+    written(scratch, random_shards(3, 4))
+    scratch.record("exchange1", (0,), [(2, 1)], np.array([1], np.uint32))
+    assert order[:2] == ["to-2.1.shards"] * 2
+    assert order[2].startswith("from-0.json.")
+    assert order[3:] == ["replace", "exchange1"]
+
+
+def test_checksums_are_those_of_zlib_and_of_the_standard():
+    assert checksum(np.frombuffer(b"123456789", np.uint8)) == 0xCBF43926
+    values = np.arange(6.0).reshape(2, 3)
+    assert checksum(values) == checksum(values.ravel())
+    assert checksum(np.empty(0)) == 0
+
+
+# --- folders --------------------------------------------------------------------------------
+
+
+def test_a_folder_goes_with_its_object(tmp_path):
+    place = ScratchPlace(str(tmp_path / "deep" / "er"), "n")
+    one, other = open_scratch(place, shared=False), open_scratch(place, shared=False)
+    assert one.folder != other.folder
+    one.write("exchange1", 0, (0,), 8, 0, np.zeros(1))
+    folder = one.folder
+    assert folder.is_dir()
+    del one
+    gc.collect()
+    assert not folder.exists()
+    assert other.folder.is_dir()
+    other.close()
+    assert list((tmp_path / "deep" / "er").iterdir()) == []
+
+
+def test_processes_of_one_computation_share_a_folder(tmp_path):
+    place = ScratchPlace(str(tmp_path), "n")
+    one, other = open_scratch(place, shared=True), open_scratch(place, shared=True)
+    assert one.folder == other.folder
+    one.close()
+    other.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_what_dead_processes_left_is_removed(tmp_path):
+    code = f"""
+import os
+from dask_bigfft.exchange.scratch import ScratchPlace, open_scratch
+scratch = open_scratch(ScratchPlace({str(tmp_path)!r}, "dead"), shared=False)
+print(scratch.folder, flush=True)
+os._exit(1)
+"""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                          env=environment, check=False, timeout=100)
+    dead = Path(done.stdout.strip())
+    assert dead.is_dir(), done.stderr
+    (tmp_path / "bigfft-other").mkdir()  # no lock: not ours to judge
+    living = open_scratch(ScratchPlace(str(tmp_path), "living"), shared=False)
+    assert not dead.exists()
+    again = open_scratch(ScratchPlace(str(tmp_path), "again"), shared=False)
+    assert living.folder.is_dir()
+    assert (tmp_path / "bigfft-other").is_dir()
+    again.close()
+
+
+def test_too_little_room_is_said_before_anything_is_written(tmp_path):
+    place = ScratchPlace(str(tmp_path), "n", needed=1 << 60)
+    with pytest.raises(ScratchError, match=r"\d+ bytes are missing.*scratch files take \d+") as got:
+        open_scratch(place, shared=False)
+    assert got.value.errno == errno.ENOSPC
+    assert got.value.filename == str(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def small_files():
+    """No file may grow beyond 64 KiB: as a full disk, but for the number of the error."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_names_the_file_and_what_is_missing(tmp_path, small_files):
+    scratch = Scratch(tmp_path, sync=False, kept=True)
+    shard = np.zeros(1000)
+    scratch.write("exchange1", 0, (0,), 8000, 0, shard)
+    with pytest.raises(ScratchError, match=r"bytes are missing for a scratch file of 80000") as got:
+        scratch.write("exchange1", 0, (1,), 80000, 0, shard)
+    assert got.value.errno == errno.EFBIG
+    assert got.value.filename.endswith("to-1.shards")
+
+
+def test_a_folder_that_may_not_be_written_to(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ScratchError) as caught:
+        open_scratch(ScratchPlace(str(tmp_path / "file" / "in"), "n"), shared=False)
+    assert str(tmp_path / "file") in str(caught.value)
+    sealed = tmp_path / "sealed"
+    sealed.mkdir(mode=0o500)
+    root = os.geteuid() == 0
+    if root:  # whom no mode keeps out
+        os.chmod(tmp_path, 0o711)
+        os.seteuid(65534)
+    try:
+        with pytest.raises(ScratchError, match=r"set bigfft\.scratch\.directory"):
+            open_scratch(ScratchPlace(str(sealed), "n"), shared=False)
+    finally:
+        if root:
+            os.seteuid(0)

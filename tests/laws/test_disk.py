@@ -1,0 +1,197 @@
+"""Exchanges through scratch files: how much is read and written, and what is left behind."""
+
+import collections
+import gc
+import threading
+import time
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster, wait
+
+import dask_bigfft
+from dask_bigfft import events, fft
+from dask_bigfft.errors import PlanError
+from dask_bigfft.testing.oracles import relative_l2
+from dask_bigfft.testing.strategies import random_array
+
+
+@pytest.fixture
+def on_disk(tmp_path):
+    options = {
+        "bigfft.exchange.carrier": "disk",
+        "bigfft.scratch.directory": str(tmp_path / "scratch"),
+        "bigfft.planner.whole-axis-floor": 1,
+        "scheduler": "threads",
+    }
+    with dask.config.set(options):
+        yield tmp_path / "scratch"
+
+
+@pytest.fixture
+def counted():
+    """Bytes by event, and the largest sum of scratch files at a time."""
+    found, lock = collections.Counter(), threading.Lock()
+
+    def sink(name, numbers):
+        with lock:
+            found[name] += numbers.get("nbytes", 0)
+            held = found["scratch_write"] - found["scratch_free"]
+            found["worst"] = max(found["worst"], held)
+
+    previous = events.set_sink(sink)
+    yield found
+    events.set_sink(previous)
+
+
+SCHEMES = {
+    "3D slabs": ((16, 12, 20), (4, 12, 20), "fftn", {}, 1),
+    "3D pencils": ((32, 32, 32), (2, 2, 32), "fftn", {}, 2),
+    "1D natural": ((2**12,), (2**8,), "fft", {}, 3),
+    "1D transposed": ((2**12,), (2**8,), "fft", {"order": "transposed"}, 2),
+    "a batch": ((16, 64), (2, 64), "fft", {}, 0),
+}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_exchange_writes_and_reads_the_data_once(on_disk, counted, scheme):
+    shape, chunks, name, options, exchanges = SCHEMES[scheme]
+    x = random_array(shape, "c16", 3)
+    array = da.from_array(x, chunks=chunks)
+    plan = dask_bigfft.plan(array, name, **options)
+    found = getattr(fft, name)(array, **options).compute()
+    assert counted["scratch_write"] == counted["scratch_read"] == exchanges * x.nbytes
+    assert counted["worst"] <= plan.forecast.scratch <= 2 * x.nbytes
+    with dask.config.set({"bigfft.exchange.carrier": "shared"}):
+        assert found.tobytes() == getattr(fft, name)(array, **options).compute().tobytes()
+
+
+def test_real_data_take_half_the_room(on_disk, counted):
+    x = random_array((24, 32, 16), "f8", 3)
+    found = fft.rfftn(da.from_array(x, chunks=(4, 32, 16))).compute()
+    assert counted["scratch_write"] == found.nbytes
+    counted.clear()
+    y = fft.fft(da.from_array(x.ravel(), chunks=512)).compute()
+    # What comes in is written as it is, although a complex block is made of it.
+    assert counted["scratch_write"] == x.nbytes + 2 * y.nbytes
+
+
+@pytest.mark.parametrize("scheduler", ["sync", "threads"])
+def test_nothing_is_left_behind(on_disk, scheduler):
+    x = da.from_array(random_array((2**12,), "c16", 3), chunks=2**8)
+    y = fft.fft(x)
+    y.compute(scheduler=scheduler)
+    kept = y.persist(scheduler=scheduler)
+    assert list(on_disk.iterdir()) == []
+    assert relative_l2(kept.compute(), np.fft.fft(x.compute())) < 1e-14
+
+    def broken(block):
+        raise RuntimeError("broken")
+
+    bad = fft.fft(x.map_blocks(lambda b, block_info=None: broken(b), dtype=complex))
+    with pytest.raises(RuntimeError, match="broken"):
+        bad.compute(scheduler=scheduler)
+    deadline = time.monotonic() + 30
+    while list(on_disk.iterdir()):  # as long as a task runs, or a traceback holds its frames
+        assert time.monotonic() < deadline
+        gc.collect()
+        time.sleep(0.05)
+
+
+def test_two_computations_of_one_graph_at_a_time(on_disk):
+    x = random_array((2**12,), "c16", 3)
+    y = fft.fft(da.from_array(x, chunks=2**8))
+    found = [None] * 4
+
+    def compute(i):
+        found[i] = y.compute(scheduler="threads")
+
+    threads = [threading.Thread(target=compute, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for result in found:
+        assert relative_l2(result, np.fft.fft(x)) < 1e-14
+    assert list(on_disk.iterdir()) == []
+
+
+def test_nan_and_infinity_pass_through(on_disk):
+    x = random_array((64, 64), "c16", 3)
+    x[3, 5], x[40, 1] = np.nan, np.inf
+    array = da.from_array(x, chunks=(8, 64))
+    found = fft.fft(array, axis=0).compute()
+    with np.errstate(invalid="ignore"):
+        expected = np.fft.fft(x, axis=0)
+    np.testing.assert_array_equal(np.isfinite(found), np.isfinite(expected))
+    good = np.isfinite(expected)
+    np.testing.assert_allclose(found[good], expected[good], atol=1e-12)
+
+
+def test_on_a_cluster_of_processes(on_disk):
+    """Results are right, one lost worker's files are used by the others, and all of them go."""
+    x = random_array((24, 32, 16), "f8", 3)
+    with (
+        LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        y = fft.rfftn(da.from_array(x, chunks=(4, 32, 16)))
+        kept = y.persist()
+        wait(kept)
+        assert len(list(on_disk.iterdir())) == 1
+        address = next(iter(client.scheduler_info()["workers"]))
+        client.retire_workers([address], close_workers=True)
+        assert relative_l2(kept.compute(), np.fft.rfftn(x)) < 1e-14
+        del kept
+        deadline = time.monotonic() + 60
+        while list(on_disk.iterdir()):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert relative_l2((y + 1).compute(), np.fft.rfftn(x) + 1) < 1e-14
+    assert list(on_disk.iterdir()) == []
+
+
+# --- what the planner says ------------------------------------------------------------------
+
+
+def test_the_disk_is_taken_where_memory_is_too_small(tmp_path):
+    x = da.zeros(2**20, chunks=2**14, dtype=complex)
+    assert dask_bigfft.plan(x, "fft", memory_limit="64 MiB").carrier == "memory"
+    plan = dask_bigfft.plan(x, "fft", memory_limit="20 MiB")
+    assert plan.carrier == "disk"
+    assert plan.forecast.peak_host <= 20 * 2**20
+    assert plan.forecast.scratch == 2 * 2**24
+    text = plan.explain()
+    assert "in memory it would take" in text
+    assert "scratch files 32.0 MiB" in text
+    assert type(plan).from_json(plan.to_json()) == plan
+    with dask.config.set({"bigfft.scratch.directory": str(tmp_path)}):
+        y = fft.fft(da.ones(2**14, chunks=2**10, dtype=complex), memory_limit="400 kiB")
+        assert y.compute()[0] == 2**14
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_what_does_not_fit_either_way_is_refused_with_both_numbers():
+    x = da.zeros(2**20, chunks=2**14, dtype=complex)
+    with pytest.raises(PlanError, match=r"\d+ with scratch files, \d+ in memory"):
+        fft.fft(x, memory_limit="40 kiB")
+
+
+@pytest.mark.parametrize("carrier", ["shared", "tasks"])
+def test_a_carrier_that_was_asked_for_is_kept_to(carrier):
+    x = da.zeros(2**20, chunks=2**14, dtype=complex)
+    with (
+        dask.config.set({"bigfft.exchange.carrier": carrier}),
+        pytest.raises(PlanError, match="'disk' takes scratch files instead"),
+    ):
+        fft.fft(x, memory_limit="20 MiB")
+
+
+def test_the_carrier_that_was_asked_for_is_named_in_the_plan():
+    x = da.zeros((64, 64), chunks=(8, 64))
+    with dask.config.set({"bigfft.exchange.carrier": "disk"}):
+        plan = dask_bigfft.plan(x, "fftn")
+    assert plan.carrier == "disk"
+    assert dask_bigfft.plan(x, "fftn").forecast.seconds < plan.forecast.seconds

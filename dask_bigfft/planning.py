@@ -407,7 +407,7 @@ def _carrier() -> str:
     asked = config.get("bigfft.exchange.carrier")
     if asked == "disk":
         return "disk"
-    client = _running_client()
+    client = running_client()
     workers = () if client is None else client.scheduler_info(n_workers=-1)["workers"].values()
     one_machine = len({worker.get("host") for worker in workers}) <= 1
     return "auto" if asked == "auto" and one_machine else "memory"

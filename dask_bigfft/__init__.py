@@ -2,9 +2,11 @@
 
 from typing import TYPE_CHECKING, Any
 
-from dask_bigfft import fft
+from dask_bigfft import config, fft
 from dask_bigfft.decomposition.order import transposed_index
 from dask_bigfft.front import plan
+from dask_bigfft.integrations import scipy_backend
+from dask_bigfft.integrations.installation import install, installed, uninstall
 from dask_bigfft.planner.plan import Plan
 
 if TYPE_CHECKING:
@@ -14,7 +16,18 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "Plan", "__version__", "cluster", "fft", "plan", "progress", "report", "transposed_index",
+    "Plan",
+    "__version__",
+    "cluster",
+    "fft",
+    "install",
+    "installed",
+    "plan",
+    "progress",
+    "report",
+    "scipy_backend",
+    "transposed_index",
+    "uninstall",
 ]
 
 
@@ -29,3 +42,7 @@ def __getattr__(name: str) -> Any:
 
         return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+if config.get("bigfft.install"):
+    install()

@@ -214,6 +214,14 @@ _TABLE = (
         _parse_nbytes_or_none,
     ),
     Knob(
+        "bigfft.install",
+        False,
+        "true or false",
+        "Whether importing dask_bigfft puts its transforms in the place of those of dask.array.fft,"
+        " as dask_bigfft.install does.",
+        _parse_bool,
+    ),
+    Knob(
         "bigfft.exchange.carrier",
         "auto",
         "name",

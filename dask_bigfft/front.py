@@ -7,6 +7,7 @@ Chains normalise -> plan -> graph; the algorithms are elsewhere. Imports `planni
 import inspect
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Literal, SupportsIndex, TypeVar, Unpack
 
 import dask.array as da
@@ -21,7 +22,7 @@ from dask_bigfft.planning import Extras, make_plan, parse_array
 from dask_bigfft.shifts import take_over
 from dask_bigfft.transforms.spec import parse_name
 
-__all__ = ["Axes", "N", "Norm", "S", "documented", "plan", "transform"]
+__all__ = ["Axes", "N", "Norm", "S", "documented", "plan", "transform", "transform_as_planned"]
 
 N = SupportsIndex | None
 S = Sequence[SupportsIndex | None] | None
@@ -135,7 +136,29 @@ def transform(
     _warn(name, lengths, axes, stacklevel=4)
     array = parse_array(a, name)
     found = make_plan(array, name, lengths, axes, norm, **_parse_extras(extras))
-    array, found = take_over(array, found)
+    return _lazily(*take_over(array, found))
+
+
+def transform_as_planned(
+    name: str, array: da.Array, lengths: Any, axes: Any, norm: Any, given: Plan
+) -> da.Array:
+    """Return the lazy result of a transform by a plan that was made before.
+
+    Raises
+    ------
+    ArgumentError
+        If the plan is for another transform, or other chunks.
+    """
+    order = given.spec.orders_out if given.spec.sign < 0 else given.spec.orders_in
+    found = make_plan(parse_array(array, name), name, lengths, axes, norm, order=order)
+    wanted, made = replace(found.spec, name="", digits=()), replace(given.spec, name="", digits=())
+    if wanted != made or given.source != found.source:
+        allowed = f"one for {name} of {found.spec.shape} in chunks {array.chunks}"
+        refuse("plan", f"{given.spec.name} of {given.spec.shape}", allowed)
+    return _lazily(array, given)
+
+
+def _lazily(array: da.Array, found: Plan) -> da.Array:
     configure_arena()
     result = transformed_array(array, found, config.get("bigfft.exchange.carrier"))
     half = array.dtype.char == "e" and found.spec.kind == "c2r"  # in any byte order

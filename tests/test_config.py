@@ -74,6 +74,7 @@ def test_defaults():
         "bigfft.kernel": "scipy",
         "bigfft.device": "auto",
         "bigfft.device-memory-limit": None,
+        "bigfft.install": False,
         "bigfft.exchange.carrier": "auto",
         "bigfft.scratch.directory": tempfile.gettempdir(),
         "bigfft.scratch.sync": False,

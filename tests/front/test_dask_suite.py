@@ -1,4 +1,4 @@
-"""Dask's own tests of `dask.array.fft`, run with its functions replaced by ours."""
+"""Dask's own tests of `dask.array.fft`, run with our transforms installed there."""
 
 import importlib.util
 import sys
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dask_bigfft
-from dask_bigfft.fft import __all__ as NAMES
+from dask_bigfft.integrations.installation import NAMES
 
 #: Tests that are not run, and why.
 LEFT_OUT = {
@@ -50,7 +50,7 @@ def assert_close(actual, expected):
 
 @pytest.fixture(autouse=True)
 def ours(request, monkeypatch):
-    """Replace what dask's tests look up; return whether any of it was called."""
+    """Install our transforms where dask's tests look them up; return those that were called."""
     called = []
 
     def counted(function):
@@ -60,13 +60,13 @@ def ours(request, monkeypatch):
 
         return call
 
-    for name in NAMES:
-        if hasattr(da.fft, name):
-            monkeypatch.setattr(da.fft, name, counted(getattr(dask_bigfft.fft, name)))
     test, dtype = BY_NORM
     if request.node.originalname == test and request.node.callspec.params["dtype"] == dtype:
         monkeypatch.setattr(SUITE, "assert_eq", assert_close)
-    yield called
+    with dask_bigfft.installed(), monkeypatch.context() as patch:
+        for name in NAMES:
+            patch.setattr(da.fft, name, counted(getattr(da.fft, name)))
+        yield called
     assert called, "the test did not use our functions"
 
 

@@ -1,0 +1,136 @@
+"""`install` puts our transforms in the place of those of `dask.array.fft`, until `uninstall`.
+
+NumPy hands its functions of dask arrays on to `dask.array.fft` by name, so `numpy.fft.fft(x)`, and
+whatever calls it (xrft, xarray), comes here too.
+
+Imports `fft`.
+"""
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import dask.array as da
+import dask.array.fft as dask_fft
+import numpy as np
+
+from dask_bigfft import fft
+
+__all__ = ["install", "installed", "uninstall"]
+
+#: The functions that are replaced: all that `dask.array.fft` has in common with us.
+NAMES = tuple(
+    name for name in fft.__all__ if name != "next_fast_len" and hasattr(dask_fft, name)
+)
+
+
+class _Installation:
+    """How often it was asked for, and what was there before."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.count = 0
+        self.replaced: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
+
+    def enter(self) -> None:
+        with self.lock:
+            self.count += 1
+            if self.count > 1:
+                return
+            for name in NAMES:
+                before = getattr(dask_fft, name)
+                ours = _routed(getattr(fft, name), before)
+                self.replaced[name] = before, ours
+                setattr(dask_fft, name, ours)
+
+    def leave(self) -> None:
+        with self.lock:
+            if self.count == 0:
+                return
+            self.count -= 1
+            if self.count > 0:
+                return
+            for name, (before, ours) in self.replaced.items():
+                if getattr(dask_fft, name) is ours:  # somebody else may have put a third one there
+                    setattr(dask_fft, name, before)
+            self.replaced.clear()
+
+
+_installation = _Installation()
+
+
+def _routed(ours: Callable[..., Any], before: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of ours, or dask's own for arrays that only dask's takes."""
+
+    @functools.wraps(ours)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        if args:
+            args = (_inside(args[0]), *args[1:])
+        x = next(iter((*args, *kwargs.values())), None)
+        chosen = before if isinstance(x, da.Array) and _only_dasks(x) else ours
+        return chosen(*args, **kwargs)
+
+    return function
+
+
+def _inside(x: Any) -> Any:
+    """The array inside an object of xarray's, as dask's functions take it."""
+    return x.data if type(x).__module__.partition(".")[0] == "xarray" else x
+
+
+def _only_dasks(x: da.Array) -> bool:
+    """Whether the chunk sizes of an array are unknown, or its blocks have a mask or are sparse."""
+    unknown = any(c != c for cut in x.chunks for c in cut)
+    module = type(x._meta).__module__.partition(".")[0]
+    return unknown or isinstance(x._meta, np.ma.MaskedArray) or module not in ("numpy", "cupy")
+
+
+def install() -> None:
+    """Let `dask.array.fft`, and `numpy.fft` of dask arrays, use the transforms of this library.
+
+    Axes in several chunks then work where dask's own functions refuse them. All functions that
+    `dask.array.fft` shares with `dask_bigfft.fft` are replaced, in the whole process and for all
+    threads; functions that somebody imported from there by name before stay what they were. Masked
+    and sparse blocks, and unknown chunk sizes along other axes, still go to dask's own functions.
+
+    Calls are counted: as many calls of `uninstall` undo them. The setting ``bigfft.install``
+    makes one call when `dask_bigfft` is imported.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> install()
+    >>> da.fft.fft(da.ones(4, chunks=2)).compute()
+    array([4.+0.j, 0.+0.j, 0.+0.j, 0.+0.j])
+    >>> uninstall()
+    """
+    _installation.enter()
+
+
+def uninstall() -> None:
+    """Undo one call of `install`; the last one gives `dask.array.fft` its functions back.
+
+    Without such a call it does nothing.
+    """
+    _installation.leave()
+
+
+@contextmanager
+def installed() -> Iterator[None]:
+    """Call `install` on the way in and `uninstall` on the way out; may be nested.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> with installed():
+    ...     spectrum = da.fft.rfft(da.ones(4, chunks=1))
+    >>> spectrum.compute()
+    array([4.+0.j, 0.+0.j, 0.+0.j])
+    """
+    install()
+    try:
+        yield
+    finally:
+        uninstall()

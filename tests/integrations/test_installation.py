@@ -1,0 +1,182 @@
+"""`install`: what is replaced, that it is undone, by whom, and what then works."""
+
+import subprocess
+import sys
+import threading
+
+import dask.array as da
+import numpy as np
+import pytest
+import xrft
+from xarray import DataArray
+
+import dask_bigfft
+from dask_bigfft.integrations.installation import NAMES
+
+BEFORE = {name: getattr(da.fft, name) for name in NAMES}
+RNG = np.random.default_rng(8)
+X = RNG.standard_normal((12, 16))
+A = da.from_array(X, chunks=(3, 4))
+
+
+def state():
+    return {name: getattr(da.fft, name) for name in NAMES}
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_behind():
+    assert state() == BEFORE
+    yield
+    left = state() != BEFORE
+    while state() != BEFORE:
+        dask_bigfft.uninstall()
+    assert not left
+
+
+def test_all_that_dask_has_is_replaced():
+    public = {name for name in vars(da.fft) if name.startswith(("fft", "ifft", "rfft", "irfft"))}
+    assert set(NAMES) == (public | {"hfft", "ihfft"}) - {"fft_wrap", "fft_preamble"}
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "freq" not in name])
+def test_functions_of_numpy_and_dask_come_here(name):
+    n = getattr(np.fft, name)
+    a = A if name.startswith(("rfft", "ihfft")) else A + 1j
+    wanted = n(a.compute())
+    for function in (lambda x: n(x), lambda x: getattr(da.fft, name)(x)):
+        with dask_bigfft.installed():
+            result = function(a)
+            assert "bigfft" in result.name
+        np.testing.assert_allclose(result.compute(), wanted, atol=1e-12)
+    if "shift" not in name:
+        with pytest.raises(ValueError, match="chunk"):
+            getattr(da.fft, name)(a)
+
+
+def test_frequencies_come_here():
+    with dask_bigfft.installed():
+        assert da.fft.fftfreq(8, order="transposed").shape == (8,)
+        np.testing.assert_array_equal(da.fft.rfftfreq(9, 0.5), np.fft.rfftfreq(9, 0.5))
+
+
+def test_calls_are_counted():
+    with dask_bigfft.installed():
+        dask_bigfft.install()
+        with dask_bigfft.installed():
+            pass
+        dask_bigfft.uninstall()
+        assert state() != BEFORE
+    assert state() == BEFORE
+    dask_bigfft.uninstall()  # one too many
+    with dask_bigfft.installed():
+        assert state() != BEFORE
+
+
+def test_an_error_inside_is_no_reason_to_stay():
+    with pytest.raises(KeyError), dask_bigfft.installed():
+        raise KeyError
+    assert state() == BEFORE
+
+
+def test_what_others_put_there_stays():
+    dask_bigfft.install()
+    da.fft.fft = len
+    try:
+        dask_bigfft.uninstall()
+        assert da.fft.fft is len
+        assert da.fft.ifft is BEFORE["ifft"]
+    finally:
+        da.fft.fft = BEFORE["fft"]
+
+
+def test_threads_come_and_go():
+    wrong = []
+
+    def work():
+        for _ in range(200):
+            with dask_bigfft.installed():
+                if da.fft.fft is BEFORE["fft"]:
+                    wrong.append(threading.current_thread())
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_what_only_dasks_functions_take_still_goes_there():
+    unknown = A.rechunk((3, 16))[A[:, 0].compute() > 0]
+    unknown = da.Array(unknown.dask, unknown.name, ((np.nan,) * unknown.numblocks[0], (16,)), float)
+    masked = da.ma.masked_greater(A.rechunk(-1), 1)
+    with dask_bigfft.installed():
+        found = da.fft.fft(unknown, axis=1)
+        assert "bigfft" not in found.name
+        np.testing.assert_allclose(found.compute(), np.fft.fft(unknown.compute()))
+        found = np.fft.fft(masked)
+        np.testing.assert_allclose(found.compute(), np.fft.fft(masked.compute()))
+        np.testing.assert_allclose(da.fft.fft(X), np.fft.fft(X))
+
+
+@pytest.mark.parametrize(("setting", "wanted"), [("True", True), ("False", False), (None, False)])
+def test_the_setting_installs_at_import(setting, wanted, tmp_path):
+    code = (
+        "import dask, dask.array as da\n"
+        f"dask.config.set({{'bigfft.install': {setting}}}) if {setting is not None} else None\n"
+        "before = da.fft.fft\nimport dask_bigfft\nprint(da.fft.fft is not before)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True
+    )
+    assert done.stdout.strip() == str(wanted)
+
+
+# --- xrft ---------------------------------------------------------------------------------------
+
+
+#: xrft calls a method that xarray has renamed.
+XRFTS = pytest.mark.filterwarnings("ignore:dropping variables using `drop`:FutureWarning")
+
+
+def field(chunks=None):
+    coords = {"y": np.arange(24) * 0.5, "x": np.linspace(-3, 3, 20, endpoint=False)}
+    values = np.random.default_rng(0).standard_normal((2, 24, 20))
+    found = DataArray(values, dims=("t", "y", "x"), coords=coords)
+    return found if chunks is None else found.chunk(chunks)
+
+
+@XRFTS
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [
+        (xrft.fft, {"dim": ["y", "x"]}),
+        (xrft.fft, {"dim": ["y", "x"], "real_dim": "x"}),
+        (xrft.fft, {"dim": "y", "true_phase": False}),
+        (xrft.power_spectrum, {"dim": ["y", "x"], "window": "hann", "detrend": "constant"}),
+    ],
+)
+def test_xrft_takes_axes_in_many_chunks(function, arguments):
+    wanted = function(field(), **arguments)
+    with dask_bigfft.installed():
+        found = function(field({"t": 1, "y": 6, "x": 7}), **arguments)
+    assert found.dims == wanted.dims
+    for dim in wanted.dims:
+        np.testing.assert_allclose(found[dim], wanted[dim])
+    np.testing.assert_allclose(found.values, wanted.values, atol=1e-12, rtol=1e-10)
+
+
+@XRFTS
+def test_xrft_goes_there_and_back_in_many_chunks():
+    with dask_bigfft.installed():
+        a = field({"t": 1, "y": 6, "x": 7})
+        spectrum = xrft.fft(a, dim=["y", "x"])
+        lag = [spectrum[dim].direct_lag for dim in ("freq_y", "freq_x")]
+        back = xrft.ifft(spectrum, dim=["freq_y", "freq_x"], lag=lag)
+    np.testing.assert_allclose(back.values, a.values, atol=1e-12)
+    np.testing.assert_allclose(back.x, a.x, atol=1e-12)
+
+
+def test_without_installing_xrft_refuses():
+    with pytest.raises(ValueError, match="chunk"):
+        xrft.fft(field({"y": 6}), dim="y").compute()

@@ -1,0 +1,268 @@
+"""`scipy.fft` with our backend: what SciPy's own tests of its functions ask, of dask arrays.
+
+Of SciPy's tests these have no counterpart here: those of other array libraries, and of compiled
+internals; that arguments are overwritten or not, bit for bit, beyond that ours are only read; fixed
+tables of FFTW's results for cosine transforms (SciPy itself is the reference); that integers' and
+lists' results equal those of arrays (lists are no dask arrays, and go on to SciPy).
+"""
+
+import os
+import threading
+
+import dask.array as da
+import numpy as np
+import pytest
+import scipy.fft
+
+import dask_bigfft
+from dask_bigfft import fft
+from dask_bigfft.errors import ArgumentError, ArgumentTypeError
+
+RNG = np.random.default_rng(1760)
+ONE = ["fft", "ifft", "rfft", "irfft", "hfft", "ihfft"]
+MANY = [name + ending for name in ONE for ending in ("2", "n")]
+COSINES = [i + name + n for name in ("dct", "dst") for i in ("", "i") for n in ("", "n")]
+REAL_INPUT = ("rfft", "ihfft")
+
+
+@pytest.fixture(autouse=True)
+def backend(request):
+    if "nobackend" in request.keywords:
+        yield
+        return
+    with scipy.fft.set_backend(dask_bigfft.scipy_backend):
+        yield
+
+
+def inputs(name, shape, chunks, dtype="d"):
+    x = RNG.standard_normal(shape)
+    if not name.startswith(REAL_INPUT) and name not in COSINES:
+        x = x + 1j * RNG.standard_normal(shape)
+    x = x.astype(np.result_type(dtype, "F") if x.dtype.kind == "c" else dtype)
+    return x, da.from_array(x, chunks=chunks)
+
+
+def check(name, x, a, *args, tolerance=1e-14, **kwargs):
+    function = getattr(scipy.fft, name)
+    found, wanted = function(a, *args, **kwargs), function(x, *args, **kwargs)
+    assert isinstance(found, da.Array)
+    assert isinstance(wanted, np.ndarray)
+    assert found.dtype == wanted.dtype
+    values = found.compute()
+    assert (values.shape, values.dtype) == (wanted.shape, wanted.dtype)
+    assert np.linalg.norm(values - wanted) <= tolerance * max(np.linalg.norm(wanted), 1e-30)
+
+
+@pytest.mark.parametrize("name", ONE)
+@pytest.mark.parametrize("norm", [None, "backward", "ortho", "forward"])
+def test_one_axis(name, norm):
+    x, a = inputs(name, (6, 30, 5), (4, 7, 2))
+    check(name, x, a, axis=1, norm=norm)
+    check(name, x, a, 24, 1, norm)
+    check(name, x, a, n=35, axis=-2, norm=norm)
+    check(name, x, a)
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_several_axes(name):
+    x, a = inputs(name, (6, 12, 10), (4, 5, 3))
+    check(name, x, a)
+    check(name, x, a, axes=(0, 2), norm="ortho")
+    check(name, x, a, s=(7, 8), axes=(1, 0))
+    check(name, x, a, s=[9, -1], axes=(2, 1))
+    if name.endswith("n"):
+        check(name, x, a, s=(8, 12))  # of the last two axes, and nobody warns
+        check(name, x, a, (5,), None, "forward")
+
+
+@pytest.mark.parametrize("name", ["fftn", "ifftn"])
+def test_no_axes_change_nothing(name):
+    x, a = inputs(name, (4, 6), (2, 3))
+    check(name, x, a, axes=())
+
+
+@pytest.mark.parametrize("name", ["rfftn", "irfftn", "hfftn"])
+def test_real_transforms_need_an_axis(name):
+    with pytest.raises(ValueError, match="axis"):
+        getattr(scipy.fft, name)(inputs(name, (4, 6), (2, 3))[1], axes=())
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 31, 32, 45, 64, 97, 1009])
+def test_lengths(n):
+    for name in ("fft", "rfft"):
+        check(name, *inputs(name, (n,), max(1, n // 5)), tolerance=1e-13)
+    check("irfft", *inputs("irfft", (n // 2 + 1,), max(1, n // 7)), n, tolerance=1e-13)
+
+
+@pytest.mark.parametrize("name", ["fft", "ifftn", "rfft", "irfft", "hfft", "ihfftn"])
+@pytest.mark.parametrize("dtype", ["e", "f", "d", "g", ">f4", "i2"])
+def test_types(name, dtype):
+    x = (100 * RNG.standard_normal((8, 12))).astype(dtype)
+    double = np.dtype(dtype).itemsize > 4 or dtype == "i2"
+    check(name, x, da.from_array(x, chunks=(3, 5)), tolerance=1e-14 if double else 1e-6)
+
+
+def test_complex_input_of_real_transforms_is_refused():
+    for name in ("rfft", "rfftn", "ihfft"):
+        for array in (np.ones(4) + 1j, da.ones(4, chunks=2) + 1j):
+            with pytest.raises(TypeError):
+                getattr(scipy.fft, name)(array)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("fft", {"n": 0}), ("fft", {"n": -3}), ("fft", {"axis": 5}), ("fft", {"norm": "wrong"}),
+        ("fftn", {"s": (3,), "axes": (0, 1)}), ("fftn", {"axes": (0, 0)}), ("rfftn", {"axes": 7}),
+        ("fftn", {"s": (1, 2, 3)}), ("fft2", {"axes": (0, 3)}),
+    ],
+)
+def test_what_scipy_refuses_is_refused(name, arguments):
+    for array in (np.ones((4, 6)), da.ones((4, 6), chunks=2)):
+        with pytest.raises((ValueError, IndexError)):
+            getattr(scipy.fft, name)(array, **arguments)
+
+
+# --- what only SciPy has ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [None, 1, 4, -1, np.int8(2), 10**6])
+def test_workers_are_dasks_matter(workers):
+    x, a = inputs("fft", (8, 6), (4, 3))
+    check("fft2", x, a, workers=workers)
+    with scipy.fft.set_workers(2):
+        check("fft2", x, a, workers=workers)
+
+
+@pytest.mark.parametrize("workers", [0, -(os.cpu_count() or 1) - 1])
+def test_numbers_of_workers_that_scipy_refuses(workers):
+    for array in (np.ones(4), da.ones(4, chunks=2)):
+        with pytest.raises(ValueError, match="workers"):
+            scipy.fft.fft(array, workers=workers)
+
+
+def test_workers_are_integers():
+    with pytest.raises(ArgumentTypeError, match="workers"):
+        scipy.fft.fft(da.ones(4), workers=2.5)
+
+
+@pytest.mark.parametrize("name", ["fft", "ifft2", "rfftn", "irfft"])
+def test_inputs_are_only_read_whatever_may_be_overwritten(name):
+    x = RNG.standard_normal((6, 8))
+    x.flags.writeable = False
+    a = da.from_array(x, chunks=-1).map_blocks(lambda block: block)
+    check(name, x, a, overwrite_x=True)
+
+
+def test_a_plan_is_used():
+    x, a = inputs("fft", (64, 6), (8, 3))
+    plan = dask_bigfft.plan(a, "fft", axis=0, order="transposed", rounds=[4, -1])
+    found = scipy.fft.fft(a, axis=0, plan=plan)
+    assert "round2" in found.name
+    k = dask_bigfft.transposed_index(64, digits=(4, 16))
+    np.testing.assert_allclose(found.compute(), np.fft.fft(x, axis=0)[k], atol=1e-12)
+
+
+def test_plans_for_something_else_are_refused():
+    a = da.ones((8, 6), chunks=2)
+    plan = dask_bigfft.plan(a, "fft2")
+    for function, array in ((scipy.fft.ifft2, a), (scipy.fft.fft2, a.rechunk(3))):
+        with pytest.raises(ArgumentError, match="plan"):
+            function(array, plan=plan)
+    with pytest.raises(ArgumentTypeError, match="plan"):
+        scipy.fft.fft2(a, plan="a plan")
+
+
+# --- what goes on to SciPy, and how the backend is set ------------------------------------------
+
+
+def test_other_arrays_go_on_to_scipy():
+    x = RNG.standard_normal((4, 6))
+    for name in (*ONE, *MANY, *COSINES):
+        for array in (x, x.tolist()):
+            assert isinstance(getattr(scipy.fft, name)(array), np.ndarray)
+    assert isinstance(scipy.fft.fftfreq(5), np.ndarray)
+    assert scipy.fft.next_fast_len(97) == 98
+
+
+def test_helpers_of_scipy_stay_lazy():
+    a = da.from_array(RNG.standard_normal((5, 6)), chunks=2)
+    for name in ("fftshift", "ifftshift"):
+        found = getattr(scipy.fft, name)(a)
+        assert isinstance(found, da.Array)
+        np.testing.assert_array_equal(found, getattr(np.fft, name)(a.compute()))
+
+
+@pytest.mark.parametrize("name", COSINES)
+@pytest.mark.parametrize("kind", [1, 2, 3, 4])
+def test_cosine_transforms_are_scipys(name, kind):
+    x, a = inputs(name, (9, 10), (4, 3))
+    found, wanted = getattr(scipy.fft, name)(a, kind), getattr(scipy.fft, name)(x, kind)
+    assert isinstance(found, da.Array) == hasattr(fft, name)
+    np.testing.assert_allclose(np.asarray(found), wanted, atol=1e-12)
+
+
+@pytest.mark.nobackend
+def test_the_backend_may_be_global_registered_or_skipped():
+    a = da.ones(8, chunks=2)
+    try:
+        scipy.fft.set_global_backend(dask_bigfft.scipy_backend, try_last=True)
+        assert isinstance(scipy.fft.fft(a), (da.Array, np.ndarray))
+        scipy.fft.set_global_backend(dask_bigfft.scipy_backend)
+        assert isinstance(scipy.fft.fft(a), da.Array)
+        assert isinstance(scipy.fft.fft(np.ones(4)), np.ndarray)
+        with scipy.fft.skip_backend(dask_bigfft.scipy_backend):
+            assert isinstance(scipy.fft.fft(a), np.ndarray)
+        np.testing.assert_allclose(scipy.fft.fft(a), np.fft.fft(np.ones(8)))
+    finally:
+        scipy.fft.set_global_backend("scipy")
+
+
+def test_a_backend_is_that_of_its_thread():
+    found = []
+    thread = threading.Thread(target=lambda: found.append(scipy.fft.fft(da.ones(4))))
+    thread.start()
+    thread.join()
+    assert isinstance(found[0], np.ndarray)
+    assert isinstance(scipy.fft.fft(da.ones(4)), da.Array)
+
+
+# --- Hankel transforms --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [64, 63])
+@pytest.mark.parametrize("bias", [0.0, 0.3, -0.2])
+@pytest.mark.parametrize("optimal", [True, False])
+def test_hankel_transforms(n, bias, optimal):
+    r = np.logspace(-4, 4, n)
+    dln, mu = np.log(r[1] / r[0]), 0.4
+    offset = scipy.fft.fhtoffset(dln, mu, 0.2, bias) if optimal else 0.1
+    x = np.stack([r ** (mu + 1) * np.exp(-(r**2) / 2), np.exp(-r)])
+    a = da.from_array(x, chunks=(1, 11))
+    for name in ("fht", "ifht"):
+        check(name, x, a, dln, mu, offset=offset, bias=bias, tolerance=1e-13)
+
+
+def test_a_hankel_transform_is_known_in_closed_form():
+    r = np.logspace(-4, 4, 128)  # Hamilton (2000), equation 43: r^(mu+1) exp(-r^2/2) is its own
+    dln, mu = np.log(r[1] / r[0]), 0.3
+    offset = scipy.fft.fhtoffset(dln, mu)
+    k = np.exp(offset) / r[::-1]
+    own = [p ** (mu + 1) * np.exp(-(p**2) / 2) for p in (r, k)]
+    found = scipy.fft.fht(da.from_array(own[0], chunks=20), dln, mu, offset=offset).compute()
+    np.testing.assert_allclose(found, own[1], atol=1e-5)
+
+
+def test_singular_hankel_transforms_warn():
+    x = np.exp(-np.logspace(-1, 1, 16))
+    a = da.from_array(x, chunks=5)
+    with pytest.warns(Warning, match="singular transform"):
+        found = scipy.fft.fht(a, 0.1, -1.5, bias=0.5)
+    with pytest.warns(Warning, match="singular transform"):
+        wanted = scipy.fft.fht(x, 0.1, -1.5, bias=0.5)
+    np.testing.assert_allclose(found.compute(), wanted, rtol=1e-9)
+    with pytest.warns(Warning, match="singular inverse"):
+        found = scipy.fft.ifht(a, 0.1, -0.5, bias=0.5)
+    with pytest.warns(Warning, match="singular inverse"):
+        wanted = scipy.fft.ifht(x, 0.1, -0.5, bias=0.5)
+    np.testing.assert_allclose(found.compute(), wanted, rtol=1e-9)

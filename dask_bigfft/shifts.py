@@ -134,7 +134,12 @@ def _summed(layout: Layout, offsets: Offsets) -> dict[int, int]:
 
 
 def _folded(array: da.Array, found: Origin, plan: Plan, offsets: Offsets) -> da.Array | None:
-    """A transform's result as the transform makes it shifted, if its memory allows that."""
+    """A transform's result as the transform makes it shifted, if its memory allows that.
+
+    A transform that overwrites its input is not done a second time.
+    """
+    if plan.overwrite:
+        return None
     wanted = _summed(plan.result, offsets)
     if offsets_of(plan.result) == {a: first for a, first in wanted.items() if first}:
         return array
@@ -174,8 +179,8 @@ def take_over(array: da.Array, plan: Plan) -> tuple[da.Array, Plan]:
     if found is None or not isinstance(found.plan, ShiftPlan):
         return array, plan
     offsets = found.plan.offsets
-    if not set(offsets) <= whole_axes(plan.source):
-        return array, plan  # padded or cropped in what is shifted
+    if plan.overwrite or not set(offsets) <= whole_axes(plan.source):
+        return array, plan  # only the shifted blocks may be overwritten; or these are padded
     before = {axis: array.shape[axis] - first for axis, first in offsets.items()}
     folded = shifted_plan(plan, before, {})
     return (array, plan) if _too_large(folded) else (found.array, folded)

@@ -26,7 +26,7 @@ from dask_bigfft.exchange import p2p
 from dask_bigfft.exchange.gather import Gathering
 from dask_bigfft.exchange.packing import Packing, pack
 from dask_bigfft.exchange.shards import ExchangeMap
-from dask_bigfft.kernels.cpu import Incoming, Whole, axis_index, run_round
+from dask_bigfft.kernels.cpu import Incoming, Whole, axis_index, rolled, run_round
 from dask_bigfft.kernels.libraries import FFTLibrary, get_library
 from dask_bigfft.kernels.twiddle import chirp_filter
 from dask_bigfft.memory_settings import configure_arena
@@ -127,6 +127,8 @@ class Run:
         done = on_device(job, incoming, filters, self.place)
         if done is None:
             done = run_round(round_, block, incoming, self.library, dtype, filters)
+        else:
+            done = rolled(done, round_.rolls)
         if number == len(self.plan.rounds) - 1 and self.plan.ends_in_round:
             done = done.reshape(round_.target.flat_shape(block))
         emit("round", nbytes=done.nbytes, seconds=time.perf_counter() - started)

@@ -357,6 +357,18 @@ def run_round(
     return out
 
 
+def rolled(values: Array, rolls: Rolls) -> Array:
+    """Return a block stored from another element on along some of its dimensions.
+
+    For blocks that something else than `run_round` has made.
+    """
+    if not rolls:
+        return values
+    out = lend(values.shape, values.dtype)
+    _store(out, values, rolls)
+    return out
+
+
 def _store(target: Array, result: Array, rolls: Rolls) -> None:
     """Copy a tile to where it belongs, unless it lies there already.
 

@@ -9,6 +9,8 @@ import pytest
 
 from dask_bigfft import fft, plan
 from dask_bigfft.decomposition.layout import Digit, Group
+from dask_bigfft.devices.find import use
+from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.graph.layer import ShiftLayer, origin
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.shifts import ShiftPlan
@@ -203,6 +205,27 @@ def test_a_shift_that_needs_too_much_memory_stays_outside(sync):
     outside = fft.fftshift(tight, 0)
     assert isinstance(origin(outside).plan, ShiftPlan)
     np.testing.assert_array_equal(*dask.compute(folded, outside))
+
+
+def test_what_may_be_overwritten_is_the_shifted_array(sync):
+    x = RNG.standard_normal((8, 16, 16)) + 0j
+    a = da.from_array(x, chunks=(2, 16, 16)).map_blocks(np.copy).persist()
+    result = fft.fftshift(fft.fft2(fft.ifftshift(a), overwrite_x=True))
+    wanted = np.fft.fftshift(np.fft.fft2(np.fft.ifftshift(x)))
+    np.testing.assert_allclose(result.compute(), wanted, atol=1e-12)
+    np.testing.assert_array_equal(a.compute(), x)
+
+
+def test_blocks_that_a_device_makes_are_shifted_too(sync):
+    x = (RNG.standard_normal((4, 64, 63)) + 1j).astype("c8")
+    a = da.from_array(x, chunks=(2, 64, 63))
+    use([SimulatedDevice(1 << 20)])
+    try:
+        result = fft.fftshift(fft.fft2(fft.ifftshift(a), device="gpu"), (1, 2)).compute()
+    finally:
+        use(None)
+    wanted = np.fft.fftshift(np.fft.fft2(np.fft.ifftshift(x)), (1, 2))
+    assert np.linalg.norm(result - wanted) < 1e-6 * np.linalg.norm(wanted)
 
 
 # --- plans --------------------------------------------------------------------------------------

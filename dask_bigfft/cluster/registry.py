@@ -10,6 +10,7 @@ from typing import Any
 
 from distributed import Client
 
+from dask_bigfft.cluster.devices import PinnedTransferPlugin, StreamWorkerPlugin
 from dask_bigfft.cluster.scheduler import WatchScheduler
 from dask_bigfft.cluster.worker import METRIC, WatchWorker, own_version
 from dask_bigfft.errors import ClusterError, refuse
@@ -20,18 +21,25 @@ __all__ = ["plugins", "register", "unregister"]
 _ASK = "__import__('dask_bigfft').__version__"
 
 
-def plugins(version: str, prefault: int) -> list[Any]:
-    """Return the plugins in the order in which they are registered, workers' first."""
-    return [WatchWorker(version, prefault), WatchScheduler(version)]
+def plugins(version: str, prefault: int, pinned: int = 0) -> list[Any]:
+    """Return the plugins in the order in which they are registered, workers' first.
+
+    Devices come first: memory that is taken from then on is pinned.
+    """
+    return [
+        StreamWorkerPlugin(), PinnedTransferPlugin(pinned),
+        WatchWorker(version, prefault), WatchScheduler(version),
+    ]
 
 
-def register(client: Client, *, prefault: int = 0) -> None:
+def register(client: Client, *, prefault: int = 0, pinned: int = 0) -> None:
     """Make a cluster ready for transforms, and let them be seen.
 
-    Workers configure their arena and load compiled code before their first task, count what they
-    do, and show the phases in dask's fine performance metrics. The scheduler gets the page
-    ``/bigfft`` on its dashboard, linked from the menu, ``/bigfft/json``, and gauges for Prometheus.
-    Workers that are restarted or come later are made ready, too. Calling it again does nothing.
+    Workers open their devices, configure their arena and load compiled code before their first
+    task, count what they do, and show the phases in dask's fine performance metrics. The scheduler
+    gets the page ``/bigfft`` on its dashboard, linked from the menu, ``/bigfft/json``, and gauges
+    for Prometheus. Workers that are restarted or come later are made ready, too. Calling it again
+    does nothing.
 
     Parameters
     ----------
@@ -40,6 +48,9 @@ def register(client: Client, *, prefault: int = 0) -> None:
     prefault : int
         Bytes of each worker's arena to be made ready before its first task; by default none: memory
         is taken when it is first needed, and kept.
+    pinned : int
+        Bytes of host memory that are made ready for the devices of each worker that has any, before
+        its first task.
 
     Raises
     ------
@@ -52,11 +63,12 @@ def register(client: Client, *, prefault: int = 0) -> None:
     """
     if not isinstance(client, Client):
         refuse("client", client, "a distributed.Client that is connected to a cluster")
-    if isinstance(prefault, bool) or not isinstance(prefault, int) or prefault < 0:
-        refuse("prefault", prefault, "a number of bytes of at least 0")
+    for name, nbytes in (("prefault", prefault), ("pinned", pinned)):
+        if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes < 0:
+            refuse(name, nbytes, "a number of bytes of at least 0")
     version = own_version()
     check_versions(client, version)
-    for plugin in plugins(version, prefault):
+    for plugin in plugins(version, prefault, pinned):
         client.register_plugin(plugin)
 
 

@@ -7,18 +7,21 @@ Imports this room.
 """
 
 import atexit
-import importlib.util
 import os
 import threading
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dask_bigfft.devices.crossings import PieceLimits
+from dask_bigfft.devices.cuda import available, reason
+from dask_bigfft.devices.cupy_device import open_device
 from dask_bigfft.devices.engine import Engine
 from dask_bigfft.devices.leases import Leases
 from dask_bigfft.devices.protocol import Device
+from dask_bigfft.errors import DeviceError
 
-__all__ = ["leases", "missing", "release", "use"]
+__all__ = ["in_use", "leases", "missing", "release", "use"]
 
 
 @dataclass
@@ -29,11 +32,12 @@ class _Process:
     limits: PieceLimits | None = None
     nbytes: int | None = None
     leases: Leases | None = None
+    failure: str | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def start_afresh(self) -> None:
         """Forget what a fork inherits: a device works only in the process that opened it."""
-        self.given = self.limits = self.nbytes = self.leases = None
+        self.given = self.limits = self.nbytes = self.leases = self.failure = None
         self.lock = threading.Lock()
 
 
@@ -46,12 +50,7 @@ def missing() -> str | None:
     """Return what keeps this process from using a GPU, and how to get it; None if nothing does."""
     if _process.given:
         return None
-    if importlib.util.find_spec("cupy") is None:
-        return (
-            "CuPy is not installed: `pip install 'dask-bigfft[gpu13]'` for CUDA 13, "
-            "`pip install 'dask-bigfft[gpu12]'` for CUDA 12"
-        )
-    return "this version of dask_bigfft has no CuPy device"
+    return _process.failure or reason()
 
 
 def leases() -> Leases | None:
@@ -62,10 +61,32 @@ def leases() -> Leases | None:
     if _process.leases is not None:
         return _process.leases
     with _process.lock:
-        if _process.leases is None and _process.given:
-            given, nbytes, limits = _process.given, _process.nbytes, _process.limits
-            _process.leases = Leases([Engine(device, nbytes, limits) for device in given])
+        if _process.leases is None and _process.failure is None:
+            nbytes, limits = _process.nbytes, _process.limits
+            devices = _opened() if _process.given is None else _process.given
+            if devices:
+                _process.leases = Leases([Engine(device, nbytes, limits) for device in devices])
         return _process.leases
+
+
+def _opened() -> tuple[Device, ...]:
+    """Open the devices that this process may use; none where one of them does not work."""
+    devices: list[Device] = []
+    try:
+        for ordinal in available():
+            devices.append(open_device(ordinal))
+    except DeviceError as error:
+        for device in devices:
+            device.close()
+        _process.failure = f"a device does not work ({error})"
+        warnings.warn(f"rounds are done on the CPU: {_process.failure}", stacklevel=2)
+        return ()
+    return tuple(devices)
+
+
+def in_use() -> int:
+    """Return how many tasks use this process' devices now; opens none."""
+    return 0 if _process.leases is None else _process.leases.in_use
 
 
 def use(
@@ -87,7 +108,7 @@ def use(
     release()
     with _process.lock:
         _process.given = None if devices is None else tuple(devices)
-        _process.limits, _process.nbytes = limits, nbytes
+        _process.limits, _process.nbytes, _process.failure = limits, nbytes, None
 
 
 def release() -> None:

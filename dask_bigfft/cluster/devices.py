@@ -1,0 +1,96 @@
+"""What a worker sets up for its devices before the first task, and gives back.
+
+`StreamWorkerPlugin` opens the worker's devices and makes their streams; `PinnedTransferPlugin`
+makes host memory ready that a device reads and writes by itself. Both do nothing on a worker
+without a device, and transforms work without both: then the first task does it.
+
+Opening a device and pinning memory take seconds and hold locks of the driver, so both happen in a
+thread while the worker goes on answering. Devices belong to the process: where several workers
+share one (``processes=False``), the last that leaves gives them back.
+
+Imports `devices` and `memory`.
+"""
+
+import asyncio
+import threading
+from typing import Any
+
+from distributed.diagnostics.plugin import WorkerPlugin
+
+from dask_bigfft.devices import find
+from dask_bigfft.memory.default import default_arena
+from dask_bigfft.memory_settings import configure_arena
+
+__all__ = ["PinnedTransferPlugin", "StreamWorkerPlugin"]
+
+_users = 0
+_lock = threading.Lock()
+
+
+def _count(change: int) -> int:
+    """Count the workers of this process that have devices; return how many there are."""
+    global _users
+    with _lock:
+        _users = max(0, _users + change)
+        return _users
+
+
+class StreamWorkerPlugin(WorkerPlugin):  # type: ignore[misc, unused-ignore]
+    """Opens a worker's devices, each with its engine and streams, and closes them at the end."""
+
+    name = "bigfft-streams"
+    idempotent = True
+
+    async def setup(self, worker: Any) -> None:
+        """Open the devices, in a thread."""
+        _count(+1)
+        self.devices = await asyncio.get_running_loop().run_in_executor(None, self._open)
+        worker.metrics[self.name] = self.metrics
+
+    def _open(self) -> list[str]:
+        found = find.leases()
+        return [] if found is None else [engine.device.name for engine in found.engines]
+
+    def metrics(self, worker: Any) -> dict[str, Any]:
+        """Return the devices and how many tasks use them now, for a heartbeat."""
+        return {"devices": self.devices, "in_use": find.in_use()}
+
+    def teardown(self, worker: Any) -> None:
+        """Close the devices, unless another worker of the process uses them."""
+        worker.metrics.pop(self.name, None)
+        if not _count(-1):
+            find.release()
+
+
+class PinnedTransferPlugin(WorkerPlugin):  # type: ignore[misc, unused-ignore]
+    """Makes host memory ready for a worker's devices: taken, touched, and pinned.
+
+    Parameters
+    ----------
+    nbytes : int
+        Bytes of a block.
+    count : int
+        How many blocks are made ready.
+    """
+
+    name = "bigfft-pinned"
+    idempotent = True
+
+    def __init__(self, nbytes: int = 0, count: int = 1) -> None:
+        self.nbytes, self.count = nbytes, count
+
+    async def setup(self, worker: Any) -> None:
+        """Make the memory ready, in a thread."""
+        self.worker = worker
+        await asyncio.get_running_loop().run_in_executor(None, self._prepare)
+
+    def _prepare(self) -> None:
+        if self.nbytes and find.leases() is not None:
+            configure_arena(self.worker)
+            threads = self.worker.state.nthreads
+            default_arena().prefault(self.nbytes, count=self.count, threads=threads)
+
+    def teardown(self, worker: Any) -> None:
+        """Give back the memory that no block uses."""
+        if self.nbytes:
+            default_arena().trim()

@@ -1,0 +1,83 @@
+"""Workers open their devices when they are registered, and give everything back."""
+
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+
+from dask_bigfft import fft
+from dask_bigfft.cluster import register, unregister
+from dask_bigfft.cluster.devices import PinnedTransferPlugin, StreamWorkerPlugin
+from dask_bigfft.devices import find
+from dask_bigfft.devices.crossings import PieceLimits
+from dask_bigfft.errors import ArgumentError
+from dask_bigfft.memory.default import default_arena
+from dask_bigfft.testing.devices import simulated_devices
+
+LIMITS = PieceLimits(0, least=256, run_nbytes=64)
+MIB = 1 << 20
+
+
+@pytest.fixture
+def threads():
+    """A cluster of one worker in this process, which has a simulated device."""
+    with (
+        simulated_devices(1 << 14, limits=LIMITS) as (device,),
+        LocalCluster(
+            n_workers=1, threads_per_worker=2, processes=False, dashboard_address="127.0.0.1:0"
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client, device
+
+
+def worker_of(client):
+    return next(iter(client.cluster.workers.values()))
+
+
+def test_devices_are_open_before_the_first_task_and_closed_at_the_end(threads):
+    client, device = threads
+    register(client, pinned=8 * MIB)
+    worker = worker_of(client)
+    assert worker.plugins["bigfft-streams"].devices == ["simulated device"]
+    assert worker.metrics["bigfft-streams"](worker) == {
+        "devices": ["simulated device"], "in_use": 0,
+    }
+    assert default_arena().counters().idle_bytes >= 8 * MIB
+    x = np.random.default_rng(0).standard_normal((64, 60))
+    got = fft.fft2(da.from_array(x, (16, 60)), device="gpu").compute()
+    assert np.allclose(got, np.fft.fft2(x))
+    assert any(span.operation == "h2d" for span in device.trace)
+    assert device.memory().free < device.total
+    unregister(client)
+    assert "bigfft-streams" not in worker.metrics
+    assert device.closed
+    assert device.memory().free == device.total
+    assert default_arena().counters().idle_bytes == 0
+
+
+def test_transforms_use_devices_without_plugins_too(threads):
+    _, device = threads
+    x = np.random.default_rng(0).standard_normal((64, 60))
+    got = fft.rfft2(da.from_array(x, (16, 60)), device="gpu").compute()
+    assert np.allclose(got, np.fft.rfft2(x))
+    assert any(span.operation == "h2d" for span in device.trace)
+
+
+def test_a_worker_without_a_device_is_left_alone(client):
+    if find.missing() is None:
+        pytest.skip("there is one here")
+    found = client.run(lambda dask_worker: dask_worker.plugins["bigfft-streams"].devices)
+    assert list(found.values()) == [[], []]
+    x = np.random.default_rng(0).standard_normal((64, 60))
+    lazy = fft.fft2(da.from_array(x, (16, 60)), device="auto")
+    assert np.allclose(lazy.compute(), np.fft.fft2(x))
+
+
+def test_plugins_can_be_registered_again(client):
+    register(client, pinned=MIB)
+    names = client.run(lambda dask_worker: sorted(dask_worker.plugins))
+    expected = {StreamWorkerPlugin.name, PinnedTransferPlugin.name}
+    assert all(expected <= set(found) for found in names.values())
+    with pytest.raises(ArgumentError, match="`pinned`=-1"):
+        register(client, pinned=-1)

@@ -3,6 +3,7 @@
 Imports `decomposition`, `kernels`, `events` and this room.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -10,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dask_bigfft.decomposition.rounds import Round
-from dask_bigfft.devices.engine import Job
+from dask_bigfft.devices.engine import Job, Source
 from dask_bigfft.devices.find import leases, missing
 from dask_bigfft.devices.leases import Need
 from dask_bigfft.devices.pieces import COMPUTED
@@ -92,21 +93,23 @@ def on_device(
         return None
     if nbytes == 0 or (place.device == "auto" and nbytes < LEAST_NBYTES):
         return None
-    again = not isinstance(incoming, Whole)
+    source = _source(incoming, np.dtype(job.source))
     try:
         limits = found.limits(place.nbytes)
         schedule = job.plan(limits).schedule
         with found.lease(Need(schedule.slots, schedule.slot_nbytes)) as engine:
-            return engine.run(
-                job, lambda: _filled(incoming, job.source), filters,
-                nbytes=place.nbytes, again=again,
-            )
+            return engine.run(job, source, filters, nbytes=place.nbytes)
     except DeviceMemoryError:
         emit("fallback", nbytes=nbytes)  # the CPU's kernel takes the block
         return None
 
 
-def _filled(incoming: Incoming, dtype: str) -> Array:
-    """The block in a dtype that the device computes in."""
-    values = incoming.whole()
-    return values.astype(dtype, copy=False)
+def _source(incoming: Incoming, dtype: np.dtype[Any]) -> Source:
+    """The block in the dtype that the device computes in, without a copy where that is possible."""
+    found, threads = incoming.as_is, os.cpu_count() or 1
+    if found is not None and found.dtype == dtype:
+        return Source(lambda: found, borrowed=True)
+    return Source(
+        lambda: incoming.whole(threads=threads).astype(dtype, copy=False),
+        again=not isinstance(incoming, Whole),
+    )

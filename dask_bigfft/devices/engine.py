@@ -71,17 +71,30 @@ class Job:
         return piece_plan(*arguments, work=work)
 
 
-class _Source:
-    """A block that is gathered when it is needed, and again when it was overwritten."""
+class Source:
+    """A block that is had when it is needed, and again when it was overwritten.
 
-    def __init__(self, fill: Callable[[], Array], again: bool) -> None:
-        self.fill, self.again = fill, again
+    Parameters
+    ----------
+    gather : callable
+        Returns the block, contiguous.
+    again : bool
+        Whether it may be called a second time.
+    borrowed : bool
+        Whether the block is somebody else's, and only to be read.
+    """
+
+    def __init__(
+        self, gather: Callable[[], Array], *, again: bool = True, borrowed: bool = False
+    ) -> None:
+        self.gather, self.again, self.borrowed = gather, again or borrowed, borrowed
         self.values: Array | None = None
-        self.filled = False
+        self.gathered = False
 
     def get(self) -> Array:
+        """The block."""
         if self.values is None:
-            self.values, self.filled = self.fill(), True
+            self.values, self.gathered = self.gather(), True
         return self.values
 
     def let_go(self) -> None:
@@ -90,8 +103,8 @@ class _Source:
 
     @property
     def lost(self) -> bool:
-        """Whether the block was overwritten and cannot be gathered again."""
-        return self.filled and self.values is None and not self.again
+        """Whether the block was overwritten and cannot be had again."""
+        return self.gathered and self.values is None and not self.again
 
 
 class Engine:
@@ -122,11 +135,10 @@ class Engine:
     def run(
         self,
         job: Job,
-        fill: Callable[[], Array],
+        source: Source,
         filters: Mapping[int, Array] | None = None,
         *,
         nbytes: int | None = None,
-        again: bool = True,
     ) -> Array:
         """Return a block after a round.
 
@@ -134,14 +146,12 @@ class Engine:
         ----------
         job : Job
             What to do.
-        fill : callable
-            Gathers the block: contiguous, and free to overwrite.
+        source : Source
+            The block.
         filters : mapping of int to ndarray, optional
             Spectrum of the convolution's filter, for the axes that need one.
         nbytes : int, optional
             Bytes of the device that may be used, if fewer than the engine's.
-        again : bool
-            Whether `fill` may be called a second time.
 
         Raises
         ------
@@ -153,7 +163,6 @@ class Engine:
         limits = self.limits
         if nbytes is not None:
             limits = replace(limits, nbytes=min(nbytes, limits.nbytes))
-        source = _Source(fill, again)
         for attempt in range(ATTEMPTS):
             try:
                 return self._attempt(job, source, filters or {}, limits)
@@ -189,12 +198,12 @@ class Engine:
                 self.device.close()
 
     def _attempt(
-        self, job: Job, source: _Source, filters: Mapping[int, Array], limits: PieceLimits
+        self, job: Job, source: Source, filters: Mapping[int, Array], limits: PieceLimits
     ) -> Array:
         """One try: gather without the lock, submit with it, wait without it."""
         with self._lock:
             plan, carve = self._plan(job, limits)
-        arrays = _arrays(plan, source.get())
+        arrays = _arrays(plan, source.get(), source.borrowed)
         with self._lock:
             if self._closed:
                 raise DeviceError("the engine of this device was closed")
@@ -233,13 +242,14 @@ class Engine:
         return found
 
 
-def _arrays(plan: PiecePlan, block: Array) -> list[Array]:
+def _arrays(plan: PiecePlan, block: Array, borrowed: bool) -> list[Array]:
     """The block before the first crossing and after each, the same one where it can be."""
     arrays = [block]
     for number, crossing in enumerate(plan.schedule.crossings):
         dtype = plan.written(number)
         shape = tuple(crossing.after[dim] for dim in crossing.order)
-        if crossing.reorders or dtype != arrays[-1].dtype.str:
+        read_only = borrowed and number == 0
+        if crossing.reorders or read_only or dtype != arrays[-1].dtype.str:
             arrays.append(lend(shape, np.dtype(dtype)))
         else:
             arrays.append(arrays[-1])

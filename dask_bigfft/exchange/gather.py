@@ -5,6 +5,7 @@ Imports `kernels`, `memory` and this room.
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,9 @@ from dask_bigfft.kernels.cpu import Whole, parts
 from dask_bigfft.memory import lend
 
 Array = npt.NDArray[Any]
+
+#: Blocks from which on several threads gather faster than one, where that is asked for.
+SHARED_NBYTES = 1 << 22
 
 
 class Gathering:
@@ -53,6 +57,8 @@ class Gathering:
         self.sources = [
             [np.asarray(source_of(index)) for index in product.blocks] for product in self.products
         ]
+        #: The block as it lies in memory, only to be read; whoever knows it sets it.
+        self.as_is: Array | None = None
         #: Whether there are places that no source covers (zero padding).
         self.padded = sum(product.size for product in self.products) < math.prod(shape)
 
@@ -60,17 +66,31 @@ class Gathering:
         """Memory for the block after the round."""
         return lend(shape, dtype)
 
-    def whole(self, out: Array | None = None) -> Array:
-        """The block, in `out` or in memory of its own."""
+    def whole(self, out: Array | None = None, *, threads: int = 1) -> Array:
+        """The block, in `out` or in memory of its own; gathered by some threads if it is large."""
         if out is None:
             out = lend(self.shape, self.dtype)
-        if self.padded:
-            out.fill(0)
-        table = CopyTable(out)
+        table, dim = CopyTable(out), self._shared_dim(threads, out.nbytes)
         with measured("gather", out.nbytes):
-            self._fill(table, None)
-            table.run()
+            if self.padded:
+                out.fill(0)
+            self._fill(table, dim)
+            if dim is None:
+                table.run()
+            else:
+                width = -(-self.shape[dim] // threads)
+                table.run(0, 0)  # puts the table together
+                with ThreadPoolExecutor(threads) as pool:
+                    cut = parts(self.shape[dim], width)
+                    list(pool.map(lambda part: table.run(part.start, part.stop), cut))
         return out
+
+    def _shared_dim(self, threads: int, nbytes: int) -> int | None:
+        """Outermost dimension along which threads can share the copying, where it is worth it."""
+        if threads == 1 or nbytes < SHARED_NBYTES:
+            return None
+        wide = (dim for dim, n in enumerate(self.shape) if n >= threads)
+        return next((dim for dim in wide if self._tiles_along(dim)), None)
 
     def tiles(self, dim: int, width: int, out: Array) -> Iterator[tuple[slice, Array]]:
         """Tiles, gathered one after the other; where `out` has their shape, in it."""

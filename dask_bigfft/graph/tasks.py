@@ -92,12 +92,15 @@ class Run:
         """An exchange of the plan."""
         return self.plan.exchanges[number]
 
-    def overwrites(self, number: int) -> bool:
-        """Whether a round may work in the memory of the blocks that come in."""
-        if number or not isinstance(self.plan, Plan) or not self.plan.overwrite:
-            return False
+    def stays(self, number: int) -> bool:
+        """Whether an exchange leaves each block as it is."""
         exchange = self.exchange(number)
         return exchange.local and exchange.mirror is None and exchange.source == exchange.target
+
+    def overwrites(self, number: int) -> bool:
+        """Whether a round may work in the memory of the blocks that come in."""
+        asked = isinstance(self.plan, Plan) and self.plan.overwrite
+        return asked and number == 0 and self.stays(number)
 
     def map(self, number: int) -> ExchangeMap:
         """The shards of an exchange, worked out once in this process."""
@@ -238,11 +241,13 @@ def run_block(
     shape, dtype = exchange.target.shape(block), np.dtype(exchange.dtype)
     started = time.perf_counter()
     blocks = given[0].blocks if sources is None else dict(zip(sources, given, strict=True))
-    if run.overwrites(number) and (own := _own(run, number, block, blocks)) is not None:
+    own = _own(run, number, block, blocks) if run.stays(number) else None
+    if own is not None and run.overwrites(number) and own.flags.writeable:
         return run.finish(number, block, Whole(own), filters)
     gathering = Gathering(
         run.map(number), block, shape, dtype, lambda i: checked(run, number, i, blocks[i])
     )
+    gathering.as_is = own
     if number < len(run.plan.rounds):
         return run.finish(number, block, gathering, filters)
     values = gathering.whole()
@@ -251,11 +256,11 @@ def run_block(
 
 
 def _own(run: Run, number: int, block: Block, blocks: Mapping[Block, Array]) -> Array | None:
-    """The source block itself as the target block, if a round can work in its memory."""
+    """The source block itself as the target block, if it lies in memory as that one would."""
     (index,) = blocks
     values, exchange = checked(run, number, index, blocks[index]), run.exchange(number)
     flags, dtype = values.flags, np.dtype(exchange.dtype)
-    if values.dtype != dtype or not (flags.c_contiguous and flags.writeable and flags.aligned):
+    if values.dtype != dtype or not (flags.c_contiguous and flags.aligned):
         return None
     return values.reshape(exchange.target.shape(block))
 

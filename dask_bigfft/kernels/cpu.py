@@ -242,13 +242,18 @@ class Incoming(Protocol):
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    #: The block as it lies in memory, only to be read, where nothing has to be gathered.
+    as_is: Array | None
 
     def place(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """Memory for the block after the round."""
         ...
 
-    def whole(self, out: Array | None = None) -> Array:
-        """The block, contiguous and free to overwrite; in `out`, of its shape, if it can be."""
+    def whole(self, out: Array | None = None, *, threads: int = 1) -> Array:
+        """The block, contiguous and free to overwrite; in `out`, of its shape, if it can be.
+
+        Some threads gather it, if there is something to gather.
+        """
         ...
 
     def tiles(self, dim: int, width: int, out: Array) -> Iterator[tuple[slice, Array]]:
@@ -262,6 +267,8 @@ class Incoming(Protocol):
 class Whole:
     """A block that is there, whole, and may be overwritten."""
 
+    as_is: Array | None = None
+
     def __init__(self, values: Array) -> None:
         self.values, self.shape, self.dtype = values, values.shape, values.dtype
 
@@ -270,7 +277,7 @@ class Whole:
         same = shape == self.shape and dtype == self.dtype
         return self.values if same else lend(shape, dtype)
 
-    def whole(self, out: Array | None = None) -> Array:
+    def whole(self, out: Array | None = None, *, threads: int = 1) -> Array:
         """The block itself."""
         return self.values
 

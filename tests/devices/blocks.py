@@ -5,7 +5,7 @@ import numpy as np
 import scipy.fft
 
 from dask_bigfft.devices.crossings import PieceLimits
-from dask_bigfft.devices.engine import Engine, Job
+from dask_bigfft.devices.engine import Engine, Job, Source
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.front import plan
 
@@ -40,7 +40,7 @@ def run(engine, x, name, **keywords):
     def fill():
         return np.array(x, job.source).reshape(job.round.source.shape(job.block))
 
-    return engine.run(job, fill).reshape(shape)
+    return engine.run(job, Source(fill)).reshape(shape)
 
 
 def distance(got, expected):

@@ -7,7 +7,7 @@ import pytest
 from devices.blocks import SMALL, distance, job_of, scipys, values
 
 from dask_bigfft.devices.crossings import PieceLimits
-from dask_bigfft.devices.engine import Engine
+from dask_bigfft.devices.engine import Engine, Source
 from dask_bigfft.devices.leases import ADMITTED, Leases, Need
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
@@ -48,7 +48,7 @@ def test_memory_refused_once_is_asked_for_again(operation, events):
     device = refusing(operation, 1)
     x = values(32, 128)
     job, _ = job_of(x, "fft2")
-    got = Engine(device, NBYTES, SMALL).run(job, fill_of(x, job))
+    got = Engine(device, NBYTES, SMALL).run(job, Source(fill_of(x, job)))
     assert distance(got.reshape(x.shape), scipys(x, "fft2")) < 1e-15
     assert device.dropped == 1  # first of all, what was kept for later
     assert len([name for name, _ in events if name == "fallback"]) == 1
@@ -60,7 +60,7 @@ def test_memory_refused_twice_halves_the_piece():
     device = refusing("reserve", 1, 2, 3)
     x = values(32, 128)
     job, _ = job_of(x, "fft2")
-    got = Engine(device, NBYTES, SMALL).run(job, fill_of(x, job))
+    got = Engine(device, NBYTES, SMALL).run(job, Source(fill_of(x, job)))
     assert distance(got.reshape(x.shape), scipys(x, "fft2")) < 1e-15
     first, second, third, fourth = device.asked
     assert first == second
@@ -74,7 +74,7 @@ def test_memory_refused_always_reaches_the_caller():
     x = values(32, 128)
     job, _ = job_of(x, "fft2")
     with pytest.raises(DeviceMemoryError):
-        Engine(device, NBYTES, SMALL).run(job, fill_of(x, job))
+        Engine(device, NBYTES, SMALL).run(job, Source(fill_of(x, job)))
     assert len(device.asked) < 20
     assert device.memory().free == device.total
 
@@ -101,7 +101,7 @@ def test_a_block_overwritten_when_it_failed_is_gathered_again():
         return filled[-1]
 
     device = Failing(NBYTES)
-    got = Engine(device, NBYTES, SMALL).run(job, fill)
+    got = Engine(device, NBYTES, SMALL).run(job, Source(fill))
     assert len(filled) == 2
     assert distance(filled[0].reshape(x.shape), x) > 1e-3  # it was overwritten
     assert distance(got.reshape(x.shape), scipys(x, "ifft2")) < 1e-15
@@ -111,7 +111,7 @@ def test_a_block_that_cannot_be_gathered_again_is_an_error_not_a_wrong_answer():
     x = values(32, 128)
     job, _ = job_of(x, "ifft2")
     with pytest.raises(DeviceError, match="gathered again"):
-        Engine(Failing(NBYTES), NBYTES, SMALL).run(job, fill_of(x, job), again=False)
+        Engine(Failing(NBYTES), NBYTES, SMALL).run(job, Source(fill_of(x, job), again=False))
 
 
 def test_closing_gives_everything_back():
@@ -119,13 +119,13 @@ def test_closing_gives_everything_back():
     engine = Engine(device, NBYTES, SMALL)
     x = values(32, 128)
     job, _ = job_of(x, "fft2")
-    engine.run(job, fill_of(x, job))
+    engine.run(job, Source(fill_of(x, job)))
     assert device.memory().free < device.total
     engine.close()
     engine.close()
     assert (device.memory().free, device.closed) == (device.total, 1)
     with pytest.raises(DeviceError, match="closed"):
-        engine.run(job, fill_of(x, job))
+        engine.run(job, Source(fill_of(x, job)))
 
 
 def test_a_smaller_limit_for_one_task_holds():
@@ -133,8 +133,8 @@ def test_a_smaller_limit_for_one_task_holds():
     engine = Engine(device, NBYTES, SMALL)
     x = values(64, 64)
     job, _ = job_of(x, "fft2")
-    engine.run(job, fill_of(x, job))
-    engine.run(job, fill_of(x, job), nbytes=NBYTES // 4)
+    engine.run(job, Source(fill_of(x, job)))
+    engine.run(job, Source(fill_of(x, job)), nbytes=NBYTES // 4)
     assert device.total - device.memory().free <= NBYTES // 4
 
 
@@ -161,7 +161,7 @@ def test_many_threads_share_devices(devices):
             with lock:
                 held[0] += 1
                 most[0] = max(most[0], held[0])
-            got = engine.run(job, fill_of(x, job)).reshape(x.shape)
+            got = engine.run(job, Source(fill_of(x, job))).reshape(x.shape)
             with lock:
                 held[0] -= 1
         if distance(got, scipys(x, "fftn")) > 1e-14:

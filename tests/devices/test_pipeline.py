@@ -5,7 +5,7 @@ import pytest
 from devices.blocks import SMALL, distance, job_of, scipys, values
 
 from dask_bigfft.devices.crossings import PieceLimits
-from dask_bigfft.devices.engine import Engine
+from dask_bigfft.devices.engine import Engine, Source
 from dask_bigfft.devices.pipeline import Carve, Pipeline
 from dask_bigfft.devices.simulated import DeviceProfile, SimulatedDevice
 from dask_bigfft.errors import DeviceMemoryError
@@ -91,7 +91,7 @@ def test_copies_both_ways_and_computing_overlap():
     engine = Engine(device, 1 << 20, PieceLimits(0, least=256, pieces=12))
     x = values(48, 256)
     job, _ = job_of(x, "fft")
-    engine.run(job, x.copy)
+    engine.run(job, Source(x.copy))
     one_way = x.nbytes / 1e6
     assert device.clock() == pytest.approx(one_way * 14 / 12, rel=0.1)
     busy = {span.engine for span in device.trace}
@@ -104,7 +104,7 @@ def test_one_slot_does_not_overlap():
     engine = Engine(device, 1 << 20, PieceLimits(0, slots=1, least=256, pieces=12))
     x = values(48, 256)
     job, _ = job_of(x, "fft")
-    engine.run(job, x.copy)
+    engine.run(job, Source(x.copy))
     assert device.clock() == pytest.approx(2 * x.nbytes / 1e6, rel=0.1)
 
 

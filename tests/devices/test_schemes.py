@@ -11,7 +11,7 @@ import pytest
 from devices.blocks import distance, engine, job_of, run, scipys, values
 
 from dask_bigfft.devices.crossings import Line, PieceLimits, Problem, run_of
-from dask_bigfft.devices.engine import Job
+from dask_bigfft.devices.engine import Job, Source
 from dask_bigfft.devices.schedule import arranged, find_schedule
 from dask_bigfft.errors import DeviceMemoryError
 
@@ -64,7 +64,7 @@ def test_scheme(name):
     job = Given(job.round, job.block, job.source, job.target)
     object.__setattr__(job, "scheme", SCHEMES[name])
     simulated = engine(nbytes, limits=limits)
-    got = simulated.run(job, lambda: np.array(x).reshape(job.round.source.shape(job.block)))
+    got = simulated.run(job, Source(lambda: np.array(x).reshape(job.round.source.shape(job.block))))
     assert distance(got.reshape(shape), scipys(x, "fftn")) < 1e-15
     assert simulated.device.peak <= nbytes
     plan = job.plan(limits)

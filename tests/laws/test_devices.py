@@ -145,6 +145,23 @@ def test_inputs_are_not_touched():
         np.testing.assert_array_equal(source, x)
 
 
+def test_a_block_that_lies_as_the_round_has_it_is_not_copied_first():
+    x = values(64, 64)
+    names = []
+    previous = set_sink(lambda name, numbers: names.append(name))
+    try:
+        with simulated_devices(1 << 14, limits=SMALL):
+            whole = fft.fft2(da.from_array(x, -1), device="gpu").compute()
+            assert "h2d" in names
+            assert "gather" not in names
+            parts = fft.fft2(da.from_array(x, 16), device="gpu").compute()
+            assert "gather" in names
+    finally:
+        set_sink(previous)
+    assert_close(whole, scipy.fft.fft2(x))
+    assert_close(parts, scipy.fft.fft2(x))
+
+
 def test_blocks_that_no_device_can_take_stay_on_the_cpu():
     """A prime length larger than the device: no crossing has room for it."""
     x = values(1009, 3)

@@ -53,7 +53,7 @@ class Span:
 
 
 @contextlib.contextmanager
-def _errors() -> Iterator[None]:
+def errors_of_cuda() -> Iterator[None]:
     """Turn what CUDA and its libraries raise into our own."""
     cp = cupy()
     try:
@@ -92,7 +92,7 @@ class CupyDevice:
         self._operations = Operations()
         self._marks: list[tuple[str, str, Any, Any, int]] = []
         self._copies = HostCopies()
-        with self._device, _errors():
+        with self._device, errors_of_cuda():
             self._rt.free(0)  # makes the context
             properties = self._rt.getDeviceProperties(ordinal)
             self._origin = self._cupy.cuda.Event()
@@ -109,7 +109,7 @@ class CupyDevice:
 
     def memory(self) -> DeviceMemory:
         """Memory in all and free now."""
-        with self._device, _errors():
+        with self._device, errors_of_cuda():
             free, total = self._rt.memGetInfo()
             return DeviceMemory(int(total), int(free))
 
@@ -117,7 +117,7 @@ class CupyDevice:
         """Reserve the arena."""
         if self._arena is not None:
             raise DeviceError("an arena is reserved already")
-        with self._device, _errors():
+        with self._device, errors_of_cuda():
             self._arena = self._cupy.cuda.alloc(nbytes)
         self._base, self._nbytes = int(self._arena.ptr), nbytes
 
@@ -129,12 +129,12 @@ class CupyDevice:
 
     def drop_caches(self) -> None:
         """Give plans and pools back."""
-        with self._device, _errors():
+        with self._device, errors_of_cuda():
             self._operations.drop_plans()
         self._free_pool()
 
     def _free_pool(self) -> None:
-        with self._device, _errors():
+        with self._device, errors_of_cuda():
             self._cupy.get_default_memory_pool().free_all_blocks()
 
     def close(self) -> None:
@@ -156,21 +156,21 @@ class CupyDevice:
 
     def stream(self, name: str) -> CupyStream:
         """Make a stream that nothing but events orders."""
-        with self._device, _errors():
+        with self._device, errors_of_cuda():
             found = CupyStream(name)
             self._streams.append(found)
             return found
 
     def event(self, name: str) -> CupyEvent:
         """Make an event; who waits for it on the host sleeps."""
-        with self._device, _errors():
+        with self._device, errors_of_cuda():
             return CupyEvent(name, self._cupy.cuda.Event(block=True, disable_timing=True))
 
     def record(self, event: Event, stream: Stream) -> None:
         """Put a mark into a stream."""
         assert isinstance(event, CupyEvent)
         assert isinstance(stream, CupyStream)
-        with self._device, _errors():
+        with self._device, errors_of_cuda():
             event.raw.record(stream.raw)
         event.pending = stream.unfinished.now()
 
@@ -178,7 +178,7 @@ class CupyDevice:
         """Let a stream wait for the event's latest mark."""
         assert isinstance(event, CupyEvent)
         assert isinstance(stream, CupyStream)
-        with self._device, _errors():
+        with self._device, errors_of_cuda():
             stream.raw.wait_event(event.raw)
         if event.pending:
             stream.awaited.add(event.pending)
@@ -187,7 +187,7 @@ class CupyDevice:
         """Wait for the event's latest mark, and for the values that belong to it."""
         assert isinstance(event, CupyEvent)
         pending = event.pending
-        with _errors():
+        with errors_of_cuda():
             event.raw.synchronize()
         for future in pending:
             future.result()
@@ -195,7 +195,7 @@ class CupyDevice:
     def synchronize_all(self) -> None:
         """Wait until all streams are idle."""
         for stream in self._streams:
-            with _errors():
+            with errors_of_cuda():
                 stream.raw.synchronize()
             stream.unfinished.wait()
 
@@ -204,7 +204,7 @@ class CupyDevice:
         """Submit to a stream: its device and stream are the current ones."""
         assert isinstance(stream, CupyStream)
         stream.awaited.wait()
-        with self._device, stream.raw, _errors():
+        with self._device, stream.raw, errors_of_cuda():
             if not self.traced:
                 yield stream
                 return
@@ -251,7 +251,7 @@ class CupyDevice:
 
     def work_nbytes(self, op: FFT) -> int:
         """Make the plan, and return the bytes of work area that it needs."""
-        with self._device, _errors():
+        with self._device, errors_of_cuda():
             return self._operations.work_nbytes(op)
 
     def fft(

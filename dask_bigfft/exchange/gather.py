@@ -1,6 +1,6 @@
 """Gathering a block: its shards copied into memory of its own, from source blocks or packed.
 
-Imports `kernels`, `memory` and this room.
+Imports `devices`, `kernels`, `memory` and this room.
 """
 
 import math
@@ -11,9 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dask_bigfft.devices.on_card import as_block, is_on_card
+from dask_bigfft.errors import refuse
 from dask_bigfft.events import measured
 from dask_bigfft.exchange.product import Block, Product, firsts
 from dask_bigfft.exchange.shards import ExchangeMap
+from dask_bigfft.exchange.tables import Table, table_for
 from dask_bigfft.kernels.copy import CopyTable, compiles
 from dask_bigfft.kernels.cpu import Whole, parts
 from dask_bigfft.memory import lend
@@ -55,10 +58,17 @@ class Gathering:
             Product(tables, conj and not packed) for tables, conj in exchange.tables(block)
         ]
         self.sources = [
-            [np.asarray(source_of(index)) for index in product.blocks] for product in self.products
+            [as_block(source_of(index)) for index in product.blocks] for product in self.products
         ]
         #: The block as it lies in memory, only to be read; whoever knows it sets it.
         self.as_is: Array | None = None
+        found = [source for sources in self.sources for source in sources]
+        #: Whether the block is gathered on a card, where its sources are.
+        self.on_card = any(map(is_on_card, found))
+        if self.on_card and not all(map(is_on_card, found)):
+            kinds = "blocks on a card and blocks in host memory"
+            refuse("a", kinds, "an array whose blocks are all of one kind")
+        self._like = found[0] if found else None
         #: Whether there are places that no source covers (zero padding).
         self.padded = sum(product.size for product in self.products) < math.prod(shape)
 
@@ -68,9 +78,9 @@ class Gathering:
 
     def whole(self, out: Array | None = None, *, threads: int = 1) -> Array:
         """The block, in `out` or in memory of its own; gathered by some threads if it is large."""
-        if out is None:
-            out = lend(self.shape, self.dtype)
-        table, dim = CopyTable(out), self._shared_dim(threads, out.nbytes)
+        table = table_for(self._like, self.shape, self.dtype) if out is None else CopyTable(out)
+        out = table.target
+        dim = None if self.on_card else self._shared_dim(threads, out.nbytes)
         with measured("gather", out.nbytes):
             if self.padded:
                 out.fill(0)
@@ -142,7 +152,7 @@ class Gathering:
             compiles(source, self.dtype) for found in self.sources for source in found
         )
 
-    def _fill(self, table: CopyTable, dim: int | None) -> None:
+    def _fill(self, table: Table, dim: int | None) -> None:
         """Enter all copies into a table, to be cut along a dimension if one is named."""
         cut = None if dim is None else self._axis_dim(dim)
         used: dict[Block, int] = {}

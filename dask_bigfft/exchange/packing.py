@@ -1,6 +1,6 @@
 """What a source block gives away, packed: one contiguous array for everyone who gets something.
 
-Imports `decomposition`, `kernels`, `memory` and this room.
+Imports `decomposition`, `devices`, `kernels` and this room.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -10,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.decomposition.rounds import packed_dtype
+from dask_bigfft.devices.on_card import as_block
 from dask_bigfft.exchange.product import Block, Ints, Product
 from dask_bigfft.exchange.shards import AxisExchange, ExchangeMap, PieceTable, piece_table
-from dask_bigfft.kernels.copy import CopyTable, Rows
-from dask_bigfft.memory import lend
+from dask_bigfft.exchange.tables import Table, table_for
+from dask_bigfft.kernels.copy import Rows
 
 Array = npt.NDArray[Any]
 
@@ -98,7 +99,7 @@ class Packing:
         for owner, blocks in owners.items():
             bounds = np.zeros(len(blocks) + 1, np.int64)
             np.cumsum([used[block] for block in blocks], out=bounds[1:])
-            table = CopyTable(lend(int(bounds[-1]), kept))
+            table = table_for(values, int(bounds[-1]), kept)
             for product, rows in copies:
                 begins = dict(zip(blocks, bounds.tolist(), strict=False))
                 base = np.array([begins.get(block, -1) for block in product.blocks], np.int64)
@@ -148,7 +149,7 @@ class Packing:
         return found  # type: ignore[no-any-return]
 
 
-def _extend(table: CopyTable, values: Array, rows: Rows, base: Ints) -> None:
+def _extend(table: Table, values: Array, rows: Rows, base: Ints) -> None:
     """Enter those copies whose shard begins at `base`, in elements; -1 is left out."""
     mine = np.flatnonzero(base >= 0)
     if len(mine):
@@ -169,7 +170,7 @@ def pack(
     exchange: ExchangeMap, block: Block, source: Block, values: Array, dtype: np.dtype[Any]
 ) -> Array:
     """Return what a source block gives to a target block, as one contiguous array."""
-    values = np.asarray(values)
+    values = as_block(values)
     packing = Packing(exchange, tuple((i,) for i in block))
     found = packing.pack(source, values, dtype, lambda _: None)
     return found[None].values if found else np.empty(0, packed_dtype(values.dtype, dtype))

@@ -37,9 +37,8 @@ class Recipe(Protocol):
     def chunks(self) -> tuple[tuple[int, ...], ...]:
         """Chunks of the result."""
 
-    @property
-    def meta(self) -> Any:
-        """An empty array of the result's kind."""
+    def meta(self, like: Any) -> Any:
+        """Return an empty array of the result's kind, given one of the array that comes in."""
 
     def name(self, token: str) -> str:
         """Return the name of the result's blocks."""
@@ -86,7 +85,7 @@ if array_expressions_enabled():
 
         @property
         def _meta(self) -> Any:
-            return self._recipe.meta
+            return self._recipe.meta(self.operands[0]._meta)
 
         def _layer(self) -> dict[Any, Any]:
             return self._recipe.tasks(self.deterministic_token, self.operands[0]._name)

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from dask.base import tokenize
 
 from dask_bigfft import config
+from dask_bigfft.devices.on_card import is_on_card
 from dask_bigfft.exchange.scratch import ScratchPlace
 from dask_bigfft.graph.build import PLAN_NAME, Graph, Known, build_graph, output_name
 from dask_bigfft.graph.dask_private import (
@@ -157,10 +158,9 @@ class TransformRecipe:
         """Chunks of the result."""
         return self.plan.chunks
 
-    @property
-    def meta(self) -> Any:
-        """An empty array of the result's kind."""
-        return result_meta(self.plan)
+    def meta(self, like: Any) -> Any:
+        """Return an empty array of the result's kind, given one of the array that comes in."""
+        return result_meta(self.plan, like)
 
     def name(self, token: str) -> str:
         """Return the name of the result's blocks."""
@@ -187,9 +187,12 @@ def _has_client() -> bool:
         return False
 
 
-def result_meta(plan: AnyPlan) -> npt.NDArray[Any]:
-    """Return an empty array with the result's dtype and number of axes."""
-    return np.empty((0,) * len(plan.chunks), plan.dtypes[-1])
+def result_meta(plan: AnyPlan, like: Any) -> npt.NDArray[Any]:
+    """Return an empty array with the result's dtype and number of axes, on a card if `like` is."""
+    shape = (0,) * len(plan.chunks)
+    if is_on_card(like):
+        return np.empty_like(like, np.dtype(plan.dtypes[-1]), shape=shape)
+    return np.empty(shape, plan.dtypes[-1])
 
 
 def scratch_place(plan: AnyPlan) -> ScratchPlace:
@@ -208,9 +211,12 @@ def transformed_array(
     """Return the lazy result of a plan on an array.
 
     With a plan that is `known`, tasks of both that are the same run once. `place` is where scratch
-    files go if not where the settings say.
+    files go if not where the settings say. Blocks on a card travel as tasks, unless another
+    carrier is asked for.
     """
-    if isinstance(plan, Plan) and plan.carrier == "disk":
+    if carrier == "auto" and is_on_card(x._meta):
+        carrier = "tasks"
+    elif isinstance(plan, Plan) and plan.carrier == "disk":
         carrier = "disk"
     if carrier == "disk" and place is None:
         place = scratch_place(plan)
@@ -221,7 +227,7 @@ def transformed_array(
     layer = _layer_class(plan)(plan, token, x.name, carrier, known=known, place=place)
     dependencies: Any = [x]
     graph = HighLevelGraph.from_collections(name, layer, dependencies=dependencies)
-    return da.Array(graph, name, chunks=plan.chunks, meta=result_meta(plan))
+    return da.Array(graph, name, chunks=plan.chunks, meta=result_meta(plan, x._meta))
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.devices.dispatch import Place, job_of, on_device
+from dask_bigfft.devices.on_card import as_block, is_on_card, round_on_card
 from dask_bigfft.errors import CarrierError, refuse
 from dask_bigfft.events import during, emit
 from dask_bigfft.exchange import p2p
@@ -127,7 +128,10 @@ class Run:
         started = time.perf_counter()
         dtype = np.dtype(self.plan.dtypes[2 * number + 1])
         job = job_of(round_, block, incoming.dtype, dtype, inside=self.overwrites(number))
-        done = on_device(job, incoming, filters, self.place)
+        if isinstance(incoming, Gathering) and incoming.on_card:
+            done: Array | None = round_on_card(job, incoming.whole, filters)
+        else:
+            done = on_device(job, incoming, filters, self.place)
         if done is None:
             done = run_round(round_, block, incoming, self.library, dtype, filters)
         else:
@@ -191,7 +195,7 @@ def checked(run: Run, number: int, index: Block, values: Any) -> Array:
     ArgumentError
         If it is not: the metadata of the dask array that came in are wrong.
     """
-    block = np.asarray(values)
+    block: Array = as_block(values)
     exchange = run.exchange(number)
     expected = exchange.source.shape(index)
     if block.shape != expected:
@@ -259,8 +263,9 @@ def _own(run: Run, number: int, block: Block, blocks: Mapping[Block, Array]) -> 
     """The source block itself as the target block, if it lies in memory as that one would."""
     (index,) = blocks
     values, exchange = checked(run, number, index, blocks[index]), run.exchange(number)
-    flags, dtype = values.flags, np.dtype(exchange.dtype)
-    if values.dtype != dtype or not (flags.c_contiguous and flags.aligned):
+    if is_on_card(values) or values.dtype != np.dtype(exchange.dtype):
+        return None
+    if not (values.flags.c_contiguous and values.flags.aligned):
         return None
     return values.reshape(exchange.target.shape(block))
 
@@ -327,6 +332,12 @@ def send_shards(
         The block.
     """
     block, dtype = checked(run, number, source, values), np.dtype(run.exchange(number).dtype)
+    if is_on_card(block):
+        raise CarrierError(
+            "blocks on a card do not travel by the carrier p2p: build the graph with "
+            "dask.config.set({'bigfft.exchange.carrier': 'tasks'}), as is done by itself where the "
+            "array's meta is a CuPy array"
+        )
     packing = run.packing(number, targets)
 
     def packed(worker_for: dict[Block, str]) -> dict[str, tuple[Array, Array, Array]]:

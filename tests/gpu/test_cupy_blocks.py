@@ -1,0 +1,137 @@
+"""Arrays whose blocks are CuPy arrays: the same calls, CuPy blocks out, and nothing by the host."""
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import scipy.fft
+
+from dask_bigfft import fft
+from dask_bigfft.devices.cuda import available, cupy
+from dask_bigfft.errors import ArgumentError
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not available(), reason="no CUDA device, or no CuPy"),
+    pytest.mark.filterwarnings("ignore:.*:PendingDeprecationWarning"),
+]
+
+RNG = np.random.default_rng(11)
+
+
+@pytest.fixture
+def no_host(monkeypatch):
+    """Fail where data go to the host: CuPy has two ways there."""
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("a copy to the host")
+
+    monkeypatch.setattr(cupy(), "asnumpy", refuse)
+    monkeypatch.setattr("dask_bigfft.memory.default.HostArena.lend", refuse)
+
+
+def on_card(x, chunks):
+    blocks = da.from_array(x, chunks=chunks).map_blocks(cupy().asarray)
+    return blocks.persist(scheduler="sync")
+
+
+def blocks_of(result):
+    with dask.config.set(scheduler="threads"):
+        done = result.persist()
+    found = list(done.dask.values())
+    return done, found
+
+
+def check(result, expected, tolerance):
+    done, found = blocks_of(result)
+    kinds = {type(getattr(block, "value", block)) for block in found}
+    assert kinds == {cupy().ndarray}, kinds
+    got = done.compute(scheduler="sync")
+    assert isinstance(got, cupy().ndarray)
+    got = got.get()
+    assert got.shape == expected.shape
+    assert np.linalg.norm(got - expected) <= tolerance * (np.linalg.norm(expected) + 1e-30)
+
+
+CASES = [
+    ((4096,), (256,), "fft", {}),
+    ((1 << 18,), (1 << 14,), "fft", {}),
+    ((3**9,), (3**6,), "ifft", {"norm": "ortho"}),
+    ((60, 64), (20, 16), "fft2", {}),
+    ((64, 48, 20), (16, 48, 10), "fftn", {}),
+    ((40, 36, 28), (10, 36, 28), "ifftn", {"axes": (0, 2)}),
+    ((5, 1, 7), (2, 1, 7), "fftn", {}),
+    ((4096,), (1000,), "fft", {}),
+]
+
+
+@pytest.mark.parametrize("dtype", ["c16", "c8", "f8", "f4"])
+@pytest.mark.parametrize(("shape", "chunks", "name", "kwargs"), CASES)
+def test_complex_transforms(shape, chunks, name, kwargs, dtype):
+    x = RNG.standard_normal(shape)
+    if dtype[0] == "c":
+        x = x + 1j * RNG.standard_normal(shape)
+    x = x.astype(dtype)
+    expected = getattr(scipy.fft, name)(x.astype("c16"), **kwargs)
+    single = dtype in ("c8", "f4")
+    check(getattr(fft, name)(on_card(x, chunks), **kwargs), expected, 2e-6 if single else 2e-15)
+
+
+@pytest.mark.parametrize("dtype", ["f8", "f4"])
+@pytest.mark.parametrize(
+    ("shape", "chunks"),
+    [((4096,), (256,)), ((81 * 50,), (135,)), ((40, 64), (10, 16)), ((30, 9, 32), (10, 9, 32))],
+)
+def test_real_transforms_there_and_back(shape, chunks, dtype):
+    x = RNG.standard_normal(shape).astype(dtype)
+    expected = scipy.fft.rfftn(x.astype("f8"))
+    tolerance = 2e-6 if dtype == "f4" else 2e-15
+    spectrum = fft.rfftn(on_card(x, chunks))
+    check(spectrum, expected, tolerance)
+    check(fft.irfftn(spectrum, s=shape, axes=tuple(range(len(shape)))), x, tolerance)
+
+
+def test_orders_pads_and_long_primes():
+    x = RNG.standard_normal(10007) + 1j * RNG.standard_normal(10007)
+    with dask.config.set({"bigfft.planner.whole-axis-floor": 4096}):
+        check(fft.fft(on_card(x, 1000)), scipy.fft.fft(x), 1e-14)
+    x = RNG.standard_normal(4096) + 0j
+    there = fft.fft(on_card(x, 256), order="transposed")
+    check(fft.ifft(there * there, order="transposed"), scipy.fft.ifft(scipy.fft.fft(x) ** 2), 1e-14)
+    check(fft.fft(on_card(x, 256), n=5000), scipy.fft.fft(x, 5000), 2e-15)
+    check(fft.fftshift(fft.fft(on_card(x, 256))), scipy.fft.fftshift(scipy.fft.fft(x)), 2e-15)
+
+
+def test_nothing_goes_by_the_host(no_host):
+    x = RNG.standard_normal((96, 80)) + 0j
+    card = on_card(x, (24, 20))
+    blocks_of(fft.fft2(card))
+    blocks_of(fft.rfft2(card.real))
+
+
+def test_blocks_of_both_kinds_are_refused():
+    def some(block, block_id):
+        return cupy().asarray(block) if block_id[0] % 2 else block
+
+    host = da.zeros(4096, chunks=256, dtype="c16")
+    mixed = host.map_blocks(some, dtype="c16", meta=np.empty(0, "c16"))
+    with pytest.raises(ArgumentError, match="of one kind"):
+        fft.fft(mixed).compute(scheduler="sync")
+
+
+def test_a_single_transform_of_more_than_2_to_the_31_elements():
+    """A block of 17 GiB on the card, against a few values that are known."""
+    cp, n = cupy(), 2**31 + 2**20
+    free = cp.cuda.runtime.memGetInfo()[0]
+    if free < 4 * 8 * n:
+        pytest.skip("needs 70 GB on the card")
+    block = cp.zeros(n, "c8")
+    block[1] = 1
+    x = da.from_array(block, chunks=-1, asarray=False, name="impulse")
+    done = fft.fft(x).persist(scheduler="sync").compute(scheduler="sync")
+    places = np.array([0, 1, 12345, n // 3, 2**31 + 7, n - 1])
+    expected = np.exp(-2j * np.pi * (places / n))
+    np.testing.assert_allclose(done[places].get(), expected, atol=1e-6)
+    assert abs(float(cp.linalg.norm(done)) / n**0.5 - 1) < 1e-4
+    del done, block, x
+    cp.get_default_memory_pool().free_all_blocks()

@@ -5,7 +5,7 @@ array. Keyword-only extras that all transforms have are described in each; their
 settings (``bigfft.order`` and so on in `dask.config`). A decorator writes the parameters that are
 shared into docstrings and signatures; static tools find them in `Extras`.
 
-Imports `front`, `frequencies` and `shifts`.
+Imports `front`, `cosines`, `frequencies` and `shifts`.
 """
 
 from typing import Any, SupportsIndex, Unpack
@@ -13,6 +13,7 @@ from typing import Any, SupportsIndex, Unpack
 import dask.array as da
 import scipy.fft
 
+from dask_bigfft.cosines import dct, dctn, dst, dstn, idct, idctn, idst, idstn
 from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.frequencies import fftfreq, rfftfreq
 from dask_bigfft.front import Axes, N, Norm, S, documented, transform
@@ -20,6 +21,10 @@ from dask_bigfft.planning import Extras
 from dask_bigfft.shifts import fftshift, ifftshift
 
 __all__ = [
+    "dct",
+    "dctn",
+    "dst",
+    "dstn",
     "fft",
     "fft2",
     "fftfreq",
@@ -28,6 +33,10 @@ __all__ = [
     "hfft",
     "hfft2",
     "hfftn",
+    "idct",
+    "idctn",
+    "idst",
+    "idstn",
     "ifft",
     "ifft2",
     "ifftn",

@@ -59,6 +59,14 @@ class Extras(TypedDict, total=False):
     overwrite_x: bool | None
 
 
+class Options(TypedDict, total=False):
+    """Keywords of functions whose transforms are inside; None is the setting."""
+
+    chunks: Any
+    memory_limit: int | str | None
+    kernel: str | None
+
+
 # --- arrays ---------------------------------------------------------------------------------
 
 _PROCESS = uuid.uuid4().hex
@@ -366,6 +374,20 @@ def scaled(chunks: tuple[int, ...], size: int) -> tuple[int, ...]:
     return tuple(b - a for a, b in itertools.pairwise([0, *ends]) if b > a) or (size,)
 
 
+def parse_options(options: Options) -> Options:
+    """Refuse keywords that there are not."""
+    for unknown in options.keys() - Options.__annotations__.keys():
+        allowed = f"another keyword: {', '.join(Options.__annotations__)}"
+        refuse(unknown, dict(options)[unknown], allowed, kind=ArgumentTypeError)
+    return options
+
+
+def inner_extras(options: Options, **named: Any) -> Extras:
+    """Keywords of a transform inside: limits and kernel as given, the rest as named."""
+    kept = {k: v for k, v in options.items() if k in ("memory_limit", "kernel")}
+    return {"chunks": "auto", **kept, **named}  # type: ignore[typeddict-item]
+
+
 # --- plans ----------------------------------------------------------------------------------
 
 
@@ -420,6 +442,7 @@ def make_plan(
     axis_or_axes: Any = None,
     norm: str | None = None,
     windows: Mapping[int, tuple[int, int]] | None = None,
+    both: bool = False,
     **extras: Unpack[Extras],
 ) -> Plan:
     """Return the plan of a transform of a dask array.
@@ -430,6 +453,8 @@ def make_plan(
         As at the front door.
     windows : mapping, optional
         Start and count, by axis, of the values that go out: those from `start` on, cyclically.
+    both : bool
+        Whether the signal has the order of the spectrum, too.
     """
     order = extras.get("order")
     order = config.get("bigfft.order") if order is None else order
@@ -438,6 +463,10 @@ def make_plan(
     rounds = parse_rounds(extras.get("rounds"), axes, a.ndim)
     factors = None if rounds is None else {axis: _factors(rounds, axis) for axis in axes}
     spec = transform_spec(name, a.shape, a.dtype, n_or_s, axis_or_axes, norm, order, factors)
+    if both:
+        pairs = zip(spec.orders_in, spec.orders_out, strict=True)
+        orders = tuple(max(pair) for pair in pairs)  # "transposed" is the greater word
+        spec = replace(spec, orders_in=orders, orders_out=orders)
     if windows:
         kept = tuple((axis, start, count) for axis, (start, count) in sorted(windows.items()))
         spec = replace(spec, windows=kept)

@@ -112,7 +112,7 @@ def _rolled(array: da.Array, offsets: Offsets) -> da.Array:
         folded = _folded(array, found, found.plan, offsets)
         if folded is not None:
             return folded
-    elif found is not None:
+    elif found is not None and isinstance(found.plan, ShiftPlan) and found.plan.part == "shift":
         array, offsets = found.array, _summed(found.plan.result, offsets)
     offsets = {axis: first for axis, first in offsets.items() if first}
     if not offsets:

@@ -80,6 +80,32 @@ class _HashedOnce:
         return {name: getattr(self, name) for name in self.__match_args__}  # type: ignore[attr-defined]
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Values that lie at equal distances: value ``low + j`` at ``place + j*step``, j < count."""
+
+    low: int
+    count: int
+    place: int
+    step: int
+
+    def within(self, begin: int, end: int) -> tuple[int, int, int, int] | None:
+        """Interval of the values at places ``begin`` to ``end - 1``, place of the first, step.
+
+        >>> Run(4, 4, 7, -2).within(2, 6)
+        (5, 7, 5, -2)
+        """
+        if self.step > 0:
+            first, last = -(-(begin - self.place) // self.step), -(-(end - self.place) // self.step)
+        else:
+            first = (self.place - end) // -self.step + 1
+            last = (self.place - begin) // -self.step + 1
+        first, last = max(first, 0), min(last, self.count)
+        if first >= last:
+            return None
+        return self.low + first, self.low + last, self.place + first * self.step, self.step
+
+
 @dataclass(frozen=True)
 class Group(_HashedOnce):
     """Digits stored as one array dimension (first digit outermost), and its chunks.
@@ -90,11 +116,15 @@ class Group(_HashedOnce):
 
     With an ``offset`` the digits are stored cyclically shifted: place p holds the flattened
     value p + offset modulo their size.  Then the chunks hold all of the digits and no more.
+
+    With an ``arrangement`` the flattened values lie where its runs say: at places of their own,
+    together (one place may be read as several values), or nowhere.
     """
 
     digits: tuple[Digit, ...]
     chunks: Chunks
     offset: int = 0
+    arrangement: tuple[Run, ...] = ()
 
     __hash__ = _HashedOnce.__hash__
 
@@ -112,28 +142,43 @@ class Group(_HashedOnce):
         """First and one-past-last place of a chunk that are part of the digits."""
         return min(self.bounds[chunk], self.size), min(self.bounds[chunk + 1], self.size)
 
-    def runs(self, chunk: int) -> tuple[tuple[int, int, int], ...]:
-        """Intervals of flattened values that a chunk holds, and where in the chunk each begins.
+    def runs(self, chunk: int) -> tuple[tuple[int, int, int, int], ...]:
+        """Intervals of flattened values in a chunk, where in it each begins, and its step.
 
         >>> Group((Digit(1, 1, 8, 8),), (3, 5), offset=4).runs(1)
-        ((7, 8, 0), (0, 4, 1))
+        ((7, 8, 0, 1), (0, 4, 1, 1))
         """
+        begin, end = self.bounds[chunk], self.bounds[chunk + 1]
+        if self.arrangement:
+            found = [run.within(begin, end) for run in self.arrangement]
+            return tuple((a, b, at - begin, s) for a, b, at, s in filter(None, found))
         low, high = self.interval(chunk)
         if not self.offset:
-            return ((low, high, 0),)
+            return ((low, high, 0, 1),)
         first = (low + self.offset) % self.size
         head = min(high - low, self.size - first)
-        runs = ((first, first + head, 0), (0, high - low - head, head))
+        runs = ((first, first + head, 0, 1), (0, high - low - head, head, 1))
         return tuple(run for run in runs if run[0] < run[1])
 
     def chunks_touching(self, low: int, high: int) -> Sequence[int]:
         """Chunks that hold any of the flattened values ``low`` to ``high - 1``."""
+        if self.arrangement:
+            return self._chunks_arranged(low, high)
         if not self.offset:
             return self._chunks_at(low, high)
         first = (low - self.offset) % self.size
         beyond = first + max(0, high - low) - self.size
         around = {*self._chunks_at(first, first + high - low), *self._chunks_at(0, beyond)}
         return sorted(around)
+
+    def _chunks_arranged(self, low: int, high: int) -> list[int]:
+        found: set[int] = set()
+        for run in self.arrangement:
+            first, last = max(low, run.low), min(high, run.low + run.count) - 1
+            if first <= last:
+                ends = [run.place + (v - run.low) * run.step for v in (first, last)]
+                found.update(self._chunks_at(min(ends), max(ends) + 1))
+        return sorted(found)
 
     def _chunks_at(self, low: int, high: int) -> range:
         """Chunks with any of the places ``low`` to ``high - 1``."""

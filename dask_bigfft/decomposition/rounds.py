@@ -300,6 +300,8 @@ def axis_components(source: AxisLayout, target: AxisLayout) -> AxisComponents:
     Groups that both layouts have, cut alike, separate the blocks; everything else is taken to
     meet everything (which may join groups that a finer look would keep apart).
     """
+    if any(group.arrangement for group in (*source.groups, *target.groups)):
+        return AxisComponents(1, *(np.zeros(side.blocks, np.int64) for side in (source, target)))
     source, target = unflattened(source), unflattened(target)
     if len(source.groups) == len(target.groups) == 1 and source.digits == target.digits:
         return _interval_components(source.groups[0], target.groups[0])

@@ -156,7 +156,8 @@ def flat_digits(
 
     Transposed order stores k1 outermost, k = k1 + N1*k2, with (N1, N2) the canonical digits
     of the length, or `digits` if given; half a spectrum then is the rectangle k1 = 0..N1//2 by
-    all k2.
+    all k2. Where both sides of a transform are transposed, the output has the digits of the
+    input reversed.
 
     >>> [d.size for d in flat_digits(1, 12, "transposed", real=False)]
     [3, 4]
@@ -240,6 +241,8 @@ def axis_program(
     if not bluestein:
         steps = _cooley_tukey(axis, factors, kind, sign)
         source = flat_digits(0, length, order_in, real=kind == "c2r", digits=digits)
+        if order_in == order_out == "transposed":
+            digits = (digits or transposed_digits(length))[::-1]
         target = flat_digits(1, length, order_out, real=kind == "r2c", digits=digits)
         mirror = length if kind != "c2c" else None
         return AxisProgram(axis, length, factors, steps, source, target, mirror)

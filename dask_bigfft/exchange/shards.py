@@ -120,12 +120,12 @@ def _stored_boxes(layout: AxisLayout, block: int) -> Iterator[Box]:
     per_group: list[list[tuple[Ranges, tuple[int, ...], int]]] = []
     for group, chunk in zip(layout.groups, layout.chunk_of(block), strict=True):
         sizes = tuple(digit.size for digit in group.digits)
-        steps = _flat_strides(sizes)
-        found = [
-            (ranges, steps, at - low + sum(r[0] * s for r, s in zip(ranges, steps, strict=True)))
-            for low, high, at in group.runs(chunk)
-            for ranges in interval_boxes(low, high, sizes)
-        ]
+        found = []
+        for low, high, at, step in group.runs(chunk):
+            steps = tuple(step * s for s in _flat_strides(sizes))
+            for ranges in interval_boxes(low, high, sizes):
+                at_first = at + sum(r[0] * s for r, s in zip(ranges, steps, strict=True))
+                found.append((ranges, steps, at_first - low * step))
         per_group.append(found)
     dims = tuple(d for d, group in enumerate(layout.groups) for _ in group.digits)
     for parts in itertools.product(*per_group):

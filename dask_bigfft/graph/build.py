@@ -125,7 +125,7 @@ class Known:
 
 
 def _names(plan: Plan | ShiftPlan, token: str) -> Names:
-    return Names(token, "shift_" if isinstance(plan, ShiftPlan) else "")
+    return Names(token, f"{plan.part}_" if isinstance(plan, ShiftPlan) else "")
 
 
 def output_name(plan: Plan | ShiftPlan, token: str) -> str:
@@ -369,6 +369,8 @@ class _Weave:
             return False
         shape = self.exchange.target.shape(block)
         pieces = [piece for (piece,) in shards[0].pieces]
+        if any(piece.source_steps != piece.target_steps for piece in pieces):
+            return False
         return self.exchange.source.shape(shards[0].source) == shape == tuple(
             piece.size for piece in pieces
         )

@@ -354,7 +354,8 @@ class Candidates:
         digits = spec.digits_of(self.rectangle or 0) or transposed_digits(spec.lengths[-1])
         if len(digits) != count:
             return []
-        return [digits[::-1] if spec.kind == "c2r" else digits]
+        backwards = spec.kind == "c2r" or spec.orders_in[-1] == "transposed"
+        return [digits[::-1] if backwards else digits]
 
     def in_place(self) -> list[Candidate]:
         """Candidates for axes that lie whole in every block: nothing has to be cut."""

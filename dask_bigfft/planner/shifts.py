@@ -27,19 +27,22 @@ Offsets = Mapping[int, int]
 
 @dataclass(frozen=True)
 class ShiftPlan:
-    """One exchange that stores some axes from another element on: no round at all.
+    """One exchange that stores some axes in another order: no round at all.
 
     Parameters
     ----------
     source, result : Layout
-        Blocks before and after, cut alike; axes of the result have offsets.
+        Blocks before and after; for a shift cut alike, and axes of the result have offsets.
     dtype : str
         Of the elements.
+    part : str
+        What its tasks are called.
     """
 
     source: Layout
     result: Layout
     dtype: str
+    part: str = "shift"
 
     rounds: tuple[Round, ...] = ()
     kernel: str = "scipy"

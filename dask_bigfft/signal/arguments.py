@@ -15,26 +15,18 @@ Imports `planning`, `transforms`, `decomposition` and `errors`.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, SupportsIndex, TypedDict, get_args
+from typing import Any, Literal, SupportsIndex, get_args
 
 import dask.array as da
 import scipy.fft
 
 from dask_bigfft.decomposition.factors import smooth_length
 from dask_bigfft.errors import ArgumentTypeError, refuse
-from dask_bigfft.planning import Extras, parse_array
+from dask_bigfft.planning import parse_array
 from dask_bigfft.transforms.spec import parse_axes
 
 Mode = Literal["full", "same", "valid"]
 Axes = SupportsIndex | Sequence[SupportsIndex] | None
-
-
-class Options(TypedDict, total=False):
-    """Keywords of functions whose transforms are inside; None is the setting."""
-
-    chunks: Any
-    memory_limit: int | str | None
-    kernel: str | None
 
 
 @dataclass(frozen=True)
@@ -95,20 +87,6 @@ def parse_mode(mode: Any) -> Mode:
     if not isinstance(mode, str) or mode not in get_args(Mode):
         refuse("mode", mode, "'full', 'same' or 'valid'")
     return mode  # type: ignore[return-value]
-
-
-def parse_options(options: Options) -> Options:
-    """Refuse keywords that there are not."""
-    for unknown in options.keys() - Options.__annotations__.keys():
-        allowed = f"another keyword: {', '.join(Options.__annotations__)}"
-        refuse(unknown, dict(options)[unknown], allowed, kind=ArgumentTypeError)
-    return options
-
-
-def inner_extras(options: Options, **named: Any) -> Extras:
-    """Keywords of a transform inside: limits and kernel as given, the rest as named."""
-    kept = {k: v for k, v in options.items() if k in ("memory_limit", "kernel")}
-    return {"chunks": "auto", **kept, **named}  # type: ignore[typeddict-item]
 
 
 @dataclass(frozen=True)

@@ -28,16 +28,13 @@ from dask_bigfft.errors import refuse
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planning import make_plan, scaled
+from dask_bigfft.planning import Options, inner_extras, make_plan, parse_options, scaled
 from dask_bigfft.signal.arguments import (
     Axes,
     Inputs,
     Mode,
-    Options,
     fast_length,
-    inner_extras,
     parse_inputs,
-    parse_options,
 )
 from dask_bigfft.signal.kernel_spectrum import KernelAxis, filtered, product
 from dask_bigfft.signal.overlap import direct_blocks, overlapped

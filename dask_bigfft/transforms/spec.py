@@ -118,7 +118,15 @@ class TransformSpec:
             return window[1]
         i = self.axes.index(axis)
         half = self.kind == "r2c" and axis == self.real_axis
-        return _count(self.lengths[i], self.orders_out[i], half, self.digits_of(axis))
+        return _count(self.lengths[i], self.orders_out[i], half, self.digits_out(axis))
+
+    def digits_out(self, axis: int) -> tuple[int, ...] | None:
+        """Digits of an axis of the result: those of the input reversed if that has digits, too."""
+        i = self.axes.index(axis)
+        found = self.digits_of(axis)
+        if self.orders_in[i] == self.orders_out[i] == "transposed":
+            return (found or transposed_digits(self.lengths[i]))[::-1]
+        return found
 
     @property
     def out_shape(self) -> tuple[int, ...]:

@@ -31,6 +31,7 @@ FLOORS = {
     "front": 7,
     "frequencies": 7,
     "signal": 7,
+    "cosines": 7,
     "planning": 7,
     "watch": 7,
     "observe": 7,

@@ -246,7 +246,7 @@ def test_runs_of_a_group_cover_its_values_once():
     group = Group((Digit(1, 1, 4, 4), Digit(1, 4, 3, 3)), (5, 0, 4, 3), offset=7)
     held = [[] for _ in group.chunks]
     for chunk, found in enumerate(held):
-        for low, high, at in group.runs(chunk):
+        for low, high, at, _ in group.runs(chunk):
             assert at == len(found)
             found += range(low, high)
     assert [value for found in held for value in found] == [*range(7, 12), *range(7)]

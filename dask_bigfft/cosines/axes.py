@@ -1,0 +1,273 @@
+"""Cosine and sine transforms: from arguments to a dask array.
+
+One axis after the other. One that lies whole in every block, or had best be gathered whole, is
+SciPy's; one that falls apart takes an FFT with as many exchanges as that of real data has::
+
+    array --arrangement--> factors, round --exchange--> round, factors --arrangement--> result
+
+Imports `planning`, `graph`, `planner`, `kernels` and `memory_settings`.
+"""
+
+import itertools
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any, cast
+
+import dask.array as da
+import numpy as np
+import scipy.fft
+
+from dask_bigfft import config
+from dask_bigfft.decomposition.cosines import (
+    Cosines,
+    Type,
+    array_axis,
+    point_axis,
+    point_chunks,
+)
+from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Layout, even_chunks, plain
+from dask_bigfft.decomposition.steps import Divisor
+from dask_bigfft.errors import ArgumentTypeError, refuse
+from dask_bigfft.graph.layer import transformed_array
+from dask_bigfft.kernels.cosines import after_points, before_points, divisor_of
+from dask_bigfft.memory_settings import configure_arena
+from dask_bigfft.planner.shifts import ShiftPlan
+from dask_bigfft.planning import (
+    Options,
+    inner_extras,
+    make_plan,
+    normalized_chunks,
+    parse_array,
+    parse_options,
+    scaled,
+)
+from dask_bigfft.transforms.spec import parse_axes, parse_scale
+
+_INVERSE: dict[int, Type] = {1: 1, 2: 3, 3: 2, 4: 4}
+
+
+# --- one axis -------------------------------------------------------------------------------
+
+
+def _carried(a: Any, plan: Any) -> Any:
+    configure_arena()
+    return transformed_array(a, plan, config.get("bigfft.exchange.carrier"))
+
+
+def _rearranged(
+    a: da.Array, axis: int, source: AxisLayout, target: AxisLayout, part: str
+) -> Any:
+    """The array with one axis arranged anew, in one exchange."""
+    pairs = zip(a.shape, a.chunks, strict=True)
+    kept = [plain(n, tuple(map(int, cut))) for n, cut in pairs]
+    before = Layout((*kept[:axis], source, *kept[axis + 1 :]))
+    after = Layout((*kept[:axis], target, *kept[axis + 1 :]))
+    return _carried(a, ShiftPlan(before, after, a.dtype.str, part))
+
+
+def _gathered(a: da.Array, chunks: tuple[Chunks, ...]) -> Any:
+    """The array in other chunks, in one exchange."""
+    if tuple(tuple(map(int, cut)) for cut in a.chunks) == chunks:
+        return a
+    sides = []
+    for cuts in (a.chunks, chunks):
+        pairs = zip(a.shape, cuts, strict=True)
+        sides.append(Layout(tuple(plain(n, tuple(map(int, cut))) for n, cut in pairs)))
+    return _carried(a, ShiftPlan(sides[0], sides[1], a.dtype.str, "gather"))
+
+
+def _largest(chunks: Sequence[int]) -> int:
+    return max(map(int, chunks), default=1) or 1
+
+
+def _split_axis(
+    a: da.Array, plan: Cosines, axis: int, divisor: Divisor, options: Options
+) -> Any:
+    """The transform of an axis that falls apart, through an FFT of points in digits."""
+    width = _largest(a.chunks[axis])
+    values = math.prod(digit.size for digit in point_axis(plan, (1,), out=False).digits)
+    chunks = point_chunks(plan, -(-values // width))
+    before = array_axis(plan, tuple(map(int, a.chunks[axis])), out=False)
+    arranged = _rearranged(a, axis, before, point_axis(plan, chunks, out=False), "arrange")
+    ready = _multiplied(arranged, before_points, plan, axis, chunks, _dtype_in(plan, a.dtype))
+    natural = len(plan.digits) == 1
+    extras = inner_extras(options, order="natural" if natural else "transposed")
+    norm = "forward" if plan.name == "irfft" else None
+    found = make_plan(ready, plan.name, plan.points, axis, norm, both=not natural, **extras)
+    spectrum = _carried(ready, found)
+    cut = tuple(map(int, spectrum.chunks[axis]))
+    made = _multiplied(
+        spectrum, after_points, plan, axis, cut, a.dtype, 2 if plan.pairs_out else 1,
+        divisor=divisor,
+    )
+    wanted = even_chunks(plan.length, -(-plan.length // width))
+    return _rearranged(
+        made, axis, point_axis(plan, cut, out=True), array_axis(plan, wanted, out=True), "unpack"
+    )
+
+
+def _dtype_in(plan: Cosines, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Dtype of the FFT's input."""
+    return dtype if plan.name == "rfft" else np.result_type(dtype, np.complex64)
+
+
+def _multiplied(
+    a: Any, work: Any, plan: Cosines, axis: int, points: Chunks, dtype: np.dtype[Any],
+    width: int = 1, **keywords: Any,
+) -> Any:
+    """The array times factors along an axis, block by block."""
+    bounds = (0, *itertools.accumulate(points))
+    chunks = list(a.chunks)
+    chunks[axis] = tuple(width * c for c in points)
+    return da.map_blocks(
+        work, a, plan=plan, axis=axis, bounds=bounds, dtype=dtype, chunks=tuple(chunks),
+        meta=np.empty((0,) * a.ndim, dtype), **keywords,
+    )
+
+
+def _one_axis(
+    a: da.Array, plan: Cosines, axis: int, norm: str | None, backwards: bool, options: Options
+) -> Any:
+    """The transform of one axis that lies in several chunks."""
+    divisor = divisor_of(plan, norm, backwards)
+    extras = inner_extras(options, order="natural")
+    found = make_plan(a, "rfft", plan.length, axis, None, **extras)
+    if len(found.programs[0].steps) > 1:
+        return _split_axis(a, plan, axis, divisor, options)
+    layout = found.rounds[0].source
+    chunks = tuple(
+        (a.shape[axis],) if i == axis else _stored(cut.groups[0].chunks, a.shape[i])
+        for i, cut in enumerate(layout.axes)
+    )
+    return _whole_axes(_gathered(a, chunks), plan, {axis: plan.length}, norm, backwards)
+
+
+def _stored(chunks: Chunks, size: int) -> Chunks:
+    return chunks if sum(chunks) == size else even_chunks(size, len(chunks))
+
+
+def _whole_axes(
+    a: Any, plan: Cosines, lengths: dict[int, int], norm: str | None, backwards: bool
+) -> Any:
+    """SciPy's transform of axes that lie whole in every block."""
+    chunks = tuple((lengths[i],) if i in lengths else cut for i, cut in enumerate(a.chunks))
+    mirrored = {"forward": "backward", "ortho": "ortho"}.get(norm or "", "forward")
+    return a.map_blocks(
+        _in_block, name_="dstn" if plan.sine else "dctn", type_=plan.type,
+        s=tuple(lengths.values()), axes=tuple(lengths), norm=mirrored if backwards else norm,
+        orthogonalize=plan.orthogonalize, chunks=chunks, dtype=a.dtype,
+        meta=np.empty((0,) * a.ndim, a.dtype),
+    )
+
+
+def _in_block(block: Any, name_: str, type_: int, s: Any, axes: Any, **keywords: Any) -> Any:
+    if block.size == 0:  # along another axis
+        shape = list(block.shape)
+        for axis, n in zip(axes, s, strict=True):
+            shape[axis] = n
+        return np.zeros(shape, block.dtype)
+    return getattr(scipy.fft, name_)(block, type_, s, axes, workers=1, **keywords)
+
+
+# --- several axes ---------------------------------------------------------------------------
+
+
+def cosine_transform(
+    name: str, x: Any, type_: Any, n_or_s: Any, axes: Any, norm: Any, workers: Any,
+    orthogonalize: Any, options: Options,
+) -> da.Array:
+    """The lazy result of a transform called by its name."""
+    parse_options(options)
+    parse_scale(norm, forward=True)
+    if workers is not None and not hasattr(workers, "__index__"):
+        allowed = "None or a number: dask's scheduler decides"
+        refuse("workers", workers, allowed, kind=ArgumentTypeError)
+    backwards, sine = name.startswith("i"), "s" in name
+    if type_ not in (1, 2, 3, 4):
+        refuse("type", type_, "1, 2, 3 or 4")
+    kind: Type = _INVERSE[type_] if backwards else type_
+    array = parse_array(x, "fft")
+    along, lengths = _parse_axes(array, n_or_s, axes, several=name.endswith("n"))
+    ortho = norm == "ortho" if orthogonalize is None else bool(orthogonalize)
+    plans = {}
+    for axis, n in zip(along, lengths, strict=True):
+        if kind == 1 and not sine and n < 2:
+            refuse("x", f"axis {axis} of length {n}", "at least 2 elements for type 1")
+        plans[axis] = Cosines(sine, kind, n, ortho)
+    if array.dtype.kind == "c":
+        real, imag = (
+            _all_axes(part, plans, norm, backwards, options) for part in (array.real, array.imag)
+        )
+        found = real + 1j * imag
+    else:
+        found = _all_axes(array, plans, norm, backwards, options)
+    return cast("da.Array", _cut(found, array, options))
+
+
+def _all_axes(
+    array: da.Array, plans: dict[int, Cosines], norm: str | None, backwards: bool, options: Options
+) -> Any:
+    """A real transform: of axes that lie whole in every block at once, then of the others."""
+    char = {"e": "f", "f": "f", "g": "g"}.get(array.dtype.char, "d")
+    found: Any = array.astype(np.dtype(char))
+    groups: dict[tuple[int, bool], dict[int, int]] = {}
+    for axis, plan in plans.items():
+        if array.numblocks[axis] == 1:
+            groups.setdefault((plan.type, plan.sine), {})[axis] = plan.length
+    for lengths in groups.values():
+        found = _whole_axes(found, plans[next(iter(lengths))], lengths, norm, backwards)
+    rest = [axis for axis in plans if array.numblocks[axis] > 1]
+    for axis in sorted(rest, key=lambda axis: array.numblocks[axis]):
+        found = _one_axis(_cropped(found, axis, plans[axis].length), plans[axis], axis, norm,
+                          backwards, options)
+    return found
+
+
+def _cropped(a: Any, axis: int, length: int) -> Any:
+    """The array without what a shorter transform leaves out."""
+    if a.shape[axis] <= length:
+        return a
+    return a[(slice(None),) * axis + (slice(length),)]
+
+
+def _cut(found: Any, array: da.Array, options: Options) -> Any:
+    """The result in the chunks that were asked for."""
+    chunks = options.get("chunks")
+    chunks = config.get("bigfft.chunks") if chunks is None else chunks
+    if isinstance(chunks, str) and chunks == "auto":
+        return found
+    kept = tuple(map(scaled, array.chunks, found.shape))
+    if isinstance(chunks, str) and chunks == "preserve":
+        return _gathered(found, kept)
+    wanted = normalized_chunks(chunks, chunks, found.shape, found.dtype)
+    return _gathered(found, wanted)
+
+
+def _parse_axes(
+    array: da.Array, n_or_s: Any, axes: Any, several: bool
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Axes, and the length of the transform along each."""
+    given = None if n_or_s is None else tuple(n_or_s) if several and hasattr(n_or_s, "__iter__") \
+        else (n_or_s,)
+    if axes is None:
+        along = tuple(range(array.ndim)) if given is None else tuple(range(-len(given), 0))
+    else:
+        along = tuple(axes) if several and hasattr(axes, "__iter__") else (axes,)
+    found = parse_axes("axes" if several else "axis", along, array.ndim)
+    if not found:
+        refuse("axes", axes, "at least one axis")
+    argument = "s" if several else "n"
+    if given is not None and len(given) != len(found):
+        refuse(argument, given, f"as many lengths as axes ({len(found)})")
+    lengths = []
+    for axis, n in zip(found, given or (None,) * len(found), strict=True):
+        try:
+            length = array.shape[axis] if n is None else operator.index(n)
+        except TypeError:
+            refuse(argument, n, "an integer", kind=ArgumentTypeError)
+        if length < 1:
+            refuse(argument if n is not None else "x", n if n is not None else array.shape,
+                   "lengths of at least 1")
+        lengths.append(length)
+    return found, tuple(lengths)

@@ -1,0 +1,189 @@
+r"""Cosine and sine transforms of types I to IV as FFTs of an axis in another order.
+
+Each is an arrangement of the input, an FFT, and an arrangement of the output; what lies between is
+multiplied element by element. C and S stand for cosine and sine, N for the length::
+
+    type  FFT of                       arrangement
+    II    N real points                even places, then odd ones backwards (Makhoul, IEEE Trans.
+                                       Acoust. Speech Signal Process. 28, 1980); C[k] and C[N-k] are
+                                       the real and imaginary part of one phase times X[k]
+    III   the same backwards
+    IV    N/2 complex points           x[2n] + i x[N-1-2n], C[2k] - i C[N-1-2k]
+          N points, for odd N          the multiples of four among the extended places
+    I     2(N - 1) or 2(N + 1) points  the even or odd extension
+
+Sines are cosines of the input with every other sign changed, or of the reversed input. Where an
+FFT has complex input or output, an arrangement has two values for each of its points: its real and
+its imaginary part, told apart by a digit of their own.
+
+Pure: imports only this room.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dask_bigfft.decomposition.factors import transposed_digits
+from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Digit, Group, Run, even_chunks
+from dask_bigfft.decomposition.steps import flat_digits
+
+Type = Literal[1, 2, 3, 4]
+
+
+@dataclass(frozen=True)
+class Cosines:
+    """A cosine or sine transform of one axis, without its scale.
+
+    Parameters
+    ----------
+    sine : bool
+        Whether it is a sine transform.
+    type : {1, 2, 3, 4}
+        Its type.
+    length : int
+        N.
+    orthogonalize : bool
+        Whether the first or last values are scaled so that the matrix is orthogonal.
+    """
+
+    sine: bool
+    type: Type
+    length: int
+    orthogonalize: bool = False
+
+    @property
+    def points(self) -> int:
+        """Length of the FFT."""
+        if self.type == 1:
+            return 2 * (self.length + (1 if self.sine else -1))
+        return self.length // 2 if self.halved else self.length
+
+    @property
+    def halved(self) -> bool:
+        """Whether two real values make one complex point: type IV of even length."""
+        return self.type == 4 and self.length % 2 == 0
+
+    @property
+    def name(self) -> str:
+        """Name of the FFT."""
+        return {1: "rfft", 2: "rfft", 3: "irfft", 4: "fft"}[self.type]
+
+    @property
+    def pairs_in(self) -> bool:
+        """Whether the input of the FFT is arranged in pairs of real and imaginary parts."""
+        return self.type == 3 or self.halved
+
+    @property
+    def pairs_out(self) -> bool:
+        """Whether the output of the FFT is arranged as pairs of real and imaginary parts."""
+        return self.type == 2 or self.halved
+
+    @property
+    def digits(self) -> tuple[int, ...]:
+        """Digits of the FFT's input; its output has them reversed."""
+        return transposed_digits(self.points)
+
+    @property
+    def runs_in(self) -> tuple[Run, ...]:
+        """Places of the array that comes in of the FFT's values."""
+        n = self.length
+        if self.type == 2:
+            return _even_odd(n)
+        if self.type == 3:
+            return self._turned(_mirrored(n))
+        if self.type == 1:
+            return self._extension()
+        return self._turned(_quartered(n) if not self.halved else _interleaved(n))
+
+    @property
+    def runs_out(self) -> tuple[Run, ...]:
+        """Places of the array that goes out of the FFT's values."""
+        n = self.length
+        if self.type == 2:
+            return self._turned(_mirrored(n))
+        if self.type == 3:
+            return _even_odd(n)
+        if self.type == 1:
+            return self._extension()
+        return _interleaved(n) if self.halved else (Run(0, n, 0, 1),)
+
+    def _turned(self, runs: tuple[Run, ...]) -> tuple[Run, ...]:
+        """The runs with places counted from the end, for a sine transform."""
+        if not self.sine:
+            return runs
+        last = self.length - 1
+        return tuple(Run(r.low, r.count, last - r.place, -r.step) for r in runs)
+
+    def _extension(self) -> tuple[Run, ...]:
+        n = self.length
+        if self.sine:
+            return Run(1, n, 0, 1), Run(n + 2, n, n - 1, -1)
+        runs = Run(0, n, 0, 1), Run(n, n - 2, n - 2, -1)
+        return runs if n > 2 else runs[:1]
+
+
+def _even_odd(n: int) -> tuple[Run, ...]:
+    """Even places, then odd ones backwards."""
+    half = (n + 1) // 2
+    runs = Run(0, half, 0, 2), Run(half, n - half, 2 * (n - half) - 1, -2)
+    return runs if n > 1 else runs[:1]
+
+
+def _mirrored(n: int) -> tuple[Run, ...]:
+    """Real part of point k at place k, imaginary part at place n - k."""
+    runs = Run(0, n, 0, 1), Run(n + 1, n - 1, n - 1, -1)
+    return runs if n > 1 else runs[:1]
+
+
+def _interleaved(n: int) -> tuple[Run, ...]:
+    """Real part of point k at place 2k, imaginary part at place n - 1 - 2k."""
+    return Run(0, n // 2, 0, 2), Run(n // 2, n // 2, n - 1, -2)
+
+
+def _quartered(n: int) -> tuple[Run, ...]:
+    """Point j at the place that n + 4j folds to, in a sequence even about 0, odd about 2n.
+
+    >>> [(run.place, run.step, run.count) for run in _quartered(7)]
+    [(3, 2, 2), (6, -2, 4), (1, 2, 1)]
+    """
+    first, second = -(-n // 4), -(-3 * n // 4)
+    runs = (
+        Run(0, first, (n - 1) // 2, 2),
+        Run(first, second - first, (3 * n - 1) // 2 - 2 * first, -2),
+        Run(second, n - second, 2 * second - (3 * n + 1) // 2, 2),
+    )
+    return tuple(run for run in runs if run.count)
+
+
+def array_axis(plan: Cosines, chunks: Chunks, *, out: bool) -> AxisLayout:
+    """Layout of the array that comes in, or goes out: natural order, with an arrangement."""
+    digits: tuple[Digit, ...] = (Digit(0, 1, plan.points, plan.points),)
+    if plan.pairs_out if out else plan.pairs_in:
+        digits = (Digit(0, plan.points, 2, 2), *digits)
+    runs = plan.runs_out if out else plan.runs_in
+    return AxisLayout((Group(digits, chunks, 0, runs),))
+
+
+def point_digits(plan: Cosines, *, out: bool) -> tuple[Digit, ...]:
+    """Digits of the FFT's input or output, outermost first."""
+    digits = plan.digits[::-1] if out else plan.digits
+    real = plan.name == ("rfft" if out else "irfft")
+    order: Literal["natural", "transposed"] = "transposed" if len(digits) > 1 else "natural"
+    return flat_digits(0, plan.points, order, real=real, digits=digits)
+
+
+def point_axis(plan: Cosines, chunks: Chunks, *, out: bool) -> AxisLayout:
+    """Layout of the FFT's input or output: chunks of points, the parts of each innermost."""
+    digits = point_digits(plan, out=out)
+    if plan.pairs_out if out else plan.pairs_in:
+        digits = (*digits, Digit(0, plan.points, 2, 2))
+        chunks = tuple(2 * c for c in chunks)
+    return AxisLayout((Group(digits, chunks),))
+
+
+def point_chunks(plan: Cosines, parts: int) -> Chunks:
+    """Chunks of the FFT's input in about as many parts, whole in the digit that comes first."""
+    outer, *inner = point_digits(plan, out=False)
+    width = 1
+    for digit in inner:
+        width *= digit.size
+    return tuple(c * width for c in even_chunks(outer.size, parts))

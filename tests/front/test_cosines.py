@@ -1,0 +1,239 @@
+"""Cosine and sine transforms against SciPy and in extended precision, and what they exchange."""
+
+import math
+
+import dask
+import dask.array as da
+import mpmath
+import numpy as np
+import pytest
+import scipy.fft
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dask_bigfft import fft, plan
+from dask_bigfft.decomposition.cosines import Cosines
+from dask_bigfft.decomposition.layout import Digit, Group, Run
+from dask_bigfft.errors import ArgumentError, ArgumentTypeError
+from dask_bigfft.graph.layer import PlanLayer
+from dask_bigfft.testing.oracles import relative_l2
+from dask_bigfft.testing.strategies import chunkings, chunks_of, norms, random_array, shapes
+
+ONE = ("dct", "dst", "idct", "idst")
+TYPES = (1, 2, 3, 4)
+
+FEWER = settings(max_examples=max(20, settings.default.max_examples // 2))
+
+
+@pytest.fixture(autouse=True)
+def small(sync):
+    """Axes of a few elements fall apart as long ones do."""
+    with dask.config.set({"bigfft.planner.whole-axis-floor": 1}):
+        yield
+
+
+def travelling(y):
+    """Bytes of every exchange in which something travels, in the order of the graph."""
+    layers = [layer for layer in y.dask.layers.values() if isinstance(layer, PlanLayer)]
+    exchanges = [e for layer in layers for e in layer.plan.exchanges]
+    return [e.nbytes for e in exchanges if not e.local]
+
+
+@FEWER
+@given(
+    data=st.data(),
+    n=st.sampled_from([2, 3, 4, 36, 64, 97, 125, 210, 225, 256, 360, 361]),
+    name=st.sampled_from(ONE),
+    type_=st.sampled_from(TYPES),
+    norm=norms(),
+    ortho=st.sampled_from([None, True, False]),
+    dtype=st.sampled_from(["f8", "f4", "c16", "i4", "f2"]),
+)
+def test_one_axis(data, n, name, type_, norm, ortho, dtype):
+    x = random_array((n, 3), dtype if dtype != "f2" else "f4", 1).astype(dtype)
+    lazy = da.from_array(x, chunks=(data.draw(chunks_of(n)), (2, 1)))
+    options = {"axis": 0, "norm": norm, "orthogonalize": ortho}
+    expected = getattr(scipy.fft, name)(x, type_, **options)
+    found = getattr(fft, name)(lazy, type_, **options)
+    assert found.dtype == expected.dtype
+    assert relative_l2(found.compute(), expected) < 40 * np.finfo(expected.dtype).eps
+
+
+@FEWER
+@given(data=st.data(), shape=shapes(3), name=st.sampled_from([f"{n}n" for n in ONE]),
+       type_=st.sampled_from((2, 3, 4)), norm=norms())
+def test_several_axes(data, shape, name, type_, norm):
+    x = random_array(shape, "f8", 1)
+    lazy = da.from_array(x, chunks=data.draw(chunkings(shape)))
+    axes = data.draw(st.permutations(range(len(shape)))) if data.draw(st.booleans()) else None
+    expected = getattr(scipy.fft, name)(x, type_, axes=axes, norm=norm)
+    found = getattr(fft, name)(lazy, type_, axes=axes, norm=norm)
+    assert relative_l2(found.compute(), expected) < 1e-14
+
+
+@pytest.mark.parametrize("length", [50, 144, 200])
+@pytest.mark.parametrize("type_", TYPES)
+def test_cropped_and_padded(type_, length):
+    x = random_array((144,), "f8", 1)
+    found = fft.dct(da.from_array(x, chunks=12), type_, n=length, chunks=25)
+    assert relative_l2(found.compute(), scipy.fft.dct(x, type_, n=length)) < 1e-14
+    assert found.chunksize == (25,)
+    both = fft.dctn(da.from_array(x[:, None] * x[:9], chunks=(12, 3)), type_, s=(length, 5))
+    assert relative_l2(
+        both.compute(), scipy.fft.dctn(x[:, None] * x[:9], type_, s=(length, 5))
+    ) < 1e-14
+
+
+def exactly(x, sine, type_):
+    """The sums of the definitions, in 40 digits."""
+    n = len(x)
+    with mpmath.workdps(40):
+        pi = mpmath.pi
+        found = []
+        for k in range(n):
+            if type_ == 1:
+                m = n + 1 if sine else n - 1
+                terms = [
+                    2 * v * mpmath.sin(pi * (k + 1) * (j + 1) / m) if sine
+                    else (1 if j in (0, n - 1) else 2) * v * mpmath.cos(pi * k * j / m)
+                    for j, v in enumerate(x)
+                ]
+            else:
+                a = {2: lambda j: 2 * j + 1, 3: lambda j: 2 * j, 4: lambda j: 2 * j + 1}[type_]
+                b = {2: lambda k: 2 * k, 3: lambda k: 2 * k + 1, 4: lambda k: 2 * k + 1}[type_]
+                ja, kb = (1 if sine and type_ == 3 else 0), (1 if sine and type_ == 2 else 0)
+                wave = mpmath.sin if sine else mpmath.cos
+                edge = (n - 1 if sine else 0) if type_ == 3 else -1
+                terms = [
+                    (1 if j == edge else 2) * v * wave(pi * a(j + ja) * b(k + kb) / (4 * n))
+                    for j, v in enumerate(x)
+                ]
+            found.append(mpmath.fsum(terms))
+        return np.array([np.longdouble(mpmath.nstr(v, 25)) for v in found])
+
+
+@pytest.mark.parametrize("n", [36, 49])
+@pytest.mark.parametrize("sine", [False, True])
+@pytest.mark.parametrize("type_", TYPES)
+def test_accuracy(n, sine, type_):
+    """Against the definitions in 40 digits: as accurate as SciPy, long double beyond it."""
+    x = random_array((n,), "f8", 3)
+    expected = exactly([mpmath.mpf(float(v)) for v in x], sine, type_)
+    name = "dst" if sine else "dct"
+    for dtype in ("f8", "f4"):
+        y = x.astype(dtype)
+        exact = expected
+        if dtype == "f4":
+            exact = exactly([mpmath.mpf(float(v)) for v in y], sine, type_)
+        eps = np.finfo(dtype).eps
+        found = getattr(fft, name)(da.from_array(y, chunks=5), type_).compute()
+        theirs = relative_l2(getattr(scipy.fft, name)(y, type_), exact)
+        assert relative_l2(found, exact) < 1.5 * theirs + eps
+    if np.finfo(np.longdouble).eps < 1e-18:
+        wide = getattr(fft, name)(da.from_array(x.astype("g"), chunks=5), type_).compute()
+        assert wide.dtype == np.dtype("g")
+        assert relative_l2(wide, expected) < 1e-17
+
+
+@pytest.mark.parametrize("sine", [False, True])
+@pytest.mark.parametrize("type_", TYPES)
+@pytest.mark.parametrize("n", [1024, 4096, 3600])
+def test_exchanges(n, type_, sine):
+    """Three, as a real FFT has: types II to IV move no more bytes, type I at most twice as many.
+
+    The FFT's rectangle of half a spectrum has (N1//2 + 1) x N2 places in both.
+    """
+    x = da.zeros(n - (1 if sine else -1) if type_ == 1 else n, chunks=n // 16)
+    found = travelling((fft.dst if sine else fft.dct)(x, type_))
+    assert len(found) == 3
+    there = plan(da.zeros(n, chunks=n // 16), "rfft", order="transposed")
+    back = plan(da.zeros(there.spec.out_shape, dtype=complex), "irfft", n=n, order="transposed")
+    real = sum(e.nbytes for e in there.travelling) + 8 * n
+    if type_ == 3:  # the way back begins with the rectangle
+        half = 16 * there.spec.out_shape[0]
+        real = 2 * half + 8 * n
+    assert back.spec.lengths == (n,)
+    assert sum(found) <= (2 if type_ == 1 else 1) * real + 16
+    assert sum(found) >= 0.9 * real
+
+
+def test_odd_lengths_of_type_four_move_a_third_more():
+    x = da.zeros(3969, chunks=250)
+    real = 3 * 8 * 3969
+    assert 1.3 * real < sum(travelling(fft.dct(x, 4))) <= 4 / 3 * real + 16
+
+
+def test_an_axis_in_one_block_travels_nowhere():
+    x = da.zeros((8, 300), chunks=(2, 300))
+    assert travelling(fft.dct(x, 4)) == []
+    assert len(travelling(fft.dctn(x))) == 1
+
+
+def test_several_axes_take_no_more_exchanges_than_a_real_fft():
+    for shape, chunks in [((32, 30), (4, 30)), ((32, 30), (32, 3)), ((8, 12, 10), (2, 12, 10))]:
+        x = da.zeros(shape, chunks=chunks)
+        assert len(travelling(fft.dctn(x))) <= len(plan(x, "rfftn").travelling)
+
+
+def test_inverses_undo():
+    x = random_array((360,), "f8", 2)
+    lazy = da.from_array(x, chunks=40)
+    for name in ("dct", "dst"):
+        for type_ in TYPES:
+            there = getattr(fft, name)(lazy, type_)
+            assert relative_l2(getattr(fft, f"i{name}")(there, type_).compute(), x) < 1e-14
+
+
+def test_the_input_is_only_read_and_a_shift_of_the_result_is_a_shift():
+    x = random_array((144,), "f8", 2)
+    x.flags.writeable = False
+    lazy = da.from_array(x, chunks=12)
+    for type_ in TYPES:
+        found = fft.fftshift(fft.dct(lazy, type_, overwrite_x=True))
+        expected = scipy.fft.fftshift(scipy.fft.dct(x, type_))
+        assert relative_l2(found.compute(), expected) < 1e-14
+
+
+@pytest.mark.parametrize("runs", [
+    Cosines(False, 2, 13).runs_in, Cosines(True, 4, 13).runs_in, Cosines(False, 3, 12).runs_in[:1],
+])
+def test_runs_of_a_group(runs):
+    """Every value at its place, whatever the chunks, by counting."""
+    n = 13
+    places = {r.low + j: r.place + j * r.step for r in runs for j in range(r.count)}
+    group = Group((Digit(0, 1, n, n),), (4, 1, 0, 5, 3), 0, runs)
+    found = {}
+    for chunk, begin in enumerate(group.bounds[:-1]):
+        for low, high, at, step in group.runs(chunk):
+            for j in range(high - low):
+                found[low + j] = begin + at + j * step
+                assert 0 <= at + j * step < group.chunks[chunk]
+                assert chunk in group.chunks_touching(low + j, low + j + 1)
+    assert found == places
+
+
+def test_runs_beyond_what_is_stored():
+    assert Run(0, 5, 0, 2).within(3, 3) is None
+    assert Run(0, 5, 8, -2).within(0, 100) == (0, 5, 8, -2)
+    assert math.prod(Group((Digit(0, 1, 9, 9),), (4,), 0, (Run(0, 9, 8, -1),)).runs(0)[0][:2]) == 45
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "names"),
+    [
+        (lambda x: fft.dct(x, 5), ArgumentError, "type"),
+        (lambda x: fft.dct(x, norm="orto"), ArgumentError, "norm"),
+        (lambda x: fft.dct(x, n=0), ArgumentError, "n"),
+        (lambda x: fft.dct(x, n=2.5), ArgumentTypeError, "n"),
+        (lambda x: fft.dct(x, axis=1), ArgumentError, "axis"),
+        (lambda x: fft.dctn(x, s=(3, 4)), ArgumentError, "axes"),
+        (lambda x: fft.dctn(x, axes=()), ArgumentError, "axes"),
+        (lambda x: fft.dct(x[:1], 1), ArgumentError, "type 1"),
+        (lambda x: fft.dct(x, order="transposed"), ArgumentTypeError, "order"),
+        (lambda x: fft.dct(x, workers="two"), ArgumentTypeError, "workers"),
+        (lambda x: fft.dct(x[:0]), ArgumentError, "x"),
+    ],
+)
+def test_bad_input(call, error, names):
+    with pytest.raises(error, match=names):
+        call(da.zeros(10, chunks=5))

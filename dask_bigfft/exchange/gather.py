@@ -76,6 +76,23 @@ class Gathering:
         """Memory for the block after the round."""
         return lend(shape, dtype)
 
+    def given(self) -> Array | None:
+        """The block where it lies already, only to be read: in one source, element by element."""
+        if self.padded or len(self.products) != 1 or len(self.products[0].which) != 1:
+            return None
+        product, source = self.products[0], self.sources[0][0]
+        if product.conjugate or source.dtype != self.dtype or not source.flags.c_contiguous:
+            return None
+        if source.size != math.prod(self.shape):
+            return None
+        strides = np.array([source.strides], np.int64)
+        target = tuple(_dense(list(self.shape), self.dtype.itemsize))
+        rows = product.rows(self.exchange, strides, target, None)
+        moved = (rows.source_strides != rows.target_strides) & (rows.counts > 1)
+        if moved.any() or (rows.source_starts != rows.target_starts).any():
+            return None
+        return source.reshape(self.shape)
+
     def whole(self, out: Array | None = None, *, threads: int = 1) -> Array:
         """The block, in `out` or in memory of its own; gathered by some threads if it is large."""
         table = table_for(self._like, self.shape, self.dtype) if out is None else CopyTable(out)

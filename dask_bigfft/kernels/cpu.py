@@ -34,12 +34,12 @@ from dask_bigfft.memory import lend
 Array = npt.NDArray[Any]
 Rolls = tuple[tuple[int, int], ...]
 
-#: Bytes of a tile: it should stay in a core's share of the last-level cache from being gathered
-#: to being stored, and be wide enough that gathering it does not jump about.
-TILE_BYTES = 1 << 22
+#: Bytes of a tile: it should stay in a core's caches from being gathered to being stored, and be
+#: wide enough that gathering it does not jump about.
+TILE_BYTES = 1 << 21
 
 #: Bytes that a tile's rows should have at least, to be worth storing apart.
-ROW_BYTES = 1 << 10
+ROW_BYTES = 1 << 8
 
 
 def factor(divisor: Divisor, dtype: np.dtype[Any]) -> Any:
@@ -199,8 +199,38 @@ def _multiplied(tile: Array, work: _Work, library: FFTLibrary) -> Array:
     return tile
 
 
-def _transformed(tile: Array, works: list[_Work], library: FFTLibrary) -> Array:
-    """All steps of a round on a contiguous tile, which is overwritten."""
+def _scale(works: list[_Work]) -> tuple[Scale, Divisor]:
+    """What FFTs over the digits of some steps scale by, and what is left to divide by."""
+    divisor = reduce(mul, (work.divisor for work in works))
+    return _by_library(divisor, math.prod(work.step.length for work in works))
+
+
+def _begins_with_ffts(works: list[_Work]) -> bool:
+    """Whether the first thing to be done is one call of the library, for all axes."""
+    steps = [work.step for work in works]
+    same = {(step.kind, step.sign, step.chirp_in) for step in steps}
+    return same == {("c2c", steps[0].sign, None)}
+
+
+def _only_ffts(works: list[_Work]) -> bool:
+    """Whether nothing else is to be done."""
+    rest = {(w.step.twiddle, w.step.convolve, w.step.chirp_out) for w in works}
+    alone = _begins_with_ffts(works) and rest == {(None, None, None)}
+    return alone and _scale(works)[1] == Divisor()
+
+
+def _transformed(
+    tile: Array, works: list[_Work], library: FFTLibrary, out: Array | None = None
+) -> Array:
+    """All steps of a round on a contiguous tile, which is overwritten.
+
+    Where the FFTs come first, a library that can answers in `out` and leaves the tile alone; what
+    follows them needs `out` to be contiguous.
+    """
+    place = None
+    if out is not None and not np.may_share_memory(tile, out):
+        contiguous = _begins_with_ffts(works) and out.flags.c_contiguous
+        place = out if contiguous or _only_ffts(works) else None
     complex_works = [work for work in works if work.step.kind == "c2c"]
     for work in works:
         if (step := work.step).kind == "r2c":
@@ -213,11 +243,8 @@ def _transformed(tile: Array, works: list[_Work], library: FFTLibrary) -> Array:
             _chirped(tile, work, work.index_in, step.source.stride, step.chirp_in, Divisor())
         batches.setdefault(step.sign, []).append(work)
     for sign, batch in batches.items():
-        scale, left = _by_library(
-            reduce(mul, (work.divisor for work in batch)),
-            math.prod(work.step.length for work in batch),
-        )
-        tile = library.c2c(tile, tuple(work.dim for work in batch), sign, scale)
+        scale, left = _scale(batch)
+        tile = library.c2c(tile, tuple(work.dim for work in batch), sign, scale, place)
         _divide(tile, left)
     for work in works:
         if work.step.kind != "c2r":
@@ -249,6 +276,10 @@ class Incoming(Protocol):
         """Memory for the block after the round."""
         ...
 
+    def given(self) -> Array | None:
+        """The block where it lies already, only to be read; None if it has to be gathered."""
+        ...
+
     def whole(self, out: Array | None = None, *, threads: int = 1) -> Array:
         """The block, contiguous and free to overwrite; in `out`, of its shape, if it can be.
 
@@ -276,6 +307,10 @@ class Whole:
         """The block itself where shape and dtype stay, else lent memory."""
         same = shape == self.shape and dtype == self.dtype
         return self.values if same else lend(shape, dtype)
+
+    def given(self) -> None:
+        """Nothing: what may be overwritten is transformed in place."""
+        return None
 
     def whole(self, out: Array | None = None, *, threads: int = 1) -> Array:
         """The block itself."""
@@ -353,14 +388,22 @@ def run_round(
     changes = shape != incoming.shape or out_dtype != incoming.dtype
     tile_bytes = TILE_BYTES // 4 if changes else TILE_BYTES  # libraries answer in fresh memory
     found = tiling(incoming.shape, {work.dim for work in works}, nbytes, tile_bytes)
+    place = None if round_.rolls else out  # what is rolled is stored in two parts
+    direct = library.elsewhere and place is not None and _begins_with_ffts(works)
+    given = incoming.given() if direct else None
     if found is None:
-        block_in = incoming.whole(None if changes else out)
-        _store(out, _transformed(block_in, works, library), round_.rolls)
+        tile = incoming.whole(None if changes else out) if given is None else given
+        _store(out, _transformed(tile, works, library, place), round_.rolls)
         return out
     dim, width = found
-    for part, tile in incoming.tiles(dim, width, out):
-        result = _transformed(tile, [work.within(dim, part) for work in works], library)
-        _store(out[(slice(None),) * dim + (part,)], result, round_.rolls)
+    if math.prod(shape[:dim]) > 1 and not _only_ffts(works):
+        given = None  # what follows the FFTs needs contiguous tiles
+    tiles = incoming.tiles(dim, width, out) if given is None else _views(given, dim, width)
+    for part, tile in tiles:
+        inside = [work.within(dim, part) for work in works]
+        target = out[(slice(None),) * dim + (part,)]
+        place = None if round_.rolls else target
+        _store(target, _transformed(tile, inside, library, place), round_.rolls)
     return out
 
 
@@ -374,6 +417,12 @@ def rolled(values: Array, rolls: Rolls) -> Array:
     out = lend(values.shape, values.dtype)
     _store(out, values, rolls)
     return out
+
+
+def _views(values: Array, dim: int, width: int) -> Iterator[tuple[slice, Array]]:
+    """Slices of an array along a dimension, and where they are."""
+    for part in parts(values.shape[dim], width):
+        yield part, values[(slice(None),) * dim + (part,)]
 
 
 def _store(target: Array, result: Array, rolls: Rolls) -> None:

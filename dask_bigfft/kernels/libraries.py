@@ -58,7 +58,9 @@ _SHORT_DTYPES = _ALL_DTYPES & {np.dtype(np.complex64), np.dtype(np.complex128)}
 class _Backend(Protocol):
     """One library; axes are not negative and no array is empty or of another dtype."""
 
-    def c2c(self, x: Array, dims: tuple[int, ...], sign: int, scale: Scale) -> Array: ...
+    def c2c(
+        self, x: Array, dims: tuple[int, ...], sign: int, scale: Scale, out: Array | None
+    ) -> Array: ...
 
     def r2c(self, x: Array, dim: int, sign: int, scale: Scale) -> Array: ...
 
@@ -91,11 +93,20 @@ class FFTLibrary:
     _backend: _Backend
     #: Whether c2c takes real values and makes use of that.
     takes_real: bool = False
+    #: Whether c2c can answer in other memory as fast as in its own.
+    elsewhere: bool = False
 
     def __reduce__(self) -> tuple[Callable[[str], "FFTLibrary"], tuple[str]]:
         return get_library, (self.name,)
 
-    def c2c(self, x: Array, dims: tuple[int, ...], sign: int, scale: Scale = "none") -> Array:
+    def c2c(
+        self,
+        x: Array,
+        dims: tuple[int, ...],
+        sign: int,
+        scale: Scale = "none",
+        out: Array | None = None,
+    ) -> Array:
         """Return the transform of `x` over the axes `dims`.
 
         Parameters
@@ -110,16 +121,22 @@ class FFTLibrary:
         scale
             What to multiply with, n being the product of the lengths: "none" 1, "ortho"
             1/sqrt(n), "full" 1/n.
+        out
+            Complex memory of the result's shape that shares nothing with `x`, which libraries that
+            can answer `elsewhere` write and return; `x` is then only read. Others ignore it.
         """
         wide = self._check(_REAL_TO_COMPLEX.get(x.dtype, x.dtype))
         if wide != x.dtype:
-            return self._real(x, wide, dims, sign, scale)
+            return self._real(x, wide, dims, sign, scale, out)
         if x.size == 0 or not dims:
             return x
+        if out is not None and self.elsewhere:
+            with measured("fft", x.nbytes):
+                return self._backend.c2c(_regular(x), self._dims(x, dims), sign, scale, out)
         # mkl_fft would write to read-only memory all the same.
         work = _regular(x) if x.flags.writeable else np.array(x)
         with measured("fft", x.nbytes):
-            result = self._backend.c2c(work, tuple(d % x.ndim for d in dims), sign, scale)
+            result = self._backend.c2c(work, self._dims(x, dims), sign, scale, None)
         if not self.in_place or not x.flags.writeable:
             return result
         if not _same_memory(result, x):
@@ -127,13 +144,18 @@ class FFTLibrary:
         return x
 
     def _real(
-        self, x: Array, wide: np.dtype[Any], dims: tuple[int, ...], sign: int, scale: Scale
+        self, x: Array, wide: np.dtype[Any], dims: tuple[int, ...], sign: int, scale: Scale,
+        out: Array | None,
     ) -> Array:
         """Transform real values: half the work for the libraries that know how."""
         if x.size == 0 or not dims or not self.takes_real:
-            return self.c2c(x.astype(wide), dims, sign, scale)
+            return self.c2c(x.astype(wide), dims, sign, scale, out)
+        kept = out if self.elsewhere else None
         with measured("fft", x.nbytes):
-            return self._backend.c2c(_regular(x), tuple(d % x.ndim for d in dims), sign, scale)
+            return self._backend.c2c(_regular(x), self._dims(x, dims), sign, scale, kept)
+
+    def _dims(self, x: Array, dims: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(d % x.ndim for d in dims)
 
     def r2c(self, x: Array, dim: int, sign: int, scale: Scale = "none") -> Array:
         """Return the frequencies 0..n//2 of real `x` over axis `dim`; `x` is only read.
@@ -274,7 +296,9 @@ class _Scipy:
     def __init__(self) -> None:
         self._fft: Any = importlib.import_module("scipy.fft")
 
-    def c2c(self, x: Array, dims: tuple[int, ...], sign: int, scale: Scale) -> Array:
+    def c2c(
+        self, x: Array, dims: tuple[int, ...], sign: int, scale: Scale, out: Array | None
+    ) -> Array:
         name = "fftn" if sign < 0 else "ifftn"
         return self._call(name, x, axes=dims, norm=_norm(sign, scale), overwrite_x=True)
 
@@ -300,8 +324,11 @@ class _Ducc:
     def __init__(self) -> None:
         self._fft: Any = importlib.import_module("ducc0").fft
 
-    def c2c(self, x: Array, dims: tuple[int, ...], sign: int, scale: Scale) -> Array:
-        out = x if x.dtype.kind == "c" else None
+    def c2c(
+        self, x: Array, dims: tuple[int, ...], sign: int, scale: Scale, out: Array | None
+    ) -> Array:
+        if out is None and x.dtype.kind == "c":
+            out = x
         result: Array = self._fft.c2c(x, axes=dims, out=out, **self._options(sign, scale))
         return result
 
@@ -325,7 +352,9 @@ class _Mkl:
         self._fft: Any = importlib.import_module("mkl_fft")
         self._set_threads = _mkl_thread_setter()
 
-    def c2c(self, x: Array, dims: tuple[int, ...], sign: int, scale: Scale) -> Array:
+    def c2c(
+        self, x: Array, dims: tuple[int, ...], sign: int, scale: Scale, out: Array | None
+    ) -> Array:
         run = self._fft.fft if sign < 0 else self._fft.ifft
         own = scale if len(dims) == 1 else "none"  # a factor for each axis would be rounded anew
         with self._one_thread():
@@ -379,7 +408,9 @@ class _Fftw:
         self._fftw: Any = import_pyfftw()
         self._plans = FFTWPlans(self._fftw)
 
-    def c2c(self, x: Array, dims: tuple[int, ...], sign: int, scale: Scale) -> Array:
+    def c2c(
+        self, x: Array, dims: tuple[int, ...], sign: int, scale: Scale, out: Array | None
+    ) -> Array:
         self._plans.execute(x, x, dims, "FFTW_FORWARD" if sign < 0 else "FFTW_BACKWARD")
         return _scaled(x, math.prod(x.shape[d] for d in dims), scale)
 
@@ -409,8 +440,9 @@ def _library(
     dtypes: frozenset[np.dtype[Any]],
     backend: Callable[[], _Backend],
     takes_real: bool = False,
+    elsewhere: bool = False,
 ) -> Callable[[], FFTLibrary]:
-    return lambda: FFTLibrary(name, license, dtypes, True, backend(), takes_real)
+    return lambda: FFTLibrary(name, license, dtypes, True, backend(), takes_real, elsewhere)
 
 
 # The first is the default. Long double reaches FFTW only in some builds of pyFFTW: left out.
@@ -419,6 +451,6 @@ _LOADERS: dict[str, Callable[[], FFTLibrary]] = {
     "mkl_fft": _library(
         "mkl_fft", "BSD-3-Clause AND LicenseRef-Intel-Simplified", _SHORT_DTYPES, _Mkl
     ),
-    "ducc0": _library("ducc0", "GPL-2.0-or-later", _ALL_DTYPES, _Ducc, takes_real=True),
+    "ducc0": _library("ducc0", "GPL-2.0-or-later", _ALL_DTYPES, _Ducc, True, True),
     "pyfftw": _library("pyfftw", "BSD-3-Clause AND GPL-2.0-or-later", _SHORT_DTYPES, _Fftw),
 }

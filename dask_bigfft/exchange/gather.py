@@ -78,18 +78,19 @@ class Gathering:
 
     def given(self) -> Array | None:
         """The block where it lies already, only to be read: in one source, element by element."""
-        if self.padded or len(self.products) != 1 or len(self.products[0].which) != 1:
+        if self.packed or self.padded or len(self.products) != 1:
+            return None
+        if len(self.products[0].which) != 1:
             return None
         product, source = self.products[0], self.sources[0][0]
         if product.conjugate or source.dtype != self.dtype or not source.flags.c_contiguous:
             return None
         if source.size != math.prod(self.shape):
             return None
-        strides = np.array([source.strides], np.int64)
-        target = tuple(_dense(list(self.shape), self.dtype.itemsize))
-        rows = product.rows(self.exchange, strides, target, None)
-        moved = (rows.source_strides != rows.target_strides) & (rows.counts > 1)
-        if moved.any() or (rows.source_starts != rows.target_starts).any():
+        comes = product.in_sources(self.exchange, _dense_strides(source.shape))
+        goes = product.in_targets(self.exchange, _dense_strides(self.shape))
+        moved = (comes[1] != goes[1]) & (product.counts > 1)
+        if moved.any() or (comes[0] != goes[0]).any():
             return None
         return source.reshape(self.shape)
 
@@ -183,6 +184,11 @@ class Gathering:
                 places = product.in_sources(self.exchange, strides[product.which])
             rows = product.rows(self.exchange, places, table.target.strides, cut)
             table.extend(sources, product.which, rows)
+
+
+def _dense_strides(shape: tuple[int, ...]) -> npt.NDArray[np.int64]:
+    """Strides of a contiguous array in elements, as a row."""
+    return np.array([[math.prod(shape[i + 1 :]) for i in range(len(shape))]], np.int64)
 
 
 def unpack(

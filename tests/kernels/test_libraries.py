@@ -188,6 +188,19 @@ def test_c2c_of_real_values(library, dtype, shape, dims):
     assert library.c2c(x[:0], dims, -1).dtype.kind == "c"
 
 
+def test_c2c_answers_elsewhere_and_only_reads(library):
+    for dtype in (np.complex128, np.float64):
+        x = random((6, 20), dtype)
+        kept, memory = x.copy(), np.full((20, 8), np.nan, complex)
+        out = memory.T[:6]  # any strides
+        found = library.c2c(x, (1,), -1, "ortho", out)
+        if library.elsewhere:
+            assert found is out or np.shares_memory(found, out)
+            np.testing.assert_array_equal(x, kept)
+            assert np.isnan(memory[:, 6:]).all()
+        assert_close(found, exact_c2c(kept, (1,), -1, "ortho"), np.complex128)
+
+
 def test_no_axes_and_nothing_to_transform(library, monkeypatch):
     x = random((3, 4), np.complex64)
     assert library.c2c(x, (), -1, "full") is x
@@ -313,7 +326,7 @@ def test_a_global_backend_of_scipy_does_not_take_the_calls():
 
 def test_a_library_that_answers_elsewhere_is_copied_back():
     class Elsewhere:
-        def c2c(self, x, dims, sign, scale):
+        def c2c(self, x, dims, sign, scale, out):
             return np.fft.fftn(x, axes=dims)
 
     names = ("elsewhere", "none", get_library().dtypes)

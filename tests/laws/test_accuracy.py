@@ -11,7 +11,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.fft
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from laws.law import (
     allowance,
@@ -28,6 +28,7 @@ from laws.law import (
 
 import dask_bigfft
 import dask_bigfft.kernels.cpu
+from dask_bigfft.kernels.libraries import available, get_library
 from dask_bigfft.testing.oracles import EXTENDED, exact_transform, relative_l2
 from dask_bigfft.testing.strategies import Case, cases, orders, random_array, round_cases
 
@@ -60,6 +61,13 @@ def check(case):
 @given(case=cases(), floor=FLOORS)
 def test_any_transform(tiles, case, floor):
     with planned_small(floor):
+        check(case)
+
+
+@given(case=cases(), floor=FLOORS, kernel=st.sampled_from(available()))
+def test_any_kernel(tiles, case, floor, kernel):
+    assume(np.result_type(case.array.dtype, np.complex64) in get_library(kernel).dtypes)
+    with planned_small(floor), dask.config.set({"bigfft.kernel": kernel}):
         check(case)
 
 

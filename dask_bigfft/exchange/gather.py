@@ -82,7 +82,8 @@ class Gathering:
             return None
         if len(self.products[0].which) != 1:
             return None
-        product, source = self.products[0], self.sources[0][0]
+        product = self.products[0]
+        source: Array = self.sources[0][0]
         if product.conjugate or source.dtype != self.dtype or not source.flags.c_contiguous:
             return None
         if source.size != math.prod(self.shape):

@@ -1,5 +1,6 @@
 """FFTs of any size on dask arrays of any chunking."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from dask_bigfft import config, fft
@@ -10,7 +11,7 @@ from dask_bigfft.integrations.installation import install, installed, uninstall
 from dask_bigfft.planner.plan import Plan
 
 if TYPE_CHECKING:
-    from dask_bigfft import cluster
+    from dask_bigfft import cluster, xarray
     from dask_bigfft.observe import progress, report
 
 __version__ = "0.1.0"
@@ -28,19 +29,18 @@ __all__ = [
     "scipy_backend",
     "transposed_index",
     "uninstall",
+    "xarray",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs distributed when it is first asked for: that takes a second."""
+    """Import what needs distributed, or xarray, when it is first asked for: that takes a second."""
     if name in ("progress", "report"):
         from dask_bigfft import observe
 
         return getattr(observe, name)
-    if name == "cluster":
-        import dask_bigfft.cluster as found
-
-        return found
+    if name in ("cluster", "xarray"):
+        return import_module(f"dask_bigfft.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

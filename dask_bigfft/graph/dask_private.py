@@ -8,6 +8,7 @@ from typing import Any, Protocol, cast
 
 import dask.array as da
 from dask._task_spec import Alias, DataNode, Task, TaskRef
+from dask.array.backends import NumpyBackendEntrypoint
 from dask.highlevelgraph import HighLevelGraph, Layer
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "DataNode",
     "HighLevelGraph",
     "Layer",
+    "NumpyBackendEntrypoint",
     "Recipe",
     "Task",
     "TaskRef",

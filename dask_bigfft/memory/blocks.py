@@ -62,6 +62,18 @@ class Loan:
             returned.clear()
 
 
+def is_lent(array: npt.NDArray[Any]) -> bool:
+    """Whether an array, or what it is a view of, lies in memory of an arena.
+
+    >>> is_lent(np.zeros(3)[1:])
+    False
+    """
+    owner: Any = array
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    return isinstance(owner, Loan)
+
+
 def parse_shape(shape: SupportsIndex | Sequence[SupportsIndex]) -> tuple[int, ...]:
     """Return the lengths of the axes as a tuple, of one length if `shape` is an integer.
 

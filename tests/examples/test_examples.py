@@ -79,6 +79,20 @@ def test_compare_1d(tmp_path):
     assert (tmp_path / "out").exists()
 
 
+def test_xarray_field(tmp_path):
+    pytest.importorskip("xarray")
+    text = said(EXAMPLES / "xarray_field.py", "--n", 120, cwd=tmp_path)
+    assert "freq_x is in 1/km" in text
+    assert "single chunk" in text
+
+
+def test_array_backend(tmp_path):
+    text = said(
+        EXAMPLES / "array_backend.py", "--mib", 16, "--repetitions", 2, cwd=tmp_path
+    )
+    assert len(re.findall(r"^\| .* \(", text, re.MULTILINE)) == 4
+
+
 @pytest.mark.parametrize(
     ("script", "function", "arguments"),
     [

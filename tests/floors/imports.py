@@ -39,6 +39,7 @@ FLOORS = {
     "storage": 7,
     "cluster": 7,
     "integrations": 7,
+    "xarray": 7,
     "bench": 8,
     "cli": 8,
     "__main__": 9,
@@ -52,6 +53,7 @@ NOT_PURE = ("dask", "distributed", "cupy", "numba")
 
 #: The only places, as beginnings of module names, that may import a dependency. "" is the package.
 DOORS = {
+    "xarray": ("xarray",),
     "cupy": ("kernels.gpu", "memory", "devices", "testing"),
     "cupyx": ("kernels.gpu", "memory", "devices", "testing"),
     "distributed": ("cluster", "cli", "exchange.p2p", "graph", "testing"),

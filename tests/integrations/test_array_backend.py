@@ -1,0 +1,117 @@
+"""The array backend: what it makes, where it lies, and that it is plain NumPy."""
+
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from dask.array.backends import array_creation_dispatch
+
+from dask_bigfft import fft
+from dask_bigfft.errors import ArgumentTypeError
+from dask_bigfft.integrations.array_backend import ArenaBackend
+from dask_bigfft.memory.blocks import is_lent
+
+SHAPE, CHUNKS = (600, 512), (300, 256)  # 600 KiB a block: the arena lends it
+ENTRY = "dask_bigfft.integrations.array_backend:ArenaBackend"
+
+
+@pytest.fixture(autouse=True)
+def backend():
+    """The backend as the entry point gives it, also where the package is not installed."""
+    array_creation_dispatch.register_backend("bigfft", ArenaBackend())
+    with dask.config.set(scheduler="sync"):
+        yield
+
+
+def blocks(a):
+    return list(dask.compute(*a.to_delayed().ravel(), optimize_graph=False))
+
+
+def test_the_entry_point_is_announced():
+    text = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text()
+    points = tomllib.loads(text)["project"]["entry-points"]["dask.array.backends"]
+    assert points == {"bigfft": ENTRY}
+    module, _, name = ENTRY.partition(":")
+    assert getattr(import_module(module), name) is ArenaBackend
+
+
+def test_blocks_move_into_the_arena_once():
+    x = np.random.default_rng(0).standard_normal(SHAPE)
+    a = da.from_array(x, chunks=CHUNKS)
+    assert not any(map(is_lent, blocks(a)))
+    there = a.to_backend("bigfft")
+    assert (there.chunks, there.dtype) == (a.chunks, a.dtype)
+    found = blocks(there)
+    assert all(type(block) is np.ndarray and is_lent(block) for block in found)
+    np.testing.assert_array_equal(there.compute(), x)
+    kept = da.concatenate([da.from_delayed(dask.delayed(b), b.shape, b.dtype) for b in found])
+    again = blocks(kept.to_backend("bigfft"))
+    assert all(np.shares_memory(a, b) for a, b in zip(found, again, strict=True))
+    np.testing.assert_allclose(fft.fft2(there).compute(), np.fft.fft2(x), atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "keywords"),
+    [
+        ("ones", (SHAPE,), {}),
+        ("ones", (SHAPE, "c16"), {}),
+        ("zeros", (SHAPE,), {"dtype": "i8"}),
+        ("full", (SHAPE, 2.5), {}),
+        ("full", (SHAPE, np.float64(3)), {"dtype": complex}),
+        ("full", (SHAPE,), {"fill_value": 7}),
+    ],
+)
+def test_creation_functions_make_blocks_there(name, arguments, keywords):
+    wanted = getattr(da, name)(*arguments, chunks=CHUNKS, **keywords)
+    with dask.config.set({"array.backend": "bigfft"}):
+        found = getattr(da, name)(*arguments, chunks=CHUNKS, **keywords)
+    assert (found.chunks, found.dtype, found.shape) == (wanted.chunks, wanted.dtype, wanted.shape)
+    for block in blocks(found):
+        assert is_lent(block)
+        assert block.flags.writeable
+        assert type(block) is np.ndarray
+    np.testing.assert_array_equal(found.compute(), wanted.compute())
+
+
+def test_empty_and_arange():
+    with dask.config.set({"array.backend": "bigfft"}):
+        empty = da.empty(SHAPE, chunks=CHUNKS, dtype="f4", name="mine")
+        numbers = da.arange(3, 300_003, 1, chunks=100_000)
+        drawn = da.random.default_rng(0).standard_normal((4, 4))
+    assert empty.name == "mine"
+    assert empty.dtype == np.float32
+    assert [block.shape for block in blocks(empty)] == [CHUNKS] * 4
+    assert all(map(is_lent, blocks(numbers)))
+    np.testing.assert_array_equal(numbers.compute(), np.arange(3, 300_003))
+    assert drawn.compute().shape == (4, 4)
+
+
+@pytest.mark.parametrize("shape", [(), (0, 4), (3,)])
+def test_small_blocks_are_dasks(shape):
+    with dask.config.set({"array.backend": "bigfft"}):
+        found = da.ones(shape)
+        np.testing.assert_array_equal(found.compute(), np.ones(shape))
+    np.testing.assert_array_equal(da.ones(shape).to_backend("bigfft").compute(), np.ones(shape))
+
+
+def test_what_is_no_number_stays_as_it_is():
+    words = np.array(["a", "b"], dtype=object)
+    found = da.from_array(words, chunks=1).to_backend("bigfft").compute()
+    assert found.tolist() == ["a", "b"]
+
+
+def test_what_has_a_mask_is_refused():
+    with pytest.raises(ArgumentTypeError, match="MaskedArray"):
+        da.ma.masked_greater(da.ones(4), 2).to_backend("bigfft")
+
+
+def test_wrong_arguments_are_dasks_errors():
+    with dask.config.set({"array.backend": "bigfft"}):
+        with pytest.raises(ValueError, match="scalar"):
+            da.full((2, 2), [1, 2])
+        with pytest.raises((TypeError, ValueError)):
+            da.zeros("shape")

@@ -1,0 +1,236 @@
+"""Transforms by the names of dimensions: values, names, coordinates, attributes, and chunks."""
+
+import subprocess
+import sys
+
+import dask.array as da
+import numpy as np
+import pytest
+import xarray as xr
+
+import dask_bigfft.xarray as bx
+from dask_bigfft import fft, transposed_index
+from dask_bigfft.errors import ArgumentError, ArgumentTypeError
+
+RNG = np.random.default_rng(24)
+
+
+def field(chunks=None, **changed):
+    coords = {
+        "time": np.datetime64("2026-03-01T12:00", "ns") + np.arange(4) * np.timedelta64(6, "h"),
+        "y": ("y", 10 - 0.5 * np.arange(30), {"units": "km", "axis": "Y"}),
+        "x": ("x", 3 + 2 * np.arange(24), {"units": "m s-1"}),
+        "depth": ("time", np.arange(4.0)),
+        "mask": (("y", "x"), np.ones((30, 24), bool)),
+        "run": 7,
+    }
+    attrs = {"units": "K", "history": "made up"}
+    values = RNG.standard_normal((4, 30, 24))
+    found = xr.DataArray(
+        values, dims=("time", "y", "x"), coords=coords | changed, name="T", attrs=attrs
+    )
+    return found if chunks is None else found.chunk(chunks)
+
+
+CHUNKS = {"time": 3, "y": 7, "x": 10}
+
+
+@pytest.mark.parametrize("lazy", [True, False])
+def test_values_dimensions_coordinates_and_attributes(lazy):
+    a = field(CHUNKS if lazy else None)
+    found = bx.fft(a, ["y", "x"])
+    assert isinstance(found.data, da.Array if lazy else np.ndarray)
+    assert found.dims == ("time", "freq_y", "freq_x")
+    assert (found.name, found.attrs) == ("T", a.attrs)
+    assert set(found.coords) == {"time", "depth", "run", "freq_y", "freq_x"}
+    assert found.run == 7
+    xr.testing.assert_identical(found.time, a.time.drop_vars("run").assign_coords(run=7))
+    np.testing.assert_allclose(found.freq_y, np.fft.fftfreq(30, -0.5))
+    np.testing.assert_allclose(found.freq_x, np.fft.fftfreq(24, 2))
+    assert found.freq_y.units == "1/km"
+    assert found.freq_x.units == "1/(m s-1)"
+    np.testing.assert_allclose(found.values, np.fft.fftn(a.values, axes=(1, 2)), atol=1e-12)
+
+
+def test_there_and_back_restores_all_but_other_coordinates_of_the_dimensions():
+    a = field(CHUNKS)
+    for there, back in ((a.bigfft.fft, "ifft"), (a.bigfft.rfft, "irfft")):
+        for number, dim in enumerate(("x", "time", ["x", "y"], ["y", "time", "x"], None)):
+            for shift in (number % 2 == 0,) if number < 3 else (False, True):
+                spectrum = there(dim, shift=shift)
+                # the last one named is the real one; the inverse takes them in that order
+                dims = [dim] if isinstance(dim, str) else dim or a.dims
+                result = getattr(spectrum.bigfft, back)([f"freq_{d}" for d in dims])
+                lost = {"mask"} if {"x", "y"} & set(dims) else set()
+                lost |= {"depth"} if "time" in dims else set()
+                expected = a.drop_vars(lost)
+                for d in dims:  # of a coordinate's attributes its units come back
+                    units = {k: v for k, v in a[d].attrs.items() if k == "units"}
+                    expected[d].attrs = units
+                    assert result[d].dtype == a[d].dtype
+                    assert result[d].attrs == units
+                values = result.real if back == "ifft" else result
+                xr.testing.assert_allclose(values, expected)
+                assert result.dims == a.dims
+                assert result.attrs == a.attrs
+                assert isinstance(result.data, da.Array)
+
+
+def test_times_give_hertz():
+    a = field(CHUNKS)
+    found = bx.rfft(a, "time")
+    np.testing.assert_allclose(found.freq_time, np.fft.rfftfreq(4, 6 * 3600.0))
+    assert found.freq_time.units == "Hz"
+    np.testing.assert_allclose(found.values, np.fft.rfft(a.values, axis=0), atol=1e-12)
+    seconds = xr.DataArray(np.ones(5), dims="t", coords={"t": ("t", np.arange(5), {"units": "s"})})
+    assert bx.fft(seconds).freq_t.units == "Hz"
+    steps = np.arange(5).astype("m8[s]") * 7
+    durations = xr.DataArray(np.ones(5), dims="t", coords={"t": steps})
+    np.testing.assert_allclose(bx.fft(durations).freq_t, np.fft.fftfreq(5, 7.0))
+    restored = bx.ifft(bx.fft(durations)).t
+    np.testing.assert_array_equal(restored, steps)
+    assert restored.dtype == durations.t.dtype
+
+
+def test_without_coordinates_frequencies_are_in_cycles_per_sample():
+    a = xr.DataArray(da.from_array(RNG.standard_normal(12), chunks=5), dims="n")
+    found = bx.fft(a)
+    np.testing.assert_array_equal(found.freq_n, np.fft.fftfreq(12))
+    assert found.freq_n.units == "cycles/sample"
+    back = bx.ifft(found)
+    assert back.dims == ("n",)
+    assert not back.coords
+
+
+@pytest.mark.parametrize("n", [8, 9])
+@pytest.mark.parametrize("name", ["fft", "rfft"])
+def test_shifted_results_ascend_and_the_inverse_knows(n, name):
+    x = RNG.standard_normal((n, n))
+    a = xr.DataArray(x, dims=("y", "x")).chunk({"y": 3, "x": 4})
+    found = getattr(bx, name)(a, ["y", "x"], shift=True)
+    axes = (0, 1) if name == "fft" else (0,)
+    wanted = np.fft.fftshift(getattr(np.fft, f"{name}n")(x), axes)
+    np.testing.assert_allclose(found.values, wanted, atol=1e-12)
+    assert np.all(np.diff(found.freq_y) > 0)
+    assert np.all(np.diff(found.freq_x) > 0)
+    back = getattr(bx, f"i{name}")(found)
+    np.testing.assert_allclose(back.values, x, atol=1e-12)
+    later = bx.fftshift(getattr(bx, name)(a, ["y", "x"]), ["freq_y", "freq_x"][: len(axes)])
+    xr.testing.assert_allclose(later, found)
+    xr.testing.assert_allclose(bx.ifftshift(later), bx.ifftshift(found))
+    assert later.chunks == found.chunks
+    again = bx.ifftshift(later, ["freq_y", "freq_x"][: len(axes)])
+    xr.testing.assert_identical(again.compute(), getattr(bx, name)(a, ["y", "x"]).compute())
+
+
+def test_transposed_order_there_and_back():
+    n = 4096
+    a = xr.DataArray(RNG.standard_normal(n), dims="t", coords={"t": np.arange(n) / 8}).chunk(t=256)
+    found = a.bigfft.rfft("t", order="transposed")
+    k = transposed_index(n, real=True)
+    np.testing.assert_allclose(found.freq_t, np.where(k > n // 2, k - n, k) / n * 8)
+    back = found.bigfft.irfft("freq_t", order="transposed")
+    xr.testing.assert_allclose(back, a)
+    low = found.where(abs(found.freq_t) < 1, 0).bigfft.irfft("freq_t", order="transposed")
+    spectrum = np.fft.rfft(a.values)
+    spectrum[np.fft.rfftfreq(n, 1 / 8) >= 1] = 0
+    np.testing.assert_allclose(low.values, np.fft.irfft(spectrum, n), atol=1e-12)
+    with pytest.raises(ArgumentError, match="shift"):
+        a.bigfft.fft("t", order="transposed", shift=True)
+
+
+@pytest.mark.parametrize("n", [10, 11, None])
+def test_the_length_of_a_real_inverse(n):
+    values = RNG.standard_normal(6) + 0j
+    bare = xr.DataArray(da.from_array(values, chunks=2), dims="freq_x")
+    found = bx.irfft(bare, "freq_x", n=n)
+    assert found.dims == ("x",)
+    np.testing.assert_allclose(found.values, np.fft.irfft(values, n), atol=1e-14)
+    spaced = bare.assign_coords(freq_x=np.arange(6) * 0.2)
+    places = np.arange(n or 10) * 5 / (n or 10)
+    np.testing.assert_allclose(bx.irfft(spaced, "freq_x", n=n).x, places)
+
+
+def test_arithmetic_keeps_what_the_inverse_needs():
+    a = field(CHUNKS)
+    spectrum = a.bigfft.rfft(["y", "x"])
+    smooth = (spectrum * np.exp(-(spectrum.freq_y**2) - spectrum.freq_x**2)).bigfft.irfft()
+    assert smooth.dims == a.dims
+    np.testing.assert_allclose(smooth.y, a.y)
+    np.testing.assert_array_equal(smooth.x, a.x)
+    ky, kx = np.fft.fftfreq(30, 0.5)[:, None], np.fft.rfftfreq(24, 2)
+    wanted = np.fft.irfft2(np.fft.rfft2(a.values) * np.exp(-(ky**2) - kx**2), s=(30, 24))
+    np.testing.assert_allclose(smooth.values, wanted, atol=1e-12)
+
+
+def test_keywords_of_transforms_go_through():
+    a = field(CHUNKS)
+    found = bx.fft(a, "x", norm="ortho", chunks={"time": 2, "y": 10, "x": 12})
+    assert found.chunks == ((2, 2), (10, 10, 10), (12, 12))
+    np.testing.assert_allclose(found.values, np.fft.fft(a.values, norm="ortho"), atol=1e-13)
+    with pytest.raises(ArgumentTypeError, match="nonsense"):
+        bx.fft(a, "x", nonsense=1)
+
+
+def test_attributes_go_to_files_and_back(tmp_path):
+    found = field(CHUNKS).bigfft.rfft(["y", "time"], shift=True)
+    for coordinate in (found.freq_y, found.freq_time):
+        assert all(isinstance(v, str | int | float) for v in coordinate.attrs.values())
+
+
+@pytest.mark.parametrize(
+    ("changed", "dim", "kind", "word"),
+    [
+        ({"x": np.arange(24.0) ** 2}, "x", ArgumentError, "coordinate x"),
+        ({"x": np.ones(24)}, "x", ArgumentError, "coordinate x"),
+        ({"x": list("abcdefghijklmnopqrstuvwx")}, "x", ArgumentTypeError, "coordinate x"),
+        ({}, "z", ArgumentError, "dim"),
+        ({}, [], ArgumentError, "dim"),
+        ({}, ["x", "x"], ArgumentError, "dim"),
+    ],
+)
+def test_what_is_refused(changed, dim, kind, word):
+    with pytest.raises(kind, match=word):
+        bx.fft(field(CHUNKS, **changed), dim)
+
+
+def test_more_that_is_refused():
+    with pytest.raises(ArgumentTypeError, match="array"):
+        bx.fft(np.ones(4))
+    spectrum = bx.fft(field(CHUNKS), "x")
+    with pytest.raises(ArgumentError, match="freq_x"):
+        bx.ifft(spectrum.isel(freq_x=slice(3, None)), "freq_x")
+    with pytest.raises(ArgumentError, match="dim"):
+        bx.ifft(field(CHUNKS))
+    with pytest.raises(ArgumentError, match="dim"):
+        bx.fft(field(CHUNKS).rename(y="freq_x"), "x")
+
+
+def test_inverses_of_one_dimension_keep_the_others_spectral():
+    spectrum = bx.fft(field(CHUNKS), ["y", "x"])
+    half = spectrum.bigfft.ifft("freq_x")
+    assert half.dims == ("time", "freq_y", "x")
+    assert "direct_dim" in half.freq_y.attrs
+    np.testing.assert_allclose(
+        half.values, np.fft.fft(field(CHUNKS).values * 0 + half.bigfft.ifft().values, axis=1),
+        atol=1e-12,
+    )
+
+
+def test_without_xarray_the_error_says_what_to_install():
+    code = (
+        "import sys; sys.modules['xarray'] = None\nimport dask_bigfft\n"
+        "try:\n    dask_bigfft.xarray\nexcept ImportError as error:\n    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True
+    )
+    assert "pip install 'dask-bigfft[xarray]'" in done.stdout
+
+
+def test_frequencies_are_those_of_the_array_functions():
+    a = xr.DataArray(da.ones(4096, chunks=512), dims="t", coords={"t": np.arange(4096) * 0.25})
+    found = a.bigfft.fft(order="transposed")
+    np.testing.assert_array_equal(
+        found.freq_t, fft.fftfreq(4096, 0.25, order="transposed").compute()
+    )

@@ -222,6 +222,14 @@ _TABLE = (
         _parse_bool,
     ),
     Knob(
+        "bigfft.verify",
+        "none",
+        "name",
+        "Checks while a transform works: none, energy (Parseval, every round) or checksum (linear"
+        " checksums of every round and CRCs of every shard that travels, too).",
+        _one_of("none", "energy", "checksum"),
+    ),
+    Knob(
         "bigfft.exchange.carrier",
         "auto",
         "name",

@@ -14,6 +14,7 @@ Imports nothing but the standard library.
     |   +-- DeviceMemoryError (MemoryError)  a device's memory, or its budget, is used up
     +-- KernelError        (RuntimeError)  a kernel cannot do what its round needs
     +-- ScratchError       (OSError)       a scratch file cannot be written, or is damaged
+    +-- VerificationError  (RuntimeError)  a result is not what it has to be
 """
 
 import reprlib
@@ -30,6 +31,7 @@ __all__ = [
     "KernelError",
     "PlanError",
     "ScratchError",
+    "VerificationError",
     "refuse",
 ]
 
@@ -72,6 +74,10 @@ class KernelError(BigFFTError, RuntimeError):
 
 class ScratchError(BigFFTError, OSError):
     """A scratch file cannot be made, written or read; has errno, text and path of an `OSError`."""
+
+
+class VerificationError(BigFFTError, RuntimeError):
+    """A round or a shard is not what it has to be, also when it is done once more."""
 
 
 _short = reprlib.Repr()

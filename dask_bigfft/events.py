@@ -55,6 +55,9 @@ EVENTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "scratch_free": _MEMORY,  # deleted, everything computed from it being durable
         "source_read": _READ,
         "sink_write": _READ,
+        # verification
+        "mismatch": _WORK,  # something was not what it has to be, and is done once more
+        "unverified": _WORK,  # values that cannot be checked: NaN, infinity
         # decisions
         "plan": MappingProxyType({"candidates": "count", "seconds": "second"}),
         "fallback": _WORK,  # a slower way was taken, and what it cost

@@ -75,7 +75,11 @@ _EXTRAS = """
     overwrite_x : bool, optional
         Whether the contents of `a` may be destroyed: an array in one chunk is then transformed in
         its own memory where dtype and shape stay. Others that use its blocks, such as those of a
-        persisted array, would find them changed."""
+        persisted array, would find them changed.
+    verify : {"none", "energy", "checksum"}, optional
+        Whether rounds are checked while they work: their energy (Parseval), which finds changes of
+        magnitude; or also linear checksums and those of all shards that travel, which find
+        changes of sign, phase and place, too. What is wrong is done once more, then an error."""
 
 _RESULTS = """
     Returns

@@ -57,6 +57,7 @@ class Extras(TypedDict, total=False):
     device: Literal["auto", "cpu", "gpu"] | None
     device_memory_limit: int | str | None
     overwrite_x: bool | None
+    verify: Literal["none", "energy", "checksum"] | None
 
 
 class Options(TypedDict, total=False):
@@ -315,6 +316,14 @@ def parse_overwrite(overwrite: Any) -> bool:
     return bool(overwrite)
 
 
+def parse_verify(verify: Any) -> str:
+    """Return the name of a check, that of the settings for None."""
+    verify = config.get("bigfft.verify") if verify is None else verify
+    if not isinstance(verify, str) or verify not in ("none", "energy", "checksum"):
+        refuse("verify", verify, "one of none, energy, checksum")
+    return verify
+
+
 def parse_chunks(chunks: Any, before: Chunks, spec: TransformSpec) -> Chunks | None:
     """Return the chunks of the result, or None for what the last round gives.
 
@@ -479,6 +488,7 @@ def make_plan(
         rounds=None if rounds is None else complete_rounds(rounds, spec, variant),
         variant=variant,
         kernel=parse_kernel(extras.get("kernel"), spec.work_dtype),
+        verify=parse_verify(extras.get("verify")),
         max_rounds=config.get("bigfft.planner.max-rounds"),
         floor_bytes=config.get("bigfft.planner.whole-axis-floor"),
         carrier=_carrier(),

@@ -76,6 +76,7 @@ def test_defaults():
         "bigfft.device-memory-limit": None,
         "bigfft.install": False,
         "bigfft.exchange.carrier": "auto",
+        "bigfft.verify": "none",
         "bigfft.scratch.directory": tempfile.gettempdir(),
         "bigfft.scratch.sync": False,
         "bigfft.memory.arena": True,

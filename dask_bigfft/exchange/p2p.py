@@ -20,7 +20,7 @@ from dask_bigfft.errors import CarrierError
 
 Array = npt.NDArray[Any]
 Block = tuple[int, ...]
-Message = tuple[Array, Array, Array]
+Message = tuple[Array, Array, Array, Array]
 Pack = Callable[[dict[Block, str]], dict[str, Message]]
 
 _private: ModuleType | None
@@ -88,15 +88,15 @@ def transfer(shuffle: str, source: Block, pack: Pack) -> int:
         Which block.
     pack : callable
         Called with the worker of each target block, returns for each worker the target blocks,
-        the bounds of their shards, and the shards in one array.
+        the bounds of their shards, the shards in one array, and their CRCs.
     """
     plugin = _plugin()
     with _names().handle_transfer_errors(shuffle):
         return int(plugin.add_partition(pack, partition_id=source, id=shuffle))
 
 
-def collect(shuffle: str, attempt: int, block: Block) -> dict[Block, Array]:
-    """Return the packed shards of a target block by their source, aligned in memory.
+def collect(shuffle: str, attempt: int, block: Block) -> dict[Block, tuple[Array, int]]:
+    """Return the packed shards of a target block, aligned in memory, with their CRCs, by source.
 
     Raises
     ------
@@ -107,4 +107,7 @@ def collect(shuffle: str, attempt: int, block: Block) -> dict[Block, Array]:
     with _names().handle_unpack_errors(shuffle):
         found = plugin.get_output_partition(shuffle, attempt, block)
         # What comes from a file or a socket begins anywhere.
-        return {tuple(source): np.require(shard, requirements="A") for source, shard in found}
+        return {
+            tuple(source): (np.require(shard, requirements="A"), crc)
+            for source, crc, shard in found
+        }

@@ -63,8 +63,8 @@ __all__ = [
 
 Array = npt.NDArray[Any]
 Block = tuple[int, ...]
-#: Target blocks, bounds of their shards, and the shards in one array.
-Message = tuple[Array, Array, Array]
+#: Target blocks, bounds of their shards, the shards in one array, and their CRCs (0: none).
+Message = tuple[Array, Array, Array, Array]
 #: Packs a source block: workers by target block in, messages by worker out.
 Pack = Callable[[dict[Block, str]], dict[str, Message]]
 
@@ -111,17 +111,18 @@ class Run(ShuffleRun[Block, Any]):  # type: ignore[misc, unused-ignore]
 
     async def _receive(self, data: list[tuple[Block, Message]]) -> None:
         self.raise_if_closed()
-        shards: dict[Block, list[tuple[Block, Array]]] = defaultdict(list)
-        for source, (blocks, bounds, values) in data:
+        shards: dict[Block, list[tuple[Block, int, Array]]] = defaultdict(list)
+        for source, (blocks, bounds, values, crcs) in data:
             if source in self.received:  # sent again because the answer was lost
                 continue
             self.received.add(source)
             self.total_recvd += values.nbytes
-            ends = bounds.tolist()
+            ends, sums = bounds.tolist(), crcs.tolist()
             for i, block in enumerate(blocks.tolist()):
                 shard = values[ends[i] : ends[i + 1]]
                 # In memory a shard must not keep the whole message alive.
-                shards[tuple(block)].append((source, shard if self.on_disk else shard.copy()))
+                kept = shard if self.on_disk else shard.copy()
+                shards[tuple(block)].append((source, sums[i], kept))
         if shards:
             try:
                 await self._write_to_disk(shards)
@@ -131,7 +132,7 @@ class Run(ShuffleRun[Block, Any]):  # type: ignore[misc, unused-ignore]
 
     def _get_output_partition(
         self, partition_id: Block, key: Any, **kwargs: Any
-    ) -> list[tuple[Block, Array]]:
+    ) -> list[tuple[Block, int, Array]]:
         try:
             found = self._read_from_disk(partition_id)
         except DataUnavailable:  # nothing was sent: whoever asked knows whether that is right

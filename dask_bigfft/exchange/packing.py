@@ -3,6 +3,7 @@
 Imports `decomposition`, `devices`, `kernels` and this room.
 """
 
+import zlib
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
@@ -51,6 +52,22 @@ def shard_sizes(exchange: ExchangeMap, block: Block) -> Ints:
             found = np.multiply.outer(found, along)
         total += found
     return total
+
+
+def shard_crc(shard: Array, number: int, source: Block, block: Block) -> int:
+    """Return the CRC of a shard and of what it is, so that shards that change places differ.
+
+    Parameters
+    ----------
+    shard : ndarray, contiguous
+        The values.
+    number : int
+        Exchange.
+    source, block : tuple of int
+        Source block and target block.
+    """
+    known = np.array([number, *source, *block], np.int64)
+    return zlib.crc32(shard.reshape(-1).view(np.uint8).data, zlib.crc32(known.data))
 
 
 class Packing:

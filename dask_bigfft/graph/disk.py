@@ -204,14 +204,16 @@ def run_block_of_file(
     if done is not None:
         return done[0]
     filters = dict(zip(filter_axes, spectra, strict=True))
-    gathering = _read(run, number, block, written)
+
+    def gathering() -> Gathering:
+        return _read(run, number, block, written)
+
     if number < len(run.plan.rounds):
         values = run.finish(number, block, gathering, filters)
     else:
         started = time.perf_counter()
-        values = gathering.whole()
+        values = gathering().whole()
         emit("unpack", nbytes=values.nbytes, seconds=time.perf_counter() - started)
-    del gathering  # what was read makes room for what is written
     return run.deliver(number, block, values)
 
 

@@ -19,17 +19,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.devices.dispatch import Place, job_of, on_device
 from dask_bigfft.devices.on_card import as_block, is_on_card, round_on_card
-from dask_bigfft.errors import CarrierError, refuse
+from dask_bigfft.errors import CarrierError, VerificationError, refuse
 from dask_bigfft.events import during, emit
 from dask_bigfft.exchange import p2p
 from dask_bigfft.exchange.gather import Gathering
-from dask_bigfft.exchange.packing import Packing, pack
+from dask_bigfft.exchange.packing import Packed, Packing, pack, shard_crc
 from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.kernels.cpu import Incoming, Whole, axis_index, rolled, run_round
 from dask_bigfft.kernels.libraries import FFTLibrary, get_library
 from dask_bigfft.kernels.twiddle import chirp_filter
+from dask_bigfft.kernels.verify import verified_round
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.filters import FilterPlan
 from dask_bigfft.planner.plan import Exchange, Plan
@@ -99,8 +101,12 @@ class Run:
         return exchange.local and exchange.mirror is None and exchange.source == exchange.target
 
     def overwrites(self, number: int) -> bool:
-        """Whether a round may work in the memory of the blocks that come in."""
-        asked = isinstance(self.plan, Plan) and self.plan.overwrite
+        """Whether a round may work in the memory of the blocks that come in.
+
+        What is verified may have to be done once more, which takes what came in.
+        """
+        plan = self.plan
+        asked = isinstance(plan, Plan) and plan.overwrite and plan.verify == "none"
         return asked and number == 0 and self.stays(number)
 
     def map(self, number: int) -> ExchangeMap:
@@ -121,25 +127,41 @@ class Run:
             return self._packings.setdefault((number, targets), Packing(exchange, targets))
 
     def finish(
-        self, number: int, block: Block, incoming: Incoming, filters: Mapping[int, Array]
+        self,
+        number: int,
+        block: Block,
+        incoming_of: Callable[[], Incoming],
+        filters: Mapping[int, Array],
     ) -> Array:
-        """The block after the round that follows an exchange."""
-        round_ = self.plan.rounds[number]
+        """The block after the round that follows an exchange, verified if the plan says so."""
+        round_, mode = self.plan.rounds[number], self.plan.verify
         started = time.perf_counter()
         dtype = np.dtype(self.plan.dtypes[2 * number + 1])
+        arguments = self.library, dtype, filters
+        if mode == "none":
+            done = self._done(number, round_, block, incoming_of(), *arguments)
+        else:
+            run = functools.partial(self._done, number)
+            host = functools.partial(_in_host_memory, mode, incoming_of)
+            done = verified_round(mode, round_, block, host, *arguments, number=number + 1, run=run)
+        if number == len(self.plan.rounds) - 1 and self.plan.ends_in_round:
+            done = done.reshape(round_.target.flat_shape(block))
+        emit("round", nbytes=done.nbytes, seconds=time.perf_counter() - started)
+        return done
+
+    def _done(
+        self, number: int, round_: Round, block: Block, incoming: Incoming, library: FFTLibrary,
+        dtype: np.dtype[Any], filters: Mapping[int, Array]
+    ) -> Array:
+        """The block after a round, done on a device or here."""
         job = job_of(round_, block, incoming.dtype, dtype, inside=self.overwrites(number))
         if isinstance(incoming, Gathering) and incoming.on_card:
             done: Array | None = round_on_card(job, incoming.whole, filters)
         else:
             done = on_device(job, incoming, filters, self.place)
         if done is None:
-            done = run_round(round_, block, incoming, self.library, dtype, filters)
-        else:
-            done = rolled(done, round_.rolls)
-        if number == len(self.plan.rounds) - 1 and self.plan.ends_in_round:
-            done = done.reshape(round_.target.flat_shape(block))
-        emit("round", nbytes=done.nbytes, seconds=time.perf_counter() - started)
-        return done
+            return run_round(round_, block, incoming, library, dtype, filters)
+        return rolled(done, round_.rolls)
 
     def done(self, number: int, block: Block) -> tuple[Any] | None:
         """What the task of a block after exchange `number` would return, if that is known."""
@@ -148,6 +170,14 @@ class Run:
     def deliver(self, number: int, block: Block, values: Array) -> Array:
         """Hand on what a task has made of a block after exchange `number`: here, the block."""
         return values
+
+
+def _in_host_memory(mode: str, incoming_of: Callable[[], Incoming]) -> Incoming:
+    """A block on its way in, refused on a card, where nothing is verified."""
+    incoming = incoming_of()
+    if isinstance(incoming, Gathering) and incoming.on_card:
+        refuse("verify", mode, "'none' for blocks on a card, or NumPy blocks, which a GPU also takes")
+    return incoming
 
 
 def barrier(indices: tuple[Block, ...], wanted: bool, *blocks: Array) -> Blocks:
@@ -246,15 +276,19 @@ def run_block(
     started = time.perf_counter()
     blocks = given[0].blocks if sources is None else dict(zip(sources, given, strict=True))
     own = _own(run, number, block, blocks) if run.stays(number) else None
+
+    def gathering() -> Gathering:
+        found = Gathering(
+            run.map(number), block, shape, dtype, lambda i: checked(run, number, i, blocks[i])
+        )
+        found.as_is = own
+        return found
+
     if own is not None and run.overwrites(number) and own.flags.writeable:
-        return run.finish(number, block, Whole(own), filters)
-    gathering = Gathering(
-        run.map(number), block, shape, dtype, lambda i: checked(run, number, i, blocks[i])
-    )
-    gathering.as_is = own
+        return run.finish(number, block, lambda: Whole(own), filters)
     if number < len(run.plan.rounds):
         return run.finish(number, block, gathering, filters)
-    values = gathering.whole()
+    values = gathering().whole()
     emit("unpack", nbytes=values.nbytes, seconds=time.perf_counter() - started)
     return values
 
@@ -271,24 +305,43 @@ def _own(run: Run, number: int, block: Block, blocks: Mapping[Block, Array]) -> 
 
 
 @reported
-def pack_shard(run: Run, number: int, block: Block, source: Block, values: Array) -> Array:
-    """Return what a source block gives to a target block, as one contiguous array."""
+def pack_shard(
+    run: Run, number: int, block: Block, source: Block, values: Array
+) -> Array | tuple[Array, int]:
+    """Return what a source block gives to a target block, in one array, with its CRC if wanted."""
     started = time.perf_counter()
     values = checked(run, number, source, values)
     packed = pack(run.map(number), block, source, values, np.dtype(run.exchange(number).dtype))
+    if run.plan.verify == "checksum":
+        found = packed, shard_crc(packed, number, source, block)
     emit("pack", nbytes=packed.nbytes, seconds=time.perf_counter() - started)
-    return packed
+    return found if run.plan.verify == "checksum" else packed
 
 
 @reported
 def run_block_of_shards(
     run: Run, number: int, block: Block, filter_axes: tuple[int, ...],
-    sources: tuple[Block, ...], *inputs: Array
+    sources: tuple[Block, ...], *inputs: Any
 ) -> Array:
     """Return a block put together from packed shards and taken through the round that follows."""
     filters = dict(zip(filter_axes, inputs, strict=False))
     shards = dict(zip(sources, inputs[len(filter_axes) :], strict=True))
+    if run.plan.verify == "checksum":
+        _compare(number, block, shards)
+        shards = {source: shard for source, (shard, _) in shards.items()}
     return _put_together(run, number, block, shards, filters)
+
+
+def _compare(number: int, block: Block, shards: Mapping[Block, tuple[Array, int]]) -> None:
+    """Raise if a shard is not what was packed for a block."""
+    for source, (shard, crc) in shards.items():
+        found = shard_crc(shard, number, source, block)
+        if found != crc:
+            emit("mismatch", nbytes=shard.nbytes)
+            raise VerificationError(
+                f"exchange {number + 1}, block {block}: the shard of block {source} is not what "
+                f"was packed (CRC {found:08x}, not {crc:08x})"
+            )
 
 
 def _put_together(
@@ -297,10 +350,13 @@ def _put_together(
     exchange = run.exchange(number)
     shape, dtype = exchange.target.shape(block), np.dtype(exchange.dtype)
     started = time.perf_counter()
-    gathering = Gathering(run.map(number), block, shape, dtype, shards.__getitem__, packed=True)
+
+    def gathering() -> Gathering:
+        return Gathering(run.map(number), block, shape, dtype, shards.__getitem__, packed=True)
+
     if number < len(run.plan.rounds):
         return run.finish(number, block, gathering, filters)
-    values = gathering.whole()
+    values = gathering().whole()
     emit("unpack", nbytes=values.nbytes, seconds=time.perf_counter() - started)
     return values
 
@@ -340,12 +396,20 @@ def send_shards(
         )
     packing = run.packing(number, targets)
 
-    def packed(worker_for: dict[Block, str]) -> dict[str, tuple[Array, Array, Array]]:
+    def crcs(packed: Packed) -> Array:
+        found = np.zeros(len(packed.blocks), np.uint32)
+        if run.plan.verify == "checksum":
+            for i, target in enumerate(packed.blocks.tolist()):
+                found[i] = shard_crc(packed.shard(i), number, source, tuple(target))
+        return found
+
+    def packed(worker_for: dict[Block, str]) -> dict[str, p2p.Message]:
         started = time.perf_counter()
         found = packing.pack(source, block, dtype, worker_for.__getitem__)
+        messages = {w: (m.blocks, m.bounds, m.values, crcs(m)) for w, m in found.items()}
         nbytes = sum(message.values.nbytes for message in found.values())
         emit("pack", nbytes=nbytes, seconds=time.perf_counter() - started)
-        return {worker: (m.blocks, m.bounds, m.values) for worker, m in found.items()}
+        return messages
 
     return p2p.transfer(shuffle, source, packed)
 
@@ -365,7 +429,7 @@ def run_block_of_shuffle(
     filters = dict(zip(filter_axes, inputs, strict=True))
     started = time.perf_counter()
     shards = p2p.collect(shuffle, attempt, block)
-    nbytes = sum(shard.nbytes for shard in shards.values())
+    nbytes = sum(shard.nbytes for shard, _ in shards.values())
     emit("unpack", nbytes=nbytes, seconds=time.perf_counter() - started)
     expected = run.map(number).sources(block)
     if shards.keys() != expected:
@@ -373,7 +437,10 @@ def run_block_of_shuffle(
             f"exchange {number}: block {block} needs shards of {len(expected)} blocks, and the "
             f"shuffle {shuffle} has {len(shards)}, {len(expected - shards.keys())} of them missing"
         )
-    return _put_together(run, number, block, shards, filters)
+    if run.plan.verify == "checksum":
+        _compare(number, block, shards)
+    plain = {source: shard for source, (shard, _) in shards.items()}
+    return _put_together(run, number, block, plain, filters)
 
 
 def generate_filter(run: Run, block: Block) -> Array:
@@ -387,9 +454,12 @@ def generate_filter(run: Run, block: Block) -> Array:
     places = axis_index(axis, block[0], 0)
     padded = math.prod(digit.radix for digit in axis.digits)
     dtype = np.dtype(plan.dtypes[0])
-    values = chirp_filter(
-        axis.shape(block[0]), places, padded, plan.chirp.length, plan.chirp.sign, dtype
-    )
+
+    def incoming() -> Whole:
+        values = chirp_filter(
+            axis.shape(block[0]), places, padded, plan.chirp.length, plan.chirp.sign, dtype
+        )
+        return Whole(np.ascontiguousarray(values))
+
     with during(run.token, 1):
-        found = run.finish(0, block, Whole(np.ascontiguousarray(values)), {})
-        return run.deliver(0, block, found)
+        return run.deliver(0, block, run.finish(0, block, incoming, {}))

@@ -73,6 +73,8 @@ class Request:
         Size of a block below which an awkward axis is gathered whole.
     carrier : {"auto", "memory", "disk"}
         Where blocks are between rounds: ``"auto"`` takes the disk if memory is too small.
+    verify : str
+        Checks while the transform works.
     """
 
     chunks: tuple[Chunks, ...]
@@ -83,6 +85,7 @@ class Request:
     max_rounds: int = 4
     floor_bytes: int = 4 << 20
     carrier: str = "memory"
+    verify: str = "none"
 
 
 @dataclass(frozen=True)

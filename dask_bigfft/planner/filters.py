@@ -29,8 +29,8 @@ class FilterPlan:
         Of a one-dimensional array; the last one's blocks are the axis' blocks.
     used_in : int
         Number of the plan's round that convolves (from 0).
-    dtype, kernel : str
-        Dtype of the blocks, and FFT library.
+    dtype, kernel, verify : str
+        Dtype of the blocks, FFT library, and checks.
     """
 
     axis: int
@@ -39,6 +39,7 @@ class FilterPlan:
     used_in: int
     dtype: str
     kernel: str
+    verify: str = "none"
 
     #: A filter's last round leaves its digits where they are.
     ends_in_round = False
@@ -77,7 +78,7 @@ def filter_plans(plan: Plan) -> tuple[FilterPlan, ...]:
         assert chirp is not None
         dtype = plan.spec.work_dtype.str
         found.append(
-            FilterPlan(program.axis, chirp, tuple(rounds), used_in, dtype, plan.kernel)
+            FilterPlan(program.axis, chirp, tuple(rounds), used_in, dtype, plan.kernel, plan.verify)
         )
     return tuple(found)
 

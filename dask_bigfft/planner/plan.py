@@ -181,6 +181,8 @@ class Plan:
         Whether the blocks that come in may be destroyed.
     carrier : {"memory", "disk"}
         Whether blocks stay in memory between rounds, or go through scratch files.
+    verify : {"none", "energy", "checksum"}
+        Checks while it works.
     """
 
     spec: TransformSpec
@@ -198,6 +200,7 @@ class Plan:
     device_memory_limit: int | None = None
     overwrite: bool = False
     carrier: str = "memory"
+    verify: str = "none"
 
     @cached_property
     def exchanges(self) -> tuple[Exchange, ...]:

@@ -110,6 +110,7 @@ def _finished(search: Candidates, candidate: Candidate) -> Plan:
         result=candidate.result,
         variant=request.variant,
         kernel=request.kernel,
+        verify=request.verify,
         machine=search.machine,
         forecast=empty,
         carrier=search.carrier,

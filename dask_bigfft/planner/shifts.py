@@ -46,6 +46,7 @@ class ShiftPlan:
 
     rounds: tuple[Round, ...] = ()
     kernel: str = "scipy"
+    verify: str = "none"
 
     #: The result's blocks come from an exchange.
     ends_in_round = False

@@ -24,7 +24,7 @@ FIELD = RNG.standard_normal((24, 20, 18))
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
     with LocalCluster(
-        n_workers=3, threads_per_worker=1, processes=False, dashboard_address=None
+        n_workers=3, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0"
     ) as found:
         yield found
 
@@ -139,7 +139,7 @@ from dask_bigfft import fft
 
 a = np.random.default_rng(0).standard_normal(1024)
 with (
-    LocalCluster(n_workers=2, processes=False, dashboard_address=None) as cluster,
+    LocalCluster(n_workers=2, processes=False, dashboard_address="127.0.0.1:0") as cluster,
     Client(cluster),
     dask.config.set({{"bigfft.exchange.carrier": "p2p"}}),
     warnings.catch_warnings(record=True) as caught,

@@ -1,0 +1,130 @@
+"""Fault injectors: FFT libraries, rounds and shards that go wrong on purpose, a few times.
+
+Tests show with them which check finds what. May import every room; no room imports it.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dask_bigfft.decomposition.rounds import Round
+from dask_bigfft.kernels.cpu import run_round
+from dask_bigfft.kernels.libraries import FFTLibrary
+
+__all__ = ["DAMAGES", "Dropping", "Faulty", "Times", "flip"]
+
+Array = npt.NDArray[Any]
+Damage = Callable[[Array], None]
+
+#: Number of mantissa bits of a float by its size in bytes.
+_MANTISSA = {4: 23, 8: 52}
+
+
+def flip(values: Array, bit: str) -> None:
+    """Flip one bit of the largest real number in an array, in place.
+
+    Parameters
+    ----------
+    values : ndarray of float or complex, single or double
+        May be strided.
+    bit : {"exponent", "sign", "mantissa", "last"}
+        The lowest bit of the exponent, the sign, the highest or the lowest bit of the mantissa.
+
+    Examples
+    --------
+    >>> x = np.array([1.0, 6.0])
+    >>> flip(x, "sign"); flip(x[:1], "exponent"); x
+    array([ 0.5, -6. ])
+    """
+    found = max(range(values.size), key=lambda i: abs(values.flat[i].real))
+    place = np.unravel_index(found, values.shape)
+    number = np.array([values[place].real])
+    width = number.itemsize
+    top = _MANTISSA[width]
+    shift = {"exponent": top, "sign": 8 * width - 1, "mantissa": top - 1, "last": 0}[bit]
+    number.view(f"u{width}")[0] ^= np.array(1, f"u{width}") << np.array(shift, f"u{width}")
+    values[place] += number[0] - values[place].real
+
+
+def _swap(values: Array) -> None:
+    first, last = (0,) * values.ndim, (-1,) * values.ndim
+    values[first], values[last] = values[last], values[first]
+
+
+def _conjugate(values: Array) -> None:
+    np.conjugate(values, out=values)
+
+
+#: What may happen to values, by name.
+DAMAGES: dict[str, Damage] = {
+    **{f"{bit} bit": lambda values, bit=bit: flip(values, bit)  # type: ignore[misc]
+       for bit in ("exponent", "sign", "mantissa", "last")},
+    "swap": _swap,
+    "conjugate": _conjugate,
+}
+
+
+class Times:
+    """Says that it is time for a fault, so many times, after some calls have gone well."""
+
+    def __init__(self, times: int, after: int = 0) -> None:
+        self.left, self.after = times, after
+        self._lock = threading.Lock()
+
+    def __call__(self) -> bool:
+        """Whether it is time."""
+        with self._lock:
+            if self.after > 0:
+                self.after -= 1
+                return False
+            self.left -= 1
+            return self.left >= 0
+
+
+class Faulty:
+    """An FFT library whose answers are damaged, a few times.
+
+    Parameters
+    ----------
+    library : FFTLibrary
+        The library that does the work.
+    damage : callable
+        Changes an answer in place.
+    when : callable
+        Whether it is time.
+    """
+
+    def __init__(self, library: FFTLibrary, damage: Damage, when: Callable[[], bool]) -> None:
+        self._library, self._damage, self._when = library, damage, when
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._library, name)
+        if name not in ("c2c", "r2c", "c2r"):
+            return found
+
+        def damaged(*arguments: Any, **options: Any) -> Array:
+            answer: Array = found(*arguments, **options)
+            if self._when():
+                self._damage(answer)
+            return answer
+
+        return damaged
+
+
+class Dropping:
+    """Does rounds like `run_round`, and leaves out twiddles, a few times."""
+
+    def __init__(self, when: Callable[[], bool]) -> None:
+        self._when = when
+
+    def __call__(self, round_: Round, *arguments: Any) -> Array:
+        """Return a block after a round."""
+        if self._when():
+            round_ = replace(
+                round_, steps=tuple(replace(step, twiddle=None) for step in round_.steps)
+            )
+        return run_round(round_, *arguments)

@@ -176,7 +176,7 @@ def _in_host_memory(mode: str, incoming_of: Callable[[], Incoming]) -> Incoming:
     """A block on its way in, refused on a card, where nothing is verified."""
     incoming = incoming_of()
     if isinstance(incoming, Gathering) and incoming.on_card:
-        refuse("verify", mode, "'none' for blocks on a card, or NumPy blocks, which a GPU also takes")
+        refuse("verify", mode, "'none' for blocks on a card, or blocks in host memory")
     return incoming
 
 

@@ -318,10 +318,8 @@ def parse_overwrite(overwrite: Any) -> bool:
 
 def parse_verify(verify: Any) -> str:
     """Return the name of a check, that of the settings for None."""
-    verify = config.get("bigfft.verify") if verify is None else verify
-    if not isinstance(verify, str) or verify not in ("none", "energy", "checksum"):
-        refuse("verify", verify, "one of none, energy, checksum")
-    return verify
+    knob = config.KNOBS["bigfft.verify"]
+    return str(config.get(knob.key) if verify is None else knob.parse("verify", verify))
 
 
 def parse_chunks(chunks: Any, before: Chunks, spec: TransformSpec) -> Chunks | None:

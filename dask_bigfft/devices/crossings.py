@@ -105,6 +105,8 @@ class Crossing:
     places : tuple of int
         Bytes of each place that a piece needs on the device: where it is copied to, where what
         cannot stay there goes, and where filters are copied to.
+    swap : (int, int) or None
+        Dimensions that change places, in the block's own memory; nothing is transformed then.
     """
 
     digits: tuple[tuple[int, int], ...]
@@ -115,6 +117,7 @@ class Crossing:
     reads: tuple[int, int]
     writes: tuple[int, int]
     places: tuple[int, ...]
+    swap: tuple[int, int] | None = None
 
     @property
     def slot_nbytes(self) -> int:
@@ -132,7 +135,11 @@ class Crossing:
     @property
     def pieces(self) -> int:
         """Number of pieces."""
-        return math.prod(map(len, self.chunks))
+        counts = list(map(len, self.chunks))
+        if self.swap is None:
+            return math.prod(counts)
+        tiles = counts[self.swap[0]]
+        return math.prod(counts) // tiles**2 * (tiles * (tiles + 1) // 2)
 
     @property
     def reorders(self) -> bool:
@@ -198,7 +205,7 @@ def crossings_of(
         )
         crossing = _crossing(
             problem, limits, room, view, tuple(firsts), digits,
-            factors if number == count - 1 else None,
+            factors if number == count - 1 and not problem.inside else None,
         )
         yield crossing
         if crossing is None:

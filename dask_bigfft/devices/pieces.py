@@ -20,6 +20,7 @@ from dask_bigfft.decomposition.steps import Step, axis_program
 from dask_bigfft.devices.crossings import Line, PieceLimits, Problem
 from dask_bigfft.devices.protocol import FFT
 from dask_bigfft.devices.schedule import Schedule, find_schedule
+from dask_bigfft.devices.swaps import swap_works
 from dask_bigfft.devices.work import Block, PieceWork, Trip
 from dask_bigfft.errors import DeviceError
 from dask_bigfft.planner.plan import axis_letter
@@ -95,6 +96,10 @@ class PiecePlan:
 
     def works(self, number: int) -> Iterator[PieceWork]:
         """What is done with each piece in a crossing."""
+        crossing = self.schedule.crossings[number]
+        if crossing.swap is not None:
+            yield from swap_works(crossing, self.dtype)
+            return
         trip = self._trip(number)
         for piece in trip.inner.source.indices():
             yield trip.work(piece)
@@ -110,6 +115,8 @@ class PiecePlan:
         """All different FFTs, whose plans have to exist before the first piece comes."""
         found: set[FFT] = set()
         for number, crossing in enumerate(self.schedule.crossings):
+            if crossing.swap is not None:
+                continue
             corners = itertools.product(*(_ends(len(cut)) for cut in crossing.chunks))
             trip = self._trip(number)
             for corner in corners:
@@ -119,12 +126,13 @@ class PiecePlan:
 
     @property
     def notation(self) -> str:
-        """Crossings in short, such as ``{Y1} {Y2, X}``."""
+        """Crossings in short, such as ``{Y1} {Y2, X}``; ``swap`` is one that only reorders."""
         letters = []
         for step in self.round.steps:
             letters.append(axis_letter(step.axis, len(self.round.source.axes)))
         return " ".join(
-            "{" + ", ".join(self._name(letters, i, j) for i, j in crossing.digits) + "}"
+            "swap" if crossing.swap is not None
+            else "{" + ", ".join(self._name(letters, i, j) for i, j in crossing.digits) + "}"
             for crossing in self.schedule.crossings
         )
 

@@ -146,6 +146,8 @@ class Pipeline:
         device.wait(self.h2d, slot.free)
         view = source.reshape(work.view)
         device.h2d(self.h2d, view[work.part], slot.array(work.source))
+        if (twin := work.twin) is not None:
+            device.h2d(self.h2d, view[twin.part], slot.array(twin.source))
         for found in work.filters:
             spectrum = filters[found.axis].reshape(found.shape)[found.part]
             device.h2d(self.h2d, spectrum.reshape(found.array.shape), slot.array(found.array))
@@ -157,6 +159,8 @@ class Pipeline:
         device.wait(self.d2h, slot.done)
         view = target.reshape(work.stored_shape)
         device.d2h(self.d2h, slot.array(work.result), view[work.stored])
+        if twin is not None:
+            device.d2h(self.d2h, slot.array(twin.result), view[twin.stored])
         device.record(slot.free, self.d2h)
 
     def _run(self, computation: Computation, slot: _Slot) -> None:

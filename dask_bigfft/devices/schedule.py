@@ -28,6 +28,7 @@ from dask_bigfft.devices.crossings import (
     crossings_of,
 )
 from dask_bigfft.devices.protocol import ALIGNMENT
+from dask_bigfft.devices.swaps import swap_crossing
 from dask_bigfft.errors import DeviceMemoryError
 
 #: Crossings that a block may take at most.
@@ -125,7 +126,7 @@ def arranged(
         If a piece does not fit.
     """
     for slots in range(limits.slots, 0, -1):
-        found = list(crossings_of(problem, limits, _room(limits, slots, work), factors, rounds))
+        found = list(_all_crossings(problem, limits, _room(limits, slots, work), factors, rounds))
         if None not in found:
             return Schedule(factors, tuple(c for c in found if c is not None), slots)
     raise DeviceMemoryError(f"no piece of {factors} fits {limits.nbytes} bytes of the device")
@@ -144,16 +145,39 @@ def _best(
     best: tuple[float, Schedule] | None = None
     for factors, rounds in _partitions(problem, crossings):
         cost, found = 0.02 * sum(map(len, factors)), []
-        for crossing in crossings_of(problem, limits, room, factors, rounds):
+        for crossing in _all_crossings(problem, limits, room, factors, rounds):
             if crossing is None:
                 break
             found.append(crossing)
             cost += crossing_cost(crossing, problem.itemsize, limits.run_nbytes)
-            if best is not None and cost + crossings - len(found) >= best[0]:
+            if best is not None and cost + max(0, crossings - len(found)) >= best[0]:
                 break
         else:
             best = cost, Schedule(factors, tuple(found), slots)
     return best
+
+
+def _all_crossings(
+    problem: Problem,
+    limits: PieceLimits,
+    room: int,
+    factors: tuple[tuple[int, ...], ...],
+    rounds: tuple[tuple[int, ...], ...],
+) -> Iterator[Crossing | None]:
+    """The crossings of a partition and, inside a block's own memory, those that reorder it."""
+    view: tuple[int, ...] = ()
+    for crossing in crossings_of(problem, limits, room, factors, rounds):
+        yield crossing
+        if crossing is None:
+            return
+        view = crossing.after
+    digits = dict.fromkeys(range(len(problem.shape)), 1)
+    digits |= {line.dim: len(f) for line, f in zip(problem.lines, factors, strict=True)}
+    for line, split in zip(problem.lines, factors, strict=True):
+        if problem.inside and len(split) > 1:
+            first = sum(digits[dim] for dim in range(line.dim))
+            swap = first, first + len(split) - 1
+            yield swap_crossing(view, swap, problem.itemsize, room, limits)
 
 
 def _partitions(
@@ -182,11 +206,13 @@ def _line_partitions(
         return
     for number in range(crossings):
         yield (line.length,), (number,)
-    if not line.splits or problem.inside:
+    if not line.splits:
         return
     most = MAX_SPLITS if len(problem.lines) == 1 else MAX_SPLITS // 2
     for digits in range(2, min(crossings, 3) + 1):
         for factors in _factorisations(line.length, digits, most):
+            if problem.inside and factors != factors[::-1]:
+                continue
             for rounds in itertools.combinations(range(crossings), digits):
                 yield factors, rounds
 

@@ -60,6 +60,19 @@ class Filter:
 
 
 @dataclass(frozen=True)
+class Twin:
+    """A second part of the block that is on the device with a piece: see `swaps`.
+
+    ``part`` of the block's view is copied to ``source``, and ``result`` to ``stored``.
+    """
+
+    part: Slices
+    source: DeviceArray
+    result: DeviceArray
+    stored: Slices
+
+
+@dataclass(frozen=True)
 class PieceWork:
     """All that is done with one piece, in a slot that begins at offset 0.
 
@@ -80,6 +93,8 @@ class PieceWork:
         are stored.
     stored : tuple of slice
         The piece in it, dimensions in stored order.
+    twin : Twin or None
+        What comes and goes with the piece.
     """
 
     view: tuple[int, ...]
@@ -91,6 +106,7 @@ class PieceWork:
     after: tuple[int, ...]
     order: tuple[int, ...]
     stored: Slices
+    twin: Twin | None = None
 
     @property
     def stored_shape(self) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from devices.blocks import distance, engine, job_of, run, scipys, values
 from dask_bigfft.devices.crossings import Line, PieceLimits, Problem, run_of
 from dask_bigfft.devices.engine import Job, Source
 from dask_bigfft.devices.schedule import arranged, find_schedule
+from dask_bigfft.devices.swaps import swap_crossing, swap_works
 from dask_bigfft.errors import DeviceMemoryError
 
 #: Scheme, shape, bytes of the device, digits of each axis, crossing of each digit, crossings.
@@ -156,6 +157,50 @@ def test_every_kind_in_small_pieces(name, shape, single):
     expected = scipys(x.astype("f8" if real else "c16"), name, norm="ortho")
     assert got.dtype.itemsize == scipys(x, name).dtype.itemsize
     assert distance(got, expected) < (1e-6 if single else 1e-15 * x.size.bit_length())
+
+
+@pytest.mark.parametrize(
+    ("shape", "notation"),
+    [
+        ((4096,), "{X1} {X2} swap"),
+        ((8192,), "{X1} {X2} {X3} swap"),
+        ((729, 6), "{Y1, X} {Y2} swap"),
+        ((5, 4096), "{X1} {Y, X2} swap"),
+        ((64, 64), "{Y} {X}"),
+        ((12, 16, 20), "{Z, X} {Y}"),
+    ],
+)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_inside_a_blocks_own_memory(shape, notation, seed):
+    x = values(*shape)
+    nbytes = x.nbytes // 4
+    job, _ = job_of(x, "fftn")
+    job = replace(job, inside=True)
+    simulated = engine(nbytes, seed)
+    block = np.array(x).reshape(job.round.source.shape(job.block))
+    got = simulated.run(job, Source(lambda: block, again=False))
+    assert np.shares_memory(got, block)
+    assert distance(got.reshape(shape), scipys(x, "fftn")) < 1e-15
+    assert simulated.device.peak <= nbytes
+    plan = job.plan(simulated.limits, 1)
+    assert plan.notation == notation
+    assert not any(crossing.reorders for crossing in plan.schedule.crossings)
+
+
+def test_swap_reads_and_writes_every_place_once():
+    view = (50, 3, 50, 7)
+    crossing = swap_crossing(view, (0, 2), 16, 48 * 900, PieceLimits(0, least=256))
+    read, written = np.zeros(view, int), np.zeros(view, int)
+    works = list(swap_works(crossing, "<c16"))
+    assert len(works) == crossing.pieces > 3
+    for work in works:
+        read[work.part] += 1
+        written[work.stored] += 1
+        if work.twin is not None:
+            read[work.twin.part] += 1
+            written[work.twin.stored] += 1
+    assert (read == 1).all()
+    assert (written == 1).all()
 
 
 def test_too_small_a_device_is_refused_with_the_numbers():

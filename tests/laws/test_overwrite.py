@@ -70,15 +70,17 @@ def test_other_kinds_are_right_too(name):
     assert np.linalg.norm(got - expected) < 1e-14 * np.linalg.norm(expected)
 
 
-@pytest.mark.parametrize("shape", [(512, 512), (64, 48, 90)])
+@pytest.mark.parametrize("shape", [(512, 512), (64, 48, 90), (1 << 18,), (1 << 14, 4, 4)])
 def test_near_in_place(shape):
     """Lee and Kim: data larger than the device in the memory of the data and the ring.
 
+    Where an axis falls apart on its way, its digits are put into order by a crossing more.
+
     The simulated device needs no ring, but stands in this process' memory itself: what its
-    operations take for a moment counts as its own.
+    operations take for a moment counts as its own, and is at most twice its memory.
     """
     x = values(*shape)
-    expected, nbytes = scipy.fft.fftn(x), x.nbytes // 4
+    expected, nbytes = scipy.fft.fftn(x), x.nbytes // 8
     with simulated_devices(nbytes, limits=LIMITS) as (device,), dask.config.set(scheduler="sync"):
         warm = owned(values(*shape))
         fft.fftn(warm, overwrite_x=True, device="gpu").persist()  # reserves the device's memory
@@ -93,4 +95,4 @@ def test_near_in_place(shape):
         after = default_arena().counters()
     assert np.linalg.norm(x - expected) < 1e-14 * np.linalg.norm(expected)
     assert after.lends == before.lends  # no block apart from the data
-    assert peak <= 0.05 * x.nbytes + nbytes
+    assert peak <= 0.05 * x.nbytes + 2 * nbytes

@@ -15,7 +15,7 @@ import scipy.fft
 
 from dask_bigfft.cosines import dct, dctn, dst, dstn, idct, idctn, idst, idstn
 from dask_bigfft.errors import ArgumentTypeError, refuse
-from dask_bigfft.frequencies import fftfreq, rfftfreq
+from dask_bigfft.frequencies import fftfreq, frequencies_of, rfftfreq
 from dask_bigfft.front import Axes, N, Norm, S, documented, transform
 from dask_bigfft.planning import Extras
 from dask_bigfft.shifts import fftshift, ifftshift
@@ -30,6 +30,7 @@ __all__ = [
     "fftfreq",
     "fftn",
     "fftshift",
+    "frequencies_of",
     "hfft",
     "hfft2",
     "hfftn",

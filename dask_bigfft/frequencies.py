@@ -1,6 +1,7 @@
 """Frequencies of a spectrum in either order, as dask arrays.
 
-Imports `planning` for the parsing of arguments, and `decomposition` for what transposed order is.
+Imports `planning` for the parsing of arguments, `decomposition` for what transposed order is, and
+`graph` for the plan of a lazy spectrum.
 """
 
 import itertools
@@ -16,10 +17,12 @@ import numpy.typing as npt
 from dask_bigfft import config
 from dask_bigfft.decomposition.factors import transposed_digits
 from dask_bigfft.errors import ArgumentTypeError, refuse
+from dask_bigfft.graph.layer import origin
+from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planning import normalized_chunks
-from dask_bigfft.transforms.spec import parse_orders
+from dask_bigfft.transforms.spec import parse_axes, parse_orders
 
-__all__ = ["fftfreq", "rfftfreq"]
+__all__ = ["fftfreq", "frequencies_of", "rfftfreq"]
 
 Order = Literal["natural", "transposed"]
 
@@ -110,6 +113,61 @@ def rfftfreq(
     return _frequencies(length, step, named, counts, chunks, highest=length // 2)
 
 
+def frequencies_of(spectrum: da.Array, axis: SupportsIndex = -1, d: float = 1.0) -> da.Array:
+    """Return the frequency that each place along an axis of a transform's result holds.
+
+    Parameters
+    ----------
+    spectrum : dask.array.Array
+        What a transform of `dask_bigfft.fft` returned, as it is or shifted: its plan tells the
+        length, the order, named digits, half spectra and shifts.
+    axis : int
+        One of the axes that were transformed.
+    d : float
+        Distance of two samples.
+
+    Returns
+    -------
+    dask.array.Array
+        Lazy, float64, of one axis, in the chunks that the spectrum has along `axis`.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For other arrays, also what was computed from a spectrum, and axes that were not
+        transformed.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> from dask_bigfft.fft import rfft
+    >>> frequencies_of(rfft(da.ones(8, chunks=2)), d=0.5).compute()
+    array([0.  , 0.25, 0.5 , 0.75, 1.  ])
+    """
+    if not isinstance(spectrum, da.Array):
+        found = type(spectrum).__qualname__
+        refuse("spectrum", found, "a dask.array.Array", kind=ArgumentTypeError)
+    made = origin(spectrum)
+    plan = made.plan if made is not None and isinstance(made.plan, Plan) else None
+    if plan is None or (plan.spec.kind == "c2r" and plan.spec.sign > 0):
+        refuse("spectrum", spectrum.name, "a spectrum as a transform returned it; for others "
+               "fftfreq(n, d, spectrum.chunks[axis]), with its order")
+    spec = plan.spec
+    (place,) = parse_axes("axis", (axis,), spectrum.ndim)
+    if place not in spec.axes:
+        refuse("axis", axis, f"one of the axes that were transformed: {spec.axes}")
+    i = spec.axes.index(place)
+    n, natural = spec.lengths[i], spec.orders_out[i] == "natural"
+    digits = (n,) if natural else spec.digits_of(place) or transposed_digits(n)
+    half = spec.kind == "r2c" and place == spec.real_axis
+    counts = (digits[0] // 2 + 1, *digits[1:]) if half else digits
+    return _frequencies(
+        n, _parse_samples(n, d)[1], digits, counts, spectrum.chunks[place],
+        highest=n // 2 if half else (n - 1) // 2,
+        first=plan.result.axes[place].groups[0].offset,
+    )
+
+
 def _parse_samples(n: Any, d: Any) -> tuple[int, float]:
     try:
         length = operator.index(n)
@@ -144,15 +202,19 @@ def _parse_digits(n: int, order: Any, digits: Any) -> tuple[int, ...]:
 
 
 def _frequencies(
-    n: int, d: float, digits: tuple[int, ...], counts: tuple[int, ...], chunks: Any, highest: int
+    n: int, d: float, digits: tuple[int, ...], counts: tuple[int, ...], chunks: Any, highest: int,
+    first: int = 0,
 ) -> da.Array:
-    """Frequencies of the places of a box of output digits, negative above `highest`."""
+    """Frequencies of the places of a box of output digits, negative above `highest`.
+
+    The places are those from `first` on, and round.
+    """
     size = math.prod(counts)
     cut = normalized_chunks(chunks, chunks, (size,), np.dtype(float))
     places = da.arange(size, chunks=cut, dtype=np.int64)
     return cast("da.Array", places.map_blocks(
         _frequency_block, dtype=np.dtype(float), n=n, d=d, digits=digits, counts=counts,
-        highest=highest,
+        highest=highest, first=first,
     ))
 
 
@@ -163,9 +225,10 @@ def _frequency_block(
     digits: tuple[int, ...],
     counts: tuple[int, ...],
     highest: int,
+    first: int,
 ) -> npt.NDArray[np.float64]:
     """k1 + N1*k2 + N1*N2*k3 + ... of each place (k1, k2, k3, ...), signed, as a frequency."""
-    k, rest = np.zeros_like(places), places
+    k, rest = np.zeros_like(places), (places + first) % math.prod(counts)
     weights = [1, *itertools.accumulate(digits, operator.mul)]
     for count, weight in reversed(list(zip(counts, weights[:-1], strict=True))):
         rest, digit = np.divmod(rest, count)

@@ -112,7 +112,7 @@ def _rolled(array: da.Array, offsets: Offsets) -> da.Array:
         folded = _folded(array, found, found.plan, offsets)
         if folded is not None:
             return folded
-    elif found is not None and isinstance(found.plan, ShiftPlan) and found.plan.part == "shift":
+    elif found is not None and isinstance(found.plan, ShiftPlan) and found.plan.is_shift:
         array, offsets = found.array, _summed(found.plan.result, offsets)
     offsets = {axis: first for axis, first in offsets.items() if first}
     if not offsets:
@@ -176,7 +176,7 @@ def take_over(array: da.Array, plan: Plan) -> tuple[da.Array, Plan]:
         For this array.
     """
     found = origin(array)
-    if found is None or not isinstance(found.plan, ShiftPlan):
+    if found is None or not isinstance(found.plan, ShiftPlan) or not found.plan.is_shift:
         return array, plan
     offsets = found.plan.offsets
     if plan.overwrite or not set(offsets) <= whole_axes(plan.source):

@@ -410,10 +410,12 @@ def run_round(
 def rolled(values: Array, rolls: Rolls) -> Array:
     """Return a block stored from another element on along some of its dimensions.
 
-    For blocks that something else than `run_round` has made.
+    For blocks that something else than `run_round` has made, in host memory or on a card.
     """
     if not rolls:
         return values
+    if not isinstance(values, np.ndarray):
+        return np.roll(values, [-first for _, first in rolls], [dim for dim, _ in rolls])
     out = lend(values.shape, values.dtype)
     _store(out, values, rolls)
     return out

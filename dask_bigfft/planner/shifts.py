@@ -62,6 +62,11 @@ class ShiftPlan:
         return (Exchange(self.source, self.result, self.dtype, self.dtype),)
 
     @property
+    def is_shift(self) -> bool:
+        """Whether nothing but the first element of axes changes."""
+        return rolled(self.source, self.offsets) == self.result
+
+    @property
     def offsets(self) -> dict[int, int]:
         """Element with which each shifted axis of the result begins."""
         return offsets_of(self.result)
@@ -87,7 +92,7 @@ def rolled(layout: Layout, offsets: Offsets) -> Layout:
     """
     axes = list(layout.axes)
     for a, offset in offsets.items():
-        (group,) = axes[a].groups
+        group = axes[a].groups[0]
         axes[a] = AxisLayout((replace(group, offset=offset % max(group.size, 1)),))
     return Layout(tuple(axes))
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dask_bigfft import fft, transposed_index
+from dask_bigfft.errors import ArgumentError, ArgumentTypeError
 
 LENGTHS = [1, 2, 3, 4, 6, 7, 8, 9, 12, 15, 16, 25, 36, 100, 1001, 1024]
 
@@ -86,3 +87,61 @@ def test_frequencies_of_a_huge_axis_are_lazy():
     place = 2**33 + 12345
     digit, rest = divmod(place, 2**17)
     assert k[place].compute() == signed(np.int64(digit + 2**17 * rest), n, n // 2 - 1) * (1 / n)
+
+
+# --- of a spectrum ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", ["natural", "transposed"])
+@pytest.mark.parametrize("shape", [(24,), (25, 36), (1, 64, 7)])
+def test_frequencies_of_a_spectrum_are_where_a_wave_peaks(order, shape):
+    """A wave of known frequency along one axis has its largest value where that frequency is."""
+    for axis, n in enumerate(shape):
+        for name in ("fftn", "rfftn", "hfftn", "fft"):
+            if name != "fft" and n != shape[-1] and name != "fftn":
+                continue  # the real axis is the last one
+            k = (n - 1) // 3
+            wave = np.exp(2j * np.pi * k * np.arange(n) / n)
+            wave = {"rfftn": wave.real, "hfftn": wave[: n // 2 + 1]}.get(name, wave)
+            size = [*shape[:axis], len(wave), *shape[axis + 1 :]]
+            along = [-1 if a == axis else 1 for a in range(len(size))]
+            x = np.broadcast_to(wave.reshape(along), size)
+            a = da.from_array(x, chunks=tuple(max(1, m // 4) for m in size))
+            if name == "fft":
+                spectrum = fft.fft(a, axis=axis, order=order)
+            elif name == "hfftn":
+                spectrum = fft.hfftn(a, (n,), (axis,))
+            else:
+                spectrum = getattr(fft, name)(a, axes=(axis,), order=order)
+            for found in (spectrum, fft.fftshift(spectrum, axis)):
+                frequencies = fft.frequencies_of(found, axis, d=0.25)
+                assert frequencies.chunks == (found.chunks[axis],)
+                line = np.moveaxis(found.compute(), axis, 0).reshape(found.shape[axis], -1)[:, 0]
+                power = abs(line)
+                assert abs(frequencies.compute()[power.argmax()]) == pytest.approx(4 * k / n)
+
+
+@pytest.mark.parametrize("rounds", [[6, 4], [2, 3, 4]])
+def test_frequencies_of_a_spectrum_in_named_digits(rounds):
+    a = da.ones(24, chunks=6)
+    spectrum = fft.fft(a, order="transposed", rounds=rounds)
+    k = transposed_index(24, digits=tuple(rounds))
+    np.testing.assert_array_equal(fft.frequencies_of(spectrum), np.fft.fftfreq(24)[k])
+    half = fft.fftshift(fft.rfft(a, order="transposed", rounds=rounds))
+    expected = fft.rfftfreq(24, order="transposed", digits=rounds)
+    np.testing.assert_array_equal(fft.frequencies_of(half), np.fft.fftshift(expected.compute()))
+
+
+def test_what_frequencies_of_refuses():
+    a = da.ones((8, 6), chunks=2)
+    spectrum = fft.fft(a)
+    np.testing.assert_array_equal(fft.frequencies_of(spectrum, -1), np.fft.fftfreq(6))
+    for wrong in (a, spectrum * 2, fft.irfft(spectrum), fft.fftshift(a)):
+        with pytest.raises(ArgumentError, match="spectrum"):
+            fft.frequencies_of(wrong)
+    with pytest.raises(ArgumentTypeError, match="spectrum"):
+        fft.frequencies_of(np.ones(4))
+    with pytest.raises(ArgumentError, match="axis"):
+        fft.frequencies_of(spectrum, 0)
+    with pytest.raises(ArgumentError, match="d"):
+        fft.frequencies_of(spectrum, d=0)

@@ -73,7 +73,9 @@ def test_signatures_of_frequencies_are_dasks(name):
 
 
 def test_every_name_of_numpy_and_scipy_is_there():
-    assert set(fft.__all__) == set(np.fft.__all__) | set(SCIPY_MANY) | {"next_fast_len"}
+    cosines = {i + name + n for i in ("", "i") for name in ("dct", "dst") for n in ("", "n")}
+    ours = {"next_fast_len", "frequencies_of"}
+    assert set(fft.__all__) == set(np.fft.__all__) | set(SCIPY_MANY) | cosines | ours
 
 
 @pytest.mark.parametrize("name", TRANSFORMS)

@@ -9,6 +9,7 @@ import scipy.fft
 from dask_bigfft import fft
 from dask_bigfft.devices.cuda import available, cupy
 from dask_bigfft.errors import ArgumentError
+from dask_bigfft.integrations.array_backend import ArenaBackend
 
 pytestmark = [
     pytest.mark.gpu,
@@ -135,3 +136,20 @@ def test_a_single_transform_of_more_than_2_to_the_31_elements():
     assert abs(float(cp.linalg.norm(done)) / n**0.5 - 1) < 1e-4
     del done, block, x
     cp.get_default_memory_pool().free_all_blocks()
+
+
+def test_shifts_alone_and_beside_a_transform(no_host):
+    x = RNG.standard_normal((6, 35, 32)) + 0j
+    a = on_card(x, (2, 35, 32))
+    check(fft.fftshift(a), np.fft.fftshift(x), 0)
+    axes = (1, 2)
+    result = fft.fftshift(fft.fft2(fft.ifftshift(a, axes)), axes)
+    wanted = np.fft.fftshift(np.fft.fft2(np.fft.ifftshift(x, axes)), axes)
+    check(result, wanted, 1e-14)
+    check(fft.fftshift(fft.fftn(a.rechunk((2, 7, 8)))), np.fft.fftshift(np.fft.fftn(x)), 1e-14)
+
+
+def test_blocks_move_from_the_card_into_the_arena():
+    x = RNG.standard_normal((600, 512))
+    moved = ArenaBackend.to_backend(on_card(x, (300, 256)))
+    np.testing.assert_array_equal(moved.compute(), x)

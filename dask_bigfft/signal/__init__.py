@@ -1,8 +1,24 @@
-"""Convolution and correlation of dask arrays of any size, called like those of `scipy.signal`.
+"""Convolution, spectra and derivatives of dask arrays of any size.
 
-Imports this room.
+Functions that `scipy.signal` has, too, are called as there. Imports this room.
 """
 
 from dask_bigfft.signal.convolution import convolve, correlate, fftconvolve, oaconvolve
+from dask_bigfft.signal.differentiation import gradient, laplacian, poisson
+from dask_bigfft.signal.segments import csd, welch
+from dask_bigfft.signal.spectra import cross_spectrum, power_spectrum, radial_power_spectrum
 
-__all__ = ["convolve", "correlate", "fftconvolve", "oaconvolve"]
+__all__ = [
+    "convolve",
+    "correlate",
+    "cross_spectrum",
+    "csd",
+    "fftconvolve",
+    "gradient",
+    "laplacian",
+    "oaconvolve",
+    "poisson",
+    "power_spectrum",
+    "radial_power_spectrum",
+    "welch",
+]

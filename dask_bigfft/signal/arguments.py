@@ -74,8 +74,8 @@ def window(axis: int, first: int, second: int, mode: Mode) -> Window:
 def fast_length(least: int, cut: bool, real: bool) -> int:
     """Return a length of at least `least` that is fast: nearly square where the axis is cut.
 
-    >>> fast_length(10_007, False, True), fast_length(10_007, True, True)
-    (10080, 10125)
+    >>> fast_length(10_001, False, True), fast_length(2**20 + 1, True, True)
+    (10125, 1049760)
     """
     if cut:
         return smooth_length(least)

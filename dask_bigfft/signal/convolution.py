@@ -16,7 +16,6 @@ Imports `planning`, `graph`, `planner`, `memory_settings` and this room.
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, Unpack, cast
 
 import dask.array as da
@@ -25,10 +24,8 @@ import numpy as np
 from dask_bigfft import config
 from dask_bigfft.decomposition.factors import transposed_digits
 from dask_bigfft.errors import refuse
-from dask_bigfft.graph.layer import transformed_array
-from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planning import Options, inner_extras, make_plan, parse_options, scaled
+from dask_bigfft.planning import Options, parse_options, scaled
 from dask_bigfft.signal.arguments import (
     Axes,
     Inputs,
@@ -38,92 +35,13 @@ from dask_bigfft.signal.arguments import (
 )
 from dask_bigfft.signal.kernel_spectrum import KernelAxis, filtered, product
 from dask_bigfft.signal.overlap import direct_blocks, overlapped
+from dask_bigfft.signal.transforms import Transforms, applied, planned
 
 __all__ = ["convolve", "correlate", "fftconvolve", "oaconvolve"]
 
-Orders = tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class _Transforms:
-    """The transforms of a convolution: their names, lengths and the order between them.
-
-    Parameters
-    ----------
-    axes, lengths : tuple of int
-        Axes, the one that is halved last, and the length of the transform along each.
-    real : bool
-        Whether both inputs are real.
-    orders : tuple of str
-        Order of the spectra along each axis.
-    """
-
-    axes: tuple[int, ...]
-    lengths: tuple[int, ...]
-    real: bool
-    orders: Orders
-
-    @property
-    def names(self) -> tuple[str, str]:
-        """Names of the forward and the inverse transform."""
-        return ("rfftn", "irfftn") if self.real else ("fftn", "ifftn")
-
-    def forward(self, a: da.Array, options: Options, chunks: Any = "auto") -> Plan:
-        """Plan of the transform of an input."""
-        extras = inner_extras(options, order=self.orders, chunks=chunks)
-        return make_plan(a, self.names[0], self.lengths, self.axes, **extras)
-
-    def inverse(
-        self, a: da.Array, options: Options, windows: dict[int, tuple[int, int]]
-    ) -> Plan:
-        """Plan of the transform back of a spectrum, and of the windows that are kept."""
-        extras = inner_extras(options, order=self.orders, chunks=options.get("chunks"))
-        lengths = dict(zip(self.axes, self.lengths, strict=True))
-        kept = {axis: w for axis, w in windows.items() if w != (0, lengths[axis])}
-        return make_plan(a, self.names[1], self.lengths, self.axes, windows=kept, **extras)
-
-
-def _spectra_of(plan: Plan) -> Any:
-    """An array that looks like a plan's result, to plan with."""
-    return da.zeros(plan.spec.out_shape, chunks=plan.chunks, dtype=plan.spec.out_dtype)
-
-
-def _planned(
-    a: da.Array, axes: tuple[int, ...], lengths: tuple[int, ...], real: bool, options: Options
-) -> tuple[_Transforms, Plan]:
-    """The transforms with the fewest exchanges there and back, and the plan of the way there.
-
-    Natural order, unless an axis falls apart: then transposed order along it is considered.
-    """
-    natural: Orders = ("natural",) * len(axes)
-    transforms = _Transforms(axes, lengths, real, natural)
-    there = transforms.forward(a, options)
-    split = [program.axis for program in there.programs if len(program.steps) > 1]
-    if not split:
-        return transforms, there
-    found = [(*_price(transforms, there, options), 0, transforms, there)]
-    for number, axis in enumerate(split, 1):
-        orders = tuple("transposed" if b == axis else "natural" for b in axes)
-        transforms = _Transforms(axes, lengths, real, orders)
-        there = transforms.forward(a, options)
-        found.append((*_price(transforms, there, options), number, transforms, there))
-    return min(found, key=lambda f: f[:3])[3:]
-
-
-def _price(transforms: _Transforms, there: Plan, options: Options) -> tuple[int, float]:
-    """Exchanges there and back, and the seconds that both are forecast to take."""
-    back = transforms.inverse(_spectra_of(there), {**options, "chunks": "auto"}, {})
-    count = len(there.travelling) + len(back.travelling)
-    return count, there.forecast.seconds + back.forecast.seconds
-
-
-def _applied(a: Any, plan: Plan) -> Any:
-    configure_arena()
-    return transformed_array(a, plan, config.get("bigfft.exchange.carrier"))
-
 
 def _kernel_axes(
-    transforms: _Transforms, plan: Plan, kernel: da.Array
+    transforms: Transforms, plan: Plan, kernel: da.Array
 ) -> tuple[KernelAxis, ...] | None:
     """What a kernel needs to be transformed where the spectrum's blocks lie, if it is small."""
     largest = max(math.prod(chunk) for chunk in itertools.product(*map(set, plan.chunks)))
@@ -145,11 +63,11 @@ def _kernel_axes(
 
 
 def _product(
-    first: da.Array, second: da.Array, transforms: _Transforms, there: Plan, swapped: bool,
+    first: da.Array, second: da.Array, transforms: Transforms, there: Plan, swapped: bool,
     conjugate: tuple[bool, bool], options: Options,
 ) -> Any:
     """The product of two spectra; that of `second` is made where it is needed if it is small."""
-    spectrum = _applied(first, there)
+    spectrum = applied(first, there)
     turned = conjugate[::-1] if swapped else conjugate
     dtype = np.result_type(spectrum.dtype, _work_dtype(second))
     axes = _kernel_axes(transforms, there, second)
@@ -164,7 +82,7 @@ def _product(
         cut if sum(cut) == (n if axis in transforms.axes else second.shape[axis]) else "auto"
         for axis, (cut, n) in enumerate(zip(there.chunks, there.spec.out_shape, strict=True))
     )
-    other = _applied(second, transforms.forward(second, options, chunks=wanted))
+    other = applied(second, transforms.forward(second, options, chunks=wanted))
     return _multiplied(spectrum, other, turned)
 
 
@@ -198,7 +116,7 @@ def _by_spectra(inputs: Inputs, correlated: bool, options: Options) -> da.Array:
     lengths = tuple(
         fast_length(w.least, alone and large.numblocks[w.axis] > 1, real) for w in windows
     )
-    transforms, there = _planned(large, axes, lengths, real, options)
+    transforms, there = planned(large, axes, lengths, real, options)
     conjugate = (False, correlated)
     spectrum = _product(large, small, transforms, there, swapped, conjugate, options)
     starts = {
@@ -206,7 +124,7 @@ def _by_spectra(inputs: Inputs, correlated: bool, options: Options) -> da.Array:
         for w, n in zip(windows, lengths, strict=True)
     }
     kept: Options = {**options, "chunks": _result_chunks(inputs, options.get("chunks"))}
-    return cast("da.Array", _applied(spectrum, transforms.inverse(spectrum, kept, starts)))
+    return cast("da.Array", applied(spectrum, transforms.inverse(spectrum, kept, starts)))
 
 
 def _result_chunks(inputs: Inputs, chunks: Any) -> Any:

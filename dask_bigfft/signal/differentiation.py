@@ -1,0 +1,241 @@
+r"""Derivatives of periodic arrays, and Poisson's equation, through spectra in one pass.
+
+A derivative multiplies the spectrum by 2j*pi*f, f being the frequency. Spectra stay in the order
+that takes the fewest exchanges there and back, and are multiplied where their blocks lie::
+
+    x --exchange, rounds--> spectrum --factor--> --rounds, exchange--> derivative
+
+Imports `planning` and this room.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, SupportsIndex, Unpack, cast
+
+import dask.array as da
+import numpy as np
+import numpy.typing as npt
+
+from dask_bigfft.errors import ArgumentTypeError, refuse
+from dask_bigfft.memory import lend
+from dask_bigfft.planning import Options, parse_array, parse_options
+from dask_bigfft.signal.transforms import SpectrumAxis, applied, planned, spectrum_axes
+from dask_bigfft.transforms.spec import parse_axes
+
+__all__ = ["gradient", "laplacian", "parse_spacing", "poisson", "several_axes"]
+
+Axes = SupportsIndex | Sequence[SupportsIndex] | None
+Spacing = float | Sequence[float]
+Array = npt.NDArray[Any]
+
+
+def several_axes(axes: Any, ndim: int) -> tuple[int, ...]:
+    """Return non-negative axes, all for None."""
+    if axes is None:
+        axes = range(ndim)
+    found = parse_axes("axes", axes if isinstance(axes, Sequence | range) else (axes,), ndim)
+    if not found:
+        refuse("axes", axes, "at least one axis")
+    return found
+
+
+def parse_spacing(d: Any, count: int) -> tuple[float, ...]:
+    """Return a distance of samples for each axis, from one for all or a sequence."""
+    several = tuple(d) if isinstance(d, Sequence | np.ndarray) else (d,) * count
+    allowed = "a distance of samples above 0, or one for each axis"
+    if len(several) != count:
+        refuse("d", d, allowed)
+    for step in several:
+        if not isinstance(step, int | float | np.number) or isinstance(step, bool):
+            refuse("d", d, allowed, kind=ArgumentTypeError)
+        if not 0 < float(step) < math.inf:
+            refuse("d", d, allowed)
+    return tuple(float(step) for step in several)
+
+
+def _nonempty(array: da.Array, axes: Sequence[int]) -> None:
+    if any(array.shape[axis] == 0 for axis in axes):
+        refuse("x", f"shape {array.shape}", "at least one element along every axis of a transform")
+
+
+def _filtered(array: da.Array, axes: tuple[int, ...], work: Any, options: Options) -> Any:
+    """The array whose spectrum over some axes is that of `array` times factors."""
+    _nonempty(array, axes)
+    real = array.dtype.kind != "c"
+    in_order = tuple(sorted(axes, key=lambda axis: (array.numblocks[axis] == 1, axis)))
+    lengths = tuple(array.shape[axis] for axis in in_order)
+    transforms, there = planned(array, in_order, lengths, real, options)
+    spectrum = applied(array, there)
+    made = spectrum.map_blocks(
+        _times, work=work, axes=spectrum_axes(transforms, there), dtype=spectrum.dtype,
+        meta=np.empty((0,) * spectrum.ndim, spectrum.dtype),
+    )
+    back = transforms.inverse(made, options, {})
+    if options.get("chunks") is None:  # in the chunks that came in, where that costs nothing
+        kept = transforms.inverse(made, {**options, "chunks": array.chunks}, {})
+        back = kept if len(kept.travelling) <= len(back.travelling) else back
+    return applied(made, back)
+
+
+def _times(block: Array, work: Any, axes: tuple[SpectrumAxis, ...], block_id: Any) -> Array:
+    out: Array = lend(block.shape, block.dtype)
+    return work.into(out, block, axes, block_id)  # type: ignore[no-any-return]
+
+
+def _frequency(
+    along: SpectrumAxis, block: tuple[int, ...], spacing: float, ndim: int
+) -> npt.NDArray[np.float64]:
+    """Frequencies of a block along one axis, to be broadcast over the others."""
+    found = along.index(block) / (along.length * spacing)
+    return found.reshape(*(-1 if axis == along.axis else 1 for axis in range(ndim)))
+
+
+class _Derivative:
+    """The factor (2j*pi*f)**order of one axis."""
+
+    def __init__(self, spacing: float) -> None:
+        self.spacing = spacing
+
+    def into(self, out: Array, block: Array, axes: tuple[SpectrumAxis, ...], where: Any) -> Array:
+        """Write the product; the frequency N/2, which has no sign, becomes zero."""
+        (along,) = axes
+        factor = 2j * np.pi * _frequency(along, where, self.spacing, block.ndim)
+        if along.length % 2 == 0:
+            middle = along.index(where) == along.length // 2
+            factor[middle.reshape(factor.shape)] = 0
+        np.multiply(block, factor, out=out, casting="same_kind")
+        return out
+
+
+class _Laplacian:
+    """The factor -4 pi**2 |f|**2 of several axes, or its inverse."""
+
+    def __init__(self, spacing: dict[int, float], inverse: bool) -> None:
+        self.spacing, self.inverse = spacing, inverse
+
+    def into(self, out: Array, block: Array, axes: tuple[SpectrumAxis, ...], where: Any) -> Array:
+        """Write the product; where the inverse has no value, at frequency 0, zero."""
+        squares: Any = 0.0
+        for along in axes:
+            squares = squares + _frequency(along, where, self.spacing[along.axis], block.ndim) ** 2
+        factor = -4 * np.pi**2 * squares
+        if self.inverse:
+            zero = factor == 0
+            factor[zero] = 1
+            factor = np.where(zero, 0, 1 / factor)
+        np.multiply(block, factor, out=out, casting="same_kind")
+        return out
+
+
+def gradient(
+    x: Any, axes: Axes = None, *, d: Spacing = 1.0, **options: Unpack[Options]
+) -> Any:
+    """Return the derivatives of a periodic array along some axes.
+
+    Parameters
+    ----------
+    x : dask array or array-like
+        Samples of one period along each of the axes, without the end point; only read.
+    axes : int or sequence of int, optional
+        The axes, all by default.
+    d : float or sequence of float
+        Distance of two samples, for all axes or for each.
+    **options
+        `chunks` of the result, `memory_limit` and `kernel`, as transforms in `fft` take them. The
+        result has the input's chunks where these cost no exchange.
+
+    Returns
+    -------
+    dask.array.Array or tuple of dask.array.Array
+        One lazy array for one axis (`axes` an integer), else one for each. Exact for frequencies
+        below N/2; a part at N/2 itself has no derivative that the samples know, and gives 0.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For what is not allowed.
+
+    Examples
+    --------
+    >>> t = np.arange(8) / 8
+    >>> gradient(np.sin(2 * np.pi * t), 0, d=1 / 8).compute().round(3)[0]
+    np.float64(6.283)
+    """
+    parse_options(options)
+    array = parse_array(x, "fft")
+    along = several_axes(axes, array.ndim)
+    spacing = parse_spacing(d, len(along))
+    found = tuple(
+        _filtered(array, (axis,), _Derivative(step), options)
+        for axis, step in zip(along, spacing, strict=True)
+    )
+    return found[0] if axes is not None and not isinstance(axes, Sequence) else found
+
+
+def laplacian(
+    x: Any, axes: Axes = None, *, d: Spacing = 1.0, **options: Unpack[Options]
+) -> da.Array:
+    """Return the sum of the second derivatives of a periodic array along some axes.
+
+    Parameters
+    ----------
+    x, axes, d, **options
+        As `gradient` takes them.
+
+    Returns
+    -------
+    dask.array.Array
+        Lazy; one transform there and one back, whatever the number of axes.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For what is not allowed.
+
+    Examples
+    --------
+    >>> t = np.arange(8) / 8
+    >>> laplacian(np.cos(2 * np.pi * t), d=1 / 8).compute().round(3)[0]
+    np.float64(-39.478)
+    """
+    parse_options(options)
+    array = parse_array(x, "fft")
+    along = several_axes(axes, array.ndim)
+    spacing = dict(zip(along, parse_spacing(d, len(along)), strict=True))
+    return cast("da.Array", _filtered(array, along, _Laplacian(spacing, inverse=False), options))
+
+
+def poisson(
+    f: Any, axes: Axes = None, *, d: Spacing = 1.0, **options: Unpack[Options]
+) -> da.Array:
+    """Return the array of mean zero whose Laplacian is `f`, on a periodic box.
+
+    Parameters
+    ----------
+    f : dask array or array-like
+        Samples of one period along each of the axes. Its mean, which no periodic array has as its
+        Laplacian, is left out.
+    axes, d, **options
+        As `gradient` takes them.
+
+    Returns
+    -------
+    dask.array.Array
+        Lazy; one transform there and one back.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For what is not allowed.
+
+    Examples
+    --------
+    >>> t = np.arange(8) / 8
+    >>> poisson(laplacian(np.cos(2 * np.pi * t), d=1 / 8), d=1 / 8).compute().round(3)[0]
+    np.float64(1.0)
+    """
+    parse_options(options)
+    array = parse_array(f, "fft")
+    along = several_axes(axes, array.ndim)
+    spacing = dict(zip(along, parse_spacing(d, len(along)), strict=True))
+    return cast("da.Array", _filtered(array, along, _Laplacian(spacing, inverse=True), options))

@@ -1,0 +1,313 @@
+"""Power and cross spectra, and their averages over directions, in one pass.
+
+A spectrum is squared, or multiplied, where its blocks lie; an average over directions sums every
+block into bins at once, so that nothing as large as the spectrum outlives its block. There the
+order of the frequencies does not matter, and the spectrum stays transposed.
+
+Imports `planning` and this room.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal, Unpack, cast
+
+import dask.array as da
+import numpy as np
+import numpy.typing as npt
+
+from dask_bigfft.errors import refuse
+from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planning import Options, parse_array, parse_options
+from dask_bigfft.signal.differentiation import (
+    Axes,
+    Spacing,
+    parse_spacing,
+    several_axes,
+)
+from dask_bigfft.signal.transforms import SpectrumAxis, Transforms, applied, spectrum_axes
+
+__all__ = ["cross_spectrum", "power_spectrum", "radial_power_spectrum"]
+
+Scaling = Literal["density", "spectrum"]
+Array = npt.NDArray[Any]
+
+
+def _scale(lengths: Sequence[int], spacing: Sequence[float], scaling: Any) -> float:
+    """What a squared spectrum is multiplied with."""
+    if not isinstance(scaling, str) or scaling not in ("density", "spectrum"):
+        refuse("scaling", scaling, "'density' or 'spectrum'")
+    scale = 1.0
+    for n, d in zip(lengths, spacing, strict=True):
+        scale *= d / n if scaling == "density" else 1 / (n * n)
+    return scale
+
+
+def _transforms(array: da.Array, axes: tuple[int, ...], real: bool) -> Transforms:
+    lengths = tuple(array.shape[axis] for axis in axes)
+    if 0 in lengths:
+        refuse("x", f"shape {array.shape}", "at least one element along every axis of a transform")
+    return Transforms(axes, lengths, real, tuple("natural" for _ in axes))
+
+
+def _squared(
+    block: Array, scale: float, axes: tuple[SpectrumAxis, ...], onesided: bool, block_id: Any
+) -> Array:
+    found = block.real**2 + block.imag**2
+    return _weighted(found, scale, axes, onesided, block_id)
+
+
+def _crossed(
+    x: Array, y: Array, scale: float, axes: tuple[SpectrumAxis, ...], onesided: bool, block_id: Any
+) -> Array:
+    return _weighted(np.conjugate(x) * y, scale, axes, onesided, block_id)
+
+
+def _weighted(
+    found: Array, scale: float, axes: tuple[SpectrumAxis, ...], onesided: bool, block_id: Any
+) -> Array:
+    """Products times the scale, with those of the missing half added if that is asked for."""
+    found *= np.asarray(scale, found.real.dtype)
+    last = axes[-1]
+    if onesided and last.half:
+        weights = last.weights(block_id).astype(found.real.dtype)
+        found *= weights.reshape(*(-1 if a == last.axis else 1 for a in range(found.ndim)))
+    return found
+
+
+def power_spectrum(
+    x: Any, axes: Axes = None, *, d: Spacing = 1.0, scaling: Scaling = "density",
+    onesided: bool = True, **options: Unpack[Options],
+) -> da.Array:
+    """Return the power spectrum of an array.
+
+    Parameters
+    ----------
+    x : dask array or array-like
+        Of any chunking; only read. Take its mean away first where that is not wanted.
+    axes : int or sequence of int, optional
+        The axes, all by default; half of the last one is returned for real input.
+    d : float or sequence of float
+        Distance of two samples, for all axes or for each.
+    scaling : {"density", "spectrum"}
+        Power per unit of frequency: times the product of all 1/(N*d) the sum is the mean square;
+        or power: the sum is the mean square.
+    onesided : bool
+        Whether, of real input, the power of the half that is left out is added to the other one.
+    **options
+        `chunks` of the result, `memory_limit` and `kernel`, as transforms in `fft` take them.
+
+    Returns
+    -------
+    dask.array.Array
+        Lazy, real; frequencies are those of `fft.fftfreq`, and of `fft.rfftfreq` along the last of
+        the axes of real input.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For what is not allowed.
+
+    See Also
+    --------
+    welch : Average over segments.
+    radial_power_spectrum : Average over directions.
+
+    Examples
+    --------
+    >>> power_spectrum([1.0, -1.0, 1.0, -1.0], scaling="spectrum").compute()
+    array([0., 0., 1.])
+    """
+    parse_options(options)
+    array = parse_array(x, "fft")
+    along = several_axes(axes, array.ndim)
+    real = array.dtype.kind != "c"
+    transforms = _transforms(array, along, real)
+    there = transforms.forward(array, options, options.get("chunks") or "auto")
+    spectrum = applied(array, there)
+    scale = _scale(transforms.lengths, parse_spacing(d, len(along)), scaling)
+    dtype = there.spec.real_dtype
+    return cast("da.Array", spectrum.map_blocks(
+        _squared, scale=scale, axes=spectrum_axes(transforms, there), onesided=bool(onesided),
+        dtype=dtype, meta=np.empty((0,) * array.ndim, dtype),
+    ))
+
+
+def cross_spectrum(
+    x: Any, y: Any, axes: Axes = None, *, d: Spacing = 1.0, scaling: Scaling = "density",
+    onesided: bool = True, **options: Unpack[Options],
+) -> da.Array:
+    """Return the cross spectrum of two arrays, conj(X) times Y.
+
+    Parameters
+    ----------
+    x, y : dask array or array-like
+        Of one shape.
+    axes, d, scaling, onesided, **options
+        As `power_spectrum` takes them.
+
+    Returns
+    -------
+    dask.array.Array
+        Lazy, complex; its phase is that by which `y` is ahead of `x`.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For what is not allowed.
+
+    Examples
+    --------
+    >>> x = [1.0, 0.0, 0.0, 0.0]
+    >>> cross_spectrum(x, np.roll(x, 1), scaling="spectrum").compute().round(4)
+    array([ 0.0625+0.j   ,  0.    -0.125j, -0.0625+0.j   ])
+    """
+    parse_options(options)
+    first, second = parse_array(x, "fft"), parse_array(y, "fft")
+    if first.shape != second.shape:
+        refuse("y", f"shape {second.shape}", f"the shape of x: {first.shape}")
+    along = several_axes(axes, first.ndim)
+    real = first.dtype.kind != "c" and second.dtype.kind != "c"
+    transforms = _transforms(first, along, real)
+    there = transforms.forward(first, options, options.get("chunks") or "auto")
+    beside = transforms.forward(second, options, chunks=there.chunks)
+    spectra = applied(first, there), applied(second, beside)
+    scale = _scale(transforms.lengths, parse_spacing(d, len(along)), scaling)
+    dtype = np.result_type(there.spec.out_dtype, beside.spec.out_dtype)
+    return cast("da.Array", da.map_blocks(
+        _crossed, *spectra, scale=scale, axes=spectrum_axes(transforms, there),
+        onesided=bool(onesided), dtype=dtype, meta=np.empty((0,) * first.ndim, dtype),
+    ))
+
+
+# --- averages over directions ---------------------------------------------------------------
+
+
+def _binned(
+    block: Array, axes: tuple[SpectrumAxis, ...], spacing: tuple[float, ...],
+    edges: Array, block_id: Any,
+) -> Array:
+    """Power and number of the frequencies of a block in each bin, as real and imaginary part."""
+    radius: Any = np.zeros((1,) * block.ndim)
+    weights: Any = np.ones((1,) * block.ndim)
+    for along, d in zip(axes, spacing, strict=True):
+        place = [-1 if a == along.axis else 1 for a in range(block.ndim)]
+        frequency = along.index(block_id) / (along.length * d)
+        radius = radius + (frequency**2).reshape(place)
+        weights = weights * along.weights(block_id).reshape(place)
+    count = len(edges) - 1
+    bins = np.searchsorted(edges, np.sqrt(radius), side="right") - 1
+    inside = (bins >= 0) & (bins < count)
+    weights = np.broadcast_to(weights * inside, bins.shape)
+    bins = np.clip(bins, 0, count - 1)
+    along_axes = tuple(along.axis for along in axes)
+    others = tuple(a for a in range(block.ndim) if a not in along_axes)
+    flat = bins.transpose(*others, *along_axes).reshape(-1)
+    weight = weights.transpose(*others, *along_axes).reshape(-1)
+    power = (block.real.astype(float) ** 2 + block.imag.astype(float) ** 2).transpose(
+        *others, *along_axes
+    )
+    rows = power.reshape(-1, len(flat))
+    numbers = np.bincount(flat, weight, count)
+    found = np.stack([np.bincount(flat, row * weight, count) for row in rows]) + 1j * numbers
+    kept = found.reshape(*(block.shape[a] for a in others), *(1,) * (len(axes) - 1), count)
+    return np.moveaxis(kept, range(block.ndim), (*others, *along_axes))
+
+
+def sum_of_blocks(a: Any, axis: int) -> Any:
+    """The sum of blocks of one shape along an axis."""
+    parts = [a.blocks[(slice(None),) * axis + (i,)] for i in range(a.numblocks[axis])]
+    return parts[0] if len(parts) == 1 else da.stack(parts).sum(axis=0)
+
+
+def _edges(bins: Any, lengths: tuple[int, ...], spacing: tuple[float, ...]) -> Array:
+    """Edges of bins of frequencies."""
+    if bins is None:
+        width = max(1 / (n * d) for n, d in zip(lengths, spacing, strict=True))
+        highest = min((n // 2) / (n * d) for n, d in zip(lengths, spacing, strict=True))
+        return np.asarray((np.arange(int(highest / width + 1e-9) + 2) - 0.5) * width)
+    edges = np.asarray(bins, float)
+    if edges.ndim != 1 or len(edges) < 2 or not (np.diff(edges) > 0).all():
+        refuse("bins", bins, "None, or two or more rising edges")
+    return edges
+
+
+def radial_power_spectrum(
+    x: Any, axes: Axes = None, *, d: Spacing = 1.0, bins: Sequence[float] | None = None,
+    scaling: Scaling = "density", **options: Unpack[Options],
+) -> tuple[Array, da.Array]:
+    """Return the mean of the power spectrum over all directions, by the length of the frequency.
+
+    Parameters
+    ----------
+    x, axes, d, scaling, **options
+        As `power_spectrum` takes them. Of real input both halves count.
+    bins : sequence of float, optional
+        Rising edges of bins of frequencies, in cycles per unit of `d`; a frequency belongs to the
+        bin that begins at or below it. By default as wide as the coarsest axis resolves,
+        around the multiples of this width, up to the lowest of the axes' highest frequencies.
+
+    Returns
+    -------
+    ndarray
+        Middle of each bin.
+    dask.array.Array
+        Lazy: mean power of the frequencies in each bin along the last of the axes, the other ones
+        gone; not a number where a bin is empty.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For what is not allowed.
+
+    Notes
+    -----
+    One pass: every block of the spectrum is summed into bins as it is made.
+
+    Examples
+    --------
+    >>> frequencies, power = radial_power_spectrum(np.ones((8, 8)), scaling="spectrum")
+    >>> frequencies, power.compute()
+    (array([0.   , 0.125, 0.25 , 0.375, 0.5  ]), array([1., 0., 0., 0., 0.]))
+    """
+    parse_options(options)
+    array = parse_array(x, "fft")
+    along = several_axes(axes, array.ndim)
+    spacing = parse_spacing(d, len(along))
+    real = array.dtype.kind != "c"
+    scale = _scale([array.shape[axis] for axis in along], spacing, scaling)
+    natural = _transforms(array, along, real)
+    transforms, there = _one_way(array, natural, options)
+    edges = _edges(bins, natural.lengths, spacing)
+    spectrum = applied(array, there)
+    chunks = tuple(
+        cut if a not in along else ((len(edges) - 1 if a == along[-1] else 1),) * len(cut)
+        for a, cut in enumerate(spectrum.chunks)
+    )
+    sums = spectrum.map_blocks(
+        _binned, axes=spectrum_axes(transforms, there), spacing=spacing, edges=edges,
+        chunks=chunks, dtype=complex, meta=np.empty((0,) * array.ndim, complex),
+    )
+    for axis in along:
+        sums = sum_of_blocks(sums, axis)
+    sums = sums.squeeze(axis=along[:-1]) if len(along) > 1 else sums
+    mean = sums.map_blocks(_mean, scale=scale, dtype=float)
+    return (edges[1:] + edges[:-1]) / 2, cast("da.Array", mean)
+
+
+def _mean(sums: Array, scale: float) -> Array:
+    count = sums.imag
+    return np.where(count > 0, sums.real * scale / np.where(count > 0, count, 1), np.nan)
+
+
+def _one_way(
+    array: da.Array, natural: Transforms, options: Options
+) -> tuple[Transforms, Plan]:
+    """The transforms with the fewest exchanges, in natural order or in transposed order."""
+    there = natural.forward(array, options)
+    split = {program.axis for program in there.programs if len(program.steps) > 1}
+    if not split:
+        return natural, there
+    orders = tuple("transposed" if axis in split else "natural" for axis in natural.axes)
+    other = Transforms(natural.axes, natural.lengths, natural.real, orders)  # type: ignore[arg-type]
+    beside = other.forward(array, options)
+    better = len(beside.travelling) < len(there.travelling)
+    return (other, beside) if better else (natural, there)

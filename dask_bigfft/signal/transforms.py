@@ -1,0 +1,154 @@
+"""Transforms there and back around something that is done to spectra, and what lies where in them.
+
+Imports `planning`, `graph`, `planner`, `decomposition` and `memory_settings`.
+"""
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import numpy.typing as npt
+
+from dask_bigfft import config
+from dask_bigfft.decomposition.steps import Order, flat_digits
+from dask_bigfft.graph.layer import transformed_array
+from dask_bigfft.memory_settings import configure_arena
+from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planning import Options, inner_extras, make_plan
+
+Orders = tuple[Order, ...]
+
+
+@dataclass(frozen=True)
+class Transforms:
+    """Transforms there and back: their names, lengths and the order between them.
+
+    Parameters
+    ----------
+    axes, lengths : tuple of int
+        Axes, the one that is halved last, and the length of the transform along each.
+    real : bool
+        Whether the inputs are real.
+    orders : tuple of str
+        Order of the spectra along each axis.
+    """
+
+    axes: tuple[int, ...]
+    lengths: tuple[int, ...]
+    real: bool
+    orders: Orders
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Names of the forward and the inverse transform."""
+        return ("rfftn", "irfftn") if self.real else ("fftn", "ifftn")
+
+    def forward(self, a: da.Array, options: Options, chunks: Any = "auto") -> Plan:
+        """Plan of the transform of an input."""
+        extras = inner_extras(options, order=self.orders, chunks=chunks)
+        return make_plan(a, self.names[0], self.lengths, self.axes, **extras)
+
+    def inverse(
+        self, a: da.Array, options: Options, windows: dict[int, tuple[int, int]]
+    ) -> Plan:
+        """Plan of the transform back of a spectrum, and of the windows that are kept."""
+        extras = inner_extras(options, order=self.orders, chunks=options.get("chunks"))
+        lengths = dict(zip(self.axes, self.lengths, strict=True))
+        kept = {axis: w for axis, w in windows.items() if w != (0, lengths[axis])}
+        return make_plan(a, self.names[1], self.lengths, self.axes, windows=kept, **extras)
+
+
+def spectrum_like(plan: Plan) -> Any:
+    """An array that looks like a plan's result, to plan with."""
+    return da.zeros(plan.spec.out_shape, chunks=plan.chunks, dtype=plan.spec.out_dtype)
+
+
+def planned(
+    a: da.Array, axes: tuple[int, ...], lengths: tuple[int, ...], real: bool, options: Options
+) -> tuple[Transforms, Plan]:
+    """The transforms with the fewest exchanges there and back, and the plan of the way there.
+
+    Natural order, unless an axis falls apart: then transposed order along it is considered.
+    """
+    natural: Orders = tuple("natural" for _ in axes)
+    transforms = Transforms(axes, lengths, real, natural)
+    there = transforms.forward(a, options)
+    split = [program.axis for program in there.programs if len(program.steps) > 1]
+    if not split:
+        return transforms, there
+    found = [(*_price(transforms, there, options), 0, transforms, there)]
+    for number, axis in enumerate(split, 1):
+        orders = _transposed_along(axis, axes)
+        transforms = Transforms(axes, lengths, real, orders)
+        there = transforms.forward(a, options)
+        found.append((*_price(transforms, there, options), number, transforms, there))
+    return min(found, key=lambda f: f[:3])[3:]
+
+
+def _transposed_along(axis: int, axes: tuple[int, ...]) -> Orders:
+    return tuple("transposed" if b == axis else "natural" for b in axes)
+
+
+def _price(transforms: Transforms, there: Plan, options: Options) -> tuple[int, float]:
+    """Exchanges there and back, and the seconds that both are forecast to take."""
+    back = transforms.inverse(spectrum_like(there), {**options, "chunks": "auto"}, {})
+    count = len(there.travelling) + len(back.travelling)
+    return count, there.forecast.seconds + back.forecast.seconds
+
+
+def applied(a: Any, plan: Plan) -> Any:
+    """Return the lazy result of a plan on an array."""
+    configure_arena()
+    return transformed_array(a, plan, config.get("bigfft.exchange.carrier"))
+
+
+@dataclass(frozen=True)
+class SpectrumAxis:
+    """One axis of a spectrum, and where its chunks begin.
+
+    Parameters
+    ----------
+    axis, length : int
+        Axis, and the length N of the transform.
+    order : {"natural", "transposed"}
+        Order of the spectrum.
+    half : bool
+        Whether only half of it is there.
+    bounds : tuple of int
+        Where the chunks begin along it, and where the last one ends.
+    """
+
+    axis: int
+    length: int
+    order: Order
+    half: bool
+    bounds: tuple[int, ...]
+
+    def index(self, block: tuple[int, ...]) -> npt.NDArray[np.int64]:
+        """Frequencies that the places of a block hold, -(N - 1)//2 to N//2."""
+        low, high = self.bounds[block[self.axis]], self.bounds[block[self.axis] + 1]
+        place, index = np.arange(low, high, dtype=np.int64), np.zeros(high - low, np.int64)
+        for digit in reversed(flat_digits(0, self.length, self.order, real=self.half)):
+            place, value = np.divmod(place, digit.size)
+            index += value * digit.stride
+        return np.where(index > self.length // 2, index - self.length, index)
+
+    def weights(self, block: tuple[int, ...]) -> npt.NDArray[np.float64]:
+        """How often each frequency of a block is there if the missing half is counted, too."""
+        index = self.index(block)
+        if not self.half:
+            return np.ones(len(index))
+        first = flat_digits(0, self.length, self.order, real=False)[0].radix
+        return np.where(2 * index % first == 0, 1.0, 2.0)
+
+
+def spectrum_axes(transforms: Transforms, there: Plan) -> tuple[SpectrumAxis, ...]:
+    """Return what lies where along the transformed axes of a spectrum."""
+    found = []
+    for axis, n, order in zip(transforms.axes, transforms.lengths, transforms.orders, strict=True):
+        half = transforms.real and axis == transforms.axes[-1]
+        bounds = (0, *itertools.accumulate(there.chunks[axis]))
+        found.append(SpectrumAxis(axis, n, order, half, bounds))
+    return tuple(found)

@@ -1,0 +1,250 @@
+"""Spectra and derivatives against SciPy, NumPy and closed forms, and what they exchange."""
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import scipy.fft
+import scipy.signal
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dask_bigfft import fft, signal
+from dask_bigfft.errors import ArgumentError, ArgumentTypeError
+from dask_bigfft.graph.layer import TransformLayer
+from dask_bigfft.testing.oracles import relative_l2
+from dask_bigfft.testing.strategies import chunkings, chunks_of, random_array, shapes
+
+FEWER = settings(max_examples=max(12, settings.default.max_examples // 3))
+
+
+@pytest.fixture(autouse=True)
+def small(sync):
+    """Axes of a few elements fall apart as long ones do."""
+    with dask.config.set({"bigfft.planner.whole-axis-floor": 1}):
+        yield
+
+
+def exchanges(y):
+    layers = [layer for layer in y.dask.layers.values() if isinstance(layer, TransformLayer)]
+    return [len(layer.plan.travelling) for layer in layers]
+
+
+# --- power and cross spectra ----------------------------------------------------------------
+
+
+@FEWER
+@given(data=st.data(), n=st.sampled_from([1, 2, 97, 144, 225]), complex_=st.booleans(),
+       scaling=st.sampled_from(["density", "spectrum"]), onesided=st.booleans())
+def test_a_power_spectrum_is_a_periodogram(data, n, complex_, scaling, onesided):
+    x = random_array((n,), "c16" if complex_ else "f8", 1)
+    lazy = da.from_array(x, chunks=(data.draw(chunks_of(n)),))
+    found = signal.power_spectrum(lazy, d=0.5, scaling=scaling, onesided=onesided)
+    both = complex_ or not onesided
+    _, expected = scipy.signal.periodogram(
+        x, 2.0, detrend=False, scaling=scaling, return_onesided=not both
+    )
+    expected = expected[: found.shape[0]]
+    assert found.dtype == np.dtype("f8")
+    assert relative_l2(found.compute(), expected) < 1e-13
+
+
+@FEWER
+@given(data=st.data(), shape=shapes(3), complex_=st.booleans())
+def test_power_adds_up_to_the_mean_square(data, shape, complex_):
+    x = random_array(shape, "c16" if complex_ else "f8", 1)
+    lazy = da.from_array(x, chunks=data.draw(chunkings(shape)))
+    power = signal.power_spectrum(lazy, scaling="spectrum").compute()
+    assert np.isclose(power.sum(), np.mean(abs(x) ** 2), rtol=1e-12)
+    axis = data.draw(st.integers(0, len(shape) - 1))
+    density = signal.power_spectrum(lazy, axis, d=0.3).compute().sum(axis) / (0.3 * shape[axis])
+    assert np.allclose(density, np.mean(abs(x) ** 2, axis), rtol=1e-12)
+
+
+@FEWER
+@given(data=st.data(), n=st.sampled_from([2, 97, 144]), complex_=st.booleans())
+def test_a_cross_spectrum_is_that_of_one_segment(data, n, complex_):
+    x, y = (random_array((n,), "c16" if complex_ else "f8", i) for i in range(2))
+    chunks = [(data.draw(chunks_of(n)),) for _ in range(2)]
+    a, b = (da.from_array(v, chunks=c) for v, c in zip((x, y), chunks, strict=True))
+    found = signal.cross_spectrum(a, b)
+    _, expected = scipy.signal.csd(x, y, window="boxcar", nperseg=n, detrend=False)
+    assert relative_l2(found.compute(), expected) < 1e-13
+
+
+# --- segments -------------------------------------------------------------------------------
+
+
+@FEWER
+@given(data=st.data(), n=st.integers(1, 300), complex_=st.booleans(),
+       average=st.just("mean"), detrend=st.sampled_from(["constant", "linear", False]),
+       scaling=st.sampled_from(["density", "spectrum"]))
+def test_segments(data, n, complex_, average, detrend, scaling):
+    x, y = (random_array((3, n), "c16" if complex_ else "f8", i) for i in range(2))
+    nperseg = data.draw(st.integers(1, n))
+    options = {
+        "fs": 10.0, "nperseg": nperseg, "noverlap": data.draw(st.integers(0, nperseg - 1)),
+        "nfft": data.draw(st.sampled_from([None, nperseg + 3])), "detrend": detrend,
+        "scaling": scaling, "window": data.draw(st.sampled_from(["hann", "boxcar"])),
+        "average": average,
+    }
+    if options["window"] == "hann" and nperseg < 3:  # SciPy divides by a window of zeros
+        options["window"] = "boxcar"
+    a, b = (da.from_array(v, chunks=((2, 1), data.draw(chunks_of(n)))) for v in (x, y))
+    for found, expected in [
+        (signal.welch(a, **options), scipy.signal.welch(x, **options)),
+        (signal.csd(a, b, **options), scipy.signal.csd(x, y, **options)),
+    ]:
+        assert np.array_equal(found[0], expected[0])
+        assert found[1].shape == expected[1].shape
+        assert found[1].dtype == expected[1].dtype
+        assert np.allclose(found[1].compute(), expected[1], rtol=1e-9, atol=1e-12)
+
+
+def test_segments_along_another_axis_in_single_precision():
+    x = random_array((200, 4), "f4", 0)
+    _, expected = scipy.signal.welch(x, nperseg=32, axis=0)
+    frequencies, found = signal.welch(da.from_array(x, chunks=(33, 2)), nperseg=32, axis=0)
+    assert found.dtype == np.dtype("f4")
+    assert len(frequencies) == found.shape[0] == 17
+    assert relative_l2(found.compute(), expected) < 1e-5
+    assert not exchanges(found)
+
+
+# --- averages over directions ---------------------------------------------------------------
+
+
+def by_direction(x, d, edges):
+    """The average by its definition, over the whole spectrum."""
+    power = abs(scipy.fft.fftn(x)) ** 2 * np.prod(d) / x.size
+    axes = [scipy.fft.fftfreq(n, step) for n, step in zip(x.shape, d, strict=True)]
+    radius = np.sqrt(sum(f**2 for f in np.meshgrid(*axes, indexing="ij")))
+    place = np.searchsorted(edges, radius.ravel(), side="right") - 1
+    count = len(edges) - 1
+    inside = (place >= 0) & (place < count)
+    total = np.bincount(place[inside], power.ravel()[inside], count)
+    with np.errstate(invalid="ignore"):
+        return total / np.bincount(place[inside], minlength=count)
+
+
+@FEWER
+@given(data=st.data(), shape=shapes(3), complex_=st.booleans(), given_=st.booleans())
+def test_radial_averages(data, shape, complex_, given_):
+    x = random_array(shape, "c16" if complex_ else "f8", 1)
+    lazy = da.from_array(x, chunks=data.draw(chunkings(shape)))
+    d = tuple(0.5 + 0.25 * a for a in range(len(shape)))
+    bins = np.array([-0.01, 0.03, 0.2, 0.33, 5.0]) if given_ else None
+    frequencies, found = signal.radial_power_spectrum(lazy, d=d, bins=bins)
+    if bins is None:
+        width = frequencies[1] if len(frequencies) > 1 else 1.0
+        bins = np.append(frequencies - width / 2, frequencies[-1] + width / 2)
+        width = max(1 / (n * step) for n, step in zip(shape, d, strict=True))
+        bins = (np.arange(len(frequencies) + 1) - 0.5) * width
+    assert np.allclose(found.compute(), by_direction(x, d, bins), rtol=1e-11, equal_nan=True)
+
+
+def test_a_radial_average_keeps_other_axes_and_stays_transposed():
+    x = random_array((3, 900), "f8", 1)
+    lazy = da.from_array(x, chunks=((2, 1), 60))
+    frequencies, found = signal.radial_power_spectrum(lazy, 1)
+    assert found.shape == (3, len(frequencies))
+    assert exchanges(found) == [2]
+    for row, values in zip(x, found.compute(), strict=True):
+        edges = (np.arange(len(frequencies) + 1) - 0.5) / 900
+        assert np.allclose(values, by_direction(row, (1.0,), edges))
+
+
+# --- derivatives ----------------------------------------------------------------------------
+
+
+def waves(shape, lengths):
+    """A field with a few waves on a periodic box, its derivatives and its Laplacian."""
+    grid = np.meshgrid(
+        *(np.arange(n) * (length / n) for n, length in zip(shape, lengths, strict=True)),
+        indexing="ij",
+    )
+    field, laplace = np.zeros(shape), np.zeros(shape)
+    slopes = [np.zeros(shape) for _ in shape]
+    for j, amplitude in enumerate([1.0, 0.5, -0.7], 1):
+        k = [2 * np.pi * ((j + a) % 4) / length for a, length in enumerate(lengths)]
+        phase = sum(ki * xi for ki, xi in zip(k, grid, strict=True)) + j
+        field += amplitude * np.sin(phase)
+        laplace -= amplitude * sum(ki**2 for ki in k) * np.sin(phase)
+        for slope, ki in zip(slopes, k, strict=True):
+            slope += amplitude * ki * np.cos(phase)
+    return field, slopes, laplace
+
+
+@pytest.mark.parametrize("complex_", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "chunks"),
+    [((144,), (12,)), ((97,), (10,)), ((16, 15), (4, 15)), ((10, 9, 12), (5, 9, 4))],
+)
+def test_derivatives_of_waves(shape, chunks, complex_):
+    lengths = tuple(1.0 + a for a in range(len(shape)))
+    d = tuple(length / n for n, length in zip(shape, lengths, strict=True))
+    field, slopes, laplace = waves(shape, lengths)
+    factor = 1 - 2j if complex_ else 1
+    lazy = da.from_array(field * factor, chunks=chunks)
+    for found, slope in zip(signal.gradient(lazy, d=d), slopes, strict=True):
+        assert found.dtype == lazy.dtype
+        assert relative_l2(found.compute(), slope * factor) < 1e-12
+    assert relative_l2(signal.laplacian(lazy, d=d).compute(), laplace * factor) < 1e-12
+    solved = signal.poisson(da.from_array(laplace * factor + 3, chunks=chunks), d=d)
+    assert relative_l2(solved.compute(), (field - field.mean()) * factor) < 1e-12
+
+
+def test_the_middle_frequency_has_no_derivative():
+    x = da.from_array((-1.0) ** np.arange(64), chunks=8)
+    assert abs(signal.gradient(x, 0).compute()).max() < 1e-14
+    assert relative_l2(signal.laplacian(x).compute(), -(np.pi**2) * x.compute()) < 1e-14
+
+
+def test_derivatives_take_one_transform_there_and_one_back():
+    x = da.zeros(2**12, chunks=2**8)
+    assert exchanges(signal.gradient(x, 0)) == [2, 2]
+    slabs = da.zeros((32, 24), chunks=(4, 24))
+    assert exchanges(signal.laplacian(slabs)) == [1, 1]
+    assert signal.poisson(slabs).chunks == slabs.chunks
+    down, along = signal.gradient(slabs)
+    assert (sum(exchanges(down)), sum(exchanges(along))) == (1, 0)
+
+
+def test_single_precision_stays_single():
+    x = da.from_array(random_array((64, 8), "f4", 0), chunks=(8, 8))
+    for found in (signal.laplacian(x), signal.gradient(x, 0), signal.power_spectrum(x)):
+        assert found.dtype == np.dtype("f4")
+        assert found.compute().dtype == np.dtype("f4")
+
+
+def test_frequencies_beside_a_spectrum():
+    """They are those of `fft`: the strongest one is where it should be."""
+    t = np.arange(1000) * 0.01
+    power = signal.power_spectrum(da.from_array(np.sin(2 * np.pi * 12 * t), chunks=100), d=0.01)
+    frequencies = fft.rfftfreq(1000, 0.01)
+    assert np.isclose(float(frequencies[int(power.argmax().compute())].compute()), 12)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "names"),
+    [
+        (lambda x: signal.power_spectrum(x, scaling="sum"), ArgumentError, "scaling"),
+        (lambda x: signal.power_spectrum(x, d=0), ArgumentError, "d"),
+        (lambda x: signal.power_spectrum(x, d="1"), ArgumentTypeError, "d"),
+        (lambda x: signal.power_spectrum(x, d=(1, 2)), ArgumentError, "d"),
+        (lambda x: signal.power_spectrum(x[:0]), ArgumentError, "x"),
+        (lambda x: signal.power_spectrum(x, 2), ArgumentError, "axes"),
+        (lambda x: signal.cross_spectrum(x, x[1:]), ArgumentError, "y"),
+        (lambda x: signal.welch(x, nperseg=11), ArgumentError, "nperseg"),
+        (lambda x: signal.welch(x, nperseg=4, noverlap=4), ArgumentError, "noverlap"),
+        (lambda x: signal.welch(x, average="median"), ArgumentError, "average"),
+        (lambda x: signal.csd(x, x[1:]), ArgumentError, "y"),
+        (lambda x: signal.radial_power_spectrum(x, bins=[1, 0]), ArgumentError, "bins"),
+        (lambda x: signal.gradient(x, 0, order="natural"), ArgumentTypeError, "order"),
+        (lambda x: signal.laplacian(x[:0]), ArgumentError, "x"),
+        (lambda x: signal.poisson(x, ()), ArgumentError, "axes"),
+    ],
+)
+def test_bad_input(call, error, names):
+    with pytest.raises(error, match=names):
+        call(da.zeros(10, chunks=5))

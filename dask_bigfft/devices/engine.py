@@ -207,6 +207,8 @@ class Engine:
         with self._lock:
             if self._closed:
                 raise DeviceError("the engine of this device was closed")
+            for op in plan.ffts:  # whose plans may have been given back meanwhile
+                self._work_nbytes(op)
             self.pipeline.prepare(carve, limits.nbytes)
             source.let_go()
             try:

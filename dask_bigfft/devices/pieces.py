@@ -110,7 +110,7 @@ class PiecePlan:
             self.schedule.crossings[number], self.rounds[number], self.dtype,
         )
 
-    @property
+    @cached_property
     def ffts(self) -> frozenset[FFT]:
         """All different FFTs, whose plans have to exist before the first piece comes."""
         found: set[FFT] = set()

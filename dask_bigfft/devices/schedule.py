@@ -128,8 +128,16 @@ def arranged(
     for slots in range(limits.slots, 0, -1):
         found = list(_all_crossings(problem, limits, _room(limits, slots, work), factors, rounds))
         if None not in found:
-            return Schedule(factors, tuple(c for c in found if c is not None), slots)
+            return _schedule(factors, [c for c in found if c is not None], slots)
     raise DeviceMemoryError(f"no piece of {factors} fits {limits.nbytes} bytes of the device")
+
+
+def _schedule(
+    factors: tuple[tuple[int, ...], ...], crossings: list[Crossing], slots: int
+) -> Schedule:
+    """A schedule with as many slots as its pieces can fill, and one for those of the next block."""
+    most = max(crossing.pieces for crossing in crossings)
+    return Schedule(factors, tuple(crossings), min(slots, most + 1))
 
 
 def _room(limits: PieceLimits, slots: int, work: int) -> int:
@@ -153,7 +161,7 @@ def _best(
             if best is not None and cost + max(0, crossings - len(found)) >= best[0]:
                 break
         else:
-            best = cost, Schedule(factors, tuple(found), slots)
+            best = cost, _schedule(factors, found, slots)
     return best
 
 

@@ -114,6 +114,24 @@ def test_a_block_that_cannot_be_gathered_again_is_an_error_not_a_wrong_answer():
         Engine(Failing(NBYTES), NBYTES, SMALL).run(job, Source(fill_of(x, job), again=False))
 
 
+def test_plans_given_back_while_a_block_was_gathered_are_made_again():
+    """Another task runs out of memory between a block's plan and its turn."""
+    made = []
+    device = SimulatedDevice(NBYTES, refuses=lambda name, nbytes: made.append(name) or False)
+    engine = Engine(device, NBYTES, SMALL)
+    x = values(32, 128)
+    job, _ = job_of(x, "fft2")
+
+    def gather():
+        engine.recover()
+        return fill_of(x, job)()
+
+    got = engine.run(job, Source(gather))
+    assert distance(got.reshape(x.shape), scipys(x, "fft2")) < 1e-15
+    count = len(job.plan(engine.limits, 1).ffts)
+    assert made.count("plan") >= 2 * count
+
+
 def test_closing_gives_everything_back():
     device = SimulatedDevice(NBYTES)
     engine = Engine(device, NBYTES, SMALL)

@@ -1,0 +1,143 @@
+"""Blocks in host memory, rounds on a card whose memory may hardly be used: SciPy's answers."""
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import scipy.fft
+
+from dask_bigfft import fft
+from dask_bigfft.devices import find
+from dask_bigfft.devices.crossings import PieceLimits
+from dask_bigfft.devices.cuda import available
+from dask_bigfft.events import set_sink
+from dask_bigfft.memory import lend
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not available(), reason="no CUDA device, or no CuPy"),
+    pytest.mark.filterwarnings("ignore:.*:PendingDeprecationWarning"),
+]
+
+MIB = 1 << 20
+LIMITS = PieceLimits(0, least=MIB // 4)
+
+
+@pytest.fixture(autouse=True)
+def small_pieces():
+    """Devices that are opened here cut small blocks, too, and are closed at the end."""
+    find.use(None, LIMITS)
+    yield
+    find.use(None)
+
+
+def values(*shape, real=False, single=False, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal(shape)
+    x = x if real else x + 1j * rng.standard_normal(shape)
+    return x.astype(("f4" if real else "c8") if single else x.dtype)
+
+
+def counted(lazy):
+    """The result, and how often each event happened."""
+    counts = {}
+
+    def sink(name, numbers):
+        counts[name] = counts.get(name, 0) + 1
+
+    previous = set_sink(sink)
+    try:
+        return lazy.compute(scheduler="threads"), counts
+    finally:
+        set_sink(previous)
+
+
+def assert_close(got, expected, single=False):
+    assert got.shape == expected.shape
+    eps = 1e-6 if single else 1e-15 * max(1, expected.size.bit_length())
+    assert np.linalg.norm(got - expected) <= eps * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("single", [False, True])
+@pytest.mark.parametrize("name", ["fftn", "ifftn", "rfftn", "irfftn", "hfftn", "ihfftn"])
+@pytest.mark.parametrize(
+    ("shape", "chunks"),
+    [
+        ((1024, 768), -1),
+        ((1024, 768), (200, 768)),
+        ((96, 60, 130), -1),
+        ((96, 60, 130), (40, 60, 50)),
+    ],
+)
+def test_every_kind_larger_than_the_limit(name, shape, chunks, single):
+    real = name in ("rfftn", "ihfftn")
+    x = values(*shape, real=real, single=single)
+    lazy = getattr(fft, name)(
+        da.from_array(x, chunks), device="gpu", device_memory_limit=2 * MIB
+    )
+    got, counts = counted(lazy)
+    expected = getattr(scipy.fft, name)(x)
+    assert got.dtype == expected.dtype
+    assert_close(got, expected, single)
+    assert counts["h2d"]
+    assert "fallback" not in counts
+
+
+@pytest.mark.parametrize("n", [1 << 20, 3**6 * 1000, 1 << 21])
+@pytest.mark.parametrize("name", ["fft", "ifft"])
+def test_one_axis_in_several_crossings(n, name):
+    x = values(n)
+    lazy = getattr(fft, name)(da.from_array(x, -1), device="gpu", device_memory_limit=2 * MIB)
+    got, counts = counted(lazy)
+    assert_close(got, getattr(scipy.fft, name)(x))
+    assert counts["h2d"] == 1
+    assert "fallback" not in counts
+
+
+@pytest.mark.parametrize("order", ["natural", "transposed"])
+@pytest.mark.parametrize("name", ["fft", "rfft"])
+def test_an_axis_in_many_blocks(order, name):
+    x = values(1 << 20, real=name == "rfft")
+    array, ours = da.from_array(x, 1 << 16), getattr(fft, name)
+    host = ours(array, order=order, device="cpu").compute()
+    got, counts = counted(ours(array, order=order, device="gpu", device_memory_limit=MIB))
+    assert_close(got, host)
+    assert counts["h2d"] > 16
+
+
+@pytest.mark.parametrize("name", ["fft", "rfft"])
+def test_bluestein(name):
+    x = values(65_537, real=name == "rfft")
+    with dask.config.set({"bigfft.planner.whole-axis-floor": 1}):
+        lazy = getattr(fft, name)(da.from_array(x, 4096), device="gpu", device_memory_limit=4 * MIB)
+    got, counts = counted(lazy)
+    assert_close(got, getattr(scipy.fft, name)(x))
+    assert counts["h2d"]
+
+
+@pytest.mark.parametrize("shape", [(1 << 20,), (1024, 1024), (128, 96, 90)])
+@pytest.mark.parametrize("pinned", [True, False])
+def test_overwritten_in_its_own_memory(shape, pinned):
+    block = values(*shape)
+    if pinned:
+        find.leases()  # from now on lent memory is pinned
+        kept, block = block, lend(shape, block.dtype)
+        block[...] = kept
+    expected = scipy.fft.fftn(block)
+    name = f"owned-{id(block)}-{pinned}"
+    chunks = da.core.normalize_chunks(-1, shape, dtype=block.dtype)
+    x = da.Array({(name, *(0,) * block.ndim): block}, name, chunks, dtype=block.dtype)
+    fft.fftn(x, device="gpu", device_memory_limit=4 * MIB, overwrite_x=True).persist()
+    assert_close(block, expected)
+
+
+def test_the_device_holds_no_more_than_it_may():
+    x = values(2048, 1024)
+    engines = find.leases().engines
+    before = engines[0].device.memory().free
+    lazy = fft.fft2(da.from_array(x, (256, 1024)), device="gpu", device_memory_limit=4 * MIB)
+    got, _ = counted(lazy)
+    assert_close(got, scipy.fft.fft2(x))
+    assert engines[0].pipeline.arena_nbytes <= 4 * MIB
+    # plans and kernels that the libraries load take memory of their own
+    assert before - engines[0].device.memory().free <= 512 * MIB

@@ -130,10 +130,18 @@ def _parse_count(key: str, value: Any) -> int:
 
 
 def _parse_name(key: str, value: Any) -> str:
-    """Return the name of an FFT library; the kernels know which exist. ``auto`` is ``scipy``."""
+    """Return the name of an FFT library, or ``auto``; the kernels know which exist."""
     if not isinstance(value, str) or not value.isidentifier():
         refuse(key, value, "auto, scipy, mkl_fft, ducc0, pyfftw, or another kernel's name")
-    return "scipy" if value == "auto" else value
+    return value
+
+
+def _parse_cache_directory(key: str, value: Any) -> str:
+    """Return an absolute path; null is a folder of the user's cache."""
+    if value is None:
+        cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        value = os.path.join(cache, "dask_bigfft")
+    return _parse_directory(key, value)
 
 
 def _parse_directory(key: str, value: Any) -> str:
@@ -193,8 +201,9 @@ _TABLE = (
         "bigfft.kernel",
         "auto",
         "name",
-        "FFT library that transforms a block: auto (scipy), scipy, mkl_fft, ducc0 or pyfftw, where"
-        " installed.",
+        "FFT library that transforms a block: scipy, mkl_fft, ducc0 or pyfftw where installed, or"
+        " auto (the fastest of them here, measured once for each dtype; on a cluster scipy, which"
+        " all workers have).",
         _parse_name,
     ),
     Knob(
@@ -254,6 +263,14 @@ _TABLE = (
         "Whether scratch files are on the disk before a record says that they are complete, so that"
         " a run can be resumed after a loss of power; after a killed process it can always be.",
         _parse_bool,
+    ),
+    Knob(
+        "bigfft.wisdom.directory",
+        None,
+        "path",
+        "Folder for what was measured on this machine. Null takes dask_bigfft in the user's cache"
+        " directory (XDG_CACHE_HOME, or ~/.cache).",
+        _parse_cache_directory,
     ),
     Knob(
         "bigfft.memory.arena",

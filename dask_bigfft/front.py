@@ -66,7 +66,8 @@ _EXTRAS = """
     variant : {"auto", "dif", "dit", "stockham", "pease"}, optional
         Data movement within a split axis.
     kernel : str, optional
-        FFT library that works inside blocks: "scipy", "mkl_fft", "ducc0" or "pyfftw".
+        FFT library that works inside blocks: "scipy", "mkl_fft", "ducc0", "pyfftw", or "auto" for
+        the fastest of those installed.
     device : {"auto", "cpu", "gpu"}, optional
         Where rounds are done. Blocks stay in host memory; a GPU takes them piece by piece. "auto"
         takes one where there is one.

@@ -27,6 +27,7 @@ from dask_bigfft.decomposition.variants import VARIANTS
 from dask_bigfft.devices.find import missing
 from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.kernels.libraries import get_library
+from dask_bigfft.kernels.wisdom import fastest_library
 from dask_bigfft.memory_settings import machine_nbytes
 from dask_bigfft.planner.candidates import Request
 from dask_bigfft.planner.plan import Machine, Plan
@@ -271,10 +272,15 @@ def refuse_uneven(spec: TransformSpec, before: Chunks) -> None:
 
 
 def parse_kernel(kernel: Any, dtype: np.dtype[Any]) -> str:
-    """Return the name of an installed FFT library that works in a dtype."""
+    """Return the name of an installed FFT library that works in a dtype.
+
+    "auto" is the fastest one, as measured; on a cluster, whose workers may have others, SciPy.
+    """
     kernel = config.get("bigfft.kernel") if kernel is None else kernel
     if not isinstance(kernel, str):
         refuse("kernel", kernel, "the name of an FFT library", kind=ArgumentTypeError)
+    if kernel == "auto" and running_client() is None:
+        return fastest_library(dtype)
     library = get_library(kernel)
     if dtype not in library.dtypes:
         known = ", ".join(sorted(map(str, library.dtypes)))

@@ -1,6 +1,16 @@
-"""Profiles of hypothesis: `ci` is the default; HYPOTHESIS_PROFILE=thorough looks longer."""
+"""What all tests share: profiles of hypothesis, and settings that no machine changes.
+
+The profile `ci` is the default; HYPOTHESIS_PROFILE=thorough looks longer.
+"""
 
 import os
+import tempfile
+
+# Read when dask is imported, and inherited by the processes that tests start.
+os.environ.setdefault("DASK_BIGFFT__KERNEL", "scipy")
+os.environ.setdefault(
+    "DASK_BIGFFT__WISDOM__DIRECTORY", os.path.join(tempfile.gettempdir(), "bigfft-test-wisdom")
+)
 
 import dask
 import pytest

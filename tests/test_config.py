@@ -64,14 +64,28 @@ def test_a_setting_without_a_comment_is_found():
     }
 
 
-def test_defaults():
-    assert {key: config.get(key) for key in config.KNOBS} == {
+#: What the tests' own settings change.
+CLEAN = {"bigfft.kernel": "auto", "bigfft.wisdom.directory": None}
+
+
+def test_cache_directory(monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "/var/cache")
+    with dask.config.set(CLEAN):
+        assert config.get("bigfft.wisdom.directory") == "/var/cache/dask_bigfft"
+
+
+def test_defaults(monkeypatch):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    with dask.config.set(CLEAN):
+        found = {key: config.get(key) for key in config.KNOBS}
+    assert found == {
         "bigfft.order": "natural",
         "bigfft.chunks": "auto",
         "bigfft.memory-limit": None,
         "bigfft.rounds": None,
         "bigfft.variant": "auto",
-        "bigfft.kernel": "scipy",
+        "bigfft.kernel": "auto",
+        "bigfft.wisdom.directory": os.path.expanduser("~/.cache/dask_bigfft"),
         "bigfft.device": "auto",
         "bigfft.device-memory-limit": None,
         "bigfft.install": False,
@@ -130,6 +144,7 @@ def test_values_are_read(key, value, expected):
         ("bigfft.variant", "radix", "one of auto, dif, dit, stockham, pease"),
         ("bigfft.kernel", "", "scipy"),
         ("bigfft.kernel", None, "scipy"),
+        ("bigfft.wisdom.directory", 3, "the path of a folder"),
         ("bigfft.exchange.carrier", "pigeon", "one of auto, shared, tasks, p2p, disk"),
         ("bigfft.exchange.carrier", ["tasks"], "one of auto, shared, tasks, p2p, disk"),
         ("bigfft.scratch.directory", 3, "the path of a folder"),

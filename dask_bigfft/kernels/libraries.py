@@ -229,7 +229,7 @@ def get_library(name: str = "auto") -> FFTLibrary:
     Parameters
     ----------
     name
-        "scipy", "mkl_fft", "ducc0", "pyfftw", or "auto", which is SciPy.
+        "scipy", "mkl_fft", "ducc0", "pyfftw", or "auto": SciPy, which is always there.
 
     Raises
     ------

@@ -1,0 +1,176 @@
+"""Which FFT library is the fastest here: measured once for each machine and dtype, then kept.
+
+Imports NumPy, `config`, `errors` and this room. A library is timed on what rounds give it: tiles
+that fit a core's cache, in one thread, down rows and down columns. What was found is kept as JSON
+in the folder `bigfft.wisdom.directory`; a file from another machine or other versions of the
+libraries is ignored, a damaged one is reported and ignored.
+"""
+
+import importlib.metadata
+import json
+import logging
+import math
+import os
+import platform
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dask_bigfft import config
+from dask_bigfft.errors import ArgumentError, KernelError
+from dask_bigfft.kernels.libraries import FFTLibrary, available, get_library
+
+__all__ = ["fastest_library", "measured_rates"]
+
+#: Shapes of tiles, and the dimension that is transformed.
+TILES = (((64, 1024), 1), ((1024, 64), 0), ((8, 8192), 1), ((60, 1080), 1))
+
+#: A library has to be this many times as fast as those before it in the list to be preferred.
+BETTER = 1.05
+
+#: Seconds that one library is timed for, on one tile.
+SECONDS = 0.02
+
+SCHEMA = 1
+
+log = logging.getLogger(__name__)
+_lock = threading.Lock()
+_known: dict[tuple[str, str], str] = {}
+
+
+def fastest_library(dtype: Any) -> str:
+    """Return the name of the fastest installed FFT library for a complex dtype.
+
+    The first call on a machine takes a fraction of a second for each library.
+
+    Examples
+    --------
+    >>> fastest_library("G") in ("scipy", "ducc0")
+    True
+    """
+    name, folder = np.dtype(dtype).name, str(config.get("bigfft.wisdom.directory"))
+    with _lock:
+        if (name, folder) not in _known:
+            _known[name, folder] = _chosen(_rates(name, Path(folder)))
+        return _known[name, folder]
+
+
+def _chosen(rates: Mapping[str, float]) -> str:
+    """The first library that no later one beats clearly."""
+    best = next(iter(rates), "scipy")
+    for name, rate in rates.items():
+        if rate > BETTER * rates[best]:
+            best = name
+    return best
+
+
+def _rates(dtype: str, folder: Path) -> Mapping[str, float]:
+    """Rates by library, from the file or from a measurement that is then written to it."""
+    names = [name for name in available() if _works(name, dtype)]
+    if len(names) < 2:
+        return dict.fromkeys(names, 0.0)
+    path, context = folder / "kernels.json", _context(names)
+    kept = _read(path)
+    found = kept.get(dtype)
+    if found is not None and found["context"] == context:
+        return {name: float(found["rates"][name]) for name in names}
+    rates = measured_rates(names, dtype)
+    shown = ", ".join(f"{name} {rate / 1e9:.1f}" for name, rate in rates.items())
+    log.info("GFLOP/s of FFT libraries in %s: %s", dtype, shown)
+    _write(path, {**kept, dtype: {"context": context, "rates": rates}})
+    return rates
+
+
+def _works(name: str, dtype: str) -> bool:
+    try:
+        return np.dtype(dtype) in get_library(name).dtypes
+    except (ArgumentError, KernelError, OSError):  # broken, or bound to another's functions
+        return False
+
+
+def measured_rates(names: Sequence[str], dtype: Any) -> dict[str, float]:
+    """Return floating point operations per second of libraries, the mean over some tiles.
+
+    5 n log2 n operations are counted for n points. The libraries take turns, and the fastest
+    of each one's runs counts, so that what else the machine does disturbs little.
+
+    Parameters
+    ----------
+    names : sequence of str
+        As `available` gives them.
+    dtype : dtype
+        Complex.
+    """
+    libraries = [get_library(name) for name in names]
+    logs = dict.fromkeys(names, 0.0)
+    for shape, dim in TILES:
+        tile = np.empty(shape, dtype)
+        work = 5 * tile.size * math.log2(shape[dim])
+        best = dict.fromkeys(names, math.inf)
+        for library in libraries:
+            _seconds(library, tile, dim)  # plans
+        end = time.perf_counter() + SECONDS * len(names)
+        while time.perf_counter() < end:
+            for library in libraries:
+                best[library.name] = min(best[library.name], _seconds(library, tile, dim))
+        for name, seconds in best.items():
+            logs[name] += math.log(work / seconds) / len(TILES)
+    return {name: math.exp(value) for name, value in logs.items()}
+
+
+def _seconds(library: FFTLibrary, tile: Any, dim: int) -> float:
+    tile.fill(1)
+    started = time.perf_counter()
+    library.c2c(tile, (dim,), -1)
+    return max(time.perf_counter() - started, 1e-9)
+
+
+def _context(names: Sequence[str]) -> dict[str, Any]:
+    """What rates depend on beside the dtype."""
+    versions = {name: importlib.metadata.version(name) for name in names}
+    return {"machine": [platform.machine(), _cpu(), os.cpu_count()], "versions": versions}
+
+
+def _cpu() -> str:
+    """Model of the processor, where the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(models, platform.processor())
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """What the file holds by dtype; nothing if it is missing, damaged or of another schema."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found["schema"] != SCHEMA:
+            return {}
+        dtypes = dict(found["dtypes"])
+        for entry in dtypes.values():
+            rates = entry["rates"].values()
+            if not isinstance(entry["context"], dict) or not all(float(r) > 0 for r in rates):
+                raise ValueError("rates")
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        log.warning("%s is damaged and ignored: %r", path, error)
+        return {}
+    return dtypes
+
+
+def _write(path: Path, dtypes: Mapping[str, Any]) -> None:
+    """Replace the file at once; where it cannot be written the next process measures again."""
+    text = json.dumps({"schema": SCHEMA, "dtypes": dtypes}, indent=1)
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        log.info("%s cannot be written: %s", path, error)

@@ -1,0 +1,111 @@
+"""The fastest library is measured once and kept; what cannot be trusted is measured again."""
+
+import json
+import logging
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+
+import dask_bigfft
+from dask_bigfft import planning
+from dask_bigfft.kernels import wisdom
+from dask_bigfft.kernels.libraries import available
+from dask_bigfft.kernels.wisdom import fastest_library, measured_rates
+
+several = pytest.mark.skipif(len(available()) < 2, reason="only one FFT library is installed")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(wisdom, "_known", {})
+    monkeypatch.setattr(wisdom, "SECONDS", 0.001)
+    with dask.config.set({"bigfft.wisdom.directory": str(tmp_path / "cache")}):
+        yield tmp_path / "cache"
+
+
+def forget(monkeypatch):
+    """Make the process know nothing, and count its measurements."""
+    calls = []
+
+    def counted(names, dtype):
+        calls.append(dtype)
+        return {name: 1.0 + (name == names[-1]) for name in names}
+
+    monkeypatch.setattr(wisdom, "_known", {})
+    monkeypatch.setattr(wisdom, "measured_rates", counted)
+    return calls
+
+
+@several
+def test_measured_once_and_kept(folder, monkeypatch):
+    first = fastest_library("c16")
+    assert first in available()
+    kept = json.loads((folder / "kernels.json").read_text())["dtypes"]["complex128"]
+    assert set(kept["rates"]) == set(available())
+    assert all(1e6 < rate < 1e13 for rate in kept["rates"].values())
+    assert list(folder.iterdir()) == [folder / "kernels.json"]
+    calls = forget(monkeypatch)
+    assert fastest_library(np.complex128) == first
+    assert calls == []
+    assert fastest_library("c8") in available()
+    assert calls == ["complex64"]
+    assert set(json.loads((folder / "kernels.json").read_text())["dtypes"]) == {
+        "complex128", "complex64"}
+
+
+@several
+@pytest.mark.parametrize(
+    ("damage", "reported"),
+    [
+        (lambda text: text[: len(text) // 2], True),
+        (lambda text: "[]", True),
+        (lambda text: text.replace('"rates"', '"speeds"'), True),
+        (lambda text: text.replace('"machine"', '"computer"'), False),
+        (lambda text: text.replace('"schema": 1', '"schema": 99'), False),
+        (lambda text: text.replace('"scipy": "', '"scipy": "0.'), False),
+    ],
+)
+def test_what_cannot_be_trusted_is_measured_again(folder, monkeypatch, caplog, damage, reported):
+    calls = forget(monkeypatch)
+    chosen = fastest_library("c16")
+    path = folder / "kernels.json"
+    whole = path.read_text()
+    assert damage(whole) != whole
+    path.write_text(damage(whole))
+    monkeypatch.setattr(wisdom, "_known", {})
+    with caplog.at_level(logging.WARNING):
+        assert fastest_library("c16") == chosen
+    assert calls == ["complex128"] * 2
+    assert ("damaged" in caplog.text) == reported
+    assert json.loads(path.read_text()) == json.loads(whole)
+
+
+def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    forget(monkeypatch)
+    with dask.config.set({"bigfft.wisdom.directory": str(tmp_path / "file" / "cache")}):
+        assert fastest_library("c16") in available()
+
+
+def test_the_first_of_equals():
+    assert wisdom._chosen({"scipy": 10.0, "ducc0": 10.3}) == "scipy"
+    assert wisdom._chosen({"scipy": 10.0, "mkl_fft": 14.0, "ducc0": 20.0}) == "ducc0"
+    assert wisdom._chosen({}) == "scipy"
+
+
+def test_rates_are_of_the_right_size(monkeypatch):
+    monkeypatch.setattr(wisdom, "SECONDS", 0.001)
+    (rate,) = measured_rates(["scipy"], "c8").values()
+    assert 1e7 < rate < 1e13
+
+
+def test_plans_take_the_fastest_and_scipy_on_a_cluster(monkeypatch):
+    x = da.zeros(64, chunks=8, dtype=complex)
+    monkeypatch.setattr(planning, "fastest_library", lambda dtype: f"fast {dtype}")
+    assert dask_bigfft.plan(x, "fft", kernel="auto").kernel == "fast complex128"
+    assert dask_bigfft.plan(x, "fft", kernel="scipy").kernel == "scipy"
+    assert planning.parse_kernel("auto", np.dtype("c8")) == "fast complex64"
+    monkeypatch.setattr(planning, "running_client", object)
+    assert planning.parse_kernel("auto", np.dtype("c8")) == "scipy"

@@ -9,20 +9,22 @@ that is touched is used whole on both sides.
 The tables hold addresses: whoever builds one keeps the arrays alive until the call returns.
 Types that numba does not know (long double, and casts) take NumPy's own strided copy.
 
-Imports numba and numpy; may import `errors` of this package only.
+Imports numba, numpy and `compiled`; may import `errors` beside that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import numba
 import numpy as np
 from numba import carray  # type: ignore[attr-defined, unused-ignore]
 from numba.core import types
 from numba.extending import intrinsic
+
+from dask_bigfft.kernels.compiled import compiled
 
 #: Edge of the transposing tile, in elements; small, so that power-of-two strides do not evict
 #: a tile from L1.
@@ -59,7 +61,7 @@ def _pointer(typing_context: Any, address: Any) -> Any:
     return types.voidptr(types.intp), codegen
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _normalise(row, dims, count, source_step, target_step):  # type: ignore[no-untyped-def]
     """Dimensions of a row by falling target stride, length-1 ones dropped, runs merged."""
     used = 0
@@ -88,7 +90,7 @@ def _normalise(row, dims, count, source_step, target_step):  # type: ignore[no-u
     return kept
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _lines(source, target, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # type: ignore[no-untyped-def]
     """Copy n lines of m values; both sides run along the line.
 
@@ -110,7 +112,7 @@ def _lines(source, target, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # type: ig
                 target[t + np.uintp(j) * tm] = source[s + np.uintp(j) * sm]
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _tile(source, target, buffer, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # type: ignore[no-untyped-def]
     """Copy n x m values, at most TILE each way, through a buffer."""
     for j in range(m):
@@ -123,7 +125,7 @@ def _tile(source, target, buffer, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # t
             target[at + j * tm] = np.conj(buffer[i, j]) if conjugate else buffer[i, j]
 
 
-@numba.njit(nogil=True, cache=True, inline="always")
+@partial(compiled, inline="always")
 def _four(source, target, s, t, sn, sm, tn, conjugate):  # type: ignore[no-untyped-def]
     """Transpose 4 x 4 values: the source is dense one way, the target the other."""
     for k in range(4):
@@ -137,7 +139,7 @@ def _four(source, target, s, t, sn, sm, tn, conjugate):  # type: ignore[no-untyp
         target[to + np.uintp(2)], target[to + np.uintp(3)] = c, d
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _dense_plane(source, target, s0, t0, n, sn, tn, m, sm, conjugate):  # type: ignore[no-untyped-def]
     """Copy n x m values, multiples of 4; the source is dense along n, the target along m."""
     s0, t0, sn = np.uintp(s0), np.uintp(t0), np.uintp(sn)
@@ -150,7 +152,7 @@ def _dense_plane(source, target, s0, t0, n, sn, tn, m, sm, conjugate):  # type: 
                 _four(source, target, s, t, sn, sm, tn, conjugate)
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _plane(source, target, buffer, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # type: ignore[no-untyped-def]
     """Copy n x m values; the source runs along n, the target along m."""
     n_done, m_done = 0, 0
@@ -169,7 +171,7 @@ def _plane(source, target, buffer, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # 
             )
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _densest(used, count, source_step):  # type: ignore[no-untyped-def]
     """Dimension in which the source runs; the last one if several do."""
     found = used - 1
@@ -179,7 +181,7 @@ def _densest(used, count, source_step):  # type: ignore[no-untyped-def]
     return found
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _copy_planes(  # type: ignore[no-untyped-def]
     source, target, buffer, index, count, source_step, target_step, used, s_at, t_at, conjugate
 ):
@@ -214,7 +216,7 @@ def _copy_planes(  # type: ignore[no-untyped-def]
             t_at -= count[d] * target_step[d]
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _clip(row, low, high, origin, source_size, target_size):  # type: ignore[no-untyped-def]
     """Cut a row down to the part of it within a tile; whether anything is left."""
     along, first, step = row[3], row[4], row[5]
@@ -233,7 +235,7 @@ def _clip(row, low, high, origin, source_size, target_size):  # type: ignore[no-
     return True
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _copy_table(  # type: ignore[no-untyped-def]
     table, dims, low, high, origin, source_like, target_like
 ):

@@ -5,27 +5,27 @@ to come) is W^(k*r). It is made from two short tables per row, W^(r*64*i) and W^
 turn are read off the exact two-level `PhaseTable`, so the phase never leaves the integers and
 the inner loop is two multiplications without a table walk.
 
-Imports numba, numpy and `decomposition`.
+Imports numpy, `decomposition` and this room.
 """
 
 from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.decomposition.phases import chirp, mulmod, phase_table, unit_roots
+from dask_bigfft.kernels.compiled import compiled
 
 #: Length of the inner of the two tables of a row.
 _INNER = 64
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _power(t, coarse, fine, shift, mask):  # type: ignore[no-untyped-def]
     return coarse[t >> shift] * fine[t & mask]
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _twiddle_rows(x, rest, coarse, fine, shift, mask, scale):  # type: ignore[no-untyped-def]
     """Multiply x[l, f, b] by scale * W^(rest[l] * f), in place."""
     rows, digits, width = x.shape

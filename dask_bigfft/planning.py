@@ -7,14 +7,12 @@ name. Imports `transforms`, `planner`, `kernels`, `config`; looks up a running c
 import itertools
 import math
 import os
-import sys
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypedDict, Unpack, cast
 
 import dask.array as da
-import dask.config
 import numpy as np
 from dask.array.core import normalize_chunks
 from dask.array.utils import meta_from_array
@@ -28,10 +26,10 @@ from dask_bigfft.devices.find import missing
 from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.kernels.wisdom import fastest_library
-from dask_bigfft.memory_settings import machine_nbytes
 from dask_bigfft.planner.candidates import Request
-from dask_bigfft.planner.plan import Machine, Plan
+from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.search import find_plan
+from dask_bigfft.surroundings import current_machine, possible_carrier, running_client
 from dask_bigfft.transforms.spec import (
     TransformSpec,
     complete_factors,
@@ -404,50 +402,6 @@ def inner_extras(options: Options, **named: Any) -> Extras:
 # --- plans ----------------------------------------------------------------------------------
 
 
-def current_machine(memory_limit: int | None) -> Machine:
-    """Return what is known of where the graph will run."""
-    client = running_client()
-    if client is not None:
-        workers = client.scheduler_info(n_workers=-1)["workers"].values()
-        if workers:
-            limits = [w["memory_limit"] for w in workers if w.get("memory_limit")]
-            least = min(limits, default=None)
-            threads = max(w["nthreads"] for w in workers)
-            return Machine(memory_limit or least, threads, len(workers))
-    pool = dask.config.get("num_workers", None)
-    if dask.config.get("scheduler", None) in ("sync", "synchronous", "single-threaded"):
-        pool = 1
-    threads = pool or os.cpu_count() or 1
-    return Machine(memory_limit or machine_nbytes(), int(threads), 1)
-
-
-def running_client() -> Any:
-    """Return the client that `compute` would use, if there is one."""
-    distributed = sys.modules.get("distributed")
-    scheduler = dask.config.get("scheduler", None)
-    if distributed is None or (isinstance(scheduler, str) and "distributed" not in scheduler):
-        return None  # a client that is the default writes "dask.distributed" there
-    try:
-        return distributed.default_client()
-    except ValueError:
-        return None
-
-
-def _carrier() -> str:
-    """Return where a plan may keep blocks between rounds.
-
-    Scratch files are taken unasked only where one machine runs everything: elsewhere nobody knows
-    whether all processes see the same files.
-    """
-    asked = config.get("bigfft.exchange.carrier")
-    if asked == "disk":
-        return "disk"
-    client = running_client()
-    workers = () if client is None else client.scheduler_info(n_workers=-1)["workers"].values()
-    one_machine = len({worker.get("host") for worker in workers}) <= 1
-    return "auto" if asked == "auto" and one_machine else "memory"
-
-
 def make_plan(
     a: da.Array,
     name: str,
@@ -495,7 +449,7 @@ def make_plan(
         verify=parse_verify(extras.get("verify")),
         max_rounds=config.get("bigfft.planner.max-rounds"),
         floor_bytes=config.get("bigfft.planner.whole-axis-floor"),
-        carrier=_carrier(),
+        carrier=possible_carrier(),
     )
     machine = current_machine(parse_memory_limit(extras.get("memory_limit")))
     device, nbytes = parse_device(

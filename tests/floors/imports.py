@@ -33,6 +33,7 @@ FLOORS = {
     "signal": 7,
     "cosines": 7,
     "planning": 7,
+    "surroundings": 7,
     "watch": 7,
     "observe": 7,
     "shifts": 7,

@@ -1,0 +1,60 @@
+"""What is known, where a graph is built, of where it will run.
+
+Imports `planner`, `config` and `memory_settings`; looks up a running client.
+"""
+
+import os
+import sys
+from typing import Any
+
+import dask.config
+
+from dask_bigfft import config
+from dask_bigfft.memory_settings import machine_nbytes
+from dask_bigfft.planner.plan import Machine
+
+__all__ = ["current_machine", "possible_carrier", "running_client"]
+
+
+def current_machine(memory_limit: int | None) -> Machine:
+    """Return what is known of where the graph will run."""
+    client = running_client()
+    if client is not None:
+        workers = client.scheduler_info(n_workers=-1)["workers"].values()
+        if workers:
+            limits = [w["memory_limit"] for w in workers if w.get("memory_limit")]
+            least = min(limits, default=None)
+            threads = max(w["nthreads"] for w in workers)
+            return Machine(memory_limit or least, threads, len(workers))
+    pool = dask.config.get("num_workers", None)
+    if dask.config.get("scheduler", None) in ("sync", "synchronous", "single-threaded"):
+        pool = 1
+    threads = pool or os.cpu_count() or 1
+    return Machine(memory_limit or machine_nbytes(), int(threads), 1)
+
+
+def running_client() -> Any:
+    """Return the client that `compute` would use, if there is one."""
+    distributed = sys.modules.get("distributed")
+    scheduler = dask.config.get("scheduler", None)
+    if distributed is None or (isinstance(scheduler, str) and "distributed" not in scheduler):
+        return None  # a client that is the default writes "dask.distributed" there
+    try:
+        return distributed.default_client()
+    except ValueError:
+        return None
+
+
+def possible_carrier() -> str:
+    """Return where a plan may keep blocks between rounds.
+
+    Scratch files are taken unasked only where one machine runs everything: elsewhere nobody knows
+    whether all processes see the same files.
+    """
+    asked = config.get("bigfft.exchange.carrier")
+    if asked == "disk":
+        return "disk"
+    client = running_client()
+    workers = () if client is None else client.scheduler_info(n_workers=-1)["workers"].values()
+    one_machine = len({worker.get("host") for worker in workers}) <= 1
+    return "auto" if asked == "auto" and one_machine else "memory"

@@ -102,8 +102,8 @@ def install() -> None:
     --------
     >>> import dask.array as da
     >>> install()
-    >>> da.fft.fft(da.ones(4, chunks=2)).compute()
-    array([4.+0.j, 0.+0.j, 0.+0.j, 0.+0.j])
+    >>> abs(da.fft.fft(da.ones(4, chunks=2))).compute()
+    array([4., 0., 0., 0.])
     >>> uninstall()
     """
     _installation.enter()
@@ -126,8 +126,8 @@ def installed() -> Iterator[None]:
     >>> import dask.array as da
     >>> with installed():
     ...     spectrum = da.fft.rfft(da.ones(4, chunks=1))
-    >>> spectrum.compute()
-    array([4.+0.j, 0.+0.j, 0.+0.j])
+    >>> abs(spectrum).compute()
+    array([4., 0., 0.])
     """
     install()
     try:

@@ -3,12 +3,16 @@
 Pure arithmetic on shapes: imports `decomposition` and this room.
 """
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dask_bigfft.decomposition.layout import even_chunks
 from dask_bigfft.devices.protocol import ALIGNMENT, Kind
+
+#: Multiples of the number of pieces that are tried: many narrow ones, or few that end later.
+FINER = (1, 4)
 
 
 @dataclass(frozen=True)
@@ -26,9 +30,10 @@ class PieceLimits:
         Bytes that a piece has at most where a smaller one is as good, and at least where the
         block is cut only to keep all three engines busy.
     pieces : int
-        Number of pieces that a crossing is cut into where its block is large enough.
-    run_nbytes : int
-        Bytes that cross the bus in the time that a contiguous run costs apart from its bytes.
+        Number of pieces that a crossing is cut into where its block is large enough, at least.
+    run_nbytes, call_nbytes : int
+        Bytes that cross the bus in the time that a contiguous run costs apart from its bytes, and
+        in the time that the host takes for a piece.
     """
 
     nbytes: int
@@ -37,6 +42,7 @@ class PieceLimits:
     least: int = 1 << 22
     pieces: int = 8
     run_nbytes: int = 8192
+    call_nbytes: int = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -170,13 +176,14 @@ def run_of(shape: tuple[int, ...], extents: tuple[int, ...]) -> tuple[int, int]:
     return math.prod(extents) // max(1, width), width
 
 
-def crossing_cost(crossing: Crossing, itemsize: int, run_nbytes: int) -> float:
+def crossing_cost(crossing: Crossing, itemsize: int, limits: PieceLimits) -> float:
     """Time of a crossing in units of what its bytes take in one direction."""
     there, back = (
-        1 + run_nbytes / (side[1] * itemsize) for side in (crossing.reads, crossing.writes)
+        1 + limits.run_nbytes / (side[1] * itemsize) for side in (crossing.reads, crossing.writes)
     )
+    calls = crossing.pieces * limits.call_nbytes / (itemsize * max(1, math.prod(crossing.view)))
     # The first piece comes alone and the last one goes alone.
-    return max(there, back) * (1 + 1 / crossing.pieces) + 0.01 * (there + back)
+    return max(there, back) * (1 + 1 / crossing.pieces) + 0.01 * (there + back) + calls
 
 
 def crossings_of(
@@ -233,8 +240,10 @@ def _crossing(
     order = _natural_order(problem, len(view), firsts, factors)
     registers = _registers(problem, digits, order)
     best: tuple[float, Crossing] | None = None
-    for priority in _priorities(len(view), fixed, order):
-        extents = _extents(view, tuple(after), fixed, priority, registers, room, limits)
+    cuts = itertools.product(_priorities(len(view), fixed, order), FINER)
+    for priority, finer in cuts:
+        pieces = finer * limits.pieces
+        extents = _extents(view, tuple(after), fixed, priority, registers, room, limits, pieces)
         if extents is None:
             return None
         ends = tuple(
@@ -247,7 +256,7 @@ def _crossing(
             run_of(tuple(after[d] for d in order), tuple(ends[d] for d in order)),
             _places(registers, extents, ends),
         )
-        cost = crossing_cost(crossing, problem.itemsize, limits.run_nbytes)
+        cost = crossing_cost(crossing, problem.itemsize, limits)
         if best is None or cost < best[0]:
             best = cost, crossing
     return None if best is None else best[1]
@@ -322,6 +331,7 @@ def _extents(
     registers: tuple[_Register, ...],
     room: int,
     limits: PieceLimits,
+    pieces: int,
 ) -> tuple[int, ...] | None:
     """Extents of a piece, its transformed digits whole; None if not even one line fits."""
     extents = [n if dim in fixed else 1 for dim, n in enumerate(view)]
@@ -331,7 +341,7 @@ def _extents(
     total = unit * math.prod(view[dim] for dim in priority)
     if unit > room:
         return None
-    wanted = min(limits.most, max(limits.least, total // limits.pieces))
+    wanted = min(limits.most, max(limits.least, total // pieces))
     left = min(room, max(unit, wanted)) // max(1, unit)
     if sum(aligned(left * nbytes) for nbytes in sizes) > room:
         left -= 1  # what rounding up takes

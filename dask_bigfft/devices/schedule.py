@@ -157,7 +157,7 @@ def _best(
             if crossing is None:
                 break
             found.append(crossing)
-            cost += crossing_cost(crossing, problem.itemsize, limits.run_nbytes)
+            cost += crossing_cost(crossing, problem.itemsize, limits)
             if best is not None and cost + max(0, crossings - len(found)) >= best[0]:
                 break
         else:

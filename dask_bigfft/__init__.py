@@ -13,6 +13,7 @@ from dask_bigfft.planner.plan import Plan
 if TYPE_CHECKING:
     from dask_bigfft import cluster, xarray
     from dask_bigfft.observe import progress, report
+    from dask_bigfft.runs import run
 
 __version__ = "0.1.0"
 
@@ -26,6 +27,7 @@ __all__ = [
     "plan",
     "progress",
     "report",
+    "run",
     "scipy_backend",
     "transposed_index",
     "uninstall",
@@ -34,11 +36,15 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs distributed, or xarray, when it is first asked for: that takes a second."""
+    """Import what takes its time when it is first asked for."""
     if name in ("progress", "report"):
         from dask_bigfft import observe
 
         return getattr(observe, name)
+    if name == "run":
+        from dask_bigfft.runs import run as found
+
+        return found
     if name in ("cluster", "xarray"):
         return import_module(f"dask_bigfft.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

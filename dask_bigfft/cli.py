@@ -1,7 +1,7 @@
 """The command line: ``dask-bigfft run IN OUT`` and ``dask-bigfft plan IN``.
 
 Exit status: 0 done, 1 failed while running, 2 an argument that is not allowed, 130 and 143
-interrupted. Whatever happens is said in one line. Imports `front`, `storage`, `watch`;
+interrupted. Whatever happens is said in one line. Imports `runs`, `storage`, `watch`;
 distributed only when a cluster is asked for.
 """
 
@@ -12,21 +12,18 @@ import os
 import re
 import signal
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import dask.array as da
 import dask.config
 
-from dask_bigfft import front, storage
-from dask_bigfft.errors import ArgumentError, ArgumentTypeError, refuse
+from dask_bigfft import runs, storage
+from dask_bigfft.errors import ArgumentError, ArgumentTypeError, ScratchError, refuse
 from dask_bigfft.planner.explain import human_bytes, human_seconds
-from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planning import parse_memory_limit
 from dask_bigfft.watch.display import Display, LocalProgress, TextDisplay
 
 _THREADS, _SYNC = ("threads", "threaded"), ("sync", "synchronous", "single-threaded")
@@ -64,9 +61,9 @@ def _count(text: str) -> int:
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("input", metavar="IN", type=Path, help="Zarr array or group, or .npy file")
     add = parser.add_argument
-    add("--component", metavar="NAME", help="array within a Zarr group")
+    add("input", metavar="IN", type=Path, help="Zarr array or group, HDF5 or .npy file")
+    add("--component", metavar="NAME", help="array within a Zarr group or HDF5 file")
     add("--kind", default="fftn", metavar="NAME", help="fft, ifft, rfftn, ... (default: fftn)")
     add("--axes", type=_integers, metavar="A,B", help="transformed axes (default: as numpy.fft)")
     add("--n", type=int, metavar="N", help="length of the transform, for kinds of one axis")
@@ -95,12 +92,21 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = commands.add_parser(
         "run", help="transform an array into a Zarr array",
-        description="Transform a Zarr array or .npy file into a Zarr array.",
+        description="Transform a Zarr array, HDF5 or .npy file into a Zarr array.",
     )
     _add_options(run)
     run.add_argument("output", metavar="OUT", type=Path, help="Zarr array to be made")
     run.add_argument("--overwrite", action="store_true",
                      help="replace OUT, once the new one is complete")
+    run.add_argument("--scratch", metavar="DIR", type=Path,
+                     help="folder for this run's scratch files; if the run is killed, --resume "
+                          "goes on from them")
+    run.add_argument("--resume", action="store_true",
+                     help="go on with the run that --scratch is of, or begin one")
+    run.add_argument("--checksum", action="store_true",
+                     help="tell a changed source by its contents, too (reads it once more)")
+    run.add_argument("--inner-chunks", metavar="N,M", type=_integers,
+                     help="chunks of the result inside of shards (default: no shards)")
     run.add_argument("--quiet", action="store_true", help="show no progress")
     run.set_defaults(command=_run)
     plan = commands.add_parser(
@@ -227,17 +233,13 @@ def _connected(address: str) -> Iterator[_Place]:
 # --- what is asked --------------------------------------------------------------------------
 
 
-def _source(args: argparse.Namespace) -> da.Array:
-    nbytes = None if args.block_size is None else parse_memory_limit(args.block_size)
-    keep = args.chunks == "preserve" and args.block_size is None
-    return storage.open_source(args.input, args.component, nbytes=nbytes, keep=keep)
-
-
-def _extras(args: argparse.Namespace, chunks: Any) -> dict[str, Any]:
-    return {
-        "order": args.order, "chunks": chunks, "memory_limit": args.memory_limit,
-        "variant": args.variant, "kernel": args.kernel,
-    }
+def _asked(args: argparse.Namespace) -> runs.Asked:
+    options = {name: getattr(args, name) for name in ("order", "chunks", "memory_limit",
+                                                      "variant", "kernel")}
+    return runs.Asked(
+        args.input, getattr(args, "output", args.input), args.kind, args.component, _axes(args),
+        args.norm, options, args.block_size, getattr(args, "inner_chunks", None),
+    )
 
 
 def _axes(args: argparse.Namespace) -> dict[str, Any]:
@@ -258,98 +260,68 @@ def _axes(args: argparse.Namespace) -> dict[str, Any]:
     return {"n": args.n, "axis": None if axes is None else axes[0]}
 
 
-def _planned(args: argparse.Namespace, x: da.Array) -> tuple[Plan, Any]:
-    """Return the plan, and the chunks to ask for so that a Zarr array can hold the result."""
-    asked = _axes(args)
-    plan = front.plan(x, args.kind, norm=args.norm, **asked, **_extras(args, args.chunks))
-    if storage.uniform(plan.chunks) is not None:
-        return plan, args.chunks
-    chunks = tuple(max(cut, default=1) or 1 for cut in plan.chunks)
-    return front.plan(x, args.kind, norm=args.norm, **asked, **_extras(args, chunks)), chunks
-
-
-def _record(plan: Plan, args: argparse.Namespace) -> dict[str, Any]:
-    """Return what the result's attributes say."""
-    spec = plan.spec
-    forward = any(order != "natural" for order in spec.orders_out)
-    return {
-        "version": str(sys.modules["dask_bigfft"].__version__),
-        "kind": spec.name,
-        "axes": list(spec.axes),
-        "lengths": list(spec.lengths),
-        "norm": args.norm or "backward",
-        "order": list(spec.orders_out if forward else spec.orders_in),
-        "order_of": "input" if not forward and "transposed" in spec.orders_in else "result",
-        "rounds": plan.notation,
-        "factors": [list(program.factors) for program in plan.programs],
-        "variant": plan.variant,
-        "kernel": plan.kernel,
-        "input_shape": list(spec.shape),
-        "input_dtype": spec.dtype,
-    }
-
-
 # --- commands -------------------------------------------------------------------------------
 
 
 def _plan(args: argparse.Namespace) -> None:
+    asked = _asked(args)
     with _place(args.scheduler, args.workers):
-        print(_planned(args, _source(args))[0].explain())
+        print(runs.planned(asked, runs.open_input(asked)).explain())
 
 
 def _run(args: argparse.Namespace) -> None:
-    storage.check_target(args.output, args.input, overwrite=args.overwrite)
-    for left in storage.leftovers(args.output):
+    for left in storage.leftovers(args.output) if args.output.parent.is_dir() else ():
         print(f"note: {left} is what a killed run has left; it may be deleted", file=sys.stderr)
     with _place(args.scheduler, args.workers) as place:
-        x = _source(args)
-        plan, chunks = _planned(args, x)
-        asked = _axes(args)
-        lengths, axes = (asked[k] for k in (("s", "axes") if "s" in asked else ("n", "axis")))
-        extras = cast("Any", _extras(args, chunks))
-        result = front.transform(args.kind, x, lengths, axes, args.norm, None, extras)
-        shape = storage.uniform(result.chunks)
-        assert shape is not None
-        started = time.perf_counter()
-        record = _record(plan, args)
-        with storage.writing(args.output, result.shape, shape, result.dtype, record) as target:
-            place.store(result, target.array, _display(args))
-        _report(args, plan, x, result, time.perf_counter() - started)
+        done = runs.execute(
+            _asked(args), lambda result, sink: place.store(result, sink, _display(args)),
+            scratch=args.scratch, resume=args.resume, overwrite=args.overwrite,
+            checksum=args.checksum,
+        )
+    _report(done)
 
 
 def _display(args: argparse.Namespace) -> Display | None:
     return None if args.quiet else TextDisplay(sys.stderr)
 
 
-def _report(
-    args: argparse.Namespace, plan: Plan, x: da.Array, result: da.Array, seconds: float
-) -> None:
-    speed = (x.nbytes + result.nbytes) / 1e9 / seconds
-    count = len(plan.rounds)
+def _report(done: runs.Done) -> None:
+    speed = (done.read + done.written) / 1e9 / done.seconds
+    spec, count = done.plan.spec, len(done.plan.rounds)
     print(
-        f"{args.output}: {plan.spec.name} of {plan.spec.shape} {x.dtype} in {count} "
-        f"round{'' if count == 1 else 's'} {plan.notation}; read {human_bytes(x.nbytes)}, wrote "
-        f"{human_bytes(result.nbytes)} in {human_seconds(seconds)} ({speed:.2f} GB/s)"
+        f"{done.path}: {spec.name} of {spec.shape} {done.dtype} in {count} "
+        f"round{'' if count == 1 else 's'} {done.plan.notation}; read {human_bytes(done.read)}, "
+        f"wrote {human_bytes(done.written)} in {human_seconds(done.seconds)} ({speed:.2f} GB/s)"
     )
 
 
 # --- what goes wrong ------------------------------------------------------------------------
 
 
-def _failure(error: BaseException) -> tuple[int, str]:
-    """Return the exit status and the line that say what happened."""
+def _failure(error: BaseException, kept: str) -> tuple[int, str]:
+    """Return the exit status and the line that say what happened, and what is `kept` of it."""
     if isinstance(error, Terminated):
-        return 143, "ended by a signal; nothing was written"
+        return 143, f"ended by a signal; {kept}"
     if isinstance(error, KeyboardInterrupt):
-        return 130, "interrupted; nothing was written"
+        return 130, f"interrupted; {kept}"
     if isinstance(error, ArgumentError | ArgumentTypeError):
         return 2, str(error)
+    text = " ".join(str(error).split()) or "no message"
+    if isinstance(error, ScratchError):
+        return 1, f"{text}; {kept}"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return 1, f"the disk is full; nothing was written ({error.strerror})"
+        return 1, f"the disk is full; {kept} ({text})"
     if isinstance(error, MemoryError):
         return 1, f"out of memory; try --memory-limit ({error})"
-    text = " ".join(str(error).split()) or "no message"
     return 1, text if isinstance(error, OSError) else f"{type(error).__name__}: {text}"
+
+
+def _kept(args: argparse.Namespace) -> str:
+    """Return what is left of a run that has failed."""
+    scratch = getattr(args, "scratch", None)
+    if scratch is None:
+        return "nothing was written"
+    return f"{scratch} keeps what is done: --resume goes on from there"
 
 
 def _terminate(number: int, frame: object) -> None:
@@ -388,7 +360,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (Exception, KeyboardInterrupt) as error:
         if args.traceback:
             raise
-        status, text = _failure(error)
+        status, text = _failure(error, _kept(args))
         print(f"dask-bigfft: error: {text}", file=sys.stderr)
         return status
     return 0

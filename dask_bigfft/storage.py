@@ -1,4 +1,4 @@
-"""Arrays on disk: ``.npy`` files and Zarr arrays to read, a Zarr array to write.
+"""Arrays on disk: Zarr arrays, HDF5 datasets and ``.npy`` files to read, a Zarr array to write.
 
 Reading: blocks hold whole chunks of the file, as many as make a block of a good size, and follow
 the order in which the file lies. Writing: an array grows beside its place and moves there when it
@@ -7,8 +7,8 @@ is complete and on the disk::
     OUT.partial-<pid>     being written, marked incomplete
     OUT                   the old one, if any, until the new one takes its place
 
-so an interrupted run leaves nothing that looks complete. Imports `errors` and dask; zarr only when
-it is needed.
+so an interrupted run leaves nothing that looks complete. Imports `errors`, `events` and dask; zarr
+and h5py only when they are needed.
 """
 
 import contextlib
@@ -27,8 +27,10 @@ from typing import Any, NoReturn, cast
 import dask.array as da
 import numpy as np
 import numpy.typing as npt
+from dask.base import tokenize
 
 from dask_bigfft.errors import refuse
+from dask_bigfft.events import emit
 
 #: Largest block that chunks are put together to, and the smallest worth a task of its own.
 LARGEST, SMALLEST = 128 << 20, 4 << 20
@@ -88,6 +90,65 @@ class NpyFile:
         return "dask_bigfft.NpyFile", str(self.path), found.st_size, found.st_mtime_ns
 
 
+class H5Dataset:
+    """A dataset of an HDF5 file as dask reads it: the file is opened anew for every block.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    name : str
+        Of the dataset.
+    """
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.path, self.name = path, name
+        with _h5py().File(path, "r") as file:
+            found = file[name]
+            self.shape, self.dtype, self.ndim = found.shape, found.dtype, found.ndim
+            self.chunks = found.chunks or (1,) * found.ndim
+
+    def __getitem__(self, index: Any) -> npt.NDArray[Any]:
+        with _h5py().File(self.path, "r") as file:
+            return np.asarray(file[self.name][index])
+
+    def __dask_tokenize__(self) -> tuple[str, str, str, int, int]:
+        found = self.path.stat()
+        return "H5Dataset", str(self.path), self.name, found.st_size, found.st_mtime_ns
+
+
+class Reader:
+    """A stored array whose reads are counted.
+
+    Parameters
+    ----------
+    stored
+        Has shape and dtype, and gives NumPy arrays for slices.
+    """
+
+    def __init__(self, stored: Any) -> None:
+        self.stored = stored
+        self.shape, self.dtype, self.ndim = stored.shape, stored.dtype, stored.ndim
+
+    def __getitem__(self, index: Any) -> npt.NDArray[Any]:
+        started = time.perf_counter()
+        values = np.asarray(self.stored[index])
+        emit("source_read", nbytes=values.nbytes, seconds=time.perf_counter() - started)
+        return values
+
+    def __dask_tokenize__(self) -> tuple[str, str]:
+        return "dask_bigfft.Reader", tokenize(self.stored)
+
+
+def _h5py() -> Any:
+    """Return the h5py package."""
+    try:
+        return import_module("h5py")
+    except ImportError as error:
+        text = "HDF5 files need the package h5py: pip install 'dask-bigfft[hdf5]'"
+        raise ImportError(text) from error
+
+
 def grown(
     shape: Sequence[int], unit: Sequence[int], itemsize: int, nbytes: int, *, last_first: bool
 ) -> tuple[int, ...]:
@@ -129,9 +190,9 @@ def open_source(
     Parameters
     ----------
     path : Path
-        ``.npy`` file, or folder of a Zarr array or group (version 2 or 3).
+        ``.npy`` or HDF5 file, or folder of a Zarr array or group (version 2 or 3).
     component : str, optional
-        Array within a group.
+        Array within a Zarr group or HDF5 file.
     nbytes : int, optional
         Size of blocks; by default a sixteenth of the array, from 4 to 128 MiB.
     keep : bool
@@ -150,15 +211,39 @@ def open_source(
         stored = _open_zarr(path, component)
         unit = stored.shards or stored.chunks
         last_first = stored.order == "C"
+    elif _is_hdf5(path):
+        stored = _open_hdf5(path, component)
+        unit, last_first = stored.chunks, True
     else:
         if component is not None:
-            refuse("component", component, "none: only Zarr groups have them")
+            refuse("component", component, "none: only Zarr groups and HDF5 files have them")
         stored = _open_npy(path)
         unit, keep, last_first = (1,) * stored.ndim, False, not stored.columns_first
     itemsize, shape = max(1, stored.dtype.itemsize), stored.shape
     wanted = nbytes or block_bytes(math.prod(shape) * itemsize)
     chunks = unit if keep else grown(shape, unit, itemsize, wanted, last_first=last_first)
-    return cast("da.Array", da.from_array(stored, chunks=chunks))
+    return cast("da.Array", da.from_array(Reader(stored), chunks=chunks))
+
+
+def _is_hdf5(path: Path) -> bool:
+    with path.open("rb") as handle:
+        return handle.read(8) == b"\x89HDF\r\n\x1a\n"
+
+
+def _open_hdf5(path: Path, component: str | None) -> H5Dataset:
+    h5py, names = _h5py(), []
+    try:
+        with h5py.File(path, "r") as file:
+            file.visititems(lambda name, found: names.append(name)
+                            if isinstance(found, h5py.Dataset) else None)
+    except OSError as error:
+        refuse("IN", str(path), f"an HDF5 file that can be read ({error})")
+    if component is None and len(names) == 1:
+        return H5Dataset(path.resolve(), names[0])
+    if component is None or component.strip("/") not in names:
+        refuse("component", component, f"the name of a dataset in {path}: "
+               + (", ".join(sorted(names)) or "none"))
+    return H5Dataset(path.resolve(), component)
 
 
 def _open_npy(path: Path) -> NpyFile:
@@ -292,47 +377,86 @@ def _flush(folder: Path, files: Sequence[str] | None = None) -> None:
             folders.clear()
 
 
-@contextlib.contextmanager
-def writing(
-    path: Path, shape: tuple[int, ...], chunks: tuple[int, ...], dtype: np.dtype[Any],
-    record: dict[str, Any],
-) -> Iterator[Target]:
-    """Give a Zarr array that becomes `path` when all goes well, and vanishes when it does not.
+def created(
+    path: Path, partial: Path, shape: tuple[int, ...], blocks: tuple[int, ...],
+    dtype: np.dtype[Any], record: dict[str, Any], inner: tuple[int, ...] | None = None,
+) -> Target:
+    """Return a new Zarr array in `partial`, meant for `path`; what was there before goes.
 
     Parameters
     ----------
     path : Path
         Checked by `check_target`.
-    shape, chunks, dtype
+    partial : Path
+        Where it grows.
+    shape, blocks, dtype
         Of the array. It is not compressed: spectra hardly can be.
     record : dict
         What to write into the array's attributes, beside whether it is complete.
+    inner : tuple of int, optional
+        Shape of chunks if each block is a shard of several.
+
+    Raises
+    ------
+    ArgumentError
+        For a dtype that Zarr cannot store, or inner chunks that do not divide the blocks.
+    """
+    check_inner(inner, blocks)
+    shutil.rmtree(partial, ignore_errors=True)
+    zarr = _zarr()
+    try:
+        array = zarr.create_array(
+            str(partial), shape=shape, chunks=inner or blocks, shards=blocks if inner else None,
+            dtype=dtype, compressors=None, attributes={ATTRIBUTE: record | {"complete": False}},
+            config={"write_empty_chunks": True},
+        )
+    except (TypeError, ValueError) as error:
+        _refuse_dtype(dtype, error)
+    return Target(path, partial, array)
+
+
+def check_inner(inner: tuple[int, ...] | None, blocks: tuple[int, ...]) -> None:
+    """Refuse chunks that do not divide the shards they are to lie in."""
+    if inner is not None and (len(inner) != len(blocks) or any(
+        n < 1 or block % n for n, block in zip(inner, blocks, strict=True)
+    )):
+        refuse("inner_chunks", inner, f"divisors of the blocks' shape, {blocks}")
+
+
+def reopened(path: Path, partial: Path) -> Target:
+    """Return an array that an earlier run has begun, to be gone on with."""
+    return Target(path, partial, _zarr().open_array(str(partial), mode="r+"))
+
+
+def read_attributes(path: Path) -> dict[str, Any]:
+    """Return what `dask_bigfft` has written into an array's attributes; nothing if it has not."""
+    if not path.is_dir() or not _is_array(path):
+        return {}
+    found = _zarr().open_array(str(path), mode="r").attrs.get(ATTRIBUTE)
+    return dict(found) if isinstance(found, dict) else {}
+
+
+@contextlib.contextmanager
+def writing(
+    path: Path, shape: tuple[int, ...], blocks: tuple[int, ...], dtype: np.dtype[Any],
+    record: dict[str, Any], inner: tuple[int, ...] | None = None,
+) -> Iterator[Target]:
+    """Give a Zarr array that becomes `path` when all goes well, and vanishes when it does not.
+
+    Parameters
+    ----------
+    path, shape, blocks, dtype, record, inner
+        As `created` takes them.
     """
     partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
     target = Target(path, partial, None)
     try:
-        shutil.rmtree(partial, ignore_errors=True)  # of a dead process with the same number
-        target.array = _create(partial, shape, chunks, dtype, record)
+        target = created(path, partial, shape, blocks, dtype, record, inner)
         yield target
         target.finish()
     except BaseException:
         target.discard()
         raise
-
-
-def _create(
-    partial: Path, shape: tuple[int, ...], chunks: tuple[int, ...], dtype: np.dtype[Any],
-    record: dict[str, Any],
-) -> Any:
-    zarr = _zarr()
-    attributes = {ATTRIBUTE: record | {"complete": False}}
-    try:
-        return zarr.create_array(
-            str(partial), shape=shape, chunks=chunks, dtype=dtype, compressors=None,
-            attributes=attributes, config={"write_empty_chunks": True},
-        )
-    except (TypeError, ValueError) as error:
-        _refuse_dtype(dtype, error)
 
 
 def _refuse_dtype(dtype: np.dtype[Any], error: Exception) -> NoReturn:

@@ -246,12 +246,13 @@ class Scratch:
     def record_stored(self, block: Block) -> None:
         """Say that a block of the result is stored."""
         path = self.folder / RESULT / f"stored-{block_name(block)}.json"
-        _make_folder(path.parent)
+        make_folder(path.parent)
         self._write_record(path, {"block": block})
 
     def stored(self, block: Block) -> bool:
         """Whether a block of the result is stored."""
-        return (self.folder / RESULT / f"stored-{block_name(block)}.json").exists()
+        path = self.folder / RESULT / f"stored-{block_name(block)}.json"
+        return _read_record(path) is not None
 
     def _write_record(self, path: Path, found: dict[str, Any]) -> None:
         fresh = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
@@ -280,16 +281,13 @@ def _read_record(path: Path) -> dict[str, Any] | None:
 
 def recorded_blocks(folder: Path, exchange: str | None) -> frozenset[Block]:
     """Return the source blocks of an exchange that are recorded; of the result for None."""
-    start, where = ("stored-", RESULT) if exchange is None else ("from-", exchange)
+    start, key = ("stored-", "block") if exchange is None else ("from-", "source")
     try:
-        names = os.listdir(folder / where)
+        paths = list((folder / (exchange or RESULT)).glob(f"{start}*.json"))
     except FileNotFoundError:
         return frozenset()
-    return frozenset(
-        tuple(map(int, name[len(start) : -len(".json")].split(".")))
-        for name in names
-        if name.startswith(start) and name.endswith(".json")
-    )
+    records = [found for path in paths if (found := _read_record(path)) is not None]
+    return frozenset(tuple(found[key]) for found in records)
 
 
 # --- files ----------------------------------------------------------------------------------
@@ -302,7 +300,7 @@ def _opened(path: Path, flags: int) -> Iterator[int]:
     except FileNotFoundError as error:
         if not flags & os.O_CREAT:
             _failed(path, error, 0, 0)
-        _make_folder(path.parent)
+        make_folder(path.parent)
         handle = os.open(path, flags, 0o600)
     except OSError as error:
         _failed(path, error, 0, 0)
@@ -312,7 +310,8 @@ def _opened(path: Path, flags: int) -> Iterator[int]:
         os.close(handle)
 
 
-def _make_folder(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, unless they are there."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
@@ -406,7 +405,7 @@ def open_scratch(place: ScratchPlace, shared: bool) -> Scratch:
         If the folder cannot be made, or the disk has too little room.
     """
     directory = Path(place.directory)
-    _make_folder(directory)
+    make_folder(directory)
     if place.kept:
         return Scratch(directory, place.sync, kept=True)
     remove_abandoned(directory)
@@ -422,7 +421,7 @@ def open_scratch(place: ScratchPlace, shared: bool) -> Scratch:
 def _locked_folder(folder: Path) -> int | None:
     """Make a folder that is locked from its first moment; return what holds the lock."""
     fresh = folder.with_name(f"new-{uuid.uuid4().hex}")
-    _make_folder(fresh)
+    make_folder(fresh)
     handle = lock_folder(fresh)
     try:
         fresh.rename(folder)

@@ -37,6 +37,7 @@ FLOORS = {
     "watch": 7,
     "observe": 7,
     "shifts": 7,
+    "runs": 7,
     "storage": 7,
     "cluster": 7,
     "integrations": 7,

@@ -1,0 +1,110 @@
+"""Transforms from file to file, larger than memory, that can be resumed.
+
+Imports `front`, `storage`, `graph` and what lies below.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Unpack
+
+from dask_bigfft.planning import Extras
+from dask_bigfft.runs.job import Asked, Done, Store, execute, open_input, planned, store_now
+from dask_bigfft.transforms.spec import parse_name
+
+__all__ = ["Asked", "Done", "Store", "execute", "open_input", "planned", "run"]
+
+AnyPath = str | os.PathLike[str]
+
+
+def run(
+    source: AnyPath,
+    destination: AnyPath,
+    kind: str = "fftn",
+    *,
+    n: int | None = None,
+    s: tuple[int, ...] | None = None,
+    axis: int | None = None,
+    axes: tuple[int, ...] | None = None,
+    norm: str | None = None,
+    component: str | None = None,
+    scratch: AnyPath | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    checksum: bool = False,
+    block_size: int | str | None = None,
+    inner_chunks: tuple[int, ...] | None = None,
+    **extras: Unpack[Extras],
+) -> Done:
+    """Transform a stored array into a Zarr array, and wait until it is done.
+
+    It runs where dask's settings say: on threads of this process, or on the cluster of the current
+    client if that sees the files. Where memory is too small, blocks go through scratch files.
+
+    Parameters
+    ----------
+    source : path
+        Zarr array or group (version 2 or 3, sharded or not), HDF5 file, or ``.npy`` file.
+    destination : path
+        Zarr array to be made. It appears there when it is complete, and not before.
+    kind : str
+        Name of the transform, such as ``"rfftn"``.
+    n, s, axis, axes, norm
+        As the transform takes them.
+    component : str, optional
+        Array within a Zarr group or HDF5 file.
+    scratch : path, optional
+        Folder for this run's scratch files, empty or not there. If the run is killed it stays, and
+        another run can go on from it.
+    resume : bool
+        Whether to go on with the run that `scratch` is of; if there is none, one begins. What is
+        done is not done again, and the result is the same to the bit.
+    overwrite : bool
+        Whether an array at `destination` may be replaced, once the new one is complete.
+    checksum : bool
+        Whether the source's contents are pinned by checksums, beside the size and time of each of
+        its files; it is then read once more. Needs `scratch`.
+    block_size : int or str, optional
+        Size of the blocks that are read, such as ``"64 MiB"``; by default 4 to 128 MiB.
+    inner_chunks : tuple of int, optional
+        Chunks of the result inside of shards (Zarr version 3), each of which is a dask block.
+    **extras
+        `order`, `chunks`, `memory_limit` and the other keywords of transforms, see `fft`.
+
+    Returns
+    -------
+    Done
+        The plan, and bytes and seconds.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For what is not allowed; also where a source, argument or library differs from those of
+        the run that is resumed.
+    ScratchError
+        An `OSError`: the disk is full, or a file is not what was written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> np.save(folder / "in.npy", np.ones((8, 8)))
+    >>> run(folder / "in.npy", folder / "out.zarr", "rfft2").plan.notation
+    '{Y, X}'
+    """
+    one = not parse_name(kind).endswith(("2", "n"))
+    where: Mapping[str, Any] = {"n": n, "axis": axis} if one else {"s": s, "axes": axes}
+    if not one and axes is None and (s is not None or kind.endswith("2")):
+        where = {"s": s, "axes": (-2, -1) if s is None else tuple(range(-len(s), 0))}
+    for name, value in {"n": n, "axis": axis, "s": s, "axes": axes}.items():
+        if name not in where and value is not None:
+            where = {**where, name: value}  # refused by name where the plan is made
+    asked = Asked(
+        Path(source), Path(destination), kind, component, where, norm, dict(extras), block_size,
+        inner_chunks,
+    )
+    return execute(
+        asked, store_now, scratch=None if scratch is None else Path(scratch), resume=resume,
+        overwrite=overwrite, checksum=checksum,
+    )

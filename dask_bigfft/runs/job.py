@@ -1,0 +1,315 @@
+"""A run from file to file: what is asked, how it is planned, and how it is carried out.
+
+Imports `planning`, `front`, `storage`, `graph` and this room.
+"""
+
+import contextlib
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import dask.array as da
+import dask.config
+
+from dask_bigfft import config, front, storage
+from dask_bigfft.errors import ArgumentTypeError, refuse
+from dask_bigfft.exchange.scratch import (
+    Scratch,
+    ScratchPlace,
+    check_room,
+    lock_folder,
+    make_folder,
+    unlock_folder,
+)
+from dask_bigfft.graph.disk import exchange_folder
+from dask_bigfft.graph.layer import transformed_array
+from dask_bigfft.memory_settings import configure_arena
+from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planning import parse_memory_limit
+from dask_bigfft.runs import pinned
+from dask_bigfft.runs.sink import Sink
+
+#: Stores a result in a sink, whole, before it returns.
+Store = Callable[[da.Array, Sink], object]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a run is to do.
+
+    Parameters
+    ----------
+    source, destination : Path
+        Array to read, and Zarr array to make.
+    kind : str
+        Name of the transform.
+    component : str or None
+        Array within a group.
+    where : mapping
+        ``n`` and ``axis``, or ``s`` and ``axes``, as the transform takes them.
+    norm : str or None
+        As the transform takes it.
+    options : mapping
+        The keywords of transforms, such as ``order`` and ``chunks``.
+    block_size : int, str or None
+        Size of the blocks that are read.
+    inner_chunks : tuple of int or None
+        Chunks of the result inside of its shards; None for no shards.
+    """
+
+    source: Path
+    destination: Path
+    kind: str = "fftn"
+    component: str | None = None
+    where: Mapping[str, Any] = field(default_factory=dict)
+    norm: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    block_size: int | str | None = None
+    inner_chunks: tuple[int, ...] | None = None
+
+    @property
+    def pinned(self) -> dict[str, Any]:
+        """What may not differ where a run is resumed, for JSON."""
+        found = {"kind": self.kind, "norm": self.norm, "block_size": self.block_size,
+                 "inner_chunks": self.inner_chunks, "destination": str(self.destination.resolve())}
+        given = {**self.where, **self.options}
+        return found | {name: value if _plain(value) else repr(value)
+                        for name, value in given.items() if value is not None}
+
+
+def _plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_plain, value))
+    return isinstance(value, str | int | float | bool | None)
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a run has done.
+
+    Parameters
+    ----------
+    path : Path
+        The Zarr array.
+    plan : Plan
+        How.
+    dtype : str
+        Of the array that was read.
+    read, written : int
+        Bytes of the source, and of the result.
+    seconds : float
+        How long it took.
+    """
+
+    path: Path
+    plan: Plan
+    dtype: str
+    read: int
+    written: int
+    seconds: float
+
+
+def open_input(asked: Asked) -> da.Array:
+    """Return the array that is asked for, lazily, in blocks of whole stored chunks."""
+    nbytes = None if asked.block_size is None else parse_memory_limit(asked.block_size)
+    keep = asked.options.get("chunks") == "preserve" and asked.block_size is None
+    return storage.open_source(asked.source, asked.component, nbytes=nbytes, keep=keep)
+
+
+def planned(asked: Asked, x: da.Array) -> Plan:
+    """Return the plan, with chunks that a Zarr array can hold."""
+    options = dict(asked.options)
+    plan = front.plan(x, asked.kind, norm=cast("Any", asked.norm), **asked.where, **options)
+    if storage.uniform(plan.chunks) is None:
+        options["chunks"] = tuple(max(cut, default=1) or 1 for cut in plan.chunks)
+        plan = front.plan(x, asked.kind, norm=cast("Any", asked.norm), **asked.where, **options)
+    return plan
+
+
+def attributes(plan: Plan, norm: str | None) -> dict[str, Any]:
+    """Return what the result's attributes say."""
+    spec = plan.spec
+    forward = any(order != "natural" for order in spec.orders_out)
+    return {
+        "version": str(sys.modules["dask_bigfft"].__version__),
+        "kind": spec.name,
+        "axes": list(spec.axes),
+        "lengths": list(spec.lengths),
+        "norm": norm or "backward",
+        "order": list(spec.orders_out if forward else spec.orders_in),
+        "order_of": "input" if not forward and "transposed" in spec.orders_in else "result",
+        "rounds": plan.notation,
+        "factors": [list(program.factors) for program in plan.programs],
+        "variant": plan.variant,
+        "kernel": plan.kernel,
+        "input_shape": list(spec.shape),
+        "input_dtype": spec.dtype,
+    }
+
+
+def result_dtype(plan: Plan, x: da.Array) -> Any:
+    """Return the dtype in which a result is stored: half precision stays half."""
+    half = x.dtype.char == "e" and plan.spec.kind == "c2r"
+    return x.dtype.newbyteorder("=") if half else plan.spec.out_dtype
+
+
+def store_now(result: da.Array, sink: Sink) -> None:
+    """Store a result on the scheduler that is set."""
+    da.store(result, cast("Any", sink), lock=False)
+
+
+def execute(
+    asked: Asked, store: Store = store_now, *, scratch: Path | None = None, resume: bool = False,
+    overwrite: bool = False, checksum: bool = False,
+) -> Done:
+    """Carry out a run; see `run` for what is given."""
+    if scratch is not None:
+        with _locked(scratch) as folder:
+            return _resumable(asked, store, folder, resume, overwrite, checksum)
+    for name, value in (("resume", resume), ("checksum", checksum)):
+        if value:
+            refuse(name, value, "a scratch folder beside it", kind=ArgumentTypeError)
+    storage.check_target(asked.destination, asked.source, overwrite=overwrite)
+    started, x = time.perf_counter(), open_input(asked)
+    plan = planned(asked, x)
+    shape, dtype = storage.uniform(plan.chunks) or (), result_dtype(plan, x)
+    result = _lazy(x, plan, None)
+    record = attributes(plan, asked.norm)
+    with storage.writing(
+        asked.destination, result.shape, shape, dtype, record, asked.inner_chunks
+    ) as target:
+        store(result, Sink(target.array, shape))
+    return _done(asked, plan, x, result, started)
+
+
+def _lazy(x: da.Array, plan: Plan, place: ScratchPlace | None) -> da.Array:
+    configure_arena()
+    return transformed_array(x, plan, config.get("bigfft.exchange.carrier"), place=place)
+
+
+def _done(asked: Asked, plan: Plan, x: da.Array, result: da.Array, started: float) -> Done:
+    seconds = time.perf_counter() - started
+    return Done(asked.destination, plan, str(x.dtype), int(x.nbytes), int(result.nbytes), seconds)
+
+
+# --- runs that can be resumed ---------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _locked(scratch: Path) -> Iterator[Path]:
+    """Give a scratch folder that only this process uses, and the disk as carrier."""
+    folder = scratch.resolve()
+    make_folder(folder)
+    handle = lock_folder(folder)
+    if handle is None:
+        refuse("scratch", str(scratch), "a folder that no other run is using now")
+    try:
+        with dask.config.set({"bigfft.exchange.carrier": "disk"}):
+            yield folder
+    finally:
+        unlock_folder(handle)
+
+
+def _resumable(
+    asked: Asked, store: Store, scratch: Path, resume: bool, overwrite: bool, checksum: bool
+) -> Done:
+    started, found = time.perf_counter(), pinned.read_record(scratch)
+    if found is not None and not resume:
+        refuse("scratch", str(scratch), "a folder where no run has begun, or resume (--resume)")
+    x = open_input(asked)
+    ours = found is not None and _complete(asked.destination, found["run"])
+    if not ours:
+        storage.check_target(asked.destination, asked.source, overwrite=overwrite)
+    if found is None:
+        found = _pin(asked, x, scratch, checksum)
+    else:
+        _check(asked, found, scratch)
+    plan = Plan.from_json(found["plan"])
+    finished = pinned.finished_blocks(scratch, plan)
+    sync, memory = config.get("bigfft.scratch.sync"), plan.forecast.peak_host
+    place = ScratchPlace(str(scratch), "", sync, True, 0, memory, finished)
+    result = _lazy(x, plan, place)
+    if not ours:
+        target = _target(asked, x, plan, found, bool(dict(finished)[len(plan.exchanges)]))
+        store(result, _sink(target, plan, scratch, place))
+        now = pinned.source_identity(asked.source, asked.component, _has_content(found))
+        pinned.refuse_changed_source(found["source"], now)
+        target.finish()
+    pinned.clear(scratch)
+    return _done(asked, plan, x, result, started)
+
+
+def _pin(asked: Asked, x: da.Array, scratch: Path, checksum: bool) -> dict[str, Any]:
+    """Plan a run and write down what it is."""
+    plan = planned(asked, x)
+    storage.check_inner(asked.inner_chunks, storage.uniform(plan.chunks) or ())
+    check_room(scratch, plan.forecast.scratch)
+    run = uuid.uuid4().hex
+    found = {
+        "run": run,
+        "asked": asked.pinned,
+        "versions": _versions(plan),
+        "source": pinned.source_identity(asked.source, asked.component, checksum),
+        "partial": str(asked.destination.resolve().with_name(
+            f"{asked.destination.name}.partial-{run[:12]}")),
+        "plan": plan.to_json(),
+    }
+    pinned.write_record(scratch, found)
+    return found
+
+
+def _check(asked: Asked, found: Mapping[str, Any], scratch: Path) -> None:
+    """Refuse to go on with a run that is not the one that was pinned."""
+    now = {"asked": asked.pinned, "versions": _versions(Plan.from_json(found["plan"]))}
+    source = pinned.source_identity(asked.source, asked.component, _has_content(found))
+    pinned.refuse_changed_source(found["source"], source)
+    pinned.refuse_another_run(scratch, found, now)
+
+
+def _versions(plan: Plan) -> dict[str, str]:
+    own = str(sys.modules["dask_bigfft"].__version__)
+    return {"dask_bigfft": own, **pinned.versions(plan.kernel)}
+
+
+def _has_content(found: Mapping[str, Any]) -> bool:
+    return any(file[2] is not None for file in found["source"]["files"].values())
+
+
+def _complete(path: Path, run: str) -> bool:
+    """Whether the result of a run is in its place already: only cleaning up was left."""
+    record = storage.read_attributes(path)
+    return bool(record.get("run") == run and record.get("complete"))
+
+
+def _target(
+    asked: Asked, x: da.Array, plan: Plan, found: Mapping[str, Any], begun: bool
+) -> storage.Target:
+    """The result as far as it is there; a new one if nothing is stored yet."""
+    partial, shape = Path(found["partial"]), storage.uniform(plan.chunks) or ()
+    if begun:
+        if not partial.is_dir():
+            refuse("scratch", str(partial.name), "the part of the result that the run has stored, "
+                   "which is gone; delete the scratch folder to start over")
+        return storage.reopened(asked.destination, partial)
+    record = attributes(plan, asked.norm) | {"run": found["run"]}
+    return storage.created(
+        asked.destination, partial, plan.spec.out_shape, shape, result_dtype(plan, x), record,
+        asked.inner_chunks,
+    )
+
+
+def _sink(target: storage.Target, plan: Plan, scratch: Path, place: ScratchPlace) -> Sink:
+    """The sink of a run; files that nobody needs any more go."""
+    files, exchanges = Scratch(scratch, place.sync, kept=True), plan.exchanges
+    folders = [None if e.local else exchange_folder("", i) for i, e in enumerate(exchanges)]
+    for number, blocks in place.finished:
+        before = folders[number - 1] if number else None
+        for block in blocks if before is not None else ():
+            files.free(cast("str", before), block)
+    shape = storage.uniform(plan.chunks) or ()
+    folder = target.partial if place.sync else None
+    return Sink(target.array, shape, files, folders[-1], folder)

@@ -1,0 +1,200 @@
+"""What a run that can be resumed holds on to: its plan, its source, and who computes it.
+
+The scratch folder of such a run::
+
+    <scratch>/run.json      what is pinned, written before anything else
+    <scratch>/lock          held while the run goes on
+    <scratch>/exchange2/..  scratch files and their records
+    <scratch>/result/..     records of stored blocks
+
+Imports `errors`, `exchange` and `planner`.
+"""
+
+import json
+import os
+import shutil
+import uuid
+import zlib
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from dask_bigfft.errors import refuse
+from dask_bigfft.exchange.scratch import LOCK, RESULT, recorded_blocks, sync_folder
+from dask_bigfft.graph.disk import exchange_folder
+from dask_bigfft.planner.plan import Plan
+
+RECORD = "run.json"
+
+#: Version of what `RECORD` holds.
+FORMAT = 1
+
+#: Packages whose versions decide about the last bit of a result.
+PACKAGES = ("numpy", "scipy", "numba")
+
+
+def versions(kernel: str) -> dict[str, str]:
+    """Return the versions of everything that computes."""
+    found = {}
+    for name in dict.fromkeys((*PACKAGES, kernel)):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "unknown"
+    return found
+
+
+# --- the source -----------------------------------------------------------------------------
+
+
+def source_identity(path: Path, component: str | None, content: bool) -> dict[str, Any]:
+    """Return what tells a source from a changed one.
+
+    Parameters
+    ----------
+    path : Path
+        File, or folder of a Zarr array or group.
+    component : str or None
+        Array within a group.
+    content : bool
+        Whether everything is read, for checksums.
+
+    Returns
+    -------
+    dict
+        Of each file: size in bytes, time of the last change in ns, CRC-32 or None.
+    """
+    root = path.resolve()
+    if root.is_file():
+        return {"path": str(root), "component": component, "files": {"": _file(root, content)}}
+    start = root / component if component else root
+    files = {}
+    for folder, folders, names in os.walk(start):
+        folders.sort()
+        for name in sorted(names):
+            found = Path(folder, name)
+            files[str(found.relative_to(start))] = _file(found, content)
+    return {"path": str(root), "component": component, "files": files}
+
+
+def _file(path: Path, content: bool) -> list[int | None]:
+    found = path.stat()
+    return [found.st_size, found.st_mtime_ns, _crc(path) if content else None]
+
+
+def _crc(path: Path) -> int:
+    crc = 0
+    with path.open("rb") as handle:
+        while data := handle.read(1 << 22):
+            crc = zlib.crc32(data, crc)
+    return crc
+
+
+def refuse_changed_source(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse a source that is not what it was when the run began.
+
+    Raises
+    ------
+    ArgumentError
+        Naming the file that has changed.
+    """
+    allowed = "the source as it was when the run began; delete the scratch folder to start over"
+    path = str(now["path"])
+    if (before["path"], before["component"]) != (now["path"], now["component"]):
+        refuse("source", path, f"{before['path']}, which the scratch folder is of")
+    was, found = before["files"], now["files"]
+    for name in sorted(was.keys() | found.keys()):
+        a, b = was.get(name), found.get(name)
+        if a == b:
+            continue
+        what = "is gone" if b is None else "is new" if a is None else "has changed"
+        file = os.path.join(path, before["component"] or "", name) if name else path
+        refuse("source", path, f"{allowed}: {file} {what}")
+
+
+# --- the record -----------------------------------------------------------------------------
+
+
+def read_record(scratch: Path) -> dict[str, Any] | None:
+    """Return what a scratch folder's run has pinned, None if there is no run.
+
+    Raises
+    ------
+    ArgumentError
+        If the folder holds something else, or what another version has written.
+    """
+    allowed = "an empty folder, or the scratch folder of a run"
+    try:
+        text = (scratch / RECORD).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        others = [p.name for p in scratch.iterdir() if p.name != LOCK] if scratch.is_dir() else []
+        if others:
+            refuse("scratch", str(scratch), f"{allowed}; this one holds {others[0]}")
+        return None
+    except OSError as error:
+        refuse("scratch", str(scratch), f"{allowed} ({error})")
+    try:
+        found = json.loads(text)
+        if found["format"] != FORMAT:
+            refuse("scratch", str(scratch), f"one of format {FORMAT}, not {found['format']}")
+    except (ValueError, KeyError, TypeError) as error:
+        refuse("scratch", str(scratch), f"{allowed}; {RECORD} cannot be read ({error})")
+    return dict(found)
+
+
+def write_record(scratch: Path, found: Mapping[str, Any]) -> None:
+    """Pin what a run is, all or nothing, and wait until that is on the disk."""
+    fresh = scratch / f"{RECORD}.{uuid.uuid4().hex}"
+    with fresh.open("w", encoding="utf-8") as handle:
+        json.dump({"format": FORMAT, **found}, handle)
+        handle.flush()
+        os.fsync(handle.fileno())
+    fresh.replace(scratch / RECORD)
+    sync_folder(scratch)
+
+
+def refuse_another_run(
+    scratch: Path, before: Mapping[str, Any], now: Mapping[str, Any]
+) -> None:
+    """Refuse to go on with other arguments, or other libraries, than those that are pinned.
+
+    Raises
+    ------
+    ArgumentError
+        Naming the first argument, or library, that differs.
+    """
+    asked, was = json.loads(json.dumps(now["asked"])), before["asked"]
+    for name in sorted(asked.keys() | was.keys()):
+        if asked.get(name) != was.get(name):
+            refuse(name, asked.get(name), f"{was.get(name)!r} as in the run that is resumed, or "
+                   f"another scratch folder than {scratch}")
+    for name in sorted(now["versions"].keys() | before["versions"].keys()):
+        found, pinned = now["versions"].get(name), before["versions"].get(name)
+        if found != pinned:
+            refuse("resume", True, f"{name} {pinned}, which the run in {scratch} began with, for "
+                   f"the same result to the bit; this is {found}")
+
+
+def finished_blocks(
+    scratch: Path, plan: Plan
+) -> tuple[tuple[int, frozenset[tuple[int, ...]]], ...]:
+    """Return what is done, by the number of the exchange that it was done for."""
+    found = [
+        (number, recorded_blocks(scratch, exchange_folder("", number)))
+        for number, exchange in enumerate(plan.exchanges)
+        if not exchange.local
+    ]
+    return (*found, (len(plan.exchanges), recorded_blocks(scratch, None)))
+
+
+def clear(scratch: Path) -> None:
+    """Remove all that a run has put into its scratch folder, the record last; then the folder."""
+    for path in scratch.iterdir():
+        if path.is_dir() and ("exchange" in path.name or path.name == RESULT):
+            shutil.rmtree(path)
+    for path in sorted(scratch.glob(f"{RECORD}*"), reverse=True):
+        path.unlink()
+    (scratch / LOCK).unlink(missing_ok=True)
+    if not any(scratch.iterdir()):
+        scratch.rmdir()

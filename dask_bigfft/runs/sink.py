@@ -1,0 +1,64 @@
+"""Where the blocks of a result go: each into one chunk, or shard, of a Zarr array.
+
+Imports `exchange` and `events`.
+"""
+
+import os
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+from dask_bigfft.events import emit
+from dask_bigfft.exchange.scratch import Scratch, sync_folder
+
+
+class Sink:
+    """A Zarr array as `dask.array.store` writes to it: a block at a time.
+
+    Parameters
+    ----------
+    array : Zarr array
+        Written to.
+    blocks : tuple of int
+        Shape of a block: that of a chunk, or of a shard where chunks lie in shards.
+    scratch : Scratch or None
+        Where to record which blocks are stored.
+    exchange : str or None
+        Folder of the scratch files that the blocks come from; a stored block's file goes.
+    folder : Path or None
+        Of the array; its chunks are then on the disk before they are recorded.
+    """
+
+    def __init__(
+        self, array: Any, blocks: tuple[int, ...], scratch: Scratch | None = None,
+        exchange: str | None = None, folder: Path | None = None,
+    ) -> None:
+        self.array, self.blocks, self.scratch = array, blocks, scratch
+        self.exchange, self.folder = exchange, folder
+        self.shape, self.dtype, self.ndim = array.shape, array.dtype, array.ndim
+
+    def __dask_tokenize__(self) -> str:
+        return uuid.uuid4().hex
+
+    def __setitem__(self, index: tuple[slice, ...], values: Any) -> None:
+        started = time.perf_counter()
+        self.array[index] = values
+        block = tuple((s.start or 0) // n for s, n in zip(index, self.blocks, strict=True))
+        if self.scratch is not None:
+            if self.folder is not None:
+                self._sync(self.folder, block)
+            self.scratch.record_stored(block)
+            if self.exchange is not None:
+                self.scratch.free(self.exchange, block)
+        emit("sink_write", nbytes=values.nbytes, seconds=time.perf_counter() - started)
+
+    def _sync(self, folder: Path, block: tuple[int, ...]) -> None:
+        """Wait until a block's file is on the disk."""
+        path = folder / self.array.metadata.encode_chunk_key(block)
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        sync_folder(path.parent)

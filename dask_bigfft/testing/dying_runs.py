@@ -1,0 +1,68 @@
+"""Faults for real processes: a run that kills itself, or that finds the disk full.
+
+Each function is the target of a process of its own, so that `SIGKILL` is what it says. The points
+at which a run dies are its events, so they are the same every time on one thread.
+"""
+
+import itertools
+import os
+import resource
+import signal
+from typing import Any
+
+import dask
+
+from dask_bigfft import events
+from dask_bigfft.runs import run
+
+
+def run_and_die(after: int, threads: int, *args: Any, **kwargs: Any) -> None:
+    """Do a run, and kill this process at its event number `after` if it comes that far."""
+    count = itertools.count(1)
+
+    def sink(name: str, numbers: Any) -> None:
+        if next(count) >= after:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    events.set_sink(sink)
+    _run(threads, *args, **kwargs)
+
+
+def run_and_die_in(place: str, threads: int, *args: Any, **kwargs: Any) -> None:
+    """Do a run, and kill this process when a function of a module is called: ``"os.rename"``."""
+    import importlib
+
+    path, _, name = place.rpartition(".")
+    module, _, owner = path.partition(":")
+    holder: Any = importlib.import_module(module)
+    if owner:
+        holder = getattr(holder, owner)
+
+    def die(*_: Any, **__: Any) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(holder, name, die)
+    _run(threads, *args, **kwargs)
+
+
+def run_with_small_files(most: int, said: str, *args: Any, **kwargs: Any) -> None:
+    """Do a run where no file may have more than `most` bytes; write what is raised into `said`.
+
+    The text is prepared before, since that file falls under the limit, too.
+    """
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+    text = "nothing"
+    try:
+        _run(2, *args, **kwargs)
+    except Exception as error:
+        text = f"{type(error).__name__} {error}"
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    with open(said, "w", encoding="utf-8") as handle:
+        handle.write(text)
+
+
+def _run(threads: int, *args: Any, **kwargs: Any) -> None:
+    options = {"scheduler": "sync" if threads == 1 else "threads", "num_workers": threads}
+    with dask.config.set(options | {"bigfft.planner.whole-axis-floor": 1}):
+        run(*args, **kwargs)

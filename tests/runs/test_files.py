@@ -1,0 +1,248 @@
+"""Files in and out: how often data are read and written, chunk by chunk, in every format."""
+
+import collections
+import itertools
+import os
+from pathlib import Path
+
+import dask
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+
+import dask_bigfft
+from dask_bigfft import events, storage
+from dask_bigfft.errors import ArgumentError
+from dask_bigfft.testing.oracles import relative_l2
+
+zarr = pytest.importorskip("zarr")
+h5py = pytest.importorskip("h5py")
+
+RNG = np.random.default_rng(7)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with dask.config.set({"scheduler": "threads", "bigfft.planner.whole-axis-floor": 1}):
+        yield tmp_path
+
+
+@pytest.fixture
+def counted():
+    found = collections.Counter()
+    previous = events.set_sink(lambda name, numbers: found.update({name: numbers.get("nbytes", 0)}))
+    yield found
+    events.set_sink(previous)
+
+
+def complex_values(*shape):
+    return RNG.normal(size=shape) + 1j * RNG.normal(size=shape)
+
+
+def stored(name, values, chunks, **options):
+    array = zarr.create_array(
+        name, shape=values.shape, chunks=chunks, dtype=values.dtype, **options
+    )
+    array[...] = values
+    return values
+
+
+def result(name="out.zarr"):
+    found = zarr.open_array(name, mode="r")
+    assert found.attrs[storage.ATTRIBUTE]["complete"] is True
+    return found
+
+
+SCHEMES = {
+    "3D slabs: 2 + 2": ((16, 12, 20), (2, 12, 20), {}, 2),
+    "1D natural: 4 + 4": ((2**12,), (2**8,), {"kind": "fft"}, 4),
+    "1D transposed: 3 + 3": ((2**12,), (2**8,), {"kind": "fft", "order": "transposed"}, 3),
+    "a batch: 1 + 1": ((16, 64), (2, 64), {"kind": "fft"}, 1),
+}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scratch", [None, "scratch"])
+def test_how_often_the_data_are_read_and_written(counted, scheme, scratch):
+    """Source and sink included: one more than there are exchanges."""
+    shape, chunks, options, times = SCHEMES[scheme]
+    values = stored("in.zarr", complex_values(*shape), chunks)
+    block = int(np.prod(chunks)) * 16
+    with dask.config.set({"bigfft.exchange.carrier": "disk"}):
+        dask_bigfft.run("in.zarr", "out.zarr", scratch=scratch, block_size=block, **options)
+    assert counted["source_read"] + counted["scratch_read"] == times * values.nbytes
+    assert counted["scratch_write"] + counted["sink_write"] == times * values.nbytes
+    assert sorted(os.listdir()) == ["in.zarr", "out.zarr"]
+    result()
+
+
+# --- formats --------------------------------------------------------------------------------
+
+
+def zarr_file(values, unit, version=3, **options):
+    stored("in", values, unit, zarr_format=version, **options)
+
+
+def npy_file(values, unit):
+    with open("in", "wb") as handle:
+        np.save(handle, values)
+
+
+def hdf5_file(values, unit, chunked=True):
+    with h5py.File("in", "w") as file:
+        file.create_dataset("deep/er", data=values, chunks=unit if chunked else None)
+
+
+FORMATS = {
+    "zarr 2": lambda v, u: zarr_file(v, u, version=2),
+    "zarr 3": zarr_file,
+    "zarr 3, sharded": lambda v, u: zarr_file(v, tuple(n // 2 for n in u), shards=u),
+    "zarr 3, compressed": lambda v, u: zarr_file(v, u, compressors=[zarr.codecs.ZstdCodec()]),
+    "npy": npy_file,
+    "hdf5": hdf5_file,
+    "hdf5, contiguous": lambda v, u: hdf5_file(v, u, chunked=False),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_formats(name):
+    values, unit = complex_values(30, 28), (4, 6)
+    FORMATS[name](values, unit)
+    dask_bigfft.run("in", "out.zarr", block_size=4096, scratch="scratch")
+    assert relative_l2(result()[...], np.fft.fftn(values)) < 1e-14
+
+
+@pytest.mark.parametrize("name", [f for f in FORMATS if f not in ("npy", "hdf5, contiguous")])
+@pytest.mark.parametrize("nbytes", [400, 3000, 10**5])
+def test_blocks_hold_whole_chunks(name, nbytes):
+    values, unit = complex_values(30, 28), (4, 6)
+    FORMATS[name](values, unit)
+    blocks = storage.open_source(Path("in"), nbytes=nbytes).chunks
+    for cut, chunk in zip(blocks, unit, strict=True):
+        assert not any(end % chunk for end in itertools.accumulate(cut[:-1]))
+
+
+def test_hdf5_datasets_are_found_by_name():
+    values = complex_values(8, 8)
+    with h5py.File("in.h5", "w") as file:
+        file["a"], file["b/c"] = values, values.real
+    with pytest.raises(ArgumentError, match="a, b/c"):
+        dask_bigfft.run("in.h5", "out.zarr")
+    with pytest.raises(ArgumentError, match="`component`='d'"):
+        dask_bigfft.run("in.h5", "out.zarr", component="d")
+    dask_bigfft.run("in.h5", "out.zarr", "rfft", component="/b/c", scratch="s")
+    assert relative_l2(result()[...], np.fft.rfft(values.real)) < 1e-14
+    Path("cut.h5").write_bytes(Path("in.h5").read_bytes()[:600])
+    with pytest.raises(ArgumentError, match="can be read"):
+        dask_bigfft.run("cut.h5", "out2.zarr")
+
+
+@pytest.fixture
+def writes(monkeypatch):
+    """How often each chunk, or shard, of a Zarr array is written."""
+    found = collections.Counter()
+    real = zarr.storage.LocalStore.set
+
+    async def counting(store, key, *arguments, **options):
+        if "/c/" in f"/{key}":
+            found[f"{store.root}/{key}"] += 1
+        return await real(store, key, *arguments, **options)
+
+    monkeypatch.setattr(zarr.storage.LocalStore, "set", counting)
+    return found
+
+
+@pytest.mark.parametrize("inner", [None, (5, 1)])
+@pytest.mark.parametrize("chunks", ["auto", "preserve", (10, 14)])
+def test_every_chunk_of_the_result_is_written_once(writes, chunks, inner):
+    values = stored("in.zarr", complex_values(30, 28), (5, 7))
+    writes.clear()
+    dask_bigfft.run("in.zarr", "out.zarr", chunks=chunks, block_size=600, scratch="s",
+                    inner_chunks=inner)
+    found = result()
+    assert set(writes.values()) == {1}
+    units = zip(found.shape, found.shards or found.chunks, strict=True)
+    assert len(writes) == np.prod([-(-n // unit) for n, unit in units]) > 1
+    assert (found.chunks if inner else None) == inner
+    assert relative_l2(found[...], np.fft.fftn(values)) < 1e-14
+
+
+def test_inner_chunks_have_to_divide_the_blocks():
+    stored("in.zarr", complex_values(30, 28), (5, 7))
+    with pytest.raises(ArgumentError, match=r"`inner_chunks`=\(4, 7\)"):
+        dask_bigfft.run("in.zarr", "out.zarr", chunks=(10, 14), inner_chunks=(4, 7))
+    with pytest.raises(ArgumentError, match=r"`inner_chunks`"):
+        dask_bigfft.run("in.zarr", "out.zarr", chunks=(10, 14), inner_chunks=(4, 7), scratch="s")
+    assert not Path("s/run.json").exists()
+    assert not list(Path().glob("out*"))
+
+
+def test_half_precision_stays_half():
+    values = RNG.normal(size=(16, 9)).astype("f2")
+    stored("in.zarr", values, (4, 9))
+    dask_bigfft.run("in.zarr", "out.zarr", "irfft", axis=0, scratch="s", block_size=80)
+    assert result().dtype == np.float16
+    wanted = np.fft.irfft(values.astype("f4"), axis=0)
+    assert relative_l2(result()[...].astype("f4"), wanted) < 1e-3
+
+
+# --- what goes wrong ------------------------------------------------------------------------
+
+
+def test_a_chunk_that_cannot_be_read_leaves_no_result():
+    zarr_file(complex_values(30, 28), (5, 7), compressors=[zarr.codecs.ZstdCodec()])
+    before = Path("in/c/2/1").read_bytes()
+    Path("in/c/2/1").write_bytes(b"garbage")
+    with pytest.raises(Exception, match=r"(?i)zstd|decompress|frame"):
+        dask_bigfft.run("in", "out.zarr", block_size=600, scratch="s")
+    assert sorted(p for p in os.listdir() if "partial" not in p) == ["in", "s"]
+    (left,) = Path().glob("out.zarr.partial-*")
+    assert storage.read_attributes(left)["complete"] is False
+    Path("in/c/2/1").write_bytes(before)
+    with pytest.raises(ArgumentError, match=r"c/2/1 has changed"):  # it has: who knows how
+        dask_bigfft.run("in", "out.zarr", block_size=600, scratch="s", resume=True)
+
+
+def test_a_source_that_changes_meanwhile_makes_no_result(monkeypatch):
+    stored("in.zarr", complex_values(30, 28), (5, 7))
+    real = storage.Target.finish
+    monkeypatch.setattr(storage.Target, "finish", lambda target: pytest.fail("finished"))
+    wrote = []
+
+    def sink(name, numbers):
+        if name == "sink_write" and not wrote:
+            wrote.append(os.utime("in.zarr/c/0/0", ns=(0, 0)))
+
+    previous = events.set_sink(sink)
+    try:
+        with pytest.raises(ArgumentError, match="c/0/0 has changed"):
+            dask_bigfft.run("in.zarr", "out.zarr", block_size=600, scratch="s")
+    finally:
+        events.set_sink(previous)
+    assert real is not None
+    assert not Path("out.zarr").exists()
+
+
+def test_what_is_there_is_not_replaced_unasked():
+    values = stored("in.zarr", complex_values(8, 8), (4, 4))
+    old = stored("out.zarr", complex_values(3), (3,))
+    with pytest.raises(ArgumentError, match="a path where nothing is yet"):
+        dask_bigfft.run("in.zarr", "out.zarr", scratch="s")
+    np.testing.assert_array_equal(zarr.open_array("out.zarr", mode="r")[...], old)
+    dask_bigfft.run("in.zarr", "out.zarr", scratch="s", resume=True, overwrite=True)
+    assert relative_l2(result()[...], np.fft.fftn(values)) < 1e-14
+    assert sorted(os.listdir()) == ["in.zarr", "out.zarr"]
+
+
+def test_on_a_cluster_of_processes():
+    values = stored("in.zarr", complex_values(64, 48), (8, 48))
+    with (
+        LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster,
+        Client(cluster),
+        dask.config.set(scheduler=None),
+    ):
+        dask_bigfft.run(Path("in.zarr").resolve(), Path("out.zarr").resolve(), block_size=6144,
+                        scratch=Path("s").resolve())
+    assert relative_l2(result()[...], np.fft.fftn(values)) < 1e-14
+    assert sorted(os.listdir()) == ["in.zarr", "out.zarr"]

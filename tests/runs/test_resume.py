@@ -1,0 +1,328 @@
+"""Runs that are killed go on where they stopped, to the bit; others than the same are refused."""
+
+import collections
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import dask
+import numpy as np
+import pytest
+
+import dask_bigfft
+from dask_bigfft import events
+from dask_bigfft.errors import ArgumentError, ArgumentTypeError, ScratchError
+from dask_bigfft.exchange.scratch import recorded_blocks
+from dask_bigfft.runs import pinned
+from dask_bigfft.testing import dying_runs
+
+zarr = pytest.importorskip("zarr")
+
+RNG = np.random.default_rng(11)
+N, BLOCK = 2**12, 2**8
+NBYTES = BLOCK * 16
+
+
+@pytest.fixture(scope="module")
+def processes():
+    """Processes that have imported everything before they begin."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["dask_bigfft.testing.dying_runs", "zarr"])
+
+    def start(function, *args, **kwargs):
+        process = context.Process(target=function, args=args, kwargs=kwargs)
+        process.start()
+        process.join(120)
+        assert process.exitcode is not None
+        return process.exitcode
+
+    return start
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    values = RNG.normal(size=N) + 1j * RNG.normal(size=N)
+    stored("in.zarr", values, (BLOCK,))
+    with dask.config.set({"scheduler": "sync", "bigfft.planner.whole-axis-floor": 1}):
+        yield tmp_path
+
+
+def stored(name, values, chunks, **options):
+    array = zarr.create_array(
+        name, shape=values.shape, chunks=chunks, dtype=values.dtype, **options
+    )
+    array[...] = values
+    return values
+
+
+def files(folder):
+    """What lies in a folder, but for the record of how it came to be."""
+    found = {}
+    for path in sorted(Path(folder).rglob("*")):
+        if path.is_file():
+            found[str(path.relative_to(folder))] = path.read_bytes()
+    text = json.loads(found.pop("zarr.json"))
+    text["attributes"]["dask_bigfft"].pop("run", None)
+    return found, text
+
+
+ASKED = {"kind": "fft", "block_size": NBYTES}
+
+
+def again(scratch="scratch", **options):
+    return dask_bigfft.run("in.zarr", "out.zarr", **ASKED, scratch=scratch, resume=True, **options)
+
+
+@pytest.fixture
+def undisturbed(here):
+    dask_bigfft.run("in.zarr", "whole.zarr", **ASKED, scratch="whole")
+    assert not Path("whole").exists()
+    values = zarr.open_array("in.zarr")[...]
+    found = zarr.open_array("whole.zarr")[...]
+    assert np.linalg.norm(found - np.fft.fft(values)) < 1e-13 * np.linalg.norm(found)
+    return files("whole.zarr")
+
+
+@pytest.fixture
+def counted():
+    found = collections.Counter()
+
+    def sink(name, numbers):
+        found[name] += 1
+        found[f"{name} bytes"] += numbers.get("nbytes", 0)
+
+    previous = events.set_sink(sink)
+    yield found
+    events.set_sink(previous)
+
+
+def done_so_far():
+    scratch = Path("scratch")
+    numbers = [len(recorded_blocks(scratch, f"exchange{i}")) for i in (1, 2, 3)]
+    return [*numbers, len(recorded_blocks(scratch, None))]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_run_killed_again_and_again_is_the_same_to_the_bit(
+    here, processes, undisturbed, counted, threads
+):
+    """Every life ends some events later; the last one only does what is left."""
+    before = [0] * 4
+    for after in (20, 260, 260, 130):
+        code = processes(dying_runs.run_and_die, after, threads, "in.zarr", "out.zarr", **ASKED,
+                         scratch="scratch", resume=True)
+        assert code == -signal.SIGKILL
+        found = done_so_far()
+        assert all(a <= b for a, b in zip(before, found, strict=True))
+        assert not Path("out.zarr").exists()
+        before = found
+    assert sum(before) > 16
+    assert sum(before) < 64
+    counted.clear()
+    again()
+    left = [16 - n for n in before]
+    assert counted["source_read bytes"] == left[0] * NBYTES
+    assert counted["round"] == left[1] + left[2]
+    assert counted["unpack"] == counted["sink_write"] == left[3]
+    assert counted["scratch_write bytes"] == sum(left[:3]) * NBYTES
+    assert files("out.zarr") == undisturbed
+    assert sorted(p.name for p in here.iterdir()) == ["in.zarr", "out.zarr", "whole.zarr"]
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "dask_bigfft.runs.pinned.source_identity",
+        "dask_bigfft.storage.created",
+        "dask_bigfft.storage:Target.finish",
+        "dask_bigfft.runs.pinned.clear",
+        "shutil.rmtree",
+    ],
+)
+def test_killed_at_the_beginning_and_at_the_end(here, processes, undisturbed, place):
+    code = processes(dying_runs.run_and_die_in, place, 1, "in.zarr", "out.zarr", **ASKED,
+                     scratch="scratch")
+    assert code == -signal.SIGKILL
+    again()
+    assert files("out.zarr") == undisturbed
+    assert sorted(p.name for p in here.iterdir()) == ["in.zarr", "out.zarr", "whole.zarr"]
+
+
+def test_from_the_command_line(here, processes, undisturbed, capsys):
+    processes(dying_runs.run_and_die, 150, 2, "in.zarr", "out.zarr", **ASKED, scratch="scratch")
+    assert sum(done_so_far()) > 0
+    arguments = ["run", "in.zarr", "out.zarr", "--kind", "fft", "--block-size", str(NBYTES)]
+    from dask_bigfft.cli import main
+
+    assert main([*arguments, "--scratch", "scratch", "--quiet"]) == 2
+    assert "--resume" in capsys.readouterr().err
+    # What is asked has to be the same: a size as text is another argument than as a number.
+    assert main([*arguments, "--scratch", "scratch", "--resume", "--quiet"]) == 2
+    assert "block_size" in capsys.readouterr().err
+    shutil.rmtree("scratch")
+    assert main([*arguments, "--scratch", "scratch", "--quiet"]) == 0
+    assert files("out.zarr") == undisturbed
+
+
+# --- what is refused ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def begun(here, processes):
+    """A run that has been killed in the middle."""
+    processes(dying_runs.run_and_die, 150, 1, "in.zarr", "out.zarr", **ASKED, scratch="scratch")
+    assert sum(done_so_far()) > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [({"norm": "ortho"}, "norm"), ({"kind": "ifft"}, "kind"), ({"n": 100}, "n"),
+     ({"order": "transposed"}, "order"), ({"chunks": 64}, "chunks"),
+     ({"block_size": 2 * NBYTES}, "block_size"), ({"memory_limit": "1 GiB"}, "memory_limit")],
+)
+def test_another_transform_is_refused_by_the_argument_that_differs(begun, options, name):
+    with pytest.raises(ArgumentError, match=rf"`{name}`=.*as in the run that is resumed"):
+        dask_bigfft.run("in.zarr", "out.zarr", **{**ASKED, **options}, scratch="scratch",
+                        resume=True)
+
+
+def test_another_destination_or_source_is_refused(begun):
+    with pytest.raises(ArgumentError, match="destination"):
+        dask_bigfft.run("in.zarr", "other.zarr", **ASKED, scratch="scratch", resume=True)
+    shutil.copytree("in.zarr", "copy.zarr")
+    with pytest.raises(ArgumentError, match=r"`source`=.*in\.zarr, which the scratch folder is of"):
+        dask_bigfft.run("copy.zarr", "out.zarr", **ASKED, scratch="scratch", resume=True)
+
+
+@pytest.mark.parametrize("change", ["written", "gone", "new", "metadata"])
+def test_a_changed_source_is_refused_and_the_chunk_named(begun, change):
+    chunk = Path("in.zarr/c/3")
+    if change == "written":
+        os.utime(chunk, ns=(0, 0))
+    elif change == "gone":
+        chunk.unlink()
+    elif change == "new":
+        chunk, _ = Path("in.zarr/c/99"), Path("in.zarr/c/99").write_bytes(b"x")
+    else:
+        chunk = Path("in.zarr/zarr.json")
+        chunk.write_text(chunk.read_text() + " ")
+    with pytest.raises(ArgumentError, match=rf"{chunk} (has changed|is gone|is new)"):
+        again()
+
+
+def test_contents_that_changed_in_secret_are_found_by_checksum(here, processes):
+    times = os.stat("in.zarr/c/3").st_mtime_ns
+    code = processes(dying_runs.run_and_die, 150, 1, "in.zarr", "out.zarr", **ASKED,
+                     scratch="scratch", checksum=True)
+    assert code == -signal.SIGKILL
+    with open("in.zarr/c/3", "r+b") as handle:
+        handle.write(b"\0")
+    os.utime("in.zarr/c/3", ns=(times, times))
+    with pytest.raises(ArgumentError, match="c/3 has changed"):
+        again()
+
+
+def test_another_library_is_refused(begun, monkeypatch):
+    monkeypatch.setattr(pinned, "version", lambda name: "0.0")
+    with pytest.raises(ArgumentError, match=r"numba .*the same result to the bit; this is 0\.0"):
+        again()
+
+
+def test_a_damaged_scratch_file_is_found(begun):
+    damaged = 0
+    for path in Path("scratch").glob("exchange*/to-*.shards"):
+        data = bytearray(path.read_bytes())
+        data[10] ^= 1  # of block 0, which is recorded
+        path.write_bytes(data)
+        damaged += 1
+    assert damaged
+    with pytest.raises(ScratchError, match="not what was written"):
+        again()
+    assert not Path("out.zarr").exists()
+
+
+def test_scratch_folders_of_others_are_refused(here):
+    Path("full").mkdir()
+    Path("full/photo").write_text("x")
+    with pytest.raises(ArgumentError, match="this one holds photo"):
+        again("full")
+    Path("odd").mkdir()
+    Path("odd/run.json").write_text("[1]")
+    with pytest.raises(ArgumentError, match=r"run\.json cannot be read"):
+        again("odd")
+    for option in ("resume", "checksum"):
+        with pytest.raises(ArgumentTypeError, match="a scratch folder beside it"):
+            dask_bigfft.run("in.zarr", "out.zarr", **ASKED, **{option: True})
+    assert not Path("out.zarr").exists()
+
+
+def test_a_scratch_folder_serves_one_run_at_a_time(here):
+    from dask_bigfft.exchange.scratch import lock_folder, unlock_folder
+
+    Path("scratch").mkdir()
+    handle = lock_folder(Path("scratch"))
+    with pytest.raises(ArgumentError, match="no other run is using"):
+        again()
+    unlock_folder(handle)
+    again()
+
+
+# --- full disks -----------------------------------------------------------------------------
+
+
+def test_a_full_disk_is_named_and_the_run_goes_on_later(here, processes, undisturbed):
+    source = files_of("in.zarr")
+    most = 3 * NBYTES  # a record, a chunk, but no file of 16 shards of a sixteenth each
+    big = {"kind": "fft", "block_size": 8 * NBYTES}
+    processes(dying_runs.run_with_small_files, most, "said", "in.zarr", "out.zarr", **big,
+              scratch="scratch")
+    said = Path("said").read_text()
+    assert "ScratchError" in said
+    assert "bytes are missing for a scratch file of" in said
+    assert "scratch/exchange1/to-" in said
+    assert not Path("out.zarr").exists()
+    assert files_of("in.zarr") == source
+    dask_bigfft.run("in.zarr", "out.zarr", **big, scratch="scratch", resume=True)
+    whole, found = (zarr.open_array(name, mode="r")[...] for name in ("whole.zarr", "out.zarr"))
+    np.testing.assert_allclose(found, whole, atol=1e-10)
+
+
+def files_of(folder):
+    return {str(p): p.read_bytes() for p in Path(folder).rglob("*") if p.is_file()}
+
+
+@pytest.fixture
+def small_disk(here):
+    """A file system of 192 KiB."""
+    Path("small").mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=192k", "tmpfs", "small"],
+                          capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        yield Path("small")
+    finally:
+        subprocess.run(["umount", "-l", "small"], check=True)
+
+
+def test_a_small_disk(here, small_disk, undisturbed):
+    """Too small from the start is said before anything is written; later it is said where."""
+    with pytest.raises(ScratchError, match=r"\d+ bytes are missing: scratch files take 131072"):
+        again("small/scratch")
+    import dask_bigfft.runs.job as job
+
+    real, job.check_room = job.check_room, lambda *_: None
+    try:
+        with pytest.raises(ScratchError, match=r"No space left.*\d+ bytes are missing.*to-\d+"):
+            again("small/scratch")
+    finally:
+        job.check_room = real
+    assert not Path("out.zarr").exists()
+    subprocess.run(["mount", "-o", "remount,size=4m", "small"], check=True)
+    again("small/scratch")
+    assert files("out.zarr") == undisturbed

@@ -295,6 +295,8 @@ def run_block(
 
 def _own(run: Run, number: int, block: Block, blocks: Mapping[Block, Array]) -> Array | None:
     """The source block itself as the target block, if it lies in memory as that one would."""
+    if len(blocks) != 1:  # an array without elements has no sources
+        return None
     (index,) = blocks
     values, exchange = checked(run, number, index, blocks[index]), run.exchange(number)
     if is_on_card(values) or values.dtype != np.dtype(exchange.dtype):

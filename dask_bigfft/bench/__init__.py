@@ -13,5 +13,6 @@ that exists. ``--help`` says how to choose; `report` describes the JSON that com
 `machine`         what it runs on and how fast that is
 `targets`         what is wanted, and whether it was reached
 `report`          JSON, table and picture
+`convolution`     a program of its own: convolutions, time and memory
 ================  ==============================================================
 """

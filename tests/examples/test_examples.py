@@ -59,6 +59,23 @@ def test_transposed_order_saves_an_exchange_each_way(tmp_path):
     assert "2 + 2 exchanges" in text
 
 
+def test_convolution(tmp_path):
+    text = said(
+        EXAMPLES / "convolution.py", "--n", 2**16, "--picture", tmp_path / "picture.png",
+        cwd=tmp_path,
+    )
+    assert "in 16 chunks" in text
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_spectra(tmp_path):
+    text = said(
+        EXAMPLES / "spectra.py", "--n", 256, "--picture", tmp_path / "picture.png", cwd=tmp_path
+    )
+    assert "50.0 Hz is in the record" in text
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_demo_draws_its_picture(tmp_path):
     picture = tmp_path / "picture.png"
     text = said(

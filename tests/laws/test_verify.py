@@ -18,7 +18,7 @@ import dask_bigfft.kernels.cpu
 from dask_bigfft import events, fft, plan
 from dask_bigfft.errors import VerificationError
 from dask_bigfft.exchange import p2p
-from dask_bigfft.kernels.libraries import get_library
+from dask_bigfft.kernels.libraries import available, get_library
 from dask_bigfft.testing.faults import DAMAGES, Dropping, Faulty, Times, flip
 from dask_bigfft.testing.strategies import cases, random_array, round_cases
 
@@ -170,6 +170,16 @@ def test_what_cannot_be_verified_says_so(found, mode, value):
         np.testing.assert_array_equal(result, transformed(a))
     assert "unverified" in {name for name, _ in found}
     assert "mismatch" not in {name for name, _ in found}
+
+
+@pytest.mark.parametrize("kernel", available())
+@pytest.mark.parametrize("mode", ["energy", "checksum"])
+def test_any_kernel_is_verified(kernel, mode):
+    x = random_array((24, 30), "c16", 0)
+    with planned_small(1):
+        for chunks in [(4, 30), (5, 7), (24, 30)]:
+            y = fft.fft2(da.from_array(x, chunks=chunks), verify=mode, kernel=kernel)
+            np.testing.assert_allclose(y.compute(), np.fft.fft2(x), rtol=1e-10, atol=1e-10)
 
 
 def test_unknown_checks_are_refused():

@@ -1,10 +1,11 @@
 """Where a round on a block is done: on a device if there is one for it, else on the CPU.
 
-Imports `decomposition`, `kernels`, `events` and this room.
+Imports `decomposition`, `kernels`, `memory`, `events` and this room.
 """
 
 import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,9 +19,13 @@ from dask_bigfft.devices.pieces import COMPUTED
 from dask_bigfft.devices.protocol import Array
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit
-from dask_bigfft.kernels.cpu import Incoming, Whole
+from dask_bigfft.kernels.cpu import Incoming, Whole, parts
+from dask_bigfft.memory import lend
 
 __all__ = ["Place", "job_of", "on_device"]
+
+#: Elements that a thread converts at least.
+SHARED_ELEMENTS = 1 << 18
 
 #: Blocks below it stay on the CPU where nobody has asked for a device: a trip costs more.
 LEAST_NBYTES = 1 << 20
@@ -107,9 +112,22 @@ def on_device(
 def _source(incoming: Incoming, dtype: np.dtype[Any]) -> Source:
     """The block in the dtype that the device computes in, without a copy where that is possible."""
     found, threads = incoming.as_is, os.cpu_count() or 1
-    if found is not None and found.dtype == dtype:
-        return Source(lambda: found, borrowed=True)
-    return Source(
-        lambda: incoming.whole(threads=threads).astype(dtype, copy=False),
-        again=not isinstance(incoming, Whole),
-    )
+    if found is not None:
+        if found.dtype == dtype:
+            return Source(lambda: found, borrowed=True)
+        return Source(lambda: converted(found, dtype, threads))
+    again = not isinstance(incoming, Whole)
+    return Source(lambda: converted(incoming.whole(threads=threads), dtype, threads), again=again)
+
+
+def converted(values: Array, dtype: np.dtype[Any], threads: int) -> Array:
+    """Return the values in another dtype, by some threads; the array itself if it has it."""
+    if values.dtype == dtype:
+        return values
+    out = lend(values.shape, dtype)
+    came, goes = values.reshape(-1), out.reshape(-1)
+    width = max(SHARED_ELEMENTS, -(-came.size // threads))
+    cut = list(parts(came.size, width))
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda part: np.copyto(goes[part], came[part]), cut))
+    return out

@@ -197,7 +197,16 @@ def _asked(plan: Plan) -> Iterator[str]:
                 f"axis {program.axis} of length {program.length} as a convolution of length "
                 f"{math.prod(program.factors)} = {padded} (Bluestein)", "    ", "  ")
     yield from _wrapped(
-        f"rounds {plan.notation}; variant {plan.variant}, kernel {plan.kernel}", "    ", "  ")
+        f"rounds {plan.notation}; variant {plan.variant}, kernel {plan.kernel}{placed(plan)}",
+        "    ", "  ")
+
+
+def placed(plan: Plan) -> str:
+    """Return where rounds are done, if that was asked for."""
+    text = "" if plan.device == "auto" else f"; rounds on the {plan.device}"
+    if plan.device != "cpu" and plan.device_memory_limit is not None:
+        text += f"; at most {human_bytes(plan.device_memory_limit)} of a GPU's memory"
+    return text + ("; the input may be overwritten" if plan.overwrite else "")
 
 
 def _order(orders: Iterable[str]) -> str:

@@ -290,3 +290,12 @@ def test_an_array_without_elements_has_a_plan_to_print():
     assert "moves 0 B" in str(found) or "nothing travels" in str(found)
     checked(draw(found))
     assert max(map(len, found.explain().splitlines())) <= 100
+
+
+def test_where_rounds_are_done_is_said_if_it_was_asked_for(two_rounds):
+    assert "rounds on" not in two_rounds.explain()
+    here = plan(4096, 256, kind="fft", device="cpu", device_memory_limit="2 GiB", overwrite_x=True)
+    assert explain.placed(here) == "; rounds on the cpu; the input may be overwritten"
+    assert "rounds on the cpu" in here.explain()
+    there = plan(4096, 256, kind="fft", device_memory_limit="2 GiB")
+    assert explain.placed(there) == "; at most 2.00 GiB of a GPU's memory"

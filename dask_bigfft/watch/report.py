@@ -88,7 +88,7 @@ class Row:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RunReport:
     """What one transform took.
 
@@ -210,6 +210,9 @@ class RunReport:
         spec = self.plan.spec
         return f"{spec.name} of {spec.shape} {spec.out_dtype.name}: {self.plan.notation}"
 
+    def __repr__(self) -> str:
+        return f"RunReport<{self.title}>"
+
     def __str__(self) -> str:
         lines = [self.title, *(f"  {name:9}{value}" for name, value in self.summary)]
         if self.totals:
@@ -237,7 +240,7 @@ class RunReport:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """What all transforms of an array took: prints as text, shows itself in a notebook.
 
@@ -248,6 +251,9 @@ class Report:
     """
 
     runs: tuple[RunReport, ...]
+
+    def __repr__(self) -> str:
+        return f"Report<{', '.join(run.title for run in self.runs)}>"
 
     def __str__(self) -> str:
         return "\n\n".join(map(str, self.runs))

@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import dask.config
+import dask.utils
 import psutil
 
 from dask_bigfft import config
@@ -65,6 +67,35 @@ def machine_nbytes() -> int:
         if text.isdigit():
             found = min(found, int(text))
     return found
+
+
+#: What Python and the imported libraries take of a worker's memory, at least.
+IMPORTS_NBYTES = 192 << 20
+
+
+def worker_budget(limit: int | None) -> int | None:
+    """Return what a plan may use of a worker's memory limit: what imports leave below the pause.
+
+    >>> worker_budget(4 << 30) < 0.8 * (4 << 30), worker_budget(None)
+    (True, None)
+    """
+    if limit is None:
+        return None
+    pause = dask.config.get("distributed.worker.memory.pause", default=0.8)
+    return max(int(limit * (pause or 1.0)) - IMPORTS_NBYTES, limit // 8)
+
+
+def shuffle_nbytes() -> int | None:
+    """Return the bytes that shuffles may hold in memory; None where exchanges do not use them."""
+    if config.get("bigfft.exchange.carrier") not in ("auto", "p2p"):
+        return None
+    if not dask.config.get("distributed.p2p.storage.disk", default=True):
+        return 1 << 62
+    sizes = {"comm": "1 GiB", "storage": "100 MiB"}
+    return sum(
+        int(dask.utils.parse_bytes(dask.config.get(f"distributed.p2p.{name}.buffer", default=size)))
+        for name, size in sizes.items()
+    )
 
 
 def _memory_limit(worker: Any) -> int | None:

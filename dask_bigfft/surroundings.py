@@ -10,7 +10,7 @@ from typing import Any
 import dask.config
 
 from dask_bigfft import config
-from dask_bigfft.memory_settings import machine_nbytes
+from dask_bigfft.memory_settings import machine_nbytes, shuffle_nbytes, worker_budget
 from dask_bigfft.planner.plan import Machine
 
 __all__ = ["current_machine", "possible_carrier", "running_client"]
@@ -23,9 +23,9 @@ def current_machine(memory_limit: int | None) -> Machine:
         workers = client.scheduler_info(n_workers=-1)["workers"].values()
         if workers:
             limits = [w["memory_limit"] for w in workers if w.get("memory_limit")]
-            least = min(limits, default=None)
+            limit = memory_limit or worker_budget(min(limits, default=None))
             threads = max(w["nthreads"] for w in workers)
-            return Machine(memory_limit or least, threads, len(workers))
+            return Machine(limit, threads, len(workers), shuffle_nbytes())
     pool = dask.config.get("num_workers", None)
     if dask.config.get("scheduler", None) in ("sync", "synchronous", "single-threaded"):
         pool = 1

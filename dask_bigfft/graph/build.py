@@ -47,6 +47,7 @@ from dask_bigfft.graph.tasks import (
     run_block_of_shuffle,
     send_shards,
 )
+from dask_bigfft.planner.cost import shuffled
 from dask_bigfft.planner.filters import FilterPlan, filter_plans
 from dask_bigfft.planner.plan import Exchange, Plan
 from dask_bigfft.planner.shifts import ShiftPlan
@@ -57,9 +58,6 @@ Graph = dict[Key, Any]
 
 #: Shard tasks of one exchange beyond which the `tasks` carrier refuses.
 MAX_SHARD_TASKS = 2_000_000
-
-#: Shards of a connected group from which on, between processes, a shuffle is quicker than tasks.
-SHUFFLE_SHARDS = 64
 
 #: Source blocks of a target block up to which it depends on them directly.
 FEW = 8
@@ -264,10 +262,7 @@ class _Weave:
             self._through_shards()
 
     def _shuffles(self, carrier: str) -> bool:
-        shape = self.exchange.shape
-        return carrier == "p2p" or (
-            carrier == "cluster" and shape.shards >= SHUFFLE_SHARDS * shape.groups
-        )
+        return carrier == "p2p" or (carrier == "cluster" and shuffled(self.exchange.shape))
 
     def _task(self, function: Callable[..., Any], block: Block, sources: Any, inputs: Any) -> None:
         key = (self.name, *block)

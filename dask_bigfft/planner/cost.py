@@ -66,6 +66,9 @@ class Prices:
 
 PRICES = Prices()
 
+#: Shards of a connected group from which on, between processes, a shuffle is quicker than tasks.
+SHUFFLE_SHARDS = 64
+
 #: Bytes of the tiles that a task works on at a time.
 TILES = 8 << 20
 
@@ -142,37 +145,61 @@ def _itemsizes(plan: Plan) -> list[int]:
     return [np.dtype(dtype).itemsize for dtype in plan.dtypes]
 
 
+#: How unevenly the scheduler spreads blocks over processes that nobody has assigned to one.
+UNEVEN = 1.5
+
+
+def shuffled(shape: ExchangeShape) -> bool:
+    """Whether an exchange between processes is large enough for a shuffle to pay."""
+    return shape.shards >= SHUFFLE_SHARDS * shape.groups
+
+
+def _stored(layout: Layout, itemsize: int) -> int:
+    """Bytes of all blocks of a layout, in buffers of whole pages as the arena has them."""
+    largest = layout.largest * itemsize
+    granule = (2 << 20) if largest >= (8 << 20) else (64 << 10)
+    spare = -largest % granule if largest >= (512 << 10) else 0
+    return layout.size * itemsize + layout.blocks * spare
+
+
 def peak_host(plan: Plan) -> int:
-    """Bytes of host memory at the worst moment, per process.
+    """Bytes of host memory at the worst moment, per process, beside what imports take.
 
     In memory, the blocks before and after an exchange are there together, since a barrier lies
-    between them; every thread holds what its task makes beside that. With several processes
-    shards in flight are counted once more. With scratch files only what the tasks of the moment
+    between them; every thread holds what its task makes beside that, and tiles. Between processes
+    shards in flight are counted once more, and blocks lie unevenly; in a shuffle they wait in
+    files, and what is in flight is limited. With scratch files only what the tasks of the moment
     work on is there.
     """
     if plan.carrier == "disk":
         return _peak_on_disk(plan)
     machine, sizes = plan.machine, _itemsizes(plan)
-    copies = 2 if machine.workers > 1 else 1
-    stages: list[tuple[float, int]] = []
-    filters = filter_bytes(plan)
-    before = plan.source.size * np.dtype(plan.spec.dtype).itemsize
+    stages = [0.0]
+    before = _stored(plan.source, np.dtype(plan.spec.dtype).itemsize)
     for i, exchange in enumerate(plan.exchanges):
-        after = exchange.nbytes
+        after = _stored(exchange.target, np.dtype(exchange.dtype).itemsize)
         block = exchange.target.largest * np.dtype(exchange.dtype).itemsize
         made, out = after, 0
         if i < len(plan.rounds):
             round_ = plan.rounds[i]
-            made = round_.target.size * sizes[2 * i + 1]
+            made = _stored(round_.target, sizes[2 * i + 1])
             out = round_.target.largest * sizes[2 * i + 1]
-        held = 0 if exchange.local else before * copies
+        work = machine.threads * (block + out + min(block, TILES))
         # A process has whole blocks: with few of them, more than its even share.
         blocks = exchange.target.blocks
         share = -(-blocks // machine.workers) / max(1, blocks)
-        stages.append((share * (held + max(made, after)), block + out))
+        if machine.workers == 1 or exchange.local:
+            held = 0 if exchange.local else before
+            stages.append(share * (held + max(made, after)) + work)
+        elif machine.buffers is not None and shuffled(exchange.shape):
+            packed = machine.threads * 2 * exchange.source.largest * exchange.shard_dtype.itemsize
+            flying = min(machine.buffers, share * exchange.shard_nbytes)
+            kept = share * made if i == len(plan.exchanges) - 1 else 0
+            stages.append(flying + kept + packed + work)
+        else:
+            stages.append(min(1.0, share * UNEVEN) * (2 * before + max(made, after)) + work)
         before = made
-    worst = max((size + machine.threads * block for size, block in stages), default=0)
-    return math.ceil(worst + filters)
+    return math.ceil(max(stages) + filter_bytes(plan))
 
 
 def _peak_on_disk(plan: Plan) -> int:

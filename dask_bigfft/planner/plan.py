@@ -42,11 +42,15 @@ class Machine:
         Tasks that run at a time in one process.
     workers : int
         Number of processes.
+    buffers : int or None
+        Bytes of shards that a process may hold in memory while they travel by a shuffle; None
+        where they do not travel so.
     """
 
     memory_limit: int | None = None
     threads: int = 1
     workers: int = 1
+    buffers: int | None = None
 
 
 @dataclass(frozen=True)

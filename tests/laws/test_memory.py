@@ -1,0 +1,162 @@
+"""The memory contract: measured peak <= forecast <= budget, and the forecast says something.
+
+Measured in processes of their own, above what imports and first use cost: in a memory cgroup where
+one can be had, else by sampling.
+"""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster, wait
+
+import dask_bigfft
+from dask_bigfft import fft
+from dask_bigfft.errors import PlanError
+from dask_bigfft.memory_settings import worker_budget
+from dask_bigfft.testing.peaks import watched
+
+#: What Python's own objects may take beside blocks: graph, tables, compiled code.
+OBJECTS = 8 * 2**20
+
+HOLD = """
+import sys
+import numpy as np
+print("ready", flush=True)
+sys.stdin.readline()
+kept = np.ones(int(sys.argv[1]), np.uint8)
+print("{}", flush=True)
+sys.stdin.readline()
+"""
+
+RUN = """
+import json, sys
+import dask, dask.array as da, numpy as np
+import dask_bigfft
+from dask_bigfft.bench.problems import PROBLEMS
+
+name, scale, limit, folder = sys.argv[1], float(sys.argv[2]), sys.argv[3] or None, sys.argv[4]
+dask.config.set({"scheduler": "threads", "num_workers": 2, "bigfft.scratch.directory": folder})
+problem = PROBLEMS[name].scaled(scale)
+kind = getattr(dask_bigfft.fft, problem.kind)
+
+
+def source(problem):
+    return da.ones(problem.shape, chunks=problem.chunks, dtype=problem.dtype)
+
+
+kind(source(problem.scaled(1e-4))).compute()  # compiles, and makes what is made once
+x = source(problem)
+plan = dask_bigfft.plan(x, problem.kind, memory_limit=limit)
+tight = dask_bigfft.plan(x, problem.kind, memory_limit=plan.forecast.peak_host)
+print("ready", flush=True)
+sys.stdin.readline()
+y = kind(x, memory_limit=limit)
+if plan.carrier == "disk":
+    sink = np.lib.format.open_memmap(f"{folder}/sink.npy", "w+", y.dtype, y.shape)
+    da.store(y, sink, lock=False)
+else:
+    y = y.persist()
+found = {"peak": plan.forecast.peak_host, "tight": tight.forecast.peak_host,
+         "carrier": plan.carrier, "nbytes": x.nbytes}
+print(json.dumps(found), flush=True)
+sys.stdin.readline()
+"""
+
+
+def measured(program, *arguments, cgroups=True):
+    """Peak of a program between its two pauses, and what it says at the second."""
+    path = os.pathsep.join([str(Path(dask_bigfft.__file__).parents[1]), *sys.path])
+    child = subprocess.Popen(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+    )
+    with child:
+        assert child.stdout.readline() == "ready\n"
+        with watched(child.pid, cgroups=cgroups) as peak:
+            child.stdin.write("\n")
+            child.stdin.flush()
+            found = json.loads(child.stdout.readline())
+        child.stdin.write("\n")
+    assert child.returncode == 0
+    return peak, found
+
+
+@pytest.mark.parametrize("cgroups", [True, False])
+def test_what_is_held_is_measured(cgroups):
+    peak, _ = measured(HOLD, 64 * 2**20, cgroups=cgroups)
+    assert 60 * 2**20 <= peak.nbytes <= 66 * 2**20  # the system counts in batches
+    assert peak.how == "sampled" if not cgroups else peak.how in ("cgroup", "sampled")
+
+
+@pytest.mark.parametrize(
+    ("name", "scale"),
+    [
+        ("1d-2p24-c128-x16", 1 / 2),
+        ("3d-512x512x512-c64-x16", 1 / 8),
+        ("r3d-512x512x512-f32-x16", 1 / 4),
+    ],
+)
+def test_named_problems(tmp_path, name, scale):
+    peak, found = measured(RUN, name, scale, "", tmp_path)
+    assert found["carrier"] == "memory"
+    assert found["tight"] == found["peak"]  # a budget of just the forecast holds the same plan
+    assert peak.nbytes <= found["peak"] + OBJECTS
+    assert peak.nbytes >= 0.7 * found["peak"]
+
+
+def test_more_than_the_budget_goes_through_files(tmp_path):
+    """Without a cgroup, which would count the files themselves."""
+    peak, found = measured(
+        RUN, "1d-2p24-c128-x64", 1 / 2, "40 MiB", tmp_path, cgroups=False
+    )
+    assert found["carrier"] == "disk"
+    assert found["nbytes"] == 128 * 2**20
+    assert peak.nbytes <= found["peak"] + OBJECTS
+    assert found["peak"] <= 40 * 2**20
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with LocalCluster(
+        n_workers=2, threads_per_worker=1, memory_limit="640 MiB", host="127.0.0.1",
+        dashboard_address="127.0.0.1:0", local_directory=str(tmp_path_factory.mktemp("workers")),
+    ) as found:
+        yield found
+
+
+@pytest.mark.parametrize("carrier", ["p2p", "tasks"])
+def test_workers_with_small_limits(cluster, carrier):
+    a = np.random.default_rng(1).standard_normal(2**22) + 0j
+    with Client(cluster) as client, dask.config.set({"bigfft.exchange.carrier": carrier}):
+        small = da.from_array(a[: 2**12], chunks=2**8)
+        fft.fft(small).compute()
+        x = da.random.default_rng(2).standard_normal(2**22, chunks=2**18) + 0j
+        plan = dask_bigfft.plan(x, "fft")
+        budget = worker_budget(640 * 2**20)
+        assert plan.machine.memory_limit == budget
+        assert plan.forecast.peak_host <= budget
+        pids = client.run(os.getpid)
+        with contextlib.ExitStack() as stack:
+            peaks = [stack.enter_context(watched(pid, cgroups=False)) for pid in pids.values()]
+            y = fft.fft(x).persist()
+            wait(y)
+        assert client.run(os.getpid) == pids  # no worker was killed
+        assert max(peak.nbytes for peak in peaks) <= plan.forecast.peak_host + OBJECTS
+        expected = np.fft.fft(x.compute())
+        assert np.linalg.norm(y.compute() - expected) <= 1e-14 * np.linalg.norm(expected)
+
+
+def test_a_plan_that_cannot_hold_is_refused_with_the_numbers(cluster):
+    with Client(cluster), dask.config.set({"bigfft.exchange.carrier": "tasks"}):
+        x = da.zeros((2**14, 2**14), chunks=2**11, dtype=complex)
+        with pytest.raises(PlanError, match=r"`memory_limit`=335544320 is not .* at least \d{9}"):
+            fft.fft2(x)

@@ -140,3 +140,4 @@ def _sampled(pid: int) -> Iterator[Peak]:
     finally:
         stop.set()
         thread.join()
+        peak.nbytes = max(peak.nbytes, _in_use(pid) - before)

@@ -1,9 +1,8 @@
-"""`scipy.fft` with our backend: what SciPy's own tests of its functions ask, of dask arrays.
+"""`scipy.fft` with our backend: arguments, types, refusals, and who gets what.
 
-Of SciPy's tests these have no counterpart here: those of other array libraries, and of compiled
-internals; that arguments are overwritten or not, bit for bit, beyond that ours are only read; fixed
-tables of FFTW's results for cosine transforms (SciPy itself is the reference); that integers' and
-lists' results equal those of arrays (lists are no dask arrays, and go on to SciPy).
+SciPy's own tests run in `test_scipy_suite`. Of these have no counterpart in either: those of other
+array libraries and of compiled internals; that arguments are overwritten or not, bit for bit,
+beyond that ours are only read; lists, which are no dask arrays and go on to SciPy.
 """
 
 import os

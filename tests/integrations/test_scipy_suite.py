@@ -1,0 +1,117 @@
+"""SciPy's own tests of `scipy.fft`, with every array cut into chunks on its way to our backend."""
+
+import importlib.util
+import inspect
+import sys
+import threading
+
+import dask.array as da
+import numpy as np
+import pytest
+import scipy.fft
+from scipy._lib._array_api import array_namespace
+
+from dask_bigfft import scipy_backend
+
+#: Tests that are not run, and why.
+LEFT_OUT = {
+    "test_identity_1d": "768 round trips; `test_cosines` compares with SciPy itself",
+    "test_identity_nd": "576 round trips",
+    "test_identity_1d_overwrite": "640 times: whether an array is overwritten; ours is a copy",
+    "test_identity_nd_overwrite": "960 times: whether an array is overwritten",
+    "test_fftpack_equivalience": "compares `scipy.fftpack`, which is none of ours",
+    "test_multiprocess": "other processes, which have no backend of ours",
+    "TestFFT.test_identity_extensive": "`test_identity` for all lengths below 512",
+    "TestFFT.test_axes_standard": "all permutations of axes, for minutes; laws have them",
+    "TestFFT.test_axes_non_standard": "all permutations of axes",
+    "TestFFT.test_axes_subset_with_shape_standard": "all permutations of axes",
+    "TestFFT.test_axes_subset_with_shape_non_standard": "all permutations of axes",
+    "test_fft_with_order": "memory orders of arrays; ours are copies",
+    "test_fht_identity": "36 round trips; `fht` is compared with SciPy's in `test_scipy_backend`",
+    "TestFFT.test_array_like": "lists, which are no arrays",
+    "TestFFTThreadSafe": "threads of its own, which have no backend of ours",
+    "test_array_like": "lists, which are no arrays",
+}
+
+
+def load(name):
+    """Return a copy of a module of SciPy's tests, or None where they are not installed."""
+    try:
+        spec = importlib.util.find_spec(f"scipy.fft.tests.{name}")
+    except ModuleNotFoundError:
+        spec = None
+    if spec is None:
+        return None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+MODULES = {name: load(name) for name in ("test_basic", "test_real_transforms", "test_fftlog")}
+
+
+def found_in(module):
+    for name, found in list(vars(module).items()):
+        if inspect.isfunction(found) and name.startswith("test_"):
+            yield name, found
+        elif inspect.isclass(found) and name.startswith("Test"):
+            for method in [m for m in vars(found) if m.startswith("test_")]:
+                if f"{name}.{method}" in LEFT_OUT:
+                    delattr(found, method)
+            yield name, found
+
+
+for _name, _module in MODULES.items():
+    for _test, _found in found_in(_module) if _module is not None else ():
+        if _test not in LEFT_OUT:
+            globals()[f"{_test}_of_{_name}"] = _found
+
+
+class ThroughDask:
+    """A backend that hands NumPy arrays on to ours, in chunks, and computes what comes back."""
+
+    __ua_domain__ = "numpy.scipy.fft"
+
+    def __init__(self):
+        self.calls = 0
+        self.inside = threading.local()
+
+    def __ua_function__(self, method, args, kwargs):
+        if getattr(self.inside, "busy", False):  # the kernels of our own blocks
+            return NotImplemented
+        x, *others = args
+        x = np.asarray(x)
+        chunks = tuple(max(1, -(-n // 2)) for n in x.shape)
+        a = da.from_array(x, chunks=chunks)
+        self.inside.busy = True
+        try:
+            lazy = scipy_backend.__ua_function__(method, (a, *others), kwargs)
+            if lazy is NotImplemented:
+                return lazy
+            assert isinstance(lazy, da.Array)
+            self.calls += 1
+            return np.asarray(lazy.compute(scheduler="sync"))
+        finally:
+            self.inside.busy = False
+
+
+@pytest.fixture
+def xp():
+    return array_namespace(np.empty(0))
+
+
+@pytest.fixture(autouse=True)
+def through_dask():
+    backend = ThroughDask()
+    with scipy.fft.set_backend(backend):
+        yield backend
+
+
+def test_scipys_tests_were_found(through_dask):
+    np.testing.assert_allclose(scipy.fft.fft(np.ones(4)), [4, 0, 0, 0], atol=1e-15)
+    assert through_dask.calls == 1
+    if None in MODULES.values():
+        pytest.skip(f"SciPy's tests are not installed in {sys.prefix}")
+    known = {name for module in MODULES.values() for name, _ in found_in(module)}
+    assert {name for name in LEFT_OUT if "." not in name} <= known
+    assert "TestFFT_of_test_basic" in globals()

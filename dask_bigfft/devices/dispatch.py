@@ -16,6 +16,7 @@ from dask_bigfft.devices.engine import Job, Source
 from dask_bigfft.devices.find import leases, missing
 from dask_bigfft.devices.leases import Need
 from dask_bigfft.devices.pieces import COMPUTED
+from dask_bigfft.devices.pipeline import Slabs
 from dask_bigfft.devices.protocol import Array
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit
@@ -116,8 +117,12 @@ def _source(incoming: Incoming, dtype: np.dtype[Any]) -> Source:
         if found.dtype == dtype:
             return Source(lambda: found, borrowed=True)
         return Source(lambda: converted(found, dtype, threads))
-    again = not isinstance(incoming, Whole)
-    return Source(lambda: converted(incoming.whole(threads=threads), dtype, threads), again=again)
+    again, parts = not isinstance(incoming, Whole), incoming.slabs()
+    return Source(
+        lambda: converted(incoming.whole(threads=threads), dtype, threads),
+        again=again,
+        slabs=None if parts is None else Slabs(incoming.shape, parts),
+    )
 
 
 def converted(values: Array, dtype: np.dtype[Any], threads: int) -> Array:

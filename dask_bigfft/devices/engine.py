@@ -23,7 +23,7 @@ import numpy as np
 from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.devices.crossings import PieceLimits, aligned
 from dask_bigfft.devices.pieces import PiecePlan, piece_plan
-from dask_bigfft.devices.pipeline import Carve, Pipeline
+from dask_bigfft.devices.pipeline import Carve, Pipeline, Slabs
 from dask_bigfft.devices.protocol import FFT, Array, Device
 from dask_bigfft.devices.work import Block
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
@@ -35,6 +35,10 @@ MEMORY_SHARE = 0.8
 
 #: Times that a block is tried: as planned, with everything given back, and with smaller pieces.
 ATTEMPTS = 6
+
+#: Rows of parts of other blocks are read as they are from this multiple of `run_nbytes` on: below
+#: it, the bus takes longer for them than threads for gathering the block.
+WIDE_ROWS = 2
 
 #: Work areas that are reckoned with, in units of a slot, until one is found to be enough.
 WORK_AREAS = (0, 1, 2, 4)
@@ -82,14 +86,28 @@ class Source:
         Whether it may be called a second time.
     borrowed : bool
         Whether the block is somebody else's, and only to be read.
+    slabs : Slabs, optional
+        The block as parts of others, which are read in its place where their rows are wide.
     """
 
     def __init__(
-        self, gather: Callable[[], Array], *, again: bool = True, borrowed: bool = False
+        self,
+        gather: Callable[[], Array],
+        *,
+        again: bool = True,
+        borrowed: bool = False,
+        slabs: Slabs | None = None,
     ) -> None:
         self.gather, self.again, self.borrowed = gather, again or borrowed, borrowed
+        self.slabs = slabs
         self.values: Array | None = None
         self.gathered = False
+
+    def arrays(self, plan: PiecePlan, limits: PieceLimits) -> list[Array | Slabs]:
+        """The block before the first crossing and after each, the same one where it can be."""
+        if self.slabs is not None and _reads_slabs(plan, self.slabs, limits):
+            return _arrays(plan, self.slabs, True)
+        return _arrays(plan, self.get(), self.borrowed)
 
     def get(self) -> Array:
         """The block."""
@@ -203,7 +221,7 @@ class Engine:
         """One try: gather without the lock, submit with it, wait without it."""
         with self._lock:
             plan, carve = self._plan(job, limits)
-        arrays = _arrays(plan, source.get(), source.borrowed)
+        arrays = source.arrays(plan, limits)
         with self._lock:
             if self._closed:
                 raise DeviceError("the engine of this device was closed")
@@ -220,7 +238,9 @@ class Engine:
         moved = sum(array.nbytes for array in arrays[:-1])
         emit("h2d", nbytes=moved)
         emit("d2h", nbytes=sum(array.nbytes for array in arrays[1:]))
-        return arrays[-1].reshape(job.round.target.shape(job.block))
+        done = arrays[-1]
+        assert not isinstance(done, Slabs)
+        return done.reshape(job.round.target.shape(job.block))
 
     def _plan(self, job: Job, limits: PieceLimits) -> tuple[PiecePlan, Carve]:
         """Pieces and work area that fit together; makes the plans of all FFTs."""
@@ -244,8 +264,17 @@ class Engine:
         return found
 
 
-def _arrays(plan: PiecePlan, block: Array, borrowed: bool) -> list[Array]:
-    """The block before the first crossing and after each, the same one where it can be."""
+def _reads_slabs(plan: PiecePlan, slabs: Slabs, limits: PieceLimits) -> bool:
+    """Whether the first crossing can read slabs, and its rows are wide enough to do so."""
+    split = {
+        dim for dim, digits in zip(plan.dims, plan.schedule.factors, strict=True) if len(digits) > 1
+    }
+    row = plan.schedule.crossings[0].reads[1] * slabs.dtype.itemsize
+    wide = row >= WIDE_ROWS * limits.run_nbytes
+    return wide and slabs.dim not in split and slabs.dtype.str == plan.source
+
+
+def _arrays(plan: PiecePlan, block: Array | Slabs, borrowed: bool) -> list[Array | Slabs]:
     arrays = [block]
     for number, crossing in enumerate(plan.schedule.crossings):
         dtype = plan.written(number)

@@ -14,7 +14,8 @@ what it reads.
 Imports this room.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dask_bigfft.devices.pieces import PiecePlan
@@ -42,6 +43,49 @@ class Carve:
     def nbytes(self) -> int:
         """Bytes of the arena."""
         return self.slots * self.slot_nbytes + self.work_nbytes
+
+
+class Slabs:
+    """A block that is only read, as parts that lie one after the other along a dimension.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Of the block.
+    parts : list of (int, ndarray)
+        Where each part begins along the first dimension longer than 1, and its values.
+    """
+
+    def __init__(self, shape: tuple[int, ...], parts: list[tuple[int, Array]]) -> None:
+        self.shape, self.parts = shape, parts
+        self.dim = next((d for d, n in enumerate(shape) if n > 1), 0)
+        self.dtype = parts[0][1].dtype
+        self.nbytes = sum(part.nbytes for _, part in parts)
+
+    def loads(self, work: PieceWork) -> Iterator[tuple[Array, DeviceArray]]:
+        """What is copied where for a piece: parts of it lie one after the other there, too."""
+        dim, cut = self.dim, work.part[self.dim]
+        inner = math.prod(work.source.shape[dim + 1 :]) * self.dtype.itemsize
+        for begin, part in self.parts:
+            low = max(cut.start, begin)
+            high = min(cut.stop, begin + part.shape[dim])
+            if low >= high:
+                continue
+            seen = part.reshape(*work.view[:dim], part.shape[dim], *work.view[dim + 1 :])
+            view = seen[(*work.part[:dim], slice(low - begin, high - begin), *work.part[dim + 1 :])]
+            offset = work.source.offset + (low - cut.start) * inner
+            yield view, DeviceArray(offset, view.shape, work.source.dtype)
+
+
+def loads(source: Array | Slabs, work: PieceWork) -> Iterator[tuple[Array, DeviceArray]]:
+    """What is copied where for a piece."""
+    if isinstance(source, Slabs):
+        yield from source.loads(work)
+        return
+    view = source.reshape(work.view)
+    yield view[work.part], work.source
+    if work.twin is not None:
+        yield view[work.twin.part], work.twin.source
 
 
 class _Slot:
@@ -114,7 +158,7 @@ class Pipeline:
         self.arena_nbytes, self.carve, self._slots = 0, Carve(0, 0, 0), []
 
     def submit(
-        self, plan: PiecePlan, arrays: list[Array], filters: Mapping[int, Array]
+        self, plan: PiecePlan, arrays: Sequence[Array | Slabs], filters: Mapping[int, Array]
     ) -> Event:
         """Put all pieces of a block into the streams; return what is reached when it is done.
 
@@ -122,9 +166,10 @@ class Pipeline:
         ----------
         plan : PiecePlan
             What to do.
-        arrays : list of ndarray
-            The block before the first crossing, and after each; where a crossing writes what it
-            read, the same array twice. They have to stay until the event is reached.
+        arrays : sequence of ndarray
+            The block (which may be slabs) before the first crossing, and after each; where a
+            crossing writes what it read, the same array twice. They have to stay until the event
+            is reached.
         filters : mapping of int to ndarray
             Spectrum of the convolution's filter, for the axes that need one.
         """
@@ -133,21 +178,21 @@ class Pipeline:
             if number:
                 self.device.wait(self.h2d, stored)
             for work in plan.works(number):
-                self._piece(work, arrays[number], arrays[number + 1], filters)
+                target = arrays[number + 1]
+                assert not isinstance(target, Slabs)
+                self._piece(work, arrays[number], target, filters)
             self.device.record(stored, self.d2h)
         return stored
 
     def _piece(
-        self, work: PieceWork, source: Array, target: Array, filters: Mapping[int, Array]
+        self, work: PieceWork, source: Array | Slabs, target: Array, filters: Mapping[int, Array]
     ) -> None:
         device = self.device
         slot = self._slots[self._turn % len(self._slots)]
         self._turn += 1
         device.wait(self.h2d, slot.free)
-        view = source.reshape(work.view)
-        device.h2d(self.h2d, view[work.part], slot.array(work.source))
-        if (twin := work.twin) is not None:
-            device.h2d(self.h2d, view[twin.part], slot.array(twin.source))
+        for view, array in loads(source, work):
+            device.h2d(self.h2d, view, slot.array(array))
         for found in work.filters:
             spectrum = filters[found.axis].reshape(found.shape)[found.part]
             device.h2d(self.h2d, spectrum.reshape(found.array.shape), slot.array(found.array))
@@ -159,7 +204,7 @@ class Pipeline:
         device.wait(self.d2h, slot.done)
         view = target.reshape(work.stored_shape)
         device.d2h(self.d2h, slot.array(work.result), view[work.stored])
-        if twin is not None:
+        if (twin := work.twin) is not None:
             device.d2h(self.d2h, slot.array(twin.result), view[twin.stored])
         device.record(slot.free, self.d2h)
 

@@ -255,7 +255,8 @@ class Device(Protocol):
         """Copy a host array of the same shape and dtype to the device.
 
         The host array may have any strides above 0 that fall from the first dimension to the
-        last. The engine keeps it alive and untouched until an event after it is reached.
+        last. The engine keeps it alive and untouched until an event after it is reached. The
+        target may be a part of a larger array, whose offset is only aligned to its elements.
         """
 
     def d2h(self, stream: Stream, source: DeviceArray, target: Array) -> None:

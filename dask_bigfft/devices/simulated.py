@@ -186,10 +186,10 @@ class SimulatedDevice:
         self.release()
         self.closed += 1
 
-    def _array(self, array: DeviceArray) -> Array:
+    def _array(self, array: DeviceArray, alignment: int = ALIGNMENT) -> Array:
         """The values of an array, after checking that it lies in the arena."""
         end = array.offset + array.nbytes
-        if array.offset < 0 or array.offset % ALIGNMENT or end > self._arena.nbytes:
+        if array.offset < 0 or array.offset % alignment or end > self._arena.nbytes:
             raise DeviceError(f"{array} does not lie in an arena of {self._arena.nbytes} bytes")
         return self._arena[array.offset : end].view(array.dtype).reshape(array.shape)
 
@@ -284,7 +284,7 @@ class SimulatedDevice:
         _check_copy(source, target)
 
         def run() -> None:
-            self._array(target)[...] = source
+            self._array(target, source.itemsize)[...] = source
 
         self._put(stream, "h2d", self._copy_seconds(source, self.profile.h2d), run)
 
@@ -293,7 +293,7 @@ class SimulatedDevice:
         _check_copy(target, source)
 
         def run() -> None:
-            target[...] = self._array(source)
+            target[...] = self._array(source, target.itemsize)
 
         self._put(stream, "d2h", self._copy_seconds(target, self.profile.d2h), run)
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from dask_bigfft.devices.on_card import as_block, is_on_card
 from dask_bigfft.errors import refuse
 from dask_bigfft.events import measured
+from dask_bigfft.exchange.parts import slabs
 from dask_bigfft.exchange.product import Block, Product, firsts
 from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.exchange.tables import Table, table_for
@@ -71,6 +72,15 @@ class Gathering:
         self._like = found[0] if found else None
         #: Whether there are places that no source covers (zero padding).
         self.padded = sum(product.size for product in self.products) < math.prod(shape)
+
+    def slabs(self) -> list[tuple[int, Array]] | None:
+        """The block as parts of its sources along one dimension, where it is made of such."""
+        if self.padded or self.packed or len(self.products) != 1 or self.products[0].conjugate:
+            return None
+        (product,), (sources,) = self.products, self.sources
+        if any(source.dtype != self.dtype for source in sources):
+            return None
+        return slabs(self.exchange, product, sources, self.shape)
 
     def place(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """Memory for the block after the round."""

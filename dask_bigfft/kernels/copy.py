@@ -336,8 +336,8 @@ class CopyTable:
         if source.dtype.kind == "c" and target.dtype.kind != "c":
             source = source.real
         if not compiles(source, target.dtype, source_strides):
-            values = _view(source, source_start, counts, source_strides)
-            _view(target, target_start, counts, target_strides)[...] = (
+            values = strided_view(source, source_start, counts, source_strides)
+            strided_view(target, target_start, counts, target_strides)[...] = (
                 values.conj() if conjugate else values
             )
             return
@@ -436,7 +436,7 @@ class _Memory:
         }
 
 
-def _view(
+def strided_view(
     array: np.ndarray, start: int, counts: Sequence[int], strides: Sequence[int]
 ) -> np.ndarray:
     """View of an array's memory that begins `start` bytes after its first element."""

@@ -272,6 +272,14 @@ class Incoming(Protocol):
     #: The block as it lies in memory, only to be read, where nothing has to be gathered.
     as_is: Array | None
 
+    def slabs(self) -> list[tuple[int, Array]] | None:
+        """The block as parts, only to be read, that lie one after the other along a dimension.
+
+        That is the first one longer than 1. Each comes with where it begins there; None where
+        the block is not made of such parts.
+        """
+        ...
+
     def place(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """Memory for the block after the round."""
         ...
@@ -299,6 +307,10 @@ class Whole:
     """A block that is there, whole, and may be overwritten."""
 
     as_is: Array | None = None
+
+    def slabs(self) -> list[tuple[int, Array]] | None:
+        """There are none: the block is whole."""
+        return None
 
     def __init__(self, values: Array) -> None:
         self.values, self.shape, self.dtype = values, values.shape, values.dtype

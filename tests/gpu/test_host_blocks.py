@@ -1,5 +1,7 @@
 """Blocks in host memory, rounds on a card whose memory may hardly be used: SciPy's answers."""
 
+from dataclasses import replace
+
 import dask
 import dask.array as da
 import numpy as np
@@ -81,6 +83,24 @@ def test_every_kind_larger_than_the_limit(name, shape, chunks, single):
     assert_close(got, expected, single)
     assert counts["h2d"]
     assert "fallback" not in counts
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+@pytest.mark.parametrize(
+    ("name", "shape", "chunks"),
+    [("fft2", (1024, 768), (200, 768)), ("ifftn", (96, 60, 130), (40, 60, 130))],
+)
+def test_wide_rows_are_read_from_the_blocks_they_lie_in(name, shape, chunks, pinned):
+    find.use(None, replace(LIMITS, run_nbytes=1))  # any row is wide enough
+    x = values(*shape)
+    if pinned:
+        find.leases()
+        kept, x = x, lend(shape, x.dtype)
+        x[...] = kept
+    lazy = getattr(fft, name)(da.from_array(x, chunks), device="gpu", device_memory_limit=2 * MIB)
+    got, counts = counted(lazy)
+    assert_close(got, getattr(scipy.fft, name)(x))
+    assert "gather" not in counts
 
 
 @pytest.mark.parametrize("n", [1 << 20, 3**6 * 1000, 1 << 21])

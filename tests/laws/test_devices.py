@@ -9,11 +9,13 @@ import scipy.fft
 from dask_bigfft import fft, plan, transposed_index
 from dask_bigfft.devices import find
 from dask_bigfft.devices.crossings import PieceLimits
+from dask_bigfft.devices.pipeline import Slabs
 from dask_bigfft.errors import ArgumentError, DeviceError
 from dask_bigfft.events import set_sink
 from dask_bigfft.testing.devices import simulated_devices
 
 SMALL = PieceLimits(0, least=256, run_nbytes=64)
+WIDE = PieceLimits(0, least=256, run_nbytes=1)  # any row is wide enough
 KINDS = ["fftn", "ifftn", "rfftn", "irfftn", "hfftn", "ihfftn"]
 
 
@@ -160,6 +162,37 @@ def test_a_block_that_lies_as_the_round_has_it_is_not_copied_first():
         set_sink(previous)
     assert_close(whole, scipy.fft.fft2(x))
     assert_close(parts, scipy.fft.fft2(x))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "chunks"),
+    [
+        ("fft2", (64, 48), (13, 48)),
+        ("fftn", (16, 12, 20), (5, 12, 20)),
+        ("ifft2", (64, 48), (64, 11)),
+        ("rfft2", (64, 48), (13, 48)),
+    ],
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_wide_rows_are_read_from_the_blocks_they_lie_in(name, shape, chunks, seed):
+    x = values(*shape, real=name == "rfft2")
+    read = []
+    loads = Slabs.loads
+
+    def watched(self, work):
+        found = list(loads(self, work))
+        read.extend(found)
+        return iter(found)
+
+    with (
+        split(),
+        simulated_devices(1 << 14, seed=seed, limits=WIDE),
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr(Slabs, "loads", watched)
+        got = getattr(fft, name)(da.from_array(x, chunks), device="gpu").compute()
+    assert_close(got, getattr(scipy.fft, name)(x))
+    assert read
 
 
 def test_blocks_that_no_device_can_take_stay_on_the_cpu():

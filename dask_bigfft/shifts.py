@@ -136,9 +136,10 @@ def _summed(layout: Layout, offsets: Offsets) -> dict[int, int]:
 def _folded(array: da.Array, found: Origin, plan: Plan, offsets: Offsets) -> da.Array | None:
     """A transform's result as the transform makes it shifted, if its memory allows that.
 
-    A transform that overwrites its input is not done a second time.
+    A transform that overwrites its input is not done a second time, and what begins anywhere, as
+    a part of its values, is shifted for itself.
     """
-    if plan.overwrite:
+    if plan.overwrite or plan.spec.windows:
         return None
     wanted = _summed(plan.result, offsets)
     if offsets_of(plan.result) == {a: first for a, first in wanted.items() if first}:

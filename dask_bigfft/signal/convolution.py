@@ -46,7 +46,7 @@ def _kernel_axes(
     """What a kernel needs to be transformed where the spectrum's blocks lie, if it is small."""
     largest = max(math.prod(chunk) for chunk in itertools.product(*map(set, plan.chunks)))
     itemsize = plan.spec.work_dtype.itemsize
-    if kernel.nbytes > largest * itemsize:
+    if kernel.size * kernel.dtype.itemsize > largest * itemsize:
         return None
     for axis, size in enumerate(kernel.shape):
         if axis not in transforms.axes and size != 1 and len(plan.chunks[axis]) > 1:
@@ -156,7 +156,7 @@ def _without_spectra(inputs: Inputs, correlated: bool) -> Any:
     """Empty inputs, and axes on which there is only a product to be made."""
     first, second = inputs.first, inputs.second
     if first.size == 0 or second.size == 0:
-        return da.zeros((0,), dtype=np.result_type(first, second, np.float32))
+        return da.zeros((0,), dtype=np.result_type(first.dtype, second.dtype, np.float32))
     if inputs.windows:
         return None
     return inputs.cropped(first * (second.conj() if correlated else second))
@@ -274,7 +274,7 @@ def _by_method(
     inputs = parse_inputs(in1, in2, mode, None, correlated=correlated, strict=True)
     trivial = _without_spectra(inputs, correlated)
     kinds = inputs.first.dtype.kind + inputs.second.dtype.kind
-    wanted = np.result_type(inputs.first, inputs.second)
+    wanted = np.result_type(inputs.first.dtype, inputs.second.dtype)
     if trivial is not None:
         return cast("da.Array", trivial.astype(wanted))
     if method == "direct" or (method == "auto" and _is_short(inputs)):

@@ -137,5 +137,5 @@ def overlapped(inputs: Inputs) -> da.Array:
 
 def direct_blocks(inputs: Inputs) -> da.Array:
     """Return the convolution over all axes of an array with a short one, by sums within blocks."""
-    dtype = np.result_type(inputs.first, inputs.second)
+    dtype = np.result_type(inputs.first.dtype, inputs.second.dtype)
     return cast("da.Array", _convolution(inputs, _by_sums, dtype))

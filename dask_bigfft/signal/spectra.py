@@ -7,6 +7,7 @@ order of the frequencies does not matter, and the spectrum stays transposed.
 Imports `planning` and this room.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, Literal, Unpack, cast
 
@@ -214,7 +215,8 @@ def _binned(
 
 def sum_of_blocks(a: Any, axis: int) -> Any:
     """The sum of blocks of one shape along an axis."""
-    parts = [a.blocks[(slice(None),) * axis + (i,)] for i in range(a.numblocks[axis])]
+    ends = itertools.pairwise((0, *itertools.accumulate(a.chunks[axis])))
+    parts = [a[(slice(None),) * axis + (slice(*pair),)] for pair in ends]
     return parts[0] if len(parts) == 1 else da.stack(parts).sum(axis=0)
 
 

@@ -175,6 +175,14 @@ def test_several_axes_take_no_more_exchanges_than_a_real_fft():
         assert len(travelling(fft.dctn(x))) <= len(plan(x, "rfftn").travelling)
 
 
+def test_shards_as_tasks():
+    x = random_array((225, 3), "f8", 2)
+    with dask.config.set({"bigfft.exchange.carrier": "tasks"}):
+        for type_ in TYPES:
+            found = fft.dst(da.from_array(x, chunks=(20, 2)), type_, axis=0)
+            assert relative_l2(found.compute(), scipy.fft.dst(x, type_, axis=0)) < 1e-14
+
+
 def test_inverses_undo():
     x = random_array((360,), "f8", 2)
     lazy = da.from_array(x, chunks=40)

@@ -1,14 +1,19 @@
 """Convolution and correlation against `scipy.signal`, and what their plans exchange."""
 
+import os
+import subprocess
+import sys
+
 import dask
 import dask.array as da
 import numpy as np
 import pytest
+import scipy.fft
 import scipy.signal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_bigfft import plan, signal
+from dask_bigfft import fft, plan, signal
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
 from dask_bigfft.graph.layer import TransformLayer
 from dask_bigfft.testing.oracles import relative_l2
@@ -263,3 +268,55 @@ def test_empty_inputs_and_axes_without_convolution():
 def test_bad_input(call, error, names):
     with pytest.raises(error, match=names):
         call(da.zeros(10, chunks=5))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_window_shifted(mode):
+    """What a last gather takes from anywhere is shifted as any array is."""
+    a, b = random_array((400,), "f8", 0), random_array((300,), "f8", 1)
+    found = signal.correlate(da.from_array(a, chunks=50), da.from_array(b, chunks=50), mode)
+    expected = scipy.fft.fftshift(scipy.signal.correlate(a, b, mode))
+    assert relative_l2(fft.fftshift(found).compute(), expected) < 1e-14
+
+
+@pytest.mark.parametrize("settings_", [
+    {"bigfft.exchange.carrier": "tasks"}, {"bigfft.chunks": "preserve"},
+])
+def test_under_other_settings(settings_):
+    a, b = random_array((40, 30), "f8", 0), random_array((9, 30), "f8", 1)
+    with dask.config.set(settings_):
+        for name in ("fftconvolve", "oaconvolve", "correlate"):
+            x, y = da.from_array(a, chunks=(7, 11)), da.from_array(b, chunks=(4, 30))
+            found = getattr(signal, name)(x, y)
+            agree(found, getattr(scipy.signal, name)(a, b), 2.2e-16)
+
+
+SCRIPT = """
+import dask.array as da, numpy as np, scipy.fft, scipy.signal
+from dask_bigfft import fft, signal
+a, b = np.random.default_rng(0).standard_normal((2, 400))
+x, y = da.from_array(a, chunks=50), da.from_array(b, chunks=50)
+near = lambda found, right: np.allclose(found.compute(), right, rtol=0, atol=1e-11)
+assert near(signal.fftconvolve(x, y), scipy.signal.fftconvolve(a, b))
+assert near(signal.oaconvolve(x, b[:9]), scipy.signal.oaconvolve(a, b[:9]))
+assert near(signal.correlate(x, y, "same"), scipy.signal.correlate(a, b, "same"))
+assert near(signal.welch(x, nperseg=32)[1], scipy.signal.welch(a, nperseg=32)[1])
+assert near(signal.poisson(signal.laplacian(x)), a - a.mean())
+assert np.isfinite(signal.radial_power_spectrum(x)[1].compute()).all()
+assert all(near(fft.dct(x, t), scipy.fft.dct(a, t)) for t in (1, 2, 3, 4))
+print(type(x).__module__)
+"""
+
+
+def test_with_array_expressions():
+    """In a process of its own: dask reads the setting when it is imported."""
+    environment = {
+        **os.environ, "DASK_ARRAY__QUERY_PLANNING": "True", "PYTHONPATH": os.pathsep.join(sys.path),
+        "DASK_BIGFFT__PLANNER__WHOLE_AXIS_FLOOR": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=240, check=False,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "array_expr" in done.stdout

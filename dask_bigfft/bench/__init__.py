@@ -14,5 +14,7 @@ that exists. ``--help`` says how to choose; `report` describes the JSON that com
 `targets`         what is wanted, and whether it was reached
 `report`          JSON, table and picture
 `convolution`     a program of its own: convolutions, time and memory
+`outofcore`       a program of its own: from file to file, larger than memory
+`cgroup`          a limit of memory that counts the page cache
 ================  ==============================================================
 """

@@ -205,13 +205,16 @@ def peak_host(plan: Plan) -> int:
 def _peak_on_disk(plan: Plan) -> int:
     """Bytes of host memory while blocks come from scratch files and go to them.
 
-    A task holds what it has read beside the block that it makes of it; then that beside a shard,
-    or beside what the sink makes of it. So does whoever reads a block that comes in.
+    A task holds what it has read beside the block that it makes of it; then that beside its
+    shards, or beside what the sink makes of it. A block that comes from another task stays there
+    all the while. Whoever reads a block that comes in has it twice. Dask's schedulers keep the
+    last block that a task has returned until another one returns.
     """
-    sizes = _itemsizes(plan)
+    sizes, exchanges = _itemsizes(plan), plan.exchanges
     here = plan.source.largest * np.dtype(plan.spec.dtype).itemsize
+    last = max(here, plan.result.largest * plan.spec.out_dtype.itemsize)
     stages = [2 * here]
-    for i, exchange in enumerate(plan.exchanges):
+    for i, exchange in enumerate(exchanges):
         if not exchange.local:
             here = exchange.target.largest * exchange.shard_dtype.itemsize
         gathered = exchange.target.largest * np.dtype(exchange.dtype).itemsize
@@ -221,10 +224,12 @@ def _peak_on_disk(plan: Plan) -> int:
             made = round_.target.largest * sizes[2 * i + 1]
             if (made, round_.source.largest) != (gathered, round_.target.largest):
                 work = gathered  # where tiles cannot be cut
-        stages += [here + made + work, 2 * made]
+        handed = 0 if i + 1 < len(exchanges) and exchanges[i + 1].local else made
+        kept = here if exchange.local else 0
+        stages += [here + made + work, kept + made + handed]
         here = made
     filters = filter_bytes(plan) // 2  # one spectrum, whole, while its blocks are waited for
-    return plan.machine.threads * max(stages) + filters
+    return plan.machine.threads * max(stages) + last + min(last, TILES) + filters
 
 
 def scratch_bytes(plan: Plan) -> int:

@@ -53,6 +53,16 @@ def test_large_field_and_leaves_nothing_behind(tmp_path):
     assert list((tmp_path / "field").iterdir()) == []
 
 
+def test_larger_than_memory_survives_being_killed(tmp_path):
+    text = said(
+        EXAMPLES / "larger_than_memory.py", "--gib", 0.004, "--folder", tmp_path / "f",
+        cwd=tmp_path,
+    )
+    assert "nothing looks complete: True" in text
+    assert "by way of disk" in text
+    assert not (tmp_path / "f").exists()
+
+
 def test_transposed_order_saves_an_exchange_each_way(tmp_path):
     text = said(EXAMPLES / "transposed_order.py", "--n", 2**18, cwd=tmp_path)
     assert "3 + 3 exchanges" in text

@@ -1,0 +1,437 @@
+"""``python -m dask_bigfft.bench.outofcore``: arrays larger than memory, from Zarr to Zarr.
+
+For each problem, in turn and several times, inside a memory cgroup of the budget where one can be
+made: a run of ours, and a plain sequential copy of as many bytes in the same folder. The figure is
+the plan's own bytes, source and sink and scratch files, over time, against the copy's. At the end,
+if asked for, the same job by stock dask on a cluster with the same limits.
+
+Answers are checked: some frequencies against a direct DFT, everything by Parseval's theorem.
+
+Imports the package, `cgroup`, and distributed for the peer, by its name.
+"""
+
+import argparse
+import collections
+import contextlib
+import json
+import math
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import numpy.typing as npt
+from dask.utils import parse_bytes
+
+from dask_bigfft import events
+from dask_bigfft.bench.cgroup import Cgroup, memory_cgroup
+from dask_bigfft.planner.explain import human_bytes, human_seconds
+from dask_bigfft.runs import run
+
+__all__ = ["PROBLEMS", "OutOfCore", "main"]
+
+SEED = 20240101
+
+#: Bytes that are copied at a time.
+COPY_BYTES = 8 << 20
+
+#: Part of the budget, without what a process takes before it works, that a plan may use.
+SHARE = 0.75
+
+
+@dataclass(frozen=True)
+class OutOfCore:
+    """A problem: `shape` and `chunks` are of the array that comes in."""
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    chunks: tuple[int, ...]
+    dtype: str
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+    @property
+    def tolerance(self) -> float:
+        """Relative error that is allowed."""
+        return 2e-5 if self.dtype == "c8" else 1e-12
+
+
+#: By scale: 12 and 8 GiB; less than 1 GiB each; a few MiB.
+PROBLEMS = {
+    "full": (
+        OutOfCore("3d", "fftn", (1024, 1536, 1024), (16, 1536, 1024), "c8"),
+        OutOfCore("1d", "fft", (2**29,), (2**23,), "c16"),
+    ),
+    "medium": (
+        OutOfCore("3d", "fftn", (512, 448, 512), (32, 448, 512), "c8"),
+        OutOfCore("1d", "fft", (2**25,), (2**22,), "c16"),
+    ),
+    "small": (
+        OutOfCore("3d", "fftn", (64, 96, 128), (4, 96, 128), "c8"),
+        OutOfCore("1d", "fft", (2**18,), (2**13,), "c16"),
+    ),
+}
+
+#: Memory of everything, imports and page cache included.
+BUDGETS = {"full": "2 GiB", "medium": "1 GiB", "small": "640 MiB"}
+
+
+# --- data and answers -----------------------------------------------------------------------
+
+
+def frequencies(problem: OutOfCore) -> list[tuple[int, ...]]:
+    """Return the frequencies that are checked: the first, the last, and some in between."""
+    rng = np.random.default_rng(SEED)
+    inner = [tuple(int(rng.integers(n)) for n in problem.shape) for _ in range(4)]
+    return [(0,) * len(problem.shape), tuple(n - 1 for n in problem.shape), *inner]
+
+
+def block_values(problem: OutOfCore, number: int, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """Return the numbers of a chunk, the same in every process."""
+    rng = np.random.Generator(np.random.Philox(key=SEED + number))
+    real = np.float32 if problem.dtype == "c8" else np.float64
+    found = np.empty((*shape, 2), real)
+    rng.standard_normal(out=found, dtype=real)
+    return found.view(problem.dtype)[..., 0]
+
+
+def direct(
+    values: npt.NDArray[Any], first: int, total: int, at: tuple[int, ...]
+) -> complex:
+    """Return what values from `first` on along the first axis give to one frequency.
+
+    Phases are exact integers modulo the length before the sine.
+    """
+    found = values
+    for axis in range(values.ndim - 1, 0, -1):
+        n = values.shape[axis]
+        phase = np.exp(-2j * np.pi * (np.arange(n) * at[axis] % n) / n)
+        found = found @ phase
+    places = (np.arange(len(found)) + first) * at[0] % total
+    return complex(found.astype(complex) @ np.exp(-2j * np.pi * places / total))
+
+
+def make_source(problem: OutOfCore, path: Path) -> dict[str, Any]:
+    """Write the array; return its energy, and the frequencies by a direct DFT."""
+    array = import_module("zarr").create_array(
+        str(path), shape=problem.shape, chunks=problem.chunks, dtype=problem.dtype,
+        compressors=None,
+    )
+    energy, wanted = 0.0, dict.fromkeys(frequencies(problem), 0j)
+    step, total = problem.chunks[0], problem.shape[0]
+    for number, first in enumerate(range(0, total, step)):
+        count = min(step, total - first)
+        values = block_values(problem, number, (count, *problem.shape[1:]))
+        array[first : first + count] = values
+        energy += float(np.vdot(values, values).real) if problem.dtype == "c16" else float(
+            np.sum(np.abs(values.astype("c16")) ** 2))
+        for at in wanted:
+            wanted[at] += direct(values, first, total, at)
+    return {"energy": energy, "wanted": wanted}
+
+
+def check_answer(problem: OutOfCore, path: Path, truth: dict[str, Any]) -> dict[str, float]:
+    """Return how far an answer is off: at the checked frequencies, and by Parseval's theorem."""
+    array = import_module("zarr").open_array(str(path), mode="r")
+    size = math.sqrt(truth["energy"])  # of a typical element of the spectrum
+    worst = max(abs(complex(array[at]) - value) / size for at, value in truth["wanted"].items())
+    energy = 0.0
+    for region in _regions(array):
+        values = array[region]
+        energy += float(np.sum(values.real.astype("f8") ** 2 + values.imag.astype("f8") ** 2))
+    parseval = abs(energy / math.prod(problem.shape) / truth["energy"] - 1)
+    return {"frequencies": worst, "parseval": parseval}
+
+
+def _regions(array: Any) -> Iterator[tuple[slice, ...]]:
+    for index in np.ndindex(*(-(-n // c) for n, c in zip(array.shape, array.chunks, strict=True))):
+        yield tuple(slice(i * c, (i + 1) * c) for i, c in zip(index, array.chunks, strict=True))
+
+
+# --- what is measured, each in a process of its own -----------------------------------------
+
+
+def resident() -> int:
+    """Return the anonymous and shared memory of this process."""
+    found = 0
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(("RssAnon", "RssShmem")):
+            found += int(line.split()[1]) << 10
+    return found
+
+
+@contextlib.contextmanager
+def _watched(peak: list[int]) -> Iterator[None]:
+    """Keep the most memory that this process has in the meantime."""
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.wait(0.01):
+            peak[0] = max(peak[0], resident())
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def ours(task: dict[str, Any]) -> dict[str, Any]:
+    """Do a run of ours; return seconds, bytes and memory."""
+    folder, problem = Path(task["folder"]), OutOfCore(**task["problem"])
+    options = {"scheduler": "threads", "num_workers": task["threads"],
+               "bigfft.scratch.directory": str(folder), "bigfft.exchange.carrier": "disk"}
+    with dask.config.set(options):
+        _warm_up(folder, problem)
+        before, peak = resident(), [0]
+        limit = int(SHARE * (task["budget"] - before))
+        totals: collections.Counter[str] = collections.Counter()
+        lock = threading.Lock()
+
+        def sink(name: str, numbers: Any) -> None:
+            with lock:
+                totals[name] += numbers.get("nbytes", 0)
+                totals[f"{name} seconds"] += numbers.get("seconds", 0)
+
+        events.add_sink(sink)
+        with _watched(peak):
+            done = run(
+                folder / "in.zarr", folder / "out.zarr", problem.kind, memory_limit=limit,
+                overwrite=True, block_size=math.prod(problem.chunks) * problem_itemsize(problem),
+            )
+    moved = sum(totals[k] for k in ("source_read", "scratch_read", "scratch_write", "sink_write"))
+    return {
+        "seconds": done.seconds, "bytes": moved, "carrier": done.plan.carrier,
+        "rounds": done.plan.notation, "exchanges": len(done.plan.travelling),
+        "memory_before": before, "memory_peak": peak[0] - before,
+        "memory_forecast": done.plan.forecast.peak_host, "memory_limit": limit,
+        "events": dict(totals),
+    }
+
+
+def problem_itemsize(problem: OutOfCore) -> int:
+    """Return bytes of an element."""
+    return np.dtype(problem.dtype).itemsize
+
+
+def _warm_up(folder: Path, problem: OutOfCore) -> None:
+    """Let everything be imported and compiled."""
+    small = folder / "warm"
+    shutil.rmtree(small, ignore_errors=True)
+    small.mkdir()
+    shape = (4096,) if len(problem.shape) == 1 else (16, 16, 16)
+    chunks = (256,) if len(problem.shape) == 1 else (2, 16, 16)
+    make_source(OutOfCore("warm", problem.kind, shape, chunks, problem.dtype), small / "in.zarr")
+    with dask.config.set({"bigfft.exchange.carrier": "disk"}):
+        run(small / "in.zarr", small / "out.zarr", problem.kind, block_size=4096)
+    shutil.rmtree(small)
+
+
+def copied(task: dict[str, Any]) -> dict[str, Any]:
+    """Copy a file as often as makes `bytes` read and written; return seconds and bytes."""
+    folder, left, moved = Path(task["folder"]), task["bytes"] // 2, 0
+    chunks = sorted((folder / "in.zarr" / "c").rglob("*"))
+    sources = [path for path in chunks if path.is_file()]
+    started = time.perf_counter()
+    while left > 0:
+        with open(folder / "copy", "wb", buffering=0) as target:
+            for path in sources:
+                with open(path, "rb", buffering=0) as source:
+                    while left > 0 and (data := source.read(min(COPY_BYTES, left))):
+                        target.write(data)
+                        left -= len(data)
+                        moved += 2 * len(data)
+            os.fsync(target.fileno())
+    seconds = time.perf_counter() - started
+    (folder / "copy").unlink()
+    return {"seconds": seconds, "bytes": moved}
+
+
+def stock(task: dict[str, Any]) -> dict[str, Any]:
+    """Do the job with dask's own functions on a cluster; return seconds."""
+    distributed, da = import_module("distributed"), import_module("dask.array")
+    folder, problem = Path(task["folder"]), OutOfCore(**task["problem"])
+    with (
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=task["threads"], memory_limit=task["budget"],
+            dashboard_address=None, local_directory=str(folder),
+        ) as cluster,
+        distributed.Client(cluster),
+    ):
+        started = time.perf_counter()
+        x = da.from_zarr(str(folder / "in.zarr"))
+        if len(problem.shape) == 1:
+            y = da.fft.fft(x.rechunk(-1)).rechunk(problem.chunks)
+        else:
+            y = da.fft.fftn(x, axes=(1, 2)).rechunk({0: -1, 1: "auto", 2: -1})
+            y = da.fft.fft(y, axis=0)
+        y.astype(problem.dtype).to_zarr(str(folder / "stock.zarr"), overwrite=True)
+        return {"seconds": time.perf_counter() - started}
+
+
+CHILDREN = {"ours": ours, "copied": copied, "stock": stock}
+
+
+def _call(
+    name: str, task: dict[str, Any], group: Cgroup | None, seconds: float | None = None
+) -> dict[str, Any]:
+    """Return what a new process finds, inside of the group."""
+    command = [sys.executable, "-m", "dask_bigfft.bench.outofcore", "--child", name,
+               json.dumps(task)]
+    if group is not None:
+        group.reset()
+        command = group.command(command)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False,
+                              timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return {"error": f"did not end within {seconds:.0f} s"}
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:] or [""]
+        return {"error": f"exit status {done.returncode}: {last[0]}"[:300]}
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer | ({} if group is None else {"cgroup_peak": group.peak})
+
+
+# --- the program ----------------------------------------------------------------------------
+
+
+def measured(
+    problem: OutOfCore, folder: Path, args: argparse.Namespace, group: Cgroup | None
+) -> dict[str, Any]:
+    """Return everything that is found out about a problem."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        truth = make_source(problem, folder / "in.zarr")
+        task = {"problem": problem.__dict__, "folder": str(folder), "threads": args.threads,
+                "budget": args.budget}
+        rounds = []
+        for _ in range(args.repeat):
+            found = _call("ours", task, group)
+            copy: dict[str, Any] = {}
+            if "error" not in found:
+                copy = _call("copied", task | {"bytes": int(found["bytes"] * args.copy)}, group)
+            rounds.append({"ours": found, "copy": copy})
+            print(f"  {_round_text(rounds[-1])}", flush=True)
+        answer: dict[str, Any] = {"nbytes": problem.nbytes, "rounds": rounds}
+        if all("error" not in r["ours"] for r in rounds):
+            answer["errors"] = check_answer(problem, folder / "out.zarr", truth)
+            answer |= _figures(problem, answer, args.budget)
+        if args.stock:
+            shutil.rmtree(folder / "out.zarr", ignore_errors=True)
+            longest = 4 * max((r["ours"].get("seconds", 0) for r in rounds), default=0) + 60
+            answer["stock"] = _call("stock", task, group, longest)
+        return answer
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _speed(found: dict[str, Any]) -> float:
+    return float(found["bytes"] / found["seconds"])
+
+
+def _round_text(found: dict[str, Any]) -> str:
+    run_, copy = found["ours"], found["copy"]
+    if "error" in run_:
+        return f"failed: {run_['error']}"
+    text = (
+        f"{human_seconds(run_['seconds'])}, {human_bytes(run_['bytes'])} moved, "
+        f"{human_bytes(_speed(run_))}/s; memory {human_bytes(run_['memory_peak'])} of "
+        f"{human_bytes(run_['memory_forecast'])} forecast"
+    )
+    if run_.get("cgroup_peak"):
+        text += f", group {human_bytes(run_['cgroup_peak'])}"
+    if "seconds" in copy:
+        text += f"; copy {human_bytes(_speed(copy))}/s, ratio {_speed(run_) / _speed(copy):.2f}"
+    return text
+
+
+def _figures(problem: OutOfCore, answer: dict[str, Any], budget: int) -> dict[str, Any]:
+    pairs = [r for r in answer["rounds"] if "seconds" in r["copy"]]
+    ratios = sorted(_speed(r["ours"]) / _speed(r["copy"]) for r in pairs)
+    errors = answer["errors"]
+    first = answer["rounds"][0]["ours"]
+    peak = max(r["ours"]["memory_peak"] + r["ours"]["memory_before"] for r in answer["rounds"])
+    return {
+        "efficiency": statistics.median(ratios) if ratios else None,
+        "efficiency_range": [ratios[0], ratios[-1]] if ratios else None,
+        "right": max(errors.values()) <= problem.tolerance,
+        "passes": first["bytes"] / problem.nbytes,
+        "within_budget": peak <= budget,
+    }
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m dask_bigfft.bench.outofcore")
+    add = parser.add_argument
+    add("--scale", choices=list(PROBLEMS), default="full", help="size of the problems")
+    add("--only", nargs="+", default=[], metavar="NAME", help="of: 3d, 1d")
+    add("--folder", type=Path, default=Path("outofcore"), help="where files go (all deleted)")
+    add("--budget", help="memory of everything (default: 2 GiB at full scale)")
+    add("--threads", type=int, default=2, metavar="N")
+    add("--repeat", type=int, default=3, metavar="N", help="runs and copies in turn (default: 3)")
+    add("--copy", type=float, default=1.0, metavar="F", help="part of the bytes that is copied")
+    add("--stock", action="store_true", help="also by dask's own functions on a cluster")
+    add("--out", type=Path, metavar="PATH", help="JSON")
+    add("--child", nargs=2, help=argparse.SUPPRESS)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the program; return 0 if all answers are right and within the budget."""
+    args = _parser().parse_args(argv)
+    if args.child:
+        print(json.dumps(CHILDREN[args.child[0]](json.loads(args.child[1]))))
+        return 0
+    args.budget = int(parse_bytes(args.budget or BUDGETS[args.scale]))
+    found: dict[str, Any] = {"scale": args.scale, "budget": args.budget, "threads": args.threads}
+    with memory_cgroup(args.budget) as group:
+        found["cgroup"] = None if group is None else group.version
+        if group is None:
+            print("no memory cgroup can be made: files may come from the page cache")
+        for problem in PROBLEMS[args.scale]:
+            if not args.only or problem.name in args.only:
+                print(f"{problem.name}: {problem.kind} of {problem.shape} {problem.dtype}, "
+                      f"{human_bytes(problem.nbytes)} in {human_bytes(args.budget)}", flush=True)
+                folder = args.folder.resolve() / problem.name
+                found[problem.name] = measured(problem, folder, args, group)
+                print(f"  {_summary(found[problem.name])}", flush=True)
+    if args.out is not None:
+        args.out.write_text(json.dumps(found, indent=1) + "\n")
+    results = [value for value in found.values() if isinstance(value, dict)]
+    return int(not all(r.get("right") and r.get("within_budget") for r in results))
+
+
+def _summary(found: dict[str, Any]) -> str:
+    if "errors" not in found:
+        return "no answer"
+    errors = ", ".join(f"{name} {value:.1e}" for name, value in found["errors"].items())
+    verdict = "right" if found["right"] else "WRONG"
+    text = f"{verdict} ({errors}); {found['passes']:.1f} times its bytes"
+    if found["efficiency"] is not None:
+        text += f"; efficiency {found['efficiency']:.2f}"
+    if "stock" in found:
+        said = found["stock"].get("error") or human_seconds(found["stock"]["seconds"])
+        text += f"; stock dask: {said}"
+    return text
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -7,7 +7,7 @@ if asked for, the same job by stock dask on a cluster with the same limits.
 
 Answers are checked: some frequencies against a direct DFT, everything by Parseval's theorem.
 
-Imports the package, `cgroup`, and distributed for the peer, by its name.
+Imports the package, `cgroup`, and distributed for the peer.
 """
 
 import argparse

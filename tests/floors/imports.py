@@ -58,7 +58,7 @@ DOORS = {
     "xarray": ("xarray",),
     "cupy": ("kernels.gpu", "memory", "devices", "testing"),
     "cupyx": ("kernels.gpu", "memory", "devices", "testing"),
-    "distributed": ("cluster", "cli", "exchange.p2p", "graph", "testing"),
+    "distributed": ("bench.outofcore", "cluster", "cli", "exchange.p2p", "graph", "testing"),
     "bokeh": ("cluster.dashboard",),
 }
 

@@ -65,7 +65,7 @@ def fft(
 
     Examples
     --------
-    >>> fft([1, 0, 0, 0]).compute()
+    >>> fft([1 + 0j, 0, 0, 0]).compute()
     array([1.+0.j, 1.+0.j, 1.+0.j, 1.+0.j])
     """
     return transform("fft", a, n, axis, norm, out, extras)
@@ -80,7 +80,7 @@ def ifft(
 
     Examples
     --------
-    >>> ifft([4, 0, 0, 0]).compute()
+    >>> ifft([4 + 0j, 0, 0, 0]).compute()
     array([1.+0.j, 1.+0.j, 1.+0.j, 1.+0.j])
     """
     return transform("ifft", a, n, axis, norm, out, extras)
@@ -155,7 +155,7 @@ def fft2(
 
     Examples
     --------
-    >>> fft2([[1, 0], [0, 0]]).compute()
+    >>> fft2([[1 + 0j, 0], [0, 0]]).compute()
     array([[1.+0.j, 1.+0.j],
            [1.+0.j, 1.+0.j]])
     """
@@ -171,7 +171,7 @@ def ifft2(
 
     Examples
     --------
-    >>> ifft2([[4, 0], [0, 0]]).compute()
+    >>> ifft2([[4 + 0j, 0], [0, 0]]).compute()
     array([[1.+0.j, 1.+0.j],
            [1.+0.j, 1.+0.j]])
     """
@@ -251,7 +251,7 @@ def fftn(
 
     Examples
     --------
-    >>> fftn([[1, 0], [0, 0]]).compute()
+    >>> fftn([[1 + 0j, 0], [0, 0]]).compute()
     array([[1.+0.j, 1.+0.j],
            [1.+0.j, 1.+0.j]])
     """
@@ -267,7 +267,7 @@ def ifftn(
 
     Examples
     --------
-    >>> ifftn([[4, 0], [0, 0]]).compute()
+    >>> ifftn([[4 + 0j, 0], [0, 0]]).compute()
     array([[1.+0.j, 1.+0.j],
            [1.+0.j, 1.+0.j]])
     """

@@ -74,6 +74,7 @@ def runs(view: Array) -> tuple[int, tuple[Run, ...]]:
 
     Examples
     --------
+    >>> import numpy as np
     >>> block = np.zeros((8, 6, 4), "f8")
     >>> runs(block), runs(block[:, 2:4]), runs(block[:, :, 1:2])
     ((1536, ()), (64, (Run(count=8, stride=192),)), (8, (Run(count=48, stride=32),)))
@@ -94,6 +95,7 @@ def runs(view: Array) -> tuple[int, tuple[Run, ...]]:
 def row_nbytes(view: Array) -> int:
     """Bytes of the rows in which a view lies: the wider, the faster its copies.
 
+    >>> import numpy as np
     >>> row_nbytes(np.zeros((16, 1024), "c16")[:, :512])
     8192
     """
@@ -111,6 +113,7 @@ def copies(view: Array) -> Iterator[Copy]:
 
     Examples
     --------
+    >>> import numpy as np
     >>> block = np.zeros((8, 6, 4), "f8")
     >>> list(copies(block[2:]))
     [Copy(host=0, device=0, width=1152, height=1, depth=1, pitch=0, plane=0)]
@@ -141,6 +144,7 @@ def _in_one_call(outer: tuple[Run, ...]) -> tuple[tuple[Run, ...], tuple[Run, ..
 def calls(view: Array) -> int:
     """Number of driver calls that a view needs.
 
+    >>> import numpy as np
     >>> calls(np.zeros((4, 4, 4, 4))[:3, :3, :3, :3])
     3
     """
@@ -156,6 +160,7 @@ def slabs(view: Array, nbytes: int) -> Iterator[tuple[tuple[slice, ...], int]]:
 
     Examples
     --------
+    >>> import numpy as np
     >>> [at for _, at in slabs(np.zeros((3, 4), "f8"), 32)]
     [0, 32, 64]
     >>> [at for _, at in slabs(np.zeros((2, 4), "f8"), 16)]

@@ -350,7 +350,7 @@ def tiling(
     its tiles have rows wide enough to be stored; None if it is not so.
 
     >>> tiling((64, 8192), {1}, 64 * 8192 * 16)
-    (0, 32)
+    (0, 16)
     """
     for dim, size in enumerate(shape):
         if dim not in fixed and size > 1:

@@ -25,7 +25,7 @@ from dask_bigfft.devices.work import Computation, PieceWork
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit
 
-__all__ = ["as_block", "is_on_card", "round_on_card"]
+__all__ = ["as_block", "is_on_card", "roll_on_card", "round_on_card"]
 
 _NO_LIMIT = 1 << 62
 
@@ -178,3 +178,17 @@ class _Places:
         """An array as CuPy has it."""
         memory = self._buffers[array.offset].data
         return cupy().ndarray(array.shape, np.dtype(array.dtype), memptr=memory)
+
+
+def roll_on_card(values: Any, rolls: tuple[tuple[int, int], ...]) -> Any:
+    """Return a block stored from another element on along some of its dimensions.
+
+    `rolls` are pairs of a dimension, and the element that comes first in it.
+    """
+    if not rolls:
+        return values
+    with values.device:
+        dims, firsts = zip(*rolls, strict=True)
+        done = cupy().roll(values, tuple(-first for first in firsts), dims)
+        cupy().cuda.get_current_stream().synchronize()
+        return done

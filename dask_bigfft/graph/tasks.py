@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.devices.dispatch import Place, job_of, on_device
-from dask_bigfft.devices.on_card import as_block, is_on_card, round_on_card
+from dask_bigfft.devices.on_card import as_block, is_on_card, roll_on_card, round_on_card
 from dask_bigfft.errors import CarrierError, VerificationError, refuse
 from dask_bigfft.events import during, emit
 from dask_bigfft.exchange import p2p
@@ -161,7 +161,8 @@ class Run:
             done = on_device(job, incoming, filters, self.place)
         if done is None:
             return run_round(round_, block, incoming, library, dtype, filters)
-        return rolled(done, round_.rolls)
+        roll = roll_on_card if is_on_card(done) else rolled
+        return roll(done, round_.rolls)
 
     def done(self, number: int, block: Block) -> tuple[Any] | None:
         """What the task of a block after exchange `number` would return, if that is known."""

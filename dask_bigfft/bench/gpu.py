@@ -1,0 +1,495 @@
+"""``python -m dask_bigfft.bench.gpu``: what a CUDA card makes of data larger than its memory.
+
+One run on one machine: the bus first, then rounds on blocks, whole transforms, and peers under the
+same device budget, while a plain allocation holds the rest of the card. In order of importance, and
+written after every case, so a run that is cut short counts. Host memory is pinned once.
+
+``floor`` is the time that the bus needs for the bytes of all crossings at its measured two-way
+bandwidth; ``fraction`` is the floor over the time taken.
+
+Imports the rest of this folder, `gpu_peers` with the loops that users write, and `devices`.
+"""
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import numpy.typing as npt
+
+from dask_bigfft import fft
+from dask_bigfft.bench import gpu_peers, machine
+from dask_bigfft.bench.gpu_report import write_report
+from dask_bigfft.devices import find
+from dask_bigfft.devices.cuda import cupy, reason
+from dask_bigfft.devices.cupy_device import CupyDevice, open_device
+from dask_bigfft.devices.dispatch import job_of
+from dask_bigfft.devices.engine import Engine, Job, Source
+from dask_bigfft.front import plan as plan_of
+from dask_bigfft.memory import configure, default_arena, lend
+
+Array = npt.NDArray[Any]
+GIB, MIB = 1 << 30, 1 << 20
+NAMES = {1: "1D", 2: "2D", 3: "3D"}
+
+
+@dataclass
+class Results:
+    """What was measured, in a file that grows."""
+
+    path: Path
+    until: float
+    found: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, section: str, **numbers: Any) -> None:
+        """Keep a case and say it."""
+        self.found.setdefault(section, []).append(numbers)
+        shown = {k: round(v, 3) if isinstance(v, float) else v for k, v in numbers.items()}
+        print(f"{section}: {shown}", flush=True)
+        self.path.write_text(json.dumps(self.found, indent=1) + "\n", encoding="utf-8")
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing new is to be begun."""
+        return time.monotonic() > self.until
+
+
+@dataclass
+class Bench:
+    """What the cases share: sizes, the bus, and pinned memory."""
+
+    results: Results
+    scale: int
+    nbytes: int
+    budget: int
+    duplex: float = 0.0
+    memory: list[Array] = field(default_factory=list)
+
+    def blocks(self, block_nbytes: int) -> list[Array]:
+        """The pinned memory in blocks of some size; those made once are cut."""
+        block_nbytes = min(block_nbytes, self.nbytes)
+        if not self.memory or self.memory[0].nbytes < block_nbytes:
+            self.memory = []
+            for _ in range(self.nbytes // block_nbytes):
+                found = lend(block_nbytes, np.uint8)
+                found.view("f8")[:] = 1e-3
+                self.memory.append(found)
+        cut = range(0, self.memory[0].nbytes, block_nbytes)
+        return [found[low : low + block_nbytes] for found in self.memory for low in cut]
+
+
+def best(work: Callable[[], object], repeats: int = 3) -> float:
+    """Least seconds of a few runs, after one that does not count."""
+    times = []
+    for _ in range(repeats + 1):
+        began = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - began)
+    return min(times[1:])
+
+
+@contextmanager
+def held(budget: int) -> Iterator[None]:
+    """Hold all of the card but a budget, and what contexts and plans take, by an allocation."""
+    cp = cupy()
+    free = int(cp.cuda.runtime.memGetInfo()[0])
+    nbytes = max(0, free - budget - 1 * GIB)
+    hold = cp.cuda.Memory(nbytes) if nbytes else None
+    try:
+        yield
+    finally:
+        del hold
+
+
+def even_shape(elements: int, ndim: int) -> tuple[int, ...]:
+    """A shape of powers of two, as even as can be, the last ones longer.
+
+    >>> even_shape(2**10, 3)
+    (8, 8, 16)
+    """
+    bits, shape = elements.bit_length() - 1, []
+    for left in range(ndim, 0, -1):
+        shape.append(1 << (bits // left))
+        bits -= bits // left
+    return tuple(shape)
+
+
+# --- the bus --------------------------------------------------------------------------------
+
+
+def bus(bench: Bench) -> None:
+    """One way and both ways, from and to pinned blocks."""
+    cp = cupy()
+    rt, size = cp.cuda.runtime, min(GIB // bench.scale, bench.nbytes // 2)
+    a, b = (block[:size] for block in bench.blocks(bench.nbytes // 4)[:2])
+    card, times = cp.cuda.Memory(2 * size), 8
+    streams = [cp.cuda.Stream(non_blocking=True) for _ in range(2)]
+
+    def copy(there: bool, back: bool) -> None:
+        for _ in range(times):
+            if there:
+                rt.memcpyAsync(card.ptr, a.ctypes.data, size, 1, streams[0].ptr)
+            if back:
+                rt.memcpyAsync(b.ctypes.data, card.ptr + size, size, 2, streams[1].ptr)
+        rt.deviceSynchronize()
+
+    for name, there, back in (("H2D", 1, 0), ("D2H", 0, 1), ("duplex, each way", 1, 1)):
+        seconds = best(partial(copy, bool(there), bool(back)), 2)
+        bench.results.add("bus", name=name, gbs=times * size / seconds / 1e9)
+    bench.duplex = times * size / seconds
+
+
+# --- rounds on blocks -----------------------------------------------------------------------
+
+
+def one_round(shape: tuple[int, ...], axes: tuple[int, ...], dtype: str) -> Job:
+    """A round over axes that lie whole in a block, in place."""
+    x = da.zeros(shape, dtype=dtype, chunks=-1)
+    found = plan_of(x, "fftn", axes=axes, norm="ortho", memory_limit="16 TiB")
+    (round_,) = found.rounds
+    return job_of(round_, (0,) * len(shape), np.dtype(dtype), np.dtype(dtype), inside=True)
+
+
+def _inside(engine: Engine, job: Job, block: Array) -> None:
+    """A round in a block's own memory."""
+    engine.run(job, Source(lambda: block))
+
+
+SCHEMES = (("X", 2, (1,)), ("Y", 2, (0,)), ("1D", 1, (0,)), ("2D", 2, (0, 1)), ("3D", 3, (0, 1, 2)))
+
+
+def rounds(bench: Bench, kind: str = "pinned", dtypes: Sequence[str] = ("c16", "c8")) -> None:
+    """Each scheme on a stream of blocks, two tasks at a time as the leases admit them."""
+    for nbytes in (4 * GIB // bench.scale, 256 * MIB // bench.scale):
+        memory = _memory(bench, kind, nbytes)
+        for name, ndim, axes in SCHEMES:
+            for dtype in dtypes:
+                if bench.results.over:
+                    return
+                _one_scheme(bench, kind, memory, name, ndim, axes, dtype)
+
+
+def _memory(bench: Bench, kind: str, nbytes: int) -> list[Array]:
+    if kind == "pinned":
+        return bench.blocks(nbytes)
+    total = bench.nbytes // 4
+    pageable = np.ones(total, np.uint8)
+    return [pageable[low : low + nbytes] for low in range(0, total, nbytes)]
+
+
+def _one_scheme(
+    bench: Bench, kind: str, memory: list[Array], name: str, ndim: int, axes: tuple[int, ...],
+    dtype: str,
+) -> None:
+    shape = even_shape(memory[0].nbytes // np.dtype(dtype).itemsize, ndim)
+    job, engine = one_round(shape, axes, dtype), Engine(open_device(0), bench.budget)
+    blocks = [found.view(dtype).reshape(shape) for found in memory]
+    try:
+        with held(bench.budget), ThreadPoolExecutor(2) as pool:
+            def work() -> None:
+                list(pool.map(partial(_inside, engine, job), blocks))
+
+            seconds = best(work, 2)
+        crossings = job.plan(engine.limits).schedule.crossings
+        moved = len(crossings) * sum(block.nbytes for block in blocks)
+        bench.results.add(
+            "rounds", memory=kind, scheme=name, dtype=dtype, block_mib=memory[0].nbytes / MIB,
+            gib=sum(block.nbytes for block in blocks) / GIB, seconds=seconds,
+            crossings=len(crossings), gbs=moved / seconds / 1e9,
+            fraction=moved / bench.duplex / seconds,
+            runs=[(c.pieces, c.reads, c.writes) for c in crossings],
+        )
+    finally:
+        engine.close()
+
+
+# --- whole transforms -----------------------------------------------------------------------
+
+
+def lazy(memory: list[Array], shape: tuple[int, ...], dtype: str) -> da.Array:
+    """A dask array whose blocks are these, cut along the first axis."""
+    rows = shape[0] // len(memory)
+    chunks = ((rows,) * len(memory), *((n,) for n in shape[1:]))
+    name = f"bench-{id(memory)}-{shape}-{dtype}"
+    rest = (0,) * (len(shape) - 1)
+    graph = {
+        (name, i, *rest): block.view(dtype).reshape(rows, *shape[1:])
+        for i, block in enumerate(memory)
+    }
+    return da.Array(graph, name, chunks, dtype=dtype)
+
+
+def fill(memory: list[Array], dtype: str, seed: int = 1) -> None:
+    """Random values, in single precision so that it does not take long."""
+    real = np.empty(0, dtype).real.dtype
+
+    def one(numbered: tuple[int, Array]) -> None:
+        rng, values = np.random.default_rng((seed, numbered[0])), numbered[1].view(real)
+        for low in range(0, values.size, 1 << 24):
+            part = values[low : low + (1 << 24)]
+            part[...] = rng.standard_normal(part.size, np.float32)
+
+    with ThreadPoolExecutor(16) as pool:
+        pieces = [
+            found[low : low + 256 * MIB] for found in memory
+            for low in range(0, found.nbytes, 256 * MIB)
+        ]
+        list(pool.map(one, enumerate(pieces)))
+
+
+def transforms(bench: Bench, chunks: Sequence[int], cases: Sequence[tuple[int, str]]) -> None:
+    """Out-of-card transforms of all the data, against the CPU and against loops over the card."""
+    for ndim, dtype in cases:
+        if bench.results.over:
+            return
+        memory = bench.blocks(max(chunks))
+        shape = even_shape(bench.nbytes // np.dtype(dtype).itemsize, ndim)
+        fill(memory, dtype)
+        expected = _cpu(bench, memory, shape, dtype)
+        for nbytes in chunks:
+            if not bench.results.over:
+                _ours(bench, bench.blocks(nbytes), shape, dtype, expected)
+        _loops(bench, expected, shape, dtype)
+        del expected
+
+
+def _cpu(bench: Bench, memory: list[Array], shape: tuple[int, ...], dtype: str) -> Array:
+    """The answer, and the time of the CPU's libraries."""
+    x = lend(shape, dtype)
+    parts = np.split(x.reshape(-1).view(np.uint8), len(memory))
+    for block, part in zip(memory, parts, strict=True):
+        part[...] = block
+    out = lend(shape, dtype)
+    for name, run in gpu_peers.cpu_libraries(len(shape)).items():
+        began = time.perf_counter()
+        run(x, out)
+        seconds = time.perf_counter() - began
+        bench.results.add("cpu", peer=name, shape=shape, dtype=dtype, seconds=seconds)
+    return out
+
+
+def _ours(
+    bench: Bench, memory: list[Array], shape: tuple[int, ...], dtype: str, expected: Array
+) -> None:
+    x = lazy(memory, shape, dtype)
+    keywords: Any = {"device": "gpu", "device_memory_limit": bench.budget, "norm": "ortho"}
+    found = plan_of(x, "fftn", **keywords)
+    find.release()  # what is kept on the card, so that it can be held
+    with held(bench.budget), dask.config.set(scheduler="threads"):
+        times = []
+        for _ in range(3):
+            began = time.perf_counter()
+            done = fft.fftn(x, **keywords).persist()
+            times.append(time.perf_counter() - began)
+            error = _distance(done, expected) if len(times) == 3 else 0.0
+            del done
+    moved = len(found.rounds) * bench.nbytes
+    bench.results.add(
+        "transforms", name=NAMES[len(shape)], shape=shape, dtype=dtype,
+        block_mib=memory[0].nbytes / MIB, rounds=found.notation,
+        exchanges=len(found.travelling), seconds=min(times[1:]), first=times[0],
+        round_fraction=moved / bench.duplex / min(times[1:]), error=error,
+    )
+
+
+def _distance(done: da.Array, expected: Array) -> float:
+    """Relative L2 distance, block by block."""
+    off = norm = 0.0
+    starts = [np.cumsum((0, *cut)) for cut in done.chunks]
+    keys: Any = done.__dask_keys__()
+    for key in _flat(keys):
+        block: Any = done.dask[key]
+        block = getattr(block, "value", block)
+        place = tuple(
+            slice(starts[axis][i], starts[axis][i + 1]) for axis, i in enumerate(key[1:])
+        )
+        wanted = expected[place]
+        for a, b in zip(np.array_split(block, 16), np.array_split(wanted, 16), strict=True):
+            off += float(np.linalg.norm((a - b).ravel())) ** 2
+            norm += float(np.linalg.norm(b.ravel())) ** 2
+    return math.sqrt(off / norm)
+
+
+def _flat(keys: Any) -> Iterator[tuple[Any, ...]]:
+    for found in keys:
+        if isinstance(found, list):
+            yield from _flat(found)
+        else:
+            yield found
+
+
+def _loops(bench: Bench, x: Array, shape: tuple[int, ...], dtype: str) -> None:
+    """The loops that users write, on data that is overwritten."""
+    if len(shape) == 1:
+        return
+    for name, run in gpu_peers.LOOPS.items():
+        if bench.results.over:
+            return
+        values = x if name.startswith("pinned") else np.ones(shape, dtype)
+        with held(bench.budget):
+            began = time.perf_counter()
+            run(values, bench.budget)
+            seconds = time.perf_counter() - began
+        bench.results.add("loops", peer=name, shape=shape, dtype=dtype, seconds=seconds)
+        del values
+
+
+# --- problems that fit the card, problems in their own memory -------------------------------
+
+
+def _on_gpu(array: da.Array) -> None:
+    fft.fftn(array, device="gpu", norm="ortho").persist(scheduler="threads")
+
+
+def in_card(bench: Bench) -> None:
+    """One block that fits the card whole."""
+    find.release()
+    for ndim, nbytes in ((1, 4 * GIB), (2, 4 * GIB), (3, 4 * GIB), (2, 256 * MIB)):
+        if bench.results.over:
+            return
+        shape = even_shape(nbytes // bench.scale // 16, ndim)
+        x, out = lend(shape, "c16"), lend(shape, "c16")
+        fill([x.reshape(-1).view(np.uint8)], "c16")
+        array = da.from_array(x, chunks=-1, name=f"card-{shape}")
+        times = {"dask_bigfft": best(partial(_on_gpu, array), 2)}
+        for name, run in gpu_peers.cpu_libraries(ndim).items():
+            times[name] = best(partial(run, x, out), 1)
+        times["cupy, pinned"] = best(partial(gpu_peers.whole, x, pinned=True), 2)
+        times["cupy, pageable"] = best(partial(gpu_peers.whole, np.array(x), pinned=False), 1)
+        bench.results.add("in_card", shape=shape, dtype="c16", seconds=times,
+                          floor=x.nbytes / bench.duplex)
+
+
+def in_place(bench: Bench, nbytes: int, budget: int) -> None:
+    """`overwrite_x` on one block that is larger than the card may hold; its host memory."""
+    for ndim in (2, 3, 1):
+        if bench.results.over:
+            return
+        shape = even_shape(nbytes // 16, ndim)
+        x = lend(shape, "c16")
+        x.fill(1e-3)
+        array = da.from_array(x, chunks=-1, name=f"inside-{shape}")
+        before = default_arena().counters().lent_bytes
+        find.release()
+        with held(budget):
+            began = time.perf_counter()
+            done = fft.fftn(
+                array, device="gpu", device_memory_limit=budget, norm="ortho", overwrite_x=True
+            ).persist(scheduler="threads")
+            seconds = time.perf_counter() - began
+            same = np.shares_memory(next(iter(done.dask.values())).value, x) \
+                if hasattr(next(iter(done.dask.values())), "value") else True
+        after = default_arena().counters()
+        bench.results.add(
+            "in_place", shape=shape, gib=nbytes / GIB, budget_gib=budget / GIB, seconds=seconds,
+            same_memory=bool(same), lent_beside=after.lent_bytes - before,
+        )
+        del x, array, done
+
+
+def trace(bench: Bench, path: Path) -> None:
+    """When each engine works: a picture, and how long two or three of them work at a time."""
+    device = CupyDevice(0, traced=True)
+    engine = Engine(device, bench.budget)
+    blocks = bench.blocks(4 * GIB // bench.scale)[:2]
+    shape = even_shape(blocks[0].nbytes // 16, 2)
+    job = one_round(shape, (0, 1), "c16")
+    try:
+        for _ in range(2):
+            device.spans()
+            with ThreadPoolExecutor(2) as pool:
+                views = [block.view("c16").reshape(shape) for block in blocks]
+                list(pool.map(partial(_inside, engine, job), views))
+        spans = device.spans()
+    finally:
+        engine.close()
+    busy = gpu_peers.overlap(spans)
+    bench.results.add("trace", shape=shape, blocks=len(blocks), **busy)
+    gpu_peers.draw(spans, path)
+
+
+def peak(bench: Bench) -> None:
+    """Device memory that a transform takes at most, beside the budget."""
+    cp = cupy()
+    find.release()
+    shape = even_shape(min(bench.nbytes, 8 * GIB) // 16, 2)
+    x = da.zeros(shape, dtype="c16", chunks=(shape[0] // 4, shape[1]))
+    fft.fftn(x[:64, :64], device="gpu").compute(scheduler="threads")
+    find.release()
+    before = int(cp.cuda.runtime.memGetInfo()[0])
+    least = gpu_peers.least_free(
+        lambda: fft.fftn(x, device="gpu", device_memory_limit=bench.budget).persist(
+            scheduler="threads"))
+    bench.results.add("peak", budget=bench.budget, used=before - least, shape=shape)
+
+
+SECTIONS = ("bus", "rounds", "ring", "trace", "peak", "in_card", "transforms", "in_place")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark; return 1 where there is no card."""
+    parser = argparse.ArgumentParser(prog="python -m dask_bigfft.bench.gpu")
+    parser.add_argument("--out", type=Path, default=Path("ci/results/gpu.json"))
+    parser.add_argument("--only", nargs="*", default=SECTIONS, choices=SECTIONS)
+    parser.add_argument("--gib", type=int, default=16, help="of data out of card")
+    parser.add_argument("--budget-seconds", type=float, default=540.0)
+    parser.add_argument("--scale", type=int, default=1, help="divide all sizes, to try things")
+    args = parser.parse_args(argv)
+    if reason() is not None:
+        print(f"bench: {reason()}", file=sys.stderr)
+        return 1
+    nbytes, budget = args.gib * GIB // args.scale, 2 * GIB // args.scale
+    configure(72 * GIB)
+    dask.config.set({"bigfft.memory.arena-limit": 72 * GIB})
+    results = Results(args.out, time.monotonic() + args.budget_seconds)
+    properties = cupy().cuda.runtime.getDeviceProperties(0)
+    results.found["machine"] = machine.describe()
+    results.found["gpu"] = {
+        "name": properties["name"].decode(), "memory": int(properties["totalGlobalMem"]),
+        "cupy": cupy().__version__, "driver": cupy().cuda.runtime.driverGetVersion(),
+    }
+    anchor = open_device(0)  # keeps memory pinned from case to case
+    bench = Bench(results, args.scale, nbytes, budget)
+    bench.blocks(4 * GIB // args.scale)
+    bus(bench)
+    cases = [(2, "c16"), (3, "c16"), (1, "c16"), (2, "c8"), (3, "c8"), (1, "c8")]
+    steps: dict[str, Callable[[], None]] = {
+        "rounds": lambda: rounds(bench),
+        "ring": lambda: rounds(bench, "pageable", ("c16",)),
+        "trace": lambda: trace(bench, args.out.with_name("gpu_trace.png")),
+        "peak": lambda: peak(bench),
+        "in_card": lambda: in_card(bench),
+        "transforms": lambda: transforms(
+            bench, (4 * GIB // args.scale, 256 * MIB // args.scale), cases),
+        "in_place": lambda: _in_place(bench, args.scale),
+    }
+    for name in args.only:
+        if name != "bus" and not results.over:
+            steps[name]()
+    write_report(results.found, args.out.with_suffix(".md"))
+    find.release()
+    anchor.close()
+    return 0
+
+
+def _in_place(bench: Bench, scale: int) -> None:
+    bench.memory = []
+    default_arena().trim()
+    in_place(bench, bench.nbytes, bench.budget)
+    default_arena().trim()
+    in_place(bench, 2 * bench.nbytes, 4 * GIB // scale)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

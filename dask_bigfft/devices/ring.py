@@ -28,13 +28,14 @@ import numpy as np
 
 from dask_bigfft.devices.transfer import Array, slabs
 
-#: Bytes of a buffer: the card takes a fraction of a millisecond for it, long against a call.
-BUFFER_NBYTES = 16 * 1024**2
+#: Bytes of a buffer: the card takes a millisecond for it, and so do the threads for their shares,
+#: long against what it costs to hand them out.
+BUFFER_NBYTES = 64 * 1024**2
 
 #: Buffers in each direction: one under way, one being filled, and some to even things out.
 BUFFERS = 4
 
-#: Bytes that one thread copies at a time.
+#: Bytes below which a share of the copying is not worth a thread.
 SHARE_NBYTES = 1024**2
 
 
@@ -147,8 +148,8 @@ class Ring:
             future.result()
 
     def _least(self, source: Array) -> int:
-        """Bytes of a share that give no more than four shares to a thread."""
-        return math.ceil(source.nbytes / (4 * self._threads))
+        """Bytes of a share that give a share to every thread."""
+        return math.ceil(source.nbytes / self._threads)
 
     def close(self) -> None:
         """Wait until all is where it belongs, and end the threads."""

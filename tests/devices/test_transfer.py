@@ -114,8 +114,8 @@ def test_the_way_follows_the_width_of_rows_and_pinning():
     assert row_nbytes(block[:, :100]) == 1600
     assert way(block[:, :100], TO_DEVICE, True) is Way.KERNEL
     assert way(block[:, :100], TO_HOST, True) is Way.ENGINE  # a kernel writes such rows badly
-    assert way(block[:, :1024], TO_HOST, True) is Way.KERNEL
-    assert way(block[:, :2048], TO_HOST, True) is Way.ENGINE
+    assert way(block[:, :500], TO_HOST, True) is Way.KERNEL
+    assert way(block[:, :512], TO_HOST, True) is Way.ENGINE
     assert way(block[3], TO_HOST, True) is Way.ENGINE
     assert way(block[3], TO_HOST, False) is Way.RING
     many = np.lib.stride_tricks.as_strided(

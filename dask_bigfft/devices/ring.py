@@ -20,7 +20,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -34,6 +33,10 @@ BUFFER_NBYTES = 64 * 1024**2
 
 #: Buffers in each direction: one under way, one being filled, and some to even things out.
 BUFFERS = 4
+
+#: Buffers that are gathered or scattered at a time: while the last shares of one are copied, threads
+#: that are done begin with another.
+GATHERED = 2
 
 #: Bytes below which a share of the copying is not worth a thread.
 SHARE_NBYTES = 1024**2
@@ -95,7 +98,7 @@ class Ring:
         self.nbytes = sum(memory.nbytes for memory in buffers)
         self._threads = threads
         self._copiers = ThreadPoolExecutor(threads, thread_name_prefix="bigfft-ring")
-        self._waiters = ThreadPoolExecutor(2, thread_name_prefix="bigfft-scatter")
+        self._waiters = ThreadPoolExecutor(GATHERED, thread_name_prefix="bigfft-scatter")
 
     def load(self, source: Array, copy: Callable[[int, int, int], Mark]) -> None:
         """Take a view to the card.
@@ -108,11 +111,31 @@ class Ring:
             ``copy(address, offset, nbytes)`` lets the card take bytes from an address, to an
             offset in the dense array, and returns a mark that tells when that is done.
         """
+        gathered: deque[tuple[Staging, list[Future[None]], int, int]] = deque()
         for part, offset in self._parts(source):
             values = source[part]
-            with _next(self._in) as buffer:
-                self._copied(buffer.holding(values), values)
-                buffer.mark = copy(buffer.address, offset, values.nbytes)
+            if len(gathered) == min(GATHERED, len(self._in)):
+                self._taken(copy, *gathered.popleft())
+            buffer = self._in[0]
+            self._in.rotate(-1)
+            buffer.free()
+            shares = self._shared(buffer.holding(values), values)
+            gathered.append((buffer, shares, offset, values.nbytes))
+        while gathered:
+            self._taken(copy, *gathered.popleft())
+
+    @staticmethod
+    def _taken(
+        copy: Callable[[int, int, int], Mark],
+        buffer: Staging,
+        shares: "list[Future[None]]",
+        offset: int,
+        nbytes: int,
+    ) -> None:
+        """Let the card take a buffer as soon as it is full."""
+        for future in shares:
+            future.result()
+        buffer.mark = copy(buffer.address, offset, nbytes)
 
     def store(
         self, target: Array, copy: Callable[[int, int, int], Mark]
@@ -124,32 +147,27 @@ class Ring:
         found = []
         for part, offset in self._parts(target):
             values = target[part]
-            with _next(self._out) as buffer:
-                mark = copy(buffer.address, offset, values.nbytes)
-                buffer.scattered = self._waiters.submit(self._scatter, mark, values, buffer)
-                found.append(buffer.scattered)
+            buffer = self._out[0]
+            self._out.rotate(-1)
+            buffer.free()
+            mark = copy(buffer.address, offset, values.nbytes)
+            buffer.scattered = self._waiters.submit(self._scatter, mark, values, buffer)
+            found.append(buffer.scattered)
         return found
 
     def _scatter(self, mark: Mark, values: Array, buffer: Staging) -> None:
         mark.synchronize()
-        self._copied(values, buffer.holding(values))
+        for future in self._shared(values, buffer.holding(values)):
+            future.result()
 
     def _parts(self, view: Array) -> Iterator[tuple[tuple[slice, ...], int]]:
         return slabs(view, self._in[0].memory.nbytes)
 
-    def _copied(self, target: Array, source: Array) -> None:
-        """Copy with several threads; NumPy gives the interpreter's lock up meanwhile."""
-        parts = [part for part, _ in slabs(source, max(SHARE_NBYTES, self._least(source)))]
-        if len(parts) == 1:
-            np.copyto(target, source)
-            return
-        done = [self._copiers.submit(np.copyto, target[part], source[part]) for part in parts]
-        for future in done:
-            future.result()
-
-    def _least(self, source: Array) -> int:
-        """Bytes of a share that give a share to every thread."""
-        return math.ceil(source.nbytes / self._threads)
+    def _shared(self, target: Array, source: Array) -> "list[Future[None]]":
+        """Have threads copy, a share each; NumPy gives the interpreter's lock up meanwhile."""
+        share = max(SHARE_NBYTES, math.ceil(source.nbytes / self._threads))
+        parts = [part for part, _ in slabs(source, share)]
+        return [self._copiers.submit(np.copyto, target[part], source[part]) for part in parts]
 
     def close(self) -> None:
         """Wait until all is where it belongs, and end the threads."""
@@ -157,17 +175,6 @@ class Ring:
             buffer.free()
         self._waiters.shutdown()
         self._copiers.shutdown()
-
-
-@contextmanager
-def _next(buffers: "deque[Staging]") -> Iterator[Staging]:
-    """The buffer whose turn it is, once it is free."""
-    buffer = buffers.popleft()
-    try:
-        buffer.free()
-        yield buffer
-    finally:
-        buffers.append(buffer)
 
 
 class Pending:

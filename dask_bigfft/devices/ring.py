@@ -34,8 +34,8 @@ BUFFER_NBYTES = 64 * 1024**2
 #: Buffers in each direction: one under way, one being filled, and some to even things out.
 BUFFERS = 4
 
-#: Buffers that are gathered or scattered at a time: while the last shares of one are copied, threads
-#: that are done begin with another.
+#: Buffers that are gathered or scattered at a time: while the last shares of one are copied,
+#: threads that are done begin with another.
 GATHERED = 2
 
 #: Bytes below which a share of the copying is not worth a thread.

@@ -149,7 +149,7 @@ def balance_rows(state: State) -> Columns:
 
 def memory_rows(state: State) -> Columns:
     """Return a bar for each worker: its memory and what the arena keeps, against its limit."""
-    found: Columns = {key: [] for key in ("y", "memory", "arena", "limit", "text")}
+    found: Columns = {key: [] for key in ("y", "memory", "arena", "limit", "text", "devices")}
     for worker in state["workers"]:
         arena = worker["arena"].get("lent_bytes", 0) + worker["arena"].get("idle_bytes", 0)
         found["y"].append(worker["name"])
@@ -158,6 +158,9 @@ def memory_rows(state: State) -> Columns:
         limit = worker["memory_limit"]
         found["limit"].append(limit if limit else float("nan"))
         found["text"].append(human_bytes(worker["memory"]))
+        devices = ", ".join(worker["devices"])
+        found["devices"].append(
+            f"{devices}: {worker['devices_in_use']} tasks" if devices else "none")
     return found
 
 
@@ -243,7 +246,9 @@ def _figures() -> list[_Figure]:
     memory.bars("memory", GREY)
     memory.bars("arena", "#555555", 0.35)
     memory.marks("limit")
-    memory.figure.add_tools(HoverTool(tooltips=[("memory", "@text"), ("limit", "@limit{0.00 b}")]))
+    memory.figure.add_tools(
+        HoverTool(tooltips=[("memory", "@text"), ("limit", "@limit{0.00 b}"),
+                            ("devices", "@devices")]))
     return [stages, phases, balance, memory]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
+from dask_bigfft.cluster.devices import StreamWorkerPlugin
 from dask_bigfft.cluster.routes import add_routes, remove_routes
 from dask_bigfft.cluster.worker import METRIC, own_version
 from dask_bigfft.events import SUBPHASES
@@ -141,6 +142,7 @@ class WatchScheduler(SchedulerPlugin):  # type: ignore[misc, unused-ignore]
 
     def _worker(self, address: str, worker: Any) -> dict[str, Any]:
         told = worker.metrics.get(METRIC, {})
+        streams = worker.metrics.get(StreamWorkerPlugin.name, {})
         return {
             "address": address,
             "name": str(worker.name),
@@ -149,6 +151,8 @@ class WatchScheduler(SchedulerPlugin):  # type: ignore[misc, unused-ignore]
             "memory_limit": int(worker.memory_limit or 0),
             "version": told.get("version"),
             "arena": told.get("arena", {}),
+            "devices": streams.get("devices", []),
+            "devices_in_use": streams.get("in_use", 0),
         }
 
 

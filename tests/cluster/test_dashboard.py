@@ -5,6 +5,7 @@ import os
 import ssl
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -90,6 +91,7 @@ def test_json_gives_names_and_numbers_only(client):
     assert (run["name"], run["shape"], run["state"]) == ("rfft2", [64, 64], "done")
     assert {stage["key"] for stage in run["stages"]} == {"round1", "round2"}
     assert len(found["workers"]) == 2
+    assert all(worker["devices_in_use"] == 0 for worker in found["workers"])
     assert "123456" not in text
     for word in names_and_numbers(found):
         assert len(word) < 60, word
@@ -200,7 +202,10 @@ def test_a_scheduler_without_a_dashboard_still_answers():
 def test_rows_of_every_figure_fit_together(client):
     y = dask_bigfft.fft.fft2(da.from_array(FIELD + 0.25, chunks=(16, 64)))
     y.compute()
-    found = state(client)
+    end = time.monotonic() + 60
+    while not (found := state(client))["runs"][-1]["balance"]:  # workers tell it by heartbeats
+        assert time.monotonic() < end
+        time.sleep(0.05)
     for rows in (dashboard.stage_rows, dashboard.phase_bars, dashboard.balance_rows,
                  dashboard.memory_rows):
         columns = rows(found)

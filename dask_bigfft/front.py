@@ -70,7 +70,7 @@ _EXTRAS = """
         the fastest of those installed.
     device : {"auto", "cpu", "gpu"}, optional
         Where rounds are done. Blocks stay in host memory; a GPU takes them piece by piece. "auto"
-        takes one where there is one.
+        takes one where there is one. A block that a GPU has no room for is done on the CPU.
     device_memory_limit : int or str, optional
         Bytes of each GPU that may be used; larger blocks cross the bus several times.
     overwrite_x : bool, optional

@@ -28,6 +28,16 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
+def pytest_collection_modifyitems(config, items):
+    """Slow tests run where BIGFFT_SLOW is set, or tests are chosen with -k or -m."""
+    if os.environ.get("BIGFFT_SLOW") or config.option.keyword or config.option.markexpr:
+        return
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    if slow:
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if item not in slow]
+
+
 @pytest.fixture
 def sync():
     """Tasks run one after the other, in the test's own thread."""

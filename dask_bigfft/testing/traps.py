@@ -28,7 +28,7 @@ def _pause(worker: Any) -> None:
 
 
 def _cut(worker: Any) -> None:
-    """Cut all connections from this worker to others."""
+    """Cut all connections from this worker to others and to the scheduler, but for its stream."""
 
     def cut() -> None:
         pool = worker.rpc
@@ -39,15 +39,8 @@ def _cut(worker: Any) -> None:
     worker.loop.add_callback(cut)
 
 
-def _cut_off(worker: Any) -> None:
-    """Cut the connection to the scheduler, which then takes the worker for lost."""
-    worker.loop.add_callback(lambda: worker.batched_stream.comm.abort())
-
-
 #: What may happen, by name.
-DEEDS: dict[str, Callable[[Any], None]] = {
-    "killed": _kill, "paused": _pause, "cut": _cut, "cut off": _cut_off,
-}
+DEEDS: dict[str, Callable[[Any], None]] = {"killed": _kill, "paused": _pause, "cut": _cut}
 
 
 class _Trap:

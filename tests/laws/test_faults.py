@@ -21,7 +21,6 @@ WORKERS = 3
 
 #: Carrier, phase, fault.
 ALWAYS = {
-    ("p2p", "pack", "killed"),
     ("p2p", "unpack", "killed"),
     ("p2p", "send", "cut"),
 }
@@ -31,7 +30,7 @@ GRID = [
         "p2p": ("pack", "send", "unpack", "round"), "tasks": ("pack", "round")
     }.items()
     for phase in phases
-    for fault in ("killed", "paused", "cut", "cut off")
+    for fault in ("killed", "paused", "cut")
     for case in [(carrier, phase, fault)]
 ]
 
@@ -70,7 +69,7 @@ def test_the_result_is_right(
         after = client.run(os.getpid)
         if fault == "killed":
             assert before[victim] not in after.values()
-        elif victim in after:  # a worker that was cut off may have started anew
+        else:
             assert client.run(sprung, workers=[victim]) == {victim: True}
         client.run(remove_traps)
 

@@ -13,7 +13,9 @@ scipy.oaconvolve `scipy.signal.oaconvolve` of them
 ===============  ==================================================================================
 
 Every run is a process of its own, the contenders in turn: it makes the inputs, convolves once (the
-most memory above the inputs counts, and the time, as *cold*), and once more (*warm*). Some samples
+most memory above the inputs counts, and the time, as *cold*), and once more (*warm*). Idle memory
+that the arena keeps counts, too: DASK_BIGFFT__MEMORY__ARENA=False shows what there is without.
+Some samples
 of the second answer are held against the sum that defines them, and its sum against the product of
 the inputs' sums.
 

@@ -82,8 +82,27 @@ def _product(
         cut if sum(cut) == (n if axis in transforms.axes else second.shape[axis]) else "auto"
         for axis, (cut, n) in enumerate(zip(there.chunks, there.spec.out_shape, strict=True))
     )
-    other = applied(second, transforms.forward(second, options, chunks=wanted))
+    later = _after(second, spectrum)
+    other = applied(later, transforms.forward(later, options, chunks=wanted))
     return _multiplied(spectrum, other, turned)
+
+
+def _mark(block: Any) -> Any:
+    return np.zeros((1,) * block.ndim, np.int8)
+
+
+def _kept(block: Any, mark: Any) -> Any:
+    return block
+
+
+def _after(a: Any, first: Any) -> Any:
+    """The array, whose blocks wait until another array is there.
+
+    Its transform then does not begin beside the other one's: at no time do both have the blocks
+    before and after an exchange in memory.
+    """
+    marks = first.map_blocks(_mark, chunks=tuple((1,) * n for n in first.numblocks), dtype=np.int8)
+    return a.map_blocks(_kept, marks.sum(), dtype=a.dtype, meta=a._meta)
 
 
 def _multiplied(a: da.Array, b: da.Array, conjugate: tuple[bool, bool]) -> Any:

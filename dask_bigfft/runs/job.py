@@ -211,6 +211,8 @@ def _locked(scratch: Path) -> Iterator[Path]:
         with dask.config.set({"bigfft.exchange.carrier": "disk"}):
             yield folder
     finally:
+        if folder.is_dir() and not (folder / pinned.RECORD).exists():
+            pinned.leave(folder)  # refused before anything was begun
         unlock_folder(handle)
 
 

@@ -195,6 +195,11 @@ def clear(scratch: Path) -> None:
             shutil.rmtree(path)
     for path in sorted(scratch.glob(f"{RECORD}*"), reverse=True):
         path.unlink()
+    leave(scratch)
+
+
+def leave(scratch: Path) -> None:
+    """Remove the lock of a folder that no run is of, and the folder if it is empty then."""
     (scratch / LOCK).unlink(missing_ok=True)
     if not any(scratch.iterdir()):
         scratch.rmdir()

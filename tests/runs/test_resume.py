@@ -250,12 +250,19 @@ def test_a_damaged_scratch_file_is_found(begun):
 def test_scratch_folders_of_others_are_refused(here):
     Path("full").mkdir()
     Path("full/photo").write_text("x")
-    with pytest.raises(ArgumentError, match="this one holds photo"):
+    Path("full/result").mkdir()
+    Path("full/result/dear.txt").write_text("y")
+    with pytest.raises(ArgumentError, match="this one holds (photo|result)"):
         again("full")
     Path("odd").mkdir()
     Path("odd/run.json").write_text("[1]")
     with pytest.raises(ArgumentError, match=r"run\.json cannot be read"):
         again("odd")
+    with pytest.raises(ArgumentError, match="norm"):
+        again("fresh", norm="loud")
+    assert not Path("fresh").exists()
+    assert Path("full/result/dear.txt").read_text() == "y"
+    assert sorted(p.name for p in Path("full").iterdir()) == ["photo", "result"]
     for option in ("resume", "checksum"):
         with pytest.raises(ArgumentTypeError, match="a scratch folder beside it"):
             dask_bigfft.run("in.zarr", "out.zarr", **ASKED, **{option: True})

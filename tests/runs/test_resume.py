@@ -252,7 +252,7 @@ def test_scratch_folders_of_others_are_refused(here):
     Path("full/photo").write_text("x")
     Path("full/result").mkdir()
     Path("full/result/dear.txt").write_text("y")
-    with pytest.raises(ArgumentError, match="this one holds (photo|result)"):
+    with pytest.raises(ArgumentError, match=r"this one holds (photo|result)"):
         again("full")
     Path("odd").mkdir()
     Path("odd/run.json").write_text("[1]")

@@ -42,6 +42,14 @@ def usable() -> bool:
     return _private is not None
 
 
+def on_scheduler() -> bool:
+    """Whether a scheduler runs in this process, as where a graph that was sent turns into tasks.
+
+    A graph that was pickled for anything else turns into tasks where nobody can shuffle.
+    """
+    return _private is not None and bool(_private.scheduler_runs())
+
+
 def _names() -> Any:
     if _private is None:
         raise CarrierError(f"the carrier 'p2p' does not work with this distributed: {_reason}")

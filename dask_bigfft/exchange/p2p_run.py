@@ -32,7 +32,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
+from distributed.core import Status
 from distributed.exceptions import Reschedule
+from distributed.scheduler import Scheduler
 from distributed.shuffle._core import (
     P2PBarrierTask,
     ShuffleRun,
@@ -59,7 +61,16 @@ __all__ = [
     "handle_transfer_errors",
     "handle_unpack_errors",
     "p2p_barrier",
+    "scheduler_runs",
 ]
+
+_schedulers = Scheduler._instances
+
+
+def scheduler_runs() -> bool:
+    """Whether a scheduler runs in this process."""
+    return any(scheduler.status == Status.running for scheduler in _schedulers)
+
 
 Array = npt.NDArray[Any]
 Block = tuple[int, ...]

@@ -262,7 +262,9 @@ class _Weave:
             self._through_shards()
 
     def _shuffles(self, carrier: str) -> bool:
-        return carrier == "p2p" or (carrier == "cluster" and shuffled(self.exchange.shape))
+        if carrier == "cluster":
+            return p2p.on_scheduler() and shuffled(self.exchange.shape)
+        return carrier == "p2p"
 
     def _task(self, function: Callable[..., Any], block: Block, sources: Any, inputs: Any) -> None:
         key = (self.name, *block)

@@ -89,6 +89,7 @@ def test_a_worker_that_dies_again_and_again_is_an_error(cluster: LocalCluster) -
         future = client.compute(fft.fft(x))
         with pytest.raises(Exception, match="died while running it"):
             future.result(timeout=200)
+        client.cancel(future)  # its other blocks would go on killing workers
         client.wait_for_workers(WORKERS)
         assert close(fft.fft(da.from_array(a, chunks=512)).compute(), np.fft.fft(a))
 

@@ -1,5 +1,6 @@
 """The notebooks run from top to bottom; what is kept of their output is small and has a picture."""
 
+import asyncio
 import json
 import os
 from pathlib import Path
@@ -40,5 +41,5 @@ def test_notebook_runs(name, tmp_path, monkeypatch):
     notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
     client = nbclient.NotebookClient(
         notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": tmp_path}})
-    client.execute()
+    asyncio.run(client.async_execute())  # execute() leaves its event loop open
     assert any("image/png" in output.get("data", {}) for output in outputs(notebook))

@@ -90,9 +90,13 @@ def test_a_copy_does_not_change_any_more(record):
 
 
 def test_threads_count_together(record):
+    together = threading.Barrier(4)  # the name of a thread that has ended is given out again
+
     def work():
+        together.wait()
         for _ in range(200):
             events.emit("pack", plan="a", index=1, nbytes=3, seconds=0.0)
+        together.wait()
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:

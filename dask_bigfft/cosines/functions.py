@@ -78,40 +78,18 @@ def idct(
 
     Parameters
     ----------
-    x : dask array or array-like
-        Of any chunking; only read. Of complex input both parts are transformed.
-    type : {1, 2, 3, 4}
-        Type of the transform.
-    n : int, optional
-        Length of the transform: the axis is cropped or padded with zeros.
-    axis : int
-        The axis.
-    norm : {"backward", "ortho", "forward"}, optional
-        As `scipy.fft.idct` has it.
-    overwrite_x, workers
-        There for the signature's sake: the input stays as it is, and dask's scheduler decides.
-    orthogonalize : bool, optional
-        Whether the first or last values are scaled so that the matrix is orthogonal; by default
-        with ``norm="ortho"``.
-    **options
-        `chunks` of the result, `memory_limit` and `kernel`, as transforms in `fft` take them.
+    x, type, n, axis, norm, overwrite_x, workers, orthogonalize, **options
+        As `dct` takes them.
 
     Returns
     -------
     dask.array.Array
-        Lazy, real for real input; of single precision where the input is, else of double (or long
-        double) precision.
+        As `dct` does.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
         For what is not allowed.
-
-    Notes
-    -----
-    An axis that falls apart goes through an FFT: types II and III of N real points (J. Makhoul,
-    IEEE Trans. Acoust. Speech Signal Process. 28, 1980), type IV of N/2 complex points (of N where
-    N is odd), type I of 2(N - 1) or 2(N + 1) points.
 
     Examples
     --------
@@ -130,40 +108,18 @@ def dst(
 
     Parameters
     ----------
-    x : dask array or array-like
-        Of any chunking; only read. Of complex input both parts are transformed.
-    type : {1, 2, 3, 4}
-        Type of the transform.
-    n : int, optional
-        Length of the transform: the axis is cropped or padded with zeros.
-    axis : int
-        The axis.
-    norm : {"backward", "ortho", "forward"}, optional
-        As `scipy.fft.dst` has it.
-    overwrite_x, workers
-        There for the signature's sake: the input stays as it is, and dask's scheduler decides.
-    orthogonalize : bool, optional
-        Whether the first or last values are scaled so that the matrix is orthogonal; by default
-        with ``norm="ortho"``.
-    **options
-        `chunks` of the result, `memory_limit` and `kernel`, as transforms in `fft` take them.
+    x, type, n, axis, norm, overwrite_x, workers, orthogonalize, **options
+        As `dct` takes them.
 
     Returns
     -------
     dask.array.Array
-        Lazy, real for real input; of single precision where the input is, else of double (or long
-        double) precision.
+        As `dct` does.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
         For what is not allowed.
-
-    Notes
-    -----
-    An axis that falls apart goes through an FFT: types II and III of N real points (J. Makhoul,
-    IEEE Trans. Acoust. Speech Signal Process. 28, 1980), type IV of N/2 complex points (of N where
-    N is odd), type I of 2(N - 1) or 2(N + 1) points.
 
     Examples
     --------
@@ -182,40 +138,18 @@ def idst(
 
     Parameters
     ----------
-    x : dask array or array-like
-        Of any chunking; only read. Of complex input both parts are transformed.
-    type : {1, 2, 3, 4}
-        Type of the transform.
-    n : int, optional
-        Length of the transform: the axis is cropped or padded with zeros.
-    axis : int
-        The axis.
-    norm : {"backward", "ortho", "forward"}, optional
-        As `scipy.fft.idst` has it.
-    overwrite_x, workers
-        There for the signature's sake: the input stays as it is, and dask's scheduler decides.
-    orthogonalize : bool, optional
-        Whether the first or last values are scaled so that the matrix is orthogonal; by default
-        with ``norm="ortho"``.
-    **options
-        `chunks` of the result, `memory_limit` and `kernel`, as transforms in `fft` take them.
+    x, type, n, axis, norm, overwrite_x, workers, orthogonalize, **options
+        As `dct` takes them.
 
     Returns
     -------
     dask.array.Array
-        Lazy, real for real input; of single precision where the input is, else of double (or long
-        double) precision.
+        As `dct` does.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
         For what is not allowed.
-
-    Notes
-    -----
-    An axis that falls apart goes through an FFT: types II and III of N real points (J. Makhoul,
-    IEEE Trans. Acoust. Speech Signal Process. 28, 1980), type IV of N/2 complex points (of N where
-    N is odd), type I of 2(N - 1) or 2(N + 1) points.
 
     Examples
     --------

@@ -86,25 +86,6 @@ class Gathering:
         """Memory for the block after the round."""
         return lend(shape, dtype)
 
-    def given(self) -> Array | None:
-        """The block where it lies already, only to be read: in one source, element by element."""
-        if self.packed or self.padded or len(self.products) != 1:
-            return None
-        if len(self.products[0].which) != 1:
-            return None
-        product = self.products[0]
-        source: Array = self.sources[0][0]
-        if product.conjugate or source.dtype != self.dtype or not source.flags.c_contiguous:
-            return None
-        if source.size != math.prod(self.shape):
-            return None
-        comes = product.in_sources(self.exchange, _dense_strides(source.shape))
-        goes = product.in_targets(self.exchange, _dense_strides(self.shape))
-        moved = (comes[1] != goes[1]) & (product.counts > 1)
-        if moved.any() or (comes[0] != goes[0]).any():
-            return None
-        return source.reshape(self.shape)
-
     def whole(self, out: Array | None = None, *, threads: int = 1) -> Array:
         """The block, in `out` or in memory of its own; gathered by some threads if it is large."""
         table = table_for(self._like, self.shape, self.dtype) if out is None else CopyTable(out)
@@ -195,11 +176,6 @@ class Gathering:
                 places = product.in_sources(self.exchange, strides[product.which])
             rows = product.rows(self.exchange, places, table.target.strides, cut)
             table.extend(sources, product.which, rows)
-
-
-def _dense_strides(shape: tuple[int, ...]) -> npt.NDArray[np.int64]:
-    """Strides of a contiguous array in elements, as a row."""
-    return np.array([[math.prod(shape[i + 1 :]) for i in range(len(shape))]], np.int64)
 
 
 def unpack(

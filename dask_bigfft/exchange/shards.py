@@ -489,12 +489,3 @@ class ExchangeMap:
             for chosen in itertools.product(*(found.items() for found in per_axis)):
                 source = tuple(i for i, _ in chosen)
                 yield Shard(source, tuple(pieces for _, pieces in chosen), conjugate)
-
-    def shards_from(self, block: tuple[int, ...], source: tuple[int, ...]) -> Iterator[Shard]:
-        """Shards that one source block gives to a target block (direct, mirrored, or both)."""
-        for axes, conjugate in self.images:
-            found = [
-                axis.between(i, j) for axis, i, j in zip(axes, block, source, strict=True)
-            ]
-            if all(pieces is not None for pieces in found):
-                yield Shard(source, tuple(p for p in found if p is not None), conjugate)

@@ -284,10 +284,6 @@ class Incoming(Protocol):
         """Memory for the block after the round."""
         ...
 
-    def given(self) -> Array | None:
-        """The block where it lies already, only to be read; None if it has to be gathered."""
-        ...
-
     def whole(self, out: Array | None = None, *, threads: int = 1) -> Array:
         """The block, contiguous and free to overwrite; in `out`, of its shape, if it can be.
 
@@ -319,10 +315,6 @@ class Whole:
         """The block itself where shape and dtype stay, else lent memory."""
         same = shape == self.shape and dtype == self.dtype
         return self.values if same else lend(shape, dtype)
-
-    def given(self) -> None:
-        """Nothing: what may be overwritten is transformed in place."""
-        return None
 
     def whole(self, out: Array | None = None, *, threads: int = 1) -> Array:
         """The block itself."""
@@ -402,7 +394,7 @@ def run_round(
     found = tiling(incoming.shape, {work.dim for work in works}, nbytes, tile_bytes)
     place = None if round_.rolls else out  # what is rolled is stored in two parts
     direct = library.elsewhere and place is not None and _begins_with_ffts(works)
-    given = incoming.given() if direct else None
+    given = incoming.as_is if direct else None
     if found is None:
         tile = incoming.whole(None if changes else out) if given is None else given
         _store(out, _transformed(tile, works, library, place), round_.rolls)

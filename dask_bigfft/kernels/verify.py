@@ -320,6 +320,7 @@ class Check:
 class _Watched:
     """A block on its way in that is weighed before its round, and its result after it."""
 
+    #: What is read where it lies would not be weighed.
     as_is: Array | None = None
 
     def __init__(self, incoming: Incoming, check: Check) -> None:
@@ -330,10 +331,6 @@ class _Watched:
     def place(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """Memory for the block after the round."""
         return self.incoming.place(shape, dtype)
-
-    def given(self) -> None:
-        """Nothing: what is read where it lies would not be weighed."""
-        return None
 
     def whole(self, out: Array | None = None) -> Array:
         """The block."""

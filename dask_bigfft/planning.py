@@ -409,7 +409,7 @@ def make_plan(
     axis_or_axes: Any = None,
     norm: str | None = None,
     windows: Mapping[int, tuple[int, int]] | None = None,
-    both: bool = False,
+    digits: tuple[int, ...] | None = None,
     **extras: Unpack[Extras],
 ) -> Plan:
     """Return the plan of a transform of a dask array.
@@ -420,8 +420,8 @@ def make_plan(
         As at the front door.
     windows : mapping, optional
         Start and count, by axis, of the values that go out: those from `start` on, cyclically.
-    both : bool
-        Whether the signal has the order of the spectrum, too.
+    digits : tuple of int, optional
+        Digits in which the signal lies along the one axis: its spectrum has them reversed.
     """
     order = extras.get("order")
     order = config.get("bigfft.order") if order is None else order
@@ -430,10 +430,10 @@ def make_plan(
     rounds = parse_rounds(extras.get("rounds"), axes, a.ndim)
     factors = None if rounds is None else {axis: _factors(rounds, axis) for axis in axes}
     spec = transform_spec(name, a.shape, a.dtype, n_or_s, axis_or_axes, norm, order, factors)
-    if both:
-        pairs = zip(spec.orders_in, spec.orders_out, strict=True)
-        orders = tuple(max(pair) for pair in pairs)  # "transposed" is the greater word
-        spec = replace(spec, orders_in=orders, orders_out=orders)
+    if digits is not None:
+        (axis,) = axes
+        orders: tuple[Order, ...] = ("transposed",)
+        spec = replace(spec, orders_in=orders, orders_out=orders, digits=((axis, digits),))
     if windows:
         kept = tuple((axis, start, count) for axis, (start, count) in sorted(windows.items()))
         spec = replace(spec, windows=kept)

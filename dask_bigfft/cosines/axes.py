@@ -12,6 +12,7 @@ import itertools
 import math
 import operator
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import dask.array as da
@@ -86,15 +87,16 @@ def _split_axis(
 ) -> Any:
     """The transform of an axis that falls apart, through an FFT of points in digits."""
     width = _largest(a.chunks[axis])
+    plan = _with_digits(a, plan, axis, width, options)
     values = math.prod(digit.size for digit in point_axis(plan, (1,), out=False).digits)
     chunks = point_chunks(plan, -(-values // width))
     before = array_axis(plan, tuple(map(int, a.chunks[axis])), out=False)
     arranged = _rearranged(a, axis, before, point_axis(plan, chunks, out=False), "arrange")
     ready = _multiplied(arranged, before_points, plan, axis, chunks, _dtype_in(plan, a.dtype))
-    natural = len(plan.digits) == 1
-    extras = inner_extras(options, order="natural" if natural else "transposed")
+    digits = plan.digits if len(plan.digits) > 1 else None
+    extras = inner_extras(options, order="natural")
     norm = "forward" if plan.name == "irfft" else None
-    found = make_plan(ready, plan.name, plan.points, axis, norm, both=not natural, **extras)
+    found = make_plan(ready, plan.name, plan.points, axis, norm, digits=digits, **extras)
     spectrum = _carried(ready, found)
     cut = tuple(map(int, spectrum.chunks[axis]))
     made = _multiplied(
@@ -105,6 +107,23 @@ def _split_axis(
     return _rearranged(
         made, axis, point_axis(plan, cut, out=True), array_axis(plan, wanted, out=True), "unpack"
     )
+
+
+def _with_digits(
+    a: da.Array, plan: Cosines, axis: int, width: int, options: Options
+) -> Cosines:
+    """The transform with the digits that its FFT falls into, if transposed order has none.
+
+    They stay natural where the FFT becomes a convolution (Bluestein).
+    """
+    if len(plan.digits) > 1:
+        return plan
+    chunks = list(a.chunks)
+    chunks[axis] = even_chunks(plan.points, -(-plan.points // width))
+    points: Any = da.empty([sum(cut) for cut in chunks], dtype=a.dtype, chunks=tuple(chunks))
+    found = make_plan(points, "rfft", plan.points, axis, **inner_extras(options, order="natural"))
+    program = found.programs[0]
+    return plan if program.bluestein else replace(plan, digits=plan.halving(program.factors))
 
 
 def _dtype_in(plan: Cosines, dtype: np.dtype[Any]) -> np.dtype[Any]:

@@ -9,8 +9,17 @@ multiplied element by element. C and S stand for cosine and sine, N for the leng
                                        the real and imaginary part of one phase times X[k]
     III   the same backwards
     IV    N/2 complex points           x[2n] + i x[N-1-2n], C[2k] - i C[N-1-2k]
-          N points, for odd N          the multiples of four among the extended places
+          N real points, for odd N     every fourth place of the extension, from its middle
     I     2(N - 1) or 2(N + 1) points  the even or odd extension
+
+Type IV of odd length: let f be the input at odd places m = 2n + 1, continued even about 0 and odd
+about 2N, h = (N - 1)/2, and X the FFT of the real (-1)^j f(N + 4j), j < N. From
+(N + 4j)(N + 2k) / 8N = (N + 2k)/8 + j/2 + jk/N follows for all k from -h to h::
+
+    C[h + k] = 2 Re(exp(-i pi (N + 2k)/4) X[k])
+
+so that every point of half a spectrum gives the two values at equal distances from the middle
+(S. C. Chan and K. L. Ho, IEEE Trans. Circuits Syst. II 39, 1992, for other index maps).
 
 Sines are cosines of the input with every other sign changed, or of the reversed input. Where an
 FFT has complex input or output, an arrangement has two values for each of its points: its real and
@@ -43,12 +52,29 @@ class Cosines:
         N.
     orthogonalize : bool
         Whether the first or last values are scaled so that the matrix is orthogonal.
+    digits : tuple of int, optional
+        Digits of the FFT's input, whose output has them reversed; those of transposed order by
+        default.
     """
 
     sine: bool
     type: Type
     length: int
     orthogonalize: bool = False
+    digits: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Fill in the default."""
+        if not self.digits:
+            object.__setattr__(self, "digits", self.halving(transposed_digits(self.points)))
+
+    def halving(self, digits: tuple[int, ...]) -> tuple[int, ...]:
+        """Digits of the FFT's input, of the two orders that in which half a spectrum is smaller.
+
+        >>> Cosines(False, 2, 12).digits, Cosines(False, 3, 12).digits
+        ((3, 4), (4, 3))
+        """
+        return tuple(sorted(digits, reverse=self.type == 3))
 
     @property
     def points(self) -> int:
@@ -65,7 +91,9 @@ class Cosines:
     @property
     def name(self) -> str:
         """Name of the FFT."""
-        return {1: "rfft", 2: "rfft", 3: "irfft", 4: "fft"}[self.type]
+        if self.halved:
+            return "fft"
+        return "irfft" if self.type == 3 else "rfft"
 
     @property
     def pairs_in(self) -> bool:
@@ -75,12 +103,7 @@ class Cosines:
     @property
     def pairs_out(self) -> bool:
         """Whether the output of the FFT is arranged as pairs of real and imaginary parts."""
-        return self.type == 2 or self.halved
-
-    @property
-    def digits(self) -> tuple[int, ...]:
-        """Digits of the FFT's input; its output has them reversed."""
-        return transposed_digits(self.points)
+        return self.type in (2, 4)
 
     @property
     def runs_in(self) -> tuple[Run, ...]:
@@ -104,7 +127,7 @@ class Cosines:
             return _even_odd(n)
         if self.type == 1:
             return self._extension()
-        return _interleaved(n) if self.halved else (Run(0, n, 0, 1),)
+        return _interleaved(n) if self.halved else _centred(n)
 
     def _turned(self, runs: tuple[Run, ...]) -> tuple[Run, ...]:
         """The runs with places counted from the end, for a sine transform."""
@@ -150,6 +173,20 @@ def _quartered(n: int) -> tuple[Run, ...]:
         Run(0, first, (n - 1) // 2, 2),
         Run(first, second - first, (3 * n - 1) // 2 - 2 * first, -2),
         Run(second, n - second, 2 * second - (3 * n + 1) // 2, 2),
+    )
+    return tuple(run for run in runs if run.count)
+
+
+def _centred(n: int) -> tuple[Run, ...]:
+    """Real part of point k at place h + k, imaginary part at h - k: k from -h to h, h = (n - 1)/2.
+
+    >>> [(run.low, run.place, run.step, run.count) for run in _centred(5)]
+    [(0, 2, 1, 3), (3, 0, 1, 2), (6, 1, -1, 2), (8, 4, -1, 2)]
+    """
+    half = n // 2
+    runs = (
+        Run(0, half + 1, half, 1), Run(half + 1, half, 0, 1),
+        Run(n + 1, half, half - 1, -1), Run(n + half + 1, half, n - 1, -1),
     )
     return tuple(run for run in runs if run.count)
 

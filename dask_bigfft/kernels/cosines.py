@@ -48,8 +48,9 @@ def _before(plan: Cosines, index: Ints, wide: np.dtype[Any]) -> Array | None:
         return np.where(index <= n + 1, 1.0, -1.0)
     if plan.type == 1:
         return np.where(index % (n - 1) == 0, root, 1) if plan.orthogonalize else None
-    factor = _roots(index, 2 * n, -1, wide)
-    return factor if plan.halved else np.where(4 * index < n, 1, -1) * factor
+    if plan.halved:
+        return _roots(index, 2 * n, -1, wide)
+    return np.where((4 * index < n) == (index % 2 == 0), 1.0, -1.0)
 
 
 def _after(plan: Cosines, index: Ints, wide: np.dtype[Any]) -> Array | None:
@@ -66,8 +67,9 @@ def _after(plan: Cosines, index: Ints, wide: np.dtype[Any]) -> Array | None:
         return np.where(index % (n - 1) == 0, root, 1) if plan.orthogonalize else None
     if plan.halved:
         return 2 * _roots(4 * index + 1, 8 * n, -1, wide)
-    sign = np.where(index % 2 == 0, 1, -1) if plan.sine else 1
-    return 2 * sign * _roots(2 * index + 1, 8, -1, wide)
+    place = np.where(index <= n // 2, index, index - n) + n // 2
+    sign = np.where(place % 2 == 0, 2, -2) if plan.sine else 2
+    return sign * _roots(2 * place + 1, 8, -1, wide)
 
 
 def _along(factor: Array, axis: int, ndim: int) -> Array:
@@ -146,7 +148,7 @@ def after_points(
     out: Array = lend((*block.shape[:axis], high - low, 2, *block.shape[axis + 1 :]), real)
     out[(slice(None),) * (axis + 1) + (0,)] = made.real
     parts = out[(slice(None),) * (axis + 1) + (1,)]
-    if plan.sine and plan.halved:
+    if plan.sine if plan.halved else plan.type == 4 and plan.length % 4 == 3:
         parts[...] = made.imag
     else:
         np.negative(made.imag, out=parts)

@@ -220,7 +220,7 @@ class Engine:
     ) -> Array:
         """One try: gather without the lock, submit with it, wait without it."""
         with self._lock:
-            plan, carve = self._plan(job, limits)
+            plan, carve = self.pieces(job, limits)
         arrays = source.arrays(plan, limits)
         with self._lock:
             if self._closed:
@@ -242,8 +242,9 @@ class Engine:
         assert not isinstance(done, Slabs)
         return done.reshape(job.round.target.shape(job.block))
 
-    def _plan(self, job: Job, limits: PieceLimits) -> tuple[PiecePlan, Carve]:
+    def pieces(self, job: Job, limits: PieceLimits | None = None) -> tuple[PiecePlan, Carve]:
         """Pieces and work area that fit together; makes the plans of all FFTs."""
+        limits = self.limits if limits is None else limits
         for work in WORK_AREAS:
             plan = job.plan(limits, work)
             schedule = plan.schedule

@@ -6,7 +6,7 @@ gives a wrong answer here, where a card may give the right one for years. Memory
 written to holds NaN, more memory than there is is refused, and a clock follows a profile: copies
 each way and computing are three engines that work at the same time, each in the order of the calls.
 
-Imports `decomposition`, `errors` and this room.
+Imports `decomposition`, `planner`, `errors` and this room.
 """
 
 import math
@@ -38,35 +38,10 @@ from dask_bigfft.devices.protocol import (
     Twiddle,
 )
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
+from dask_bigfft.planner.profile import DeviceProfile
 
 #: What memory is filled with that holds nothing: as floating point numbers, NaN.
 POISON = 0xFF
-
-
-@dataclass(frozen=True)
-class DeviceProfile:
-    """Speeds of a device, for the simulated clock; by default those measured of an NVIDIA H200.
-
-    Parameters
-    ----------
-    h2d, d2h : float
-        Bytes per second over the bus, each way while the other one is busy, too.
-    run : float
-        Seconds that a copy takes for each contiguous run in host memory beside those for its bytes.
-    memory : float
-        Bytes per second of the device's own memory, read and written together.
-    flops : float
-        Floating point operations per second of FFTs.
-    call : float
-        Seconds that the host takes to start one operation.
-    """
-
-    h2d: float = 50.6e9
-    d2h: float = 50.6e9
-    run: float = 0.17e-6
-    memory: float = 3.9e12
-    flops: float = 5e12
-    call: float = 3e-6
 
 
 @dataclass(frozen=True)
@@ -327,7 +302,7 @@ class SimulatedDevice:
         count = max(source.size, target.size)
         flops = 5.0 * count * math.log2(max(2, lengths))
         passes = 4 * len(op.dims) * max(source.nbytes, target.nbytes)
-        seconds = max(flops / self.profile.flops, passes / self.profile.memory)
+        seconds = max(flops / self.profile.fft_rate(lengths), passes / self.profile.memory)
         self._put(stream, "fft", seconds, run)
 
     def multiply(self, stream: Stream, op: Multiply, array: DeviceArray) -> None:

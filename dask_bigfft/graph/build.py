@@ -47,9 +47,9 @@ from dask_bigfft.graph.tasks import (
     run_block_of_shuffle,
     send_shards,
 )
-from dask_bigfft.planner.cost import shuffled
 from dask_bigfft.planner.filters import FilterPlan, filter_plans
 from dask_bigfft.planner.plan import Exchange, Plan
+from dask_bigfft.planner.seconds import shuffled
 from dask_bigfft.planner.shifts import ShiftPlan
 
 Block = tuple[int, ...]

@@ -25,6 +25,7 @@ import numpy.typing as npt
 from dask_bigfft.decomposition.layout import AxisLayout
 from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.decomposition.steps import Chirp, Divisor, Step
+from dask_bigfft.decomposition.tiles import ROW_BYTES, TILE_BYTES, tiling
 from dask_bigfft.errors import KernelError
 from dask_bigfft.events import measured
 from dask_bigfft.kernels.libraries import FFTLibrary, Scale
@@ -33,14 +34,6 @@ from dask_bigfft.memory import lend
 
 Array = npt.NDArray[Any]
 Rolls = tuple[tuple[int, int], ...]
-
-#: Bytes of a tile: it should stay in a core's caches from being gathered to being stored, and be
-#: wide enough that gathering it does not jump about.
-TILE_BYTES = 1 << 21
-
-#: Bytes that a tile's rows should have at least, to be worth storing apart.
-ROW_BYTES = 1 << 8
-
 
 def factor(divisor: Divisor, dtype: np.dtype[Any]) -> Any:
     """The number to multiply values of a dtype with, in double precision or better."""
@@ -333,25 +326,6 @@ def parts(size: int, width: int) -> Iterator[slice]:
         yield slice(low, min(size, low + width))
 
 
-def tiling(
-    shape: tuple[int, ...], fixed: set[int], nbytes: int, tile_bytes: int = TILE_BYTES
-) -> tuple[int, int] | None:
-    """Dimension along which a block is cut into tiles, and their width.
-
-    The outermost dimension that is not transformed, if its single slices are small enough and
-    its tiles have rows wide enough to be stored; None if it is not so.
-
-    >>> tiling((64, 8192), {1}, 64 * 8192 * 16)
-    (0, 16)
-    """
-    for dim, size in enumerate(shape):
-        if dim not in fixed and size > 1:
-            width = tile_bytes * size // nbytes
-            row_bytes = width * nbytes // math.prod(shape[: dim + 1])
-            return (dim, width) if width > 0 and row_bytes >= ROW_BYTES else None
-    return None
-
-
 def run_round(
     round_: Round,
     block: tuple[int, ...],
@@ -391,7 +365,8 @@ def run_round(
     nbytes = max(out.nbytes, before * incoming.dtype.itemsize)
     changes = shape != incoming.shape or out_dtype != incoming.dtype
     tile_bytes = TILE_BYTES // 4 if changes else TILE_BYTES  # libraries answer in fresh memory
-    found = tiling(incoming.shape, {work.dim for work in works}, nbytes, tile_bytes)
+    fixed = {work.dim for work in works}
+    found = tiling(incoming.shape, fixed, nbytes, tile_bytes, ROW_BYTES)
     place = None if round_.rolls else out  # what is rolled is stored in two parts
     direct = library.elsewhere and place is not None and _begins_with_ffts(works)
     given = incoming.as_is if direct else None

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 from dask_bigfft.decomposition.factors import (
     balanced_split,
@@ -25,17 +26,12 @@ from dask_bigfft.decomposition.layout import (
     Layout,
     NoCommonDigits,
 )
-from dask_bigfft.decomposition.rounds import Round, exchange_shape
+from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.decomposition.steps import AxisProgram, axis_program, flat_digits
-from dask_bigfft.planner.cost import (
-    exchange_seconds,
-    flops,
-    largest_fan_in,
-    prices_of,
-    route_seconds,
-)
+from dask_bigfft.planner.cost import largest_fan_in
 from dask_bigfft.planner.layouts import Assignment, Sizes, result_layout, round_layouts
 from dask_bigfft.planner.plan import Machine, flattened
+from dask_bigfft.planner.seconds import Model, flops
 from dask_bigfft.transforms.spec import TransformSpec
 
 #: Blocks that one block may be gathered from; beyond it blocks are made larger.
@@ -75,6 +71,8 @@ class Request:
         Where blocks are between rounds: ``"auto"`` takes the disk if memory is too small.
     verify : str
         Checks while the transform works.
+    device : {"auto", "cpu", "gpu"}
+        Where rounds are done.
     """
 
     chunks: tuple[Chunks, ...]
@@ -86,6 +84,7 @@ class Request:
     floor_bytes: int = 4 << 20
     carrier: str = "memory"
     verify: str = "none"
+    device: Literal["auto", "cpu", "gpu"] = "auto"
 
 
 @dataclass(frozen=True)
@@ -250,19 +249,15 @@ class Candidates:
         self, spec: TransformSpec, request: Request, machine: Machine, carrier: str = "memory"
     ) -> None:
         self.spec, self.request, self.machine = spec, request, machine
-        self.carrier, self.prices = carrier, prices_of(carrier)
+        self.carrier = carrier
+        dtype = spec.work_dtype.name
+        self.model = Model(machine, request.kernel, dtype, carrier, request.device)
         self.source = source_layout(spec, request.chunks)
-        self.itemsize = spec.work_dtype.itemsize
         self.windows = {axis: (start, count) for axis, start, count in spec.windows}
         #: Size of the largest block that comes in, in complex elements.
         self.largest_in = largest_block(spec, request)
         #: Price beyond which candidates are not followed: a multiple of the cheapest so far.
         self.bound = math.inf
-
-    def price(self, before: Layout, after: Layout) -> float:
-        """Seconds of an exchange."""
-        shape = exchange_shape(before, after)
-        return exchange_seconds(shape, after.size, self.itemsize, self.machine, self.prices)
 
     def build(
         self, programs: dict[int, AxisProgram], assignment: Assignment, sizes: Sizes, merge: bool
@@ -272,8 +267,8 @@ class Candidates:
         variant = self.request.variant
         try:
             ways = round_layouts(
-                programs, assignment, source, sizes, variant, self.price, self.windows,
-                self.request.wanted, merge, self.bound,
+                programs, assignment, source, sizes, variant, self.model.exchange_seconds,
+                self.windows, self.request.wanted, merge, self.bound,
             )
             found = [self._candidate(programs, source, rounds, sizes) for rounds in ways]
         except NoCommonDigits:  # of the rounds and of the order that is asked for
@@ -297,7 +292,7 @@ class Candidates:
         after = None if flat == result else result
         if largest_fan_in(source, rounds, after) > MAX_FAN_IN:
             return None
-        seconds = route_seconds(source, rounds, after, self.itemsize, self.machine, self.prices)
+        seconds = sum(found.seconds for found in self.model.route(source, rounds, after))
         largest = max(round_.source.largest // _width(round_) for round_ in rounds)
         seconds *= 1 + OVERSIZE * max(0.0, largest / (sizes.last * sizes.target) - 1)
         in_order = tuple(programs[axis] for axis in self.spec.axes)

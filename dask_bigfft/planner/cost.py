@@ -1,9 +1,4 @@
-"""What a plan costs: seconds by a simple model, bytes and tasks by counting.
-
-The model prices every byte that is copied, every contiguous run that a gather begins, every
-shard, every task, and every floating point operation; what can run side by side is divided by
-the number of threads. Its constants are those of a common two-core machine: plans are compared
-by it, so ratios matter and absolute times do not.
+"""What a plan needs: memory and tasks by counting, seconds by the cost model (`seconds`).
 
 Pure: imports `decomposition` and this room.
 """
@@ -11,134 +6,16 @@ Pure: imports `decomposition` and this room.
 import itertools
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
 from dask_bigfft.decomposition.layout import Layout
-from dask_bigfft.decomposition.rounds import ExchangeShape, Round, exchange_shape
-from dask_bigfft.planner.plan import Forecast, Machine, Plan
-
-
-@dataclass(frozen=True)
-class Prices:
-    """Seconds for one unit of everything that a plan does.
-
-    Parameters
-    ----------
-    byte : float
-        Copying a byte in memory (read and written).
-    gathered_byte : float
-        What gathering a byte from many blocks costs beside that. Set so that an exchange more
-        has to save two passes over memory: exchanges are what does not scale.
-    sent_byte : float
-        Sending a byte to another process.
-    run : float
-        Beginning a contiguous run.
-    shard : float
-        Preparing a shard.
-    task : float
-        Scheduling a task (never in parallel).
-    flop : float
-        A floating point operation of an FFT in cache.
-    exchange : float
-        Waiting for the last block of an exchange (never in parallel).
-    sent_shard : float
-        Scheduling a shard that travels between processes (never in parallel).
-    pair : float
-        One pair of blocks for dask's ordering of an exchange (never in parallel).
-    disk_byte : float
-        Writing a byte to the disk and reading it again (never in parallel).
-    """
-
-    byte: float = 1.5e-10
-    gathered_byte: float = 4e-10
-    sent_byte: float = 1e-9
-    run: float = 1e-8
-    shard: float = 3e-5
-    task: float = 3e-4
-    flop: float = 1e-10
-    exchange: float = 2e-2
-    sent_shard: float = 1e-4
-    pair: float = 2.5e-8
-    disk_byte: float = 0.0
-
-
-PRICES = Prices()
-
-#: Shards of a connected group from which on, between processes, a shuffle is quicker than tasks.
-SHUFFLE_SHARDS = 64
+from dask_bigfft.decomposition.rounds import Round, exchange_shape
+from dask_bigfft.planner.plan import Forecast, Plan
+from dask_bigfft.planner.seconds import Model, flops, shuffled
 
 #: Bytes of the tiles that a task works on at a time.
 TILES = 8 << 20
-
-#: Prices of exchanges through scratch files: nothing is sent, and a shard is a write of its own.
-DISK_PRICES = Prices(sent_byte=0.0, sent_shard=0.0, shard=1e-4, disk_byte=2e-9)
-
-
-def prices_of(carrier: str) -> Prices:
-    """Return the prices of a plan's carrier, ``"memory"`` or ``"disk"``."""
-    return DISK_PRICES if carrier == "disk" else PRICES
-
-
-def _parallel(machine: Machine, blocks: int) -> int:
-    return max(1, min(machine.threads * machine.workers, blocks))
-
-
-def exchange_seconds(
-    shape: ExchangeShape, elements: int, itemsize: int, machine: Machine, prices: Prices = PRICES
-) -> float:
-    """Seconds that an exchange of `elements` elements takes."""
-    nbytes = elements * itemsize
-    tasks = shape.blocks_out + (0 if shape.local else shape.groups)
-    seconds = nbytes * prices.byte + shape.blocks_out * shape.runs * prices.run
-    if not shape.local:
-        seconds += nbytes * prices.gathered_byte + shape.shards * prices.shard
-        if machine.workers > 1:
-            seconds += nbytes * (1 - 1 / machine.workers) * prices.sent_byte
-    sent = shape.shards * prices.sent_shard if machine.workers > 1 and not shape.local else 0.0
-    pairs = shape.blocks_in * shape.blocks_out / max(1, shape.groups) ** 2
-    return (
-        seconds / _parallel(machine, shape.blocks_out)
-        + tasks * prices.task
-        + pairs * prices.pair
-        + sent
-        + (0 if shape.local else prices.exchange + nbytes * prices.disk_byte)
-    )
-
-
-def flops(round_: Round) -> float:
-    """Floating point operations of a round's FFTs: 5 n log2 n for n complex values."""
-    halved = min(round_.source.size, round_.target.size)
-    whole = max(round_.source.size, round_.target.size)
-    total = 0.0
-    for step in round_.steps:
-        passes = 2 if step.convolve is not None else 1
-        elements = halved if step.kind == "c2c" else whole / 2
-        total += passes * 5 * elements * math.log2(max(step.length, 2))
-    return total
-
-
-def round_seconds(round_: Round, machine: Machine, prices: Prices = PRICES) -> float:
-    """Seconds that a round's FFTs take."""
-    return flops(round_) * prices.flop / _parallel(machine, round_.source.blocks)
-
-
-def route_seconds(
-    source: Layout, rounds: Iterable[Round], result: Layout | None, itemsize: int,
-    machine: Machine, prices: Prices = PRICES,
-) -> float:
-    """Seconds that rounds and the exchanges between them take."""
-    total, before = 0.0, source
-    for round_ in rounds:
-        shape = exchange_shape(before, round_.source)
-        total += exchange_seconds(shape, round_.source.size, itemsize, machine, prices)
-        total += round_seconds(round_, machine)
-        before = round_.target
-    if result is not None:
-        shape = exchange_shape(before, result)
-        total += exchange_seconds(shape, result.size, itemsize, machine, prices)
-    return total
 
 
 def _itemsizes(plan: Plan) -> list[int]:
@@ -147,11 +24,6 @@ def _itemsizes(plan: Plan) -> list[int]:
 
 #: How unevenly the scheduler spreads blocks over processes that nobody has assigned to one.
 UNEVEN = 1.5
-
-
-def shuffled(shape: ExchangeShape) -> bool:
-    """Whether an exchange between processes is large enough for a shuffle to pay."""
-    return shape.shards >= SHUFFLE_SHARDS * shape.groups
 
 
 def _stored(layout: Layout, itemsize: int) -> int:
@@ -260,18 +132,23 @@ def task_count(plan: Plan) -> int:
 
 def forecast(plan: Plan) -> Forecast:
     """What a plan is expected to need."""
-    machine, itemsize = plan.machine, plan.spec.work_dtype.itemsize
     result = None if plan.ends_in_round else plan.result
+    rounds = model_of(plan).route(plan.source, plan.rounds, result)
     return Forecast(
         bytes_exchanged=sum(exchange.nbytes for exchange in plan.travelling),
         peak_host=peak_host(plan),
         scratch=scratch_bytes(plan),
         tasks=task_count(plan),
         flops=sum(map(flops, plan.rounds)),
-        seconds=route_seconds(
-            plan.source, plan.rounds, result, itemsize, machine, prices_of(plan.carrier)
-        ),
+        seconds=plan.machine.profile.start + sum(found.seconds for found in rounds),
+        rounds=rounds,
     )
+
+
+def model_of(plan: Plan) -> Model:
+    """The cost model of a plan's machine and kernel."""
+    dtype = plan.spec.work_dtype.name
+    return Model(plan.machine, plan.kernel, dtype, plan.carrier, plan.device)
 
 
 def largest_fan_in(source: Layout, rounds: Iterable[Round], result: Layout | None) -> int:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dask_bigfft.planner.cost import PRICES, Prices, flops
-from dask_bigfft.planner.plan import Exchange, Plan
+from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.seconds import flops
 
 
 @dataclass(frozen=True)
@@ -48,30 +48,25 @@ class PhaseForecast:
         return self.nbytes / self.seconds if self.seconds else 0.0
 
 
-def _gather_seconds(exchange: Exchange, prices: Prices) -> float:
-    shape = exchange.shape
-    seconds = exchange.nbytes * prices.byte + shape.blocks_out * shape.runs * prices.run
-    if not exchange.local:
-        seconds += exchange.nbytes * prices.gathered_byte + shape.shards * prices.shard
-    return seconds
-
-
-def phase_forecasts(plan: Plan, prices: Prices = PRICES) -> tuple[PhaseForecast, ...]:
+def phase_forecasts(plan: Plan) -> tuple[PhaseForecast, ...]:
     """Return what each phase of a plan is expected to take, in the order in which they come.
 
     A round's bytes are those of its blocks afterwards. The parts *gather* and *fft* of a round
     follow it; their times are in its own.
     """
     found = []
-    for number, exchange in enumerate(plan.exchanges, 1):
-        gather, blocks = _gather_seconds(exchange, prices), exchange.shape.blocks_out
+    for exchange, expected in zip(plan.exchanges, plan.forecast.rounds, strict=False):
+        number, blocks, gather = expected.index, expected.blocks, expected.gather
         if number > len(plan.rounds):
             found.append(PhaseForecast("unpack", number, blocks, exchange.nbytes, 0.0, gather))
             continue
         round_ = plan.rounds[number - 1]
         nbytes = round_.target.size * np.dtype(plan.dtypes[2 * number - 1]).itemsize
-        work = flops(round_)
-        fft = work * prices.flop
+        work, fft = flops(round_), expected.fft
+        if expected.device:
+            seconds = gather + blocks * expected.device
+            found.append(PhaseForecast("round", number, blocks, nbytes, work, seconds))
+            continue
         found += [
             PhaseForecast("round", number, blocks, nbytes, work, gather + fft),
             PhaseForecast("gather", number, blocks, exchange.nbytes, 0.0, gather),

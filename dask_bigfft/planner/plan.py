@@ -5,18 +5,14 @@ Frozen, hashable, and JSON both ways; holds no arrays and no addresses.
 Pure: imports `transforms`, `decomposition` and `errors`.
 """
 
-import dataclasses
-import itertools
 import json
-import types
-import typing
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 
-from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout
+from dask_bigfft.decomposition.layout import AxisLayout, Group, Layout
 from dask_bigfft.decomposition.rounds import (
     ExchangeShape,
     Mirror,
@@ -24,9 +20,11 @@ from dask_bigfft.decomposition.rounds import (
     exchange_shape,
     packed_dtype,
 )
-from dask_bigfft.decomposition.steps import AxisProgram, Chirp, Divisor, Step
+from dask_bigfft.decomposition.steps import AxisProgram, Step
 from dask_bigfft.errors import refuse
 from dask_bigfft.planner import drawing, explain
+from dask_bigfft.planner.encoding import decode, encode
+from dask_bigfft.planner.profile import DEFAULT, DeviceProfile, Profile
 from dask_bigfft.transforms.spec import TransformSpec
 
 
@@ -45,12 +43,59 @@ class Machine:
     buffers : int or None
         Bytes of shards that a process may hold in memory while they travel by a shuffle; None
         where they do not travel so.
+    profile : Profile
+        How fast it is.
+    cards : int
+        Devices of each process that rounds may be done on.
     """
 
     memory_limit: int | None = None
     threads: int = 1
     workers: int = 1
     buffers: int | None = None
+    profile: Profile = DEFAULT
+    cards: int = 0
+
+    @property
+    def devices(self) -> tuple[DeviceProfile, ...]:
+        """How fast each device of a process is; one that was not measured is like the others."""
+        known = self.profile.devices or (DeviceProfile(),)
+        return tuple(known[min(i, len(known) - 1)] for i in range(self.cards))
+
+
+@dataclass(frozen=True)
+class RoundForecast:
+    """What an exchange and the round that follows it are expected to take, in seconds.
+
+    Parameters
+    ----------
+    index : int
+        Number of the round, from 1; one more than there are rounds for the last exchange alone.
+    blocks : int
+        Number of blocks that are made.
+    seconds : float
+        Of the clock.
+    gather, fft : float
+        Of threads, added up: gathering blocks, and FFTs with their twiddles.
+    device : float
+        Of a device for each of its blocks; 0 on the CPU.
+    travel : float
+        Of the network or the disk.
+    scheduling : float
+        Of the scheduler, and waiting for the last block.
+    bound : str
+        Which of them is the longest.
+    """
+
+    index: int
+    blocks: int
+    seconds: float
+    gather: float
+    fft: float
+    device: float
+    travel: float
+    scheduling: float
+    bound: str
 
 
 @dataclass(frozen=True)
@@ -70,7 +115,9 @@ class Forecast:
     flops : float
         Floating point operations of all FFTs, 5 n log2 n each.
     seconds : float
-        Time by the cost model of the default profile. Good for comparing plans.
+        Time by the cost model, from the machine's profile.
+    rounds : tuple of RoundForecast
+        Of which that time is made.
     """
 
     bytes_exchanged: int
@@ -79,6 +126,7 @@ class Forecast:
     tasks: int
     flops: float
     seconds: float
+    rounds: tuple[RoundForecast, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -281,7 +329,7 @@ class Plan:
 
     def to_json(self) -> str:
         """Return the plan as JSON, from which `from_json` makes it again."""
-        return json.dumps(_encode(self))
+        return json.dumps(encode(self))
 
     @classmethod
     def from_json(cls, text: str) -> "Plan":
@@ -293,7 +341,7 @@ class Plan:
             If the text is not such a plan.
         """
         try:
-            plan = _decode(cls, json.loads(text))
+            plan = decode(cls, json.loads(text))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             refuse("text", text, f"the JSON of a plan ({error})")
         assert isinstance(plan, cls)
@@ -368,56 +416,3 @@ def notation(
         "{" + ", ".join(step_name(spec, by_axis[s.axis], s) for s in round_.steps) + "}"
         for round_ in rounds
     )
-
-
-# --- JSON -----------------------------------------------------------------------------------
-
-_TYPES: dict[str, type[Any]] = {
-    cls.__name__: cls
-    for cls in (TransformSpec, AxisProgram, Step, Chirp, Divisor, Digit, Group, AxisLayout, Layout,
-                Round, Machine, Forecast)
-}
-
-
-def _encode(value: Any) -> Any:
-    if isinstance(value, Group):
-        runs = [[size, len(list(run))] for size, run in itertools.groupby(value.chunks)]
-        offset = {"offset": value.offset} if value.offset else {}
-        return {"digits": _encode(value.digits), "chunks": runs, **offset}
-    if dataclasses.is_dataclass(value):
-        return {f.name: _encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, tuple | list):
-        return [_encode(item) for item in value]
-    return value
-
-
-def _decode(hint: Any, value: Any) -> Any:
-    """Value of an annotated type; refuses what the annotation does not allow."""
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Group:
-        chunks = tuple(int(s) for size, count in value["chunks"] for s in (size,) * int(count))
-        digits = _decode(tuple[Digit, ...], value["digits"])
-        return Group(digits, chunks, int(value.get("offset", 0)))
-    if dataclasses.is_dataclass(hint):
-        hints = typing.get_type_hints(hint)
-        unknown = set(value) - set(hints)
-        if unknown:
-            raise ValueError(f"unknown entries {sorted(unknown)}")
-        return typing.cast("Any", hint)(**{k: _decode(hints[k], v) for k, v in value.items()})
-    if origin is tuple:
-        if args[-1] is Ellipsis:
-            return tuple(_decode(args[0], item) for item in value)
-        return tuple(_decode(a, item) for a, item in zip(args, value, strict=True))
-    if origin in (typing.Union, types.UnionType):
-        if value is None:
-            return None
-        return _decode(next(a for a in args if a is not type(None)), value)
-    if origin is typing.Literal:
-        if value not in args:
-            raise ValueError(f"{value!r} is not one of {args}")
-        return value
-    if hint is float:
-        return float(value)
-    if not isinstance(value, hint):
-        raise TypeError(f"{value!r} is not {hint}")
-    return value

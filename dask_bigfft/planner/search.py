@@ -114,6 +114,7 @@ def _finished(search: Candidates, candidate: Candidate) -> Plan:
         machine=search.machine,
         forecast=empty,
         carrier=search.carrier,
+        device=request.device,
     )
     return replace(plan, forecast=forecast(plan))
 

@@ -4,9 +4,11 @@ import dask.array as da
 import numpy as np
 import pytest
 
-from dask_bigfft.devices.engine import Engine, Job
-from dask_bigfft.devices.simulated import DeviceProfile, SimulatedDevice
+from dask_bigfft.devices.engine import Job
+from dask_bigfft.devices.walk import walked_seconds
 from dask_bigfft.front import plan
+from dask_bigfft.planner.profile import DeviceProfile
+from dask_bigfft.planner.seconds import device_block_seconds
 
 MIB = 1 << 20
 
@@ -16,19 +18,7 @@ def seconds(shape, nbytes, tasks=1):
     found = plan(da.zeros(shape, chunks=-1, dtype="c16"), "fftn", memory_limit="1 TiB")
     (round_,) = found.rounds
     job = Job(round_, (0,) * len(shape), *found.dtypes[:2])
-    engine = Engine(SimulatedDevice(nbytes, dry=True), nbytes)
-    pieces, carve = engine._plan(job, engine.limits)
-    engine.pipeline.prepare(carve, nbytes)
-    ends = []
-    for _ in range(tasks):
-        arrays = [np.empty(round_.source.shape(job.block), "c16")]  # never touched
-        for crossing in pieces.schedule.crossings:
-            after = [crossing.after[dim] for dim in crossing.order]
-            arrays.append(np.empty(after, "c16") if crossing.reorders else arrays[-1])
-        ends.append(engine.pipeline.submit(pieces, arrays, {}))
-    for end in ends:
-        engine.device.synchronize(end)
-    return engine.device.clock()
+    return walked_seconds(job, DeviceProfile(), nbytes, tasks)
 
 
 @pytest.mark.parametrize(
@@ -45,6 +35,27 @@ def test_near_the_floor(shape, nbytes, crossings):
     size = int(np.prod(shape)) * 16
     floor = crossings * size / DeviceProfile().h2d
     assert floor / seconds(shape, nbytes) >= 0.85
+
+
+def test_a_filter_crosses_the_bus_as_well():
+    """Bluestein's rounds multiply by a spectrum, which the walk loads with the pieces."""
+    found = plan(da.zeros(10_000_019, chunks=625_002, dtype="c16"), "fft", memory_limit="1 TiB")
+    (filtered,) = (r for r in found.rounds if any(s.convolve for s in r.steps))
+    (plain,) = (r for r in found.rounds[-1:])
+    jobs = [Job(r, (0,), "<c16", "<c16") for r in (filtered, plain)]
+    times = [walked_seconds(j, DeviceProfile(call=0.0), 64 * MIB) for j in jobs]
+    sizes = [r.source.largest for r in (filtered, plain)]
+    assert times[0] / sizes[0] > 1.3 * times[1] / sizes[1]
+
+
+@pytest.mark.parametrize("shape", [(1 << 12, 1 << 12), (256, 256, 256)])
+def test_the_closed_form_is_near_the_walk(shape):
+    """Plans are ranked by the closed form: a block that fits crosses the bus once, both ways."""
+    found = plan(da.zeros(shape, chunks=-1, dtype="c16"), "fftn", memory_limit="1 TiB")
+    (round_,) = found.rounds
+    job = Job(round_, (0,) * len(shape), "<c16", "<c16")
+    walked = (walked_seconds(job, DeviceProfile(), blocks=8)) / 8
+    assert device_block_seconds(round_, 16, DeviceProfile()) == pytest.approx(walked, rel=0.25)
 
 
 def test_small_blocks_overlap():

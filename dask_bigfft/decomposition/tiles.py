@@ -1,0 +1,36 @@
+"""Tiles: how a block is cut so that a part of it stays in a core's caches.
+
+Pure arithmetic on shapes.
+"""
+
+import math
+
+#: Bytes of a tile: it should stay in a core's caches from being gathered to being stored, and be
+#: wide enough that gathering it does not jump about.
+TILE_BYTES = 1 << 21
+
+#: Bytes that a tile's rows should have at least, to be worth storing apart.
+ROW_BYTES = 1 << 8
+
+
+def tiling(
+    shape: tuple[int, ...],
+    fixed: set[int],
+    nbytes: int,
+    tile_bytes: int = TILE_BYTES,
+    row_bytes: int = ROW_BYTES,
+) -> tuple[int, int] | None:
+    """Dimension along which a block is cut into tiles, and their width.
+
+    The outermost dimension that is not transformed, if its single slices are small enough and
+    its tiles have rows wide enough to be stored; None if it is not so.
+
+    >>> tiling((64, 8192), {1}, 64 * 8192 * 16)
+    (0, 16)
+    """
+    for dim, size in enumerate(shape):
+        if dim not in fixed and size > 1:
+            width = tile_bytes * size // nbytes
+            row = width * nbytes // math.prod(shape[: dim + 1])
+            return (dim, width) if width > 0 and row >= row_bytes else None
+    return None

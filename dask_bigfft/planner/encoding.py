@@ -1,0 +1,65 @@
+"""Frozen dataclasses as plain values for JSON, and back, every value checked by its annotation.
+
+Pure: imports `decomposition`.
+"""
+
+import dataclasses
+import itertools
+import types
+import typing
+from typing import Any
+
+from dask_bigfft.decomposition.layout import Digit, Group
+
+__all__ = ["decode", "encode"]
+
+
+def encode(value: Any) -> Any:
+    """Return dataclasses as mappings, tuples as lists, other values as they are."""
+    if isinstance(value, Group):
+        runs = [[size, len(list(run))] for size, run in itertools.groupby(value.chunks)]
+        offset = {"offset": value.offset} if value.offset else {}
+        return {"digits": encode(value.digits), "chunks": runs, **offset}
+    if dataclasses.is_dataclass(value):
+        return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, tuple | list):
+        return [encode(item) for item in value]
+    return value
+
+
+def decode(hint: Any, value: Any) -> Any:
+    """Return the value of an annotated type that `encode` has written.
+
+    Raises
+    ------
+    ValueError, TypeError, KeyError, AttributeError
+        If the annotation does not allow it.
+    """
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Group:
+        chunks = tuple(int(s) for size, count in value["chunks"] for s in (size,) * int(count))
+        digits = decode(tuple[Digit, ...], value["digits"])
+        return Group(digits, chunks, int(value.get("offset", 0)))
+    if dataclasses.is_dataclass(hint):
+        hints = typing.get_type_hints(hint)
+        unknown = set(value) - set(hints)
+        if unknown:
+            raise ValueError(f"unknown entries {sorted(unknown)}")
+        return typing.cast("Any", hint)(**{k: decode(hints[k], v) for k, v in value.items()})
+    if origin is tuple:
+        if args[-1] is Ellipsis:
+            return tuple(decode(args[0], item) for item in value)
+        return tuple(decode(a, item) for a, item in zip(args, value, strict=True))
+    if origin in (typing.Union, types.UnionType):
+        if value is None:
+            return None
+        return decode(next(a for a in args if a is not type(None)), value)
+    if origin is typing.Literal:
+        if value not in args:
+            raise ValueError(f"{value!r} is not one of {args}")
+        return value
+    if hint is float:
+        return float(value)
+    if not isinstance(value, hint):
+        raise TypeError(f"{value!r} is not {hint}")
+    return value

@@ -1,0 +1,315 @@
+"""`Profile`: the speeds of a machine, as they were measured or as a common machine has them.
+
+A profile is data: it is measured elsewhere, handed in with `Machine`, kept as JSON, and read back
+only if every number in it makes sense. Speeds are those of one thread while all threads of a
+process are busy, since that is how a transform runs; what one thread reaches alone is said by
+`Profile.alone`.
+
+Pure: imports `errors` and this room.
+"""
+
+import bisect
+import itertools
+import json
+import math
+from dataclasses import dataclass, fields
+
+from dask_bigfft.errors import refuse
+from dask_bigfft.planner.encoding import decode, encode
+
+__all__ = ["DEFAULT", "Curve", "DeviceProfile", "LibrarySpeeds", "Peer", "Profile"]
+
+#: Version of the JSON. A profile of another one is not read.
+SCHEMA = 1
+
+
+def _positive(owner: object, *names: str, zero: tuple[str, ...] = ()) -> None:
+    for name in (*names, *zero):
+        value = getattr(owner, name)
+        least = value >= 0 if name in zero else value > 0
+        if not (math.isfinite(value) and least):
+            raise ValueError(f"{type(owner).__name__}.{name} is {value!r}")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A speed that depends on a size: points, between them straight lines on logarithmic axes.
+
+    Below the first point and above the last one the speed is theirs.
+
+    Parameters
+    ----------
+    points : tuple of (float, float)
+        Size and speed, sizes rising, all above 0.
+
+    Examples
+    --------
+    >>> curve = Curve(((1.0, 10.0), (100.0, 1000.0)))
+    >>> curve.at(0.1), round(curve.at(10)), curve.at(1e6)
+    (10.0, 100, 1000.0)
+    """
+
+    points: tuple[tuple[float, float], ...]
+
+    def __post_init__(self) -> None:
+        numbers = [number for point in self.points for number in point]
+        sizes = [size for size, _ in self.points]
+        rising = all(a < b for a, b in itertools.pairwise(sizes))
+        if not numbers or not rising or not all(math.isfinite(n) and n > 0 for n in numbers):
+            raise ValueError(f"not a curve of rising sizes and speeds above 0: {self.points}")
+
+    def at(self, size: float) -> float:
+        """The speed at a size."""
+        i = bisect.bisect_right(self.points, (size, math.inf))
+        if i == 0:
+            return self.points[0][1]
+        if i == len(self.points):
+            return self.points[-1][1]
+        (a, before), (b, after) = self.points[i - 1], self.points[i]
+        part = math.log(size / a) / math.log(b / a)
+        return math.exp(math.log(before) * (1 - part) + math.log(after) * part)
+
+
+def constant(speed: float) -> Curve:
+    """A speed that depends on nothing."""
+    return Curve(((1.0, speed),))
+
+
+@dataclass(frozen=True)
+class LibrarySpeeds:
+    """How fast an FFT library is inside a round, in flops per second of one thread.
+
+    5 n log2 n flops are counted for n complex points. What goes with the FFTs of a round, such as
+    storing their tiles, is in these speeds.
+
+    Parameters
+    ----------
+    name, dtype : str
+        Of the library, and of its complex numbers.
+    along, across : Curve
+        By length, down the innermost dimension, and down others; in tiles that fit a cache.
+    whole : Curve
+        By the bytes of a block that is not cut into tiles: what is left of these speeds, at most 1.
+    real : float
+        Time of FFTs of real numbers, in units of those of half as many complex ones.
+    elsewhere : bool
+        Whether it reads a block where it lies, so that nothing is copied where nothing travels.
+    """
+
+    name: str
+    dtype: str
+    along: Curve
+    across: Curve
+    whole: Curve = Curve(((1.0, 1.0),))
+    real: float = 1.0
+    elsewhere: bool = False
+
+    def __post_init__(self) -> None:
+        _positive(self, "real")
+
+
+@dataclass(frozen=True)
+class DeviceProfile:
+    """Speeds of a device; by default those measured of an NVIDIA H200.
+
+    Parameters
+    ----------
+    h2d, d2h : float
+        Bytes per second over the bus, each way while the other one is busy, too.
+    run : float
+        Seconds that a copy takes for each contiguous run in host memory beside those for its bytes.
+    memory : float
+        Bytes per second of the device's own memory, read and written together.
+    flops : float
+        Floating point operations per second of FFTs.
+    call : float
+        Seconds that the host takes to start one operation.
+    name : str
+        Of the device.
+    nbytes : int
+        Bytes of its memory.
+    pin : float
+        Bytes per second at which host memory is pinned.
+    ring : float
+        Bytes per second, each way, of blocks that are not pinned.
+    by_size, by_row : Curve or None
+        Bytes per second each way by the bytes of a copy, and by those of its rows, where these were
+        measured; `run` and `call` are drawn from them.
+    lengths : Curve or None
+        Flops per second by length, where they were measured.
+    """
+
+    h2d: float = 50.6e9
+    d2h: float = 50.6e9
+    run: float = 0.17e-6
+    memory: float = 3.9e12
+    flops: float = 5e12
+    call: float = 3e-6
+    name: str = "NVIDIA H200"
+    nbytes: int = 139 << 30
+    pin: float = 2.5e10
+    ring: float = 1.2e10
+    by_size: Curve | None = None
+    by_row: Curve | None = None
+    lengths: Curve | None = None
+
+    def __post_init__(self) -> None:
+        speeds = ("h2d", "d2h", "memory", "flops", "nbytes", "pin", "ring")
+        _positive(self, *speeds, zero=("run", "call"))
+
+    def fft_rate(self, length: int) -> float:
+        """Flops per second of FFTs of a length."""
+        return self.flops if self.lengths is None else self.lengths.at(length)
+
+
+@dataclass(frozen=True)
+class Peer:
+    """How fast one device of a process reads the memory of another.
+
+    Parameters
+    ----------
+    source, target : int
+        The devices, by their place in `Profile.devices`.
+    speed : float
+        Bytes per second.
+    """
+
+    source: int
+    target: int
+    speed: float
+
+    def __post_init__(self) -> None:
+        _positive(self, "speed", zero=("source", "target"))
+
+
+def _falling(byte: float, run: float) -> Curve:
+    """Bytes per second by row width, of copies that take so long per byte and per row."""
+    widths = [float(1 << power) for power in range(3, 23)]
+    return Curve(tuple((width, 1 / (byte + run / width)) for width in widths))
+
+
+#: Gathers of a common machine, priced so that an exchange more has to save two passes over memory:
+#: exchanges are what does not scale.
+COMMON_GATHER = _falling(5.5e-10, 1e-8)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Speeds of a machine, or of the machines of a cluster.
+
+    Parameters
+    ----------
+    name : str
+        What was measured; an empty name stands for no machine: common speeds.
+    threads : int
+        Threads that were busy while it was measured.
+    copy : float
+        Bytes per second that a thread copies, in long rows.
+    alone : float
+        How many times as fast a thread copies when no other one works.
+    straight, turned : Curve
+        Bytes per second of a gather by the bytes of its rows, where rows stay rows, and where
+        they become columns.
+    twiddle : float
+        Bytes per second that are multiplied by twiddles.
+    touch : float
+        Bytes per second at which fresh pages come.
+    libraries : tuple of LibrarySpeeds
+        Those that were measured. Others are as fast as `flops`.
+    flops : float
+        Flops per second of a library that nobody has measured.
+    start : float
+        Seconds until the first task of a graph runs, and after the last.
+    task : float
+        Seconds of the scheduler, and of Python, for a task; one after the other.
+    exchange : float
+        Seconds in which threads wait for the last block of an exchange.
+    shard : float
+        Seconds of a thread for a shard of a gather.
+    pair : float
+        Seconds of dask's ordering for each pair of blocks of an exchange.
+    sent_task, sent_shard : float
+        Seconds of a cluster's scheduler for a task, and of a worker for a shard that travels.
+    network : float
+        Bytes per second that a process receives while all of them do.
+    write, read : float
+        Bytes per second of the disk, and back, shared by all processes of a machine.
+    devices : tuple of DeviceProfile
+        The devices of a process.
+    peers : tuple of Peer
+        Which of them read each other's memory, and how fast.
+    """
+
+    name: str = ""
+    threads: int = 2
+    copy: float = 1 / 1.5e-10
+    alone: float = 1.0
+    straight: Curve = COMMON_GATHER
+    turned: Curve = COMMON_GATHER
+    twiddle: float = 1e10
+    touch: float = 1e9
+    libraries: tuple[LibrarySpeeds, ...] = ()
+    flops: float = 1e10
+    start: float = 0.0
+    task: float = 3e-4
+    exchange: float = 2e-2
+    shard: float = 3e-5
+    pair: float = 2.5e-8
+    sent_task: float = 3e-4
+    sent_shard: float = 1e-4
+    network: float = 1e9
+    write: float = 1e9
+    read: float = 1e9
+    devices: tuple[DeviceProfile, ...] = ()
+    peers: tuple[Peer, ...] = ()
+
+    def __post_init__(self) -> None:
+        zero = ("start", "task", "exchange", "shard", "pair", "sent_task", "sent_shard")
+        _positive(self, "threads", "copy", "alone", "twiddle", "touch", "flops", "network", "write",
+                  "read", zero=zero)
+        for peer in self.peers:
+            if max(peer.source, peer.target) >= len(self.devices):
+                raise ValueError(f"{peer} of {len(self.devices)} devices")
+
+    def library(self, name: str, dtype: str) -> LibrarySpeeds:
+        """The speeds of a library in a complex dtype; those of another dtype if need be."""
+        of_name = [found for found in self.libraries if found.name == name]
+        exact = [found for found in of_name if found.dtype == dtype]
+        for found in (*exact, *of_name):
+            return found
+        return LibrarySpeeds(name, dtype, constant(self.flops), constant(self.flops))
+
+    def peer(self, source: int, target: int) -> float | None:
+        """Bytes per second from one device to another, None where they cannot."""
+        found = (p.speed for p in self.peers if (p.source, p.target) == (source, target))
+        return next(found, None)
+
+    def to_json(self) -> str:
+        """Return the profile as JSON, from which `from_json` makes it again."""
+        return json.dumps({"schema": SCHEMA, "profile": encode(self)}, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Profile":
+        """Return the profile that `to_json` wrote.
+
+        Raises
+        ------
+        ArgumentError
+            If the text is not such a profile, or its version is another one.
+        """
+        try:
+            found = json.loads(text)
+            if found["schema"] != SCHEMA:
+                raise ValueError(f"schema {found['schema']!r} is not {SCHEMA}")
+            missing = {f.name for f in fields(cls)} - set(found["profile"])
+            if missing:
+                raise ValueError(f"no entries {sorted(missing)}")
+            profile = decode(cls, found["profile"])
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            refuse("text", text[:60], f"the JSON of a profile ({error})")
+        assert isinstance(profile, cls)
+        return profile
+
+
+#: What is reckoned with where nothing was measured: a common machine of a few cores.
+DEFAULT = Profile()

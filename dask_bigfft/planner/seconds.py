@@ -1,0 +1,348 @@
+"""The cost model: seconds of every round and of the exchange before it, from a profile.
+
+A thread gathers a block tile by tile and transforms it, so the two add up; blocks are worked on
+side by side, as many as there are threads, in waves. What the scheduler does for its tasks goes on
+meanwhile, one task after the other: the longer of both counts. Shards that travel, and scratch
+files, come on top. A round on a device takes what its bus or its FFTs take, whichever is longer,
+while threads gather the next block.
+
+Pure: imports `decomposition` and this room.
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from dask_bigfft.decomposition.layout import Layout
+from dask_bigfft.decomposition.rounds import ExchangeShape, Round, exchange_shape
+from dask_bigfft.decomposition.steps import Step
+from dask_bigfft.decomposition.tiles import TILE_BYTES, tiling
+from dask_bigfft.planner.plan import Machine, RoundForecast
+from dask_bigfft.planner.profile import DeviceProfile, LibrarySpeeds
+
+__all__ = [
+    "LEAST_NBYTES",
+    "Model",
+    "cpu_block_seconds",
+    "device_block_seconds",
+    "flops",
+    "shuffled",
+]
+
+#: Shards of a connected group from which on, between processes, a shuffle is quicker than tasks.
+SHUFFLE_SHARDS = 64
+
+#: Seconds of a thread for a shard that is a write of its own in a scratch file.
+DISK_SHARD = 1e-4
+
+#: Blocks below it stay on the CPU where nobody has asked for a device: a trip costs more.
+LEAST_NBYTES = 1 << 20
+
+#: Parts of a device's memory that are pieces at the same time.
+SLOTS = 3
+
+
+def shuffled(shape: ExchangeShape) -> bool:
+    """Whether an exchange between processes is large enough for a shuffle to pay."""
+    return shape.shards >= SHUFFLE_SHARDS * shape.groups
+
+
+def step_flops(round_: Round) -> Iterator[tuple[Step, float]]:
+    """Floating point operations of each step: 5 n log2 n for n complex values."""
+    halved = min(round_.source.size, round_.target.size)
+    whole = max(round_.source.size, round_.target.size)
+    for step in round_.steps:
+        passes = 2 if step.convolve is not None else 1
+        elements = halved if step.kind == "c2c" else whole / 2
+        yield step, passes * 5 * elements * math.log2(max(step.length, 2))
+
+
+def flops(round_: Round) -> float:
+    """Floating point operations of a round's FFTs."""
+    return sum(count for _, count in step_flops(round_))
+
+
+def _block(layout: Layout) -> tuple[int, ...]:
+    """Shape of the largest block."""
+    return tuple(max(g.chunks, default=0) for axis in layout.axes for g in axis.groups)
+
+
+def _innermost(layout: Layout) -> tuple[int, int, int] | None:
+    """Axis, stage and stride of the digit whose values lie next to each other in a block."""
+    for number, axis in reversed(list(enumerate(layout.axes))):
+        for group in reversed(axis.groups):
+            digits = [digit for digit in group.digits if digit.size > 1]
+            if digits and max(group.chunks, default=0) > 1:
+                return number, digits[-1].stage, digits[-1].stride
+    return None
+
+
+def _is_real(round_: Round | None, after: bool = False) -> bool:
+    """Whether the blocks before a round (or after it) are real numbers."""
+    kind = "c2r" if after else "r2c"
+    return round_ is not None and any(step.kind == kind for step in round_.steps)
+
+
+@dataclass(frozen=True)
+class Model:
+    """What a transform costs on a machine.
+
+    Parameters
+    ----------
+    machine : Machine
+        Where it runs, and how fast that is.
+    kernel : str
+        FFT library inside the blocks.
+    dtype : str
+        Of complex values.
+    carrier : {"memory", "disk"}
+        Where blocks are between rounds.
+    device : {"auto", "cpu", "gpu"}
+        Where rounds are done.
+    """
+
+    machine: Machine
+    kernel: str = "scipy"
+    dtype: str = "complex128"
+    carrier: str = "memory"
+    device: str = "auto"
+
+    @cached_property
+    def itemsize(self) -> int:
+        """Bytes of a complex number."""
+        return np.dtype(self.dtype).itemsize
+
+    @cached_property
+    def library(self) -> LibrarySpeeds:
+        """How fast the FFT library is."""
+        return self.machine.profile.library(self.kernel, np.dtype(self.dtype).name)
+
+    @cached_property
+    def devices(self) -> tuple[DeviceProfile, ...]:
+        """The devices of a process that rounds may be done on."""
+        possible = np.dtype(self.dtype).char in "FD" and self.device != "cpu"
+        return self.machine.devices if possible else ()
+
+    def _waves(self, blocks: int, lanes: int) -> int:
+        """How many blocks the busiest lane of a process works on."""
+        return math.ceil(math.ceil(blocks / self.machine.workers) / max(1, lanes))
+
+    def _lanes(self, blocks: int) -> int:
+        """Threads of a process that work at a time."""
+        return max(1, min(self.machine.threads, -(-blocks // self.machine.workers)))
+
+    def _alone(self, lanes: int) -> float:
+        """How many times as fast copies are because fewer threads work than when measured."""
+        profile = self.machine.profile
+        if lanes >= profile.threads or profile.threads == 1:
+            return 1.0
+        part = (lanes - 1) / (profile.threads - 1)
+        return profile.alone * (1 - part) + part
+
+    # --- on the CPU: seconds of one thread that does everything ------------------------------
+
+    def gather(
+        self, shape: ExchangeShape, before: Layout, after: Layout, round_: Round | None
+    ) -> float:
+        """Seconds of gathering all blocks of an exchange."""
+        itemsize = self.itemsize // 2 if _is_real(round_) else self.itemsize
+        profile, nbytes = self.machine.profile, after.size * itemsize
+        if shape.local and before == after and round_ is not None and self.library.elsewhere:
+            return 0.0
+        row = float(min(shape.width, self._tile_row(after, round_, itemsize)) * itemsize)
+        turned = _innermost(before) != _innermost(after)
+        curve = profile.turned if turned else profile.straight
+        byte = 1 / curve.at(max(row, 1.0))
+        if shape.local and not turned:  # which reads one block from its beginning to its end
+            byte = max(1 / profile.copy, byte + 1 / profile.copy - 1 / curve.points[-1][1])
+        seconds = nbytes * byte / self._alone(self._lanes(after.blocks))
+        if not shape.local:
+            on_disk = self.carrier == "disk"
+            seconds += shape.shards * (DISK_SHARD if on_disk else profile.shard)
+        return seconds
+
+    def _tile_row(self, after: Layout, round_: Round | None, itemsize: int) -> int:
+        """Elements that a tile of a block has in a row, which a gather reads at a time at most."""
+        block = _block(after)
+        size = math.prod(block)
+        found = None if round_ is None else self._tiling(round_, block, size * itemsize)
+        if found is None:
+            return max(1, size)
+        dim, width = found
+        return max(1, width * math.prod(block[dim + 1 :]))
+
+    def _tiling(self, round_: Round, block: tuple[int, ...], nbytes: int) -> tuple[int, int] | None:
+        fixed = {round_.dim(step) for step in round_.steps}
+        changes = round_.source.largest != round_.target.largest
+        return tiling(block, fixed, max(nbytes, 1), TILE_BYTES // 4 if changes else TILE_BYTES)
+
+    def transform(self, round_: Round) -> float:
+        """Seconds of a round's FFTs on all blocks, and of the twiddles that follow."""
+        library, profile = self.library, self.machine.profile
+        block = _block(round_.source)
+        nbytes = math.prod(block) * self.itemsize
+        last = max((dim for dim, n in enumerate(block) if n > 1), default=0)
+        seconds = 0.0
+        for step, count in step_flops(round_):
+            curve = library.along if round_.dim(step) == last else library.across
+            factor = 1.0 if step.kind == "c2c" else library.real
+            seconds += factor * count / curve.at(step.length)
+            passes = sum(x is not None for x in (step.twiddle, step.convolve))
+            passes += 2 * sum(x is not None for x in (step.chirp_in, step.chirp_out))
+            seconds += passes * round_.target.size * self.itemsize / profile.twiddle
+        if self._tiling(round_, block, nbytes) is None:
+            seconds /= library.whole.at(nbytes)
+        return seconds
+
+    # --- on a device -------------------------------------------------------------------------
+
+    def on_device(self, round_: Round | None) -> bool:
+        """Whether the blocks of a round go to a device."""
+        if not self.devices or round_ is None:
+            return False
+        return self.device == "gpu" or round_.source.largest * self.itemsize >= LEAST_NBYTES
+
+    # --- side by side ------------------------------------------------------------------------
+
+    def stage(
+        self, number: int, before: Layout, round_: Round | None, result: Layout | None = None
+    ) -> RoundForecast:
+        """What an exchange and the round that follows it take; with `result`, only the exchange.
+
+        Parameters
+        ----------
+        number : int
+            Of the round, from 1.
+        before : Layout
+            Blocks that come in.
+        round_ : Round or None
+            What is done with them.
+        result : Layout, optional
+            Blocks of the array that goes out, where there is no round.
+        """
+        after = result if round_ is None else round_.source
+        assert after is not None
+        shape = exchange_shape(before, after)
+        blocks = max(1, after.blocks)
+        gather = self.gather(shape, before, after, round_)
+        fft = device = 0.0
+        lanes, threads = self._lanes(blocks), self.machine.threads
+        if round_ is not None and self.on_device(round_):
+            device = max(device_block_seconds(round_, self.itemsize, d) for d in self.devices)
+            # All threads gather a block for a device, which works on the one before meanwhile.
+            work = self._waves(blocks, len(self.devices)) * device
+            gathered = self._waves(blocks, 1) * gather / blocks / threads
+            work = max(work, gathered) + min(device, gather / blocks / threads)
+        else:
+            fft = 0.0 if round_ is None else self.transform(round_)
+            work = self._waves(blocks, lanes) * (gather + fft) / blocks
+        scheduled, serial = self._scheduling(shape)
+        travel = self._travel(shape, after.size * self.itemsize)
+        task = self.machine.profile.task
+        seconds = max(work + self._waves(blocks, lanes) * task, scheduled) + serial + travel
+        parts = {
+            "gathering": gather / (lanes * self.machine.workers),
+            "FFTs": fft / (lanes * self.machine.workers),
+            "the bus": self._waves(blocks, max(1, len(self.devices))) * device,
+            "what travels": travel,
+            "scheduling": scheduled + serial,
+        }
+        bound = max(parts, key=lambda name: parts[name])
+        return RoundForecast(number, blocks, seconds, gather, fft, device, travel,
+                             scheduled + serial, bound)
+
+    def _scheduling(self, shape: ExchangeShape) -> tuple[float, float]:
+        """Seconds of the scheduler while blocks are worked on, and while they wait for it."""
+        profile, workers = self.machine.profile, self.machine.workers
+        tasks = shape.blocks_out + (0 if shape.local else shape.groups)
+        scheduled = tasks * (profile.task if workers == 1 else profile.sent_task)
+        pairs = shape.blocks_in * shape.blocks_out / max(1, shape.groups) ** 2
+        serial = pairs * profile.pair
+        if not shape.local:
+            serial += profile.exchange
+            if workers > 1:
+                messages = shape.blocks_in if shuffled(shape) else shape.shards
+                serial += messages * profile.sent_shard
+        return scheduled, serial
+
+    def _travel(self, shape: ExchangeShape, nbytes: int) -> float:
+        """Seconds of the network or the disk for an exchange."""
+        machine, profile = self.machine, self.machine.profile
+        if shape.local:
+            return 0.0
+        if self.carrier == "disk":
+            return nbytes * (1 / profile.write + 1 / profile.read)
+        if machine.workers == 1:
+            return 0.0
+        return nbytes * (1 - 1 / machine.workers) / (machine.workers * profile.network)
+
+    # --- whole plans -------------------------------------------------------------------------
+
+    def exchange_seconds(self, before: Layout, after: Layout) -> float:
+        """Seconds of an exchange alone: what ways to cut blocks are compared by."""
+        return self.stage(1, before, None, after).seconds
+
+    def route(
+        self, source: Layout, rounds: Iterable[Round], result: Layout | None
+    ) -> tuple[RoundForecast, ...]:
+        """What rounds and the exchanges between them take."""
+        found, before = [], source
+        for number, round_ in enumerate(rounds, 1):
+            found.append(self.stage(number, before, round_))
+            before = round_.target
+        if result is not None:
+            found.append(self.stage(len(found) + 1, before, None, result))
+        return tuple(found)
+
+
+def cpu_block_seconds(
+    round_: Round, before: Layout | None, machine: Machine, kernel: str, dtype: str
+) -> float:
+    """Seconds of one thread for a block of a round, while the other threads work, too.
+
+    Parameters
+    ----------
+    round_ : Round
+        What is done.
+    before : Layout or None
+        The blocks that its blocks are gathered from; None where they lie as the round has them.
+    machine : Machine
+        How fast it is.
+    kernel, dtype : str
+        FFT library, and complex dtype.
+    """
+    model = Model(machine, kernel, dtype, device="cpu")
+    source = round_.source if before is None else before
+    shape = exchange_shape(source, round_.source)
+    seconds = model.gather(shape, source, round_.source, round_) + model.transform(round_)
+    return seconds / max(1, round_.source.blocks)
+
+
+def device_block_seconds(round_: Round, itemsize: int, device: DeviceProfile) -> float:
+    """Seconds that a device takes for each of many blocks of a round.
+
+    Both directions of the bus and the FFTs work at the same time on different pieces. A block that
+    does not fit crosses the bus once more.
+
+    Parameters
+    ----------
+    round_ : Round
+        What is done.
+    itemsize : int
+        Bytes of a complex number.
+    device : DeviceProfile
+        How fast it is.
+    """
+    there = round_.source.largest * (itemsize // 2 if _is_real(round_) else itemsize)
+    back = round_.target.largest * (itemsize // 2 if _is_real(round_, after=True) else itemsize)
+    blocks = max(1, round_.source.blocks)
+    kernels = sum(
+        max(count / blocks / device.fft_rate(step.length), 4 * max(there, back) / device.memory)
+        for step, count in step_flops(round_)
+    )
+    piece = math.prod(step.length for step in round_.steps) * itemsize
+    crossings = 1 if SLOTS * piece <= device.nbytes else 2
+    return crossings * max(there / device.h2d, back / device.d2h, kernels)

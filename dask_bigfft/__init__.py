@@ -12,6 +12,7 @@ from dask_bigfft.planner.plan import Plan
 
 if TYPE_CHECKING:
     from dask_bigfft import cluster, xarray
+    from dask_bigfft.calibration import calibrate
     from dask_bigfft.observe import progress, report
     from dask_bigfft.runs import run
 
@@ -20,6 +21,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Plan",
     "__version__",
+    "calibrate",
     "cluster",
     "fft",
     "install",
@@ -41,6 +43,10 @@ def __getattr__(name: str) -> Any:
         from dask_bigfft import observe
 
         return getattr(observe, name)
+    if name == "calibrate":
+        from dask_bigfft.calibration import calibrate as measured
+
+        return measured
     if name == "run":
         from dask_bigfft.runs import run as found
 

@@ -1,8 +1,8 @@
-"""The command line: ``dask-bigfft run IN OUT`` and ``dask-bigfft plan IN``.
+"""The command line: ``dask-bigfft run IN OUT``, ``plan IN`` and ``calibrate``.
 
 Exit status: 0 done, 1 failed while running, 2 an argument that is not allowed, 130 and 143
-interrupted. Whatever happens is said in one line. Imports `runs`, `storage`, `watch`;
-distributed only when a cluster is asked for.
+interrupted. Whatever happens is said in one line. Imports `runs`, `calibration`, `storage` and
+`watch`; distributed only when a cluster is asked for.
 """
 
 import argparse
@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,9 +22,9 @@ from typing import Any
 import dask.array as da
 import dask.config
 
-from dask_bigfft import runs, storage
+from dask_bigfft import calibration, runs, storage
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError, ScratchError, refuse
-from dask_bigfft.planner.explain import human_bytes, human_seconds
+from dask_bigfft.planner.explain import human_bytes, human_seconds, speed_rows
 from dask_bigfft.watch.display import Display, LocalProgress, TextDisplay
 
 _THREADS, _SYNC = ("threads", "threaded"), ("sync", "synchronous", "single-threaded")
@@ -115,6 +116,19 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_options(plan)
     plan.set_defaults(command=_plan)
+    speeds = commands.add_parser(
+        "calibrate", help="measure this machine, so that plans know its speeds",
+        description="Measure this machine (or a cluster's workers and network) for less than a "
+                    "minute, and keep what was found: plans are made for it from then on.",
+    )
+    speeds.add_argument("--output", metavar="FILE", type=Path,
+                        help="where the profile goes (default: the user's cache directory)")
+    speeds.add_argument("--scheduler", default="threads", metavar="NAME",
+                        help="threads (default), processes, or the address of a cluster")
+    speeds.add_argument("--workers", type=_count, metavar="N",
+                        help="number of threads, or of processes")
+    speeds.add_argument("--traceback", action="store_true", help="show where an error comes from")
+    speeds.set_defaults(command=_calibrate)
     return parser
 
 
@@ -279,6 +293,15 @@ def _run(args: argparse.Namespace) -> None:
             checksum=args.checksum,
         )
     _report(done)
+
+
+def _calibrate(args: argparse.Namespace) -> None:
+    started = time.perf_counter()
+    with _place(args.scheduler, args.workers) as place:
+        profile = calibration.calibrate(place.client, args.output)
+    print(f"{profile.name}, measured in {human_seconds(time.perf_counter() - started)}")
+    for name, value in speed_rows(profile):
+        print(f"  {name:24}{value}")
 
 
 def _display(args: argparse.Namespace) -> Display | None:

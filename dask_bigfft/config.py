@@ -153,6 +153,15 @@ def _parse_directory(key: str, value: Any) -> str:
     return os.path.abspath(value)
 
 
+def _parse_file(key: str, value: Any) -> str | None:
+    """Return an absolute path, or None where the setting is null."""
+    if value is None:
+        return None
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+        refuse(key, value, "the path of a file, or null")
+    return os.path.abspath(value)
+
+
 def _is_int(value: Any) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
@@ -271,6 +280,14 @@ _TABLE = (
         "Folder for what was measured on this machine. Null takes dask_bigfft in the user's cache"
         " directory (XDG_CACHE_HOME, or ~/.cache).",
         _parse_cache_directory,
+    ),
+    Knob(
+        "bigfft.planner.profile",
+        None,
+        "path",
+        "File with the speeds of the machine that plans are made for, as dask_bigfft.calibrate"
+        " writes it. Null takes what was measured on this machine, or else common speeds.",
+        _parse_file,
     ),
     Knob(
         "bigfft.memory.arena",

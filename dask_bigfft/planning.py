@@ -440,6 +440,9 @@ def make_plan(
     before = tuple(tuple(map(int, cut)) for cut in a.chunks)
     if variant == "pease" and rounds is None:
         refuse_uneven(spec, before)
+    device, nbytes = parse_device(
+        extras.get("device"), extras.get("device_memory_limit"), spec.work_dtype
+    )
     request = Request(
         chunks=before,
         wanted=parse_chunks(extras.get("chunks"), before, spec),
@@ -450,11 +453,9 @@ def make_plan(
         max_rounds=config.get("bigfft.planner.max-rounds"),
         floor_bytes=config.get("bigfft.planner.whole-axis-floor"),
         carrier=possible_carrier(),
+        device=device,
     )
     machine = current_machine(parse_memory_limit(extras.get("memory_limit")))
-    device, nbytes = parse_device(
-        extras.get("device"), extras.get("device_memory_limit"), spec.work_dtype
-    )
     overwrite = parse_overwrite(extras.get("overwrite_x"))
     found = find_plan(spec, request, machine)
-    return replace(found, device=device, device_memory_limit=nbytes, overwrite=overwrite)
+    return replace(found, device_memory_limit=nbytes, overwrite=overwrite)

@@ -1,10 +1,11 @@
 """What is known, where a graph is built, of where it will run.
 
-Imports `planner`, `config` and `memory_settings`; looks up a running client.
+Imports `planner`, `profiles`, `config` and `memory_settings`; looks up a running client.
 """
 
 import os
 import sys
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import dask.config
@@ -12,6 +13,7 @@ import dask.config
 from dask_bigfft import config
 from dask_bigfft.memory_settings import machine_nbytes, shuffle_nbytes, worker_budget
 from dask_bigfft.planner.plan import Machine
+from dask_bigfft.profiles import cluster_place, known_profile
 
 __all__ = ["current_machine", "possible_carrier", "running_client"]
 
@@ -25,12 +27,20 @@ def current_machine(memory_limit: int | None) -> Machine:
             limits = [w["memory_limit"] for w in workers if w.get("memory_limit")]
             limit = memory_limit or worker_budget(min(limits, default=None))
             threads = max(w["nthreads"] for w in workers)
-            return Machine(limit, threads, len(workers), shuffle_nbytes())
+            places = [cluster_place(workers), *([""] if _all_here(workers) else [])]
+            profile = known_profile(*places)
+            return Machine(limit, threads, len(workers), shuffle_nbytes(), profile)
     pool = dask.config.get("num_workers", None)
     if dask.config.get("scheduler", None) in ("sync", "synchronous", "single-threaded"):
         pool = 1
     threads = pool or os.cpu_count() or 1
-    return Machine(memory_limit or machine_nbytes(), int(threads), 1)
+    profile = known_profile("")
+    return Machine(memory_limit or machine_nbytes(), int(threads), 1, profile=profile)
+
+
+def _all_here(workers: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether all workers are on this machine, as far as their addresses tell."""
+    return all(str(w.get("host", "")).startswith(("127.", "localhost", "::1")) for w in workers)
 
 
 def running_client() -> Any:

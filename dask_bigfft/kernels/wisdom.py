@@ -1,17 +1,14 @@
 """Which FFT library is the fastest here: measured once for each machine and dtype, then kept.
 
-Imports NumPy, `config`, `errors` and this room. A library is timed on what rounds give it: tiles
-that fit a core's cache, in one thread, down rows and down columns. What was found is kept as JSON
-in the folder `bigfft.wisdom.directory`; a file from another machine or other versions of the
+Imports NumPy, `config`, `errors`, `kept` and this room. A library is timed on what rounds give it:
+tiles that fit a core's cache, in one thread, down rows and down columns. What was found is kept as
+JSON in the folder `bigfft.wisdom.directory`; a file from another machine or other versions of the
 libraries is ignored, a damaged one is reported and ignored.
 """
 
 import importlib.metadata
-import json
 import logging
 import math
-import os
-import platform
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -20,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from dask_bigfft import config
+from dask_bigfft import config, kept
 from dask_bigfft.errors import ArgumentError, KernelError
 from dask_bigfft.kernels.libraries import FFTLibrary, available, get_library
 
@@ -74,14 +71,15 @@ def _rates(dtype: str, folder: Path) -> Mapping[str, float]:
     if len(names) < 2:
         return dict.fromkeys(names, 0.0)
     path, context = folder / "kernels.json", _context(names)
-    kept = _read(path)
-    found = kept.get(dtype)
+    known = kept.read(path, SCHEMA, _checked) or {}
+    found = known.get(dtype)
     if found is not None and found["context"] == context:
         return {name: float(found["rates"][name]) for name in names}
     rates = measured_rates(names, dtype)
     shown = ", ".join(f"{name} {rate / 1e9:.1f}" for name, rate in rates.items())
     log.info("GFLOP/s of FFT libraries in %s: %s", dtype, shown)
-    _write(path, {**kept, dtype: {"context": context, "rates": rates}})
+    entries = {**known, dtype: {"context": context, "rates": rates}}
+    kept.write(path, {"schema": SCHEMA, "dtypes": entries})
     return rates
 
 
@@ -132,45 +130,14 @@ def _seconds(library: FFTLibrary, tile: Any, dim: int) -> float:
 def _context(names: Sequence[str]) -> dict[str, Any]:
     """What rates depend on beside the dtype."""
     versions = {name: importlib.metadata.version(name) for name in names}
-    return {"machine": [platform.machine(), _cpu(), os.cpu_count()], "versions": versions}
+    return {"machine": kept.machine(), "versions": versions}
 
 
-def _cpu() -> str:
-    """Model of the processor, where the system tells."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(models, platform.processor())
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """What the file holds by dtype; nothing if it is missing, damaged or of another schema."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if found["schema"] != SCHEMA:
-            return {}
-        dtypes = dict(found["dtypes"])
-        for entry in dtypes.values():
-            rates = entry["rates"].values()
-            if not isinstance(entry["context"], dict) or not all(float(r) > 0 for r in rates):
-                raise ValueError("rates")
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        log.warning("%s is damaged and ignored: %r", path, error)
-        return {}
+def _checked(found: Any) -> dict[str, Any]:
+    """What the file holds by dtype."""
+    dtypes = dict(found["dtypes"])
+    for entry in dtypes.values():
+        rates = entry["rates"].values()
+        if not isinstance(entry["context"], dict) or not all(float(r) > 0 for r in rates):
+            raise ValueError("rates")
     return dtypes
-
-
-def _write(path: Path, dtypes: Mapping[str, Any]) -> None:
-    """Replace the file at once; where it cannot be written the next process measures again."""
-    text = json.dumps({"schema": SCHEMA, "dtypes": dtypes}, indent=1)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
-    except OSError as error:
-        log.info("%s cannot be written: %s", path, error)

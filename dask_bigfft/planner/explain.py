@@ -21,6 +21,7 @@ from dask_bigfft.decomposition.steps import Step
 
 if TYPE_CHECKING:
     from dask_bigfft.planner.plan import Exchange, Forecast, Plan
+    from dask_bigfft.planner.profile import Profile
 
 WIDTH = 100
 
@@ -99,6 +100,33 @@ def _wrapped(text: str, indent: str, first: str = "") -> Iterator[str]:
         break_long_words=False, break_on_hyphens=False,
     )
     yield from (line.replace("\u00a0", " ") for line in lines)
+
+
+def speed_rows(profile: Profile) -> list[tuple[str, str]]:
+    """Return the speeds of a machine, as names and values."""
+
+    def rate(speed: float) -> str:
+        return f"{speed / 1e9:.3g} GB/s"
+
+    rows = [
+        ("copies, a thread", rate(profile.copy)),
+        ("gathers, rows 256 B", f"{rate(profile.straight.at(256))}, turned "
+                                f"{rate(profile.turned.at(256))}"),
+        ("gathers, rows 64 KiB", f"{rate(profile.straight.at(65536))}, turned "
+                                 f"{rate(profile.turned.at(65536))}"),
+        ("fresh pages", rate(profile.touch)),
+        ("disk", f"written at {rate(profile.write)}, read at {rate(profile.read)}"),
+        ("a graph, task, shard", ", ".join(
+            human_seconds(s) for s in (profile.start, profile.task, profile.shard))),
+        ("an exchange", human_seconds(profile.exchange)),
+    ]
+    for library in profile.libraries:
+        speeds = ", ".join(f"{n}: {library.along.at(n) / 1e9:.3g}" for n in (64, 1024, 16384))
+        rows.append((f"{library.name}, {library.dtype}", f"GFLOP/s by length {speeds}"))
+    for device in profile.devices:
+        rows.append((device.name, f"bus {rate(device.h2d)} and {rate(device.d2h)} at once, FFTs "
+                                  f"{human_count(device.flops, 'FLOP/s')}"))
+    return rows
 
 
 # --- what blocks and digits look like -------------------------------------------------------
@@ -278,7 +306,8 @@ def forecast_rows(plan: Plan) -> list[tuple[str, str]]:
         ("peak memory", f"{budget_text(plan)}, per process"),
         ("tasks", str(forecast.tasks)),
         ("work", human_count(forecast.flops, "flop")),
-        ("time", f"{human_seconds(forecast.seconds)} by the cost model, for {machine.workers} "
+        ("time", f"{human_seconds(forecast.seconds)} by the cost model "
+                 f"({machine.profile.name or 'common speeds'}), for {machine.workers} "
                  f"process{'' if machine.workers == 1 else 'es'} of {machine.threads} "
                  f"thread{'' if machine.threads == 1 else 's'}"),
     ]
@@ -305,6 +334,27 @@ def _row(name: str, found: Forecast, best: Forecast) -> tuple[str, ...]:
         f"{ratio:.2f}",
     )
 
+
+def round_rows(plan: Plan) -> list[tuple[str, ...]]:
+    """Return a row of the table for each exchange with its round: where its time goes."""
+    names = round_names(plan)
+    rows: list[tuple[str, ...]] = []
+    for found in plan.forecast.rounds:
+        last = found.index > len(names)
+        name = "last exchange" if last else f"round {found.index} {{{names[found.index - 1]}}}"
+        device = found.device * found.blocks
+        rows.append((
+            name, human_seconds(found.seconds), *(
+                human_seconds(part) if part else "-"
+                for part in (found.gather, found.fft, device, found.travel, found.scheduling)
+            ), found.bound,
+        ))
+    return rows
+
+
+#: Headings of `round_rows`. Gathers, FFTs and devices are added up, seconds are those of the clock.
+ROUND_HEADINGS = ("forecast by round", "time", "gathers", "FFTs", "device", "travel", "scheduler",
+                  "bound by")
 
 #: Headings of `rejected_rows`.
 HEADINGS = ("rounds", "exchanged", "peak", "tasks", "time", "ratio")
@@ -351,6 +401,8 @@ def explain(plan: Plan) -> str:
     note = preserved(plan)
     if note is not None:
         lines += _wrapped(note, " " * 18, f"    {'chunks':14}")
+    if plan.forecast.rounds:
+        lines += ["", *_table([ROUND_HEADINGS, *round_rows(plan)])]
     if plan.rejected:
         lines += ["", "considered", *_table([HEADINGS, *rejected_rows(plan)])]
     return "\n".join(lines)

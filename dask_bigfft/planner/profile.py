@@ -207,9 +207,9 @@ class Profile:
         Bytes per second that a thread copies, in long rows.
     alone : float
         How many times as fast a thread copies when no other one works.
-    straight, turned : Curve
-        Bytes per second of a gather by the bytes of its rows, where rows stay rows, and where
-        they become columns.
+    straight, turned, spread : Curve
+        Bytes per second of a gather by the bytes of its rows: where rows stay rows, where they
+        become columns of a tile, and of a block that is gathered whole.
     twiddle : float
         Bytes per second that are multiplied by twiddles.
     touch : float
@@ -246,6 +246,7 @@ class Profile:
     alone: float = 1.0
     straight: Curve = COMMON_GATHER
     turned: Curve = COMMON_GATHER
+    spread: Curve = COMMON_GATHER
     twiddle: float = 1e10
     touch: float = 1e9
     libraries: tuple[LibrarySpeeds, ...] = ()

@@ -29,6 +29,7 @@ __all__ = [
     "cpu_block_seconds",
     "device_block_seconds",
     "flops",
+    "is_turned",
     "shuffled",
 ]
 
@@ -78,6 +79,11 @@ def _innermost(layout: Layout) -> tuple[int, int, int] | None:
             if digits and max(group.chunks, default=0) > 1:
                 return number, digits[-1].stage, digits[-1].stride
     return None
+
+
+def is_turned(before: Layout, after: Layout) -> bool:
+    """Whether rows become columns in an exchange, so that its copies are transposed."""
+    return _innermost(before) != _innermost(after)
 
 
 def _is_real(round_: Round | None, after: bool = False) -> bool:
@@ -137,9 +143,10 @@ class Model:
     def _alone(self, lanes: int) -> float:
         """How many times as fast copies are because fewer threads work than when measured."""
         profile = self.machine.profile
-        if lanes >= profile.threads or profile.threads == 1:
+        busy = lanes * self.machine.workers  # which may all be on one machine
+        if busy >= profile.threads:
             return 1.0
-        part = (lanes - 1) / (profile.threads - 1)
+        part = (busy - 1) / (profile.threads - 1)
         return profile.alone * (1 - part) + part
 
     # --- on the CPU: seconds of one thread that does everything ------------------------------
@@ -152,10 +159,11 @@ class Model:
         profile, nbytes = self.machine.profile, after.size * itemsize
         if shape.local and before == after and round_ is not None and self.library.elsewhere:
             return 0.0
-        row = float(min(shape.width, self._tile_row(after, round_, itemsize)) * itemsize)
-        turned = _innermost(before) != _innermost(after)
-        curve = profile.turned if turned else profile.straight
-        byte = 1 / curve.at(max(row, 1.0))
+        turned = is_turned(before, after)
+        curve = profile.straight
+        if turned:
+            curve = profile.turned if self.in_tiles(round_) else profile.spread
+        byte = 1 / curve.at(self.row_nbytes(shape, after, round_))
         if shape.local and not turned:  # which reads one block from its beginning to its end
             byte = max(1 / profile.copy, byte + 1 / profile.copy - 1 / curve.points[-1][1])
         seconds = nbytes * byte / self._alone(self._lanes(after.blocks))
@@ -163,6 +171,12 @@ class Model:
             on_disk = self.carrier == "disk"
             seconds += shape.shards * (DISK_SHARD if on_disk else profile.shard)
         return seconds
+
+    def row_nbytes(self, shape: ExchangeShape, after: Layout, round_: Round | None) -> float:
+        """Bytes of the rows that a gather reads: the exchange's, or narrower ones of tiles."""
+        itemsize = self.itemsize // 2 if _is_real(round_) else self.itemsize
+        row = min(shape.width, self._tile_row(after, round_, itemsize)) * itemsize
+        return float(max(row, 1))
 
     def _tile_row(self, after: Layout, round_: Round | None, itemsize: int) -> int:
         """Elements that a tile of a block has in a row, which a gather reads at a time at most."""
@@ -179,11 +193,17 @@ class Model:
         changes = round_.source.largest != round_.target.largest
         return tiling(block, fixed, max(nbytes, 1), TILE_BYTES // 4 if changes else TILE_BYTES)
 
+    def in_tiles(self, round_: Round | None) -> bool:
+        """Whether blocks are gathered tile by tile, and not whole."""
+        if round_ is None:
+            return False
+        block = _block(round_.source)
+        return self._tiling(round_, block, math.prod(block) * self.itemsize) is not None
+
     def transform(self, round_: Round) -> float:
         """Seconds of a round's FFTs on all blocks, and of the twiddles that follow."""
         library, profile = self.library, self.machine.profile
         block = _block(round_.source)
-        nbytes = math.prod(block) * self.itemsize
         last = max((dim for dim, n in enumerate(block) if n > 1), default=0)
         seconds = 0.0
         for step, count in step_flops(round_):
@@ -193,8 +213,8 @@ class Model:
             passes = sum(x is not None for x in (step.twiddle, step.convolve))
             passes += 2 * sum(x is not None for x in (step.chirp_in, step.chirp_out))
             seconds += passes * round_.target.size * self.itemsize / profile.twiddle
-        if self._tiling(round_, block, nbytes) is None:
-            seconds /= library.whole.at(nbytes)
+        if not self.in_tiles(round_):
+            seconds /= library.whole.at(max(1, math.prod(block)) * self.itemsize)
         return seconds
 
     # --- on a device -------------------------------------------------------------------------

@@ -1,0 +1,161 @@
+"""Calibration: a machine is measured once, in less than a minute, so that plans know its speeds.
+
+Imports the rest of this folder, `profiles` and `planner`.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import dask.config
+import numpy as np
+
+from dask_bigfft import config, profiles
+from dask_bigfft.calibration.cards import device_speeds
+from dask_bigfft.calibration.cluster import network_speeds, workers_of
+from dask_bigfft.calibration.cpu import Effort, gather_speeds, library_speeds
+from dask_bigfft.calibration.system import disk_speeds, page_speed, scheduling_costs
+from dask_bigfft.devices.find import leases
+from dask_bigfft.errors import ArgumentTypeError, DeviceError, refuse
+from dask_bigfft.kernels.libraries import available, get_library
+from dask_bigfft.planner.profile import LibrarySpeeds, Profile
+from dask_bigfft.record import current_worker
+
+__all__ = ["Effort", "calibrate", "measure"]
+
+log = logging.getLogger(__name__)
+
+#: Complex dtypes that libraries are measured in.
+DTYPES = ("complex128", "complex64")
+
+#: Seconds after which no further library is measured: it is then as fast as in its other dtype.
+ENOUGH = 25.0
+
+
+def measure(effort: Effort, folder: str, kernels: Sequence[str] | None = None) -> Profile:
+    """Return the profile of the machine that this runs on, measured now.
+
+    Parameters
+    ----------
+    effort : Effort
+        How much is measured.
+    folder : str
+        Where a scratch file goes, for the speed of the disk.
+    kernels : sequence of str, optional
+        FFT libraries; by default all that are installed.
+    """
+    began = time.perf_counter()
+    few = min(1.0, effort.nbytes / (32 << 20))
+    found: dict[str, Any] = {
+        **gather_speeds(effort),
+        **disk_speeds(Path(folder), int(few * (256 << 20))),
+        "touch": page_speed(effort.threads, int(few * (128 << 20))),
+    }
+    names = available() if kernels is None else kernels
+    libraries: list[LibrarySpeeds] = []
+    for dtype in DTYPES:
+        for name in names:
+            late = time.perf_counter() - began > ENOUGH and libraries
+            if not late and np.dtype(dtype) in get_library(name).dtypes:
+                libraries.append(library_speeds(name, dtype, effort))
+    devices = tuple(_devices(effort.nbytes * 8))
+    if current_worker() is None:  # a cluster's tasks are its scheduler's
+        found |= scheduling_costs(effort.threads, effort.repeat)
+    host = f"{os.cpu_count()} cores, {effort.threads} threads"
+    return Profile(host, effort.threads, libraries=tuple(libraries), devices=devices, **found)
+
+
+def _devices(nbytes: int) -> list[Any]:
+    """Speeds of the devices of this process; none where one does not work."""
+    lent = leases()
+    found = []
+    for engine in () if lent is None else lent.engines:
+        engine.recover()
+        try:
+            found.append(device_speeds(engine.device, nbytes))
+        except DeviceError as error:
+            log.warning("a device was not measured: %s", error)
+            return []
+    return found
+
+
+def _threads() -> int:
+    return int(dask.config.get("num_workers", None) or os.cpu_count() or 1)
+
+
+def calibrate(
+    client: Any = None,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    nbytes: int = 32 << 20,
+    repeat: int = 3,
+) -> Profile:
+    """Measure a machine's speeds and keep them, so that plans are made for it.
+
+    Takes less than a minute, during which nothing else should run. Measured are copies and gathers
+    by row width, the installed FFT libraries by length, fresh pages, what tasks and shards cost,
+    dask's ordering, the disk of the scratch folder, and devices: both ways of the bus by size and
+    row width, their memory and FFTs.
+
+    Parameters
+    ----------
+    client : distributed.Client, optional
+        Of a cluster: all its workers are measured at the same time (the slowest one counts), and
+        the network between them. By default this process is measured.
+    path : path, optional
+        Where the profile goes; the setting ``bigfft.planner.profile`` finds it there. By default a
+        file in the folder ``bigfft.wisdom.directory``, which plans use from then on.
+    nbytes : int
+        Bytes of the arrays that are transformed.
+    repeat : int
+        Times that each counts.
+
+    Returns
+    -------
+    Profile
+        What was measured; `Profile.to_json` shows it.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     profile = calibrate(path=f"{folder}/mine.json", nbytes=1 << 16, repeat=1)
+    >>> profile.copy > 0, profile.library("scipy", "complex128").along.at(64) > 0
+    (True, True)
+    """
+    if client is not None and not hasattr(client, "scheduler_info"):
+        refuse("client", client, "a distributed.Client, or None for this process",
+               kind=ArgumentTypeError)
+    folder = config.get("bigfft.scratch.directory")
+    if client is None:
+        place, effort = "", Effort(_threads(), nbytes, repeat)
+        with dask.config.set(scheduler="threads"):
+            profile = measure(effort, folder)
+    else:
+        workers = workers_of(client)
+        place = profiles.cluster_place(workers.values())
+        profile = _of_cluster(client, workers, nbytes, repeat, folder)
+    target = profiles.profile_path(place) if path is None else Path(path)
+    if not profiles.save_profile(profile, target):
+        refuse("path", str(target), "a file that can be written")
+    return profile
+
+
+def _of_cluster(
+    client: Any, workers: dict[str, Any], nbytes: int, repeat: int, folder: str
+) -> Profile:
+    """The slowest worker, as it is while all work, with the scheduler and the network."""
+    asked = [
+        client.submit(measure, Effort(max(1, int(info["nthreads"])), nbytes, repeat), folder,
+                      ["scipy"], workers=[address], allow_other_workers=False, pure=False)
+        for address, info in workers.items()
+    ]
+    found: list[Profile] = client.gather(asked)
+    slowest = min(found, key=lambda profile: profile.copy)
+    name = f"{len(workers)} workers, {slowest.name}"
+    speeds: dict[str, Any] = dict(network_speeds(client, list(workers), nbytes, repeat))
+    return replace(slowest, name=name, **speeds)

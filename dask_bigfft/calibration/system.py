@@ -1,0 +1,121 @@
+"""Speeds of what is around the blocks: fresh pages, the scheduler of one process, the disk.
+
+Imports `fft`, `memory` and this room.
+"""
+
+import os
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+from dask.order import order
+
+from dask_bigfft import fft
+from dask_bigfft.memory.pages import Buffer, touch
+
+__all__ = ["disk_speeds", "page_speed", "scheduling_costs"]
+
+#: Bytes that the disk is tried with, and pages.
+DISK_NBYTES, PAGES_NBYTES = 256 << 20, 128 << 20
+
+
+def seconds_of(work: Callable[[], object], repeat: int) -> float:
+    """Return the least seconds of some calls, after one that does not count."""
+    work()
+    best = float("inf")
+    for _ in range(repeat):
+        started = time.perf_counter()
+        work()
+        best = min(best, time.perf_counter() - started)
+    return best
+
+
+def page_speed(threads: int, nbytes: int = PAGES_NBYTES) -> float:
+    """Return the bytes per second at which fresh pages come to all threads together."""
+    buffers = [Buffer(1 << 22) for _ in range(max(1, nbytes >> 22))]
+    started = time.perf_counter()
+    touch(buffers, threads)
+    return (len(buffers) << 22) / max(time.perf_counter() - started, 1e-9)
+
+
+def disk_speeds(folder: Path, nbytes: int = DISK_NBYTES) -> dict[str, float]:
+    """Return the bytes per second of a folder's disk: ``write`` and ``read``.
+
+    What was written is on the disk before the clock stops, and read from there, as far as the
+    system can be told to forget it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"bigfft-calibration-{uuid.uuid4().hex[:12]}"
+    part = np.random.default_rng(0).bytes(min(nbytes, 1 << 24))
+    count = max(1, nbytes // len(part))
+    try:
+        started = time.perf_counter()
+        with path.open("wb") as file:
+            for _ in range(count):
+                file.write(part)
+            file.flush()
+            os.fsync(file.fileno())
+            wrote = time.perf_counter() - started
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        started = time.perf_counter()
+        with path.open("rb", buffering=0) as file:
+            while file.read(len(part)):
+                pass
+        read = time.perf_counter() - started
+    finally:
+        path.unlink(missing_ok=True)
+    size = count * len(part)
+    return {"write": size / max(wrote, 1e-9), "read": size / max(read, 1e-9)}
+
+
+def _blocks(shape: tuple[int, ...], ways: int) -> da.Array:
+    values = np.ones(shape, complex)
+    chunks = (-(-shape[0] // ways), *shape[1:])
+    found: da.Array = da.from_array(values, chunks=chunks, name=False)
+    return found
+
+
+def _pair_seconds(repeat: int) -> float:
+    """Seconds of dask's ordering for a pair of blocks of an exchange."""
+
+    def ordered(blocks: int) -> float:
+        graph: dict[Any, Any] = {("a", i): 1 for i in range(blocks)}
+        graph["barrier"] = (len, [("a", i) for i in range(blocks)])
+        graph |= {("b", i): (abs, "barrier") for i in range(blocks)}
+        return seconds_of(lambda: order(graph), repeat)
+
+    few, many = 64, 512
+    # Linear in blocks beside what goes by pairs: a p + b p^2 at two sizes.
+    pair = (ordered(many) / many - ordered(few) / few) / (many - few)
+    return max(pair, 0.0)
+
+
+def scheduling_costs(threads: int, repeat: int = 3) -> dict[str, float]:
+    """Return the seconds that tiny transforms take, by the names of a `Profile`'s fields.
+
+    One block tells what a graph costs, many blocks apart what a task does, few and many blocks that
+    exchange everything what an exchange and a shard do.
+    """
+
+    def taken(shape: tuple[int, ...], ways: int, axes: tuple[int, ...]) -> float:
+        x = _blocks(shape, ways).persist()
+        y = fft.fftn(x, axes=axes, kernel="scipy", device="cpu")
+        return seconds_of(lambda: y.persist(), repeat)
+
+    with dask.config.set(scheduler="threads", num_workers=threads):
+        start, tasks = taken((4, 4), 1, (1,)), taken((256, 4), 256, (1,))
+        task = max(tasks - start, 0.0) / 255
+        few, many = taken((4, 64), 4, (0, 1)), taken((64, 64), 64, (0, 1))
+    pair = _pair_seconds(repeat)
+    exchange = max(0.0, few - start - 8 * task)
+    shards = max(0.0, many - start - 128 * task - exchange - 64**2 * pair)
+    return {
+        "start": max(0.0, start - task), "task": task, "exchange": exchange,
+        "shard": shards * threads / 64**2, "pair": pair,
+    }

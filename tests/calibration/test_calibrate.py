@@ -1,0 +1,187 @@
+"""Calibration at tiny sizes: what is measured, where it is kept, and what plans make of it."""
+
+import json
+import logging
+
+import dask
+import dask.array as da
+import pytest
+
+import dask_bigfft
+from dask_bigfft import kept, profiles
+from dask_bigfft.calibration.cpu import Effort, gather_speeds, library_speeds, measured
+from dask_bigfft.calibration.probes import Probe
+from dask_bigfft.calibration.system import disk_speeds, scheduling_costs
+from dask_bigfft.cli import main
+from dask_bigfft.errors import ArgumentError
+from dask_bigfft.planner.profile import DEFAULT, Profile
+from dask_bigfft.testing.devices import simulated_devices
+
+TINY = Effort(2, 1 << 18, 1)
+COSTS = {"start": 1e-3, "task": 1e-4, "exchange": 0.0, "shard": 1e-5, "pair": 0.0}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(profiles, "_read", {})
+    monkeypatch.setattr("dask_bigfft.calibration.scheduling_costs", lambda *args: COSTS)
+    monkeypatch.setattr("dask_bigfft.calibration.available", lambda: ["scipy"])
+    with dask.config.set({"bigfft.wisdom.directory": str(tmp_path)}):
+        yield tmp_path
+
+
+def machine():
+    x = da.zeros((64, 64), chunks=16, dtype=complex)
+    return dask_bigfft.plan(x, "fft2").machine
+
+
+def test_a_probe_is_measured_stage_by_stage():
+    probe = Probe("fftn", (4096,), "c16", 0, 4, (((0, 64),), ((0, 64),)))
+    plan, stages = measured(probe, TINY)
+    assert len(stages) == len(plan.exchanges) == 3
+    for stage in stages:
+        assert 0 < stage.gather <= stage.seconds
+    assert stages[0].parts["twiddle"] > 0
+    assert "fft" in stages[1].parts
+    assert "fft" not in stages[2].parts
+
+
+def test_gathers_have_both_directions_and_widths():
+    found = gather_speeds(TINY)
+    assert len(found["straight"].points) > 1
+    assert found["turned"].points
+    assert found["copy"] > 0
+    assert found["alone"] >= 1
+
+
+def test_a_library_in_both_directions():
+    found = library_speeds("scipy", "complex64", TINY)
+    assert found.name == "scipy"
+    assert found.dtype == "complex64"
+    assert [n for n, _ in found.along.points] == [16, 128, 1024, 8192]
+    assert all(1e5 < rate < 1e13 for _, rate in found.along.points + found.across.points)
+    assert not found.elsewhere
+
+
+def test_scheduling_costs_are_of_the_right_size():
+    found = scheduling_costs(2, 1)
+    assert set(found) == {"start", "task", "exchange", "shard", "pair"}
+    assert 1e-5 < found["task"] < 0.1
+    assert all(0 <= seconds < 1 for seconds in found.values())
+
+
+def test_the_disk_is_left_as_it_was(tmp_path):
+    found = disk_speeds(tmp_path / "new", 1 << 20)
+    assert found["write"] > 1e5
+    assert found["read"] > 1e5
+    assert not list((tmp_path / "new").iterdir())
+
+
+def test_plans_use_what_was_measured(folder):
+    assert machine().profile == DEFAULT
+    found = dask_bigfft.calibrate(nbytes=1 << 14, repeat=1)
+    assert machine().profile == found
+    assert found.threads >= 1
+    assert {library.name for library in found.libraries} >= {"scipy"}
+    assert [path.name for path in folder.iterdir()] == ["profile.json"]
+    again = dask_bigfft.Plan.from_json(
+        dask_bigfft.plan(da.zeros(64, chunks=8), "fft").to_json()
+    )
+    assert again.machine.profile == found
+
+
+def test_devices_are_measured_where_there_are_some(folder, monkeypatch):
+    monkeypatch.setattr("dask_bigfft.calibration.library_speeds", lambda *args: 1 / 0)
+    monkeypatch.setattr("dask_bigfft.calibration.available", list)
+    with simulated_devices(1 << 22, count=2):
+        found = dask_bigfft.calibrate(nbytes=1 << 14, repeat=1)
+    assert [device.nbytes for device in found.devices] == [1 << 22] * 2
+    assert found.devices[0].h2d == pytest.approx(5e10, rel=0.9)
+
+
+def write(path, **entries):
+    profiles.save_profile(Profile(task=1.25), path)
+    content = json.loads(path.read_text()) | entries
+    path.write_text(json.dumps(content))
+
+
+def test_a_profile_named_by_the_settings_holds_anywhere(folder, tmp_path):
+    write(tmp_path / "other.json", machine=["another", "machine", 1024])
+    with dask.config.set({"bigfft.planner.profile": str(tmp_path / "other.json")}):
+        assert machine().profile.task == 1.25
+    assert machine().profile == DEFAULT
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ('{"schema": 1, "profile"', "damaged"),
+        ("[]", "damaged"),
+        (None, "another machine"),
+        ('{"schema": 1, "machine": 0}', "another machine"),
+        ('{"schema": 99}', ""),
+    ],
+)
+def test_what_is_damaged_or_foreign_is_reported_and_ignored(folder, caplog, content, text):
+    path = profiles.profile_path()
+    if content is None:
+        write(path, machine=["another", "machine", 1024])
+    else:
+        path.write_text(content)
+    with caplog.at_level(logging.WARNING):
+        assert machine().profile == DEFAULT
+        assert machine().profile == DEFAULT
+    assert len(caplog.records) == bool(text)  # once for each file
+    assert text in caplog.text
+
+
+def test_a_named_file_that_is_not_there_is_reported(folder, caplog, tmp_path):
+    with dask.config.set({"bigfft.planner.profile": str(tmp_path / "none.json")}):
+        assert machine().profile == DEFAULT
+    assert "does not exist" in caplog.text
+
+
+def test_a_better_file_is_read_when_it_comes(folder):
+    path = profiles.profile_path()
+    path.write_text("{")
+    assert machine().profile == DEFAULT
+    write(path, machine=kept.machine())
+    assert machine().profile.task == 1.25
+
+
+def test_bad_arguments(folder, tmp_path):
+    with pytest.raises(TypeError, match="client"):
+        dask_bigfft.calibrate("tcp://127.0.0.1:1")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ArgumentError, match="path"):
+        dask_bigfft.calibrate(path=tmp_path / "file" / "p.json", nbytes=1 << 14, repeat=1)
+
+
+def test_command_line(folder, capsys, monkeypatch):
+    asked = []
+
+    def quick(client, path):
+        asked.append((client, path))
+        return DEFAULT
+
+    monkeypatch.setattr("dask_bigfft.calibration.calibrate", quick)
+    assert main(["calibrate", "--output", str(folder / "p.json")]) == 0
+    assert asked == [(None, folder / "p.json")]
+    assert "copies, a thread" in capsys.readouterr().out
+
+
+def test_a_cluster_has_its_own(folder):
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=False,
+                     dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        found = dask_bigfft.calibrate(client, nbytes=1 << 14, repeat=1)
+        assert found.name.startswith("2 workers")
+        assert found.threads == 1
+        assert found.network > 0
+        assert 0 < found.sent_task < 1
+        assert machine().profile == found
+    assert machine().profile == DEFAULT

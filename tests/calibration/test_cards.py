@@ -1,0 +1,30 @@
+"""A simulated device is measured as a card is: what comes out is what it was made with."""
+
+import pytest
+
+from dask_bigfft.calibration.cards import device_speeds
+from dask_bigfft.devices.simulated import SimulatedDevice
+from dask_bigfft.planner.profile import DeviceProfile
+
+
+@pytest.mark.parametrize("dry", [False, True])
+def test_a_simulated_device_gives_back_its_speeds(dry):
+    made = DeviceProfile(
+        h2d=2e9, d2h=2e9, run=2e-6, memory=5e10, flops=2e10, call=1e-6, nbytes=1 << 24
+    )
+    device = SimulatedDevice(made.nbytes, profile=made, dry=dry)
+    found = device_speeds(device, 1 << 20)
+    assert found.h2d == found.d2h == pytest.approx(2e9, rel=0.05)
+    assert found.run == pytest.approx(2e-6, rel=0.1)
+    assert found.memory == pytest.approx(5e10, rel=0.1)
+    assert found.flops == pytest.approx(2e10, rel=0.1)
+    assert found.call == pytest.approx(1e-6, rel=0.1)
+    assert found.by_row.at(4096) == pytest.approx(1 / (1 / 2e9 + 2e-6 / 4096), rel=0.1)
+    assert found.nbytes == made.nbytes
+    assert device.memory().free == made.nbytes
+
+
+def test_a_small_device_is_measured_with_less():
+    device = SimulatedDevice(1 << 15, dry=True)
+    assert device_speeds(device).nbytes == 1 << 15
+    assert device.peak <= 1 << 15

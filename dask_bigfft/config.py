@@ -220,8 +220,8 @@ _TABLE = (
         "auto",
         "name",
         "Where rounds are done: auto (on a GPU where a worker has one and the block is worth the"
-        " trip), cpu, or gpu.",
-        _one_of("auto", "cpu", "gpu"),
+        " trip), cpu, gpu, or hybrid (CPU threads and GPUs take pieces of the same blocks).",
+        _one_of("auto", "cpu", "gpu", "hybrid"),
     ),
     Knob(
         "bigfft.device-memory-limit",

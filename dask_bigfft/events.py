@@ -44,6 +44,8 @@ EVENTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         **dict.fromkeys(PHASES + SUBPHASES, _WORK),
         "lease_wait": _WORK,  # how long a task waited for a device
+        "round_cpu": _WORK,  # what CPU threads did of a block that they shared with devices,
+        "round_device": _WORK,  # and what devices did
         # memory
         "arena_lend": _MEMORY,
         "arena_return": _MEMORY,

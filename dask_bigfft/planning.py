@@ -53,7 +53,7 @@ class Extras(TypedDict, total=False):
     rounds: Sequence[Mapping[int, int] | int] | None
     variant: Literal["auto", "dif", "dit", "stockham", "pease"] | None
     kernel: str | None
-    device: Literal["auto", "cpu", "gpu"] | None
+    device: Literal["auto", "cpu", "gpu", "hybrid"] | None
     device_memory_limit: int | str | None
     overwrite_x: bool | None
     verify: Literal["none", "energy", "checksum"] | None
@@ -288,29 +288,30 @@ def parse_kernel(kernel: Any, dtype: np.dtype[Any]) -> str:
 
 def parse_device(
     device: Any, nbytes: Any, dtype: np.dtype[Any]
-) -> tuple[Literal["auto", "cpu", "gpu"], int | None]:
+) -> tuple[Literal["auto", "cpu", "gpu", "hybrid"], int | None]:
     """Return where rounds are done, and how many bytes of a device may be used.
 
     Parameters
     ----------
     device
-        ``"auto"``, ``"cpu"`` or ``"gpu"``; without a client, ``"gpu"`` needs one here and now.
+        ``"auto"``, ``"cpu"``, ``"gpu"`` or ``"hybrid"``; without a client, the last two need a
+        GPU here and now.
     nbytes
         Bytes of a device's memory, or None.
     dtype
         What is computed in.
     """
     device = config.get("bigfft.device") if device is None else device
-    if not isinstance(device, str) or device not in ("auto", "cpu", "gpu"):
-        refuse("device", device, 'one of "auto", "cpu", "gpu"; a round is not shared between both')
+    if not isinstance(device, str) or device not in ("auto", "cpu", "gpu", "hybrid"):
+        refuse("device", device, 'one of "auto", "cpu", "gpu", "hybrid"')
     limit = parse_limit("device_memory_limit", nbytes)
-    if device == "gpu":
+    if device in ("gpu", "hybrid"):
         if dtype.char not in "FD":
             refuse("device", device, f'"cpu" for {dtype}: GPUs have single and double precision')
         reason = missing() if running_client() is None else None
         if reason is not None:
             refuse("device", device, f'a GPU, or "cpu": {reason}')
-    return cast("Literal['auto', 'cpu', 'gpu']", device), limit
+    return cast("Literal['auto', 'cpu', 'gpu', 'hybrid']", device), limit
 
 
 def parse_overwrite(overwrite: Any) -> bool:

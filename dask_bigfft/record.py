@@ -25,7 +25,9 @@ __all__ = ["RECORD", "PlanRecord", "Record", "Span", "Total", "current_worker"]
 #: Plans that are kept for each worker, and spans of time of each.
 KEPT_PLANS, KEPT_SPANS = 24, 4096
 
-_WATCHED = frozenset((*PHASES, *SUBPHASES, "lease_wait", "fallback"))
+_WATCHED = frozenset(
+    (*PHASES, *SUBPHASES, "lease_wait", "fallback", "round_cpu", "round_device")
+)
 
 #: A phase of a plan: its name and number, such as ``("round", 2)``.
 Phase = tuple[str, int]

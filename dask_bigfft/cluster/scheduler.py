@@ -23,7 +23,10 @@ from dask_bigfft.watch.meter import Board, Meter
 __all__ = ["WatchScheduler"]
 
 #: Phases in the order in which those of one round are shown.
-_ORDER = ("pack", "send", "barrier", "unpack", "round", *SUBPHASES, "lease_wait", "fallback")
+_ORDER = (
+    "pack", "send", "barrier", "unpack", "round", *SUBPHASES, "lease_wait", "fallback",
+    "round_cpu", "round_device",
+)
 
 #: Totals by phase: count, bytes, seconds, first, last.
 Counters = dict[str, list[float]]

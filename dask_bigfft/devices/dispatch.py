@@ -3,6 +3,7 @@
 Imports `decomposition`, `kernels`, `memory`, `events` and this room.
 """
 
+import math
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -13,17 +14,21 @@ import numpy as np
 
 from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.devices.engine import Job, Source
-from dask_bigfft.devices.find import leases, missing
+from dask_bigfft.devices.find import crew, leases, missing
+from dask_bigfft.devices.hybrid import Pace, shared
 from dask_bigfft.devices.leases import Need
 from dask_bigfft.devices.pieces import COMPUTED
 from dask_bigfft.devices.pipeline import Slabs
 from dask_bigfft.devices.protocol import Array
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
-from dask_bigfft.events import emit
-from dask_bigfft.kernels.cpu import Incoming, Whole, parts
+from dask_bigfft.events import emit, working_for
+from dask_bigfft.kernels.incoming import Divisible, Incoming, Whole, parts
+from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.memory import lend
 
-__all__ = ["Place", "job_of", "on_device"]
+__all__ = ["Place", "job_of", "on_device", "together"]
+
+Device = Literal["auto", "cpu", "gpu", "hybrid"]
 
 #: Elements that a thread converts at least.
 SHARED_ELEMENTS = 1 << 18
@@ -32,19 +37,24 @@ SHARED_ELEMENTS = 1 << 18
 LEAST_NBYTES = 1 << 20
 
 
+#: Speeds that takers are thought to have before any is measured, without a profile.
+PACE = Pace(cpu=1e-9, device=1e-10)
+
+
 @dataclass(frozen=True)
 class Place:
     """Where rounds are done.
 
     Parameters
     ----------
-    device : {"auto", "cpu", "gpu"}
-        ``"auto"`` takes a device where there is one and the block is worth the trip.
+    device : {"auto", "cpu", "gpu", "hybrid"}
+        ``"auto"`` takes a device where there is one and the block is worth the trip; with
+        ``"hybrid"`` CPU threads and devices do a block together.
     nbytes : int or None
         Bytes of a device that may be used.
     """
 
-    device: Literal["auto", "cpu", "gpu"] = "auto"
+    device: Device = "auto"
     nbytes: int | None = None
 
 
@@ -97,17 +107,53 @@ def on_device(
         return None
     if any(np.dtype(name).char not in COMPUTED for name in (job.source, job.target)):
         return None
-    if nbytes == 0 or (place.device == "auto" and nbytes < LEAST_NBYTES):
+    if nbytes == 0 or (place.device in ("auto", "hybrid") and nbytes < LEAST_NBYTES):
         return None
     source = _source(incoming, np.dtype(job.source))
     try:
         limits = found.limits(place.nbytes)
         schedule = job.plan(limits).schedule
-        with found.lease(Need(schedule.slots, schedule.slot_nbytes)) as engine:
+        now = 0.0 if place.device == "hybrid" else None  # else a CPU thread takes the block
+        with found.lease(Need(schedule.slots, schedule.slot_nbytes), now) as engine:
             return engine.run(job, source, filters, nbytes=place.nbytes)
+    except TimeoutError:
+        return None
     except DeviceMemoryError:
         emit("fallback", nbytes=nbytes)  # the CPU's kernel takes the block
         return None
+
+
+def together(
+    job: Job, incoming: Divisible, library: FFTLibrary, filters: Mapping[int, Array], place: Place
+) -> Array | None:
+    """Return a block after a round that CPU threads and devices did together.
+
+    None where there is no device in this process, or the block cannot be shared: a block that is
+    small, or whose parts need each other, is done by one or the other.
+
+    Parameters
+    ----------
+    job : Job
+        The round on the block; what it rolls is rolled later.
+    incoming : Divisible
+        The block on its way in.
+    library : FFTLibrary
+        Makes the CPU's FFTs.
+    filters : mapping of int to ndarray
+        Spectrum of the convolution's filter, for the axes that need one.
+    place : Place
+        Where rounds are done.
+    """
+    found = crew()
+    if found is None or not incoming.shape or not math.prod(incoming.shape):
+        return None
+    if any(np.dtype(name).char not in COMPUTED for name in (job.source, job.target)):
+        return None
+    engine = found.leases.engines[0]
+    pace = found.pace(working_for() or job.round, lambda: PACE)
+    source = _source(incoming, np.dtype(job.source))
+    work = shared(job, incoming, library, filters, engine, source, place.nbytes, pace)
+    return None if work is None else found.run(work)
 
 
 def _source(incoming: Incoming, dtype: np.dtype[Any]) -> Source:

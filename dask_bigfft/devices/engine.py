@@ -75,6 +75,19 @@ class Job:
         return piece_plan(*arguments, work=work)
 
 
+@dataclass(frozen=True)
+class Part:
+    """What of a block is taken through a round: from where to where along a dimension.
+
+    ``width`` is that of a piece.
+    """
+
+    dim: int
+    low: int
+    high: int
+    width: int
+
+
 class Source:
     """A block that is had when it is needed, and again when it was overwritten.
 
@@ -108,6 +121,11 @@ class Source:
         if self.slabs is not None and _reads_slabs(plan, self.slabs, limits):
             return _arrays(plan, self.slabs, True)
         return _arrays(plan, self.get(), self.borrowed)
+
+    def in_place(self, plan: PiecePlan, limits: PieceLimits) -> Slabs | None:
+        """The block as parts of others, if the device reads them as they lie."""
+        found = self.slabs is not None and _reads_slabs(plan, self.slabs, limits)
+        return self.slabs if found else None
 
     def get(self) -> Array:
         """The block."""
@@ -178,9 +196,7 @@ class Engine:
         DeviceError
             If the device fails.
         """
-        limits = self.limits
-        if nbytes is not None:
-            limits = replace(limits, nbytes=min(nbytes, limits.nbytes))
+        limits = self._within(nbytes)
         for attempt in range(ATTEMPTS):
             try:
                 return self._attempt(job, source, filters or {}, limits)
@@ -199,13 +215,70 @@ class Engine:
                 limits = replace(limits, nbytes=limits.nbytes // 2)
         raise AssertionError("the last attempt returns or raises")
 
+    def prepared(self, job: Job, nbytes: int | None = None) -> tuple[PiecePlan, Carve]:
+        """Pieces of a block, some of which `run_part` may be given, and how the arena is cut."""
+        with self._lock:
+            return self.pieces(job, self._within(nbytes))
+
+    def _within(self, nbytes: int | None) -> PieceLimits:
+        """The engine's limits, or fewer bytes."""
+        if nbytes is None:
+            return self.limits
+        return replace(self.limits, nbytes=min(nbytes, self.limits.nbytes))
+
+    def run_part(
+        self, prepared: tuple[PiecePlan, Carve], part: Part, source: Array | Slabs, target: Array,
+        filters: Mapping[int, Array] | None = None,
+    ) -> None:
+        """Take a part of a block through a round, from its place in one array to that in another.
+
+        Parameters
+        ----------
+        prepared : tuple
+            What `prepared` returned; the plan divides.
+        part : Part
+            Which part, and in what pieces.
+        source : ndarray or Slabs
+            The block before the round; what lies outside of the part is not read.
+        target : ndarray
+            The block after the round, may be the same array.
+        filters : mapping of int to ndarray, optional
+            Spectrum of the convolution's filter, for the axes that need one.
+
+        Raises
+        ------
+        DeviceMemoryError
+            If the device has no memory left. The part may be overwritten then; what was kept for
+            later has been given back.
+        """
+        plan, carve = prepared
+        works = list(plan.within(part.dim, part.low, part.high, part.width))
+        ffts = {found.op for w in works for found in w.computations if isinstance(found.op, FFT)}
+        with self._lock:
+            if self._closed:
+                raise DeviceError("the engine of this device was closed")
+            try:
+                need = max((self._work_nbytes(op) for op in ffts | plan.ffts), default=0)
+                carve = replace(carve, work_nbytes=max(carve.work_nbytes, aligned(need)))
+                self.pipeline.prepare(carve, max(carve.nbytes, self.limits.nbytes))
+                end = self.pipeline.submit_works(works, source, target, filters or {})
+            except BaseException:
+                self._drop()  # nothing may go on writing into memory we let go
+                raise
+        self.device.synchronize(end)
+        emit("h2d", nbytes=sum(work.source.nbytes for work in works))
+        emit("d2h", nbytes=sum(work.result.nbytes for work in works))
+
     def recover(self) -> None:
         """Give back everything that is kept for later."""
         with self._lock:
-            self.pipeline.release()
-            self.device.synchronize_all()
-            self.device.drop_caches()
-            self._works.clear()
+            self._drop()
+
+    def _drop(self) -> None:
+        self.pipeline.release()
+        self.device.synchronize_all()
+        self.device.drop_caches()
+        self._works.clear()
 
     def close(self) -> None:
         """Give everything back; the engine is not used any more."""

@@ -17,11 +17,12 @@ from dask_bigfft.devices.crossings import PieceLimits
 from dask_bigfft.devices.cuda import available, reason
 from dask_bigfft.devices.cupy_device import open_device
 from dask_bigfft.devices.engine import Engine
+from dask_bigfft.devices.hybrid import Crew, crew_of
 from dask_bigfft.devices.leases import Leases
 from dask_bigfft.devices.protocol import Device
 from dask_bigfft.errors import DeviceError
 
-__all__ = ["in_use", "leases", "missing", "release", "use"]
+__all__ = ["crew", "in_use", "leases", "missing", "release", "use"]
 
 
 @dataclass
@@ -32,12 +33,14 @@ class _Process:
     limits: PieceLimits | None = None
     nbytes: int | None = None
     leases: Leases | None = None
+    crew: Crew | None = None
     failure: str | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def start_afresh(self) -> None:
         """Forget what a fork inherits: a device works only in the process that opened it."""
         self.given = self.limits = self.nbytes = self.leases = self.failure = None
+        self.crew = None
         self.lock = threading.Lock()
 
 
@@ -67,6 +70,17 @@ def leases() -> Leases | None:
             if devices:
                 _process.leases = Leases([Engine(device, nbytes, limits) for device in devices])
         return _process.leases
+
+
+def crew() -> Crew | None:
+    """Return the CPU threads and devices of this process that share rounds; None: no device."""
+    found = leases()
+    if found is None:
+        return None
+    with _process.lock:
+        if _process.crew is None or _process.crew.leases is not found:
+            _process.crew = crew_of(found)
+        return _process.crew
 
 
 def _opened() -> tuple[Device, ...]:
@@ -114,7 +128,7 @@ def use(
 def release() -> None:
     """Close all devices; they are opened again when they are needed."""
     with _process.lock:
-        held, _process.leases = _process.leases, None
+        held, _process.leases, _process.crew = _process.leases, None, None
     if held is not None:
         held.close()
 

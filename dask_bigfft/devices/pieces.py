@@ -9,7 +9,7 @@ Imports `decomposition`, `planner`, `errors` and this room.
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -103,6 +103,38 @@ class PiecePlan:
         trip = self._trip(number)
         for piece in trip.inner.source.indices():
             yield trip.work(piece)
+
+    @property
+    def divides(self) -> bool:
+        """Whether pieces need nothing of each other: one crossing, written as it was read."""
+        (first, *others) = self.schedule.crossings
+        return not others and not first.reorders and first.view == self.round.source.shape(
+            self.block
+        )
+
+    def within(self, dim: int, low: int, high: int, width: int) -> Iterator[PieceWork]:
+        """What is done with a part of a block that `divides`, in pieces of some width.
+
+        Parameters
+        ----------
+        dim : int
+            Dimension of the block that is not transformed.
+        low, high : int
+            Where the part begins along it, and where it ends.
+        width : int
+            Of a piece at most; no wider than those of the plan.
+        """
+        crossing = self.schedule.crossings[0]
+        widths = [min(width, high - at) for at in range(low, high, width)]
+        ends = [n for n in (low, crossing.view[dim] - high) if n]
+        cuts = (*ends[: low > 0], *widths, *ends[low > 0 :])
+        chunks = (*crossing.chunks[:dim], cuts, *crossing.chunks[dim + 1 :])
+        steps, layout = self.rounds[0].steps, _cut(self.rounds[0].source, chunks)
+        trip = replace(self._trip(0), inner=Round(steps, layout, transformed(layout, steps)))
+        first = int(low > 0)
+        for piece in layout.indices():
+            if first <= piece[dim] < first + len(widths):
+                yield trip.work(piece)
 
     def _trip(self, number: int) -> Trip:
         return Trip(

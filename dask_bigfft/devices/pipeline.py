@@ -15,7 +15,7 @@ Imports this room.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dask_bigfft.devices.pieces import PiecePlan
@@ -182,6 +182,17 @@ class Pipeline:
                 assert not isinstance(target, Slabs)
                 self._piece(work, arrays[number], target, filters)
             self.device.record(stored, self.d2h)
+        return stored
+
+    def submit_works(
+        self, works: Iterable[PieceWork], source: Array | Slabs, target: Array,
+        filters: Mapping[int, Array]
+    ) -> Event:
+        """Put some pieces of one crossing into the streams; as `submit`."""
+        stored = self.device.event("stored")
+        for work in works:
+            self._piece(work, source, target, filters)
+        self.device.record(stored, self.d2h)
         return stored
 
     def _piece(

@@ -4,7 +4,7 @@ Imports `devices`, `kernels`, `memory` and this room.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,7 +19,7 @@ from dask_bigfft.exchange.product import Block, Product, firsts
 from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.exchange.tables import Table, table_for
 from dask_bigfft.kernels.copy import CopyTable, compiles
-from dask_bigfft.kernels.cpu import Whole, parts
+from dask_bigfft.kernels.incoming import Whole, parts
 from dask_bigfft.memory import lend
 
 Array = npt.NDArray[Any]
@@ -112,8 +112,35 @@ class Gathering:
         wide = (dim for dim, n in enumerate(self.shape) if n >= threads)
         return next((dim for dim in wide if self._tiles_along(dim)), None)
 
-    def tiles(self, dim: int, width: int, out: Array) -> Iterator[tuple[slice, Array]]:
-        """Tiles, gathered one after the other; where `out` has their shape, in it."""
+    def divides(self, dim: int) -> bool:
+        """Whether parts along a dimension can be had in any order, each for itself."""
+        return not self.on_card and self._tiles_along(dim)
+
+    def filling(self, dim: int, out: Array) -> Callable[[slice], None]:
+        """Return what gathers a part along a dimension into its place in `out`, a whole block.
+
+        It can be called by several threads.
+        """
+        table = CopyTable(out)
+        self._fill(table, dim)
+        table.run(0, 0)  # puts the table together
+
+        def fill(part: slice) -> None:
+            place = out[(slice(None),) * dim + (part,)]
+            with measured("gather", place.nbytes):
+                if self.padded:
+                    place.fill(0)
+                table.run(part.start, part.stop)
+
+        return fill
+
+    def tiles(
+        self, dim: int, width: int, out: Array, cuts: Iterable[slice] | None = None
+    ) -> Iterator[tuple[slice, Array]]:
+        """Tiles, gathered one after the other; where `out` has their shape, in it.
+
+        `cuts` are the slices that are wanted, none wider than `width`, if not all.
+        """
         if not self._tiles_along(dim):
             yield from self._whole_tiles(dim, width, out)
             return
@@ -123,14 +150,14 @@ class Gathering:
         target = out if inside else lend(shape, self.dtype)
         table = CopyTable(target)
         self._fill(table, dim)
-        for part in parts(self.shape[dim], width):
+        for part in parts(self.shape[dim], width) if cuts is None else cuts:
             if inside:
                 tile = out[(slice(None),) * dim + (part,)]
             elif part.stop - part.start == shape[dim]:
                 tile = target
             else:  # the last tile may be narrower, which moves its rows together
                 yield part, np.ascontiguousarray(self._narrow(table, target, dim, part))
-                return
+                continue
             with measured("gather", tile.nbytes):
                 if self.padded:
                     tile.fill(0)

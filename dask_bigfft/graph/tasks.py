@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.decomposition.rounds import Round
-from dask_bigfft.devices.dispatch import Place, job_of, on_device
+from dask_bigfft.devices.dispatch import Place, job_of, on_device, together
 from dask_bigfft.devices.on_card import as_block, is_on_card, roll_on_card, round_on_card
 from dask_bigfft.errors import CarrierError, VerificationError, refuse
 from dask_bigfft.events import during, emit
@@ -28,7 +28,8 @@ from dask_bigfft.exchange import p2p
 from dask_bigfft.exchange.gather import Gathering
 from dask_bigfft.exchange.packing import Packed, Packing, pack, shard_crc
 from dask_bigfft.exchange.shards import ExchangeMap
-from dask_bigfft.kernels.cpu import Incoming, Whole, axis_index, rolled, run_round
+from dask_bigfft.kernels.cpu import axis_index, rolled, run_round
+from dask_bigfft.kernels.incoming import Incoming, Whole
 from dask_bigfft.kernels.libraries import FFTLibrary, get_library
 from dask_bigfft.kernels.twiddle import chirp_filter
 from dask_bigfft.kernels.verify import verified_round
@@ -158,7 +159,11 @@ class Run:
         if isinstance(incoming, Gathering) and incoming.on_card:
             done: Array | None = round_on_card(job, incoming.whole, filters)
         else:
-            done = on_device(job, incoming, filters, self.place)
+            done = None
+            if self.place.device == "hybrid" and isinstance(incoming, Gathering):
+                done = together(job, incoming, library, filters, self.place)
+            if done is None:
+                done = on_device(job, incoming, filters, self.place)
         if done is None:
             return run_round(round_, block, incoming, library, dtype, filters)
         roll = roll_on_card if is_on_card(done) else rolled

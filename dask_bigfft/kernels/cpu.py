@@ -13,11 +13,11 @@ May import `decomposition`, `memory` and this room.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from operator import mul
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,7 @@ from dask_bigfft.decomposition.steps import Chirp, Divisor, Step
 from dask_bigfft.decomposition.tiles import ROW_BYTES, TILE_BYTES, tiling
 from dask_bigfft.errors import KernelError
 from dask_bigfft.events import measured
+from dask_bigfft.kernels.incoming import Divisible, Incoming, parts
 from dask_bigfft.kernels.libraries import FFTLibrary, Scale
 from dask_bigfft.kernels.twiddle import multiply_chirp, twiddle
 from dask_bigfft.memory import lend
@@ -257,75 +258,6 @@ def _transformed(
     return tile
 
 
-class Incoming(Protocol):
-    """A block on its way in: it can be had tile by tile, so that a tile is still in cache."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    #: The block as it lies in memory, only to be read, where nothing has to be gathered.
-    as_is: Array | None
-
-    def slabs(self) -> list[tuple[int, Array]] | None:
-        """The block as parts, only to be read, that lie one after the other along a dimension.
-
-        That is the first one longer than 1. Each comes with where it begins there; None where
-        the block is not made of such parts.
-        """
-        ...
-
-    def place(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """Memory for the block after the round."""
-        ...
-
-    def whole(self, out: Array | None = None, *, threads: int = 1) -> Array:
-        """The block, contiguous and free to overwrite; in `out`, of its shape, if it can be.
-
-        Some threads gather it, if there is something to gather.
-        """
-        ...
-
-    def tiles(self, dim: int, width: int, out: Array) -> Iterator[tuple[slice, Array]]:
-        """Slices along a dimension, each with its values, contiguous and free to overwrite.
-
-        Where the tile may lie in `out` already, it does.
-        """
-        ...
-
-
-class Whole:
-    """A block that is there, whole, and may be overwritten."""
-
-    as_is: Array | None = None
-
-    def slabs(self) -> list[tuple[int, Array]] | None:
-        """There are none: the block is whole."""
-        return None
-
-    def __init__(self, values: Array) -> None:
-        self.values, self.shape, self.dtype = values, values.shape, values.dtype
-
-    def place(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """The block itself where shape and dtype stay, else lent memory."""
-        same = shape == self.shape and dtype == self.dtype
-        return self.values if same else lend(shape, dtype)
-
-    def whole(self, out: Array | None = None, *, threads: int = 1) -> Array:
-        """The block itself."""
-        return self.values
-
-    def tiles(self, dim: int, width: int, out: Array) -> Iterator[tuple[slice, Array]]:
-        """Views where they are contiguous, else copies."""
-        for part in parts(self.shape[dim], width):
-            tile = self.values[(slice(None),) * dim + (part,)]
-            yield part, np.ascontiguousarray(tile)
-
-
-def parts(size: int, width: int) -> Iterator[slice]:
-    """Slices of at most `width` that make up `size`."""
-    for low in range(0, size, width):
-        yield slice(low, min(size, low + width))
-
-
 def run_round(
     round_: Round,
     block: tuple[int, ...],
@@ -377,13 +309,59 @@ def run_round(
     dim, width = found
     if math.prod(shape[:dim]) > 1 and not _only_ffts(works):
         given = None  # what follows the FFTs needs contiguous tiles
-    tiles = incoming.tiles(dim, width, out) if given is None else _views(given, dim, width)
+    tiles = (
+        incoming.tiles(dim, width, out)
+        if given is None
+        else _views(given, dim, parts(given.shape[dim], width))
+    )
+    _tile_by_tile(tiles, dim, works, library, out, round_.rolls)
+    return out
+
+
+def run_tiles(
+    round_: Round,
+    block: tuple[int, ...],
+    incoming: Divisible,
+    library: FFTLibrary,
+    out: Array,
+    tiling: tuple[int, int],
+    cuts: Iterable[slice],
+    filters: Mapping[int, Array] | None = None,
+) -> None:
+    """Take those tiles of a block through a round that are asked for, into their places in `out`.
+
+    Any number of threads may do so with the same block and different tiles.
+
+    Parameters
+    ----------
+    round_, block, incoming, library, filters
+        As `run_round` takes them; what the round rolls is left as it is.
+    out : ndarray
+        The block after the round.
+    tiling : (int, int)
+        Dimension along which tiles are cut, and their width at most.
+    cuts : iterable of slice
+        The tiles.
+    """
+    works, (dim, width) = _works(round_, block, filters or {}), tiling
+    given = incoming.as_is if library.elsewhere and _begins_with_ffts(works) else None
+    if math.prod(out.shape[:dim]) > 1 and not _only_ffts(works):
+        given = None
+    tiles = (
+        incoming.tiles(dim, width, out, cuts) if given is None else _views(given, dim, cuts)
+    )
+    _tile_by_tile(tiles, dim, works, library, out, ())
+
+
+def _tile_by_tile(
+    tiles: Iterable[tuple[slice, Array]], dim: int, works: list[_Work], library: FFTLibrary,
+    out: Array, rolls: Rolls
+) -> None:
     for part, tile in tiles:
         inside = [work.within(dim, part) for work in works]
         target = out[(slice(None),) * dim + (part,)]
-        place = None if round_.rolls else target
-        _store(target, _transformed(tile, inside, library, place), round_.rolls)
-    return out
+        place = None if rolls else target
+        _store(target, _transformed(tile, inside, library, place), rolls)
 
 
 def rolled(values: Array, rolls: Rolls) -> Array:
@@ -400,9 +378,9 @@ def rolled(values: Array, rolls: Rolls) -> Array:
     return out
 
 
-def _views(values: Array, dim: int, width: int) -> Iterator[tuple[slice, Array]]:
+def _views(values: Array, dim: int, cuts: Iterable[slice]) -> Iterator[tuple[slice, Array]]:
     """Slices of an array along a dimension, and where they are."""
-    for part in parts(values.shape[dim], width):
+    for part in cuts:
         yield part, values[(slice(None),) * dim + (part,)]
 
 

@@ -47,7 +47,8 @@ from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.decomposition.steps import Divisor, Step, half
 from dask_bigfft.errors import VerificationError
 from dask_bigfft.events import emit
-from dask_bigfft.kernels.cpu import Incoming, axis_index, run_round
+from dask_bigfft.kernels.cpu import axis_index, run_round
+from dask_bigfft.kernels.incoming import Incoming
 from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.kernels.twiddle import twiddle
 from dask_bigfft.memory import lend

@@ -225,7 +225,7 @@ class Plan:
         The runners-up: their rounds, and what they would have needed.
     reason : str
         Why this plan was taken.
-    device : {"auto", "cpu", "gpu"}
+    device : {"auto", "cpu", "gpu", "hybrid"}
         Where rounds are done.
     device_memory_limit : int or None
         Bytes of a device that may be used; None leaves it to where the graph runs.
@@ -248,7 +248,7 @@ class Plan:
     forecast: Forecast
     rejected: tuple[tuple[str, Forecast], ...] = ()
     reason: str = ""
-    device: Literal["auto", "cpu", "gpu"] = "auto"
+    device: Literal["auto", "cpu", "gpu", "hybrid"] = "auto"
     device_memory_limit: int | None = None
     overwrite: bool = False
     carrier: str = "memory"

@@ -30,7 +30,8 @@ __all__ = ["HEADINGS", "Report", "Row", "RunReport"]
 #: Headings of a report's rows.
 HEADINGS = ("phase", "steps", "blocks", "bytes", "thread time", "forecast", "ratio", "GB/s")
 
-_ORDER = ("pack", "send", "barrier", "unpack", "round", "lease_wait", "gather", "h2d", "fft",
+_ORDER = ("pack", "send", "barrier", "unpack", "round", "round_cpu", "round_device",
+          "lease_wait", "gather", "h2d", "fft",
           "twiddle", "d2h", "scatter", "fallback")
 _PARTS = frozenset(_ORDER[5:])
 

@@ -6,7 +6,7 @@ from devices.blocks import job_of, values
 
 from dask_bigfft.devices import dispatch
 from dask_bigfft.devices.dispatch import LEAST_NBYTES, Place, converted, on_device
-from dask_bigfft.kernels.cpu import Whole
+from dask_bigfft.kernels.incoming import Whole
 
 
 @pytest.mark.parametrize("size", [0, 1, 1000, 3 * dispatch.SHARED_ELEMENTS + 5])

@@ -12,7 +12,8 @@ from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout, p
 from dask_bigfft.decomposition.rounds import Round, transformed
 from dask_bigfft.decomposition.steps import Chirp, Divisor, Step, axis_program
 from dask_bigfft.errors import KernelError
-from dask_bigfft.kernels.cpu import Whole, axis_index, parts, run_round, tiling
+from dask_bigfft.kernels.cpu import axis_index, run_round, tiling
+from dask_bigfft.kernels.incoming import Whole, parts
 from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.testing.oracles import exact_dft, exact_irdft, relative_l2
 from dask_bigfft.testing.strategies import chunks_of, random_array

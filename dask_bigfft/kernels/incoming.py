@@ -1,0 +1,101 @@
+"""A block on its way into a round: whole, or tile by tile so that a tile is still in cache.
+
+Imports `memory`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from dask_bigfft.memory import lend
+
+Array = npt.NDArray[Any]
+
+
+class Incoming(Protocol):
+    """A block on its way in: it can be had tile by tile, so that a tile is still in cache."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    #: The block as it lies in memory, only to be read, where nothing has to be gathered.
+    as_is: Array | None
+
+    def slabs(self) -> list[tuple[int, Array]] | None:
+        """The block as parts, only to be read, that lie one after the other along a dimension.
+
+        That is the first one longer than 1. Each comes with where it begins there; None where
+        the block is not made of such parts.
+        """
+        ...
+
+    def place(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """Memory for the block after the round."""
+        ...
+
+    def whole(self, out: Array | None = None, *, threads: int = 1) -> Array:
+        """The block, contiguous and free to overwrite; in `out`, of its shape, if it can be.
+
+        Some threads gather it, if there is something to gather.
+        """
+        ...
+
+    def tiles(self, dim: int, width: int, out: Array) -> Iterator[tuple[slice, Array]]:
+        """Slices along a dimension, each with its values, contiguous and free to overwrite.
+
+        Where the tile may lie in `out` already, it does.
+        """
+        ...
+
+
+class Divisible(Incoming, Protocol):
+    """A block on its way in of which several threads, and devices, may each do a part."""
+
+    def divides(self, dim: int) -> bool:
+        """Whether parts along a dimension can be had in any order, each for itself."""
+        ...
+
+    def filling(self, dim: int, out: Array) -> Callable[[slice], None]:
+        """Return what gathers a part along a dimension into its place in `out`, a whole block."""
+        ...
+
+    def tiles(
+        self, dim: int, width: int, out: Array, cuts: Iterable[slice] | None = None
+    ) -> Iterator[tuple[slice, Array]]:
+        """As an incoming block has them; `cuts` are the slices that are wanted, if not all."""
+        ...
+
+
+class Whole:
+    """A block that is there, whole, and may be overwritten."""
+
+    as_is: Array | None = None
+
+    def slabs(self) -> list[tuple[int, Array]] | None:
+        """There are none: the block is whole."""
+        return None
+
+    def __init__(self, values: Array) -> None:
+        self.values, self.shape, self.dtype = values, values.shape, values.dtype
+
+    def place(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """The block itself where shape and dtype stay, else lent memory."""
+        same = shape == self.shape and dtype == self.dtype
+        return self.values if same else lend(shape, dtype)
+
+    def whole(self, out: Array | None = None, *, threads: int = 1) -> Array:
+        """The block itself."""
+        return self.values
+
+    def tiles(self, dim: int, width: int, out: Array) -> Iterator[tuple[slice, Array]]:
+        """Views where they are contiguous, else copies."""
+        for part in parts(self.shape[dim], width):
+            tile = self.values[(slice(None),) * dim + (part,)]
+            yield part, np.ascontiguousarray(tile)
+
+
+def parts(size: int, width: int) -> Iterator[slice]:
+    """Slices of at most `width` that make up `size`."""
+    for low in range(0, size, width):
+        yield slice(low, min(size, low + width))

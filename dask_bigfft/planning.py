@@ -26,6 +26,7 @@ from dask_bigfft.devices.find import missing
 from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.kernels.wisdom import fastest_library
+from dask_bigfft.planner.balance import balances
 from dask_bigfft.planner.candidates import Request
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.search import find_plan
@@ -459,4 +460,7 @@ def make_plan(
     machine = current_machine(parse_memory_limit(extras.get("memory_limit")))
     overwrite = parse_overwrite(extras.get("overwrite_x"))
     found = find_plan(spec, request, machine)
-    return replace(found, device_memory_limit=nbytes, overwrite=overwrite)
+    found = replace(found, device_memory_limit=nbytes, overwrite=overwrite)
+    if device != "hybrid":
+        return found
+    return replace(found, shares=tuple(round(one.share, 4) for one in balances(found)))

@@ -5,7 +5,7 @@ Imports `decomposition`, `kernels`, `memory`, `events` and this room.
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -26,7 +26,7 @@ from dask_bigfft.kernels.incoming import Divisible, Incoming, Whole, parts
 from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.memory import lend
 
-__all__ = ["Place", "job_of", "on_device", "together"]
+__all__ = ["Pace", "Place", "job_of", "on_device", "together"]
 
 Device = Literal["auto", "cpu", "gpu", "hybrid"]
 
@@ -35,10 +35,6 @@ SHARED_ELEMENTS = 1 << 18
 
 #: Blocks below it stay on the CPU where nobody has asked for a device: a trip costs more.
 LEAST_NBYTES = 1 << 20
-
-
-#: Speeds that takers are thought to have before any is measured, without a profile.
-PACE = Pace(cpu=1e-9, device=1e-10)
 
 
 @dataclass(frozen=True)
@@ -124,7 +120,8 @@ def on_device(
 
 
 def together(
-    job: Job, incoming: Divisible, library: FFTLibrary, filters: Mapping[int, Array], place: Place
+    job: Job, incoming: Divisible, library: FFTLibrary, filters: Mapping[int, Array], place: Place,
+    forecast: Callable[[], Pace]
 ) -> Array | None:
     """Return a block after a round that CPU threads and devices did together.
 
@@ -143,6 +140,8 @@ def together(
         Spectrum of the convolution's filter, for the axes that need one.
     place : Place
         Where rounds are done.
+    forecast : callable
+        Speeds that takers are thought to have before any is measured.
     """
     found = crew()
     if found is None or not incoming.shape or not math.prod(incoming.shape):
@@ -150,7 +149,7 @@ def together(
     if any(np.dtype(name).char not in COMPUTED for name in (job.source, job.target)):
         return None
     engine = found.leases.engines[0]
-    pace = found.pace(working_for() or job.round, lambda: PACE)
+    pace = found.pace(working_for() or job.round, forecast)
     source = _source(incoming, np.dtype(job.source))
     work = shared(job, incoming, library, filters, engine, source, place.nbytes, pace)
     return None if work is None else found.run(work)

@@ -8,7 +8,7 @@ CPU threads, helpers make up for them. What `taking` says decides who takes how 
 A part that a device had no memory for goes back, and CPU threads take it: blocks are gathered part
 by part from sources that are only read, so nothing is lost.
 
-Imports `decomposition`, `kernels`, `memory`, `events`, `record` and this room.
+Imports `decomposition`, `planner`, `kernels`, `memory`, `events`, `record` and this room.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ import numpy as np
 
 from dask_bigfft.decomposition.tiles import ROW_BYTES, TILE_BYTES
 from dask_bigfft.devices.engine import Engine, Job, Part, Source
-from dask_bigfft.devices.leases import ADMITTED, Leases, Need
+from dask_bigfft.devices.leases import Leases, Need
 from dask_bigfft.devices.protocol import Array
 from dask_bigfft.devices.taking import KINDS, Kind, OpenBlock, Taken, Taking
 from dask_bigfft.errors import DeviceMemoryError
@@ -35,12 +35,10 @@ from dask_bigfft.kernels.cpu import run_tiles
 from dask_bigfft.kernels.incoming import Divisible, parts
 from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.memory import lend
+from dask_bigfft.planner.balance import FEEDERS, gathering_threads
 from dask_bigfft.record import current_worker
 
 __all__ = ["Crew", "Pace", "Shared", "crew_of", "shared"]
-
-#: Of the CPU threads, the part that gathers for one feeder of a device.
-GATHERING = 4
 
 
 #: Rounds whose speeds are remembered.
@@ -112,6 +110,14 @@ class Shared:
             job.round, job.block, self.incoming, self.library, self.out, self.tiling, cuts,
             self.filters,
         )
+
+    def gathers(self, engine: Engine) -> bool:
+        """Whether a part has to be gathered before a device can read it."""
+        given = self.incoming.as_is
+        if given is not None and given.dtype == self.job.source:
+            return False
+        plan = engine.prepared(self.job, self.nbytes)[0]
+        return self.source.in_place(plan, engine.limits) is None
 
     def on_device(self, engine: Engine, taken: Taken, threads: int) -> None:
         """Do a part, on a device."""
@@ -236,7 +242,7 @@ class Crew:
         self.taking = Taking()
         self.changed = threading.Condition()
         self.open: list[Shared] = []
-        self.gathering = max(1, cores // GATHERING)
+        self.gathering = gathering_threads(self.cores)
         #: Threads of tasks, helpers, feeders, those that work on tiles, and that gather.
         self.tasks = self.helpers = self.feeders = self.tilers = self.gatherers = 0
 
@@ -286,7 +292,7 @@ class Crew:
     def _staff(self) -> None:
         """Start as many feeders and helpers as have something to do; with the lock."""
         busy = [found for found in self.open if found.open.left]
-        wanted = ADMITTED * len(self.leases.engines)
+        wanted = FEEDERS * len(self.leases.engines)
         for _ in range(wanted - self.feeders if any(s.open.piece for s in busy) else 0):
             self.feeders += 1
             threading.Thread(target=self._feed, name="bigfft-feeder", daemon=True).start()
@@ -370,11 +376,12 @@ class Crew:
             return False
 
     def _part(self, shared: Shared, engine: Engine) -> bool:
+        gatherers = self.gathering if shared.gathers(engine) else 0
         with self.changed:
             taken = self.taking.take("device", shared.open)
             if taken is None:
                 return False
-            self.gatherers += self.gathering
+            self.gatherers += gatherers
         started, failed = time.perf_counter(), True
         try:
             with shared.telling():
@@ -386,7 +393,7 @@ class Crew:
         except BaseException as error:  # of the task that waits, not of this thread
             shared.error = error
         with self.changed:
-            self.gatherers -= self.gathering
+            self.gatherers -= gatherers
             if failed:
                 self.taking.give_back(taken)
             else:

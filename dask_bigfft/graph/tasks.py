@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.decomposition.rounds import Round
-from dask_bigfft.devices.dispatch import Place, job_of, on_device, together
+from dask_bigfft.devices.dispatch import Pace, Place, job_of, on_device, together
 from dask_bigfft.devices.on_card import as_block, is_on_card, roll_on_card, round_on_card
 from dask_bigfft.errors import CarrierError, VerificationError, refuse
 from dask_bigfft.events import during, emit
@@ -34,6 +34,7 @@ from dask_bigfft.kernels.libraries import FFTLibrary, get_library
 from dask_bigfft.kernels.twiddle import chirp_filter
 from dask_bigfft.kernels.verify import verified_round
 from dask_bigfft.memory_settings import configure_arena
+from dask_bigfft.planner.balance import FEEDERS, balances
 from dask_bigfft.planner.filters import FilterPlan
 from dask_bigfft.planner.plan import Exchange, Plan
 from dask_bigfft.planner.shifts import ShiftPlan
@@ -91,6 +92,13 @@ class Run:
         if not isinstance(self.plan, Plan):
             return Place("cpu")
         return Place(self.plan.device, self.plan.device_memory_limit)
+
+    def pace(self, number: int) -> Pace:
+        """How fast a CPU thread and a feeder of a device are in a round, by the model."""
+        assert isinstance(self.plan, Plan)
+        found = balances(self.plan)[number]
+        nbytes = max(1, found.nbytes)
+        return Pace(found.cpu / nbytes, FEEDERS * found.device / nbytes)
 
     def exchange(self, number: int) -> Exchange:
         """An exchange of the plan."""
@@ -161,7 +169,8 @@ class Run:
         else:
             done = None
             if self.place.device == "hybrid" and isinstance(incoming, Gathering):
-                done = together(job, incoming, library, filters, self.place)
+                pace = functools.partial(self.pace, number)
+                done = together(job, incoming, library, filters, self.place, pace)
             if done is None:
                 done = on_device(job, incoming, filters, self.place)
         if done is None:

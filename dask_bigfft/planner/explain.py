@@ -227,11 +227,20 @@ def _asked(plan: Plan) -> Iterator[str]:
     yield from _wrapped(
         f"rounds {plan.notation}; variant {plan.variant}, kernel {plan.kernel}{placed(plan)}",
         "    ", "  ")
+    if plan.shares:
+        yield from _wrapped(share_text(plan), "    ", "  ")
+
+
+def share_text(plan: Plan) -> str:
+    """Return what part of each round devices are to do, by the model."""
+    parts = ", ".join(f"{100 * part:.0f} % of round {i}" for i, part in enumerate(plan.shares, 1))
+    return f"devices do {parts} by the model, CPU threads the rest; whoever is free takes more"
 
 
 def placed(plan: Plan) -> str:
     """Return where rounds are done, if that was asked for."""
-    text = "" if plan.device == "auto" else f"; rounds on the {plan.device}"
+    where = {"auto": "", "hybrid": "; rounds by CPU threads and devices together"}
+    text = where.get(plan.device, f"; rounds on the {plan.device}")
     if plan.device != "cpu" and plan.device_memory_limit is not None:
         text += f"; at most {human_bytes(plan.device_memory_limit)} of a GPU's memory"
     return text + ("; the input may be overwritten" if plan.overwrite else "")

@@ -229,6 +229,8 @@ class Plan:
         Where rounds are done.
     device_memory_limit : int or None
         Bytes of a device that may be used; None leaves it to where the graph runs.
+    shares : tuple of float
+        Part of each round that devices are to do by the model, where CPU threads share it.
     overwrite : bool
         Whether the blocks that come in may be destroyed.
     carrier : {"memory", "disk"}
@@ -250,6 +252,7 @@ class Plan:
     reason: str = ""
     device: Literal["auto", "cpu", "gpu", "hybrid"] = "auto"
     device_memory_limit: int | None = None
+    shares: tuple[float, ...] = ()
     overwrite: bool = False
     carrier: str = "memory"
     verify: str = "none"

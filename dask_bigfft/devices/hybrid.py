@@ -94,8 +94,7 @@ class Shared:
     work: tuple[str, int] | None = field(default_factory=working_for)
     error: BaseException | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _filled: tuple[Array, Callable[[slice], None]] | None = None
-    _converted: Array | None = None
+    _found: tuple[Array, Callable[[slice], None] | None, Array] | None = None
 
     @contextlib.contextmanager
     def telling(self) -> Iterator[None]:
@@ -129,32 +128,31 @@ class Shared:
         source = found or self._gathered(slice(taken.low, taken.high), threads)
         engine.run_part(prepared, part, source, self.out, self.filters)
 
+    def _buffers(self) -> tuple[Array, Callable[[slice], None] | None, Array]:
+        """The block as it comes, what gathers a part of it, and the block as a device reads it."""
+        with self._lock:
+            if self._found is None:
+                came, fill, dtype = self.incoming.as_is, None, np.dtype(self.job.source)
+                if came is None:
+                    shape, kind = self.incoming.shape, self.incoming.dtype
+                    inside = self.out.shape == shape and self.out.dtype == kind
+                    came = self.out if inside else lend(shape, kind)
+                    fill = self.incoming.filling(self.tiling[0], came)
+                read = came if came.dtype == dtype else lend(came.shape, dtype)
+                self._found = came, fill, read
+            return self._found
+
     def _gathered(self, part: slice, threads: int) -> Array:
         """Memory in which a part of the block lies in its place, by some threads."""
-        dtype, shape = np.dtype(self.job.source), self.incoming.shape
-        with self._lock:
-            if self._filled is None and self.incoming.as_is is None:
-                same = self.out.shape == shape and self.out.dtype == self.incoming.dtype
-                buffer = self.out if same else lend(shape, self.incoming.dtype)
-                self._filled = buffer, self.incoming.filling(self.tiling[0], buffer)
-            given = self.incoming.as_is
-            if given is None or given.dtype == dtype:
-                pass
-            elif self._converted is None:
-                self._converted = lend(shape, dtype)
-            if given is None and self.incoming.dtype != dtype and self._converted is None:
-                self._converted = lend(shape, dtype)
-        fill = None if self._filled is None else self._filled[1]
-        values = given if self._filled is None else self._filled[0]
-        assert values is not None
+        came, fill, read = self._buffers()
         ahead = (slice(None),) * self.tiling[0]
 
         def bring(cut: slice) -> None:
             place = slice(part.start + cut.start, part.start + cut.stop)
             if fill is not None:
                 fill(place)
-            if self._converted is not None:
-                self._converted[(*ahead, place)] = values[(*ahead, place)]
+            if read is not came:
+                read[(*ahead, place)] = came[(*ahead, place)]
 
         rows = part.stop - part.start
         cuts = list(parts(rows, -(-rows // threads)))
@@ -163,7 +161,7 @@ class Shared:
         else:
             with ThreadPoolExecutor(threads) as pool:
                 list(pool.map(bring, cuts))
-        return values if self._converted is None else self._converted
+        return read
 
 
 def shared(

@@ -252,6 +252,11 @@ class SimulatedDevice:
         with self._lock:
             return self._host_time
 
+    def wait_until(self, seconds: float) -> None:
+        """Let simulated time pass for the host, up to a moment, while it does something else."""
+        with self._lock:
+            self._host_time = max(self._host_time, seconds)
+
     # --- operations -------------------------------------------------------------------------
 
     def h2d(self, stream: Stream, source: Array, target: DeviceArray) -> None:

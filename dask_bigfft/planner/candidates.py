@@ -84,7 +84,7 @@ class Request:
     floor_bytes: int = 4 << 20
     carrier: str = "memory"
     verify: str = "none"
-    device: Literal["auto", "cpu", "gpu"] = "auto"
+    device: Literal["auto", "cpu", "gpu", "hybrid"] = "auto"
 
 
 @dataclass(frozen=True)

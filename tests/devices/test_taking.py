@@ -1,0 +1,196 @@
+"""Who takes what of the blocks that CPU threads and devices share, on the simulated clock.
+
+The state that runs (`Taking`) is walked through here: devices take what their pipeline takes on the
+simulated device's clock, CPU threads what a profile says. No time of this machine counts.
+"""
+
+import heapq
+import itertools
+from dataclasses import dataclass, field
+
+import dask.array as da
+import numpy as np
+import pytest
+
+from dask_bigfft.devices.crossings import PieceLimits
+from dask_bigfft.devices.engine import Engine, Job
+from dask_bigfft.devices.simulated import DeviceProfile, SimulatedDevice
+from dask_bigfft.devices.taking import OpenBlock, Taken, Taking
+from dask_bigfft.front import plan
+from dask_bigfft.planner.balance import FEEDERS
+
+MIB = 1 << 20
+THREADS, CPU = 2, 1e9  # threads, and bytes per second of all of them
+ROWS, ROW = 2048, 64 * 1024  # a block of 128 MiB
+TILE = 2 * MIB // ROW
+
+
+@dataclass
+class Taker:
+    """One thread: what it does, until when, and how long it had nothing to do."""
+
+    kind: str
+    own: OpenBlock | None = None
+    taken: Taken | None = None
+    start: float = 0.0
+    free: float = 0.0
+    gaps: list[float] = field(default_factory=list)
+    pieces: list[float] = field(default_factory=list)
+
+
+class Walk:
+    """Blocks that threads of tasks open one after the other, and all takers that there are."""
+
+    def __init__(self, factor, blocks, believed=1.0, threads=THREADS, taking=Taking):
+        speed = factor * CPU
+        profile = DeviceProfile(h2d=speed, d2h=speed, run=0, call=0, memory=1e15, flops=1e18)
+        self.device = SimulatedDevice(1 << 30, profile=profile, dry=True)
+        self.engine = Engine(self.device, 1 << 30, PieceLimits(0))
+        x = da.zeros((ROWS, ROW // 16), chunks=-1, dtype="c16")
+        found = plan(x, "fft", axis=1, memory_limit="1 TiB")
+        (round_,) = found.rounds
+        self.job = Job(round_, (0, 0), *found.dtypes[:2])
+        self.prepared = self.engine.prepared(self.job)
+        self.engine.pipeline.prepare(self.prepared[1], 1 << 30)
+        self.values = np.empty((ROWS, ROW // 16), "c16")  # never touched
+        self.cpu_pace, self.left, self.taking = threads / CPU, blocks, taking()
+        self.believed = {"cpu": threads / CPU, "device": FEEDERS / (believed * CPU)}
+        self.takers = [Taker("cpu") for _ in range(threads)]
+        self.takers += [Taker("device") for _ in range(FEEDERS)]
+        self.done = {"cpu": 0, "device": 0}
+        self.walk()
+
+    def walk(self):
+        numbers = itertools.count()
+        self.events, waiting = [], list(self.takers)
+        while True:
+            now = self.events[0][0] if self.events else 0.0
+            if self.events:
+                _, _, taker = heapq.heappop(self.events)
+                self.finish(taker, now)
+                waiting.append(taker)
+            for taker in list(waiting):
+                end = self.begin(taker, now)
+                if end is not None:
+                    waiting.remove(taker)
+                    heapq.heappush(self.events, (end, next(numbers), taker))
+            if not self.events:
+                break
+        self.end = max(taker.free for taker in self.takers)
+        for taker in self.takers:
+            taker.gaps.append(self.end - taker.free)
+
+    def finish(self, taker, now):
+        taken = taker.taken
+        self.taking.done(taken, now - taker.start)
+        self.done[taker.kind] += taken.nbytes
+        taker.free = now
+        if taken.block.finished:
+            self.taking.close(taken.block)
+
+    def begin(self, taker, now):
+        """Let a taker take something; when it will be done, or None."""
+        if taker.kind == "cpu" and (taker.own is None or taker.own.finished) and self.left:
+            self.left -= 1
+            extent = self.prepared[0].schedule.crossings[0].extents[0]
+            taker.own = OpenBlock(ROWS, ROW, TILE, extent, 4 * MIB // ROW, self.believed)
+            self.taking.open(taker.own)
+        own = [taker.own] if taker.own in self.taking.blocks else []
+        for block in own + self.taking.blocks:
+            taken = self.taking.take(taker.kind, block)
+            if taken is not None:
+                taker.gaps.append(now - taker.free)
+                taker.taken, taker.start = taken, now
+                seconds = self.seconds(taken, now)
+                taker.pieces.append(seconds * taken.width / (taken.high - taken.low))
+                return now + seconds
+        return None
+
+    def seconds(self, taken, now):
+        if taken.kind == "cpu":
+            return taken.nbytes * self.cpu_pace
+        self.device.wait_until(now)
+        works = self.prepared[0].within(0, taken.low, taken.high, taken.width)
+        end = self.engine.pipeline.submit_works(works, self.values, self.values, {})
+        return end.time - now
+
+    @property
+    def share(self):
+        return self.done["device"] / sum(self.done.values())
+
+    @property
+    def best(self):
+        """The share with which all end together: of a device's first piece only one half counts."""
+        nbytes = sum(self.done.values())
+        fill = self.prepared[0].schedule.crossings[0].extents[0] * ROW
+        device = self.device.profile.h2d
+        return (nbytes / CPU - fill / device) / (nbytes / CPU + nbytes / device)
+
+    @property
+    def longest_gap(self):
+        return max(max(taker.gaps) for taker in self.takers)
+
+    @property
+    def longest_piece(self):
+        return max(max(taker.pieces, default=0) for taker in self.takers)
+
+
+class Static(Taking):
+    """Without work-taking: of each block everybody gets what the model says, and no more."""
+
+    def take(self, kind, block):
+        share = (1 / block.pace["device"]) / (1 / block.pace["device"] + 1 / block.pace["cpu"])
+        quota = block.__dict__.setdefault("quota", round(share * block.rows))
+        most = quota if kind == "device" else block.rows - quota
+        given = block.__dict__.setdefault("given", {"cpu": 0, "device": 0})
+        if given[kind] >= most or not block.left:
+            return None
+        rows = min(TILE if kind == "cpu" else block.piece, most - given[kind])
+        given[kind] += rows
+        low, high = block.left[0]
+        cut = (low, low + rows) if kind == "cpu" else (high - rows, high)
+        rest = (low + rows, high) if kind == "cpu" else (low, high - rows)
+        block.left = [rest] if rest[0] < rest[1] else []
+        block.flying += 1
+        self.working[kind] += 1
+        return Taken(block, kind, *cut, rows)
+
+    def done(self, taken, seconds):
+        super().done(taken, 0.0)  # nor is anything learned
+
+
+def assert_nobody_waits(walk):
+    assert walk.longest_gap <= 1.001 * walk.longest_piece, (walk.longest_gap, walk.longest_piece)
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0, 4.0])
+@pytest.mark.parametrize("blocks", [1, 5, 16])
+def test_the_share_is_the_best_one_and_nobody_waits(factor, blocks):
+    walk = Walk(factor, blocks, believed=factor)
+    assert abs(walk.share - walk.best) <= 0.05
+    assert_nobody_waits(walk)
+    shortest = blocks * ROWS * ROW / ((1 + factor) * CPU)
+    assert walk.end <= 1.1 * shortest + walk.longest_piece
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0, 4.0])
+@pytest.mark.parametrize("believed", [0.25, 1.0, 8.0])
+def test_a_wrong_model_is_made_up_for(factor, believed):
+    walk = Walk(factor, 16, believed=believed)
+    assert abs(walk.share - walk.best) <= 0.05
+    assert abs(walk.best - factor / (1 + factor)) <= 0.01
+    assert_nobody_waits(walk)
+
+
+def test_without_taking_work_somebody_waits():
+    """What the tests above would say if each did only what the model says."""
+    walk = Walk(4.0, 16, believed=1.0, taking=Static)
+    with pytest.raises(AssertionError):
+        assert_nobody_waits(walk)
+    assert abs(walk.share - 0.8) > 0.05
+
+
+def test_more_threads_than_blocks_share_them():
+    walk = Walk(1.0, 1, threads=4)
+    assert_nobody_waits(walk)
+    assert all(taker.pieces for taker in walk.takers)

@@ -1,0 +1,274 @@
+"""CPU threads and devices in the same rounds: SciPy's answers, whoever does what."""
+
+import threading
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import scipy.fft
+from distributed import Client, LocalCluster
+from laws.test_devices import KINDS, SMALL, WIDE, assert_close, split, values
+
+from dask_bigfft import fft, plan, report
+from dask_bigfft.devices import find, hybrid, taking
+from dask_bigfft.devices.crossings import PieceLimits
+from dask_bigfft.devices.dispatch import Pace
+from dask_bigfft.devices.simulated import SimulatedDevice
+from dask_bigfft.errors import ArgumentError, DeviceError, DeviceMemoryError
+from dask_bigfft.events import set_sink
+from dask_bigfft.graph.tasks import Run
+from dask_bigfft.testing.devices import simulated_devices
+
+#: A test that waits for longer than this has failed.
+PATIENCE = 10.0
+
+
+def computed(lazy, **keywords):
+    """The result, and the bytes of each event."""
+    found = {}
+    lock = threading.Lock()
+
+    def sink(name, numbers):
+        with lock:
+            found[name] = found.get(name, 0) + int(numbers.get("nbytes", 0))
+
+    previous = set_sink(sink)
+    try:
+        return lazy.compute(**keywords), found
+    finally:
+        set_sink(previous)
+
+
+@pytest.mark.parametrize("single", [False, True])
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(
+    ("shape", "chunks", "nbytes"),
+    [
+        ((48, 40), (20, 40), 1 << 13),
+        ((24, 10, 18), (7, 5, 18), 1 << 13),
+        ((1200,), (90,), 1 << 12),
+        ((5, 4, 6, 3, 7), (2, 4, 3, 2, 7), 1 << 13),
+    ],
+)
+def test_every_kind(name, shape, chunks, nbytes, single):
+    real = name in ("rfftn", "ihfftn")
+    x = values(*shape, real=real, single=single)
+    source = x.copy()
+    source.flags.writeable = False
+    with split(), simulated_devices(nbytes, 2, seed=len(shape), limits=SMALL) as devices:
+        lazy = getattr(fft, name)(da.from_array(source, chunks), norm="ortho", device="hybrid")
+        got, nbytes_of = computed(lazy)
+        assert all(device.peak <= nbytes for device in devices)
+    expected = getattr(scipy.fft, name)(x, norm="ortho")
+    assert got.dtype == expected.dtype
+    assert_close(got, expected, single)
+    np.testing.assert_array_equal(source, x)
+    shared = nbytes_of.get("round_cpu", 0) + nbytes_of.get("round_device", 0)
+    assert shared <= nbytes_of["round"]
+    if name in ("fftn", "ifftn"):  # real kinds may need more crossings than one in such a card
+        assert nbytes_of["round_device"]
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "chunks", "limits"),
+    [
+        ("fft2", (64, 48), (13, 48), WIDE),  # read as slabs of other blocks
+        ("fft2", (64, 64), (64, 64), SMALL),  # more crossings than one: done by one or the other
+        ("fft", (8191,), (512,), SMALL),  # Bluestein
+        ("hfft", (257,), (33,), SMALL),
+    ],
+)
+def test_blocks_that_are_read_or_done_in_other_ways(name, shape, chunks, limits):
+    x = values(*shape)
+    with split(), simulated_devices(1 << 14, limits=limits):
+        got = getattr(fft, name)(da.from_array(x, chunks), device="hybrid").compute()
+    assert_close(got, getattr(scipy.fft, name)(x))
+
+
+def test_real_input_of_complex_ffts_and_shifts_and_checks():
+    x = values(60, 64, real=True)
+    array = da.from_array(x, (15, 64))
+    with simulated_devices(1 << 13, limits=SMALL):
+        shifted = fft.fftshift(fft.fft2(array, device="hybrid")).compute()
+        checked = fft.fft2(array, device="hybrid", verify="checksum").compute()
+    assert_close(shifted, scipy.fft.fftshift(scipy.fft.fft2(x)))
+    assert_close(checked, scipy.fft.fft2(x))
+
+
+class Failing(SimulatedDevice):
+    """A device whose memory is used up in the middle of a block, again and again."""
+
+    calls = 0
+
+    def fft(self, stream, op, source, target, work):
+        self.calls += 1
+        if self.calls % 7 == 3:
+            raise DeviceMemoryError("the card is full")
+        super().fft(stream, op, source, target, work)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_device_that_runs_out_of_memory_in_the_middle(seed):
+    x = values(96, 64)
+    device = Failing(1 << 14, seed)
+    find.use([device], SMALL, 1 << 14)
+    try:
+        lazy = fft.fft2(da.from_array(x, (24, 64)), device="hybrid")
+        got, nbytes_of = computed(lazy)
+    finally:
+        find.use(None)
+    assert_close(got, scipy.fft.fft2(x))
+    assert device.calls >= 3
+    assert nbytes_of["fallback"]
+    assert nbytes_of["round_cpu"]
+
+
+def test_a_device_that_breaks_is_an_error_of_the_task():
+    class Broken(SimulatedDevice):
+        def fft(self, *arguments):
+            raise DeviceError("the card has fallen off the bus")
+
+    find.use([Broken(1 << 14)], SMALL, 1 << 14)
+    try:
+        with pytest.raises(DeviceError, match="fallen off"):
+            fft.fft2(da.from_array(values(96, 64), (24, 64)), device="hybrid").compute()
+    finally:
+        find.use(None)
+    assert not [t for t in threading.enumerate() if t.name.startswith("bigfft-") and t.is_alive()
+                and t.join(PATIENCE) is None and t.is_alive()]
+
+
+@pytest.fixture
+def alike(monkeypatch):
+    """Everybody is thought to be as fast as everybody else, and nothing is learned."""
+    monkeypatch.setattr(taking, "LEARNING", 0.0)
+    monkeypatch.setattr(Run, "pace", lambda self, number: Pace(1e-9, 1e-9))
+
+
+def rows_done(kind):
+    """Rows of the blocks that are open now that takers of a kind have done."""
+    return sum(shared.open.taken[kind] for shared in find.crew().open)
+
+
+def test_devices_do_what_cpu_threads_do_not_come_to(monkeypatch, alike):
+    """Every CPU thread hangs in its first tile until devices have done half of the block."""
+    real = hybrid.run_tiles
+
+    def slow(round_, block, incoming, library, out, tiling, cuts, filters):
+        def held():
+            for cut in cuts:
+                crew = find.crew()
+                with crew.changed:
+                    done = crew.changed.wait_for(lambda: rows_done("device") >= 128, PATIENCE)
+                assert done, "no device has taken the work"
+                yield cut
+
+        real(round_, block, incoming, library, out, tiling, held(), filters)
+
+    monkeypatch.setattr(hybrid, "run_tiles", slow)
+    x = values(256, 16)
+    with simulated_devices(1 << 14, limits=SMALL):
+        lazy = fft.fft(da.from_array(x, -1), axis=1, device="hybrid")
+        got, nbytes_of = computed(lazy)
+    assert_close(got, scipy.fft.fft(x, axis=1))
+    assert nbytes_of["round_device"] >= x.nbytes // 2
+
+
+def test_cpu_threads_do_what_devices_do_not_come_to(alike):
+    """The device hangs in its first piece until CPU threads have done half of the block."""
+
+    class Slow(SimulatedDevice):
+        def synchronize(self, event):
+            crew = find.crew()
+            with crew.changed:
+                crew.changed.wait_for(lambda: rows_done("cpu") >= 128, PATIENCE)
+            super().synchronize(event)
+
+    x = values(256, 16)
+    find.use([Slow(1 << 14)], SMALL, 1 << 14)
+    try:
+        got, nbytes_of = computed(fft.fft(da.from_array(x, -1), axis=1, device="hybrid"))
+    finally:
+        find.use(None)
+    assert_close(got, scipy.fft.fft(x, axis=1))
+    assert nbytes_of["round_cpu"] >= x.nbytes // 2
+
+
+def test_threads_without_a_task_help(monkeypatch, alike):
+    """One task: its thread hangs until a helper has done a tile."""
+    real, helped = hybrid.run_tiles, threading.Event()
+
+    def slow(round_, block, incoming, library, out, tiling, cuts, filters):
+        helper = threading.current_thread().name == "bigfft-helper"
+
+        def held():
+            for number, cut in enumerate(cuts):
+                if helper and number:
+                    helped.set()
+                assert helper or helped.wait(PATIENCE), "nobody has helped"
+                yield cut
+
+        real(round_, block, incoming, library, out, tiling, held(), filters)
+
+    monkeypatch.setattr(hybrid, "run_tiles", slow)
+    x = values(512, 16)
+    with simulated_devices(1 << 14, limits=SMALL):
+        find.crew().cores = 6
+        lazy = fft.fft(da.from_array(x, -1), axis=1, device="hybrid")
+        got = lazy.compute(scheduler="sync")
+    assert_close(got, scipy.fft.fft(x, axis=1))
+    assert helped.is_set()
+
+
+def test_explained_and_reported():
+    x = values(64, 64)
+    with simulated_devices(1 << 14, limits=SMALL):
+        found = plan(da.from_array(x, (16, 64)), "fft2", device="hybrid")
+        lazy = fft.fft2(da.from_array(x, (16, 64)), device="hybrid")
+        lazy.compute()
+        told = str(report(lazy))
+    assert len(found.shares) == len(found.rounds)
+    assert all(0 < share < 1 for share in found.shares)
+    assert f"devices do {100 * found.shares[0]:.0f} % of round 1" in found.explain()
+    assert type(found).from_json(found.to_json()) == found
+    assert "round_cpu" in told
+    assert "round_device" in told
+
+
+def test_without_a_gpu_it_is_refused_by_name():
+    if find.missing() is None:
+        pytest.skip("there is one here")
+    x = da.ones((64, 64), chunks=32)
+    with pytest.raises(ArgumentError, match=r"`device`='hybrid' is not allowed: need "):
+        fft.fft2(x, device="hybrid")
+    with simulated_devices(1 << 14), pytest.raises(ArgumentError, match="double precision"):
+        fft.fft2(x.astype("G"), device="hybrid")
+
+
+def _simulated():
+    find.use([SimulatedDevice(1 << 14)], PieceLimits(0, least=256, run_nbytes=64), 1 << 14)
+
+
+def _spans():
+    crew = find.crew()
+    return 0 if crew is None else len(crew.leases.engines[0].device.trace)
+
+
+@pytest.mark.slow
+def test_a_cluster_of_workers_with_and_without_devices():
+    x = values(128, 64)
+    with (
+        dask.config.set({"distributed.worker.daemon": False}),
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=None, host="127.0.0.1"
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        one, other = client.scheduler_info()["workers"]
+        client.run(_simulated, workers=[one])
+        got = fft.fft2(da.from_array(x, (16, 64)), device="hybrid").compute()
+        spans = client.run(_spans)
+    assert_close(got, scipy.fft.fft2(x))
+    assert spans[one]
+    assert not spans[other]

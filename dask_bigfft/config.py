@@ -244,7 +244,7 @@ _TABLE = (
         "none",
         "name",
         "Checks while a transform works: none, energy (Parseval, every round) or checksum (linear"
-        " checksums of every round and CRCs of every shard that travels, too).",
+        " checksums of every round and those of every shard that travels, too).",
         _one_of("none", "energy", "checksum"),
     ),
     Knob(
@@ -264,6 +264,15 @@ _TABLE = (
         "Folder for scratch files, which all processes have to see. Null takes dask's"
         " temporary-directory, or the system's.",
         _parse_directory,
+    ),
+    Knob(
+        "bigfft.scratch.direct",
+        True,
+        "true or false",
+        "Whether large pieces of scratch files, and of plain Zarr chunks, go around the system's page"
+        " cache where the file system permits that. A file that is written once and read once gains"
+        " nothing there, and inside a memory limit loses much.",
+        _parse_bool,
     ),
     Knob(
         "bigfft.scratch.sync",

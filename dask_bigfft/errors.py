@@ -76,6 +76,25 @@ class ScratchError(BigFFTError, OSError):
     """A scratch file cannot be made, written or read; has errno, text and path of an `OSError`."""
 
 
+class DamagedShardError(ScratchError):
+    """A shard in a scratch file is not what was written, also when it is read once more.
+
+    Attributes
+    ----------
+    exchange : str
+        Folder of the exchange.
+    number : int
+        Of the exchange, from 0.
+    source, target : tuple of int
+        The block that has written the shard, and the one that it is for.
+    """
+
+    exchange: str
+    number: int
+    source: tuple[int, ...]
+    target: tuple[int, ...]
+
+
 class VerificationError(BigFFTError, RuntimeError):
     """A round or a shard is not what it has to be, also when it is done once more."""
 

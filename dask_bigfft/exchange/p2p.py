@@ -96,7 +96,7 @@ def transfer(shuffle: str, source: Block, pack: Pack) -> int:
         Which block.
     pack : callable
         Called with the worker of each target block, returns for each worker the target blocks,
-        the bounds of their shards, the shards in one array, and their CRCs.
+        the bounds of their shards, the shards in one array, and their checksums.
     """
     plugin = _plugin()
     with _names().handle_transfer_errors(shuffle):
@@ -104,7 +104,9 @@ def transfer(shuffle: str, source: Block, pack: Pack) -> int:
 
 
 def collect(shuffle: str, attempt: int, block: Block) -> dict[Block, tuple[Array, int]]:
-    """Return the packed shards of a target block, aligned in memory, with their CRCs, by source.
+    """Return the packed shards of a target block and their checksums, by source.
+
+    They are aligned in memory.
 
     Raises
     ------
@@ -116,6 +118,6 @@ def collect(shuffle: str, attempt: int, block: Block) -> dict[Block, tuple[Array
         found = plugin.get_output_partition(shuffle, attempt, block)
         # What comes from a file or a socket begins anywhere.
         return {
-            tuple(source): (np.require(shard, requirements="A"), crc)
-            for source, crc, shard in found
+            tuple(source): (np.require(shard, requirements="A"), checksum)
+            for source, checksum, shard in found
         }

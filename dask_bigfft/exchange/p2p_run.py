@@ -74,7 +74,7 @@ def scheduler_runs() -> bool:
 
 Array = npt.NDArray[Any]
 Block = tuple[int, ...]
-#: Target blocks, bounds of their shards, the shards in one array, and their CRCs (0: none).
+#: Target blocks, bounds of their shards, the shards in one array, and their checksums (0: none).
 Message = tuple[Array, Array, Array, Array]
 #: Packs a source block: workers by target block in, messages by worker out.
 Pack = Callable[[dict[Block, str]], dict[str, Message]]
@@ -123,12 +123,12 @@ class Run(ShuffleRun[Block, Any]):  # type: ignore[misc, unused-ignore]
     async def _receive(self, data: list[tuple[Block, Message]]) -> None:
         self.raise_if_closed()
         shards: dict[Block, list[tuple[Block, int, Array]]] = defaultdict(list)
-        for source, (blocks, bounds, values, crcs) in data:
+        for source, (blocks, bounds, values, checksums) in data:
             if source in self.received:  # sent again because the answer was lost
                 continue
             self.received.add(source)
             self.total_recvd += values.nbytes
-            ends, sums = bounds.tolist(), crcs.tolist()
+            ends, sums = bounds.tolist(), checksums.tolist()
             for i, block in enumerate(blocks.tolist()):
                 shard = values[ends[i] : ends[i + 1]]
                 # In memory a shard must not keep the whole message alive.

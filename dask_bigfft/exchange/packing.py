@@ -3,8 +3,7 @@
 Imports `decomposition`, `devices`, `kernels` and this room.
 """
 
-import zlib
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,12 +14,16 @@ from dask_bigfft.devices.on_card import as_block
 from dask_bigfft.exchange.product import Block, Ints, Product
 from dask_bigfft.exchange.shards import AxisExchange, ExchangeMap, PieceTable, piece_table
 from dask_bigfft.exchange.tables import Table, table_for
+from dask_bigfft.kernels.checksums import checksum
 from dask_bigfft.kernels.copy import Rows
 
 Array = npt.NDArray[Any]
 
 #: Rows of tables that a `Packing` remembers at most.
 MOST_KEPT = 200_000
+
+#: What the checksum of a shard's place counts beside that of its values.
+NAMES = 0xD1342543DE82EF95
 
 _UNKNOWN = object()
 
@@ -54,8 +57,8 @@ def shard_sizes(exchange: ExchangeMap, block: Block) -> Ints:
     return total
 
 
-def shard_crc(shard: Array, number: int, source: Block, block: Block) -> int:
-    """Return the CRC of a shard and of what it is, so that shards that change places differ.
+def shard_checksum(shard: Array, number: int, source: Block, block: Block) -> int:
+    """Return the checksum of a shard and of what it is, so that shards that change places differ.
 
     Parameters
     ----------
@@ -67,7 +70,7 @@ def shard_crc(shard: Array, number: int, source: Block, block: Block) -> int:
         Source block and target block.
     """
     known = np.array([number, *source, *block], np.int64)
-    return zlib.crc32(shard.reshape(-1).view(np.uint8).data, zlib.crc32(known.data))
+    return (checksum(shard) + NAMES * checksum(known)) % (1 << 64)
 
 
 class Packing:
@@ -95,6 +98,20 @@ class Packing:
     ) -> dict[Any, Packed]:
         """Return what a source block gives away, by the owner of the target blocks.
 
+        As `packed` takes and gives it.
+        """
+        return dict(self.packed(source, values, dtype, owner_of))
+
+    def packed(
+        self,
+        source: Block,
+        values: Array,
+        dtype: np.dtype[Any],
+        owner_of: Callable[[Block], Hashable],
+        unit: int = 1,
+    ) -> Iterator[tuple[Any, Packed]]:
+        """Give each owner of target blocks and what a source block gives these, one by one.
+
         Parameters
         ----------
         source : tuple of int
@@ -105,25 +122,26 @@ class Packing:
             Of the target blocks.
         owner_of : callable
             Owner of a target block.
+        unit : int
+            Elements of which each shard takes a whole multiple; what is behind it is left as
+            it was.
         """
         used: dict[Block, int] = {}
         copies = [self._copies(product, values, used) for product in self._products(source)]
         owners: dict[Any, list[Block]] = {}
         for block in used:
             owners.setdefault(owner_of(block), []).append(block)
-        found = {}
         kept = packed_dtype(values.dtype, dtype)
         for owner, blocks in owners.items():
             bounds = np.zeros(len(blocks) + 1, np.int64)
-            np.cumsum([used[block] for block in blocks], out=bounds[1:])
+            np.cumsum([-(-used[block] // unit) * unit for block in blocks], out=bounds[1:])
             table = table_for(values, int(bounds[-1]), kept)
             for product, rows in copies:
                 begins = dict(zip(blocks, bounds.tolist(), strict=False))
                 base = np.array([begins.get(block, -1) for block in product.blocks], np.int64)
                 _extend(table, values, rows, base[product.which])
             table.run()
-            found[owner] = Packed(np.array(blocks, np.int64), bounds, table.target)
-        return found
+            yield owner, Packed(np.array(blocks, np.int64), bounds, table.target)
 
     def _copies(
         self, product: Product, values: Array, used: dict[Block, int]

@@ -11,7 +11,10 @@ place and moved there after the data that it speaks of, so at any instant a reco
 true; what has none is written again. With ``sync`` the data are on the disk before the record,
 which then also survives a loss of power.
 
-Imports `errors`, `events` and the standard library.
+Where shards are large, each begins at a whole unit of `files`, so that they can go around the page
+cache.
+
+Imports `errors`, `events`, `files` and `kernels`.
 """
 
 import contextlib
@@ -22,7 +25,6 @@ import shutil
 import time
 import uuid
 import weakref
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,8 +33,10 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from dask_bigfft.errors import ScratchError
+from dask_bigfft.errors import DamagedShardError, ScratchError
 from dask_bigfft.events import emit
+from dask_bigfft.files import LEAST, File, opened, rounded_up
+from dask_bigfft.kernels.checksums import checksum
 
 try:
     import fcntl
@@ -97,13 +101,18 @@ class Part:
     checksum: int
 
 
-def checksum(values: Array) -> int:
-    """Return the CRC-32 of an array's bytes.
+def shard_places(nbytes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return where shards of some sizes begin in a file, and where the file ends, in bytes.
 
-    >>> checksum(np.frombuffer(b"123456789", np.uint8)) == 0xCBF43926
-    True
+    >>> shard_places(np.array([10, 0, 20])).tolist()
+    [0, 10, 10, 30]
+    >>> shard_places(np.array([1_000_000, 1_000_000])).tolist()
+    [0, 1003520, 2007040]
     """
-    return zlib.crc32(values.reshape(-1).view(np.uint8).data)
+    ends = np.zeros(len(nbytes) + 1, np.int64)
+    large = nbytes.sum() >= LEAST * max(1, np.count_nonzero(nbytes))
+    np.cumsum(rounded_up(nbytes) if large else nbytes, out=ends[1:])
+    return ends
 
 
 def block_name(block: Block) -> str:
@@ -145,7 +154,8 @@ class Scratch:
     # --- shards
 
     def write(
-        self, exchange: str, number: int, target: Block, total: int, begin: int, shard: Array
+        self, exchange: str, number: int, target: Block, total: int, begin: int, shard: Array,
+        nbytes: int | None = None,
     ) -> int:
         """Write a shard to its place in the target block's file; return its checksum.
 
@@ -162,53 +172,57 @@ class Scratch:
         begin : int
             Where the shard begins.
         shard : ndarray, contiguous
-            Its values.
+            Its values, and what fills the file up to the next shard.
+        nbytes : int, optional
+            Bytes of the values alone.
         """
         started = time.perf_counter()
         path = self.path(exchange, target)
-        data = shard.reshape(-1).view(np.uint8).data
-        with _opened(path, os.O_RDWR | os.O_CREAT) as handle:
-            _reserve(handle, path, total)
-            done = 0
+        data = shard.reshape(-1).view(np.uint8)
+        values = data if nbytes is None else data[:nbytes]
+        data[len(values) :] = 0
+        with _opened(path, os.O_RDWR | os.O_CREAT) as file:
+            _reserve(file.handle, path, total)
             try:
-                while done < len(data):
-                    done += os.pwrite(handle, data[done:], begin + done)
+                file.write(data, begin)
                 if self.sync:
-                    os.fsync(handle)
+                    os.fsync(file.handle)
             except OSError as error:
-                _failed(path, error, total, len(data) - done)
+                _failed(path, error, total, len(data))
         seconds = time.perf_counter() - started
-        emit("scratch_write", index=number + 1, nbytes=len(data), seconds=seconds)
-        return checksum(shard)
+        emit("scratch_write", index=number + 1, nbytes=len(values), seconds=seconds)
+        return checksum(values)
 
     def read(
         self, exchange: str, number: int, target: Block, parts: Sequence[Part], out: Array
     ) -> None:
         """Read the file of a target block, once and in order, and compare all checksums.
 
+        What does not match is read once more.
+
         Raises
         ------
-        ScratchError
+        DamagedShardError
             If a shard is not what was written.
         """
         started = time.perf_counter()
         path = self.path(exchange, target)
-        with _opened(path, os.O_RDONLY) as handle:
+        with _opened(path, os.O_RDONLY) as file:
             for some in _batches(parts):
                 begin, end = some[0].begin, some[-1].begin + some[-1].nbytes
-                _fill(handle, path, out[begin:end], begin)
+                end = min(len(out), rounded_up(end)) if begin == rounded_up(begin) else end
+                _fill(file, path, out[begin:end], begin)
                 for part in some:
-                    found = checksum(out[part.begin : part.begin + part.nbytes])
-                    if found != part.checksum:
-                        raise ScratchError(
-                            errno.EIO,
-                            f"the shard of block {part.source} is not what was written (checksum "
-                            f"{found:08x}, not {part.checksum:08x}); delete the scratch directory "
-                            "and start over",
-                            str(path),
-                        )
+                    values = out[part.begin : part.begin + part.nbytes]
+                    if checksum(values) == part.checksum:
+                        continue
+                    emit("mismatch", index=number + 1, nbytes=part.nbytes)
+                    _fill(file, path, values, part.begin)
+                    if (found := checksum(values)) != part.checksum:
+                        raise _damaged(path, exchange, number, target, part, found)
         seconds = time.perf_counter() - started
-        emit("scratch_read", index=number + 1, nbytes=out.nbytes, seconds=seconds)
+        nbytes = sum(part.nbytes for part in parts)
+        emit("scratch_read", index=number + 1, nbytes=nbytes, seconds=seconds)
 
     def free(self, exchange: str, target: Block) -> None:
         """Delete the file of a target block."""
@@ -229,7 +243,7 @@ class Scratch:
         found = {
             "source": source,
             "shards": {
-                block_name(target): f"{crc:08x}"
+                block_name(target): f"{crc:016x}"
                 for target, crc in zip(targets, checksums.tolist(), strict=True)
             },
         }
@@ -241,7 +255,7 @@ class Scratch:
         if found is None:
             return None
         shards = found["shards"]
-        return np.array([int(shards[block_name(t)], 16) for t in targets], np.uint32)
+        return np.array([int(shards[block_name(t)], 16) for t in targets], np.uint64)
 
     def record_stored(self, block: Block) -> None:
         """Say that a block of the result is stored."""
@@ -257,11 +271,11 @@ class Scratch:
     def _write_record(self, path: Path, found: dict[str, Any]) -> None:
         fresh = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
         text = json.dumps(found).encode()
-        with _opened(fresh, os.O_WRONLY | os.O_CREAT) as handle:
+        with _opened(fresh, os.O_WRONLY | os.O_CREAT, direct=False) as file:
             try:
-                os.write(handle, text)
+                os.write(file.handle, text)
                 if self.sync:
-                    os.fsync(handle)
+                    os.fsync(file.handle)
             except OSError as error:
                 _failed(fresh, error, len(text), len(text))
         fresh.replace(path)
@@ -294,20 +308,18 @@ def recorded_blocks(folder: Path, exchange: str | None) -> frozenset[Block]:
 
 
 @contextlib.contextmanager
-def _opened(path: Path, flags: int) -> Iterator[int]:
-    try:
-        handle = os.open(path, flags, 0o600)
-    except FileNotFoundError as error:
-        if not flags & os.O_CREAT:
+def _opened(path: Path, flags: int, direct: bool = True) -> Iterator[File]:
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(opened(path, flags, direct))
+        except FileNotFoundError as error:
+            if not flags & os.O_CREAT:
+                _failed(path, error, 0, 0)
+            make_folder(path.parent)
+            file = stack.enter_context(opened(path, flags, direct))
+        except OSError as error:
             _failed(path, error, 0, 0)
-        make_folder(path.parent)
-        handle = os.open(path, flags, 0o600)
-    except OSError as error:
-        _failed(path, error, 0, 0)
-    try:
-        yield handle
-    finally:
-        os.close(handle)
+        yield file
 
 
 def make_folder(folder: Path) -> None:
@@ -335,18 +347,28 @@ def _reserve(handle: int, path: Path, total: int) -> None:
         _failed(path, error, total, total)
 
 
-def _fill(handle: int, path: Path, out: Array, begin: int) -> None:
+def _fill(file: File, path: Path, out: Array, begin: int) -> None:
     """Read as many bytes as `out` has."""
-    data, done = out.data, 0
-    while done < len(data):
-        try:
-            found = os.preadv(handle, [data[done:]], begin + done)
-        except OSError as error:
-            _failed(path, error, 0, 0)
-        if not found:
-            raise ScratchError(errno.EIO, f"the file ends {len(data) - done} bytes early",
-                               str(path))
-        done += found
+    try:
+        done = file.read(out, begin)
+    except OSError as error:
+        _failed(path, error, 0, 0)
+    if done < len(out):
+        raise ScratchError(errno.EIO, f"the file ends {len(out) - done} bytes early", str(path))
+
+
+def _damaged(
+    path: Path, exchange: str, number: int, target: Block, part: Part, found: int
+) -> DamagedShardError:
+    error = DamagedShardError(
+        errno.EIO,
+        f"the shard of block {part.source} is not what was written (checksum {found:016x}, not "
+        f"{part.checksum:016x}); a run with a scratch folder makes it once more by itself, others "
+        "have to start over",
+        str(path),
+    )
+    error.exchange, error.number, error.source, error.target = exchange, number, part.source, target
+    return error
 
 
 def _batches(parts: Sequence[Part]) -> Iterator[list[Part]]:

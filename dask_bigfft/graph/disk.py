@@ -24,10 +24,12 @@ import numpy.typing as npt
 from dask_bigfft.events import during, emit
 from dask_bigfft.exchange.gather import Gathering
 from dask_bigfft.exchange.packing import shard_sizes
-from dask_bigfft.exchange.scratch import Part, Scratch, ScratchPlace, open_scratch
+from dask_bigfft.exchange.scratch import Part, Scratch, ScratchPlace, open_scratch, shard_places
+from dask_bigfft.files import LEAST, UNIT
 from dask_bigfft.graph.groups import Groups
 from dask_bigfft.graph.tasks import Run, checked, reported, run_block
 from dask_bigfft.memory import lend
+from dask_bigfft.planner.cost import PACKED
 from dask_bigfft.record import current_worker
 
 Array = npt.NDArray[Any]
@@ -55,7 +57,7 @@ class Written:
     ) -> None:
         self.sources = {block: i for i, block in enumerate(sources)}
         self.targets = {block: i for i, block in enumerate(targets)}
-        self.checksums = np.array(receipts, np.uint32).reshape(len(sources), len(targets))
+        self.checksums = np.array(receipts, np.uint64).reshape(len(sources), len(targets))
 
     def checksum(self, source: Block, target: Block) -> int:
         """Checksum of a shard."""
@@ -238,41 +240,62 @@ def _write(run: DiskRun, number: int, source: Block, values: Array) -> Array:
     place = int(np.ravel_multi_index(source, exchange.source.grid))
     targets, dtype = run.targets(number, source), exchange.shard_dtype
     values = np.asarray(values).astype(exchange.source_dtype, copy=False)
-    started = time.perf_counter()
     packing = run.packing(number, tuple(map(range, exchange.target.grid)))
-    found = packing.pack(source, values, np.dtype(exchange.dtype), lambda _: None)
-    del values
+    nbytes = {target: int(run.sizes(number, target)[place]) * dtype.itemsize for target in targets}
+    part_of = dict(zip(targets, _parts(list(nbytes.values())), strict=True))
+    # Where shards are large, each one begins at a whole unit, in memory as in the file.
+    large = UNIT % dtype.itemsize == 0 and sum(nbytes.values()) >= LEAST * len(targets)
+    unit = UNIT // dtype.itemsize if large else 1
     checksums = dict.fromkeys(targets, 0)
-    if found:
-        packed = found[None]
-        nbytes, seconds = packed.values.nbytes, time.perf_counter() - started
-        emit("pack", index=number + 1, nbytes=nbytes, seconds=seconds)
+    started = time.perf_counter()
+    parts = packing.packed(source, values, np.dtype(exchange.dtype), part_of.__getitem__, unit)
+    for _, packed in parts:
+        seconds = time.perf_counter() - started
+        emit("pack", index=number + 1, nbytes=packed.values.nbytes, seconds=seconds)
         for row, index in enumerate(packed.blocks.tolist()):
             target = tuple(index)
-            sizes = run.sizes(number, target)
-            total, begin = (int(n) * dtype.itemsize for n in (sizes.sum(), sizes[:place].sum()))
-            shard = packed.shard(row)
-            checksums[target] = run.scratch.write(folder, number, target, total, begin, shard)
-    receipt = np.array([checksums[target] for target in targets], np.uint32)
+            begins = shard_places(run.sizes(number, target) * dtype.itemsize)
+            total, begin, end = (int(begins[i]) for i in (-1, place, place + 1))
+            shard = packed.shard(row).reshape(-1).view(np.uint8)[: end - begin]
+            checksums[target] = run.scratch.write(
+                folder, number, target, total, begin, shard, nbytes[target]
+            )
+        del packed, shard
+        started = time.perf_counter()
+    receipt = np.array([checksums[target] for target in targets], np.uint64)
     run.scratch.record(folder, source, targets, receipt)
     return receipt
+
+
+def _parts(nbytes: list[int]) -> list[int]:
+    """Number shards so that those of one number can be packed in a buffer of limited size.
+
+    >>> _parts([PACKED // 2, PACKED // 2, 1, 2 * PACKED])
+    [0, 0, 1, 2]
+    """
+    found, part, filled = [], 0, 0
+    for size in nbytes:
+        if filled and filled + size > PACKED:
+            part, filled = part + 1, 0
+        found.append(part)
+        filled += size
+    return found
 
 
 def _read(run: DiskRun, number: int, target: Block, written: Written) -> Gathering:
     """A block's shards, read from its file in one go."""
     exchange, sizes = run.exchange(number), run.sizes(number, target)
     dtype = exchange.shard_dtype
-    ends = np.cumsum(sizes)
-    packed = lend((int(sizes.sum()),), dtype)
+    begins = shard_places(sizes * dtype.itemsize)
+    packed = lend((int(begins[-1]),), np.uint8)
     shards, parts = {}, []
     for place in np.flatnonzero(sizes).tolist():
         source = tuple(int(i) for i in np.unravel_index(place, exchange.source.grid))
-        begin, end = int(ends[place] - sizes[place]), int(ends[place])
-        shards[source] = packed[begin:end]
-        crc = written.checksum(source, target)
-        parts.append(Part(source, begin * dtype.itemsize, (end - begin) * dtype.itemsize, crc))
+        begin, nbytes = int(begins[place]), int(sizes[place]) * dtype.itemsize
+        shards[source] = packed[begin : begin + nbytes].view(dtype)
+        parts.append(Part(source, begin, nbytes, written.checksum(source, target)))
     if parts:
-        run.scratch.read(run.folder(number), number, target, parts, packed.view(np.uint8))
+        run.scratch.read(run.folder(number), number, target, parts, packed)
     shape = exchange.target.shape(target)
     return Gathering(
         run.map(number), target, shape, np.dtype(exchange.dtype), shards.__getitem__, packed=True

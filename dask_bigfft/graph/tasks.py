@@ -26,7 +26,7 @@ from dask_bigfft.errors import CarrierError, VerificationError, refuse
 from dask_bigfft.events import during, emit
 from dask_bigfft.exchange import p2p
 from dask_bigfft.exchange.gather import Gathering
-from dask_bigfft.exchange.packing import Packed, Packing, pack, shard_crc
+from dask_bigfft.exchange.packing import Packed, Packing, pack, shard_checksum
 from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.kernels.cpu import axis_index, rolled, run_round
 from dask_bigfft.kernels.incoming import Incoming, Whole
@@ -325,12 +325,12 @@ def _own(run: Run, number: int, block: Block, blocks: Mapping[Block, Array]) -> 
 def pack_shard(
     run: Run, number: int, block: Block, source: Block, values: Array
 ) -> Array | tuple[Array, int]:
-    """Return what a source block gives to a target block, in one array, with its CRC if wanted."""
+    """Return what a source block gives to a target block, packed; its checksum, too, if wanted."""
     started = time.perf_counter()
     values = checked(run, number, source, values)
     packed = pack(run.map(number), block, source, values, np.dtype(run.exchange(number).dtype))
     if run.plan.verify == "checksum":
-        found = packed, shard_crc(packed, number, source, block)
+        found = packed, shard_checksum(packed, number, source, block)
     emit("pack", nbytes=packed.nbytes, seconds=time.perf_counter() - started)
     return found if run.plan.verify == "checksum" else packed
 
@@ -351,13 +351,13 @@ def run_block_of_shards(
 
 def _compare(number: int, block: Block, shards: Mapping[Block, tuple[Array, int]]) -> None:
     """Raise if a shard is not what was packed for a block."""
-    for source, (shard, crc) in shards.items():
-        found = shard_crc(shard, number, source, block)
-        if found != crc:
+    for source, (shard, known) in shards.items():
+        found = shard_checksum(shard, number, source, block)
+        if found != int(known):
             emit("mismatch", nbytes=shard.nbytes)
             raise VerificationError(
                 f"exchange {number + 1}, block {block}: the shard of block {source} is not what "
-                f"was packed (CRC {found:08x}, not {crc:08x})"
+                f"was packed (checksum {found:016x}, not {known:016x})"
             )
 
 
@@ -413,17 +413,17 @@ def send_shards(
         )
     packing = run.packing(number, targets)
 
-    def crcs(packed: Packed) -> Array:
-        found = np.zeros(len(packed.blocks), np.uint32)
+    def checksums(packed: Packed) -> Array:
+        found = np.zeros(len(packed.blocks), np.uint64)
         if run.plan.verify == "checksum":
             for i, target in enumerate(packed.blocks.tolist()):
-                found[i] = shard_crc(packed.shard(i), number, source, tuple(target))
+                found[i] = shard_checksum(packed.shard(i), number, source, tuple(target))
         return found
 
     def packed(worker_for: dict[Block, str]) -> dict[str, p2p.Message]:
         started = time.perf_counter()
         found = packing.pack(source, block, dtype, worker_for.__getitem__)
-        messages = {w: (m.blocks, m.bounds, m.values, crcs(m)) for w, m in found.items()}
+        messages = {w: (m.blocks, m.bounds, m.values, checksums(m)) for w, m in found.items()}
         nbytes = sum(message.values.nbytes for message in found.values())
         emit("pack", nbytes=nbytes, seconds=time.perf_counter() - started)
         return messages

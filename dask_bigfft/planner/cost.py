@@ -17,6 +17,9 @@ from dask_bigfft.planner.seconds import Model, flops, shuffled
 #: Bytes of the tiles that a task works on at a time.
 TILES = 8 << 20
 
+#: Bytes of shards that are packed at a time on their way to scratch files.
+PACKED = 16 << 20
+
 
 def _itemsizes(plan: Plan) -> list[int]:
     return [np.dtype(dtype).itemsize for dtype in plan.dtypes]
@@ -77,8 +80,8 @@ def peak_host(plan: Plan) -> int:
 def _peak_on_disk(plan: Plan) -> int:
     """Bytes of host memory while blocks come from scratch files and go to them.
 
-    A task holds what it has read beside the block that it makes of it; then that beside its
-    shards, or beside what the sink makes of it. A block that comes from another task stays there
+    A task holds what it has read beside the block that it makes of it; then that beside some of
+    its shards, or beside what the sink makes of it. A block that comes from another task stays there
     all the while. Whoever reads a block that comes in has it twice. Dask's schedulers keep the
     last block that a task has returned until another one returns.
     """
@@ -96,7 +99,11 @@ def _peak_on_disk(plan: Plan) -> int:
             made = round_.target.largest * sizes[2 * i + 1]
             if (made, round_.source.largest) != (gathered, round_.target.largest):
                 work = gathered  # where tiles cannot be cut
-        handed = 0 if i + 1 < len(exchanges) and exchanges[i + 1].local else made
+        handed = made
+        if i + 1 < len(exchanges):
+            shape = exchanges[i + 1].shape
+            shard = made * shape.groups // max(1, shape.blocks_out)  # the mean; some are larger
+            handed = 0 if exchanges[i + 1].local else min(made, max(PACKED, 2 * shard))
         kept = here if exchange.local else 0
         stages += [here + made + work, kept + made + handed]
         here = made

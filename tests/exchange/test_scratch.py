@@ -16,6 +16,7 @@ from dask_bigfft import events
 from dask_bigfft.errors import BigFFTError, ScratchError
 from dask_bigfft.exchange import scratch as files
 from dask_bigfft.exchange.scratch import Part, Scratch, ScratchPlace, checksum, open_scratch
+from dask_bigfft.memory import lend
 
 ROOT = Path(__file__).resolve().parents[2]
 RNG = np.random.default_rng(5)
@@ -119,14 +120,14 @@ def test_a_file_that_is_too_short_or_missing_is_named(tmp_path):
 
 
 def test_a_record_gives_the_checksums_back(scratch):
-    crcs = np.array([0, 0xFFFFFFFF, 7], np.uint32)
+    crcs = np.array([0, 2**64 - 1, 7], np.uint64)
     targets = [(0, 0), (0, 1), (12, 3)]
     assert scratch.recorded("exchange2", (4, 5), targets) is None
     scratch.record("exchange2", (4, 5), targets, crcs)
     np.testing.assert_array_equal(scratch.recorded("exchange2", (4, 5), targets), crcs)
     assert scratch.recorded("exchange2", (4, 6), targets) is None
     text = (scratch.folder / "exchange2" / "from-4.5.json").read_text()
-    assert json.loads(text)["shards"]["12.3"] == "00000007"
+    assert json.loads(text)["shards"]["12.3"] == "0000000000000007"
     assert files.recorded_blocks(scratch.folder, "exchange2") == {(4, 5)}
     assert files.recorded_blocks(scratch.folder, "exchange1") == frozenset()
     scratch.record_stored((3, 0))
@@ -158,11 +159,56 @@ def test_data_are_synced_before_their_record(tmp_path, monkeypatch):
     assert order[3:] == ["replace", "exchange1"]
 
 
-def test_checksums_are_those_of_zlib_and_of_the_standard():
-    assert checksum(np.frombuffer(b"123456789", np.uint8)) == 0xCBF43926
-    values = np.arange(6.0).reshape(2, 3)
-    assert checksum(values) == checksum(values.ravel())
-    assert checksum(np.empty(0)) == 0
+def test_large_shards_begin_at_whole_units_and_are_read_once(tmp_path):
+    """Also with odd sizes; what lies between them is zero, and no byte of it is counted."""
+    scratch = Scratch(tmp_path / "s", sync=False, kept=True)
+    shards = random_shards(30_001, 65_536, 20_000)
+    nbytes = np.array([s.nbytes for s in shards])
+    begins = files.shard_places(nbytes)
+    assert (begins % 4096 == 0).all()
+    parts = []
+    for i, shard in enumerate(shards):
+        padded = np.full(begins[i + 1] - begins[i], 255, np.uint8)
+        padded[: shard.nbytes] = shard.view(np.uint8)
+        crc = scratch.write("e", 0, (0,), int(begins[-1]), int(begins[i]), padded, shard.nbytes)
+        assert crc == checksum(shard)
+        parts.append(Part((i,), int(begins[i]), shard.nbytes, crc))
+    seen = []
+    previous = events.set_sink(lambda name, numbers: seen.append((name, numbers["nbytes"])))
+    try:
+        out = lend((int(begins[-1]),), np.uint8)
+        scratch.read("e", 0, (0,), parts, out)
+    finally:
+        events.set_sink(previous)
+    assert seen == [("scratch_read", nbytes.sum())]
+    for part, shard in zip(parts, shards, strict=True):
+        assert (out[part.begin : part.begin + part.nbytes].view(complex) == shard).all()
+    data = scratch.path("e", (0,)).read_bytes()
+    assert not any(data[nbytes[0] : begins[1]])
+
+
+def test_what_a_second_look_finds_right_is_right(tmp_path, monkeypatch):
+    """A bit that flips on the way from the disk does no harm."""
+    scratch = Scratch(tmp_path, sync=False, kept=True)
+    shards = random_shards(4, 6)
+    parts, real, seen = written(scratch, shards), files.File.read, []
+
+    def read(file, out, begin):
+        found = real(file, out, begin)
+        if not seen:
+            out[70] ^= 4
+            seen.append("flipped")
+        return found
+
+    monkeypatch.setattr(files.File, "read", read)
+    previous = events.set_sink(lambda name, numbers: seen.append(name))
+    try:
+        out = np.empty(160, np.uint8)
+        scratch.read("exchange1", 0, (2, 1), parts, out)
+    finally:
+        events.set_sink(previous)
+    assert out.tobytes() == np.concatenate(shards).tobytes()
+    assert seen == ["flipped", "mismatch", "scratch_read"]
 
 
 # --- folders --------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ FLOORS = {
     "events": 0,
     "record": 0,
     "kept": 0,
+    "files": 0,
     "transforms": 1,
     "decomposition": 1,
     "memory": 1,

@@ -1,0 +1,51 @@
+"""The checksum of shards: what it is, and what it cannot miss."""
+
+import numpy as np
+import pytest
+
+from dask_bigfft.kernels.checksums import FACTOR, LENGTH, checksum
+
+
+def by_hand(data: bytes) -> int:
+    """With Python's integers."""
+    padded = data + bytes(-len(data) % 4)
+    words = [int.from_bytes(padded[i : i + 4], "little") for i in range(0, len(padded), 4)]
+    total = sum(v * (1 + (i + 1) * FACTOR) for i, v in enumerate(words))
+    return (total + len(data) * LENGTH) % 2**64
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 4, 7, 64, 1000, 4097])
+@pytest.mark.parametrize("first", [0, 1, 4])
+def test_it_is_the_weighted_sum(size, first):
+    data = np.random.default_rng(size).integers(0, 256, size + first, np.uint8)[first:]
+    assert checksum(data) == by_hand(data.tobytes())
+
+
+def test_dtype_and_shape_do_not_count():
+    values = np.random.default_rng(1).standard_normal((6, 5)) + 1j
+    assert checksum(values) == checksum(values.ravel().view(np.float32))
+
+
+@pytest.mark.parametrize("place", [0, 1, 511, 998])
+@pytest.mark.parametrize("bit", [0, 3, 7])
+def test_every_flipped_bit_is_seen(place, bit):
+    data = np.random.default_rng(2).integers(0, 256, 999, np.uint8)
+    before = checksum(data)
+    data[place] ^= 1 << bit
+    assert checksum(data) != before
+
+
+def test_words_that_change_places_are_seen():
+    """Also where they differ in the highest bit only, and lie a power of two apart."""
+    assert FACTOR % 4 == 2
+    words = np.zeros(1 << 20, np.uint32)
+    words[0] = 1 << 31
+    found = set()
+    for place in (0, 1, 2, 1 << 10, 1 << 19, (1 << 20) - 1):
+        moved = np.roll(words, place)
+        found.add(checksum(moved))
+    assert len(found) == 6
+
+
+def test_zeros_at_the_end_are_seen():
+    assert len({checksum(np.zeros(n, np.uint8)) for n in range(20)}) == 20

@@ -108,6 +108,9 @@ def _parser() -> argparse.ArgumentParser:
                      help="tell a changed source by its contents, too (reads it once more)")
     run.add_argument("--inner-chunks", metavar="N,M", type=_integers,
                      help="chunks of the result inside of shards (default: no shards)")
+    run.add_argument("--missing-chunks", default="refuse", metavar="NAME",
+                     help="Zarr chunks that have no file: refuse (default), or fill, which reads "
+                          "them as the fill value")
     run.add_argument("--quiet", action="store_true", help="show no progress")
     run.set_defaults(command=_run)
     plan = commands.add_parser(
@@ -253,6 +256,7 @@ def _asked(args: argparse.Namespace) -> runs.Asked:
     return runs.Asked(
         args.input, getattr(args, "output", args.input), args.kind, args.component, _axes(args),
         args.norm, options, args.block_size, getattr(args, "inner_chunks", None),
+        getattr(args, "missing_chunks", "refuse"),
     )
 
 

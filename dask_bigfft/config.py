@@ -269,9 +269,9 @@ _TABLE = (
         "bigfft.scratch.direct",
         True,
         "true or false",
-        "Whether large pieces of scratch files, and of plain Zarr chunks, go around the system's page"
-        " cache where the file system permits that. A file that is written once and read once gains"
-        " nothing there, and inside a memory limit loses much.",
+        "Whether large pieces of scratch files, and of plain Zarr chunks, go around the system's"
+        " page cache where the file system permits that. A file that is written once and read once"
+        " gains nothing there, and inside a memory limit loses much.",
         _parse_bool,
     ),
     Knob(

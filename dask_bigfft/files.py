@@ -21,9 +21,10 @@ import numpy.typing as npt
 
 from dask_bigfft import config
 
-__all__ = ["PIECE", "UNIT", "File", "opened", "rounded_up"]
+__all__ = ["LEAST", "UNIT", "File", "opened", "places", "rounded_up"]
 
 Array = npt.NDArray[Any]
+Ints = npt.NDArray[np.int64]
 
 #: Places in files, sizes and addresses have to be multiples of this to go around the page cache.
 UNIT = 4096
@@ -44,6 +45,22 @@ def rounded_up(nbytes: int) -> int:
     (4096, 8192)
     """
     return -(-nbytes // UNIT) * UNIT
+
+
+def places(nbytes: Ints) -> Ints:
+    """Return where pieces of some sizes begin in a file, and where the file ends, in bytes.
+
+    Large ones begin at whole units.
+
+    >>> places(np.array([10, 0, 20])).tolist()
+    [0, 10, 10, 30]
+    >>> places(np.array([1_000_000, 1_000_000])).tolist()
+    [0, 1003520, 2007040]
+    """
+    ends = np.zeros(len(nbytes) + 1, np.int64)
+    large = int(nbytes.sum()) >= LEAST * max(1, int(np.count_nonzero(nbytes)))
+    np.cumsum(-(-nbytes // UNIT) * UNIT if large else nbytes, out=ends[1:])
+    return ends
 
 
 class File:

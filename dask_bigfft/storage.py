@@ -7,8 +7,8 @@ is complete and on the disk::
     OUT.partial-<pid>     being written, marked incomplete
     OUT                   the old one, if any, until the new one takes its place
 
-so an interrupted run leaves nothing that looks complete. Imports `errors`, `events` and dask; zarr
-and h5py only when they are needed.
+so an interrupted run leaves nothing that looks complete. Imports `errors`, `events`, `chunk_files`
+and dask; zarr and h5py only when they are needed.
 """
 
 import contextlib
@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 from dask.base import tokenize
 
+from dask_bigfft.chunk_files import PlainChunks, plain_chunks, refuse_missing
 from dask_bigfft.errors import refuse
 from dask_bigfft.events import emit
 
@@ -124,15 +125,19 @@ class Reader:
     ----------
     stored
         Has shape and dtype, and gives NumPy arrays for slices.
+    plain : PlainChunks, optional
+        Its chunks, where they are files of nothing but their values.
     """
 
-    def __init__(self, stored: Any) -> None:
-        self.stored = stored
+    def __init__(self, stored: Any, plain: PlainChunks | None = None) -> None:
+        self.stored, self.plain = stored, plain
         self.shape, self.dtype, self.ndim = stored.shape, stored.dtype, stored.ndim
 
     def __getitem__(self, index: Any) -> npt.NDArray[Any]:
         started = time.perf_counter()
-        values = np.asarray(self.stored[index])
+        values = None if self.plain is None else self.plain.read(index)
+        if values is None:
+            values = np.asarray(self.stored[index])
         emit("source_read", nbytes=values.nbytes, seconds=time.perf_counter() - started)
         return values
 
@@ -207,8 +212,10 @@ def open_source(
         hint = "; only local paths are read" if _URL.match(str(path)) else ""
         refuse("IN", str(path), f"a file or folder that exists{hint}")
     stored: Any
+    plain = None
     if path.is_dir() or path.suffix == ".zip":
         stored = _open_zarr(path, component)
+        plain = plain_chunks(stored, path.resolve() / (component or ""))
         unit = stored.shards or stored.chunks
         last_first = stored.order == "C"
     elif _is_hdf5(path):
@@ -222,7 +229,13 @@ def open_source(
     itemsize, shape = max(1, stored.dtype.itemsize), stored.shape
     wanted = nbytes or block_bytes(math.prod(shape) * itemsize)
     chunks = unit if keep else grown(shape, unit, itemsize, wanted, last_first=last_first)
-    return cast("da.Array", da.from_array(Reader(stored), chunks=chunks))
+    return cast("da.Array", da.from_array(Reader(stored, plain), chunks=chunks))
+
+
+def refuse_missing_chunks(path: Path, component: str | None = None) -> None:
+    """Refuse a Zarr array some of whose chunks are missing; other files are not looked at."""
+    if path.is_dir():
+        refuse_missing(path, component, _open_zarr(path, component))
 
 
 def _is_hdf5(path: Path) -> bool:

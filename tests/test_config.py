@@ -92,6 +92,7 @@ def test_defaults(monkeypatch):
         "bigfft.exchange.carrier": "auto",
         "bigfft.verify": "none",
         "bigfft.scratch.directory": tempfile.gettempdir(),
+        "bigfft.scratch.direct": True,
         "bigfft.scratch.sync": False,
         "bigfft.memory.arena": True,
         "bigfft.memory.arena-limit": None,

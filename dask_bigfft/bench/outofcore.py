@@ -214,6 +214,7 @@ def ours(task: dict[str, Any]) -> dict[str, Any]:
             done = run(
                 folder / "in.zarr", folder / "out.zarr", problem.kind, memory_limit=limit,
                 overwrite=True, block_size=math.prod(problem.chunks) * problem_itemsize(problem),
+                kernel=task["kernel"],
             )
     moved = sum(totals[k] for k in ("source_read", "scratch_read", "scratch_write", "sink_write"))
     return {
@@ -321,7 +322,7 @@ def measured(
     try:
         truth = make_source(problem, folder / "in.zarr")
         task = {"problem": problem.__dict__, "folder": str(folder), "threads": args.threads,
-                "budget": args.budget}
+                "budget": args.budget, "kernel": args.kernel}
         rounds = []
         for _ in range(args.repeat):
             found = _call("ours", task, group)
@@ -385,7 +386,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--only", nargs="+", default=[], metavar="NAME", help="of: 3d, 1d")
     add("--folder", type=Path, default=Path("outofcore"), help="where files go (all deleted)")
     add("--budget", help="memory of everything (default: 2 GiB at full scale)")
-    add("--threads", type=int, default=2, metavar="N")
+    add("--threads", type=int, default=4, metavar="N",
+        help="tasks at a time; more than there are cores, for those that wait for the disk")
+    add("--kernel", default="auto", metavar="NAME", help="FFT library of ours (default: auto)")
     add("--repeat", type=int, default=3, metavar="N", help="runs and copies in turn (default: 3)")
     add("--copy", type=float, default=1.0, metavar="F", help="part of the bytes that is copied")
     add("--stock", action="store_true", help="also by dask's own functions on a cluster")

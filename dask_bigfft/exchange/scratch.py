@@ -35,7 +35,7 @@ import numpy.typing as npt
 
 from dask_bigfft.errors import DamagedShardError, ScratchError
 from dask_bigfft.events import emit
-from dask_bigfft.files import LEAST, File, opened, rounded_up
+from dask_bigfft.files import File, opened, rounded_up
 from dask_bigfft.kernels.checksums import checksum
 
 try:
@@ -99,20 +99,6 @@ class Part:
     begin: int
     nbytes: int
     checksum: int
-
-
-def shard_places(nbytes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return where shards of some sizes begin in a file, and where the file ends, in bytes.
-
-    >>> shard_places(np.array([10, 0, 20])).tolist()
-    [0, 10, 10, 30]
-    >>> shard_places(np.array([1_000_000, 1_000_000])).tolist()
-    [0, 1003520, 2007040]
-    """
-    ends = np.zeros(len(nbytes) + 1, np.int64)
-    large = nbytes.sum() >= LEAST * max(1, np.count_nonzero(nbytes))
-    np.cumsum(rounded_up(nbytes) if large else nbytes, out=ends[1:])
-    return ends
 
 
 def block_name(block: Block) -> str:

@@ -24,8 +24,8 @@ import numpy.typing as npt
 from dask_bigfft.events import during, emit
 from dask_bigfft.exchange.gather import Gathering
 from dask_bigfft.exchange.packing import shard_sizes
-from dask_bigfft.exchange.scratch import Part, Scratch, ScratchPlace, open_scratch, shard_places
-from dask_bigfft.files import LEAST, UNIT
+from dask_bigfft.exchange.scratch import Part, Scratch, ScratchPlace, open_scratch
+from dask_bigfft.files import LEAST, UNIT, places
 from dask_bigfft.graph.groups import Groups
 from dask_bigfft.graph.tasks import Run, checked, reported, run_block
 from dask_bigfft.memory import lend
@@ -254,7 +254,7 @@ def _write(run: DiskRun, number: int, source: Block, values: Array) -> Array:
         emit("pack", index=number + 1, nbytes=packed.values.nbytes, seconds=seconds)
         for row, index in enumerate(packed.blocks.tolist()):
             target = tuple(index)
-            begins = shard_places(run.sizes(number, target) * dtype.itemsize)
+            begins = places(run.sizes(number, target) * dtype.itemsize)
             total, begin, end = (int(begins[i]) for i in (-1, place, place + 1))
             shard = packed.shard(row).reshape(-1).view(np.uint8)[: end - begin]
             checksums[target] = run.scratch.write(
@@ -286,7 +286,7 @@ def _read(run: DiskRun, number: int, target: Block, written: Written) -> Gatheri
     """A block's shards, read from its file in one go."""
     exchange, sizes = run.exchange(number), run.sizes(number, target)
     dtype = exchange.shard_dtype
-    begins = shard_places(sizes * dtype.itemsize)
+    begins = places(sizes * dtype.itemsize)
     packed = lend((int(begins[-1]),), np.uint8)
     shards, parts = {}, []
     for place in np.flatnonzero(sizes).tolist():

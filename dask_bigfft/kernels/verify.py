@@ -22,8 +22,8 @@ a twiddle that is left out                   finds
 a bit below the rounding error
 ===================================  ======  ========
 
-Memory that changes between rounds is found by the checksum of a packed shard (`exchange.packing`), with
-this mode and where shards travel: blocks that processes share are not looked at in between.
+Memory that changes between rounds is found by the checksum of a packed shard (`exchange.packing`),
+with this mode and where shards travel: blocks that processes share are not looked at in between.
 
 Sources: Parseval's theorem; for linear checksums Jou and Abraham, Proc. IEEE 74, 1986, and Wang
 and Jha, IEEE Trans. Computers 43, 1994.

@@ -81,9 +81,9 @@ def _peak_on_disk(plan: Plan) -> int:
     """Bytes of host memory while blocks come from scratch files and go to them.
 
     A task holds what it has read beside the block that it makes of it; then that beside some of
-    its shards, or beside what the sink makes of it. A block that comes from another task stays there
-    all the while. Whoever reads a block that comes in has it twice. Dask's schedulers keep the
-    last block that a task has returned until another one returns.
+    its shards, or beside what the sink makes of it. A block that comes from another task stays
+    there all the while. Whoever reads a block that comes in has it twice. Dask's schedulers keep
+    the last block that a task has returned until another one returns.
     """
     sizes, exchanges = _itemsizes(plan), plan.exchanges
     here = plan.source.largest * np.dtype(plan.spec.dtype).itemsize

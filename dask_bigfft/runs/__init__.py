@@ -34,6 +34,7 @@ def run(
     checksum: bool = False,
     block_size: int | str | None = None,
     inner_chunks: tuple[int, ...] | None = None,
+    missing_chunks: str = "refuse",
     **extras: Unpack[Extras],
 ) -> Done:
     """Transform a stored array into a Zarr array, and wait until it is done.
@@ -68,6 +69,11 @@ def run(
         Size of the blocks that are read, such as ``"64 MiB"``; by default 4 to 128 MiB.
     inner_chunks : tuple of int, optional
         Chunks of the result inside of shards (Zarr version 3), each of which is a dask block.
+    missing_chunks : {"refuse", "fill"}
+        What becomes of a Zarr array some of whose chunks, or shards, have no file: either they
+        were lost, or whoever wrote the array has left out what holds nothing but the fill value,
+        as zarr does by default. Only you know which. "refuse" (the default) is an error before
+        anything is written; "fill" reads them as the fill value.
     **extras
         `order`, `chunks`, `memory_limit` and the other keywords of transforms, see `fft`.
 
@@ -102,7 +108,7 @@ def run(
             where = {**where, name: value}  # refused by name where the plan is made
     asked = Asked(
         Path(source), Path(destination), kind, component, where, norm, dict(extras), block_size,
-        inner_chunks,
+        inner_chunks, missing_chunks,
     )
     return execute(
         asked, store_now, scratch=None if scratch is None else Path(scratch), resume=resume,

@@ -16,6 +16,7 @@ import dask.array as da
 import dask.config
 
 from dask_bigfft import config, front, storage
+from dask_bigfft.chunk_files import plain_chunks
 from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.exchange.scratch import (
     Scratch,
@@ -59,6 +60,8 @@ class Asked:
         Size of the blocks that are read.
     inner_chunks : tuple of int or None
         Chunks of the result inside of its shards; None for no shards.
+    missing_chunks : {"refuse", "fill"}
+        What becomes of a Zarr array some of whose chunks have no file.
     """
 
     source: Path
@@ -70,12 +73,14 @@ class Asked:
     options: Mapping[str, Any] = field(default_factory=dict)
     block_size: int | str | None = None
     inner_chunks: tuple[int, ...] | None = None
+    missing_chunks: str = "refuse"
 
     @property
     def pinned(self) -> dict[str, Any]:
         """What may not differ where a run is resumed, for JSON."""
         found = {"kind": self.kind, "norm": self.norm, "block_size": self.block_size,
-                 "inner_chunks": self.inner_chunks, "destination": str(self.destination.resolve())}
+                 "inner_chunks": self.inner_chunks, "destination": str(self.destination.resolve()),
+                 "missing_chunks": self.missing_chunks}
         given = {**self.where, **self.options}
         return found | {name: value if _plain(value) else repr(value)
                         for name, value in given.items() if value is not None}
@@ -117,6 +122,8 @@ def open_input(asked: Asked) -> da.Array:
     """Return the array that is asked for, lazily, in blocks of whole stored chunks."""
     nbytes = None if asked.block_size is None else parse_memory_limit(asked.block_size)
     keep = asked.options.get("chunks") == "preserve" and asked.block_size is None
+    if asked.missing_chunks not in ("refuse", "fill"):
+        refuse("missing_chunks", asked.missing_chunks, "'refuse' or 'fill'")
     return storage.open_source(asked.source, asked.component, nbytes=nbytes, keep=keep)
 
 
@@ -175,6 +182,7 @@ def execute(
             refuse(name, value, "a scratch folder beside it", kind=ArgumentTypeError)
     storage.check_target(asked.destination, asked.source, overwrite=overwrite)
     started, x = time.perf_counter(), open_input(asked)
+    _refuse_missing(asked)
     plan = planned(asked, x)
     shape, dtype = storage.uniform(plan.chunks) or (), result_dtype(plan, x)
     result = _lazy(x, plan, None)
@@ -182,8 +190,13 @@ def execute(
     with storage.writing(
         asked.destination, result.shape, shape, dtype, record, asked.inner_chunks
     ) as target:
-        store(result, Sink(target.array, shape))
+        store(result, Sink(target.array, shape, plain=plain_chunks(target.array, target.partial)))
     return _done(asked, plan, x, result, started)
+
+
+def _refuse_missing(asked: Asked) -> None:
+    if asked.missing_chunks == "refuse":
+        storage.refuse_missing_chunks(asked.source, asked.component)
 
 
 def _lazy(x: da.Array, plan: Plan, place: ScratchPlace | None) -> da.Array:
@@ -227,6 +240,7 @@ def _resumable(
     if not ours:
         storage.check_target(asked.destination, asked.source, overwrite=overwrite)
     if found is None:
+        _refuse_missing(asked)
         found = _pin(asked, x, scratch, checksum)
     else:
         _check(asked, found, scratch)
@@ -314,4 +328,5 @@ def _sink(target: storage.Target, plan: Plan, scratch: Path, place: ScratchPlace
             files.free(cast("str", before), block)
     shape = storage.uniform(plan.chunks) or ()
     folder = target.partial if place.sync else None
-    return Sink(target.array, shape, files, folders[-1], folder)
+    plain = plain_chunks(target.array, target.partial)
+    return Sink(target.array, shape, files, folders[-1], folder, plain)

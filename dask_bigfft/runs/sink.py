@@ -1,6 +1,6 @@
 """Where the blocks of a result go: each into one chunk, or shard, of a Zarr array.
 
-Imports `exchange` and `events`.
+Imports `chunk_files`, `exchange` and `events`.
 """
 
 import os
@@ -9,6 +9,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from dask_bigfft.chunk_files import PlainChunks
 from dask_bigfft.events import emit
 from dask_bigfft.exchange.scratch import Scratch, sync_folder
 
@@ -28,14 +29,17 @@ class Sink:
         Folder of the scratch files that the blocks come from; a stored block's file goes.
     folder : Path or None
         Of the array; its chunks are then on the disk before they are recorded.
+    plain : PlainChunks or None
+        Its chunks, where they are files of nothing but their values.
     """
 
     def __init__(
         self, array: Any, blocks: tuple[int, ...], scratch: Scratch | None = None,
         exchange: str | None = None, folder: Path | None = None,
+        plain: PlainChunks | None = None,
     ) -> None:
         self.array, self.blocks, self.scratch = array, blocks, scratch
-        self.exchange, self.folder = exchange, folder
+        self.exchange, self.folder, self.plain = exchange, folder, plain
         self.shape, self.dtype, self.ndim = array.shape, array.dtype, array.ndim
 
     def __dask_tokenize__(self) -> str:
@@ -43,7 +47,8 @@ class Sink:
 
     def __setitem__(self, index: tuple[slice, ...], values: Any) -> None:
         started = time.perf_counter()
-        self.array[index] = values
+        if self.plain is None or not self.plain.write(index, values):
+            self.array[index] = values
         block = tuple((s.start or 0) // n for s, n in zip(index, self.blocks, strict=True))
         if self.scratch is not None:
             if self.folder is not None:

@@ -56,7 +56,8 @@ def test_memory_is_as_forecast(tmp_path):
     problem = OutOfCore("3d", "fftn", (40, 512, 1024), (10, 512, 1024), "c8")
     outofcore.make_source(problem, tmp_path / "in.zarr")
     budget = 640 << 20
-    task = {"problem": problem.__dict__, "folder": str(tmp_path), "threads": 2, "budget": budget}
+    task = {"problem": problem.__dict__, "folder": str(tmp_path), "threads": 2, "budget": budget,
+            "kernel": "auto"}
     with memory_cgroup(budget) as group:
         found = outofcore._call("ours", task, group)
     assert "error" not in found, found

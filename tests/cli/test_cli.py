@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from dask_bigfft import cli, storage
+from dask_bigfft.chunk_files import PlainChunks
 from dask_bigfft.cli import main
 
 zarr = pytest.importorskip("zarr")
@@ -282,15 +283,15 @@ def test_a_result_inside_its_source_is_refused_and_over_it_is_not(here, capsys):
 def failing(monkeypatch, error, after=3):
     """Let writing fail at the fourth chunk."""
     calls = []
-    real = zarr.Array.__setitem__
+    real = PlainChunks.write
 
-    def write(array, index, values):
+    def write(plain, index, values):
         calls.append(index)
         if len(calls) > after:
             raise error
-        real(array, index, values)
+        return real(plain, index, values)
 
-    monkeypatch.setattr(zarr.Array, "__setitem__", write)
+    monkeypatch.setattr(PlainChunks, "write", write)
     return calls
 
 
@@ -352,14 +353,14 @@ def test_a_failed_move_puts_the_old_result_back(here, monkeypatch):
 def test_while_it_is_written_it_is_marked_incomplete(here, monkeypatch):
     npy("a.npy", complex_values(64))
     seen = []
-    real = zarr.Array.__setitem__
+    real = PlainChunks.write
 
-    def write(array, index, values):
-        seen.append(dict(array.attrs[storage.ATTRIBUTE]))
+    def write(plain, index, values):
+        seen.append(dict(plain.array.attrs[storage.ATTRIBUTE]))
         assert not Path("b.zarr").exists()
-        real(array, index, values)
+        return real(plain, index, values)
 
-    monkeypatch.setattr(zarr.Array, "__setitem__", write)
+    monkeypatch.setattr(PlainChunks, "write", write)
     assert main(["run", "a.npy", "b.zarr", "--quiet"]) == 0
     assert seen
     assert not any(record["complete"] for record in seen)

@@ -16,6 +16,7 @@ from dask_bigfft import events
 from dask_bigfft.errors import BigFFTError, ScratchError
 from dask_bigfft.exchange import scratch as files
 from dask_bigfft.exchange.scratch import Part, Scratch, ScratchPlace, checksum, open_scratch
+from dask_bigfft.files import places
 from dask_bigfft.memory import lend
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -164,7 +165,7 @@ def test_large_shards_begin_at_whole_units_and_are_read_once(tmp_path):
     scratch = Scratch(tmp_path / "s", sync=False, kept=True)
     shards = random_shards(30_001, 65_536, 20_000)
     nbytes = np.array([s.nbytes for s in shards])
-    begins = files.shard_places(nbytes)
+    begins = places(nbytes)
     assert (begins % 4096 == 0).all()
     parts = []
     for i, shard in enumerate(shards):

@@ -43,6 +43,7 @@ FLOORS = {
     "runs": 7,
     "calibration": 7,
     "storage": 7,
+    "chunk_files": 7,
     "cluster": 7,
     "integrations": 7,
     "xarray": 7,

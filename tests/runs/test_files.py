@@ -11,7 +11,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 import dask_bigfft
-from dask_bigfft import events, storage
+from dask_bigfft import chunk_files, events, storage
 from dask_bigfft.errors import ArgumentError
 from dask_bigfft.testing.oracles import relative_l2
 
@@ -150,6 +150,16 @@ def writes(monkeypatch):
         return await real(store, key, *arguments, **options)
 
     monkeypatch.setattr(zarr.storage.LocalStore, "set", counting)
+    plainly = chunk_files.PlainChunks.write
+
+    def writing(plain, region, values):
+        done = plainly(plain, region, values)
+        if done:
+            chunk = (s.start // n for s, n in zip(region, plain.array.chunks, strict=True))
+            found[str(plain.path(tuple(chunk)).resolve())] += 1
+        return done
+
+    monkeypatch.setattr(chunk_files.PlainChunks, "write", writing)
     return found
 
 
@@ -187,7 +197,62 @@ def test_half_precision_stays_half():
     assert relative_l2(result()[...].astype("f4"), wanted) < 1e-3
 
 
+@pytest.mark.parametrize("shape", [(30, 28), (9, 10, 11), (50,)])
+def test_plain_chunks_are_read_and_written_as_zarr_does(shape):
+    values = complex_values(*shape).astype("c8")
+    chunks = tuple(4 + i for i in range(len(shape)))
+    stored("in", values, chunks, compressors=None)
+    array = zarr.open_array("in", mode="r+")
+    plain = chunk_files.plain_chunks(array, Path("in"))
+    for _ in range(100):
+        ends = [sorted(RNG.integers(0, n + 1, 2).tolist()) for n in shape]
+        region = tuple(slice(*pair) for pair in ends)
+        np.testing.assert_array_equal(plain.read(region), values[region])
+    assert plain.read(tuple(slice(None) for _ in shape)) is None  # whoever asks, asks zarr then
+    first = tuple(slice(0, n) for n in chunks)
+    assert plain.write(first, values[first].copy() * 2)
+    assert not plain.write(tuple(slice(0, n - 1) for n in chunks), values[first])
+    assert not plain.write(first, values[first].astype("c16"))
+    values[first] *= 2
+    np.testing.assert_array_equal(array[...], values)
+
+
+@pytest.mark.parametrize("options", [
+    {"compressors": [zarr.codecs.ZstdCodec()]}, {"shards": (8, 8)}, {"dtype": ">f8"},
+    {"zarr_format": 2},
+])
+def test_other_chunks_are_left_to_zarr(options):
+    options = {"dtype": "f8", "compressors": None} | options
+    array = zarr.create_array("in", shape=(16, 16), chunks=(4, 4), **options)
+    assert chunk_files.plain_chunks(array, Path("in")) is None
+
+
+def test_a_plain_chunk_that_ends_early_is_named():
+    stored("in", complex_values(30, 28), (5, 7), compressors=None)
+    os.truncate("in/c/2/1", 100)
+    with pytest.raises(OSError, match=r"the chunk ends \d+ bytes early.*in/c/2/1"):
+        dask_bigfft.run("in", "out.zarr", block_size=600)
+    assert os.listdir() == ["in"]
+
+
 # --- what goes wrong ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scratch", [None, "s"])
+@pytest.mark.parametrize("name", ["zarr 2", "zarr 3", "zarr 3, sharded"])
+def test_a_missing_chunk_is_refused_unless_it_is_meant_so(name, scratch):
+    values, unit = complex_values(30, 28), (4, 6)
+    FORMATS[name](values, unit)
+    lost = Path("in/2.1" if name == "zarr 2" else "in/c/2/1")
+    lost.unlink()
+    values[8:12, 6:12] = 0
+    with pytest.raises(ArgumentError, match=f"1 of 40 are missing.*{lost.relative_to('in')};"):
+        dask_bigfft.run("in", "out.zarr", scratch=scratch)
+    assert os.listdir() == ["in"]
+    dask_bigfft.run("in", "out.zarr", scratch=scratch, missing_chunks="fill")
+    assert relative_l2(result()[...], np.fft.fftn(values)) < 1e-14
+    with pytest.raises(ArgumentError, match="`missing_chunks`='zero'"):
+        dask_bigfft.run("in", "out2.zarr", missing_chunks="zero")
 
 
 def test_a_chunk_that_cannot_be_read_leaves_no_result():

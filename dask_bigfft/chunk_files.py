@@ -1,0 +1,184 @@
+"""Zarr chunks that are files of nothing but their values, read and written without zarr.
+
+A chunk that is neither compressed nor in a shard lies in its file as it lies in memory. Zarr reads
+such a file by way of the page cache and two more copies in fresh memory. Here it goes from the disk
+to where the block is, and the other way round; only the rows that are wanted are read.
+
+Also tells which chunks of any local Zarr array are missing: zarr reads them as the fill value.
+
+Imports `errors`, `files` and `memory`.
+"""
+
+import errno
+import itertools
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dask_bigfft.errors import refuse
+from dask_bigfft.files import opened
+from dask_bigfft.memory import lend
+
+__all__ = ["PlainChunks", "plain_chunks", "refuse_missing"]
+
+Array = npt.NDArray[Any]
+Region = tuple[slice, ...]
+
+
+@dataclass(frozen=True)
+class PlainChunks:
+    """The chunks of an array, each a file of its values in row-major order.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the array.
+    array : Zarr array
+        Says what the files are called.
+    """
+
+    folder: Path
+    array: Any
+
+    def path(self, chunk: tuple[int, ...]) -> Path:
+        """File of a chunk."""
+        return self.folder / str(self.array.metadata.encode_chunk_key(chunk))
+
+    def read(self, region: Any) -> Array | None:
+        """Return a region's values in lent memory.
+
+        None where a chunk has no file, or the index is not a slice with both ends for each axis.
+        """
+        array = self.array
+        if not _is_region(region, array.shape):
+            return None
+        out = lend(tuple(s.stop - s.start for s in region), array.dtype)
+        for chunk, inside, place in _pieces(region, array.chunks):
+            try:
+                self._read(chunk, inside, out[place])
+            except FileNotFoundError:
+                return None
+        return out
+
+    def _read(self, chunk: tuple[int, ...], inside: Region, out: Array) -> None:
+        shape, path = self.array.chunks, self.path(chunk)
+        with opened(path, os.O_RDONLY) as file:
+            for begin, part in _runs(inside, shape, out):
+                target = part if part.flags.c_contiguous else lend(part.shape, part.dtype)
+                data, at = target.reshape(-1).view(np.uint8), begin * out.itemsize
+                found = file.read(data, at)
+                if found < len(data):
+                    raise OSError(
+                        errno.EIO, f"the chunk ends {len(data) - found} bytes early", str(path)
+                    )
+                if target is not part:
+                    part[...] = target
+
+    def write(self, region: Region, values: Array) -> bool:
+        """Write a region that is one whole chunk; return False, and do nothing, if it is not."""
+        shape = self.array.chunks
+        whole = all(
+            s.start % n == 0 and s.stop - s.start == n for s, n in zip(region, shape, strict=True)
+        )
+        if not whole or values.dtype != self.array.dtype or not values.flags.c_contiguous:
+            return False
+        path = self.path(tuple(s.start // n for s, n in zip(region, shape, strict=True)))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        data = values.reshape(-1).view(np.uint8)
+        try:
+            with opened(path, os.O_RDWR | os.O_CREAT) as file:
+                if hasattr(os, "posix_fallocate") and len(data):
+                    os.posix_fallocate(file.handle, 0, len(data))
+                os.ftruncate(file.handle, len(data))
+                file.write(data, 0)
+        except OSError as error:
+            text = f"{error.strerror}: the chunk takes {len(data)} bytes"
+            raise OSError(error.errno, text, str(path)) from error
+        return True
+
+
+def plain_chunks(array: Any, folder: Path) -> PlainChunks | None:
+    """Return the chunks of a Zarr array of version 3 in a local folder, if they are plain files."""
+    metadata = array.metadata
+    names = [type(codec).__name__ for codec in getattr(metadata, "codecs", ())]
+    plain = names == ["BytesCodec"] and str(getattr(metadata.codecs[0].endian, "value", "")) in (
+        "little", "")
+    native = array.dtype.isnative and array.dtype.kind in "biufc" and array.dtype.str[0] in "<|"
+    if not plain or not native or not folder.is_dir() or not math.prod(array.shape):
+        return None
+    return PlainChunks(folder, array) if array.ndim else None
+
+
+def _is_region(index: Any, shape: tuple[int, ...]) -> bool:
+    return isinstance(index, tuple) and len(index) == len(shape) and all(
+        isinstance(cut, slice) and cut.step in (None, 1) and cut.start is not None
+        and cut.stop is not None and 0 <= cut.start <= cut.stop <= n
+        for cut, n in zip(index, shape, strict=True)
+    )
+
+
+def _pieces(
+    region: Region, shape: tuple[int, ...]
+) -> Iterator[tuple[tuple[int, ...], Region, Region]]:
+    """Chunks that a region meets: which, what of each, and where that is in the region.
+
+    >>> [p for p in _pieces((slice(3, 9),), (4,))]  # doctest: +NORMALIZE_WHITESPACE
+    [((0,), (slice(3, 4, None),), (slice(0, 1, None),)),
+     ((1,), (slice(0, 4, None),), (slice(1, 5, None),)),
+     ((2,), (slice(0, 1, None),), (slice(5, 6, None),))]
+    """
+    axes = []
+    for cut, n in zip(region, shape, strict=True):
+        along = []
+        for i in range(cut.start // n, -(-cut.stop // n)):
+            low, high = max(cut.start, i * n), min(cut.stop, (i + 1) * n)
+            along.append((i, slice(low - i * n, high - i * n),
+                          slice(low - cut.start, high - cut.start)))
+        axes.append(along)
+    for chosen in itertools.product(*axes):
+        yield tuple(c[0] for c in chosen), tuple(c[1] for c in chosen), tuple(c[2] for c in chosen)
+
+
+def _runs(inside: Region, shape: tuple[int, ...], out: Array) -> Iterator[tuple[int, Array]]:
+    """Parts of a chunk that lie in one run of its file: where, in elements, and their place."""
+    whole = len(shape)
+    while whole and inside[whole - 1] == slice(0, shape[whole - 1]):
+        whole -= 1
+    cut = max(0, whole - 1)  # from here on a run is whole, but for this dimension
+    strides = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
+    first = inside[cut].start * strides[cut]
+    for index in itertools.product(*(range(s.start, s.stop) for s in inside[:cut])):
+        begin = first + sum(i * stride for i, stride in zip(index, strides, strict=False))
+        place = tuple(i - s.start for i, s in zip(index, inside, strict=False))
+        yield begin, out[place]
+
+
+# --- chunks that are not there --------------------------------------------------------------
+
+
+def refuse_missing(path: Path, component: str | None, array: Any) -> None:
+    """Refuse a Zarr array some of whose chunks, or shards, have no file.
+
+    Raises
+    ------
+    ArgumentError
+        Saying how many, and naming the first.
+    """
+    shape = array.shards or array.chunks
+    grid = [-(-n // c) for n, c in zip(array.shape, shape, strict=True)]
+    keys = map(array.metadata.encode_chunk_key, itertools.product(*map(range, grid)))
+    folder = path / component if component else path
+    missing = [key for key in keys if not (folder / key).exists()]
+    if missing:
+        refuse(
+            "source", str(path), f"an array whose chunks are all there: {len(missing)} of "
+            f"{math.prod(grid)} are missing, the first of them {missing[0]}; where they were left "
+            "out because they hold nothing but the fill value, missing_chunks='fill' "
+            "(--missing-chunks fill) reads them so"
+        )

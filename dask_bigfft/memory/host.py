@@ -55,7 +55,7 @@ SMALL_NBYTES = 512 * 1024
 class ArenaCounters:
     """What an arena holds at one moment, and what it has done so far.
 
-    Sizes are those of the buffers, up to a quarter above those of their blocks. Requests below
+    Sizes are those of the buffers, up to a half above those of their blocks. Requests below
     `SMALL_NBYTES`, and those with a dtype that is not numeric, never reach the arena and are not
     counted.
 
@@ -468,5 +468,8 @@ def _check_at_least(name: str, value: int, least: int) -> None:
 
 
 def _largest_fit(nbytes: int) -> int:
-    """Return the largest buffer that a block of `nbytes` bytes may occupy: a quarter is wasted."""
-    return nbytes + nbytes // 4
+    """Return the largest buffer that a block of `nbytes` bytes may occupy: at most half as much again.
+
+    What is larger than need be is still cheaper than fresh pages beside pages that stay idle.
+    """
+    return nbytes + nbytes // 2

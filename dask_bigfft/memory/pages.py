@@ -18,9 +18,9 @@ import numpy.typing as npt
 HUGE_PAGE_NBYTES = 2 * 1024**2
 """Size of a transparent huge page on the machines that have them."""
 
-_GRANULE_NBYTES = 64 * 1024
-# From here on, rounding up to a whole huge page wastes at most a quarter.
-_HUGE_ROUNDING_FROM_NBYTES = 4 * HUGE_PAGE_NBYTES
+# Sizes of buffers between one power of two and the next, and the least step between two of them.
+_SIZES_PER_OCTAVE = 8
+_LEAST_STEP_NBYTES = 64 * 1024
 # One unit of a prefaulting thread's work: large against the cost of handing it out, small
 # enough for the threads to finish together.
 _TOUCH_NBYTES = 16 * HUGE_PAGE_NBYTES
@@ -71,22 +71,22 @@ class Buffer:
 def round_up(nbytes: int) -> int:
     """Return the size of the buffer that a request for `nbytes` bytes is given.
 
-    Multiples of 64 KiB, and from 8 MiB on of a huge page, so that nearly equal blocks can take
-    each other's memory and large ones consist of huge pages only.
+    Eight sizes from one power of two to the next, so that nearly equal blocks take each other's
+    memory: real and complex blocks of one transform, padded ones, half spectra.
 
     Notes
     -----
-    ``nbytes <= round_up(nbytes) <= 1.25 nbytes`` for every request of at least 256 KiB.
+    ``nbytes <= round_up(nbytes) <= 1.125 nbytes`` for every request of at least 512 KiB.
 
     Examples
     --------
-    >>> round_up(300_000) // 1024
-    320
-    >>> round_up(9 * 1024**2) // 1024**2
-    10
+    >>> [round_up(n * 2**20 + 16) / 2**20 for n in (7, 8, 9)]
+    [7.5, 9.0, 10.0]
     """
-    granule = _GRANULE_NBYTES if nbytes < _HUGE_ROUNDING_FROM_NBYTES else HUGE_PAGE_NBYTES
-    return -(-nbytes // granule) * granule
+    step = _LEAST_STEP_NBYTES
+    while 2 * step * _SIZES_PER_OCTAVE < nbytes:
+        step *= 2
+    return -(-nbytes // step) * step
 
 
 def touch(buffers: Iterable[Buffer], threads: int) -> None:

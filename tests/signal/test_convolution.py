@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from dask_bigfft import fft, plan, signal
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
 from dask_bigfft.graph.layer import TransformLayer
+from dask_bigfft.memory import HostArena, default
 from dask_bigfft.testing.oracles import relative_l2
 from dask_bigfft.testing.strategies import chunkings, random_array, sizes
 
@@ -320,3 +321,26 @@ def test_with_array_expressions():
     )
     assert done.returncode == 0, done.stderr
     assert "array_expr" in done.stdout
+
+
+class Watching(HostArena):
+    """An arena that knows the most that was lent at a time."""
+
+    most = 0
+
+    def lend(self, shape, dtype):
+        block = super().lend(shape, dtype)
+        self.most = max(self.most, self._lent_bytes)
+        return block
+
+
+def test_blocks_of_a_convolution_take_each_others_memory(monkeypatch):
+    """Padded blocks, half spectra and rectangles of nearly one size: hardly any stays idle."""
+    arena = Watching(2**31)
+    monkeypatch.setattr(default._process, "arena", arena)
+    x, y = (da.full(2**22, value, chunks=2**20) for value in (1.0, 2.0))
+    with dask.config.set(scheduler="sync", **{"bigfft.memory.arena-limit": 2**31}):
+        total = signal.fftconvolve(x, y).sum().compute()
+    assert total == pytest.approx(2.0**45)
+    assert arena.most > 2**26
+    assert arena.counters().peak_bytes <= 1.1 * arena.most

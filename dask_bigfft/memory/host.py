@@ -468,7 +468,7 @@ def _check_at_least(name: str, value: int, least: int) -> None:
 
 
 def _largest_fit(nbytes: int) -> int:
-    """Return the largest buffer that a block of `nbytes` bytes may occupy: at most half as much again.
+    """Return the largest buffer that a block of `nbytes` bytes may occupy: half as much again.
 
     What is larger than need be is still cheaper than fresh pages beside pages that stay idle.
     """

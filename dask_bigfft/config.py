@@ -291,6 +291,14 @@ _TABLE = (
         _parse_cache_directory,
     ),
     Knob(
+        "bigfft.planner.mode",
+        "estimate",
+        "name",
+        "How plans are chosen: estimate (the cheapest by the cost model) or measure (the few that"
+        " look best are tried, and the fastest is kept for such transforms on this machine).",
+        _one_of("estimate", "measure"),
+    ),
+    Knob(
         "bigfft.planner.profile",
         None,
         "path",

@@ -98,6 +98,7 @@ def test_defaults(monkeypatch):
         "bigfft.memory.arena-limit": None,
         "bigfft.memory.pinned-limit": None,
         "bigfft.planner.max-rounds": 4,
+        "bigfft.planner.mode": "estimate",
         "bigfft.planner.profile": None,
         "bigfft.planner.whole-axis-floor": 4 * 2**20,
     }

@@ -73,6 +73,8 @@ class Request:
         Checks while the transform works.
     device : {"auto", "cpu", "gpu"}
         Where rounds are done.
+    scale : float
+        Size of blocks in units of those that come in.
     """
 
     chunks: tuple[Chunks, ...]
@@ -85,6 +87,7 @@ class Request:
     carrier: str = "memory"
     verify: str = "none"
     device: Literal["auto", "cpu", "gpu", "hybrid"] = "auto"
+    scale: float = 1.0
 
 
 @dataclass(frozen=True)

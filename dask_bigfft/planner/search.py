@@ -69,10 +69,10 @@ MOST_PAIRS = 1 << 23
 
 def _ladder(spec: TransformSpec, request: Request) -> Iterator[tuple[Sizes, bool, bool]]:
     """Sizes of blocks to try, whether Bluestein's algorithm is allowed, and chunks joined."""
-    target = largest_block(spec, request)
+    target = max(1, int(largest_block(spec, request) * request.scale))
     floor = request.floor_bytes // spec.work_dtype.itemsize
     total = max(math.prod(spec.shape), math.prod(spec.out_shape), 1)
-    blocks = math.prod(len(c) for c in request.chunks)
+    blocks = max(1, round(math.prod(len(c) for c in request.chunks) / request.scale))
     if blocks * (total // target) > MOST_PAIRS:
         yield Sizes(target, 2 * target, blocks, last=2), False, False
     yield Sizes(target, 2 * target, blocks), False, False
@@ -145,8 +145,35 @@ def find_plan(spec: TransformSpec, request: Request, machine: Machine) -> Plan:
     _refuse_memory(machine.memory_limit, needed)
 
 
+def find_plans(spec: TransformSpec, request: Request, machine: Machine) -> tuple[Plan, ...]:
+    """Return the plans that `find_plan` compares, cheapest first: none where none fits.
+
+    Raises
+    ------
+    PlanError
+        If the chunks allow no plan at all.
+    """
+    carriers = ("memory", "disk") if request.carrier == "auto" else (request.carrier,)
+    for carrier in carriers:
+        found = _fitting(Candidates(spec, request, machine, carrier))
+        if not isinstance(found, int):
+            return tuple(sorted(found[0], key=lambda plan: plan.forecast.seconds))
+    return ()
+
+
 def _found(search: Candidates) -> Plan | int:
     """The cheapest plan with one carrier, or the bytes that the least of them needs."""
+    found = _fitting(search)
+    if isinstance(found, int):
+        return found
+    plans, sizes = found
+    if search.request.rounds is not None:
+        return replace(plans[0], reason="the rounds were named")
+    return _chosen(plans, sizes)
+
+
+def _fitting(search: Candidates) -> tuple[list[Plan], Sizes] | int:
+    """The plans with one carrier, best first, or the bytes that the least of them needs."""
     spec, request, machine = search.spec, search.request, search.machine
     limit = machine.memory_limit
     if request.rounds is not None:
@@ -154,10 +181,10 @@ def _found(search: Candidates) -> Plan | int:
         plan = _finished(search, _named(search, sizes))
         if limit is not None and plan.forecast.peak_host > limit:
             return plan.forecast.peak_host
-        return replace(plan, reason="the rounds were named")
+        return [plan], sizes
     smallest: int | None = None
     for sizes, bluestein, merge in _ladder(spec, request):
-        if sizes.target < search.largest_in and smallest is None:
+        if sizes.target < int(min(1.0, request.scale) * search.largest_in) and smallest is None:
             continue  # what failed was not the memory limit
         plans = _plans(search, sizes, bluestein, merge)
         if limit is not None and plans:
@@ -165,7 +192,7 @@ def _found(search: Candidates) -> Plan | int:
             smallest = lowest if smallest is None else min(smallest, lowest)
             plans = [plan for plan in plans if plan.forecast.peak_host <= limit]
         if plans:
-            return _chosen(plans, sizes)
+            return plans, sizes
     if smallest is not None:
         return smallest
     if request.variant == "pease":

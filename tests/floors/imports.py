@@ -42,6 +42,7 @@ FLOORS = {
     "shifts": 7,
     "runs": 7,
     "calibration": 7,
+    "tuning": 7,
     "storage": 7,
     "chunk_files": 7,
     "cluster": 7,

@@ -22,7 +22,7 @@ TRANSFORMS = ONE + NUMPY_TWO + NUMPY_MANY + SCIPY_MANY
 REAL_IN = {"rfft", "rfft2", "rfftn", "ihfft", "ihfft2", "ihfftn"}
 NORMS = [None, "backward", "ortho", "forward"]
 EXTRAS = ["order", "chunks", "memory_limit", "rounds", "variant", "kernel"]
-EXTRAS += ["device", "device_memory_limit", "overwrite_x", "verify"]
+EXTRAS += ["device", "device_memory_limit", "overwrite_x", "verify", "planner"]
 DTYPES = ["?", "i1", "u2", "i4", "i8", "f2", "f4", "f8", "g", "F", "D", "G"]
 
 

@@ -1,0 +1,351 @@
+"""The tuner: plans that the model holds to be good are tried, and the fastest is kept as wisdom.
+
+The model proposes a small region: the rounds that it ranks best, for a few sizes of blocks and
+every FFT library at hand. Each is run on ones, all in turn and again in the other direction, so
+that a machine that slows down meanwhile wrongs nobody; those that are clearly slower drop out
+early. What won is kept for the machine, the versions of the libraries, and the class of the
+problem: transform, dtype, and lengths and numbers of chunks to the next power of two.
+
+Imports `graph`, `planner`, `kernels`, `config`, `kept` and `memory_settings`.
+"""
+
+import importlib.metadata
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+
+from dask_bigfft import config, kept
+from dask_bigfft.errors import PlanError
+from dask_bigfft.graph.layer import transformed_array
+from dask_bigfft.planner.candidates import Request
+from dask_bigfft.planner.explain import human_seconds
+from dask_bigfft.planner.plan import Machine, Plan
+from dask_bigfft.planner.search import find_plans
+from dask_bigfft.transforms.spec import TransformSpec
+
+__all__ = ["SCALES", "Trial", "Tuning", "region", "tuned"]
+
+#: Sizes of blocks that are tried, in units of those that come in.
+SCALES = (1.0, 0.5, 2.0, 4.0)
+
+#: Plans that are tried at most, and how much dearer than the cheapest one may be.
+MOST, DEARER = 8, 2.0
+
+#: Times that each is run after one that does not count; those that take `SLOWER` times as long as
+#: the fastest so far are run no more.
+REPEAT, SLOWER = 3, 1.5
+
+#: Part of the memory that may be used which an array and its transform may take, to be tried.
+SHARE = 0.3
+
+SCHEMA = 1
+
+Timer = Callable[[Plan], float]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A plan that was tried.
+
+    Parameters
+    ----------
+    rounds : str
+        In short.
+    factors : tuple of tuple of int
+        Lengths of the digits of each axis.
+    kernel : str
+        FFT library.
+    carrier : str
+        Where blocks were between rounds.
+    scale : float
+        Size of the blocks, in units of those that came in.
+    forecast : float
+        Seconds by the model.
+    measured : tuple of float
+        Seconds of its runs.
+    """
+
+    rounds: str
+    factors: tuple[tuple[int, ...], ...]
+    kernel: str
+    carrier: str
+    scale: float
+    forecast: float
+    measured: tuple[float, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        """The median of the runs."""
+        return statistics.median(self.measured) if self.measured else math.inf
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The plan that won, and what was tried.
+
+    Parameters
+    ----------
+    plan : Plan
+        The fastest.
+    trials : tuple of Trial
+        Fastest first; none where wisdom was there already.
+    """
+
+    plan: Plan
+    trials: tuple[Trial, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what was tried, for JSON."""
+        return {"transform": self.plan.spec.name, "shape": list(self.plan.spec.shape),
+                "dtype": self.plan.spec.dtype, "trials": [asdict(trial) for trial in self.trials]}
+
+    def to_markdown(self) -> str:
+        """Return a table of what was tried."""
+        lines = ["| rounds | digits | library | carrier | blocks | forecast | measured |",
+                 "|---|---|---|---|---|---|---|"]
+        for trial in self.trials:
+            digits = ", ".join(" x ".join(map(str, f)) for f in trial.factors)
+            lines.append(
+                f"| `{trial.rounds}` | {digits} | {trial.kernel} | {trial.carrier} | "
+                f"{trial.scale:g} | {human_seconds(trial.forecast)} | "
+                f"{human_seconds(trial.seconds)} ({len(trial.measured)}) |"
+            )
+        return "\n".join(lines)
+
+
+def _trial(plan: Plan, scale: float) -> Trial:
+    factors = tuple(program.factors for program in plan.programs)
+    return Trial(plan.notation, factors, plan.kernel, plan.carrier, scale, plan.forecast.seconds)
+
+
+# --- what is tried --------------------------------------------------------------------------
+
+
+def region(
+    spec: TransformSpec, request: Request, machine: Machine, kernels: Sequence[str]
+) -> list[tuple[Plan, Trial]]:
+    """Return different plans worth trying, cheapest by the model first.
+
+    Parameters
+    ----------
+    spec, request, machine
+        What is asked, as `find_plan` takes it.
+    kernels : sequence of str
+        FFT libraries that may be used.
+    """
+    found: dict[Any, tuple[Plan, Trial]] = {}
+    for scale in SCALES if request.rounds is None else (1.0,):
+        for kernel in kernels:
+            asked = replace(request, scale=scale, kernel=kernel)
+            try:
+                plans = find_plans(spec, asked, machine)
+            except PlanError:  # chunks so small that nothing of that size can be had
+                continue
+            for plan in plans:
+                same = (plan.rounds, plan.result, plan.kernel, plan.carrier)
+                found.setdefault(same, (plan, _trial(plan, scale)))
+    return sorted(found.values(), key=lambda pair: pair[0].forecast.seconds)
+
+
+def _worth_trying(pairs: list[tuple[Plan, Trial]]) -> list[tuple[Plan, Trial]]:
+    if not pairs:
+        return []
+    most = DEARER * pairs[0][0].forecast.seconds
+    return [pair for pair in pairs if pair[0].forecast.seconds <= most][:MOST]
+
+
+# --- measuring ------------------------------------------------------------------------------
+
+
+def ones(plan: Plan) -> da.Array:
+    """Return an array in memory that a plan can be run on."""
+    chunks = tuple(axis.groups[0].chunks for axis in plan.source.axes)
+    found: Any = da.ones(plan.spec.shape, chunks=chunks, dtype=np.dtype(plan.spec.dtype)).persist()
+    return found  # type: ignore[no-any-return]
+
+
+def timer_on(x: da.Array) -> Timer:
+    """Return what runs a plan on an array, and gives the seconds that it took."""
+    carrier = config.get("bigfft.exchange.carrier")
+
+    def timed(plan: Plan) -> float:
+        result = transformed_array(x, plan, carrier)
+        started = time.perf_counter()
+        kept_blocks = result.persist()
+        if hasattr(kept_blocks, "dask"):
+            _wait(kept_blocks)
+        return time.perf_counter() - started
+
+    return timed
+
+
+def _wait(array: Any) -> None:
+    """Wait for the blocks of an array that a cluster has."""
+    futures = [value for value in dict(array.dask).values() if hasattr(value, "result")]
+    for future in futures:
+        getattr(future, "exception", lambda: None)()
+
+
+def measured_trials(
+    pairs: Sequence[tuple[Plan, Trial]], timer: Timer, repeat: int = REPEAT
+) -> list[tuple[Plan, Trial]]:
+    """Return plans with the seconds of their runs, fastest first.
+
+    Parameters
+    ----------
+    pairs : sequence of (Plan, Trial)
+        What is tried.
+    timer : callable
+        Runs a plan and returns the seconds.
+    repeat : int
+        Runs of each that count; the first ones, that make compiled code and memory ready, do not.
+    """
+    taken: list[list[float]] = [[] for _ in pairs]
+    alive = list(range(len(pairs)))
+    for number in range(repeat + 1):
+        for i in alive if number % 2 else reversed(alive):
+            seconds = timer(pairs[i][0])
+            if number:
+                taken[i].append(seconds)
+        if number:
+            best = min(statistics.median(taken[i]) for i in alive)
+            alive = [i for i in alive if statistics.median(taken[i]) <= SLOWER * best]
+    done = [
+        (plan, replace(trial, measured=tuple(found)))
+        for (plan, trial), found in zip(pairs, taken, strict=True)
+    ]
+    return sorted(done, key=lambda pair: (-len(pair[1].measured), pair[1].seconds))
+
+
+# --- wisdom ---------------------------------------------------------------------------------
+
+
+def _power(n: int) -> int:
+    return max(0, n - 1).bit_length()
+
+
+def problem_class(spec: TransformSpec, request: Request) -> str:
+    """Return the name of the problems that share their wisdom.
+
+    Lengths and numbers of chunks count to the next power of two.
+    """
+    lengths = "x".join(f"2^{_power(n)}" for n in spec.shape)
+    cuts = "x".join(f"2^{_power(len(chunks))}" for chunks in request.chunks)
+    orders = "".join(order[0] for order in (*spec.orders_in, *spec.orders_out))
+    fixed = f"{request.variant},{request.carrier},{request.device},{request.verify}"
+    wanted = "auto" if request.wanted is None else "chunks"
+    asked = f"{spec.name} {spec.dtype} axes {spec.axes} {orders} {wanted} {fixed}"
+    return f"{asked}: {lengths} in {cuts}"
+
+
+def _context(machine: Machine) -> dict[str, Any]:
+    """What wisdom depends on beside the problem."""
+    versions = {}
+    for name in ("dask", "numpy", "scipy", "ducc0", "mkl_fft", "pyfftw", "dask-bigfft"):
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    running = [machine.threads, machine.workers, machine.cards]
+    return {"machine": kept.machine(), "running": running, "versions": versions}
+
+
+def _path() -> Path:
+    return Path(config.get("bigfft.wisdom.directory")) / "plans.json"
+
+
+def _checked(found: Any) -> dict[str, Any]:
+    entries = dict(found["plans"])
+    for entry in entries.values():
+        winner, context = entry["winner"], entry["context"]
+        if not isinstance(context, dict) or not float(winner["scale"]) > 0:
+            raise ValueError("plans")
+        if not all(isinstance(winner[name], str) for name in ("rounds", "kernel", "carrier")):
+            raise ValueError("plans")
+    return entries
+
+
+def _remembered(
+    pairs: Sequence[tuple[Plan, Trial]], name: str, machine: Machine
+) -> Plan | None:
+    """The plan of a region that is like the one that won before."""
+    entry = (kept.read(_path(), SCHEMA, _checked) or {}).get(name)
+    if entry is None or entry["context"] != _context(machine):
+        return None
+    winner = entry["winner"]
+    alike = [
+        plan for plan, trial in pairs
+        if (trial.rounds, trial.kernel, trial.carrier, trial.scale)
+        == (winner["rounds"], winner["kernel"], winner["carrier"], winner["scale"])
+    ]
+    exact = [
+        plan for plan in alike
+        if [list(p.factors) for p in plan.programs] == winner.get("factors")
+    ]
+    return next(iter([*exact, *alike]), None)
+
+
+def _remember(name: str, machine: Machine, winner: Trial) -> None:
+    entries = kept.read(_path(), SCHEMA, _checked) or {}
+    entries[name] = {"context": _context(machine), "winner": asdict(winner)}
+    kept.write(_path(), {"schema": SCHEMA, "plans": entries})
+
+
+# --- all of it ------------------------------------------------------------------------------
+
+
+def _too_large(spec: TransformSpec, machine: Machine) -> bool:
+    nbytes = math.prod(spec.shape) * np.dtype(spec.dtype).itemsize
+    nbytes += math.prod(spec.out_shape) * spec.out_dtype.itemsize
+    limit = machine.memory_limit
+    return limit is not None and nbytes > SHARE * limit * machine.workers
+
+
+def tuned(
+    spec: TransformSpec,
+    request: Request,
+    machine: Machine,
+    kernels: Sequence[str],
+    timer: Timer | None = None,
+) -> Tuning | None:
+    """Return the plan that is the fastest when run, from wisdom or by measuring now.
+
+    None where the array is too large to be tried, or nothing fits into the memory limit.
+
+    Parameters
+    ----------
+    spec, request, machine
+        What is asked, as `find_plan` takes it.
+    kernels : sequence of str
+        FFT libraries that may be used.
+    timer : callable, optional
+        Runs a plan and returns the seconds; by default it does so on an array of ones.
+    """
+    pairs, name = region(spec, request, machine, kernels), problem_class(spec, request)
+    known = _remembered(pairs, name, machine)
+    if known is not None:
+        return Tuning(replace(known, reason="the fastest when such transforms were measured"), ())
+    tried = _worth_trying(pairs)
+    if not tried or _too_large(spec, machine):
+        return None
+    done = measured_trials(tried, timer_on(ones(tried[0][0])) if timer is None else timer)
+    best, trial = done[0]
+    _remember(name, machine, trial)
+    reason = f"the fastest of {len(done)} that were measured: {human_seconds(trial.seconds)}"
+    rejected = tuple(_rejected(done[1:4]))
+    return Tuning(
+        replace(best, reason=reason, rejected=rejected), tuple(trial for _, trial in done)
+    )
+
+
+def _rejected(done: Sequence[tuple[Plan, Trial]]) -> Iterator[tuple[str, Any]]:
+    for plan, trial in done:
+        digits = ", ".join(" x ".join(map(str, f)) for f in trial.factors)
+        yield f"{trial.rounds} with {digits}, {trial.kernel}", plan.forecast

@@ -1,0 +1,162 @@
+"""The tuner: by a clock that we set, and once for real."""
+
+import json
+import logging
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+
+import dask_bigfft
+from dask_bigfft import fft, kept, tuning
+from dask_bigfft.errors import ArgumentError
+from dask_bigfft.planner.candidates import Request
+from dask_bigfft.planner.plan import Machine
+from dask_bigfft.transforms.spec import transform_spec
+from dask_bigfft.tuning import measured_trials, problem_class, region, tuned
+
+MACHINE = Machine(memory_limit=1 << 34, threads=2)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    with dask.config.set({"bigfft.wisdom.directory": str(tmp_path)}):
+        yield tmp_path
+
+
+def asked(shape=(1024, 1024), chunks=((128,) * 8, (1024,)), name="fftn", **options):
+    return transform_spec(name, shape, np.dtype("c16")), Request(chunks, **options)
+
+
+class Clock:
+    """A timer by which one plan is the fastest, all others twice as slow."""
+
+    def __init__(self, favourite):
+        self.favourite, self.calls = favourite, []
+
+    def __call__(self, plan):
+        self.calls.append((plan.notation, plan.kernel, plan.programs))
+        return 1.0 if self.favourite(plan) else 2.0
+
+
+def test_the_region_has_other_rounds_blocks_and_libraries():
+    pairs = region(*asked(), MACHINE, ["scipy", "ducc0"])
+    seconds = [plan.forecast.seconds for plan, _ in pairs]
+    assert seconds == sorted(seconds)
+    assert {trial.kernel for _, trial in pairs} == {"scipy", "ducc0"}
+    assert len({trial.scale for _, trial in pairs}) > 1
+    assert len({trial.factors for _, trial in pairs}) > 1
+    assert len({(p.rounds, p.result, p.kernel) for p, _ in pairs}) == len(pairs)
+
+
+def test_the_fastest_wins_and_is_remembered(folder):
+    favourite = region(*asked(), MACHINE, ["scipy"])[1][0]
+    clock = Clock(lambda plan: plan.rounds == favourite.rounds)
+    found = tuned(*asked(), MACHINE, ["scipy"], clock)
+    assert found.plan.rounds == favourite.rounds
+    assert found.trials[0].seconds == 1.0
+    assert all(t.seconds == 2.0 for t in found.trials[1:])
+    assert "measured" in found.plan.reason
+    clock.calls.clear()
+    again = tuned(*asked(), MACHINE, ["scipy"], clock)
+    assert clock.calls == []
+    assert again.plan.rounds == favourite.rounds
+    assert again.trials == ()
+
+
+def test_wisdom_holds_for_the_class_and_no_other(folder):
+    clock = Clock(lambda plan: True)
+    tuned(*asked(), MACHINE, ["scipy"], clock)
+    clock.calls.clear()
+    like = asked((1000, 1000), ((200,) * 5, (1000,)))
+    assert problem_class(*like) == problem_class(*asked())
+    assert tuned(*like, MACHINE, ["scipy"], clock).trials == ()
+    for other in (asked((2048, 1024), ((256,) * 8, (1024,))), asked(name="ifftn"), asked(verify="energy")):
+        assert problem_class(*other) != problem_class(*asked())
+        assert tuned(*other, MACHINE, ["scipy"], clock).trials
+    clock.calls.clear()
+    assert tuned(*asked(), Machine(1 << 34, threads=3), ["scipy"], clock).trials
+
+
+def damaged(text, old, new):
+    assert old in text
+    return text.replace(old, new)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reported"),
+    [
+        ('"plans"', '"plants"', True),
+        ('"rounds"', '"round"', True),
+        ('"winner"', '"loser"', True),
+        ("}", "", True),
+        ('"scale": ', '"scale": -', True),
+        ('"machine"', '"engine"', False),
+        ('"schema": 1', '"schema": 7', False),
+        ('"numpy": "', '"numpy": "0.', False),
+    ],
+)
+def test_damaged_or_foreign_wisdom_is_measured_again(folder, caplog, old, new, reported):
+    clock = Clock(lambda plan: True)
+    tuned(*asked(), MACHINE, ["scipy"], clock)
+    path = folder / "plans.json"
+    whole = path.read_text()
+    path.write_text(damaged(whole, old, new))
+    with caplog.at_level(logging.WARNING):
+        assert tuned(*asked(), MACHINE, ["scipy"], clock).trials
+    assert ("damaged" in caplog.text) == reported
+    assert json.loads(path.read_text()).keys() == json.loads(whole).keys()
+
+
+def test_slow_plans_drop_out_and_turns_are_taken():
+    pairs = region(*asked(), MACHINE, ["scipy"])[:3]
+    times = {id(plan): 1.0 + i for i, (plan, _) in enumerate(pairs)}
+    calls = []
+
+    def timer(plan):
+        calls.append(id(plan))
+        return times[id(plan)]
+
+    done = measured_trials(pairs, timer, repeat=3)
+    assert [len(trial.measured) for _, trial in done] == [3, 1, 1]
+    order = [id(plan) for plan, _ in pairs]
+    assert calls[:6] == order[::-1] + order
+
+
+def test_too_large_arrays_are_not_tried(folder):
+    small = Machine(memory_limit=100 << 20, threads=2)
+    assert tuned(*asked(), small, ["scipy"], Clock(lambda plan: True)) is None
+
+
+def test_the_table_of_what_was_tried(folder):
+    found = tuned(*asked(), MACHINE, ["scipy"], Clock(lambda plan: True))
+    text = found.to_markdown()
+    assert text.count("\n") == len(found.trials) + 1
+    assert json.loads(json.dumps(found.to_json()))["trials"][0]["kernel"] == "scipy"
+
+
+def test_for_real(folder, sync):
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal((64, 96)) + 1j * rng.standard_normal((64, 96))
+    x = da.from_array(values, chunks=(16, 96))
+    y = fft.fft2(x, planner="measure")
+    assert np.allclose(y.compute(), np.fft.fft2(values))
+    entries = json.loads((folder / "plans.json").read_text())["plans"]
+    assert len(entries) == 1
+    (entry,) = entries.values()
+    assert entry["context"]["machine"] == json.loads(json.dumps(kept.machine()))
+    plan = dask_bigfft.plan(x, "fft2", planner="measure")
+    assert plan.reason.startswith("the fastest when such")
+    with dask.config.set({"bigfft.planner.mode": "measure"}):
+        assert dask_bigfft.plan(x, "fft2").reason == plan.reason
+    assert dask_bigfft.plan(x, "fft2", planner="estimate").reason != plan.reason
+
+
+def test_other_words_are_refused():
+    with pytest.raises(ArgumentError, match=r"planner.*estimate, measure"):
+        fft.fft(da.zeros(8, chunks=4), planner="guess")
+
+
+def test_the_share_of_memory_is_said():
+    assert 0 < tuning.SHARE < 0.5

@@ -24,11 +24,11 @@ from dask_bigfft.decomposition.factors import factorize
 from dask_bigfft.decomposition.variants import VARIANTS
 from dask_bigfft.devices.find import missing
 from dask_bigfft.errors import ArgumentTypeError, refuse
-from dask_bigfft.kernels.libraries import available, get_library
+from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.kernels.wisdom import fastest_library
 from dask_bigfft.planner.balance import balances
 from dask_bigfft.planner.candidates import Request
-from dask_bigfft.planner.plan import Machine, Plan
+from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.search import find_plan
 from dask_bigfft.surroundings import current_machine, possible_carrier, running_client
 from dask_bigfft.transforms.spec import (
@@ -39,7 +39,7 @@ from dask_bigfft.transforms.spec import (
     parse_transform_axes,
     transform_spec,
 )
-from dask_bigfft.tuning import tuned
+from dask_bigfft.tuning import tuned_plan
 
 Chunks = tuple[tuple[int, ...], ...]
 Rounds = tuple[tuple[tuple[int, int], ...], ...]
@@ -336,17 +336,6 @@ def parse_planner(planner: Any) -> str:
     return str(config.get(knob.key) if planner is None else knob.parse("planner", planner))
 
 
-def usable_kernels(kernel: Any, chosen: str, dtype: np.dtype[Any]) -> tuple[str, ...]:
-    """Return the FFT libraries that may be tried: one if it was named, else all here.
-
-    On a cluster, whose workers may have others, SciPy.
-    """
-    asked = config.get("bigfft.kernel") if kernel is None else kernel
-    if asked != "auto" or running_client() is not None:
-        return (chosen,)
-    return tuple(name for name in available() if dtype in get_library(name).dtypes)
-
-
 def parse_chunks(chunks: Any, before: Chunks, spec: TransformSpec) -> Chunks | None:
     """Return the chunks of the result, or None for what the last round gives.
 
@@ -478,18 +467,10 @@ def make_plan(
     )
     machine = current_machine(parse_memory_limit(extras.get("memory_limit")))
     overwrite = parse_overwrite(extras.get("overwrite_x"))
-    found = _found(spec, request, machine, extras)
+    measure = parse_planner(extras.get("planner")) == "measure"
+    tried = tuned_plan(spec, request, machine, extras.get("kernel")) if measure else None
+    found = find_plan(spec, request, machine) if tried is None else tried
     found = replace(found, device_memory_limit=nbytes, overwrite=overwrite)
     if device != "hybrid":
         return found
     return replace(found, shares=tuple(round(one.share, 4) for one in balances(found)))
-
-
-def _found(spec: TransformSpec, request: Request, machine: Machine, extras: Extras) -> Plan:
-    """The plan that is cheapest by the model, or fastest when measured, as was asked."""
-    if parse_planner(extras.get("planner")) == "measure":
-        kernels = usable_kernels(extras.get("kernel"), request.kernel, spec.work_dtype)
-        tuning = tuned(spec, request, machine, kernels)
-        if tuning is not None:
-            return tuning.plan
-    return find_plan(spec, request, machine)

@@ -6,7 +6,7 @@ that a machine that slows down meanwhile wrongs nobody; those that are clearly s
 early. What won is kept for the machine, the versions of the libraries, and the class of the
 problem: transform, dtype, and lengths and numbers of chunks to the next power of two.
 
-Imports `graph`, `planner`, `kernels`, `config`, `kept` and `memory_settings`.
+Imports `graph`, `planner`, `kernels`, `config`, `kept` and `surroundings`.
 """
 
 import importlib.metadata
@@ -24,13 +24,15 @@ import numpy as np
 from dask_bigfft import config, kept
 from dask_bigfft.errors import PlanError
 from dask_bigfft.graph.layer import transformed_array
+from dask_bigfft.kernels.libraries import available, get_library
 from dask_bigfft.planner.candidates import Request
 from dask_bigfft.planner.explain import human_seconds
 from dask_bigfft.planner.plan import Machine, Plan
 from dask_bigfft.planner.search import find_plans
+from dask_bigfft.surroundings import running_client
 from dask_bigfft.transforms.spec import TransformSpec
 
-__all__ = ["SCALES", "Trial", "Tuning", "region", "tuned"]
+__all__ = ["SCALES", "Trial", "Tuning", "region", "tuned", "tuned_plan"]
 
 #: Sizes of blocks that are tried, in units of those that come in.
 SCALES = (1.0, 0.5, 2.0, 4.0)
@@ -349,3 +351,31 @@ def _rejected(done: Sequence[tuple[Plan, Trial]]) -> Iterator[tuple[str, Any]]:
     for plan, trial in done:
         digits = ", ".join(" x ".join(map(str, f)) for f in trial.factors)
         yield f"{trial.rounds} with {digits}, {trial.kernel}", plan.forecast
+
+
+def usable_kernels(kernel: str | None, chosen: str, dtype: np.dtype[Any]) -> tuple[str, ...]:
+    """Return the FFT libraries that may be tried: one if it was named, else all here.
+
+    On a cluster, whose workers may have others, SciPy.
+    """
+    asked = config.get("bigfft.kernel") if kernel is None else kernel
+    if asked != "auto" or running_client() is not None:
+        return (chosen,)
+    return tuple(name for name in available() if dtype in get_library(name).dtypes)
+
+
+def tuned_plan(
+    spec: TransformSpec, request: Request, machine: Machine, kernel: str | None
+) -> Plan | None:
+    """Return the plan that is the fastest when run, as `tuned` finds it, with any usable library.
+
+    Parameters
+    ----------
+    spec, request, machine
+        What is asked, as `find_plan` takes it.
+    kernel : str or None
+        The FFT library that was asked for, ``"auto"`` or None for that of the settings.
+    """
+    kernels = usable_kernels(kernel, request.kernel, spec.work_dtype)
+    found = tuned(spec, request, machine, kernels)
+    return None if found is None else found.plan

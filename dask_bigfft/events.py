@@ -20,7 +20,7 @@ from dask_bigfft.errors import refuse
 
 __all__ = [
     "EVENTS", "PHASES", "SUBPHASES", "Sink", "add_sink", "during", "emit", "measured",
-    "remove_sink", "set_sink", "working_for",
+    "remove_sink", "working_for",
 ]
 
 #: Called as ``sink(name, numbers)``. All are numbers but `plan`, the token of a plan in task names.
@@ -66,28 +66,18 @@ EVENTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     }
 )
 
-_sink: Sink | None = None
 _sinks: tuple[Sink, ...] = ()
 
 
-def set_sink(sink: Sink | None) -> Sink | None:
-    """Install `sink` for this process and return the one it replaces.
-
-    Sinks of `add_sink` stay as they are.
+def add_sink(sink: Sink) -> None:
+    """Install a sink for this process, unless it is there already.
 
     Parameters
     ----------
     sink
         Called as ``sink(name, numbers)`` in the thread that emits, so it must be quick and safe to
-        call from several threads; None installs no sink.
+        call from several threads.
     """
-    global _sink
-    previous, _sink = _sink, sink
-    return previous
-
-
-def add_sink(sink: Sink) -> None:
-    """Install one more sink for this process, unless it is there already."""
     global _sinks
     if sink not in _sinks:
         _sinks = (*_sinks, sink)
@@ -155,13 +145,14 @@ class measured:
 
     Examples
     --------
-    >>> previous = set_sink(lambda name, numbers: print(name, numbers["index"], numbers["nbytes"]))
+    >>> sink = lambda name, numbers: print(name, numbers["index"], numbers["nbytes"])
+    >>> add_sink(sink)
     >>> with during("0a1b", 2):
     ...     for _ in range(3):
     ...         with measured("fft", 4096):
     ...             pass
     fft 2 12288
-    >>> _ = set_sink(previous)
+    >>> remove_sink(sink)
     """
 
     __slots__ = ("name", "nbytes", "started")
@@ -194,10 +185,11 @@ def emit(name: str, **numbers: Any) -> None:
 
     Examples
     --------
-    >>> previous = set_sink(lambda name, numbers: print(name, numbers))
+    >>> sink = lambda name, numbers: print(name, numbers)
+    >>> add_sink(sink)
     >>> emit("round", index=1, nbytes=4096)
     round {'index': 1, 'nbytes': 4096}
-    >>> _ = set_sink(previous)
+    >>> remove_sink(sink)
     """
     declared = EVENTS.get(name)
     if declared is None:
@@ -205,12 +197,10 @@ def emit(name: str, **numbers: Any) -> None:
     if not numbers.keys() <= declared.keys():
         unknown = ", ".join(sorted(numbers.keys() - declared.keys()))
         refuse("numbers", unknown, f"some of {', '.join(declared)} for the event {name!r}")
-    if _sink is None and not _sinks:
+    if not _sinks:
         return
     job = _job.get()
     if job is not None and declared is _WORK:
         numbers = {"plan": job.plan, "index": job.index, **numbers}
-    if _sink is not None:
-        _sink(name, numbers)
     for sink in _sinks:
         sink(name, numbers)

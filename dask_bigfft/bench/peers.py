@@ -35,7 +35,7 @@ import numpy.typing as npt
 from dask_bigfft import fft as bigfft
 from dask_bigfft.bench.data import Data
 from dask_bigfft.errors import refuse
-from dask_bigfft.events import set_sink
+from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.kernels.libraries import available, get_library
 
 __all__ = ["PEERS", "Contender", "Ours", "assembled", "contenders", "dask_input", "fftw_wisdom"]
@@ -253,11 +253,11 @@ class Ours(_Dask):
     def run(self, data: Data) -> Any:
         """Compute, with seconds per phase, summed over threads, left in `phases`."""
         self.phases = defaultdict(float)
-        previous = set_sink(self._note)
+        add_sink(self._note)
         try:
             return super().run(data)
         finally:
-            set_sink(previous)
+            remove_sink(self._note)
 
     def _note(self, name: str, numbers: Mapping[str, float]) -> None:
         if "seconds" in numbers:

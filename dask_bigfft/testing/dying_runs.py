@@ -24,7 +24,7 @@ def run_and_die(after: int, threads: int, *args: Any, **kwargs: Any) -> None:
         if next(count) >= after:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    events.set_sink(sink)
+    events.add_sink(sink)
     _run(threads, *args, **kwargs)
 
 

@@ -127,6 +127,7 @@ def test_after_unregistering_nothing_is_given_out_until_registered_again(client)
     assert got(f"{base(client)}/status").count('<a href="bigfft">') == 1
 
 
+
 def listening():
     connections = psutil.Process().net_connections(kind="inet")
     return {tuple(c.laddr) for c in connections if c.status == psutil.CONN_LISTEN}

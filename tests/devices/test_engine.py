@@ -11,7 +11,7 @@ from dask_bigfft.devices.engine import Engine, Source
 from dask_bigfft.devices.leases import ADMITTED, Leases, Need
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
-from dask_bigfft.events import set_sink
+from dask_bigfft.events import add_sink, remove_sink
 
 NBYTES = 1 << 15
 
@@ -19,9 +19,13 @@ NBYTES = 1 << 15
 @pytest.fixture
 def events():
     found = []
-    previous = set_sink(lambda name, numbers: found.append((name, dict(numbers))))
+
+    def listening(name, numbers):
+        found.append((name, dict(numbers)))
+
+    add_sink(listening)
     yield found
-    set_sink(previous)
+    remove_sink(listening)
 
 
 def fill_of(x, job):

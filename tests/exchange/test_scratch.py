@@ -66,7 +66,11 @@ def test_a_file_has_its_size_from_the_first_shard_on(scratch):
 
 def test_what_is_read_and_written_is_counted(scratch):
     seen = []
-    previous = events.set_sink(lambda name, numbers: seen.append((name, numbers["nbytes"])))
+
+    def listening(name, numbers):
+        seen.append((name, numbers["nbytes"]))
+
+    events.add_sink(listening)
     try:
         shards = random_shards(4, 6)
         parts = written(scratch, shards)
@@ -74,7 +78,7 @@ def test_what_is_read_and_written_is_counted(scratch):
         scratch.free("exchange1", (2, 1))
         scratch.free("exchange1", (2, 1))  # gone already
     finally:
-        events.set_sink(previous)
+        events.remove_sink(listening)
     assert seen == [("scratch_write", 64), ("scratch_write", 96), ("scratch_read", 160),
                     ("scratch_free", 160)]
     assert not scratch.path("exchange1", (2, 1)).exists()
@@ -175,12 +179,16 @@ def test_large_shards_begin_at_whole_units_and_are_read_once(tmp_path):
         assert crc == checksum(shard)
         parts.append(Part((i,), int(begins[i]), shard.nbytes, crc))
     seen = []
-    previous = events.set_sink(lambda name, numbers: seen.append((name, numbers["nbytes"])))
+
+    def listening(name, numbers):
+        seen.append((name, numbers["nbytes"]))
+
+    events.add_sink(listening)
     try:
         out = lend((int(begins[-1]),), np.uint8)
         scratch.read("e", 0, (0,), parts, out)
     finally:
-        events.set_sink(previous)
+        events.remove_sink(listening)
     assert seen == [("scratch_read", nbytes.sum())]
     for part, shard in zip(parts, shards, strict=True):
         assert (out[part.begin : part.begin + part.nbytes].view(complex) == shard).all()
@@ -202,12 +210,16 @@ def test_what_a_second_look_finds_right_is_right(tmp_path, monkeypatch):
         return found
 
     monkeypatch.setattr(files.File, "read", read)
-    previous = events.set_sink(lambda name, numbers: seen.append(name))
+
+    def listening(name, numbers):
+        seen.append(name)
+
+    events.add_sink(listening)
     try:
         out = np.empty(160, np.uint8)
         scratch.read("exchange1", 0, (2, 1), parts, out)
     finally:
-        events.set_sink(previous)
+        events.remove_sink(listening)
     assert out.tobytes() == np.concatenate(shards).tobytes()
     assert seen == ["flipped", "mismatch", "scratch_read"]
 

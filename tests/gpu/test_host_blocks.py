@@ -12,7 +12,7 @@ from dask_bigfft import fft
 from dask_bigfft.devices import find
 from dask_bigfft.devices.crossings import PieceLimits
 from dask_bigfft.devices.cuda import available
-from dask_bigfft.events import set_sink
+from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.memory import lend
 
 pytestmark = [
@@ -47,11 +47,11 @@ def counted(lazy):
     def sink(name, numbers):
         counts[name] = counts.get(name, 0) + 1
 
-    previous = set_sink(sink)
+    add_sink(sink)
     try:
         return lazy.compute(scheduler="threads"), counts
     finally:
-        set_sink(previous)
+        remove_sink(sink)
 
 
 def assert_close(got, expected, single=False):

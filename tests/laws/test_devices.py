@@ -11,7 +11,7 @@ from dask_bigfft.devices import find
 from dask_bigfft.devices.crossings import PieceLimits
 from dask_bigfft.devices.pipeline import Slabs
 from dask_bigfft.errors import ArgumentError, DeviceError
-from dask_bigfft.events import set_sink
+from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.testing.devices import simulated_devices
 
 SMALL = PieceLimits(0, least=256, run_nbytes=64)
@@ -34,11 +34,11 @@ def computed(lazy, **keywords):
         if name in counts:
             counts[name] += 1
 
-    previous = set_sink(sink)
+    add_sink(sink)
     try:
         found = lazy.compute(**keywords)
     finally:
-        set_sink(previous)
+        remove_sink(sink)
     return found, counts
 
 
@@ -150,7 +150,11 @@ def test_inputs_are_not_touched():
 def test_a_block_that_lies_as_the_round_has_it_is_not_copied_first():
     x = values(64, 64)
     names = []
-    previous = set_sink(lambda name, numbers: names.append(name))
+
+    def listening(name, numbers):
+        names.append(name)
+
+    add_sink(listening)
     try:
         with simulated_devices(1 << 14, limits=SMALL):
             whole = fft.fft2(da.from_array(x, -1), device="gpu").compute()
@@ -159,7 +163,7 @@ def test_a_block_that_lies_as_the_round_has_it_is_not_copied_first():
             parts = fft.fft2(da.from_array(x, 16), device="gpu").compute()
             assert "gather" in names
     finally:
-        set_sink(previous)
+        remove_sink(listening)
     assert_close(whole, scipy.fft.fft2(x))
     assert_close(parts, scipy.fft.fft2(x))
 

@@ -41,9 +41,9 @@ def counted():
             held = found["scratch_write"] - found["scratch_free"]
             found["worst"] = max(found["worst"], held)
 
-    previous = events.set_sink(sink)
+    events.add_sink(sink)
     yield found
-    events.set_sink(previous)
+    events.remove_sink(sink)
 
 
 SCHEMES = {

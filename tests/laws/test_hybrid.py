@@ -16,7 +16,7 @@ from dask_bigfft.devices.crossings import PieceLimits
 from dask_bigfft.devices.dispatch import Pace
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.errors import ArgumentError, DeviceError, DeviceMemoryError
-from dask_bigfft.events import set_sink
+from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.graph.tasks import Run
 from dask_bigfft.testing.devices import simulated_devices
 
@@ -33,11 +33,11 @@ def computed(lazy, **keywords):
         with lock:
             found[name] = found.get(name, 0) + int(numbers.get("nbytes", 0))
 
-    previous = set_sink(sink)
+    add_sink(sink)
     try:
         return lazy.compute(**keywords), found
     finally:
-        set_sink(previous)
+        remove_sink(sink)
 
 
 @pytest.mark.parametrize("single", [False, True])

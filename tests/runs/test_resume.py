@@ -96,9 +96,9 @@ def counted():
         found[name] += 1
         found[f"{name} bytes"] += numbers.get("nbytes", 0)
 
-    previous = events.set_sink(sink)
+    events.add_sink(sink)
     yield found
-    events.set_sink(previous)
+    events.remove_sink(sink)
 
 
 def done_so_far():

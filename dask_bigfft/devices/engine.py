@@ -24,7 +24,7 @@ from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.devices.crossings import PieceLimits, aligned
 from dask_bigfft.devices.pieces import PiecePlan, piece_plan
 from dask_bigfft.devices.pipeline import Carve, Pipeline, Slabs
-from dask_bigfft.devices.protocol import FFT, Array, Device
+from dask_bigfft.devices.protocol import FFT, Array, Device, Event
 from dask_bigfft.devices.work import Block
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit
@@ -265,9 +265,17 @@ class Engine:
             except BaseException:
                 self._drop()  # nothing may go on writing into memory we let go
                 raise
-        self.device.synchronize(end)
+        self._reached(end)
         emit("h2d", nbytes=sum(work.source.nbytes for work in works))
         emit("d2h", nbytes=sum(work.result.nbytes for work in works))
+
+    def _reached(self, end: Event) -> None:
+        """Wait for an event; nothing goes on when the waiting is interrupted."""
+        try:
+            self.device.synchronize(end)
+        except (KeyboardInterrupt, SystemExit):
+            self.recover()
+            raise
 
     def recover(self) -> None:
         """Give back everything that is kept for later."""
@@ -307,7 +315,7 @@ class Engine:
             except BaseException:
                 self.pipeline.release()  # nothing may go on writing into memory we let go
                 raise
-        self.device.synchronize(end)
+        self._reached(end)
         moved = sum(array.nbytes for array in arrays[:-1])
         emit("h2d", nbytes=moved)
         emit("d2h", nbytes=sum(array.nbytes for array in arrays[1:]))

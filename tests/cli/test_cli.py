@@ -407,7 +407,7 @@ def test_as_a_program(here):
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
 )
 def test_a_program_that_is_interrupted_leaves_no_result(here, number, status):
-    npy("a.npy", RNG.normal(size=(256, 256, 128)))
+    npy("a.npy", RNG.normal(size=(128, 128, 128)))
     old = stored("b.zarr", complex_values(5, 5), (5, 5))
     arguments = command("run", "a.npy", "b.zarr", "--overwrite", "--chunks", "8,8,8")
     with subprocess.Popen(arguments, env=environment(), stderr=subprocess.DEVNULL) as process:

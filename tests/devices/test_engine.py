@@ -279,3 +279,30 @@ def test_limits_are_those_of_the_smallest_device():
     assert leases.limits(None) == PieceLimits(1000, slots=2)
     assert leases.limits(500).nbytes == 500
     assert leases.limits(5000).nbytes == 1000
+
+
+class Interrupted(SimulatedDevice):
+    """A device during whose work somebody presses Ctrl-C, once."""
+
+    pressed = False
+
+    def synchronize(self, event):
+        if not self.pressed:
+            self.pressed = True
+            raise KeyboardInterrupt
+        super().synchronize(event)
+
+
+def test_ctrl_c_leaves_nothing_that_goes_on_writing_and_gives_memory_back():
+    device = Interrupted(NBYTES)
+    engine = Engine(device, NBYTES, SMALL)
+    x = values(16, 64)
+    job, shape = job_of(x, "fft2")
+    with pytest.raises(KeyboardInterrupt):
+        engine.run(job, Source(fill_of(x, job)))
+    assert not any(stream.waiting for stream in device._streams)
+    assert device.memory().free == NBYTES
+    again = engine.run(job, Source(fill_of(x, job))).reshape(shape)
+    assert distance(again, scipys(x, "fft2")) < 1e-14
+    engine.close()
+    assert device.memory().free == NBYTES

@@ -128,7 +128,8 @@ running = set()
 
 def slow(block):
     running.add(threading.get_ident())
-    print("begun", flush=True)
+    sys.stdout.write("begun\\n")  # at once: two threads do
+    sys.stdout.flush()
     time.sleep(0.3)
     running.discard(threading.get_ident())
     return block
@@ -174,6 +175,77 @@ def test_ctrl_c_stops_what_runs(where, tmp_path):
     assert "running 0" in said
     assert said[-1].startswith("later 0 threads 0")
     assert begun < 63
+
+
+LETTING_GO = """
+import contextlib, gc, sys, time
+from pathlib import Path
+import dask, dask.array as da, numpy as np
+from dask_bigfft import fft, progress
+from dask_bigfft.devices import find
+from dask_bigfft.memory import default_arena
+from dask_bigfft.testing.devices import simulated_devices
+
+where, shown, scratch = sys.argv[1], sys.argv[2] == "progress", Path(sys.argv[3])
+
+def slow(block):
+    sys.stdout.write("begun\\n")  # at once: two threads do
+    sys.stdout.flush()
+    time.sleep(0.1)
+    return block
+
+def files():
+    return sum(path.is_file() for path in scratch.rglob("*"))
+
+settings = {"bigfft.scratch.directory": str(scratch), "num_workers": 2}
+if where == "disk":
+    settings["bigfft.exchange.carrier"] = "disk"
+if where == "sync":
+    settings["scheduler"] = "sync"
+x = da.random.default_rng(0).standard_normal((64, 4096), chunks=(1, 4096))
+lazy = x.map_blocks(slow, dtype=float, meta=np.empty((0, 0)))
+options = {"device": "cpu" if where == "disk" else "gpu"}
+with contextlib.ExitStack() as stack:
+    stack.enter_context(dask.config.set(settings))
+    (device,) = stack.enter_context(simulated_devices(1 << 20))
+    y = fft.fft2(lazy, **options)
+    try:
+        progress(y) if shown else y.compute()
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+    time.sleep(0.5)  # what was running ends
+    del y, lazy
+    gc.collect()
+    print("files", files(), "leases", find.in_use(), "lent", default_arena().counters().lent_bytes,
+          flush=True)
+    right = np.allclose(fft.fft2(x, **options).compute(), np.fft.fft2(x.compute()))
+    gc.collect()
+    print("again", right, "files", files(), flush=True)
+print("device", device.memory().free == device.memory().total, flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "how"), [("disk", "progress"), ("device", "compute"), ("sync", "compute")])
+def test_ctrl_c_lets_go_of_scratch_files_devices_and_memory(where, how, tmp_path):
+    script, scratch = tmp_path / "script.py", tmp_path / "scratch"
+    script.write_text(LETTING_GO)
+    scratch.mkdir()
+    with subprocess.Popen(
+        [sys.executable, str(script), where, how, str(scratch)], stdout=subprocess.PIPE,
+        text=True, stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, start_new_session=True
+    ) as process:
+        begun = [process.stdout.readline() for _ in range(12)]
+        made = any(path.is_file() for path in scratch.rglob("*"))
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=90)
+    assert made == (where == "disk")
+    assert begun == 12 * ["begun\n"], err
+    said = [line for line in out.splitlines() if line != "begun"]
+    assert said == [
+        "interrupted", "files 0 leases 0 lent 0", "again True files 0", "device True"], err
+    assert out.count("begun") < 40
 
 
 # --- reports --------------------------------------------------------------------------------

@@ -5,7 +5,9 @@ made: a run of ours, and a plain sequential copy of as many bytes in the same fo
 the plan's own bytes, source and sink and scratch files, over time, against the copy's. At the end,
 if asked for, the same job by stock dask on a cluster with the same limits.
 
-Answers are checked: some frequencies against a direct DFT, everything by Parseval's theorem.
+Answers are checked: some frequencies against a direct DFT, everything by Parseval's theorem. With
+``--out`` what is found is written after every step, and ``--resume`` goes on with the steps that
+are not there yet, from the source that lies in the folder.
 
 Imports the package, `cgroup`, and distributed for the peer.
 """
@@ -17,12 +19,13 @@ import json
 import math
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -35,6 +38,7 @@ from dask.utils import parse_bytes
 
 from dask_bigfft import events
 from dask_bigfft.bench.cgroup import Cgroup, memory_cgroup
+from dask_bigfft.bench.machine import describe
 from dask_bigfft.planner.explain import human_bytes, human_seconds
 from dask_bigfft.runs import run
 
@@ -46,7 +50,7 @@ SEED = 20240101
 COPY_BYTES = 8 << 20
 
 #: Part of the budget, without what a process takes before it works, that a plan may use.
-SHARE = 0.75
+SHARE = 0.8
 
 
 @dataclass(frozen=True)
@@ -148,7 +152,10 @@ def check_answer(problem: OutOfCore, path: Path, truth: dict[str, Any]) -> dict[
     """Return how far an answer is off: at the checked frequencies, and by Parseval's theorem."""
     array = import_module("zarr").open_array(str(path), mode="r")
     size = math.sqrt(truth["energy"])  # of a typical element of the spectrum
-    worst = max(abs(complex(array[at]) - value) / size for at, value in truth["wanted"].items())
+    wanted = truth["wanted"]
+    if isinstance(wanted, list):  # as JSON has it
+        wanted = {tuple(at): complex(real, imag) for at, real, imag in wanted}
+    worst = max(abs(complex(array[at]) - value) / size for at, value in wanted.items())
     energy = 0.0
     for region in _regions(array):
         values = array[region]
@@ -298,15 +305,20 @@ def _call(
     if group is not None:
         group.reset()
         command = group.command(command)
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                             start_new_session=True)
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False,
-                              timeout=seconds)
+        out, errors = child.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         return {"error": f"did not end within {seconds:.0f} s"}
-    if done.returncode:
-        last = done.stderr.strip().splitlines()[-1:] or [""]
-        return {"error": f"exit status {done.returncode}: {last[0]}"[:300]}
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    finally:  # it, and the workers that it may have started
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+    if child.returncode:
+        last = errors.strip().splitlines()[-1:] or [""]
+        return {"error": f"exit status {child.returncode}: {last[0]}"[:300]}
+    answer: dict[str, Any] = json.loads(out.splitlines()[-1])
     return answer | ({} if group is None else {"cgroup_peak": group.peak})
 
 
@@ -314,34 +326,63 @@ def _call(
 
 
 def measured(
-    problem: OutOfCore, folder: Path, args: argparse.Namespace, group: Cgroup | None
-) -> dict[str, Any]:
-    """Return everything that is found out about a problem."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    try:
-        truth = make_source(problem, folder / "in.zarr")
-        task = {"problem": problem.__dict__, "folder": str(folder), "threads": args.threads,
-                "budget": args.budget, "kernel": args.kernel}
-        rounds = []
-        for _ in range(args.repeat):
-            found = _call("ours", task, group)
-            copy: dict[str, Any] = {}
-            if "error" not in found:
-                copy = _call("copied", task | {"bytes": int(found["bytes"] * args.copy)}, group)
-            rounds.append({"ours": found, "copy": copy})
-            print(f"  {_round_text(rounds[-1])}", flush=True)
-        answer: dict[str, Any] = {"nbytes": problem.nbytes, "rounds": rounds}
-        if all("error" not in r["ours"] for r in rounds):
-            answer["errors"] = check_answer(problem, folder / "out.zarr", truth)
-            answer |= _figures(problem, answer, args.budget)
-        if args.stock:
-            shutil.rmtree(folder / "out.zarr", ignore_errors=True)
-            longest = 4 * max((r["ours"].get("seconds", 0) for r in rounds), default=0) + 60
-            answer["stock"] = _call("stock", task, group, longest)
-        return answer
-    finally:
+    problem: OutOfCore, folder: Path, args: argparse.Namespace, group: Cgroup | None,
+    answer: dict[str, Any], save: Callable[[], None],
+) -> None:
+    """Find out everything about a problem, beginning where `answer` ends; the folder goes then.
+
+    Parameters
+    ----------
+    problem : OutOfCore
+        Which.
+    folder : Path
+        Of the source and of all that is written.
+    args : Namespace
+        Of the program.
+    group : Cgroup or None
+        In which processes work.
+    answer : dict
+        What is known, which grows.
+    save : callable
+        Called whenever it has grown.
+    """
+    if "truth" not in answer or not (folder / "in.zarr").is_dir():
         shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        answer["truth"] = _as_json(make_source(problem, folder / "in.zarr"))
+        answer |= {"nbytes": problem.nbytes, "rounds": []}
+        save()
+    rounds = answer["rounds"]
+    task = {"problem": problem.__dict__, "folder": str(folder), "threads": args.threads,
+            "budget": args.budget, "kernel": args.kernel}
+    while len(rounds) < args.repeat:
+        shutil.rmtree(folder / "out.zarr", ignore_errors=True)
+        os.sync()
+        found = _call("ours", task, group, args.longest)
+        copy: dict[str, Any] = {}
+        if "error" not in found:
+            part = int(found["bytes"] * args.copy)
+            copy = _call("copied", task | {"bytes": part}, group, args.longest)
+            if "errors" not in answer:
+                answer["errors"] = check_answer(problem, folder / "out.zarr", answer["truth"])
+        rounds.append({"ours": found, "copy": copy})
+        print(f"  {_round_text(rounds[-1])}", flush=True)
+        save()
+    if "errors" in answer:
+        answer |= _figures(problem, answer, args.budget)
+    if args.stock and "stock" not in answer:
+        shutil.rmtree(folder / "out.zarr", ignore_errors=True)
+        answer["stock"] = _call("stock", task, group, args.longest)
+        if "seconds" in answer["stock"]:
+            answer["stock"] |= check_answer(problem, folder / "stock.zarr", answer["truth"])
+    save()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _as_json(truth: dict[str, Any]) -> dict[str, Any]:
+    """The truth about a problem, with lists in the place of tuples and complex numbers."""
+    wanted = [[list(at), value.real, value.imag] for at, value in truth["wanted"].items()]
+    return {"energy": truth["energy"], "wanted": wanted}
 
 
 def _speed(found: dict[str, Any]) -> float:
@@ -365,14 +406,16 @@ def _round_text(found: dict[str, Any]) -> str:
 
 
 def _figures(problem: OutOfCore, answer: dict[str, Any], budget: int) -> dict[str, Any]:
-    pairs = [r for r in answer["rounds"] if "seconds" in r["copy"]]
+    done = [r for r in answer["rounds"] if "error" not in r["ours"]]
+    pairs = [r for r in done if "seconds" in r["copy"]]
     ratios = sorted(_speed(r["ours"]) / _speed(r["copy"]) for r in pairs)
     errors = answer["errors"]
-    first = answer["rounds"][0]["ours"]
-    peak = max(r["ours"]["memory_peak"] + r["ours"]["memory_before"] for r in answer["rounds"])
+    first = done[0]["ours"]
+    peak = max(r["ours"]["memory_peak"] + r["ours"]["memory_before"] for r in done)
     return {
         "efficiency": statistics.median(ratios) if ratios else None,
         "efficiency_range": [ratios[0], ratios[-1]] if ratios else None,
+        "failed": len(answer["rounds"]) - len(done),
         "right": max(errors.values()) <= problem.tolerance,
         "passes": first["bytes"] / problem.nbytes,
         "within_budget": peak <= budget,
@@ -386,13 +429,16 @@ def _parser() -> argparse.ArgumentParser:
     add("--only", nargs="+", default=[], metavar="NAME", help="of: 3d, 1d")
     add("--folder", type=Path, default=Path("outofcore"), help="where files go (all deleted)")
     add("--budget", help="memory of everything (default: 2 GiB at full scale)")
-    add("--threads", type=int, default=4, metavar="N",
+    add("--threads", type=int, default=3, metavar="N",
         help="tasks at a time; more than there are cores, for those that wait for the disk")
     add("--kernel", default="auto", metavar="NAME", help="FFT library of ours (default: auto)")
     add("--repeat", type=int, default=3, metavar="N", help="runs and copies in turn (default: 3)")
     add("--copy", type=float, default=1.0, metavar="F", help="part of the bytes that is copied")
     add("--stock", action="store_true", help="also by dask's own functions on a cluster")
-    add("--out", type=Path, metavar="PATH", help="JSON")
+    add("--longest", type=float, default=600.0, metavar="S",
+        help="seconds that a run, a copy or stock dask may take (default: 600)")
+    add("--out", type=Path, metavar="PATH", help="JSON, written after every step")
+    add("--resume", action="store_true", help="go on with what --out has")
     add("--child", nargs=2, help=argparse.SUPPRESS)
     return parser
 
@@ -404,7 +450,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(json.dumps(CHILDREN[args.child[0]](json.loads(args.child[1]))))
         return 0
     args.budget = int(parse_bytes(args.budget or BUDGETS[args.scale]))
-    found: dict[str, Any] = {"scale": args.scale, "budget": args.budget, "threads": args.threads}
+    found: dict[str, Any] = {"scale": args.scale, "budget": args.budget, "threads": args.threads,
+                             "kernel": args.kernel, "copy": args.copy, "machine": describe()}
+    if args.resume and args.out is not None and args.out.exists():
+        found |= {k: v for k, v in json.loads(args.out.read_text()).items() if k in ("3d", "1d")}
+
+    def save() -> None:
+        if args.out is not None:
+            args.out.write_text(json.dumps(found, indent=1) + "\n")
+
     with memory_cgroup(args.budget) as group:
         found["cgroup"] = None if group is None else group.version
         if group is None:
@@ -414,16 +468,15 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print(f"{problem.name}: {problem.kind} of {problem.shape} {problem.dtype}, "
                       f"{human_bytes(problem.nbytes)} in {human_bytes(args.budget)}", flush=True)
                 folder = args.folder.resolve() / problem.name
-                found[problem.name] = measured(problem, folder, args, group)
+                measured(problem, folder, args, group, found.setdefault(problem.name, {}), save)
                 print(f"  {_summary(found[problem.name])}", flush=True)
-    if args.out is not None:
-        args.out.write_text(json.dumps(found, indent=1) + "\n")
-    results = [value for value in found.values() if isinstance(value, dict)]
+    save()
+    results = [found[name] for name in ("3d", "1d") if name in found]
     return int(not all(r.get("right") and r.get("within_budget") for r in results))
 
 
 def _summary(found: dict[str, Any]) -> str:
-    if "errors" not in found:
+    if "right" not in found:
         return "no answer"
     errors = ", ".join(f"{name} {value:.1e}" for name, value in found["errors"].items())
     verdict = "right" if found["right"] else "WRONG"

@@ -49,6 +49,12 @@ def test_the_program(tmp_path, capsys):
     assert found["passes"] == 8  # one axis in natural order: read 4 times, written 4 times
     assert found["rounds"][0]["copy"]["bytes"] == found["rounds"][0]["ours"]["bytes"]
     assert list((tmp_path / "f").iterdir()) == []
+    arguments[arguments.index("1d")] = "3d"  # what is there is kept
+    assert outofcore.main([*arguments, "--resume", "--threads", "2"]) == 0
+    again = json.loads((tmp_path / "out.json").read_text())
+    assert again["1d"] == found
+    assert again["3d"]["passes"] == 4
+    assert again["3d"]["right"]
 
 
 def test_memory_is_as_forecast(tmp_path):

@@ -10,6 +10,7 @@ import os
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Literal, TypedDict, Unpack, cast
 
 import dask.array as da
@@ -22,7 +23,7 @@ from dask.utils import parse_bytes
 from dask_bigfft import config
 from dask_bigfft.decomposition.factors import factorize
 from dask_bigfft.decomposition.variants import VARIANTS
-from dask_bigfft.devices.find import missing
+from dask_bigfft.devices.find import count, missing
 from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.kernels.wisdom import fastest_library
@@ -317,6 +318,20 @@ def parse_device(
     return cast("Literal['auto', 'cpu', 'gpu', 'hybrid']", device), limit
 
 
+#: The search for a plan, which the same call need not do again.
+_found_plan = lru_cache(maxsize=128)(find_plan)
+
+
+def _cards(device: str) -> int:
+    """Devices of each process that a plan is made for.
+
+    On a cluster, whose workers may have any, as many as they need to have where one is demanded.
+    """
+    if device not in ("auto", "gpu"):
+        return 0
+    return count() if running_client() is None else int(device == "gpu")
+
+
 def parse_overwrite(overwrite: Any) -> bool:
     """Return whether the contents of the array may be destroyed."""
     if overwrite is not None and not isinstance(overwrite, bool | np.bool_):
@@ -464,12 +479,14 @@ def make_plan(
         floor_bytes=config.get("bigfft.planner.whole-axis-floor"),
         carrier=possible_carrier(),
         device=device,
+        device_nbytes=nbytes,
     )
     machine = current_machine(parse_memory_limit(extras.get("memory_limit")))
+    machine = replace(machine, cards=_cards(device))
     overwrite = parse_overwrite(extras.get("overwrite_x"))
     measure = parse_planner(extras.get("planner")) == "measure"
     tried = tuned_plan(spec, request, machine, extras.get("kernel")) if measure else None
-    found = find_plan(spec, request, machine) if tried is None else tried
+    found = _found_plan(spec, request, machine) if tried is None else tried
     found = replace(found, device_memory_limit=nbytes, overwrite=overwrite)
     if device != "hybrid":
         return found

@@ -12,7 +12,14 @@ from dask_bigfft.decomposition.layout import even_chunks
 from dask_bigfft.devices.protocol import ALIGNMENT, Kind
 
 #: Multiples of the number of pieces that are tried: many narrow ones, or few that end later.
-FINER = (1, 4)
+FINER = (1 / 8, 1 / 4, 1 / 2, 1, 4)
+
+#: Parts of the room of a piece that the dimension which is given room first takes at most, where
+#: nothing is transformed: a piece that is turned needs room both ways.
+SQUARER = (1, 1 / 4, 1 / 16, 1 / 64)
+
+#: Blocks beyond which it does not matter how many more follow.
+FOLLOWING = 4
 
 
 @dataclass(frozen=True)
@@ -33,7 +40,7 @@ class PieceLimits:
         Number of pieces that a crossing is cut into where its block is large enough, at least.
     run_nbytes, call_nbytes : int
         Bytes that cross the bus in the time that a contiguous run costs apart from its bytes, and
-        in the time that the host takes for a piece.
+        in the time that the host takes for a call.
     """
 
     nbytes: int
@@ -84,12 +91,21 @@ class Problem:
         Bytes of a complex number.
     inside : bool
         Whether no memory apart from the block may be used where the round keeps its shape.
+    order : tuple of int
+        Where nothing is transformed: dimensions in the order in which they are written.
+    blocks : int
+        Blocks that are done one after the other, so that one comes while another goes.
+    shards : int
+        Parts in which a piece comes, about: as many calls for each.
     """
 
     shape: tuple[int, ...]
     lines: tuple[Line, ...]
     itemsize: int
     inside: bool = False
+    order: tuple[int, ...] = ()
+    blocks: int = 1
+    shards: int = 1
 
 
 @dataclass(frozen=True)
@@ -176,14 +192,21 @@ def run_of(shape: tuple[int, ...], extents: tuple[int, ...]) -> tuple[int, int]:
     return math.prod(extents) // max(1, width), width
 
 
-def crossing_cost(crossing: Crossing, itemsize: int, limits: PieceLimits) -> float:
-    """Time of a crossing in units of what its bytes take in one direction."""
+def crossing_cost(
+    crossing: Crossing, problem: Problem, limits: PieceLimits, first: bool
+) -> float:
+    """Time of a crossing, the first of a block or another, in units of its bytes one way.
+
+    The first piece comes alone and the last one goes alone, but for the blocks around this one.
+    """
+    itemsize = problem.itemsize
     there, back = (
         1 + limits.run_nbytes / (side[1] * itemsize) for side in (crossing.reads, crossing.writes)
     )
-    calls = crossing.pieces * limits.call_nbytes / (itemsize * max(1, math.prod(crossing.view)))
-    # The first piece comes alone and the last one goes alone.
-    return max(there, back) * (1 + 1 / crossing.pieces) + 0.01 * (there + back) + calls
+    calls = crossing.pieces * (problem.shards if first else 1)
+    calls *= limits.call_nbytes / (itemsize * max(1, math.prod(crossing.view)))
+    alone = 1 / (crossing.pieces * min(problem.blocks, FOLLOWING))
+    return max(there, back) * (1 + alone) + 0.01 * (there + back) + calls
 
 
 def crossings_of(
@@ -202,7 +225,7 @@ def crossings_of(
     for dim, n in enumerate(problem.shape):
         firsts.append(len(view))
         view += (n,) if len(digits_of[dim]) == 1 else digits_of[dim]
-    count = max(number for numbers in rounds for number in numbers) + 1
+    count = max((number for numbers in rounds for number in numbers), default=0) + 1
     for number in range(count):
         digits = tuple(
             (i, j)
@@ -213,6 +236,7 @@ def crossings_of(
         crossing = _crossing(
             problem, limits, room, view, tuple(firsts), digits,
             factors if number == count - 1 and not problem.inside else None,
+            number == 0,
         )
         yield crossing
         if crossing is None:
@@ -228,6 +252,7 @@ def _crossing(
     firsts: tuple[int, ...],
     digits: tuple[tuple[int, int], ...],
     factors: tuple[tuple[int, ...], ...] | None,
+    first: bool,
 ) -> Crossing | None:
     """One crossing, in the pieces that are cheapest; `factors` are given with the last one."""
     fixed = {firsts[problem.lines[i].dim] + j for i, j in digits}
@@ -240,10 +265,14 @@ def _crossing(
     order = _natural_order(problem, len(view), firsts, factors)
     registers = _registers(problem, digits, order)
     best: tuple[float, Crossing] | None = None
-    cuts = itertools.product(_priorities(len(view), fixed, order), FINER)
-    for priority, finer in cuts:
-        pieces = finer * limits.pieces
-        extents = _extents(view, tuple(after), fixed, priority, registers, room, limits, pieces)
+    squarer = SQUARER if problem.order else (1,)
+    for priority, finer, share in itertools.product(
+        _priorities(len(view), fixed, order), FINER, squarer
+    ):
+        pieces = max(1, int(finer * limits.pieces))
+        extents = _extents(
+            view, tuple(after), fixed, priority, registers, room, limits, pieces, share
+        )
         if extents is None:
             return None
         ends = tuple(
@@ -256,7 +285,7 @@ def _crossing(
             run_of(tuple(after[d] for d in order), tuple(ends[d] for d in order)),
             _places(registers, extents, ends),
         )
-        cost = crossing_cost(crossing, problem.itemsize, limits)
+        cost = crossing_cost(crossing, problem, limits, first)
         if best is None or cost < best[0]:
             best = cost, crossing
     return None if best is None else best[1]
@@ -269,6 +298,8 @@ def _natural_order(
     factors: tuple[tuple[int, ...], ...] | None,
 ) -> tuple[int, ...]:
     """Dimensions in the order in which the last crossing writes them: split ones reversed."""
+    if problem.order:
+        return problem.order
     order = list(range(ndim))
     for line, split in zip(problem.lines, factors or (), strict=factors is not None):
         first = firsts[line.dim]
@@ -332,8 +363,12 @@ def _extents(
     room: int,
     limits: PieceLimits,
     pieces: int,
+    share: float = 1,
 ) -> tuple[int, ...] | None:
-    """Extents of a piece, its transformed digits whole; None if not even one line fits."""
+    """Extents of a piece, its transformed digits whole; None if not even one line fits.
+
+    `share` is the part of the room that the first dimension of the priority takes at most.
+    """
     extents = [n if dim in fixed else 1 for dim, n in enumerate(view)]
     ends = [n if dim in fixed else 1 for dim, n in enumerate(after)]
     sizes = [max(math.prod(extents) * b, math.prod(ends) * a) for b, a in registers]
@@ -348,7 +383,8 @@ def _extents(
     if left == 0:
         return None
     for dim in priority:
-        extents[dim] = max(1, min(view[dim], left))
+        most = left if dim != priority[0] else int(left * share)
+        extents[dim] = max(1, min(view[dim], most))
         # chunks are even, so that no piece is much smaller than the others
         extents[dim] = max(even_chunks(view[dim], -(-view[dim] // extents[dim])))
         left //= extents[dim]

@@ -26,6 +26,7 @@ from dask_bigfft.devices.transfer import (
     Copy,
     calls,
     copies,
+    dense,
     memcpy3d,
     row_nbytes,
     runs,
@@ -42,6 +43,9 @@ KERNEL_WRITE_NBYTES = 4 * 1024
 
 #: Driver calls for one piece from which on a kernel copies it in one.
 MANY_CALLS = 256
+
+#: Forms of views whose ways are remembered.
+MOST_ROUTES = 4096
 
 #: Blocks of the grid of a kernel that copies over the bus: a few keep it busy.
 BUS_BLOCKS = 48
@@ -60,7 +64,9 @@ class Way(Enum):
     RING = "ring"
 
 
-def way(view: Array, direction: int, is_pinned: bool) -> Way:
+def way(
+    view: Array, direction: int, is_pinned: bool, places: tuple[int, ...] | None = None
+) -> Way:
     """Return how a view travels.
 
     Parameters
@@ -71,6 +77,8 @@ def way(view: Array, direction: int, is_pinned: bool) -> Way:
         Where to.
     is_pinned : bool
         Whether all of it lies in pinned memory.
+    places : tuple of int, optional
+        Strides on the device in bytes, if the array is not dense there.
 
     Examples
     --------
@@ -82,7 +90,7 @@ def way(view: Array, direction: int, is_pinned: bool) -> Way:
     """
     if not is_pinned:
         return Way.RING
-    width, many = row_nbytes(view), calls(view) > MANY_CALLS
+    width, many = row_nbytes(view, places), calls(view, places) > MANY_CALLS
     if width >= view.nbytes or (width >= ENGINE_ROW_NBYTES and not many):
         return Way.ENGINE
     if direction == TO_HOST and width < KERNEL_WRITE_NBYTES and not many:
@@ -160,22 +168,43 @@ class HostCopies:
         self._rt = self._cupy.cuda.runtime
         self._ring: staging.Ring | None = None
         self._ring_memory: list[Buffer] = []
+        #: By the form of a view: which way it takes, and in which calls.
+        self._routes: dict[Any, tuple[Way, tuple[Copy, ...]]] = {}
 
-    def travel(self, stream: CupyStream, view: Array, device: int, direction: int) -> None:
-        """Copy a view to an address on the device, or from it, in a stream."""
-        chosen = way(view, direction, is_pinned(view))
-        if chosen is Way.KERNEL and not self._by_kernel(view, device, direction):
+    def travel(
+        self,
+        stream: CupyStream,
+        view: Array,
+        device: int,
+        direction: int,
+        places: tuple[int, ...] | None = None,
+    ) -> None:
+        """Copy a view to an address on the device, or from it, in a stream.
+
+        `places` are the strides there in bytes, if the array is not dense.
+        """
+        key = view.shape, view.strides, view.dtype, places, direction, is_pinned(view)
+        found = self._routes.get(key)
+        if found is None:
+            chosen = way(view, direction, key[-1], places)
+            found = self._routes[key] = chosen, tuple(copies(view, places))
+            if len(self._routes) > MOST_ROUTES:
+                self._routes.clear()
+        chosen, calls_ = found
+        if chosen is Way.KERNEL and not self._by_kernel(view, device, direction, places):
             chosen = Way.ENGINE
-        if chosen is Way.ENGINE and not self._by_engine(stream, view, device, direction):
+        if chosen is Way.ENGINE and not self._by_engine(stream, view, device, direction, calls_):
             chosen = Way.RING
         if chosen is Way.RING:
-            self._by_ring(stream, view, device, direction)
+            self._by_ring(stream, view, device, direction, places)
 
-    def _by_engine(self, stream: CupyStream, view: Array, device: int, direction: int) -> bool:
+    def _by_engine(
+        self, stream: CupyStream, view: Array, device: int, direction: int, calls_: tuple[Copy, ...]
+    ) -> bool:
         """Copy by the copy engines; whether they took it."""
         host = int(view.ctypes.data)
         try:
-            for copy in copies(view):
+            for copy in calls_:
                 self._call(copy, host, device, direction, stream.raw.ptr)
         except self._rt.CUDARuntimeError as error:
             if error.status != _INVALID_VALUE:
@@ -190,7 +219,7 @@ class HostCopies:
             found = memcpy3d(copy, host, device, direction)
             self._rt.memcpy3DAsync(ctypes.addressof(found), stream)
         elif copy.height > 1:
-            wide = copy.width, copy.pitch
+            wide = copy.device_pitch, copy.pitch
             to, from_ = wide if direction == TO_DEVICE else wide[::-1]
             self._rt.memcpy2DAsync(
                 target, to, source, from_, copy.width, copy.height, direction, stream
@@ -198,35 +227,40 @@ class HostCopies:
         else:
             self._rt.memcpyAsync(target, source, copy.nbytes, direction, stream)
 
-    def _by_kernel(self, view: Array, device: int, direction: int) -> bool:
+    def _by_kernel(
+        self, view: Array, device: int, direction: int, places: tuple[int, ...] | None
+    ) -> bool:
         """Copy by a kernel that reaches into pinned memory; whether it can."""
-        width, outer = runs(view)
-        numbers = (width, int(view.ctypes.data), device, *(run.stride for run in outer))
+        width, outer = runs(view, places)
+        host = int(view.ctypes.data)
+        numbers = (width, host, device, *(n for run in outer for n in (run.stride, run.place)))
         unit = next((size for size in (16, 8, 4) if not any(n % size for n in numbers)), 0)
         if not unit:
             return False
-        dims, dense = [(width // unit, 1, 1)], width // unit
-        for run in reversed(outer):
-            dims.append((run.count, run.stride // unit, dense))
-            dense *= run.count
-        host = int(view.ctypes.data)
+        dims = [(run.count, run.stride // unit, run.place // unit) for run in outer]
+        dims.append((width // unit, 1, 1))
         if direction == TO_DEVICE:
-            strided_copy(dims[::-1], unit, host, device, BUS_BLOCKS)
+            strided_copy(dims, unit, host, device, BUS_BLOCKS)
         else:
-            turned = [(n, to, from_) for n, from_, to in reversed(dims)]
+            turned = [(n, to, from_) for n, from_, to in dims]
             strided_copy(turned, unit, device, host, BUS_BLOCKS)
         return True
 
-    def _by_ring(self, stream: CupyStream, view: Array, device: int, direction: int) -> None:
+    def _by_ring(
+        self, stream: CupyStream, view: Array, device: int, direction: int,
+        places: tuple[int, ...] | None,
+    ) -> None:
         """Copy through staging buffers."""
         if self._ring is None:
             self._ring = self._make_ring()
         cuda, raw = self._cupy.cuda, stream.raw
+        strides = dense(view.shape, view.itemsize) if places is None else places
 
-        def copy(address: int, offset: int, nbytes: int) -> Any:
-            ends = address, device + offset
-            target, source = ends[::-1] if direction == TO_DEVICE else ends
-            self._rt.memcpyAsync(target, source, nbytes, direction, raw.ptr)
+        def copy(staged: Array, part: tuple[slice, ...]) -> Any:
+            begins = (cut.indices(n)[0] for cut, n in zip(part, view.shape, strict=True))
+            place = device + sum(i * s for i, s in zip(begins, strides, strict=True))
+            for call in copies(staged, strides):
+                self._call(call, int(staged.ctypes.data), place, direction, raw.ptr)
             mark = cuda.Event(block=True, disable_timing=True)
             mark.record(raw)
             return mark

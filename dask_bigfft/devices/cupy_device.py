@@ -148,7 +148,7 @@ class CupyDevice:
             pins.end()
 
     def _address(self, array: DeviceArray) -> int:
-        if array.offset < 0 or array.offset + array.nbytes > self._nbytes:
+        if array.offset < 0 or array.offset + array.span > self._nbytes:
             raise DeviceError(f"{array} does not lie in an arena of {self._nbytes} bytes")
         return self._base + array.offset
 
@@ -245,7 +245,7 @@ class CupyDevice:
             return
         address, name = self._address(array), "h2d" if direction == TO_DEVICE else "d2h"
         with self._in(stream, name, view.nbytes) as found:
-            self._copies.travel(found, view, address, direction)
+            self._copies.travel(found, view, address, direction, array.strides)
 
     # --- computing --------------------------------------------------------------------------
 

@@ -7,18 +7,18 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
+from dask_bigfft.decomposition.layout import Layout, plain
 from dask_bigfft.decomposition.rounds import Round
-from dask_bigfft.devices.engine import Job, Source
+from dask_bigfft.devices.engine import Job, Source, readable
 from dask_bigfft.devices.find import crew, leases, missing
 from dask_bigfft.devices.hybrid import Pace, shared
-from dask_bigfft.devices.leases import Need
+from dask_bigfft.devices.leases import Leases, Need
 from dask_bigfft.devices.pieces import COMPUTED
-from dask_bigfft.devices.pipeline import Slabs
 from dask_bigfft.devices.protocol import Array
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit, working_for
@@ -26,7 +26,7 @@ from dask_bigfft.kernels.incoming import Divisible, Incoming, Whole, parts
 from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.memory import lend
 
-__all__ = ["Pace", "Place", "job_of", "on_device", "together"]
+__all__ = ["Pace", "Place", "job_of", "moved_on_device", "on_device", "together"]
 
 Device = Literal["auto", "cpu", "gpu", "hybrid"]
 
@@ -93,19 +93,13 @@ def on_device(
     DeviceError
         If a device is demanded and there is none, or it fails.
     """
-    if place.device == "cpu":
-        return None
-    nbytes = incoming.dtype.itemsize * int(np.prod(incoming.shape))
-    found = leases()
+    nbytes = incoming.dtype.itemsize * math.prod(incoming.shape)
+    found = _leases(place, nbytes, job.source, job.target)
     if found is None:
-        if place.device == "gpu":
-            raise DeviceError(f"device='gpu' is asked for, but {missing()}")
-        return None
-    if any(np.dtype(name).char not in COMPUTED for name in (job.source, job.target)):
-        return None
-    if nbytes == 0 or (place.device in ("auto", "hybrid") and nbytes < LEAST_NBYTES):
         return None
     source = _source(incoming, np.dtype(job.source))
+    if source.composite is not None:
+        job = replace(job, shards=len(source.composite.sources))
     try:
         limits = found.limits(place.nbytes)
         schedule = job.plan(limits).schedule
@@ -155,6 +149,76 @@ def together(
     return None if work is None else found.run(work)
 
 
+def moved_on_device(incoming: Incoming, place: Place, blocks: int = 1) -> Array | None:
+    """Return a block that only has to be put together, by way of a device; None: the CPU has to.
+
+    The device reads the shards in the order in which they lie, and turns them on the way.
+
+    Parameters
+    ----------
+    incoming : Incoming
+        The block.
+    place : Place
+        Where rounds are done.
+    blocks : int
+        Blocks of its kind, which follow one another.
+
+    Raises
+    ------
+    DeviceError
+        If a device is demanded and there is none, or it fails.
+    """
+    dtype, nbytes = incoming.dtype, incoming.dtype.itemsize * math.prod(incoming.shape)
+    found = _leases(place, nbytes, dtype.str)
+    shards = None if found is None else incoming.composite()
+    order = None if shards is None else shards.order
+    if found is None or shards is None or order is None:
+        return None
+    turned, back = shards.turned(order), tuple(order.index(edge) for edge in range(len(order)))
+    job = Job(_still(turned.sizes, back, blocks), (0,) * len(order), dtype.str, dtype.str,
+              order=back, shards=len(shards.sources))
+
+    def gathered() -> Array:
+        values = incoming.whole(threads=os.cpu_count() or 1).reshape(shards.sizes)
+        return np.ascontiguousarray(values.transpose(order))
+
+    try:
+        limits = found.limits(place.nbytes)
+        plan = job.plan(limits)
+        if readable(plan, turned, limits) is None:
+            return None
+        with found.lease(Need(plan.schedule.slots, plan.schedule.slot_nbytes)) as engine:
+            source = Source(gathered, composite=turned)
+            return engine.run(job, source, nbytes=place.nbytes).reshape(incoming.shape)
+    except DeviceMemoryError:
+        emit("fallback", nbytes=nbytes)
+        return None
+
+
+def _still(sizes: tuple[int, ...], order: tuple[int, ...], blocks: int) -> Round:
+    """A round without steps on blocks of some shape, which it leaves in another order."""
+    def layout(shape: tuple[int, ...]) -> Layout:
+        counts = (blocks, *(1 for _ in shape[1:]))
+        cuts = zip(shape, counts, strict=True)
+        return Layout(tuple(plain(n * count, (n,) * count) for n, count in cuts))
+
+    return Round((), layout(sizes), layout(tuple(sizes[d] for d in order)))
+
+
+def _leases(place: Place, nbytes: int, *dtypes: str) -> Leases | None:
+    """The leases of devices that take a block; None if the CPU has to do it."""
+    if place.device == "cpu":
+        return None
+    found = leases()
+    if found is None and place.device == "gpu":
+        raise DeviceError(f"device='gpu' is asked for, but {missing()}")
+    if any(np.dtype(name).char not in COMPUTED for name in dtypes):
+        return None
+    if nbytes == 0 or (place.device in ("auto", "hybrid") and nbytes < LEAST_NBYTES):
+        return None
+    return found
+
+
 def _source(incoming: Incoming, dtype: np.dtype[Any]) -> Source:
     """The block in the dtype that the device computes in, without a copy where that is possible."""
     found, threads = incoming.as_is, os.cpu_count() or 1
@@ -162,11 +226,11 @@ def _source(incoming: Incoming, dtype: np.dtype[Any]) -> Source:
         if found.dtype == dtype:
             return Source(lambda: found, borrowed=True)
         return Source(lambda: converted(found, dtype, threads))
-    again, parts = not isinstance(incoming, Whole), incoming.slabs()
+    again = not isinstance(incoming, Whole)
     return Source(
         lambda: converted(incoming.whole(threads=threads), dtype, threads),
         again=again,
-        slabs=None if parts is None else Slabs(incoming.shape, parts),
+        composite=incoming.composite(),
     )
 
 

@@ -10,7 +10,7 @@ has no memory left it recovers in this order, and no step of it can change the a
 
 A block that was overwritten when something failed is gathered anew before it is used again.
 
-Imports `events`, `memory` and this room.
+Imports `kernels`, `events`, `memory` and this room.
 """
 
 import contextlib
@@ -23,11 +23,13 @@ import numpy as np
 from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.devices.crossings import PieceLimits, aligned
 from dask_bigfft.devices.pieces import PiecePlan, piece_plan
-from dask_bigfft.devices.pipeline import Carve, Pipeline, Slabs
+from dask_bigfft.devices.pipeline import Carve, Pipeline
 from dask_bigfft.devices.protocol import FFT, Array, Device, Event
+from dask_bigfft.devices.transfer import dense, row_nbytes
 from dask_bigfft.devices.work import Block
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit
+from dask_bigfft.kernels.composite import Composite
 from dask_bigfft.memory import lend
 
 #: Part of a device's free memory that is used where no limit is given.
@@ -36,9 +38,9 @@ MEMORY_SHARE = 0.8
 #: Times that a block is tried: as planned, with everything given back, and with smaller pieces.
 ATTEMPTS = 6
 
-#: Rows of parts of other blocks are read as they are from this multiple of `run_nbytes` on: below
-#: it, the bus takes longer for them than threads for gathering the block.
-WIDE_ROWS = 2
+#: Shards of other blocks are read where they lie from rows of this part of `run_nbytes` on (1 KiB:
+#: a kernel reads them at the speed of the bus): below it, threads gather the block faster.
+NARROWEST = 1 / 8
 
 #: Work areas that are reckoned with, in units of a slot, until one is found to be enough.
 WORK_AREAS = (0, 1, 2, 4)
@@ -58,6 +60,10 @@ class Job:
         Dtype of the block before and after.
     inside : bool
         Whether to do without host memory apart from the block, where that is possible.
+    order : tuple of int
+        Of a round without steps: dimensions of the block in the order in which they are written.
+    shards : int
+        Source blocks that the block is read from.
     """
 
     round: Round
@@ -65,6 +71,8 @@ class Job:
     source: str
     target: str
     inside: bool = False
+    order: tuple[int, ...] = ()
+    shards: int = 1
 
     def plan(self, limits: PieceLimits, work: int = 0) -> PiecePlan:
         """The pieces within some limits."""
@@ -72,7 +80,7 @@ class Job:
         if self.inside:
             with contextlib.suppress(DeviceMemoryError):
                 return piece_plan(*arguments, work=work, inside=True)
-        return piece_plan(*arguments, work=work)
+        return piece_plan(*arguments, work=work, order=self.order, shards=self.shards)
 
 
 @dataclass(frozen=True)
@@ -99,8 +107,8 @@ class Source:
         Whether it may be called a second time.
     borrowed : bool
         Whether the block is somebody else's, and only to be read.
-    slabs : Slabs, optional
-        The block as parts of others, which are read in its place where their rows are wide.
+    composite : Composite, optional
+        The block as shards of others, which are read in its place where their rows are wide.
     """
 
     def __init__(
@@ -109,23 +117,23 @@ class Source:
         *,
         again: bool = True,
         borrowed: bool = False,
-        slabs: Slabs | None = None,
+        composite: Composite | None = None,
     ) -> None:
         self.gather, self.again, self.borrowed = gather, again or borrowed, borrowed
-        self.slabs = slabs
+        self.composite = composite
         self.values: Array | None = None
         self.gathered = False
 
-    def arrays(self, plan: PiecePlan, limits: PieceLimits) -> list[Array | Slabs]:
+    def arrays(self, plan: PiecePlan, limits: PieceLimits) -> list[Array | Composite]:
         """The block before the first crossing and after each, the same one where it can be."""
-        if self.slabs is not None and _reads_slabs(plan, self.slabs, limits):
-            return _arrays(plan, self.slabs, True)
+        shards = self.in_place(plan, limits)
+        if shards is not None:
+            return _arrays(plan, shards, True)
         return _arrays(plan, self.get(), self.borrowed)
 
-    def in_place(self, plan: PiecePlan, limits: PieceLimits) -> Slabs | None:
-        """The block as parts of others, if the device reads them as they lie."""
-        found = self.slabs is not None and _reads_slabs(plan, self.slabs, limits)
-        return self.slabs if found else None
+    def in_place(self, plan: PiecePlan, limits: PieceLimits) -> Composite | None:
+        """The block as shards of others, if the device reads them where they lie."""
+        return None if self.composite is None else readable(plan, self.composite, limits)
 
     def get(self) -> Array:
         """The block."""
@@ -227,7 +235,7 @@ class Engine:
         return replace(self.limits, nbytes=min(nbytes, self.limits.nbytes))
 
     def run_part(
-        self, prepared: tuple[PiecePlan, Carve], part: Part, source: Array | Slabs, target: Array,
+        self, prepared: tuple[PiecePlan, Carve], part: Part, source: Array | Composite, target: Array,
         filters: Mapping[int, Array] | None = None,
     ) -> None:
         """Take a part of a block through a round, from its place in one array to that in another.
@@ -238,7 +246,7 @@ class Engine:
             What `prepared` returned; the plan divides.
         part : Part
             Which part, and in what pieces.
-        source : ndarray or Slabs
+        source : ndarray or Composite
             The block before the round; what lies outside of the part is not read.
         target : ndarray
             The block after the round, may be the same array.
@@ -320,7 +328,7 @@ class Engine:
         emit("h2d", nbytes=moved)
         emit("d2h", nbytes=sum(array.nbytes for array in arrays[1:]))
         done = arrays[-1]
-        assert not isinstance(done, Slabs)
+        assert not isinstance(done, Composite)
         return done.reshape(job.round.target.shape(job.block))
 
     def pieces(self, job: Job, limits: PieceLimits | None = None) -> tuple[PiecePlan, Carve]:
@@ -346,17 +354,25 @@ class Engine:
         return found
 
 
-def _reads_slabs(plan: PiecePlan, slabs: Slabs, limits: PieceLimits) -> bool:
-    """Whether the first crossing can read slabs, and its rows are wide enough to do so."""
-    split = {
-        dim for dim, digits in zip(plan.dims, plan.schedule.factors, strict=True) if len(digits) > 1
-    }
-    row = plan.schedule.crossings[0].reads[1] * slabs.dtype.itemsize
-    wide = row >= WIDE_ROWS * limits.run_nbytes
-    return wide and slabs.dim not in split and slabs.dtype.str == plan.source
+def readable(plan: PiecePlan, composite: Composite, limits: PieceLimits) -> Composite | None:
+    """A composite in the digits of the first crossing; None where that had better not read it."""
+    if composite.dtype.str != plan.source:
+        return None
+    factors: list[tuple[int, ...]] = [(n,) for n in composite.shape]
+    for dim, digits in zip(plan.dims, plan.schedule.factors, strict=True):
+        factors[dim] = digits
+    found = composite.split(tuple(factors))
+    if found is None or not found.falls:
+        return None
+    part = found.part(tuple(slice(0, n) for n in plan.schedule.crossings[0].extents))
+    if part is None:
+        return None
+    _, view = next(found.views(part))
+    places = dense(tuple(cut.stop for cut in part), found.dtype.itemsize)
+    return found if row_nbytes(view, places) >= NARROWEST * limits.run_nbytes else None
 
 
-def _arrays(plan: PiecePlan, block: Array | Slabs, borrowed: bool) -> list[Array | Slabs]:
+def _arrays(plan: PiecePlan, block: Array | Composite, borrowed: bool) -> list[Array | Composite]:
     arrays = [block]
     for number, crossing in enumerate(plan.schedule.crossings):
         dtype = plan.written(number)

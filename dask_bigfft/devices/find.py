@@ -22,7 +22,7 @@ from dask_bigfft.devices.leases import Leases
 from dask_bigfft.devices.protocol import Device
 from dask_bigfft.errors import DeviceError
 
-__all__ = ["crew", "in_use", "leases", "missing", "release", "use"]
+__all__ = ["count", "crew", "in_use", "leases", "missing", "release", "use"]
 
 
 @dataclass
@@ -54,6 +54,13 @@ def missing() -> str | None:
     if _process.given:
         return None
     return _process.failure or reason()
+
+
+def count() -> int:
+    """Return how many devices this process may use; opens none."""
+    if _process.given is not None:
+        return len(_process.given)
+    return 0 if _process.failure else len(available())
 
 
 def leases() -> Leases | None:

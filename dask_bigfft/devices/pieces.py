@@ -213,6 +213,8 @@ def piece_plan(
     *,
     work: int = 0,
     inside: bool = False,
+    order: tuple[int, ...] = (),
+    shards: int = 1,
 ) -> PiecePlan:
     """Return how a round on a block is done in pieces.
 
@@ -230,6 +232,10 @@ def piece_plan(
         Work area that FFTs are expected to need, in units of the largest slot.
     inside : bool
         Whether no host memory apart from the block may be used.
+    order : tuple of int
+        Of a round without steps: dimensions in the order in which they are written.
+    shards : int
+        Source blocks that the block is read from.
 
     Raises
     ------
@@ -245,7 +251,8 @@ def piece_plan(
         if np.dtype(name).kind == "f" and source != target:
             itemsize = 2 * np.dtype(name).itemsize
     lines = tuple(_line(round_, step) for step in round_.steps)
-    problem = Problem(round_.source.shape(block), lines, itemsize, inside)
+    shape, blocks = round_.source.shape(block), round_.source.blocks
+    problem = Problem(shape, lines, itemsize, inside, order, blocks, shards)
     return PiecePlan(round_, block, source, target, find_schedule(problem, limits, work))
 
 

@@ -11,10 +11,9 @@ The pipeline outlives tasks: the first pieces of one block are loaded while the 
 block before are stored. Only a crossing waits for the one before it on the same block, which writes
 what it reads.
 
-Imports this room.
+Imports `kernels` and this room.
 """
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -28,7 +27,9 @@ from dask_bigfft.devices.protocol import (
     Multiply,
     Product,
 )
+from dask_bigfft.devices.transfer import dense
 from dask_bigfft.devices.work import Computation, PieceWork
+from dask_bigfft.kernels.composite import Composite
 
 
 @dataclass(frozen=True)
@@ -45,47 +46,25 @@ class Carve:
         return self.slots * self.slot_nbytes + self.work_nbytes
 
 
-class Slabs:
-    """A block that is only read, as parts that lie one after the other along a dimension.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        Of the block.
-    parts : list of (int, ndarray)
-        Where each part begins along the first dimension longer than 1, and its values.
-    """
-
-    def __init__(self, shape: tuple[int, ...], parts: list[tuple[int, Array]]) -> None:
-        self.shape, self.parts = shape, parts
-        self.dim = next((d for d, n in enumerate(shape) if n > 1), 0)
-        self.dtype = parts[0][1].dtype
-        self.nbytes = sum(part.nbytes for _, part in parts)
-
-    def loads(self, work: PieceWork) -> Iterator[tuple[Array, DeviceArray]]:
-        """What is copied where for a piece: parts of it lie one after the other there, too."""
-        dim, cut = self.dim, work.part[self.dim]
-        inner = math.prod(work.source.shape[dim + 1 :]) * self.dtype.itemsize
-        for begin, part in self.parts:
-            low = max(cut.start, begin)
-            high = min(cut.stop, begin + part.shape[dim])
-            if low >= high:
-                continue
-            seen = part.reshape(*work.view[:dim], part.shape[dim], *work.view[dim + 1 :])
-            view = seen[(*work.part[:dim], slice(low - begin, high - begin), *work.part[dim + 1 :])]
-            offset = work.source.offset + (low - cut.start) * inner
-            yield view, DeviceArray(offset, view.shape, work.source.dtype)
-
-
-def loads(source: Array | Slabs, work: PieceWork) -> Iterator[tuple[Array, DeviceArray]]:
+def loads(source: Array | Composite, work: PieceWork) -> Iterator[tuple[Array, DeviceArray]]:
     """What is copied where for a piece."""
-    if isinstance(source, Slabs):
-        yield from source.loads(work)
+    if isinstance(source, Composite):
+        yield from _shards(source, work)
         return
     view = source.reshape(work.view)
     yield view[work.part], work.source
     if work.twin is not None:
         yield view[work.twin.part], work.twin.source
+
+
+def _shards(source: Composite, work: PieceWork) -> Iterator[tuple[Array, DeviceArray]]:
+    """Views of source blocks, and where in the piece each belongs."""
+    part = source.part(work.part)
+    assert part is not None
+    strides = dense(tuple(cut.stop - cut.start for cut in part), source.dtype.itemsize)
+    for place, view in source.views(part):
+        offset = work.source.offset + sum(i * s for i, s in zip(place, strides, strict=True))
+        yield view, DeviceArray(offset, view.shape, work.source.dtype, strides)
 
 
 class _Slot:
@@ -158,7 +137,7 @@ class Pipeline:
         self.arena_nbytes, self.carve, self._slots = 0, Carve(0, 0, 0), []
 
     def submit(
-        self, plan: PiecePlan, arrays: Sequence[Array | Slabs], filters: Mapping[int, Array]
+        self, plan: PiecePlan, arrays: Sequence[Array | Composite], filters: Mapping[int, Array]
     ) -> Event:
         """Put all pieces of a block into the streams; return what is reached when it is done.
 
@@ -167,7 +146,7 @@ class Pipeline:
         plan : PiecePlan
             What to do.
         arrays : sequence of ndarray
-            The block (which may be slabs) before the first crossing, and after each; where a
+            The block (which may be a composite) before the first crossing, and after each; where a
             crossing writes what it read, the same array twice. They have to stay until the event
             is reached.
         filters : mapping of int to ndarray
@@ -179,13 +158,13 @@ class Pipeline:
                 self.device.wait(self.h2d, stored)
             for work in plan.works(number):
                 target = arrays[number + 1]
-                assert not isinstance(target, Slabs)
+                assert not isinstance(target, Composite)
                 self._piece(work, arrays[number], target, filters)
             self.device.record(stored, self.d2h)
         return stored
 
     def submit_works(
-        self, works: Iterable[PieceWork], source: Array | Slabs, target: Array,
+        self, works: Iterable[PieceWork], source: Array | Composite, target: Array,
         filters: Mapping[int, Array]
     ) -> Event:
         """Put some pieces of one crossing into the streams; as `submit`."""
@@ -196,7 +175,11 @@ class Pipeline:
         return stored
 
     def _piece(
-        self, work: PieceWork, source: Array | Slabs, target: Array, filters: Mapping[int, Array]
+        self,
+        work: PieceWork,
+        source: Array | Composite,
+        target: Array,
+        filters: Mapping[int, Array],
     ) -> None:
         device = self.device
         slot = self._slots[self._turn % len(self._slots)]

@@ -28,7 +28,7 @@ ALIGNMENT = 256
 
 @dataclass(frozen=True, slots=True)
 class DeviceArray:
-    """A dense C-ordered array in the device's arena.
+    """A C-ordered array in the device's arena, dense unless it says otherwise.
 
     Parameters
     ----------
@@ -38,11 +38,14 @@ class DeviceArray:
         Lengths of the dimensions.
     dtype : str
         As ``numpy.dtype.str`` has it, such as ``"<c16"``.
+    strides : tuple of int, optional
+        Of a part of a larger array, in bytes; only copies to and from the host take such.
     """
 
     offset: int
     shape: tuple[int, ...]
     dtype: str
+    strides: tuple[int, ...] | None = None
 
     @property
     def size(self) -> int:
@@ -51,8 +54,16 @@ class DeviceArray:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the array takes."""
+        """Bytes of its elements."""
         return self.size * np.dtype(self.dtype).itemsize
+
+    @property
+    def span(self) -> int:
+        """Bytes from its first element to behind its last one."""
+        if self.strides is None or not self.size:
+            return self.nbytes
+        last = sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
+        return last + np.dtype(self.dtype).itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +267,8 @@ class Device(Protocol):
 
         The host array may have any strides above 0 that fall from the first dimension to the
         last. The engine keeps it alive and untouched until an event after it is reached. The
-        target may be a part of a larger array, whose offset is only aligned to its elements.
+        target may be a part of a larger array: its offset is only aligned to its elements then,
+        and it may have strides.
         """
 
     def d2h(self, stream: Stream, source: DeviceArray, target: Array) -> None:

@@ -42,6 +42,10 @@ GATHERED = 2
 SHARE_NBYTES = 1024**2
 
 
+#: A part of a view.
+Part = tuple[slice, ...]
+
+
 class Mark(Protocol):
     """What tells that the card is done with a buffer."""
 
@@ -56,11 +60,6 @@ class Staging:
     memory: Array
     mark: Mark | None = None
     scattered: "Future[None] | None" = field(default=None)
-
-    @property
-    def address(self) -> int:
-        """Where it begins."""
-        return int(self.memory.ctypes.data)
 
     def holding(self, part: Array) -> Array:
         """Its first bytes as an array like `part`."""
@@ -100,7 +99,7 @@ class Ring:
         self._copiers = ThreadPoolExecutor(threads, thread_name_prefix="bigfft-ring")
         self._waiters = ThreadPoolExecutor(GATHERED, thread_name_prefix="bigfft-scatter")
 
-    def load(self, source: Array, copy: Callable[[int, int, int], Mark]) -> None:
+    def load(self, source: Array, copy: Callable[[Array, Part], Mark]) -> None:
         """Take a view to the card.
 
         Parameters
@@ -108,49 +107,49 @@ class Ring:
         source : ndarray
             The view.
         copy : callable
-            ``copy(address, offset, nbytes)`` lets the card take bytes from an address, to an
-            offset in the dense array, and returns a mark that tells when that is done.
+            ``copy(values, part)`` lets the card take contiguous pinned values, which are that part
+            of the view, and returns a mark that tells when that is done.
         """
-        gathered: deque[tuple[Staging, list[Future[None]], int, int]] = deque()
-        for part, offset in self._parts(source):
+        gathered: deque[tuple[Staging, list[Future[None]], Array, Part]] = deque()
+        for part in self._parts(source):
             values = source[part]
             if len(gathered) == min(GATHERED, len(self._in)):
                 self._taken(copy, *gathered.popleft())
             buffer = self._in[0]
             self._in.rotate(-1)
             buffer.free()
-            shares = self._shared(buffer.holding(values), values)
-            gathered.append((buffer, shares, offset, values.nbytes))
+            staged = buffer.holding(values)
+            gathered.append((buffer, self._shared(staged, values), staged, part))
         while gathered:
             self._taken(copy, *gathered.popleft())
 
     @staticmethod
     def _taken(
-        copy: Callable[[int, int, int], Mark],
+        copy: Callable[[Array, Part], Mark],
         buffer: Staging,
         shares: "list[Future[None]]",
-        offset: int,
-        nbytes: int,
+        staged: Array,
+        part: Part,
     ) -> None:
         """Let the card take a buffer as soon as it is full."""
         for future in shares:
             future.result()
-        buffer.mark = copy(buffer.address, offset, nbytes)
+        buffer.mark = copy(staged, part)
 
     def store(
-        self, target: Array, copy: Callable[[int, int, int], Mark]
+        self, target: Array, copy: Callable[[Array, Part], Mark]
     ) -> "list[Future[None]]":
         """Bring a view from the card; its values are there when all futures are done.
 
-        `copy` is as for `load`, but lets the card write to the address.
+        `copy` is as for `load`, but lets the card write the values.
         """
         found = []
-        for part, offset in self._parts(target):
+        for part in self._parts(target):
             values = target[part]
             buffer = self._out[0]
             self._out.rotate(-1)
             buffer.free()
-            mark = copy(buffer.address, offset, values.nbytes)
+            mark = copy(buffer.holding(values), part)
             buffer.scattered = self._waiters.submit(self._scatter, mark, values, buffer)
             found.append(buffer.scattered)
         return found
@@ -160,8 +159,8 @@ class Ring:
         for future in self._shared(values, buffer.holding(values)):
             future.result()
 
-    def _parts(self, view: Array) -> Iterator[tuple[tuple[slice, ...], int]]:
-        return slabs(view, self._in[0].memory.nbytes)
+    def _parts(self, view: Array) -> Iterator[Part]:
+        return (part for part, _ in slabs(view, self._in[0].memory.nbytes))
 
     def _shared(self, target: Array, source: Array) -> "list[Future[None]]":
         """Have threads copy, a share each; NumPy gives the interpreter's lock up meanwhile."""

@@ -156,8 +156,8 @@ def _best(
         for crossing in _all_crossings(problem, limits, room, factors, rounds):
             if crossing is None:
                 break
+            cost += crossing_cost(crossing, problem, limits, not found)
             found.append(crossing)
-            cost += crossing_cost(crossing, problem.itemsize, limits)
             if best is not None and cost + max(0, crossings - len(found)) >= best[0]:
                 break
         else:
@@ -191,7 +191,14 @@ def _all_crossings(
 def _partitions(
     problem: Problem, crossings: int
 ) -> Iterator[tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]]:
-    """Digits of each line, and the crossing of each digit; no crossing stays empty."""
+    """Digits of each line, and the crossing of each digit; no crossing stays empty.
+
+    Where nothing is transformed there is one crossing, that only reorders.
+    """
+    if not problem.lines:
+        if crossings == 1:
+            yield (), ()
+        return
     most = int(MAX_PARTITIONS ** (1 / max(1, len(problem.lines))))
     choices = [
         list(itertools.islice(_line_partitions(problem, line, crossings), most))

@@ -163,10 +163,13 @@ class SimulatedDevice:
 
     def _array(self, array: DeviceArray, alignment: int = ALIGNMENT) -> Array:
         """The values of an array, after checking that it lies in the arena."""
-        end = array.offset + array.nbytes
+        end = array.offset + array.span
         if array.offset < 0 or array.offset % alignment or end > self._arena.nbytes:
             raise DeviceError(f"{array} does not lie in an arena of {self._arena.nbytes} bytes")
-        return self._arena[array.offset : end].view(array.dtype).reshape(array.shape)
+        values = self._arena[array.offset : end].view(array.dtype)
+        if array.strides is None:
+            return values.reshape(array.shape)
+        return np.lib.stride_tricks.as_strided(values, array.shape, array.strides)
 
     # --- streams and events -----------------------------------------------------------------
 

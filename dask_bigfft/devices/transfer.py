@@ -34,7 +34,8 @@ class Copy:
     Parameters
     ----------
     host, device : int
-        Bytes from the first element of the view, and of the dense array, to where it begins.
+        Bytes from the first element of the view, and of the array on the device, to where it
+        begins.
     width : int
         Bytes of a row.
     height, depth : int
@@ -42,6 +43,8 @@ class Copy:
     pitch, plane : int
         Bytes from row to row and from plane to plane on the host; `plane` is a multiple of
         `pitch` where there is more than one plane.
+    device_pitch, device_plane : int
+        The same on the device.
     """
 
     host: int
@@ -51,6 +54,8 @@ class Copy:
     depth: int = 1
     pitch: int = 0
     plane: int = 0
+    device_pitch: int = 0
+    device_plane: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -60,95 +65,122 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A dimension of a view: how often it repeats, and how many bytes apart."""
+    """A dimension of a view: how often it repeats, how many bytes apart, and on the device."""
 
     count: int
     stride: int
+    place: int
 
 
-def runs(view: Array) -> tuple[int, tuple[Run, ...]]:
-    """Width of the contiguous rows of a view in bytes, and how these lie, outermost first.
+def dense(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Strides of a dense C-ordered array in bytes.
 
-    Dimensions that continue one another are one; what is left is as few as can be. A view whose
-    last dimension is not contiguous has rows of one element.
+    >>> dense((8, 6, 4), 8)
+    (192, 32, 8)
+    """
+    return tuple(itemsize * math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
+
+
+def runs(view: Array, places: tuple[int, ...] | None = None) -> tuple[int, tuple[Run, ...]]:
+    """Width of the rows of a view in bytes, and how these lie, outermost first.
+
+    Rows are contiguous on both sides; `places` are the strides on the device in bytes, without
+    them the array there is dense. Dimensions that continue one another on both sides are one; what
+    is left is as few as can be. A view whose last dimension is not contiguous has rows of one
+    element.
 
     Examples
     --------
     >>> import numpy as np
     >>> block = np.zeros((8, 6, 4), "f8")
-    >>> runs(block), runs(block[:, 2:4]), runs(block[:, :, 1:2])
-    ((1536, ()), (64, (Run(count=8, stride=192),)), (8, (Run(count=48, stride=32),)))
+    >>> runs(block), runs(block[:, 2:4])
+    ((1536, ()), (64, (Run(count=8, stride=192, place=64),)))
+    >>> runs(block[:, :, 1:2])
+    (8, (Run(count=48, stride=32, place=8),))
+    >>> runs(block[:, 2:4], (768, 32, 8))
+    (64, (Run(count=8, stride=192, place=768),))
     """
     merged: list[Run] = []
-    for count, stride in zip(view.shape, view.strides, strict=True):
+    if places is None:
+        places = dense(view.shape, view.itemsize)
+    for count, stride, place in zip(view.shape, view.strides, places, strict=True):
         if count == 1:
             continue
-        if merged and merged[-1].stride == count * stride:
-            merged[-1] = Run(merged[-1].count * count, stride)
+        last = merged[-1] if merged else None
+        if last and last.stride == count * stride and last.place == count * place:
+            merged[-1] = Run(last.count * count, stride, place)
         else:
-            merged.append(Run(count, stride))
-    if merged and merged[-1].stride == view.itemsize:
+            merged.append(Run(count, stride, place))
+    if merged and merged[-1].stride == merged[-1].place == view.itemsize:
         return merged[-1].count * view.itemsize, tuple(merged[:-1])
     return view.itemsize, tuple(merged)
 
 
-def row_nbytes(view: Array) -> int:
-    """Bytes of the rows in which a view lies: the wider, the faster its copies.
+def row_nbytes(view: Array, places: tuple[int, ...] | None = None) -> int:
+    """Bytes of the rows in which a view lies, as `runs`: the wider, the faster its copies.
 
     >>> import numpy as np
     >>> row_nbytes(np.zeros((16, 1024), "c16")[:, :512])
     8192
     """
-    return runs(view)[0]
+    return runs(view, places)[0]
 
 
-def copies(view: Array) -> Iterator[Copy]:
-    """The driver calls that copy a view to or from a dense array of its shape.
+def copies(view: Array, places: tuple[int, ...] | None = None) -> Iterator[Copy]:
+    """The driver calls that copy a view to or from an array of its shape on the device.
 
     Parameters
     ----------
     view : ndarray
         Its strides are positive and fall from the first dimension to the last, but for dimensions
         of length 1.
+    places : tuple of int, optional
+        Strides of the array on the device, in bytes; by default it is dense.
 
     Examples
     --------
     >>> import numpy as np
     >>> block = np.zeros((8, 6, 4), "f8")
-    >>> list(copies(block[2:]))
-    [Copy(host=0, device=0, width=1152, height=1, depth=1, pitch=0, plane=0)]
-    >>> list(copies(block[:, :3, :2]))
-    [Copy(host=0, device=0, width=16, height=3, depth=8, pitch=32, plane=192)]
+    >>> [(c.width, c.height, c.depth) for c in copies(block[2:])]
+    [(1152, 1, 1)]
+    >>> [(c.width, c.height, c.depth, c.pitch, c.plane) for c in copies(block[:, :3, :2])]
+    [(16, 3, 8, 32, 192)]
+    >>> [(c.width, c.height, c.pitch, c.device_pitch) for c in copies(block[:, 2], (320, 8))]
+    [(32, 8, 192, 320)]
     """
     if view.size == 0:
         return
-    width, outer = runs(view)
+    width, outer = runs(view, places)
     inner, looped = _in_one_call(outer)
-    height, pitch = (inner[-1].count, inner[-1].stride) if inner else (1, 0)
-    depth, plane = (inner[0].count, inner[0].stride) if len(inner) > 1 else (1, 0)
-    dense = width * height * depth
-    for number, place in enumerate(itertools.product(*(range(run.count) for run in looped))):
-        host = sum(i * run.stride for i, run in zip(place, looped, strict=True))
-        yield Copy(host, number * dense, width, height, depth, pitch, plane)
+    row = inner[-1] if inner else Run(1, 0, 0)
+    plane = inner[0] if len(inner) > 1 else Run(1, 0, 0)
+    for at in itertools.product(*(range(run.count) for run in looped)):
+        host = sum(i * run.stride for i, run in zip(at, looped, strict=True))
+        device = sum(i * run.place for i, run in zip(at, looped, strict=True))
+        yield Copy(
+            host, device, width, row.count, plane.count, row.stride, plane.stride, row.place,
+            plane.place,
+        )
 
 
 def _in_one_call(outer: tuple[Run, ...]) -> tuple[tuple[Run, ...], tuple[Run, ...]]:
     """The innermost dimensions that one call copies, and those that need a call for each value."""
-    if not outer or outer[-1].stride > MAX_PITCH_NBYTES:
+    if not outer or max(outer[-1].stride, outer[-1].place) > MAX_PITCH_NBYTES:
         return (), outer
-    if len(outer) > 1 and outer[-2].stride % outer[-1].stride == 0:
+    row, plane = outer[-1], outer[-2] if len(outer) > 1 else None
+    if plane and plane.stride % row.stride == 0 and plane.place % row.place == 0:
         return outer[-2:], outer[:-2]
     return outer[-1:], outer[:-1]
 
 
-def calls(view: Array) -> int:
+def calls(view: Array, places: tuple[int, ...] | None = None) -> int:
     """Number of driver calls that a view needs.
 
     >>> import numpy as np
     >>> calls(np.zeros((4, 4, 4, 4))[:3, :3, :3, :3])
     3
     """
-    _, looped = _in_one_call(runs(view)[1])
+    _, looped = _in_one_call(runs(view, places)[1])
     return math.prod(run.count for run in looped) if view.size else 0
 
 
@@ -226,12 +258,13 @@ class Memcpy3D(ctypes.Structure):
 
 
 def memcpy3d(copy: Copy, host: int, device: int, kind: int) -> Memcpy3D:
-    """Return the structure for a copy between a host view and a dense array at these addresses.
+    """Return the structure for a copy between a host view and an array at these addresses.
 
     `kind` is `TO_DEVICE` or `TO_HOST`.
     """
     apart = _Pitched(host + copy.host, copy.pitch, copy.width, copy.plane // copy.pitch)
-    dense = _Pitched(device + copy.device, copy.width, copy.width, copy.height)
-    source, target = (apart, dense) if kind == TO_DEVICE else (dense, apart)
+    rows = copy.device_plane // copy.device_pitch
+    there = _Pitched(device + copy.device, copy.device_pitch, copy.width, rows)
+    source, target = (apart, there) if kind == TO_DEVICE else (there, apart)
     extent = _Extent(copy.width, copy.height, copy.depth)
     return Memcpy3D(None, _Position(), source, None, _Position(), target, extent, kind)

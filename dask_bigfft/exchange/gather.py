@@ -14,10 +14,11 @@ import numpy.typing as npt
 from dask_bigfft.devices.on_card import as_block, is_on_card
 from dask_bigfft.errors import refuse
 from dask_bigfft.events import measured
-from dask_bigfft.exchange.parts import slabs
+from dask_bigfft.exchange.parts import composite
 from dask_bigfft.exchange.product import Block, Product, firsts
 from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.exchange.tables import Table, table_for
+from dask_bigfft.kernels.composite import Composite
 from dask_bigfft.kernels.copy import CopyTable, compiles
 from dask_bigfft.kernels.incoming import Whole, parts
 from dask_bigfft.memory import lend
@@ -73,14 +74,15 @@ class Gathering:
         #: Whether there are places that no source covers (zero padding).
         self.padded = sum(product.size for product in self.products) < math.prod(shape)
 
-    def slabs(self) -> list[tuple[int, Array]] | None:
-        """The block as parts of its sources along one dimension, where it is made of such."""
+    def composite(self) -> Composite | None:
+        """The block as shards of its sources, where it is made of such that are only copied."""
         if self.padded or self.packed or len(self.products) != 1 or self.products[0].conjugate:
             return None
         (product,), (sources,) = self.products, self.sources
         if any(source.dtype != self.dtype for source in sources):
             return None
-        return slabs(self.exchange, product, sources, self.shape)
+        by_block = dict(zip(product.blocks, sources, strict=True))
+        return composite(self.exchange, product.tables, by_block, self.shape)
 
     def place(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """Memory for the block after the round."""

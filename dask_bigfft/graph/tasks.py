@@ -20,7 +20,14 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.decomposition.rounds import Round
-from dask_bigfft.devices.dispatch import Pace, Place, job_of, on_device, together
+from dask_bigfft.devices.dispatch import (
+    Pace,
+    Place,
+    job_of,
+    moved_on_device,
+    on_device,
+    together,
+)
 from dask_bigfft.devices.on_card import as_block, is_on_card, roll_on_card, round_on_card
 from dask_bigfft.errors import CarrierError, VerificationError, refuse
 from dask_bigfft.events import during, emit
@@ -28,7 +35,8 @@ from dask_bigfft.exchange import p2p
 from dask_bigfft.exchange.gather import Gathering
 from dask_bigfft.exchange.packing import Packed, Packing, pack, shard_checksum
 from dask_bigfft.exchange.shards import ExchangeMap
-from dask_bigfft.kernels.cpu import axis_index, rolled, run_round
+from dask_bigfft.kernels.cpu import axis_index, rolled
+from dask_bigfft.kernels.in_place import run_round
 from dask_bigfft.kernels.incoming import Incoming, Whole
 from dask_bigfft.kernels.libraries import FFTLibrary, get_library
 from dask_bigfft.kernels.twiddle import chirp_filter
@@ -178,6 +186,14 @@ class Run:
         roll = roll_on_card if is_on_card(done) else rolled
         return roll(done, round_.rolls)
 
+    def moved(self, number: int, incoming: Gathering) -> Array:
+        """The block after the last exchange, put together on the way over a device or here."""
+        found = None
+        if not incoming.on_card:
+            blocks = self.exchange(number).target.blocks
+            found = moved_on_device(incoming, self.place, blocks)
+        return incoming.whole() if found is None else found
+
     def done(self, number: int, block: Block) -> tuple[Any] | None:
         """What the task of a block after exchange `number` would return, if that is known."""
         return None
@@ -303,7 +319,7 @@ def run_block(
         return run.finish(number, block, lambda: Whole(own), filters)
     if number < len(run.plan.rounds):
         return run.finish(number, block, gathering, filters)
-    values = gathering().whole()
+    values = run.moved(number, gathering())
     emit("unpack", nbytes=values.nbytes, seconds=time.perf_counter() - started)
     return values
 

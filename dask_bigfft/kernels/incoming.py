@@ -1,6 +1,6 @@
 """A block on its way into a round: whole, or tile by tile so that a tile is still in cache.
 
-Imports `memory`.
+Imports `memory` and this room.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from dask_bigfft.kernels.composite import Composite
 from dask_bigfft.memory import lend
 
 Array = npt.NDArray[Any]
@@ -22,12 +23,8 @@ class Incoming(Protocol):
     #: The block as it lies in memory, only to be read, where nothing has to be gathered.
     as_is: Array | None
 
-    def slabs(self) -> list[tuple[int, Array]] | None:
-        """The block as parts, only to be read, that lie one after the other along a dimension.
-
-        That is the first one longer than 1. Each comes with where it begins there; None where
-        the block is not made of such parts.
-        """
+    def composite(self) -> Composite | None:
+        """The block as shards of other blocks, only to be read; None where it is not that."""
         ...
 
     def place(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
@@ -72,8 +69,8 @@ class Whole:
 
     as_is: Array | None = None
 
-    def slabs(self) -> list[tuple[int, Array]] | None:
-        """There are none: the block is whole."""
+    def composite(self) -> Composite | None:
+        """There are no shards: the block is whole."""
         return None
 
     def __init__(self, values: Array) -> None:

@@ -333,9 +333,13 @@ class _Watched:
         """Memory for the block after the round."""
         return self.incoming.place(shape, dtype)
 
-    def whole(self, out: Array | None = None) -> Array:
+    def composite(self) -> None:
+        """What is read where it lies would not be weighed."""
+        return None
+
+    def whole(self, out: Array | None = None, *, threads: int = 1) -> Array:
         """The block."""
-        values = self.incoming.whole(out)
+        values = self.incoming.whole(out, threads=threads)
         self._before = self.check.before(values)
         return values
 

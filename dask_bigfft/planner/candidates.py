@@ -15,7 +15,6 @@ from typing import Literal
 
 from dask_bigfft.decomposition.factors import (
     balanced_split,
-    divisors,
     smooth_length,
     transposed_digits,
 )
@@ -26,9 +25,10 @@ from dask_bigfft.decomposition.layout import (
     Layout,
     NoCommonDigits,
 )
-from dask_bigfft.decomposition.rounds import Round
+from dask_bigfft.decomposition.rounds import Round, exchange_shape
 from dask_bigfft.decomposition.steps import AxisProgram, axis_program, flat_digits
 from dask_bigfft.planner.cost import largest_fan_in
+from dask_bigfft.planner.digits import Factors, factor_choices, wide_factors
 from dask_bigfft.planner.layouts import Assignment, Sizes, result_layout, round_layouts
 from dask_bigfft.planner.plan import Machine, flattened
 from dask_bigfft.planner.seconds import Model, flops
@@ -46,7 +46,8 @@ DEARER = 1.5
 #: How much dearer a plan counts whose blocks are twice as large as they should be.
 OVERSIZE = 0.5
 
-Factors = tuple[int, ...]
+#: Bytes of the pieces of a device, at most, and how many it holds with what FFTs need beside them.
+MOST_PIECE, PIECES = 1 << 28, 8
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,8 @@ class Request:
         Where rounds are done.
     scale : float
         Size of blocks in units of those that come in.
+    device_nbytes : int or None
+        Bytes of a device that may be used, if fewer than it has.
     """
 
     chunks: tuple[Chunks, ...]
@@ -88,6 +91,7 @@ class Request:
     verify: str = "none"
     device: Literal["auto", "cpu", "gpu", "hybrid"] = "auto"
     scale: float = 1.0
+    device_nbytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -98,10 +102,11 @@ class Candidate:
     rounds: tuple[Round, ...]
     result: Layout
     seconds: float
+    travelling: int
 
     @property
-    def rank(self) -> tuple[float, int, int, int, float, tuple[int, ...]]:
-        """Cheapest first; among equals, fewest steps and rounds, of like size, most of it early.
+    def rank(self) -> tuple[float, int, int, int, int, float, tuple[int, ...]]:
+        """Cheapest first; among equals, fewest steps, rounds and exchanges, of like size, early.
 
         Rounds of like size are what Gu, Siegel and Li (2011, section 6.2) reorder steps for.
         """
@@ -109,7 +114,8 @@ class Candidate:
         work = [flops(round_) for round_ in self.rounds]
         largest = round(max(work) / max(sum(work), 1.0), 1)
         steps, most = -sum(counts), -min(counts)
-        return float(f"{self.seconds:.2g}"), steps, len(counts), most, largest, counts
+        seconds = float(f"{self.seconds:.2g}")
+        return seconds, steps, len(counts), self.travelling, most, largest, counts
 
 
 def largest_block(spec: TransformSpec, request: Request) -> int:
@@ -193,44 +199,6 @@ def assignments(
             yield dict(zip(spec.axes, chosen, strict=True))
 
 
-def _nearest_divisors(n: int, ideal: float) -> list[int]:
-    """The divisors of n next to `ideal` on either side, 1 and n left out."""
-    inner = [d for d in divisors(n) if 1 < d < n]
-    below = [d for d in inner if d <= ideal][-1:]
-    above = [d for d in inner if d > ideal][:1]
-    return below + above
-
-
-def _factor_choices(
-    spec: TransformSpec, axis: int, places: tuple[int, ...], whole: dict[int, int], variant: str
-) -> list[Factors]:
-    """Lengths of the digits of a split axis worth trying.
-
-    The digits of the order that is asked for come first. `whole` is the product of the lengths
-    of the unsplit axes in each round: digits are chosen so that rounds are of like size (Gu,
-    Siegel, Li 2011, section 6.2).
-    """
-    n = spec.lengths[spec.axes.index(axis)]
-    count = len(places)
-    found: list[Factors] = []
-    i = spec.axes.index(axis)
-    for order, backwards in ((spec.orders_in[i], True), (spec.orders_out[i], False)):
-        digits = spec.digits_of(axis) or transposed_digits(n)
-        if order == "transposed" and len(digits) == count:
-            found.append(digits[::-1] if backwards else digits)
-    if count == 2:
-        ideal = math.sqrt(n * whole.get(places[1], 1) / whole.get(places[0], 1))
-        found += [(d, n // d) for d in _nearest_divisors(n, ideal)]
-    split = balanced_split(n, count)
-    if split is not None:
-        found += [split, split[::-1]]
-        if count > 2:
-            found.append((*split[: count // 2], split[-1], *split[count // 2 : -1]))
-    if variant == "pease":
-        found = [f for f in found if len(set(f)) == 1]
-    return list(dict.fromkeys(found))
-
-
 def _splits(axes: Sequence[int], count: int, most: int) -> Iterator[dict[int, int]]:
     """Number of digits per axis, with `count` of the axes split into 2 to `most` digits."""
     for chosen in itertools.combinations(axes, count):
@@ -255,12 +223,25 @@ class Candidates:
         self.carrier = carrier
         dtype = spec.work_dtype.name
         self.model = Model(machine, request.kernel, dtype, carrier, request.device)
+        self.itemsize = spec.work_dtype.itemsize
         self.source = source_layout(spec, request.chunks)
         self.windows = {axis: (start, count) for axis, start, count in spec.windows}
         #: Size of the largest block that comes in, in complex elements.
         self.largest_in = largest_block(spec, request)
         #: Price beyond which candidates are not followed: a multiple of the cheapest so far.
         self.bound = math.inf
+
+    @property
+    def on_card(self) -> bool:
+        """Whether rounds are done on devices, whose answers nobody verifies."""
+        possible = self.request.device in ("auto", "gpu") and self.request.verify == "none"
+        return possible and self.machine.cards > 0
+
+    @property
+    def piece_nbytes(self) -> int:
+        """Bytes of the pieces in which blocks cross to a device, about."""
+        known = min((found.nbytes for found in self.machine.devices), default=0)
+        return min(MOST_PIECE, (self.request.device_nbytes or known) // PIECES)
 
     def build(
         self, programs: dict[int, AxisProgram], assignment: Assignment, sizes: Sizes, merge: bool
@@ -271,7 +252,7 @@ class Candidates:
         try:
             ways = round_layouts(
                 programs, assignment, source, sizes, variant, self.model.exchange_seconds,
-                self.windows, self.request.wanted, merge, self.bound,
+                self.windows, self.request.wanted, merge, self.bound, self.on_card,
             )
             found = [self._candidate(programs, source, rounds, sizes) for rounds in ways]
         except NoCommonDigits:  # of the rounds and of the order that is asked for
@@ -299,7 +280,10 @@ class Candidates:
         largest = max(round_.source.largest // _width(round_) for round_ in rounds)
         seconds *= 1 + OVERSIZE * max(0.0, largest / (sizes.last * sizes.target) - 1)
         in_order = tuple(programs[axis] for axis in self.spec.axes)
-        return Candidate(in_order, rounds, result, seconds)
+        layouts = [source, *(layout for r in rounds for layout in (r.source, r.target))]
+        pairs = zip(layouts[::2], [*layouts[1::2], after], strict=True)
+        travelling = sum(b is not None and not exchange_shape(a, b).local for a, b in pairs)
+        return Candidate(in_order, rounds, result, seconds, travelling)
 
     def _whole(self, digits: dict[int, int], assignment: Assignment) -> dict[int, int]:
         found: dict[int, int] = {}
@@ -325,7 +309,11 @@ class Candidates:
                     choices.append(self._rectangle_factors(digits[axis]))
                 else:
                     places = assignment[axis]
-                    found = _factor_choices(spec, axis, places, whole, self.request.variant)
+                    found = factor_choices(spec, axis, places, whole, self.request.variant)
+                    if self._may_be_wide(axis, digits[axis]):
+                        beside = max(whole.get(place, 1) for place in places)
+                        room = self.piece_nbytes // self.itemsize // max(1, beside)
+                        found = wide_factors(n, room, len(self.request.chunks[axis])) or found
                     # The first ones are the digits of the order that is asked for.
                     choices.append(found if alone else found[:1])
             for factors in itertools.product(*choices):
@@ -336,6 +324,12 @@ class Candidates:
                 candidate = self.build(programs, assignment, sizes, merge)
                 if candidate is not None:
                     yield candidate
+
+    def _may_be_wide(self, axis: int, count: int) -> bool:
+        """Whether an axis is to be split in two for a device, in whatever digits."""
+        spec, i = self.spec, self.spec.axes.index(axis)
+        natural = spec.orders_in[i] == spec.orders_out[i] == "natural"
+        return self.on_card and count == 2 and natural and self.request.variant == "auto"
 
     @cached_property
     def rectangle(self) -> int | None:

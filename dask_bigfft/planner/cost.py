@@ -14,6 +14,9 @@ from dask_bigfft.decomposition.rounds import Round, exchange_shape
 from dask_bigfft.planner.plan import Forecast, Plan
 from dask_bigfft.planner.seconds import Model, flops, shuffled
 
+#: Tasks that are admitted to a device at a time.
+ADMITTED = 2
+
 #: Bytes of the tiles that a task works on at a time.
 TILES = 8 << 20
 
@@ -37,6 +40,13 @@ def _stored(layout: Layout, itemsize: int) -> int:
     return layout.size * itemsize + layout.blocks * spare
 
 
+def working(plan: Plan) -> int:
+    """Tasks of a process that hold a block at a time: a device admits two, and others wait."""
+    threads = plan.machine.threads
+    demanded = plan.machine.cards and plan.device == "gpu"
+    return min(threads, ADMITTED * plan.machine.cards) if demanded else threads
+
+
 def peak_host(plan: Plan) -> int:
     """Bytes of host memory at the worst moment, per process, beside what imports take.
 
@@ -49,7 +59,7 @@ def peak_host(plan: Plan) -> int:
     if plan.carrier == "disk":
         return _peak_on_disk(plan)
     machine, sizes = plan.machine, _itemsizes(plan)
-    stages = [0.0]
+    stages, threads = [0.0], working(plan)
     before = _stored(plan.source, np.dtype(plan.spec.dtype).itemsize)
     for i, exchange in enumerate(plan.exchanges):
         after = _stored(exchange.target, np.dtype(exchange.dtype).itemsize)
@@ -59,7 +69,7 @@ def peak_host(plan: Plan) -> int:
             round_ = plan.rounds[i]
             made = _stored(round_.target, sizes[2 * i + 1])
             out = round_.target.largest * sizes[2 * i + 1]
-        work = machine.threads * (block + out + min(block, TILES))
+        work = threads * (block + out + min(block, TILES))
         # A process has whole blocks: with few of them, more than its even share.
         blocks = exchange.target.blocks
         share = -(-blocks // machine.workers) / max(1, blocks)

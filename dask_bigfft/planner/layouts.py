@@ -76,9 +76,17 @@ def axis_digits(program: AxisProgram, done: int) -> list[Digit]:
     return digits
 
 
-def _in_digits(program: AxisProgram, done: int, step: Step | None, variant: str) -> list[_Cut]:
-    """Groups of an axis that lies in digits, the step's own last."""
+def _in_digits(
+    program: AxisProgram, done: int, step: Step | None, variant: str, in_place: bool
+) -> list[_Cut]:
+    """Groups of an axis that lies in digits, the step's own last, or `in_place`.
+
+    A processor wants a digit's values side by side; a device transforms them wherever they are,
+    and a digit that stays where it is leaves the rows wide that the next round reads.
+    """
     digits = axis_digits(program, done)
+    if in_place:
+        return [_cut((digit,), fixed=step is not None and digit == step.source) for digit in digits]
     others = [digit for digit in digits if step is None or digit != step.source]
     order = "transposed" if len(program.target) > 1 else "natural"
     groups = [_cut((digit,)) for digit in stored_order(others, variant, order)]
@@ -93,6 +101,7 @@ def _axis_cuts(
     source: AxisLayout,
     variant: str,
     window: tuple[int, int] | None = None,
+    on_card: bool = False,
 ) -> list[_Cut]:
     """Groups of an axis in a round, with the chunks they inherit.
 
@@ -114,7 +123,8 @@ def _axis_cuts(
         if tuple(stored) == program.target or halved:
             return [_cut(group.digits, group.chunks) for group in before.groups]
         return [_flat(program.target, before)]
-    cuts = _in_digits(program, done, step, variant)
+    in_place = on_card and variant == "auto" and not program.bluestein
+    cuts = _in_digits(program, done, step, variant, in_place)
     if variant != "auto":
         return _in_parts(cuts, source.blocks)
     had = {group.digits: group.chunks for group in before.groups}
@@ -244,6 +254,7 @@ def round_layouts(
     wanted: tuple[Chunks, ...] | None = None,
     merge: bool = False,
     bound: float = math.inf,
+    on_card: bool = False,
 ) -> list[tuple[Round, ...]]:
     """Rounds of an assignment with the blocks of each: the cheapest few ways to cut them.
 
@@ -269,6 +280,8 @@ def round_layouts(
         Whether chunks much smaller than the target are joined.
     bound : float
         Price beyond which a candidate is not followed any further.
+    on_card : bool
+        Whether rounds are done on devices.
 
     Returns
     -------
@@ -296,7 +309,7 @@ def round_layouts(
             cuts = [
                 _axis_cuts(
                     programs.get(a), done.get(a, 0), by_axis.get(a), layout, source.axes[a],
-                    variant, windows.get(a),
+                    variant, windows.get(a), on_card,
                 )
                 for a, layout in enumerate(partial.last.axes)
             ]

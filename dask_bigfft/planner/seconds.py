@@ -42,6 +42,15 @@ DISK_SHARD = 1e-4
 #: Blocks below it stay on the CPU where nobody has asked for a device: a trip costs more.
 LEAST_NBYTES = 1 << 20
 
+#: Part of the speed of the bus at which a device reads shards of many blocks.
+SHARDS = 0.9
+
+#: What a run costs a device whose kernels read it, in units of what it costs a copy engine.
+BY_KERNEL = 0.25
+
+#: Rows from which on a device reads shards where they lie.
+NARROWEST_NBYTES = 1 << 10
+
 #: Parts of a device's memory that are pieces at the same time.
 SLOTS = 3
 
@@ -225,6 +234,18 @@ class Model:
             return False
         return self.device == "gpu" or round_.source.largest * self.itemsize >= LEAST_NBYTES
 
+    def _read(self, shape: ExchangeShape, nbytes: float) -> float | None:
+        """Seconds in which a device reads a block where its shards lie; None: it is gathered."""
+        row = shape.width * self.itemsize
+        in_process = self.carrier != "disk" and self.machine.workers == 1
+        if not in_process or row < NARROWEST_NBYTES:
+            return None
+        part = 1.0 if shape.local else SHARDS
+        return max(
+            nbytes / found.h2d / part + nbytes / row * found.run * BY_KERNEL
+            for found in self.devices
+        )
+
     # --- side by side ------------------------------------------------------------------------
 
     def stage(
@@ -250,8 +271,12 @@ class Model:
         gather = self.gather(shape, before, after, round_)
         fft = device = 0.0
         lanes, threads = self._lanes(blocks), self.machine.threads
-        if round_ is not None and self.on_device(round_):
-            device = max(device_block_seconds(round_, self.itemsize, d) for d in self.devices)
+        block = after.size * self.itemsize / blocks
+        if self.on_device(round_) or (round_ is None and self.devices):
+            if round_ is not None:
+                device = max(device_block_seconds(round_, self.itemsize, d) for d in self.devices)
+            if (read := self._read(shape, block)) is not None:
+                gather, device = 0.0, max(device, read)
             # All threads gather a block for a device, which works on the one before meanwhile.
             work = self._waves(blocks, len(self.devices)) * device
             gathered = self._waves(blocks, 1) * gather / blocks / threads

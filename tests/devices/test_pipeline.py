@@ -50,7 +50,7 @@ def transform_two(device):
     engine.pipeline.prepare(Carve(1, 1 << 14, 0), 1 << 14)  # all of it, so that it is divided anew
     inputs = [values(64, 48), values(2048)]
     jobs = [job_of(x, "fftn")[0] for x in inputs]
-    plans = [engine._plan(job, engine.limits) for job in jobs]  # this waits for the device
+    plans = [engine.pieces(job) for job in jobs]  # this waits for the device
     tasks = []
     for x, job, (plan, carve) in zip(inputs, jobs, plans, strict=True):
         assert len(plan.schedule.crossings) > 1
@@ -88,7 +88,8 @@ def test_copies_both_ways_and_computing_overlap():
     """Twelve pieces take hardly longer than their copies in one direction."""
     profile = DeviceProfile(h2d=1e6, d2h=1e6, run=0.0, flops=1e9, memory=1e9, call=0.0)
     device = SimulatedDevice(1 << 20, profile=profile)
-    engine = Engine(device, 1 << 20, PieceLimits(0, least=256, pieces=12))
+    limits = PieceLimits(0, least=256, pieces=12, run_nbytes=0, call_nbytes=512)
+    engine = Engine(device, 1 << 20, limits)
     x = values(48, 256)
     job, _ = job_of(x, "fft")
     engine.run(job, Source(x.copy))
@@ -115,7 +116,7 @@ def test_the_next_block_comes_while_the_last_one_goes():
     engine = Engine(device, 1 << 20, PieceLimits(0))
     x = values(8, 256)
     job, _ = job_of(x, "fft")
-    plan, carve = engine._plan(job, engine.limits)
+    plan, carve = engine.pieces(job)
     assert plan.pieces == 1
     engine.pipeline.prepare(carve, 1 << 20)
     blocks = [x.copy() for _ in range(8)]

@@ -24,18 +24,20 @@ class Mark:
 class Card:
     """Memory of a card that copies in the background, late, in the order of the calls."""
 
-    def __init__(self, nbytes, buffers, seed):
-        self.memory, self.buffers = np.zeros(nbytes, np.uint8), buffers
+    def __init__(self, shape, buffers, seed):
+        self.memory, self.buffers = np.zeros(shape), buffers
         self.random, self.last = random.Random(seed), None
         self.most = 0
 
-    def staged(self, address, nbytes):
+    def checked(self, values):
+        owner = values.__array_interface__["data"][0]
         for buffer in self.buffers:
-            at = address - buffer.ctypes.data
+            at = owner - buffer.ctypes.data
             if 0 <= at < buffer.nbytes:
-                assert at + nbytes <= buffer.nbytes
-                return buffer[at : at + nbytes]
-        raise AssertionError("an address outside of the ring")
+                assert at + values.nbytes <= buffer.nbytes
+                assert values.flags.c_contiguous
+                return values
+        raise AssertionError("values outside of the ring")
 
     def _later(self, copy):
         before, delay = self.last, self.random.random() * 2e-3
@@ -49,15 +51,15 @@ class Card:
         self.last = Mark(work)
         return self.last
 
-    def take(self, address, offset, nbytes):
+    def take(self, values, part):
         def copy():
-            self.memory[offset : offset + nbytes] = self.staged(address, nbytes)
+            self.memory[part] = self.checked(values)
 
         return self._later(copy)
 
-    def give(self, address, offset, nbytes):
+    def give(self, values, part):
         def copy():
-            self.staged(address, nbytes)[:] = self.memory[offset : offset + nbytes]
+            self.checked(values)[...] = self.memory[part]
 
         return self._later(copy)
 
@@ -68,7 +70,7 @@ def test_views_of_any_size_go_round_there_and_back(seed, part):
     buffers = [np.zeros(1024, np.uint8) for _ in range(4)]
     ring = Ring(buffers, 3)
     block = np.random.default_rng(seed).standard_normal((50, 11))
-    card = Card(block[part].nbytes, buffers, seed)
+    card = Card(block[part].shape, buffers, seed)
     ring.load(block[part], card.take)
     back = np.zeros_like(block)
     futures = ring.store(back[part], card.give)
@@ -88,7 +90,7 @@ def test_what_a_scatter_raises_reaches_who_waits():
             raise RuntimeError("the card fell off")
 
     pending = Pending()
-    pending.add(ring.store(np.zeros(8), lambda address, offset, nbytes: Broken()))
+    pending.add(ring.store(np.zeros(8), lambda values, part: Broken()))
     while not all(future.done() for future in pending.now()):
         time.sleep(1e-3)
     pending.add(())

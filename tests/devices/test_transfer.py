@@ -22,24 +22,31 @@ from dask_bigfft.devices.transfer import (
 )
 
 
-def taken(view):
-    """What the calls copy, done byte by byte as the driver would."""
+def taken(view, place=None):
+    """What the calls copy, done byte by byte as the driver would; into a place if one is given."""
     block = view if view.base is None else view.base
     while block.base is not None:
         block = block.base
     memory = block.reshape(-1).view(np.uint8)
     start = view.ctypes.data - memory.ctypes.data
-    dense = np.zeros(view.nbytes, np.uint8)
+    card = np.zeros(view.nbytes, np.uint8)
+    begin, strides = 0, None
+    if place is not None:
+        larger = place.base
+        card = larger.reshape(-1).view(np.uint8)
+        begin, strides = place.ctypes.data - larger.ctypes.data, place.strides
     seen = 0
-    for copy in copies(view):
+    for copy in copies(view, strides):
+        assert copy.height == 1 or (copy.pitch >= copy.width <= copy.device_pitch)
         for plane in range(copy.depth):
             for row in range(copy.height):
                 host = start + copy.host + plane * copy.plane + row * copy.pitch
-                at = copy.device + (plane * copy.height + row) * copy.width
-                dense[at : at + copy.width] = memory[host : host + copy.width]
+                at = begin + copy.device
+                at += plane * copy.device_plane + row * copy.device_pitch
+                card[at : at + copy.width] = memory[host : host + copy.width]
         seen += copy.nbytes
     assert seen == view.nbytes
-    return dense.view(view.dtype).reshape(view.shape)
+    return card.view(view.dtype).reshape(view.shape) if place is None else place
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -56,13 +63,35 @@ def test_calls_bring_every_view_as_numpy_sees_it(seed):
     assert len(list(copies(view))) == calls(view)
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_calls_bring_every_view_into_a_part_of_a_larger_array(seed):
+    rng = random.Random(seed)
+    ndim = rng.randint(1, 5)
+    views = []
+    shape = tuple(rng.choice((1, 2, 3)) for _ in range(ndim))
+    for fill in (1, 0):
+        whole = tuple(n + rng.randint(0, 2) for n in shape)
+        values = fill * np.arange(1, 1 + np.prod(whole), dtype="c16").reshape(whole)
+        values = np.ascontiguousarray(values)
+        begin = [rng.randint(0, n - m) for n, m in zip(whole, shape, strict=True)]
+        part = tuple(slice(low, low + m) for low, m in zip(begin, shape, strict=True))
+        views.append((values, part))
+    (block, from_), (card, to) = views
+    view, there = block[from_], card[to]
+    expected = card.copy()
+    expected[to] = view
+    taken(view, there)
+    assert np.array_equal(card, expected)
+    assert len(list(copies(view, there.strides))) == calls(view, there.strides)
+
+
 def test_three_dimensions_take_one_call_where_planes_are_whole_rows_apart():
     block = np.zeros((8, 6, 16), "c16")
     assert calls(block[:, 1:3, 4:9]) == 1
     assert calls(block[:, :, 4:9]) == 1
     padded = np.zeros((4, 6, 16, 8), "c16")
     assert runs(padded[:, 1:3, :5, :3]) == (
-        48, (Run(4, 6 * 2048), Run(2, 2048), Run(5, 128)),
+        48, (Run(4, 6 * 2048, 480), Run(2, 2048, 240), Run(5, 128, 48)),
     )
     assert calls(padded[:, 1:3, :5, :3]) == 4
 

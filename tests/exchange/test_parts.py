@@ -1,4 +1,6 @@
-"""Blocks as slabs of their sources: the gathered block, in views of what is there."""
+"""Blocks as composites of their sources: the gathered block, in views of what is there."""
+
+import random
 
 import dask.array as da
 import numpy as np
@@ -8,24 +10,23 @@ from dask_bigfft import plan
 from dask_bigfft.exchange.gather import Gathering
 from dask_bigfft.exchange.shards import ExchangeMap
 
+#: Per case, the exchanges whose blocks are composites.
 CASES = {
-    "columns of slabs": ("fft2", (60, 48), (13, 48), {}),
-    "3D": ("fftn", (16, 12, 20), (5, 12, 20), {}),
-    "rows of columns": ("fft2", (60, 48), (60, 11), {}),
-    "pencils": ("fftn", (16, 12, 20), (5, 7, 20), {}),
-    "1D": ("fft", (4096,), (500,), {"rounds": [64, 64]}),
-    "1D transposed": ("fft", (4096,), (512,), {"rounds": [64, 64], "order": "transposed"}),
-    "real": ("rfft", (4096,), (512,), {"rounds": [64, 64]}),
-    "padded": ("fft2", (60, 48), (13, 48), {"s": (64, 50)}),
+    "columns of slabs": ("fft2", (60, 48), (13, 48), {}, {0, 1}),
+    "3D": ("fftn", (16, 12, 20), (5, 12, 20), {}, {0, 1}),
+    "rows of columns": ("fft2", (60, 48), (60, 11), {}, {0, 1}),
+    "pencils": ("fftn", (16, 12, 20), (5, 7, 20), {}, {0, 1}),
+    "1D": ("fft", (4096,), (500,), {"rounds": [64, 64]}, {0, 1, 2}),
+    "1D transposed": ("fft", (4096,), (512,), {"rounds": [64, 64], "order": "transposed"}, {0, 1}),
+    "real": ("rfft", (4096,), (512,), {"rounds": [64, 64]}, {0, 1}),
+    "padded": ("fft2", (60, 48), (13, 48), {"s": (64, 50)}, set()),
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_slabs_make_up_the_gathered_block(case):
-    name, shape, chunks, keywords = CASES[case]
+def composites(name, shape, chunks, keywords):
+    """Every exchange's gathered blocks and, where there are any, their composites."""
     x = da.zeros(shape, chunks=chunks, dtype="f8" if name == "rfft" else "c16")
-    found_any = False
-    for exchange in plan(x, name, **keywords).exchanges:
+    for number, exchange in enumerate(plan(x, name, **keywords).exchanges):
         rng, dtype = np.random.default_rng(1), np.dtype(exchange.dtype)
         source = {
             block: rng.standard_normal(exchange.source.shape(block)).astype(dtype)
@@ -35,21 +36,77 @@ def test_slabs_make_up_the_gathered_block(case):
         for block in exchange.target.indices():
             shape_ = exchange.target.shape(block)
             gathering = Gathering(map_, block, shape_, dtype, source.__getitem__)
-            slabs = gathering.slabs()
-            if slabs is None:
-                continue
-            found_any = True
-            dim = next((d for d, n in enumerate(shape_) if n > 1), 0)
-            ends = [begin + part.shape[dim] for begin, part in slabs]
-            assert [begin for begin, _ in slabs] == [0, *ends[:-1]]
-            together = np.concatenate([part for _, part in slabs], axis=dim)
-            np.testing.assert_array_equal(together, gathering.whole())
-            for _, part in slabs:
-                assert any(np.shares_memory(part, found) for found in source.values())
-                steps = [s for n, s in zip(part.shape, part.strides, strict=True) if n > 1]
-                assert steps == sorted(steps, reverse=True)
-    # a split axis is stored in another order than it comes in, padding lies nowhere
-    assert found_any == (case in ("columns of slabs", "3D", "rows of columns", "pencils"))
+            yield number, gathering.whole(), gathering.composite(), source
+
+
+def together(found, part):
+    """A part of a composite, put together from its views."""
+    out = np.full([cut.stop - cut.start for cut in part], np.nan, found.dtype)
+    for place, view in found.views(part):
+        box = tuple(slice(low, low + n) for low, n in zip(place, view.shape, strict=True))
+        assert np.isnan(out[box]).all()  # nothing is copied twice
+        out[box] = view
+    return out
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_composites_are_the_gathered_block(case):
+    rng = random.Random(case)
+    seen = set()
+    for number, whole, found, source in composites(*CASES[case][:4]):
+        if found is None:
+            continue
+        seen.add(number)
+        assert found.shape == whole.shape
+        sizes = found.sizes
+        everything = tuple(slice(0, n) for n in sizes)
+        np.testing.assert_array_equal(together(found, everything), whole.reshape(sizes))
+        lows = [rng.randrange(n) for n in sizes]
+        ends = [rng.randint(low + 1, n) for low, n in zip(lows, sizes, strict=True)]
+        part = tuple(map(slice, lows, ends))
+        np.testing.assert_array_equal(together(found, part), whole.reshape(sizes)[part])
+        for _, view in found.views(part):
+            assert any(np.shares_memory(view, values) for values in source.values())
+        order = tuple(rng.sample(range(len(sizes)), len(sizes)))
+        turned = found.turned(order)
+        part = tuple(part[e] for e in order)
+        expected = whole.reshape(sizes).transpose(order)[part]
+        np.testing.assert_array_equal(together(turned, part), expected)
+    assert seen == CASES[case][4]
+
+
+@pytest.mark.parametrize("factors", [((3, 4, 5), (16,)), ((60,), (2, 8)), ((6, 10), (4, 4))])
+def test_dimensions_are_taken_apart_where_sources_end_between_the_factors(factors):
+    fits = 0
+    for number, whole, found, _ in composites("fft2", (60, 48), (20, 48), {}):
+        if number == 0:  # rows, as they come
+            continue
+        assert found.split(((2, 30), (16,))) is None  # a source block ends after 20
+        apart = found.split(factors)
+        fits += 1
+        sizes = tuple(n for split in factors for n in split)
+        assert apart.shape == sizes
+        part = tuple(slice(0, n) for n in sizes)
+        np.testing.assert_array_equal(together(apart, part), whole.reshape(sizes))
+        part = tuple(slice(n // 3, n - n // 4) for n in sizes)
+        np.testing.assert_array_equal(together(apart, part), whole.reshape(sizes)[part])
+    assert fits > 0
+
+
+def test_slices_of_a_dimension_made_of_several_edges():
+    """The natural order of a split axis: k = k1 + N1*k2, where k1 goes from block to block."""
+    checked = 0
+    for number, whole, found, _ in composites("fft", (4096,), (512,), {"rounds": [64, 64]}):
+        if number == 2:
+            assert (found.groups, found.sizes) == ((2,), (8, 64))
+            assert found.part((slice(0, 512),)) == (slice(0, 8), slice(0, 64))
+            assert found.part((slice(0, 64),)) is None
+            assert found.split(((8, 64),)) is None
+            assert not found.falls
+            assert found.turned(found.order).falls
+            checked += 1
+            assert whole.shape == (512,)
+    assert checked == 8
 
 
 def test_other_dtypes_and_gaps_are_gathered():
@@ -60,4 +117,4 @@ def test_other_dtypes_and_gaps_are_gathered():
     shape = exchange.target.shape(block)
     narrow = {b: np.zeros(exchange.source.shape(b), "c8") for b in exchange.source.indices()}
     found = Gathering(map_, block, shape, np.dtype("c16"), narrow.__getitem__)
-    assert found.slabs() is None
+    assert found.composite() is None

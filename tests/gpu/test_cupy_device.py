@@ -232,7 +232,7 @@ def test_every_way_brings_the_same(device, monkeypatch, chosen):
     back[...] = 0
     assert is_pinned(x)
     assert is_pinned(back)
-    monkeypatch.setattr(cuda_copies, "way", lambda view, direction, is_pinned: chosen)
+    monkeypatch.setattr(cuda_copies, "way", lambda *_: chosen)
     part = np.s_[3:37, 2:8, 11:600]
     inside = DeviceArray(0, x[part].shape, x.dtype.str)
     stream, end = device.stream("h2d"), device.event("end")
@@ -243,6 +243,31 @@ def test_every_way_brings_the_same(device, monkeypatch, chosen):
     expected = np.zeros_like(x)
     expected[part] = x[part]
     assert np.array_equal(back, expected)
+
+
+@pytest.mark.parametrize("chosen", list(Way))
+@pytest.mark.parametrize("inside", [np.s_[:, 1:7, 50:639], np.s_[2:36, 3:9, :589], np.s_[1:35, :6]])
+def test_every_way_reaches_into_a_part_of_a_larger_array(device, monkeypatch, chosen, inside):
+    x, back = block_in("pinned", (80, 9, 700), "c8"), block_in("pinned", (34, 6, 589), "c8")
+    part = np.s_[3:37, 2:8, 11:600]
+    whole = block_in("pinned", (36 if inside[0].stop else 34, 9, 589 if len(inside) < 3 else 700),
+                     "c8")
+    monkeypatch.setattr(cuda_copies, "way", lambda *_: chosen)
+    larger = DeviceArray(0, whole.shape, "<c8")
+    seen = whole[inside]
+    offset = seen.ctypes.data - whole.ctypes.data
+    place = DeviceArray(offset, seen.shape, "<c8", seen.strides)
+    stream, end = device.stream("h2d"), device.event("end")
+    expected = whole.copy()
+    expected[inside] = x[part]
+    device.h2d(stream, whole, larger)
+    device.h2d(stream, x[part], place)
+    device.d2h(stream, place, back)
+    device.d2h(stream, larger, whole)
+    device.record(end, stream)
+    device.synchronize(end)
+    assert np.array_equal(whole, expected)
+    assert np.array_equal(back, x[part])
 
 
 def test_narrow_rows_of_a_wide_block_are_left_to_the_right_way():

@@ -125,6 +125,21 @@ def test_an_axis_in_many_blocks(order, name):
     assert counts["h2d"] > 16
 
 
+@pytest.mark.parametrize("pinned", [True, False])
+@pytest.mark.parametrize("chunk", [1 << 16, 1 << 18])
+def test_no_processor_touches_a_split_axis(chunk, pinned):
+    find.use(None, replace(LIMITS, run_nbytes=1))
+    x = values(1 << 20)
+    if pinned:
+        find.leases()
+        kept, x = x, lend(x.shape, x.dtype)
+        x[...] = kept
+    lazy = fft.fft(da.from_array(x, chunk), device="gpu", device_memory_limit=2 * MIB)
+    got, counts = counted(lazy)
+    assert_close(got, scipy.fft.fft(x))
+    assert "gather" not in counts
+
+
 @pytest.mark.parametrize("name", ["fft", "rfft"])
 def test_bluestein(name):
     x = values(65_537, real=name == "rfft")

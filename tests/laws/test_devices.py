@@ -9,9 +9,9 @@ import scipy.fft
 from dask_bigfft import fft, plan, transposed_index
 from dask_bigfft.devices import find
 from dask_bigfft.devices.crossings import PieceLimits
-from dask_bigfft.devices.pipeline import Slabs
 from dask_bigfft.errors import ArgumentError, DeviceError
 from dask_bigfft.events import add_sink, remove_sink
+from dask_bigfft.kernels.composite import Composite
 from dask_bigfft.testing.devices import simulated_devices
 
 SMALL = PieceLimits(0, least=256, run_nbytes=64)
@@ -161,7 +161,9 @@ def test_a_block_that_lies_as_the_round_has_it_is_not_copied_first():
             assert "h2d" in names
             assert "gather" not in names
             parts = fft.fft2(da.from_array(x, 16), device="gpu").compute()
-            assert "gather" in names
+            assert "gather" not in names
+            fft.fft2(da.from_array(x, 16), s=(70, 70), device="gpu").compute()
+            assert "gather" in names  # padding lies nowhere
     finally:
         remove_sink(listening)
     assert_close(whole, scipy.fft.fft2(x))
@@ -181,10 +183,10 @@ def test_a_block_that_lies_as_the_round_has_it_is_not_copied_first():
 def test_wide_rows_are_read_from_the_blocks_they_lie_in(name, shape, chunks, seed):
     x = values(*shape, real=name == "rfft2")
     read = []
-    loads = Slabs.loads
+    views = Composite.views
 
-    def watched(self, work):
-        found = list(loads(self, work))
+    def watched(self, part):
+        found = list(views(self, part))
         read.extend(found)
         return iter(found)
 
@@ -193,10 +195,42 @@ def test_wide_rows_are_read_from_the_blocks_they_lie_in(name, shape, chunks, see
         simulated_devices(1 << 14, seed=seed, limits=WIDE),
         pytest.MonkeyPatch.context() as patch,
     ):
-        patch.setattr(Slabs, "loads", watched)
+        patch.setattr(Composite, "views", watched)
         got = getattr(fft, name)(da.from_array(x, chunks), device="gpu").compute()
     assert_close(got, getattr(scipy.fft, name)(x))
     assert read
+
+
+@pytest.mark.parametrize("verify", ["energy", "checksum"])
+def test_rounds_on_a_device_are_verified(verify):
+    x = values(64, 48)
+    with simulated_devices(1 << 14, limits=SMALL):
+        lazy = fft.fft2(da.from_array(x, (16, 48)), device="gpu", verify=verify)
+        got, counts = computed(lazy)
+    assert counts["h2d"] == counts["round"]
+    assert_close(got, scipy.fft.fft2(x))
+
+
+@pytest.mark.parametrize("name", ["fft", "ifft", "rfft"])
+@pytest.mark.parametrize("seed", range(3))
+def test_no_processor_touches_a_split_axis(name, seed):
+    """Digits stay where they are; the device turns them into their natural order at the end."""
+    x = values(4096, real=name == "rfft")
+    names = []
+
+    def sink(name, numbers):
+        names.append(name)
+
+    add_sink(sink)
+    try:
+        with simulated_devices(1 << 15, seed=seed, limits=WIDE):
+            lazy = getattr(fft, name)(da.from_array(x, 512), device="gpu")
+            got = lazy.compute(scheduler="threads")
+    finally:
+        remove_sink(sink)
+    assert_close(got, getattr(scipy.fft, name)(x))
+    # half a spectrum is completed by its mirror image, which no copy engine makes
+    assert ("gather" in names) == (name == "rfft")
 
 
 def test_blocks_that_no_device_can_take_stay_on_the_cpu():

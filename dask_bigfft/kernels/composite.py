@@ -1,0 +1,228 @@
+"""`Composite`: a block that is only read, as shards of source blocks that lie where they are.
+
+Whoever copies a block anyway, piece by piece, as a device does, need not gather it first: every
+piece is a few strided views of source blocks::
+
+    block (n1, n2 of one chunk)       piece: all n1, some n2
+      rows n1 = 0..7   in source 0      view of source 0: 8 rows apart, n2 side by side
+      rows n1 = 8..15  in source 1      view of source 1
+      ...
+
+Along each axis of the array a block is a product of *edges* (one per common digit of both sides,
+joined where one continues another), and along one of them it goes on from source to source.
+
+Imports `copy` of this room.
+"""
+
+import itertools
+import math
+import operator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from dask_bigfft.kernels.copy import strided_view
+
+Array = npt.NDArray[np.generic]
+Block = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Edge:
+    """One dimension of a composite.
+
+    Parameters
+    ----------
+    size : int
+        Number of values.
+    axis : int
+        Axis of the array that it is a part of.
+    dim, step : int
+        Dimension of the source blocks in which it runs, and elements from value to value there.
+    """
+
+    size: int
+    axis: int
+    dim: int
+    step: int
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Values of an edge that lie in one source block, as far as an axis decides that.
+
+    Parameters
+    ----------
+    low, high : int
+        First value, and the one behind the last.
+    block : int
+        Source block along the axis.
+    starts : tuple of (int, int)
+        Dimensions of the source block and the place in each at which the stretch begins.
+    """
+
+    low: int
+    high: int
+    block: int
+    starts: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Stretches:
+    """The stretches of an axis, and the edge that they are of."""
+
+    edge: int
+    parts: tuple[Stretch, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Composite:
+    """A block made of shards of source blocks; see the module.
+
+    Parameters
+    ----------
+    edges : tuple of Edge
+        In the order of the block's dimensions.
+    groups : tuple of int
+        Number of edges of each dimension of the block.
+    axes : tuple of Stretches
+        One per axis of the array.
+    sources : mapping of block index to ndarray
+        The source blocks, all of one dtype.
+    """
+
+    edges: tuple[Edge, ...]
+    groups: tuple[int, ...]
+    axes: tuple[Stretches, ...]
+    sources: Mapping[Block, Array]
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """Dtype of all values."""
+        return next(iter(self.sources.values())).dtype
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of values along each edge."""
+        return tuple(edge.size for edge in self.edges)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the block."""
+        sizes = iter(self.sizes)
+        return tuple(math.prod(itertools.islice(sizes, count)) for count in self.groups)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the block."""
+        return math.prod(self.sizes) * self.dtype.itemsize
+
+    def views(self, part: tuple[slice, ...]) -> Iterator[tuple[tuple[int, ...], Array]]:
+        """The views of source blocks that make up a part, a slice of each edge.
+
+        Each comes with its place in the part, one number per edge.
+        """
+        cuts = [[*self._met(axis, part)] for axis in self.axes]
+        lows, counts = [cut.start for cut in part], [cut.stop - cut.start for cut in part]
+        places, known = [0] * len(part), {}
+        for chosen in itertools.product(*cuts):
+            source = self.sources[tuple(stretch.block for stretch in chosen)]
+            distances = source.strides
+            strides = known.get(distances)
+            if strides is None:
+                strides = known[distances] = [e.step * distances[e.dim] for e in self.edges]
+            start = 0
+            for axis, found in zip(self.axes, chosen, strict=True):
+                e = axis.edge
+                low, high = max(part[e].start, found.low), min(part[e].stop, found.high)
+                lows[e], counts[e], places[e] = low - found.low, high - low, low - part[e].start
+                for dim, place in found.starts:
+                    start += place * distances[dim]
+            start += sum(map(operator.mul, lows, strides))
+            yield tuple(places), strided_view(source, start, counts, strides)
+
+    def _met(self, axis: Stretches, part: tuple[slice, ...]) -> Iterator[Stretch]:
+        cut = part[axis.edge]
+        for found in axis.parts:
+            if max(cut.start, found.low) < min(cut.stop, found.high):
+                yield found
+
+    @property
+    def order(self) -> tuple[int, ...] | None:
+        """Edges by falling distance of their values in the sources; None where these differ."""
+        strides = {source.strides for source in self.sources.values()}
+        orders = {self._falling(found) for found in strides}
+        return orders.pop() if len(orders) == 1 else None
+
+    def _falling(self, strides: tuple[int, ...]) -> tuple[int, ...] | None:
+        steps = [edge.step * strides[edge.dim] for edge in self.edges]
+        if any(s <= 0 for s, edge in zip(steps, self.edges, strict=True) if edge.size > 1):
+            return None
+        long = [e for e, edge in enumerate(self.edges) if edge.size > 1]
+        found = iter(sorted(long, key=lambda e: -steps[e]))
+        return tuple(e if edge.size == 1 else next(found) for e, edge in enumerate(self.edges))
+
+    @property
+    def falls(self) -> bool:
+        """Whether values lie in the sources in the order of the block's dimensions."""
+        return self.order == tuple(range(len(self.edges)))
+
+    def turned(self, order: tuple[int, ...]) -> "Composite":
+        """The same values with the edges in another order, each a dimension of the block."""
+        place = {e: i for i, e in enumerate(order)}
+        axes = tuple(replace(axis, edge=place[axis.edge]) for axis in self.axes)
+        return Composite(
+            tuple(self.edges[e] for e in order), (1,) * len(order), axes, self.sources
+        )
+
+    def split(self, factors: tuple[tuple[int, ...], ...]) -> "Composite | None":
+        """The same block with its dimensions taken apart into factors; each is a dimension then.
+
+        None where a source block ends within a value of a factor, or dimensions of several edges
+        are taken apart.
+        """
+        edges: list[Edge] = []
+        groups: list[int] = []
+        moved: dict[int, tuple[int, int]] = {}  # of each edge: its new number, and its unit
+        old = 0
+        for count, split in zip(self.groups, factors, strict=True):
+            if count > 1 and len(split) > 1:
+                return None
+            for edge in self.edges[old : old + count]:
+                parts = split if len(split) > 1 else (edge.size,)
+                moved[old] = len(edges), math.prod(parts[1:])
+                inner = math.prod(parts)
+                for n in parts:
+                    inner //= n
+                    edges.append(replace(edge, size=n, step=edge.step * inner))
+                old += 1
+            groups += [1] * len(split) if len(split) > 1 else [count]
+        axes = []
+        for axis in self.axes:
+            first, unit = moved[axis.edge]
+            if any(found.low % unit or found.high % unit for found in axis.parts):
+                return None
+            scaled = tuple(
+                replace(found, low=found.low // unit, high=found.high // unit)
+                for found in axis.parts
+            )
+            axes.append(Stretches(first, scaled))
+        return Composite(tuple(edges), tuple(groups), tuple(axes), self.sources)
+
+    def part(self, cuts: tuple[slice, ...]) -> tuple[slice, ...] | None:
+        """Slices of the edges from slices of the dimensions, which cut no dimension of several.
+
+        None where one of these is not taken whole.
+        """
+        found: list[slice] = []
+        old = 0
+        for count, cut, n in zip(self.groups, cuts, self.shape, strict=True):
+            whole = (cut.start, cut.stop) == (0, n)
+            if count > 1 and not whole:
+                return None
+            sizes = self.sizes[old : old + count]
+            found += [cut] if count == 1 else [slice(0, size) for size in sizes]
+            old += count
+        return tuple(found)

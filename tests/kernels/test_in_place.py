@@ -1,0 +1,43 @@
+"""Rounds whose digits lie where a device wants them: the CPU gives what the other order gives."""
+
+import dask.array as da
+import numpy as np
+import pytest
+import scipy.fft
+
+from dask_bigfft import fft, plan
+from dask_bigfft.testing.devices import simulated_devices
+
+CASES = {
+    "1D": ("fft", (4096,), (512,), {"rounds": [64, 64]}),
+    "three digits": ("ifft", (4096,), (512,), {"rounds": [16, 16, 16]}),
+    "real": ("rfft", (4096,), (512,), {"rounds": [64, 64]}),
+    "to real": ("irfft", (2049,), (500,), {"rounds": [64, 64]}),
+    "two axes": ("fft2", (64, 512), (16, 128), {"rounds": [{0: 64, 1: 16}, {1: 32}]}),
+    "another axis whole": ("fft2", (256, 12), (32, 12), {"rounds": [{0: 16}, {0: 16, 1: 12}]}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_blocks_that_no_device_takes(case):
+    name, shape, chunks, keywords = CASES[case]
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal(shape)
+    if name != "rfft":
+        x = x + 1j * rng.standard_normal(shape)
+    a = da.from_array(x, chunks)
+    with simulated_devices(1 << 20):
+        found = plan(a, name, device="gpu", **keywords)
+    # The device is gone, or has no room, when the graph runs.
+    with simulated_devices(64) as (device,):
+        got = getattr(fft, name)(a, device="gpu", **keywords).compute()
+        assert device.peak == 0
+    expected = getattr(scipy.fft, name)(x)
+    assert np.linalg.norm(got - expected) < 1e-14 * np.linalg.norm(expected)
+    in_place = [
+        step.source not in axis.groups[-1].digits
+        for round_ in found.rounds
+        for step in round_.steps
+        for axis in [round_.source.axes[step.axis]]
+    ]
+    assert any(in_place)

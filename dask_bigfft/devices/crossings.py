@@ -203,10 +203,10 @@ def crossing_cost(
     there, back = (
         1 + limits.run_nbytes / (side[1] * itemsize) for side in (crossing.reads, crossing.writes)
     )
-    calls = crossing.pieces * (problem.shards if first else 1)
-    calls *= limits.call_nbytes / (itemsize * max(1, math.prod(crossing.view)))
+    calls = crossing.pieces * (problem.shards if first else 1) * limits.call_nbytes
+    called = calls / (itemsize * max(1, math.prod(crossing.view)))
     alone = 1 / (crossing.pieces * min(problem.blocks, FOLLOWING))
-    return max(there, back) * (1 + alone) + 0.01 * (there + back) + calls
+    return max(there, back) * (1 + alone) + 0.01 * (there + back) + called
 
 
 def crossings_of(

@@ -235,7 +235,11 @@ class Engine:
         return replace(self.limits, nbytes=min(nbytes, self.limits.nbytes))
 
     def run_part(
-        self, prepared: tuple[PiecePlan, Carve], part: Part, source: Array | Composite, target: Array,
+        self,
+        prepared: tuple[PiecePlan, Carve],
+        part: Part,
+        source: Array | Composite,
+        target: Array,
         filters: Mapping[int, Array] | None = None,
     ) -> None:
         """Take a part of a block through a round, from its place in one array to that in another.

@@ -152,7 +152,7 @@ def _best(
     room = _room(limits, slots, work)
     best: tuple[float, Schedule] | None = None
     for factors, rounds in _partitions(problem, crossings):
-        cost, found = 0.02 * sum(map(len, factors)), []
+        cost, found = 0.02 * sum(map(len, factors)), list[Crossing]()
         for crossing in _all_crossings(problem, limits, room, factors, rounds):
             if crossing is None:
                 break

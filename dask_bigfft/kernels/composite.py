@@ -126,7 +126,8 @@ class Composite:
         """
         cuts = [[*self._met(axis, part)] for axis in self.axes]
         lows, counts = [cut.start for cut in part], [cut.stop - cut.start for cut in part]
-        places, known = [0] * len(part), {}
+        places: list[int] = [0] * len(part)
+        known: dict[tuple[int, ...], list[int]] = {}
         for chosen in itertools.product(*cuts):
             source = self.sources[tuple(stretch.block for stretch in chosen)]
             distances = source.strides

@@ -265,3 +265,47 @@ def test_a_spectrum_goes_through_zarr(tmp_path):
         )
         assert back[dim].dtype == a[dim].dtype
     np.testing.assert_allclose(back.values, a.values, atol=1e-12)
+
+
+# --- datasets -------------------------------------------------------------------------------
+
+
+def dataset():
+    rng = np.random.default_rng(0)
+    place = ("x", list("abcdefghij" * 2))
+    coords = {"time": np.arange(4), "x": np.arange(20) * 0.5, "place": place}
+    both = {name: (("time", "x"), da.from_array(rng.standard_normal((4, 20)), chunks=(2, 5)))
+            for name in ("u", "v")}
+    return xr.Dataset(both | {"station": ("time", [3, 1, 2, 0])}, coords, {"title": "flow"})
+
+
+def test_of_a_dataset_each_variable_with_the_dimension_is_transformed():
+    whole = dataset()
+    found = whole.bigfft.rfft("x")
+    assert list(found.data_vars) == ["u", "v", "station"]
+    assert found.attrs == whole.attrs
+    assert set(found.coords) == {"time", "freq_x"}
+    for name in "uv":
+        assert isinstance(found[name].data, da.Array)
+        xr.testing.assert_identical(found[name].compute(), bx.rfft(whole[name], "x").compute())
+    xr.testing.assert_identical(found.station, whole.station)
+    back = bx.irfft(bx.ifftshift(bx.fftshift(found)))
+    assert set(back.coords) == {"time", "x"}
+    xr.testing.assert_allclose(back.compute(), whole.drop_vars("place").compute())
+
+
+def test_without_dimensions_a_dataset_is_transformed_along_all():
+    flow = dataset()[["u", "v"]]
+    xr.testing.assert_identical(
+        flow.bigfft.fft().v.compute(), bx.fft(flow.v, ["time", "x"]).compute())
+
+
+def test_a_dataset_is_refused_where_a_variable_has_some_of_the_dimensions():
+    with pytest.raises(ArgumentError, match=r"\['station'\] have some; try .*\['u', 'v'\]"):
+        dataset().bigfft.fft(["time", "x"])
+    with pytest.raises(ArgumentError, match=r"dim.*y"):
+        dataset().bigfft.fft("y")
+    with pytest.raises(ArgumentError, match="dim"):
+        dataset().bigfft.ifft()  # no frequencies
+    with pytest.raises(ArgumentTypeError, match=r"or xarray\.Dataset"):
+        bx.fft({"u": 1}, "x")

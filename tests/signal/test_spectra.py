@@ -77,7 +77,8 @@ def test_a_cross_spectrum_is_that_of_one_segment(data, n, complex_):
 
 @FEWER
 @given(data=st.data(), n=st.integers(1, 300), complex_=st.booleans(),
-       average=st.sampled_from(["mean", "median"]), detrend=st.sampled_from(["constant", "linear", False]),
+       average=st.sampled_from(["mean", "median"]),
+       detrend=st.sampled_from(["constant", "linear", False]),
        scaling=st.sampled_from(["density", "spectrum"]))
 def test_segments(data, n, complex_, average, detrend, scaling):
     x, y = (random_array((3, n), "c16" if complex_ else "f8", i) for i in range(2))

@@ -1,0 +1,165 @@
+"""Transforms of one `DataArray`: data, and dimensions and coordinates around it.
+
+Imports `fft` and this room; needs xarray.
+"""
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Literal
+
+import dask.array as da
+import numpy as np
+import xarray as xr
+
+from dask_bigfft import config
+from dask_bigfft import fft as transforms
+from dask_bigfft.errors import ArgumentTypeError, refuse
+from dask_bigfft.xarray.coordinates import PREFIX, Samples, remembered, samples_of
+
+Dims = Hashable | Sequence[Hashable] | None
+Norm = Literal["backward", "ortho", "forward"] | None
+
+
+def parse_dims(array: Any, dim: Dims, default: Callable[[Hashable], bool]) -> list[Hashable]:
+    """The dimensions that are meant; by default those of which `default` is true."""
+    if not isinstance(array, xr.DataArray):
+        allowed = "an xarray.DataArray or xarray.Dataset"
+        refuse("array", type(array).__qualname__, allowed, kind=ArgumentTypeError)
+    if dim is None:
+        dims = [found for found in array.dims if default(found)]
+    elif isinstance(dim, str) or not isinstance(dim, Sequence):
+        dims = [dim]
+    else:
+        dims = list(dim)
+    unknown = [found for found in dims if found not in array.dims]
+    if unknown or not dims or len(set(dims)) < len(dims):
+        refuse("dim", dim, f"one or more of the dimensions {array.dims}, each once")
+    return dims
+
+
+def is_spectral(array: xr.DataArray) -> Callable[[Hashable], bool]:
+    """Whether a dimension is one of frequencies that a transform of ours has made."""
+    return lambda dim: dim in array.coords and "direct_dim" in array.coords[dim].attrs
+
+
+def _orders(extras: dict[str, Any], count: int) -> list[str]:
+    order = extras.get("order")
+    order = config.get("bigfft.order") if order is None else order
+    return [order] * count if isinstance(order, str) else list(order)
+
+
+def _computed(
+    name: str, array: xr.DataArray, data: Any, dims: Sequence[Hashable], extras: dict[str, Any],
+    **arguments: Any,
+) -> Any:
+    """The transform of an array's data along some dimensions; lazy where the array is."""
+    axes = [array.get_axis_num(dim) for dim in dims]
+    chunks = extras.get("chunks")
+    if isinstance(chunks, Mapping):
+        extras = extras | {"chunks": {
+            array.get_axis_num(dim) if dim in array.dims else dim: cut
+            for dim, cut in chunks.items()
+        }}
+    return getattr(transforms, name)(data, axes=axes, **arguments, **extras)
+
+
+def _as_before(array: xr.DataArray, data: Any) -> Any:
+    """Lazy data where the array was lazy, else computed."""
+    lazy = isinstance(array.data, da.Array)
+    return data.compute() if isinstance(data, da.Array) and not lazy else data
+
+
+def _rebuilt(
+    array: xr.DataArray, data: Any, renamed: Mapping[Hashable, tuple[Hashable, Any]]
+) -> xr.DataArray:
+    """The array with other data, and new names and coordinates of some dimensions."""
+    kept = {
+        name: found for name, found in array.coords.items() if not set(found.dims) & set(renamed)
+    }
+    dims = [renamed[dim][0] if dim in renamed else dim for dim in array.dims]
+    if len(set(dims)) < len(dims):
+        refuse("dim", list(renamed), f"dimensions whose new names are not in use: {dims}")
+    new = {name: found for name, found in renamed.values() if found is not None}
+    data = _as_before(array, data)
+    return xr.DataArray(data, dims=dims, coords=kept | new, name=array.name, attrs=array.attrs)
+
+
+def forward(
+    name: str, array: xr.DataArray, dim: Dims, shift: bool, norm: Norm, extras: dict[str, Any]
+) -> xr.DataArray:
+    """The transform into frequencies."""
+    dims = parse_dims(array, dim, lambda _: True)
+    orders = _orders(extras, len(dims))
+    half = dims[-1] if name == "rfftn" else None
+    shifted = [found for found in dims if found != half] if shift else []
+    if shifted and "transposed" in orders:
+        refuse("shift", shift, "False in transposed order")
+    samples = {found: samples_of(array, found) for found in dims}
+    data = _computed(name, array, array.data, dims, extras, norm=norm)
+    if shifted:
+        data = transforms.fftshift(data, [array.get_axis_num(found) for found in shifted])
+    renamed: dict[Hashable, tuple[Hashable, Any]] = {}
+    for found, order in zip(dims, orders, strict=True):
+        values = _frequencies(samples[found], found == half, order)
+        values = np.fft.fftshift(values) if found in shifted else values
+        new = f"{PREFIX}{found}"
+        renamed[found] = new, xr.Variable((new,), values, samples[found].attrs)
+    return _rebuilt(array, data, renamed)
+
+
+def _frequencies(samples: Samples, half: bool, order: str) -> Any:
+    frequencies = transforms.rfftfreq if half else transforms.fftfreq
+    found = frequencies(samples.length, samples.spacing, order=order)  # type: ignore[arg-type]
+    return np.asarray(found.compute())
+
+
+def inverse(
+    name: str, array: xr.DataArray, dim: Dims, length: int | None, norm: Norm,
+    extras: dict[str, Any],
+) -> xr.DataArray:
+    """The transform back; `length` is that of the dimension that is halved."""
+    dims = parse_dims(array, dim, is_spectral(array))
+    orders = _orders(extras, len(dims))
+    half = dims[-1] if name == "irfftn" else None
+    samples = {
+        found: remembered(array, found, found == half, length if found == half else None)
+        for found in dims
+    }
+    natural = [found for found, order in zip(dims, orders, strict=True) if order == "natural"]
+    shifted = [found for found in natural if found != half and _is_shifted(array, found)]
+    data = array.data
+    if shifted:
+        data = transforms.ifftshift(data, [array.get_axis_num(found) for found in shifted])
+    sizes = [samples[found].length if found == half else array.sizes[found] for found in dims]
+    data = _computed(name, array, data, dims, extras, norm=norm, s=sizes)
+    renamed: dict[Hashable, tuple[Hashable, Any]] = {}
+    for found in dims:
+        places, new = samples[found].coordinate(), samples[found].dim
+        units = samples[found].units
+        attrs = {} if units is None else {"units": units}
+        renamed[found] = new, None if places is None else xr.Variable((new,), places, attrs)
+    return _rebuilt(array, data, renamed)
+
+
+def _is_shifted(array: xr.DataArray, dim: Hashable) -> bool:
+    """Whether the zero frequency is in the middle; refuses what is neither there nor first."""
+    if dim not in array.coords or array.sizes[dim] < 2:
+        return False
+    zero = np.flatnonzero(array.coords[dim].values == 0)
+    middle = array.sizes[dim] // 2
+    if len(zero) != 1 or zero[0] not in (0, middle):
+        refuse(f"coordinate {dim}", f"with the frequency 0 at {zero.tolist()}",
+               f"all frequencies, 0 at place 0 or {middle}")
+    return bool(zero[0] == middle)
+
+
+def both_shifted(name: str, array: xr.DataArray, dim: Dims) -> xr.DataArray:
+    """Values and coordinates along some dimensions, shifted together."""
+    dims = parse_dims(array, dim, is_spectral(array))
+    data = getattr(transforms, name)(array.data, [array.get_axis_num(found) for found in dims])
+    places = {
+        found: getattr(np.fft, name)(np.arange(array.sizes[found])) for found in dims
+    }
+    coords = {key: found.isel({d: i for d, i in places.items() if d in found.dims})
+              for key, found in array.coords.items()}
+    data = _as_before(array, data)
+    return xr.DataArray(data, dims=array.dims, coords=coords, name=array.name, attrs=array.attrs)

@@ -1,0 +1,125 @@
+"""Where the samples of a dimension are, and what its frequencies remember of that.
+
+Imports `errors`; needs xarray.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from dask_bigfft.errors import ArgumentTypeError, refuse
+
+PREFIX = "freq_"
+
+#: How far steps of a coordinate may be from their mean, as a part of it.
+TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Where the samples of a dimension are: what a frequency coordinate remembers of it.
+
+    ``first`` and ``step`` are in the coordinate's unit, for times in nanoseconds; ``dtype`` is the
+    coordinate's, None where the dimension had none.
+    """
+
+    dim: Hashable
+    length: int
+    first: float | int = 0
+    step: float = 1.0
+    units: str | None = None
+    dtype: str | None = None
+
+    @property
+    def is_time(self) -> bool:
+        """Whether the coordinate is a time."""
+        return self.dtype is not None and np.dtype(self.dtype).kind in "mM"
+
+    @property
+    def spacing(self) -> float:
+        """Distance of two samples, for times in seconds."""
+        return self.step * 1e-9 if self.is_time else self.step
+
+    @property
+    def frequency_units(self) -> str | None:
+        """Unit of the frequencies, None where it is not known."""
+        if self.dtype is None:
+            return "cycles/sample"
+        if self.is_time or self.units == "s":
+            return "Hz"
+        return None if self.units is None else f"1/{_bracketed(self.units)}"
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        """Attributes of the frequency coordinate: strings and numbers, as files store them."""
+        found = {
+            "units": self.frequency_units,
+            "direct_dim": self.dim,
+            "direct_length": self.length,
+            "direct_first": self.first,
+            "direct_step": self.step,
+            "direct_units": self.units,
+            "direct_dtype": self.dtype,
+        }
+        return {key: value for key, value in found.items() if value is not None}
+
+    def coordinate(self) -> Any:
+        """The samples' places, None where there was no coordinate."""
+        if self.dtype is None:
+            return None
+        dtype, places = np.dtype(self.dtype), np.arange(self.length)
+        if self.is_time:
+            steps = np.rint(places * self.step).astype(np.int64) + int(self.first)
+            return steps.astype(f"{dtype.kind}8[ns]").astype(dtype)
+        found = self.first + places * self.step
+        return (np.rint(found) if dtype.kind in "iu" else found).astype(dtype)
+
+
+def _bracketed(units: str) -> str:
+    return units if units.isalnum() else f"({units})"
+
+
+def samples_of(array: xr.DataArray, dim: Hashable) -> Samples:
+    """Where the samples of a dimension are; refuses uneven ones."""
+    length = array.sizes[dim]
+    if dim not in array.coords:
+        return Samples(dim, length)
+    coordinate = array.coords[dim]
+    places, units = coordinate.values, coordinate.attrs.get("units")
+    if places.dtype.kind not in "iufmM":
+        refuse(f"coordinate {dim}", f"of dtype {places.dtype}", "numbers or times, or none: "
+               f"drop_vars({dim!r})", kind=ArgumentTypeError)
+    dtype = str(places.dtype)
+    if places.dtype.kind in "mM":
+        places = places.astype(f"{places.dtype.kind}8[ns]").astype(np.int64)
+    first = places[0].item() if length else 0
+    if length < 2:
+        return Samples(dim, length, first, 1.0, units, dtype)
+    steps = np.diff(places if places.dtype.kind == "f" else places.astype(object)).astype(float)
+    step = float(steps.mean())
+    if not step or not np.all(np.abs(steps - step) <= TOLERANCE * abs(step)):
+        refuse(f"coordinate {dim}", f"with steps of {steps.min()} to {steps.max()}",
+               "evenly spaced samples")
+    return Samples(dim, length, first, step, units, dtype)
+
+
+def remembered(array: xr.DataArray, dim: Hashable, half: bool, length: int | None) -> Samples:
+    """What a frequency coordinate tells of the dimension that it came from."""
+    attrs = array.coords[dim].attrs if dim in array.coords else {}
+    size = array.sizes[dim]
+    name = str(dim)
+    direct = attrs.get("direct_dim", name[len(PREFIX):] if name.startswith(PREFIX) else f"{name}_")
+    known = int(attrs.get("direct_length", 2 * (size - 1) if half else size))
+    if "direct_step" in attrs:
+        dtype, units = attrs.get("direct_dtype"), attrs.get("direct_units")
+        first, step = attrs["direct_first"], float(attrs["direct_step"])
+        return Samples(direct, length or known, first, step, units, dtype)
+    if dim not in array.coords:
+        return Samples(direct, length or known)
+    frequencies = array.coords[dim].values
+    spacing = float(np.abs(np.diff(frequencies)).min()) if size > 1 else 1.0
+    step = 1 / (spacing * (length or known))
+    return Samples(direct, length or known, 0, step, None, "float64")

@@ -1,0 +1,225 @@
+"""The functions for arrays and datasets, and the accessor with them.
+
+Imports this room; needs xarray.
+"""
+
+from typing import Any
+
+import xarray as xr
+
+from dask_bigfft.xarray.arrays import Dims, Norm, both_shifted, forward, inverse
+from dask_bigfft.xarray.datasets import Field, each
+
+__all__ = ["Accessor", "fft", "fftshift", "ifft", "ifftshift", "irfft", "rfft"]
+
+
+def fft(
+    array: Field, dim: Dims = None, *, shift: bool = False, norm: Norm = None, **extras: Any
+) -> Field:
+    """Return the discrete Fourier transform along some dimensions.
+
+    Parameters
+    ----------
+    array : xarray.DataArray or xarray.Dataset
+        With coordinates that are evenly spaced numbers or times, or none. Of a dataset, variables
+        that have all of the dimensions are transformed, those that have none stay as they are.
+    dim : str or sequence of str, optional
+        The dimensions, of any chunking; by default all.
+    shift : bool
+        Whether the frequency 0 comes to the middle.
+    norm : {"backward", "ortho", "forward"}, optional
+        As `numpy.fft.fftn` takes it.
+    **extras
+        Keywords of `dask_bigfft.fft.fftn`: `order`, `chunks` (a mapping may name dimensions),
+        `memory_limit` and the others.
+
+    Returns
+    -------
+    xarray.DataArray or xarray.Dataset
+        With ``freq_x`` in the place of a dimension ``x``.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For uneven coordinates, for variables of a dataset with some of the dimensions but not all,
+        and whatever else is not allowed.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> x = xr.DataArray([1.0, 0, 0, 0], dims="x", coords={"x": [0.0, 0.5, 1.0, 1.5]})
+    >>> fft(x, "x").freq_x.values
+    array([ 0. ,  0.5, -1. , -0.5])
+    """
+    return each(
+        array, dim, False, lambda a, dims: forward("fftn", a, dims, shift, norm, extras)
+    )
+
+
+def rfft(
+    array: Field, dim: Dims = None, *, shift: bool = False, norm: Norm = None, **extras: Any
+) -> Field:
+    """Return half the transform of real data; the half is that of the last dimension named.
+
+    Parameters
+    ----------
+    array, dim, shift, norm, **extras
+        As for `fft`. The last dimension is never shifted.
+
+    Returns
+    -------
+    xarray.DataArray or xarray.Dataset
+        With frequencies from 0 on along the last dimension.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        As for `fft`.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> rfft(xr.DataArray([1.0, 0, 0, 0], dims="t"), "t").freq_t.values
+    array([0.  , 0.25, 0.5 ])
+    """
+    return each(
+        array, dim, False, lambda a, dims: forward("rfftn", a, dims, shift, norm, extras)
+    )
+
+
+def ifft(
+    array: Field, dim: Dims = None, *, norm: Norm = None, **extras: Any
+) -> Field:
+    """Return the inverse of `fft`, with the dimensions and coordinates from before.
+
+    Parameters
+    ----------
+    array : xarray.DataArray or xarray.Dataset
+        A spectrum, or several; whether the frequency 0 is in the middle is read off coordinates.
+    dim : str or sequence of str, optional
+        The dimensions of frequencies; by default those that a transform of this module has made.
+    norm, **extras
+        As for `fft`; `order` is that of the spectrum.
+
+    Returns
+    -------
+    xarray.DataArray or xarray.Dataset
+        With ``x`` in the place of ``freq_x``. Where attributes do not tell its coordinate, it
+        begins at 0 with the step that belongs to the frequencies.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For what is not allowed.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> x = xr.DataArray([1.0, 0, 2, 0], dims="x", coords={"x": [3, 5, 7, 9]})
+    >>> ifft(fft(x)).x.values
+    array([3, 5, 7, 9])
+    """
+    return each(
+        array, dim, True, lambda a, dims: inverse("ifftn", a, dims, None, norm, extras)
+    )
+
+
+def irfft(
+    array: Field, dim: Dims = None, *, n: int | None = None, norm: Norm = None, **extras: Any
+) -> Field:
+    """Return the inverse of `rfft`, which is real.
+
+    Parameters
+    ----------
+    array, dim, norm, **extras
+        As for `ifft`; the last dimension is the one that has half its frequencies.
+    n : int, optional
+        Length of that dimension in the result; by default that from before, else 2 (m - 1) for m
+        frequencies.
+
+    Returns
+    -------
+    xarray.DataArray or xarray.Dataset
+        As for `ifft`.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For what is not allowed.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> irfft(rfft(xr.DataArray([1.0, 0, 2], dims="x"))).values.round(12)
+    array([1., 0., 2.])
+    """
+    return each(
+        array, dim, True, lambda a, dims: inverse("irfftn", a, dims, n, norm, extras)
+    )
+
+
+def fftshift(array: Field, dim: Dims = None) -> Field:
+    """Return the array with the frequency 0 in the middle, coordinates included.
+
+    Parameters
+    ----------
+    array : xarray.DataArray or xarray.Dataset
+        A spectrum in natural order, or several.
+    dim : str or sequence of str, optional
+        Dimensions; by default those of frequencies that a transform of this module has made.
+
+    Returns
+    -------
+    xarray.DataArray or xarray.Dataset
+        In the same chunks.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For what is not allowed.
+    """
+    return each(array, dim, True, lambda a, dims: both_shifted("fftshift", a, dims))
+
+
+def ifftshift(array: Field, dim: Dims = None) -> Field:
+    """Return the inverse of `fftshift`; arguments and result are those of `fftshift`."""
+    return each(array, dim, True, lambda a, dims: both_shifted("ifftshift", a, dims))
+
+
+@xr.register_dataarray_accessor("bigfft")  # type: ignore[no-untyped-call, unused-ignore]
+@xr.register_dataset_accessor("bigfft")  # type: ignore[no-untyped-call, unused-ignore]
+class Accessor:
+    """The functions of this module as methods of an array or dataset: ``array.bigfft.fft("x")``."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+
+    def fft(
+        self, dim: Dims = None, *, shift: bool = False, norm: Norm = None, **extras: Any
+    ) -> Any:
+        """Return the transform along some dimensions; see `dask_bigfft.xarray.fft`."""
+        return fft(self._array, dim, shift=shift, norm=norm, **extras)
+
+    def ifft(self, dim: Dims = None, *, norm: Norm = None, **extras: Any) -> Any:
+        """Return the inverse of `fft`; see `dask_bigfft.xarray.ifft`."""
+        return ifft(self._array, dim, norm=norm, **extras)
+
+    def rfft(
+        self, dim: Dims = None, *, shift: bool = False, norm: Norm = None, **extras: Any
+    ) -> Any:
+        """Return half the transform of real data; see `dask_bigfft.xarray.rfft`."""
+        return rfft(self._array, dim, shift=shift, norm=norm, **extras)
+
+    def irfft(
+        self, dim: Dims = None, *, n: int | None = None, norm: Norm = None, **extras: Any
+    ) -> Any:
+        """Return the inverse of `rfft`; see `dask_bigfft.xarray.irfft`."""
+        return irfft(self._array, dim, n=n, norm=norm, **extras)
+
+    def fftshift(self, dim: Dims = None) -> Any:
+        """Return the array with the frequency 0 in the middle."""
+        return fftshift(self._array, dim)
+
+    def ifftshift(self, dim: Dims = None) -> Any:
+        """Return the array with the frequency 0 first again."""
+        return ifftshift(self._array, dim)

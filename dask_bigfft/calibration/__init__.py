@@ -64,7 +64,8 @@ def measure(effort: Effort, folder: str, kernels: Sequence[str] | None = None) -
                 libraries.append(library_speeds(name, dtype, effort))
     devices = tuple(_devices(effort.nbytes * 8))
     if current_worker() is None:  # a cluster's tasks are its scheduler's
-        found |= scheduling_costs(effort.threads, effort.repeat)
+        handled = found["block"], found["shard"]
+        found |= scheduling_costs(effort.threads, effort.repeat, *handled)
     host = f"{os.cpu_count()} cores, {effort.threads} threads"
     return Profile(host, effort.threads, libraries=tuple(libraries), devices=devices, **found)
 

@@ -47,8 +47,8 @@ class Effort:
 
     @property
     def elements(self) -> int:
-        """Complex numbers of a probe, in double precision."""
-        return max(1 << 10, self.nbytes // 16)
+        """Complex numbers of a probe, in double precision: a power of two."""
+        return 1 << max(10, (self.nbytes // 16).bit_length() - 1)
 
 
 def measured(probe: Probe, effort: Effort) -> tuple[Plan, Sequence[Stage]]:
@@ -66,6 +66,15 @@ def _planes(elements: int) -> Iterator[Probe]:
         if long >= 16 and elements // long >= 16:
             wide = elements // long
             yield Probe("fftn", (long, wide), "c16", 0, WAYS, (((1, wide),), ((0, long),)))
+
+
+def _boxes(elements: int) -> Iterator[Probe]:
+    """Boxes whose last round leaves nothing to cut into tiles: blocks that are gathered whole."""
+    for long, ways in ((64, 8), (64, 32), (128, 16)):
+        wide = elements // long**2
+        if wide >= ways:
+            digits = (((2, wide),), ((0, long), (1, long)))
+            yield Probe("fftn", (long, long, wide), "c16", 0, ways, digits)
 
 
 def _lines(elements: int) -> Iterator[Probe]:
@@ -89,9 +98,10 @@ def gather_speeds(effort: Effort) -> dict[str, Any]:
     effort : Effort
         How much is measured.
     """
-    points: dict[str, dict[float, list[float]]] = {"straight": {}, "turned": {}, "spread": {}}
-    copies, twiddles = [], []
-    for probe in (*_planes(effort.elements), *_lines(effort.elements)):
+    points: dict[str, dict[float, list[float]]] = {}
+    copies, twiddles, rests = [], [], []
+    sizes = 2 * effort.elements  # more than the caches that all cores share
+    for probe in (*_planes(sizes), *_boxes(sizes), *_lines(sizes)):
         plan, stages = measured(probe, effort)
         model = model_of(plan)
         for number, (exchange, stage) in enumerate(zip(plan.exchanges, stages, strict=True)):
@@ -101,17 +111,28 @@ def gather_speeds(effort: Effort) -> dict[str, Any]:
                 copies.append(speed)
             else:
                 turned = is_turned(exchange.source, exchange.target)
-                into = ("turned" if model.in_tiles(round_) else "spread") if turned else "straight"
+                into = "turned" if turned else "straight"
+                into += "" if model.in_tiles(round_) else "_whole"
                 row = model.row_nbytes(exchange.shape, exchange.target, round_)
-                points[into].setdefault(row, []).append(speed)
+                points.setdefault(into, {}).setdefault(row, []).append(speed)
+            shards = 0 if exchange.local else exchange.shape.shards
+            rests.append((exchange.shape.blocks_out, shards, stage.rest))
             if stage.parts.get("twiddle"):
                 twiddles.append(exchange.nbytes / stage.parts["twiddle"])
-    found: dict[str, Any] = {"alone": _alone(effort)}
+    found: dict[str, Any] = {"alone": _alone(effort), **_handling(rests)}
     found |= {name: _curve(speeds) for name, speeds in points.items() if speeds}
     for name, speeds in (("copy", copies), ("twiddle", twiddles)):
         if speeds:
             found[name] = statistics.median(speeds)
     return found
+
+
+def _handling(rests: Sequence[tuple[int, int, float]]) -> dict[str, float]:
+    """Seconds of Python for a block and for a shard, from what stages of so many took."""
+    alone = [rest / blocks for blocks, shards, rest in rests if not shards]
+    block = statistics.median(alone) if alone else 0.0
+    each = [(rest - blocks * block) / shards for blocks, shards, rest in rests if shards]
+    return {"block": block, "shard": max(0.0, statistics.median(each)) if each else 0.0}
 
 
 def _alone(effort: Effort) -> float:
@@ -145,7 +166,7 @@ def library_speeds(name: str, dtype: str, effort: Effort) -> LibrarySpeeds:
     effort : Effort
         How much is measured.
     """
-    elements = effort.nbytes // np.dtype(dtype).itemsize
+    elements = 16 * effort.elements // np.dtype(dtype).itemsize
     along: dict[float, list[float]] = {}
     across: dict[float, list[float]] = {}
     for n in LENGTHS:

@@ -100,8 +100,13 @@ class Stage:
 
     @property
     def fft(self) -> float:
-        """Seconds of FFTs and what goes with them; without twiddles."""
-        return max(self.seconds - self.gather - self.parts.get("twiddle", 0.0), 1e-9)
+        """Seconds of FFTs, and of storing their tiles."""
+        return max(self.parts.get("fft", 0.0) + self.parts.get("scatter", 0.0), 1e-9)
+
+    @property
+    def rest(self) -> float:
+        """Seconds of everything else: what Python does."""
+        return max(self.seconds - sum(self.parts.values()), 0.0)
 
 
 class _Watch:

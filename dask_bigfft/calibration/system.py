@@ -96,11 +96,20 @@ def _pair_seconds(repeat: int) -> float:
     return max(pair, 0.0)
 
 
-def scheduling_costs(threads: int, repeat: int = 3) -> dict[str, float]:
+def scheduling_costs(
+    threads: int, repeat: int = 3, block: float = 0.0, shard: float = 0.0
+) -> dict[str, float]:
     """Return the seconds that tiny transforms take, by the names of a `Profile`'s fields.
 
-    One block tells what a graph costs, many blocks apart what a task does, few and many blocks that
-    exchange everything what an exchange and a shard do.
+    One block tells what a graph costs, many blocks apart what a task does, few blocks that exchange
+    everything what an exchange does.
+
+    Parameters
+    ----------
+    threads, repeat : int
+        Of dask; times that count.
+    block, shard : float
+        Seconds of Python for a block and a shard, which are not the scheduler's.
     """
 
     def taken(shape: tuple[int, ...], ways: int, axes: tuple[int, ...]) -> float:
@@ -111,11 +120,8 @@ def scheduling_costs(threads: int, repeat: int = 3) -> dict[str, float]:
     with dask.config.set(scheduler="threads", num_workers=threads):
         start, tasks = taken((4, 4), 1, (1,)), taken((256, 4), 256, (1,))
         task = max(tasks - start, 0.0) / 255
-        few, many = taken((4, 64), 4, (0, 1)), taken((64, 64), 64, (0, 1))
-    pair = _pair_seconds(repeat)
-    exchange = max(0.0, few - start - 8 * task)
-    shards = max(0.0, many - start - 128 * task - exchange - 64**2 * pair)
+        few = taken((4, 64), 4, (0, 1))
     return {
-        "start": max(0.0, start - task), "task": task, "exchange": exchange,
-        "shard": shards * threads / 64**2, "pair": pair,
+        "start": max(0.0, start - task), "task": max(0.0, task - block),
+        "exchange": max(0.0, few - start - 8 * task - 16 * shard), "pair": _pair_seconds(repeat),
     }

@@ -3,16 +3,22 @@
 Pure: imports `decomposition` and this room.
 """
 
+from __future__ import annotations
+
 import itertools
 import math
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.decomposition.rounds import Round, exchange_shape
-from dask_bigfft.planner.plan import Forecast, Plan
+from dask_bigfft.planner.machine import Forecast
 from dask_bigfft.planner.seconds import Model, flops, shuffled
+
+if TYPE_CHECKING:
+    from dask_bigfft.planner.plan import Plan
 
 #: Tasks that are admitted to a device at a time.
 ADMITTED = 2

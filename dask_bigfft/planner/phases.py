@@ -57,18 +57,20 @@ def phase_forecasts(plan: Plan) -> tuple[PhaseForecast, ...]:
     found = []
     for exchange, expected in zip(plan.exchanges, plan.forecast.rounds, strict=False):
         number, blocks, gather = expected.index, expected.blocks, expected.gather
+        rest = expected.handling
         if number > len(plan.rounds):
-            found.append(PhaseForecast("unpack", number, blocks, exchange.nbytes, 0.0, gather))
+            seconds = gather + rest
+            found.append(PhaseForecast("unpack", number, blocks, exchange.nbytes, 0.0, seconds))
             continue
         round_ = plan.rounds[number - 1]
         nbytes = round_.target.size * np.dtype(plan.dtypes[2 * number - 1]).itemsize
         work, fft = flops(round_), expected.fft
         if expected.device:
-            seconds = gather + blocks * expected.device
+            seconds = gather + rest + blocks * expected.device
             found.append(PhaseForecast("round", number, blocks, nbytes, work, seconds))
             continue
         found += [
-            PhaseForecast("round", number, blocks, nbytes, work, gather + fft),
+            PhaseForecast("round", number, blocks, nbytes, work, gather + fft + rest),
             PhaseForecast("gather", number, blocks, exchange.nbytes, 0.0, gather),
             PhaseForecast("fft", number, blocks, nbytes, work, fft),
         ]

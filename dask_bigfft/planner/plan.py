@@ -6,7 +6,7 @@ Pure: imports `transforms`, `decomposition` and `errors`.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -22,111 +22,26 @@ from dask_bigfft.decomposition.rounds import (
 )
 from dask_bigfft.decomposition.steps import AxisProgram, Step
 from dask_bigfft.errors import refuse
-from dask_bigfft.planner import drawing, explain
+from dask_bigfft.planner import cost, drawing, explain
 from dask_bigfft.planner.encoding import decode, encode
-from dask_bigfft.planner.profile import DEFAULT, DeviceProfile, Profile
+from dask_bigfft.planner.machine import Forecast, Machine
+from dask_bigfft.planner.profile import Profile
 from dask_bigfft.transforms.spec import TransformSpec
 
-
-@dataclass(frozen=True)
-class Machine:
-    """What the plan is made for.
-
-    Parameters
-    ----------
-    memory_limit : int or None
-        Bytes that one process may use; None where nothing is known.
-    threads : int
-        Tasks that run at a time in one process.
-    workers : int
-        Number of processes.
-    buffers : int or None
-        Bytes of shards that a process may hold in memory while they travel by a shuffle; None
-        where they do not travel so.
-    profile : Profile
-        How fast it is.
-    cards : int
-        Devices of each process that rounds may be done on.
-    """
-
-    memory_limit: int | None = None
-    threads: int = 1
-    workers: int = 1
-    buffers: int | None = None
-    profile: Profile = DEFAULT
-    cards: int = 0
-
-    @property
-    def devices(self) -> tuple[DeviceProfile, ...]:
-        """How fast each device of a process is; one that was not measured is like the others."""
-        known = self.profile.devices or (DeviceProfile(),)
-        return tuple(known[min(i, len(known) - 1)] for i in range(self.cards))
+__all__ = [
+    "Exchange",
+    "Forecast",
+    "Machine",
+    "Plan",
+    "axis_letter",
+    "flattened",
+    "notation",
+    "step_name",
+]
 
 
-@dataclass(frozen=True)
-class RoundForecast:
-    """What an exchange and the round that follows it are expected to take, in seconds.
-
-    Parameters
-    ----------
-    index : int
-        Number of the round, from 1; one more than there are rounds for the last exchange alone.
-    blocks : int
-        Number of blocks that are made.
-    seconds : float
-        Of the clock.
-    gather, fft : float
-        Of threads, added up: gathering blocks, and FFTs with their twiddles.
-    device : float
-        Of a device for each of its blocks; 0 on the CPU.
-    travel : float
-        Of the network or the disk.
-    scheduling : float
-        Of the scheduler, and waiting for the last block.
-    bound : str
-        Which of them is the longest.
-    """
-
-    index: int
-    blocks: int
-    seconds: float
-    gather: float
-    fft: float
-    device: float
-    travel: float
-    scheduling: float
-    bound: str
-
-
-@dataclass(frozen=True)
-class Forecast:
-    """What a plan is expected to need.
-
-    Parameters
-    ----------
-    bytes_exchanged : int
-        Bytes that all exchanges together move (local ones move nothing).
-    peak_host : int
-        Bytes of host memory at the worst moment, per process.
-    scratch : int
-        Bytes of scratch files.
-    tasks : int
-        Tasks in the graph.
-    flops : float
-        Floating point operations of all FFTs, 5 n log2 n each.
-    seconds : float
-        Time by the cost model, from the machine's profile.
-    rounds : tuple of RoundForecast
-        Of which that time is made.
-    """
-
-    bytes_exchanged: int
-    peak_host: int
-    scratch: int
-    tasks: int
-    flops: float
-    seconds: float
-    rounds: tuple[RoundForecast, ...] = ()
+#: Bytes of shards that a worker's shuffles hold in memory, as distributed is set by itself.
+SHUFFLE_BUFFERS = 1_173_741_824
 
 
 @dataclass(frozen=True)
@@ -349,6 +264,23 @@ class Plan:
             refuse("text", text, f"the JSON of a plan ({error})")
         assert isinstance(plan, cls)
         return plan
+
+    def forecast_on(
+        self, profile: Profile, *, workers: int = 1, threads: int = 1, cards: int = 0
+    ) -> Forecast:
+        """Return what the plan would need on another machine, which nobody has to have.
+
+        Parameters
+        ----------
+        profile : Profile
+            How fast it is.
+        workers, threads : int
+            Processes, and threads of each.
+        cards : int
+            Devices of each process.
+        """
+        machine = Machine(None, threads, workers, SHUFFLE_BUFFERS, profile, cards)
+        return cost.forecast(replace(self, machine=machine))
 
     def explain(self) -> str:
         """Return what was chosen, why, what it will need, and what else was considered."""

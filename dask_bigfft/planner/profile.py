@@ -207,9 +207,11 @@ class Profile:
         Bytes per second that a thread copies, in long rows.
     alone : float
         How many times as fast a thread copies when no other one works.
-    straight, turned, spread : Curve
-        Bytes per second of a gather by the bytes of its rows: where rows stay rows, where they
-        become columns of a tile, and of a block that is gathered whole.
+    straight, turned : Curve
+        Bytes per second of a gather, tile by tile, by the bytes of its rows: where rows stay rows,
+        and where they become columns.
+    straight_whole, turned_whole : Curve
+        The same for blocks that are gathered whole.
     twiddle : float
         Bytes per second that are multiplied by twiddles.
     touch : float
@@ -224,8 +226,8 @@ class Profile:
         Seconds of the scheduler, and of Python, for a task; one after the other.
     exchange : float
         Seconds in which threads wait for the last block of an exchange.
-    shard : float
-        Seconds of a thread for a shard of a gather.
+    block, shard : float
+        Seconds of Python for a block, and for a shard of its gather; one after the other.
     pair : float
         Seconds of dask's ordering for each pair of blocks of an exchange.
     sent_task, sent_shard : float
@@ -246,7 +248,8 @@ class Profile:
     alone: float = 1.0
     straight: Curve = COMMON_GATHER
     turned: Curve = COMMON_GATHER
-    spread: Curve = COMMON_GATHER
+    straight_whole: Curve = COMMON_GATHER
+    turned_whole: Curve = COMMON_GATHER
     twiddle: float = 1e10
     touch: float = 1e9
     libraries: tuple[LibrarySpeeds, ...] = ()
@@ -254,6 +257,7 @@ class Profile:
     start: float = 0.0
     task: float = 3e-4
     exchange: float = 2e-2
+    block: float = 0.0
     shard: float = 3e-5
     pair: float = 2.5e-8
     sent_task: float = 3e-4
@@ -265,7 +269,7 @@ class Profile:
     peers: tuple[Peer, ...] = ()
 
     def __post_init__(self) -> None:
-        zero = ("start", "task", "exchange", "shard", "pair", "sent_task", "sent_shard")
+        zero = ("start", "task", "exchange", "block", "shard", "pair", "sent_task", "sent_shard")
         _positive(self, "threads", "copy", "alone", "twiddle", "touch", "flops", "network", "write",
                   "read", zero=zero)
         for peer in self.peers:

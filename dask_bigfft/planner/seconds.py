@@ -20,7 +20,7 @@ from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.decomposition.rounds import ExchangeShape, Round, exchange_shape
 from dask_bigfft.decomposition.steps import Step
 from dask_bigfft.decomposition.tiles import TILE_BYTES, tiling
-from dask_bigfft.planner.plan import Machine, RoundForecast
+from dask_bigfft.planner.machine import Machine, RoundForecast
 from dask_bigfft.planner.profile import DeviceProfile, LibrarySpeeds
 
 __all__ = [
@@ -113,8 +113,8 @@ class Model:
         FFT library inside the blocks.
     dtype : str
         Of complex values.
-    carrier : {"memory", "disk"}
-        Where blocks are between rounds.
+    carrier : {"memory", "disk", "tasks"}
+        Where blocks are between rounds; ``"tasks"`` if each shard is a task.
     device : {"auto", "cpu", "gpu"}
         Where rounds are done.
     """
@@ -169,17 +169,24 @@ class Model:
         if shape.local and before == after and round_ is not None and self.library.elsewhere:
             return 0.0
         turned = is_turned(before, after)
-        curve = profile.straight
-        if turned:
-            curve = profile.turned if self.in_tiles(round_) else profile.spread
+        curve = profile.turned if turned else profile.straight
+        if not self.in_tiles(round_):
+            curve = profile.turned_whole if turned else profile.straight_whole
         byte = 1 / curve.at(self.row_nbytes(shape, after, round_))
         if shape.local and not turned:  # which reads one block from its beginning to its end
             byte = max(1 / profile.copy, byte + 1 / profile.copy - 1 / curve.points[-1][1])
         seconds = nbytes * byte / self._alone(self._lanes(after.blocks))
-        if not shape.local:
-            on_disk = self.carrier == "disk"
-            seconds += shape.shards * (DISK_SHARD if on_disk else profile.shard)
+        if self.carrier == "tasks" and not shape.local:
+            seconds += nbytes / profile.copy  # shards are packed first
+        if self.carrier == "disk" and not shape.local:
+            seconds += shape.shards * DISK_SHARD
         return seconds
+
+    def handling(self, shape: ExchangeShape) -> float:
+        """Seconds of Python for all blocks of an exchange and their shards."""
+        profile = self.machine.profile
+        shards = 0 if shape.local or self.carrier == "disk" else shape.shards
+        return shape.blocks_out * profile.block + shards * profile.shard
 
     def row_nbytes(self, shape: ExchangeShape, after: Layout, round_: Round | None) -> float:
         """Bytes of the rows that a gather reads: the exchange's, or narrower ones of tiles."""
@@ -268,7 +275,7 @@ class Model:
         assert after is not None
         shape = exchange_shape(before, after)
         blocks = max(1, after.blocks)
-        gather = self.gather(shape, before, after, round_)
+        gather, handling = self.gather(shape, before, after, round_), self.handling(shape)
         fft = device = 0.0
         lanes, threads = self._lanes(blocks), self.machine.threads
         block = after.size * self.itemsize / blocks
@@ -280,11 +287,12 @@ class Model:
             # All threads gather a block for a device, which works on the one before meanwhile.
             work = self._waves(blocks, len(self.devices)) * device
             gathered = self._waves(blocks, 1) * gather / blocks / threads
-            work = max(work, gathered) + min(device, gather / blocks / threads)
+            work = max(work, gathered + handling / blocks) + min(device, gathered)
         else:
             fft = 0.0 if round_ is None else self.transform(round_)
-            work = self._waves(blocks, lanes) * (gather + fft) / blocks
+            work = self._waves(blocks, lanes) * (gather + fft + handling) / blocks
         scheduled, serial = self._scheduling(shape)
+        scheduled += handling / self.machine.workers
         travel = self._travel(shape, after.size * self.itemsize)
         task = self.machine.profile.task
         seconds = max(work + self._waves(blocks, lanes) * task, scheduled) + serial + travel
@@ -296,13 +304,15 @@ class Model:
             "scheduling": scheduled + serial,
         }
         bound = max(parts, key=lambda name: parts[name])
-        return RoundForecast(number, blocks, seconds, gather, fft, device, travel,
-                             scheduled + serial, bound)
+        return RoundForecast(number, blocks, seconds, gather, fft, handling, device,
+                             travel, scheduled + serial, bound)
 
     def _scheduling(self, shape: ExchangeShape) -> tuple[float, float]:
         """Seconds of the scheduler while blocks are worked on, and while they wait for it."""
         profile, workers = self.machine.profile, self.machine.workers
         tasks = shape.blocks_out + (0 if shape.local else shape.groups)
+        if self.carrier == "tasks" and not shape.local:
+            tasks += shape.shards
         scheduled = tasks * (profile.task if workers == 1 else profile.sent_task)
         pairs = shape.blocks_in * shape.blocks_out / max(1, shape.groups) ** 2
         serial = pairs * profile.pair
@@ -363,6 +373,7 @@ def cpu_block_seconds(
     source = round_.source if before is None else before
     shape = exchange_shape(source, round_.source)
     seconds = model.gather(shape, source, round_.source, round_) + model.transform(round_)
+    seconds += model.handling(shape)
     return seconds / max(1, round_.source.blocks)
 
 

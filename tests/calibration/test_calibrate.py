@@ -18,7 +18,7 @@ from dask_bigfft.planner.profile import DEFAULT, Profile
 from dask_bigfft.testing.devices import simulated_devices
 
 TINY = Effort(2, 1 << 18, 1)
-COSTS = {"start": 1e-3, "task": 1e-4, "exchange": 0.0, "shard": 1e-5, "pair": 0.0}
+COSTS = {"start": 1e-3, "task": 1e-4, "exchange": 0.0, "pair": 0.0}
 
 
 @pytest.fixture
@@ -51,6 +51,8 @@ def test_gathers_have_both_directions_and_widths():
     assert len(found["straight"].points) > 1
     assert found["turned"].points
     assert found["copy"] > 0
+    assert 1e-7 < found["shard"] < 1e-2
+    assert 1e-6 < found["block"] < 1e-1
     assert found["alone"] >= 1
 
 
@@ -65,7 +67,7 @@ def test_a_library_in_both_directions():
 
 def test_scheduling_costs_are_of_the_right_size():
     found = scheduling_costs(2, 1)
-    assert set(found) == {"start", "task", "exchange", "shard", "pair"}
+    assert set(found) == {"start", "task", "exchange", "pair"}
     assert 1e-5 < found["task"] < 0.1
     assert all(0 <= seconds < 1 for seconds in found.values())
 

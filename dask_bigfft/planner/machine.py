@@ -1,0 +1,113 @@
+"""What a plan is made for, and what it is expected to need there.
+
+Pure: imports this room.
+"""
+
+from dataclasses import dataclass
+
+from dask_bigfft.planner.profile import DEFAULT, DeviceProfile, Profile
+
+__all__ = ["Forecast", "Machine", "RoundForecast"]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the plan is made for.
+
+    Parameters
+    ----------
+    memory_limit : int or None
+        Bytes that one process may use; None where nothing is known.
+    threads : int
+        Tasks that run at a time in one process.
+    workers : int
+        Number of processes.
+    buffers : int or None
+        Bytes of shards that a process may hold in memory while they travel by a shuffle; None
+        where they do not travel so.
+    profile : Profile
+        How fast it is.
+    cards : int
+        Devices of each process that rounds may be done on.
+    """
+
+    memory_limit: int | None = None
+    threads: int = 1
+    workers: int = 1
+    buffers: int | None = None
+    profile: Profile = DEFAULT
+    cards: int = 0
+
+    @property
+    def devices(self) -> tuple[DeviceProfile, ...]:
+        """How fast each device of a process is; one that was not measured is like the others."""
+        known = self.profile.devices or (DeviceProfile(),)
+        return tuple(known[min(i, len(known) - 1)] for i in range(self.cards))
+
+
+@dataclass(frozen=True)
+class RoundForecast:
+    """What an exchange and the round that follows it are expected to take, in seconds.
+
+    Parameters
+    ----------
+    index : int
+        Number of the round, from 1; one more than there are rounds for the last exchange alone.
+    blocks : int
+        Number of blocks that are made.
+    seconds : float
+        Of the clock.
+    gather, fft, handling : float
+        Of threads, added up: gathering blocks, FFTs with their twiddles, and what Python does for
+        blocks and shards.
+    device : float
+        Of a device for each of its blocks; 0 on the CPU.
+    travel : float
+        Of the network or the disk.
+    scheduling : float
+        Of the scheduler, and waiting for the last block.
+    bound : str
+        Which of them is the longest.
+    """
+
+    index: int
+    blocks: int
+    seconds: float
+    gather: float
+    fft: float
+    handling: float
+    device: float
+    travel: float
+    scheduling: float
+    bound: str
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a plan is expected to need.
+
+    Parameters
+    ----------
+    bytes_exchanged : int
+        Bytes that all exchanges together move (local ones move nothing).
+    peak_host : int
+        Bytes of host memory at the worst moment, per process.
+    scratch : int
+        Bytes of scratch files.
+    tasks : int
+        Tasks in the graph.
+    flops : float
+        Floating point operations of all FFTs, 5 n log2 n each.
+    seconds : float
+        Time by the cost model, from the machine's profile.
+    rounds : tuple of RoundForecast
+        Of which that time is made.
+    """
+
+    bytes_exchanged: int
+    peak_host: int
+    scratch: int
+    tasks: int
+    flops: float
+    seconds: float
+    rounds: tuple[RoundForecast, ...] = ()

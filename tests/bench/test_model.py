@@ -1,0 +1,86 @@
+"""The benchmark of the model, tiny: what it says follows from what it measured."""
+
+import json
+import statistics
+
+import pytest
+
+from dask_bigfft.bench import model, paper
+from dask_bigfft.bench.model import PROBLEMS, main
+from dask_bigfft.planner.explain import human_bytes
+from dask_bigfft.planner.profile import Profile
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    path = folder / "model.json"
+    small = ["--scale", "0.02", "--repeat", "1", "--kernels", "scipy"]
+    with pytest.MonkeyPatch.context() as patch:  # calibration has tests of its own
+        patch.setattr(model, "measure", lambda *args: Profile())
+        assert main([*small, "--problems", "plane in rows", "--out", str(path)]) in (0, 1)
+    return json.loads(path.read_text()), path.with_suffix(".md").read_text()
+
+
+def test_errors_follow_from_what_was_measured(found):
+    rows = found[0]["errors"]
+    assert [row["problem"] for row in rows] == ["plane in rows", "plane in rows, single"]
+    for row in rows:
+        taken = statistics.median(row["times"])
+        assert row["error"] == pytest.approx(statistics.median(row["forecasts"]) / taken - 1)
+        assert row["met"] == (abs(row["error"]) <= max(model.ERROR, row["spread"]))
+        assert len(row["times"]) == len(row["forecasts"]) == 1
+
+
+def test_the_sweep_tries_everything_and_names_the_best(found):
+    for row in found[0]["sweep"]:
+        assert {run["carrier"] for run in row["runs"]} == {"shared", "tasks", "disk"}
+        assert len({run["scale"] for run in row["runs"]}) > 1
+        assert row["plans"] == len(row["runs"])
+        assert row["chosen"]["forecast"] == min(run["forecast"] for run in row["runs"])
+        finals = [run for run in row["runs"] if len(run["times"]) == model.FINALS]
+        best = min(run["seconds"] for run in finals)
+        assert row["best"]["seconds"] == best
+        assert row["behind"] == pytest.approx(row["chosen"]["seconds"] / best - 1)
+
+
+def test_the_tables(found):
+    text = found[1]
+    assert "## Errors" in text
+    assert "## Sweep" in text
+    assert "plane in rows, single" in text
+
+
+def test_problems_are_no_probes():
+    shapes = {problem.shape for problem in PROBLEMS}
+    assert len(shapes) == len(PROBLEMS) == 10
+    assert all(any(n & (n - 1) for n in p.shape) or len(p.shape) < 3 for p in PROBLEMS)
+
+
+SMALL = paper.Case("small", "fftn", (256,) * 3, (16, 256, 256), "complex128", 8, 2, 1,
+                   paper.CASES[1].profile, "nothing")
+
+
+def test_a_forecast_on_paper(tmp_path):
+    case = paper.on_paper(SMALL)
+    plan = paper.planned(SMALL)
+    assert case["bytes_exchanged"] == 256**3 * 16
+    assert [row["name"] for row in case["by_round"]] == ["{Y, X}", "{Z}"]
+    assert case["seconds"] == pytest.approx(sum(row["seconds"] for row in case["by_round"]))
+    assert all(row["device"] > 0 for row in case["by_round"])
+    assert case["by_round"][1]["travel"] == pytest.approx(256**3 * 16 * 7 / 8 / 8 / 4e10)
+    assert human_bytes(256**3 * 16) in paper.markdown([case])
+    assert paper.picture([case], tmp_path / "paper.png")
+    twice = plan.forecast_on(SMALL.profile, workers=16, threads=2, cards=1)
+    assert twice.rounds[1].travel < plan.forecast.rounds[1].travel
+    assert twice.bytes_exchanged == plan.forecast.bytes_exchanged
+
+
+def test_the_named_sizes_are_planned_without_a_graph():
+    names = [case.name for case in paper.CASES]
+    assert names[:2] == ["1 PiB over 4,096 workers", "16384^3 on 512 GPUs"]
+    assert paper.CASES[0].nbytes == 1 << 50
+    case = paper.on_paper(paper.CASES[1])
+    assert case["tasks"] > 4096
+    assert {row["bound"] for row in case["by_round"]} <= {
+        "gathering", "FFTs", "the bus", "what travels", "scheduling"}

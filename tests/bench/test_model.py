@@ -6,7 +6,7 @@ import statistics
 import pytest
 
 from dask_bigfft.bench import model, paper
-from dask_bigfft.bench.model import PROBLEMS, main
+from dask_bigfft.bench.model import PROBLEMS, Problem, main
 from dask_bigfft.planner.explain import human_bytes
 from dask_bigfft.planner.profile import Profile
 
@@ -15,21 +15,22 @@ from dask_bigfft.planner.profile import Profile
 def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
     path = folder / "model.json"
-    small = ["--scale", "0.02", "--repeat", "1", "--kernels", "scipy"]
+    small = Problem("small plane", "fftn", (64, 96), (16, 96))
     with pytest.MonkeyPatch.context() as patch:  # calibration has tests of its own
         patch.setattr(model, "measure", lambda *args: Profile())
-        assert main([*small, "--problems", "plane in rows", "--out", str(path)]) in (0, 1)
+        patch.setattr(model, "PROBLEMS", (small,))
+        assert main(["--repeat", "2", "--kernels", "scipy", "--out", str(path)]) in (0, 1)
     return json.loads(path.read_text()), path.with_suffix(".md").read_text()
 
 
 def test_errors_follow_from_what_was_measured(found):
     rows = found[0]["errors"]
-    assert [row["problem"] for row in rows] == ["plane in rows", "plane in rows, single"]
+    assert [row["problem"] for row in rows] == ["small plane"]
     for row in rows:
         taken = statistics.median(row["times"])
         assert row["error"] == pytest.approx(statistics.median(row["forecasts"]) / taken - 1)
         assert row["met"] == (abs(row["error"]) <= max(model.ERROR, row["spread"]))
-        assert len(row["times"]) == len(row["forecasts"]) == 1
+        assert len(row["times"]) == len(row["forecasts"]) == 2
 
 
 def test_the_sweep_tries_everything_and_names_the_best(found):
@@ -48,7 +49,7 @@ def test_the_tables(found):
     text = found[1]
     assert "## Errors" in text
     assert "## Sweep" in text
-    assert "plane in rows, single" in text
+    assert text.count("| small plane |") == 2
 
 
 def test_problems_are_no_probes():

@@ -77,7 +77,7 @@ class ScratchError(BigFFTError, OSError):
 
 
 class DamagedShardError(ScratchError):
-    """A shard in a scratch file is not what was written, also when it is read once more.
+    """Shards in a scratch file are not what was written, also when they are read once more.
 
     Attributes
     ----------
@@ -85,14 +85,13 @@ class DamagedShardError(ScratchError):
         Folder of the exchange.
     number : int
         Of the exchange, from 0.
-    source, target : tuple of int
-        The block that has written the shard, and the one that it is for.
+    sources : tuple of tuples of int
+        The blocks that have written the shards.
     """
 
     exchange: str
     number: int
-    source: tuple[int, ...]
-    target: tuple[int, ...]
+    sources: tuple[tuple[int, ...], ...]
 
 
 class VerificationError(BigFFTError, RuntimeError):

@@ -14,7 +14,7 @@ which then also survives a loss of power.
 Where shards are large, each begins at a whole unit of `files`, so that they can go around the page
 cache.
 
-Imports `errors`, `events`, `files` and `kernels`.
+Imports `errors`, `events`, `files`, `kernels` and this room.
 """
 
 import contextlib
@@ -35,13 +35,16 @@ import numpy.typing as npt
 
 from dask_bigfft.errors import DamagedShardError, ScratchError
 from dask_bigfft.events import emit
+from dask_bigfft.exchange.folders import (
+    PREFIX,
+    check_room,
+    lock_file,
+    lock_folder,
+    remove_abandoned,
+    remove_folder,
+)
 from dask_bigfft.files import File, opened, rounded_up
 from dask_bigfft.kernels.checksums import checksum
-
-try:
-    import fcntl
-except ImportError:  # where files cannot be locked: nobody tells what a dead process has left
-    fcntl = None  # type: ignore[assignment, unused-ignore]
 
 Array = npt.NDArray[Any]
 Block = tuple[int, ...]
@@ -49,10 +52,7 @@ Block = tuple[int, ...]
 #: Bytes that are read at a time, as far as whole shards make them.
 READ_BYTES = 8 << 20
 
-#: Bytes kept free for records and folders when room is looked for.
-MARGIN = 1 << 20
-
-PREFIX, LOCK, RESULT = "bigfft-", "lock", "result"
+RESULT = "result"
 
 
 @dataclass(frozen=True)
@@ -189,10 +189,33 @@ class Scratch:
         Raises
         ------
         DamagedShardError
-            If a shard is not what was written.
+            If shards are not what was written, or are not there.
         """
         started = time.perf_counter()
         path = self.path(exchange, target)
+        bad: list[tuple[Part, int]] = []
+        try:
+            self._read(path, number, parts, out, bad)
+        except ScratchError as error:
+            if error.errno not in (errno.ENOENT, errno.EIO):
+                raise
+            text, code = error.strerror or "", error.errno
+            raise _damaged(path, exchange, number, parts, text, code) from error
+        if bad:
+            part, found = bad[0]
+            text = (
+                f"the shard of block {part.source} is not what was written (checksum "
+                f"{found:016x}, not {part.checksum:016x})"
+            )
+            raise _damaged(path, exchange, number, [part for part, _ in bad], text)
+        seconds = time.perf_counter() - started
+        nbytes = sum(part.nbytes for part in parts)
+        emit("scratch_read", index=number + 1, nbytes=nbytes, seconds=seconds)
+
+    def _read(
+        self, path: Path, number: int, parts: Sequence[Part], out: Array,
+        bad: list[tuple[Part, int]],
+    ) -> None:
         with _opened(path, os.O_RDONLY) as file:
             for some in _batches(parts):
                 begin, end = some[0].begin, some[-1].begin + some[-1].nbytes
@@ -205,10 +228,7 @@ class Scratch:
                     emit("mismatch", index=number + 1, nbytes=part.nbytes)
                     _fill(file, path, values, part.begin)
                     if (found := checksum(values)) != part.checksum:
-                        raise _damaged(path, exchange, number, target, part, found)
-        seconds = time.perf_counter() - started
-        nbytes = sum(part.nbytes for part in parts)
-        emit("scratch_read", index=number + 1, nbytes=nbytes, seconds=seconds)
+                        bad.append((part, found))
 
     def free(self, exchange: str, target: Block) -> None:
         """Delete the file of a target block."""
@@ -242,6 +262,10 @@ class Scratch:
             return None
         shards = found["shards"]
         return np.array([int(shards[block_name(t)], 16) for t in targets], np.uint64)
+
+    def forget(self, exchange: str, source: Block) -> None:
+        """Take back that a source block's shards are written."""
+        (self.folder / exchange / f"from-{block_name(source)}.json").unlink(missing_ok=True)
 
     def record_stored(self, block: Block) -> None:
         """Say that a block of the result is stored."""
@@ -320,8 +344,7 @@ def _reserve(handle: int, path: Path, total: int) -> None:
     """Give a file its full size, unless it has it; one writer at a time."""
     if os.fstat(handle).st_size >= total:
         return
-    if fcntl is not None:
-        fcntl.flock(handle, fcntl.LOCK_EX)  # let go where the file is closed
+    lock_file(handle)
     if os.fstat(handle).st_size >= total:
         return
     try:
@@ -344,16 +367,12 @@ def _fill(file: File, path: Path, out: Array, begin: int) -> None:
 
 
 def _damaged(
-    path: Path, exchange: str, number: int, target: Block, part: Part, found: int
+    path: Path, exchange: str, number: int, parts: Sequence[Part], text: str, code: int = errno.EIO
 ) -> DamagedShardError:
-    error = DamagedShardError(
-        errno.EIO,
-        f"the shard of block {part.source} is not what was written (checksum {found:016x}, not "
-        f"{part.checksum:016x}); a run with a scratch folder makes it once more by itself, others "
-        "have to start over",
-        str(path),
-    )
-    error.exchange, error.number, error.source, error.target = exchange, number, part.source, target
+    rest = "a run with a scratch folder makes it once more by itself, others have to start over"
+    error = DamagedShardError(code, f"{text}; {rest}", str(path))
+    error.exchange, error.number = exchange, number
+    error.sources = tuple(part.source for part in parts)
     return error
 
 
@@ -422,7 +441,7 @@ def open_scratch(place: ScratchPlace, shared: bool) -> Scratch:
         folder = folder.with_name(f"{folder.name}-{uuid.uuid4().hex[:8]}")
     check_room(directory, place.needed)
     scratch = Scratch(folder, place.sync, kept=False)
-    scratch.close = weakref.finalize(scratch, _remove, folder, _locked_folder(folder))
+    scratch.close = weakref.finalize(scratch, remove_folder, folder, _locked_folder(folder))
     return scratch
 
 
@@ -434,59 +453,6 @@ def _locked_folder(folder: Path) -> int | None:
     try:
         fresh.rename(folder)
     except OSError:  # another process of the same computation was here before
-        _remove(fresh, handle)
+        remove_folder(fresh, handle)
         return None
     return handle
-
-
-def check_room(directory: Path, needed: int) -> None:
-    """Refuse a directory on whose disk scratch files have no room."""
-    free = shutil.disk_usage(directory).free
-    if free < needed + MARGIN:
-        raise ScratchError(
-            errno.ENOSPC,
-            f"{needed + MARGIN - free} bytes are missing: scratch files take {needed} bytes, and "
-            f"{free} are free; set bigfft.scratch.directory to a larger disk",
-            str(directory),
-        )
-
-
-def lock_folder(folder: Path) -> int | None:
-    """Return a handle that says this process uses a folder; None if another one does.
-
-    -1 where files cannot be locked.
-    """
-    if fcntl is None:
-        return -1
-    handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
-        return None
-    return handle
-
-
-def unlock_folder(handle: int | None) -> None:
-    """Let another process use a folder."""
-    if handle is not None and handle >= 0:
-        os.close(handle)
-
-
-def _remove(folder: Path, handle: int | None) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    unlock_folder(handle)
-
-
-def remove_abandoned(directory: Path) -> list[Path]:
-    """Delete the folders that killed processes of this machine have left, and return them."""
-    found = []
-    for folder in directory.glob(f"{PREFIX}*"):
-        if fcntl is None or not (folder / LOCK).is_file():
-            continue
-        with contextlib.suppress(OSError):
-            handle = lock_folder(folder)
-            if handle is not None:
-                _remove(folder, handle)
-                found.append(folder)
-    return found

@@ -7,6 +7,7 @@ import contextlib
 import sys
 import time
 import uuid
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,15 +18,9 @@ import dask.config
 
 from dask_bigfft import config, front, storage
 from dask_bigfft.chunk_files import plain_chunks
-from dask_bigfft.errors import ArgumentTypeError, refuse
-from dask_bigfft.exchange.scratch import (
-    Scratch,
-    ScratchPlace,
-    check_room,
-    lock_folder,
-    make_folder,
-    unlock_folder,
-)
+from dask_bigfft.errors import ArgumentTypeError, DamagedShardError, refuse
+from dask_bigfft.exchange.folders import check_room, lock_folder, unlock_folder
+from dask_bigfft.exchange.scratch import Scratch, ScratchPlace, make_folder
 from dask_bigfft.graph.disk import exchange_folder
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.memory_settings import configure_arena
@@ -33,6 +28,9 @@ from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planning import parse_memory_limit
 from dask_bigfft.runs import pinned
 from dask_bigfft.runs.sink import Sink
+
+#: How often damaged scratch files are made once more before a run gives up.
+MOST_REPAIRS = 3
 
 #: Stores a result in a sink, whole, before it returns.
 Store = Callable[[da.Array, Sink], object]
@@ -245,18 +243,30 @@ def _resumable(
     else:
         _check(asked, found, scratch)
     plan = Plan.from_json(found["plan"])
-    finished = pinned.finished_blocks(scratch, plan)
-    sync, memory = config.get("bigfft.scratch.sync"), plan.forecast.peak_host
-    place = ScratchPlace(str(scratch), "", sync, True, 0, memory, finished)
-    result = _lazy(x, plan, place)
+    place = _place(scratch, plan)
     if not ours:
-        target = _target(asked, x, plan, found, bool(dict(finished)[len(plan.exchanges)]))
-        store(result, _sink(target, plan, scratch, place))
+        target = _target(asked, x, plan, found, bool(dict(place.finished)[len(plan.exchanges)]))
+        for left in reversed(range(MOST_REPAIRS + 1)):
+            try:
+                store(_lazy(x, plan, place), _sink(target, plan, scratch, place))
+                break
+            except DamagedShardError as error:
+                if not left or not pinned.forget_damaged(scratch, plan, error):
+                    raise
+                warnings.warn(f"{error.strerror}: {error.filename}", RuntimeWarning, stacklevel=2)
+                place = _place(scratch, plan)
         now = pinned.source_identity(asked.source, asked.component, _has_content(found))
         pinned.refuse_changed_source(found["source"], now)
         target.finish()
     pinned.clear(scratch)
-    return _done(asked, plan, x, result, started)
+    return _done(asked, plan, x, _lazy(x, plan, place), started)
+
+
+def _place(scratch: Path, plan: Plan) -> ScratchPlace:
+    """The scratch folder of a plan, with what is done already."""
+    finished = pinned.finished_blocks(scratch, plan)
+    sync, memory = config.get("bigfft.scratch.sync"), plan.forecast.peak_host
+    return ScratchPlace(str(scratch), "", sync, True, 0, memory, finished)
 
 
 def _pin(asked: Asked, x: da.Array, scratch: Path, checksum: bool) -> dict[str, Any]:

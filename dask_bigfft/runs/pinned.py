@@ -20,8 +20,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from dask_bigfft.errors import refuse
-from dask_bigfft.exchange.scratch import LOCK, RESULT, recorded_blocks, sync_folder
+from dask_bigfft.errors import DamagedShardError, refuse
+from dask_bigfft.exchange.folders import LOCK
+from dask_bigfft.exchange.scratch import RESULT, Scratch, recorded_blocks, sync_folder
+from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.graph.disk import exchange_folder
 from dask_bigfft.planner.plan import Plan
 
@@ -186,6 +188,37 @@ def finished_blocks(
         if not exchange.local
     ]
     return (*found, (len(plan.exchanges), recorded_blocks(scratch, None)))
+
+
+def forget_damaged(scratch: Path, plan: Plan, error: DamagedShardError) -> bool:
+    """Take back the records of shards that are damaged, and of all that is needed to make them.
+
+    What a block was made of is deleted once its shards are written, so the blocks before it have
+    to write theirs once more, and so on back to a file that is still there, or to the source.
+
+    Returns
+    -------
+    bool
+        False, with nothing done, for shards of a filter, which belong to no exchange of the plan.
+    """
+    if error.exchange != exchange_folder("", error.number):
+        return False
+    files = Scratch(scratch, sync=False, kept=True)
+    for finished, done in finished_blocks(scratch, plan):
+        for block in done if finished else ():  # what an earlier repair has left is not whole
+            files.free(exchange_folder("", finished - 1), block)
+    number, blocks = error.number, set(error.sources)
+    while True:
+        folder = exchange_folder("", number)
+        for block in blocks:
+            files.forget(folder, block)
+        number -= 1
+        if number < 0 or plan.exchanges[number].local:
+            return True
+        before, folder = plan.exchanges[number], exchange_folder("", number)
+        gone = [block for block in blocks if not files.path(folder, block).exists()]
+        shards = ExchangeMap(before.source, before.target, before.mirror)
+        blocks = {source for block in gone for source in shards.sources(block)}
 
 
 def clear(scratch: Path) -> None:

@@ -1,12 +1,15 @@
 """Runs that are killed go on where they stopped, to the bit; others than the same are refused."""
 
 import collections
+import itertools
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import subprocess
+import warnings
 from pathlib import Path
 
 import dask
@@ -233,17 +236,42 @@ def test_another_library_is_refused(begun, monkeypatch):
         again()
 
 
-def test_a_damaged_scratch_file_is_found(begun):
+@pytest.mark.parametrize("damage", ["a bit of each", "a bit", "cut", "gone"])
+def test_damaged_scratch_files_are_made_once_more(here, processes, undisturbed, damage):
+    """From the source on, where what they were made of is gone; the result is the same."""
+    processes(dying_runs.run_and_die, 450, 1, "in.zarr", "out.zarr", **ASKED, scratch="scratch")
+    assert done_so_far()[0] == 16
+    assert 0 < done_so_far()[1] < 16
     damaged = 0
-    for path in Path("scratch").glob("exchange*/to-*.shards"):
+    which = "exchange*" if damage == "a bit of each" else "exchange1"
+    for path in sorted(Path("scratch").glob(f"{which}/to-*.shards")):
         data = bytearray(path.read_bytes())
-        for place in range(3, len(data), len(data) // 16):  # one bit of every shard
+        # one bit of every shard, or of one
+        for place in range(3, len(data), len(data) // 16 if damage == "a bit of each" else 10**9):
             data[place] ^= 1
-        path.write_bytes(data)
+        if damage == "gone":
+            path.unlink()
+        else:
+            path.write_bytes(data[:100] if damage == "cut" else data)
         damaged += 1
+        if damage != "a bit of each" and damaged == 2:
+            break
     assert damaged
-    with pytest.raises(ScratchError, match="not what was written"):
+    text = "bytes early|No such file|not what was written"
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
         again()
+    assert re.search(text, str(said[0].message))
+    assert files("out.zarr") == undisturbed
+
+
+def test_what_is_damaged_again_and_again_is_an_error(begun, monkeypatch):
+    numbers = itertools.count()
+    monkeypatch.setattr("dask_bigfft.exchange.scratch.checksum", lambda values: next(numbers))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        with pytest.raises(ScratchError, match="not what was written"):
+            again()
     assert not Path("out.zarr").exists()
 
 
@@ -270,7 +298,7 @@ def test_scratch_folders_of_others_are_refused(here):
 
 
 def test_a_scratch_folder_serves_one_run_at_a_time(here):
-    from dask_bigfft.exchange.scratch import lock_folder, unlock_folder
+    from dask_bigfft.exchange.folders import lock_folder, unlock_folder
 
     Path("scratch").mkdir()
     handle = lock_folder(Path("scratch"))

@@ -1,9 +1,10 @@
 """The page ``/bigfft`` of the scheduler's dashboard.
 
 From top to bottom: a table of the running and recent transforms; how far each round is; how fast
-each phase is against the cost model's speed; what each worker has done, and its memory against its
-limit. A colour stands for a transform in all of them. The page asks the scheduler's plugin twice a
-second and shows names and numbers only.
+each phase is against the machine's profile; what each worker has done, and its memory against its
+limit; how busy devices are, and their memory against their budget. A colour stands for a transform
+in all of them. The page asks the scheduler's plugin twice a second and shows names and numbers
+only.
 
 Imports bokeh, distributed's dashboard and this room's words.
 """
@@ -22,8 +23,8 @@ from tornado.ioloop import IOLoop
 
 from dask_bigfft.planner.explain import human_bytes, human_count, human_seconds
 
-__all__ = ["add_page", "balance_rows", "memory_rows", "menu_pages", "phase_bars", "runs_table",
-           "stage_rows"]
+__all__ = ["add_page", "balance_rows", "device_rows", "memory_rows", "menu_pages", "phase_bars",
+           "runs_table", "stage_rows"]
 
 #: Runs that the figures show, and milliseconds between two looks at the scheduler.
 SHOWN, REFRESH = 6, 500
@@ -118,7 +119,7 @@ def stage_rows(state: State) -> Columns:
 
 
 def phase_bars(state: State) -> Columns:
-    """Return a bar for each phase of each run: GB/s of a thread, and the cost model's."""
+    """Return a bar for each phase of each run: GB/s of a thread, and by the profile."""
     names, paint = labels(state), colours(state)
     found: Columns = {key: [] for key in ("y", "speed", "limit", "colour", "nbytes", "seconds")}
     for run in reversed(state["runs"]):
@@ -158,9 +159,23 @@ def memory_rows(state: State) -> Columns:
         limit = worker["memory_limit"]
         found["limit"].append(limit if limit else float("nan"))
         found["text"].append(human_bytes(worker["memory"]))
-        devices = ", ".join(worker["devices"])
+        devices = ", ".join(device["name"] for device in worker["devices"])
         found["devices"].append(
             f"{devices}: {worker['devices_in_use']} tasks" if devices else "none")
+    return found
+
+
+def device_rows(state: State) -> Columns:
+    """Return a bar for each device of each worker: how busy it is, and its memory of its budget."""
+    found: Columns = {key: [] for key in ("y", "busy", "held", "memory", "budget", "tasks")}
+    for worker in state["workers"]:
+        for place, device in enumerate(worker["devices"]):
+            found["y"].append((worker["name"], f"{device['name']} {place}"))
+            found["busy"].append(device["busy_share"])
+            found["held"].append(device["memory"] / device["budget"] if device["budget"] else 0.0)
+            found["memory"].append(human_bytes(device["memory"]))
+            found["budget"].append(human_bytes(device["budget"]))
+            found["tasks"].append(worker["devices_in_use"])
     return found
 
 
@@ -185,7 +200,10 @@ def totals_text(state: State) -> str:
 class _Figure:
     """A figure with one bar for each row of a table that comes with a state."""
 
-    def __init__(self, title: str, rows: Callable[[State], Columns], unit: str) -> None:
+    def __init__(
+        self, title: str, rows: Callable[[State], Columns], unit: str, hides: bool = False
+    ) -> None:
+        self.hides = hides
         self.rows, self.range = rows, FactorRange(factors=[], range_padding=0.1)
         self.source = ColumnDataSource(rows({"runs": [], "workers": []}))
         self.figure = figure(
@@ -219,6 +237,7 @@ class _Figure:
             self.range.factors = found["y"][::-1]
             rows = max(1, len(found["y"]))
             self.figure.height = 110 + 24 * rows
+        self.figure.visible = bool(found["y"]) or not self.hides
         self.source.data = found
 
 
@@ -229,11 +248,11 @@ def _figures() -> list[_Figure]:
     stages.bars("share", "colour")
     stages.figure.add_tools(HoverTool(tooltips=[("blocks", "@text"), ("makes", "@nbytes")]))
     phases = _Figure(
-        "Phases: GB/s of a thread (mark: by the cost model)", phase_bars, "GB/s")
+        "Phases: GB/s of a thread (mark: by the machine's profile)", phase_bars, "GB/s")
     phases.bars("speed", "colour")
     phases.marks("limit")
     phases.figure.add_tools(
-        HoverTool(tooltips=[("GB/s", "@speed{0.00}"), ("by the cost model", "@limit{0.00}"),
+        HoverTool(tooltips=[("GB/s", "@speed{0.00}"), ("by the profile", "@limit{0.00}"),
                             ("made", "@nbytes"), ("thread time", "@seconds")]))
     balance = _Figure("Workers: made in rounds", balance_rows, "")
     balance.figure.xaxis.formatter = NumeralTickFormatter(format="0.0 b")
@@ -249,7 +268,17 @@ def _figures() -> list[_Figure]:
     memory.figure.add_tools(
         HoverTool(tooltips=[("memory", "@text"), ("limit", "@limit{0.00 b}"),
                             ("devices", "@devices")]))
-    return [stages, phases, balance, memory]
+    devices = _Figure(
+        "Devices: part of the time with work (dark: memory reserved, of what may be)",
+        device_rows, "", hides=True)
+    devices.figure.x_range.end = 1
+    devices.figure.xaxis.formatter = NumeralTickFormatter(format="0 %")
+    devices.bars("busy", COLOURS[2])
+    devices.bars("held", "#555555", 0.35)
+    devices.figure.add_tools(
+        HoverTool(tooltips=[("busy", "@busy{0 %}"), ("memory", "@memory of @budget"),
+                            ("tasks on the worker's devices", "@tasks")]))
+    return [stages, phases, balance, memory, devices]
 
 
 def page(scheduler: Any, extra: Mapping[str, Any], doc: Any) -> None:
@@ -272,12 +301,13 @@ def page(scheduler: Any, extra: Mapping[str, Any], doc: Any) -> None:
             found.update(state)
 
     refresh()
-    stages, phases, balance, memory = (found.figure for found in figures)
+    stages, phases, balance, memory, devices = (found.figure for found in figures)
     doc.title = "Dask: bigfft"
     doc.add_root(
         column(
             summary, table, row(stages, phases, sizing_mode="stretch_width"),
             row(balance, memory, sizing_mode="stretch_width"),
+            row(devices, sizing_mode="stretch_width"),
             sizing_mode="stretch_width", name="bigfft",
         )
     )

@@ -13,6 +13,8 @@ Imports `devices` and `memory`.
 
 import asyncio
 import threading
+import time
+from dataclasses import asdict
 from typing import Any
 
 from distributed.diagnostics.plugin import WorkerPlugin
@@ -44,6 +46,7 @@ class StreamWorkerPlugin(WorkerPlugin):  # type: ignore[misc, unused-ignore]
     async def setup(self, worker: Any) -> None:
         """Open the devices, in a thread."""
         _count(+1)
+        self._told: dict[int, tuple[float, float]] = {}
         self.devices = await asyncio.get_running_loop().run_in_executor(None, self._open)
         worker.metrics[self.name] = self.metrics
 
@@ -52,8 +55,17 @@ class StreamWorkerPlugin(WorkerPlugin):  # type: ignore[misc, unused-ignore]
         return [] if found is None else [engine.device.name for engine in found.engines]
 
     def metrics(self, worker: Any) -> dict[str, Any]:
-        """Return the devices and how many tasks use them now, for a heartbeat."""
-        return {"devices": self.devices, "in_use": find.in_use()}
+        """Return the devices, and how much of each is used, for a heartbeat.
+
+        The share of the time in which a device had work is that since the heartbeat before.
+        """
+        now, devices = time.perf_counter(), []
+        for place, use in enumerate(find.uses()):
+            then, busy = self._told.get(place, (now, use.busy_seconds))
+            share = (use.busy_seconds - busy) / (now - then) if now > then else 0.0
+            self._told[place] = now, use.busy_seconds
+            devices.append(asdict(use) | {"busy_share": min(1.0, max(0.0, share))})
+        return {"devices": devices, "in_use": find.in_use()}
 
     def teardown(self, worker: Any) -> None:
         """Close the devices, unless another worker of the process uses them."""

@@ -102,7 +102,8 @@ class Gauges:
 
     def collect(self) -> Iterator[Any]:
         """Give the gauges as they are now."""
-        runs, phases, arenas = (self._families(kind) for kind in ("run", "phase", "arena"))
+        runs, phases, arenas, devices = (
+            self._families(kind) for kind in ("run", "phase", "arena", "device"))
         for scheduler in self.schedulers:
             plugin = scheduler.plugins.get(PLUGIN)
             if plugin is None:
@@ -124,7 +125,11 @@ class Gauges:
                 for name in ("lent_bytes", "idle_bytes"):
                     nbytes = worker["arena"].get(name, 0)
                     arenas[name].add_metric([worker["address"]], nbytes)
-        for families in (runs, phases, arenas):
+                for place, device in enumerate(worker["devices"]):
+                    labels = [worker["address"], str(place), device["name"]]
+                    for name in devices:
+                        devices[name].add_metric(labels, device[name.removesuffix("_bytes")])
+        for families in (runs, phases, arenas, devices):
             yield from families.values()
 
     @staticmethod
@@ -134,6 +139,8 @@ class Gauges:
                     ("plan", "name", "state")),
             "phase": (("bytes", "thread_seconds"), ("plan", "phase", "index")),
             "arena": (("lent_bytes", "idle_bytes"), ("worker",)),
+            "device": (("busy_share", "memory_bytes", "budget_bytes"),
+                       ("worker", "device", "name")),
         }[kind]
         text = {
             "share": "Part of a transform that is done", "left_seconds": "Time it will still take",
@@ -141,6 +148,8 @@ class Gauges:
             "flops_per_second": "Floating point operations so far by time elapsed",
             "bytes": "Bytes that a phase has made", "thread_seconds": "Time of a phase by threads",
             "lent_bytes": "Memory of the arena in use", "idle_bytes": "Memory kept for reuse",
+            "busy_share": "Part of the time in which a device had work, since the last heartbeat",
+            "memory_bytes": "Memory reserved on a device", "budget_bytes": "Memory that may be",
         }
         return {
             name: GaugeMetricFamily(f"bigfft_{kind}_{name}", text[name], labels=labels)

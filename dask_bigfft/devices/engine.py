@@ -15,6 +15,7 @@ Imports `kernels`, `events`, `memory` and this room.
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -151,6 +152,35 @@ class Source:
         return self.gathered and self.values is None and not self.again
 
 
+class BusyClock:
+    """How long something has been in use, however many use it at a time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users, self._since, self._seconds = 0, 0.0, 0.0
+
+    def begin(self) -> None:
+        """Count one more user."""
+        with self._lock:
+            if not self._users:
+                self._since = time.perf_counter()
+            self._users += 1
+
+    def end(self) -> None:
+        """Count one user less."""
+        with self._lock:
+            self._users -= 1
+            if not self._users:
+                self._seconds += time.perf_counter() - self._since
+
+    @property
+    def seconds(self) -> float:
+        """Seconds with one user or more, up to now."""
+        with self._lock:
+            going = time.perf_counter() - self._since if self._users else 0.0
+            return self._seconds + going
+
+
 class Engine:
     """Takes blocks to a device and back. Any number of threads may call it.
 
@@ -172,6 +202,8 @@ class Engine:
         self.device = device
         self.limits = replace(limits or PieceLimits(nbytes), nbytes=nbytes)
         self.pipeline = Pipeline(device)
+        #: When the device has work.
+        self.busy = BusyClock()
         self._lock = threading.Lock()
         self._works: dict[FFT, int] = {}
         self._closed = False
@@ -269,12 +301,14 @@ class Engine:
         with self._lock:
             if self._closed:
                 raise DeviceError("the engine of this device was closed")
+            self.busy.begin()
             try:
                 need = max((self._work_nbytes(op) for op in ffts | plan.ffts), default=0)
                 carve = replace(carve, work_nbytes=max(carve.work_nbytes, aligned(need)))
                 self.pipeline.prepare(carve, max(carve.nbytes, self.limits.nbytes))
                 end = self.pipeline.submit_works(works, source, target, filters or {})
             except BaseException:
+                self.busy.end()
                 self._drop()  # nothing may go on writing into memory we let go
                 raise
         self._reached(end)
@@ -288,6 +322,8 @@ class Engine:
         except (KeyboardInterrupt, SystemExit):
             self.recover()
             raise
+        finally:
+            self.busy.end()
 
     def recover(self) -> None:
         """Give back everything that is kept for later."""
@@ -322,9 +358,11 @@ class Engine:
                 self._work_nbytes(op)
             self.pipeline.prepare(carve, limits.nbytes)
             source.let_go()
+            self.busy.begin()
             try:
                 end = self.pipeline.submit(plan, arrays, filters)
             except BaseException:
+                self.busy.end()
                 self.pipeline.release()  # nothing may go on writing into memory we let go
                 raise
         self._reached(end)

@@ -110,6 +110,36 @@ def in_use() -> int:
     return 0 if _process.leases is None else _process.leases.in_use
 
 
+@dataclass(frozen=True)
+class DeviceUse:
+    """How a device is used at one moment.
+
+    Parameters
+    ----------
+    name : str
+        Of the device.
+    memory, budget : int
+        Bytes of its memory that are reserved, and that may be.
+    busy_seconds : float
+        How long it has had work since it was opened.
+    """
+
+    name: str
+    memory: int
+    budget: int
+    busy_seconds: float
+
+
+def uses() -> tuple[DeviceUse, ...]:
+    """Return how this process' devices are used now; opens none, and waits for none."""
+    found = _process.leases
+    return () if found is None else tuple(
+        DeviceUse(engine.device.name, engine.pipeline.arena_nbytes, engine.limits.nbytes,
+                  engine.busy.seconds)
+        for engine in found.engines
+    )
+
+
 def use(
     devices: Sequence[Device] | None,
     limits: PieceLimits | None = None,

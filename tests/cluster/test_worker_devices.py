@@ -1,5 +1,8 @@
 """Workers open their devices when they are registered, and give everything back."""
 
+import time
+import urllib.request
+
 import dask.array as da
 import numpy as np
 import pytest
@@ -7,7 +10,9 @@ from distributed import Client, LocalCluster
 
 from dask_bigfft import fft
 from dask_bigfft.cluster import register, unregister
+from dask_bigfft.cluster.dashboard import device_rows
 from dask_bigfft.cluster.devices import PinnedTransferPlugin, StreamWorkerPlugin
+from dask_bigfft.cluster.follow import state
 from dask_bigfft.devices import find
 from dask_bigfft.devices.crossings import PieceLimits
 from dask_bigfft.errors import ArgumentError
@@ -40,20 +45,47 @@ def test_devices_are_open_before_the_first_task_and_closed_at_the_end(threads):
     register(client, pinned=8 * MIB)
     worker = worker_of(client)
     assert worker.plugins["bigfft-streams"].devices == ["simulated device"]
-    assert worker.metrics["bigfft-streams"](worker) == {
-        "devices": ["simulated device"], "in_use": 0,
-    }
+    told = worker.metrics["bigfft-streams"](worker)
+    assert told == {"in_use": 0, "devices": [{
+        "name": "simulated device", "memory": 0, "budget": 1 << 14, "busy_seconds": 0.0,
+        "busy_share": 0.0}]}
     assert default_arena().counters().idle_bytes >= 8 * MIB
     x = np.random.default_rng(0).standard_normal((64, 60))
     got = fft.fft2(da.from_array(x, (16, 60)), device="gpu").compute()
     assert np.allclose(got, np.fft.fft2(x))
     assert any(span.operation == "h2d" for span in device.trace)
     assert device.memory().free < device.total
+    (told,) = worker.metrics["bigfft-streams"](worker)["devices"]
+    assert told["memory"] == device.total - device.memory().free
+    assert told["busy_seconds"] > 0
+    assert 0 < told["busy_share"] <= 1
+    assert worker.metrics["bigfft-streams"](worker)["devices"][0]["busy_share"] == 0  # since then
     unregister(client)
     assert "bigfft-streams" not in worker.metrics
     assert device.closed
     assert device.memory().free == device.total
     assert default_arena().counters().idle_bytes == 0
+
+
+def test_the_page_the_json_and_the_gauges_have_numbers_of_devices(threads):
+    pytest.importorskip("bokeh")
+    client, device = threads
+    register(client)
+    x = np.random.default_rng(1).standard_normal((64, 60))
+    fft.fft2(da.from_array(x, (16, 60)), device="gpu").compute()
+    end = time.monotonic() + 60
+    while not (found := state(client)["workers"][0]["devices"]) or not found[0]["busy_seconds"]:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    rows = device_rows(state(client))
+    assert len({len(values) for values in rows.values()}) == 1
+    assert rows["y"] == [("0", "simulated device 0")]
+    assert rows["held"] == [(device.total - device.memory().free) / device.total]
+    port = client.cluster.scheduler.http_server.port
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+        text = answer.read().decode()
+    (line,) = [line for line in text.splitlines() if line.startswith("bigfft_device_budget_bytes{")]
+    assert line.endswith(" 16384.0")
 
 
 def test_transforms_use_devices_without_plugins_too(threads):

@@ -258,6 +258,15 @@ _TABLE = (
         _one_of("auto", "shared", "tasks", "p2p", "disk"),
     ),
     Knob(
+        "bigfft.exchange.in-place",
+        True,
+        "true or false",
+        "Whether rounds in one process write their blocks into common memory, where the next round"
+        " finds its own without copying them and works in place. The blocks of such a result are"
+        " views of one array, which goes when the last of them does.",
+        _parse_bool,
+    ),
+    Knob(
         "bigfft.scratch.directory",
         None,
         "path",

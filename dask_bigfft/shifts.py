@@ -148,7 +148,7 @@ def _folded(array: da.Array, found: Origin, plan: Plan, offsets: Offsets) -> da.
     shifted = shifted_plan(base, {}, wanted)
     if _too_large(shifted):
         return None
-    return transformed_array(found.array, shifted, found.carrier, found.known)
+    return transformed_array(found.array, shifted, found.carrier, found.shared())
 
 
 def _too_large(plan: Plan) -> bool:

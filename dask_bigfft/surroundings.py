@@ -35,12 +35,21 @@ def current_machine(memory_limit: int | None) -> Machine:
         pool = 1
     threads = pool or os.cpu_count() or 1
     profile = known_profile("")
-    return Machine(memory_limit or machine_nbytes(), int(threads), 1, profile=profile)
+    limit = memory_limit or machine_nbytes()
+    return Machine(limit, int(threads), 1, profile=profile, shared=_shared())
 
 
 def _all_here(workers: Iterable[Mapping[str, Any]]) -> bool:
     """Whether all workers are on this machine, as far as their addresses tell."""
     return all(str(w.get("host", "")).startswith(("127.", "localhost", "::1")) for w in workers)
+
+
+def _shared() -> bool:
+    """Whether blocks lie together in the one process that works on them."""
+    scheduler = dask.config.get("scheduler", None)
+    if scheduler in ("processes", "multiprocessing") or not config.get("bigfft.exchange.in-place"):
+        return False
+    return config.get("bigfft.exchange.carrier") in ("auto", "shared")
 
 
 def running_client() -> Any:

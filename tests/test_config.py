@@ -90,6 +90,7 @@ def test_defaults(monkeypatch):
         "bigfft.device-memory-limit": None,
         "bigfft.install": False,
         "bigfft.exchange.carrier": "auto",
+        "bigfft.exchange.in-place": True,
         "bigfft.verify": "none",
         "bigfft.scratch.directory": tempfile.gettempdir(),
         "bigfft.scratch.direct": True,

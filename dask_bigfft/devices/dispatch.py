@@ -222,7 +222,7 @@ def _leases(place: Place, nbytes: int, *dtypes: str) -> Leases | None:
 def _source(incoming: Incoming, dtype: np.dtype[Any]) -> Source:
     """The block in the dtype that the device computes in, without a copy where that is possible."""
     found, threads = incoming.as_is, os.cpu_count() or 1
-    if found is not None:
+    if found is not None and found.flags.c_contiguous:
         if found.dtype == dtype:
             return Source(lambda: found, borrowed=True)
         return Source(lambda: converted(found, dtype, threads))

@@ -21,6 +21,7 @@ from dask_bigfft.exchange.tables import Table, table_for
 from dask_bigfft.kernels.composite import Composite
 from dask_bigfft.kernels.copy import CopyTable, compiles
 from dask_bigfft.kernels.incoming import Whole, parts
+from dask_bigfft.kernels.lying import destination
 from dask_bigfft.memory import lend
 
 Array = npt.NDArray[Any]
@@ -64,6 +65,8 @@ class Gathering:
         ]
         #: The block as it lies in memory, only to be read; whoever knows it sets it.
         self.as_is: Array | None = None
+        #: Where the block is to lie after the round, if that matters.
+        self.into: Array | None = None
         found = [source for sources in self.sources for source in sources]
         #: Whether the block is gathered on a card, where its sources are.
         self.on_card = any(map(is_on_card, found))
@@ -86,7 +89,7 @@ class Gathering:
 
     def place(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """Memory for the block after the round."""
-        return lend(shape, dtype)
+        return destination(self.into, shape, dtype)
 
     def whole(self, out: Array | None = None, *, threads: int = 1) -> Array:
         """The block, in `out` or in memory of its own; gathered by some threads if it is large."""
@@ -147,7 +150,7 @@ class Gathering:
             yield from self._whole_tiles(dim, width, out)
             return
         fits = out.shape == self.shape and out.dtype == self.dtype
-        inside = fits and math.prod(self.shape[:dim]) == 1
+        inside = fits and out.flags.c_contiguous and math.prod(self.shape[:dim]) == 1
         shape = (*self.shape[:dim], min(width, self.shape[dim]), *self.shape[dim + 1 :])
         target = out if inside else lend(shape, self.dtype)
         table = CopyTable(target)
@@ -175,7 +178,7 @@ class Gathering:
 
     def _whole_tiles(self, dim: int, width: int, out: Array) -> Iterator[tuple[slice, Array]]:
         fits = out.shape == self.shape and out.dtype == self.dtype
-        whole = self.whole(out if fits else None)
+        whole = self.whole(out if fits and out.flags.c_contiguous else None)
         yield from Whole(whole).tiles(dim, width, out)
 
     def _axis_dim(self, dim: int) -> tuple[int, int]:

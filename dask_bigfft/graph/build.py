@@ -22,6 +22,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dask_bigfft.decomposition.joints import joint_block
+from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.errors import CarrierError
 from dask_bigfft.exchange import p2p
 from dask_bigfft.exchange.scratch import ScratchPlace
@@ -36,18 +38,20 @@ from dask_bigfft.graph.disk import (
     start_run,
     write_source,
 )
+from dask_bigfft.graph.filters import generate_filter
 from dask_bigfft.graph.groups import Groups
+from dask_bigfft.graph.shuffles import run_block_of_shuffle, send_shards
 from dask_bigfft.graph.tasks import (
     Run,
     barrier,
-    generate_filter,
+    barrier_in_common,
+    common_memory,
     pack_shard,
     run_block,
     run_block_of_shards,
-    run_block_of_shuffle,
-    send_shards,
 )
 from dask_bigfft.planner.filters import FilterPlan, filter_plans
+from dask_bigfft.planner.joints import Joint
 from dask_bigfft.planner.plan import Exchange, Plan
 from dask_bigfft.planner.seconds import shuffled
 from dask_bigfft.planner.shifts import ShiftPlan
@@ -70,9 +74,16 @@ class Names:
     token: str
     part: str = ""
 
-    def round(self, number: int) -> str:
-        """Of the tasks of a round, from 0."""
-        return f"bigfft_{self.part}round{number + 1}-{self.token}"
+    def round(self, number: int, common: bool = False) -> str:
+        """Of the tasks of a round, from 0.
+
+        Those that write to common memory have names that no other plan takes for its own.
+        """
+        return f"bigfft_{self.part}round{number + 1}-{'0-' * common}{self.token}"
+
+    def common(self, number: int) -> str:
+        """Of the memory in which the blocks before a round lie together, from 0."""
+        return f"bigfft_{self.part}common{number + 1}-{self.token}"
 
     def barrier(self, number: int) -> str:
         """Of the barriers before a round, from 0."""
@@ -134,7 +145,7 @@ def output_name(plan: Plan | ShiftPlan, token: str) -> str:
 
 def build_graph(
     plan: Plan | ShiftPlan, token: str, source: str, carrier: str, wanted: bool,
-    known: Known | None = None, place: ScratchPlace | None = None,
+    known: Known | None = None, place: ScratchPlace | None = None, alone: bool = True,
 ) -> Graph:
     """Return all tasks of a plan.
 
@@ -154,6 +165,8 @@ def build_graph(
         A plan of the same source whose tasks are used where they are the same.
     place : ScratchPlace, optional
         Where scratch files go.
+    alone : bool
+        Whether no other plan uses tasks of this one, so that rounds may work in place.
     """
     own = _names(plan, token)
     if carrier == "disk":
@@ -167,11 +180,18 @@ def build_graph(
     for found in filter_plans(plan) if isinstance(plan, Plan) else ():
         name = _filter_graph(graph, found, by_number[found.used_in].token, carrier, wanted)
         filters.setdefault(found.used_in, {})[found.axis] = name
+    joints: Sequence[Joint | None] = (None,) * len(plan.exchanges)
+    if carrier == "shared" and alone and known is None and isinstance(plan, Plan):
+        joints = plan.joints.exchanges
     before = source
     for number, (exchange, names) in enumerate(zip(plan.exchanges, by_number, strict=True)):
-        last = number == len(plan.rounds)
-        name = names.unpack if last else names.round(number)
-        weave = _Weave(graph, names, number, exchange, before, name, filters.get(number, {}))
+        last, following = number == len(plan.rounds), (*joints, None)[number + 1]
+        name = names.unpack if last else names.round(number, common=following is not None)
+        weave = _Weave(
+            graph, names, number, exchange, before, name, filters.get(number, {}),
+            joint=joints[number], following=following,
+            made=None if last else plan.rounds[number].target,
+        )
         weave.run(carrier, wanted)
         before = name
     return graph
@@ -241,6 +261,11 @@ class _Weave:
     name: str
     filters: Mapping[int, str]
     finished: frozenset[Block] = frozenset()
+    #: How the blocks of this exchange lie together, and those of the next one.
+    joint: Joint | None = None
+    following: Joint | None = None
+    #: Blocks after the round.
+    made: Layout | None = None
 
     def run(self, carrier: str, wanted: bool) -> None:
         if carrier == "disk":
@@ -249,7 +274,8 @@ class _Weave:
             else:
                 self._through_files()
             return
-        few = self._few_sources() if carrier == "shared" or self.exchange.local else None
+        near = carrier == "shared" or self.exchange.local
+        few = self._few_sources() if near and self.joint is None else None
         if few is not None:
             self._from_few(few)
         elif self.exchange.local:
@@ -275,8 +301,26 @@ class _Weave:
         spectra = [_ref(self.filters[axis], (block[axis],)) for axis in axes]
         self.graph[key] = Task(
             key, function, TaskRef(self.names.plan), self.number, block, axes, sources,
-            *spectra, *inputs,
+            *self._into(function, block), *spectra, *inputs,
         )
+
+    def _into(self, function: Callable[..., Any], block: Block) -> tuple[Any, ...]:
+        """For `run_block`, the common memory that its block goes to, if there is one."""
+        if function is not run_block:
+            return ()
+        joint, following = self.following, self.number + 1
+        if joint is None or joint.home != following:
+            return (None,)
+        assert self.made is not None
+        group = joint_block(joint.layout, self.made, block)
+        return (self._common(following, group),)
+
+    def _common(self, number: int, group: Block) -> TaskRef:
+        """The memory of a group of the blocks before an exchange, and its task."""
+        key: Key = (self.names.common(number), *group)
+        if key not in self.graph:
+            self.graph[key] = Task(key, common_memory, TaskRef(self.names.plan), number, group)
+        return TaskRef(key)
 
     def _refs(self, sources: list[Block]) -> list[Any]:
         return [_ref(self.before, block) for block in sources]
@@ -297,12 +341,19 @@ class _Weave:
 
     def _through_barriers(self, wanted: bool) -> None:
         for group, sources, targets in Groups(self.exchange):
-            if len(targets) == 1 or len(sources) <= 1:
+            if self.joint is None and (len(targets) == 1 or len(sources) <= 1):
                 for block in targets:
                     self._task(run_block, block, tuple(sources), self._refs(sources))
                 continue
             key: Key = (self.names.barrier(self.number), *group)
-            self.graph[key] = Task(key, barrier, tuple(sources), wanted, *self._refs(sources))
+            refs = self._refs(sources)
+            if self.joint is None:
+                self.graph[key] = Task(key, barrier, tuple(sources), wanted, *refs)
+            else:
+                common, plan = self._common(self.joint.home, group), TaskRef(self.names.plan)
+                self.graph[key] = Task(
+                    key, barrier_in_common, plan, self.number, tuple(sources), wanted, common, *refs
+                )
             for block in targets:
                 self._task(run_block, block, None, [TaskRef(key)])
 

@@ -3,12 +3,14 @@
 If a release of dask moves one of them, this file is what has to follow.
 """
 
+import sys
 from functools import cached_property
 from typing import Any, Protocol, cast
 
 import dask.array as da
 from dask._task_spec import Alias, DataNode, Task, TaskRef
 from dask.array.backends import NumpyBackendEntrypoint
+from dask.callbacks import Callback
 from dask.highlevelgraph import HighLevelGraph, Layer
 
 __all__ = [
@@ -23,7 +25,20 @@ __all__ = [
     "array_expressions_enabled",
     "expression_array",
     "recipe_of",
+    "results_are_kept",
 ]
+
+
+def results_are_kept() -> bool:
+    """Whether a `dask.cache.Cache` is at work, which keeps results of tasks between computations.
+
+    Dask lists the callbacks that the next computation will use, five methods of an object each.
+    """
+    cache = sys.modules.get("dask.cache")
+    if cache is None:
+        return False
+    found = (getattr(method, "__self__", None) for row in Callback.active for method in row)
+    return any(isinstance(owner, cache.Cache) for owner in found)
 
 
 def array_expressions_enabled() -> bool:

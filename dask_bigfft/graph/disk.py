@@ -228,7 +228,8 @@ def run_block_here(
     done = run.done(number, block)
     if done is not None:
         return done[0]
-    return run.deliver(number, block, run_block(run, number, block, filter_axes, sources, *inputs))
+    values = run_block(run, number, block, filter_axes, sources, None, *inputs)
+    return run.deliver(number, block, values)
 
 
 # --- files ----------------------------------------------------------------------------------

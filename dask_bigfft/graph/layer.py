@@ -29,6 +29,7 @@ from dask_bigfft.graph.dask_private import (
     array_expressions_enabled,
     expression_array,
     recipe_of,
+    results_are_kept,
 )
 from dask_bigfft.graph.tasks import Run
 from dask_bigfft.planner.plan import Plan
@@ -67,6 +68,7 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
         super().__init__()
         self.plan, self.token, self.source = plan, token, source
         self.carrier, self.travelled, self.known, self.place = carrier, travelled, known, place
+        self.alone = True
 
     def __reduce__(self) -> tuple[Any, ...]:
         arguments = (
@@ -88,8 +90,18 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
         if place is not None and not place.kept:  # a name that no other process has
             place = replace(place, name=f"{self.token[:8]}-{uuid.uuid4().hex[:8]}")
         return build_graph(
-            self.plan, self.token, self.source, self.resolved_carrier, wanted, self.known, place
+            self.plan, self.token, self.source, self.resolved_carrier, wanted, self.known, place,
+            self.alone and not results_are_kept(),
         )
+
+    def share_rounds(self) -> None:
+        """From now on leave the blocks between rounds as they are: another layer reads them, too.
+
+        Else it would do these rounds once more, for itself.
+        """
+        if self.alone:
+            self.alone = False
+            self.__dict__.pop("tasks", None)
 
     def is_materialized(self) -> bool:
         """Whether the tasks have been made."""
@@ -242,12 +254,21 @@ class Origin:
         What was done with it.
     known : Known or None
         A plan whose tasks another plan for this array may use.
+    layer : PlanLayer or None
+        The layer that has them.
     """
 
     array: da.Array
     plan: AnyPlan
     carrier: str
     known: Known | None
+    layer: PlanLayer | None = None
+
+    def shared(self) -> Known | None:
+        """The plan whose tasks another plan will use: it leaves them their blocks."""
+        if self.known is not None and self.layer is not None:
+            self.layer.share_rounds()
+        return self.known
 
 
 def origin(x: da.Array) -> Origin | None:
@@ -270,7 +291,7 @@ def origin(x: da.Array) -> Origin | None:
     meta = np.empty_like(x._meta, np.dtype(dtype), shape=(0,) * len(chunks))
     array = da.Array(HighLevelGraph(layers, edges), layer.source, chunks, meta=meta)
     known = Known(plan, layer.token) if isinstance(plan, Plan) else None
-    return Origin(array, plan, layer.carrier, layer.known or known)
+    return Origin(array, plan, layer.carrier, layer.known or known, layer)
 
 
 def transforms_in(collection: Any) -> dict[str, Plan]:

@@ -8,7 +8,6 @@ one.
 """
 
 import functools
-import math
 import sys
 import threading
 import time
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dask_bigfft import config
 from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.devices.dispatch import (
     Pace,
@@ -28,22 +28,25 @@ from dask_bigfft.devices.dispatch import (
     on_device,
     together,
 )
+from dask_bigfft.devices.find import missing
 from dask_bigfft.devices.on_card import as_block, is_on_card, roll_on_card, round_on_card
 from dask_bigfft.errors import CarrierError, VerificationError, refuse
 from dask_bigfft.events import during, emit
-from dask_bigfft.exchange import p2p
+from dask_bigfft.exchange.common import Common, lying, refuse_spent, same_memory, spend
 from dask_bigfft.exchange.gather import Gathering
-from dask_bigfft.exchange.packing import Packed, Packing, pack, shard_checksum
+from dask_bigfft.exchange.packing import Packing, pack, shard_checksum
 from dask_bigfft.exchange.shards import ExchangeMap
-from dask_bigfft.kernels.cpu import axis_index, rolled
+from dask_bigfft.kernels.copy import copied
+from dask_bigfft.kernels.cpu import rolled
 from dask_bigfft.kernels.in_place import run_round
 from dask_bigfft.kernels.incoming import Incoming, Whole
 from dask_bigfft.kernels.libraries import FFTLibrary, get_library
-from dask_bigfft.kernels.twiddle import chirp_filter
+from dask_bigfft.kernels.lying import Lying
 from dask_bigfft.kernels.verify import verified_round
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.balance import FEEDERS, balances
 from dask_bigfft.planner.filters import FilterPlan
+from dask_bigfft.planner.joints import Joints, no_joints
 from dask_bigfft.planner.plan import Exchange, Plan
 from dask_bigfft.planner.shifts import ShiftPlan
 from dask_bigfft.record import current_worker
@@ -54,10 +57,14 @@ Task = Callable[..., Any]
 
 
 class Blocks:
-    """Handle of a barrier: blocks that lie in this process, by their index."""
+    """Handle of a barrier: blocks that lie in this process, by their index.
+
+    `common` is the memory in which all of them lie together, if they do.
+    """
 
     def __init__(self, blocks: Mapping[Block, Array]) -> None:
         self.blocks = dict(blocks)
+        self.common: Common | None = None
 
     def __getitem__(self, block: Block) -> Array:
         return self.blocks[block]
@@ -143,14 +150,27 @@ class Run:
         with self._lock:
             return self._packings.setdefault((number, targets), Packing(exchange, targets))
 
+    @property
+    def joints(self) -> Joints:
+        """Which blocks lie together."""
+        plan = self.plan
+        if isinstance(plan, Plan):
+            return plan.joints
+        return no_joints(len(plan.exchanges), len(plan.rounds))
+
     def finish(
         self,
         number: int,
         block: Block,
         incoming_of: Callable[[], Incoming],
         filters: Mapping[int, Array],
+        here: Array | None = None,
+        flat: Array | None = None,
     ) -> Array:
-        """The block after the round that follows an exchange, verified if the plan says so."""
+        """The block after the round that follows an exchange, verified if the plan says so.
+
+        `here` is where it has to lie, `flat` the same place as a block of the result has it.
+        """
         round_, mode = self.plan.rounds[number], self.plan.verify
         started = time.perf_counter()
         dtype = np.dtype(self.plan.dtypes[2 * number + 1])
@@ -161,8 +181,11 @@ class Run:
             run = functools.partial(self._done, number)
             host = functools.partial(_in_host_memory, mode, incoming_of)
             done = verified_round(mode, round_, block, host, *arguments, number=number + 1, run=run)
+        if here is not None and not same_memory(done, here):
+            copied(here, done)
+            done = here
         if number == len(self.plan.rounds) - 1 and self.plan.ends_in_round:
-            done = done.reshape(round_.target.flat_shape(block))
+            done = done.reshape(round_.target.flat_shape(block)) if flat is None else flat
         emit("round", nbytes=done.nbytes, seconds=time.perf_counter() - started)
         return done
 
@@ -230,6 +253,45 @@ def barrier(indices: tuple[Block, ...], wanted: bool, *blocks: Array) -> Blocks:
     return Blocks(dict(zip(indices, blocks, strict=True)))
 
 
+def common_memory(run: Run, number: int, group: Block) -> Common:
+    """Return memory for the blocks of a group before an exchange; none where it does not help.
+
+    That is on workers of a cluster, where a task may be done again, and where devices do rounds.
+    """
+    joint = run.joints.exchanges[number]
+    used = isinstance(run.plan, Plan) and run.plan.device != "cpu" and missing() is None
+    wanted = config.get("bigfft.exchange.in-place")
+    if joint is None or used or not wanted or current_worker() is not None:
+        return Common()
+    return Common(joint.layout, group, joint.spaced, run.exchange(number).dtype)
+
+
+def barrier_in_common(
+    run: Run, number: int, indices: tuple[Block, ...], wanted: bool, common: Common, *blocks: Array
+) -> Blocks:
+    """Return a handle of all source blocks of a group, which may lie in common memory.
+
+    Parameters
+    ----------
+    run, number
+        The plan, and the exchange, from 0.
+    indices, wanted
+        As `barrier` takes them.
+    common : Common
+        The group's memory.
+    """
+    found = barrier(indices, wanted, *blocks)
+    joint = run.joints.exchanges[number]
+    assert joint is not None
+    holds = common.holds(joint.layout, run.exchange(number).source, found.blocks)
+    if not holds:
+        refuse_spent(run.token, number, found.blocks)
+    if common.enter(number, holds):
+        found.common = common
+        spend(run.token, number, found.blocks)
+    return found
+
+
 def _refuse_cluster(wanted: bool) -> None:
     worker = current_worker()
     if worker is None:
@@ -283,7 +345,8 @@ def reported(task: Task) -> Task:
 
 @reported
 def run_block(
-    run: Run, number: int, block: Block, filter_axes: tuple[int, ...], sources: Any, *inputs: Any
+    run: Run, number: int, block: Block, filter_axes: tuple[int, ...], sources: Any,
+    into: Common | None, *inputs: Any
 ) -> Array:
     """Return a block gathered in exchange `number` and taken through the round that follows.
 
@@ -299,10 +362,15 @@ def run_block(
         Axes whose filters come first among the inputs.
     sources : tuple of block indices or None
         What the other inputs are: source blocks of these indices; None for a handle.
+    into : Common or None
+        Memory in which the block is to lie with others, after the round.
     """
     filters = dict(zip(filter_axes, inputs, strict=False))
     given = inputs[len(filter_axes) :]
     exchange = run.exchange(number)
+    place = None if into is None else into.place(run.plan.rounds[number].target, block)
+    if sources is None and given[0].common is not None:
+        return _where_it_lies(run, number, block, given[0].common, place, filters)
     shape, dtype = exchange.target.shape(block), np.dtype(exchange.dtype)
     started = time.perf_counter()
     blocks = given[0].blocks if sources is None else dict(zip(sources, given, strict=True))
@@ -312,16 +380,42 @@ def run_block(
         found = Gathering(
             run.map(number), block, shape, dtype, lambda i: checked(run, number, i, blocks[i])
         )
-        found.as_is = own
+        found.as_is, found.into = own, place
         return found
 
     if own is not None and run.overwrites(number) and own.flags.writeable:
-        return run.finish(number, block, lambda: Whole(own), filters)
+        here = Whole(own) if own.flags.c_contiguous else Lying(own, inside=True)
+        return run.finish(number, block, lambda: here, filters)
     if number < len(run.plan.rounds):
         return run.finish(number, block, gathering, filters)
     values = run.moved(number, gathering())
     emit("unpack", nbytes=values.nbytes, seconds=time.perf_counter() - started)
     return values
+
+
+def _where_it_lies(
+    run: Run, number: int, block: Block, common: Common, into: Array | None,
+    filters: dict[int, Array],
+) -> Array:
+    """A block that lies in common memory, taken through the round that follows, if one does."""
+    joint, exchange = run.joints.exchanges[number], run.exchange(number)
+    assert joint is not None
+    assert common.array is not None
+    started = time.perf_counter()
+    values = lying(common.array, joint.layout, exchange.target, block)
+    if number == len(run.plan.rounds):
+        emit("unpack", nbytes=values.nbytes, seconds=time.perf_counter() - started)
+        return values
+    after, flat = run.joints.inside[number], None
+    if after is not None and isinstance(run.plan, Plan) and number + 1 == len(run.plan.exchanges):
+        flat = lying(common.array, after, run.plan.result, block)
+
+    def work() -> Array:
+        incoming = Lying(values, inside=after is not None, into=into)
+        here = None if after is None else values
+        return run.finish(number, block, lambda: incoming, filters, here, flat)
+
+    return work() if after is None else common.once(number, block, work)
 
 
 def _own(run: Run, number: int, block: Block, blocks: Mapping[Block, Array]) -> Array | None:
@@ -332,9 +426,7 @@ def _own(run: Run, number: int, block: Block, blocks: Mapping[Block, Array]) -> 
     values, exchange = checked(run, number, index, blocks[index]), run.exchange(number)
     if is_on_card(values) or values.dtype != np.dtype(exchange.dtype):
         return None
-    if not (values.flags.c_contiguous and values.flags.aligned):
-        return None
-    return values.reshape(exchange.target.shape(block))
+    return values if values.flags.aligned else None
 
 
 @reported
@@ -360,12 +452,12 @@ def run_block_of_shards(
     filters = dict(zip(filter_axes, inputs, strict=False))
     shards = dict(zip(sources, inputs[len(filter_axes) :], strict=True))
     if run.plan.verify == "checksum":
-        _compare(number, block, shards)
+        compare(number, block, shards)
         shards = {source: shard for source, (shard, _) in shards.items()}
-    return _put_together(run, number, block, shards, filters)
+    return put_together(run, number, block, shards, filters)
 
 
-def _compare(number: int, block: Block, shards: Mapping[Block, tuple[Array, int]]) -> None:
+def compare(number: int, block: Block, shards: Mapping[Block, tuple[Array, int]]) -> None:
     """Raise if a shard is not what was packed for a block."""
     for source, (shard, known) in shards.items():
         found = shard_checksum(shard, number, source, block)
@@ -377,9 +469,10 @@ def _compare(number: int, block: Block, shards: Mapping[Block, tuple[Array, int]
             )
 
 
-def _put_together(
+def put_together(
     run: Run, number: int, block: Block, shards: Mapping[Block, Array], filters: dict[int, Array]
 ) -> Array:
+    """Return a block put together from packed shards and taken through the round that follows."""
     exchange = run.exchange(number)
     shape, dtype = exchange.target.shape(block), np.dtype(exchange.dtype)
     started = time.perf_counter()
@@ -392,107 +485,3 @@ def _put_together(
     values = gathering().whole()
     emit("unpack", nbytes=values.nbytes, seconds=time.perf_counter() - started)
     return values
-
-
-@reported
-def send_shards(
-    run: Run,
-    number: int,
-    source: Block,
-    shuffle: str,
-    targets: tuple[Sequence[int], ...],
-    values: Array,
-) -> int:
-    """Pack a source block and send the shards to their workers; return the shuffle's attempt.
-
-    Parameters
-    ----------
-    run : Run
-        The plan.
-    number : int
-        Exchange, from 0.
-    source : tuple of int
-        Which block.
-    shuffle : str
-        Name of the shuffle.
-    targets : tuple of sequences of int
-        Target blocks of the shuffle along each axis.
-    values : ndarray
-        The block.
-    """
-    block, dtype = checked(run, number, source, values), np.dtype(run.exchange(number).dtype)
-    if is_on_card(block):
-        raise CarrierError(
-            "blocks on a card do not travel by the carrier p2p: build the graph with "
-            "dask.config.set({'bigfft.exchange.carrier': 'tasks'}), as is done by itself where the "
-            "array's meta is a CuPy array"
-        )
-    packing = run.packing(number, targets)
-
-    def checksums(packed: Packed) -> Array:
-        found = np.zeros(len(packed.blocks), np.uint64)
-        if run.plan.verify == "checksum":
-            for i, target in enumerate(packed.blocks.tolist()):
-                found[i] = shard_checksum(packed.shard(i), number, source, tuple(target))
-        return found
-
-    def packed(worker_for: dict[Block, str]) -> dict[str, p2p.Message]:
-        started = time.perf_counter()
-        found = packing.pack(source, block, dtype, worker_for.__getitem__)
-        messages = {w: (m.blocks, m.bounds, m.values, checksums(m)) for w, m in found.items()}
-        nbytes = sum(message.values.nbytes for message in found.values())
-        emit("pack", nbytes=nbytes, seconds=time.perf_counter() - started)
-        return messages
-
-    return p2p.transfer(shuffle, source, packed)
-
-
-@reported
-def run_block_of_shuffle(
-    run: Run, number: int, block: Block, filter_axes: tuple[int, ...], shuffle: str, attempt: int,
-    *inputs: Array
-) -> Array:
-    """Return a block put together from a shuffle's shards and taken through the next round.
-
-    Raises
-    ------
-    CarrierError
-        If the shuffle does not have exactly the shards that the block is made of.
-    """
-    filters = dict(zip(filter_axes, inputs, strict=True))
-    started = time.perf_counter()
-    shards = p2p.collect(shuffle, attempt, block)
-    nbytes = sum(shard.nbytes for shard, _ in shards.values())
-    emit("unpack", nbytes=nbytes, seconds=time.perf_counter() - started)
-    expected = run.map(number).sources(block)
-    if shards.keys() != expected:
-        raise CarrierError(
-            f"exchange {number}: block {block} needs shards of {len(expected)} blocks, and the "
-            f"shuffle {shuffle} has {len(shards)}, {len(expected - shards.keys())} of them missing"
-        )
-    if run.plan.verify == "checksum":
-        _compare(number, block, shards)
-    plain = {source: shard for source, (shard, _) in shards.items()}
-    return _put_together(run, number, block, plain, filters)
-
-
-def generate_filter(run: Run, block: Block) -> Array:
-    """Return a block of a Bluestein filter after its first round."""
-    plan, known = run.plan, run.done(0, block)
-    assert isinstance(plan, FilterPlan)
-    if known is not None:
-        return known[0]  # type: ignore[no-any-return]
-    round_ = plan.rounds[0]
-    axis = round_.source.axes[0]
-    places = axis_index(axis, block[0], 0)
-    padded = math.prod(digit.radix for digit in axis.digits)
-    dtype = np.dtype(plan.dtypes[0])
-
-    def incoming() -> Whole:
-        values = chirp_filter(
-            axis.shape(block[0]), places, padded, plan.chirp.length, plan.chirp.sign, dtype
-        )
-        return Whole(np.ascontiguousarray(values))
-
-    with during(run.token, 1):
-        return run.deliver(0, block, run.finish(0, block, incoming, {}))

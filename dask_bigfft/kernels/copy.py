@@ -420,6 +420,16 @@ def compiles(source: np.ndarray, target: np.dtype, strides: Sequence[int] = ()) 
     )
 
 
+def copied(target: np.ndarray, source: np.ndarray) -> None:
+    """Copy an array into another of its shape, by the compiled copy where it takes them."""
+    if not compiles(source, target.dtype, target.strides) or not source.size:
+        target[...] = source
+        return
+    table = CopyTable(target)
+    table.add(source, source.shape, 0, source.strides, 0, target.strides)
+    table.run()
+
+
 class _Memory:
     """Strided memory beside an array's first element; keeps the array alive."""
 

@@ -28,6 +28,7 @@ from dask_bigfft.decomposition.steps import Chirp, Divisor, Step
 from dask_bigfft.decomposition.tiles import ROW_BYTES, TILE_BYTES, tiling
 from dask_bigfft.errors import KernelError
 from dask_bigfft.events import measured
+from dask_bigfft.kernels.copy import copied
 from dask_bigfft.kernels.incoming import Divisible, Incoming, parts
 from dask_bigfft.kernels.libraries import FFTLibrary, Scale
 from dask_bigfft.kernels.twiddle import multiply_chirp, twiddle
@@ -301,14 +302,18 @@ def run_round(
     found = tiling(incoming.shape, fixed, nbytes, tile_bytes, ROW_BYTES)
     place = None if round_.rolls else out  # what is rolled is stored in two parts
     direct = library.elsewhere and place is not None and _begins_with_ffts(works)
-    given = incoming.as_is if direct else None
-    if found is None:
-        tile = incoming.whole(None if changes else out) if given is None else given
+    given, only = incoming.as_is if direct else None, _only_ffts(works)
+    dense = bool(out.flags.c_contiguous)
+    if found is not None:
+        dense = dense and math.prod(shape[: found[0]]) == 1
+    if not only and not dense:
+        given = None  # what follows the FFTs needs contiguous tiles
+    if found is None or (given is not None and only and len(works) == 1):
+        own = None if changes or not dense else out
+        tile = incoming.whole(own) if given is None else given
         _store(out, _transformed(tile, works, library, place), round_.rolls)
         return out
     dim, width = found
-    if math.prod(shape[:dim]) > 1 and not _only_ffts(works):
-        given = None  # what follows the FFTs needs contiguous tiles
     tiles = (
         incoming.tiles(dim, width, out)
         if given is None
@@ -408,4 +413,4 @@ def _store(target: Array, result: Array, rolls: Rolls) -> None:
         ]
     with measured("scatter", target.nbytes):
         for cut, place in parts:
-            target[place] = result[cut]
+            copied(target[place], result[cut])

@@ -14,6 +14,7 @@ import numpy as np
 
 from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.decomposition.rounds import Round, exchange_shape
+from dask_bigfft.planner.joints import Joints, no_joints
 from dask_bigfft.planner.machine import Forecast
 from dask_bigfft.planner.seconds import Model, flops, shuffled
 
@@ -57,7 +58,8 @@ def peak_host(plan: Plan) -> int:
     """Bytes of host memory at the worst moment, per process, beside what imports take.
 
     In memory, the blocks before and after an exchange are there together, since a barrier lies
-    between them; every thread holds what its task makes beside that, and tiles. Between processes
+    between them; every thread holds what its task makes beside that, and tiles. A round that works
+    in place needs no more than its tiles. Between processes
     shards in flight are counted once more, and blocks lie unevenly; in a shuffle they wait in
     files, and what is in flight is limited. With scratch files only what the tasks of the moment
     work on is there.
@@ -65,7 +67,7 @@ def peak_host(plan: Plan) -> int:
     if plan.carrier == "disk":
         return _peak_on_disk(plan)
     machine, sizes = plan.machine, _itemsizes(plan)
-    stages, threads = [0.0], working(plan)
+    stages, threads, joints = [0.0], working(plan), joints_in(plan)
     before = _stored(plan.source, np.dtype(plan.spec.dtype).itemsize)
     for i, exchange in enumerate(plan.exchanges):
         after = _stored(exchange.target, np.dtype(exchange.dtype).itemsize)
@@ -76,6 +78,11 @@ def peak_host(plan: Plan) -> int:
             made = _stored(round_.target, sizes[2 * i + 1])
             out = round_.target.largest * sizes[2 * i + 1]
         work = threads * (block + out + min(block, TILES))
+        if i + 1 < len(plan.exchanges) and joints.exchanges[i + 1] is not None:
+            work -= threads * out  # it is written to common memory
+        if joints.exchanges[i] is not None and (i == len(plan.rounds) or joints.inside[i]):
+            stages.append(before + threads * min(block, TILES))
+            continue
         # A process has whole blocks: with few of them, more than its even share.
         blocks = exchange.target.blocks
         share = -(-blocks // machine.workers) / max(1, blocks)
@@ -91,6 +98,15 @@ def peak_host(plan: Plan) -> int:
             stages.append(min(1.0, share * UNEVEN) * (2 * before + max(made, after)) + work)
         before = made
     return math.ceil(max(stages) + filter_bytes(plan))
+
+
+def joints_in(plan: Plan) -> Joints:
+    """Return which blocks of a plan lie together, on the machine that it was made for."""
+    machine = plan.machine
+    one = machine.shared and machine.workers == 1
+    if one and (not machine.cards or plan.device == "cpu"):
+        return plan.joints
+    return no_joints(len(plan.exchanges), len(plan.rounds))
 
 
 def _peak_on_disk(plan: Plan) -> int:
@@ -150,7 +166,8 @@ def task_count(plan: Plan) -> int:
     for exchange in plan.exchanges:
         shape = exchange.shape
         total += shape.blocks_out + (0 if exchange.local else shape.groups)
-    return total
+    joints = enumerate(joints_in(plan).exchanges)
+    return total + sum(j.layout.blocks for i, j in joints if j is not None and j.home == i)
 
 
 def forecast(plan: Plan) -> Forecast:

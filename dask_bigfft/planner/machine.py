@@ -29,6 +29,8 @@ class Machine:
         How fast it is.
     cards : int
         Devices of each process that rounds may be done on.
+    shared : bool
+        Whether all tasks run in one process, so that blocks may lie together.
     """
 
     memory_limit: int | None = None
@@ -37,6 +39,7 @@ class Machine:
     buffers: int | None = None
     profile: Profile = DEFAULT
     cards: int = 0
+    shared: bool = False
 
     @property
     def devices(self) -> tuple[DeviceProfile, ...]:

@@ -24,6 +24,7 @@ from dask_bigfft.decomposition.steps import AxisProgram, Step
 from dask_bigfft.errors import refuse
 from dask_bigfft.planner import cost, drawing, explain
 from dask_bigfft.planner.encoding import decode, encode
+from dask_bigfft.planner.joints import Joints, joints_of, no_joints
 from dask_bigfft.planner.machine import Forecast, Machine
 from dask_bigfft.planner.profile import Profile
 from dask_bigfft.transforms.spec import TransformSpec
@@ -186,6 +187,16 @@ class Plan:
             for i, (a, b) in enumerate(pairs)
         ]
         return tuple(found[:-1]) if self.ends_in_round else tuple(found)
+
+    @cached_property
+    def joints(self) -> Joints:
+        """Which blocks lie together where all tasks run in one process.
+
+        What is verified may have to be done once more, so it is not done in place.
+        """
+        if self.carrier == "disk" or self.verify != "none":
+            return no_joints(len(self.exchanges), len(self.rounds))
+        return joints_of(self.rounds, self.exchanges, self.dtypes, self.result)
 
     @cached_property
     def ends_in_round(self) -> bool:

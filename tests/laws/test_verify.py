@@ -218,12 +218,12 @@ SHARD_FAULTS = {
 
 @pytest.mark.parametrize("fault", SHARD_FAULTS)
 def test_shards_of_tasks(monkeypatch, fault):
-    original, when = dask_bigfft.graph.tasks._compare, Times(1, after=2)
+    original, when = dask_bigfft.graph.tasks.compare, Times(1, after=2)
 
     def broken(number, block, shards):
         original(number, block, SHARD_FAULTS[fault](dict(shards)) if when() else shards)
 
-    monkeypatch.setattr(dask_bigfft.graph.tasks, "_compare", broken)
+    monkeypatch.setattr(dask_bigfft.graph.tasks, "compare", broken)
     with dask.config.set({"bigfft.exchange.carrier": "tasks"}):
         np.testing.assert_array_equal(transformed(signal(), verify="energy"), transformed(signal()))
         with pytest.raises(VerificationError, match=r"exchange \d, block \(\d+,\): the shard of"):

@@ -1,0 +1,230 @@
+"""Common memory: one array in which the blocks that an exchange connects lie together.
+
+The round before the exchange writes its blocks there, the round after it finds its own there, and
+may leave its result in their place. Each block's place is given out once, and each block is worked
+on once: a task that runs a second time finds ordinary memory, what was made, or an error.
+
+Imports `decomposition`, `planner`, `memory`, `kernels` and `errors`.
+"""
+
+import math
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dask_bigfft.decomposition.joints import place_of
+from dask_bigfft.decomposition.layout import Layout
+from dask_bigfft.errors import CarrierError, KernelError
+from dask_bigfft.kernels.copy import strided_view
+from dask_bigfft.memory import lend
+
+Array = npt.NDArray[Any]
+Block = tuple[int, ...]
+
+#: Steps in bytes that are multiples of this make a cache use few of its places.
+CRITICAL = 4096
+
+#: Bytes by which such steps are made longer, where that is next to nothing of them.
+SPACING = 256
+
+
+def spaced_steps(
+    shape: tuple[int, ...], itemsize: int, spaced: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Strides in bytes of an array in C order, those of some dimensions spaced out.
+
+    >>> spaced_steps((4, 8192, 16), 16, (0, 1)), spaced_steps((8, 8192), 16, (0,))
+    ((2097408, 256, 16), (131328, 16))
+    """
+    steps, step = [], itemsize
+    for dim in range(len(shape) - 1, -1, -1):
+        inner = dim < len(shape) - 1
+        if inner and dim in spaced and step % CRITICAL == 0 and step >= 64 * SPACING:
+            step += SPACING
+        steps.append(step)
+        step *= shape[dim]
+    return tuple(reversed(steps))
+
+
+def lying(array: Array, joint: Layout, layout: Layout, block: Block) -> Array:
+    """View of the common array in which a block of a layout lies.
+
+    Parameters
+    ----------
+    array : ndarray
+        One block of the joint.
+    joint, layout : Layout
+        How the digits lie in the array, and in the block.
+    block : tuple of int
+        Which block; it lies in this array.
+    """
+    place = place_of(joint, layout, block)
+    seen = array.reshape(place.shape)
+    if seen.ctypes.data != array.ctypes.data:
+        raise KernelError(f"dimensions {array.shape} of common memory cannot be joined")
+    return seen[place.cuts].transpose(place.order)
+
+
+class Common:
+    """Memory for the blocks of one connected group of an exchange, taken when first written.
+
+    Parameters
+    ----------
+    joint : Layout or None
+        How the blocks lie together; None where there is to be no such memory.
+    group : tuple of int
+        Which of the joint's blocks it is.
+    spaced : tuple of int
+        Dimensions whose steps may be spaced out.
+    dtype : str
+        Of the blocks.
+    """
+
+    def __init__(
+        self, joint: Layout | None = None, group: Block = (), spaced: tuple[int, ...] = (),
+        dtype: str = "c16",
+    ) -> None:
+        self.joint, self.group, self.spaced, self.dtype = joint, group, spaced, np.dtype(dtype)
+        self.array: Array | None = None
+        self._given: set[Block] = set()
+        self._entered: dict[int, bool] = {}
+        self._locks: dict[tuple[int, Block], threading.Lock] = {}
+        self._begun: set[tuple[int, Block]] = set()
+        self._made: dict[tuple[int, Block], Array] = {}
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> Any:
+        return Common, ()  # what is sent to another process is common to nobody
+
+    def place(self, layout: Layout, block: Block) -> Array | None:
+        """Where a block of the layout before the exchange is to be written, the first time."""
+        if self.joint is None:
+            return None
+        with self._lock:
+            if block in self._given:
+                return None
+            self._given.add(block)
+            if self.array is None:
+                self.array = self._lent(self.joint)
+            return lying(self.array, self.joint, layout, block)
+
+    def _lent(self, joint: Layout) -> Array:
+        shape = joint.shape(self.group)
+        steps = spaced_steps(shape, self.dtype.itemsize, self.spaced)
+        nbytes = max(n * step for n, step in zip(shape, steps, strict=True))
+        memory = lend((nbytes // self.dtype.itemsize,), self.dtype)
+        whole = math.prod(shape) * self.dtype.itemsize == nbytes
+        return memory.reshape(shape) if whole else strided_view(memory, 0, shape, steps)
+
+    def holds(self, joint: Layout, layout: Layout, blocks: Mapping[Block, Any]) -> bool:
+        """Whether blocks of a layout all lie where the joint has them."""
+        if self.array is None:
+            return False
+        return all(
+            same_memory(values, lying(self.array, joint, layout, block))
+            for block, values in blocks.items()
+        )
+
+    def enter(self, exchange: int, holds: bool) -> bool:
+        """Whether the blocks before an exchange may be worked on in place: the first asker decides.
+
+        Parameters
+        ----------
+        exchange : int
+            Number of the exchange.
+        holds : bool
+            Whether all of the asker's blocks lie here.
+
+        Raises
+        ------
+        CarrierError
+            If some of them do not, and the others are being worked on already.
+        """
+        with self._lock:
+            decided = self._entered.setdefault(exchange, holds)
+        if decided and not holds:
+            raise CarrierError(
+                f"blocks before exchange {exchange + 1} were made again while others are worked "
+                "on in place; set bigfft.exchange.in-place to false"
+            )
+        return decided
+
+    def once(self, round_: int, block: Block, work: Callable[[], Array]) -> Array:
+        """Return what work in place on a block has made, doing it if nobody has yet.
+
+        Dask may run a task twice in one computation, fused with two others.
+
+        Raises
+        ------
+        CarrierError
+            If it was begun and failed: the block is no longer what it was.
+        """
+        with self._lock:
+            lock = self._locks.setdefault((round_, block), threading.Lock())
+        with lock:
+            found = self._made.get((round_, block))
+            if found is None:
+                if (round_, block) in self._begun:
+                    raise CarrierError(
+                        f"round {round_ + 1} failed on block {block} while it worked in place, so "
+                        "it cannot be done again"
+                    )
+                self._begun.add((round_, block))
+                found = self._made[round_, block] = work()
+            return found
+
+
+def same_memory(values: Any, view: Array) -> bool:
+    """Whether an array is a view of the same elements."""
+    if not isinstance(values, np.ndarray) or values.dtype != view.dtype:
+        return False
+    place = values.shape, values.ctypes.data
+    if place != (view.shape, view.ctypes.data):
+        return False
+    steps = zip(values.shape, values.strides, view.strides, strict=True)
+    return all(a == b for n, a, b in steps if n > 1)
+
+
+#: By plan and exchange, the memory in which blocks before the exchange have been worked on.
+_spent: dict[tuple[str, int], list[weakref.ref[Array]]] = {}
+_spent_lock = threading.Lock()
+
+
+def _root(values: Any) -> Any:
+    """The array whose memory an array is a view of."""
+    while isinstance(values, np.ndarray) and isinstance(values.base, np.ndarray):
+        values = values.base
+    return values
+
+
+def spend(token: str, exchange: int, blocks: Mapping[Block, Any]) -> None:
+    """Note that blocks before an exchange of a plan are no longer what they were."""
+    fresh = {id(root): root for root in map(_root, blocks.values())}
+    with _spent_lock:
+        for key in [key for key, refs in _spent.items() if all(ref() is None for ref in refs)]:
+            del _spent[key]
+        kept = [ref for ref in _spent.get((token, exchange), ()) if ref() is not None]
+        _spent[token, exchange] = [*kept, *map(weakref.ref, fresh.values())]
+
+
+def refuse_spent(token: str, exchange: int, blocks: Mapping[Block, Any]) -> None:
+    """Stop before blocks are used that an earlier computation has worked on in place.
+
+    Raises
+    ------
+    CarrierError
+        If there are such blocks.
+    """
+    with _spent_lock:
+        spent = [ref() for ref in _spent.get((token, exchange), ())]
+    roots = {id(_root(values)) for values in blocks.values()}
+    if any(id(root) in roots for root in spent if root is not None):
+        raise CarrierError(
+            f"blocks before exchange {exchange + 1} were kept from another computation, which has "
+            "worked on in their memory: do not keep results of single tasks, or set "
+            "bigfft.exchange.in-place to false"
+        )

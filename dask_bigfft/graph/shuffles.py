@@ -1,0 +1,103 @@
+"""What the tasks of a shuffle run: blocks packed and sent, and put together where they arrive.
+
+Imports `exchange`, `events`, `errors` and this room.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dask_bigfft.devices.on_card import is_on_card
+from dask_bigfft.errors import CarrierError
+from dask_bigfft.events import emit
+from dask_bigfft.exchange import p2p
+from dask_bigfft.exchange.packing import Packed, shard_checksum
+from dask_bigfft.graph.tasks import Run, checked, compare, put_together, reported
+
+Array = npt.NDArray[Any]
+Block = tuple[int, ...]
+
+
+@reported
+def send_shards(
+    run: Run,
+    number: int,
+    source: Block,
+    shuffle: str,
+    targets: tuple[Sequence[int], ...],
+    values: Array,
+) -> int:
+    """Pack a source block and send the shards to their workers; return the shuffle's attempt.
+
+    Parameters
+    ----------
+    run : Run
+        The plan.
+    number : int
+        Exchange, from 0.
+    source : tuple of int
+        Which block.
+    shuffle : str
+        Name of the shuffle.
+    targets : tuple of sequences of int
+        Target blocks of the shuffle along each axis.
+    values : ndarray
+        The block.
+    """
+    block, dtype = checked(run, number, source, values), np.dtype(run.exchange(number).dtype)
+    if is_on_card(block):
+        raise CarrierError(
+            "blocks on a card do not travel by the carrier p2p: build the graph with "
+            "dask.config.set({'bigfft.exchange.carrier': 'tasks'}), as is done by itself where the "
+            "array's meta is a CuPy array"
+        )
+    packing = run.packing(number, targets)
+
+    def checksums(packed: Packed) -> Array:
+        found = np.zeros(len(packed.blocks), np.uint64)
+        if run.plan.verify == "checksum":
+            for i, target in enumerate(packed.blocks.tolist()):
+                found[i] = shard_checksum(packed.shard(i), number, source, tuple(target))
+        return found
+
+    def packed(worker_for: dict[Block, str]) -> dict[str, p2p.Message]:
+        started = time.perf_counter()
+        found = packing.pack(source, block, dtype, worker_for.__getitem__)
+        messages = {w: (m.blocks, m.bounds, m.values, checksums(m)) for w, m in found.items()}
+        nbytes = sum(message.values.nbytes for message in found.values())
+        emit("pack", nbytes=nbytes, seconds=time.perf_counter() - started)
+        return messages
+
+    return p2p.transfer(shuffle, source, packed)
+
+
+@reported
+def run_block_of_shuffle(
+    run: Run, number: int, block: Block, filter_axes: tuple[int, ...], shuffle: str, attempt: int,
+    *inputs: Array
+) -> Array:
+    """Return a block put together from a shuffle's shards and taken through the next round.
+
+    Raises
+    ------
+    CarrierError
+        If the shuffle does not have exactly the shards that the block is made of.
+    """
+    filters = dict(zip(filter_axes, inputs, strict=True))
+    started = time.perf_counter()
+    shards = p2p.collect(shuffle, attempt, block)
+    nbytes = sum(shard.nbytes for shard, _ in shards.values())
+    emit("unpack", nbytes=nbytes, seconds=time.perf_counter() - started)
+    expected = run.map(number).sources(block)
+    if shards.keys() != expected:
+        raise CarrierError(
+            f"exchange {number}: block {block} needs shards of {len(expected)} blocks, and the "
+            f"shuffle {shuffle} has {len(shards)}, {len(expected - shards.keys())} of them missing"
+        )
+    if run.plan.verify == "checksum":
+        compare(number, block, shards)
+    plain = {source: shard for source, (shard, _) in shards.items()}
+    return put_together(run, number, block, plain, filters)

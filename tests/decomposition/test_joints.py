@@ -1,0 +1,131 @@
+"""Joints against exchanges: what one block writes, the other reads, as a gather would move it."""
+
+import itertools
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+
+import dask_bigfft
+from dask_bigfft.decomposition.joints import fits, joint_block, joint_of, merged
+from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout, plain, whole
+from dask_bigfft.exchange.common import lying, same_memory, spaced_steps
+from dask_bigfft.exchange.gather import Gathering
+from dask_bigfft.exchange.shards import ExchangeMap
+from dask_bigfft.graph.groups import Groups
+
+PLANS = [
+    ((4096,), 512, "fft", {}),
+    ((3 * 5 * 7 * 16,), 105, "fft", {}),
+    ((4096,), 512, "fft", {"order": "transposed"}),
+    ((60, 84), (7, 84), "fft2", {}),
+    ((61, 17), (9, 17), "fft2", {}),
+    ((24, 30, 20), (5, 30, 20), "fftn", {}),
+    ((24, 30, 20), (6, 10, 20), "fftn", {}),
+    ((24, 30, 20), (6, 10, 5), "fftn", {}),
+    ((32, 48, 20), (8, 48, 20), "rfftn", {}),
+    ((64, 64), (8, 64), "ifft2", {"chunks": (16, 16)}),
+    ((4096,), 512, "fft", {"rounds": [{0: 16}, {0: 16}, {0: -1}]}),
+]
+
+
+def planned(shape, chunks, kind, extras):
+    with dask.config.set(scheduler="threads", num_workers=2):
+        x = da.zeros(shape, chunks=chunks, dtype=float if kind[0] == "r" else complex)
+        return dask_bigfft.plan(x, kind, **extras)
+
+
+@pytest.mark.parametrize(("shape", "chunks", "kind", "extras"), PLANS)
+def test_blocks_find_in_a_joint_what_a_gather_would_bring(shape, chunks, kind, extras):
+    plan = planned(shape, chunks, kind, extras)
+    found = [j for j in plan.joints.exchanges if j is not None]
+    assert found
+    for exchange, joint in zip(plan.exchanges, plan.joints.exchanges, strict=True):
+        if joint is None:
+            continue
+        layout = joint.layout
+        arrays = {i: np.full(layout.shape(i), -1) for i in layout.indices()}
+        counter = itertools.count()
+        sources = {}
+        for block in exchange.source.indices():
+            place = lying(
+                arrays[joint_block(layout, exchange.source, block)], layout, exchange.source, block
+            )
+            size = place.size
+            sources[block] = np.arange(size).reshape(place.shape) + next(counter) * plan.source.size
+            assert (place == -1).all()  # nobody else writes there
+            place[...] = sources[block]
+        assert all((array >= 0).all() for array in arrays.values())
+        moves = ExchangeMap(exchange.source, exchange.target)
+        for block in exchange.target.indices():
+            shape_ = exchange.target.shape(block)
+            gathered = Gathering(moves, block, shape_, np.dtype(int), sources.__getitem__).whole()
+            array = arrays[joint_block(layout, exchange.target, block)]
+            np.testing.assert_array_equal(lying(array, layout, exchange.target, block), gathered)
+
+
+@pytest.mark.parametrize(("shape", "chunks", "kind", "extras"), PLANS)
+def test_a_joint_has_a_block_for_each_connected_group(shape, chunks, kind, extras):
+    plan = planned(shape, chunks, kind, extras)
+    for exchange, joint in zip(plan.exchanges, plan.joints.exchanges, strict=True):
+        if joint is None:
+            continue
+        for group, sources, targets in Groups(exchange):
+            assert {joint_block(joint.layout, exchange.source, i) for i in sources} == {group}
+            assert {joint_block(joint.layout, exchange.target, i) for i in targets} == {group}
+
+
+def test_natural_order_comes_out_flat():
+    joints = planned((4096,), 512, "fft", {}).joints
+    assert [j and j.home for j in joints.exchanges] == [None, 1, 1]
+    assert joints.inside[1] is not None
+
+
+def test_a_mirror_image_has_no_joint():
+    plan = planned((2**14,), 512, "rfft", {})
+    mirrored = [e.mirror is not None for e in plan.exchanges]
+    assert any(mirrored)
+    for has, joint in zip(mirrored, plan.joints.exchanges, strict=True):
+        assert not (has and joint)
+
+
+def digit(stride, size, radix=0):
+    return Digit(1, stride, size, radix or size)
+
+
+def test_layouts_that_have_no_joint():
+    flat = Layout((plain(12, (4, 8)),))
+    padded = Layout((AxisLayout((Group((digit(1, 12),), (8, 8)),)),))
+    rolled = Layout((AxisLayout((Group((digit(1, 12),), (8, 4), offset=3),)),))
+    empty = Layout((plain(12, (4, 0, 8)),))
+    for other in (padded, rolled, empty):
+        assert joint_of(other, other) is None
+        assert not fits(flat, other)
+    assert joint_of(flat, Layout((plain(12, (6, 6)),))) is not None
+
+
+def test_a_partial_digit_is_not_joined():
+    half = digit(1, 3, 4)
+    assert merged((digit(4, 2), half)) == (digit(4, 2), half)
+    assert merged((half, digit(4, 2))) == (half, digit(4, 2))
+    assert len(merged((digit(4, 2), digit(1, 4)))) == 1
+    a = Layout((AxisLayout((whole(digit(4, 2)), whole(half))),))
+    b = Layout((AxisLayout((Group((digit(1, 6),), (6,)),)),))
+    assert joint_of(a, b) is None
+
+
+def test_critical_steps_are_spaced_out_and_no_others():
+    assert spaced_steps((512, 512, 256), 16, (0,)) == (512 * 256 * 16 + 256, 4096, 16)
+    assert spaced_steps((512, 512, 256), 16, ()) == (512 * 256 * 16, 4096, 16)
+    assert spaced_steps((10, 1000), 16, (0, 1)) == (16000, 16)  # not critical
+    assert spaced_steps((64, 256), 16, (0,)) == (4096, 16)  # would be a sixteenth more
+
+
+def test_same_memory():
+    a = np.zeros((4, 6))
+    assert same_memory(a[:, 2:4], a[:, 2:4])
+    assert not same_memory(a[:, 2:4], a[:, 3:5])
+    assert not same_memory(a[:, 2:4].copy(), a[:, 2:4])
+    assert not same_memory(a[:, 2:4].T, a[2:4, :4][:2, :4].T[:2])
+    assert same_memory(a[:1], a[:1].reshape(1, 6))

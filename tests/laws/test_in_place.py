@@ -1,0 +1,269 @@
+"""Rounds in common memory: the same answers, less memory, and never a block worked on twice."""
+
+import functools
+import itertools
+import pickle
+import sys
+import threading
+import types
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import scipy.fft
+from dask.callbacks import Callback
+
+import dask_bigfft
+from dask_bigfft import fft
+from dask_bigfft.errors import CarrierError
+from dask_bigfft.exchange.common import Common
+from dask_bigfft.graph.dask_private import DataNode
+from dask_bigfft.kernels.libraries import available
+from dask_bigfft.memory import default_arena
+
+CASES = [
+    ("fft", (2**14,), (2**10,), {}),
+    ("ifft", (2**14,), (2**10,), {}),
+    ("fft", (2**14,), (2**10,), {"norm": "ortho"}),
+    ("fft", (2**14,), (2**10,), {"order": "transposed"}),
+    ("fft", (3 * 5 * 7 * 11 * 13,), (1001,), {}),
+    ("fft", (2**14,), (2**10,), {"rounds": [{0: 16}, {0: 32}, {0: -1}]}),
+    ("fft2", (256, 192), (17, 192), {}),
+    ("ifft2", (256, 192), (32, 192), {"chunks": (64, 64)}),
+    ("fft2", (256, 192), (32, 64), {"norm": "forward"}),
+    ("fftn", (32, 48, 64), (4, 48, 64), {}),
+    ("fftn", (32, 48, 64), (8, 12, 64), {}),
+    ("rfftn", (32, 48, 64), (4, 48, 64), {}),
+    ("irfftn", (32, 48, 33), (4, 48, 33), {}),
+    ("fft", (40, 512, 3), (40, 64, 3), {"axis": 1}),
+]
+
+
+def data(kind, shape, dtype="c16"):
+    rng = np.random.default_rng(5)
+    real = rng.standard_normal(shape)
+    values = real if kind == "rfftn" else real + 1j * rng.standard_normal(shape)
+    return values.astype({"c8": "f4", "c16": "f8"}[dtype] if kind == "rfftn" else dtype)
+
+
+def reference(kind, a, extras):
+    options = {k: v for k, v in extras.items() if k in ("norm", "axis")}
+    found = getattr(scipy.fft, kind)(a, **options)
+    if extras.get("order") == "transposed":
+        found = found[dask_bigfft.transposed_index(a.size)]
+    return found
+
+
+def close(found, expected, dtype="c16"):
+    eps = {"c8": 1e-6, "c16": 1e-14}[dtype]
+    return np.linalg.norm(found - expected) <= eps * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("kernel", available())
+@pytest.mark.parametrize(("kind", "shape", "chunks", "extras"), CASES)
+def test_the_answers_are_right_and_the_input_stays(kernel, kind, shape, chunks, extras):
+    for dtype in ("c16", "c8"):
+        a = data(kind, shape, dtype)
+        kept = a.copy()
+        a.flags.writeable = False
+        y = getattr(fft, kind)(da.from_array(a, chunks=chunks), kernel=kernel, **extras)
+        with dask.config.set(scheduler="threads", num_workers=2):
+            assert close(y.compute(), reference(kind, a, extras), dtype)
+            assert close(y.compute(), reference(kind, a, extras), dtype)  # once more, afresh
+        np.testing.assert_array_equal(a, kept)
+
+
+def blocks_of(y):
+    graph = dict(y.__dask_graph__())
+    found = [graph[key] for key in dask.core.flatten(y.__dask_keys__())]
+    return [np.asarray(getattr(block, "value", block)) for block in found]
+
+
+def root(array):
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+@pytest.mark.parametrize(("kind", "shape"), [("fft", (2**20,)), ("fft2", (1024, 1024))])
+def test_a_result_is_one_array_and_nothing_else_is_kept(kind, shape):
+    x = da.from_array(data(kind, shape), chunks=(shape[0] // 8, *shape[1:]))
+    before = default_arena().counters().lent_bytes
+    y = getattr(fft, kind)(x).persist(scheduler="threads")
+    blocks = blocks_of(y)
+    held = default_arena().counters().lent_bytes - before
+    assert x.nbytes <= held <= 1.25 * x.nbytes
+    assert len({root(block).ctypes.data for block in blocks}) == 1
+    if kind == "fft":  # in natural order the blocks lie one behind the other
+        ends = [(b.ctypes.data, b.ctypes.data + b.nbytes) for b in blocks]
+        assert all(a[1] == b[0] for a, b in itertools.pairwise(ends))
+    del y, blocks
+    assert default_arena().counters().lent_bytes == before
+
+
+def test_it_can_be_switched_off():
+    x = da.from_array(data("fft2", (256, 256)), chunks=(32, 256))
+    with dask.config.set({"bigfft.exchange.in-place": False}):
+        y = fft.fft2(x).persist(scheduler="threads")
+        less = dask_bigfft.plan(x, "fft2").forecast.peak_host
+    assert len({root(block).ctypes.data for block in blocks_of(y)}) == 8
+    with dask.config.set(scheduler="threads"):
+        assert dask_bigfft.plan(x, "fft2").forecast.peak_host < less
+
+
+def test_computations_at_the_same_time_have_memory_of_their_own():
+    a = data("fft2", (256, 256))
+    y = fft.fft2(da.from_array(a, chunks=(32, 256)))
+    found = []
+    threads = [
+        threading.Thread(target=lambda: found.append(y.compute(scheduler="threads")))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4
+    assert all(close(one, scipy.fft.fft2(a)) for one in found)
+
+
+def test_results_that_depend_on_one_another():
+    a = data("fft2", (256, 256))
+    y = fft.fft2(da.from_array(a, chunks=(32, 256)))
+    early = dask.optimize(y)[0]  # knows nothing of what is made of it later
+    shifted = fft.fftshift(y)
+    expected = scipy.fft.fft2(a)
+    for one, other in ((y, shifted), (early, shifted), (early, y), (early, early + 1 - 1)):
+        found = dask.compute(one, other, scheduler="threads")
+        wanted = [np.fft.fftshift(expected) if z is shifted else expected for z in (one, other)]
+        assert all(map(functools.partial(close), found, wanted))
+    both = dask.compute(*dask.optimize(y), *dask.optimize(y + 1), *dask.optimize(y * 2))
+    assert close(both[0], expected)
+    assert close(both[1], expected + 1)
+    assert close(both[2], expected * 2)
+
+
+def test_there_and_back_again():
+    a = data("fftn", (32, 48, 64))
+    y = fft.fftn(da.from_array(a, chunks=(4, 48, 64)))
+    assert close(fft.ifftn(y * 2).compute(scheduler="threads"), 2 * a)
+    assert close(fft.ifftn(y).compute(scheduler="threads"), a)
+    kept = y.persist(scheduler="threads")
+    before = [block.copy() for block in blocks_of(kept)]
+    assert close(fft.ifftn(kept).compute(scheduler="threads"), a)
+    for block, copy in zip(blocks_of(kept), before, strict=True):
+        np.testing.assert_array_equal(block, copy)
+
+
+@pytest.mark.parametrize("dtype", [np.clongdouble, np.float64, np.float32, np.int16])
+def test_other_dtypes(dtype):
+    a = (np.arange(128 * 96).reshape(128, 96) % 91).astype(dtype)
+    found = fft.fft2(da.from_array(a, chunks=(16, 96))).compute(scheduler="threads")
+    assert close(found, scipy.fft.fft2(a), "c8" if dtype == np.float32 else "c16")
+
+
+# --- the memory itself ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def plan():
+    with dask.config.set(scheduler="threads"):
+        return dask_bigfft.plan(da.zeros((64, 64), chunks=(8, 64), dtype=complex), "fft2")
+
+
+def common_of(plan):
+    joint = plan.joints.exchanges[1]
+    return Common(joint.layout, (0, 0), joint.spaced, plan.exchanges[1].dtype)
+
+
+def test_a_place_is_given_once(plan):
+    common, layout = common_of(plan), plan.rounds[0].target
+    first = common.place(layout, (3, 0))
+    assert first.shape == (8, 64)
+    assert common.place(layout, (3, 0)) is None
+    assert not np.may_share_memory(first, common.place(layout, (4, 0)))
+
+
+def test_blocks_that_lie_elsewhere_are_noticed(plan):
+    common, layout = common_of(plan), plan.exchanges[1].source
+    blocks = {block: common.place(layout, block) for block in layout.indices()}
+    joint = plan.joints.exchanges[1].layout
+    assert common.holds(joint, layout, blocks)
+    assert not common.holds(joint, layout, blocks | {(2, 0): blocks[2, 0].copy()})
+    assert not common_of(plan).holds(joint, layout, blocks)
+
+
+def test_who_asks_first_decides(plan):
+    common = common_of(plan)
+    assert common.enter(1, True)
+    assert common.enter(1, True)
+    with pytest.raises(CarrierError, match="exchange 2"):
+        common.enter(1, False)
+    common = common_of(plan)
+    assert not common.enter(1, False)
+    assert not common.enter(1, True)
+
+
+def test_work_in_place_is_done_once(plan):
+    common, calls = common_of(plan), []
+
+    def work():
+        calls.append(1)
+        return np.zeros(1)
+
+    first = common.once(1, (0, 0), work)
+    assert common.once(1, (0, 0), work) is first
+    common.once(1, (0, 1), work)
+    assert len(calls) == 2
+
+    def failing():
+        raise OSError("no")
+
+    with pytest.raises(OSError, match="no"):
+        common.once(1, (0, 2), failing)
+    with pytest.raises(CarrierError, match=r"round 2 failed on block \(0, 2\)"):
+        common.once(1, (0, 2), work)
+
+
+def test_another_process_has_none(plan):
+    sent = pickle.loads(pickle.dumps(common_of(plan)))
+    assert sent.place(plan.rounds[0].target, (0, 0)) is None
+
+
+class Keeping(Callback):
+    """Keeps blocks of round 1 and puts them into later computations, as dask.cache may."""
+
+    def __init__(self):
+        self.kept = {}
+
+    def _start(self, dsk):
+        for key in set(dsk) & set(self.kept):
+            dsk[key] = DataNode(key, self.kept[key])
+
+    def _posttask(self, key, value, dsk, state, id):
+        if "round1" in str(key):
+            self.kept[key] = value
+
+
+def test_blocks_kept_from_another_computation_are_not_used():
+    a = data("fft2", (64, 64))
+    y = fft.fft2(da.from_array(a, chunks=(8, 64)))
+    with Keeping():
+        assert close(y.compute(scheduler="threads"), scipy.fft.fft2(a))
+        with pytest.raises(CarrierError, match="kept from another computation"):
+            y.compute(scheduler="threads")
+    assert close(y.compute(scheduler="threads"), scipy.fft.fft2(a))
+
+
+def test_with_the_cache_of_dask_nothing_is_done_in_place(monkeypatch):
+    class Cache(Keeping):
+        pass
+
+    monkeypatch.setitem(sys.modules, "dask.cache", types.SimpleNamespace(Cache=Cache))
+    a = data("fft2", (64, 64))
+    y = fft.fft2(da.from_array(a, chunks=(8, 64)))
+    with Cache() as cache:
+        for _ in range(2):
+            assert close(y.compute(scheduler="threads"), scipy.fft.fft2(a))
+    assert cache.kept

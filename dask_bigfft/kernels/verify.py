@@ -38,7 +38,6 @@ from functools import lru_cache, reduce
 from operator import mul
 from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
 import scipy.fft
@@ -50,105 +49,12 @@ from dask_bigfft.events import emit
 from dask_bigfft.kernels.cpu import axis_index, run_round
 from dask_bigfft.kernels.incoming import Incoming
 from dask_bigfft.kernels.libraries import FFTLibrary
+from dask_bigfft.kernels.sums import Turn, energy, weighted_sum
 from dask_bigfft.kernels.twiddle import twiddle
 from dask_bigfft.memory import lend
 
 Array = npt.NDArray[Any]
 Block = tuple[int, ...]
-
-#: Values that are summed in their own precision before the sum is added to the others in double.
-STRETCH = 4096
-
-#: Width of the strips in which lines are added up: both sums stay in L1.
-STRIP = 512
-
-#: What the compiler may do with sums; not that it may take NaN for impossible.
-_FAST = {"reassoc", "contract", "nsz", "arcp"}
-
-
-@numba.njit(nogil=True, cache=True, fastmath=_FAST)
-def _squares(x):  # type: ignore[no-untyped-def]
-    total = x.dtype.type(0)
-    for i in range(len(x)):
-        v = x[i]
-        total += v * v
-    return total
-
-
-@numba.njit(nogil=True, cache=True)
-def _squares_of_lines(x):  # type: ignore[no-untyped-def]
-    """Sum of squares of all lines, in double precision."""
-    total = 0.0
-    for i in range(x.shape[0]):
-        for start in range(0, x.shape[1], STRETCH):
-            total += _squares(x[i, start : start + STRETCH])
-    return total
-
-
-@numba.njit(nogil=True, cache=True, fastmath=_FAST)
-def _dots(x, a, b, out):  # type: ignore[no-untyped-def]
-    """Sums of each line with two sets of weights."""
-    for o in range(x.shape[0]):
-        line = x[o]
-        s, t = x.dtype.type(0), x.dtype.type(0)
-        for i in range(len(line)):
-            v = line[i]
-            s += a[i] * v
-            t += b[i] * v
-        out[o, 0], out[o, 1] = s, t
-
-
-@numba.njit(nogil=True, cache=True, fastmath=_FAST)
-def _line_sums(x, a, b, one, other):  # type: ignore[no-untyped-def]
-    """Sums over the lines of each plane with two sets of weights."""
-    width = x.shape[2]
-    for o in range(x.shape[0]):
-        for low in range(0, width, STRIP):
-            high = min(width, low + STRIP)
-            p, q = one[o, low:high], other[o, low:high]
-            for j in range(x.shape[1]):
-                line = x[o, j, low:high]
-                for i in range(high - low):
-                    p[i] += a[j] * line[i]
-                    q[i] += b[j] * line[i]
-
-
-def _contracted_once(values: Array, dim: int, weights: Array) -> Array:
-    """The values summed with weights along one dimension; single and double precision."""
-    shape, kept = values.shape, values.real.dtype
-    outer, n, inner = math.prod(shape[:dim]), shape[dim], math.prod(shape[dim + 1 :])
-    re, im = weights.real.astype(kept), weights.imag.astype(kept)
-    lines = values.reshape(outer, n, inner)
-    is_complex = values.dtype.kind == "c"
-    if inner == 1:
-        if is_complex:
-            along = weights.astype(values.dtype)
-            re, im = along.conj().view(kept), (1j * along.conj()).view(kept)
-        sums = np.empty((outer, 2), kept)
-        _dots(lines.view(kept).reshape(outer, -1), re, im, sums)
-        found = sums.view(np.result_type(kept, np.complex64))
-    else:
-        one, other = (np.zeros((outer, inner * (1 + is_complex)), kept) for _ in range(2))
-        _line_sums(lines.view(kept), re, im, one, other)
-        if is_complex:
-            one, other = one.view(values.dtype), other.view(values.dtype)
-        found = one + 1j * other
-    return found.reshape(shape[:dim] + shape[dim + 1 :])
-
-
-def energy(values: Array, dim: int = 0) -> float:
-    """Return the sum of squared magnitudes of an array that is contiguous from `dim` on.
-
-    >>> energy(np.array([[3 + 4j, 0], [0, 1j]]))
-    26.0
-    """
-    lines = values.reshape(math.prod(values.shape[:dim]), math.prod(values.shape[dim:]))
-    if values.dtype.char in "FDfd" and lines.size and lines.strides[1] == lines.itemsize:
-        return float(_squares_of_lines(lines.view(lines.real.dtype)))
-    wide = lines.astype(np.result_type(lines.dtype, np.float64))
-    with np.errstate(over="ignore", invalid="ignore"):
-        return float((wide.real**2 + wide.imag**2).sum())
-
 
 @lru_cache(maxsize=64)
 def _weights(length: int, size: int, real: bool) -> Array:
@@ -178,14 +84,21 @@ def _returned(step: Step, real: bool) -> Array:
     return scipy.fft.fft(padded) if step.sign < 0 else n * scipy.fft.ifft(padded)
 
 
-def _contracted(values: Array, dims: list[int], weights: list[Array]) -> Array:
-    """The values, contiguous, summed with weights along some dimensions."""
-    for dim, along in sorted(zip(dims, weights, strict=True), key=lambda pair: -pair[0]):
+def _contracted(
+    values: Array, dims: list[int], weights: list[Array], turns: list[Turn | None]
+) -> tuple[Array, float]:
+    """The values, contiguous, summed with weights along some dimensions, and their energy."""
+    total = None
+    order = sorted(zip(dims, weights, turns, strict=True), key=lambda found: -found[0])
+    for dim, along, turn in order:
         if values.dtype.char in "FDfd":
-            values = _contracted_once(np.ascontiguousarray(values), dim, along)
+            values, found = weighted_sum(np.ascontiguousarray(values), dim, along, turn)
         else:
+            found = energy(values) if total is None else 0.0
             values = np.moveaxis(values, dim, -1) @ along
-    return values
+        total = found if total is None else total
+    assert total is not None  # a round has a step
+    return values, total
 
 
 class Unmatched(Exception):
@@ -226,15 +139,15 @@ class Check:
 
     def before(self, tile: Array) -> tuple[float, float, Array | None]:
         """Energy of a tile (its weight, and what of it will come out), and its checksums."""
-        whole = seen = self._weighed(tile, "c2r", 0)
+        sums, total = None, None
+        if self.mode == "checksum":
+            weights = [_returned(step, self.real) for step in self.round.steps]
+            sums, total = _contracted(tile, self.dims, weights, [None] * len(weights))
+            sums = (sums.real if self.real else sums) / self.divisor
+        whole = seen = self._weighed(tile, "c2r", 0, total)
         found = self.of_kind("c2r")
         if found is not None and math.isfinite(whole):
             seen -= self._unseen(tile, *found)
-        sums = None
-        if self.mode == "checksum" and math.isfinite(whole):
-            weights = [_returned(step, self.real) for step in self.round.steps]
-            sums = _contracted(tile, self.dims, weights) / self.divisor
-            sums = sums.real if self.real else sums
         return whole, seen, sums
 
     def after(
@@ -247,17 +160,17 @@ class Check:
             return
         for along, first in self.round.rolls:  # stored from another element on
             result, dim = np.roll(result, first, axis=along), 0
-        found = self._weighed(result, "r2c", dim)
+        out, total = None, None
+        if sums is not None:
+            out, total = self._summed(result, cut, part)
+        found = self._weighed(result, "r2c", dim, total)
         gain = self.length / self.divisor**2
         eps = self._eps(result.dtype)
         allowed = eps * (16 + 4 * math.log2(self.length)) * gain * whole
         if not abs(found - gain * seen) <= allowed:
             raise Unmatched(f"the energy is {found!r} and should be {gain * seen!r}")
-        if sums is None:
+        if sums is None or out is None:
             return
-        out = _contracted(self._untwiddled(result, cut, part), self.dims, [
-            _weights(step.length, step.target.size, self.real) for step in self.round.steps
-        ])
         allowed = eps * (16 + 4 * math.log2(self.length)) * math.sqrt(max(found, 0) * self.length)
         worst = float(np.abs(out - sums).max(initial=0.0))
         if not worst <= allowed:
@@ -268,9 +181,12 @@ class Check:
     def _eps(self, dtype: np.dtype[Any]) -> float:
         return max(float(np.finfo(dtype).eps), float(np.finfo(np.float64).eps))
 
-    def _weighed(self, values: Array, kind: str, dim: int) -> float:
-        """Energy of all values, with half a spectrum (of the step of a kind) counted in full."""
-        total = energy(values, dim)
+    def _weighed(self, values: Array, kind: str, dim: int, total: float | None = None) -> float:
+        """Energy of all values, with half a spectrum (of the step of a kind) counted in full.
+
+        `total` is the plain sum, where it is known.
+        """
+        total = energy(values, dim) if total is None else total
         found = self.of_kind(kind)
         if found is None:
             return total
@@ -291,6 +207,19 @@ class Check:
         return energy(np.ascontiguousarray(planes.imag)) / scale
 
     # --- twiddles ---
+
+    def _summed(self, result: Array, dim: int, part: slice | None) -> tuple[Array, float]:
+        """Linear checksums of the result before its twiddles, and the result's energy."""
+        weights = [_weights(step.length, step.target.size, self.real) for step in self.round.steps]
+        if result.dtype.char not in "FDfd":
+            turns: list[Turn | None] = [None] * len(weights)
+            return _contracted(self._untwiddled(result, dim, part), self.dims, weights, turns)
+        turns = [
+            None if step.twiddle is None
+            else Turn(self._rest(step, along, dim, part), step.twiddle, -step.sign)
+            for step, along in zip(self.round.steps, self.dims, strict=True)
+        ]
+        return _contracted(np.ascontiguousarray(result), self.dims, weights, turns)
 
     def _untwiddled(self, result: Array, dim: int, part: slice | None) -> Array:
         """The result before its twiddles, contiguous."""

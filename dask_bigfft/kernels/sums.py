@@ -1,0 +1,210 @@
+"""Sums that checks are made of: the energy of values, and weighted sums along a dimension.
+
+Both in one pass over the values, which cost more to load than to add up. Twiddles that stand
+between the values and their weights are multiplied with the weights, row by row.
+
+Imports numba and this room.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dask_bigfft.decomposition.phases import phase_table
+from dask_bigfft.kernels.compiled import compiled
+from dask_bigfft.kernels.twiddle import _twiddle_rows, twiddle
+
+__all__ = ["Turn", "energy", "weighted_sum"]
+
+Array = npt.NDArray[Any]
+
+#: Values that are summed in their own precision before the sum is added to the others in double.
+STRETCH = 4096
+
+#: Width of the strips in which lines are added up: both sums stay in L1.
+STRIP = 512
+
+#: What the compiler may do with sums; not that it may take NaN for impossible.
+_FAST = {"reassoc", "contract", "nsz", "arcp"}
+
+
+class Turn(NamedTuple):
+    """Twiddles ``exp(sign*2j*pi*rest[l]*f/modulus)`` of rows l and places f."""
+
+    rest: npt.NDArray[np.int64]
+    modulus: int
+    sign: int
+
+
+def _squares(x):  # type: ignore[no-untyped-def]
+    total = x.dtype.type(0)
+    for i in range(len(x)):
+        v = x[i]
+        total += v * v
+    return total
+
+
+def _dot(x, a, b):  # type: ignore[no-untyped-def]
+    """Sums of a line with two sets of weights, and its energy."""
+    s, t, e = x.dtype.type(0), x.dtype.type(0), x.dtype.type(0)
+    for i in range(len(x)):
+        v = x[i]
+        s += a[i] * v
+        t += b[i] * v
+        e += v * v
+    return s, t, e
+
+
+def _add(x, a, b, p, q):  # type: ignore[no-untyped-def]
+    """Add a line times two weights to two sums; return its energy."""
+    e = x.dtype.type(0)
+    for i in range(len(x)):
+        v = x[i]
+        p[i] += a * v
+        q[i] += b * v
+        e += v * v
+    return e
+
+
+_fast_squares = compiled(_squares, fastmath=_FAST)
+_fast_dot = compiled(_dot, fastmath=_FAST)
+_fast_add = compiled(_add, fastmath=_FAST)
+
+
+@compiled
+def _squares_of_lines(x):  # type: ignore[no-untyped-def]
+    """Sum of squares of all lines, in double precision."""
+    total = 0.0
+    for i in range(x.shape[0]):
+        for start in range(0, x.shape[1], STRETCH):
+            total += _fast_squares(x[i, start : start + STRETCH])
+    return total
+
+
+@compiled
+def _dots(x, a, b, out):  # type: ignore[no-untyped-def]
+    """Sums of each line with two sets of weights; return the energy of all."""
+    total = 0.0
+    for o in range(x.shape[0]):
+        s, t = 0.0, 0.0
+        for start in range(0, x.shape[1], STRETCH):
+            stop = start + STRETCH
+            u, v, e = _fast_dot(x[o, start:stop], a[start:stop], b[start:stop])
+            s += u
+            t += v
+            total += e
+        out[o, 0], out[o, 1] = s, t
+    return total
+
+
+@compiled
+def _turned_dots(x, weights, rest, coarse, fine, shift, mask, out):  # type: ignore[no-untyped-def]
+    """Sums of each line of complex numbers with weights times twiddles; return all energy."""
+    n, total = len(weights), 0.0
+    turned = np.empty((1, n, 1), weights.dtype)
+    a, b = np.empty(2 * n, x.dtype), np.empty(2 * n, x.dtype)
+    for o in range(x.shape[0]):
+        for i in range(n):
+            turned[0, i, 0] = weights[i]
+        _twiddle_rows(turned, rest[o : o + 1], coarse, fine, shift, mask, 1.0)
+        for i in range(n):
+            w = turned[0, i, 0]
+            a[2 * i], a[2 * i + 1] = w.real, -w.imag
+            b[2 * i], b[2 * i + 1] = w.imag, w.real
+        s, t = 0.0, 0.0
+        for start in range(0, 2 * n, STRETCH):
+            stop = start + STRETCH
+            u, v, e = _fast_dot(x[o, start:stop], a[start:stop], b[start:stop])
+            s += u
+            t += v
+            total += e
+        out[o, 0], out[o, 1] = s, t
+    return total
+
+
+@compiled
+def _line_sums(x, a, b, one, other):  # type: ignore[no-untyped-def]
+    """Sums over the lines of each plane with two sets of weights; return the energy of all.
+
+    There are weights for each plane, or the same for all.
+    """
+    width, total = x.shape[2], 0.0
+    for o in range(x.shape[0]):
+        row = min(o, a.shape[0] - 1)
+        for low in range(0, width, STRIP):
+            high = min(width, low + STRIP)
+            p, q = one[o, low:high], other[o, low:high]
+            for j in range(x.shape[1]):
+                total += _fast_add(x[o, j, low:high], a[row, j], b[row, j], p, q)
+    return total
+
+
+def weighted_sum(
+    values: Array, dim: int, weights: Array, turn: Turn | None = None
+) -> tuple[Array, float]:
+    """Return the values summed with weights along one dimension, and their energy.
+
+    Parameters
+    ----------
+    values : ndarray, contiguous
+        Of single or double precision, real or complex.
+    dim : int
+        Dimension.
+    weights : ndarray of complex
+        One for each place along it.
+    turn : Turn, optional
+        Twiddles that the weights are multiplied with, for rows of complex values.
+
+    Returns
+    -------
+    tuple of (ndarray of complex, float)
+        Without the dimension; the sum of squared magnitudes.
+    """
+    shape, kept = values.shape, values.real.dtype
+    outer, n, inner = math.prod(shape[:dim]), shape[dim], math.prod(shape[dim + 1 :])
+    is_complex = values.dtype.kind == "c"
+    weights = weights.astype(complex)
+    rest = None if turn is None else np.tile(turn.rest, outer // len(turn.rest))
+    sums = np.empty((outer, 2), kept)
+    if inner == 1 and turn is not None and rest is not None:
+        table = phase_table(turn.modulus, turn.sign)
+        parts = table.coarse, table.fine, table.shift, table.mask
+        lines = values.view(kept).reshape(outer, -1)
+        total = _turned_dots(lines, weights, rest, *parts, sums)
+        found = sums.view(np.result_type(kept, np.complex64))
+    elif inner == 1:
+        re, im = weights.real.astype(kept), weights.imag.astype(kept)
+        if is_complex:
+            along = weights.astype(values.dtype)
+            re, im = along.conj().view(kept), (1j * along.conj()).view(kept)
+        total = _dots(values.view(kept).reshape(outer, -1), re, im, sums)
+        found = sums.view(np.result_type(kept, np.complex64))
+    else:
+        along = weights[None, :]
+        if turn is not None and rest is not None:
+            rows = np.repeat(weights[None, :, None], outer, axis=0)
+            twiddle(rows, rest, turn.modulus, turn.sign)
+            along = rows[:, :, 0]
+        re, im = (np.ascontiguousarray(part, kept) for part in (along.real, along.imag))
+        one, other = (np.zeros((outer, inner * (1 + is_complex)), kept) for _ in range(2))
+        total = _line_sums(values.reshape(outer, n, inner).view(kept), re, im, one, other)
+        if is_complex:
+            one, other = one.view(values.dtype), other.view(values.dtype)
+        found = one + 1j * other
+    return found.reshape(shape[:dim] + shape[dim + 1 :]), float(total)
+
+
+def energy(values: Array, dim: int = 0) -> float:
+    """Return the sum of squared magnitudes of an array that is contiguous from `dim` on.
+
+    >>> energy(np.array([[3 + 4j, 0], [0, 1j]]))
+    26.0
+    """
+    lines = values.reshape(math.prod(values.shape[:dim]), math.prod(values.shape[dim:]))
+    if values.dtype.char in "FDfd" and lines.size and lines.strides[1] == lines.itemsize:
+        return float(_squares_of_lines(lines.view(lines.real.dtype)))
+    wide = lines.astype(np.result_type(lines.dtype, np.float64))
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float((wide.real**2 + wide.imag**2).sum())

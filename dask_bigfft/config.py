@@ -267,6 +267,16 @@ _TABLE = (
         _parse_bool,
     ),
     Knob(
+        "bigfft.exchange.peer",
+        "auto",
+        "name",
+        "How shards travel between GPUs of one process: auto (chosen for each pair from the"
+        " profile), host, staged (of two that change places one by host), swap (copied into a"
+        " second buffer), kernel (a kernel reads the other GPU's memory, in place) or none (a task"
+        " for every shard).",
+        _one_of("auto", "host", "staged", "swap", "kernel", "none"),
+    ),
+    Knob(
         "bigfft.scratch.directory",
         None,
         "path",

@@ -46,6 +46,8 @@ EVENTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "lease_wait": _WORK,  # how long a task waited for a device
         "round_cpu": _WORK,  # what CPU threads did of a block that they shared with devices,
         "round_device": _WORK,  # and what devices did
+        "peer_host": _WORK,  # what went between devices by the host, both ways counted
+        "peer_direct": _WORK,  # what went from device to device
         # memory
         "arena_lend": _MEMORY,
         "arena_return": _MEMORY,

@@ -26,7 +26,8 @@ __all__ = ["RECORD", "PlanRecord", "Record", "Span", "Total", "current_worker"]
 KEPT_PLANS, KEPT_SPANS = 24, 4096
 
 _WATCHED = frozenset(
-    (*PHASES, *SUBPHASES, "lease_wait", "fallback", "round_cpu", "round_device")
+    (*PHASES, *SUBPHASES, "lease_wait", "fallback", "round_cpu", "round_device", "peer_host",
+     "peer_direct")
 )
 
 #: A phase of a plan: its name and number, such as ``("round", 2)``.

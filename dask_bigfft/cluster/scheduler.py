@@ -25,7 +25,7 @@ __all__ = ["WatchScheduler"]
 #: Phases in the order in which those of one round are shown.
 _ORDER = (
     "pack", "send", "barrier", "unpack", "round", *SUBPHASES, "lease_wait", "fallback",
-    "round_cpu", "round_device",
+    "round_cpu", "round_device", "peer_host", "peer_direct",
 )
 
 #: Totals by phase: count, bytes, seconds, first, last.

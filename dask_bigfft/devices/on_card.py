@@ -108,7 +108,8 @@ def _attempt(job: Job, values: Any, filters: Mapping[int, Any]) -> Any:
     if not values.size or not math.prod(shape):
         return cupy().zeros(shape, job.target)
     if values.dtype.str != job.source:
-        values = values.astype(job.source)
+        with values.device:
+            values = values.astype(job.source)
     plan = job.plan(_WHOLE)
     if len(plan.schedule.crossings) != 1 or plan.pieces != 1:
         raise DeviceError(f"a block on a card takes one crossing and one piece, not {plan}")

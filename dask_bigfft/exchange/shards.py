@@ -448,6 +448,7 @@ class ExchangeMap:
     """
 
     def __init__(self, source: Layout, target: Layout, mirror: Mirror | None = None) -> None:
+        self.source, self.target = source, target
         pairs = list(zip(source.axes, target.axes, strict=True))
         #: Array dimensions of each axis of a source block, and of a target block.
         self.source_dims = tuple(len(axis.groups) for axis in source.axes)

@@ -28,6 +28,7 @@ from dask_bigfft.errors import CarrierError
 from dask_bigfft.exchange import p2p
 from dask_bigfft.exchange.scratch import ScratchPlace
 from dask_bigfft.exchange.shards import ExchangeMap, Shard
+from dask_bigfft.graph.cards import exchange_on_cards, run_block_of_cards
 from dask_bigfft.graph.dask_private import Alias, DataNode, Task, TaskRef
 from dask_bigfft.graph.disk import (
     collect,
@@ -62,6 +63,9 @@ Graph = dict[Key, Any]
 
 #: Shard tasks of one exchange beyond which the `tasks` carrier refuses.
 MAX_SHARD_TASKS = 2_000_000
+
+#: Carriers of blocks on several cards begin with it; how they travel between two follows.
+CARDS = "cards/"
 
 #: Source blocks of a target block up to which it depends on them directly.
 FEW = 8
@@ -157,8 +161,9 @@ def build_graph(
         Makes the names unique.
     source : str
         Name of the array that comes in.
-    carrier : {"shared", "tasks", "p2p", "cluster", "disk"}
-        How blocks travel; on a cluster by tasks or p2p, as suits each exchange.
+    carrier : {"shared", "tasks", "p2p", "cluster", "disk"} or str
+        How blocks travel; on a cluster by tasks or p2p, as suits each exchange; `CARDS` and a route
+        between cards of this process.
     wanted : bool
         Whether the carrier was asked for by name.
     known : Known, optional
@@ -274,7 +279,7 @@ class _Weave:
             else:
                 self._through_files()
             return
-        near = carrier == "shared" or self.exchange.local
+        near = carrier == "shared" or carrier.startswith(CARDS) or self.exchange.local
         few = self._few_sources() if near and self.joint is None else None
         if few is not None:
             self._from_few(few)
@@ -282,6 +287,8 @@ class _Weave:
             self._directly(run_block)
         elif carrier == "shared":
             self._through_barriers(wanted)
+        elif carrier.startswith(CARDS):
+            self._through_cards(carrier.removeprefix(CARDS))
         elif self._shuffles(carrier) and p2p.usable():
             self._through_shuffles()
         else:
@@ -356,6 +363,16 @@ class _Weave:
                 )
             for block in targets:
                 self._task(run_block, block, None, [TaskRef(key)])
+
+    def _through_cards(self, route: str) -> None:
+        for group, sources, targets in Groups(self.exchange):
+            key: Key = (self.names.barrier(self.number), *group)
+            self.graph[key] = Task(
+                key, exchange_on_cards, TaskRef(self.names.plan), self.number, tuple(sources),
+                tuple(targets), route, *self._refs(sources),
+            )
+            for block in targets:
+                self._task(run_block_of_cards, block, TaskRef(key), [])
 
     def _through_shuffles(self) -> None:
         before = 0

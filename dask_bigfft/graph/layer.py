@@ -20,9 +20,10 @@ import numpy.typing as npt
 from dask.base import tokenize
 
 from dask_bigfft import config
+from dask_bigfft.devices.cuda import available
 from dask_bigfft.devices.on_card import is_on_card
 from dask_bigfft.exchange.scratch import ScratchPlace
-from dask_bigfft.graph.build import PLAN_NAME, Graph, Known, build_graph, output_name
+from dask_bigfft.graph.build import CARDS, PLAN_NAME, Graph, Known, build_graph, output_name
 from dask_bigfft.graph.dask_private import (
     HighLevelGraph,
     Layer,
@@ -79,9 +80,7 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
     @property
     def resolved_carrier(self) -> str:
         """The carrier that is used if the tasks are made here and now; ``"cluster"``: either."""
-        if self.carrier != "auto":
-            return self.carrier
-        return "cluster" if self.travelled else "shared"
+        return _resolved(self.carrier, self.travelled)
 
     @cached_property
     def tasks(self) -> Graph:
@@ -138,6 +137,27 @@ class ShiftLayer(PlanLayer):
 
     def __repr__(self) -> str:
         return f"ShiftLayer<{self.plan.offsets}>"
+
+
+def _resolved(carrier: str, travelled: bool) -> str:
+    """The carrier of tasks that are made here and now."""
+    if carrier.startswith(CARDS):  # which only works within one process
+        return "tasks" if travelled else carrier
+    if carrier != "auto":
+        return carrier
+    return "cluster" if travelled else "shared"
+
+
+def _on_cards(known: Known | None) -> tuple[str, Known | None]:
+    """The carrier of blocks on cards, and what tasks may be shared with another plan.
+
+    Blocks on several cards of this process are exchanged between these, some of them in place: then
+    no other plan may look at them.
+    """
+    route = config.get("bigfft.exchange.peer")
+    if route == "none" or (route == "auto" and len(available()) < 2):
+        return "tasks", known
+    return CARDS + route, None
 
 
 def _layer_class(plan: AnyPlan) -> type[PlanLayer]:
@@ -227,7 +247,7 @@ def transformed_array(
     carrier is asked for.
     """
     if carrier == "auto" and is_on_card(x._meta):
-        carrier = "tasks"
+        carrier, known = _on_cards(known)
     elif isinstance(plan, Plan) and plan.carrier == "disk":
         carrier = "disk"
     if carrier == "disk" and place is None:

@@ -195,7 +195,7 @@ class Run:
     ) -> Array:
         """The block after a round, done on a device or here."""
         job = job_of(round_, block, incoming.dtype, dtype, inside=self.overwrites(number))
-        if isinstance(incoming, Gathering) and incoming.on_card:
+        if getattr(incoming, "on_card", False):
             done: Array | None = round_on_card(job, incoming.whole, filters)
         else:
             done = None
@@ -229,7 +229,7 @@ class Run:
 def _in_host_memory(mode: str, incoming_of: Callable[[], Incoming]) -> Incoming:
     """A block on its way in, refused on a card, where nothing is verified."""
     incoming = incoming_of()
-    if isinstance(incoming, Gathering) and incoming.on_card:
+    if getattr(incoming, "on_card", False):
         refuse("verify", mode, "'none' for blocks on a card, or blocks in host memory")
     return incoming
 

@@ -1,0 +1,289 @@
+"""The memories of several devices of one process, and the ways between them.
+
+`Peers` says what an exchange between devices needs: memory on a device, copies on it, copies by way
+of the host, copies from device to device by the copy engine, and a kernel on one device that reads
+and writes the memory of another. `SimulatedPeers` does it in NumPy and counts every byte;
+`CupyPeers` with CuPy. Devices are *logical*: several may lie on one GPU, each with memory of its
+own, as far as may be used of it.
+
+Source: Nandapalan, Jaros, Treeby and Rendell, *Implementation of 3D FFTs across multiple GPUs in
+shared memory environments*, PDCAT 2012, section V.
+
+Imports `kernels`, `errors` and this room.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from dask_bigfft.devices.cuda import cupy
+from dask_bigfft.devices.cupy_device import errors_of_cuda
+from dask_bigfft.errors import DeviceError, DeviceMemoryError
+from dask_bigfft.kernels.copy import strided_view
+
+__all__ = ["CupyPeers", "Peers", "SimulatedPeers", "Traffic"]
+
+
+@dataclass
+class Traffic:
+    """Bytes that an exchange between devices moved.
+
+    Attributes
+    ----------
+    net : int
+        That had to get from one device to another.
+    host, direct : int
+        That crossed the bus between a device and the host, and from device to device.
+    """
+
+    net: int = 0
+    host: int = 0
+    direct: int = 0
+
+    @property
+    def ratio(self) -> float:
+        """Bytes moved for each that had to be: 2 by the host, 1.5 staged, 1 otherwise."""
+        return (self.host + self.direct) / self.net if self.net else 0.0
+
+
+class Peers(Protocol):
+    """What an exchange between devices needs. Arrays are dense where nothing else is said."""
+
+    def empty(self, device: int, size: int, dtype: np.dtype[Any]) -> Any:
+        """Memory for some elements on a device; raises `DeviceMemoryError` if there is none."""
+
+    def free(self, device: int, values: Any) -> None:
+        """Give memory back that `empty` returned, or that a block had."""
+
+    def room(self, device: int) -> int:
+        """Bytes that may still be had on a device."""
+
+    def reaches(self, device: int, other: int) -> bool:
+        """Whether a device can read the memory of another one."""
+
+    def view(self, values: Any, start: int, counts: Sequence[int], strides: Sequence[int]) -> Any:
+        """Strided view that begins some bytes after the first element; strides in bytes."""
+
+    def copy(self, device: int, source: Any, target: Any) -> None:
+        """Copy views by a kernel on a device, which may read the memory of another one."""
+
+    def trade(self, device: int, own: Any, other: Any) -> None:
+        """Let two views change places by a kernel on the device of the first one."""
+
+    def send(self, source: int, values: Any, target: int, out: Any) -> None:
+        """Copy an array from one device to another by the copy engine."""
+
+    def to_host(self, device: int, values: Any) -> Any:
+        """Return a copy of an array in host memory."""
+
+    def from_host(self, device: int, values: Any, out: Any) -> None:
+        """Copy an array from host memory."""
+
+
+@dataclass
+class SimulatedPeers:
+    """Several devices made of NumPy.
+
+    Parameters
+    ----------
+    nbytes : tuple of int
+        Memory of each.
+    apart : set of (int, int)
+        Pairs of which the first cannot read the second.
+    """
+
+    nbytes: tuple[int, ...]
+    apart: set[tuple[int, int]] = field(default_factory=set)
+    used: list[int] = field(default_factory=list)
+    peak: list[int] = field(default_factory=list)
+    crossed: dict[tuple[Any, Any], int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.used, self.peak = [0] * len(self.nbytes), [0] * len(self.nbytes)
+
+    def empty(self, device: int, size: int, dtype: np.dtype[Any]) -> Any:
+        """Memory that holds NaN."""
+        values = np.empty(size, dtype)
+        if values.nbytes > self.room(device):
+            raise DeviceMemoryError(
+                f"{values.nbytes} bytes asked of simulated device {device}, which has "
+                f"{self.nbytes[device]} and uses {self.used[device]}"
+            )
+        self.used[device] += values.nbytes
+        self.peak[device] = max(self.peak[device], self.used[device])
+        values.view(np.uint8).fill(0xFF)
+        return values
+
+    def free(self, device: int, values: Any) -> None:
+        """Count it back, and poison it: nobody may read it."""
+        self.used[device] -= values.nbytes
+        values.reshape(-1).view(np.uint8).fill(0xFF)
+
+    def room(self, device: int) -> int:
+        """Bytes that nobody uses."""
+        return self.nbytes[device] - self.used[device]
+
+    def reaches(self, device: int, other: int) -> bool:
+        """Whether the pair is not said to be apart."""
+        return (device, other) not in self.apart
+
+    def view(self, values: Any, start: int, counts: Sequence[int], strides: Sequence[int]) -> Any:
+        """A NumPy view."""
+        return strided_view(values, start, counts, strides)
+
+    def copy(self, device: int, source: Any, target: Any) -> None:
+        """At once."""
+        target[...] = source
+
+    def trade(self, device: int, own: Any, other: Any) -> None:
+        """Element by element, as registers would hold them."""
+        for index in np.ndindex(own.shape[:-1]):
+            mine = own[index].copy()
+            own[index] = other[index]
+            other[index] = mine
+
+    def send(self, source: int, values: Any, target: int, out: Any) -> None:
+        """At once, if the two reach each other."""
+        if not self.reaches(target, source):
+            raise DeviceError(f"device {target} cannot read device {source}")
+        self._cross(source, target, values.nbytes)
+        out[...] = values
+
+    def to_host(self, device: int, values: Any) -> Any:
+        """A copy."""
+        self._cross(device, "host", values.nbytes)
+        return values.copy()
+
+    def from_host(self, device: int, values: Any, out: Any) -> None:
+        """At once."""
+        self._cross("host", device, values.nbytes)
+        out[...] = values
+
+    def _cross(self, source: Any, target: Any, nbytes: int) -> None:
+        self.crossed[source, target] = self.crossed.get((source, target), 0) + nbytes
+
+
+@dataclass
+class CupyPeers:
+    """Devices of this process, by CuPy.
+
+    Parameters
+    ----------
+    ordinals : tuple of int
+        GPU of each logical device.
+    nbytes : tuple of int or None
+        Bytes that may be used of each; None for all that is free.
+    """
+
+    ordinals: tuple[int, ...]
+    nbytes: tuple[int, ...] | None = None
+    used: list[int] = field(default_factory=list)
+    peak: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.used, self.peak = [0] * len(self.ordinals), [0] * len(self.ordinals)
+
+    def _on(self, device: int) -> Any:
+        return cupy().cuda.Device(self.ordinals[device])
+
+    def empty(self, device: int, size: int, dtype: np.dtype[Any]) -> Any:
+        """Memory of CuPy's pool."""
+        nbytes = size * dtype.itemsize
+        if self.nbytes is not None and nbytes > self.room(device):
+            raise DeviceMemoryError(
+                f"{nbytes} bytes asked of device {device}, of which {self.nbytes[device]} may be "
+                f"used and {self.used[device]} are"
+            )
+        with self._on(device), errors_of_cuda():
+            values = cupy().empty(size, dtype)
+        self.used[device] += nbytes
+        self.peak[device] = max(self.peak[device], self.used[device])
+        return values
+
+    def free(self, device: int, values: Any) -> None:
+        """Count it back; CuPy frees what nobody refers to."""
+        self.used[device] -= int(values.nbytes)
+
+    def room(self, device: int) -> int:
+        """Bytes that may be used, or that the GPU and CuPy's pool have."""
+        if self.nbytes is not None:
+            return self.nbytes[device] - self.used[device]
+        with self._on(device):
+            free = int(cupy().cuda.runtime.memGetInfo()[0])
+            return free + int(cupy().get_default_memory_pool().free_bytes())
+
+    def reaches(self, device: int, other: int) -> bool:
+        """Whether the GPU says so; a GPU reaches itself."""
+        one, two = self.ordinals[device], self.ordinals[other]
+        return one == two or bool(cupy().cuda.runtime.deviceCanAccessPeer(one, two))
+
+    def view(self, values: Any, start: int, counts: Sequence[int], strides: Sequence[int]) -> Any:
+        """A CuPy view."""
+        steps = tuple(map(int, strides))
+        at = values.data + int(start)
+        return cupy().ndarray(tuple(map(int, counts)), values.dtype, memptr=at, strides=steps)
+
+    def _open(self, device: int, values: Any) -> None:
+        """Let a device read the memory of the one that holds an array."""
+        own, other = self.ordinals[device], int(values.device.id)
+        if own != other and (own, other) not in _opened:
+            try:
+                cupy().cuda.runtime.deviceEnablePeerAccess(other)
+            except cupy().cuda.runtime.CUDARuntimeError as error:
+                if "AlreadyEnabled" not in str(error):
+                    raise
+            _opened.add((own, other))
+
+    def copy(self, device: int, source: Any, target: Any) -> None:
+        """By CuPy's elementwise kernel."""
+        with self._on(device), errors_of_cuda():
+            self._open(device, source)
+            cupy().copyto(target, source)
+            cupy().cuda.get_current_stream().synchronize()
+
+    def trade(self, device: int, own: Any, other: Any) -> None:
+        """Through registers: no memory beside the two views."""
+        with self._on(device), errors_of_cuda():
+            self._open(device, other)
+            _trade_kernel()(own, other, size=own.size)
+            cupy().cuda.get_current_stream().synchronize()
+
+    def send(self, source: int, values: Any, target: int, out: Any) -> None:
+        """By the copy engine."""
+        with self._on(target), errors_of_cuda():
+            stream = cupy().cuda.get_current_stream()
+            cupy().cuda.runtime.memcpyPeerAsync(
+                out.data.ptr, self.ordinals[target], values.data.ptr, self.ordinals[source],
+                values.nbytes, stream.ptr,
+            )
+            stream.synchronize()
+
+    def to_host(self, device: int, values: Any) -> Any:
+        """A copy in pinned memory."""
+        with self._on(device), errors_of_cuda():
+            memory = cupy().cuda.alloc_pinned_memory(values.nbytes)
+            out = np.frombuffer(memory, values.dtype, values.size)
+            values.get(out=out)
+            return out
+
+    def from_host(self, device: int, values: Any, out: Any) -> None:
+        """From the pinned memory that `to_host` took."""
+        with self._on(device), errors_of_cuda():
+            out.set(values)
+            cupy().cuda.get_current_stream().synchronize()
+
+
+#: Pairs of GPUs the first of which reads the second.
+_opened: set[tuple[int, int]] = set()
+_kernels: dict[str, Any] = {}
+
+
+def _trade_kernel() -> Any:
+    """The kernel that lets two arrays change places: each thread holds one element of both."""
+    if "trade" not in _kernels:
+        _kernels["trade"] = cupy().ElementwiseKernel(
+            "", "raw T a, raw T b", "T kept = a[i]; a[i] = b[i]; b[i] = kept", "bigfft_trade"
+        )
+    return _kernels["trade"]

@@ -12,6 +12,7 @@ shared memory environments*, PDCAT 2012, section V.
 Imports `kernels`, `errors` and this room.
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -68,6 +69,12 @@ class Peers(Protocol):
 
     def copy(self, device: int, source: Any, target: Any) -> None:
         """Copy views by a kernel on a device, which may read the memory of another one."""
+
+    def clear(self, device: int, values: Any) -> None:
+        """Fill an array with zeros."""
+
+    def conjugate(self, device: int, view: Any) -> None:
+        """Conjugate a view in place."""
 
     def trade(self, device: int, own: Any, other: Any) -> None:
         """Let two views change places by a kernel on the device of the first one."""
@@ -136,6 +143,14 @@ class SimulatedPeers:
     def copy(self, device: int, source: Any, target: Any) -> None:
         """At once."""
         target[...] = source
+
+    def clear(self, device: int, values: Any) -> None:
+        """At once."""
+        values.fill(0)
+
+    def conjugate(self, device: int, view: Any) -> None:
+        """At once."""
+        np.conjugate(view, out=view)
 
     def trade(self, device: int, own: Any, other: Any) -> None:
         """Element by element, as registers would hold them."""
@@ -225,29 +240,46 @@ class CupyPeers:
         at = values.data + int(start)
         return cupy().ndarray(tuple(map(int, counts)), values.dtype, memptr=at, strides=steps)
 
-    def _open(self, device: int, values: Any) -> None:
-        """Let a device read the memory of the one that holds an array."""
-        own, other = self.ordinals[device], int(values.device.id)
-        if own != other and (own, other) not in _opened:
+    def _seen(self, device: int, view: Any) -> Any:
+        """An array as a kernel on a device sees it, which is the current one."""
+        cp, own, other = cupy(), self.ordinals[device], int(view.device.id)
+        if own == other:
+            return view
+        if (own, other) not in _opened:
             try:
-                cupy().cuda.runtime.deviceEnablePeerAccess(other)
-            except cupy().cuda.runtime.CUDARuntimeError as error:
+                cp.cuda.runtime.deviceEnablePeerAccess(other)
+            except cp.cuda.runtime.CUDARuntimeError as error:
                 if "AlreadyEnabled" not in str(error):
                     raise
             _opened.add((own, other))
+        pairs = zip(view.shape, view.strides, strict=True)
+        size = view.itemsize + sum((n - 1) * step for n, step in pairs)
+        memory = cp.cuda.UnownedMemory(view.data.ptr, size, view, own)
+        at = cp.cuda.MemoryPointer(memory, 0)
+        return cp.ndarray(view.shape, view.dtype, memptr=at, strides=view.strides)
 
     def copy(self, device: int, source: Any, target: Any) -> None:
         """By CuPy's elementwise kernel."""
         with self._on(device), errors_of_cuda():
-            self._open(device, source)
-            cupy().copyto(target, source)
+            cupy().copyto(self._seen(device, target), self._seen(device, source))
+            cupy().cuda.get_current_stream().synchronize()
+
+    def clear(self, device: int, values: Any) -> None:
+        """By CuPy."""
+        with self._on(device), errors_of_cuda():
+            values.fill(0)
+            cupy().cuda.get_current_stream().synchronize()
+
+    def conjugate(self, device: int, view: Any) -> None:
+        """By CuPy."""
+        with self._on(device), errors_of_cuda():
+            cupy().conj(view, out=view)
             cupy().cuda.get_current_stream().synchronize()
 
     def trade(self, device: int, own: Any, other: Any) -> None:
         """Through registers: no memory beside the two views."""
         with self._on(device), errors_of_cuda():
-            self._open(device, other)
-            _trade_kernel()(own, other, size=own.size)
+            _trade_kernel()(own, self._seen(device, other), size=own.size)
             cupy().cuda.get_current_stream().synchronize()
 
     def send(self, source: int, values: Any, target: int, out: Any) -> None:
@@ -277,13 +309,10 @@ class CupyPeers:
 
 #: Pairs of GPUs the first of which reads the second.
 _opened: set[tuple[int, int]] = set()
-_kernels: dict[str, Any] = {}
 
 
+@functools.cache
 def _trade_kernel() -> Any:
     """The kernel that lets two arrays change places: each thread holds one element of both."""
-    if "trade" not in _kernels:
-        _kernels["trade"] = cupy().ElementwiseKernel(
-            "", "raw T a, raw T b", "T kept = a[i]; a[i] = b[i]; b[i] = kept", "bigfft_trade"
-        )
-    return _kernels["trade"]
+    body = "T kept = a[i]; a[i] = b[i]; b[i] = kept"
+    return cupy().ElementwiseKernel("", "raw T a, raw T b", body, "bigfft_trade")

@@ -275,7 +275,7 @@ class _Move:
         for target in self.targets:
             size = int(np.prod(self.exchange.target.shape(target)))
             found[target] = peers.empty(self.target_home(target), size, dtype)
-            found[target][...] = 0  # padding
+            peers.clear(self.target_home(target), found[target])  # padding stays
         for (source, target), copies in self.shards.items():
             for copy in copies:
                 self._bring(source, target, copy, found[target])
@@ -300,7 +300,7 @@ class _Move:
         else:
             peers.copy(here, came, goes)
         if copy.conjugate:
-            peers.copy(there, goes.conj(), goes)
+            peers.conjugate(there, goes)
 
     # --- one view -----------------------------------------------------------------------------
 

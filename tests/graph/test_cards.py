@@ -14,7 +14,7 @@ import scipy.fft
 
 from dask_bigfft import plan
 from dask_bigfft.devices.peers import SimulatedPeers
-from dask_bigfft.events import set_sink
+from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.exchange.peers import ROUTES, home
 from dask_bigfft.graph import cards
 from dask_bigfft.graph.build import CARDS
@@ -51,11 +51,11 @@ def computed(x, chunks, name, route, **keywords):
             moved[event] = moved.get(event, 0) + int(numbers["nbytes"])
 
     lazy = transformed_array(array, plan(array, name, **keywords), CARDS + route)
-    previous = set_sink(sink)
+    add_sink(sink)
     try:
         return lazy.compute(scheduler="threads"), moved
     finally:
-        set_sink(previous)
+        remove_sink(sink)
 
 
 @pytest.mark.parametrize("route", [*ROUTES, "auto"])

@@ -1,0 +1,42 @@
+"""The hybrid benchmark, dry: simulated devices in the place of cards."""
+
+import json
+import time
+
+from dask_bigfft.bench import gpu, gpu_hybrid
+from dask_bigfft.devices.crossings import PieceLimits
+from dask_bigfft.devices.peers import SimulatedPeers
+from dask_bigfft.testing.devices import simulated_devices
+
+
+def bench_in(tmp_path):
+    results = gpu.Results(tmp_path / "found.json", time.monotonic() + 60)
+    results.found["machine"] = {"cpu": "some"}
+    results.found["gpu"] = {"name": "simulated device", "count": 2, "cupy": "none"}
+    return gpu.Bench(results, 1 << 14, 1 << 20, 0)
+
+
+def test_every_problem_and_its_answer(tmp_path):
+    bench = bench_in(tmp_path)
+    with simulated_devices(1 << 22, limits=PieceLimits(0, least=1 << 12, run_nbytes=64)):
+        gpu_hybrid.hybrid(bench, 2, gpu_hybrid.PROBLEMS[:3])
+    rows = json.loads((tmp_path / "found.json").read_text())["hybrid"]
+    assert len(rows) == 3
+    for row in rows:
+        assert row["error"] < 1e-6
+        assert 0 < row["low"] <= row["gain"] <= row["high"]
+        assert len(row["seconds"]["hybrid"]) == 2
+    assert rows[0]["share"] > 0
+    gpu_hybrid.write_report(bench.results.found, tmp_path / "found.md")
+    assert "| hybrid |" in (tmp_path / "found.md").read_text()
+
+
+def test_every_route(tmp_path):
+    bench = bench_in(tmp_path)
+    gpu_hybrid.routes(bench, lambda: SimulatedPeers((1 << 24,) * 2), 1)
+    rows = bench.results.found["peers"]
+    moved = {row["route"]: row["moved"] for row in rows}
+    assert moved == {"host": 2.0, "staged": 1.5, "swap": 1.0, "kernel": 1.0}
+    swap = {row["batches"]: row["peak_gib"] for row in rows if row["route"] == "swap"}
+    kernel = {row["batches"]: row["peak_gib"] for row in rows if row["route"] == "kernel"}
+    assert all(swap[count] >= kernel[count] for count in swap)

@@ -1,0 +1,57 @@
+"""CPU threads and a real card in the same rounds."""
+
+import dask.array as da
+import numpy as np
+import pytest
+import scipy.fft
+
+from dask_bigfft import fft
+from dask_bigfft.devices.cuda import available
+from dask_bigfft.events import add_sink, remove_sink
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not available(), reason="no CUDA device, or no CuPy"),
+]
+
+
+@pytest.mark.parametrize(
+    ("shape", "chunks", "name"),
+    [
+        ((2048, 2048), (512, 2048), "fft2"),
+        ((2048, 2048), (2048, 512), "ifft2"),
+        ((192, 160, 144), (48, 160, 144), "fftn"),
+        ((192, 160, 144), (48, 160, 144), "rfftn"),
+        ((1 << 22,), (1 << 19,), "fft"),
+    ],
+)
+@pytest.mark.parametrize("single", [False, True])
+def test_both_work_on_it(shape, chunks, name, single):
+    rng, done = np.random.default_rng(8), {"round_cpu": 0, "round_device": 0}
+    x = rng.standard_normal(shape)
+    x = x if name == "rfftn" else x + 1j * rng.standard_normal(shape)
+    if single:
+        x = x.astype("f4" if name == "rfftn" else "c8")
+
+    def sink(event, numbers):
+        if event in done:
+            done[event] += int(numbers["nbytes"])
+
+    add_sink(sink)
+    try:
+        lazy = getattr(fft, name)(da.from_array(x, chunks), device="hybrid")
+        got = lazy.compute(scheduler="threads")
+    finally:
+        remove_sink(sink)
+    expected = getattr(scipy.fft, name)(x)
+    assert got.dtype == expected.dtype
+    assert np.linalg.norm(got - expected) <= (2e-6 if single else 2e-15) * np.linalg.norm(expected)
+    assert done["round_cpu"]
+    assert done["round_device"]
+
+
+def test_a_small_part_of_the_card_is_enough():
+    x = np.random.default_rng(9).standard_normal((1024, 1024)) + 0j
+    lazy = fft.fft2(da.from_array(x, (256, 1024)), device="hybrid", device_memory_limit="16 MiB")
+    got = lazy.compute(scheduler="threads")
+    assert np.linalg.norm(got - scipy.fft.fft2(x)) <= 2e-15 * np.linalg.norm(got)

@@ -27,6 +27,8 @@ import numpy as np
 from dask_bigfft.decomposition.tiles import ROW_BYTES, TILE_BYTES
 from dask_bigfft.devices.engine import Engine, Job, Part, Source
 from dask_bigfft.devices.leases import Leases, Need
+from dask_bigfft.devices.pieces import PiecePlan
+from dask_bigfft.devices.pipeline import Carve, Slabs
 from dask_bigfft.devices.protocol import Array
 from dask_bigfft.devices.taking import KINDS, Kind, OpenBlock, Taken, Taking
 from dask_bigfft.errors import DeviceMemoryError
@@ -43,6 +45,10 @@ __all__ = ["Crew", "Pace", "Shared", "crew_of", "shared"]
 
 #: Rounds whose speeds are remembered.
 KEPT_PACES = 64
+
+#: Tiles are so much larger than where CPU threads work alone, and no more of them work at a time:
+#: each tile takes the interpreter for a while, which feeders of devices need, too.
+WIDER, MOST_TILERS = 4, 8
 
 
 @dataclass(frozen=True)
@@ -94,6 +100,7 @@ class Shared:
     work: tuple[str, int] | None = field(default_factory=working_for)
     error: BaseException | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _ready: dict[Engine, tuple[tuple[PiecePlan, Carve], Slabs | None]] = field(default_factory=dict)
     _found: tuple[Array, Callable[[slice], None] | None, Array] | None = None
 
     @contextlib.contextmanager
@@ -110,21 +117,28 @@ class Shared:
             self.filters,
         )
 
+    def _on(self, engine: Engine) -> tuple[tuple[PiecePlan, Carve], Slabs | None]:
+        """How an engine does the block, and the block as it reads it in place, if it can."""
+        found = self._ready.get(engine)
+        if found is None:
+            prepared = engine.prepared(self.job, self.nbytes)
+            found = prepared, self.source.in_place(prepared[0], engine.limits)
+            self._ready[engine] = found
+        return found
+
     def gathers(self, engine: Engine) -> bool:
         """Whether a part has to be gathered before a device can read it."""
         given = self.incoming.as_is
         if given is not None and given.dtype == self.job.source:
             return False
-        plan = engine.prepared(self.job, self.nbytes)[0]
-        return self.source.in_place(plan, engine.limits) is None
+        return self._on(engine)[1] is None
 
     def on_device(self, engine: Engine, taken: Taken, threads: int) -> None:
         """Do a part, on a device."""
-        prepared, dim = engine.prepared(self.job, self.nbytes), self.tiling[0]
+        (prepared, found), dim = self._on(engine), self.tiling[0]
         plan = prepared[0]
         width = min(taken.width, plan.schedule.crossings[0].extents[dim])
         part = Part(dim, taken.low, taken.high, width)
-        found = self.source.in_place(plan, engine.limits)
         source = found or self._gathered(slice(taken.low, taken.high), threads)
         engine.run_part(prepared, part, source, self.out, self.filters)
 
@@ -185,7 +199,7 @@ def shared(
     nbytes_after = math.prod(shape) * out_dtype.itemsize
     largest = max(nbytes_after, math.prod(before) * incoming.dtype.itemsize)
     changes = shape != before or out_dtype != incoming.dtype
-    tile_bytes = min(TILE_BYTES // 4 if changes else TILE_BYTES, limits.least)
+    tile_bytes = min(TILE_BYTES if changes else WIDER * TILE_BYTES, limits.least)
     found = _tiles(before, {round_.dim(step) for step in round_.steps}, largest, tile_bytes)
     if found is None or largest < 2 * limits.least or not incoming.divides(found[0]):
         return None
@@ -247,7 +261,19 @@ class Crew:
     @property
     def room(self) -> int:
         """CPU threads that may work on tiles now."""
-        return max(1, self.cores - self.gatherers)
+        return max(1, min(MOST_TILERS, self.cores - self.gatherers))
+
+    @property
+    def lanes(self) -> int:
+        """CPU threads that there is work for, tasks and helpers."""
+        return min(MOST_TILERS, self.cores)
+
+    def _wake(self, block: OpenBlock) -> None:
+        """Wake those who may go on: all, if a block is done, else one who may take a piece."""
+        if block.finished:
+            self.changed.notify_all()
+        else:
+            self.changed.notify()
 
     def pace(self, round_: Any, forecast: Callable[[], Pace]) -> dict[Kind, float]:
         """What is known of the speeds in a round: as measured, at first as forecast."""
@@ -270,7 +296,7 @@ class Crew:
             self.taking.open(shared.open)
             self.tasks += 1
             self._staff()
-            self.changed.notify_all()
+            self.changed.notify()
         try:
             self._until_done(shared)
         finally:
@@ -294,7 +320,7 @@ class Crew:
         for _ in range(wanted - self.feeders if any(s.open.piece for s in busy) else 0):
             self.feeders += 1
             threading.Thread(target=self._feed, name="bigfft-feeder", daemon=True).start()
-        for _ in range(self.cores - self.tasks - self.helpers if busy else 0):
+        for _ in range(self.lanes - self.tasks - self.helpers if busy else 0):
             self.helpers += 1
             threading.Thread(target=self._help, name="bigfft-helper", daemon=True).start()
 
@@ -342,12 +368,12 @@ class Crew:
         """Take tiles of any block, as long as there are too few tasks."""
         while True:
             with self.changed:
-                enough = self.tasks + self.helpers > self.cores
+                enough = self.tasks + self.helpers > self.lanes
                 found = None if enough else self._next_tile(None)
                 if found is None:
                     self.helpers -= 1
                     return
-            self._tiles(*found, stop=lambda: self.tasks + self.helpers > self.cores)
+            self._tiles(*found, stop=lambda: self.tasks + self.helpers > self.lanes)
 
     # --- devices ----------------------------------------------------------------------------
 
@@ -394,9 +420,10 @@ class Crew:
             self.gatherers -= gatherers
             if failed:
                 self.taking.give_back(taken)
+                self.changed.notify_all()
             else:
                 self.taking.done(taken, time.perf_counter() - started)
-            self.changed.notify_all()
+                self._wake(shared.open)
         return True
 
 
@@ -424,7 +451,7 @@ class _Hand:
                 self.taken = None if enough else crew.taking.take("cpu", self.shared.open)
                 if self.taken is None:
                     crew.tilers -= 1
-                    crew.changed.notify_all()
+                    crew._wake(self.shared.open)
                     raise StopIteration
         self.started = now
         return slice(self.taken.low, self.taken.high)

@@ -13,6 +13,7 @@ Imports `kernels`, `errors` and this room.
 """
 
 import functools
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -245,13 +246,7 @@ class CupyPeers:
         cp, own, other = cupy(), self.ordinals[device], int(view.device.id)
         if own == other:
             return view
-        if (own, other) not in _opened:
-            try:
-                cp.cuda.runtime.deviceEnablePeerAccess(other)
-            except cp.cuda.runtime.CUDARuntimeError as error:
-                if "AlreadyEnabled" not in str(error):
-                    raise
-            _opened.add((own, other))
+        _let_read(own, other)
         pairs = zip(view.shape, view.strides, strict=True)
         size = view.itemsize + sum((n - 1) * step for n, step in pairs)
         memory = cp.cuda.UnownedMemory(view.data.ptr, size, view, own)
@@ -284,11 +279,13 @@ class CupyPeers:
 
     def send(self, source: int, values: Any, target: int, out: Any) -> None:
         """By the copy engine."""
+        one, two = self.ordinals[source], self.ordinals[target]
         with self._on(target), errors_of_cuda():
+            if one != two and self.reaches(target, source):
+                _let_read(two, one)  # without it the copy goes by the host
             stream = cupy().cuda.get_current_stream()
             cupy().cuda.runtime.memcpyPeerAsync(
-                out.data.ptr, self.ordinals[target], values.data.ptr, self.ordinals[source],
-                values.nbytes, stream.ptr,
+                out.data.ptr, two, values.data.ptr, one, values.nbytes, stream.ptr
             )
             stream.synchronize()
 
@@ -309,6 +306,21 @@ class CupyPeers:
 
 #: Pairs of GPUs the first of which reads the second.
 _opened: set[tuple[int, int]] = set()
+_opening = threading.Lock()
+
+
+def _let_read(device: int, other: int) -> None:
+    """Let kernels and copies of the current device read the memory of another one."""
+    runtime = cupy().cuda.runtime
+    with _opening:
+        if (device, other) in _opened:
+            return
+        try:
+            runtime.deviceEnablePeerAccess(other)
+        except runtime.CUDARuntimeError as error:
+            if "AlreadyEnabled" not in str(error):
+                raise
+        _opened.add((device, other))
 
 
 @functools.cache

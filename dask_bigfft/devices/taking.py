@@ -33,8 +33,8 @@ PORTION = 0.5
 #: Weight of the latest piece in what is known of a kind's speed.
 LEARNING = 0.3
 
-#: Pieces that a device is given at once at most: as many as it has slots for.
-MOST_PIECES = 3
+#: Pieces that a device is given at once at most.
+MOST_PIECES = 8
 
 
 @dataclass(eq=False)

@@ -1,6 +1,7 @@
 """CPU threads and devices in the same rounds: SciPy's answers, whoever does what."""
 
 import threading
+import time
 
 import dask
 import dask.array as da
@@ -151,17 +152,23 @@ def rows_done(kind):
     return sum(shared.open.taken[kind] for shared in find.crew().open)
 
 
+def waited_for(kind, rows):
+    """Whether takers of a kind did so many rows in the end."""
+    for _ in range(int(PATIENCE / 0.02)):
+        if rows_done(kind) >= rows:
+            return True
+        time.sleep(0.02)
+    return False
+
+
 def test_devices_do_what_cpu_threads_do_not_come_to(monkeypatch, alike):
-    """Every CPU thread hangs in its first tile until devices have done half of the block."""
+    """Every CPU thread hangs in its first tile until devices have done a quarter of the block."""
     real = hybrid.run_tiles
 
     def slow(round_, block, incoming, library, out, tiling, cuts, filters):
         def held():
             for cut in cuts:
-                crew = find.crew()
-                with crew.changed:
-                    done = crew.changed.wait_for(lambda: rows_done("device") >= 128, PATIENCE)
-                assert done, "no device has taken the work"
+                assert waited_for("device", 64), "no device has taken the work"
                 yield cut
 
         real(round_, block, incoming, library, out, tiling, held(), filters)
@@ -172,17 +179,15 @@ def test_devices_do_what_cpu_threads_do_not_come_to(monkeypatch, alike):
         lazy = fft.fft(da.from_array(x, -1), axis=1, device="hybrid")
         got, nbytes_of = computed(lazy)
     assert_close(got, scipy.fft.fft(x, axis=1))
-    assert nbytes_of["round_device"] >= x.nbytes // 2
+    assert nbytes_of["round_device"] >= x.nbytes // 4
 
 
 def test_cpu_threads_do_what_devices_do_not_come_to(alike):
-    """The device hangs in its first piece until CPU threads have done half of the block."""
+    """The device hangs in its first piece until CPU threads have done a quarter of the block."""
 
     class Slow(SimulatedDevice):
         def synchronize(self, event):
-            crew = find.crew()
-            with crew.changed:
-                crew.changed.wait_for(lambda: rows_done("cpu") >= 128, PATIENCE)
+            waited_for("cpu", 64)
             super().synchronize(event)
 
     x = values(256, 16)
@@ -192,7 +197,7 @@ def test_cpu_threads_do_what_devices_do_not_come_to(alike):
     finally:
         find.use(None)
     assert_close(got, scipy.fft.fft(x, axis=1))
-    assert nbytes_of["round_cpu"] >= x.nbytes // 2
+    assert nbytes_of["round_cpu"] >= x.nbytes // 4
 
 
 def test_threads_without_a_task_help(monkeypatch, alike):

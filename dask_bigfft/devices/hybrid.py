@@ -28,11 +28,12 @@ from dask_bigfft.decomposition.tiles import ROW_BYTES, TILE_BYTES
 from dask_bigfft.devices.engine import Engine, Job, Part, Source
 from dask_bigfft.devices.leases import Leases, Need
 from dask_bigfft.devices.pieces import PiecePlan
-from dask_bigfft.devices.pipeline import Carve, Slabs
+from dask_bigfft.devices.pipeline import Carve
 from dask_bigfft.devices.protocol import Array
 from dask_bigfft.devices.taking import KINDS, Kind, OpenBlock, Taken, Taking
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.events import during, emit, working_for
+from dask_bigfft.kernels.composite import Composite
 from dask_bigfft.kernels.cpu import run_tiles
 from dask_bigfft.kernels.incoming import Divisible, parts
 from dask_bigfft.kernels.libraries import FFTLibrary
@@ -100,7 +101,9 @@ class Shared:
     work: tuple[str, int] | None = field(default_factory=working_for)
     error: BaseException | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _ready: dict[Engine, tuple[tuple[PiecePlan, Carve], Slabs | None]] = field(default_factory=dict)
+    _ready: dict[Engine, tuple[tuple[PiecePlan, Carve], Composite | None]] = field(
+        default_factory=dict
+    )
     _found: tuple[Array, Callable[[slice], None] | None, Array] | None = None
 
     @contextlib.contextmanager
@@ -117,7 +120,7 @@ class Shared:
             self.filters,
         )
 
-    def _on(self, engine: Engine) -> tuple[tuple[PiecePlan, Carve], Slabs | None]:
+    def _on(self, engine: Engine) -> tuple[tuple[PiecePlan, Carve], Composite | None]:
         """How an engine does the block, and the block as it reads it in place, if it can."""
         found = self._ready.get(engine)
         if found is None:

@@ -91,6 +91,7 @@ def test_defaults(monkeypatch):
         "bigfft.install": False,
         "bigfft.exchange.carrier": "auto",
         "bigfft.exchange.in-place": True,
+        "bigfft.exchange.peer": "auto",
         "bigfft.verify": "none",
         "bigfft.scratch.directory": tempfile.gettempdir(),
         "bigfft.scratch.direct": True,

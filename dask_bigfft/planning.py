@@ -24,6 +24,7 @@ from dask_bigfft import config
 from dask_bigfft.decomposition.factors import factorize
 from dask_bigfft.decomposition.variants import VARIANTS
 from dask_bigfft.devices.find import count, missing
+from dask_bigfft.devices.walk import walk_on
 from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.kernels.wisdom import fastest_library
@@ -486,7 +487,8 @@ def make_plan(
     overwrite = parse_overwrite(extras.get("overwrite_x"))
     measure = parse_planner(extras.get("planner")) == "measure"
     tried = tuned_plan(spec, request, machine, extras.get("kernel")) if measure else None
-    found = _found_plan(spec, request, machine) if tried is None else tried
+    walk = walk_on(machine.devices, nbytes, spec.work_dtype.str)
+    found = _found_plan(spec, request, machine, walk) if tried is None else tried
     found = replace(found, device_memory_limit=nbytes, overwrite=overwrite)
     if device != "hybrid":
         return found

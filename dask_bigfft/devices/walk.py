@@ -7,17 +7,22 @@ Imports `planner` and this room.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
+from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.devices.crossings import PieceLimits
 from dask_bigfft.devices.engine import Engine, Job
-from dask_bigfft.devices.pieces import PiecePlan
+from dask_bigfft.devices.pieces import COMPUTED, PiecePlan
 from dask_bigfft.devices.protocol import Array
 from dask_bigfft.devices.simulated import SimulatedDevice
+from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.planner.profile import DeviceProfile
+from dask_bigfft.planner.seconds import Walk
 
-__all__ = ["walked_seconds"]
+__all__ = ["walk_on", "walked_seconds"]
 
 
 def _untouched(shape: Sequence[int], dtype: str) -> Array:
@@ -82,3 +87,61 @@ def walked_seconds(
     for end in ends:
         simulated.synchronize(end)
     return simulated.clock()
+
+
+#: Blocks that are walked through: what the first one takes alone is spread over them. Where that
+#: would be more pieces than `MOST_PIECES`, fewer; a block of more pieces is not walked through.
+WALKED, MOST_PIECES = 4, 256
+
+
+@dataclass(frozen=True)
+class _BlockWalk:
+    """What devices take for each of many blocks of a round: a `planner.seconds.Walk`."""
+
+    devices: tuple[DeviceProfile, ...]
+    nbytes: int | None
+    dtype: str
+
+    def __call__(self, round_: Round) -> float | None:
+        return _slowest(self, round_)
+
+
+@lru_cache(maxsize=512)
+def _slowest(walk: _BlockWalk, round_: Round) -> float | None:
+    block = tuple(0 for _ in round_.source.axes)
+    real = np.empty(0, walk.dtype).real.dtype
+    kinds = {step.kind for step in round_.steps}
+    source, target = (
+        real if kind in kinds else np.dtype(walk.dtype) for kind in ("r2c", "c2r")
+    )
+    job = Job(round_, block, source.str, target.str)
+    found = []
+    try:
+        for device in set(walk.devices):
+            simulated = SimulatedDevice(device.nbytes, profile=device, dry=True)
+            pieces = Engine(simulated, walk.nbytes).pieces(job)[0].pieces
+            if pieces > MOST_PIECES:
+                return None
+            blocks = min(WALKED, MOST_PIECES // pieces)
+            found.append(walked_seconds(job, device, walk.nbytes, blocks) / blocks)
+    except (DeviceError, DeviceMemoryError, MemoryError):
+        return None  # which the CPU will have to do, or a card to refuse
+    return max(found)
+
+
+def walk_on(
+    devices: tuple[DeviceProfile, ...], nbytes: int | None, dtype: str
+) -> Walk | None:
+    """Return what tells the seconds of blocks of rounds on devices; None without any.
+
+    Parameters
+    ----------
+    devices : tuple of DeviceProfile
+        How fast they are; the slowest one counts.
+    nbytes : int or None
+        Bytes of each that may be used.
+    dtype : str
+        Of complex values.
+    """
+    computed = np.dtype(dtype).char in COMPUTED
+    return _BlockWalk(devices, nbytes, dtype) if devices and computed else None

@@ -31,7 +31,7 @@ from dask_bigfft.planner.cost import largest_fan_in
 from dask_bigfft.planner.digits import Factors, factor_choices, wide_factors
 from dask_bigfft.planner.layouts import Assignment, Sizes, result_layout, round_layouts
 from dask_bigfft.planner.plan import Machine, flattened
-from dask_bigfft.planner.seconds import Model, flops
+from dask_bigfft.planner.seconds import Model, Walk, flops
 from dask_bigfft.transforms.spec import TransformSpec
 
 #: Blocks that one block may be gathered from; beyond it blocks are made larger.
@@ -217,10 +217,11 @@ class Candidates:
     """Candidates of one request, under one size of blocks."""
 
     def __init__(
-        self, spec: TransformSpec, request: Request, machine: Machine, carrier: str = "memory"
+        self, spec: TransformSpec, request: Request, machine: Machine, carrier: str = "memory",
+        walk: Walk | None = None,
     ) -> None:
         self.spec, self.request, self.machine = spec, request, machine
-        self.carrier = carrier
+        self.carrier, self.walk = carrier, walk
         dtype = spec.work_dtype.name
         self.model = Model(machine, request.kernel, dtype, carrier, request.device)
         self.itemsize = spec.work_dtype.itemsize

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,7 +17,7 @@ from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.decomposition.rounds import Round, exchange_shape
 from dask_bigfft.planner.joints import Joints, no_joints
 from dask_bigfft.planner.machine import Forecast
-from dask_bigfft.planner.seconds import Model, flops, shuffled
+from dask_bigfft.planner.seconds import Model, Walk, flops, shuffled
 
 if TYPE_CHECKING:
     from dask_bigfft.planner.plan import Plan
@@ -170,10 +171,10 @@ def task_count(plan: Plan) -> int:
     return total + sum(j.layout.blocks for i, j in joints if j is not None and j.home == i)
 
 
-def forecast(plan: Plan) -> Forecast:
-    """What a plan is expected to need."""
+def forecast(plan: Plan, walk: Walk | None = None) -> Forecast:
+    """What a plan is expected to need; rounds on devices by a walk, if there is one."""
     result = None if plan.ends_in_round else plan.result
-    rounds = model_of(plan).route(plan.source, plan.rounds, result)
+    rounds = replace(model_of(plan), walk=walk).route(plan.source, plan.rounds, result)
     return Forecast(
         bytes_exchanged=sum(exchange.nbytes for exchange in plan.travelling),
         peak_host=peak_host(plan),

@@ -29,6 +29,7 @@ from dask_bigfft.planner.candidates import (
 from dask_bigfft.planner.cost import forecast
 from dask_bigfft.planner.layouts import Sizes
 from dask_bigfft.planner.plan import Forecast, Machine, Plan, notation
+from dask_bigfft.planner.seconds import Walk
 from dask_bigfft.transforms.spec import TransformSpec
 
 # --- rounds named by the user ---------------------------------------------------------------
@@ -116,13 +117,22 @@ def _finished(search: Candidates, candidate: Candidate) -> Plan:
         carrier=search.carrier,
         device=request.device,
     )
-    return replace(plan, forecast=forecast(plan))
+    return replace(plan, forecast=forecast(plan, search.walk))
 
 
-def find_plan(spec: TransformSpec, request: Request, machine: Machine) -> Plan:
+def find_plan(
+    spec: TransformSpec, request: Request, machine: Machine, walk: Walk | None = None
+) -> Plan:
     """Return the cheapest plan whose blocks and memory fit.
 
     With carrier ``"auto"`` a plan in memory is preferred to one with scratch files.
+
+    Parameters
+    ----------
+    spec, request, machine
+        What is asked, and where.
+    walk : callable, optional
+        What devices take for blocks; the best plans by a formula are then ranked by it.
 
     Raises
     ------
@@ -134,7 +144,7 @@ def find_plan(spec: TransformSpec, request: Request, machine: Machine) -> Plan:
     carriers = ("memory", "disk") if request.carrier == "auto" else (request.carrier,)
     needed: dict[str, int] = {}
     for carrier in carriers:
-        found = _found(Candidates(spec, request, machine, carrier))
+        found = _found(Candidates(spec, request, machine, carrier, walk))
         if isinstance(found, Plan):
             if needed:
                 text = f"; in memory it would take {needed['memory']} bytes per process"
@@ -212,7 +222,10 @@ def _plans(search: Candidates, sizes: Sizes, bluestein: bool, merge: bool) -> li
         if bluestein:
             candidates += search.bluestein(sizes, merge)
     ranked = sorted(candidates, key=lambda c: c.rank)
-    return [_finished(search, c) for c in _different(ranked)]
+    plans = [_finished(search, c) for c in _different(ranked)]
+    if search.walk is not None:
+        plans.sort(key=lambda plan: plan.forecast.seconds)
+    return plans
 
 
 def _different(ranked: list[Candidate]) -> list[Candidate]:

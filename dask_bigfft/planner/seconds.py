@@ -10,7 +10,7 @@ Pure: imports `decomposition` and this room.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -26,12 +26,16 @@ from dask_bigfft.planner.profile import DeviceProfile, LibrarySpeeds
 __all__ = [
     "LEAST_NBYTES",
     "Model",
+    "Walk",
     "cpu_block_seconds",
     "device_block_seconds",
     "flops",
     "is_turned",
     "shuffled",
 ]
+
+#: Seconds of a device for each of many blocks of a round; None where that cannot be walked.
+Walk = Callable[[Round], float | None]
 
 #: Shards of a connected group from which on, between processes, a shuffle is quicker than tasks.
 SHUFFLE_SHARDS = 64
@@ -117,6 +121,9 @@ class Model:
         Where blocks are between rounds; ``"tasks"`` if each shard is a task.
     device : {"auto", "cpu", "gpu"}
         Where rounds are done.
+    walk : callable, optional
+        Seconds that a device takes for each of many blocks of a round, by a walk through its
+        pipeline; without it, by a formula.
     """
 
     machine: Machine
@@ -124,6 +131,7 @@ class Model:
     dtype: str = "complex128"
     carrier: str = "memory"
     device: str = "auto"
+    walk: Walk | None = None
 
     @cached_property
     def itemsize(self) -> int:
@@ -241,6 +249,13 @@ class Model:
             return False
         return self.device == "gpu" or round_.source.largest * self.itemsize >= LEAST_NBYTES
 
+    def of_device(self, round_: Round) -> float:
+        """Seconds that a device takes for each of many blocks of a round."""
+        walked = None if self.walk is None else self.walk(round_)
+        if walked is not None:
+            return walked
+        return max(device_block_seconds(round_, self.itemsize, found) for found in self.devices)
+
     def _read(self, shape: ExchangeShape, nbytes: float) -> float | None:
         """Seconds in which a device reads a block where its shards lie; None: it is gathered."""
         row = shape.width * self.itemsize
@@ -281,7 +296,7 @@ class Model:
         block = after.size * self.itemsize / blocks
         if self.on_device(round_) or (round_ is None and self.devices):
             if round_ is not None:
-                device = max(device_block_seconds(round_, self.itemsize, d) for d in self.devices)
+                device = self.of_device(round_)
             if (read := self._read(shape, block)) is not None:
                 gather, device = 0.0, max(device, read)
             # All threads gather a block for a device, which works on the one before meanwhile.

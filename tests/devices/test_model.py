@@ -1,14 +1,16 @@
 """What the clock of a dry device says of the schedules: how near they come to the bus."""
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
 
 from dask_bigfft.devices.engine import Job
-from dask_bigfft.devices.walk import walked_seconds
+from dask_bigfft.devices.walk import walk_on, walked_seconds
 from dask_bigfft.front import plan
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.planner.seconds import device_block_seconds
+from dask_bigfft.testing.devices import simulated_devices
 
 MIB = 1 << 20
 
@@ -56,6 +58,22 @@ def test_the_closed_form_is_near_the_walk(shape):
     job = Job(round_, (0,) * len(shape), "<c16", "<c16")
     walked = (walked_seconds(job, DeviceProfile(), blocks=8)) / 8
     assert device_block_seconds(round_, 16, DeviceProfile()) == pytest.approx(walked, rel=0.25)
+
+
+def test_explain_shows_the_walk():
+    """What a plan's rounds are said to take on a device is what the walk says."""
+    x = da.zeros((1 << 11, 1 << 12), chunks=(1 << 8, 1 << 12), dtype="c16")
+    slow = DeviceProfile(h2d=1e9, d2h=1e9)
+    with dask.config.set({"bigfft.wisdom.directory": "/nonexistent"}), simulated_devices(64 * MIB):
+        known = plan(x, "fftn", device="gpu")
+    walk = walk_on((DeviceProfile(),), None, "<c16")
+    device = [found.device for found in known.forecast.rounds]
+    assert device[0] == walk(known.rounds[0]) > 0
+    assert f"bound by\n    round 1 {{{known.notation[1]}}}" in known.explain()
+    assert walk_on((slow,), None, "<c16")(known.rounds[0]) > 10 * device[0]
+    assert walk_on((), None, "<c16") is None
+    assert walk_on((slow,), None, np.dtype("G").str) is None
+    assert walk_on((slow,), 1 << 14, "<c16")(known.rounds[0]) is None
 
 
 def test_small_blocks_overlap():

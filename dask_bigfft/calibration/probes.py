@@ -137,10 +137,10 @@ def _source(plan: Plan) -> dict[Block, Array]:
 def _block(run: Run, number: int, local: bool, blocks: Blocks, target: Block) -> Array:
     """What the task of a block does: it gets its source block, or a handle of all of them."""
     if not local:
-        found: Array = run_block(run, number, target, (), None, blocks)
+        found: Array = run_block(run, number, target, (), None, None, blocks)
         return found
     sources = tuple(run.map(number).sources(target))
-    found = run_block(run, number, target, (), sources, *(blocks[i] for i in sources))
+    found = run_block(run, number, target, (), sources, None, *(blocks[i] for i in sources))
     return found
 
 

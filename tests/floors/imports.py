@@ -64,7 +64,9 @@ DOORS = {
     "xarray": ("xarray",),
     "cupy": ("kernels.gpu", "memory", "devices", "testing"),
     "cupyx": ("kernels.gpu", "memory", "devices", "testing"),
-    "distributed": ("bench.outofcore", "cluster", "cli", "exchange.p2p", "graph", "testing"),
+    "distributed": (
+        "bench.outofcore", "bench.clusters", "cluster", "cli", "exchange.p2p", "graph", "testing",
+    ),
     "bokeh": ("cluster.dashboard",),
 }
 

@@ -19,9 +19,9 @@ from distributed import Client, LocalCluster, wait
 
 import dask_bigfft
 from dask_bigfft import fft
+from dask_bigfft.bench.peaks import watched
 from dask_bigfft.errors import PlanError
 from dask_bigfft.memory_settings import worker_budget
-from dask_bigfft.testing.peaks import watched
 
 #: What Python's own objects may take beside blocks: graph, tables, compiled code.
 OBJECTS = 8 * 2**20

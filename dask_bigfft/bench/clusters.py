@@ -65,8 +65,8 @@ def _cluster(workers: int, folder: str) -> Iterator[tuple[Any, Any]]:
         dask.config.set({"bigfft.exchange.carrier": "p2p", "distributed.worker.memory.spill": False,
                          "distributed.worker.memory.target": False}),
         distributed.LocalCluster(
-            n_workers=workers, threads_per_worker=1, host="127.0.0.1", dashboard_address=None,
-            local_directory=folder, memory_limit=0,
+            n_workers=workers, threads_per_worker=1, host="127.0.0.1",
+            dashboard_address="127.0.0.1:0", local_directory=folder, memory_limit=0,
         ) as cluster,
         distributed.Client(cluster) as client,
     ):

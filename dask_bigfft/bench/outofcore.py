@@ -278,7 +278,7 @@ def stock(task: dict[str, Any]) -> dict[str, Any]:
     with (
         distributed.LocalCluster(
             n_workers=1, threads_per_worker=task["threads"], memory_limit=task["budget"],
-            dashboard_address=None, local_directory=str(folder),
+            dashboard_address="127.0.0.1:0", local_directory=str(folder),
         ) as cluster,
         distributed.Client(cluster),
     ):

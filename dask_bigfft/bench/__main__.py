@@ -8,6 +8,7 @@ Imports the rest of this folder.
 """
 
 import argparse
+import json
 import math
 import sys
 import time
@@ -21,7 +22,7 @@ from dask_bigfft.bench import children, machine, report
 from dask_bigfft.bench.peers import PEERS
 from dask_bigfft.bench.problems import PROBLEMS, Problem, select
 from dask_bigfft.bench.targets import best_kernel
-from dask_bigfft.errors import ArgumentError
+from dask_bigfft.errors import ArgumentError, refuse
 
 __all__ = ["main"]
 
@@ -36,6 +37,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--peers", nargs="*", metavar="NAME", help=f"of: {', '.join(PEERS)} (default: all)")
     add("--kernels", nargs="*", metavar="NAME", help="FFT libraries of ours (default: installed)")
     add("--repeat", type=_count, default=5, metavar="N", help="warm rounds that count (default: 5)")
+    add("--slow-rounds", type=_count, metavar="N",
+        help="warm rounds of those that take over four times as long as the fastest (default: all)")
+    add("--merge", action="store_true",
+        help="keep what --out has of other problems; the table says when each was measured")
     add("--cold", type=int, default=3, metavar="N", help="cold runs of each mode (default: 3)")
     add("--threads", type=_count, default=2, metavar="N", help="threads of everybody (default: 2)")
     add("--scale", type=float, default=1.0, metavar="F", help="shrink all arrays, to try things")
@@ -57,6 +62,32 @@ def _count(text: str) -> int:
 def _described(problem: Problem) -> dict[str, Any]:
     extra = {"size": problem.size, "nbytes": problem.nbytes, "flops": problem.flops}
     return {**asdict(problem), **extra}
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _kept(args: argparse.Namespace, chosen: Sequence[Problem]) -> list[dict[str, Any]]:
+    """What an earlier run has found of problems that are not measured now.
+
+    Raises
+    ------
+    ArgumentError
+        If it was done with another number of threads, or on another scale.
+    """
+    if not args.merge or not args.out.exists():
+        return []
+    before = json.loads(args.out.read_text(encoding="utf-8"))
+    same = {"schema": report.SCHEMA, "threads": args.threads, "scale": args.scale}
+    if any(before.get(key) != value for key, value in same.items()):
+        refuse("merge", str(args.out), f"results with {same}")
+    names = {problem.name for problem in chosen}
+    found = [entry for entry in before["problems"] if entry["problem"]["name"] not in names]
+    for entry in found:
+        then = {"started": before["started"], "repeat": before["repeat"]}
+        entry.setdefault("measured", then)
+    return found
 
 
 def _say(text: str) -> None:
@@ -81,9 +112,14 @@ def _measure(
     args: argparse.Namespace, problem: Problem, until: float, wisdom: list[str]
 ) -> dict[str, Any]:
     """Return all that is measured of one problem; FFTW's `wisdom` grows."""
-    entry: dict[str, Any] = {"problem": _described(problem.scaled(args.scale)), "cold": []}
+    entry: dict[str, Any] = {
+        "problem": _described(problem.scaled(args.scale)),
+        "measured": {"started": _now(), "repeat": args.repeat},
+        "cold": [],
+    }
     task = {"task": "warm", "problem": problem.name, "scale": args.scale, "peers": args.peers,
-            "kernels": args.kernels, "repeat": args.repeat, "wisdom": wisdom}
+            "kernels": args.kernels, "repeat": args.repeat, "wisdom": wisdom,
+            "slow_rounds": args.slow_rounds}
     entry["warm"] = children.call(task, args.threads, until - time.monotonic())
     wisdom[:] = entry["warm"].pop("wisdom", wisdom)
     _cold(args, entry, until)
@@ -111,7 +147,7 @@ def _run(args: argparse.Namespace) -> dict[str, Any]:
     wisdom: list[str] = []
     results: dict[str, Any] = {
         "schema": report.SCHEMA,
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "started": _now(),
         "complete": False,
         "seconds": 0.0,
         "threads": args.threads,
@@ -120,18 +156,21 @@ def _run(args: argparse.Namespace) -> dict[str, Any]:
         "load_before": machine.load(),
         "load_after": machine.load(),
         "machine": children.call({"task": "describe"}, args.threads, math.inf),
-        "problems": [],
+        "problems": _kept(args, chosen),
     }
-    for problem in chosen:
+    order = list(PROBLEMS)
+    for number, problem in enumerate(chosen, 1):
         if time.monotonic() > until:
             _say("the time is up; the rest is left out")
             break
-        results["problems"].append(_measure(args, problem, until, wisdom))
-        results["complete"] = len(results["problems"]) == len(chosen)
+        entry = _measure(args, problem, until, wisdom)
+        results["problems"].append(entry)
+        results["problems"].sort(key=lambda found: order.index(found["problem"]["name"]))
+        results["complete"] = number == len(chosen)
         results["seconds"] = time.monotonic() - started
         results["load_after"] = machine.load()
         report.write(results, args.out)
-        _say(_line(results["problems"][-1]))
+        _say(_line(entry))
     return results
 
 

@@ -81,7 +81,9 @@ def serve(text: str) -> None:
     if task["task"] == "warm":
         entrants = contenders(threads, task["peers"], task["kernels"])
         fftw_wisdom(task["wisdom"])
-        answer = measure.warm(problem, entrants, task["repeat"], threads, until)
+        answer = measure.warm(
+            problem, entrants, task["repeat"], threads, until, task.get("slow_rounds")
+        )
         answer["plan"] = measure.planned(problem, threads)
         answer["wisdom"] = fftw_wisdom()
     else:

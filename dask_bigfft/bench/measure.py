@@ -36,6 +36,9 @@ __all__ = ["cold", "planned", "warm"]
 
 _TOUCH_NBYTES = 1 << 30
 
+#: How many times as long as the fastest a contender takes that is called slow.
+SLOW = 4.0
+
 
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
@@ -49,10 +52,18 @@ def planned(problem: Problem, threads: int) -> dict[str, Any]:
     x = dask.array.zeros(problem.shape, chunks=problem.chunks, dtype=problem.dtype)
     with _threads(threads):
         found = plan(x, problem.kind)
+    rounds = len(found.rounds)
+    copied = [  # an exchange of views alone copies nothing
+        exchange.nbytes
+        for i, (exchange, joint) in enumerate(
+            zip(found.exchanges, found.joints.exchanges, strict=True)
+        )
+        if i < rounds or joint is None
+    ]
     return {
         "rounds": found.notation,
         "exchanges": len(found.travelling),
-        "pass_bytes": [exchange.nbytes for exchange in found.exchanges],
+        "pass_bytes": copied,
         "peak_bytes": found.forecast.peak_host,
         "tasks": found.forecast.tasks,
     }
@@ -81,7 +92,7 @@ class _Record:
 
 def warm(
     problem: Problem, entrants: Sequence[Contender], repeat: int, threads: int,
-    until: float = float("inf"),
+    until: float = float("inf"), slow_rounds: int | None = None,
 ) -> dict[str, Any]:
     """Return the times of all contenders on a problem, round by round.
 
@@ -97,6 +108,8 @@ def warm(
         Of everybody.
     until : float
         Time of `time.monotonic` after which no further round begins; one always counts.
+    slow_rounds : int, optional
+        Rounds after which those sit out that take more than `SLOW` times as long as the fastest.
     """
     before = machine.load()
     data = Data(problem)
@@ -113,7 +126,10 @@ def warm(
             data.room.touch()
             copied, seconds = machine.copy(data.x, data.out, threads)
             copies += [seconds] if number else []
+            slow = _slow(records) if slow_rounds is not None and number > slow_rounds else set()
             for entrant in entrants:
+                if entrant.name in slow:
+                    continue
                 _turn(entrant, data, records[entrant.name], number, number in (0, repeat))
         for kernel in kernels:
             rates[kernel].append(machine.fft_rate(kernel, problem.out_dtype, threads))
@@ -124,6 +140,12 @@ def warm(
         "fft_flops_per_second": rates,
         "contenders": {n: {**dataclasses.asdict(r), "ok": r.ok} for n, r in records.items()},
     }
+
+
+def _slow(records: dict[str, _Record]) -> set[str]:
+    """Who takes so long that a few rounds tell enough."""
+    best = {name: min(record.seconds) for name, record in records.items() if record.seconds}
+    return {name for name, seconds in best.items() if seconds > SLOW * min(best.values())}
 
 
 def _prepare(entrants: Sequence[Contender], data: Data, records: dict[str, _Record]) -> None:

@@ -5,6 +5,7 @@ The JSON, version `SCHEMA`; times are seconds unless named otherwise::
     schema, started (UTC), complete, seconds, threads, repeat, scale, load_before, load_after
     machine             cpu, cores, caches, memory_bytes, system, python, versions, fftw, ...
     problems[]
+      measured          started (UTC), repeat; earlier than the rest where it is kept
       problem           name, family, kind, shape, dtype, ways, size, nbytes, flops
       warm              or {"error": ...}
         plan            rounds, exchanges, pass_bytes[] (written per memory pass), peak_bytes, tasks
@@ -203,10 +204,23 @@ def _heading(results: Mapping[str, Any]) -> list[str]:
         "and then does as `fftw-estimate`. Every answer is checked.",
         "",
     ]
+    lines += _merged(results)
     found = faults(results)
     if found:
         lines += ["## Faults", "", *(f"- {fault}" for fault in found), ""]
     return lines
+
+
+def _merged(results: Mapping[str, Any]) -> list[str]:
+    """When and in how many rounds the problems were measured that an earlier run is kept of."""
+    found: dict[str, list[str]] = {}
+    for entry in results["problems"]:
+        then = entry.get("measured", results)
+        if then["started"] < results["started"]:
+            when = f"{then['started'][:10]}, {then['repeat']} rounds"
+            found.setdefault(when, []).append(entry["problem"]["name"])
+    lines = [f"Kept from {when}: {', '.join(names)}." for when, names in found.items()]
+    return [*lines, ""] if lines else []
 
 
 def markdown(results: Mapping[str, Any]) -> str:

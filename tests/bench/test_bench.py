@@ -133,6 +133,34 @@ def test_program(tmp_path, capsys):
     assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_run_of_some_problems_keeps_the_others(tmp_path, capsys):
+    out = tmp_path / "tiny.json"
+    argv = ["--scale", "1e-5", "--cold", "0", "--repeat", "1", "--peers", "--kernels", "scipy",
+            "--out", str(out)]
+    for name in ("2d-8192x8192-c128-x16", "1d-2p24-c64-x16"):
+        assert main([*argv, "--merge", "--only", name]) == 0, capsys.readouterr().err
+        if name.startswith("2d"):
+            earlier = json.loads(out.read_text())
+            earlier["problems"][0]["measured"]["started"] = "2001-02-03T04:05:06+00:00"
+            out.write_text(json.dumps(earlier))
+    results = json.loads(out.read_text())
+    names = [entry["problem"]["name"] for entry in results["problems"]]
+    assert names == ["1d-2p24-c64-x16", "2d-8192x8192-c128-x16"]  # in their usual order
+    assert results["problems"][1]["measured"]["started"].startswith("2001-02-03")
+    text = out.with_suffix(".md").read_text()
+    assert "Kept from 2001-02-03, 1 rounds: 2d-8192x8192-c128-x16." in text
+    assert main([*argv, "--merge", "--only", "2d-8192*x16", "--threads", "3"]) == 2
+    assert "merge" in capsys.readouterr().err
+
+
+def test_slow_contenders_sit_out(monkeypatch):
+    monkeypatch.setattr(measure, "SLOW", 0.0)  # all are
+    problem = PROBLEMS["2d-8192x8192-c128-x16"].scaled(1e-5)
+    found = measure.warm(problem, contenders(2, ["scipy"], ["scipy"]), 4, 2, slow_rounds=2)
+    assert {len(record["seconds"]) for record in found["contenders"].values()} == {2}
+    assert all(record["ok"] for record in found["contenders"].values())
+
+
 def test_bad_arguments(tmp_path, capsys):
     assert main(["--only", "4d*", "--out", str(tmp_path / "x.json")]) == 2
     assert "4d*" in capsys.readouterr().err

@@ -1,0 +1,107 @@
+"""SciPy's own tests of convolution, correlation and Welch's method, through ours in chunks."""
+
+import importlib.util
+import inspect
+import sys
+
+import dask.array as da
+import numpy as np
+import pytest
+from scipy._lib._array_api import array_namespace
+
+from dask_bigfft import signal
+
+#: What is run of each module: its classes, and the functions that they call by name.
+CLASSES = {
+    "test_signaltools": ("TestConvolve", "TestFFTConvolve", "TestOAConvolve", "TestCorrelateReal",
+                         "TestCorrelateComplex", "TestCorrelate"),
+    "test_spectral": ("TestWelch", "TestCSD"),
+}
+FUNCTIONS = ("convolve", "fftconvolve", "oaconvolve", "correlate", "welch", "csd")
+
+#: Tests that are not run, and why. (Of the other classes none calls a function that we have;
+#: `TestAllFreqConvolves` holds SciPy's functions as parameters.)
+LEFT_OUT = {
+    **dict.fromkeys(
+        [f"TestOAConvolve.test_{name}" for name in (
+            "real_manylens", "1d_noaxes", "1d_axes", "2d_noaxes", "2d_axes")],
+        "thousands of shapes; `test_convolution` draws some"),
+    "TestConvolve.test_input_swapping": "to the last bit; ours go through spectra, or their parts",
+    "TestCorrelateReal.test_rank3_all": "relative errors of sums that vanish, as above",
+    **{f"{name}.test_{what}": why for name in ("TestWelch", "TestCSD") for what, why in {
+        "empty_input": "ours refuse arrays without samples, SciPy's give empty ones",
+        "empty_input_other_axis": "as above",
+        "short_data": "ours refuse segments longer than the array, SciPy's warn",
+    }.items()},
+    **dict.fromkeys(["TestCSD.test_pad_shorter_x", "TestCSD.test_pad_shorter_y"],
+                    "ours refuse arrays of two lengths, SciPy pads one of them"),
+    "TestCSD.test_incompatible_inputs": "the text of an error",
+    "TestCSD.test_window_external": "the text of an error, at its end",
+    "TestFFTConvolve.test_many_sizes": "a hundred lengths of random data, as above",
+    "TestFFTConvolve.test_random_data_multidim_axes": "five axes, for minutes",
+}
+
+calls = []
+
+
+def in_chunks(a):
+    return da.from_array(a, chunks=tuple(max(1, -(-n // 2)) for n in a.shape))
+
+
+def through_dask(name):
+    """One of our functions that takes NumPy arrays, cuts them up, and computes what it returns."""
+    ours = getattr(signal, name)
+
+    def call(*args, **kwargs):
+        calls.append(name)
+        arrays = 1 if name == "welch" else 2
+        lazy = [in_chunks(np.asarray(a)) for a in args[:arrays]]
+        if arrays == 2 and args[1] is args[0]:  # an array with itself
+            lazy[1] = lazy[0]
+        found = ours(*lazy, *args[arrays:], **kwargs)
+        if name in ("welch", "csd"):
+            return found[0], found[1].compute(scheduler="sync")
+        return found.compute(scheduler="sync")
+
+    return call
+
+
+def load(name):
+    """Return a copy of a module of SciPy's tests that calls us, or None where there is none."""
+    try:
+        spec = importlib.util.find_spec(f"scipy.signal.tests.{name}")
+    except ModuleNotFoundError:
+        spec = None
+    if spec is None:
+        return None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for function in FUNCTIONS:
+        if hasattr(module, function):
+            setattr(module, function, through_dask(function))
+    return module
+
+
+MODULES = {name: load(name) for name in CLASSES}
+
+for _name, _module in MODULES.items():
+    for _class in CLASSES[_name] if _module is not None else ():
+        _found = getattr(_module, _class)
+        for _method in [m for m, f in vars(_found).items() if inspect.isfunction(f)]:
+            if f"{_class}.{_method}" in LEFT_OUT:
+                delattr(_found, _method)
+        globals()[f"{_class}_of_{_name}"] = _found
+
+
+@pytest.fixture
+def xp():
+    return array_namespace(np.empty(0))
+
+
+def test_scipys_tests_were_found():
+    if None in MODULES.values():
+        pytest.skip(f"SciPy's tests are not installed in {sys.prefix}")
+    assert MODULES["test_signaltools"].convolve([1, 2], [1, 1]).tolist() == [1, 3, 2]
+    assert calls[-1] == "convolve"
+    left_out = {name.partition(".")[0] for name in LEFT_OUT}
+    assert left_out <= {name for names in CLASSES.values() for name in names}

@@ -121,7 +121,8 @@ def timed(x: da.Array, plan: Plan, carrier: str) -> float:
 
 
 def _machine(profile: Profile, threads: int) -> Machine:
-    return Machine(machine_nbytes(), threads, 1, profile=profile)
+    together = config.get("bigfft.exchange.in-place")
+    return Machine(machine_nbytes(), threads, 1, profile=profile, shared=together)
 
 
 # --- errors ---------------------------------------------------------------------------------

@@ -9,8 +9,9 @@ while threads gather the next block.
 Pure: imports `decomposition` and this room.
 """
 
+import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -271,7 +272,8 @@ class Model:
     # --- side by side ------------------------------------------------------------------------
 
     def stage(
-        self, number: int, before: Layout, round_: Round | None, result: Layout | None = None
+        self, number: int, before: Layout, round_: Round | None, result: Layout | None = None,
+        joint: bool = False,
     ) -> RoundForecast:
         """What an exchange and the round that follows it take; with `result`, only the exchange.
 
@@ -285,12 +287,16 @@ class Model:
             What is done with them.
         result : Layout, optional
             Blocks of the array that goes out, where there is no round.
+        joint : bool
+            Whether the blocks before and after lie together in memory: a round then finds its
+            rows there, shards are none, and what is only exchanged is not copied.
         """
         after = result if round_ is None else round_.source
         assert after is not None
         shape = exchange_shape(before, after)
         blocks = max(1, after.blocks)
-        gather, handling = self.gather(shape, before, after, round_), self.handling(shape)
+        gather = 0.0 if joint and round_ is None else self.gather(shape, before, after, round_)
+        handling = blocks * self.machine.profile.block if joint else self.handling(shape)
         fft = device = 0.0
         lanes, threads = self._lanes(blocks), self.machine.threads
         block = after.size * self.itemsize / blocks
@@ -356,15 +362,27 @@ class Model:
         return self.stage(1, before, None, after).seconds
 
     def route(
-        self, source: Layout, rounds: Iterable[Round], result: Layout | None
+        self, source: Layout, rounds: Iterable[Round], result: Layout | None,
+        joints: Sequence[bool] = (),
     ) -> tuple[RoundForecast, ...]:
-        """What rounds and the exchanges between them take."""
+        """What rounds and the exchanges between them take.
+
+        Parameters
+        ----------
+        source, result : Layout
+            Blocks that come in and go out; None for a result that the last round leaves.
+        rounds : iterable of Round
+            In order.
+        joints : sequence of bool
+            For each exchange, whether its blocks before and after lie together in memory.
+        """
         found, before = [], source
+        together = itertools.chain(joints, itertools.repeat(False))
         for number, round_ in enumerate(rounds, 1):
-            found.append(self.stage(number, before, round_))
+            found.append(self.stage(number, before, round_, joint=next(together)))
             before = round_.target
         if result is not None:
-            found.append(self.stage(len(found) + 1, before, None, result))
+            found.append(self.stage(len(found) + 1, before, None, result, next(together)))
         return tuple(found)
 
 

@@ -59,9 +59,10 @@ def write_report(found: dict[str, Any], path: Path) -> None:
             "fraction": "fraction"}),
         "## Whole transforms; peers: how many times their time", "",
         *table(_ratios(found), {
-            "name": "", "shape": "shape", "dtype": "dtype", "block_mib": "block MiB",
-            "rounds": "rounds", "exchanges": "exchanges", "seconds": "seconds",
-            "round_fraction": "fraction (rounds alone)", "ducc0": "ducc0", "scipy": "SciPy",
+            "name": "", "shape": "shape", "dtype": "dtype", "gib": "GiB",
+            "budget_gib": "budget GiB", "block_mib": "block MiB", "rounds": "rounds",
+            "exchanges": "exchanges", "crossings": "crossings", "seconds": "seconds",
+            "fraction": "fraction", "ducc0": "ducc0",
             "pinned loop": "pinned loop", "pageable loop": "pageable loop",
             "error": "distance from the CPU"}),
         "## Problems that fit the card, transfers included", "",

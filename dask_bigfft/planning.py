@@ -26,6 +26,7 @@ from dask_bigfft.decomposition.variants import VARIANTS
 from dask_bigfft.devices.find import count, missing
 from dask_bigfft.devices.walk import walk_on
 from dask_bigfft.errors import ArgumentTypeError, refuse
+from dask_bigfft.graph.inside import inside_blocks
 from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.kernels.wisdom import fastest_library
 from dask_bigfft.planner.balance import balances
@@ -490,6 +491,8 @@ def make_plan(
     walk = walk_on(machine.devices, nbytes, spec.work_dtype.str)
     found = _found_plan(spec, request, machine, walk) if tried is None else tried
     found = replace(found, device_memory_limit=nbytes, overwrite=overwrite)
+    if overwrite and machine.cards and machine.workers == 1 and found.carrier == "memory":
+        found = inside_blocks(found)
     if device != "hybrid":
         return found
     return replace(found, shares=tuple(round(one.share, 4) for one in balances(found)))

@@ -121,6 +121,15 @@ def whole(x: Array, pinned: bool) -> None:
     cp.get_default_memory_pool().free_all_blocks()
 
 
+def resident(peak: bool) -> int:
+    """Return the bytes that the process has in memory, or had at most since it was asked before."""
+    name = "VmHWM" if peak else "VmRSS"
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    if not peak:
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # forgets the peak
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(name))
+
+
 def least_free(work: Callable[[], object]) -> int:
     """Least free memory of the card while something runs, by looking again and again."""
     runtime, seen = cupy().cuda.runtime, [int(cupy().cuda.runtime.memGetInfo()[0])]

@@ -72,8 +72,9 @@ def write_report(found: dict[str, Any], path: Path) -> None:
              "scipy": "SciPy", "cupy, pinned": "CuPy, pinned", "cupy, pageable": "CuPy, pageable"}),
         "## In their own memory (`overwrite_x`)", "",
         *table(found.get("in_place", []), {
-            "shape": "shape", "gib": "GiB", "budget_gib": "budget GiB", "seconds": "seconds",
-            "same_memory": "same memory", "lent_beside": "bytes lent beside"}),
+            "shape": "shape", "order": "order", "blocks": "blocks", "gib": "GiB",
+            "budget_gib": "budget GiB", "seconds": "seconds", "same_memory": "same memory",
+            "lent_beside": "bytes lent beside", "peak_over_data": "peak over data"}),
         "## Device memory, and engines at work", "",
         *table(found.get("peak", []), {"budget": "budget", "used": "most used", "shape": "shape"}),
         *table(found.get("trace", []), {

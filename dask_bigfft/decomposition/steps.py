@@ -22,7 +22,9 @@ Pure: imports only this room.
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -98,6 +100,11 @@ class Step:
         return self.source.radix
 
 
+def _follow(digits: Sequence[Digit]) -> bool:
+    """Whether digits follow one another as in an axis that is whole."""
+    return all(a.stride == b.stride * b.radix for a, b in itertools.pairwise(digits))
+
+
 @dataclass(frozen=True)
 class AxisProgram:
     """All steps of one axis, and its digits in the array that comes in and goes out.
@@ -127,6 +134,27 @@ class AxisProgram:
     target: tuple[Digit, ...]
     mirror: int | None = None
     bluestein: bool = False
+
+    def in_place(self, done: int) -> tuple[Digit, ...]:
+        """Digits where they lie if none is moved, outermost first, after the first `done` steps.
+
+        Not for Bluestein's algorithm. Digits that follow one another as in a whole axis are one
+        again when all steps are done.
+        """
+        found = [step.source for step in self.steps]
+        if set(self.source) == set(found):
+            found = list(self.source)
+        made = {step.source: step.target for step in self.steps[:done]}
+        digits = tuple(made.get(digit, digit) for digit in found)
+        if done < len(self.steps) or len(self.target) > 1 or any(d.is_partial for d in digits):
+            return digits
+        return self.target if _follow(digits) else digits
+
+    @property
+    def stays(self) -> bool:
+        """Whether the axis comes in with its digits where `in_place` has them."""
+        found = self.in_place(0)
+        return found == self.source or (len(self.source) == 1 and _follow(found))
 
     @property
     def halves_input(self) -> bool:

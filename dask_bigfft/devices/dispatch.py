@@ -14,7 +14,7 @@ import numpy as np
 
 from dask_bigfft.decomposition.layout import Layout, plain
 from dask_bigfft.decomposition.rounds import Round
-from dask_bigfft.devices.engine import Job, Source, readable
+from dask_bigfft.devices.engine import Job, Source, fits_inside, readable
 from dask_bigfft.devices.find import crew, leases, missing
 from dask_bigfft.devices.hybrid import Pace, shared
 from dask_bigfft.devices.leases import Leases, Need
@@ -22,11 +22,12 @@ from dask_bigfft.devices.pieces import COMPUTED
 from dask_bigfft.devices.protocol import Array
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit, working_for
+from dask_bigfft.kernels.composite import Composite
 from dask_bigfft.kernels.incoming import Divisible, Incoming, Whole, parts
 from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.memory import lend
 
-__all__ = ["Pace", "Place", "job_of", "moved_on_device", "on_device", "together"]
+__all__ = ["Pace", "Place", "inside_device", "job_of", "moved_on_device", "on_device", "together"]
 
 Device = Literal["auto", "cpu", "gpu", "hybrid"]
 
@@ -193,6 +194,47 @@ def moved_on_device(incoming: Incoming, place: Place, blocks: int = 1) -> Array 
     except DeviceMemoryError:
         emit("fallback", nbytes=nbytes)
         return None
+
+
+def inside_device(job: Job, shards: Composite, place: Place) -> bool:
+    """Take shards of other blocks, which together are a block, through a round on a device.
+
+    They are overwritten. False where the CPU has to do it; then they are as they were.
+
+    Parameters
+    ----------
+    job : Job
+        The round on the block, inside its own memory.
+    shards : Composite
+        The block.
+    place : Place
+        Where rounds are done.
+
+    Raises
+    ------
+    DeviceError
+        If a device is demanded and there is none, or it fails.
+    """
+    found = _leases(place, shards.nbytes, job.source, job.target)
+    if found is None:
+        return False
+    job = replace(job, shards=len(shards.sources))
+    source = Source(_never, again=False, composite=shards, inside=True)
+    try:
+        limits = found.limits(place.nbytes)
+        plan = job.plan(limits)
+        if readable(plan, shards, limits) is None or not fits_inside(plan):
+            return False
+        with found.lease(Need(plan.schedule.slots, plan.schedule.slot_nbytes)) as engine:
+            engine.run(job, source, nbytes=place.nbytes)
+    except DeviceMemoryError:
+        emit("fallback", nbytes=shards.nbytes)
+        return False
+    return True
+
+
+def _never() -> Array:
+    raise AssertionError("what is overwritten is not gathered")
 
 
 def _still(sizes: tuple[int, ...], order: tuple[int, ...], blocks: int) -> Round:

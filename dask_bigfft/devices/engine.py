@@ -110,6 +110,8 @@ class Source:
         Whether the block is somebody else's, and only to be read.
     composite : Composite, optional
         The block as shards of others, which are read in its place where their rows are wide.
+    inside : bool
+        Whether the shards are overwritten, and nothing else is done with the block.
     """
 
     def __init__(
@@ -119,17 +121,21 @@ class Source:
         again: bool = True,
         borrowed: bool = False,
         composite: Composite | None = None,
+        inside: bool = False,
     ) -> None:
         self.gather, self.again, self.borrowed = gather, again or borrowed, borrowed
-        self.composite = composite
+        self.composite, self.inside = composite, inside
         self.values: Array | None = None
         self.gathered = False
 
     def arrays(self, plan: PiecePlan, limits: PieceLimits) -> list[Array | Composite]:
         """The block before the first crossing and after each, the same one where it can be."""
         shards = self.in_place(plan, limits)
-        if shards is not None:
-            return _arrays(plan, shards, True)
+        if shards is not None and (not self.inside or fits_inside(plan)):
+            self.gathered = self.gathered or self.inside
+            return _arrays(plan, shards, not self.inside)
+        if self.inside:
+            raise DeviceMemoryError("no pieces fit that can be written where they were")
         return _arrays(plan, self.get(), self.borrowed)
 
     def in_place(self, plan: PiecePlan, limits: PieceLimits) -> Composite | None:
@@ -370,7 +376,8 @@ class Engine:
         emit("h2d", nbytes=moved)
         emit("d2h", nbytes=sum(array.nbytes for array in arrays[1:]))
         done = arrays[-1]
-        assert not isinstance(done, Composite)
+        if isinstance(done, Composite):
+            return np.empty(0, done.dtype)  # it is where it was
         return done.reshape(job.round.target.shape(job.block))
 
     def pieces(self, job: Job, limits: PieceLimits | None = None) -> tuple[PiecePlan, Carve]:
@@ -412,6 +419,12 @@ def readable(plan: PiecePlan, composite: Composite, limits: PieceLimits) -> Comp
     _, view = next(found.views(part))
     places = dense(tuple(cut.stop for cut in part), found.dtype.itemsize)
     return found if row_nbytes(view, places) >= NARROWEST * limits.run_nbytes else None
+
+
+def fits_inside(plan: PiecePlan) -> bool:
+    """Whether every crossing writes each piece to where one was read."""
+    same = plan.source == plan.target
+    return same and not any(crossing.reorders for crossing in plan.schedule.crossings)
 
 
 def _arrays(plan: PiecePlan, block: Array | Composite, borrowed: bool) -> list[Array | Composite]:

@@ -46,25 +46,36 @@ class Carve:
         return self.slots * self.slot_nbytes + self.work_nbytes
 
 
-def loads(source: Array | Composite, work: PieceWork) -> Iterator[tuple[Array, DeviceArray]]:
+Copies = Iterator[tuple[Array, DeviceArray]]
+
+
+def loads(source: Array | Composite, work: PieceWork) -> Copies:
     """What is copied where for a piece."""
-    if isinstance(source, Composite):
-        yield from _shards(source, work)
-        return
-    view = source.reshape(work.view)
-    yield view[work.part], work.source
+    yield from _copies(source, work.view, work.part, work.source)
     if work.twin is not None:
-        yield view[work.twin.part], work.twin.source
+        yield from _copies(source, work.view, work.twin.part, work.twin.source)
 
 
-def _shards(source: Composite, work: PieceWork) -> Iterator[tuple[Array, DeviceArray]]:
-    """Views of source blocks, and where in the piece each belongs."""
-    part = source.part(work.part)
-    assert part is not None
-    strides = dense(tuple(cut.stop - cut.start for cut in part), source.dtype.itemsize)
-    for place, view in source.views(part):
-        offset = work.source.offset + sum(i * s for i, s in zip(place, strides, strict=True))
-        yield view, DeviceArray(offset, view.shape, work.source.dtype, strides)
+def stores(target: Array | Composite, work: PieceWork) -> Copies:
+    """What of a piece is copied back where to."""
+    yield from _copies(target, work.stored_shape, work.stored, work.result)
+    if work.twin is not None:
+        yield from _copies(target, work.stored_shape, work.twin.stored, work.twin.result)
+
+
+def _copies(
+    block: Array | Composite, shape: tuple[int, ...], part: tuple[slice, ...], array: DeviceArray
+) -> Copies:
+    """Views that make up a part of a block, and where in its array on the device each belongs."""
+    if not isinstance(block, Composite):
+        yield block.reshape(shape)[part], array
+        return
+    cuts = block.part(part)
+    assert cuts is not None
+    strides = dense(tuple(cut.stop - cut.start for cut in cuts), block.dtype.itemsize)
+    for place, view in block.views(cuts):
+        offset = array.offset + sum(i * s for i, s in zip(place, strides, strict=True))
+        yield view, DeviceArray(offset, view.shape, array.dtype, strides)
 
 
 class _Slot:
@@ -157,9 +168,7 @@ class Pipeline:
             if number:
                 self.device.wait(self.h2d, stored)
             for work in plan.works(number):
-                target = arrays[number + 1]
-                assert not isinstance(target, Composite)
-                self._piece(work, arrays[number], target, filters)
+                self._piece(work, arrays[number], arrays[number + 1], filters)
             self.device.record(stored, self.d2h)
         return stored
 
@@ -178,7 +187,7 @@ class Pipeline:
         self,
         work: PieceWork,
         source: Array | Composite,
-        target: Array,
+        target: Array | Composite,
         filters: Mapping[int, Array],
     ) -> None:
         device = self.device
@@ -196,10 +205,8 @@ class Pipeline:
             self._run(computation, slot)
         device.record(slot.done, self.compute)
         device.wait(self.d2h, slot.done)
-        view = target.reshape(work.stored_shape)
-        device.d2h(self.d2h, slot.array(work.result), view[work.stored])
-        if (twin := work.twin) is not None:
-            device.d2h(self.d2h, slot.array(twin.result), view[twin.stored])
+        for view, array in stores(target, work):
+            device.d2h(self.d2h, slot.array(array), view)
         device.record(slot.free, self.d2h)
 
     def _run(self, computation: Computation, slot: _Slot) -> None:

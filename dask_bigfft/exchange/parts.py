@@ -4,7 +4,7 @@ Along each axis the pieces of an exchange form a product of digits with at most 
 from source block to source block; where they do not (a chunk ends in the middle of a digit, there
 is padding, or a mirror image), the block is gathered after all.
 
-Imports `kernels` and this room.
+Imports `decomposition`, `kernels` and this room.
 """
 
 import itertools
@@ -15,6 +15,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.exchange.product import firsts
 from dask_bigfft.exchange.shards import ExchangeMap, PieceTable
 from dask_bigfft.kernels.composite import Block, Composite, Edge, Stretch, Stretches
@@ -64,6 +65,18 @@ def composite(
         edges += [edge for group in per_dim for edge in group]
         groups += [len(group) for group in per_dim]
     return Composite(tuple(edges), tuple(groups), tuple(axes), sources)
+
+
+def all_composite(source: Layout, target: Layout) -> bool:
+    """Return whether every block of an exchange is a composite of its sources."""
+    exchange = ExchangeMap(source, target)
+    came = firsts(exchange.source_dims)
+    for axis, found in enumerate(exchange.direct):
+        for block in range(found.target.blocks):
+            table, shape = found.table(block), found.target.shape(block)
+            if table is None or _axis(axis, table, came[axis], shape) is None:
+                return False
+    return True
 
 
 def _axis(axis: int, table: PieceTable, came: int, shape: tuple[int, ...]) -> Axis | None:

@@ -41,6 +41,7 @@ from dask_bigfft.graph.disk import (
 )
 from dask_bigfft.graph.filters import generate_filter
 from dask_bigfft.graph.groups import Groups
+from dask_bigfft.graph.inside import own_block, run_inside, settled, settled_block
 from dask_bigfft.graph.shuffles import run_block_of_shuffle, send_shards
 from dask_bigfft.graph.tasks import (
     Run,
@@ -102,6 +103,15 @@ class Names:
         return f"bigfft-{self.part}{number + 1}-{self.token}-{'_'.join(map(str, group))}"
 
     @property
+    def own(self) -> str:
+        """Of the blocks that came in and are overwritten."""
+        return f"bigfft_{self.part}own-{self.token}"
+
+    def settled(self, number: int) -> str:
+        """Of these blocks after a round, from 0."""
+        return f"bigfft_{self.part}settled{number + 1}-{self.token}"
+
+    @property
     def unpack(self) -> str:
         """Of the gathers after the last round."""
         return f"bigfft_{self.part}unpack-{self.token}"
@@ -128,7 +138,7 @@ class Known:
 
     def shared(self, plan: Plan | ShiftPlan) -> int:
         """Number of first rounds that a plan of the same source has in common with this one."""
-        if self.plan.source != plan.source:
+        if self.plan.source != plan.source or self.plan.inside:
             return 0
         pairs = zip(self.plan.rounds, plan.rounds, strict=False)
         same = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
@@ -188,9 +198,17 @@ def build_graph(
     joints: Sequence[Joint | None] = (None,) * len(plan.exchanges)
     if carrier == "shared" and alone and known is None and isinstance(plan, Plan):
         joints = plan.joints.exchanges
-    before = source
+    before, inside = source, isinstance(plan, Plan) and plan.inside
+    if inside:
+        before = own.own
+        for block in plan.source.indices():
+            key: Key = (before, *block)
+            graph[key] = Task(key, own_block, TaskRef(own.plan), 0, block, _ref(source, block))
     for number, (exchange, names) in enumerate(zip(plan.exchanges, by_number, strict=True)):
         last, following = number == len(plan.rounds), (*joints, None)[number + 1]
+        if inside and not last:
+            before = _inside(graph, own, number, exchange, before, wanted)
+            continue
         name = names.unpack if last else names.round(number, common=following is not None)
         weave = _Weave(
             graph, names, number, exchange, before, name, filters.get(number, {}),
@@ -200,6 +218,27 @@ def build_graph(
         weave.run(carrier, wanted)
         before = name
     return graph
+
+
+def _inside(
+    graph: Graph, names: Names, number: int, exchange: Exchange, before: str, wanted: bool
+) -> str:
+    """Add the tasks of a round inside the blocks that came in; return these blocks' new name."""
+    after, rounds = names.settled(number), names.round(number)
+    for group, sources, targets in Groups(exchange):
+        here: Key = (names.barrier(number), *group)
+        refs = [_ref(before, block) for block in sources]
+        graph[here] = Task(here, barrier, tuple(sources), wanted, *refs)
+        for block in targets:
+            key: Key = (rounds, *block)
+            graph[key] = Task(key, run_inside, TaskRef(names.plan), number, block, TaskRef(here))
+        there: Key = (f"{after}-all", *group)
+        done = [_ref(rounds, block) for block in targets]
+        graph[there] = Task(there, settled, TaskRef(here), *done)
+        for block in sources:
+            key = (after, *block)
+            graph[key] = Task(key, settled_block, TaskRef(there), block)
+    return after
 
 
 def _graph_on_disk(

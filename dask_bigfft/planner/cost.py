@@ -72,12 +72,17 @@ def peak_host(plan: Plan) -> int:
     before = _stored(plan.source, np.dtype(plan.spec.dtype).itemsize)
     for i, exchange in enumerate(plan.exchanges):
         after = _stored(exchange.target, np.dtype(exchange.dtype).itemsize)
+        if plan.inside and i < len(plan.rounds):  # what came in is all there is
+            stages.append(float(before))
+            continue
         block = exchange.target.largest * np.dtype(exchange.dtype).itemsize
         made, out = after, 0
         if i < len(plan.rounds):
             round_ = plan.rounds[i]
             made = _stored(round_.target, sizes[2 * i + 1])
             out = round_.target.largest * sizes[2 * i + 1]
+        blocks = exchange.target.blocks
+        threads = min(working(plan), blocks)
         work = threads * (block + out + min(block, TILES))
         if i + 1 < len(plan.exchanges) and joints.exchanges[i + 1] is not None:
             work -= threads * out  # it is written to common memory
@@ -85,7 +90,6 @@ def peak_host(plan: Plan) -> int:
             stages.append(before + threads * min(block, TILES))
             continue
         # A process has whole blocks: with few of them, more than its even share.
-        blocks = exchange.target.blocks
         share = -(-blocks // machine.workers) / max(1, blocks)
         if machine.workers == 1 or exchange.local:
             held = 0 if exchange.local else before

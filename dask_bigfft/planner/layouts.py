@@ -84,9 +84,10 @@ def _in_digits(
     A processor wants a digit's values side by side; a device transforms them wherever they are,
     and a digit that stays where it is leaves the rows wide that the next round reads.
     """
-    digits = axis_digits(program, done)
     if in_place:
-        return [_cut((digit,), fixed=step is not None and digit == step.source) for digit in digits]
+        fixed = None if step is None else step.source
+        return [_cut((digit,), fixed=digit == fixed) for digit in program.in_place(done)]
+    digits = axis_digits(program, done)
     others = [digit for digit in digits if step is None or digit != step.source]
     order = "transposed" if len(program.target) > 1 else "natural"
     groups = [_cut((digit,)) for digit in stored_order(others, variant, order)]

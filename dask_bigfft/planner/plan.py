@@ -6,6 +6,7 @@ Pure: imports `transforms`, `decomposition` and `errors`.
 """
 
 import json
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -149,6 +150,8 @@ class Plan:
         Part of each round that devices are to do by the model, where CPU threads share it.
     overwrite : bool
         Whether the blocks that come in may be destroyed.
+    inside : bool
+        Whether rounds write their blocks back into the blocks that came in (`overwritten`).
     carrier : {"memory", "disk"}
         Whether blocks stay in memory between rounds, or go through scratch files.
     verify : {"none", "energy", "checksum"}
@@ -170,6 +173,7 @@ class Plan:
     device_memory_limit: int | None = None
     shares: tuple[float, ...] = ()
     overwrite: bool = False
+    inside: bool = False
     carrier: str = "memory"
     verify: str = "none"
 
@@ -177,8 +181,8 @@ class Plan:
     def exchanges(self) -> tuple[Exchange, ...]:
         """The exchange before each round, and the one after the last unless it is not needed."""
         layouts = [self.source]
-        for round_ in self.rounds:
-            layouts += [round_.source, round_.target]
+        for number, round_ in enumerate(self.rounds, 1):
+            layouts += [round_.source, self.stored(number) if self.inside else round_.target]
         layouts.append(self.result)
         dtypes = (self.spec.dtype, *self.dtypes)
         pairs = list(zip(layouts[::2], layouts[1::2], strict=True))
@@ -192,16 +196,29 @@ class Plan:
     def joints(self) -> Joints:
         """Which blocks lie together where all tasks run in one process.
 
-        What is verified may have to be done once more, so it is not done in place.
+        What is verified may have to be done once more, so it is not done in place. Devices read
+        shards where they are, and write new blocks while they do.
         """
-        if self.carrier == "disk" or self.verify != "none":
+        on_card = self.machine.cards > 0 and self.device in ("auto", "gpu")
+        if self.carrier == "disk" or self.verify != "none" or on_card:
             return no_joints(len(self.exchanges), len(self.rounds))
         return joints_of(self.rounds, self.exchanges, self.dtypes, self.result)
 
     @cached_property
     def ends_in_round(self) -> bool:
         """Whether the last round's blocks are the result's, so that no exchange follows."""
-        return bool(self.rounds) and flattened(self.rounds[-1].target) == self.result
+        in_last = bool(self.rounds) and flattened(self.rounds[-1].target) == self.result
+        return in_last and not self.inside
+
+    def stored(self, number: int) -> Layout:
+        """The blocks that came in, after some rounds whose blocks were written back into them."""
+        done = [step.axis for round_ in self.rounds[:number] for step in round_.steps]
+        axes = list(self.source.axes)
+        for program in self.programs if number else ():
+            digits = program.in_place(done.count(program.axis))
+            chunks = axes[program.axis].groups[0].chunks
+            axes[program.axis] = AxisLayout((Group(digits, chunks),))
+        return Layout(tuple(axes))
 
     @cached_property
     def dtypes(self) -> tuple[str, ...]:
@@ -302,6 +319,27 @@ class Plan:
 
     def _repr_html_(self) -> str:
         return drawing.draw(self)
+
+
+def overwritten(plan: Plan) -> Plan | None:
+    """Return the plan with its rounds inside the blocks that came in; None where that cannot be.
+
+    A round reads its blocks as shards of the blocks that came in, and writes them back to the same
+    places, in whose digits the transformed ones then stand: nothing is exchanged, and no memory is
+    needed beside the data (Lee and Kim, Electronics 12, 2023). The result has the chunks that came
+    in, unless others are wanted or a split axis has to be put into its natural order.
+    """
+    spec, source = plan.spec, plan.source
+    plain = all(len(axis.groups) == 1 and not axis.groups[0].offset for axis in source.axes)
+    covered = all(axis.size == math.prod(d.size for d in axis.digits) for axis in source.axes)
+    alike = spec.kind == "c2c" and np.dtype(spec.dtype) == spec.work_dtype and not spec.windows
+    stay = all(program.stays and not program.bluestein for program in plan.programs)
+    if not (plain and covered and alike and stay and plan.travelling):
+        return None
+    found = replace(plan, inside=True)
+    last = found.stored(len(plan.rounds))
+    in_order = all(a.digits == b.digits for a, b in zip(last.axes, plan.result.axes, strict=True))
+    return replace(found, result=last) if in_order else found
 
 
 def flattened(layout: Layout) -> Layout | None:

@@ -96,3 +96,80 @@ def test_near_in_place(shape):
     assert np.linalg.norm(x - expected) < 1e-14 * np.linalg.norm(expected)
     assert after.lends == before.lends  # no block apart from the data
     assert peak <= 0.05 * x.nbytes + 2 * nbytes
+
+
+def owned_blocks(x, rows):
+    """A dask array of blocks of some rows, which are arrays of their own; and these."""
+    name = f"owned-{id(x)}-{rows}"
+    blocks = [x[low : low + rows].copy() for low in range(0, len(x), rows)]
+    rest = (0,) * (x.ndim - 1)
+    graph = {(name, i, *rest): block for i, block in enumerate(blocks)}
+    chunks = (tuple(map(len, blocks)), *((n,) for n in x.shape[1:]))
+    return da.Array(graph, name, chunks, dtype=x.dtype), blocks
+
+
+MANY = {
+    "slabs": ("fftn", (64, 24, 20), 8, {}),
+    "uneven slabs": ("ifftn", (60, 24, 20), 7, {}),
+    "rows": ("fft2", (96, 80), 12, {}),
+    "one axis in digits": ("fft", (1 << 14,), 1 << 11, {"order": "transposed"}),
+    "back from digits": ("ifft", (1 << 14,), 1 << 11, {"order": "transposed"}),
+}
+
+
+@pytest.mark.parametrize("nbytes", [1 << 18, 1 << 15, 64])
+@pytest.mark.parametrize("case", MANY)
+def test_many_blocks_are_transformed_in_their_own_memory(case, nbytes):
+    """However small the device is, down to one that takes no block at all."""
+    name, shape, rows, keywords = MANY[case]
+    x = values(*shape)
+    a, blocks = owned_blocks(x, rows)
+    with simulated_devices(nbytes, limits=LIMITS, seed=nbytes):
+        expected = getattr(fft, name)(da.from_array(x, a.chunks), device="cpu", **keywords)
+        lazy = getattr(fft, name)(a, overwrite_x=True, device="gpu", **keywords)
+        (done,) = dask.persist(lazy)
+        assert done.chunks == a.chunks
+        np.testing.assert_allclose(done.compute(), expected.compute(), atol=1e-11)
+        for got, block in zip(done.to_delayed().ravel(), blocks, strict=True):
+            assert np.shares_memory(got.compute(), block)
+
+
+def test_many_blocks_take_no_memory_but_their_own():
+    x = values(512, 64, 64)
+    a, _ = owned_blocks(x, 64)
+    with simulated_devices(1 << 23, limits=LIMITS):
+        before = default_arena().counters()
+        (done,) = dask.persist(fft.fftn(a, overwrite_x=True, device="gpu"))
+        after = default_arena().counters()
+        dask.persist(fft.fftn(a, device="gpu"))
+        assert default_arena().counters().lends > after.lends  # as blocks of this size do else
+    assert after.lends == before.lends
+    assert np.linalg.norm(done.compute() - scipy.fft.fftn(x)) < 1e-14 * np.linalg.norm(x) * 1500
+
+
+def test_natural_order_of_a_split_axis_takes_new_memory_at_the_end_only():
+    x = values(1 << 20)
+    a, blocks = owned_blocks(x, 1 << 17)
+    with simulated_devices(1 << 22, limits=LIMITS):
+        lazy = fft.fft(a, overwrite_x=True, device="gpu")
+        before = default_arena().counters()
+        (done,) = dask.persist(lazy)
+        after = default_arena().counters()
+    assert after.lends - before.lends == len(blocks)
+    np.testing.assert_allclose(done.compute(), scipy.fft.fft(x), atol=1e-9)
+
+
+@pytest.mark.parametrize("rows", [16, 20])
+def test_many_blocks_that_are_not_ours_stay(rows):
+    x = values(64, 48)
+    a, blocks = owned_blocks(x, rows)
+    for block in blocks:
+        block.flags.writeable = False
+    with simulated_devices(1 << 16, limits=LIMITS):
+        got = fft.fft2(a, overwrite_x=True, device="gpu").compute()
+        wanted = fft.fft2(a, overwrite_x=True, device="gpu", chunks=(64, 16)).compute()
+        single = fft.fft2(a.astype("c8"), overwrite_x=True, device="gpu").compute()
+    np.testing.assert_array_equal(np.concatenate(blocks), x)
+    for found in (got, wanted, single):
+        np.testing.assert_allclose(found, scipy.fft.fft2(x), atol=1e-3)
+    np.testing.assert_allclose(got, scipy.fft.fft2(x), atol=1e-11)

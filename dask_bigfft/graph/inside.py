@@ -1,0 +1,98 @@
+"""Tasks of a plan whose rounds write their blocks back into the blocks that came in.
+
+::
+
+    source blocks -> own -> barrier -> round (in place) -> settle -> the same blocks -> barrier ...
+
+A round's block is a composite of shards of the blocks that came in; all its task hands on is that
+it is done. What settles gives the blocks on when every round that writes into them is done.
+
+Imports `devices`, `exchange`, `kernels`, `events` and this room.
+"""
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dask_bigfft.devices.dispatch import inside_device, job_of, on_device
+from dask_bigfft.devices.on_card import is_on_card
+from dask_bigfft.errors import refuse
+from dask_bigfft.events import emit
+from dask_bigfft.exchange.gather import Gathering
+from dask_bigfft.exchange.parts import all_composite
+from dask_bigfft.graph.tasks import Blocks, Run, checked, reported
+from dask_bigfft.kernels.composite import Composite
+from dask_bigfft.kernels.in_place import run_round
+from dask_bigfft.kernels.incoming import Whole
+from dask_bigfft.memory import lend
+from dask_bigfft.planner.cost import forecast
+from dask_bigfft.planner.plan import Plan, overwritten
+
+Array = npt.NDArray[Any]
+Block = tuple[int, ...]
+
+
+def inside_blocks(plan: Plan) -> Plan:
+    """Return the plan with its rounds inside the blocks that come in, if these are cut for it."""
+    inside = overwritten(plan) if plan.verify == "none" else None
+    if inside is None:
+        return plan
+    exchanges = inside.exchanges[: len(inside.rounds)]
+    if not all(all_composite(exchange.source, exchange.target) for exchange in exchanges):
+        return plan
+    return replace(inside, forecast=forecast(inside))
+
+
+@reported
+def own_block(run: Run, number: int, block: Block, values: Any) -> Array:
+    """Return a block that may be overwritten: the one that came in, or a copy if that is not so."""
+    found = checked(run, number, block, values)
+    if is_on_card(found):
+        refuse("overwrite_x", True, "False for blocks on a card, which are transformed there")
+    dtype = np.dtype(run.exchange(number).dtype)
+    flags = found.flags
+    if found.dtype == dtype and flags.c_contiguous and flags.aligned and flags.writeable:
+        return found
+    copy = lend(found.shape, dtype)
+    copy[...] = found
+    return copy
+
+
+@reported
+def run_inside(run: Run, number: int, block: Block, blocks: Blocks) -> int:
+    """Take a block through the round after exchange `number`, where it lies; return its bytes."""
+    started = time.perf_counter()
+    exchange, round_ = run.exchange(number), run.plan.rounds[number]
+    shape, dtype = exchange.target.shape(block), np.dtype(exchange.dtype)
+    gathering = Gathering(run.map(number), block, shape, dtype, blocks.__getitem__)
+    shards = gathering.composite()
+    assert shards is not None  # as was made sure of when the graph was built
+    job = job_of(round_, block, dtype, dtype, inside=True)
+    if not inside_device(job, shards, run.place):
+        values = gathering.whole()
+        done = on_device(job, Whole(values), {}, run.place)
+        if done is None:
+            done = run_round(round_, block, Whole(values), run.library, dtype, {})
+        _put_back(shards, done)
+    emit("round", nbytes=shards.nbytes, seconds=time.perf_counter() - started)
+    return shards.nbytes
+
+
+def _put_back(shards: Composite, done: Array) -> None:
+    values = done.reshape(shards.sizes)
+    for place, view in shards.views(tuple(slice(0, n) for n in shards.sizes)):
+        cut = zip(place, view.shape, strict=True)
+        view[...] = values[tuple(slice(low, low + n) for low, n in cut)]
+
+
+def settled(blocks: Blocks, *done: int) -> Blocks:
+    """Return the handle of a group's blocks, now that all rounds that write into them are done."""
+    return blocks
+
+
+def settled_block(blocks: Blocks, block: Block) -> Array:
+    """Return one of a group's blocks."""
+    return blocks[block]

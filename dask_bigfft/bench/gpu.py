@@ -38,6 +38,7 @@ from dask_bigfft.devices.dispatch import job_of
 from dask_bigfft.devices.engine import Engine, Job, Source
 from dask_bigfft.front import plan as plan_of
 from dask_bigfft.memory import configure, default_arena, lend
+from dask_bigfft.planning import Order
 
 Array = npt.NDArray[Any]
 GIB, MIB = 1 << 30, 1 << 20
@@ -323,7 +324,7 @@ def in_place(bench: Bench, nbytes: int, budget: int, blocks: int) -> None:
         memory = [lend(nbytes // blocks, np.uint8) for _ in range(blocks)]
         for found in memory:
             found.fill(1)
-        order = "natural" if ndim > 1 or blocks == 1 else "transposed"
+        order: Order = "natural" if ndim > 1 or blocks == 1 else "transposed"
         array, before = lazy(memory, shape, "c16"), default_arena().counters().lent_bytes
         find.release()
         keywords: Any = {"device_memory_limit": budget, "norm": "ortho", "overwrite_x": True}
@@ -332,7 +333,7 @@ def in_place(bench: Bench, nbytes: int, budget: int, blocks: int) -> None:
             done = fft.fftn(array, device="gpu", order=order, **keywords).persist()
             seconds = time.perf_counter() - began
         beside = gpu_peers.resident(peak=True) - resident
-        kept = [np.asarray(block) for block in dask.compute(*done.to_delayed().ravel())]
+        kept = [np.asarray(block.compute()) for block in done.to_delayed().ravel()]
         same = all(any(np.shares_memory(a, b) for b in memory) for a in kept)
         after = default_arena().counters()
         bench.results.add(

@@ -22,7 +22,7 @@ import dask.array as da
 import numpy as np
 
 from dask_bigfft import fft
-from dask_bigfft.bench import gpu, machine
+from dask_bigfft.bench import gpu, gpu_data, machine
 from dask_bigfft.bench.gpu_report import table
 from dask_bigfft.bench.targets import ratio
 from dask_bigfft.devices import find
@@ -73,9 +73,9 @@ def hybrid(bench: gpu.Bench, turns: int, problems: Sequence[Problem] = PROBLEMS)
             return
         nbytes, block_nbytes = mib * MIB // bench.scale, block * MIB // bench.scale
         memory = bench.blocks(block_nbytes)[: nbytes // block_nbytes]
-        gpu.fill(memory, dtype)
-        shape = gpu.even_shape(nbytes // np.dtype(dtype).itemsize, ndim)
-        _one(bench, turns, gpu.lazy(memory, shape, dtype), axes)
+        gpu_data.fill(memory, dtype)
+        shape = gpu_data.even_shape(nbytes // np.dtype(dtype).itemsize, ndim)
+        _one(bench, turns, gpu_data.lazy(memory, shape, dtype), axes)
 
 
 def _one(bench: gpu.Bench, turns: int, x: Any, axes: tuple[int, ...] | None) -> None:

@@ -41,7 +41,8 @@ from dask_bigfft.graph.disk import (
 )
 from dask_bigfft.graph.filters import generate_filter
 from dask_bigfft.graph.groups import Groups
-from dask_bigfft.graph.inside import own_block, run_inside, settled, settled_block
+from dask_bigfft.graph.inside import own_block, weave_inside
+from dask_bigfft.graph.names import Names
 from dask_bigfft.graph.shuffles import run_block_of_shuffle, send_shards
 from dask_bigfft.graph.tasks import (
     Run,
@@ -70,60 +71,6 @@ CARDS = "cards/"
 
 #: Source blocks of a target block up to which it depends on them directly.
 FEW = 8
-
-
-@dataclass(frozen=True)
-class Names:
-    """Names of a graph's tasks. Dask's dashboard shows what comes before the token."""
-
-    token: str
-    part: str = ""
-
-    def round(self, number: int, common: bool = False) -> str:
-        """Of the tasks of a round, from 0.
-
-        Those that write to common memory have names that no other plan takes for its own.
-        """
-        return f"bigfft_{self.part}round{number + 1}-{'0-' * common}{self.token}"
-
-    def common(self, number: int) -> str:
-        """Of the memory in which the blocks before a round lie together, from 0."""
-        return f"bigfft_{self.part}common{number + 1}-{self.token}"
-
-    def barrier(self, number: int) -> str:
-        """Of the barriers before a round, from 0."""
-        return f"bigfft_{self.part}barrier{number + 1}-{self.token}"
-
-    def pack(self, number: int) -> str:
-        """Of the shards before a round, from 0."""
-        return f"bigfft_{self.part}pack{number + 1}-{self.token}"
-
-    def shuffle(self, number: int, group: Block) -> str:
-        """Of the shuffle of a group before a round, from 0."""
-        return f"bigfft-{self.part}{number + 1}-{self.token}-{'_'.join(map(str, group))}"
-
-    @property
-    def own(self) -> str:
-        """Of the blocks that came in and are overwritten."""
-        return f"bigfft_{self.part}own-{self.token}"
-
-    def settled(self, number: int) -> str:
-        """Of these blocks after a round, from 0."""
-        return f"bigfft_{self.part}settled{number + 1}-{self.token}"
-
-    @property
-    def unpack(self) -> str:
-        """Of the gathers after the last round."""
-        return f"bigfft_{self.part}unpack-{self.token}"
-
-    @property
-    def plan(self) -> str:
-        """Of the plan itself."""
-        return f"bigfft_{self.part}plan-{self.token}"
-
-
-#: How the names of plans of transforms begin; their token follows.
-PLAN_NAME = Names("").plan
 
 
 @dataclass(frozen=True)
@@ -207,7 +154,7 @@ def build_graph(
     for number, (exchange, names) in enumerate(zip(plan.exchanges, by_number, strict=True)):
         last, following = number == len(plan.rounds), (*joints, None)[number + 1]
         if inside and not last:
-            before = _inside(graph, own, number, exchange, before, wanted)
+            before = weave_inside(graph, own, number, exchange, before, wanted)
             continue
         name = names.unpack if last else names.round(number, common=following is not None)
         weave = _Weave(
@@ -218,27 +165,6 @@ def build_graph(
         weave.run(carrier, wanted)
         before = name
     return graph
-
-
-def _inside(
-    graph: Graph, names: Names, number: int, exchange: Exchange, before: str, wanted: bool
-) -> str:
-    """Add the tasks of a round inside the blocks that came in; return these blocks' new name."""
-    after, rounds = names.settled(number), names.round(number)
-    for group, sources, targets in Groups(exchange):
-        here: Key = (names.barrier(number), *group)
-        refs = [_ref(before, block) for block in sources]
-        graph[here] = Task(here, barrier, tuple(sources), wanted, *refs)
-        for block in targets:
-            key: Key = (rounds, *block)
-            graph[key] = Task(key, run_inside, TaskRef(names.plan), number, block, TaskRef(here))
-        there: Key = (f"{after}-all", *group)
-        done = [_ref(rounds, block) for block in targets]
-        graph[there] = Task(there, settled, TaskRef(here), *done)
-        for block in sources:
-            key = (after, *block)
-            graph[key] = Task(key, settled_block, TaskRef(there), block)
-    return after
 
 
 def _graph_on_disk(

@@ -23,16 +23,21 @@ from dask_bigfft.errors import refuse
 from dask_bigfft.events import emit
 from dask_bigfft.exchange.gather import Gathering
 from dask_bigfft.exchange.parts import all_composite
-from dask_bigfft.graph.tasks import Blocks, Run, checked, reported
+from dask_bigfft.graph.dask_private import Task, TaskRef
+from dask_bigfft.graph.groups import Groups
+from dask_bigfft.graph.names import Names
+from dask_bigfft.graph.tasks import Blocks, Run, barrier, checked, reported
 from dask_bigfft.kernels.composite import Composite
 from dask_bigfft.kernels.in_place import run_round
 from dask_bigfft.kernels.incoming import Whole
 from dask_bigfft.memory import lend
 from dask_bigfft.planner.cost import forecast
-from dask_bigfft.planner.plan import Plan, overwritten
+from dask_bigfft.planner.plan import Exchange, Plan, overwritten
 
 Array = npt.NDArray[Any]
 Block = tuple[int, ...]
+Key = Any  # a dask key: a name, or a name and a block index
+Graph = dict[Key, Any]
 
 
 def inside_blocks(plan: Plan) -> Plan:
@@ -96,3 +101,29 @@ def settled(blocks: Blocks, *done: int) -> Blocks:
 def settled_block(blocks: Blocks, block: Block) -> Array:
     """Return one of a group's blocks."""
     return blocks[block]
+
+
+def weave_inside(
+    graph: Graph, names: Names, number: int, exchange: Exchange, before: str, wanted: bool
+) -> str:
+    """Add the tasks of a round inside the blocks that came in; return these blocks' new name."""
+    after, rounds = names.settled(number), names.round(number)
+    for group, sources, targets in Groups(exchange):
+        here: Key = (names.barrier(number), *group)
+        refs = [_ref(before, block) for block in sources]
+        graph[here] = Task(here, barrier, tuple(sources), wanted, *refs)
+        for block in targets:
+            key: Key = (rounds, *block)
+            graph[key] = Task(key, run_inside, TaskRef(names.plan), number, block, TaskRef(here))
+        there: Key = (f"{after}-all", *group)
+        done = [_ref(rounds, block) for block in targets]
+        graph[there] = Task(there, settled, TaskRef(here), *done)
+        for block in sources:
+            key = (after, *block)
+            graph[key] = Task(key, settled_block, TaskRef(there), block)
+    return after
+
+
+def _ref(name: str, block: Block) -> TaskRef:
+    key: Key = (name, *block)
+    return TaskRef(key)

@@ -1,0 +1,62 @@
+"""Names of the tasks of a graph.
+
+Imports the standard library.
+"""
+
+from dataclasses import dataclass
+
+Block = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Names:
+    """Names of a graph's tasks. Dask's dashboard shows what comes before the token."""
+
+    token: str
+    part: str = ""
+
+    def round(self, number: int, common: bool = False) -> str:
+        """Of the tasks of a round, from 0.
+
+        Those that write to common memory have names that no other plan takes for its own.
+        """
+        return f"bigfft_{self.part}round{number + 1}-{'0-' * common}{self.token}"
+
+    def common(self, number: int) -> str:
+        """Of the memory in which the blocks before a round lie together, from 0."""
+        return f"bigfft_{self.part}common{number + 1}-{self.token}"
+
+    def barrier(self, number: int) -> str:
+        """Of the barriers before a round, from 0."""
+        return f"bigfft_{self.part}barrier{number + 1}-{self.token}"
+
+    def pack(self, number: int) -> str:
+        """Of the shards before a round, from 0."""
+        return f"bigfft_{self.part}pack{number + 1}-{self.token}"
+
+    def shuffle(self, number: int, group: Block) -> str:
+        """Of the shuffle of a group before a round, from 0."""
+        return f"bigfft-{self.part}{number + 1}-{self.token}-{'_'.join(map(str, group))}"
+
+    @property
+    def own(self) -> str:
+        """Of the blocks that came in and are overwritten."""
+        return f"bigfft_{self.part}own-{self.token}"
+
+    def settled(self, number: int) -> str:
+        """Of these blocks after a round, from 0."""
+        return f"bigfft_{self.part}settled{number + 1}-{self.token}"
+
+    @property
+    def unpack(self) -> str:
+        """Of the gathers after the last round."""
+        return f"bigfft_{self.part}unpack-{self.token}"
+
+    @property
+    def plan(self) -> str:
+        """Of the plan itself."""
+        return f"bigfft_{self.part}plan-{self.token}"
+
+
+#: How the names of plans of transforms begin; their token follows.
+PLAN_NAME = Names("").plan

@@ -99,7 +99,7 @@ def gather_speeds(effort: Effort) -> dict[str, Any]:
         How much is measured.
     """
     points: dict[str, dict[float, list[float]]] = {}
-    copies, twiddles, rests = [], [], []
+    copies, twiddles = [], []
     sizes = 2 * effort.elements  # more than the caches that all cores share
     for probe in (*_planes(sizes), *_boxes(sizes), *_lines(sizes)):
         plan, stages = measured(probe, effort)
@@ -115,11 +115,9 @@ def gather_speeds(effort: Effort) -> dict[str, Any]:
                 into += "" if model.in_tiles(round_) else "_whole"
                 row = model.row_nbytes(exchange.shape, exchange.target, round_)
                 points.setdefault(into, {}).setdefault(row, []).append(speed)
-            shards = 0 if exchange.local else exchange.shape.shards
-            rests.append((exchange.shape.blocks_out, shards, stage.rest))
             if stage.parts.get("twiddle"):
                 twiddles.append(exchange.nbytes / stage.parts["twiddle"])
-    found: dict[str, Any] = {"alone": _alone(effort), **_handling(rests)}
+    found: dict[str, Any] = {"alone": _alone(effort), **_handling(effort.repeat)}
     found |= {name: _curve(speeds) for name, speeds in points.items() if speeds}
     for name, speeds in (("copy", copies), ("twiddle", twiddles)):
         if speeds:
@@ -127,12 +125,21 @@ def gather_speeds(effort: Effort) -> dict[str, Any]:
     return found
 
 
-def _handling(rests: Sequence[tuple[int, int, float]]) -> dict[str, float]:
-    """Seconds of Python for a block and for a shard, from what stages of so many took."""
-    alone = [rest / blocks for blocks, shards, rest in rests if not shards]
-    block = statistics.median(alone) if alone else 0.0
-    each = [(rest - blocks * block) / shards for blocks, shards, rest in rests if shards]
-    return {"block": block, "shard": max(0.0, statistics.median(each)) if each else 0.0}
+def _handling(repeat: int) -> dict[str, float]:
+    """Seconds of Python for a block and for a shard.
+
+    By one thread on small blocks: several would wait for each other, which the model reckons with.
+    """
+    small = Effort(1, 1 << 20, 1)
+    alone, each = [], []
+    for ways in (8, 32):
+        probe = Probe("fftn", (256, 256), "c16", 0, ways, (((1, 256),), ((0, 256),)))
+        passes = [measured(probe, small)[1] for _ in range(3 + repeat)]
+        # What else the machine does only makes it longer.
+        local, exchange = (min(stages[i].rest for stages in passes) for i in (0, 1))
+        alone.append(local / ways)
+        each.append((exchange - local) / ways**2)
+    return {"block": min(alone), "shard": max(0.0, min(each))}
 
 
 def _alone(effort: Effort) -> float:

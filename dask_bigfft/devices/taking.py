@@ -33,6 +33,9 @@ PORTION = 0.5
 #: Weight of the latest piece in what is known of a kind's speed.
 LEARNING = 0.3
 
+#: Times that a piece may differ from what is known to be believed.
+OUTLIER = 2.0
+
 #: Pieces that a device is given at once at most.
 MOST_PIECES = 8
 
@@ -169,8 +172,20 @@ class Taking:
         self._landed(taken)
         taken.block.taken[taken.kind] += taken.high - taken.low
         if seconds > 0:
-            pace, new = taken.block.pace, seconds / taken.nbytes
-            pace[taken.kind] = (1 - LEARNING) * pace[taken.kind] + LEARNING * new
+            self._learn(taken, seconds / taken.nbytes)
+
+    @staticmethod
+    def _learn(taken: Taken, new: float) -> None:
+        """Correct what is known of a kind's speed.
+
+        A small piece takes a device as long to begin with as a large one: it is no evidence that
+        the device is slow. And what happens once, such as making FFT plans, is not believed.
+        """
+        pace, old = taken.block.pace, taken.block.pace[taken.kind]
+        small = taken.kind == "device" and taken.high - taken.low < taken.block.piece
+        if not (small and new > old):
+            new = min(max(new, old / OUTLIER), old * OUTLIER)
+            pace[taken.kind] = (1 - LEARNING) * old + LEARNING * new
 
     def give_back(self, taken: Taken) -> None:
         """Somebody could not do what he took: CPU threads have to, if it was a device."""

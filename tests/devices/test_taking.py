@@ -36,12 +36,13 @@ class Taker:
     free: float = 0.0
     gaps: list[float] = field(default_factory=list)
     pieces: list[float] = field(default_factory=list)
+    portions: list[int] = field(default_factory=list)
 
 
 class Walk:
     """Blocks that threads of tasks open one after the other, and all takers that there are."""
 
-    def __init__(self, factor, blocks, believed=1.0, threads=THREADS, taking=Taking):
+    def __init__(self, factor, blocks, believed=1.0, threads=THREADS, taking=Taking, start=0.0):
         speed = factor * CPU
         profile = DeviceProfile(h2d=speed, d2h=speed, run=0, call=0, memory=1e15, flops=1e18)
         self.device = SimulatedDevice(1 << 30, profile=profile, dry=True)
@@ -54,6 +55,7 @@ class Walk:
         self.engine.pipeline.prepare(self.prepared[1], 1 << 30)
         self.values = np.empty((ROWS, ROW // 16), "c16")  # never touched
         self.cpu_pace, self.left, self.taking = threads / CPU, blocks, taking()
+        self.start, self.first = start, 50 * start  # to begin what a device takes, at first longer
         self.believed = {"cpu": threads / CPU, "device": FEEDERS / (believed * CPU)}
         self.takers = [Taker("cpu") for _ in range(threads)]
         self.takers += [Taker("device") for _ in range(FEEDERS)]
@@ -101,6 +103,7 @@ class Walk:
             if taken is not None:
                 taker.gaps.append(now - taker.free)
                 taker.taken, taker.start = taken, now
+                taker.portions.append(taken.nbytes)
                 seconds = self.seconds(taken, now)
                 taker.pieces.append(seconds * taken.width / (taken.high - taken.low))
                 return now + seconds
@@ -112,7 +115,8 @@ class Walk:
         self.device.wait_until(now)
         works = self.prepared[0].within(0, taken.low, taken.high, taken.width)
         end = self.engine.pipeline.submit_works(works, self.values, self.values, {})
-        return end.time - now
+        begun, self.first = self.start + self.first, 0.0
+        return end.time - now + begun
 
     @property
     def share(self):
@@ -188,6 +192,14 @@ def test_without_taking_work_somebody_waits():
     with pytest.raises(AssertionError):
         assert_nobody_waits(walk)
     assert abs(walk.share - 0.8) > 0.05
+
+
+def test_a_device_that_is_slow_to_begin_is_given_large_pieces():
+    """Half of a large piece's time for every portion, and much longer once."""
+    walk = Walk(4.0, 16, believed=4.0, start=1e-3)
+    assert walk.share > 0.7
+    sizes = [taker.portions for taker in walk.takers if taker.kind == "device"]
+    assert np.median(np.concatenate(sizes)) >= 8 * MIB
 
 
 def test_more_threads_than_blocks_share_them():

@@ -41,6 +41,13 @@ class Knob:
     parse: Parse
 
 
+def _parse_fraction(key: str, value: Any) -> float:
+    """Return a number from 0 to 1."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        refuse(key, value, "a number from 0 to 1")
+    return float(value)
+
+
 def _one_of(*names: str, **meaning: str) -> Parse:
     """Return a parser of names, with those of `meaning` standing for another name."""
 
@@ -230,6 +237,14 @@ _TABLE = (
         "Memory of each GPU that may be used; larger blocks cross the bus several times. Null takes"
         " 0.8 of what is free.",
         _parse_nbytes_or_none,
+    ),
+    Knob(
+        "bigfft.device-alone",
+        0.6,
+        "fraction",
+        "With hybrid rounds, the devices' part of a round by the model above which they do it"
+        " alone: CPU threads would hold them up more than they help. 1 shares every round.",
+        _parse_fraction,
     ),
     Knob(
         "bigfft.install",

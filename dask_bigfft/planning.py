@@ -495,4 +495,6 @@ def make_plan(
         found = inside_blocks(found)
     if device != "hybrid":
         return found
-    return replace(found, shares=tuple(round(one.share, 4) for one in balances(found)))
+    alone = config.get("bigfft.device-alone")
+    shares = (round(one.share, 4) for one in balances(found))
+    return replace(found, shares=tuple(part if part <= alone else 1.0 for part in shares))

@@ -198,12 +198,14 @@ class Run:
         if getattr(incoming, "on_card", False):
             done: Array | None = round_on_card(job, incoming.whole, filters)
         else:
-            done = None
-            if self.place.device == "hybrid" and isinstance(incoming, Gathering):
+            done, place = None, self.place
+            if isinstance(self.plan, Plan) and self.plan.shares[number : number + 1] == (1.0,):
+                place = Place("auto", place.nbytes)  # devices do this round alone
+            if place.device == "hybrid" and isinstance(incoming, Gathering):
                 pace = functools.partial(self.pace, number)
-                done = together(job, incoming, library, filters, self.place, pace)
+                done = together(job, incoming, library, filters, place, pace)
             if done is None:
-                done = on_device(job, incoming, filters, self.place)
+                done = on_device(job, incoming, filters, place)
         if done is None:
             return run_round(round_, block, incoming, library, dtype, filters)
         roll = roll_on_card if is_on_card(done) else rolled

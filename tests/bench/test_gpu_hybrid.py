@@ -3,6 +3,8 @@
 import json
 import time
 
+import dask
+
 from dask_bigfft.bench import gpu, gpu_hybrid
 from dask_bigfft.devices.crossings import PieceLimits
 from dask_bigfft.devices.peers import SimulatedPeers
@@ -18,7 +20,8 @@ def bench_in(tmp_path):
 
 def test_every_problem_and_its_answer(tmp_path):
     bench = bench_in(tmp_path)
-    with simulated_devices(1 << 22, limits=PieceLimits(0, least=1 << 12, run_nbytes=64)):
+    limits = PieceLimits(0, least=1 << 12, run_nbytes=64)
+    with dask.config.set({"bigfft.device-alone": 1}), simulated_devices(1 << 22, limits=limits):
         gpu_hybrid.hybrid(bench, 2, gpu_hybrid.PROBLEMS[:3])
     rows = json.loads((tmp_path / "found.json").read_text())["hybrid"]
     assert len(rows) == 3

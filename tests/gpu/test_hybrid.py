@@ -1,5 +1,6 @@
 """CPU threads and a real card in the same rounds."""
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -43,7 +44,8 @@ def test_both_work_on_it(shape, chunks, name, single):
     crew.cores = 1  # else a machine with many has done it all before the card has begun
     add_sink(sink)
     try:
-        lazy = getattr(fft, name)(da.from_array(x, chunks), device="hybrid")
+        with dask.config.set({"bigfft.device-alone": 1}):
+            lazy = getattr(fft, name)(da.from_array(x, chunks), device="hybrid")
         got = lazy.compute(scheduler="threads")
     finally:
         remove_sink(sink)

@@ -25,6 +25,13 @@ from dask_bigfft.testing.devices import simulated_devices
 PATIENCE = 10.0
 
 
+@pytest.fixture(autouse=True)
+def every_round_is_shared():
+    """The default speeds are those of a card that had better work alone."""
+    with dask.config.set({"bigfft.device-alone": 1}):
+        yield
+
+
 def computed(lazy, **keywords):
     """The result, and the bytes of each event."""
     found = {}
@@ -224,6 +231,19 @@ def test_threads_without_a_task_help(monkeypatch, alike):
         got = lazy.compute(scheduler="sync")
     assert_close(got, scipy.fft.fft(x, axis=1))
     assert helped.is_set()
+
+
+def test_devices_that_are_much_faster_do_rounds_alone():
+    x = values(512, 256)
+    with simulated_devices(1 << 21), dask.config.set({"bigfft.device-alone": 0.01}):
+        found = plan(da.from_array(x, (256, 256)), "fft2", device="hybrid")
+        lazy = fft.fft2(da.from_array(x, (256, 256)), device="hybrid")
+        got, nbytes_of = computed(lazy)
+    assert found.shares == (1.0,) * len(found.rounds)
+    assert "devices do 100 % of round 1" in found.explain()
+    assert "round_cpu" not in nbytes_of
+    assert nbytes_of["h2d"]
+    assert_close(got, scipy.fft.fft2(x))
 
 
 def test_explained_and_reported():

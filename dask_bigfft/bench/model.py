@@ -312,6 +312,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--threads", type=int, default=2, metavar="N", help="threads of dask (default: 2)")
     add("--kernels", default="", metavar="A,B", help="FFT libraries (default: scipy and ducc0)")
     add("--scale", type=float, default=1.0, metavar="X", help="part of the first axis (tests)")
+    add("--seconds", type=float, default=1200.0, metavar="S",
+        help="no sweep is begun after these (default: 1200)")
     add("--out", type=Path, metavar="PATH", help="JSON of everything; tables go beside it")
     return parser
 
@@ -322,6 +324,16 @@ def _scaled(problem: Problem, scale: float) -> Problem:
     first = max(2, round(problem.shape[0] * scale))
     width = max(1, round(problem.chunks[0] * scale))
     return replace(problem, shape=(first, *problem.shape[1:]), chunks=(width, *problem.chunks[1:]))
+
+
+def _write(found: dict[str, Any], path: Path | None) -> str:
+    """Write what was found until now; return its tables."""
+    text = markdown(found)
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(found, indent=1), encoding="utf-8")
+        path.with_suffix(".md").write_text(text, encoding="utf-8")
+    return text
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -344,15 +356,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             found["profile"] = json.loads(profile.to_json())
             found["sweep"] = []
             for problem in chosen:
+                if time.perf_counter() - started > args.seconds:
+                    print(f"sweep: {problem.name} is left out, the time is over")
+                    continue
                 found["sweep"].append(sweep(problem, effort, kernels, profile))
                 print(f"sweep: {problem.name} behind by {found['sweep'][-1]['behind']:.2f}")
+                _write({**found, "load_after": machine.load()}, args.out)
     found |= {"load_after": machine.load(), "seconds": time.perf_counter() - started}
-    text = markdown(found)
-    print(text)
-    if args.out is not None:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps(found, indent=1), encoding="utf-8")
-        args.out.with_suffix(".md").write_text(text, encoding="utf-8")
+    print(_write(found, args.out))
     return int(not all(row["met"] for part in ("errors", "sweep") for row in found.get(part, [])))
 
 

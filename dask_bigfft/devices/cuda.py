@@ -4,10 +4,12 @@ CuPy is imported when a device is first asked for: that takes a while, and where
 package works without. Imports `errors` only.
 """
 
+import contextlib
 import functools
 import importlib
 import importlib.util
 import sys
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -33,6 +35,18 @@ def cupy() -> Any:
         return importlib.import_module("cupy")
     except ImportError as error:
         raise DeviceError(f"CuPy is missing ({error}): {INSTALL}") from error
+
+
+@contextlib.contextmanager
+def current(device: Any) -> Iterator[None]:
+    """Make a device of CuPy the current one of this thread, and its context with it.
+
+    CuPy enters a device that is the current one already, as the first is in every new thread,
+    without a call; then the thread may have no context yet, and cuFFT refuses to work there.
+    """
+    with device:
+        device.use()
+        yield
 
 
 def loaded() -> ModuleType | None:

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from dask_bigfft.devices.cuda import available, cupy, reason
+from dask_bigfft.devices.cuda import available, cupy, current, reason
 from dask_bigfft.devices.cuda_copies import CupyStream, HostCopies, pins
 from dask_bigfft.devices.cuda_operations import Operations
 from dask_bigfft.devices.protocol import (
@@ -204,7 +204,7 @@ class CupyDevice:
         """Submit to a stream: its device and stream are the current ones."""
         assert isinstance(stream, CupyStream)
         stream.awaited.wait()
-        with self._device, stream.raw, errors_of_cuda():
+        with current(self._device), stream.raw, errors_of_cuda():
             if not self.traced:
                 yield stream
                 return

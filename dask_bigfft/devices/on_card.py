@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from dask_bigfft.devices.crossings import PieceLimits
-from dask_bigfft.devices.cuda import cupy
+from dask_bigfft.devices.cuda import cupy, current
 from dask_bigfft.devices.cuda_operations import Operations
 from dask_bigfft.devices.cupy_device import errors_of_cuda
 from dask_bigfft.devices.engine import Job
@@ -114,7 +114,7 @@ def _attempt(job: Job, values: Any, filters: Mapping[int, Any]) -> Any:
     if len(plan.schedule.crossings) != 1 or plan.pieces != 1:
         raise DeviceError(f"a block on a card takes one crossing and one piece, not {plan}")
     (work,) = plan.works(0)
-    with values.device:
+    with current(values.device):
         card = _card(values.device.id)
         with card.lock:
             places = _Places(values, work, filters)

@@ -29,7 +29,7 @@ from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.graph.inside import inside_blocks
 from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.kernels.wisdom import fastest_library
-from dask_bigfft.planner.balance import balances
+from dask_bigfft.planner.balance import shares_of
 from dask_bigfft.planner.candidates import Request
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.search import find_plan
@@ -426,9 +426,6 @@ def inner_extras(options: Options, **named: Any) -> Extras:
     return {"chunks": "auto", **kept, **named}  # type: ignore[typeddict-item]
 
 
-# --- plans ----------------------------------------------------------------------------------
-
-
 def make_plan(
     a: da.Array,
     name: str,
@@ -495,6 +492,9 @@ def make_plan(
         found = inside_blocks(found)
     if device != "hybrid":
         return found
-    alone = config.get("bigfft.device-alone")
-    shares = (round(one.share, 4) for one in balances(found))
-    return replace(found, shares=tuple(part if part <= alone else 1.0 for part in shares))
+    shares = shares_of(found, config.get("bigfft.device-alone"))
+    if set(shares) == {1.0} and _cards("gpu"):  # blocks are then cut as devices want them
+        extras["device"] = "gpu"
+        found = make_plan(a, name, n_or_s, axis_or_axes, norm, windows, digits, **extras)
+        shares = (1.0,) * len(found.rounds)
+    return replace(found, shares=shares)

@@ -24,7 +24,7 @@ from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.planner.seconds import Model, cpu_block_seconds, device_block_seconds
 
-__all__ = ["FEEDERS", "Balance", "balances", "gathering_threads"]
+__all__ = ["FEEDERS", "Balance", "balances", "gathering_threads", "shares_of"]
 
 #: Threads that give pieces to one device: one whose pieces come while those of the other go.
 FEEDERS = 2
@@ -104,3 +104,9 @@ def balances(plan: Plan) -> tuple[Balance, ...]:
             Balance(number + 1, nbytes, max(cpu, 1e-12), max(device, 1e-12), threads, len(devices))
         )
     return tuple(found)
+
+
+def shares_of(plan: Plan, alone: float) -> tuple[float, ...]:
+    """Return the devices' part of each round of a plan; above `alone` they do all of it."""
+    shares = (round(one.share, 4) for one in balances(plan))
+    return tuple(part if part <= alone else 1.0 for part in shares)

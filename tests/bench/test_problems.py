@@ -37,7 +37,8 @@ def test_plan(name: str) -> None:
     with dask.config.set({"bigfft.memory-limit": "1 PiB"}):
         found = planned(PROBLEMS[name], 2)
     assert (found["rounds"], found["exchanges"]) == PLANS[name.rpartition("-")[0]]
-    assert len(found["pass_bytes"]) == max(2, found["exchanges"])
+    # In natural order, digits that lie in common memory are in place after the last round.
+    assert len(found["pass_bytes"]) == (4 if "prime" in name else 2)
 
 
 @pytest.mark.parametrize("name", PROBLEMS)

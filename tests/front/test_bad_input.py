@@ -147,7 +147,9 @@ TABLE = {
     "kernel": (call("fft", X, kernel="fftpack"), ValueError, "kernel", "'fftpack'", "scipy"),
     "kernel no name": (call("fft", X, kernel=[]), TypeError, "kernel", "[]", "FFT library"),
     "device": (call("fft", X, device="tpu"), ValueError, "device", "'tpu'", '"cpu"'),
-    "device shared": (call("fft", X, device="hybrid"), ValueError, "device", "'hybrid'", "shared"),
+    "device beside": (
+        call("fft", X, device="hybrid"), ValueError, "device", "'hybrid'", "pip install"
+    ),
     "device absent": (call("fft", X, device="gpu"), ValueError, "device", "'gpu'", "pip install"),
     "device in settings": (
         under({"bigfft.device": "tpu"}, call("fft", X)), ValueError, "bigfft.device", "'tpu'", "cpu"

@@ -237,9 +237,11 @@ def test_devices_that_are_much_faster_do_rounds_alone():
     x = values(512, 256)
     with simulated_devices(1 << 21), dask.config.set({"bigfft.device-alone": 0.01}):
         found = plan(da.from_array(x, (256, 256)), "fft2", device="hybrid")
+        alone = plan(da.from_array(x, (256, 256)), "fft2", device="gpu")
         lazy = fft.fft2(da.from_array(x, (256, 256)), device="hybrid")
         got, nbytes_of = computed(lazy)
     assert found.shares == (1.0,) * len(found.rounds)
+    assert found.rounds == alone.rounds
     assert "devices do 100 % of round 1" in found.explain()
     assert "round_cpu" not in nbytes_of
     assert nbytes_of["h2d"]

@@ -1,0 +1,64 @@
+"""On a cluster of dask-cuda: one worker for each card, which takes its own and no other."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dask_bigfft.devices.cuda import available
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not available(), reason="no CUDA device, or no CuPy"),
+]
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PROGRAM = """
+import dask.array as da
+import numpy as np
+import scipy.fft
+from dask_cuda import LocalCUDACluster
+from distributed import Client
+
+import dask_bigfft.cluster
+from dask_bigfft import fft
+from dask_bigfft.devices import cuda
+
+def of_worker():
+    return cuda.available(), cuda.cupy().cuda.runtime.deviceGetPCIBusId(0)
+
+if __name__ == "__main__":
+    shape = 96, 80, 64
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal(shape) + 1j * rng.standard_normal(shape)
+    expected = scipy.fft.fftn(values)
+    with LocalCUDACluster(
+        host="127.0.0.1", protocol="tcp", dashboard_address="127.0.0.1:0", threads_per_worker=1
+    ) as cluster, Client(cluster) as client:
+        before = client.run(of_worker)
+        dask_bigfft.cluster.register(client)
+        after = client.run(of_worker)
+        assert before == after, (before, after)
+        assert {found for found, _ in after.values()} == {(0,)}, after
+        assert len({card for _, card in after.values()}) == len(after), after
+        x = da.from_array(values, chunks=(24, 80, 64))
+        for device in ("auto", "gpu"):
+            found = fft.fftn(x, device=device, memory_limit="256 MiB").compute()
+            distance = np.linalg.norm(found - expected) / np.linalg.norm(expected)
+            assert distance < 1e-14, distance
+        print("right", len(after))
+"""
+
+
+def test_a_transform_on_a_cluster_of_dask_cuda(tmp_path):
+    pytest.importorskip("dask_cuda")
+    (tmp_path / "program.py").write_text(PROGRAM)
+    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "program.py")], capture_output=True, text=True,
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": paths}, timeout=150, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.splitlines()[-1] == f"right {len(available())}"

@@ -1,6 +1,5 @@
 """SciPy's own tests of `scipy.fft`, with every array cut into chunks on its way to our backend."""
 
-import importlib.util
 import inspect
 import sys
 import threading
@@ -9,6 +8,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.fft
+from integrations.scipy_tests import load
 from scipy._lib._array_api import array_namespace
 
 from dask_bigfft import scipy_backend
@@ -34,20 +34,8 @@ LEFT_OUT = {
 }
 
 
-def load(name):
-    """Return a copy of a module of SciPy's tests, or None where they are not installed."""
-    try:
-        spec = importlib.util.find_spec(f"scipy.fft.tests.{name}")
-    except ModuleNotFoundError:
-        spec = None
-    if spec is None:
-        return None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-MODULES = {name: load(name) for name in ("test_basic", "test_real_transforms", "test_fftlog")}
+NAMES = "test_basic", "test_real_transforms", "test_fftlog"
+MODULES = {name: load(f"scipy.fft.tests.{name}") for name in NAMES}
 
 
 def found_in(module):

@@ -1,12 +1,12 @@
 """SciPy's own tests of convolution, correlation and Welch's method, through ours in chunks."""
 
-import importlib.util
 import inspect
 import sys
 
 import dask.array as da
 import numpy as np
 import pytest
+from integrations.scipy_tests import load
 from scipy._lib._array_api import array_namespace
 
 from dask_bigfft import signal
@@ -66,23 +66,15 @@ def through_dask(name):
     return call
 
 
-def load(name):
-    """Return a copy of a module of SciPy's tests that calls us, or None where there is none."""
-    try:
-        spec = importlib.util.find_spec(f"scipy.signal.tests.{name}")
-    except ModuleNotFoundError:
-        spec = None
-    if spec is None:
-        return None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+def calling_us(module):
+    """Let a module of SciPy's tests call us, if it is there."""
     for function in FUNCTIONS:
         if hasattr(module, function):
             setattr(module, function, through_dask(function))
     return module
 
 
-MODULES = {name: load(name) for name in CLASSES}
+MODULES = {name: calling_us(load(f"scipy.signal.tests.{name}")) for name in CLASSES}
 
 for _name, _module in MODULES.items():
     for _class in CLASSES[_name] if _module is not None else ():

@@ -20,15 +20,13 @@ which is atomic, and whoever holds the lock next does the rest.
 The arena never waits for memory to come back. Beyond its limit it gives idle memory to the system,
 and if that is not enough lends ordinary memory and counts it.
 
-It imports NumPy, the package's errors, and `blocks`, `pages` and `pinned` of this folder.
+It imports NumPy, the package's errors, and `blocks`, `idle`, `pages` and `pinned` of this folder.
 """
 
 import math
 import operator
 import threading
 import time
-from bisect import bisect_left, insort
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, SupportsIndex
@@ -44,6 +42,7 @@ from dask_bigfft.memory.blocks import (
     ordinary_block,
     parse_shape,
 )
+from dask_bigfft.memory.idle import Idle
 from dask_bigfft.memory.pages import Buffer, round_up, touch
 from dask_bigfft.memory.pinned import Pinner
 
@@ -149,12 +148,8 @@ class HostArena:
         self._pinner: Pinner | None = None
         self._lock = threading.Lock()
         self._returned = Returned()
-        # Idle buffers: a stack per size, the most recently used on top, and the sizes in order.
-        self._idle: dict[int, deque[Buffer]] = {}
-        self._idle_sizes: list[int] = []
-        self._serial = 0
+        self._idle = Idle()
         self._lent_bytes = 0
-        self._idle_bytes = 0
         self._peak_bytes = 0
         self._fresh_bytes = 0
         self._reused_bytes = 0
@@ -173,7 +168,7 @@ class HostArena:
 
     def __repr__(self) -> str:
         return (
-            f"<HostArena: {self._lent_bytes} bytes lent, {self._idle_bytes} idle, "
+            f"<HostArena: {self._lent_bytes} bytes lent, {self._idle.nbytes} idle, "
             f"limit {self._limit}>"
         )
 
@@ -257,8 +252,7 @@ class HostArena:
         fresh: list[Buffer] = []
         with self._lock:
             doomed = self._drain()
-            fits = (fit for fit in self._idle_sizes if size <= fit <= _largest_fit(nbytes))
-            ready = sum(len(self._idle[fit]) for fit in fits)
+            ready = self._idle.count(size, _largest_fit(nbytes))
             while ready + len(fresh) < count and self._held_bytes + size <= self._limit:
                 buffer = self._map(size)
                 if buffer is None:
@@ -288,7 +282,7 @@ class HostArena:
         _check_at_least("target_bytes", target_bytes, 0)
         with self._lock:
             doomed = self._drain()
-            doomed += self._evict(target_bytes)
+            doomed += self._idle.evict(target_bytes)
         return sum(buffer.nbytes for buffer in doomed)
 
     def resize(self, limit: int) -> None:
@@ -340,7 +334,7 @@ class HostArena:
             doomed = self._drain()
             snapshot = ArenaCounters(
                 lent_bytes=self._lent_bytes,
-                idle_bytes=self._idle_bytes,
+                idle_bytes=self._idle.nbytes,
                 peak_bytes=self._peak_bytes,
                 fresh_bytes=self._fresh_bytes,
                 reused_bytes=self._reused_bytes,
@@ -365,13 +359,14 @@ class HostArena:
         with self._lock:
             doomed = self._drain()
             self._lends += 1
-            buffer = self._pop_best_fit(size, _largest_fit(nbytes))
+            divide = self._pinner is None  # what is pinned is one range
+            buffer = self._idle.take(size, _largest_fit(nbytes), divide=divide)
             if buffer is not None:
                 self._lent_bytes += buffer.nbytes
                 self._reuses += 1
                 self._reused_bytes += buffer.nbytes
                 return buffer, doomed
-            doomed += self._evict(max(0, self._limit - self._lent_bytes - size))
+            doomed += self._idle.evict(max(0, self._limit - self._lent_bytes - size))
             if self._held_bytes + size <= self._limit:
                 buffer = self._map(size)
             if buffer is None:
@@ -383,7 +378,7 @@ class HostArena:
 
     @property
     def _held_bytes(self) -> int:
-        return self._lent_bytes + self._idle_bytes
+        return self._lent_bytes + self._idle.nbytes
 
     def _map(self, size: int) -> Buffer | None:
         """Return fresh pages that count as lent, or None if the system grants none."""
@@ -402,46 +397,11 @@ class HostArena:
         returned = self._returned
         while returned:
             buffer = returned.popleft()
-            self._serial += 1
-            buffer.serial = self._serial
-            stack = self._idle.get(buffer.nbytes)
-            if stack is None:
-                stack = self._idle[buffer.nbytes] = deque()
-                insort(self._idle_sizes, buffer.nbytes)
-            stack.append(buffer)
+            self._idle.keep(buffer)
             self._lent_bytes -= buffer.nbytes
-            self._idle_bytes += buffer.nbytes
         if self._held_bytes > self._limit:
-            return self._evict(max(0, self._limit - self._lent_bytes))
+            return self._idle.evict(max(0, self._limit - self._lent_bytes))
         return []
-
-    def _pop_best_fit(self, size: int, largest: int) -> Buffer | None:
-        """Return the smallest idle buffer between the two sizes, the last used of equals."""
-        at = bisect_left(self._idle_sizes, size)
-        if at == len(self._idle_sizes):
-            return None
-        found = self._idle_sizes[at]
-        if found > largest:
-            return None
-        buffer = self._idle[found].pop()
-        self._forget_if_empty(found)
-        self._idle_bytes -= found
-        return buffer
-
-    def _evict(self, target_bytes: int) -> list[Buffer]:
-        """Return idle buffers, least recently used first, until `target_bytes` stay."""
-        doomed: list[Buffer] = []
-        while self._idle_bytes > target_bytes:
-            oldest = min(self._idle_sizes, key=lambda size: self._idle[size][0].serial)
-            doomed.append(self._idle[oldest].popleft())
-            self._forget_if_empty(oldest)
-            self._idle_bytes -= oldest
-        return doomed
-
-    def _forget_if_empty(self, size: int) -> None:
-        if not self._idle[size]:
-            del self._idle[size]
-            del self._idle_sizes[bisect_left(self._idle_sizes, size)]
 
 
 def parse_limit(limit: SupportsIndex) -> int:

@@ -23,9 +23,10 @@ import numpy as np
 
 from dask_bigfft import config
 from dask_bigfft.decomposition.factors import transposed_digits
+from dask_bigfft.decomposition.layout import scaled
 from dask_bigfft.errors import refuse
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planning import Options, parse_options, scaled
+from dask_bigfft.planning import Options, parse_options
 from dask_bigfft.signal.arguments import (
     Axes,
     Inputs,
@@ -143,7 +144,19 @@ def _by_spectra(inputs: Inputs, correlated: bool, options: Options) -> da.Array:
         for w, n in zip(windows, lengths, strict=True)
     }
     kept: Options = {**options, "chunks": _result_chunks(inputs, options.get("chunks"))}
-    return cast("da.Array", applied(spectrum, transforms.inverse(spectrum, kept, starts)))
+    back = transforms.inverse(spectrum, kept, starts)
+    if _takes_turns(there, back):
+        spectrum = _after(spectrum, spectrum)
+    return cast("da.Array", applied(spectrum, back))
+
+
+def _takes_turns(there: Plan, back: Plan) -> bool:
+    """Whether the way back had best begin when all of the product is there.
+
+    Its blocks then lie where those of the way there lay together. Where blocks go through files or
+    to other processes, they had best go at once.
+    """
+    return there.machine.shared and all(any(p.joints.exchanges) for p in (there, back))
 
 
 def _result_chunks(inputs: Inputs, chunks: Any) -> Any:

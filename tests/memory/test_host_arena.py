@@ -17,6 +17,7 @@ import threading
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -291,6 +292,66 @@ def test_rounding_wastes_an_eighth_at_most(nbytes):
 
 
 # Limits
+
+
+def test_a_large_buffer_is_lent_in_parts_and_whole_again(arena):
+    whole = arena.lend(6 * MIB, np.uint8)
+    place = address(whole)
+    whole.fill(7)
+    del whole
+    parts = [arena.lend(MIB, np.uint8) for _ in range(6)]
+    assert sorted(map(address, parts)) == [place + i * MIB for i in range(6)]
+    assert arena.counters().fresh_bytes == 6 * MIB
+    for i, part in enumerate(parts):
+        part.fill(i)
+    assert [int(part.sum()) for part in parts] == [i * MIB for i in range(6)]
+    kept = parts.pop()
+    parts.clear()
+    del part
+    beside = arena.lend(6 * MIB, np.uint8)  # not while a part is lent
+    assert address(beside) != place
+    del kept, beside
+    gc.collect()
+    assert arena.trim(6 * MIB) == 6 * MIB
+    again = arena.lend(6 * MIB, np.uint8)
+    assert arena.counters().fresh_bytes == 12 * MIB
+    again.fill(9)
+    assert (again == 9).all()
+
+
+@pytest.mark.skipif(not pages.DIVISIBLE, reason="the system does not take single pages back")
+def test_a_part_goes_back_to_the_system_by_itself(arena):
+    whole = arena.lend(16 * MIB, np.uint8)
+    whole.fill(1)
+    del whole
+    kept = arena.lend(4 * MIB, np.uint8)
+    kept.fill(2)
+    assert arena.counters().lent_bytes == 4 * MIB
+    before = resident()
+    assert arena.trim() == 12 * MIB
+    assert before - resident() >= 11 * MIB
+    assert (kept == 2).all()
+    del kept
+    assert arena.counters().idle_bytes == 4 * MIB
+    again = arena.lend(16 * MIB, np.uint8)  # it can not be whole any more
+    assert arena.counters().fresh_bytes == 32 * MIB
+    again.fill(3)
+    assert (again == 3).all()
+
+
+def resident():
+    """Bytes of this process in memory."""
+    gc.collect()
+    return psutil.Process().memory_info().rss
+
+
+def test_small_blocks_leave_large_buffers_alone(arena):
+    block = arena.lend(40 * MIB, np.uint8)
+    del block
+    small = arena.lend(SMALL_NBYTES, np.uint8)
+    assert arena.counters().idle_bytes == 40 * MIB
+    assert arena.counters().lent_bytes == SMALL_NBYTES
+    del small
 
 
 def test_overflow_is_ordinary_memory_and_counted():
@@ -681,10 +742,10 @@ class ArenaAgainstModel(RuleBasedStateMachine):
     @invariant()
     def books_of_idle_memory_agree(self):
         idle = self.arena._idle
-        assert self.arena._idle_sizes == sorted(idle)
-        assert all(idle.values())
-        assert self.arena._idle_bytes == sum(size * len(stack) for size, stack in idle.items())
-        serials = [[buffer.serial for buffer in stack] for stack in idle.values()]
+        assert idle.sizes == sorted(idle.stacks)
+        assert all(idle.stacks.values())
+        assert idle.nbytes == sum(size * len(stack) for size, stack in idle.stacks.items())
+        serials = [[buffer.serial for buffer in stack] for stack in idle.stacks.values()]
         assert all(stack == sorted(stack) for stack in serials)
 
 

@@ -338,9 +338,11 @@ def test_blocks_of_a_convolution_take_each_others_memory(monkeypatch):
     """Padded blocks, half spectra and rectangles of nearly one size: hardly any stays idle."""
     arena = Watching(2**31)
     monkeypatch.setattr(default._process, "arena", arena)
-    x, y = (da.full(2**22, value, chunks=2**20) for value in (1.0, 2.0))
+    x, y = (da.full(2**22, value, chunks=2**18) for value in (1.0, 2.0))
     with dask.config.set(scheduler="sync", **{"bigfft.memory.arena-limit": 2**31}):
         total = signal.fftconvolve(x, y).sum().compute()
     assert total == pytest.approx(2.0**45)
     assert arena.most > 2**26
     assert arena.counters().peak_bytes <= 1.1 * arena.most
+    half_spectrum = 2**22 * 16
+    assert arena.most <= 2.5 * half_spectrum  # one of each, and a few blocks

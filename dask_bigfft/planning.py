@@ -22,6 +22,8 @@ from dask.utils import parse_bytes
 
 from dask_bigfft import config
 from dask_bigfft.decomposition.factors import factorize
+from dask_bigfft.decomposition.layout import scaled
+from dask_bigfft.decomposition.steps import Waves
 from dask_bigfft.decomposition.variants import VARIANTS
 from dask_bigfft.devices.find import count, missing
 from dask_bigfft.devices.walk import walk_on
@@ -399,19 +401,6 @@ def normalized_chunks(
     return tuple(tuple(map(int, cut)) for cut in found)
 
 
-def scaled(chunks: tuple[int, ...], size: int) -> tuple[int, ...]:
-    """Return as many chunks of another length in all, as even as they were.
-
-    >>> scaled((4, 4, 2), 20)
-    (8, 8, 4)
-    """
-    total = sum(chunks)
-    if total == size:
-        return tuple(map(int, chunks))
-    ends = [round(done * size / total) if total else size for done in itertools.accumulate(chunks)]
-    return tuple(b - a for a, b in itertools.pairwise([0, *ends]) if b > a) or (size,)
-
-
 def parse_options(options: Options) -> Options:
     """Refuse keywords that there are not."""
     for unknown in options.keys() - Options.__annotations__.keys():
@@ -434,6 +423,7 @@ def make_plan(
     norm: str | None = None,
     windows: Mapping[int, tuple[int, int]] | None = None,
     digits: tuple[int, ...] | None = None,
+    waves: Waves | None = None,
     **extras: Unpack[Extras],
 ) -> Plan:
     """Return the plan of a transform of a dask array.
@@ -446,6 +436,8 @@ def make_plan(
         Start and count, by axis, of the values that go out: those from `start` on, cyclically.
     digits : tuple of int, optional
         Digits in which the signal lies along the one axis: its spectrum has them reversed.
+    waves : Waves, optional
+        Sums over cosines or sines along the one axis instead, on the CPU.
     """
     order = extras.get("order")
     order = config.get("bigfft.order") if order is None else order
@@ -461,6 +453,9 @@ def make_plan(
     if windows:
         kept = tuple((axis, start, count) for axis, (start, count) in sorted(windows.items()))
         spec = replace(spec, windows=kept)
+    if waves is not None:
+        spec = replace(spec, waves=waves)
+        extras["device"] = "cpu"
     before = tuple(tuple(map(int, cut)) for cut in a.chunks)
     if variant == "pease" and rounds is None:
         refuse_uneven(spec, before)

@@ -27,11 +27,25 @@ from dask_bigfft.decomposition.cosines import (
     point_axis,
     point_chunks,
 )
-from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Layout, even_chunks, plain
+from dask_bigfft.decomposition.layout import (
+    AxisLayout,
+    Chunks,
+    Layout,
+    even_chunks,
+    plain,
+    scaled,
+)
 from dask_bigfft.decomposition.steps import Divisor
 from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.graph.layer import transformed_array
-from dask_bigfft.kernels.cosines import after_points, before_points, divisor_of
+from dask_bigfft.kernels.cosines import (
+    after_points,
+    before_points,
+    divisor_of,
+    ends_of,
+    ends_scaled,
+)
+from dask_bigfft.kernels.cpu import factor as scale_of
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.shifts import ShiftPlan
 from dask_bigfft.planning import (
@@ -41,7 +55,6 @@ from dask_bigfft.planning import (
     normalized_chunks,
     parse_array,
     parse_options,
-    scaled,
 )
 from dask_bigfft.transforms.spec import parse_axes, parse_scale
 
@@ -88,6 +101,8 @@ def _split_axis(
     """The transform of an axis that falls apart, through an FFT of points in digits."""
     width = _largest(a.chunks[axis])
     plan = _with_digits(a, plan, axis, width, options)
+    if len(plan.digits) == 1 and not plan.halved:
+        return _by_waves(a, plan, axis, divisor, options)
     values = math.prod(digit.size for digit in point_axis(plan, (1,), out=False).digits)
     chunks = point_chunks(plan, -(-values // width))
     before = array_axis(plan, tuple(map(int, a.chunks[axis])), out=False)
@@ -106,6 +121,28 @@ def _split_axis(
     wanted = even_chunks(plan.length, -(-plan.length // width))
     return _rearranged(
         made, axis, point_axis(plan, cut, out=True), array_axis(plan, wanted, out=True), "unpack"
+    )
+
+
+def _by_waves(a: da.Array, plan: Cosines, axis: int, divisor: Divisor, options: Options) -> Any:
+    """The transform of an axis by Bluestein's algorithm, as the sum of its definition.
+
+    It exchanges what a real FFT of as many points does whose length can not be split either.
+    """
+    ready = _with_ends(a, plan, axis, 2, out=False)
+    extras = inner_extras(options, order="natural")
+    found = make_plan(ready, "fft", plan.length, axis, None, waves=plan.waves, **extras)
+    sums = _carried(ready, found)
+    return _with_ends(sums, plan, axis, scale_of(divisor, a.dtype), out=True)
+
+
+def _with_ends(a: Any, plan: Cosines, axis: int, factor: Any, *, out: bool) -> Any:
+    """The array times a factor, and other ones at both ends of an axis."""
+    bounds = (0, *itertools.accumulate(map(int, a.chunks[axis])))
+    return a.map_blocks(
+        ends_scaled, axis=axis, bounds=bounds, length=plan.length, factor=factor,
+        ends=ends_of(plan, out=out),
+        dtype=a.dtype, meta=np.empty((0,) * a.ndim, a.dtype),
     )
 
 

@@ -21,6 +21,9 @@ about 2N, h = (N - 1)/2, and X the FFT of the real (-1)^j f(N + 4j), j < N. From
 so that every point of half a spectrum gives the two values at equal distances from the middle
 (S. C. Chan and K. L. Ho, IEEE Trans. Circuits Syst. II 39, 1992, for other index maps).
 
+Where the FFT's length can not be split, types II, III, I, and IV of odd length are no FFT but the
+sum of their definition, by Bluestein's algorithm, with nothing arranged anew (`Waves`).
+
 Sines are cosines of the input with every other sign changed, or of the reversed input. Where an
 FFT has complex input or output, an arrangement has two values for each of its points: its real and
 its imaginary part, told apart by a digit of their own.
@@ -33,7 +36,7 @@ from typing import Literal
 
 from dask_bigfft.decomposition.factors import transposed_digits
 from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Digit, Group, Run, even_chunks
-from dask_bigfft.decomposition.steps import flat_digits
+from dask_bigfft.decomposition.steps import Waves, flat_digits
 
 Type = Literal[1, 2, 3, 4]
 
@@ -104,6 +107,19 @@ class Cosines:
     def pairs_out(self) -> bool:
         """Whether the output of the FFT is arranged as pairs of real and imaginary parts."""
         return self.type in (2, 4)
+
+    @property
+    def waves(self) -> Waves:
+        """The transform, over 2, as the sum over cosines or sines that it is by its definition.
+
+        >>> Cosines(True, 2, 8).waves
+        Waves(period=16, first=1, second=2, turns=1)
+        """
+        first, second = {1: (0, 0), 2: (1, 0), 3: (0, 1), 4: (1, 1)}[self.type]
+        if self.sine:  # from 1 on where they count whole samples
+            first, second = first or 2, second or 2
+        period = self.points if self.type == 1 else 2 * self.length
+        return Waves(period, first, second, int(self.sine))
 
     @property
     def runs_in(self) -> tuple[Run, ...]:

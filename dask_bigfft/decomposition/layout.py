@@ -315,6 +315,19 @@ def even_chunks(size: int, parts: int) -> Chunks:
     return (width,) * whole + ((rest,) if rest else ())
 
 
+def scaled(chunks: tuple[int, ...], size: int) -> tuple[int, ...]:
+    """Return as many chunks of another length in all, as even as they were.
+
+    >>> scaled((4, 4, 2), 20)
+    (8, 8, 4)
+    """
+    total = sum(chunks)
+    if total == size:
+        return tuple(map(int, chunks))
+    ends = [round(done * size / total) if total else size for done in itertools.accumulate(chunks)]
+    return tuple(b - a for a, b in itertools.pairwise([0, *ends]) if b > a) or (size,)
+
+
 def plain(size: int, chunks: Chunks, *, stage: int = 0, radix: int | None = None) -> AxisLayout:
     """Layout of an ordinary dask axis: one digit, cut into `chunks`."""
     return AxisLayout((Group((Digit(stage, 1, size, size if radix is None else radix),), chunks),))

@@ -37,10 +37,51 @@ Order = Literal["natural", "transposed"]
 
 @dataclass(frozen=True)
 class Chirp:
-    """The factor exp(sign * i*pi * n**2 / length)."""
+    """The factor ``i**turns * exp(sign * i*pi * (step*n + offset)**2 / length)`` of place n."""
 
     length: int
     sign: int
+    step: int = 1
+    offset: int = 0
+    turns: int = 0
+
+
+@dataclass(frozen=True)
+class Waves:
+    """A sum over cosines or sines instead of a Fourier transform, of one axis.
+
+    The real part of ``i**turns * sum_n x[n] exp(-2i*pi * (n + first/2) * (k + second/2) / period)``
+    for as many k as there are n. Bluestein's algorithm takes any such product of indices apart,
+    p*q = (p**2 + q**2 - (q - p)**2)/2, so halves and any period cost no more than a transform of
+    that many points does.
+
+    Parameters
+    ----------
+    period : int
+        Of the waves, in samples.
+    first, second : int
+        What is added to the indices, in halves.
+    turns : int
+        Quarter turns: 0 for cosines, 1 for sines.
+    """
+
+    period: int
+    first: int
+    second: int
+    turns: int = 0
+
+    def chirps(self) -> tuple[Chirp, Chirp, Chirp]:
+        """What multiplies the input, what it is convolved with, and what multiplies the output.
+
+        >>> [c.offset for c in Waves(8, 1, 0).chirps()]
+        [1, -1, 0]
+        """
+        length = 4 * self.period
+        return (
+            Chirp(length, -1, 2, self.first),
+            Chirp(length, +1, 2, self.second - self.first),
+            Chirp(length, -1, 2, self.second, self.turns),
+        )
 
 
 @dataclass(frozen=True)
@@ -242,6 +283,20 @@ def _bluestein_steps(
     return tuple(steps)
 
 
+def _waving(steps: tuple[Step, ...], waves: Waves) -> tuple[Step, ...]:
+    """Steps of Bluestein's algorithm with the chirps of waves."""
+    before, between, after = waves.chirps()
+    return tuple(
+        replace(
+            step,
+            chirp_in=None if step.chirp_in is None else before,
+            convolve=None if step.convolve is None else between,
+            chirp_out=None if step.chirp_out is None else after,
+        )
+        for step in steps
+    )
+
+
 def axis_program(
     axis: int,
     length: int,
@@ -253,12 +308,14 @@ def axis_program(
     order_out: Order = "natural",
     digits: tuple[int, ...] | None = None,
     bluestein: bool = False,
+    waves: Waves | None = None,
 ) -> AxisProgram:
     """Program that transforms an axis of `length` by FFTs of the lengths `factors`.
 
     With ``bluestein`` the factors multiply up to a smooth length of at least 2*length - 1,
     otherwise to `length` itself; nothing checks that, the caller does. `digits` name the
-    transposed order where it is not the canonical one.
+    transposed order where it is not the canonical one. With `waves`, which need ``bluestein``,
+    their chirps take the place of a Fourier transform's.
 
     Examples
     --------
@@ -275,6 +332,8 @@ def axis_program(
         mirror = length if kind != "c2c" else None
         return AxisProgram(axis, length, factors, steps, source, target, mirror)
     steps = _bluestein_steps(axis, length, factors, sign)
+    if waves is not None:
+        steps = _waving(steps, waves)
     padded = math.prod(factors)
     count_in = half(length) if kind == "c2r" else length
     count_out = half(length) if kind == "r2c" else length

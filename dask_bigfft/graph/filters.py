@@ -34,7 +34,8 @@ def generate_filter(run: Run, block: Block) -> Array:
 
     def incoming() -> Whole:
         values = chirp_filter(
-            axis.shape(block[0]), places, padded, plan.chirp.length, plan.chirp.sign, dtype
+            axis.shape(block[0]), places, padded, plan.chirp.length, plan.chirp.sign, dtype,
+            plan.chirp.step, plan.chirp.offset,
         )
         return Whole(np.ascontiguousarray(values))
 

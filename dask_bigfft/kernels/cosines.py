@@ -171,6 +171,60 @@ def _real_part(block: Array, factor: Array) -> Array:
     return out
 
 
+def ends_scaled(
+    block: Array, axis: int, bounds: tuple[int, ...], length: int, factor: Any,
+    ends: tuple[Any, Any], block_id: tuple[int, ...],
+) -> Array:
+    """Return a block times a factor; the first and last values of an axis times others.
+
+    Parameters
+    ----------
+    block : ndarray
+        Real.
+    axis : int
+        The axis.
+    bounds : tuple of int
+        Where the chunks begin along it, and where the last one ends.
+    length : int
+        Where the axis ends; zeros may be left out there.
+    factor : float
+        Of all values.
+    ends : (float, float)
+        Of the first and last ones, besides.
+    block_id : tuple of int
+        Which block.
+    """
+    out: Array = lend(block.shape, block.dtype)
+    np.multiply(block, block.dtype.type(factor), out=out)
+    low, high = bounds[block_id[axis]], bounds[block_id[axis] + 1]
+    if low < high:
+        for there, place, end in ((low == 0, 0, ends[0]), (high == length, -1, ends[1])):
+            if there:
+                out[(slice(None),) * axis + (place,)] *= block.dtype.type(end)
+    return out
+
+
+def ends_of(plan: Cosines, *, out: bool) -> tuple[Any, Any]:
+    """Return what the first and last values are multiplied with, of the input or of the output.
+
+    Beside a factor 2 of all values of the input.
+
+    >>> ends_of(Cosines(False, 3, 8), out=False), ends_of(Cosines(True, 3, 8), out=False)
+    ((0.5, 1), (1, 0.5))
+    """
+    half, root = 0.5, np.sqrt(np.longdouble(0.5))
+    if plan.type == 1 and not plan.sine:
+        found = (root if plan.orthogonalize else 1) if out else root if plan.orthogonalize else half
+        return found, found
+    if plan.type == 3 and not out:
+        end = root if plan.orthogonalize else half
+    elif plan.type == 2 and out and plan.orthogonalize:
+        end = root
+    else:
+        return 1, 1
+    return (1, end) if plan.sine else (end, 1)
+
+
 def divisor_of(plan: Cosines, norm: str | None, backwards: bool) -> Divisor:
     """Return what a norm divides by; `backwards` for an inverse transform.
 

@@ -115,14 +115,15 @@ def multiply_chirp(
 
 def chirp_filter(
     shape: tuple[int, ...], n: npt.NDArray[np.int64], padded: int, length: int, sign: int,
-    dtype: npt.DTypeLike,
+    dtype: npt.DTypeLike, step: int = 1, offset: int = 0,
 ) -> npt.NDArray[Any]:
     """Values of the convolution's filter at the places n of an axis of length `padded`.
 
-    The filter is the chirp exp(sign*1j*pi*m**2/length) for abs(m) < length, wrapped around, over
-    `padded`, so that the convolution needs no other scale.
+    The filter is the chirp exp(sign*1j*pi*(step*m + offset)**2/length), where the square's root is
+    below `length`, wrapped around, over `padded`, so that the convolution needs no other scale.
     """
-    distance = np.minimum(n, padded - n)
+    lag = np.where(2 * n <= padded, n, n - padded)
+    distance: npt.NDArray[np.int64] = np.absolute(step * lag + offset)
     inside = distance < length
     values = np.zeros(n.shape, np.result_type(dtype, np.complex128))
     values[inside] = _chirp(distance[inside], length, sign, values.dtype)

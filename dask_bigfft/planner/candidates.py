@@ -159,6 +159,7 @@ def program_of(
         order_out=spec.orders_out[i],
         digits=spec.digits_of(axis),
         bluestein=bluestein,
+        waves=spec.waves if bluestein else None,
     )
 
 
@@ -409,7 +410,8 @@ class Candidates:
         spec = self.spec
         padded: dict[int, Factors] = {}
         for axis, n in zip(spec.axes, spec.lengths, strict=True):
-            if n > sizes.target and len(transposed_digits(n)) == 1 and not spec.digits_of(axis):
+            awkward = len(transposed_digits(n)) == 1 and not spec.digits_of(axis)
+            if spec.waves is not None or (n > sizes.target and awkward):
                 padded[axis] = transposed_digits(smooth_length(2 * n - 1))
         if not padded:
             return []

@@ -215,7 +215,9 @@ def _fitting(search: Candidates) -> tuple[list[Plan], Sizes] | int:
 def _plans(search: Candidates, sizes: Sizes, bluestein: bool, merge: bool) -> list[Plan]:
     """Plans with blocks of some size, cheapest first."""
     search.bound = math.inf
-    if _all_whole(search) and sizes.target >= search.largest_in:
+    if search.spec.waves is not None:  # by no other algorithm
+        candidates = search.bluestein(sizes, merge)
+    elif _all_whole(search) and sizes.target >= search.largest_in:
         candidates = search.in_place()
     else:
         candidates = search.splits(sizes, merge)

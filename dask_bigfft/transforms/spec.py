@@ -16,7 +16,7 @@ import numpy as np
 
 from dask_bigfft.decomposition.factors import transposed_digits
 from dask_bigfft.decomposition.scaling import Scale
-from dask_bigfft.decomposition.steps import Kind, Order, flat_digits
+from dask_bigfft.decomposition.steps import Kind, Order, Waves, flat_digits
 from dask_bigfft.errors import ArgumentTypeError, refuse
 
 Norm = Literal["backward", "ortho", "forward"]
@@ -65,6 +65,9 @@ class TransformSpec:
     windows : tuple of (int, int, int)
         Axis, start and count: of the values along that axis only `count` go out, from `start` on,
         cyclically.
+    waves : Waves or None
+        A sum over cosines or sines along the one axis, instead of a Fourier transform: of kind
+        "c2c", with a real result.
     """
 
     name: str
@@ -79,6 +82,7 @@ class TransformSpec:
     orders_out: tuple[Order, ...]
     digits: tuple[tuple[int, tuple[int, ...]], ...] = ()
     windows: tuple[tuple[int, int, int], ...] = ()
+    waves: Waves | None = None
 
     @property
     def work_dtype(self) -> np.dtype[Any]:
@@ -94,7 +98,8 @@ class TransformSpec:
     @property
     def out_dtype(self) -> np.dtype[Any]:
         """Dtype of the result of the rounds."""
-        return self.real_dtype if self.kind == "c2r" else self.work_dtype
+        is_real = self.kind == "c2r" or self.waves is not None
+        return self.real_dtype if is_real else self.work_dtype
 
     @property
     def real_axis(self) -> int | None:

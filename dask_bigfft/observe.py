@@ -4,7 +4,6 @@ Imports `watch`, `cluster`, `graph` and `planning`.
 """
 
 import contextlib
-import os
 from collections import OrderedDict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,7 @@ from dask_bigfft.graph.layer import transforms_in
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.record import RECORD, PlanRecord
 from dask_bigfft.surroundings import running_client
+from dask_bigfft.threads import task_threads
 from dask_bigfft.watch.display import Display, LocalProgress, display_here
 from dask_bigfft.watch.report import Report, RunReport
 
@@ -104,7 +104,7 @@ def _own_pool() -> Iterator[None]:
     if pool is not None or scheduler not in (None, "threads", "threaded"):
         yield
         return
-    count = dask.config.get("num_workers", None) or os.cpu_count() or 1
+    count = task_threads()
     with ThreadPoolExecutor(count, thread_name_prefix="bigfft") as own:
         try:
             with dask.config.set(pool=own, num_workers=count):

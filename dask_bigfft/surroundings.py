@@ -1,9 +1,8 @@
 """What is known, where a graph is built, of where it will run.
 
-Imports `planner`, `profiles`, `config` and `memory_settings`; looks up a running client.
+Imports `planner`, `profiles`, `config`, `memory_settings` and `threads`; looks up a running client.
 """
 
-import os
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -14,6 +13,7 @@ from dask_bigfft import config
 from dask_bigfft.memory_settings import machine_nbytes, shuffle_nbytes, worker_budget
 from dask_bigfft.planner.plan import Machine
 from dask_bigfft.profiles import cluster_place, known_profile
+from dask_bigfft.threads import task_threads
 
 __all__ = ["current_machine", "possible_carrier", "running_client"]
 
@@ -30,13 +30,9 @@ def current_machine(memory_limit: int | None) -> Machine:
             places = [cluster_place(workers), *([""] if _all_here(workers) else [])]
             profile = known_profile(*places)
             return Machine(limit, threads, len(workers), shuffle_nbytes(), profile)
-    pool = dask.config.get("num_workers", None)
-    if dask.config.get("scheduler", None) in ("sync", "synchronous", "single-threaded"):
-        pool = 1
-    threads = pool or os.cpu_count() or 1
     profile = known_profile("")
     limit = memory_limit or machine_nbytes()
-    return Machine(limit, int(threads), 1, profile=profile, shared=_shared())
+    return Machine(limit, task_threads(), 1, profile=profile, shared=_shared())
 
 
 def _all_here(workers: Iterable[Mapping[str, Any]]) -> bool:

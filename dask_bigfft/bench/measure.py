@@ -34,7 +34,8 @@ from dask_bigfft.memory.blocks import Loan
 
 __all__ = ["cold", "planned", "warm"]
 
-_TOUCH_NBYTES = 1 << 30
+#: Fresh memory that is touched before a cold run, to know the machine's rate at that moment.
+_TOUCH_NBYTES = 1 << 28
 
 #: How many times as long as the fastest a contender takes that is called slow.
 SLOW = 4.0
@@ -224,7 +225,8 @@ def cold(problem: Problem, kernel: str, mode: Mode, threads: int) -> dict[str, A
     mode : {"persist", "compute"}
         What is called.
     threads : int
-        Of dask and of the measurement of fresh pages, which follows in this process.
+        Of dask and of the measurement of fresh pages, which comes before, in other memory: what the
+        system has got back once comes faster than what another process has freed.
     """
     data = Data(problem)
     data.fill()
@@ -233,6 +235,7 @@ def cold(problem: Problem, kernel: str, mode: Mode, threads: int) -> dict[str, A
     with _threads(threads):
         entrant.prepare(data)
         gc.collect()
+        rate, touched = machine.first_touch(min(_TOUCH_NBYTES, problem.nbytes), threads)
         held = machine.reset_peak()
         counted = default_arena().counters()
         started = time.perf_counter()
@@ -244,8 +247,7 @@ def cold(problem: Problem, kernel: str, mode: Mode, threads: int) -> dict[str, A
     if mode == "compute" and not _lent(result):
         fresh += result.nbytes
     check = _shown(data.check(entrant.answer(data, result), kernel))
-    del result
-    gc.collect()
+    del touched
     return {
         "kernel": kernel,
         "mode": mode,
@@ -255,9 +257,7 @@ def cold(problem: Problem, kernel: str, mode: Mode, threads: int) -> dict[str, A
         "fresh_bytes": fresh,
         "overflow_bytes": now.overflow_bytes - counted.overflow_bytes,
         "array_bytes": problem.nbytes,
-        "touch_bytes_per_second": machine.first_touch_rate(
-            min(_TOUCH_NBYTES, problem.nbytes), threads
-        ),
+        "touch_bytes_per_second": rate,
         "check": check,
         "ok": check["ok"],
     }

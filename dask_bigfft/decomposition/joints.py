@@ -166,19 +166,3 @@ def _cuts(joint: AxisLayout, axis: AxisLayout, block: int) -> Iterator[tuple[int
         low, high = intervals[group.digits]
         chunk = bisect_right(group.bounds, low) - 1
         yield chunk, slice(low - group.bounds[chunk], high - group.bounds[chunk])
-
-
-def joined_axes(joint: Layout, layout: Layout) -> bool:
-    """Whether blocks of a layout join dimensions of the joint's blocks."""
-    return not all(_alike(a, b) for a, b in zip(joint.axes, layout.axes, strict=True))
-
-
-def dims_of(joint: Layout, digits: dict[int, Digit]) -> tuple[int, ...]:
-    """Dimensions of the joint's blocks that hold one digit each of some axes."""
-    found, dim = [], 0
-    for number, axis in enumerate(joint.axes):
-        for group in axis.groups:
-            if number in digits and group.digits == (digits[number],):
-                found.append(dim)
-            dim += 1
-    return tuple(found)

@@ -10,7 +10,7 @@ Imports `decomposition`, `planner`, `memory`, `kernels` and `errors`.
 import math
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,36 +19,10 @@ import numpy.typing as npt
 from dask_bigfft.decomposition.joints import place_of
 from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.errors import CarrierError, KernelError
-from dask_bigfft.kernels.copy import strided_view
 from dask_bigfft.memory import lend
 
 Array = npt.NDArray[Any]
 Block = tuple[int, ...]
-
-#: Steps in bytes that are multiples of this make a cache use few of its places.
-CRITICAL = 4096
-
-#: Bytes by which such steps are made longer, where that is next to nothing of them.
-SPACING = 256
-
-
-def spaced_steps(
-    shape: tuple[int, ...], itemsize: int, spaced: tuple[int, ...]
-) -> tuple[int, ...]:
-    """Strides in bytes of an array in C order, those of some dimensions spaced out.
-
-    >>> spaced_steps((4, 8192, 16), 16, (0, 1)), spaced_steps((8, 8192), 16, (0,))
-    ((2097408, 256, 16), (131328, 16))
-    """
-    steps, step = [], itemsize
-    for dim in range(len(shape) - 1, -1, -1):
-        inner = dim < len(shape) - 1
-        if inner and dim in spaced and step % CRITICAL == 0 and step >= 64 * SPACING:
-            step += SPACING
-        steps.append(step)
-        step *= shape[dim]
-    return tuple(reversed(steps))
-
 
 def lying(array: Array, joint: Layout, layout: Layout, block: Block) -> Array:
     """View of the common array in which a block of a layout lies.
@@ -78,17 +52,14 @@ class Common:
         How the blocks lie together; None where there is to be no such memory.
     group : tuple of int
         Which of the joint's blocks it is.
-    spaced : tuple of int
-        Dimensions whose steps may be spaced out.
     dtype : str
         Of the blocks.
     """
 
     def __init__(
-        self, joint: Layout | None = None, group: Block = (), spaced: tuple[int, ...] = (),
-        dtype: str = "c16",
+        self, joint: Layout | None = None, group: Block = (), dtype: str = "c16"
     ) -> None:
-        self.joint, self.group, self.spaced, self.dtype = joint, group, spaced, np.dtype(dtype)
+        self.joint, self.group, self.dtype = joint, group, np.dtype(dtype)
         self.array: Array | None = None
         self._given: set[Block] = set()
         self._entered: dict[int, bool] = {}
@@ -109,16 +80,8 @@ class Common:
                 return None
             self._given.add(block)
             if self.array is None:
-                self.array = self._lent(self.joint)
+                self.array = lend(self.joint.shape(self.group), self.dtype)
             return lying(self.array, self.joint, layout, block)
-
-    def _lent(self, joint: Layout) -> Array:
-        shape = joint.shape(self.group)
-        steps = spaced_steps(shape, self.dtype.itemsize, self.spaced)
-        nbytes = max(n * step for n, step in zip(shape, steps, strict=True))
-        memory = lend((nbytes // self.dtype.itemsize,), self.dtype)
-        whole = math.prod(shape) * self.dtype.itemsize == nbytes
-        return memory.reshape(shape) if whole else strided_view(memory, 0, shape, steps)
 
     def holds(self, joint: Layout, layout: Layout, blocks: Mapping[Block, Any]) -> bool:
         """Whether blocks of a layout all lie where the joint has them."""
@@ -191,7 +154,7 @@ def same_memory(values: Any, view: Array) -> bool:
 
 #: By plan and exchange, the memory in which blocks before the exchange have been worked on.
 _spent: dict[tuple[str, int], list[weakref.ref[Array]]] = {}
-_spent_lock = threading.Lock()
+_books = threading.Lock()
 
 
 def _root(values: Any) -> Any:
@@ -204,7 +167,7 @@ def _root(values: Any) -> Any:
 def spend(token: str, exchange: int, blocks: Mapping[Block, Any]) -> None:
     """Note that blocks before an exchange of a plan are no longer what they were."""
     fresh = {id(root): root for root in map(_root, blocks.values())}
-    with _spent_lock:
+    with _books:
         for key in [key for key, refs in _spent.items() if all(ref() is None for ref in refs)]:
             del _spent[key]
         kept = [ref for ref in _spent.get((token, exchange), ()) if ref() is not None]
@@ -219,7 +182,7 @@ def refuse_spent(token: str, exchange: int, blocks: Mapping[Block, Any]) -> None
     CarrierError
         If there are such blocks.
     """
-    with _spent_lock:
+    with _books:
         spent = [ref() for ref in _spent.get((token, exchange), ())]
     roots = {id(_root(values)) for values in blocks.values()}
     if any(id(root) in roots for root in spent if root is not None):
@@ -228,3 +191,65 @@ def refuse_spent(token: str, exchange: int, blocks: Mapping[Block, Any]) -> None
             "worked on in their memory: do not keep results of single tasks, or set "
             "bigfft.exchange.in-place to false"
         )
+
+
+#: By plan, the memory in which blocks of its result lie.
+_results: dict[str, dict[int, weakref.ref[Array]]] = {}
+
+
+def note_result(token: str, block: Array) -> None:
+    """Note that a block of a plan's result lies in common memory, taken for this computation."""
+    root = _root(block)
+    with _books:
+        held = _results.setdefault(token, {})
+        if id(root) in held and held[id(root)]() is root:
+            return
+        for plan in [*_results]:
+            alive = {key: ref for key, ref in _results[plan].items() if ref() is not None}
+            _results[plan] = alive
+            if not alive and plan != token:
+                del _results[plan]
+        _results[token][id(root)] = weakref.ref(root)
+
+
+def whole_result(
+    token: str, blocks: Sequence[Array], cuts: Sequence[tuple[slice, ...]], shape: tuple[int, ...]
+) -> Array | None:
+    """Return a plan's result, if its blocks lie in common memory as they do in an array.
+
+    Only the first who asks gets it: whoever has it may write to it.
+
+    Parameters
+    ----------
+    token : str
+        Of the plan in task names.
+    blocks : sequence of ndarray
+        All blocks, of one dtype.
+    cuts : sequence of tuple of slice
+        Where in the result each of them belongs.
+    shape : tuple of int
+        Of the result.
+    """
+    root: Array = _root(blocks[0])
+    with _books:
+        ref = _results.get(token, {}).get(id(root))
+    if ref is None or ref() is not root or not math.prod(shape):
+        return None
+    itemsize, steps = blocks[0].itemsize, [blocks[0].itemsize]
+    for n in reversed(shape[1:]):
+        steps.insert(0, steps[0] * n)
+    if not root.flags.c_contiguous or root.dtype != blocks[0].dtype:
+        return None
+    start = blocks[0].ctypes.data
+    for block, cut in zip(blocks, cuts, strict=True):
+        offset = sum(part.start * step for part, step in zip(cut, steps, strict=True))
+        dims = zip(block.shape, block.strides, steps, strict=True)
+        if _root(block) is not root or block.ctypes.data != start + offset:
+            return None
+        if any(found != wanted for n, found, wanted in dims if n > 1):
+            return None
+    first = (start - root.ctypes.data) // itemsize
+    whole: Array = root.reshape(-1)[first : first + math.prod(shape)].reshape(shape)
+    with _books:
+        _results[token].pop(id(root), None)
+    return whole

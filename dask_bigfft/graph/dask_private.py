@@ -4,12 +4,14 @@ If a release of dask moves one of them, this file is what has to follow.
 """
 
 import sys
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Protocol, cast
 
 import dask.array as da
 from dask._task_spec import Alias, DataNode, Task, TaskRef
 from dask.array.backends import NumpyBackendEntrypoint
+from dask.array.core import finalize
 from dask.callbacks import Callback
 from dask.highlevelgraph import HighLevelGraph, Layer
 
@@ -24,6 +26,8 @@ __all__ = [
     "TaskRef",
     "array_expressions_enabled",
     "expression_array",
+    "finalize",
+    "finished_by",
     "recipe_of",
     "results_are_kept",
 ]
@@ -39,6 +43,22 @@ def results_are_kept() -> bool:
         return False
     found = (getattr(method, "__self__", None) for row in Callback.active for method in row)
     return any(isinstance(owner, cache.Cache) for owner in found)
+
+
+def finished_by(array: da.Array, function: Callable[..., Any], *arguments: Any) -> da.Array:
+    """Return the array, whose blocks `compute` from now on puts together by a function.
+
+    The function, called with nested lists of blocks and the arguments, takes the place of dask's
+    `finalize`. Arrays that are made from this one are not concerned, nor copies of it: dask asks
+    the array itself. A class of arrays would not do, since NumPy's functions on dask arrays refuse
+    what is not dask's own class.
+    """
+
+    def postcompute() -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return (finalize, ()) if results_are_kept() else (function, arguments)
+
+    vars(array)["__dask_postcompute__"] = postcompute
+    return array
 
 
 def array_expressions_enabled() -> bool:

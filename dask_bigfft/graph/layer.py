@@ -29,10 +29,12 @@ from dask_bigfft.graph.dask_private import (
     Layer,
     array_expressions_enabled,
     expression_array,
+    finished_by,
     recipe_of,
     results_are_kept,
 )
 from dask_bigfft.graph.names import PLAN_NAME
+from dask_bigfft.graph.results import assembled
 from dask_bigfft.graph.tasks import Run
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.shifts import ShiftPlan
@@ -260,7 +262,8 @@ def transformed_array(
     layer = _layer_class(plan)(plan, token, x.name, carrier, known=known, place=place)
     dependencies: Any = [x]
     graph = HighLevelGraph.from_collections(name, layer, dependencies=dependencies)
-    return da.Array(graph, name, chunks=plan.chunks, meta=result_meta(plan, x._meta))
+    array = da.Array(graph, name, chunks=plan.chunks, meta=result_meta(plan, x._meta))
+    return finished_by(array, assembled, token)
 
 
 @dataclass(frozen=True)

@@ -32,10 +32,18 @@ from dask_bigfft.devices.find import missing
 from dask_bigfft.devices.on_card import as_block, is_on_card, roll_on_card, round_on_card
 from dask_bigfft.errors import CarrierError, VerificationError, refuse
 from dask_bigfft.events import during, emit
-from dask_bigfft.exchange.common import Common, lying, refuse_spent, same_memory, spend
+from dask_bigfft.exchange.common import (
+    Common,
+    lying,
+    note_result,
+    refuse_spent,
+    same_memory,
+    spend,
+)
 from dask_bigfft.exchange.gather import Gathering
 from dask_bigfft.exchange.packing import Packing, pack, shard_checksum
 from dask_bigfft.exchange.shards import ExchangeMap
+from dask_bigfft.graph.spare import with_spare_threads
 from dask_bigfft.kernels.copy import copied
 from dask_bigfft.kernels.cpu import rolled
 from dask_bigfft.kernels.in_place import run_round
@@ -207,7 +215,8 @@ class Run:
             if done is None:
                 done = on_device(job, incoming, filters, place)
         if done is None:
-            return run_round(round_, block, incoming, library, dtype, filters)
+            with with_spare_threads(library, round_.target.blocks) as own:
+                return run_round(round_, block, incoming, own, dtype, filters)
         roll = roll_on_card if is_on_card(done) else rolled
         return roll(done, round_.rolls)
 
@@ -265,7 +274,7 @@ def common_memory(run: Run, number: int, group: Block) -> Common:
     wanted = config.get("bigfft.exchange.in-place")
     if joint is None or used or not wanted or current_worker() is not None:
         return Common()
-    return Common(joint.layout, group, joint.spaced, run.exchange(number).dtype)
+    return Common(joint.layout, group, run.exchange(number).dtype)
 
 
 def barrier_in_common(
@@ -407,10 +416,12 @@ def _where_it_lies(
     values = lying(common.array, joint.layout, exchange.target, block)
     if number == len(run.plan.rounds):
         emit("unpack", nbytes=values.nbytes, seconds=time.perf_counter() - started)
+        note_result(run.token, values)
         return values
     after, flat = run.joints.inside[number], None
     if after is not None and isinstance(run.plan, Plan) and number + 1 == len(run.plan.exchanges):
         flat = lying(common.array, after, run.plan.result, block)
+        note_result(run.token, flat)
 
     def work() -> Array:
         incoming = Lying(values, inside=after is not None, into=into)

@@ -59,12 +59,14 @@ class FFTWPlans:
         self._idle: OrderedDict[tuple[Any, ...], list[tuple[Any, Array, Array]]] = OrderedDict()
         self._count = 0
 
-    def execute(self, x: Array, out: Array, dims: tuple[int, ...], direction: str) -> None:
-        """Transform `x` into `out`, which may be `x`."""
+    def execute(
+        self, x: Array, out: Array, dims: tuple[int, ...], direction: str, threads: int = 1
+    ) -> None:
+        """Transform `x` into `out`, which may be `x`, with some threads."""
         # FFTW's SIMD wants no more than 16 bytes, what NumPy's own memory has.
         aligned = (x.ctypes.data | out.ctypes.data) % 16 == 0
         layout = (x.dtype, x.shape, x.strides, out.shape, out.strides)
-        key = (layout, x is out, dims, direction, aligned)
+        key = (layout, x is out, dims, direction, aligned, threads)
         plan, x_stub, out_stub = self._borrow(key, x, out)
         try:
             plan.update_arrays(x, out)
@@ -74,7 +76,7 @@ class FFTWPlans:
             self._give_back(key, (plan, x_stub, out_stub))
 
     def _borrow(self, key: tuple[Any, ...], x: Array, out: Array) -> tuple[Any, Array, Array]:
-        _, in_place, dims, direction, aligned = key
+        _, in_place, dims, direction, aligned, threads = key
         with self._lock:
             idle = self._idle.get(key)
             if idle:
@@ -84,7 +86,7 @@ class FFTWPlans:
             out_stub = x_stub if in_place else self._stub(out)
             flags = ("FFTW_ESTIMATE",) if aligned else ("FFTW_ESTIMATE", "FFTW_UNALIGNED")
             plan = self._fftw.FFTW(
-                x_stub, out_stub, axes=dims, direction=direction, flags=flags, threads=1
+                x_stub, out_stub, axes=dims, direction=direction, flags=flags, threads=threads
             )
             return plan, x_stub, out_stub
 

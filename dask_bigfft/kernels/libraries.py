@@ -1,8 +1,9 @@
 """The FFT libraries, as plugs of one form: in place, one thread, an explicit sign and scale.
 
 Imports NumPy, SciPy and `errors`; the optional libraries only when they are asked for by name.
-Tasks run side by side in the threads of a worker, so every library is held to one thread. What a
-caller may rely on, whichever it chooses:
+Tasks run side by side in the threads of a worker, so every library is held to one thread, unless a
+caller whose block runs alone asks for more (`FFTLibrary.using`). What a caller may rely on,
+whichever it chooses:
 
 - ``sign`` is that of the exponent, and ``scale`` says what the sum is multiplied by, whatever the
   sign; the words "forward" and "backward" stay at the front door;
@@ -12,13 +13,14 @@ caller may rely on, whichever it chooses:
 ========  =================================  ====================================================
 name      licence                            how it is called
 ========  =================================  ====================================================
-scipy     BSD-3-Clause                       ``overwrite_x``, ``workers=1``
-mkl_fft   BSD-3-Clause, MKL Intel's own      axis by axis, with MKL's threads set to 1 meanwhile
-ducc0     GPL-2.0-or-later                   ``out=x``, ``nthreads=1``
+scipy     BSD-3-Clause                       ``overwrite_x``, ``workers``
+mkl_fft   BSD-3-Clause, MKL Intel's own      axis by axis, with MKL's threads set meanwhile
+ducc0     GPL-2.0-or-later                   ``out=x``, ``nthreads``
 pyfftw    BSD-3-Clause, FFTW GPL             own pool of ESTIMATE plans, see `FFTWPlans`
 ========  =================================  ====================================================
 """
 
+import copy
 import ctypes
 import importlib
 import importlib.util
@@ -27,9 +29,9 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -66,6 +68,19 @@ class _Backend(Protocol):
 
     def c2r(self, x: Array, dim: int, n: int, sign: int, scale: Scale) -> Array: ...
 
+    def using(self, threads: int) -> "_Backend": ...
+
+
+class _Threaded:
+    """What the backends have in common: how many threads a call may use."""
+
+    threads = 1
+
+    def using(self, threads: int) -> Self:
+        found = copy.copy(self)
+        found.threads = threads
+        return found
+
 
 @dataclass(frozen=True)
 class FFTLibrary:
@@ -98,6 +113,16 @@ class FFTLibrary:
 
     def __reduce__(self) -> tuple[Callable[[str], "FFTLibrary"], tuple[str]]:
         return get_library, (self.name,)
+
+    def using(self, threads: int) -> "FFTLibrary":
+        """Return the library as it is for a block that runs alone.
+
+        Parameters
+        ----------
+        threads
+            How many of its own threads it uses in each call.
+        """
+        return self if threads == 1 else replace(self, _backend=self._backend.using(threads))
 
     def c2c(
         self,
@@ -287,7 +312,7 @@ def _norm(sign: int, scale: Scale) -> str:
     return "backward" if (scale == "none") == (sign < 0) else "forward"
 
 
-class _Scipy:
+class _Scipy(_Threaded):
     """`scipy.fft`, whatever backend the process has set for its own calls of it.
 
     Without that, a global backend (dask's arrays have one in this package) could take the call.
@@ -312,11 +337,11 @@ class _Scipy:
 
     def _call(self, name: str, x: Array, **options: Any) -> Array:
         with self._fft.set_backend("scipy", only=True):
-            result: Array = getattr(self._fft, name)(x, workers=1, **options)
+            result: Array = getattr(self._fft, name)(x, workers=self.threads, **options)
         return result
 
 
-class _Ducc:
+class _Ducc(_Threaded):
     """`ducc0.fft`."""
 
     _INORM = {"none": 0, "ortho": 1, "full": 2}  # noqa: RUF012 - read only
@@ -342,10 +367,10 @@ class _Ducc:
         return result
 
     def _options(self, sign: int, scale: Scale) -> dict[str, Any]:
-        return {"forward": sign < 0, "inorm": self._INORM[scale], "nthreads": 1}
+        return {"forward": sign < 0, "inorm": self._INORM[scale], "nthreads": self.threads}
 
 
-class _Mkl:
+class _Mkl(_Threaded):
     """`mkl_fft`, axis by axis: its n-dimensional calls misjudge the scale of a subset of axes."""
 
     def __init__(self) -> None:
@@ -357,28 +382,28 @@ class _Mkl:
     ) -> Array:
         run = self._fft.fft if sign < 0 else self._fft.ifft
         own = scale if len(dims) == 1 else "none"  # a factor for each axis would be rounded anew
-        with self._one_thread():
+        with self._own_threads():
             for dim in dims:
                 run(x, axis=dim, norm=_norm(sign, own), out=x)
         return x if own == scale else _scaled(x, math.prod(x.shape[d] for d in dims), scale)
 
     def r2c(self, x: Array, dim: int, sign: int, scale: Scale) -> Array:
-        with self._one_thread():
+        with self._own_threads():
             result: Array = self._fft.rfft(x, axis=dim, norm=_norm(-1, scale))
         return result if sign < 0 else np.conjugate(result, out=result)
 
     def c2r(self, x: Array, dim: int, n: int, sign: int, scale: Scale) -> Array:
         x = x if sign > 0 else np.conjugate(x)
-        with self._one_thread():
+        with self._own_threads():
             result: Array = self._fft.irfft(x, n=n, axis=dim, norm=_norm(+1, scale))
         return result
 
     @contextmanager
-    def _one_thread(self) -> Iterator[None]:
+    def _own_threads(self) -> Iterator[None]:
         if self._set_threads is None:  # what MKL_NUM_THREADS says then holds
             yield
             return
-        before = self._set_threads(1)
+        before = self._set_threads(self.threads)
         try:
             yield
         finally:
@@ -401,7 +426,7 @@ def _mkl_thread_setter() -> Callable[[int], int] | None:
     return None
 
 
-class _Fftw:
+class _Fftw(_Threaded):
     """FFTW by pyFFTW's plan objects; it scales in a pass of its own."""
 
     def __init__(self) -> None:
@@ -411,19 +436,20 @@ class _Fftw:
     def c2c(
         self, x: Array, dims: tuple[int, ...], sign: int, scale: Scale, out: Array | None
     ) -> Array:
-        self._plans.execute(x, x, dims, "FFTW_FORWARD" if sign < 0 else "FFTW_BACKWARD")
+        direction = "FFTW_FORWARD" if sign < 0 else "FFTW_BACKWARD"
+        self._plans.execute(x, x, dims, direction, self.threads)
         return _scaled(x, math.prod(x.shape[d] for d in dims), scale)
 
     def r2c(self, x: Array, dim: int, sign: int, scale: Scale) -> Array:
         n = x.shape[dim]
         out = np.empty(_with_length(x.shape, dim, n // 2 + 1), _REAL_TO_COMPLEX[x.dtype])
-        self._plans.execute(x, out, (dim,), "FFTW_FORWARD")
+        self._plans.execute(x, out, (dim,), "FFTW_FORWARD", self.threads)
         return _scaled(out if sign < 0 else np.conjugate(out, out=out), n, scale)
 
     def c2r(self, x: Array, dim: int, n: int, sign: int, scale: Scale) -> Array:
         x = x if sign > 0 else np.conjugate(x)
         out = np.empty(_with_length(x.shape, dim, n), _COMPLEX_TO_REAL[x.dtype])
-        self._plans.execute(x, out, (dim,), "FFTW_BACKWARD")
+        self._plans.execute(x, out, (dim,), "FFTW_BACKWARD", self.threads)
         return _scaled(out, n, scale)
 
 

@@ -5,6 +5,9 @@ to come) is W^(k*r). It is made from two short tables per row, W^(r*64*i) and W^
 turn are read off the exact two-level `PhaseTable`, so the phase never leaves the integers and
 the inner loop is two multiplications without a table walk.
 
+Along a chirp n**2 grows by 2*n*stride + stride**2, which grows by 2*stride**2: two additions mod
+twice its length, and no product of large numbers.
+
 Imports numpy, `decomposition` and this room.
 """
 
@@ -18,6 +21,9 @@ from dask_bigfft.kernels.compiled import compiled
 
 #: Length of the inner of the two tables of a row.
 _INNER = 64
+
+#: Lengths up to which the squares of their indices fit int64.
+_SHORT = 3 * 10**9
 
 
 @compiled
@@ -54,6 +60,54 @@ def _twiddle_rows(x, rest, coarse, fine, shift, mask, scale):  # type: ignore[no
                     line = x[row, first + j]
                     for b in range(width):
                         line[b] *= w
+
+
+@compiled
+def _chirp_rows(  # type: ignore[no-untyped-def]
+    x, square, step, twice, inside, coarse, fine, shift, mask, modulus, factor
+):
+    """Multiply x[l, p, f, b] by factor * W^(n^2), n the f-th place of row p; zero the others."""
+    batches, places, digits, width = x.shape
+    values = np.empty(digits, coarse.dtype)
+    for place in range(places):
+        t, more = square[place], step[place]
+        for f in range(inside[place]):
+            values[f] = factor * _power(t, coarse, fine, shift, mask)
+            t += more
+            if t >= modulus:
+                t -= modulus
+            more += twice
+            if more >= modulus:
+                more -= modulus
+        for f in range(inside[place], digits):
+            values[f] = 0
+        for batch in range(batches):
+            if width == 1:
+                line = x[batch, place, :, 0]
+                for f in range(inside[place]):
+                    line[f] *= values[f]
+                for f in range(inside[place], digits):
+                    line[f] = 0
+            else:
+                for f in range(inside[place]):
+                    for b in range(width):
+                        x[batch, place, f, b] *= values[f]
+                x[batch, place, inside[place] :] = 0
+
+
+@compiled
+def _filter_values(  # type: ignore[no-untyped-def]
+    out, n, padded, length, by, offset, coarse, fine, shift, mask, scale
+):
+    """The chirp at `by` times n, wrapped around `padded`, and an offset, times a scale."""
+    for i in range(n.size):
+        lag = n[i] if 2 * n[i] <= padded else n[i] - padded
+        distance = abs(by * lag + offset)
+        if distance < length:
+            t = distance * distance % (2 * length)
+            out[i] = scale * _power(t, coarse, fine, shift, mask)
+        else:
+            out[i] = 0
 
 
 def twiddle(
@@ -103,14 +157,33 @@ def multiply_chirp(
     In place. `rest` may be shorter than x is long: it then applies again and again. Places
     n >= length hold padding or what is going to be cropped, and are zeroed.
     """
-    steps = np.arange(x.shape[1], dtype=np.int64) * stride
     batches = x.reshape(-1, len(rest), *x.shape[1:])
+    if x.dtype.char != "G":
+        _multiply_chirp(batches, rest, stride, length, sign, factor)
+        return
+    steps = np.arange(x.shape[1], dtype=np.int64) * stride
     for place, r in enumerate(rest):
         n = r + steps
         inside = int(np.count_nonzero(n < length))
         values = _chirp(n[:inside], length, sign, np.result_type(x.dtype, np.complex128))
         batches[:, place, :inside] *= (factor * values)[:, None]
         batches[:, place, inside:] = 0
+
+
+def _multiply_chirp(
+    x: npt.NDArray[Any], rest: npt.NDArray[np.int64], stride: int, length: int, sign: int,
+    factor: Any,
+) -> None:
+    modulus = 2 * length
+    table = phase_table(modulus, sign)
+    n, by = np.asarray(rest, np.int64) % modulus, stride % modulus
+    product = mulmod(n, by, modulus)
+    step = (2 * product + int(mulmod(by, by, modulus))) % modulus
+    inside = np.clip(-((np.asarray(rest, np.int64) - length) // stride), 0, x.shape[2])
+    _chirp_rows(
+        x, mulmod(n, n, modulus), step, 2 * int(mulmod(by, by, modulus)) % modulus, inside,
+        table.coarse, table.fine, table.shift, table.mask, modulus, float(factor),
+    )
 
 
 def chirp_filter(
@@ -122,6 +195,14 @@ def chirp_filter(
     The filter is the chirp exp(sign*1j*pi*(step*m + offset)**2/length), where the square's root is
     below `length`, wrapped around, over `padded`, so that the convolution needs no other scale.
     """
+    if np.dtype(dtype).char != "G" and length < _SHORT:
+        table = phase_table(2 * length, sign)
+        found = np.empty(n.size, dtype)
+        _filter_values(
+            found, n.ravel(), padded, length, step, offset, table.coarse, table.fine, table.shift,
+            table.mask, 1 / padded,
+        )
+        return found.reshape(shape)
     lag = np.where(2 * n <= padded, n, n - padded)
     distance: npt.NDArray[np.int64] = np.absolute(step * lag + offset)
     inside = distance < length

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dask_bigfft.decomposition.joints import dims_of, fits, groups_match, joined_axes, joint_of
+from dask_bigfft.decomposition.joints import fits, groups_match, joint_of
 from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.decomposition.rounds import Round, transformed
 
@@ -34,14 +34,10 @@ class Joint:
     home : int
         Exchange before which the memory was taken: the exchange itself, or one before it whose
         blocks were transformed in place.
-    spaced : tuple of int
-        Dimensions whose steps may be spaced out, so that lines along them do not fall on the
-        same few places of a cache.
     """
 
     layout: Layout
     home: int
-    spaced: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -81,14 +77,11 @@ def joints_of(
     """
     found: list[Joint | None] = [None]
     inside: list[Layout | None] = [None] if rounds else []
-    joined: set[int] = set()
     held: Joint | None = None
     for number, exchange in enumerate(exchanges[1:], 1):
         joint = held if held is not None else _fresh(exchange, number)
         held, after = None, None
         found.append(joint)
-        if joint is not None and joined_axes(joint.layout, exchange.target):
-            joined.add(joint.home)
         if number == len(rounds):
             break
         if joint is not None and dtypes[2 * number] == dtypes[2 * number + 1]:
@@ -98,10 +91,8 @@ def joints_of(
                 held = _kept(after, joint, exchanges[number + 1])
             if held is None and (number + 1 < len(exchanges) or not fits(after, result)):
                 after = None
-            elif held is None and joined_axes(after, result):
-                joined.add(joint.home)
         inside.append(after)
-    return Joints(tuple(_spaced(joint, rounds, joined) for joint in found), tuple(inside))
+    return Joints(tuple(found), tuple(inside))
 
 
 def _movable(exchange: "Exchange") -> bool:
@@ -131,13 +122,3 @@ def _kept(after: Layout, joint: Joint, exchange: "Exchange") -> Joint | None:
         return None
     matches = groups_match(after, exchange.source, exchange.target)
     return Joint(after, joint.home) if matches else None
-
-
-def _spaced(
-    joint: Joint | None, rounds: Sequence[Round], joined: set[int]
-) -> Joint | None:
-    """The joint with steps spaced out, unless somebody looks at dimensions of it as one."""
-    if joint is None or joint.home in joined or joint.home == len(rounds):
-        return joint
-    digits = {step.axis: step.source for step in rounds[joint.home].steps}
-    return Joint(joint.layout, joint.home, dims_of(joint.layout, digits))

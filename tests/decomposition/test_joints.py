@@ -10,7 +10,7 @@ import pytest
 import dask_bigfft
 from dask_bigfft.decomposition.joints import fits, joint_block, joint_of, merged
 from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout, plain, whole
-from dask_bigfft.exchange.common import lying, same_memory, spaced_steps
+from dask_bigfft.exchange.common import lying, same_memory
 from dask_bigfft.exchange.gather import Gathering
 from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.graph.groups import Groups
@@ -114,12 +114,6 @@ def test_a_partial_digit_is_not_joined():
     b = Layout((AxisLayout((Group((digit(1, 6),), (6,)),)),))
     assert joint_of(a, b) is None
 
-
-def test_critical_steps_are_spaced_out_and_no_others():
-    assert spaced_steps((512, 512, 256), 16, (0,)) == (512 * 256 * 16 + 256, 4096, 16)
-    assert spaced_steps((512, 512, 256), 16, ()) == (512 * 256 * 16, 4096, 16)
-    assert spaced_steps((10, 1000), 16, (0, 1)) == (16000, 16)  # not critical
-    assert spaced_steps((64, 256), 16, (0,)) == (4096, 16)  # would be a sixteenth more
 
 
 def test_same_memory():

@@ -29,6 +29,7 @@ FLOORS = {
     "exchange": 5,
     "graph": 6,
     "memory_settings": 2,
+    "threads": 2,
     "profiles": 3,
     "fft": 7,
     "front": 7,

@@ -279,9 +279,11 @@ def test_mkl_is_held_to_one_thread_and_given_back_its_own_number():
     before = set_threads(2)
     try:
         library.c2c(random((4, 8), np.complex128), (1,), -1)
-        with library._backend._one_thread():
+        with library._backend._own_threads():
             inside = set_threads(1)
-        assert (inside, set_threads(2)) == (1, 2)
+        with library.using(3)._backend._own_threads():
+            more = set_threads(3)
+        assert (inside, more, set_threads(2)) == (1, 3, 2)
     finally:
         set_threads(before)
 

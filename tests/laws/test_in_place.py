@@ -174,7 +174,7 @@ def plan():
 
 def common_of(plan):
     joint = plan.joints.exchanges[1]
-    return Common(joint.layout, (0, 0), joint.spaced, plan.exchanges[1].dtype)
+    return Common(joint.layout, (0, 0), plan.exchanges[1].dtype)
 
 
 def test_a_place_is_given_once(plan):

@@ -1,0 +1,41 @@
+"""Threads that are idle because a round has fewer blocks than there are: lent to the FFT library.
+
+Where every thread has a block of its own, the library keeps to one in each. A round of one block
+would leave all others idle, so there the library uses its own.
+
+Imports `kernels` and `threads`.
+"""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+from dask_bigfft.kernels.libraries import FFTLibrary
+from dask_bigfft.threads import task_threads
+
+__all__ = ["with_spare_threads"]
+
+_lock = threading.Lock()
+_running = 0
+
+
+@contextlib.contextmanager
+def with_spare_threads(library: FFTLibrary, blocks: int) -> Iterator[FFTLibrary]:
+    """Give out the library as a round on one of some blocks may use it, while that is done.
+
+    Parameters
+    ----------
+    library : FFTLibrary
+        Makes the FFTs.
+    blocks : int
+        Of the round. Where blocks of other rounds are worked on meanwhile, these count as well.
+    """
+    global _running
+    with _lock:
+        _running += 1
+        at_work = max(blocks, _running)
+    try:
+        yield library.using(max(1, task_threads() // at_work))
+    finally:
+        with _lock:
+            _running -= 1

@@ -1,0 +1,196 @@
+"""What `compute()` makes of a result's blocks: one array, right, and nobody else's memory."""
+
+import pickle
+import sys
+import types
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import scipy.fft
+from dask.callbacks import Callback
+
+from dask_bigfft import fft
+from dask_bigfft.exchange.common import note_result, whole_result
+from dask_bigfft.graph.dask_private import DataNode
+from dask_bigfft.graph.results import assembled
+from dask_bigfft.memory import default_arena, lend
+from dask_bigfft.memory.blocks import is_lent
+
+CASES = [
+    ("fft", (2**14,), (2**10,), "c16", {}),
+    ("ifft", (3 * 5 * 7 * 11 * 13,), (1001,), "c8", {}),
+    ("fft", (2**14,), (2**10,), "c16", {"chunks": 1000}),
+    ("fft", (1000,), (1000,), "c16", {}),
+    ("fft", (40, 512, 3), (40, 64, 3), "c16", {"axis": 1}),
+    ("fft2", (256, 192), (17, 192), "c16", {}),
+    ("fft2", (512, 4096), (64, 4096), "c8", {}),
+    ("ifft2", (256, 192), (32, 192), "c16", {"chunks": (64, 64)}),
+    ("fftn", (32, 48, 64), (8, 12, 64), "c16", {}),
+    ("rfftn", (32, 48, 64), (4, 48, 64), "f8", {}),
+    ("irfftn", (32, 48, 33), (4, 48, 33), "c16", {}),
+    ("fft", (24,), (6,), "G", {}),
+    ("fft2", (64, 64), (16, 64), "f4", {}),
+]
+
+
+def data(shape, dtype):
+    rng = np.random.default_rng(3)
+    values = rng.standard_normal(shape)
+    return (values if np.dtype(dtype).kind == "f" else values + 1j * values[::-1]).astype(dtype)
+
+
+def reference(kind, a, extras):
+    return getattr(scipy.fft, kind)(a, **{k: v for k, v in extras.items() if k == "axis"})
+
+
+def same(found, expected):
+    return np.linalg.norm(found - expected) <= 1e-5 * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("kind", "shape", "chunks", "dtype", "extras"), CASES)
+def test_a_result_is_right_and_an_array_like_any_other(kind, shape, chunks, dtype, extras, threads):
+    a = data(shape, dtype)
+    expected = reference(kind, a, extras)
+    y = getattr(fft, kind)(da.from_array(a, chunks=chunks), **extras)
+    with dask.config.set(scheduler="threads", num_workers=threads):
+        found = y.compute()
+        assert type(found) is np.ndarray
+        assert found.dtype == y.dtype
+        assert found.flags.c_contiguous
+        assert found.flags.writeable
+        assert same(found, expected)
+        found[...] = 0  # it is the caller's
+        assert same(y.compute(), expected)
+    np.testing.assert_array_equal(a, data(shape, dtype))
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape"), [("fft", (2**20,)), ("fft2", (512, 4096)), ("fftn", (64, 128, 256))]
+)
+def test_blocks_that_lie_end_to_end_are_not_copied(kind, shape):
+    a = data(shape, "c16")
+    y = getattr(fft, kind)(da.from_array(a, chunks=(shape[0] // 8, *shape[1:])))
+    arena = default_arena()
+    before = arena.counters()
+    found = y.compute(scheduler="threads")
+    after = arena.counters()
+    assert is_lent(found)
+    assert found.nbytes <= after.lent_bytes - before.lent_bytes <= 1.25 * found.nbytes
+    assert same(found, getattr(scipy.fft, kind)(a))
+    del found
+    assert arena.counters().lent_bytes == before.lent_bytes
+
+
+def test_others_are_copied_to_memory_that_comes_back():
+    a = data((8, 512, 512), "c16")  # every plane is exchanged for itself
+    y = fft.fft(da.from_array(a, chunks=(1, 64, 512)), axis=1)
+    before = default_arena().counters().lent_bytes
+    found = y.compute(scheduler="threads")
+    assert is_lent(found)
+    assert same(found, scipy.fft.fft(a, axis=1))
+    assert default_arena().counters().lent_bytes - before <= 1.25 * found.nbytes
+    del found
+    assert default_arena().counters().lent_bytes == before
+
+
+def test_what_else_uses_the_blocks_sees_them_as_they_are():
+    a = data((2**14,), "c16")
+    x = da.from_array(a, chunks=2**10)
+    y, expected = fft.fft(x), scipy.fft.fft(a)
+    with dask.config.set(scheduler="threads", num_workers=2):
+        whole, total, part, again = dask.compute(y, y.sum(), y[100:3000], y)
+        assert same(whole, expected)
+        assert same(total, expected.sum())
+        assert same(part, expected[100:3000])
+        assert same(again, expected)
+        part[...] = 0
+        assert same(whole, expected)
+        kept = y.persist()
+        for _ in range(2):
+            found = kept.compute()
+            assert same(found, expected)
+            found[...] = 0
+        one = y.compute()
+        one[...] = 0
+        assert same(kept.compute(), expected)
+
+
+def test_arrays_stay_dask_arrays():
+    a = data((256, 64), "c16")
+    x = da.from_array(a, chunks=(32, 64))
+    y, expected = fft.fft2(x), scipy.fft.fft2(a)
+    assert type(y) is da.Array
+    assert repr(y).startswith("dask.array<bigfft_")
+    with dask.config.set(scheduler="threads"):
+        assert same(np.asarray(y), expected)
+        assert same(np.concatenate([y, y]).compute(), np.concatenate([expected] * 2))
+        assert same((y + 1)[3:, ::2].compute(), (expected + 1)[3:, ::2])
+        assert same(y.rechunk((100, 10)).compute(), expected)
+        assert same(pickle.loads(pickle.dumps(y)).compute(), expected)
+        assert same(y.compute(optimize_graph=False), expected)
+        changed = y.copy()
+        changed[5] = 7
+        assert same(changed.compute()[5], np.full(64, 7))
+        y[5] = 7
+        assert same(y.compute(), np.where(np.arange(256)[:, None] == 5, 7, expected))
+    assert same(fft.fft2(x).compute(scheduler="processes", num_workers=1), expected)
+
+
+class Keeping(Callback):
+    """Keeps blocks of results and puts them into later computations."""
+
+    def __init__(self):
+        self.kept = {}
+
+    def _start(self, dsk):
+        for key in set(dsk) & set(self.kept):
+            dsk[key] = DataNode(key, self.kept[key])
+
+    def _posttask(self, key, value, dsk, state, id):
+        if "unpack" in str(key):
+            self.kept[key] = value
+
+
+def test_results_that_dask_keeps_are_copied(monkeypatch):
+    monkeypatch.setitem(sys.modules, "dask.cache", types.SimpleNamespace(Cache=Keeping))
+    a = data((2**12,), "c16")
+    y = fft.fft(da.from_array(a, chunks=2**9))
+    with Keeping() as cache, dask.config.set(scheduler="threads"):
+        for _ in range(3):
+            found = y.compute()
+            assert same(found, scipy.fft.fft(a))
+            found[...] = 0
+    assert cache.kept
+
+
+def test_only_memory_of_this_plan_is_handed_out():
+    memory = lend((2**17,), "c16")
+    memory[...] = np.arange(2**17)
+    blocks = [memory[: 2**16], memory[2**16 :]]
+    cuts = [(slice(0, 2**16),), (slice(2**16, 2**17),)]
+    note_result("a plan", blocks[0])
+    assert whole_result("another plan", blocks, cuts, (2**17,)) is None
+    whole = whole_result("a plan", blocks, cuts, (2**17,))
+    assert np.shares_memory(whole, memory)
+    np.testing.assert_array_equal(whole, np.arange(2**17))
+    assert whole_result("a plan", blocks, cuts, (2**17,)) is None  # somebody has it
+    note_result("a plan", blocks[0])
+    assert whole_result("a plan", blocks[::-1], cuts, (2**17,)) is None
+    turned = assembled(blocks[::-1], "a plan")
+    np.testing.assert_array_equal(turned, np.roll(np.arange(2**17), 2**16))
+    assert not np.shares_memory(turned, memory)
+
+
+def test_rows_are_compared_with_those_of_the_result():
+    memory = lend((2**17,), "c16").reshape(256, 512)
+    blocks = [memory[:, :256], memory[:, 256:]]
+    cuts = [(slice(0, 256), slice(0, 256)), (slice(0, 256), slice(256, 512))]
+    note_result("rows", blocks[0])
+    assert np.shares_memory(whole_result("rows", blocks, cuts, (256, 512)), memory)
+    note_result("rows", blocks[0])
+    spaced = [memory[:, :256], memory[:, 200:456]]
+    assert whole_result("rows", spaced, cuts, (256, 512)) is None
+    assert whole_result("rows", blocks[:1], cuts[:1], (256, 256)) is None

@@ -20,6 +20,13 @@ from dask_bigfft.memory.pages import DIVISIBLE, Buffer, Part, parts_of
 #: Parts in which a buffer is lent at most: a small block would keep a large one from its own.
 MOST_PARTS = 64
 
+#: The least that a buffer is taken apart for: tiles come and go while others want the whole.
+LEAST_PART = 4 * 1024**2
+
+#: Blocks of which part of an idle buffer are taken from the system before it is taken apart: a few
+#: that come in between would keep it from blocks of its own size.
+PATIENCE = 8
+
 _serial = attrgetter("serial")
 
 
@@ -34,12 +41,17 @@ class Idle:
         The sizes in order.
     nbytes
         Bytes of all of them.
+    least_part, patience
+        The least that a buffer is taken apart for; an n-th of it is asked for in vain before.
     """
 
     def __init__(self) -> None:
         self.stacks: dict[int, deque[Buffer]] = {}
         self.sizes: list[int] = []
         self.nbytes = 0
+        self.least_part, self.patience = LEAST_PART, PATIENCE
+        # What was asked for in vain beside idle buffers, by their identity.
+        self._passed: dict[int, int] = {}
         # Buffers that were taken apart, by identity, and how many parts they have.
         self._divided: dict[int, tuple[Buffer, int]] = {}
         self._serial = 0
@@ -103,6 +115,7 @@ class Idle:
 
     def _forget(self, buffer: Buffer) -> None:
         """Take a buffer that left its stack off the books."""
+        self._passed.pop(id(buffer), None)
         size = buffer.nbytes
         if not self.stacks[size]:
             del self.stacks[size]
@@ -140,6 +153,8 @@ class Idle:
 
     def _divide(self, size: int) -> bool:
         """Take a buffer apart that holds several of some size, the one that is idle for longest."""
+        if not DIVISIBLE or size < self.least_part:
+            return False
         found = [
             buffer
             for fit in self.sizes[bisect_left(self.sizes, 2 * size) :]
@@ -147,9 +162,13 @@ class Idle:
             for buffer in self.stacks[fit]
             if not isinstance(buffer, Part) and buffer.held is None
         ]
-        if not found or not DIVISIBLE:
+        if not found:
             return False
         whole = min(found, key=_serial)
+        passed = self._passed.get(id(whole), 0) + size
+        if passed * self.patience <= whole.nbytes:
+            self._passed[id(whole)] = passed
+            return False
         self._remove(whole)
         parts = parts_of(whole, size)
         self._divided[id(whole)] = whole, len(parts)

@@ -138,9 +138,16 @@ def kernel_spectrum(
     return found
 
 
-def product(a: Array, b: Array, conjugate: tuple[bool, bool] = (False, False)) -> Array:
-    """Return the product of two blocks, either of them conjugated, in lent memory."""
-    out: Array = lend(np.broadcast_shapes(a.shape, b.shape), np.result_type(a, b))
+def product(
+    a: Array, b: Array, conjugate: tuple[bool, bool] = (False, False), own: bool = False
+) -> Array:
+    """Return the product of two blocks, either of them conjugated, in lent memory.
+
+    Where `own` says that nobody else reads the second one, in its memory if that will do.
+    """
+    shape, dtype = np.broadcast_shapes(a.shape, b.shape), np.result_type(a, b)
+    fits = own and (b.shape, b.dtype) == (shape, dtype) and b.flags.c_contiguous
+    out: Array = b if fits and not conjugate[0] else lend(shape, dtype)
     if conjugate[0] == conjugate[1]:
         np.multiply(a, b, out=out)
         return np.conjugate(out, out=out) if conjugate[0] else out
@@ -163,4 +170,4 @@ def filtered(
     real = np.empty(0, spectrum.dtype).real.dtype
     work = spectrum.dtype if kernel.dtype.kind == "c" or not any(a.half for a in axes) else real
     found = kernel_spectrum(kernel.astype(work, copy=False), axes, block_id, library)
-    return product(spectrum, found, conjugate)
+    return product(spectrum, found, conjugate, own=found is not kernel)

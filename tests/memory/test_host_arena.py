@@ -295,6 +295,7 @@ def test_rounding_wastes_an_eighth_at_most(nbytes):
 
 
 def test_a_large_buffer_is_lent_in_parts_and_whole_again(arena):
+    arena._idle.least_part, arena._idle.patience = MIB, 2**62
     whole = arena.lend(6 * MIB, np.uint8)
     place = address(whole)
     whole.fill(7)
@@ -321,6 +322,7 @@ def test_a_large_buffer_is_lent_in_parts_and_whole_again(arena):
 
 @pytest.mark.skipif(not pages.DIVISIBLE, reason="the system does not take single pages back")
 def test_a_part_goes_back_to_the_system_by_itself(arena):
+    arena._idle.patience = 2**62
     whole = arena.lend(16 * MIB, np.uint8)
     whole.fill(1)
     del whole
@@ -345,13 +347,26 @@ def resident():
     return psutil.Process().memory_info().rss
 
 
-def test_small_blocks_leave_large_buffers_alone(arena):
+def test_a_few_blocks_leave_a_large_buffer_alone(arena):
+    block = arena.lend(64 * MIB // 2, np.uint8)
+    place = address(block)
+    del block
+    few = arena.lend(4 * MIB, np.uint8)
+    assert arena.counters().fresh_bytes == 36 * MIB
+    many = arena.lend(4 * MIB, np.uint8)
+    assert arena.counters().fresh_bytes == 36 * MIB
+    assert place <= address(many) < place + 32 * MIB
+    assert few.nbytes == many.nbytes
+
+
+@pytest.mark.parametrize(("nbytes", "least"), [(2 * MIB, 4 * MIB), (SMALL_NBYTES, SMALL_NBYTES)])
+def test_small_blocks_leave_large_buffers_alone(arena, nbytes, least):
+    arena._idle.least_part, arena._idle.patience = least, 2**62
     block = arena.lend(40 * MIB, np.uint8)
     del block
-    small = arena.lend(SMALL_NBYTES, np.uint8)
+    small = arena.lend(nbytes, np.uint8)
     assert arena.counters().idle_bytes == 40 * MIB
-    assert arena.counters().lent_bytes == SMALL_NBYTES
-    del small
+    assert arena.counters().lent_bytes == small.nbytes
 
 
 def test_overflow_is_ordinary_memory_and_counted():
@@ -662,6 +677,7 @@ class ArenaAgainstModel(RuleBasedStateMachine):
         super().__init__()
         self.pressure = Pressure()
         self.arena = HostArena(self.LIMIT, pressure=self.pressure, clock=lambda: self.pressure.now)
+        self.arena._idle.least_part, self.arena._idle.patience = SMALL_NBYTES, 4
         self.live = []
         self.lends = self.overflows = self.overflow_bytes = 0
 

@@ -225,14 +225,33 @@ def transforms(bench: Bench, chunks: Sequence[int], cases: Sequence[tuple[int, s
         del expected
 
 
+def pageable(bench: Bench, chunks: Sequence[int]) -> None:
+    """Out-of-card transforms of data that nobody has pinned, as users' arrays are."""
+    memory = np.empty(bench.nbytes, np.uint8)
+    fill(np.split(memory, bench.nbytes // max(chunks)), "c16")
+    for ndim in (2, 3, 1):
+        shape = even_shape(bench.nbytes // 16, ndim)
+        for nbytes in chunks:
+            if not bench.results.over:
+                blocks = np.split(memory, bench.nbytes // nbytes)
+                _ours(bench, blocks, shape, "c16", None, source="pageable")
+
+
 def large(bench: Bench, nbytes: int, budget: int, block_nbytes: int) -> None:
     """Transforms of more data, with a larger budget, of which nobody has another answer."""
     bench.memory, bench.nbytes, bench.budget = [], nbytes, budget
+    _arena(3 * nbytes + block_nbytes)  # what comes in, what goes out, and what is between
     default_arena().trim()
     for ndim in (1, 2, 3):
         if not bench.results.over:
             shape = even_shape(nbytes // 16, ndim)
             _ours(bench, bench.blocks(block_nbytes), shape, "c16", None)
+
+
+def _arena(nbytes: int) -> None:
+    """Let the arena hold so much: beyond it blocks are not pinned."""
+    configure(nbytes)
+    dask.config.set({"bigfft.memory.arena-limit": nbytes})
 
 
 def _cpu(bench: Bench, memory: list[Array], shape: tuple[int, ...], dtype: str) -> Array:
@@ -251,7 +270,8 @@ def _cpu(bench: Bench, memory: list[Array], shape: tuple[int, ...], dtype: str) 
 
 
 def _ours(
-    bench: Bench, memory: list[Array], shape: tuple[int, ...], dtype: str, expected: Array | None
+    bench: Bench, memory: list[Array], shape: tuple[int, ...], dtype: str, expected: Array | None,
+    source: str = "pinned",
 ) -> None:
     x = lazy(memory, shape, dtype)
     keywords: Any = {"device": "gpu", "device_memory_limit": bench.budget, "norm": "ortho"}
@@ -267,7 +287,8 @@ def _ours(
             del done
     moved = len(found.exchanges) * bench.nbytes  # a reordering after the last round counts
     bench.results.add(
-        "transforms", name=NAMES[len(shape)], shape=shape, dtype=dtype,
+        "transforms" if source == "pinned" else source,
+        name=NAMES[len(shape)], shape=shape, dtype=dtype,
         block_mib=memory[0].nbytes / MIB, rounds=found.notation,
         exchanges=len(found.travelling), seconds=min(times[1:]), first=times[0],
         gib=bench.nbytes / GIB, budget_gib=bench.budget / GIB, crossings=len(found.exchanges),
@@ -381,7 +402,8 @@ def peak(bench: Bench) -> None:
 
 
 SECTIONS = (
-    "bus", "in_card", "transforms", "rounds", "ring", "trace", "peak", "in_place", "large"
+    "bus", "in_card", "transforms", "pageable", "rounds", "ring", "trace", "peak", "in_place",
+    "large",
 )
 
 
@@ -399,8 +421,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"bench: {reason()}", file=sys.stderr)
         return 1
     nbytes, budget = args.gib * GIB // args.scale, 2 * GIB // args.scale
-    configure(72 * GIB)
-    dask.config.set({"bigfft.memory.arena-limit": 72 * GIB})
+    _arena(72 * GIB)
     kept = json.loads(args.out.read_text(encoding="utf-8")) if args.keep else {}
     for name in args.only:
         for section in ("transforms", "cpu", "loops") if name == "transforms" else (name,):
@@ -426,6 +447,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "in_card": lambda: in_card(bench),
         "transforms": lambda: transforms(
             bench, (4 * GIB // args.scale, 256 * MIB // args.scale), cases),
+        "pageable": lambda: pageable(bench, (4 * GIB // args.scale, 256 * MIB // args.scale)),
         "in_place": lambda: _in_place(bench, args.scale),
         "large": lambda: large(bench, 2 * nbytes, 2 * budget, 4 * GIB // args.scale),
     }

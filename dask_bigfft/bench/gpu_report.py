@@ -65,6 +65,11 @@ def write_report(found: dict[str, Any], path: Path) -> None:
             "fraction": "fraction", "ducc0": "ducc0",
             "pinned loop": "pinned loop", "pageable loop": "pageable loop",
             "error": "distance from the CPU"}),
+        "## Whole transforms of data that is not pinned", "",
+        *table(found.get("pageable", []), {
+            "name": "", "shape": "shape", "gib": "GiB", "budget_gib": "budget GiB",
+            "block_mib": "block MiB", "rounds": "rounds", "crossings": "crossings",
+            "seconds": "seconds", "fraction": "fraction"}),
         "## Problems that fit the card, transfers included", "",
         *table(
             [{**row, **row["seconds"]} for row in found.get("in_card", [])],

@@ -49,7 +49,7 @@ class PieceLimits:
     least: int = 1 << 22
     pieces: int = 8
     run_nbytes: int = 8192
-    call_nbytes: int = 1 << 20
+    call_nbytes: int = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,8 @@ class Line:
         Whether the dimension may fall apart into digits.
     filtered : bool
         Whether the transformed digit is multiplied by a spectrum, which then is on the device, too.
+    whole : bool
+        Whether one FFT may be as long as the line; else it has to fall apart if it can.
     """
 
     dim: int
@@ -75,6 +77,7 @@ class Line:
     kind: Kind = "c2c"
     splits: bool = True
     filtered: bool = False
+    whole: bool = True
 
 
 @dataclass(frozen=True)

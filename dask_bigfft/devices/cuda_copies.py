@@ -4,14 +4,16 @@ Straight by the copy engines where memory is pinned and rows are wide (one call 
 dimensions); by a kernel that reads or writes pinned memory itself where rows are narrow; through a
 ring of staging buffers where memory is not pinned.
 
-Imports `config`, `memory` and this room.
+Imports `config`, `kernels`, `memory` and this room.
 """
 
 import ctypes
+import operator
 import os
 import threading
 from enum import Enum
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -19,18 +21,18 @@ from dask_bigfft import config
 from dask_bigfft.devices import ring as staging
 from dask_bigfft.devices.cuda import cupy
 from dask_bigfft.devices.cuda_operations import strided_copy
-from dask_bigfft.devices.protocol import Array
+from dask_bigfft.devices.protocol import Array, dense, places_of
 from dask_bigfft.devices.transfer import (
     TO_DEVICE,
     TO_HOST,
     Copy,
     calls,
     copies,
-    dense,
     memcpy3d,
     row_nbytes,
     runs,
 )
+from dask_bigfft.kernels.composite import Composite, Shards
 from dask_bigfft.memory import Pinner, default_arena, pin_blocks, pinned
 from dask_bigfft.memory.pages import Buffer
 
@@ -143,7 +145,7 @@ def pinned_limit() -> int:
 
 def is_pinned(view: Array) -> bool:
     """Whether a view lies in pinned memory: the arena's in one range, or somebody else's."""
-    low = int(view.ctypes.data)
+    low = int(view.__array_interface__["data"][0])
     last = sum((n - 1) * stride for n, stride in zip(view.shape, view.strides, strict=True))
     if pinned(low, last + view.itemsize):
         return True
@@ -170,6 +172,8 @@ class HostCopies:
         self._ring_memory: list[Buffer] = []
         #: By the form of a view: which way it takes, and in which calls.
         self._routes: dict[Any, tuple[Way, tuple[Copy, ...]]] = {}
+        #: Of composites: whether all that they are made of is pinned.
+        self._pinned: WeakKeyDictionary[Composite, bool] = WeakKeyDictionary()
 
     def travel(
         self,
@@ -197,6 +201,37 @@ class HostCopies:
             chosen = Way.RING
         if chosen is Way.RING:
             self._by_ring(stream, view, device, direction, places)
+
+    def travel_together(
+        self, stream: CupyStream, shards: Shards, device: int, direction: int
+    ) -> bool:
+        """Copy shards to or from the part that begins at an address on the device.
+
+        False where each has to go its own way: they are narrow, or not all of them are pinned.
+        """
+        if not self._all_pinned(shards.block):
+            return False
+        view, places = shards.view(0), places_of(shards)
+        if way(view, direction, True, places) is not Way.ENGINE:
+            return False
+        calls_, raw = tuple(copies(view, places)), stream.raw.ptr
+        try:
+            for host, place in zip(shards.addresses, shards.places, strict=True):
+                there = device + sum(map(operator.mul, place, places))
+                for copy in calls_:
+                    self._call(copy, host, there, direction, raw)
+        except self._rt.CUDARuntimeError as error:
+            if error.status != _INVALID_VALUE:
+                raise
+            return False  # somebody else's memory, pinned in parts
+        return True
+
+    def _all_pinned(self, block: Composite) -> bool:
+        """Whether all source blocks of a composite are pinned, as long as it lives."""
+        known = self._pinned.get(block)
+        if known is None:
+            known = self._pinned[block] = all(map(is_pinned, block.sources.values()))
+        return known
 
     def _by_engine(
         self, stream: CupyStream, view: Array, device: int, direction: int, calls_: tuple[Copy, ...]

@@ -83,8 +83,14 @@ class Operations:
         self._plans: OrderedDict[Batch, Any] = OrderedDict()
         self._work_at: dict[Batch, int] = {}
         self._needs: dict[Batch, int] = {}
+        self._tables: dict[Batch, int] = {}
 
     # --- FFTs -------------------------------------------------------------------------------
+
+    @property
+    def tables(self) -> int:
+        """Bytes of device memory that the plans took when they were made."""
+        return sum(self._tables.values())
 
     def work_nbytes(self, op: FFT) -> int:
         """Make the plans of an FFT and return the bytes of work area that they need."""
@@ -113,14 +119,19 @@ class Operations:
             memory = cp.cuda.memory.UnownedMemory(256, size, owner)
             return cp.cuda.memory.MemoryPointer(memory, 0)
 
+        free = cp.cuda.runtime.memGetInfo
+        before = free()[0]
         with cp.cuda.using_allocator(lend):
             plan = _make_plan(cp.cuda.cufft, batch)
+        taken = before - free()[0]
         while len(self._plans) >= MAX_PLANS:
             old, _ = self._plans.popitem(last=False)
             self._work_at.pop(old, None)
+            self._tables.pop(old, None)
         self._plans[batch] = plan
         self._work_at[batch] = 0
         self._needs[batch] = asked[0]
+        self._tables[batch] = max(0, int(taken))
         return plan
 
     def fft(self, op: FFT, source: int, target: int, work: int) -> None:
@@ -159,6 +170,7 @@ class Operations:
         """Forget all plans; nothing that uses one may be under way."""
         self._plans.clear()
         self._work_at.clear()
+        self._tables.clear()
 
     # --- kernels ----------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 What it does is in `cuda_operations`, how host memory travels in `cuda_copies`.
 
-Imports `errors` and this room.
+Imports `kernels`, `errors` and this room.
 """
 
 import contextlib
@@ -26,11 +26,21 @@ from dask_bigfft.devices.protocol import (
     Product,
     Stream,
     Transpose,
+    each,
 )
 from dask_bigfft.devices.transfer import TO_DEVICE, TO_HOST
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
+from dask_bigfft.kernels.composite import Shards
 
 _OUT_OF_MEMORY = 2
+
+#: Bytes of device memory that kernels and plans take beside the arena: cuFFT's and our kernels 20
+#: MiB, plans of most lengths 2 MiB each or nothing (H200, CUDA 13). What plans take beyond that is
+#: counted.
+LIBRARIES_NBYTES = 64 << 20
+
+#: Bytes of plans that are reckoned in with the libraries.
+_FEW_PLANS_NBYTES = 32 << 20
 
 
 class CupyEvent:
@@ -106,6 +116,16 @@ class CupyDevice:
         return self._name
 
     # --- memory -----------------------------------------------------------------------------
+
+    @property
+    def libraries(self) -> int:
+        """Bytes that kernels and plans of most lengths take."""
+        return LIBRARIES_NBYTES
+
+    @property
+    def tables(self) -> int:
+        """Bytes that plans take beyond that."""
+        return max(0, self._operations.tables - _FEW_PLANS_NBYTES)
 
     def memory(self) -> DeviceMemory:
         """Memory in all and free now."""
@@ -230,22 +250,32 @@ class CupyDevice:
 
     # --- copies -----------------------------------------------------------------------------
 
-    def h2d(self, stream: Stream, source: Array, target: DeviceArray) -> None:
-        """Copy a host view to the device."""
+    def h2d(self, stream: Stream, source: Array | Shards, target: DeviceArray) -> None:
+        """Copy a host view, or shards, to the device."""
         self._travel(stream, source, target, TO_DEVICE)
 
-    def d2h(self, stream: Stream, source: DeviceArray, target: Array) -> None:
-        """Copy to a host view."""
+    def d2h(self, stream: Stream, source: DeviceArray, target: Array | Shards) -> None:
+        """Copy to a host view, or to shards."""
         self._travel(stream, target, source, TO_HOST)
 
-    def _travel(self, stream: Stream, view: Array, array: DeviceArray, direction: int) -> None:
-        if view.shape != array.shape or view.dtype.str != array.dtype:
-            raise DeviceError(f"copy between {view.shape} {view.dtype.str} and {array}")
-        if not view.size:
+    def _travel(
+        self, stream: Stream, host: Array | Shards, array: DeviceArray, direction: int
+    ) -> None:
+        name = "h2d" if direction == TO_DEVICE else "d2h"
+        address = self._address(array)
+        if isinstance(host, Shards):
+            with self._in(stream, name, host.nbytes) as found:
+                if self._copies.travel_together(found, host, address, direction):
+                    return
+            for view, part in each(host, array):
+                self._travel(stream, view, part, direction)
             return
-        address, name = self._address(array), "h2d" if direction == TO_DEVICE else "d2h"
-        with self._in(stream, name, view.nbytes) as found:
-            self._copies.travel(found, view, address, direction, array.strides)
+        if host.shape != array.shape or host.dtype.str != array.dtype:
+            raise DeviceError(f"copy between {host.shape} {host.dtype.str} and {array}")
+        if not host.size:
+            return
+        with self._in(stream, name, host.nbytes) as found:
+            self._copies.travel(found, host, address, direction, array.strides)
 
     # --- computing --------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -25,8 +26,8 @@ from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.devices.crossings import PieceLimits, aligned
 from dask_bigfft.devices.pieces import PiecePlan, piece_plan
 from dask_bigfft.devices.pipeline import Carve, Pipeline
-from dask_bigfft.devices.protocol import FFT, Array, Device, Event
-from dask_bigfft.devices.transfer import dense, row_nbytes
+from dask_bigfft.devices.protocol import FFT, Array, Device, Event, dense
+from dask_bigfft.devices.transfer import row_nbytes
 from dask_bigfft.devices.work import Block
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit
@@ -75,8 +76,18 @@ class Job:
     order: tuple[int, ...] = ()
     shards: int = 1
 
+    @cached_property
+    def _plans(self) -> dict[tuple[PieceLimits, int], PiecePlan]:
+        return {}
+
     def plan(self, limits: PieceLimits, work: int = 0) -> PiecePlan:
         """The pieces within some limits."""
+        found = self._plans.get((limits, work))
+        if found is None:
+            found = self._plans[limits, work] = self._planned(limits, work)
+        return found
+
+    def _planned(self, limits: PieceLimits, work: int) -> PiecePlan:
         arguments = self.round, self.block, self.source, self.target, limits
         if self.inside:
             with contextlib.suppress(DeviceMemoryError):
@@ -206,7 +217,7 @@ class Engine:
         if nbytes is None:
             nbytes = int(MEMORY_SHARE * device.memory().free)
         self.device = device
-        self.limits = replace(limits or PieceLimits(nbytes), nbytes=nbytes)
+        self.limits = replace(limits or PieceLimits(nbytes), nbytes=self._room(nbytes))
         self.pipeline = Pipeline(device)
         #: When the device has work.
         self.busy = BusyClock()
@@ -242,7 +253,7 @@ class Engine:
         DeviceError
             If the device fails.
         """
-        limits = self._within(nbytes)
+        limits = self.within(nbytes)
         for attempt in range(ATTEMPTS):
             try:
                 return self._attempt(job, source, filters or {}, limits)
@@ -261,16 +272,20 @@ class Engine:
                 limits = replace(limits, nbytes=limits.nbytes // 2)
         raise AssertionError("the last attempt returns or raises")
 
+    def _room(self, nbytes: int) -> int:
+        """What is left for the arena of the bytes that may be used; a tiny budget stays one."""
+        return nbytes - min(self.device.libraries, nbytes // 4)
+
     def prepared(self, job: Job, nbytes: int | None = None) -> tuple[PiecePlan, Carve]:
         """Pieces of a block, some of which `run_part` may be given, and how the arena is cut."""
         with self._lock:
-            return self.pieces(job, self._within(nbytes))
+            return self.pieces(job, self.within(nbytes))
 
-    def _within(self, nbytes: int | None) -> PieceLimits:
-        """The engine's limits, or fewer bytes."""
+    def within(self, nbytes: int | None) -> PieceLimits:
+        """The engine's limits, or what fewer bytes of the device leave for pieces."""
         if nbytes is None:
             return self.limits
-        return replace(self.limits, nbytes=min(nbytes, self.limits.nbytes))
+        return replace(self.limits, nbytes=min(self._room(nbytes), self.limits.nbytes))
 
     def run_part(
         self,
@@ -362,7 +377,7 @@ class Engine:
                 raise DeviceError("the engine of this device was closed")
             for op in plan.ffts:  # whose plans may have been given back meanwhile
                 self._work_nbytes(op)
-            self.pipeline.prepare(carve, limits.nbytes)
+            self.pipeline.prepare(carve, limits.nbytes - self.device.tables)
             source.let_go()
             self.busy.begin()
             try:
@@ -384,21 +399,33 @@ class Engine:
         """Pieces and work area that fit together; makes the plans of all FFTs."""
         limits = self.limits if limits is None else limits
         for work in WORK_AREAS:
-            plan = job.plan(limits, work)
-            schedule = plan.schedule
-            need = max((self._work_nbytes(op) for op in plan.ffts), default=0)
-            carve = Carve(schedule.slots, schedule.slot_nbytes, aligned(need))
-            if carve.nbytes <= limits.nbytes:
+            plan, carve = self._cut(job, limits, work)
+            if carve.nbytes + self.device.tables > limits.nbytes and self.device.tables:
+                self._drop()  # plans of other rounds
+                plan, carve = self._cut(job, limits, work)
+                left = limits.nbytes - self.device.tables
+                if 0 < left < carve.nbytes:
+                    self._drop()
+                    plan, carve = self._cut(job, replace(limits, nbytes=left), work)
+            if carve.nbytes + self.device.tables <= limits.nbytes:
                 return plan, carve
         raise DeviceMemoryError(
-            f"FFTs need a work area of {need} bytes beside {schedule.slots} pieces of "
-            f"{schedule.slot_nbytes}, more than {limits.nbytes} together"
+            f"FFTs need a work area of {carve.work_nbytes} bytes beside {carve.slots} pieces of "
+            f"{carve.slot_nbytes}, more than {limits.nbytes} together"
         )
+
+    def _cut(self, job: Job, limits: PieceLimits, work: int) -> tuple[PiecePlan, Carve]:
+        """Pieces that go with a work area of some size, and the one that they need."""
+        plan = job.plan(limits, work)
+        need = max((self._work_nbytes(op) for op in plan.ffts), default=0)
+        return plan, Carve(plan.schedule.slots, plan.schedule.slot_nbytes, aligned(need))
 
     def _work_nbytes(self, op: FFT) -> int:
         found = self._works.get(op)
         if found is None:
-            self.device.synchronize_all()  # a plan may only be made while nothing runs
+            # A plan may only be made while nothing runs; what it takes is not known before.
+            self.pipeline.release()
+            self.device.synchronize_all()
             found = self._works[op] = self.device.work_nbytes(op)
         return found
 

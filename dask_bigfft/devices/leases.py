@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from dask_bigfft.devices.crossings import PieceLimits
@@ -132,8 +132,8 @@ class Leases:
 
     def limits(self, nbytes: int | None) -> PieceLimits:
         """What pieces may need on every device, within `nbytes` if that is less."""
-        least = min((engine.limits for engine in self.engines), key=lambda found: found.nbytes)
-        return least if nbytes is None else replace(least, nbytes=min(nbytes, least.nbytes))
+        found = (engine.within(nbytes) for engine in self.engines)
+        return min(found, key=lambda limits: limits.nbytes)
 
     @property
     def in_use(self) -> int:

@@ -1,8 +1,9 @@
 """Rounds on blocks that are on a card already: CuPy arrays stay CuPy arrays.
 
-The block is one piece, in one crossing that has no copies; what is computed is the same as for
-pieces of host blocks. What cannot stay where it is goes into fresh memory of CuPy's pool, so the
-most that is needed is the block, the block after the round, and the work area of its FFTs.
+The block is one piece, in crossings that have no copies (one, but for lengths that cuFFT refuses);
+what is computed is the same as for pieces of host blocks. What cannot stay where it is goes into
+fresh memory of CuPy's pool, so the most that is needed is the block, the block after the round, and
+the work area of its FFTs.
 
 Imports `errors`, `events` and this room.
 """
@@ -10,7 +11,7 @@ Imports `errors`, `events` and this room.
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -110,18 +111,19 @@ def _attempt(job: Job, values: Any, filters: Mapping[int, Any]) -> Any:
     if values.dtype.str != job.source:
         with values.device:
             values = values.astype(job.source)
-    plan = job.plan(_WHOLE)
-    if len(plan.schedule.crossings) != 1 or plan.pieces != 1:
-        raise DeviceError(f"a block on a card takes one crossing and one piece, not {plan}")
-    (work,) = plan.works(0)
+    plan = replace(job, inside=False).plan(_WHOLE)
+    if plan.pieces != len(plan.schedule.crossings):
+        raise DeviceError(f"a block on a card is one piece, not {plan}")
     with current(values.device):
         card = _card(values.device.id)
         with card.lock:
-            places = _Places(values, work, filters)
-            _compute(card.operations, work.computations, places)
-            done = places.array(work.result)
+            for number in range(len(plan.schedule.crossings)):
+                (work,) = plan.works(number)
+                places = _Places(values, work, filters)
+                _compute(card.operations, work.computations, places)
+                values = places.array(work.result)
             cupy().cuda.get_current_stream().synchronize()
-    return done.reshape(shape)
+    return values.reshape(shape)
 
 
 def _compute(

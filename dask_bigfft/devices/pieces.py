@@ -14,6 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
+from dask_bigfft.decomposition.factors import factorize
 from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout
 from dask_bigfft.decomposition.rounds import Round, transformed
 from dask_bigfft.decomposition.steps import Step, axis_program
@@ -27,6 +28,15 @@ from dask_bigfft.planner.plan import axis_letter
 
 #: Characters of the dtypes that devices compute in: single and double precision.
 COMPUTED = "fdFD"
+
+#: Lengths from here on are not left to one FFT of the device if a prime factor of theirs is larger
+#: than `MOST_PRIME`: cuFFT does such by longer ones, for which it wants much memory, and refuses
+#: those of 2^31 and more.
+AWKWARD = 1 << 27
+
+#: Largest prime factor that FFT libraries of devices have kernels for.
+MOST_PRIME = 127
+
 
 @dataclass(frozen=True)
 class PiecePlan:
@@ -259,4 +269,14 @@ def piece_plan(
 def _line(round_: Round, step: Step) -> Line:
     filtered = step.convolve is not None
     splits = step.kind == "c2c" and not filtered
-    return Line(round_.dim(step), step.length, step.kind, splits, filtered)
+    whole = not (splits and awkward(step.length))
+    return Line(round_.dim(step), step.length, step.kind, splits, filtered, whole)
+
+
+def awkward(n: int) -> bool:
+    """Whether a device had better do FFTs of this length in parts.
+
+    >>> awkward(2**31), awkward(2**31 + 2**20), awkward(2**31 - 1)
+    (False, True, False)
+    """
+    return n >= AWKWARD and max(factors := factorize(n)) > MOST_PRIME and sum(factors.values()) > 1

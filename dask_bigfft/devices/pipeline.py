@@ -27,9 +27,8 @@ from dask_bigfft.devices.protocol import (
     Multiply,
     Product,
 )
-from dask_bigfft.devices.transfer import dense
 from dask_bigfft.devices.work import Computation, PieceWork
-from dask_bigfft.kernels.composite import Composite
+from dask_bigfft.kernels.composite import Composite, Shards
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Carve:
         return self.slots * self.slot_nbytes + self.work_nbytes
 
 
-Copies = Iterator[tuple[Array, DeviceArray]]
+Copies = Iterator[tuple[Array | Shards, DeviceArray]]
 
 
 def loads(source: Array | Composite, work: PieceWork) -> Copies:
@@ -66,16 +65,14 @@ def stores(target: Array | Composite, work: PieceWork) -> Copies:
 def _copies(
     block: Array | Composite, shape: tuple[int, ...], part: tuple[slice, ...], array: DeviceArray
 ) -> Copies:
-    """Views that make up a part of a block, and where in its array on the device each belongs."""
+    """What makes up a part of a block, and the array on the device that it belongs in."""
     if not isinstance(block, Composite):
         yield block.reshape(shape)[part], array
         return
     cuts = block.part(part)
     assert cuts is not None
-    strides = dense(tuple(cut.stop - cut.start for cut in cuts), block.dtype.itemsize)
-    for place, view in block.views(cuts):
-        offset = array.offset + sum(i * s for i, s in zip(place, strides, strict=True))
-        yield view, DeviceArray(offset, view.shape, array.dtype, strides)
+    for shards in block.shards(cuts):
+        yield shards, array
 
 
 class _Slot:

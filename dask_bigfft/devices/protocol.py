@@ -9,15 +9,18 @@ C-ordered part of that arena, named by its offset. Operations are described by f
 without arrays or addresses, so that what is made for one (an FFT plan, a compiled kernel) can be
 kept under its description.
 
-Imports `errors` and numpy only.
+Imports `kernels`.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from dask_bigfft.kernels.composite import Shards
 
 Array = npt.NDArray[Any]
 Kind = Literal["c2c", "r2c", "c2r"]
@@ -64,6 +67,28 @@ class DeviceArray:
             return self.nbytes
         last = sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
         return last + np.dtype(self.dtype).itemsize
+
+
+def each(shards: Shards, array: DeviceArray) -> Iterator[tuple[Array, DeviceArray]]:
+    """Views of shards, and where in a dense array that holds their whole part each belongs."""
+    strides = places_of(shards)
+    for place, view in shards.views():
+        offset = array.offset + sum(i * s for i, s in zip(place, strides, strict=True))
+        yield view, DeviceArray(offset, view.shape, array.dtype, strides)
+
+
+def places_of(shards: Shards) -> tuple[int, ...]:
+    """Strides in bytes of a dense array that holds the part which shards are of."""
+    return dense(tuple(cut.stop - cut.start for cut in shards.part), shards.dtype.itemsize)
+
+
+def dense(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Strides of a dense C-ordered array in bytes.
+
+    >>> dense((8, 6, 4), 8)
+    (192, 32, 8)
+    """
+    return tuple(itemsize * math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +248,14 @@ class Device(Protocol):
     def name(self) -> str:
         """Name of the hardware."""
 
+    @property
+    def libraries(self) -> int:
+        """Bytes of its memory that libraries take beside the arena: kernels, plans of most FFTs."""
+
+    @property
+    def tables(self) -> int:
+        """Bytes that the plans made so far take beyond that, for lengths with large primes."""
+
     def memory(self) -> DeviceMemory:
         """Memory in all and free now. What `reserve` holds is not free."""
 
@@ -262,16 +295,16 @@ class Device(Protocol):
     def synchronize_all(self) -> None:
         """Wait on the host until all streams are idle."""
 
-    def h2d(self, stream: Stream, source: Array, target: DeviceArray) -> None:
-        """Copy a host array of the same shape and dtype to the device.
+    def h2d(self, stream: Stream, source: Array | Shards, target: DeviceArray) -> None:
+        """Copy a host array of the same shape and dtype to the device, or shards of one.
 
         The host array may have any strides above 0 that fall from the first dimension to the
         last. The engine keeps it alive and untouched until an event after it is reached. The
         target may be a part of a larger array: its offset is only aligned to its elements then,
-        and it may have strides.
+        and it may have strides. Shards are copied as `each` says.
         """
 
-    def d2h(self, stream: Stream, source: DeviceArray, target: Array) -> None:
+    def d2h(self, stream: Stream, source: DeviceArray, target: Array | Shards) -> None:
         """Copy to a host array; as `h2d`."""
 
     def work_nbytes(self, op: FFT) -> int:

@@ -12,7 +12,7 @@ is small: data of any size goes round in it.
 A gather is done by the caller, who so waits for a free buffer; a scatter is done behind its back,
 and the future it gets says when the values are there.
 
-Imports numpy, `transfer` of this room and the standard library; what the card does is handed in.
+Imports numpy, this room and the standard library; what the card does is handed in.
 """
 
 import math
@@ -25,7 +25,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dask_bigfft.devices.transfer import Array, slabs
+from dask_bigfft.devices.protocol import Array
+from dask_bigfft.devices.transfer import slabs
 
 #: Bytes of a buffer: the card takes a millisecond for it, and so do the threads for their shares,
 #: long against what it costs to hand them out.

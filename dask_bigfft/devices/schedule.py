@@ -219,8 +219,9 @@ def _line_partitions(
     if line.kind == "c2r":
         yield (line.length,), (crossings - 1,)
         return
-    for number in range(crossings):
-        yield (line.length,), (number,)
+    if line.whole or not line.splits:
+        for number in range(crossings):
+            yield (line.length,), (number,)
     if not line.splits:
         return
     most = MAX_SPLITS if len(problem.lines) == 1 else MAX_SPLITS // 2

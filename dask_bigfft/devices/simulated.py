@@ -6,7 +6,7 @@ gives a wrong answer here, where a card may give the right one for years. Memory
 written to holds NaN, more memory than there is is refused, and a clock follows a profile: copies
 each way and computing are three engines that work at the same time, each in the order of the calls.
 
-Imports `decomposition`, `planner`, `errors` and this room.
+Imports `decomposition`, `planner`, `kernels`, `errors` and this room.
 """
 
 import math
@@ -36,8 +36,10 @@ from dask_bigfft.devices.protocol import (
     Term,
     Transpose,
     Twiddle,
+    each,
 )
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
+from dask_bigfft.kernels.composite import Shards
 from dask_bigfft.planner.profile import DeviceProfile
 
 #: What memory is filled with that holds nothing: as floating point numbers, NaN.
@@ -100,6 +102,8 @@ class SimulatedDevice:
     refuses : callable
         Called with ``"reserve"`` or ``"plan"`` and a number of bytes whenever memory is asked for;
         true stands for memory that cannot be had, as happens where others use the card, too.
+    libraries, table : int
+        Bytes of its memory that are taken beside the arena: at once, and for every plan.
     dry : bool
         Whether only the clock runs: nothing is copied or computed, so sizes may be any.
     """
@@ -111,9 +115,13 @@ class SimulatedDevice:
         profile: DeviceProfile | None = None,
         refuses: Callable[[str, int], bool] = lambda operation, nbytes: False,
         dry: bool = False,
+        libraries: int = 0,
+        table: int = 0,
     ) -> None:
         self.total, self.refuses, self.dry = memory, refuses, dry
         self.profile = DeviceProfile() if profile is None else profile
+        self.libraries, self._table = libraries, table
+        self._plans: set[FFT] = set()
         self.peak = 0
         self.trace: list[Span] = []
         self.dropped = self.closed = 0
@@ -132,20 +140,30 @@ class SimulatedDevice:
 
     # --- memory -----------------------------------------------------------------------------
 
+    @property
+    def tables(self) -> int:
+        """Bytes of the plans that are kept."""
+        return self._table * len(self._plans)
+
+    def _taken(self) -> int:
+        taken = self.libraries + self.tables + self._arena.nbytes
+        self.peak = max(self.peak, taken)
+        return taken
+
     def memory(self) -> DeviceMemory:
         """Memory in all, and free."""
-        return DeviceMemory(self.total, self.total - self._arena.nbytes)
+        return DeviceMemory(self.total, self.total - self._taken())
 
     def reserve(self, nbytes: int) -> None:
         """Make the arena, full of NaN."""
         if self._arena.nbytes:
             raise DeviceError("an arena is reserved already")
-        if nbytes > self.total or self.refuses("reserve", nbytes):
+        if nbytes > self.total - self._taken() or self.refuses("reserve", nbytes):
             raise DeviceMemoryError(f"{nbytes} bytes asked of a device with {self.total}")
         self._arena = np.empty(nbytes, np.uint8)  # which takes no memory until it is written
         if not self.dry:
             self._arena.fill(POISON)
-        self.peak = max(self.peak, nbytes)
+        self._taken()
 
     def release(self) -> None:
         """Run what waits, and give the arena back."""
@@ -153,7 +171,8 @@ class SimulatedDevice:
         self._arena = np.empty(0, np.uint8)
 
     def drop_caches(self) -> None:
-        """Count the call: nothing is kept here."""
+        """Forget the plans, and count the call."""
+        self._plans.clear()
         self.dropped += 1
 
     def close(self) -> None:
@@ -262,8 +281,12 @@ class SimulatedDevice:
 
     # --- operations -------------------------------------------------------------------------
 
-    def h2d(self, stream: Stream, source: Array, target: DeviceArray) -> None:
+    def h2d(self, stream: Stream, source: Array | Shards, target: DeviceArray) -> None:
         """Copy to the device when its time comes."""
+        if isinstance(source, Shards):
+            for view, place in each(source, target):
+                self.h2d(stream, view, place)
+            return
         _check_copy(source, target)
 
         def run() -> None:
@@ -271,8 +294,12 @@ class SimulatedDevice:
 
         self._put(stream, "h2d", self._copy_seconds(source, self.profile.h2d), run)
 
-    def d2h(self, stream: Stream, source: DeviceArray, target: Array) -> None:
+    def d2h(self, stream: Stream, source: DeviceArray, target: Array | Shards) -> None:
         """Copy to the host when its time comes."""
+        if isinstance(target, Shards):
+            for view, place in each(target, source):
+                self.d2h(stream, place, view)
+            return
         _check_copy(target, source)
 
         def run() -> None:
@@ -289,6 +316,8 @@ class SimulatedDevice:
         nbytes = _work(op)
         if self.refuses("plan", nbytes):
             raise DeviceMemoryError(f"no plan could be made for {op}")
+        self._plans.add(op)
+        self._taken()
         return nbytes
 
     def fft(

@@ -6,7 +6,7 @@ Li, Proc. ICPADS, 2013, call that asynchronous strided copies), so that no proce
 What they do not like are narrow rows. This module says how wide the rows of a view are, and how it
 falls apart into calls; who makes the calls is no business of it.
 
-Imports numpy and the standard library.
+Imports `protocol` of this room.
 """
 
 import ctypes
@@ -14,11 +14,8 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
-import numpy.typing as npt
-
-Array = npt.NDArray[Any]
+from dask_bigfft.devices.protocol import Array, dense
 
 #: Largest distance of two rows that one strided call takes, in bytes.
 MAX_PITCH_NBYTES = 2**31 - 1
@@ -70,15 +67,6 @@ class Run:
     count: int
     stride: int
     place: int
-
-
-def dense(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """Strides of a dense C-ordered array in bytes.
-
-    >>> dense((8, 6, 4), 8)
-    (192, 32, 8)
-    """
-    return tuple(itemsize * math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
 
 
 def runs(view: Array, places: tuple[int, ...] | None = None) -> tuple[int, tuple[Run, ...]]:

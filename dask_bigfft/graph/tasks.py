@@ -394,11 +394,17 @@ def run_block(
         found.as_is, found.into = own, place
         return found
 
+    def coming() -> Incoming:
+        """What a device alone takes need not be prepared for being gathered."""
+        if own is not None and run.place.device == "gpu":
+            return Lying(own, into=place)
+        return gathering()
+
     if own is not None and run.overwrites(number) and own.flags.writeable:
         here = Whole(own) if own.flags.c_contiguous else Lying(own, inside=True)
         return run.finish(number, block, lambda: here, filters)
     if number < len(run.plan.rounds):
-        return run.finish(number, block, gathering, filters)
+        return run.finish(number, block, coming, filters)
     values = run.moved(number, gathering())
     emit("unpack", nbytes=values.nbytes, seconds=time.perf_counter() - started)
     return values

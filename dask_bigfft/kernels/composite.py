@@ -19,6 +19,7 @@ import math
 import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -78,6 +79,55 @@ class Stretches:
 
 
 @dataclass(frozen=True, eq=False)
+class Shards:
+    """Shards of one form: views of as many source blocks that differ in where they begin.
+
+    Parameters
+    ----------
+    block : Composite
+        The block that they are of.
+    part : tuple of slice
+        The part of it that they make up, maybe with others; one slice per edge.
+    shape, strides : tuple of int
+        Of each view, one number per edge; strides in bytes.
+    sources : list of ndarray
+        The source block of each.
+    starts, addresses : list of int
+        Where each begins: bytes after the source block's first element, and in memory.
+    places : list of tuple of int
+        Where each belongs in the part, one number per edge.
+    """
+
+    block: "Composite"
+    part: tuple[slice, ...]
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    sources: list[Array]
+    starts: list[int]
+    addresses: list[int]
+    places: list[tuple[int, ...]]
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """Dtype of all values."""
+        return self.sources[0].dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all shards."""
+        return len(self.sources) * math.prod(self.shape) * self.dtype.itemsize
+
+    def view(self, number: int) -> Array:
+        """One of them."""
+        return strided_view(self.sources[number], self.starts[number], self.shape, self.strides)
+
+    def views(self) -> Iterator[tuple[tuple[int, ...], Array]]:
+        """All of them, each with its place in the part."""
+        for number, place in enumerate(self.places):
+            yield place, self.view(number)
+
+
+@dataclass(frozen=True, eq=False)
 class Composite:
     """A block made of shards of source blocks; see the module.
 
@@ -119,30 +169,51 @@ class Composite:
         """Bytes of the block."""
         return math.prod(self.sizes) * self.dtype.itemsize
 
+    def shards(self, part: tuple[slice, ...]) -> Iterator[Shards]:
+        """The shards that make up a part, a slice of each edge; those of one form together."""
+        cuts = [[*self._met(axis, part)] for axis in self.axes]
+        edges, sources, bases = [axis.edge for axis in self.axes], self.sources, self._bases
+        lows, counts = [cut.start for cut in part], [cut.stop - cut.start for cut in part]
+        places: list[int] = [0] * len(part)
+        found: dict[tuple[tuple[int, ...], ...], tuple[list[int], Shards]] = {}
+        for chosen in itertools.product(*cuts):
+            block = tuple([stretch.block for stretch in chosen])
+            source = sources[block]
+            distances = source.strides
+            start = 0
+            for e, stretch in zip(edges, chosen, strict=True):
+                cut = part[e]
+                low, high = max(cut.start, stretch.low), min(cut.stop, stretch.high)
+                lows[e], counts[e], places[e] = low - stretch.low, high - low, low - cut.start
+                for dim, place in stretch.starts:
+                    start += place * distances[dim]
+            form = distances, tuple(counts)
+            known = found.get(form)
+            if known is None:
+                strides = [edge.step * distances[edge.dim] for edge in self.edges]
+                shards = Shards(self, part, form[1], tuple(strides), [], [], [], [])
+                known = found[form] = strides, shards
+            strides, shards = known
+            start += sum(map(operator.mul, lows, strides))
+            shards.sources.append(source)
+            shards.starts.append(start)
+            shards.addresses.append(bases[block] + start)
+            shards.places.append(tuple(places))
+        for _, shards in found.values():
+            yield shards
+
     def views(self, part: tuple[slice, ...]) -> Iterator[tuple[tuple[int, ...], Array]]:
         """The views of source blocks that make up a part, a slice of each edge.
 
         Each comes with its place in the part, one number per edge.
         """
-        cuts = [[*self._met(axis, part)] for axis in self.axes]
-        lows, counts = [cut.start for cut in part], [cut.stop - cut.start for cut in part]
-        places: list[int] = [0] * len(part)
-        known: dict[tuple[int, ...], list[int]] = {}
-        for chosen in itertools.product(*cuts):
-            source = self.sources[tuple(stretch.block for stretch in chosen)]
-            distances = source.strides
-            strides = known.get(distances)
-            if strides is None:
-                strides = known[distances] = [e.step * distances[e.dim] for e in self.edges]
-            start = 0
-            for axis, found in zip(self.axes, chosen, strict=True):
-                e = axis.edge
-                low, high = max(part[e].start, found.low), min(part[e].stop, found.high)
-                lows[e], counts[e], places[e] = low - found.low, high - low, low - part[e].start
-                for dim, place in found.starts:
-                    start += place * distances[dim]
-            start += sum(map(operator.mul, lows, strides))
-            yield tuple(places), strided_view(source, start, counts, strides)
+        for shards in self.shards(part):
+            yield from shards.views()
+
+    @cached_property
+    def _bases(self) -> dict[Block, int]:
+        """Where each source block begins."""
+        return {i: int(found.__array_interface__["data"][0]) for i, found in self.sources.items()}
 
     def _met(self, axis: Stretches, part: tuple[slice, ...]) -> Iterator[Stretch]:
         cut = part[axis.edge]

@@ -8,10 +8,14 @@ Pure: imports the standard library.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 #: Dimensions that one plan transforms at most.
 MAX_RANK = 3
+
+#: Bytes of the data of a batch at most, where it can be divided: cuFFT wants up to four times as
+#: many for its work area.
+MOST_NBYTES = 1 << 30
 
 #: Numbers from here on need the 64-bit interface.
 WIDE = 2**31
@@ -123,9 +127,25 @@ def fft_calls(
             and _rank_pays(source, dims[first - 1], dims[last - 1])
         ):
             first -= 1
-        found.append(_together(source, dims[first], dims[last - 1], double))
+        found.append(_bounded(_together(source, dims[first], dims[last - 1], double)))
         last = first
     return tuple(found)
+
+
+def _bounded(call: Call) -> Call:
+    """The same as batches whose data, and so their work area, are not too large."""
+    batch = call.batch
+    nbytes = math.prod(batch.n) * (16 if batch.double else 8)
+    if call.times > 1 or batch.count * nbytes <= MOST_NBYTES:
+        return call
+    times = min(batch.count, -(-batch.count * nbytes // MOST_NBYTES))
+    while batch.count % times:
+        times += 1
+    count = batch.count // times
+    return Call(
+        replace(batch, count=count), times,
+        count * batch.source_distance, count * batch.target_distance,
+    )
 
 
 def _rank_pays(shape: tuple[int, ...], first: int, last: int) -> bool:

@@ -317,6 +317,9 @@ class Plan:
     def __str__(self) -> str:
         return explain.summary(self)
 
+    def __dask_tokenize__(self) -> tuple[str, str]:
+        return "dask_bigfft.Plan", repr(self)
+
     def _repr_html_(self) -> str:
         return drawing.draw(self)
 

@@ -47,6 +47,28 @@ def refusing(operation, *which):
     return device
 
 
+@pytest.mark.parametrize(("libraries", "table"), [(0, 0), (3000, 0), (3000, 500), (0, 3000)])
+def test_what_libraries_take_is_a_part_of_the_budget(libraries, table):
+    device = SimulatedDevice(NBYTES, libraries=libraries, table=table)
+    engine = Engine(device, NBYTES, SMALL)
+    for shape, name in (((32, 128), "fft2"), ((128, 60), "fft2"), ((4096,), "fft")):
+        x = values(*shape)
+        job, _ = job_of(x, name)
+        got = engine.run(job, Source(fill_of(x, job))).reshape(shape)
+        assert distance(got, scipys(x, name)) < 1e-15
+        assert libraries < device.peak <= NBYTES
+    assert bool(device.dropped) == (table > 0)  # the plans of other rounds make room
+
+
+def test_fewer_bytes_hold_the_libraries_as_well():
+    device = SimulatedDevice(NBYTES, libraries=1000)
+    engine, x = Engine(device, NBYTES, SMALL), values(32, 128)
+    job, _ = job_of(x, "fft2")
+    engine.run(job, Source(fill_of(x, job)), nbytes=NBYTES // 2)
+    assert device.peak <= NBYTES // 2
+    assert Leases([engine]).limits(NBYTES // 2).nbytes == NBYTES // 2 - 1000
+
+
 @pytest.mark.parametrize("operation", ["reserve", "plan"])
 def test_memory_refused_once_is_asked_for_again(operation, events):
     device = refusing(operation, 1)

@@ -50,6 +50,20 @@ class Given(Job):
         return replace(found, schedule=arranged(problem, limits, factors, rounds, work))
 
 
+def test_lengths_with_a_large_prime_fall_apart_on_a_device(monkeypatch):
+    monkeypatch.setattr("dask_bigfft.devices.pieces.AWKWARD", 256)
+    for n, apart in ((131 * 12, True), (2048, False), (131 * 13 * 2, True), (1571, False)):
+        x = values(n)
+        job, _ = job_of(x, "fft")
+        (factors,) = job.plan(PieceLimits(1 << 20)).schedule.factors
+        assert (len(factors) > 1) == apart
+        assert distance(run(engine(1 << 20), x, "fft"), scipys(x, "fft")) < 1e-14
+    whole = 1 << 62  # as for blocks on a card
+    limits = PieceLimits(whole, slots=1, most=whole, least=whole, pieces=1)
+    plan = job_of(values(131 * 12), "fft")[0].plan(limits)
+    assert plan.pieces == len(plan.schedule.crossings) == 2
+
+
 def counted_runs(view, part):
     """Runs of a box, counted element by element."""
     places = np.arange(math.prod(view)).reshape(view)[part].ravel()

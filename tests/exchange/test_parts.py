@@ -75,6 +75,18 @@ def test_composites_are_the_gathered_block(case):
     assert seen == CASES[case][4]
 
 
+def test_shards_of_one_form_come_together():
+    for number, whole, found, _ in composites("fft", (4096,), (256,), {}):
+        if number == 0:
+            continue
+        everything = tuple(slice(0, n) for n in found.sizes)
+        (shards,) = found.shards(everything)  # all chunks are alike
+        assert len(shards.places) == len(found.sources) == 16
+        assert shards.nbytes == whole.nbytes
+        for address, (_, view) in zip(shards.addresses, shards.views(), strict=True):
+            assert address == view.ctypes.data
+
+
 @pytest.mark.parametrize("factors", [((3, 4, 5), (16,)), ((60,), (2, 8)), ((6, 10), (4, 4))])
 def test_dimensions_are_taken_apart_where_sources_end_between_the_factors(factors):
     fits = 0

@@ -100,6 +100,19 @@ def test_few_calls_where_a_dimension_lies_in_the_middle():
     assert (other.times, other.batch.count) == (3, 512)
 
 
+def test_the_work_area_of_large_batches_is_bounded(monkeypatch):
+    monkeypatch.setattr("dask_bigfft.kernels.gpu_plans.MOST_NBYTES", 1 << 12)
+    for shape, dims in (((96, 64), (1,)), ((64, 96), (0,)), ((7, 3, 40, 20), (2, 3)),
+                        ((4, 6, 90), (0, 1)), ((1024,), (0,)), ((13, 96), (1,))):
+        calls = fft_calls("c2c", shape, shape, dims, True)
+        for call in calls:
+            assert call.batch.count == 1 or 16 * math.prod(call.batch.n) * call.batch.count <= 4096
+        assert sum(call.times for call in calls) > 1 or shape == (1024,)
+        x = RNG.standard_normal(shape) + 0j
+        expected = scipy.fft.fftn(x, axes=dims)
+        np.testing.assert_allclose(executed("c2c", x, shape, dims), expected, atol=1e-11)
+
+
 def test_nothing_is_planned_for_empty_arrays():
     assert fft_calls("c2c", (0, 4), (0, 4), (1,), True) == ()
 

@@ -11,6 +11,7 @@ import ctypes
 import operator
 import os
 import threading
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -207,11 +208,16 @@ class HostCopies:
     ) -> bool:
         """Copy shards to or from the part that begins at an address on the device.
 
-        False where each has to go its own way: they are narrow, or not all of them are pinned.
+        False where each has to go its own way: they are narrow, or go back to memory that is not
+        pinned.
         """
-        if not self._all_pinned(shards.block):
-            return False
         view, places = shards.view(0), places_of(shards)
+        if not self._all_pinned(shards.block):
+            if direction == TO_HOST:
+                return False
+            there = [device + sum(map(operator.mul, place, places)) for place in shards.places]
+            self._load(stream, (view for _, view in shards.views()), there, places)
+            return True
         if way(view, direction, True, places) is not Way.ENGINE:
             return False
         calls_, raw = tuple(copies(view, places)), stream.raw.ptr
@@ -286,24 +292,56 @@ class HostCopies:
         places: tuple[int, ...] | None,
     ) -> None:
         """Copy through staging buffers."""
-        if self._ring is None:
-            self._ring = self._make_ring()
-        cuda, raw = self._cupy.cuda, stream.raw
         strides = dense(view.shape, view.itemsize) if places is None else places
+        if direction == TO_DEVICE:
+            self._load(stream, (view,), (device,), strides)
+            return
 
         def copy(staged: Array, part: tuple[slice, ...]) -> Any:
-            begins = (cut.indices(n)[0] for cut, n in zip(part, view.shape, strict=True))
-            place = device + sum(i * s for i, s in zip(begins, strides, strict=True))
-            for call in copies(staged, strides):
-                self._call(call, int(staged.ctypes.data), place, direction, raw.ptr)
-            mark = cuda.Event(block=True, disable_timing=True)
-            mark.record(raw)
-            return mark
+            self._staged(stream, staged, device, view.shape, part, strides, direction)
+            return self._mark(stream)
 
-        if direction == TO_DEVICE:
-            self._ring.load(view, copy)
-        else:
-            stream.unfinished.add(self._ring.store(view, copy))
+        stream.unfinished.add(self.ring.store(view, copy))
+
+    def _load(
+        self, stream: CupyStream, views: Iterable[Array], devices: Sequence[int],
+        strides: tuple[int, ...],
+    ) -> None:
+        """Take views of one form through staging buffers to places on the device."""
+        shape: tuple[int, ...] = ()
+
+        def each() -> Iterator[Array]:
+            nonlocal shape
+            for view in views:
+                shape = view.shape
+                yield view
+
+        def copy(number: int, staged: Array, part: tuple[slice, ...]) -> None:
+            self._staged(stream, staged, devices[number], shape, part, strides, TO_DEVICE)
+
+        self.ring.load(each(), copy, lambda: self._mark(stream))
+
+    def _staged(
+        self, stream: CupyStream, staged: Array, device: int, shape: tuple[int, ...],
+        part: tuple[slice, ...], strides: tuple[int, ...], direction: int,
+    ) -> None:
+        """Copy a part of a view of some shape between a staging buffer and the device."""
+        begins = (cut.indices(n)[0] for cut, n in zip(part, shape, strict=True))
+        place = device + sum(i * s for i, s in zip(begins, strides, strict=True))
+        for call in copies(staged, strides):
+            self._call(call, int(staged.ctypes.data), place, direction, stream.raw.ptr)
+
+    def _mark(self, stream: CupyStream) -> Any:
+        mark = self._cupy.cuda.Event(block=True, disable_timing=True)
+        mark.record(stream.raw)
+        return mark
+
+    @property
+    def ring(self) -> staging.Ring:
+        """The staging buffers, made when they are first needed."""
+        if self._ring is None:
+            self._ring = self._make_ring()
+        return self._ring
 
     def _make_ring(self) -> staging.Ring:
         """Pin the staging buffers, or find others that the driver has."""

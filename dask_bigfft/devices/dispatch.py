@@ -1,6 +1,6 @@
 """Where a round on a block is done: on a device if there is one for it, else on the CPU.
 
-Imports `decomposition`, `kernels`, `memory`, `events` and this room.
+Imports `decomposition`, `planner`, `kernels`, `memory`, `events` and this room.
 """
 
 import math
@@ -20,12 +20,14 @@ from dask_bigfft.devices.hybrid import Pace, shared
 from dask_bigfft.devices.leases import Leases, Need
 from dask_bigfft.devices.pieces import COMPUTED
 from dask_bigfft.devices.protocol import Array
+from dask_bigfft.devices.schedule import Schedule
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit, working_for
 from dask_bigfft.kernels.composite import Composite
 from dask_bigfft.kernels.incoming import Divisible, Incoming, Whole, parts
 from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.memory import lend
+from dask_bigfft.planner.cost import admitted
 
 __all__ = ["Pace", "Place", "inside_device", "job_of", "moved_on_device", "on_device", "together"]
 
@@ -105,7 +107,7 @@ def on_device(
         limits = found.limits(place.nbytes)
         schedule = job.plan(limits).schedule
         now = 0.0 if place.device == "hybrid" else None  # else a CPU thread takes the block
-        with found.lease(Need(schedule.slots, schedule.slot_nbytes), now) as engine:
+        with found.lease(_need(schedule, nbytes), now) as engine:
             return engine.run(job, source, filters, nbytes=place.nbytes)
     except TimeoutError:
         return None
@@ -188,7 +190,7 @@ def moved_on_device(incoming: Incoming, place: Place, blocks: int = 1) -> Array 
         plan = job.plan(limits)
         if readable(plan, turned, limits) is None:
             return None
-        with found.lease(Need(plan.schedule.slots, plan.schedule.slot_nbytes)) as engine:
+        with found.lease(_need(plan.schedule, nbytes)) as engine:
             source = Source(gathered, composite=turned)
             return engine.run(job, source, nbytes=place.nbytes).reshape(incoming.shape)
     except DeviceMemoryError:
@@ -225,12 +227,17 @@ def inside_device(job: Job, shards: Composite, place: Place) -> bool:
         plan = job.plan(limits)
         if readable(plan, shards, limits) is None or not fits_inside(plan):
             return False
-        with found.lease(Need(plan.schedule.slots, plan.schedule.slot_nbytes)) as engine:
+        with found.lease(_need(plan.schedule, shards.nbytes)) as engine:
             engine.run(job, source, nbytes=place.nbytes)
     except DeviceMemoryError:
         emit("fallback", nbytes=shards.nbytes)
         return False
     return True
+
+
+def _need(schedule: Schedule, nbytes: int) -> Need:
+    """What a block of so many bytes needs of a device."""
+    return Need(schedule.slots, schedule.slot_nbytes, admitted(nbytes))
 
 
 def _never() -> Array:

@@ -1,11 +1,11 @@
 """Leases: which task may use a device now, first come, first served.
 
-At most two tasks are admitted to a device: one whose pieces go back while those of the other come.
+A few tasks are admitted to a device: while the pieces of one go back those of another come.
 A task that waits holds no block. What tasks need of a device's memory is added up, once for tasks
 that divide the arena alike, and stays within what may be used; so a task never waits for memory
 that another one waits with. A task has one lease at a time.
 
-Imports `events` and this room.
+Imports `planner`, `events` and this room.
 """
 
 import contextlib
@@ -14,15 +14,12 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from dask_bigfft.devices.crossings import PieceLimits
 from dask_bigfft.devices.engine import Engine
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit
-
-#: Tasks that are admitted to one device at a time.
-ADMITTED = 2
+from dask_bigfft.planner.cost import ADMITTED
 
 
 @dataclass(frozen=True)
@@ -33,10 +30,13 @@ class Need:
     ----------
     slots, slot_nbytes : int
         How the arena is divided.
+    tasks : int
+        Tasks that are admitted together, at most.
     """
 
     slots: int
     slot_nbytes: int
+    tasks: int = ADMITTED
 
     @property
     def nbytes(self) -> int:
@@ -53,7 +53,16 @@ class _Desk:
 
     def admits(self, need: Need) -> bool:
         used = sum(found.nbytes for found in {*self.needs, need})
-        return len(self.needs) < ADMITTED and used <= self.engine.limits.nbytes
+        return len(self.needs) < need.tasks and used <= self.engine.limits.nbytes
+
+
+@dataclass(eq=False)
+class _Ticket:
+    """A task that waits: for what, and the desk that serves it. Only that task is woken up."""
+
+    need: Need
+    served: threading.Event = field(default_factory=threading.Event)
+    desk: _Desk | None = None
 
 
 class Leases:
@@ -68,8 +77,8 @@ class Leases:
     def __init__(self, engines: Sequence[Engine]) -> None:
         self.engines = tuple(engines)
         self._desks = [_Desk(engine) for engine in engines]
-        self._changed = threading.Condition()
-        self._waiting: deque[Any] = deque()
+        self._lock = threading.Lock()
+        self._waiting: deque[_Ticket] = deque()
         self._own = threading.local()
 
     @contextlib.contextmanager
@@ -103,32 +112,47 @@ class Leases:
             yield desk.engine
         finally:
             self._own.leased = False
-            with self._changed:
+            with self._lock:
                 desk.needs.remove(need)
-                self._changed.notify_all()
+                self._serve()
 
     def _wait(self, need: Need, timeout: float | None) -> _Desk:
-        ticket, started = object(), time.perf_counter()
-        with self._changed:
+        ticket, started = _Ticket(need), time.perf_counter()
+        with self._lock:
             self._waiting.append(ticket)
-            try:
-                if not self._changed.wait_for(lambda: self._turn(ticket, need), timeout):
-                    raise TimeoutError(f"no device was free within {timeout} s")
-                desk = self._turn(ticket, need)
-                assert desk is not None
-                desk.needs.append(need)
-            finally:
-                self._waiting.remove(ticket)
-                self._changed.notify_all()  # another one is first now
+            self._serve()
+        try:
+            ticket.served.wait(timeout)
+        except BaseException:  # interrupted
+            with self._lock:
+                if ticket.desk is not None:
+                    ticket.desk.needs.remove(need)
+                self._withdraw(ticket)
+            raise
+        with self._lock:
+            self._withdraw(ticket)
+        if ticket.desk is None:
+            raise TimeoutError(f"no device was free within {timeout} s")
         emit("lease_wait", nbytes=need.nbytes, seconds=time.perf_counter() - started)
-        return desk
+        return ticket.desk
 
-    def _turn(self, ticket: object, need: Need) -> _Desk | None:
-        """The least used device that admits a need, if it is the ticket's turn."""
-        if self._waiting[0] is not ticket:
-            return None
-        free = [desk for desk in self._desks if desk.admits(need)]
-        return min(free, key=lambda desk: len(desk.needs), default=None)
+    def _withdraw(self, ticket: _Ticket) -> None:
+        """Let a task that waits no longer be passed over; with the lock."""
+        if ticket in self._waiting:
+            self._waiting.remove(ticket)
+        self._serve()
+
+    def _serve(self) -> None:
+        """Give those who are first what they wait for, as far as there is; with the lock."""
+        while self._waiting:
+            need = self._waiting[0].need
+            free = [desk for desk in self._desks if desk.admits(need)]
+            if not free:
+                return
+            ticket = self._waiting.popleft()
+            ticket.desk = min(free, key=lambda desk: len(desk.needs))
+            ticket.desk.needs.append(need)
+            ticket.served.set()
 
     def limits(self, nbytes: int | None) -> PieceLimits:
         """What pieces may need on every device, within `nbytes` if that is less."""
@@ -138,7 +162,7 @@ class Leases:
     @property
     def in_use(self) -> int:
         """Number of leases."""
-        with self._changed:
+        with self._lock:
             return sum(len(desk.needs) for desk in self._desks)
 
     def close(self) -> None:

@@ -12,13 +12,13 @@ is small: data of any size goes round in it.
 A gather is done by the caller, who so waits for a free buffer; a scatter is done behind its back,
 and the future it gets says when the values are there.
 
-Imports numpy, this room and the standard library; what the card does is handed in.
+Imports `kernels` and this room; what the card does is handed in.
 """
 
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -26,7 +26,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from dask_bigfft.devices.protocol import Array
-from dask_bigfft.devices.transfer import slabs
+from dask_bigfft.devices.transfer import runs, slabs
+from dask_bigfft.kernels.streaming import stream_rows
 
 #: Bytes of a buffer: the card takes a millisecond for it, and so do the threads for their shares,
 #: long against what it costs to hand them out.
@@ -40,7 +41,13 @@ BUFFERS = 4
 GATHERED = 2
 
 #: Bytes below which a share of the copying is not worth a thread.
-SHARE_NBYTES = 1024**2
+SHARE_NBYTES = 4 * 1024**2
+
+#: Bytes of a row from which on it is stored around the caches.
+STREAMED_NBYTES = 2048
+
+#: Views in a buffer begin at multiples of it.
+APART_NBYTES = 256
 
 
 #: A part of a view.
@@ -62,9 +69,9 @@ class Staging:
     mark: Mark | None = None
     scattered: "Future[None] | None" = field(default=None)
 
-    def holding(self, part: Array) -> Array:
-        """Its first bytes as an array like `part`."""
-        return self.memory[: part.nbytes].view(part.dtype).reshape(part.shape)
+    def holding(self, part: Array, at: int = 0) -> Array:
+        """Its bytes from a place on as an array like `part`."""
+        return self.memory[at : at + part.nbytes].view(part.dtype).reshape(part.shape)
 
     def free(self) -> None:
         """Wait until nobody uses it."""
@@ -74,6 +81,20 @@ class Staging:
         if self.mark is not None:
             self.mark.synchronize()
             self.mark = None
+
+
+@dataclass
+class Filling:
+    """A buffer that threads fill: their shares, what has been begun, and how much is used."""
+
+    buffer: Staging
+    shares: "list[Future[None]]" = field(default_factory=list)
+    staged: list[tuple[int, Array, Part]] = field(default_factory=list)
+    used: int = 0
+
+    def fits(self, nbytes: int) -> bool:
+        """Whether there is room for so much more."""
+        return self.used + nbytes <= self.buffer.memory.nbytes
 
 
 class Ring:
@@ -100,49 +121,59 @@ class Ring:
         self._copiers = ThreadPoolExecutor(threads, thread_name_prefix="bigfft-ring")
         self._waiters = ThreadPoolExecutor(GATHERED, thread_name_prefix="bigfft-scatter")
 
-    def load(self, source: Array, copy: Callable[[Array, Part], Mark]) -> None:
-        """Take a view to the card.
+    def load(
+        self, sources: Iterable[Array], copy: Callable[[int, Array, Part], object],
+        mark: Callable[[], Mark],
+    ) -> None:
+        """Take views to the card, several in one buffer where they are small.
 
         Parameters
         ----------
-        source : ndarray
-            The view.
+        sources : iterable of ndarray
+            The views.
         copy : callable
-            ``copy(values, part)`` lets the card take contiguous pinned values, which are that part
-            of the view, and returns a mark that tells when that is done.
+            ``copy(number, values, part)`` lets the card take contiguous pinned values, which are
+            that part of the view of that number.
+        mark : callable
+            Returns a mark that tells when all that was copied so far is there.
         """
-        gathered: deque[tuple[Staging, list[Future[None]], Array, Part]] = deque()
-        for part in self._parts(source):
-            values = source[part]
-            if len(gathered) == min(GATHERED, len(self._in)):
-                self._taken(copy, *gathered.popleft())
-            buffer = self._in[0]
-            self._in.rotate(-1)
-            buffer.free()
-            staged = buffer.holding(values)
-            gathered.append((buffer, self._shared(staged, values), staged, part))
-        while gathered:
-            self._taken(copy, *gathered.popleft())
+        filling: deque[Filling] = deque()
+        for number, source in enumerate(sources):
+            for part in self._parts(source):
+                values = source[part]
+                if not filling or not filling[-1].fits(values.nbytes):
+                    if len(filling) == min(GATHERED, len(self._in)):
+                        self._taken(copy, mark, filling.popleft())
+                    buffer = self._in[0]
+                    self._in.rotate(-1)
+                    buffer.free()
+                    filling.append(Filling(buffer))
+                now = filling[-1]
+                staged = now.buffer.holding(values, now.used)
+                now.used += -(-values.nbytes // APART_NBYTES) * APART_NBYTES
+                now.shares += self._shared(staged, values)
+                now.staged.append((number, staged, part))
+        while filling:
+            self._taken(copy, mark, filling.popleft())
 
     @staticmethod
     def _taken(
-        copy: Callable[[Array, Part], Mark],
-        buffer: Staging,
-        shares: "list[Future[None]]",
-        staged: Array,
-        part: Part,
+        copy: Callable[[int, Array, Part], object], mark: Callable[[], Mark], now: Filling
     ) -> None:
         """Let the card take a buffer as soon as it is full."""
-        for future in shares:
+        for future in now.shares:
             future.result()
-        buffer.mark = copy(staged, part)
+        for staged in now.staged:
+            copy(*staged)
+        now.buffer.mark = mark()
 
     def store(
         self, target: Array, copy: Callable[[Array, Part], Mark]
     ) -> "list[Future[None]]":
         """Bring a view from the card; its values are there when all futures are done.
 
-        `copy` is as for `load`, but lets the card write the values.
+        ``copy(values, part)`` lets the card write contiguous pinned values, which are that part of
+        the view, and returns a mark that tells when that is done.
         """
         found = []
         for part in self._parts(target):
@@ -164,10 +195,10 @@ class Ring:
         return (part for part, _ in slabs(view, self._in[0].memory.nbytes))
 
     def _shared(self, target: Array, source: Array) -> "list[Future[None]]":
-        """Have threads copy, a share each; NumPy gives the interpreter's lock up meanwhile."""
+        """Have threads copy, a share each, without the interpreter's lock."""
         share = max(SHARE_NBYTES, math.ceil(source.nbytes / self._threads))
         parts = [part for part, _ in slabs(source, share)]
-        return [self._copiers.submit(np.copyto, target[part], source[part]) for part in parts]
+        return [self._copiers.submit(_copied, target[part], source[part]) for part in parts]
 
     def close(self) -> None:
         """Wait until all is where it belongs, and end the threads."""
@@ -175,6 +206,15 @@ class Ring:
             buffer.free()
         self._waiters.shutdown()
         self._copiers.shutdown()
+
+
+def _copied(target: Array, source: Array) -> None:
+    """Copy an array, around the caches where its rows are wide: both belong to the card."""
+    width, outer = runs(source, target.strides)
+    if width < STREAMED_NBYTES:
+        np.copyto(target, source)
+        return
+    stream_rows(target, source, width, [(run.count, run.place, run.stride) for run in outer])
 
 
 class Pending:

@@ -135,9 +135,9 @@ def arranged(
 def _schedule(
     factors: tuple[tuple[int, ...], ...], crossings: list[Crossing], slots: int
 ) -> Schedule:
-    """A schedule with as many slots as its pieces can fill, and one for those of the next block."""
+    """A schedule with as many slots as its pieces can fill, and two for those of other blocks."""
     most = max(crossing.pieces for crossing in crossings)
-    return Schedule(factors, tuple(crossings), min(slots, most + 1))
+    return Schedule(factors, tuple(crossings), min(slots, most + 2))
 
 
 def _room(limits: PieceLimits, slots: int, work: int) -> int:

@@ -22,8 +22,13 @@ from dask_bigfft.planner.seconds import Model, Walk, flops, shuffled
 if TYPE_CHECKING:
     from dask_bigfft.planner.plan import Plan
 
-#: Tasks that are admitted to a device at a time.
-ADMITTED = 2
+#: Tasks that are admitted to a device at a time: one whose pieces go back while those of the other
+#: come. Of small blocks, which are a piece or two, it takes more to keep both ways of the bus busy
+#: while tasks begin and end.
+ADMITTED, ADMITTED_SMALL = 2, 4
+
+#: Bytes of a block that is small in this sense, at most.
+SMALL_NBYTES = 512 << 20
 
 #: Bytes of the tiles that a task works on at a time.
 TILES = 8 << 20
@@ -48,11 +53,20 @@ def _stored(layout: Layout, itemsize: int) -> int:
     return layout.size * itemsize + layout.blocks * spare
 
 
-def working(plan: Plan) -> int:
-    """Tasks of a process that hold a block at a time: a device admits two, and others wait."""
+def admitted(nbytes: int) -> int:
+    """Tasks with blocks of so many bytes that a device admits at a time.
+
+    >>> admitted(256 << 20), admitted(4 << 30)
+    (4, 2)
+    """
+    return ADMITTED_SMALL if nbytes <= SMALL_NBYTES else ADMITTED
+
+
+def working(plan: Plan, nbytes: int) -> int:
+    """Tasks of a process that hold a block at a time: a device admits a few, and others wait."""
     threads = plan.machine.threads
     demanded = plan.machine.cards and plan.device == "gpu"
-    return min(threads, ADMITTED * plan.machine.cards) if demanded else threads
+    return min(threads, admitted(nbytes) * plan.machine.cards) if demanded else threads
 
 
 def peak_host(plan: Plan) -> int:
@@ -68,7 +82,7 @@ def peak_host(plan: Plan) -> int:
     if plan.carrier == "disk":
         return _peak_on_disk(plan)
     machine, sizes = plan.machine, _itemsizes(plan)
-    stages, threads, joints = [0.0], working(plan), joints_in(plan)
+    stages, joints = [0.0], joints_in(plan)
     before = _stored(plan.source, np.dtype(plan.spec.dtype).itemsize)
     for i, exchange in enumerate(plan.exchanges):
         after = _stored(exchange.target, np.dtype(exchange.dtype).itemsize)
@@ -82,7 +96,7 @@ def peak_host(plan: Plan) -> int:
             made = _stored(round_.target, sizes[2 * i + 1])
             out = round_.target.largest * sizes[2 * i + 1]
         blocks = exchange.target.blocks
-        threads = min(working(plan), blocks)
+        threads = min(working(plan, block), blocks)
         work = threads * (block + out + min(block, TILES))
         if i + 1 < len(plan.exchanges) and joints.exchanges[i + 1] is not None:
             work -= threads * out  # it is written to common memory

@@ -51,11 +51,11 @@ class Card:
         self.last = Mark(work)
         return self.last
 
-    def take(self, values, part):
+    def take(self, number, values, part):
         def copy():
             self.memory[part] = self.checked(values)
 
-        return self._later(copy)
+        self._later(copy)
 
     def give(self, values, part):
         def copy():
@@ -71,7 +71,7 @@ def test_views_of_any_size_go_round_there_and_back(seed, part):
     ring = Ring(buffers, 3)
     block = np.random.default_rng(seed).standard_normal((50, 11))
     card = Card(block[part].shape, buffers, seed)
-    ring.load(block[part], card.take)
+    ring.load([block[part]], card.take, lambda: card.last)
     back = np.zeros_like(block)
     futures = ring.store(back[part], card.give)
     for future in futures:
@@ -80,6 +80,31 @@ def test_views_of_any_size_go_round_there_and_back(seed, part):
     expected[part] = block[part]
     assert np.array_equal(back, expected)
     ring.close()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_small_views_share_a_buffer(seed):
+    buffers = [np.zeros(4096, np.uint8) for _ in range(4)]
+    ring, rng = Ring(buffers, 3), np.random.default_rng(seed)
+    views = [rng.standard_normal((6, 40))[:, : 5 + i % 30] for i in range(40)]
+    views.append(rng.standard_normal((60, 50)))  # larger than a buffer
+    there, card = [np.zeros(view.shape) for view in views], Card((1,), buffers, seed)
+    marks = []
+
+    def take(number, values, part):
+        def copy():
+            there[number][part] = card.checked(values)
+
+        card._later(copy)
+
+    def mark():
+        marks.append(card.last)
+        return card.last
+
+    ring.load(views, take, mark)
+    ring.close()
+    assert all(np.array_equal(a, b) for a, b in zip(there, views, strict=True))
+    assert len(marks) < len(views)
 
 
 def test_what_a_scatter_raises_reaches_who_waits():

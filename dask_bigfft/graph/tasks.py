@@ -20,14 +20,7 @@ import numpy.typing as npt
 
 from dask_bigfft import config
 from dask_bigfft.decomposition.rounds import Round
-from dask_bigfft.devices.dispatch import (
-    Pace,
-    Place,
-    job_of,
-    moved_on_device,
-    on_device,
-    together,
-)
+from dask_bigfft.devices.dispatch import Pace, Place, job_of, moved_on_device, on_device, together
 from dask_bigfft.devices.find import missing
 from dask_bigfft.devices.on_card import as_block, is_on_card, roll_on_card, round_on_card
 from dask_bigfft.errors import CarrierError, VerificationError, refuse
@@ -394,16 +387,13 @@ def run_block(
         found.as_is, found.into = own, place
         return found
 
-    def coming() -> Incoming:
-        """What a device alone takes need not be prepared for being gathered."""
-        if own is not None and run.place.device == "gpu":
-            return Lying(own, into=place)
-        return gathering()
-
     if own is not None and run.overwrites(number) and own.flags.writeable:
         here = Whole(own) if own.flags.c_contiguous else Lying(own, inside=True)
         return run.finish(number, block, lambda: here, filters)
     if number < len(run.plan.rounds):
+        # What a device alone takes need not be prepared for being gathered.
+        alone = own if run.place.device == "gpu" else None
+        coming = gathering if alone is None else functools.partial(Lying, alone, into=place)
         return run.finish(number, block, coming, filters)
     values = run.moved(number, gathering())
     emit("unpack", nbytes=values.nbytes, seconds=time.perf_counter() - started)

@@ -7,7 +7,7 @@ Imports `errors`, and `p2p_run` where distributed is as that expects it.
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -21,7 +21,7 @@ from dask_bigfft.errors import CarrierError
 Array = npt.NDArray[Any]
 Block = tuple[int, ...]
 Message = tuple[Array, Array, Array, Array]
-Pack = Callable[[dict[Block, str]], dict[str, Message]]
+Pack = Callable[[dict[Block, str], tuple[Sequence[int], ...]], dict[str, Message]]
 
 _private: ModuleType | None
 try:
@@ -56,23 +56,32 @@ def _names() -> Any:
     return _private
 
 
-def barrier_task(shuffle: str, transfers: list[Any], **what: Any) -> Any:
+def barrier(shuffle: str, attempts: list[int]) -> int:
+    """Wait until everything has arrived that was sent; return the number of the attempt."""
+    return int(_names().p2p_barrier(shuffle, *attempts))
+
+
+def barrier_task(
+    shuffle: str, function: Callable[..., int], transfers: list[Any], **what: Any
+) -> Any:
     """Return the barrier of a shuffle, a task with a key of its own.
 
     Parameters
     ----------
     shuffle : str
         Name of the shuffle: different for each group of each exchange.
+    function : callable
+        What it runs, given the name and what the transfer tasks return; it ends in `barrier`.
     transfers : list of TaskRef
         All transfer tasks.
     **what
-        `targets`, `before`, `plan` and `number`, as a `p2p_run.Spec` has them.
+        `targets`, `before`, `width`, `plan` and `number`, as a `p2p_run.Spec` has them.
     """
     names = _names()
     disk = bool(dask.config.get("distributed.p2p.storage.disk", default=True))
     spec = names.Spec(id=shuffle, disk=disk, **what)
     key = names.barrier_key(shuffle)
-    return names.P2PBarrierTask(key, names.p2p_barrier, shuffle, *transfers, spec=spec)
+    return names.P2PBarrierTask(key, function, shuffle, *transfers, spec=spec)
 
 
 def _plugin() -> Any:
@@ -95,8 +104,9 @@ def transfer(shuffle: str, source: Block, pack: Pack) -> int:
     source : tuple of int
         Which block.
     pack : callable
-        Called with the worker of each target block, returns for each worker the target blocks,
-        the bounds of their shards, the shards in one array, and their checksums.
+        Called with the worker of each target block and with the target blocks along each axis,
+        returns for each worker the target blocks, the bounds of their shards, the shards in one
+        array, and their checksums.
     """
     plugin = _plugin()
     with _names().handle_transfer_errors(shuffle):

@@ -76,8 +76,8 @@ Array = npt.NDArray[Any]
 Block = tuple[int, ...]
 #: Target blocks, bounds of their shards, the shards in one array, and their checksums (0: none).
 Message = tuple[Array, Array, Array, Array]
-#: Packs a source block: workers by target block in, messages by worker out.
-Pack = Callable[[dict[Block, str]], dict[str, Message]]
+#: Packs a source block: workers by target block and these along each axis in, messages out.
+Pack = Callable[[dict[Block, str], tuple[Sequence[int], ...]], dict[str, Message]]
 
 
 class Run(ShuffleRun[Block, Any]):  # type: ignore[misc, unused-ignore]
@@ -87,6 +87,8 @@ class Run(ShuffleRun[Block, Any]):  # type: ignore[misc, unused-ignore]
     ----------
     worker_for : dict
         Worker of every target block.
+    targets : tuple of sequences of int
+        Target blocks along each axis.
     plan, number : str, int
         Token of the plan and the exchange, for events.
     disk : bool
@@ -96,17 +98,18 @@ class Run(ShuffleRun[Block, Any]):  # type: ignore[misc, unused-ignore]
     """
 
     def __init__(
-        self, *, worker_for: dict[Block, str], plan: str, number: int, disk: bool,
-        **environment: Any,
+        self, *, worker_for: dict[Block, str], targets: tuple[Sequence[int], ...], plan: str,
+        number: int, disk: bool, **environment: Any,
     ) -> None:
         super().__init__(disk=disk, **environment)
         self.worker_for, self.on_disk = worker_for, disk
-        self.plan, self.number = plan, number
+        self.targets, self.plan, self.number = targets, plan, number
 
     def _shard_partition(
         self, data: Pack, partition_id: Block
     ) -> dict[str, tuple[Block, Message]]:
-        return {w: (partition_id, message) for w, message in data(self.worker_for).items()}
+        messages = data(self.worker_for, self.targets)
+        return {worker: (partition_id, message) for worker, message in messages.items()}
 
     async def send(self, address: str, shards: list[tuple[Block, Message]]) -> Any:
         """Send messages to a worker; those to this one are handed over."""
@@ -179,6 +182,8 @@ class Spec(ShuffleSpec[Block]):  # type: ignore[misc, unused-ignore]
         Target blocks along each axis: those of one connected group of an exchange.
     before : int
         Number of target blocks in the groups before this one.
+    width : int
+        Number of target blocks that a worker gets in turn.
     plan : str
         Token of the plan.
     number : int
@@ -187,6 +192,7 @@ class Spec(ShuffleSpec[Block]):  # type: ignore[misc, unused-ignore]
 
     targets: tuple[Sequence[int], ...]
     before: int
+    width: int
     plan: str
     number: int
 
@@ -203,12 +209,12 @@ class Spec(ShuffleSpec[Block]):  # type: ignore[misc, unused-ignore]
         return self.before + rank
 
     def pick_worker(self, partition: Block, workers: Sequence[str]) -> str:
-        """Worker of a target block: in turn, so that none has one more than another.
+        """Worker of a target block: in turn, so that none has a turn more than another.
 
         Distributed hands the workers over in another rotation for every shuffle; sorted, they
         take turns over all groups of an exchange as over the blocks of one.
         """
-        return _in_order(tuple(workers))[self.rank(partition) % len(workers)]
+        return _in_order(tuple(workers))[self.rank(partition) // self.width % len(workers)]
 
     def create_run_on_worker(
         self, run_id: int, span_id: str | None, worker_for: dict[Block, str], plugin: Any
@@ -217,6 +223,7 @@ class Spec(ShuffleSpec[Block]):  # type: ignore[misc, unused-ignore]
         worker = plugin.worker
         return Run(
             worker_for=worker_for,
+            targets=self.targets,
             plan=self.plan,
             number=self.number,
             disk=self.disk,

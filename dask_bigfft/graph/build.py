@@ -9,7 +9,7 @@ Blocks that are made of a few blocks each, as in a shift, depend on these direct
 processes shards travel::
 
     tasks   source blocks -> a task for every shard -> gather + round
-    p2p     source blocks -> pack and send -> shuffle barrier -> collect + gather + round
+    p2p     source blocks -> pack and send -> shuffle barrier -> collect + gather + round (+ send)
     disk    source blocks -> write -> barrier -> read + gather + round + write -> barrier -> ...
 
 With scratch files what a task hands on is not a block but word that its shards are written.
@@ -25,7 +25,6 @@ from typing import Any
 from dask_bigfft.decomposition.joints import joint_block
 from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.errors import CarrierError
-from dask_bigfft.exchange import p2p
 from dask_bigfft.exchange.scratch import ScratchPlace
 from dask_bigfft.exchange.shards import ExchangeMap, Shard
 from dask_bigfft.graph.cards import exchange_on_cards, run_block_of_cards
@@ -43,7 +42,14 @@ from dask_bigfft.graph.filters import generate_filter
 from dask_bigfft.graph.groups import Groups
 from dask_bigfft.graph.inside import own_block, weave_inside
 from dask_bigfft.graph.names import Names
-from dask_bigfft.graph.shuffles import run_block_of_shuffle, send_shards
+from dask_bigfft.graph.sending import Shuffle, Shuffles, shuffles_of, turns
+from dask_bigfft.graph.shuffles import (
+    Send,
+    collect_and_send,
+    run_and_send,
+    run_block_of_shuffle,
+    send_blocks,
+)
 from dask_bigfft.graph.tasks import (
     Run,
     barrier,
@@ -56,7 +62,6 @@ from dask_bigfft.graph.tasks import (
 from dask_bigfft.planner.filters import FilterPlan, filter_plans
 from dask_bigfft.planner.joints import Joint
 from dask_bigfft.planner.plan import Exchange, Plan
-from dask_bigfft.planner.seconds import shuffled
 from dask_bigfft.planner.shifts import ShiftPlan
 
 Block = tuple[int, ...]
@@ -146,6 +151,8 @@ def build_graph(
     if carrier == "shared" and alone and known is None and isinstance(plan, Plan):
         joints = plan.joints.exchanges
     before, inside = source, isinstance(plan, Plan) and plan.inside
+    unseen = alone and known is None and not inside
+    shuffles = shuffles_of(plan.exchanges, by_number, carrier, unseen)
     if inside:
         before = own.own
         for block in plan.source.indices():
@@ -156,11 +163,17 @@ def build_graph(
         if inside and not last:
             before = weave_inside(graph, own, number, exchange, before, wanted)
             continue
-        name = names.unpack if last else names.round(number, common=following is not None)
+        onward = (*shuffles, None)[number + 1]
+        if onward is not None and not onward.sent:
+            onward = None
+        name = names.unpack if last else names.round(
+            number, common=following is not None, sent=onward is not None
+        )
         weave = _Weave(
             graph, names, number, exchange, before, name, filters.get(number, {}),
             joint=joints[number], following=following,
             made=None if last else plan.rounds[number].target,
+            shuffles=shuffles[number], onward=onward,
         )
         weave.run(carrier, wanted)
         before = name
@@ -213,9 +226,13 @@ def _filter_graph(
     for block in plan.rounds[0].source.indices():
         key = (name, *block)
         graph[key] = Task(key, generate_filter, TaskRef(names.plan), block)
+    shuffles = shuffles_of(plan.exchanges, [names] * len(plan.exchanges), carrier, unseen=False)
     for number, exchange in enumerate(plan.exchanges[1:], 1):
         before, name = name, names.round(number)
-        _Weave(graph, names, number, exchange, before, name, {}).run(carrier, wanted)
+        weave = _Weave(
+            graph, names, number, exchange, before, name, {}, shuffles=shuffles[number]
+        )
+        weave.run(carrier, wanted)
     return name
 
 
@@ -236,6 +253,9 @@ class _Weave:
     following: Joint | None = None
     #: Blocks after the round.
     made: Layout | None = None
+    #: What carries this exchange between processes, and the next one if the round sends to it.
+    shuffles: Shuffles | None = None
+    onward: Shuffles | None = None
 
     def run(self, carrier: str, wanted: bool) -> None:
         if carrier == "disk":
@@ -254,27 +274,24 @@ class _Weave:
             self._through_barriers(wanted)
         elif carrier.startswith(CARDS):
             self._through_cards(carrier.removeprefix(CARDS))
-        elif self._shuffles(carrier) and p2p.usable():
-            self._through_shuffles()
+        elif self.shuffles is not None:
+            self._through_shuffles(self.shuffles)
         else:
             self._through_shards()
-
-    def _shuffles(self, carrier: str) -> bool:
-        if carrier == "cluster":
-            return p2p.on_scheduler() and shuffled(self.exchange.shape)
-        return carrier == "p2p"
 
     def _task(self, function: Callable[..., Any], block: Block, sources: Any, inputs: Any) -> None:
         key = (self.name, *block)
         if block in self.finished:
             self.graph[key] = Task(key, recall, TaskRef(self.names.plan), self.number, block)
             return
-        axes = tuple(self.filters)
-        spectra = [_ref(self.filters[axis], (block[axis],)) for axis in axes]
         self.graph[key] = Task(
-            key, function, TaskRef(self.names.plan), self.number, block, axes, sources,
-            *self._into(function, block), *spectra, *inputs,
+            key, function, TaskRef(self.names.plan), self.number, block, tuple(self.filters),
+            sources, *self._into(function, block), *self._spectra(block), *inputs,
         )
+
+    def _spectra(self, block: Block) -> list[TaskRef]:
+        """The filters of a block."""
+        return [_ref(name, (block[axis],)) for axis, name in self.filters.items()]
 
     def _into(self, function: Callable[..., Any], block: Block) -> tuple[Any, ...]:
         """For `run_block`, the common memory that its block goes to, if there is one."""
@@ -294,13 +311,46 @@ class _Weave:
             self.graph[key] = Task(key, common_memory, TaskRef(self.names.plan), number, group)
         return TaskRef(key)
 
-    def _refs(self, sources: list[Block]) -> list[Any]:
+    def _refs(self, sources: Sequence[Block]) -> list[Any]:
         return [_ref(self.before, block) for block in sources]
 
     def _directly(self, function: Callable[..., Any]) -> None:
+        if self.onward is not None:
+            self._directly_onward(self.onward)
+            return
         for _, sources, targets in Groups(self.exchange):
-            for block in targets:
+            self._make(function, targets, sources)
+
+    def _directly_onward(self, onward: Shuffles) -> None:
+        """Local rounds whose blocks are sent on."""
+        groups = Groups(self.exchange)
+        made_of = {block: sources for _, sources, blocks in groups for block in blocks}
+        for sends in onward.source_batches():
+            blocks: Sequence[Block] = [block for send in sends for block in send.blocks]
+            self._run_and_send(onward, sends, [made_of[block] for block in blocks], blocks)
+
+    def _run_and_send(
+        self, onward: Shuffles, sends: tuple[Send, ...], sources: Sequence[Sequence[Block]],
+        blocks: Sequence[Block],
+    ) -> None:
+        inputs: list[Any] = []
+        for block, mine in zip(blocks, sources, strict=True):
+            inputs += [*self._spectra(block), *self._refs(mine)]
+        onward.write(
+            self.graph, (self.name, *blocks[0]), run_and_send, self.number, sends,
+            tuple(self.filters), tuple(map(tuple, sources)), *inputs,
+        )
+
+    def _make(
+        self, function: Callable[..., Any], targets: Sequence[Block], sources: Sequence[Block]
+    ) -> None:
+        """Add the tasks of blocks that are made of some source blocks as they are."""
+        onward = self.onward
+        for block in targets:
+            if onward is None:
                 self._task(function, block, tuple(sources), self._refs(sources))
+            else:
+                self._run_and_send(onward, onward.sends([block]), [sources], [block])
 
     def _through_files(self) -> None:
         for group, sources, targets in Groups(self.exchange):
@@ -314,8 +364,7 @@ class _Weave:
     def _through_barriers(self, wanted: bool) -> None:
         for group, sources, targets in Groups(self.exchange):
             if self.joint is None and (len(targets) == 1 or len(sources) <= 1):
-                for block in targets:
-                    self._task(run_block, block, tuple(sources), self._refs(sources))
+                self._make(run_block, targets, sources)
                 continue
             key: Key = (self.names.barrier(self.number), *group)
             refs = self._refs(sources)
@@ -339,40 +388,37 @@ class _Weave:
             for block in targets:
                 self._task(run_block_of_cards, block, TaskRef(key), [])
 
-    def _through_shuffles(self) -> None:
-        before = 0
-        groups = Groups(self.exchange)
-        for group, sources, targets in groups:
-            if len(targets) == 1 or not sources:
-                for block in targets:
-                    self._task(run_block, block, tuple(sources), self._refs(sources))
-                continue
-            axes = zip(groups.axes, group, strict=True)
-            along = tuple(_compact(axis.targets[i]) for axis, i in axes)
-            shuffle, name = self.names.shuffle(self.number, group), self.names.pack(self.number)
-            transfers: list[Key] = [(name, *source) for source in sources]
-            for key, source in zip(transfers, sources, strict=True):
-                self.graph[key] = Task(
-                    key, send_shards, TaskRef(self.names.plan), self.number, source, shuffle, along,
-                    _ref(self.before, source),
+    def _through_shuffles(self, shuffles: Shuffles) -> None:
+        if not shuffles.sent:
+            for sends in shuffles.source_batches():
+                blocks: Sequence[Block] = [block for send in sends for block in send.blocks]
+                key: Key = (self.names.pack(self.number), *blocks[0])
+                shuffles.write(
+                    self.graph, key, send_blocks, self.number, sends, *self._refs(blocks)
                 )
-            refs = [TaskRef(key) for key in transfers]
-            barrier = p2p.barrier_task(
-                shuffle, refs, targets=along, before=before, plan=self.names.token,
-                number=self.number,
-            )
-            self.graph[barrier.key] = barrier
-            before += len(targets)
-            for block in targets:
-                self._shuffled(block, shuffle, TaskRef(barrier.key))
+        # The filters' spectra that several blocks need may be too many at the same time.
+        width = shuffles.width(self.onward is not None and not self.filters)
+        for shuffle in shuffles.by_group.values():
+            if not shuffle.travels:
+                self._make(run_block, shuffle.targets, shuffle.sources)
+                continue
+            barrier = shuffles.write_barrier(self.graph, shuffle, width)
+            for blocks in turns(shuffle, width):
+                self._collect(blocks, shuffle, barrier)
 
-    def _shuffled(self, block: Block, shuffle: str, barrier: Any) -> None:
-        key, axes = (self.name, *block), tuple(self.filters)
-        spectra = [_ref(self.filters[axis], (block[axis],)) for axis in axes]
-        self.graph[key] = Task(
-            key, run_block_of_shuffle, TaskRef(self.names.plan), self.number, block, axes, shuffle,
-            barrier, *spectra,
-        )
+    def _collect(self, blocks: Sequence[Block], shuffle: Shuffle, barrier: TaskRef) -> None:
+        """Add the task of some blocks of a shuffle; of one block, if it is not sent on."""
+        key: Key = (self.name, *blocks[0])
+        onward = self.onward
+        spectra = [spectrum for block in blocks for spectrum in self._spectra(block)]
+        given = tuple(self.filters), shuffle.name, barrier, *spectra
+        if onward is None:
+            self.graph[key] = Task(
+                key, run_block_of_shuffle, TaskRef(self.names.plan), self.number, blocks[0], *given
+            )
+        else:
+            sends = onward.sends(blocks)
+            onward.write(self.graph, key, collect_and_send, self.number, sends, *given)
 
     def _few_sources(self) -> ExchangeMap | None:
         """The shards of an exchange in which every block is made of few, without a round after."""
@@ -431,13 +477,3 @@ def _ref(name: str, block: Block) -> TaskRef:
     key: Key = (name, *block)
     return TaskRef(key)
 
-
-def _compact(members: tuple[int, ...]) -> Sequence[int]:
-    """The same numbers as a range, where they are one: thousands of tasks hold them.
-
-    >>> _compact((1, 3, 5)), _compact((1, 2, 5))
-    (range(1, 6, 2), (1, 2, 5))
-    """
-    step = members[1] - members[0] if len(members) > 1 else 1
-    found = range(members[0], members[-1] + 1, max(1, step))
-    return found if tuple(found) == members else members

@@ -4,6 +4,7 @@ Imports `decomposition` and `planner`.
 """
 
 import itertools
+import math
 from collections.abc import Iterator
 from functools import cached_property
 
@@ -22,14 +23,28 @@ class Groups:
     ----------
     exchange : Exchange
         Between two rounds.
+    most : int, optional
+        How many there may be; where there are more, some are taken together.
     """
 
-    def __init__(self, exchange: Exchange) -> None:
-        self.exchange = exchange
+    def __init__(self, exchange: Exchange, most: int | None = None) -> None:
+        self.exchange, self.most = exchange, most
 
     @cached_property
     def axes(self) -> list[AxisComponents]:
         """Groups along each axis; those of the array are their products."""
+        found = self._connected()
+        if self.most is None:
+            return found
+        count = math.prod(axis.count for axis in found)
+        for i in sorted(range(len(found)), key=lambda i: -found[i].count):
+            if count <= self.most:
+                break
+            fewer = taken_together(found[i], -(-count // self.most))
+            count, found[i] = count // found[i].count * fewer.count, fewer
+        return found
+
+    def _connected(self) -> list[AxisComponents]:
         exchange = self.exchange
         pairs = zip(exchange.source.axes, exchange.target.axes, strict=True)
         if exchange.mirror is not None:
@@ -52,12 +67,30 @@ class Groups:
         found = [axis.targets[i] for axis, i in zip(self.axes, group, strict=True)]
         return list(itertools.product(*found))
 
+    def group_of(self, source: Block) -> Block | None:
+        """Group of a source block; None if the block is not used."""
+        group = tuple([along[i] for along, i in zip(self._of_source, source, strict=True)])
+        return None if -1 in group else group
+
+    @cached_property
+    def _of_source(self) -> list[list[int]]:
+        """Groups of source blocks along each axis, as lists: there may be very many questions."""
+        return [axis.of_source.tolist() for axis in self.axes]
+
     def targets_of(self, source: Block) -> list[Block]:
         """Target blocks of a source block's group; none if the block is not used."""
-        group = tuple(
-            int(axis.of_source[i]) for axis, i in zip(self.axes, source, strict=True)
-        )
-        return [] if -1 in group else self.targets(group)
+        group = self.group_of(source)
+        return [] if group is None else self.targets(group)
+
+
+def taken_together(axis: AxisComponents, width: int) -> AxisComponents:
+    """Return groups that are each made of `width` neighbours along an axis.
+
+    >>> few = taken_together(AxisComponents(3, np.array([0, 1, 2, -1]), np.array([2, 1, 0])), 2)
+    >>> few.count, few.of_source.tolist(), few.of_target.tolist()
+    (2, [0, 0, 1, -1], [1, 0, 0])
+    """
+    return AxisComponents(-(-axis.count // width), axis.of_source // width, axis.of_target // width)
 
 
 def _one_group(sources: int, targets: int) -> AxisComponents:

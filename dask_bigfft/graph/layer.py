@@ -78,7 +78,7 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
         arguments = (
             self.plan, self.token, self.source, self.carrier, True, self.known, self.place
         )
-        return type(self), arguments, {"annotations": self.annotations}
+        return type(self), arguments, {"annotations": self.annotations, "alone": self.alone}
 
     @property
     def resolved_carrier(self) -> str:

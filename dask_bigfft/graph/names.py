@@ -15,12 +15,14 @@ class Names:
     token: str
     part: str = ""
 
-    def round(self, number: int, common: bool = False) -> str:
+    def round(self, number: int, common: bool = False, sent: bool = False) -> str:
         """Of the tasks of a round, from 0.
 
-        Those that write to common memory have names that no other plan takes for its own.
+        Those that write to common memory, or send their blocks on, have names that no other plan
+        takes for its own.
         """
-        return f"bigfft_{self.part}round{number + 1}-{'0-' * common}{self.token}"
+        mark = "0-" * common + "1-" * sent
+        return f"bigfft_{self.part}round{number + 1}-{mark}{self.token}"
 
     def common(self, number: int) -> str:
         """Of the memory in which the blocks before a round lie together, from 0."""
@@ -34,9 +36,10 @@ class Names:
         """Of the shards before a round, from 0."""
         return f"bigfft_{self.part}pack{number + 1}-{self.token}"
 
-    def shuffle(self, number: int, group: Block) -> str:
-        """Of the shuffle of a group before a round, from 0."""
-        return f"bigfft-{self.part}{number + 1}-{self.token}-{'_'.join(map(str, group))}"
+    def shuffle(self, number: int, group: Block, sent: bool = False) -> str:
+        """Of the shuffle of a group before a round, from 0, and of one that rounds send to."""
+        mark = "1-" * sent
+        return f"bigfft-{self.part}{number + 1}-{mark}{self.token}-{'_'.join(map(str, group))}"
 
     @property
     def own(self) -> str:

@@ -3,8 +3,10 @@
 Imports `exchange`, `events`, `errors` and this room.
 """
 
+import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,21 +17,91 @@ from dask_bigfft.errors import CarrierError
 from dask_bigfft.events import emit
 from dask_bigfft.exchange import p2p
 from dask_bigfft.exchange.packing import Packed, shard_checksum
-from dask_bigfft.graph.tasks import Run, checked, compare, put_together, reported
+from dask_bigfft.graph.tasks import Run, checked, compare, put_together, reported, run_block
 
 Array = npt.NDArray[Any]
 Block = tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Blocks that a task sends to one shuffle."""
+
+    shuffle: str
+    blocks: tuple[Block, ...]
+
+
+#: Shuffles that a task has sent to, and the number of the attempt of each.
+Attempts = dict[str, int]
+
+
+def send_blocks(run: Run, number: int, sends: tuple[Send, ...], *values: Array) -> Attempts:
+    """Send source blocks, given in the order in which they are named, in exchange `number`."""
+    given = iter(values)
+    return _sent(run, number, sends, lambda block: next(given))
+
+
+def run_and_send(
+    run: Run, number: int, sends: tuple[Send, ...], filter_axes: tuple[int, ...],
+    sources: tuple[tuple[Block, ...], ...], *inputs: Array
+) -> Attempts:
+    """Take blocks through the round after exchange `number`, one by one, and send each on.
+
+    `sources` are the blocks that each one is made of; they are among the inputs in this order,
+    each block's filters before them.
+    """
+    given, blocks = iter(inputs), iter(sources)
+
+    def made(block: Block) -> Array:
+        own = next(blocks)
+        count = len(filter_axes) + len(own)
+        arguments = itertools.islice(given, count)
+        found: Array = run_block(run, number, block, filter_axes, own, None, *arguments)
+        return found
+
+    return _sent(run, number + 1, sends, made)
+
+
+def collect_and_send(
+    run: Run, number: int, sends: tuple[Send, ...], filter_axes: tuple[int, ...], shuffle: str,
+    attempt: int, *inputs: Array
+) -> Attempts:
+    """Put blocks of a shuffle together, one by one, take each through the round, and send it on."""
+    given = iter(inputs)
+
+    def made(block: Block) -> Array:
+        spectra = itertools.islice(given, len(filter_axes))
+        found: Array = run_block_of_shuffle(
+            run, number, block, filter_axes, shuffle, attempt, *spectra
+        )
+        return found
+
+    return _sent(run, number + 1, sends, made)
+
+
+def _sent(
+    run: Run, number: int, sends: tuple[Send, ...], made: Callable[[Block], Array]
+) -> Attempts:
+    """Send blocks as they are made; none is kept.
+
+    Where a shuffle's attempt has changed meanwhile, the older one is returned: the barrier then
+    has all of it sent again.
+    """
+    found = {}
+    for send in sends:
+        found[send.shuffle] = min(
+            send_shards(run, number, block, send.shuffle, made(block)) for block in send.blocks
+        )
+    return found
+
+
+def shuffle_barrier(shuffle: str, *sent: Attempts) -> int:
+    """Wait until all that was sent to a shuffle has arrived; return the number of the attempt."""
+    return p2p.barrier(shuffle, [attempts[shuffle] for attempts in sent])
+
+
 @reported
-def send_shards(
-    run: Run,
-    number: int,
-    source: Block,
-    shuffle: str,
-    targets: tuple[Sequence[int], ...],
-    values: Array,
-) -> int:
+def send_shards(run: Run, number: int, source: Block, shuffle: str, values: Array) -> int:
     """Pack a source block and send the shards to their workers; return the shuffle's attempt.
 
     Parameters
@@ -42,8 +114,6 @@ def send_shards(
         Which block.
     shuffle : str
         Name of the shuffle.
-    targets : tuple of sequences of int
-        Target blocks of the shuffle along each axis.
     values : ndarray
         The block.
     """
@@ -54,7 +124,6 @@ def send_shards(
             "dask.config.set({'bigfft.exchange.carrier': 'tasks'}), as is done by itself where the "
             "array's meta is a CuPy array"
         )
-    packing = run.packing(number, targets)
 
     def checksums(packed: Packed) -> Array:
         found = np.zeros(len(packed.blocks), np.uint64)
@@ -63,8 +132,11 @@ def send_shards(
                 found[i] = shard_checksum(packed.shard(i), number, source, tuple(target))
         return found
 
-    def packed(worker_for: dict[Block, str]) -> dict[str, p2p.Message]:
+    def packed(
+        worker_for: dict[Block, str], targets: tuple[Sequence[int], ...]
+    ) -> dict[str, p2p.Message]:
         started = time.perf_counter()
+        packing = run.packing(number, targets)
         found = packing.pack(source, block, dtype, worker_for.__getitem__)
         messages = {w: (m.blocks, m.bounds, m.values, checksums(m)) for w, m in found.items()}
         nbytes = sum(message.values.nbytes for message in found.values())

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import pickle
 from collections import Counter
 
 import dask.array as da
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from dask_bigfft import fft
 from dask_bigfft.exchange.p2p_run import P2PBarrierTask, Spec
 from dask_bigfft.graph.build import build_graph
+from dask_bigfft.graph.sending import MOST_SHUFFLES, Shuffle, turns
 from dask_bigfft.planning import make_plan
 from dask_bigfft.testing.strategies import chunks_of
 
@@ -44,7 +46,7 @@ def addresses(count):
 )
 def test_grids_that_stock_p2p_skews(grid):
     workers = addresses(8)
-    ours = Spec("x", True, tuple(map(range, grid)), 0, "plan", 0)
+    ours = Spec("x", True, tuple(map(range, grid)), 0, 1, "plan", 0)
     found = counts([ours], workers)
     assert even(found)
     assert sum(found.values()) == math.prod(grid)
@@ -61,7 +63,7 @@ def test_groups_take_turns(grids, number):
     """Over all groups of an exchange as over the blocks of one."""
     specs, before = [], 0
     for grid in grids:
-        specs.append(Spec("x", True, tuple(map(range, grid)), before, "plan", 0))
+        specs.append(Spec("x", True, tuple(map(range, grid)), before, 1, "plan", 0))
         before += math.prod(grid)
     workers = addresses(number)
     assert even(counts(specs, workers))
@@ -91,10 +93,26 @@ def test_exchanges_of_plans(data, ndim, number):
 
 def test_tasks_stay_small():
     """What every task of thousands carries does not grow with the number of blocks."""
-    x = da.zeros(2**24, chunks=2**13, dtype=complex)
-    layer = fft.fft(x).dask.layers[fft.fft(x).name]
-    graph = build_graph(layer.plan, "token", x.name, "p2p", True)
-    barriers = [task for task in graph.values() if isinstance(task, P2PBarrierTask)]
-    assert barriers
-    for task in barriers:
-        assert all(isinstance(along, range) for along in task.spec.targets)
+    largest = []
+    for chunk in (2**15, 2**13):
+        x = da.zeros(2**24, chunks=chunk, dtype=complex)
+        layer = fft.fft(x).dask.layers[fft.fft(x).name]
+        graph = build_graph(layer.plan, "token", x.name, "p2p", True)
+        barriers = {key for key, task in graph.items() if isinstance(task, P2PBarrierTask)}
+        assert 0 < len(barriers) <= MOST_SHUFFLES * len(layer.plan.exchanges)
+        others = [task for key, task in graph.items() if key not in barriers and "plan" not in key]
+        largest.append(max(len(pickle.dumps(task)) for task in others))
+    assert largest[1] < 1.1 * largest[0]
+
+
+@given(widths=st.integers(1, 9), before=st.integers(0, 20), count=st.integers(1, 40))
+def test_blocks_of_one_task_belong_to_one_worker(widths, before, count):
+    """Several blocks take turns together, counted over all shuffles."""
+    spec = Spec("x", True, (range(count),), before, widths, "plan", 0)
+    shuffle = Shuffle("x", [(0,)], (range(count),), before)
+    workers, seen = addresses(3), []
+    for blocks in turns(shuffle, widths):
+        assert len({spec.pick_worker(block, workers) for block in blocks}) == 1
+        assert len(blocks) <= widths
+        seen += blocks
+    assert seen == shuffle.targets

@@ -133,7 +133,7 @@ def test_task_names_tell_rounds(client: Client) -> None:
     result = (y + 1).persist()
     found = set(client.run_on_scheduler(collect))
     assert result.shape == (4096,)
-    assert {"bigfft_pack1", "bigfft_pack2", "bigfft_pack3"} <= found
+    assert "bigfft_pack1" in found  # rounds send their blocks themselves
     assert any("bigfft_round1" in name for name in found)
     assert any("bigfft_round2" in name for name in found)
     assert any("bigfft_unpack" in name for name in found)

@@ -16,6 +16,8 @@ from distributed import Client, LocalCluster, wait
 import dask_bigfft
 from dask_bigfft import fft
 from dask_bigfft.errors import CarrierError
+from dask_bigfft.graph import sending
+from dask_bigfft.graph.build import build_graph
 
 RNG = np.random.default_rng(11)
 FIELD = RNG.standard_normal((24, 20, 18))
@@ -96,6 +98,50 @@ def test_single_precision_padding_and_odd_chunks(client: Client) -> None:
     wanted = np.fft.rfftn(a.astype("f8"), s=(64, 9, 12), axes=(0, 1, 2))
     assert found.dtype == np.complex64
     assert np.linalg.norm(found - wanted) <= 1e-6 * np.linalg.norm(wanted)
+
+
+def tasks_by_round(y: da.Array) -> Counter[str]:
+    layer = y.dask.layers[y.name]
+    graph = build_graph(layer.plan, layer.token, layer.source, "p2p", True)
+    names = (key[0] if isinstance(key, tuple) else key for key in graph)
+    return Counter(name.split("-")[0] for name in names)
+
+
+@pytest.mark.parametrize("disk", [True, False])
+def test_one_task_does_several_blocks_where_there_are_very_many(
+    client: Client, monkeypatch: pytest.MonkeyPatch, disk: bool
+) -> None:
+    """Nothing that is seen of a result depends on it: blocks, their order, where they lie."""
+    monkeypatch.setattr(sending, "MOST_TASKS", 5)
+    a = RNG.standard_normal((12, 10, 16)) + 1j * RNG.standard_normal((12, 10, 16))
+    with dask.config.set({"distributed.p2p.storage.disk": disk}):
+        x = da.from_array(a, chunks=(2, 1, 16))
+        y = fft.fftn(x, memory_limit="1 GiB")
+        layout = [round_.target.blocks for round_ in y.dask.layers[y.name].plan.rounds]
+        assert layout[0] == 60
+        assert len(layout) >= 3
+        counts = tasks_by_round(y)
+        assert counts["bigfft_round1"] < 25  # at most five, for each of at most sixteen shuffles
+        assert counts["bigfft_round2"] < 25 < layout[1]
+        assert counts[f"bigfft_round{len(layout)}"] == y.npartitions
+        kept = y.persist()
+        wait(kept)
+        held = Counter(w for holders in client.who_has(kept).values() for w in holders)
+        assert close(kept.compute(), np.fft.fftn(a))
+        assert max(held.values()) - min(held.values()) <= 1
+
+
+def test_rounds_that_another_result_reads_are_kept(client: Client) -> None:
+    """A spectrum and its shifted form, computed together and one while the other is kept."""
+    wanted = np.fft.fftn(FIELD)
+    spectrum = fft.fftn(blocks())
+    kept = spectrum.persist()
+    shifted = fft.fftshift(spectrum)
+    assert close(shifted.compute(), np.fft.fftshift(wanted))
+    one, two = dask.compute(spectrum, shifted)
+    assert close(one, wanted)
+    assert close(two, np.fft.fftshift(wanted))
+    assert close(kept.compute(), wanted)
 
 
 def test_bluestein(client: Client) -> None:

@@ -174,9 +174,9 @@ def _chirped(
     tile: Array, work: _Work, index: _Factors, stride: int, chirp: Chirp, divisor: Divisor
 ) -> None:
     rows, scale = _rows(tile, work.dim), factor(divisor, tile.dtype)
-    scale = scale * (1, 1j, -1, -1j)[chirp.turns % 4]
     places = index.table * chirp.step + chirp.offset
-    multiply_chirp(rows, places, stride * chirp.step, chirp.length, chirp.sign, scale)
+    along = stride * chirp.step
+    multiply_chirp(rows, places, along, chirp.length, chirp.sign, scale, chirp.turns)
 
 
 def _multiplied(tile: Array, work: _Work, library: FFTLibrary) -> Array:

@@ -151,16 +151,19 @@ def multiply_chirp(
     length: int,
     sign: int,
     factor: Any,
+    turns: int = 0,
 ) -> None:
     """Multiply ``x[l, f, b]`` by factor * exp(sign*1j*pi*n**2/length), n = rest[l] + f*stride.
 
     In place. `rest` may be shorter than x is long: it then applies again and again. Places
-    n >= length hold padding or what is going to be cropped, and are zeroed.
+    n >= length hold padding or what is going to be cropped, and are zeroed. Each of the `turns`
+    is another factor 1j; `length` is even then.
     """
     batches = x.reshape(-1, len(rest), *x.shape[1:])
     if x.dtype.char != "G":
-        _multiply_chirp(batches, rest, stride, length, sign, factor)
+        _multiply_chirp(batches, rest, stride, length, sign, factor, turns)
         return
+    factor = factor * (1, 1j, -1, -1j)[turns % 4]
     steps = np.arange(x.shape[1], dtype=np.int64) * stride
     for place, r in enumerate(rest):
         n = r + steps
@@ -172,7 +175,7 @@ def multiply_chirp(
 
 def _multiply_chirp(
     x: npt.NDArray[Any], rest: npt.NDArray[np.int64], stride: int, length: int, sign: int,
-    factor: Any,
+    factor: Any, turns: int,
 ) -> None:
     modulus = 2 * length
     table = phase_table(modulus, sign)
@@ -180,8 +183,9 @@ def _multiply_chirp(
     product = mulmod(n, by, modulus)
     step = (2 * product + int(mulmod(by, by, modulus))) % modulus
     inside = np.clip(-((np.asarray(rest, np.int64) - length) // stride), 0, x.shape[2])
+    square = (mulmod(n, n, modulus) + sign * turns * (modulus // 4)) % modulus
     _chirp_rows(
-        x, mulmod(n, n, modulus), step, 2 * int(mulmod(by, by, modulus)) % modulus, inside,
+        x, square, step, 2 * int(mulmod(by, by, modulus)) % modulus, inside,
         table.coarse, table.fine, table.shift, table.mask, modulus, float(factor),
     )
 

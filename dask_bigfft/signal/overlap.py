@@ -75,8 +75,10 @@ def _by_blocks(inputs: Inputs, work: Convolve, dtype: np.dtype[Any]) -> Any:
         if axis not in inputs.axes and h.shape[axis] != 1:
             kept[axis] = x.chunks[axis] if x.shape[axis] == h.shape[axis] else -1
     h = h.rechunk(kept)
-    depth: dict[int, Any] = {w.axis: (w.second - 1 - w.start, w.start) for w in inputs.windows}
     x = x.rechunk({w.axis: _long_enough(x.chunks[w.axis], w) for w in inputs.windows})
+    depth: dict[int, Any] = {  # one chunk has no neighbours, and may be shorter than the kernel
+        w.axis: (w.second - 1 - w.start, w.start) for w in inputs.windows if x.numblocks[w.axis] > 1
+    }
     wide = da.overlap.overlap(x, depth, boundary="none", allow_rechunk=False)
     chunks = []
     for axis, cut in enumerate(x.chunks):

@@ -243,6 +243,19 @@ def test_inputs_are_only_read():
     assert x.tobytes() == before
 
 
+@pytest.mark.parametrize("mode", ["full", "same"])
+def test_each_array_longer_along_one_axis(mode):
+    """A kernel that is longer than all of the other array is no neighbours' affair."""
+    a, b = random_array((17, 9, 4), "f8", 0), random_array((7, 30, 4), "c16", 1)
+    x = da.from_array(a, chunks=(4, 3, 2))
+    for axes in (None, (0, 1), (1, 0)):
+        found = signal.oaconvolve(x, b, mode, axes)
+        agree(found, scipy.signal.oaconvolve(a, b, mode, axes), 2.2e-16)
+    for name in ("convolve", "correlate"):
+        found = getattr(signal, name)(x, b, mode, "direct")
+        agree(found, getattr(scipy.signal, name)(a, b, mode), 2.2e-16)
+
+
 def test_empty_inputs_and_axes_without_convolution():
     empty = signal.fftconvolve(np.zeros(0), np.ones(3))
     assert empty.shape == scipy.signal.fftconvolve(np.zeros(0), np.ones(3)).shape

@@ -55,16 +55,19 @@ class PlainChunks:
 
         None where a chunk has no file, or the index is not a slice with both ends for each axis.
         """
-        array = self.array
-        if not _is_region(region, array.shape):
+        if not _is_region(region, self.array.shape):
             return None
-        out = lend(tuple(s.stop - s.start for s in region), array.dtype)
-        for chunk, inside, place in _pieces(region, array.chunks):
+        out = lend(tuple(s.stop - s.start for s in region), self.array.dtype)
+        return out if self.fill(region, out) else None
+
+    def fill(self, region: Region, out: Array) -> bool:
+        """Read a region into an array of its shape and dtype; False where a chunk has no file."""
+        for chunk, inside, place in _pieces(region, self.array.chunks):
             try:
                 self._read(chunk, inside, out[place])
             except FileNotFoundError:
-                return None
-        return out
+                return False
+        return True
 
     def _read(self, chunk: tuple[int, ...], inside: Region, out: Array) -> None:
         shape, path = self.array.chunks, self.path(chunk)

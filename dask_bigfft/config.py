@@ -317,6 +317,15 @@ _TABLE = (
         _parse_bool,
     ),
     Knob(
+        "bigfft.scratch.row-size",
+        "1 MiB",
+        "bytes",
+        "Rows of a stored array that are at least this wide are read where they lie, in the order"
+        " in which the first round needs them, instead of being put in order in scratch files"
+        " before.",
+        _parse_nbytes,
+    ),
+    Knob(
         "bigfft.wisdom.directory",
         None,
         "path",

@@ -6,7 +6,7 @@ Chains normalise -> plan -> graph; the algorithms are elsewhere. Imports `planni
 
 import inspect
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, SupportsIndex, TypeVar, Unpack
 
@@ -18,6 +18,7 @@ from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.rows import Stored
 from dask_bigfft.planning import Extras, make_plan, parse_array
 from dask_bigfft.shifts import take_over
 from dask_bigfft.transforms.spec import parse_name
@@ -241,14 +242,42 @@ def plan(
     >>> plan(x, "fft").notation
     '{X1} {X2}'
     """
+    where = {"n": n, "s": s, "axis": axis, "axes": axes}
+    return _planned(a, kind, where, norm, None, extras)
+
+
+def plan_of_stored(
+    a: da.Array, stored: Stored, kind: str, where: Mapping[str, Any], norm: Norm, extras: Extras
+) -> Plan:
+    """Return the plan of a transform from file to file.
+
+    Parameters
+    ----------
+    a : dask array
+        What would be transformed.
+    stored : Stored
+        How it lies in its files.
+    kind, norm, extras
+        As `plan` takes them.
+    where : mapping
+        `n` and `axis`, or `s` and `axes`.
+    """
+    return _planned(a, kind, where, norm, stored, extras)
+
+
+def _planned(
+    a: Any, kind: str, where: Mapping[str, Any], norm: Norm, stored: Stored | None, extras: Extras
+) -> Plan:
     one = not parse_name(kind).endswith(("2", "n"))
-    unused = {"s": s, "axes": axes} if one else {"n": n, "axis": axis}
-    for name, value in unused.items():
-        if value is not None:
+    for name in ("s", "axes") if one else ("n", "axis"):
+        if where.get(name) is not None:
             used = "n and axis" if one else "s and axes"
-            refuse(name, value, f"None for {kind}, which takes {used}", kind=ArgumentTypeError)
-    lengths, along = (n, axis) if one else (s, axes)
-    _warn(kind, lengths, along, stacklevel=3)
+            text = f"None for {kind}, which takes {used}"
+            refuse(name, where[name], text, kind=ArgumentTypeError)
+    lengths, along = (where.get(name) for name in (("n", "axis") if one else ("s", "axes")))
+    _warn(kind, lengths, along, stacklevel=4)
     array = parse_array(a, kind)
-    found = make_plan(array, kind, lengths, along, norm, **_parse_extras(extras))
+    found = make_plan(
+        array, kind, lengths, along, norm, stored=stored, **_parse_extras(extras)
+    )
     return take_over(array, found)[1]

@@ -32,8 +32,9 @@ from dask_bigfft.graph.inside import inside_blocks
 from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.kernels.wisdom import fastest_library
 from dask_bigfft.planner.balance import shares_of
-from dask_bigfft.planner.candidates import Request
 from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.request import Request
+from dask_bigfft.planner.rows import Stored
 from dask_bigfft.planner.search import find_plan
 from dask_bigfft.surroundings import current_machine, possible_carrier, running_client
 from dask_bigfft.transforms.spec import (
@@ -87,9 +88,8 @@ def parse_array(a: Any, kind: str | None = None) -> da.Array:
     Parameters
     ----------
     a
-        Dask arrays are taken as they are. What has chunks of its own (Zarr, HDF5) is read lazily;
-        anything else becomes a NumPy array. The contents are never hashed: each call gives such
-        an array a name of its own.
+        Dask arrays are taken as they are. What has chunks of its own (Zarr, HDF5) is read lazily,
+        anything else becomes a NumPy array; the contents are never hashed.
     kind
         Name of the transform, whose dtypes are then the only ones allowed.
 
@@ -363,10 +363,8 @@ def parse_chunks(chunks: Any, before: Chunks, spec: TransformSpec) -> Chunks | N
     chunks
         ``"auto"``, ``"preserve"``, whatever dask takes as chunks, or a mapping of axes to chunks
         (the other axes are preserved).
-    before
-        Chunks of the array that comes in.
-    spec
-        What is asked.
+    before, spec
+        Chunks of the array that comes in, and what is asked.
     """
     chunks = config.get("bigfft.chunks") if chunks is None else chunks
     shape = spec.out_shape
@@ -424,6 +422,7 @@ def make_plan(
     windows: Mapping[int, tuple[int, int]] | None = None,
     digits: tuple[int, ...] | None = None,
     waves: Waves | None = None,
+    stored: Stored | None = None,
     **extras: Unpack[Extras],
 ) -> Plan:
     """Return the plan of a transform of a dask array.
@@ -438,6 +437,8 @@ def make_plan(
         Digits in which the signal lies along the one axis: its spectrum has them reversed.
     waves : Waves, optional
         Sums over cosines or sines along the one axis instead, on the CPU.
+    stored : Stored, optional
+        How the array lies in files that the first round can read by itself.
     """
     order = extras.get("order")
     order = config.get("bigfft.order") if order is None else order
@@ -450,18 +451,16 @@ def make_plan(
         (axis,) = axes
         orders: tuple[Order, ...] = ("transposed",)
         spec = replace(spec, orders_in=orders, orders_out=orders, digits=((axis, digits),))
-    if windows:
-        kept = tuple((axis, start, count) for axis, (start, count) in sorted(windows.items()))
-        spec = replace(spec, windows=kept)
+    kept = tuple((axis, start, count) for axis, (start, count) in sorted((windows or {}).items()))
+    spec = replace(spec, windows=kept)
     if waves is not None:
         spec = replace(spec, waves=waves)
         extras["device"] = "cpu"
     before = tuple(tuple(map(int, cut)) for cut in a.chunks)
     if variant == "pease" and rounds is None:
         refuse_uneven(spec, before)
-    device, nbytes = parse_device(
-        extras.get("device"), extras.get("device_memory_limit"), spec.work_dtype
-    )
+    limit = extras.get("device_memory_limit")
+    device, nbytes = parse_device(extras.get("device"), limit, spec.work_dtype)
     request = Request(
         chunks=before,
         wanted=parse_chunks(extras.get("chunks"), before, spec),
@@ -474,14 +473,15 @@ def make_plan(
         carrier=possible_carrier(),
         device=device,
         device_nbytes=nbytes,
+        stored=stored,
     )
     machine = current_machine(parse_memory_limit(extras.get("memory_limit")))
     machine = replace(machine, cards=_cards(device))
     overwrite = parse_overwrite(extras.get("overwrite_x"))
     measure = parse_planner(extras.get("planner")) == "measure"
-    tried = tuned_plan(spec, request, machine, extras.get("kernel")) if measure else None
+    found = tuned_plan(spec, request, machine, extras.get("kernel")) if measure else None
     walk = walk_on(machine.devices, nbytes, spec.work_dtype.str)
-    found = _found_plan(spec, request, machine, walk) if tried is None else tried
+    found = found or _found_plan(spec, request, machine, walk)
     found = replace(found, device_memory_limit=nbytes, overwrite=overwrite)
     if overwrite and machine.cards and machine.workers == 1 and found.carrier == "memory":
         found = inside_blocks(found)
@@ -490,6 +490,8 @@ def make_plan(
     shares = shares_of(found, config.get("bigfft.device-alone"))
     if set(shares) == {1.0} and _cards("gpu"):  # blocks are then cut as devices want them
         extras["device"] = "gpu"
-        found = make_plan(a, name, n_or_s, axis_or_axes, norm, windows, digits, **extras)
+        found = make_plan(
+            a, name, n_or_s, axis_or_axes, norm, windows, digits, waves, stored, **extras
+        )
         shares = (1.0,) * len(found.rounds)
     return replace(found, shares=shares)

@@ -25,9 +25,9 @@ from dask_bigfft import config, kept
 from dask_bigfft.errors import PlanError
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.kernels.libraries import available, get_library
-from dask_bigfft.planner.candidates import Request
 from dask_bigfft.planner.explain import human_seconds
 from dask_bigfft.planner.plan import Machine, Plan
+from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.search import find_plans
 from dask_bigfft.surroundings import running_client
 from dask_bigfft.transforms.spec import TransformSpec

@@ -35,9 +35,9 @@ from dask_bigfft.calibration import Effort, measure
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.kernels.libraries import available
 from dask_bigfft.memory_settings import machine_nbytes
-from dask_bigfft.planner.candidates import Request
 from dask_bigfft.planner.plan import Machine, Plan
 from dask_bigfft.planner.profile import Profile
+from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.search import find_plan
 from dask_bigfft.planner.seconds import Model
 from dask_bigfft.transforms.spec import transform_spec

@@ -21,8 +21,8 @@ from dask_bigfft.decomposition.layout import even_chunks
 from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.graph.tasks import Blocks, Run, run_block
 from dask_bigfft.memory import lend
-from dask_bigfft.planner.candidates import Request
 from dask_bigfft.planner.plan import Machine, Plan
+from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.search import find_plan
 from dask_bigfft.transforms.spec import transform_spec
 

@@ -24,8 +24,8 @@ from dask_bigfft.events import PHASES, SUBPHASES, add_sink, remove_sink
 from dask_bigfft.graph.build import build_graph, output_name
 from dask_bigfft.memory.default import default_arena
 from dask_bigfft.memory_settings import configure_arena
-from dask_bigfft.planner.candidates import Request
 from dask_bigfft.planner.plan import Machine
+from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.search import find_plan
 from dask_bigfft.record import RECORD, current_worker
 from dask_bigfft.transforms.spec import transform_spec

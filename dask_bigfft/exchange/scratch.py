@@ -77,6 +77,9 @@ class ScratchPlace:
     finished : tuple of (int, frozenset of blocks)
         Blocks that an earlier run has done, by the number of the exchange that they were written
         for; the number of exchanges stands for stored blocks of the result.
+    rows : object or None
+        The stored array, of which the first round reads rows by itself where the plan says so: has
+        `fill`, which puts a region of it into an array.
     """
 
     directory: str
@@ -86,6 +89,7 @@ class ScratchPlace:
     needed: int = 0
     memory: int | None = None
     finished: tuple[tuple[int, frozenset[Block]], ...] = ()
+    rows: Any = None
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
         return "dask_bigfft.ScratchPlace", self.directory, self.sync, self.kept

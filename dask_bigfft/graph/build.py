@@ -19,7 +19,7 @@ Imports `planner`, `exchange`, and this room.
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dask_bigfft.decomposition.joints import joint_block
@@ -34,6 +34,7 @@ from dask_bigfft.graph.disk import (
     recall,
     run_block_here,
     run_block_of_file,
+    run_block_of_rows,
     start_filter,
     start_run,
     write_source,
@@ -185,14 +186,20 @@ def _graph_on_disk(
 ) -> Graph:
     """Tasks of a plan whose exchanges go through scratch files."""
     assert place is not None
+    if isinstance(plan, Plan) and plan.from_rows and place.rows is None:  # it is not in files here
+        plan = replace(plan, from_rows=False)
     run = Run(plan, names.token)
-    graph: Graph = {names.plan: Task(names.plan, start_run, run, place, names.plan)}
+    opened = replace(place, rows=None)
+    graph: Graph = {names.plan: Task(names.plan, start_run, run, opened, names.plan)}
     filters: dict[int, dict[int, str]] = {}
     for found in filter_plans(plan) if isinstance(plan, Plan) else ():
         name = _filter_graph(graph, found, names.token, "disk", True)
         filters.setdefault(found.used_in, {})[found.axis] = name
     before, finished = source, dict(place.finished)
-    if not plan.exchanges[0].local:
+    moves = plan.moves if isinstance(plan, Plan) else [not e.local for e in plan.exchanges]
+    if from_rows := isinstance(plan, Plan) and plan.from_rows:
+        graph[names.rows] = DataNode(names.rows, place.rows)
+    elif moves[0]:
         before = names.pack(0)
         for block in plan.source.indices():
             key: Key = (before, *block)
@@ -206,7 +213,10 @@ def _graph_on_disk(
         name = names.unpack if number == len(plan.rounds) else names.round(number)
         mine, done = filters.get(number, {}), finished.get(number + 1, frozenset())
         weave = _Weave(graph, names, number, exchange, before, name, mine, done)
-        weave.run("disk", wanted=True)
+        if number == 0 and from_rows:
+            weave.from_rows(TaskRef(names.rows))
+        else:
+            weave.on_disk(moves[number])
         before = name
     return graph
 
@@ -259,10 +269,7 @@ class _Weave:
 
     def run(self, carrier: str, wanted: bool) -> None:
         if carrier == "disk":
-            if self.exchange.local:
-                self._directly(run_block_here)
-            else:
-                self._through_files()
+            self.on_disk(not self.exchange.local)
             return
         near = carrier == "shared" or carrier.startswith(CARDS) or self.exchange.local
         few = self._few_sources() if near and self.joint is None else None
@@ -278,6 +285,23 @@ class _Weave:
             self._through_shuffles(self.shuffles)
         else:
             self._through_shards()
+
+    def on_disk(self, moves: bool) -> None:
+        """Write the exchange for scratch files; without any if nothing `moves`."""
+        if moves:
+            self._through_files()
+        elif self.exchange.local:
+            self._directly(run_block_here)
+        else:  # each block is a part of another one
+            shards = ExchangeMap(self.exchange.source, self.exchange.target)
+            for block in self.exchange.target.indices():
+                sources = sorted(shards.sources(block))
+                self._task(run_block_here, block, tuple(sources), self._refs(sources))
+
+    def from_rows(self, stored: TaskRef) -> None:
+        """Write the exchange for blocks that are read from a stored array."""
+        for block in self.exchange.target.indices():
+            self._task(run_block_of_rows, block, stored, [])
 
     def _task(self, function: Callable[..., Any], block: Block, sources: Any, inputs: Any) -> None:
         key = (self.name, *block)

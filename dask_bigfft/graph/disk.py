@@ -6,6 +6,9 @@ shards of the next exchange at once, so that no block waits in memory::
 
     source block -> write -> barrier -> read + round + write -> barrier -> read + round -> result
 
+Where the plan says so, the first round reads rows of the stored array instead of a file of shards,
+and the chunks of the result are parts of the last round's blocks, without a file between them.
+
 What is recorded as written is not done again: not by a worker that repeats what another one had
 done, and not by a run that goes on where a killed one stopped.
 
@@ -24,12 +27,14 @@ import numpy.typing as npt
 from dask_bigfft.events import during, emit
 from dask_bigfft.exchange.gather import Gathering
 from dask_bigfft.exchange.packing import shard_sizes
+from dask_bigfft.exchange.rows import read_shards
 from dask_bigfft.exchange.scratch import Part, Scratch, ScratchPlace, open_scratch
 from dask_bigfft.files import LEAST, UNIT, places
 from dask_bigfft.graph.groups import Groups
 from dask_bigfft.graph.tasks import Run, checked, reported, run_block
 from dask_bigfft.memory import lend
 from dask_bigfft.planner.cost import PACKED
+from dask_bigfft.planner.plan import Plan
 from dask_bigfft.record import current_worker
 
 Array = npt.NDArray[Any]
@@ -95,8 +100,9 @@ class DiskRun(Run):
 
     def spills(self, number: int) -> bool:
         """Whether an exchange goes through files."""
-        exchanges = self.plan.exchanges
-        return 0 <= number < len(exchanges) and not exchanges[number].local
+        plan = self.plan
+        moves = plan.moves if isinstance(plan, Plan) else [not e.local for e in plan.exchanges]
+        return 0 <= number < len(moves) and moves[number]
 
     def targets(self, number: int, source: Block) -> list[Block]:
         """Target blocks that a source block of an exchange may have shards for."""
@@ -220,6 +226,23 @@ def run_block_of_file(
 
 
 @reported
+def run_block_of_rows(
+    run: DiskRun, number: int, block: Block, filter_axes: tuple[int, ...], stored: Any,
+    *spectra: Array,
+) -> Any:
+    """Return a block, or its receipt, read from a stored array and taken through the first round.
+
+    `stored` is the array: has `fill`, see `ScratchPlace`.
+    """
+    done = run.done(number, block)
+    if done is not None:
+        return done[0]
+    filters = dict(zip(filter_axes, spectra, strict=True))
+    values = run.finish(number, block, lambda: _read_rows(run, block, stored), filters)
+    return run.deliver(number, block, values)
+
+
+@reported
 def run_block_here(
     run: DiskRun, number: int, block: Block, filter_axes: tuple[int, ...], sources: Any,
     *inputs: Any,
@@ -285,22 +308,47 @@ def _parts(nbytes: list[int]) -> list[int]:
 
 def _read(run: DiskRun, number: int, target: Block, written: Written) -> Gathering:
     """A block's shards, read from its file in one go."""
-    exchange, sizes = run.exchange(number), run.sizes(number, target)
-    dtype = exchange.shard_dtype
-    begins = places(sizes * dtype.itemsize)
-    packed = lend((int(begins[-1]),), np.uint8)
-    shards, parts = {}, []
-    for place in np.flatnonzero(sizes).tolist():
-        source = tuple(int(i) for i in np.unravel_index(place, exchange.source.grid))
-        begin, nbytes = int(begins[place]), int(sizes[place]) * dtype.itemsize
-        shards[source] = packed[begin : begin + nbytes].view(dtype)
-        parts.append(Part(source, begin, nbytes, written.checksum(source, target)))
+    packed, shards, begins = _room(run, number, target)
+    parts = [
+        Part(source, begin, shards[source].nbytes, written.checksum(source, target))
+        for source, begin in begins.items()
+    ]
     if parts:
         run.scratch.read(run.folder(number), number, target, parts, packed)
-    shape = exchange.target.shape(target)
-    return Gathering(
-        run.map(number), target, shape, np.dtype(exchange.dtype), shards.__getitem__, packed=True
-    )
+    return _gathering(run, number, target, shards)
+
+
+def _read_rows(run: DiskRun, target: Block, stored: Any) -> Gathering:
+    """A block's shards, read as rows of the stored array."""
+    _, shards, _ = _room(run, 0, target)
+    started = time.perf_counter()
+    read_shards(run.map(0), target, stored.fill, shards)
+    nbytes = sum(shard.nbytes for shard in shards.values())
+    emit("source_read", nbytes=nbytes, seconds=time.perf_counter() - started)
+    return _gathering(run, 0, target, shards)
+
+
+def _room(
+    run: DiskRun, number: int, target: Block
+) -> tuple[Array, dict[Block, Array], dict[Block, int]]:
+    """Memory for all shards of a block, each one's part of it, and where that begins."""
+    exchange, sizes = run.exchange(number), run.sizes(number, target)
+    dtype = exchange.shard_dtype
+    ends = places(sizes * dtype.itemsize)
+    packed = lend((int(ends[-1]),), np.uint8)
+    shards, begins = {}, {}
+    for place in np.flatnonzero(sizes).tolist():
+        source = tuple(int(i) for i in np.unravel_index(place, exchange.source.grid))
+        begins[source] = int(ends[place])
+        nbytes = int(sizes[place]) * dtype.itemsize
+        shards[source] = packed[begins[source] : begins[source] + nbytes].view(dtype)
+    return packed, shards, begins
+
+
+def _gathering(run: DiskRun, number: int, target: Block, shards: dict[Block, Array]) -> Gathering:
+    exchange = run.exchange(number)
+    shape, dtype = exchange.target.shape(target), np.dtype(exchange.dtype)
+    return Gathering(run.map(number), target, shape, dtype, shards.__getitem__, packed=True)
 
 
 # --- whose the folder is --------------------------------------------------------------------

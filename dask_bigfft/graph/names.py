@@ -42,6 +42,11 @@ class Names:
         return f"bigfft-{self.part}{number + 1}-{mark}{self.token}-{'_'.join(map(str, group))}"
 
     @property
+    def rows(self) -> str:
+        """Of the stored array that the first round reads rows of."""
+        return f"bigfft_{self.part}rows-{self.token}"
+
+    @property
     def own(self) -> str:
         """Of the blocks that came in and are overwritten."""
         return f"bigfft_{self.part}own-{self.token}"

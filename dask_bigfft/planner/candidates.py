@@ -8,10 +8,11 @@ Pure: imports `transforms`, `decomposition` and this room.
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+
+import numpy as np
 
 from dask_bigfft.decomposition.factors import (
     balanced_split,
@@ -31,6 +32,8 @@ from dask_bigfft.planner.cost import largest_fan_in
 from dask_bigfft.planner.digits import Factors, factor_choices, wide_factors
 from dask_bigfft.planner.layouts import Assignment, Sizes, result_layout, round_layouts
 from dask_bigfft.planner.plan import Machine, flattened
+from dask_bigfft.planner.request import Request
+from dask_bigfft.planner.rows import is_split, reads_rows, row_factors, split_result
 from dask_bigfft.planner.seconds import Model, Walk, flops
 from dask_bigfft.transforms.spec import TransformSpec
 
@@ -51,50 +54,6 @@ MOST_PIECE, PIECES = 1 << 28, 8
 
 
 @dataclass(frozen=True)
-class Request:
-    """What a plan has to respect beside the transform itself.
-
-    Parameters
-    ----------
-    chunks : tuple of chunks
-        Of the array that comes in.
-    wanted : tuple of chunks or None
-        Of the array that goes out; None takes what the last round gives.
-    rounds : tuple of dict or None
-        Factor of each axis in each round, named by the user.
-    variant, kernel : str
-        Data movement within an axis, and FFT library.
-    max_rounds : int
-        Rounds that a plan may have.
-    floor_bytes : int
-        Size of a block below which an awkward axis is gathered whole.
-    carrier : {"auto", "memory", "disk"}
-        Where blocks are between rounds: ``"auto"`` takes the disk if memory is too small.
-    verify : str
-        Checks while the transform works.
-    device : {"auto", "cpu", "gpu"}
-        Where rounds are done.
-    scale : float
-        Size of blocks in units of those that come in.
-    device_nbytes : int or None
-        Bytes of a device that may be used, if fewer than it has.
-    """
-
-    chunks: tuple[Chunks, ...]
-    wanted: tuple[Chunks, ...] | None = None
-    rounds: tuple[tuple[tuple[int, int], ...], ...] | None = None
-    variant: str = "auto"
-    kernel: str = "scipy"
-    max_rounds: int = 4
-    floor_bytes: int = 4 << 20
-    carrier: str = "memory"
-    verify: str = "none"
-    device: Literal["auto", "cpu", "gpu", "hybrid"] = "auto"
-    scale: float = 1.0
-    device_nbytes: int | None = None
-
-
-@dataclass(frozen=True)
 class Candidate:
     """Rounds with their blocks, the result's blocks, and the price."""
 
@@ -103,6 +62,7 @@ class Candidate:
     result: Layout
     seconds: float
     travelling: int
+    from_rows: bool = False
 
     @property
     def rank(self) -> tuple[float, int, int, int, int, float, tuple[int, ...]]:
@@ -253,7 +213,7 @@ class Candidates:
         variant = self.request.variant
         try:
             ways = round_layouts(
-                programs, assignment, source, sizes, variant, self.model.exchange_seconds,
+                programs, assignment, source, sizes, variant, self._cost_from(source),
                 self.windows, self.request.wanted, merge, self.bound, self.on_card,
             )
             found = [self._candidate(programs, source, rounds, sizes) for rounds in ways]
@@ -275,17 +235,57 @@ class Candidates:
         last = rounds[-1].target
         flat = flattened(last)
         result = result_layout(programs, last, flat, self.request.wanted, self.windows)
+        split = flat != result and self._as_split(programs, last, result)
+        result = split or result
         after = None if flat == result else result
+        from_rows = self._reads_rows(source, rounds[0].source)
         if largest_fan_in(source, rounds, after) > MAX_FAN_IN:
             return None
-        seconds = sum(found.seconds for found in self.model.route(source, rounds, after))
+        moves = (not from_rows, *(True,) * (len(rounds) - 1), not split)
+        route = self.model.route(source, rounds, after, moves=moves)
+        seconds = sum(found.seconds for found in route)
         largest = max(round_.source.largest // _width(round_) for round_ in rounds)
         seconds *= 1 + OVERSIZE * max(0.0, largest / (sizes.last * sizes.target) - 1)
         in_order = tuple(programs[axis] for axis in self.spec.axes)
         layouts = [source, *(layout for r in rounds for layout in (r.source, r.target))]
         pairs = zip(layouts[::2], [*layouts[1::2], after], strict=True)
-        travelling = sum(b is not None and not exchange_shape(a, b).local for a, b in pairs)
-        return Candidate(in_order, rounds, result, seconds, travelling)
+        travelling = sum(
+            moved and b is not None and not exchange_shape(a, b).local
+            for (a, b), moved in zip(pairs, moves, strict=True)
+        )
+        return Candidate(in_order, rounds, result, seconds, travelling, from_rows)
+
+    def _cost_from(self, source: Layout) -> Callable[[Layout, Layout], float]:
+        """The price of an exchange between two layouts, the first of which may be the source."""
+
+        def cost(before: Layout, after: Layout) -> float:
+            moves = before is not source or not self._reads_rows(source, after)
+            return self.model.exchange_seconds(before, after, moves)
+
+        return cost
+
+    def _reads_rows(self, source: Layout, first: Layout) -> bool:
+        """Whether the first round can read rows of the stored array by itself, to its advantage."""
+        stored, spec = self.request.stored, self.spec
+        if stored is None or self.carrier != "disk" or spec.kind == "c2r":
+            return False
+        if exchange_shape(source, first).local:
+            return False
+        return reads_rows(stored, source, first, np.dtype(spec.dtype).itemsize)
+
+    def _as_split(
+        self, programs: dict[int, AxisProgram], last: Layout, result: Layout
+    ) -> Layout | None:
+        """The result in chunks that are parts of the last round's blocks, if it can be had so."""
+        spec = self.spec
+        halved = spec.real_axis is not None and len(programs[spec.real_axis].steps) > 1
+        if self.carrier != "disk" or halved:
+            return None
+        if is_split(last, result):
+            return result
+        if self.request.stored is None or self.request.wanted is not None or self.windows:
+            return None
+        return split_result(last, result, self.row)
 
     def _whole(self, digits: dict[int, int], assignment: Assignment) -> dict[int, int]:
         found: dict[int, int] = {}
@@ -316,6 +316,8 @@ class Candidates:
                         beside = max(whole.get(place, 1) for place in places)
                         room = self.piece_nbytes // self.itemsize // max(1, beside)
                         found = wide_factors(n, room, len(self.request.chunks[axis])) or found
+                    elif self._may_be_rows(axis, digits[axis]):
+                        found = [*found, *row_factors(n, sizes.target, self.row)]
                     # The first ones are the digits of the order that is asked for.
                     choices.append(found if alone else found[:1])
             for factors in itertools.product(*choices):
@@ -332,6 +334,19 @@ class Candidates:
         spec, i = self.spec, self.spec.axes.index(axis)
         natural = spec.orders_in[i] == spec.orders_out[i] == "natural"
         return self.on_card and count == 2 and natural and self.request.variant == "auto"
+
+    def _may_be_rows(self, axis: int, count: int) -> bool:
+        """Whether an axis is to be split in two so that files are read, or written, in rows."""
+        spec, i = self.spec, self.spec.axes.index(axis)
+        natural = spec.orders_in[i] == spec.orders_out[i] == "natural"
+        on_disk = self.carrier == "disk" and self.request.stored is not None
+        return on_disk and count == 2 and natural and self.request.variant == "auto"
+
+    @property
+    def row(self) -> int:
+        """Elements of a row that is wide enough to be read alone."""
+        stored = self.request.stored
+        return max(1, -(-(0 if stored is None else stored.row_nbytes) // self.itemsize))
 
     @cached_property
     def rectangle(self) -> int | None:

@@ -137,11 +137,12 @@ def _peak_on_disk(plan: Plan) -> int:
     the last block that a task has returned until another one returns.
     """
     sizes, exchanges = _itemsizes(plan), plan.exchanges
-    here = plan.source.largest * np.dtype(plan.spec.dtype).itemsize
+    here = 0 if plan.from_rows else plan.source.largest * np.dtype(plan.spec.dtype).itemsize
     last = max(here, plan.result.largest * plan.spec.out_dtype.itemsize)
     stages = [2 * here]
-    for i, exchange in enumerate(exchanges):
-        if not exchange.local:
+    for i, (exchange, moves) in enumerate(zip(exchanges, plan.moves, strict=True)):
+        is_read = moves or (i == 0 and plan.from_rows)
+        if is_read:
             here = exchange.target.largest * exchange.shard_dtype.itemsize
         gathered = exchange.target.largest * np.dtype(exchange.dtype).itemsize
         made, work = gathered, min(gathered, TILES)
@@ -154,8 +155,8 @@ def _peak_on_disk(plan: Plan) -> int:
         if i + 1 < len(exchanges):
             shape = exchanges[i + 1].shape
             shard = made * shape.groups // max(1, shape.blocks_out)  # the mean; some are larger
-            handed = 0 if exchanges[i + 1].local else min(made, max(PACKED, 2 * shard))
-        kept = here if exchange.local else 0
+            handed = min(made, max(PACKED, 2 * shard)) if plan.moves[i + 1] else 0
+        kept = 0 if is_read else here
         stages += [here + made + work, kept + made + handed]
         here = made
     filters = filter_bytes(plan) // 2  # one spectrum, whole, while its blocks are waited for
@@ -166,7 +167,8 @@ def scratch_bytes(plan: Plan) -> int:
     """Bytes of scratch files at the worst moment: those that are read, and those being written."""
     if plan.carrier != "disk":
         return 0
-    spilled = [0 if e.local else e.shard_nbytes for e in plan.exchanges]
+    pairs = zip(plan.exchanges, plan.moves, strict=True)
+    spilled = [e.shard_nbytes if moves else 0 for e, moves in pairs]
     worst = max(a + b for a, b in itertools.pairwise([0, *spilled, 0]))
     return worst + filter_bytes(plan)
 
@@ -180,11 +182,10 @@ def filter_bytes(plan: Plan) -> int:
 def task_count(plan: Plan) -> int:
     """Number of tasks of the graph."""
     total = 1
-    if plan.carrier == "disk" and not plan.exchanges[0].local:
+    if plan.carrier == "disk" and plan.moves[0]:
         total += plan.source.blocks  # each writes its shards
-    for exchange in plan.exchanges:
-        shape = exchange.shape
-        total += shape.blocks_out + (0 if exchange.local else shape.groups)
+    for exchange, moves in zip(plan.exchanges, plan.moves, strict=True):
+        total += exchange.shape.blocks_out + (exchange.shape.groups if moves else 0)
     joints = enumerate(joints_in(plan).exchanges)
     return total + sum(j.layout.blocks for i, j in joints if j is not None and j.home == i)
 
@@ -193,7 +194,8 @@ def forecast(plan: Plan, walk: Walk | None = None) -> Forecast:
     """What a plan is expected to need; rounds on devices by a walk, if there is one."""
     result = None if plan.ends_in_round else plan.result
     joints = [joint is not None for joint in joints_in(plan).exchanges]
-    rounds = replace(model_of(plan), walk=walk).route(plan.source, plan.rounds, result, joints)
+    model = replace(model_of(plan), walk=walk)
+    rounds = model.route(plan.source, plan.rounds, result, joints, plan.moves)
     return Forecast(
         bytes_exchanged=sum(exchange.nbytes for exchange in plan.travelling),
         peak_host=peak_host(plan),

@@ -158,17 +158,17 @@ def _axis(x: float, y: float, column: _Column, axis: int) -> list[str]:
     return drawn
 
 
-def _arrow(x: float, y: float, exchange: Exchange, itemsize: int) -> list[str]:
+def _arrow(x: float, y: float, exchange: Exchange, itemsize: int, moves: bool) -> list[str]:
     """Return an exchange: C, W, and how much moves; dashed where nothing does."""
     shape, middle = exchange.shape, x + ARROW / 2
-    dash = ' stroke-dasharray="4 3"' if exchange.local else ' stroke-width="2"'
+    dash = ' stroke-width="2"' if moves else ' stroke-dasharray="4 3"'
     tip = x + ARROW - 8
     drawn = [
         _line(x + 8, y, tip, y, dash),
         f'<path d="M {tip} {y - 5} L {tip + 7} {y} L {tip} {y + 5} z" fill="{_EDGE}"/>',
-        _text(middle, y - 8, "local" if exchange.local else "exchange", 11, "bold"),
+        _text(middle, y - 8, "exchange" if moves else "local", 11, "bold"),
     ]
-    if exchange.local:
+    if not moves:
         return drawn
     words = [
         f"C = {shape.runs}",
@@ -205,7 +205,8 @@ def _svg(plan: Plan) -> str:
         x += column.width
         if number < len(plan.exchanges):
             size = sizes[min(number, len(sizes) - 1)]
-            drawn += _arrow(x, HEAD + 24, plan.exchanges[number], size)
+            exchange, moves = plan.exchanges[number], plan.moves[number]
+            drawn += _arrow(x, HEAD + 24, exchange, size, moves)
             x += ARROW
         elif number + 1 < len(columns):
             drawn.append(_text(x + 14, HEAD + 28, "=", 18))

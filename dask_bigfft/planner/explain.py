@@ -251,14 +251,19 @@ def _order(orders: Iterable[str]) -> str:
     return found[0] if len(found) == 1 else "(" + ", ".join(orders) + ")"
 
 
-def exchange_text(exchange: Exchange, itemsize: int) -> str:
-    """Return what an exchange moves, in one line; `itemsize` is that of its source's elements."""
+def exchange_text(exchange: Exchange, itemsize: int, instead: str = "") -> str:
+    """Return what an exchange moves, in one line; `itemsize` is that of its source's elements.
+
+    `instead` says what is done instead of moving anything through scratch files.
+    """
     shape = exchange.shape
     text = f"{blocks_text(exchange.source)} -> {blocks_text(exchange.target)}"
     if exchange.mirror is not None:
         text += ", half a spectrum is mirrored"
     if exchange.local:
         return f"{text}, nothing travels"
+    if instead:
+        return f"{text}, W = {shape.width} ({human_bytes(shape.width * itemsize)}), {instead}"
     return (
         f"{text}, {shape.groups} group{'' if shape.groups == 1 else 's'}, fan-in {shape.fan_in}, "
         f"C = {shape.runs}, W = {shape.width} ({human_bytes(shape.width * itemsize)}), "
@@ -266,14 +271,24 @@ def exchange_text(exchange: Exchange, itemsize: int) -> str:
     )
 
 
+#: What takes the place of an exchange by scratch files.
+_WITHOUT_FILES = {
+    "rows": "each block is read where the array is stored, without scratch files",
+    "split": "each chunk of the result is a part of one block, without scratch files",
+}
+
+
 def _travels(plan: Plan) -> Iterator[str]:
     names = round_names(plan)
     sizes = item_sizes(plan)
     for number, exchange in enumerate(plan.exchanges):
-        kind = "local" if exchange.local else "exchange"
-        yield from _wrapped(
-            exchange_text(exchange, sizes[min(number, len(sizes) - 1)]),
-            " " * 12, f"  {kind:8}  ")
+        kind, instead = "local" if exchange.local else "exchange", ""
+        if not exchange.local and not plan.moves[number]:
+            kind = "split" if number else "rows"
+            instead = _WITHOUT_FILES[kind]
+        itemsize = sizes[min(number, len(sizes) - 1)]
+        text = exchange_text(exchange, itemsize, instead)
+        yield from _wrapped(text, " " * 12, f"  {kind:8}  ")
         if number < len(names):
             steps = "  ".join(step_text(plan, step) for step in plan.rounds[number].steps)
             text = f"{{{names[number]}}}  {steps}"
@@ -323,6 +338,9 @@ def forecast_rows(plan: Plan) -> list[tuple[str, str]]:
     if forecast.scratch:
         text = f"{human_bytes(forecast.scratch)} at the worst moment"
         rows.insert(2, ("scratch files", text))
+    if plan.carrier == "disk":
+        rows.insert(2, ("disk", f"{moving + 1} times the data are read, and {moving + 1} times "
+                                "written, from file to file"))
     return rows
 
 

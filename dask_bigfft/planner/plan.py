@@ -28,6 +28,7 @@ from dask_bigfft.planner.encoding import decode, encode
 from dask_bigfft.planner.joints import Joints, joints_of, no_joints
 from dask_bigfft.planner.machine import Forecast, Machine
 from dask_bigfft.planner.profile import Profile
+from dask_bigfft.planner.rows import is_split
 from dask_bigfft.transforms.spec import TransformSpec
 
 __all__ = [
@@ -156,6 +157,8 @@ class Plan:
         Whether blocks stay in memory between rounds, or go through scratch files.
     verify : {"none", "energy", "checksum"}
         Checks while it works.
+    from_rows : bool
+        Whether the first round, with scratch files, reads rows of the stored array by itself.
     """
 
     spec: TransformSpec
@@ -176,6 +179,7 @@ class Plan:
     inside: bool = False
     carrier: str = "memory"
     verify: str = "none"
+    from_rows: bool = False
 
     @cached_property
     def exchanges(self) -> tuple[Exchange, ...]:
@@ -263,10 +267,24 @@ class Plan:
         """Chunks of the result."""
         return tuple(axis.groups[0].chunks for axis in self.result.axes)
 
+    @cached_property
+    def moves(self) -> tuple[bool, ...]:
+        """For each exchange, whether anything travels; on disk, whether it takes scratch files.
+
+        It takes none where the first round reads rows of the stored array, and where each chunk of
+        the result is a part of one block of the last round.
+        """
+        found = [not exchange.local for exchange in self.exchanges]
+        if self.carrier == "disk" and self.rounds:
+            found[0] = found[0] and not self.from_rows
+            if not self.ends_in_round and found[-1] and self.exchanges[-1].mirror is None:
+                found[-1] = not is_split(self.rounds[-1].target, self.result)
+        return tuple(found)
+
     @property
     def travelling(self) -> tuple[Exchange, ...]:
         """The exchanges in which something travels: what a plan is judged by."""
-        return tuple(exchange for exchange in self.exchanges if not exchange.local)
+        return tuple(e for e, moves in zip(self.exchanges, self.moves, strict=True) if moves)
 
     @property
     def notation(self) -> str:

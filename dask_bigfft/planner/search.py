@@ -21,7 +21,6 @@ from dask_bigfft.errors import PlanError, refuse
 from dask_bigfft.planner.candidates import (
     Candidate,
     Candidates,
-    Request,
     largest_block,
     program_of,
     with_padding,
@@ -29,6 +28,7 @@ from dask_bigfft.planner.candidates import (
 from dask_bigfft.planner.cost import forecast
 from dask_bigfft.planner.layouts import Sizes
 from dask_bigfft.planner.plan import Forecast, Machine, Plan, notation
+from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.seconds import Walk
 from dask_bigfft.transforms.spec import TransformSpec
 
@@ -116,6 +116,7 @@ def _finished(search: Candidates, candidate: Candidate) -> Plan:
         forecast=empty,
         carrier=search.carrier,
         device=request.device,
+        from_rows=candidate.from_rows,
     )
     return replace(plan, forecast=forecast(plan, search.walk))
 

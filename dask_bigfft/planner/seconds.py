@@ -273,7 +273,7 @@ class Model:
 
     def stage(
         self, number: int, before: Layout, round_: Round | None, result: Layout | None = None,
-        joint: bool = False,
+        joint: bool = False, moves: bool = True,
     ) -> RoundForecast:
         """What an exchange and the round that follows it take; with `result`, only the exchange.
 
@@ -290,6 +290,8 @@ class Model:
         joint : bool
             Whether the blocks before and after lie together in memory: a round then finds its
             rows there, shards are none, and what is only exchanged is not copied.
+        moves : bool
+            Whether shards go through scratch files, with carrier ``"disk"``.
         """
         after = result if round_ is None else round_.source
         assert after is not None
@@ -314,7 +316,8 @@ class Model:
             work = self._waves(blocks, lanes) * (gather + fft + handling) / blocks
         scheduled, serial = self._scheduling(shape)
         scheduled += handling / self.machine.workers
-        travel = self._travel(shape, after.size * self.itemsize)
+        files = moves or self.carrier != "disk"
+        travel = self._travel(shape, after.size * self.itemsize) if files else 0.0
         task = self.machine.profile.task
         seconds = max(work + self._waves(blocks, lanes) * task, scheduled) + serial + travel
         parts = {
@@ -357,13 +360,13 @@ class Model:
 
     # --- whole plans -------------------------------------------------------------------------
 
-    def exchange_seconds(self, before: Layout, after: Layout) -> float:
+    def exchange_seconds(self, before: Layout, after: Layout, moves: bool = True) -> float:
         """Seconds of an exchange alone: what ways to cut blocks are compared by."""
-        return self.stage(1, before, None, after).seconds
+        return self.stage(1, before, None, after, moves=moves).seconds
 
     def route(
         self, source: Layout, rounds: Iterable[Round], result: Layout | None,
-        joints: Sequence[bool] = (),
+        joints: Sequence[bool] = (), moves: Sequence[bool] = (),
     ) -> tuple[RoundForecast, ...]:
         """What rounds and the exchanges between them take.
 
@@ -375,14 +378,18 @@ class Model:
             In order.
         joints : sequence of bool
             For each exchange, whether its blocks before and after lie together in memory.
+        moves : sequence of bool
+            For each exchange, whether shards go through scratch files, with carrier ``"disk"``.
         """
         found, before = [], source
         together = itertools.chain(joints, itertools.repeat(False))
+        files = itertools.chain(moves, itertools.repeat(True))
         for number, round_ in enumerate(rounds, 1):
-            found.append(self.stage(number, before, round_, joint=next(together)))
+            found.append(self.stage(number, before, round_, None, next(together), next(files)))
             before = round_.target
         if result is not None:
-            found.append(self.stage(len(found) + 1, before, None, result, next(together)))
+            number = len(found) + 1
+            found.append(self.stage(number, before, None, result, next(together), next(files)))
         return tuple(found)
 
 

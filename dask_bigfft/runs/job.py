@@ -9,25 +9,29 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 import dask.array as da
 import dask.config
 
-from dask_bigfft import config, front, storage
+from dask_bigfft import config, front, sources, storage
 from dask_bigfft.chunk_files import plain_chunks
 from dask_bigfft.errors import ArgumentTypeError, DamagedShardError, refuse
 from dask_bigfft.exchange.folders import check_room, lock_folder, unlock_folder
 from dask_bigfft.exchange.scratch import Scratch, ScratchPlace, make_folder
+from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.graph.disk import exchange_folder
-from dask_bigfft.graph.layer import transformed_array
+from dask_bigfft.graph.layer import scratch_place, transformed_array
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planning import parse_memory_limit
+from dask_bigfft.planner.rows import Stored
+from dask_bigfft.planning import Extras, parse_memory_limit
 from dask_bigfft.runs import pinned
 from dask_bigfft.runs.sink import Sink
+
+Block = tuple[int, ...]
 
 #: How often damaged scratch files are made once more before a run gives up.
 MOST_REPAIRS = 3
@@ -122,17 +126,29 @@ def open_input(asked: Asked) -> da.Array:
     keep = asked.options.get("chunks") == "preserve" and asked.block_size is None
     if asked.missing_chunks not in ("refuse", "fill"):
         refuse("missing_chunks", asked.missing_chunks, "'refuse' or 'fill'")
-    return storage.open_source(asked.source, asked.component, nbytes=nbytes, keep=keep)
+    return sources.open_source(asked.source, asked.component, nbytes=nbytes, keep=keep)
+
+
+def open_rows(asked: Asked) -> sources.Reader:
+    """Return the array that is asked for, of which single rows can be read."""
+    return sources.open_reader(asked.source, asked.component)
 
 
 def planned(asked: Asked, x: da.Array) -> Plan:
     """Return the plan, with chunks that a Zarr array can hold."""
-    options = dict(asked.options)
-    plan = front.plan(x, asked.kind, norm=cast("Any", asked.norm), **asked.where, **options)
-    if storage.uniform(plan.chunks) is None:
-        options["chunks"] = tuple(max(cut, default=1) or 1 for cut in plan.chunks)
-        plan = front.plan(x, asked.kind, norm=cast("Any", asked.norm), **asked.where, **options)
-    return plan
+    options, rows = dict(asked.options), open_rows(asked)
+    row = config.get("bigfft.scratch.row-size")
+    stored = Stored(rows.unit or rows.shape, rows.anywhere, row)
+
+    def plan() -> Plan:
+        norm, extras = cast("front.Norm", asked.norm), cast("Extras", options)
+        return front.plan_of_stored(x, stored, asked.kind, asked.where, norm, extras)
+
+    found = plan()
+    if storage.uniform(found.chunks) is None:
+        options["chunks"] = tuple(max(cut, default=1) or 1 for cut in found.chunks)
+        found = plan()
+    return found
 
 
 def attributes(plan: Plan, norm: str | None) -> dict[str, Any]:
@@ -183,7 +199,8 @@ def execute(
     _refuse_missing(asked)
     plan = planned(asked, x)
     shape, dtype = storage.uniform(plan.chunks) or (), result_dtype(plan, x)
-    result = _lazy(x, plan, None)
+    place = replace(scratch_place(plan), rows=open_rows(asked)) if plan.from_rows else None
+    result = _lazy(x, plan, place)
     record = attributes(plan, asked.norm)
     with storage.writing(
         asked.destination, result.shape, shape, dtype, record, asked.inner_chunks
@@ -194,7 +211,7 @@ def execute(
 
 def _refuse_missing(asked: Asked) -> None:
     if asked.missing_chunks == "refuse":
-        storage.refuse_missing_chunks(asked.source, asked.component)
+        sources.refuse_missing_chunks(asked.source, asked.component)
 
 
 def _lazy(x: da.Array, plan: Plan, place: ScratchPlace | None) -> da.Array:
@@ -243,7 +260,7 @@ def _resumable(
     else:
         _check(asked, found, scratch)
     plan = Plan.from_json(found["plan"])
-    place = _place(scratch, plan)
+    place = _place(asked, scratch, plan)
     if not ours:
         target = _target(asked, x, plan, found, bool(dict(place.finished)[len(plan.exchanges)]))
         for left in reversed(range(MOST_REPAIRS + 1)):
@@ -254,7 +271,7 @@ def _resumable(
                 if not left or not pinned.forget_damaged(scratch, plan, error):
                     raise
                 warnings.warn(f"{error.strerror}: {error.filename}", RuntimeWarning, stacklevel=2)
-                place = _place(scratch, plan)
+                place = _place(asked, scratch, plan)
         now = pinned.source_identity(asked.source, asked.component, _has_content(found))
         pinned.refuse_changed_source(found["source"], now)
         target.finish()
@@ -262,11 +279,12 @@ def _resumable(
     return _done(asked, plan, x, _lazy(x, plan, place), started)
 
 
-def _place(scratch: Path, plan: Plan) -> ScratchPlace:
+def _place(asked: Asked, scratch: Path, plan: Plan) -> ScratchPlace:
     """The scratch folder of a plan, with what is done already."""
     finished = pinned.finished_blocks(scratch, plan)
     sync, memory = config.get("bigfft.scratch.sync"), plan.forecast.peak_host
-    return ScratchPlace(str(scratch), "", sync, True, 0, memory, finished)
+    rows = open_rows(asked) if plan.from_rows else None
+    return ScratchPlace(str(scratch), "", sync, True, 0, memory, finished, rows)
 
 
 def _pin(asked: Asked, x: da.Array, scratch: Path, checksum: bool) -> dict[str, Any]:
@@ -330,13 +348,22 @@ def _target(
 
 def _sink(target: storage.Target, plan: Plan, scratch: Path, place: ScratchPlace) -> Sink:
     """The sink of a run; files that nobody needs any more go."""
-    files, exchanges = Scratch(scratch, place.sync, kept=True), plan.exchanges
-    folders = [None if e.local else exchange_folder("", i) for i, e in enumerate(exchanges)]
+    files = Scratch(scratch, place.sync, kept=True)
+    folders = [exchange_folder("", i) if moves else None for i, moves in enumerate(plan.moves)]
     for number, blocks in place.finished:
         before = folders[number - 1] if number else None
         for block in blocks if before is not None else ():
             files.free(cast("str", before), block)
-    shape = storage.uniform(plan.chunks) or ()
+    shape, last, parts = storage.uniform(plan.chunks) or (), folders[-1], {}
+    if last is None and not plan.exchanges[-1].local:
+        last, parts = folders[-2], _parts(plan, dict(place.finished)[len(folders)])
     folder = target.partial if place.sync else None
     plain = plain_chunks(target.array, target.partial)
-    return Sink(target.array, shape, files, folders[-1], folder, plain)
+    return Sink(target.array, shape, files, last, folder, plain, parts)
+
+
+def _parts(plan: Plan, stored: frozenset[Block]) -> dict[Block, Block]:
+    """Of each chunk of the result that is not stored, the block of the last round it is part of."""
+    shards = ExchangeMap(plan.exchanges[-1].source, plan.exchanges[-1].target)
+    left = (block for block in plan.result.indices() if block not in stored)
+    return {block: next(iter(shards.sources(block))) for block in left}

@@ -184,8 +184,8 @@ def finished_blocks(
     """Return what is done, by the number of the exchange that it was done for."""
     found = [
         (number, recorded_blocks(scratch, exchange_folder("", number)))
-        for number, exchange in enumerate(plan.exchanges)
-        if not exchange.local
+        for number, moves in enumerate(plan.moves)
+        if moves
     ]
     return (*found, (len(plan.exchanges), recorded_blocks(scratch, None)))
 
@@ -213,7 +213,7 @@ def forget_damaged(scratch: Path, plan: Plan, error: DamagedShardError) -> bool:
         for block in blocks:
             files.forget(folder, block)
         number -= 1
-        if number < 0 or plan.exchanges[number].local:
+        if number < 0 or not plan.moves[number]:
             return True
         before, folder = plan.exchanges[number], exchange_folder("", number)
         gone = [block for block in blocks if not files.path(folder, block).exists()]

@@ -6,12 +6,16 @@ Imports `chunk_files`, `exchange` and `events`.
 import os
 import time
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from dask_bigfft.chunk_files import PlainChunks
 from dask_bigfft.events import emit
 from dask_bigfft.exchange.scratch import Scratch, sync_folder
+
+Block = tuple[int, ...]
 
 
 class Sink:
@@ -31,16 +35,22 @@ class Sink:
         Of the array; its chunks are then on the disk before they are recorded.
     plain : PlainChunks or None
         Its chunks, where they are files of nothing but their values.
+    parts : mapping of block to block
+        Where a block is a part of one of the last round, that one: its file goes with the last of
+        its parts that are stored.
     """
 
     def __init__(
         self, array: Any, blocks: tuple[int, ...], scratch: Scratch | None = None,
         exchange: str | None = None, folder: Path | None = None,
-        plain: PlainChunks | None = None,
+        plain: PlainChunks | None = None, parts: Mapping[Block, Block] = MappingProxyType({}),
     ) -> None:
         self.array, self.blocks, self.scratch = array, blocks, scratch
         self.exchange, self.folder, self.plain = exchange, folder, plain
         self.shape, self.dtype, self.ndim = array.shape, array.dtype, array.ndim
+        self.parts, self._left = dict(parts), {whole: set[Block]() for whole in parts.values()}
+        for part, whole in parts.items():
+            self._left[whole].add(part)
 
     def __dask_tokenize__(self) -> str:
         return uuid.uuid4().hex
@@ -55,8 +65,16 @@ class Sink:
                 self._sync(self.folder, block)
             self.scratch.record_stored(block)
             if self.exchange is not None:
-                self.scratch.free(self.exchange, block)
+                self._free(self.scratch, self.exchange, block)
         emit("sink_write", nbytes=values.nbytes, seconds=time.perf_counter() - started)
+
+    def _free(self, scratch: Scratch, exchange: str, block: Block) -> None:
+        """Delete the file that a stored block came from, unless others have to come from it."""
+        whole = self.parts.get(block, block)
+        left = self._left.get(whole, set())
+        left.discard(block)
+        if not left:
+            scratch.free(exchange, whole)
 
     def _sync(self, folder: Path, block: tuple[int, ...]) -> None:
         """Wait until a block's file is on the disk."""

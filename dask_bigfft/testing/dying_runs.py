@@ -64,5 +64,6 @@ def run_with_small_files(most: int, said: str, *args: Any, **kwargs: Any) -> Non
 
 def _run(threads: int, *args: Any, **kwargs: Any) -> None:
     options = {"scheduler": "sync" if threads == 1 else "threads", "num_workers": threads}
-    with dask.config.set(options | {"bigfft.planner.whole-axis-floor": 1}):
+    options |= {"bigfft.planner.whole-axis-floor": 1, **kwargs.pop("settings", {})}
+    with dask.config.set(options):
         run(*args, **kwargs)

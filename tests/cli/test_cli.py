@@ -10,10 +10,11 @@ import threading
 import time
 from pathlib import Path
 
+import dask.array as da
 import numpy as np
 import pytest
 
-from dask_bigfft import cli, storage
+from dask_bigfft import cli, sources, storage
 from dask_bigfft.chunk_files import PlainChunks
 from dask_bigfft.cli import main
 
@@ -103,7 +104,7 @@ def test_real_input_in_single_precision(here):
 def test_columns_first_and_the_other_byte_order(here):
     values = np.asfortranarray(complex_values(16, 24).astype(">c16"))
     np.save("a.npy", values)
-    source = storage.open_source(Path("a.npy"), nbytes=1024)
+    source = sources.open_source(Path("a.npy"), nbytes=1024)
     assert source.chunks[0] == (16,)
     assert len(source.chunks[1]) > 1
     assert main(["run", "a.npy", "b.zarr", "--quiet"]) == 0
@@ -121,7 +122,7 @@ def test_a_component_of_a_group(here):
 def test_shards_are_read_whole(here):
     values = complex_values(32, 32)
     stored("a.zarr", values, (4, 4), shards=(16, 16))
-    source = storage.open_source(Path("a.zarr"), keep=True)
+    source = sources.open_source(Path("a.zarr"), keep=True)
     assert source.chunks == ((16, 16), (16, 16))
     assert main(["run", "a.zarr", "b.zarr", "--quiet"]) == 0
     check("b.zarr", np.fft.fftn(values))
@@ -163,8 +164,8 @@ def test_chunks_of_the_result(here, asked, chunks):
 
 def test_irregular_chunks_are_made_regular(here, monkeypatch):
     values = npy("a.npy", complex_values(30, 8))
-    source = storage.da.from_array(values, chunks=((3, 15, 2, 10), 8))
-    monkeypatch.setattr(storage, "open_source", lambda *a, **k: source)
+    source = da.from_array(values, chunks=((3, 15, 2, 10), 8))
+    monkeypatch.setattr(sources, "open_source", lambda *a, **k: source)
     assert main(["run", "a.npy", "b.zarr", "--chunks", "preserve", "--quiet"]) == 0
     assert check("b.zarr", np.fft.fftn(values)).chunks == (15, 8)
 
@@ -451,7 +452,7 @@ def test_on_a_cluster_of_processes(here, capsys):
 def test_blocks_are_whole_multiples_of_chunks(shape, unit, last_first):
     for nbytes in (8, 1000, 10**5, 10**9):
         units = (unit,) * len(shape)
-        found = storage.grown(shape, units, 8, nbytes, last_first=last_first)
+        found = sources.grown(shape, units, 8, nbytes, last_first=last_first)
         for chunk, n in zip(found, shape, strict=True):
             assert chunk % unit == 0 or chunk >= n
         least = 8 * np.prod([min(unit, max(n, 1)) for n in shape])
@@ -459,20 +460,20 @@ def test_blocks_are_whole_multiples_of_chunks(shape, unit, last_first):
 
 
 def test_large_arrays_are_read_in_large_blocks():
-    assert storage.block_bytes(1000) == 4 << 20
-    assert storage.block_bytes(1 << 30) == 64 << 20
-    assert storage.block_bytes(1 << 40) == 128 << 20
+    assert sources.block_bytes(1000) == 4 << 20
+    assert sources.block_bytes(1 << 30) == 64 << 20
+    assert sources.block_bytes(1 << 40) == 128 << 20
 
 
 def test_a_file_is_read_where_it_lies(here):
     npy("a.npy", complex_values(1024))
-    source = storage.open_source(Path("a.npy"), nbytes=4096)
+    source = sources.open_source(Path("a.npy"), nbytes=4096)
     assert len(source.chunks[0]) == 4
-    again = storage.open_source(Path("a.npy"), nbytes=4096)
+    again = sources.open_source(Path("a.npy"), nbytes=4096)
     assert source.name == again.name
-    assert not storage.NpyFile(Path("a.npy"))[2:4].flags.writeable
+    assert not sources.NpyFile(Path("a.npy"))[2:4].flags.writeable
     npy("a.npy", complex_values(2048))
-    assert storage.open_source(Path("a.npy"), nbytes=4096).name != source.name
+    assert sources.open_source(Path("a.npy"), nbytes=4096).name != source.name
 
 
 def test_a_write_that_comes_late_is_removed_too(here):

@@ -44,6 +44,7 @@ FLOORS = {
     "runs": 7,
     "calibration": 7,
     "tuning": 7,
+    "sources": 7,
     "storage": 7,
     "chunk_files": 7,
     "cluster": 7,

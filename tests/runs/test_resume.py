@@ -137,6 +137,29 @@ def test_a_run_killed_again_and_again_is_the_same_to_the_bit(
     assert sorted(p.name for p in here.iterdir()) == ["in.zarr", "out.zarr", "whole.zarr"]
 
 
+@pytest.mark.parametrize("rounds", [[16, -1], [-1, 16]])
+def test_a_run_without_files_at_its_ends(here, processes, counted, rounds):
+    """Rows of the source are read where they lie; a block of the last round is many chunks."""
+    values = zarr.open_array("in.zarr")[...]
+    shutil.rmtree("in.zarr")
+    stored("in.zarr", values, (BLOCK,), compressors=None if rounds[0] == 16 else "auto")
+    asked, row = {**ASKED, "rounds": rounds}, {"bigfft.scratch.row-size": "256 B"}
+    with dask.config.set(row):
+        dask_bigfft.run("in.zarr", "whole.zarr", **asked, scratch="whole")
+    for after in (60, 250):
+        code = processes(dying_runs.run_and_die, after, 1, "in.zarr", "out.zarr", **asked,
+                         scratch="scratch", resume=True, settings=row)
+        assert code == -signal.SIGKILL
+    assert any(done_so_far()[:3])
+    counted.clear()
+    with dask.config.set(row):
+        done = dask_bigfft.run("in.zarr", "out.zarr", **asked, scratch="scratch", resume=True)
+    assert len(done.plan.travelling) == 2
+    assert counted["source_read bytes"] < values.nbytes
+    assert files("out.zarr") == files("whole.zarr")
+    assert sorted(p.name for p in here.iterdir()) == ["in.zarr", "out.zarr", "whole.zarr"]
+
+
 @pytest.mark.parametrize(
     "place",
     [

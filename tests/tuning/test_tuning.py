@@ -11,8 +11,8 @@ import pytest
 import dask_bigfft
 from dask_bigfft import fft, kept, tuning
 from dask_bigfft.errors import ArgumentError
-from dask_bigfft.planner.candidates import Request
 from dask_bigfft.planner.plan import Machine
+from dask_bigfft.planner.request import Request
 from dask_bigfft.transforms.spec import transform_spec
 from dask_bigfft.tuning import measured_trials, problem_class, region, tuned
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dask_bigfft
-from dask_bigfft import fft, storage
+from dask_bigfft import fft, sources
 from dask_bigfft.watch.display import LocalProgress, TextDisplay, runs_html
 from dask_bigfft.watch.meter import Board, Meter, line_of
 
@@ -26,7 +26,7 @@ class Terminal:
 
 
 def meter_of(shape=(64, 64), now=lambda: 0.0):
-    source = storage.da.zeros(shape, chunks=(8, 64), dtype="c16")
+    source = sources.da.zeros(shape, chunks=(8, 64), dtype="c16")
     return Meter(dask_bigfft.plan(source, "fftn"), now)
 
 
@@ -180,7 +180,7 @@ def test_a_slice_expects_fewer_tasks():
 def test_reading_is_a_stage_and_writing_is_fused_into_the_last_round(tmp_path):
     values = np.ones((64, 64))
     np.save(tmp_path / "a.npy", values)
-    x = storage.open_source(tmp_path / "a.npy", nbytes=8 * 64 * 8)
+    x = sources.open_source(tmp_path / "a.npy", nbytes=8 * 64 * 8)
     for store in (fft.fft2(x), fft.fft2(x) + 0):
         out, board = np.empty((64, 64), complex), Board()
         with LocalProgress(Quiet(), board):

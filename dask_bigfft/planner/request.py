@@ -1,0 +1,60 @@
+"""What a plan has to respect beside the transform itself.
+
+Pure: imports `decomposition` and this room.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dask_bigfft.decomposition.layout import Chunks
+from dask_bigfft.planner.rows import Stored
+
+__all__ = ["Request"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a plan has to respect beside the transform itself.
+
+    Parameters
+    ----------
+    chunks : tuple of chunks
+        Of the array that comes in.
+    wanted : tuple of chunks or None
+        Of the array that goes out; None takes what the last round gives.
+    rounds : tuple of dict or None
+        Factor of each axis in each round, named by the user.
+    variant, kernel : str
+        Data movement within an axis, and FFT library.
+    max_rounds : int
+        Rounds that a plan may have.
+    floor_bytes : int
+        Size of a block below which an awkward axis is gathered whole.
+    carrier : {"auto", "memory", "disk"}
+        Where blocks are between rounds: ``"auto"`` takes the disk if memory is too small.
+    verify : str
+        Checks while the transform works.
+    device : {"auto", "cpu", "gpu"}
+        Where rounds are done.
+    scale : float
+        Size of blocks in units of those that come in.
+    device_nbytes : int or None
+        Bytes of a device that may be used, if fewer than it has.
+    stored : Stored or None
+        How the array that comes in lies in files that the first round can read by itself. The
+        result then goes to files, too.
+    """
+
+    chunks: tuple[Chunks, ...]
+    wanted: tuple[Chunks, ...] | None = None
+    rounds: tuple[tuple[tuple[int, int], ...], ...] | None = None
+    variant: str = "auto"
+    kernel: str = "scipy"
+    max_rounds: int = 4
+    floor_bytes: int = 4 << 20
+    carrier: str = "memory"
+    verify: str = "none"
+    device: Literal["auto", "cpu", "gpu", "hybrid"] = "auto"
+    scale: float = 1.0
+    device_nbytes: int | None = None
+    stored: Stored | None = None

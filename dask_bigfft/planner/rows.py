@@ -1,0 +1,214 @@
+"""Source and result that are read and written in rows: exchanges that need no scratch files.
+
+An array on disk can be read in any order, row by row. If the blocks of the first round are made of
+rows that are wide enough, each is read where it lies, and nothing has to be put in order before::
+
+    source -> write -> read + round 1          (X1 first: rows of what a block has beside it)
+    source -> rows  -> round 1
+
+The mirror image holds for the result if each of its chunks is a part of one block of the last
+round: that block's task hands them on, and no two tasks ever write to one chunk.
+
+Pure: imports `decomposition`.
+"""
+
+import itertools
+import math
+from dataclasses import dataclass
+
+from dask_bigfft.decomposition.factors import divisors
+from dask_bigfft.decomposition.layout import (
+    AxisLayout,
+    Group,
+    Layout,
+    NoCommonDigits,
+    radix_points,
+    sub_radices,
+)
+from dask_bigfft.decomposition.rounds import exchange_shape
+
+__all__ = ["Stored", "is_split", "reads_rows", "row_factors", "split_result"]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """How an array lies in files.
+
+    Parameters
+    ----------
+    unit : tuple of int
+        Shape of what is read whole: of a chunk, or a shard.
+    anywhere : bool
+        Whether any rows of a unit can be read without the others.
+    row_nbytes : int
+        Bytes from which on a row is wide enough to be read alone.
+    """
+
+    unit: tuple[int, ...]
+    anywhere: bool
+    row_nbytes: int = 1 << 20
+
+
+def _in_units(stored: Stored, source: Layout) -> Layout | None:
+    """The source in the units of its files; None where it is stored from another element on."""
+    axes = []
+    for axis, unit in zip(source.axes, stored.unit, strict=True):
+        if len(axis.groups) != 1 or axis.groups[0].offset or axis.groups[0].arrangement:
+            return None
+        axes.append(AxisLayout((Group(axis.groups[0].digits, _cut(axis.size, unit)),)))
+    return Layout(tuple(axes))
+
+
+def _cut(size: int, unit: int) -> tuple[int, ...]:
+    """Chunks of one size, and a rest.
+
+    >>> _cut(10, 4), _cut(0, 4)
+    ((4, 4, 2), (0,))
+    """
+    whole, rest = divmod(size, max(1, unit))
+    return (unit,) * whole + ((rest,) if rest else ()) or (0,)
+
+
+def reads_rows(stored: Stored, source: Layout, target: Layout, itemsize: int) -> bool:
+    """Whether blocks of a round can be read as rows of a stored array.
+
+    Parameters
+    ----------
+    stored : Stored
+        How it lies in files.
+    source, target : Layout
+        The array that comes in, and the blocks of the round.
+    itemsize : int
+        Bytes of an element of the array.
+    """
+    units = _in_units(stored, source)
+    if units is None or not units.size:
+        return False
+    if is_split(target, units):  # each chunk, or shard, is read once, as a whole
+        return True
+    return stored.anywhere and exchange_shape(units, target).width * itemsize >= stored.row_nbytes
+
+
+def is_split(before: Layout, after: Layout) -> bool:
+    """Whether each block after an exchange is a part of one block before it, for even cuts.
+
+    False where that is not plain to see.
+    """
+    pairs = zip(before.axes, after.axes, strict=True)
+    return all(_is_split(a, b) for a, b in pairs)
+
+
+def _is_split(before: AxisLayout, after: AxisLayout) -> bool:
+    try:
+        points = radix_points(before, after)
+    except NoCommonDigits:
+        return False
+    if before.digits == after.digits and len(before.groups) == len(after.groups) == 1:
+        a, b = before.groups[0], after.groups[0]
+        plain = not (a.offset or b.offset or a.arrangement or b.arrangement)
+        return plain and all(end in b.bounds for end in a.bounds if end < b.bounds[-1])
+    had, has = (_widths(axis, points) for axis in (before, after))
+    if had is None or has is None or had.keys() != has.keys():
+        return False
+    return all(had[digit] % has[digit] == 0 for digit in had)
+
+
+def split_result(last: Layout, result: Layout, least: int = 1) -> Layout | None:
+    """The result in the largest chunks that are parts of the last round's blocks, if there are any.
+
+    Parameters
+    ----------
+    last : Layout
+        The blocks after the last round.
+    result : Layout
+        The array that goes out, cut in another way.
+    least : int
+        Elements that such a chunk has to have.
+    """
+    widths = []
+    for before, after in zip(last.axes, result.axes, strict=True):
+        if _is_split(before, after):
+            widths.append(after.largest)
+            continue
+        points = radix_points(before, after)
+        had, digits = _widths(before, points), _fine(after.groups[0], points)
+        if had is None or not {(stage, stride) for stage, stride, _ in digits} <= had.keys():
+            return None
+        width = 1
+        for stage, stride, radix in reversed(digits):
+            width *= had[stage, stride]
+            if had[stage, stride] < radix:
+                break
+        widths.append(width)
+    if math.prod(widths) < least:
+        return None
+    pairs = zip(result.axes, widths, strict=True)
+    axes = (
+        axis if axis.largest == width
+        else AxisLayout((Group(axis.digits, _cut(axis.groups[0].size, width)),))
+        for axis, width in pairs
+    )
+    found = Layout(tuple(axes))
+    return found if is_split(last, found) else None
+
+
+def _fine(group: Group, points: dict[int, tuple[int, ...]]) -> list[tuple[int, int, int]]:
+    """Stage, stride and radix of the common digits of a group, outermost first."""
+    return [
+        (digit.stage, stride, radix)
+        for digit in group.digits
+        for stride, radix in _finer(digit.stride, sub_radices(digit, points[digit.stage]))
+    ]
+
+
+def _widths(
+    axis: AxisLayout, points: dict[int, tuple[int, ...]]
+) -> dict[tuple[int, int], int] | None:
+    """How many values of each common digit a block has; None if blocks are no even boxes of them.
+
+    Digits are named by their stage and stride.
+    """
+    found: dict[tuple[int, int], int] = {}
+    for group in axis.groups:
+        length = max(group.chunks, default=0)
+        even = set(group.chunks[:-1]) <= {length} and group.bounds[-1] == group.size
+        ragged = any(digit.is_partial for digit in group.digits)
+        if group.offset or group.arrangement or ragged or not even or not length:
+            return None
+        for place, (stage, stride, radix) in reversed(list(enumerate(_fine(group, points)))):
+            width = min(length, radix)
+            if length % width or (place and radix % width):  # a block would be no box
+                return None
+            found[stage, stride], length = width, length // width
+    return found
+
+
+def _finer(stride: int, radices: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Stride and radix of the digits that one is made of, outermost first.
+
+    >>> _finer(2, (3, 4))
+    [(8, 3), (2, 4)]
+    """
+    strides = list(itertools.accumulate((stride, *reversed(radices[1:])), lambda a, b: a * b))
+    return list(zip(reversed(strides), radices, strict=True))
+
+
+def row_factors(n: int, room: int, row: int) -> list[tuple[int, int]]:
+    """Two digits of an axis of which one is so short that blocks with all of it have wide rows.
+
+    Parameters
+    ----------
+    n : int
+        Length of the axis.
+    room : int
+        Elements of a block.
+    row : int
+        Elements of a row.
+
+    Examples
+    --------
+    >>> row_factors(2**29, 2**23, 2**16), row_factors(2**29, 2**16, 2**16)
+    ([(128, 4194304), (4194304, 128)], [])
+    """
+    short = max((d for d in divisors(n) if d > 1 and d * d <= n and d * row <= room), default=None)
+    return [] if short is None else [(short, n // short), (n // short, short)]

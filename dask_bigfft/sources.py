@@ -1,0 +1,287 @@
+"""Arrays in files, to be read: Zarr arrays, HDF5 datasets and ``.npy`` files.
+
+Blocks hold whole chunks of the file, as many as make a block of a good size, and follow the order
+in which the file lies. A `Reader` also gives single rows.
+
+Imports `errors`, `events`, `chunk_files` and dask; zarr and h5py only when they are needed.
+"""
+
+import math
+import re
+import time
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, cast
+
+import dask.array as da
+import numpy as np
+import numpy.typing as npt
+from dask.base import tokenize
+
+from dask_bigfft.chunk_files import PlainChunks, plain_chunks, refuse_missing
+from dask_bigfft.errors import refuse
+from dask_bigfft.events import emit
+
+#: Largest block that chunks are put together to, and the smallest worth a task of its own.
+LARGEST, SMALLEST = 128 << 20, 4 << 20
+
+#: Blocks that an array is cut into at least, unless they would be smaller than `SMALLEST`.
+FEWEST = 16
+
+#: Beginning of an address that is no path, as `Path` writes it.
+URL = re.compile(r"\w+:/")
+
+
+def zarr_package() -> Any:
+    """Return the zarr package."""
+    try:
+        return import_module("zarr")
+    except ImportError as error:
+        text = "Zarr arrays need the package zarr: pip install 'dask-bigfft[zarr]'"
+        raise ImportError(text) from error
+
+
+class NpyFile:
+    """An ``.npy`` file as dask reads it: memory-mapped anew wherever a block of it is needed.
+
+    Parameters
+    ----------
+    path : Path
+        The file; its header is read at once.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        mapped = self._map()
+        self.shape, self.dtype, self.ndim = mapped.shape, mapped.dtype, mapped.ndim
+        self.columns_first = mapped.flags.f_contiguous and not mapped.flags.c_contiguous
+
+    def _map(self) -> npt.NDArray[Any]:
+        try:
+            return cast("npt.NDArray[Any]", np.lib.format.open_memmap(self.path, mode="r"))
+        except ValueError as error:
+            if "mmap an empty" not in str(error):
+                raise
+            return cast("npt.NDArray[Any]", np.load(self.path))
+
+    def __getitem__(self, index: Any) -> npt.NDArray[Any]:
+        return np.asarray(self._map()[index])
+
+    def __dask_tokenize__(self) -> tuple[str, str, int, int]:
+        found = self.path.stat()
+        return "dask_bigfft.NpyFile", str(self.path), found.st_size, found.st_mtime_ns
+
+
+class H5Dataset:
+    """A dataset of an HDF5 file as dask reads it: the file is opened anew for every block.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    name : str
+        Of the dataset.
+    """
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.path, self.name = path, name
+        with _h5py().File(path, "r") as file:
+            found = file[name]
+            self.shape, self.dtype, self.ndim = found.shape, found.dtype, found.ndim
+            self.chunks: tuple[int, ...] | None = found.chunks
+
+    def __getitem__(self, index: Any) -> npt.NDArray[Any]:
+        with _h5py().File(self.path, "r") as file:
+            return np.asarray(file[self.name][index])
+
+    def __dask_tokenize__(self) -> tuple[str, str, str, int, int]:
+        found = self.path.stat()
+        return "H5Dataset", str(self.path), self.name, found.st_size, found.st_mtime_ns
+
+
+class Reader:
+    """A stored array whose reads are counted.
+
+    Parameters
+    ----------
+    stored
+        Has shape and dtype, and gives NumPy arrays for slices.
+    unit : tuple of int or None
+        Shape of what is read whole, a chunk or a shard; None where there are no chunks.
+    plain : PlainChunks, optional
+        Its chunks, where they are files of nothing but their values.
+    last_first : bool
+        Whether the last axis runs fastest.
+    """
+
+    def __init__(
+        self, stored: Any, unit: tuple[int, ...] | None, plain: PlainChunks | None = None,
+        last_first: bool = True,
+    ) -> None:
+        self.stored, self.unit, self.plain, self.last_first = stored, unit, plain, last_first
+        self.shape, self.dtype, self.ndim = stored.shape, stored.dtype, stored.ndim
+
+    @property
+    def anywhere(self) -> bool:
+        """Whether any rows can be read without what lies around them."""
+        return self.plain is not None or (self.unit is None and self.last_first)
+
+    def fill(self, region: tuple[slice, ...], out: npt.NDArray[Any]) -> None:
+        """Read a region into an array of its shape, which whoever asks counts."""
+        plain = self.plain if out.dtype == self.dtype else None
+        if plain is None or not plain.fill(region, out):
+            out[...] = np.asarray(self.stored[region])
+
+    def __getitem__(self, index: Any) -> npt.NDArray[Any]:
+        started = time.perf_counter()
+        values = None if self.plain is None else self.plain.read(index)
+        if values is None:
+            values = np.asarray(self.stored[index])
+        emit("source_read", nbytes=values.nbytes, seconds=time.perf_counter() - started)
+        return values
+
+    def __dask_tokenize__(self) -> tuple[str, str]:
+        return "dask_bigfft.Reader", tokenize(self.stored)
+
+
+def _h5py() -> Any:
+    """Return the h5py package."""
+    try:
+        return import_module("h5py")
+    except ImportError as error:
+        text = "HDF5 files need the package h5py: pip install 'dask-bigfft[hdf5]'"
+        raise ImportError(text) from error
+
+
+def grown(
+    shape: Sequence[int], unit: Sequence[int], itemsize: int, nbytes: int, *, last_first: bool
+) -> tuple[int, ...]:
+    """Return chunks of about `nbytes` that are whole multiples of `unit`.
+
+    Axes are taken whole one after the other, the last first where the file is row-major, and the
+    one that does not fit is cut into even parts.
+
+    Examples
+    --------
+    >>> grown((8, 100, 64), (1, 1, 1), 8, 64 * 30 * 8, last_first=True)
+    (1, 25, 64)
+    >>> grown((64, 64), (10, 10), 8, 64 * 20 * 8, last_first=True)
+    (20, 64)
+    """
+    chunks = [max(1, min(u, n)) for u, n in zip(unit, shape, strict=True)]
+    for axis in range(len(shape))[:: -1 if last_first else 1]:
+        room = nbytes // (math.prod(chunks) * itemsize)
+        units = -(-shape[axis] // chunks[axis])
+        if room < 2:
+            break
+        parts = -(-units // min(room, units)) if units else 1
+        chunks[axis] = min(shape[axis], chunks[axis] * -(-units // parts)) or 1
+        if parts > 1:
+            break
+    return tuple(chunks)
+
+
+def block_bytes(nbytes: int) -> int:
+    """Return the size of blocks in which an array of `nbytes` is read."""
+    return min(LARGEST, max(SMALLEST, nbytes // FEWEST))
+
+
+def open_reader(path: Path, component: str | None = None) -> Reader:
+    """Return the array in a file; see `open_source`."""
+    if not path.exists():
+        hint = "; only local paths are read" if URL.match(str(path)) else ""
+        refuse("IN", str(path), f"a file or folder that exists{hint}")
+    stored: Any
+    if path.is_dir() or path.suffix == ".zip":
+        stored = _open_zarr(path, component)
+        plain = plain_chunks(stored, path.resolve() / (component or ""))
+        return Reader(
+            stored, stored.shards or stored.chunks, plain, last_first=stored.order == "C"
+        )
+    if _is_hdf5(path):
+        stored = _open_hdf5(path, component)
+        return Reader(stored, stored.chunks)
+    if component is not None:
+        refuse("component", component, "none: only Zarr groups and HDF5 files have them")
+    stored = _open_npy(path)
+    return Reader(stored, None, last_first=not stored.columns_first)
+
+
+def open_source(
+    path: Path, component: str | None = None, *, nbytes: int | None = None, keep: bool = False
+) -> da.Array:
+    """Return the array in a file, lazily, in blocks that hold whole chunks of it.
+
+    Parameters
+    ----------
+    path : Path
+        ``.npy`` or HDF5 file, or folder of a Zarr array or group (version 2 or 3).
+    component : str, optional
+        Array within a Zarr group or HDF5 file.
+    nbytes : int, optional
+        Size of blocks; by default a sixteenth of the array, from 4 to 128 MiB.
+    keep : bool
+        Whether each chunk of a Zarr array stays a block.
+
+    Raises
+    ------
+    ArgumentError
+        If there is no such array.
+    """
+    found = open_reader(path, component)
+    itemsize, shape = max(1, found.dtype.itemsize), found.shape
+    unit = (1,) * found.ndim if found.unit is None else found.unit
+    wanted = nbytes or block_bytes(math.prod(shape) * itemsize)
+    kept = found.unit if keep else None
+    chunks = kept or grown(shape, unit, itemsize, wanted, last_first=found.last_first)
+    return cast("da.Array", da.from_array(found, chunks=chunks))
+
+
+def refuse_missing_chunks(path: Path, component: str | None = None) -> None:
+    """Refuse a Zarr array some of whose chunks are missing; other files are not looked at."""
+    if path.is_dir():
+        refuse_missing(path, component, _open_zarr(path, component))
+
+
+def _is_hdf5(path: Path) -> bool:
+    with path.open("rb") as handle:
+        return handle.read(8) == b"\x89HDF\r\n\x1a\n"
+
+
+def _open_hdf5(path: Path, component: str | None) -> H5Dataset:
+    h5py, names = _h5py(), []
+    try:
+        with h5py.File(path, "r") as file:
+            file.visititems(lambda name, found: names.append(name)
+                            if isinstance(found, h5py.Dataset) else None)
+    except OSError as error:
+        refuse("IN", str(path), f"an HDF5 file that can be read ({error})")
+    if component is None and len(names) == 1:
+        return H5Dataset(path.resolve(), names[0])
+    if component is None or component.strip("/") not in names:
+        refuse("component", component, f"the name of a dataset in {path}: "
+               + (", ".join(sorted(names)) or "none"))
+    return H5Dataset(path.resolve(), component)
+
+
+def _open_npy(path: Path) -> NpyFile:
+    try:
+        return NpyFile(path.resolve())
+    except (ValueError, EOFError) as error:
+        refuse("IN", str(path), f"a Zarr array or an .npy file of numbers ({error})")
+
+
+def _open_zarr(path: Path, component: str | None) -> Any:
+    zarr = zarr_package()
+    try:
+        found = zarr.open(str(path.resolve()), mode="r", path=component or "")
+    except (FileNotFoundError, KeyError, ValueError) as error:
+        if component is not None:
+            refuse("component", component, f"an array in {path}")
+        refuse("IN", str(path), f"a Zarr array or an .npy file ({error})")
+    if isinstance(found, zarr.Group):
+        names = sorted(name for name, _ in found.arrays()) or ["none"]
+        refuse("component", component, f"the name of an array in the group {path}: "
+               + ", ".join(names))
+    return found

@@ -355,7 +355,7 @@ def _sink(target: storage.Target, plan: Plan, scratch: Path, place: ScratchPlace
         for block in blocks if before is not None else ():
             files.free(cast("str", before), block)
     shape, last, parts = storage.uniform(plan.chunks) or (), folders[-1], {}
-    if last is None and not plan.exchanges[-1].local:
+    if last is None and len(folders) > len(plan.rounds) and not plan.exchanges[-1].local:
         last, parts = folders[-2], _parts(plan, dict(place.finished)[len(folders)])
     folder = target.partial if place.sync else None
     plain = plain_chunks(target.array, target.partial)

@@ -344,8 +344,8 @@ def test_a_scratch_folder_serves_one_run_at_a_time(here):
 
 def test_a_full_disk_is_named_and_the_run_goes_on_later(here, processes, undisturbed):
     source = files_of("in.zarr")
-    most = 3 * NBYTES  # a record, a chunk, but no file of 16 shards of a sixteenth each
-    big = {"kind": "fft", "block_size": 8 * NBYTES}
+    most = 3 * NBYTES  # a record, a chunk, but no file of 4 shards of a quarter each
+    big = {"kind": "fft", "block_size": 4 * NBYTES}
     processes(dying_runs.run_with_small_files, most, "said", "in.zarr", "out.zarr", **big,
               scratch="scratch")
     said = Path("said").read_text()

@@ -196,10 +196,9 @@ def _graph_on_disk(
         name = _filter_graph(graph, found, names.token, "disk", True)
         filters.setdefault(found.used_in, {})[found.axis] = name
     before, finished = source, dict(place.finished)
-    moves = plan.moves if isinstance(plan, Plan) else [not e.local for e in plan.exchanges]
     if from_rows := isinstance(plan, Plan) and plan.from_rows:
         graph[names.rows] = DataNode(names.rows, place.rows)
-    elif moves[0]:
+    elif plan.moves[0]:
         before = names.pack(0)
         for block in plan.source.indices():
             key: Key = (before, *block)
@@ -213,10 +212,11 @@ def _graph_on_disk(
         name = names.unpack if number == len(plan.rounds) else names.round(number)
         mine, done = filters.get(number, {}), finished.get(number + 1, frozenset())
         weave = _Weave(graph, names, number, exchange, before, name, mine, done)
-        if number == 0 and from_rows:
-            weave.from_rows(TaskRef(names.rows))
+        if number == 0 and from_rows:  # which are read from the stored array
+            for block in exchange.target.indices():
+                weave._task(run_block_of_rows, block, TaskRef(names.rows), [])
         else:
-            weave.on_disk(moves[number])
+            weave.on_disk(plan.moves[number])
         before = name
     return graph
 
@@ -297,11 +297,6 @@ class _Weave:
             for block in self.exchange.target.indices():
                 sources = sorted(shards.sources(block))
                 self._task(run_block_here, block, tuple(sources), self._refs(sources))
-
-    def from_rows(self, stored: TaskRef) -> None:
-        """Write the exchange for blocks that are read from a stored array."""
-        for block in self.exchange.target.indices():
-            self._task(run_block_of_rows, block, stored, [])
 
     def _task(self, function: Callable[..., Any], block: Block, sources: Any, inputs: Any) -> None:
         key = (self.name, *block)

@@ -34,7 +34,6 @@ from dask_bigfft.graph.groups import Groups
 from dask_bigfft.graph.tasks import Run, checked, reported, run_block
 from dask_bigfft.memory import lend
 from dask_bigfft.planner.cost import PACKED
-from dask_bigfft.planner.plan import Plan
 from dask_bigfft.record import current_worker
 
 Array = npt.NDArray[Any]
@@ -100,8 +99,7 @@ class DiskRun(Run):
 
     def spills(self, number: int) -> bool:
         """Whether an exchange goes through files."""
-        plan = self.plan
-        moves = plan.moves if isinstance(plan, Plan) else [not e.local for e in plan.exchanges]
+        moves = self.plan.moves
         return 0 <= number < len(moves) and moves[number]
 
     def targets(self, number: int, source: Block) -> list[Block]:

@@ -59,6 +59,11 @@ class FilterPlan:
             for before, round_ in zip(layouts, self.rounds, strict=True)
         )
 
+    @property
+    def moves(self) -> tuple[bool, ...]:
+        """For each exchange, whether anything travels."""
+        return tuple(not exchange.local for exchange in self.exchanges)
+
 
 def filter_plans(plan: Plan) -> tuple[FilterPlan, ...]:
     """Filters of a plan's axes that use Bluestein's algorithm."""

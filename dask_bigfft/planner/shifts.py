@@ -62,6 +62,11 @@ class ShiftPlan:
         return (Exchange(self.source, self.result, self.dtype, self.dtype),)
 
     @property
+    def moves(self) -> tuple[bool, ...]:
+        """For each exchange, whether anything travels."""
+        return tuple(not exchange.local for exchange in self.exchanges)
+
+    @property
     def is_shift(self) -> bool:
         """Whether nothing but the first element of axes changes."""
         return rolled(self.source, self.offsets) == self.result

@@ -19,7 +19,8 @@ import numpy.typing as npt
 
 from dask_bigfft.decomposition.layout import even_chunks
 from dask_bigfft.events import add_sink, remove_sink
-from dask_bigfft.graph.tasks import Blocks, Run, run_block
+from dask_bigfft.graph.blocks import Blocks
+from dask_bigfft.graph.tasks import Run, run_block
 from dask_bigfft.memory import lend
 from dask_bigfft.planner.plan import Machine, Plan
 from dask_bigfft.planner.request import Request

@@ -61,7 +61,7 @@ class Common:
     ) -> None:
         self.joint, self.group, self.dtype = joint, group, np.dtype(dtype)
         self.array: Array | None = None
-        self._given: set[Block] = set()
+        self._given: dict[Block, Array] = {}
         self._entered: dict[int, bool] = {}
         self._locks: dict[tuple[int, Block], threading.Lock] = {}
         self._begun: set[tuple[int, Block]] = set()
@@ -78,15 +78,18 @@ class Common:
         with self._lock:
             if block in self._given:
                 return None
-            self._given.add(block)
             if self.array is None:
                 self.array = lend(self.joint.shape(self.group), self.dtype)
-            return lying(self.array, self.joint, layout, block)
+            found = self._given[block] = lying(self.array, self.joint, layout, block)
+            return found
 
     def holds(self, joint: Layout, layout: Layout, blocks: Mapping[Block, Any]) -> bool:
         """Whether blocks of a layout all lie where the joint has them."""
         if self.array is None:
             return False
+        if joint is self.joint:  # before the exchange that it was taken for
+            found = ((values, self._given.get(block)) for block, values in blocks.items())
+            return all(view is not None and same_memory(values, view) for values, view in found)
         return all(
             same_memory(values, lying(self.array, joint, layout, block))
             for block, values in blocks.items()

@@ -6,6 +6,7 @@ Imports `devices`, `kernels`, `memory` and this room.
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -190,9 +191,12 @@ class Gathering:
     def _tiles_along(self, dim: int) -> bool:
         """Whether every piece is one run along a dimension, so that it can be cut there."""
         axis, inner = self._axis_dim(dim)
-        return all(product.along(axis, inner) >= 0 for product in self.products) and all(
-            compiles(source, self.dtype) for found in self.sources for source in found
-        )
+        return all(product.along(axis, inner) >= 0 for product in self.products) and self._compiled
+
+    @cached_property
+    def _compiled(self) -> bool:
+        """Whether the compiled copy takes all sources."""
+        return all(compiles(source, self.dtype) for found in self.sources for source in found)
 
     def _fill(self, table: Table, dim: int | None) -> None:
         """Enter all copies into a table, to be cut along a dimension if one is named."""

@@ -30,8 +30,9 @@ from dask_bigfft.exchange.packing import shard_sizes
 from dask_bigfft.exchange.rows import read_shards
 from dask_bigfft.exchange.scratch import Part, Scratch, ScratchPlace, open_scratch
 from dask_bigfft.files import LEAST, UNIT, places
+from dask_bigfft.graph.blocks import checked
 from dask_bigfft.graph.groups import Groups
-from dask_bigfft.graph.tasks import Run, checked, reported, run_block
+from dask_bigfft.graph.tasks import Run, reported, run_block
 from dask_bigfft.memory import lend
 from dask_bigfft.planner.cost import PACKED
 from dask_bigfft.record import current_worker

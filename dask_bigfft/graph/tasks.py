@@ -22,7 +22,7 @@ from dask_bigfft import config
 from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.devices.dispatch import Pace, Place, job_of, moved_on_device, on_device, together
 from dask_bigfft.devices.find import missing
-from dask_bigfft.devices.on_card import as_block, is_on_card, roll_on_card, round_on_card
+from dask_bigfft.devices.on_card import is_on_card, roll_on_card, round_on_card
 from dask_bigfft.errors import CarrierError, VerificationError, refuse
 from dask_bigfft.events import during, emit
 from dask_bigfft.exchange.common import (
@@ -36,6 +36,7 @@ from dask_bigfft.exchange.common import (
 from dask_bigfft.exchange.gather import Gathering
 from dask_bigfft.exchange.packing import Packing, pack, shard_checksum
 from dask_bigfft.exchange.shards import ExchangeMap
+from dask_bigfft.graph.blocks import Blocks, checked
 from dask_bigfft.graph.spare import with_spare_threads
 from dask_bigfft.kernels.copy import copied
 from dask_bigfft.kernels.cpu import rolled
@@ -55,20 +56,6 @@ from dask_bigfft.record import current_worker
 Array = npt.NDArray[Any]
 Block = tuple[int, ...]
 Task = Callable[..., Any]
-
-
-class Blocks:
-    """Handle of a barrier: blocks that lie in this process, by their index.
-
-    `common` is the memory in which all of them lie together, if they do.
-    """
-
-    def __init__(self, blocks: Mapping[Block, Array]) -> None:
-        self.blocks = dict(blocks)
-        self.common: Common | None = None
-
-    def __getitem__(self, block: Block) -> Array:
-        return self.blocks[block]
 
 
 class Run:
@@ -311,31 +298,6 @@ def _refuse_cluster(wanted: bool) -> None:
     )
 
 
-def checked(run: Run, number: int, index: Block, values: Any) -> Array:
-    """Return a source block as an array, if it is what the plan was made for.
-
-    Copies go by the plan's shapes: a block that is smaller than its metadata say would be read
-    beyond its end.
-
-    Raises
-    ------
-    ArgumentError
-        If it is not: the metadata of the dask array that came in are wrong.
-    """
-    block: Array = as_block(values)
-    exchange = run.exchange(number)
-    expected = exchange.source.shape(index)
-    if block.shape != expected:
-        refuse("a", f"block {index} of shape {block.shape}", f"the shape {expected} that the dask "
-               "array's chunks declare; compute_chunk_sizes() corrects them")
-    if number == 0 and isinstance(run.plan, Plan) and block.dtype.kind == "c":
-        declared = np.dtype(run.plan.spec.dtype)
-        if declared.kind != "c":
-            refuse("a", f"block {index} of dtype {block.dtype}",
-                   f"the real dtype {declared} that the dask array declares")
-    return block
-
-
 def reported(task: Task) -> Task:
     """Return a task ``(run, number, ...)`` whose events carry the plan and the round."""
 
@@ -377,13 +339,12 @@ def run_block(
         return _where_it_lies(run, number, block, given[0].common, place, filters)
     shape, dtype = exchange.target.shape(block), np.dtype(exchange.dtype)
     started = time.perf_counter()
-    blocks = given[0].blocks if sources is None else dict(zip(sources, given, strict=True))
-    own = _own(run, number, block, blocks) if run.stays(number) else None
+    blocks = given[0] if sources is None else Blocks(dict(zip(sources, given, strict=True)))
+    own = _own(run, number, block, blocks.blocks) if run.stays(number) else None
 
     def gathering() -> Gathering:
-        found = Gathering(
-            run.map(number), block, shape, dtype, lambda i: checked(run, number, i, blocks[i])
-        )
+        source_of = functools.partial(blocks.checked, run, number)
+        found = Gathering(run.map(number), block, shape, dtype, source_of)
         found.as_is, found.into = own, place
         return found
 

@@ -48,6 +48,13 @@ def _parse_fraction(key: str, value: Any) -> float:
     return float(value)
 
 
+def _parse_gain(key: str, value: Any) -> float:
+    """Return a number that is not negative."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        refuse(key, value, "a number of at least 0")
+    return float(value)
+
+
 def _one_of(*names: str, **meaning: str) -> Parse:
     """Return a parser of names, with those of `meaning` standing for another name."""
 
@@ -239,12 +246,13 @@ _TABLE = (
         _parse_nbytes_or_none,
     ),
     Knob(
-        "bigfft.device-alone",
-        0.6,
-        "fraction",
-        "With hybrid rounds, the devices' part of a round by the model above which they do it"
-        " alone: CPU threads would hold them up more than they help. 1 shares every round.",
-        _parse_fraction,
+        "bigfft.hybrid-gain",
+        1.1,
+        "ratio",
+        "How many times as fast as the faster of CPU threads and GPUs alone both together have to"
+        " be by the model for a hybrid transform to be shared; else the faster ones do it alone."
+        " 0 shares every round.",
+        _parse_gain,
     ),
     Knob(
         "bigfft.install",

@@ -31,7 +31,7 @@ from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.graph.inside import inside_blocks
 from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.kernels.wisdom import fastest_library
-from dask_bigfft.planner.balance import shares_of
+from dask_bigfft.planner.balance import decided, known_devices
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.rows import Stored
@@ -476,22 +476,18 @@ def make_plan(
         stored=stored,
     )
     machine = current_machine(parse_memory_limit(extras.get("memory_limit")))
-    machine = replace(machine, cards=_cards(device))
-    overwrite = parse_overwrite(extras.get("overwrite_x"))
     measure = parse_planner(extras.get("planner")) == "measure"
-    found = tuned_plan(spec, request, machine, extras.get("kernel")) if measure else None
-    walk = walk_on(machine.devices, nbytes, spec.work_dtype.str)
-    found = found or _found_plan(spec, request, machine, walk)
+    if device == "hybrid":
+        walk = walk_on(known_devices(machine, _cards("gpu")), nbytes, spec.work_dtype.str)
+        least = config.get("bigfft.hybrid-gain")
+        found = decided(spec, request, machine, _cards("gpu"), least, walk)
+    else:
+        machine = replace(machine, cards=_cards(device))
+        tried = tuned_plan(spec, request, machine, extras.get("kernel")) if measure else None
+        walk = walk_on(machine.devices, nbytes, spec.work_dtype.str)
+        found = tried or _found_plan(spec, request, machine, walk)
+    overwrite = parse_overwrite(extras.get("overwrite_x"))
     found = replace(found, device_memory_limit=nbytes, overwrite=overwrite)
-    if overwrite and machine.cards and machine.workers == 1 and found.carrier == "memory":
+    if overwrite and found.machine.cards and machine.workers == 1 and found.carrier == "memory":
         found = inside_blocks(found)
-    if device != "hybrid":
-        return found
-    shares = shares_of(found, config.get("bigfft.device-alone"))
-    if set(shares) == {1.0} and _cards("gpu"):  # blocks are then cut as devices want them
-        extras["device"] = "gpu"
-        found = make_plan(
-            a, name, n_or_s, axis_or_axes, norm, windows, digits, waves, stored, **extras
-        )
-        shares = (1.0,) * len(found.rounds)
-    return replace(found, shares=shares)
+    return found

@@ -88,7 +88,7 @@ def test_defaults(monkeypatch):
         "bigfft.wisdom.directory": os.path.expanduser("~/.cache/dask_bigfft"),
         "bigfft.device": "auto",
         "bigfft.device-memory-limit": None,
-        "bigfft.device-alone": 0.6,
+        "bigfft.hybrid-gain": 1.1,
         "bigfft.install": False,
         "bigfft.exchange.carrier": "auto",
         "bigfft.exchange.in-place": True,

@@ -14,6 +14,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,16 +39,58 @@ from dask_bigfft.memory import configure
 GIB, MIB = 1 << 30, 1 << 20
 PLACES: tuple[Literal["cpu", "gpu", "hybrid"], ...] = ("cpu", "gpu", "hybrid")
 
-#: Dimensions, dtype, bytes of all data and of a block in MiB, and transformed axes if not all.
-Problem = tuple[int, str, int, int, tuple[int, ...] | None]
-PROBLEMS: tuple[Problem, ...] = (
-    (2, "c16", 4096, 256, (1,)),
-    (2, "c16", 4096, 256, None),
-    (3, "c16", 4096, 256, None),
-    (3, "c8", 4096, 256, None),
-    (1, "c16", 4096, 256, None),
-    (3, "c16", 8192, 1024, None),
+@dataclass(frozen=True)
+class Problem:
+    """What is transformed, in blocks cut along the first axis.
+
+    Parameters
+    ----------
+    ndim : int
+        Number of dimensions, of lengths as even as can be, unless `length` says otherwise.
+    dtype : str
+        Of the data.
+    mib, block_mib : int
+        MiB in all, and of a block.
+    axes : tuple of int, optional
+        What is transformed, by default everything.
+    length : int, optional
+        Of the last axis of two.
+    kernel : str, optional
+        FFT library of the CPU.
+    """
+
+    ndim: int
+    dtype: str
+    mib: int
+    block_mib: int
+    axes: tuple[int, ...] | None = None
+    length: int | None = None
+    kernel: str | None = None
+
+    def shape(self, elements: int) -> tuple[int, ...]:
+        """Of so many elements."""
+        if self.length is None:
+            return gpu_data.even_shape(elements, self.ndim)
+        return elements // self.length, self.length
+
+
+#: Where many short FFTs lie in few large blocks, CPU threads are nearly as fast as the bus.
+PROBLEMS = (
+    Problem(2, "c16", 24576, 1024, (1,), 256, "ducc0"),
+    Problem(2, "c16", 24576, 1024, (1,), 64, "ducc0"),
+    Problem(2, "c8", 24576, 1024, (1,), 64, "ducc0"),
+    Problem(2, "c16", 8192, 1024, (1,), 256, "ducc0"),
+    Problem(2, "c16", 8192, 256, (1,), 256, "ducc0"),
+    Problem(2, "c16", 4096, 256, (1,)),
+    Problem(2, "c16", 4096, 256),
+    Problem(3, "c16", 4096, 256),
+    Problem(3, "c8", 4096, 256),
+    Problem(1, "c16", 4096, 256),
+    Problem(3, "c16", 8192, 1024),
 )
+
+#: Bytes of the answers that are held against each other.
+COMPARED = 2 << 30
 
 
 class _Counted:
@@ -68,23 +111,23 @@ class _Counted:
 
 def hybrid(bench: gpu.Bench, turns: int, problems: Sequence[Problem] = PROBLEMS) -> None:
     """Every problem by the CPU, by the card, and by both."""
-    for ndim, dtype, mib, block, axes in problems:
+    for problem in problems:
         if bench.results.over:
             return
-        nbytes, block_nbytes = mib * MIB // bench.scale, block * MIB // bench.scale
+        nbytes, block_nbytes = (n * MIB // bench.scale for n in (problem.mib, problem.block_mib))
         memory = bench.blocks(block_nbytes)[: nbytes // block_nbytes]
-        gpu_data.fill(memory, dtype)
-        shape = gpu_data.even_shape(nbytes // np.dtype(dtype).itemsize, ndim)
-        _one(bench, turns, gpu_data.lazy(memory, shape, dtype), axes)
+        gpu_data.fill(memory, problem.dtype)
+        shape = problem.shape(nbytes // np.dtype(problem.dtype).itemsize)
+        _one(bench, turns, gpu_data.lazy(memory, shape, problem.dtype), problem)
 
 
-def _one(bench: gpu.Bench, turns: int, x: Any, axes: tuple[int, ...] | None) -> None:
-    keywords: dict[str, Any] = {"norm": "ortho", "axes": axes}
+def _one(bench: gpu.Bench, turns: int, x: Any, problem: Problem) -> None:
+    keywords: dict[str, Any] = {"norm": "ortho", "axes": problem.axes, "kernel": problem.kernel}
     seconds: dict[str, list[float]] = {place: [] for place in PLACES}
     share, error = 0.0, 0.0
     answers: dict[str, list[Any]] = {}
     for turn in range(turns + 1):
-        for place in PLACES:
+        for place in PLACES[turn % 3 :] + PLACES[: turn % 3]:
             began = time.perf_counter()
             with _Counted() as counted:
                 done = fft.fftn(x, device=place, **keywords).persist(scheduler="threads")
@@ -100,21 +143,37 @@ def _one(bench: gpu.Bench, turns: int, x: Any, axes: tuple[int, ...] | None) -> 
             answers.clear()
         if bench.results.over and turn:
             break
-    found = plan_of(x, "fftn", device="hybrid", **keywords)
+    plans = {place: plan_of(x, "fftn", device=place, **keywords) for place in PLACES}
     faster = min(("cpu", "gpu"), key=lambda place: float(np.median(seconds[place])))
-    gain = ratio(seconds[faster], seconds["hybrid"])
+    gain, found = ratio(seconds[faster], seconds["hybrid"]), plans["hybrid"]
+    expected = {place: plan.forecast.seconds for place, plan in plans.items()}
     bench.results.add(
-        "hybrid", shape=x.shape, dtype=str(x.dtype), axes=axes, blocks=x.npartitions,
+        "hybrid", shape=x.shape, dtype=str(x.dtype), axes=problem.axes, blocks=x.npartitions,
         rounds=found.notation, turns=len(seconds["hybrid"]), better=faster,
         **{place: float(np.median(values)) for place, values in seconds.items()},
         gain=gain.median, low=gain.low, high=gain.high, share=share,
-        forecast=[round(part, 3) for part in found.shares], error=error, seconds=seconds,
+        who=found.device, expected_gain=min(expected["cpu"], expected["gpu"]) / expected["hybrid"],
+        forecast=[round(part, 3) for part in found.shares], error=error, expected=expected,
+        seconds=seconds,
     )
+    for place, plan in plans.items():
+        for one in plan.forecast.rounds if len(plan.rounds) == 1 else ():
+            bench.results.add(
+                "model", shape=x.shape, dtype=str(x.dtype), blocks=x.npartitions, device=place,
+                forecast=plan.forecast.seconds, bound=one.bound,
+                measured=float(np.median(seconds[place])),
+                error=plan.forecast.seconds / float(np.median(seconds[place])) - 1,
+            )
 
 
 def _blocks(done: Any) -> list[Any]:
-    """The blocks of a persisted array, in the order of their keys."""
-    return [getattr(b, "value", b) for _, b in sorted(done.dask.items(), key=lambda i: i[0])]
+    """The first blocks of a persisted array, in the order of their keys."""
+    found, kept = sorted(done.dask.items(), key=lambda item: item[0]), []
+    for _, block in found:
+        kept.append(getattr(block, "value", block))
+        if sum(values.nbytes for values in kept) >= COMPARED:
+            break
+    return kept
 
 
 def _off(wanted: list[Any], got: list[Any]) -> float:
@@ -217,13 +276,21 @@ def write_report(found: dict[str, Any], path: Path) -> None:
         + ", ".join(f"{k} {v}" for k, v in host.items() if isinstance(v, str | int | float)), "",
         "Written by `ci/bench --gpu-hybrid`. Times are medians in seconds of turns in which CPU, "
         "card and both take turns. `gain` is the time of the faster one alone over that of both, "
-        "the median of the turns with a bootstrap interval (95 %); `share` is what the card did.",
+        "the median of the turns with a bootstrap interval (95 %); `share` is what the card did "
+        "of rounds that were shared. Who does it is the model's choice.",
         "", "## Hybrid", "",
         *table(found.get("hybrid", []), {
             "shape": "shape", "dtype": "dtype", "axes": "axes", "blocks": "blocks",
             "rounds": "rounds", "cpu": "CPU", "gpu": "GPU", "hybrid": "hybrid", "gain": "gain",
-            "low": "low", "high": "high", "share": "share", "forecast": "share by the model",
+            "low": "low", "high": "high", "expected_gain": "gain by the model",
+            "who": "who does it", "share": "share", "forecast": "share by the model",
             "error": "distance from the CPU"}),
+        "## Forecast of transforms of one round", "",
+        f"By the profile {found.get('profile') or 'of a common machine'}.", "",
+        *table(found.get("model", []), {
+            "shape": "shape", "dtype": "dtype", "blocks": "blocks", "device": "device",
+            "forecast": "forecast", "measured": "measured", "error": "error",
+            "bound": "bound by"}),
         "## From card to card, by the copy engine", "",
         *table(found.get("links", []), {"source": "from", "target": "to", "gbs": "GB/s"}),
         "## Slabs of n x n x n complex64 change places on two devices", "",
@@ -242,6 +309,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m dask_bigfft.bench.gpu_hybrid")
     parser.add_argument("--out", type=Path, default=Path("ci/results/gpu_hybrid.json"))
     parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--profile", type=Path, help="speeds, as dask-bigfft calibrate writes them")
+    parser.add_argument("--only", nargs="*", type=int, help="numbers of problems, from 0")
+    parser.add_argument("--no-routes", action="store_true", help="leave the ways out")
     parser.add_argument("--budget-seconds", type=float, default=400.0)
     parser.add_argument("--scale", type=int, default=1, help="divide all sizes, to try things")
     args = parser.parse_args(argv)
@@ -250,23 +320,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     configure(72 * GIB)
     dask.config.set({"bigfft.memory.arena-limit": 72 * GIB})
+    if args.profile is not None:
+        dask.config.set({"bigfft.planner.profile": str(args.profile)})
     results = gpu.Results(args.out, time.monotonic() + args.budget_seconds)
     properties = cupy().cuda.runtime.getDeviceProperties(0)
     results.found["machine"] = machine.describe()
     results.found["gpu"] = {"name": properties["name"].decode(), "count": len(available()),
                             "cupy": cupy().__version__}
+    results.found["profile"] = None if args.profile is None else args.profile.name
+    problems = [PROBLEMS[i] for i in args.only or range(len(PROBLEMS))]
     anchor = open_device(0)  # keeps memory pinned from case to case
-    bench = gpu.Bench(results, args.scale, 8 * GIB // args.scale, 0)
+    most = max(problem.mib for problem in problems) * MIB
+    bench = gpu.Bench(results, args.scale, most // args.scale, 0)
     ordinals = available()
     if len(ordinals) > 1:
         links(bench)
     pair = (ordinals[0], ordinals[-1])  # two logical devices where there is one card
-    routes(bench, lambda: CupyPeers(pair))
+    if not args.no_routes:
+        routes(bench, lambda: CupyPeers(pair))
     for ordinal in set(pair):
         with cupy().cuda.Device(ordinal):
             cupy().get_default_memory_pool().free_all_blocks()
     write_report(results.found, args.out.with_suffix(".md"))
-    hybrid(bench, args.turns)
+    hybrid(bench, args.turns, problems)
     write_report(results.found, args.out.with_suffix(".md"))
     find.release()
     anchor.close()

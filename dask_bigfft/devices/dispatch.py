@@ -16,7 +16,7 @@ from dask_bigfft.decomposition.layout import Layout, plain
 from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.devices.engine import Job, Source, fits_inside, readable
 from dask_bigfft.devices.find import crew, leases, missing
-from dask_bigfft.devices.hybrid import Pace, shared
+from dask_bigfft.devices.hybrid import Pace, Shared, largest, shared
 from dask_bigfft.devices.leases import Leases, Need
 from dask_bigfft.devices.pieces import COMPUTED
 from dask_bigfft.devices.protocol import Array
@@ -28,6 +28,7 @@ from dask_bigfft.kernels.incoming import Divisible, Incoming, Whole, parts
 from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.memory import lend
 from dask_bigfft.planner.cost import admitted
+from dask_bigfft.threads import task_threads
 
 __all__ = ["Pace", "Place", "inside_device", "job_of", "moved_on_device", "on_device", "together"]
 
@@ -55,6 +56,14 @@ class Place:
 
     device: Device = "auto"
     nbytes: int | None = None
+
+    def for_share(self, share: tuple[float, ...]) -> "Place":
+        """The place of a round of which devices do some share; none: nothing is known of that.
+
+        Devices that are to do all of it are taken where there are some.
+        """
+        alone: dict[tuple[float, ...], Device] = {(0.0,): "cpu", (1.0,): "auto"}
+        return replace(self, device=alone.get(share, self.device))
 
 
 def job_of(
@@ -146,10 +155,20 @@ def together(
     if any(np.dtype(name).char not in COMPUTED for name in (job.source, job.target)):
         return None
     engine = found.leases.engines[0]
-    pace = found.pace(working_for() or job.round, forecast)
-    source = _source(incoming, np.dtype(job.source))
-    work = shared(job, incoming, library, filters, engine, source, place.nbytes, pace)
-    return None if work is None else found.run(work)
+    nbytes = largest(job, incoming)
+    if nbytes < 2 * engine.limits.least:
+        return None
+
+    round_ = working_for() or job.round
+
+    def opened() -> Shared | None:
+        pace = found.pace(round_, forecast)
+        source = _source(incoming, np.dtype(job.source))
+        return shared(
+            job, incoming, library, filters, engine, source, place.nbytes, pace, found.team
+        )
+
+    return found.run(round_, min(job.round.source.blocks, task_threads()), nbytes, opened)
 
 
 def moved_on_device(incoming: Incoming, place: Place, blocks: int = 1) -> Array | None:

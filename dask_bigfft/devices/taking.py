@@ -8,10 +8,12 @@ its beginning, devices pieces from its end, whoever is free takes next, until th
 
 The static share, worked out from the model, says where they would meet if the model was right, and
 decides how much is taken at a time: about half of what a taker could do while all together finish
-what is left, in pieces that are halved towards the end. Nobody takes a piece that the others will
-have done sooner with all the rest. So at the end nobody waits for longer than one piece takes.
-(Chen and Li 2013 divide by a model alone; taking in shrinking portions is guided self-scheduling,
-Polychronopoulos and Kuck, IEEE Trans. Computers C-36, 1987.)
+what is left, in pieces that are halved towards the end. A portion is one trip through the
+interpreter, for which all threads queue: the fewer there are, the less they wait for each other.
+Nobody takes a piece that the others will have done sooner with all the rest. So at the end nobody
+waits for longer than one piece takes. (Chen and Li 2013 divide by a model alone; taking in
+shrinking portions is guided self-scheduling, Polychronopoulos and Kuck, IEEE Trans. Computers C-36,
+1987.)
 
 There are no threads here: `hybrid` asks under a lock, and a test walks the same state on a clock.
 
@@ -39,6 +41,13 @@ OUTLIER = 2.0
 #: Pieces that a device is given at once at most.
 MOST_PIECES = 8
 
+#: Bytes that a CPU thread takes at once at most, and several threads that are one taker.
+MOST_TILES_NBYTES, MOST_TOGETHER_NBYTES = 32 << 20, 128 << 20
+
+#: Takers that CPU threads are where several of them are one: while one of them comes back for more,
+#: the other works.
+TEAMS = 2
+
 
 @dataclass(eq=False)
 class OpenBlock:
@@ -51,14 +60,17 @@ class OpenBlock:
     row_nbytes : int
         Bytes of one row of it, whatever lies before and after that dimension.
     tile : int
-        Rows that a CPU thread takes at a time.
+        Rows of a CPU thread's tile.
     piece : int
         Rows of a device's piece; 0: no device can take part.
     least : int
         Rows that a device's piece has at least.
     pace : dict
-        Seconds that one taker of each kind needs for a byte, by the model at first, corrected as
-        pieces are done; blocks of one round have it in common.
+        Seconds that one CPU thread, and one feeder, needs for a byte, by the model at first,
+        corrected as pieces are done; blocks of one round have it in common.
+    team : int
+        CPU threads that are one taker, and do what they take as a single tile, however much it is.
+        One: a taker is a thread, which goes from tile to tile.
     """
 
     rows: int
@@ -67,6 +79,7 @@ class OpenBlock:
     piece: int
     least: int
     pace: dict[Kind, float]
+    team: int = 1
     left: list[tuple[int, int]] = field(default_factory=list)
     flying: int = 0
     taken: dict[Kind, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
@@ -84,9 +97,13 @@ class OpenBlock:
         """Whether every row is done."""
         return not self.left and not self.flying
 
+    def seconds(self, kind: Kind) -> float:
+        """Seconds that one taker needs for a byte."""
+        return self.pace[kind] / (self.team if kind == "cpu" else 1)
+
     def least_rows(self, kind: Kind) -> int:
         """Rows of the smallest piece that a kind takes."""
-        return min(self.left_rows, self.tile if kind == "cpu" else self.least)
+        return min(self.left_rows, self.team * self.tile if kind == "cpu" else self.least)
 
 
 @dataclass(frozen=True)
@@ -118,11 +135,25 @@ class Taken:
 
 
 class Taking:
-    """The blocks that are open, and who works on them. Used by one thread at a time."""
+    """The blocks that are open, and who works on them. Used by one thread at a time.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    staff : dict, optional
+        Takers of each kind that there will be, if they are not all at work yet.
+    """
+
+    def __init__(self, staff: dict[Kind, int] | None = None) -> None:
+        self.staff: dict[Kind, int] = dict.fromkeys(KINDS, 0) if staff is None else staff
         self.blocks: list[OpenBlock] = []
+        #: Bytes of blocks that will be opened when there is room for them.
+        self.coming = 0
         self.working: dict[Kind, int] = dict.fromkeys(KINDS, 0)
+
+    @property
+    def left(self) -> int:
+        """Bytes of open blocks that nobody has taken."""
+        return sum(found.left_rows * found.row_nbytes for found in self.blocks)
 
     def open(self, block: OpenBlock) -> None:
         """A block may be worked on from now on."""
@@ -131,6 +162,12 @@ class Taking:
     def close(self, block: OpenBlock) -> None:
         """Nobody takes anything of a block any more."""
         self.blocks.remove(block)
+
+    def offers(self, kind: Kind, block: OpenBlock) -> bool:
+        """Whether there is something of a block for a kind now."""
+        if not block.left or (kind == "device" and not block.piece):
+            return False
+        return self._portion(kind, block)[0] > 0
 
     def take(self, kind: Kind, block: OpenBlock) -> Taken | None:
         """Give somebody the next piece of a block; None if there is nothing for him now."""
@@ -153,15 +190,24 @@ class Taking:
 
     def _portion(self, kind: Kind, block: OpenBlock) -> tuple[int, int]:
         """Rows to take, and rows of each piece; nothing where the others are done sooner."""
-        left = sum(found.left_rows * found.row_nbytes for found in self.blocks)
-        mine, least = block.pace[kind], block.least_rows(kind)
-        others = sum(self.working[other] / block.pace[other] for other in KINDS if other != kind)
+        left = self.left + self.coming
+        mine, least, staff = block.seconds(kind), block.least_rows(kind), dict(self.staff)
+        others = sum(self.working[o] / block.seconds(o) for o in KINDS if o != kind)
         if others and least * block.row_nbytes * mine > left / others:
             return 0, 0
-        together = left / (others + (self.working[kind] + 1) / mine)
+        if block.team > 1:
+            staff["cpu"] = TEAMS
+        rate = sum(
+            max(self.working[each] + (each == kind), staff[each]) / block.seconds(each)
+            for each in KINDS
+        )
+        together = left / rate
         wanted = int(PORTION * together / mine / block.row_nbytes)
         if kind == "cpu":
-            return block.tile, block.tile
+            most = MOST_TILES_NBYTES if block.team == 1 else MOST_TOGETHER_NBYTES
+            wanted = min(wanted, most // max(1, block.row_nbytes))
+            rows = max(1, wanted // (block.team * block.tile)) * block.team * block.tile
+            return rows, block.tile if block.team == 1 else rows
         width = block.piece
         while width > wanted and width // 2 >= block.least:
             width //= 2
@@ -172,7 +218,8 @@ class Taking:
         self._landed(taken)
         taken.block.taken[taken.kind] += taken.high - taken.low
         if seconds > 0:
-            self._learn(taken, seconds / taken.nbytes)
+            team = taken.block.team if taken.kind == "cpu" else 1
+            self._learn(taken, team * seconds / taken.nbytes)
 
     @staticmethod
     def _learn(taken: Taken, new: float) -> None:

@@ -46,7 +46,7 @@ from dask_bigfft.kernels.libraries import FFTLibrary, get_library
 from dask_bigfft.kernels.lying import Lying
 from dask_bigfft.kernels.verify import verified_round
 from dask_bigfft.memory_settings import configure_arena
-from dask_bigfft.planner.balance import FEEDERS, balances
+from dask_bigfft.planner.balance import paces
 from dask_bigfft.planner.filters import FilterPlan
 from dask_bigfft.planner.joints import Joints, no_joints
 from dask_bigfft.planner.plan import Exchange, Plan
@@ -92,16 +92,16 @@ class Run:
     @property
     def place(self) -> Place:
         """Where rounds are done. Filters are small, and made once."""
-        if not isinstance(self.plan, Plan):
-            return Place("cpu")
-        return Place(self.plan.device, self.plan.device_memory_limit)
+        plan = self.plan if isinstance(self.plan, Plan) else None
+        return Place("cpu") if plan is None else Place(plan.device, plan.device_memory_limit)
+
+    @cached_property
+    def _paces(self) -> tuple[tuple[float, float], ...]:
+        return paces(self.plan) if isinstance(self.plan, Plan) else ()
 
     def pace(self, number: int) -> Pace:
         """How fast a CPU thread and a feeder of a device are in a round, by the model."""
-        assert isinstance(self.plan, Plan)
-        found = balances(self.plan)[number]
-        nbytes = max(1, found.nbytes)
-        return Pace(found.cpu / nbytes, FEEDERS * found.device / nbytes)
+        return Pace(*self._paces[number])
 
     def exchange(self, number: int) -> Exchange:
         """An exchange of the plan."""
@@ -187,8 +187,8 @@ class Run:
             done: Array | None = round_on_card(job, incoming.whole, filters)
         else:
             done, place = None, self.place
-            if isinstance(self.plan, Plan) and self.plan.shares[number : number + 1] == (1.0,):
-                place = Place("auto", place.nbytes)  # devices do this round alone
+            if isinstance(self.plan, Plan):
+                place = place.for_share(self.plan.shares[number : number + 1])
             if place.device == "hybrid" and isinstance(incoming, Gathering):
                 pace = functools.partial(self.pace, number)
                 done = together(job, incoming, library, filters, place, pace)

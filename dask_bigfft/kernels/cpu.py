@@ -325,6 +325,22 @@ def run_round(
     return out
 
 
+def in_one_call(
+    round_: Round, block: tuple[int, ...], incoming: Incoming, library: FFTLibrary
+) -> bool:
+    """Whether tiles of any size are one call of the library, which reads them where they lie.
+
+    Parameters
+    ----------
+    round_, block, incoming, library
+        As `run_round` takes them.
+    """
+    if not library.elsewhere or incoming.as_is is None or len(round_.steps) != 1:
+        return False
+    (step,) = round_.steps
+    return step.convolve is None and _only_ffts(_works(round_, block, {}))
+
+
 def run_tiles(
     round_: Round,
     block: tuple[int, ...],

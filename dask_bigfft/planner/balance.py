@@ -7,7 +7,11 @@ much as its speed, measured apart (Chen and Li 2013), is of both speeds together
                                           C = threads / seconds of a block on one thread
 
 Where blocks have to be gathered for a device, some of the threads do that and nothing else: they
-are not counted in C, and D is no more than they can gather.
+are not counted in C, and D is no more than they can gather. Some threads are left to feed each
+device. While both work they are slower than each alone, as both go to the host's memory: the more,
+the closer CPU threads are to what they could copy (`Profile.together`). And what is shared costs
+time of its own, most where CPU threads need the interpreter for every tile
+(`Profile.shared_tiles`).
 
 At run time whoever is free takes the next piece, so that a share that is wrong costs little; what
 really was done is told by the events ``round_cpu`` and ``round_device``.
@@ -15,19 +19,33 @@ really was done is told by the events ``round_cpu`` and ``round_device``.
 Pure: imports `decomposition` and this room.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
-from dask_bigfft.decomposition.rounds import exchange_shape
+from dask_bigfft.decomposition.rounds import Round, exchange_shape
+from dask_bigfft.planner.machine import Machine
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.profile import DeviceProfile
-from dask_bigfft.planner.seconds import Model, cpu_block_seconds, device_block_seconds
+from dask_bigfft.planner.request import Request
+from dask_bigfft.planner.search import find_plan
+from dask_bigfft.planner.seconds import (
+    Model,
+    Walk,
+    cpu_block_seconds,
+    device_block_seconds,
+)
+from dask_bigfft.transforms.spec import TransformSpec
 
-__all__ = ["FEEDERS", "Balance", "balances", "gathering_threads", "shares_of"]
+__all__ = ["FEEDERS", "Balance", "balances", "decided", "divided", "gathering_threads",
+           "known_devices", "lanes", "paces"]
 
 #: Threads that give pieces to one device: one whose pieces come while those of the other go.
 FEEDERS = 2
+
+#: Of the CPU threads, the part that is left to those who feed a device.
+_FEEDING = 5
 
 #: Of the CPU threads, the part that gathers for one feeder of a device.
 _GATHERING = 4
@@ -42,6 +60,18 @@ def gathering_threads(threads: int) -> int:
     return max(1, threads // _GATHERING)
 
 
+def lanes(threads: int, devices: int) -> int:
+    """Return the number of CPU threads that work on tiles.
+
+    The others are for those who feed devices and for dask: beside an H200, 13 of 16 did at least as
+    much as 15, which held them up.
+
+    >>> lanes(16, 1), lanes(4, 1), lanes(1, 1)
+    (13, 3, 1)
+    """
+    return max(1, threads - devices * max(1, threads // _FEEDING))
+
+
 @dataclass(frozen=True)
 class Balance:
     """How a round is divided in one process.
@@ -52,61 +82,197 @@ class Balance:
         Number of the round, from 1.
     nbytes : int
         Bytes of its largest block.
+    blocks : int
+        Blocks of one process.
     cpu, device : float
-        Seconds that one thread and one device need for a block.
+        Seconds that one thread and one device need for a block, while the other kind rests.
     threads, devices : int
         How many there are; threads that gather for devices are left out.
+    together : float
+        Part of these speeds that is left while both work.
+    extra : float
+        Seconds that the round takes longer because they share it.
     """
 
     index: int
     nbytes: int
+    blocks: int
     cpu: float
     device: float
     threads: int
     devices: int
+    together: float = 1.0
+    extra: float = 0.0
+
+    @property
+    def rates(self) -> tuple[float, float]:
+        """Blocks per second of the CPU threads and of the devices, each alone."""
+        return self.threads / self.cpu, self.devices / self.device
 
     @property
     def share(self) -> float:
         """The devices' part of the round, from 0 to 1."""
-        theirs, ours = self.devices / self.device, self.threads / self.cpu
+        ours, theirs = self.rates
         return theirs / (theirs + ours)
 
     @property
     def gain(self) -> float:
-        """How many times as fast both together are as the faster one alone, at best."""
-        theirs, ours = self.devices / self.device, self.threads / self.cpu
-        return (theirs + ours) / max(theirs, ours)
+        """How many times as fast both together are as the faster one alone."""
+        return self.blocks / max(self.rates) / self.seconds
+
+    @property
+    def seconds(self) -> float:
+        """Of the round, if both do their share."""
+        return self.blocks / (self.together * sum(self.rates)) + self.extra
+
+    def kept(self, least: float) -> float:
+        """The devices' part, or all of it to the faster ones where both gain less than that."""
+        if self.gain >= least:
+            return round(self.share, 4)
+        return float(self.rates[1] > self.rates[0])
 
 
-def balances(plan: Plan) -> tuple[Balance, ...]:
+def balances(plan: Plan, cards: int = 0, walk: Walk | None = None) -> tuple[Balance, ...]:
     """Return how each round of a plan is divided between CPU threads and devices.
 
     A process whose devices are not known is thought to have one.
+
+    Parameters
+    ----------
+    plan : Plan
+        With rounds that both are to do.
+    cards : int
+        Devices of each process, if the plan's machine does not say.
+    walk : callable, optional
+        Seconds that a device takes for each of many blocks of a round, by a walk through its
+        pipeline; by a formula where it does not know.
     """
     machine, itemsize = plan.machine, np.dtype(plan.spec.work_dtype).itemsize
     dtype = np.dtype(plan.spec.work_dtype).name
     model = Model(machine, plan.kernel, dtype, device="cpu")
-    devices = machine.devices or (machine.profile.devices or (DeviceProfile(),))[:1]
+    devices = known_devices(machine, cards)
+    beside = Model(replace(machine, cards=len(devices)), plan.kernel, dtype, plan.carrier)
     found = []
     for number, round_ in enumerate(plan.rounds):
         before = plan.exchanges[number].source
-        cpu = cpu_block_seconds(round_, before, machine, plan.kernel, dtype)
+        cpu = max(cpu_block_seconds(round_, before, machine, plan.kernel, dtype), 1e-12)
         shape = exchange_shape(before, round_.source)
         gather = model.gather(shape, before, round_.source, round_) / max(1, round_.source.blocks)
-        device = max(device_block_seconds(round_, itemsize, one) for one in devices)
-        threads = machine.threads
-        if not shape.local and gather > 0:
+        walked = None if walk is None else walk(round_)
+        closed = max(device_block_seconds(round_, itemsize, one) for one in devices)
+        device = max(closed if walked is None else walked, 1e-12)
+        threads = lanes(machine.threads, len(devices))
+        block = round_.source.size * itemsize / max(1, round_.source.blocks)
+        if (read := beside.read(shape, block)) is not None:
+            device = max(device, read)
+        elif gather > 0:
             gatherers = min(FEEDERS * len(devices) * gathering_threads(threads), threads)
             device = max(device, gather * len(devices) / gatherers)
             threads = max(1, threads - gatherers)
         nbytes = max(round_.source.largest, round_.target.largest) * itemsize
+        blocks = -(-round_.source.blocks // machine.workers)
+        profile = machine.profile
+        busy = threads * nbytes / cpu / (machine.threads * profile.copy)
+        together = 1 - (1 - profile.together) * min(1.0, busy)
+        if not (shape.local and model.library.elsewhere and is_one_call(round_)):
+            together *= profile.shared_tiles
+        extra = profile.shared_round + blocks * profile.shared_block
         found.append(
-            Balance(number + 1, nbytes, max(cpu, 1e-12), max(device, 1e-12), threads, len(devices))
+            Balance(number + 1, nbytes, blocks, cpu, device, threads, len(devices), together, extra)
         )
     return tuple(found)
 
 
-def shares_of(plan: Plan, alone: float) -> tuple[float, ...]:
-    """Return the devices' part of each round of a plan; above `alone` they do all of it."""
-    shares = (round(one.share, 4) for one in balances(plan))
-    return tuple(part if part <= alone else 1.0 for part in shares)
+def is_one_call(round_: Round) -> bool:
+    """Whether a round is nothing but FFTs along one dimension, however they are scaled."""
+    (first, *others) = round_.steps
+    beside = (first.twiddle, first.convolve, first.chirp_in, first.chirp_out)
+    return not others and first.kind == "c2c" and beside == (None,) * len(beside)
+
+
+def paces(plan: Plan) -> tuple[tuple[float, float], ...]:
+    """Return the seconds that a CPU thread and a feeder of a device need for a byte, by round."""
+    return tuple(
+        (found.cpu / max(1, found.nbytes), FEEDERS * found.device / max(1, found.nbytes))
+        for found in balances(plan)
+    )
+
+
+def known_devices(machine: Machine, cards: int = 0) -> tuple[DeviceProfile, ...]:
+    """Return how fast the devices of a process are, one where nothing is known of any.
+
+    >>> len(known_devices(Machine())), len(known_devices(Machine(), 2))
+    (1, 2)
+    """
+    return replace(machine, cards=max(1, cards, machine.cards)).devices
+
+
+def divided(plan: Plan, cards: int, least: float, walk: Walk | None = None) -> Plan:
+    """Return a plan whose rounds are shared by CPU threads and devices, with its forecast.
+
+    Parameters
+    ----------
+    plan : Plan
+        For the CPU.
+    cards : int
+        Devices of each process.
+    least : float
+        Gain over the faster one alone from which on a round is shared; else that one does it.
+    walk : callable, optional
+        As `balances` takes it.
+    """
+    shares, rounds = [], list(plan.forecast.rounds)
+    model = Model(plan.machine, plan.kernel, plan.spec.work_dtype.name)
+    for number, found in enumerate(balances(plan, cards, walk)):
+        share, ours = found.kept(least), rounds[number]
+        shares.append(share)
+        # What is beside the work of threads stays: tasks, what travels, waiting for the last block.
+        work = model.waves(ours.blocks) * (ours.gather + ours.fft + ours.handling) / ours.blocks
+        alone = found.blocks / found.rates[1] if share == 1 else work
+        seconds = found.seconds if 0 < share < 1 else alone
+        rounds[number] = replace(
+            ours, seconds=max(0.0, ours.seconds - work) + seconds, gather=(1 - share) * ours.gather,
+            fft=(1 - share) * ours.fft, device=share * found.device, share=share,
+            bound="CPU threads and devices" if 0 < share < 1 else ours.bound,
+        )
+    start = plan.machine.profile.start
+    total = start + sum(found.seconds for found in rounds)
+    forecast = replace(plan.forecast, seconds=total, rounds=tuple(rounds))
+    return replace(plan, shares=tuple(shares), forecast=forecast)
+
+
+@lru_cache(maxsize=128)
+def decided(
+    spec: TransformSpec, request: Request, machine: Machine, cards: int, least: float,
+    walk: Walk | None = None,
+) -> Plan:
+    """Return the plan of a transform that CPU threads and devices may share, and who does what.
+
+    Where both together are not so much faster by the model than the faster ones alone, those do
+    all of it, by the plan that is made for them: so the transform is never slower for what might
+    have been shared.
+
+    Parameters
+    ----------
+    spec : TransformSpec
+        What is asked.
+    request : Request
+        What of it may be chosen.
+    machine : Machine
+        Where it runs, without devices.
+    cards : int
+        Devices of each process.
+    least : float
+        The gain from which on it is shared; with 0 every round is.
+    walk : callable, optional
+        As `balances` takes it.
+    """
+    shared = divided(find_plan(spec, request, machine), cards, least, walk)
+    if least == 0:
+        return shared
+    ours = find_plan(spec, replace(request, device="cpu"), machine)
+    theirs = find_plan(spec, replace(request, device="gpu"), replace(machine, cards=cards), walk)
+    faster = min(ours, theirs, key=lambda plan: plan.forecast.seconds)
+    if faster.forecast.seconds >= least * shared.forecast.seconds:
+        return shared
+    return replace(faster, shares=(float(faster is theirs),) * len(faster.rounds))

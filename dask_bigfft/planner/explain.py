@@ -232,9 +232,17 @@ def _asked(plan: Plan) -> Iterator[str]:
 
 
 def share_text(plan: Plan) -> str:
-    """Return what part of each round devices are to do, by the model."""
-    parts = ", ".join(f"{100 * part:.0f} % of round {i}" for i, part in enumerate(plan.shares, 1))
-    return f"devices do {parts} by the model, CPU threads the rest; whoever is free takes more"
+    """Return what part of each round devices are to do, by the model, and what both then take."""
+    if len(set(plan.shares)) == 1 and plan.shares[0] in (0.0, 1.0):
+        who, rest = ("devices", "CPU threads") if plan.shares[0] else ("CPU threads", "devices")
+        return f"{who} do all rounds alone by the model: {rest} would not gain enough"
+    names = {0.0: "CPU threads alone", 1.0: "devices alone"}
+    parts = []
+    for share, found in zip(plan.shares, plan.forecast.rounds, strict=False):
+        text = f"devices {100 * share:.0f} % of it at the same time"
+        seconds = human_seconds(found.seconds)
+        parts.append(f"round {found.index} {names.get(share, text)} ({seconds})")
+    return f"shared by the model, {', '.join(parts)}; whoever is free takes more"
 
 
 def placed(plan: Plan) -> str:

@@ -64,13 +64,15 @@ class RoundForecast:
         Of threads, added up: gathering blocks, FFTs with their twiddles, and what Python does for
         blocks and shards.
     device : float
-        Of a device for each of its blocks; 0 on the CPU.
+        Of a device for each of the blocks, or for its share of each; 0 on the CPU.
     travel : float
         Of the network or the disk.
     scheduling : float
         Of the scheduler, and waiting for the last block.
     bound : str
         Which of them is the longest.
+    share : float
+        Part that devices do where CPU threads and devices share the round.
     """
 
     index: int
@@ -83,6 +85,7 @@ class RoundForecast:
     travel: float
     scheduling: float
     bound: str
+    share: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from dask_bigfft.planner.encoding import decode, encode
 __all__ = ["DEFAULT", "Curve", "DeviceProfile", "LibrarySpeeds", "Peer", "Profile"]
 
 #: Version of the JSON. A profile of another one is not read.
-SCHEMA = 1
+SCHEMA = 2
 
 
 def _positive(owner: object, *names: str, zero: tuple[str, ...] = ()) -> None:
@@ -238,6 +238,14 @@ class Profile:
         Bytes per second of the disk, and back, shared by all processes of a machine.
     devices : tuple of DeviceProfile
         The devices of a process.
+    together : float
+        Part of their speeds that is left to threads that copy, and to devices, while both work.
+    shared_round, shared_block : float
+        Seconds that a round takes longer because CPU threads and devices share it, and for each of
+        its blocks: not all begin and end at the same time, and all of them hand out work.
+    shared_tiles : float
+        Part of their speeds that is left while both work where CPU threads go from tile to tile,
+        each of which takes the interpreter, and not by calls that the FFT library shares out.
     peers : tuple of Peer
         Which of them read each other's memory, and how fast.
     """
@@ -266,12 +274,17 @@ class Profile:
     write: float = 1e9
     read: float = 1e9
     devices: tuple[DeviceProfile, ...] = ()
+    together: float = 0.75
+    shared_round: float = 3e-2
+    shared_block: float = 1.5e-3
+    shared_tiles: float = 0.5
     peers: tuple[Peer, ...] = ()
 
     def __post_init__(self) -> None:
-        zero = ("start", "task", "exchange", "block", "shard", "pair", "sent_task", "sent_shard")
+        zero = ("start", "task", "exchange", "block", "shard", "pair", "sent_task", "sent_shard",
+                "shared_round", "shared_block")
         _positive(self, "threads", "copy", "alone", "twiddle", "touch", "flops", "network", "write",
-                  "read", zero=zero)
+                  "read", "together", "shared_tiles", zero=zero)
         for peer in self.peers:
             if max(peer.source, peer.target) >= len(self.devices):
                 raise ValueError(f"{peer} of {len(self.devices)} devices")

@@ -154,6 +154,10 @@ class Model:
         """How many blocks the busiest lane of a process works on."""
         return math.ceil(math.ceil(blocks / self.machine.workers) / max(1, lanes))
 
+    def waves(self, blocks: int) -> int:
+        """How many blocks the busiest CPU thread works on."""
+        return self._waves(blocks, self._lanes(blocks))
+
     def _lanes(self, blocks: int) -> int:
         """Threads of a process that work at a time."""
         return max(1, min(self.machine.threads, -(-blocks // self.machine.workers)))
@@ -257,7 +261,7 @@ class Model:
             return walked
         return max(device_block_seconds(round_, self.itemsize, found) for found in self.devices)
 
-    def _read(self, shape: ExchangeShape, nbytes: float) -> float | None:
+    def read(self, shape: ExchangeShape, nbytes: float) -> float | None:
         """Seconds in which a device reads a block where its shards lie; None: it is gathered."""
         row = shape.width * self.itemsize
         in_process = self.carrier != "disk" and self.machine.workers == 1
@@ -305,7 +309,7 @@ class Model:
         if self.on_device(round_) or (round_ is None and self.devices):
             if round_ is not None:
                 device = self.of_device(round_)
-            if (read := self._read(shape, block)) is not None:
+            if (read := self.read(shape, block)) is not None:
                 gather, device = 0.0, max(device, read)
             # All threads gather a block for a device, which works on the one before meanwhile.
             work = self._waves(blocks, len(self.devices)) * device

@@ -21,10 +21,15 @@ def bench_in(tmp_path):
 def test_every_problem_and_its_answer(tmp_path):
     bench = bench_in(tmp_path)
     limits = PieceLimits(0, least=1 << 12, run_nbytes=64)
-    with dask.config.set({"bigfft.device-alone": 1}), simulated_devices(1 << 22, limits=limits):
-        gpu_hybrid.hybrid(bench, 2, gpu_hybrid.PROBLEMS[:3])
-    rows = json.loads((tmp_path / "found.json").read_text())["hybrid"]
+    with dask.config.set({"bigfft.hybrid-gain": 0}), simulated_devices(1 << 22, limits=limits):
+        gpu_hybrid.hybrid(bench, 2, [gpu_hybrid.PROBLEMS[i] for i in (4, 6, 7)])
+    found = json.loads((tmp_path / "found.json").read_text())
+    rows = found["hybrid"]
     assert len(rows) == 3
+    assert [row["device"] for row in found["model"]] == ["cpu", "gpu", "hybrid"]
+    assert rows[0]["expected_gain"] == min(
+        rows[0]["expected"][place] for place in ("cpu", "gpu")
+    ) / rows[0]["expected"]["hybrid"]
     for row in rows:
         assert row["error"] < 1e-6
         assert 0 < row["low"] <= row["gain"] <= row["high"]

@@ -54,7 +54,9 @@ class Walk:
         self.prepared = self.engine.prepared(self.job)
         self.engine.pipeline.prepare(self.prepared[1], 1 << 30)
         self.values = np.empty((ROWS, ROW // 16), "c16")  # never touched
-        self.cpu_pace, self.left, self.taking = threads / CPU, blocks, taking()
+        self.cpu_pace, self.left = threads / CPU, blocks
+        self.taking = taking({"cpu": threads, "device": FEEDERS})
+        self.widths = []  # of a device's pieces
         self.start, self.first = start, 50 * start  # to begin what a device takes, at first longer
         self.believed = {"cpu": threads / CPU, "device": FEEDERS / (believed * CPU)}
         self.takers = [Taker("cpu") for _ in range(threads)]
@@ -104,6 +106,7 @@ class Walk:
                 taker.gaps.append(now - taker.free)
                 taker.taken, taker.start = taken, now
                 taker.portions.append(taken.nbytes)
+                self.widths += [taken.width] if taker.kind == "device" else []
                 seconds = self.seconds(taken, now)
                 taker.pieces.append(seconds * taken.width / (taken.high - taken.low))
                 return now + seconds
@@ -126,7 +129,7 @@ class Walk:
     def best(self):
         """The share with which all end together: of a device's first piece only one half counts."""
         nbytes = sum(self.done.values())
-        fill = self.prepared[0].schedule.crossings[0].extents[0] * ROW
+        fill = self.widths[0] * ROW
         device = self.device.profile.h2d
         return (nbytes / CPU - fill / device) / (nbytes / CPU + nbytes / device)
 

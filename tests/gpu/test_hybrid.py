@@ -44,7 +44,7 @@ def test_both_work_on_it(shape, chunks, name, single):
     crew.cores = 1  # else a machine with many has done it all before the card has begun
     add_sink(sink)
     try:
-        with dask.config.set({"bigfft.device-alone": 1}):
+        with dask.config.set({"bigfft.hybrid-gain": 0}):
             lazy = getattr(fft, name)(da.from_array(x, chunks), device="hybrid")
         got = lazy.compute(scheduler="threads")
     finally:

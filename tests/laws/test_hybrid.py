@@ -1,7 +1,9 @@
 """CPU threads and devices in the same rounds: SciPy's answers, whoever does what."""
 
+import contextlib
 import threading
 import time
+from dataclasses import replace
 
 import dask
 import dask.array as da
@@ -12,13 +14,14 @@ from distributed import Client, LocalCluster
 from laws.test_devices import KINDS, SMALL, WIDE, assert_close, split, values
 
 from dask_bigfft import fft, plan, report
-from dask_bigfft.devices import find, hybrid, taking
+from dask_bigfft.devices import crew, find, hybrid, taking
 from dask_bigfft.devices.crossings import PieceLimits
 from dask_bigfft.devices.dispatch import Pace
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.errors import ArgumentError, DeviceError, DeviceMemoryError
 from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.graph.tasks import Run
+from dask_bigfft.planner.profile import Curve, DeviceProfile, LibrarySpeeds, Profile
 from dask_bigfft.testing.devices import simulated_devices
 
 #: A test that waits for longer than this has failed.
@@ -28,7 +31,7 @@ PATIENCE = 10.0
 @pytest.fixture(autouse=True)
 def every_round_is_shared():
     """The default speeds are those of a card that had better work alone."""
-    with dask.config.set({"bigfft.device-alone": 1}):
+    with dask.config.set({"bigfft.hybrid-gain": 0}):
         yield
 
 
@@ -207,18 +210,18 @@ def test_cpu_threads_do_what_devices_do_not_come_to(alike):
     assert nbytes_of["round_cpu"] >= x.nbytes // 4
 
 
-def test_threads_without_a_task_help(monkeypatch, alike):
-    """One task: its thread hangs until a helper has done a tile."""
-    real, helped = hybrid.run_tiles, threading.Event()
+def test_one_task_has_many_helpers(monkeypatch, alike):
+    """The first helper hangs until another one has done a tile of the only block."""
+    real, helped, threads = hybrid.run_tiles, threading.Event(), set()
 
     def slow(round_, block, incoming, library, out, tiling, cuts, filters):
-        helper = threading.current_thread().name == "bigfft-helper"
-
         def held():
             for number, cut in enumerate(cuts):
-                if helper and number:
+                threads.add(threading.get_ident())
+                if len(threads) > 1 and number:
                     helped.set()
-                assert helper or helped.wait(PATIENCE), "nobody has helped"
+                first = threading.get_ident() == min(threads)
+                assert not first or helped.wait(PATIENCE), "nobody has helped"
                 yield cut
 
         real(round_, block, incoming, library, out, tiling, held(), filters)
@@ -233,19 +236,100 @@ def test_threads_without_a_task_help(monkeypatch, alike):
     assert helped.is_set()
 
 
-def test_devices_that_are_much_faster_do_rounds_alone():
+@pytest.mark.parametrize(("axis", "team"), [(1, 2), (0, 1)])
+def test_several_threads_share_a_call_of_the_library(monkeypatch, axis, team):
+    """Where a block is read as it lies; columns of several blocks have to be gathered first."""
+    real, teams = hybrid.run_tiles, set()
+
+    def seen(round_, block, incoming, library, out, tiling, cuts, filters):
+        teams.add(library._backend.threads)
+        real(round_, block, incoming, library, out, tiling, cuts, filters)
+
+    monkeypatch.setattr(hybrid, "run_tiles", seen)
+    x = values(512, 64)
+    with simulated_devices(1 << 14, limits=SMALL):
+        find.crew().cores = 6
+        lazy = fft.fft(da.from_array(x, (256, 64)), axis=axis, device="hybrid", kernel="ducc0")
+        got = lazy.compute(scheduler="threads", num_workers=4)
+    assert_close(got, scipy.fft.fft(x, axis=axis))
+    assert teams <= {team}
+
+
+def test_blocks_are_opened_only_when_there_is_little_left(monkeypatch):
+    """A block that waits has no memory for what comes out of it yet."""
+    most, real = [0], hybrid.shared
+
+    def counted(*arguments):
+        untouched = (s.open.left_rows == s.open.rows for s in find.crew().open)
+        most[0] = max(most[0], sum(untouched))
+        return real(*arguments)
+
+    monkeypatch.setattr("dask_bigfft.devices.dispatch.shared", counted)
+    x = values(16 * 64, 64)
+    with simulated_devices(1 << 14, limits=SMALL):
+        lazy = fft.fft(da.from_array(x, (64, 64)), axis=1, device="hybrid")
+        got = lazy.compute(scheduler="threads", num_workers=16)
+    assert_close(got, scipy.fft.fft(x, axis=1))
+    assert most[0] <= 1 + crew.AHEAD
+
+
+#: Speeds of a machine, of which a test alters those of the threads or of the device.
+FAST = Curve(((1.0, 2e10),))
+LIBRARY = LibrarySpeeds("ducc0", "complex128", FAST, FAST, elsewhere=True)
+EVEN = Profile(name="even", threads=4, copy=2e10, start=0, task=0, exchange=0, pair=0, shard=0,
+               straight=FAST, turned=FAST, straight_whole=FAST, turned_whole=FAST, together=1.0,
+               shared_round=0, shared_block=0, libraries=(LIBRARY,),
+               devices=(DeviceProfile(h2d=2e10, d2h=2e10),))
+SLOW = replace(LIBRARY, along=Curve(((1.0, 6e7),)), across=Curve(((1.0, 6e7),)))
+SLOW_THREADS = replace(EVEN, libraries=(SLOW,))
+SLOW_DEVICE = replace(EVEN, devices=(DeviceProfile(h2d=2e7, d2h=2e7),))
+
+
+@contextlib.contextmanager
+def speeds(tmp_path, profile, gain=1.1):
+    """Plans are made with a profile, for four threads and a device."""
+    path = tmp_path / "speeds.json"
+    path.write_text(profile.to_json())
+    settings = {"bigfft.hybrid-gain": gain, "bigfft.planner.profile": str(path), "num_workers": 4}
+    with dask.config.set(settings), simulated_devices(1 << 22):
+        yield
+
+
+@pytest.mark.parametrize(
+    ("profile", "device"),
+    [(SLOW_THREADS, "gpu"), (SLOW_DEVICE, "cpu"), (EVEN, "hybrid"),
+     (replace(EVEN, shared_block=1.0), "cpu")],
+)
+def test_the_faster_ones_do_alone_what_sharing_would_not_gain(tmp_path, profile, device):
+    array = da.zeros((4096, 4096), chunks=(256, 4096), dtype="c16")
+    with speeds(tmp_path, profile):
+        keywords = {"axis": 1, "kernel": "ducc0"}
+        alone = {name: plan(array, "fft", device=name, **keywords) for name in ("cpu", "gpu")}
+        found = plan(array, "fft", device="hybrid", **keywords)
+    assert found.device == device
+    if device == "hybrid":
+        fastest = min(one.forecast.seconds for one in alone.values())
+        assert found.forecast.seconds * 1.1 <= fastest
+        assert all(0.3 < share < 0.7 for share in found.shares)
+        rounds = found.forecast.rounds
+        assert [one.share for one in rounds] == list(found.shares)
+        assert sum(one.seconds for one in rounds) == pytest.approx(found.forecast.seconds)
+    else:
+        assert found.rounds == alone[device].rounds
+        assert found.forecast == alone[device].forecast
+        assert set(found.shares) == {float(device == "gpu")}
+        assert "do all rounds alone by the model" in found.explain().replace("\n", " ")
+
+
+@pytest.mark.parametrize(("profile", "who"), [(SLOW_THREADS, "device"), (SLOW_DEVICE, "cpu")])
+def test_those_alone_give_the_answer(tmp_path, profile, who):
     x = values(512, 256)
-    with simulated_devices(1 << 21), dask.config.set({"bigfft.device-alone": 0.01}):
-        found = plan(da.from_array(x, (256, 256)), "fft2", device="hybrid")
-        alone = plan(da.from_array(x, (256, 256)), "fft2", device="gpu")
-        lazy = fft.fft2(da.from_array(x, (256, 256)), device="hybrid")
+    with speeds(tmp_path, profile):
+        lazy = fft.fft2(da.from_array(x, (256, 256)), device="hybrid", kernel="ducc0")
         got, nbytes_of = computed(lazy)
-    assert found.shares == (1.0,) * len(found.rounds)
-    assert found.rounds == alone.rounds
-    assert "devices do 100 % of round 1" in found.explain()
-    assert "round_cpu" not in nbytes_of
-    assert nbytes_of["h2d"]
     assert_close(got, scipy.fft.fft2(x))
+    assert ("h2d" in nbytes_of) == (who == "device")
+    assert "round_cpu" not in nbytes_of
 
 
 def test_explained_and_reported():
@@ -257,7 +341,8 @@ def test_explained_and_reported():
         told = str(report(lazy))
     assert len(found.shares) == len(found.rounds)
     assert all(0 < share < 1 for share in found.shares)
-    assert f"devices do {100 * found.shares[0]:.0f} % of round 1" in found.explain()
+    text = " ".join(found.explain().split())
+    assert f"round 1 devices {100 * found.shares[0]:.0f} % of it at the same time" in text
     assert type(found).from_json(found.to_json()) == found
     assert "round_cpu" in told
     assert "round_device" in told

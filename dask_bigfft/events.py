@@ -19,8 +19,8 @@ from typing import Any
 from dask_bigfft.errors import refuse
 
 __all__ = [
-    "EVENTS", "PHASES", "SUBPHASES", "Sink", "add_sink", "during", "emit", "measured",
-    "remove_sink", "working_for",
+    "EVENTS", "PHASES", "SUBPHASES", "Sink", "add_sink", "during", "emit", "interrupted",
+    "measured", "remove_sink", "working_for",
 ]
 
 #: Called as ``sink(name, numbers)``. All are numbers but `plan`, the token of a plan in task names.
@@ -62,6 +62,9 @@ EVENTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         # verification
         "mismatch": _WORK,  # something was not what it has to be, and is done once more
         "unverified": _WORK,  # values that cannot be checked: NaN, infinity
+        # code; phases leave out what a task waits for it
+        "compiling": MappingProxyType({"plan": "name", "index": "ordinal"}),  # it has begun
+        "compile": _WORK,
         # decisions
         "plan": MappingProxyType({"candidates": "count", "seconds": "second"}),
         "fallback": _WORK,  # a slower way was taken, and what it cost
@@ -94,10 +97,10 @@ def remove_sink(sink: Sink) -> None:
 class _Job:
     """What a task works for, and the time that its sub-phases have taken so far."""
 
-    __slots__ = ("index", "plan", "sums")
+    __slots__ = ("index", "plan", "sums", "waited")
 
     def __init__(self, plan: str, index: int) -> None:
-        self.plan, self.index = plan, index
+        self.plan, self.index, self.waited = plan, index, 0.0
         self.sums: dict[str, list[float]] = {}
 
 
@@ -133,6 +136,25 @@ def working_for() -> tuple[str, int] | None:
     return None if job is None else (job.plan, job.index)
 
 
+def interrupted(seconds: float) -> None:
+    """Leave out of the times of this thread's task what it has waited for its own code.
+
+    Parameters
+    ----------
+    seconds
+        How long it was compiled, or read from disk, just now.
+    """
+    job = _job.get()
+    if job is not None:
+        job.waited += seconds
+
+
+def _clock() -> float:
+    """Seconds that this thread's task has worked."""
+    job = _job.get()
+    return time.perf_counter() - (0.0 if job is None else job.waited)
+
+
 class measured:
     """Time a part of a task as the event `name`, unless it raises: ``with measured("fft", n):``.
 
@@ -163,12 +185,12 @@ class measured:
         self.name, self.nbytes = name, nbytes
 
     def __enter__(self) -> None:
-        self.started = time.perf_counter()
+        self.started = _clock()
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         if kind is not None:
             return
-        seconds, job = time.perf_counter() - self.started, _job.get()
+        seconds, job = _clock() - self.started, _job.get()
         if job is None:
             emit(self.name, nbytes=self.nbytes, seconds=seconds)
             return
@@ -202,7 +224,9 @@ def emit(name: str, **numbers: Any) -> None:
     if not _sinks:
         return
     job = _job.get()
-    if job is not None and declared is _WORK:
+    if job is not None and "index" in declared:
         numbers = {"plan": job.plan, "index": job.index, **numbers}
+        if job.waited and name in PHASES and "seconds" in numbers:
+            numbers["seconds"] = max(0.0, numbers["seconds"] - job.waited)
     for sink in _sinks:
         sink(name, numbers)

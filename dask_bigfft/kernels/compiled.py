@@ -1,12 +1,23 @@
-"""The decorator under which this room's loops are compiled.
+"""The decorator under which this room's loops are compiled, and word of what compiling took.
 
-Imports numba.
+It happens once on a machine: from then on the code is read from disk. The first call in a process
+waits until one or the other is done, and no phase is told that as its own time.
+
+Imports numba and `events`.
 """
 
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import numba
+from numba.core import event
+
+from dask_bigfft.events import emit, interrupted
+
+#: The package that this file is in.
+_PACKAGE = __name__.partition(".")[0]
 
 
 def compiled(function: Callable[..., Any], **options: Any) -> Any:
@@ -18,3 +29,52 @@ def compiled(function: Callable[..., Any], **options: Any) -> Any:
         return numba.njit(nogil=True, cache=True, **options)(function)
     except RuntimeError:  # numba's "cannot cache function": neither beside the file nor at home
         return numba.njit(nogil=True, **options)(function)
+
+
+class _Here(threading.local):
+    """What this thread is at: how often it has asked for numba's lock, since when, what for."""
+
+    depth = 0
+    started = 0.0
+    compiles = False
+
+
+_here = _Here()
+
+
+class _LockListener(event.Listener):  # type: ignore[misc, unused-ignore]
+    """Hears how long a thread waits for numba's compiler and has it."""
+
+    def on_start(self, event: Any) -> None:
+        """Take in that the lock is asked for."""
+        _here.depth += 1
+        if _here.depth == 1:
+            _here.started, _here.compiles = time.perf_counter(), False
+
+    def on_end(self, event: Any) -> None:
+        """Take in that the lock is free again."""
+        _here.depth -= 1
+        if _here.depth == 0:
+            seconds = time.perf_counter() - _here.started
+            interrupted(seconds)
+            if _here.compiles:
+                emit("compile", seconds=seconds)
+
+
+class _CompileListener(event.Listener):  # type: ignore[misc, unused-ignore]
+    """Hears that a loop of this package is really compiled."""
+
+    def on_start(self, event: Any) -> None:
+        """Say so, once while the lock is held."""
+        function = getattr(event.data.get("dispatcher"), "py_func", None)
+        ours = getattr(function, "__module__", "").partition(".")[0] == _PACKAGE
+        if ours and _here.depth and not _here.compiles:
+            _here.compiles = True
+            emit("compiling")
+
+    def on_end(self, event: Any) -> None:
+        """The lock's listener tells the time."""
+
+
+event.register("numba:compiler_lock", _LockListener())
+event.register("numba:compile", _CompileListener())

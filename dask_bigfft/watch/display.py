@@ -1,10 +1,11 @@
 """Runs shown while they go on: as lines of text, or as a table of bars in a notebook.
 
 What is shown comes as `Meter.as_dict` gives it, from this process or from a cluster's scheduler.
-Imports dask's callbacks and this room.
+Imports dask's callbacks, `events`, `planner` and this room.
 """
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
@@ -12,8 +13,9 @@ from typing import Any, Protocol, TextIO
 
 from dask.callbacks import Callback
 
+from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.planner.explain import human_bytes, human_seconds
-from dask_bigfft.watch.meter import Board, is_running, label_of, line_of
+from dask_bigfft.watch.meter import SHOWN, Board, is_running, label_of, line_of
 
 #: Seconds between lines where the output is no terminal, and between updates where it is.
 SPARSE, OFTEN = 10.0, 0.1
@@ -110,12 +112,14 @@ def runs_html(runs: Runs) -> str:
     parts = []
     for run in runs:
         left = f", {human_seconds(run['left'])} left" if run["left"] is not None else ""
+        seconds = run.get("compiled", 0.0)
+        compiled = f", {human_seconds(seconds)} of compiling before" if seconds >= SHOWN else ""
         title = f"{run['name']} of {tuple(run['shape'])} {run['dtype']}: {run['rounds']}"
         speed = f"{run['bytes_per_second'] / 1e9:.2f} GB/s"
         parts.append(
             f"<p><b>{escape(title)}</b><br>{escape(run['state'])}, "
             f"{human_bytes(run['bytes_done'])} of {human_bytes(run['bytes_total'])}, {speed}, "
-            f"{human_seconds(run['elapsed'])} elapsed{left}</p>"
+            f"{human_seconds(run['elapsed'])} elapsed{compiled}{left}</p>"
         )
         rows = "".join(
             f"<tr><td>{escape(stage['label'])}</td><td><progress value=\"{stage['done']}\" "
@@ -150,17 +154,36 @@ class LocalProgress(Callback):  # type: ignore[misc, unused-ignore]
     def __init__(self, display: Display, board: Board | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
         self.display, self.board = display, Board() if board is None else board
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> "LocalProgress":
+        add_sink(self._hear)
+        super().__enter__()  # type: ignore[no-untyped-call, unused-ignore]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call, unused-ignore]
+        remove_sink(self._hear)
+
+    def _hear(self, name: str, numbers: Mapping[str, Any]) -> None:
+        """Take in an event, in the thread of a task."""
+        if self.board.hear(name, numbers):
+            self._show()
+
+    def _show(self) -> None:
+        with self._lock:
+            self.display.show(self.board.runs())
 
     def _start_state(self, dsk: Mapping[Any, Any], state: Any) -> None:
         if self.board.expect(dsk.items()):
-            self.display.show(self.board.runs())
+            self._show()
 
     def _pretask(self, key: Any, dsk: Any, state: Any) -> None:
         self.board.begin(key)
 
     def _posttask(self, key: Any, value: Any, dsk: Any, state: Any, worker: Any) -> None:
         if self.board.add(key) is not None:
-            self.display.show(self.board.runs())
+            self._show()
 
     def _finish(self, dsk: Any, state: Any, failed: bool) -> None:
         if failed:

@@ -20,11 +20,14 @@ import numpy as np
 from dask_bigfft.graph.dask_private import Alias, DataNode
 from dask_bigfft.graph.layer import plans_among
 from dask_bigfft.graph.names import PLAN_NAME
-from dask_bigfft.planner.explain import human_bytes
+from dask_bigfft.planner.explain import human_bytes, human_seconds
 from dask_bigfft.planner.phases import phase_forecasts, plan_card
 from dask_bigfft.planner.plan import Plan
 
 READ, WRITE = "read", "write"
+
+#: Seconds of compiling from which on they are shown.
+SHOWN = 0.05
 
 #: Runs that a board keeps.
 KEPT_RUNS = 24
@@ -112,6 +115,8 @@ class Meter:
         self._begun = False
         self.total: Counter[str] = Counter()
         self.done: Counter[str] = Counter()
+        #: Seconds that its loops were compiled, and whether one is being compiled.
+        self.compiled, self.compiling = 0.0, False
         #: Why a run that stopped is not done: ``"erred"`` or ``"cancelled"``.
         self.failure: str | None = None
 
@@ -186,6 +191,8 @@ class Meter:
     @property
     def stage(self) -> str:
         """Name of the first stage that is not done."""
+        if self.compiling and self.stopped is None:
+            return "compiling"
         for stage, _ in self._weights():
             if self.done[stage.key] < self.total[stage.key]:
                 return stage.label
@@ -193,8 +200,9 @@ class Meter:
 
     @property
     def elapsed(self) -> float:
-        """Seconds that the run has taken."""
-        return (self.now() if self.stopped is None else self.stopped) - self.started
+        """Seconds that the run has taken, those of compiling left out."""
+        end = self.now() if self.stopped is None else self.stopped
+        return max(0.0, end - self.started - self.compiled)
 
     @property
     def left(self) -> float | None:
@@ -215,6 +223,7 @@ class Meter:
             "stage": self.stage,
             "started": self.started,
             "elapsed": elapsed,
+            "compiled": self.compiled,
             "left": self.left,
             "bytes_done": done,
             "bytes_total": total,
@@ -248,6 +257,9 @@ def line_of(runs: Sequence[Mapping[str, Any]]) -> str:
     if elapsed > 0:
         text += f", {done / elapsed / 1e9:.2f} GB/s"
     text += f", {clock(elapsed)} elapsed"
+    compiled = sum(run.get("compiled", 0.0) for run in runs)
+    if compiled >= SHOWN:
+        text += f", {human_seconds(compiled)} of compiling before"
     if is_running(runs) and 0.02 < share < 1 and elapsed > 1:
         text += f", {clock(elapsed * (1 / share - 1))} left"
     return text
@@ -349,6 +361,15 @@ class Board:
         found = self._stages.get(name_of(key))
         if found is not None and found[1] != "plan":
             found[0].begin()
+
+    def hear(self, name: str, numbers: Mapping[str, Any]) -> bool:
+        """Take in an event of this process; return whether it changes what is shown."""
+        meter = self.meters.get(str(numbers.get("plan", "")).partition("-")[0])
+        if meter is None or name not in ("compiling", "compile"):
+            return False
+        meter.compiling = name == "compiling"
+        meter.compiled += numbers.get("seconds", 0.0)
+        return True
 
     def add(self, key: Any) -> Meter | None:
         """Count a task as done; return its meter if it belongs to a plan."""

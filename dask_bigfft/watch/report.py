@@ -31,8 +31,8 @@ __all__ = ["HEADINGS", "Report", "Row", "RunReport"]
 HEADINGS = ("phase", "steps", "blocks", "bytes", "thread time", "forecast", "ratio", "GB/s")
 
 _ORDER = ("pack", "send", "barrier", "unpack", "round", "round_cpu", "round_device",
-          "peer_host", "peer_direct", "lease_wait", "gather", "h2d", "fft", "twiddle", "d2h",
-          "scatter", "fallback")
+          "peer_host", "peer_direct", "lease_wait", "compile", "gather", "h2d", "fft", "twiddle",
+          "d2h", "scatter", "fallback")
 _PARTS = frozenset(_ORDER[5:])
 
 #: Colours of rounds in the picture, and that of exchanges (Okabe and Ito, 2008).

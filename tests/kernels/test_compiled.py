@@ -1,10 +1,13 @@
-"""Loops are compiled where nothing can be kept on disk, too."""
+"""Loops are compiled where nothing can be kept on disk, too, and how long it took is said."""
 
+import time
 from types import SimpleNamespace
 
 import numba
 import numpy as np
+import pytest
 
+from dask_bigfft.events import add_sink, during, emit, measured, remove_sink
 from dask_bigfft.kernels import compiled as module
 
 
@@ -25,3 +28,51 @@ def test_without_a_folder_to_keep_code_in(monkeypatch):
     assert module.compiled(doubled, inline="always")(np.float64(4)) == 8
     assert asked == [
         {"nogil": True, "cache": True, "inline": "always"}, {"nogil": True, "inline": "always"}]
+
+
+@pytest.fixture
+def heard():
+    found = []
+
+    def sink(name, numbers):
+        found.append((name, dict(numbers)))
+
+    add_sink(sink)
+    yield found
+    remove_sink(sink)
+
+
+def test_compiling_is_said_and_counts_for_no_phase(heard):
+    def slow(x):
+        total = 0.0
+        for i in range(x.size):
+            total += np.sqrt(x[i])
+        return total
+
+    slow.__module__ = "dask_bigfft.kernels.of_this_test"
+    function, x = numba.njit(nogil=True)(slow), np.ones(9)
+    with during("0a1b", 2):
+        started = time.perf_counter()
+        with measured("twiddle", x.nbytes):
+            function(x)
+        whole = time.perf_counter() - started
+        emit("round", nbytes=x.nbytes, seconds=whole)
+        with measured("fft", x.nbytes):
+            function(x)
+    names = [name for name, _ in heard]
+    assert names == ["compiling", "compile", "round", "twiddle", "fft"]
+    times = {name: numbers.get("seconds") for name, numbers in heard}
+    assert {numbers["plan"] for _, numbers in heard} == {"0a1b"}
+    assert times["compile"] + times["round"] == pytest.approx(whole)
+    assert times["compile"] + times["twiddle"] <= whole
+
+
+def test_what_others_compile_is_not_told_as_ours(heard):
+    def slow(x):
+        return x + 1
+
+    slow.__module__ = "somebody.else"
+    function = numba.njit(nogil=True)(slow)
+    with during("0a1b", 1):
+        assert function(1.0) == 2.0
+    assert heard == []

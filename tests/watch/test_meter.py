@@ -66,6 +66,32 @@ def test_a_run_that_is_done_stops_its_clock():
     assert meter.state == "done"
 
 
+def test_compiling_is_shown_and_left_out_of_speeds():
+    time_now = [0.0]
+    meter, stream = meter_of(now=lambda: time_now[0]), Terminal(terminal=False)
+    board, shown = Board(), TextDisplay(stream)
+    board.meters["0a1b"] = meter
+    meter.expect(names(reading=0))
+    meter.begin()
+    assert board.hear("compiling", {"plan": "0a1b", "index": 1})
+    shown.show([meter.as_dict()])
+    time_now[0] = 20.0
+    assert board.hear("compile", {"plan": "0a1b-filter0", "index": 1, "seconds": 20.0})
+    assert not board.hear("compile", {"plan": "another", "seconds": 1.0})
+    assert not board.hear("round", {"plan": "0a1b", "seconds": 1.0})
+    time_now[0] = 30.0
+    for name in names(reading=0, second=0):
+        meter.add(name)
+    shown.show([meter.as_dict()])
+    assert meter.elapsed == 10.0
+    assert meter.left == 5.0
+    first, second = stream.text.splitlines()
+    assert first.startswith("compiling")
+    assert second.startswith("round 2 of 2")
+    assert second.endswith("0:10 elapsed, 20.0 s of compiling before, 0:05 left")
+    assert "20.0 s of compiling before" in runs_html([meter.as_dict()])
+
+
 def test_elsewhere_than_on_a_terminal_lines_are_few():
     meter, stream = meter_of(), Terminal(terminal=False)
     display = TextDisplay(stream)

@@ -382,6 +382,15 @@ _TABLE = (
         _parse_nbytes_none_or_0,
     ),
     Knob(
+        "bigfft.memory.pin-arrays",
+        True,
+        "true or false",
+        "Whether NumPy arrays of 16 MiB and more that a GPU works on are pinned, too, where they"
+        " are and as long as they live: as many bytes as of the arena at most. Otherwise, and"
+        " beyond it, they are copied through pinned buffers.",
+        _parse_bool,
+    ),
+    Knob(
         "bigfft.planner.max-rounds",
         4,
         "rounds",

@@ -101,6 +101,7 @@ def test_defaults(monkeypatch):
         "bigfft.memory.arena": True,
         "bigfft.memory.arena-limit": None,
         "bigfft.memory.pinned-limit": None,
+        "bigfft.memory.pin-arrays": True,
         "bigfft.planner.max-rounds": 4,
         "bigfft.planner.mode": "estimate",
         "bigfft.planner.profile": None,

@@ -33,11 +33,13 @@ from dask_bigfft.bench.gpu_data import distance, even_shape, fill, lazy
 from dask_bigfft.bench.gpu_report import write_report
 from dask_bigfft.devices import find
 from dask_bigfft.devices.cuda import cupy, reason
+from dask_bigfft.devices.cuda_copies import pins
 from dask_bigfft.devices.cupy_device import CupyDevice, open_device
 from dask_bigfft.devices.dispatch import job_of
 from dask_bigfft.devices.engine import Engine, Job, Source
 from dask_bigfft.front import plan as plan_of
 from dask_bigfft.memory import configure, default_arena, lend
+from dask_bigfft.planner.cost import admitted
 from dask_bigfft.planning import Order
 
 Array = npt.NDArray[Any]
@@ -158,7 +160,10 @@ SCHEMES = (("X", 2, (1,)), ("Y", 2, (0,)), ("1D", 1, (0,)), ("2D", 2, (0, 1)), (
 
 
 def rounds(bench: Bench, kind: str = "pinned", dtypes: Sequence[str] = ("c16", "c8")) -> None:
-    """Each scheme on a stream of blocks, two tasks at a time as the leases admit them."""
+    """Each scheme on a stream of blocks, a few tasks at a time as the leases admit them.
+
+    Blocks that are not pinned are pinned anew in every run, or go through the ring.
+    """
     for nbytes in (4 * GIB // bench.scale, 256 * MIB // bench.scale):
         memory = _memory(bench, kind, nbytes)
         for name, ndim, axes in SCHEMES:
@@ -184,8 +189,11 @@ def _one_scheme(
     job, engine = one_round(shape, axes, dtype), Engine(open_device(0), bench.budget)
     blocks = [found.view(dtype).reshape(shape) for found in memory]
     try:
-        with held(bench.budget), ThreadPoolExecutor(2) as pool:
+        wanted = {"bigfft.memory.pin-arrays": kind == "pageable"}
+        threads = admitted(memory[0].nbytes)
+        with held(bench.budget), ThreadPoolExecutor(threads) as pool, dask.config.set(wanted):
             def work() -> None:
+                pins.forsake()
                 list(pool.map(partial(_inside, engine, job), blocks))
 
             seconds = best(work, 2)
@@ -226,15 +234,22 @@ def transforms(bench: Bench, chunks: Sequence[int], cases: Sequence[tuple[int, s
 
 
 def pageable(bench: Bench, chunks: Sequence[int]) -> None:
-    """Out-of-card transforms of data that nobody has pinned, as users' arrays are."""
+    """Out-of-card transforms of data that nobody has pinned, as users' arrays are.
+
+    They are pinned anew in every run, or go through the ring.
+    """
     memory = np.empty(bench.nbytes, np.uint8)
     fill(np.split(memory, bench.nbytes // max(chunks)), "c16")
     for ndim in (2, 3, 1):
         shape = even_shape(bench.nbytes // 16, ndim)
         for nbytes in chunks:
-            if not bench.results.over:
+            for source in ("pageable", "ring"):
+                if bench.results.over:
+                    return
                 blocks = np.split(memory, bench.nbytes // nbytes)
-                _ours(bench, blocks, shape, "c16", None, source="pageable")
+                with dask.config.set({"bigfft.memory.pin-arrays": source == "pageable"}):
+                    _ours(bench, blocks, shape, "c16", None, source)
+        pins.forsake()
 
 
 def large(bench: Bench, nbytes: int, budget: int, block_nbytes: int) -> None:
@@ -280,6 +295,7 @@ def _ours(
     with held(bench.budget), dask.config.set(scheduler="threads"):
         times = []
         for _ in range(3):
+            pins.forsake()
             began = time.perf_counter()
             done = fft.fftn(x, **keywords).persist()
             times.append(time.perf_counter() - began)
@@ -287,7 +303,7 @@ def _ours(
             del done
     moved = len(found.exchanges) * bench.nbytes  # a reordering after the last round counts
     bench.results.add(
-        "transforms" if source == "pinned" else source,
+        "transforms" if source == "pinned" else "pageable", source=source,
         name=NAMES[len(shape)], shape=shape, dtype=dtype,
         block_mib=memory[0].nbytes / MIB, rounds=found.notation,
         exchanges=len(found.travelling), seconds=min(times[1:]), first=times[0],
@@ -439,9 +455,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     bus(bench)
     cases = [(2, "c16", True), (3, "c16", True), (1, "c16", False)]
     cases += [(ndim, "c8", False) for ndim in (2, 3, 1)]
-    steps: dict[str, Callable[[], None]] = {
+    steps: dict[str, Callable[[], object]] = {
         "rounds": lambda: rounds(bench),
-        "ring": lambda: rounds(bench, "pageable", ("c16",)),
+        "ring": lambda: [rounds(bench, kind, ("c16",)) for kind in ("pageable", "ring")],
         "trace": lambda: trace(bench, args.out.with_name("gpu_trace.png")),
         "peak": lambda: peak(bench),
         "in_card": lambda: in_card(bench),

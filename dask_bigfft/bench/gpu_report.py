@@ -66,8 +66,9 @@ def write_report(found: dict[str, Any], path: Path) -> None:
             "pinned loop": "pinned loop", "pageable loop": "pageable loop",
             "error": "distance from the CPU"}),
         "## Whole transforms of data that is not pinned", "",
+        "Pinned where it is in every run (`pageable`), or through the ring.", "",
         *table(found.get("pageable", []), {
-            "name": "", "shape": "shape", "gib": "GiB", "budget_gib": "budget GiB",
+            "source": "memory", "name": "", "shape": "shape", "gib": "GiB", "budget_gib": "budget GiB",
             "block_mib": "block MiB", "rounds": "rounds", "crossings": "crossings",
             "seconds": "seconds", "fraction": "fraction"}),
         "## Problems that fit the card, transfers included", "",

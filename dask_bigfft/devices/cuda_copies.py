@@ -101,14 +101,18 @@ def way(
     return Way.KERNEL
 
 
-def make_pinner(limit: int) -> Pinner:
-    """Return what pins up to `limit` bytes for all devices of this process."""
+def make_pinner(limit: int, adopted: int = 0) -> Pinner:
+    """Return what pins up to `limit` bytes for all devices of this process.
+
+    Beside them, up to `adopted` bytes of arrays of others.
+    """
     runtime = cupy().cuda.runtime
 
     def register(address: int, nbytes: int) -> None:
         runtime.hostRegister(address, nbytes, _PORTABLE)
 
-    return Pinner(register, runtime.hostUnregister, limit, errors=(runtime.CUDARuntimeError,))
+    errors = (runtime.CUDARuntimeError,)
+    return Pinner(register, runtime.hostUnregister, limit, adopted=adopted, errors=errors)
 
 
 class _Pins:
@@ -123,7 +127,8 @@ class _Pins:
         with self._lock:
             self._devices += 1
             if self._pinner is None:
-                self._pinner = make_pinner(pinned_limit())
+                limit = pinned_limit()
+                self._pinner = make_pinner(limit, limit)
                 pin_blocks(self._pinner)
 
     def end(self) -> None:
@@ -133,6 +138,18 @@ class _Pins:
                 pin_blocks(None)
                 self._pinner.close()
                 self._pinner = None
+
+
+    def adopt(self, array: Array) -> bool:
+        """Pin an array of others for as long as it lives, if that can be."""
+        pinner = self._pinner
+        wanted = config.get("bigfft.memory.pin-arrays")
+        return bool(wanted) and pinner is not None and pinner.adopt(array)
+
+    def forsake(self) -> None:
+        """Let all arrays of others go."""
+        if self._pinner is not None:
+            self._pinner.forsake()
 
 
 pins = _Pins()
@@ -188,7 +205,8 @@ class HostCopies:
 
         `places` are the strides there in bytes, if the array is not dense.
         """
-        key = view.shape, view.strides, view.dtype, places, direction, is_pinned(view)
+        pinned_ = is_pinned(view) or (pins.adopt(view) and is_pinned(view))
+        key = view.shape, view.strides, view.dtype, places, direction, pinned_
         found = self._routes.get(key)
         if found is None:
             chosen = way(view, direction, key[-1], places)
@@ -236,7 +254,9 @@ class HostCopies:
         """Whether all source blocks of a composite are pinned, as long as it lives."""
         known = self._pinned.get(block)
         if known is None:
-            known = self._pinned[block] = all(map(is_pinned, block.sources.values()))
+            sources = block.sources.values()
+            known = all(is_pinned(found) or pins.adopt(found) for found in sources)
+            self._pinned[block] = known
         return known
 
     def _by_engine(

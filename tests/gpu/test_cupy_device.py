@@ -2,13 +2,14 @@
 
 import itertools
 
+import dask
 import numpy as np
 import pytest
 import scipy.fft
 
 from dask_bigfft.devices import cuda_copies, cupy_device, ring
 from dask_bigfft.devices.cuda import available
-from dask_bigfft.devices.cuda_copies import Way, is_pinned, way
+from dask_bigfft.devices.cuda_copies import Way, is_pinned, pins, way
 from dask_bigfft.devices.cupy_device import open_device
 from dask_bigfft.devices.protocol import (
     FFT,
@@ -23,7 +24,7 @@ from dask_bigfft.devices.protocol import (
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.devices.transfer import TO_DEVICE, TO_HOST
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
-from dask_bigfft.memory import default_arena, lend
+from dask_bigfft.memory import default_arena, lend, pinned
 
 pytestmark = [
     pytest.mark.gpu,
@@ -277,8 +278,32 @@ def test_narrow_rows_of_a_wide_block_are_left_to_the_right_way():
     assert not is_pinned(np.zeros(100))
 
 
+def test_arrays_of_others_are_pinned_where_they_are(device):
+    x, back = values((1 << 21,), "c16"), np.zeros(1 << 21, "c16")  # 32 MiB each
+    assert not is_pinned(x)
+    stream, end = device.stream("h2d"), device.event("end")
+    array = DeviceArray(0, x.shape, "<c16")
+    device.h2d(stream, x, array)
+    device.d2h(stream, array, back)
+    device.record(end, stream)
+    device.synchronize(end)
+    assert np.array_equal(x, back)
+    assert is_pinned(x)
+    assert is_pinned(back[5:])
+    low = x.ctypes.data
+    del x
+    assert not pinned(low, 16)
+    pins.forsake()
+    assert not is_pinned(back)
+
+
 def test_a_wait_on_an_event_covers_the_scatter(device, monkeypatch):
     """What a crossing wrote through the ring is there when the next one reads it."""
+    with dask.config.set({"bigfft.memory.pin-arrays": False}):
+        _through_the_ring(device, monkeypatch)
+
+
+def _through_the_ring(device, monkeypatch):
     monkeypatch.setattr(ring, "SHARE_NBYTES", 1 << 16)
     block = np.zeros((1 << 14, 512), "c8")  # 64 MiB in ordinary memory
     expected = values(block.shape, "c8")

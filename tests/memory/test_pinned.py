@@ -145,3 +145,54 @@ def test_a_fork_unregisters_nothing():
     arena.trim()
     assert len(driver.ranges) == 1
     assert pinner.counters().ranges == 0
+
+
+class Anywhere(Driver):
+    """A driver that takes ranges that begin within a page."""
+
+    def register(self, address, nbytes):
+        if self.refuses:
+            self.refuses -= 1
+            raise OSError("no more pages can be locked")
+        self.ranges[address] = nbytes
+        self.registered += 1
+
+
+def test_arrays_of_others_are_pinned_as_long_as_they_live():
+    driver = Anywhere()
+    pinner = Pinner(driver.register, driver.unregister, 0, adopted=48 * MIB)
+    x = np.zeros((20, 1 << 20), np.uint8)
+    part = x[3:9, 100:200]
+    assert pinner.adopt(part)
+    assert driver.ranges == {x.ctypes.data: x.nbytes}  # the array that owns the memory
+    assert pinner.covers(part.ctypes.data, 5 * (1 << 20) + 100)
+    assert not pinner.adopt(x)  # it is
+    with pytest.raises(ValueError, match="resize"):
+        x.resize((1,), refcheck=False)
+    del x
+    assert driver.ranges  # a part of it lives
+    del part
+    gc.collect()
+    assert driver.ranges == {}
+    assert pinner.counters().adopted_bytes == 0
+
+
+def test_what_cannot_be_watched_or_is_too_much_is_left_alone():
+    driver = Anywhere(refuses=1)
+    pinner = Pinner(driver.register, driver.unregister, 1 << 40, adopted=48 * MIB)
+    refused = np.zeros(20 * MIB, np.uint8)
+    assert not pinner.adopt(refused)
+    assert not pinner.adopt(refused)  # the driver is not asked again
+    assert not pinner.adopt(np.frombuffer(bytearray(20 * MIB), np.uint8))
+    assert not pinner.adopt(np.zeros(MIB, np.uint8))
+    assert not pinner.adopt(np.zeros(49 * MIB, np.uint8))
+    assert driver.registered == 0
+    first, second = np.zeros(30 * MIB, np.uint8), np.zeros(30 * MIB, np.uint8)
+    assert pinner.adopt(first)
+    assert not pinner.adopt(second)
+    pinner.forsake()
+    assert driver.ranges == {}
+    assert pinner.adopt(second)
+    pinner.close()
+    assert driver.ranges == {}
+    assert not pinner.adopt(first)

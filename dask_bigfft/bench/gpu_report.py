@@ -69,7 +69,8 @@ def write_report(found: dict[str, Any], path: Path) -> None:
         "Pinned where it is in every run (`pageable`), or through the ring.", "",
         *table(found.get("pageable", []), {
             "source": "memory", "name": "", "shape": "shape", "gib": "GiB",
-            "budget_gib": "budget GiB", "block_mib": "block MiB", "rounds": "rounds", "crossings": "crossings",
+            "budget_gib": "budget GiB", "block_mib": "block MiB", "rounds": "rounds",
+            "crossings": "crossings",
             "seconds": "seconds", "fraction": "fraction"}),
         "## Problems that fit the card, transfers included", "",
         *table(

@@ -10,7 +10,7 @@ import os
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal, TypedDict, Unpack, cast
 
 import dask.array as da
@@ -28,7 +28,7 @@ from dask_bigfft.decomposition.variants import VARIANTS
 from dask_bigfft.devices.find import count, missing
 from dask_bigfft.devices.walk import walk_on
 from dask_bigfft.errors import ArgumentTypeError, refuse
-from dask_bigfft.graph.inside import inside_blocks
+from dask_bigfft.graph.inside import inside_blocks, plan_within
 from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.kernels.wisdom import fastest_library
 from dask_bigfft.planner.balance import decided, known_devices
@@ -477,6 +477,7 @@ def make_plan(
     )
     machine = current_machine(parse_memory_limit(extras.get("memory_limit")))
     measure = parse_planner(extras.get("planner")) == "measure"
+<<<<<<< HEAD
     if device == "hybrid":
         walk = walk_on(known_devices(machine, _cards("gpu")), nbytes, spec.work_dtype.str)
         least = config.get("bigfft.hybrid-gain")
@@ -489,5 +490,15 @@ def make_plan(
     overwrite = parse_overwrite(extras.get("overwrite_x"))
     found = replace(found, device_memory_limit=nbytes, overwrite=overwrite)
     if overwrite and found.machine.cards and machine.workers == 1 and found.carrier == "memory":
+=======
+    found = tuned_plan(spec, request, machine, extras.get("kernel")) if measure else None
+    walk = walk_on(machine.devices, nbytes, spec.work_dtype.str)
+
+    inside = overwrite and machine.cards and machine.workers == 1
+    search = partial(_found_plan, spec, request, walk=walk)
+    found = found or (plan_within(search, machine) if inside else search(machine))
+    found = replace(found, device_memory_limit=nbytes, overwrite=overwrite)
+    if inside and found.carrier == "memory":
+>>>>>>> 4f3ca9d (A memory limit that only a plan inside its blocks meets is met by one)
         found = inside_blocks(found)
     return found

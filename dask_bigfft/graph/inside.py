@@ -11,6 +11,7 @@ Imports `devices`, `exchange`, `kernels`, `events` and this room.
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +20,7 @@ import numpy.typing as npt
 
 from dask_bigfft.devices.dispatch import inside_device, job_of, on_device
 from dask_bigfft.devices.on_card import is_on_card
-from dask_bigfft.errors import refuse
+from dask_bigfft.errors import PlanError, refuse
 from dask_bigfft.events import emit
 from dask_bigfft.exchange.gather import Gathering
 from dask_bigfft.exchange.parts import all_composite
@@ -33,6 +34,7 @@ from dask_bigfft.kernels.in_place import run_round
 from dask_bigfft.kernels.incoming import Whole
 from dask_bigfft.memory import lend
 from dask_bigfft.planner.cost import forecast
+from dask_bigfft.planner.machine import Machine
 from dask_bigfft.planner.plan import Exchange, Plan, overwritten
 
 Array = npt.NDArray[Any]
@@ -50,6 +52,29 @@ def inside_blocks(plan: Plan) -> Plan:
     if not all(all_composite(exchange.source, exchange.target) for exchange in exchanges):
         return plan
     return replace(inside, forecast=forecast(inside))
+
+
+def plan_within(search: Callable[[Machine], Plan], machine: Machine) -> Plan:
+    """Return the plan for a machine of a transform that may be done inside its blocks.
+
+    Memory that is too little for blocks before and after a round may be enough for one of them.
+    """
+    found: Plan | None = None
+    failure: PlanError | None = None
+    try:
+        found = search(machine)
+    except PlanError as error:
+        failure = error
+    limit = machine.memory_limit
+    if limit is not None and (found is None or found.carrier == "disk"):
+        roomy = search(replace(machine, memory_limit=None))
+        inside = inside_blocks(roomy)
+        if inside.inside and inside.forecast.peak_host <= limit:
+            return replace(roomy, machine=machine)
+    if found is None:
+        assert failure is not None
+        raise failure
+    return found
 
 
 @reported

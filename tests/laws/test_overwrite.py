@@ -10,6 +10,7 @@ import scipy.fft
 
 from dask_bigfft import fft
 from dask_bigfft.devices.crossings import PieceLimits
+from dask_bigfft.front import plan
 from dask_bigfft.memory.default import default_arena
 from dask_bigfft.testing.devices import simulated_devices
 
@@ -145,6 +146,25 @@ def test_many_blocks_take_no_memory_but_their_own():
         assert default_arena().counters().lends > after.lends  # as blocks of this size do else
     assert after.lends == before.lends
     assert np.linalg.norm(done.compute() - scipy.fft.fftn(x)) < 1e-14 * np.linalg.norm(x) * 1500
+
+
+def test_a_memory_limit_counts_what_overwriting_needs():
+    x = values(512, 64, 64)
+    a, blocks = owned_blocks(x, 64)
+    with simulated_devices(1 << 23, limits=LIMITS):
+        beside = plan(a, "fftn", device="gpu")
+        inside = plan(a, "fftn", device="gpu", overwrite_x=True)
+        assert inside.inside
+        assert inside.forecast.peak_host < 0.7 * beside.forecast.peak_host
+        limit = int(1.1 * inside.forecast.peak_host)
+        assert plan(a, "fftn", device="gpu", memory_limit=limit).carrier == "disk"
+        lazy = fft.fftn(a, device="gpu", overwrite_x=True, memory_limit=limit)
+        (done,) = dask.persist(lazy)
+        assert np.shares_memory(done.to_delayed().ravel()[0].compute(), blocks[0])
+        np.testing.assert_allclose(done.compute(), scipy.fft.fftn(x), atol=1e-9)
+        too_little = inside.forecast.peak_host // 2
+        found = plan(a, "fftn", device="gpu", overwrite_x=True, memory_limit=too_little)
+        assert (found.carrier, found.inside) == ("disk", False)
 
 
 def test_natural_order_of_a_split_axis_takes_new_memory_at_the_end_only():

@@ -477,7 +477,7 @@ def make_plan(
     )
     machine = current_machine(parse_memory_limit(extras.get("memory_limit")))
     measure = parse_planner(extras.get("planner")) == "measure"
-<<<<<<< HEAD
+    overwrite = parse_overwrite(extras.get("overwrite_x"))
     if device == "hybrid":
         walk = walk_on(known_devices(machine, _cards("gpu")), nbytes, spec.work_dtype.str)
         least = config.get("bigfft.hybrid-gain")
@@ -486,19 +486,10 @@ def make_plan(
         machine = replace(machine, cards=_cards(device))
         tried = tuned_plan(spec, request, machine, extras.get("kernel")) if measure else None
         walk = walk_on(machine.devices, nbytes, spec.work_dtype.str)
-        found = tried or _found_plan(spec, request, machine, walk)
-    overwrite = parse_overwrite(extras.get("overwrite_x"))
+        search = partial(_found_plan, spec, request, walk=walk)
+        inside = overwrite and machine.cards and machine.workers == 1
+        found = tried or (plan_within(search, machine) if inside else search(machine))
     found = replace(found, device_memory_limit=nbytes, overwrite=overwrite)
     if overwrite and found.machine.cards and machine.workers == 1 and found.carrier == "memory":
-=======
-    found = tuned_plan(spec, request, machine, extras.get("kernel")) if measure else None
-    walk = walk_on(machine.devices, nbytes, spec.work_dtype.str)
-
-    inside = overwrite and machine.cards and machine.workers == 1
-    search = partial(_found_plan, spec, request, walk=walk)
-    found = found or (plan_within(search, machine) if inside else search(machine))
-    found = replace(found, device_memory_limit=nbytes, overwrite=overwrite)
-    if inside and found.carrier == "memory":
->>>>>>> 4f3ca9d (A memory limit that only a plan inside its blocks meets is met by one)
         found = inside_blocks(found)
     return found

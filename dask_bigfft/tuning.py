@@ -4,9 +4,10 @@ The model proposes a small region: the rounds that it ranks best, for a few size
 every FFT library at hand. Each is run on ones, all in turn and again in the other direction, so
 that a machine that slows down meanwhile wrongs nobody; those that are clearly slower drop out
 early. What won is kept for the machine, the versions of the libraries, and the class of the
-problem: transform, dtype, and lengths and numbers of chunks to the next power of two.
+problem: transform, dtype, and lengths and numbers of chunks to the next power of two. Where devices
+do the rounds, the settings of their pipelines are then tried with the plan that won.
 
-Imports `graph`, `planner`, `kernels`, `config`, `kept` and `surroundings`.
+Imports `device_tuning`, `graph`, `planner`, `kernels`, `config`, `kept` and `surroundings`.
 """
 
 import importlib.metadata
@@ -22,9 +23,12 @@ import dask.array as da
 import numpy as np
 
 from dask_bigfft import config, kept
+from dask_bigfft.device_tuning import Group, choices, on_devices
 from dask_bigfft.errors import PlanError
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.kernels.libraries import available, get_library
+from dask_bigfft.planner.device_settings import AS_IS, DeviceSettings
+from dask_bigfft.planner.encoding import decode
 from dask_bigfft.planner.explain import human_seconds
 from dask_bigfft.planner.plan import Machine, Plan
 from dask_bigfft.planner.request import Request
@@ -47,7 +51,7 @@ REPEAT, SLOWER = 3, 1.5
 #: Part of the memory that may be used which an array and its transform may take, to be tried.
 SHARE = 0.3
 
-SCHEMA = 1
+SCHEMA = 2
 
 Timer = Callable[[Plan], float]
 
@@ -72,6 +76,10 @@ class Trial:
         Seconds by the model.
     measured : tuple of float
         Seconds of its runs.
+    settings : DeviceSettings
+        What was set of the devices' pipelines.
+    pieces : str
+        What each round's first crossing was cut into then, where settings were tried.
     """
 
     rounds: str
@@ -81,6 +89,8 @@ class Trial:
     scale: float
     forecast: float
     measured: tuple[float, ...] = ()
+    settings: DeviceSettings = AS_IS
+    pieces: str = ""
 
     @property
     def seconds(self) -> float:
@@ -110,14 +120,17 @@ class Tuning:
 
     def to_markdown(self) -> str:
         """Return a table of what was tried."""
-        lines = ["| rounds | digits | library | carrier | blocks | forecast | measured |",
-                 "|---|---|---|---|---|---|---|"]
+        devices = any(trial.pieces for trial in self.trials)
+        head = ["rounds", "digits", "library", "carrier", "blocks", "forecast", "measured"]
+        head += ["devices", "pieces"] if devices else []
+        lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
         for trial in self.trials:
             digits = ", ".join(" x ".join(map(str, f)) for f in trial.factors)
             lines.append(
                 f"| `{trial.rounds}` | {digits} | {trial.kernel} | {trial.carrier} | "
                 f"{trial.scale:g} | {human_seconds(trial.forecast)} | "
                 f"{human_seconds(trial.seconds)} ({len(trial.measured)}) |"
+                + (f" {trial.settings} | {trial.pieces} |" if devices else "")
             )
         return "\n".join(lines)
 
@@ -150,7 +163,8 @@ def region(
                 plans = find_plans(spec, asked, machine)
             except PlanError:  # chunks so small that nothing of that size can be had
                 continue
-            for plan in plans:
+            for fits in plans:
+                plan = replace(fits, device_memory_limit=request.device_nbytes)
                 same = (plan.rounds, plan.result, plan.kernel, plan.carrier)
                 found.setdefault(same, (plan, _trial(plan, scale)))
     return sorted(found.values(), key=lambda pair: pair[0].forecast.seconds)
@@ -226,6 +240,26 @@ def measured_trials(
     return sorted(done, key=lambda pair: (-len(pair[1].measured), pair[1].seconds))
 
 
+def measured_settings(plan: Plan, trial: Trial, timer: Timer) -> list[tuple[Plan, Trial]]:
+    """Return a plan with settings of the devices' pipelines that were tried, fastest first.
+
+    What was best of one group of settings is what the next group is tried with.
+    """
+    groups: tuple[Group, ...] = ("pieces", "ring")
+    tried: list[tuple[Plan, Trial]] = []
+    best = plan
+    for group in groups:
+        pairs = [
+            (replace(best, settings=found.settings),
+             replace(trial, settings=found.settings, forecast=found.forecast, pieces=found.pieces))
+            for found in choices(best, best.settings, group)
+        ]
+        if pairs:
+            done = measured_trials(pairs, timer)
+            best, tried = done[0][0], [*done, *tried]
+    return tried
+
+
 # --- wisdom ---------------------------------------------------------------------------------
 
 
@@ -256,7 +290,9 @@ def _context(machine: Machine) -> dict[str, Any]:
         except importlib.metadata.PackageNotFoundError:
             continue
     running = [machine.threads, machine.workers, machine.cards]
-    return {"machine": kept.machine(), "running": running, "versions": versions}
+    devices = [device.name for device in machine.devices]
+    return {"machine": kept.machine(), "running": running, "versions": versions,
+            "devices": devices}
 
 
 def _path() -> Path:
@@ -271,6 +307,7 @@ def _checked(found: Any) -> dict[str, Any]:
             raise ValueError("plans")
         if not all(isinstance(winner[name], str) for name in ("rounds", "kernel", "carrier")):
             raise ValueError("plans")
+        decode(DeviceSettings, winner["settings"])
     return entries
 
 
@@ -291,7 +328,9 @@ def _remembered(
         plan for plan in alike
         if [list(p.factors) for p in plan.programs] == winner.get("factors")
     ]
-    return next(iter([*exact, *alike]), None)
+    found = next(iter([*exact, *alike]), None)
+    settings = decode(DeviceSettings, winner["settings"])
+    return None if found is None else replace(found, settings=settings)
 
 
 def _remember(name: str, machine: Machine, winner: Trial) -> None:
@@ -337,9 +376,12 @@ def tuned(
     tried = _worth_trying(pairs)
     if not tried or _too_large(spec, machine):
         return None
-    done = measured_trials(tried, timer_on(ones(tried[0][0])) if timer is None else timer)
-    best, trial = done[0]
+    timer = timer_on(ones(tried[0][0])) if timer is None else timer
+    done = measured_trials(tried, timer)
+    set_ = measured_settings(*done[0], timer) if on_devices(done[0][0]) else []
+    best, trial = set_[0] if set_ else done[0]
     _remember(name, machine, trial)
+    done = [*set_, *done]
     reason = f"the fastest of {len(done)} that were measured: {human_seconds(trial.seconds)}"
     rejected = tuple(_rejected(done[1:4]))
     return Tuning(

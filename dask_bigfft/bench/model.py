@@ -4,7 +4,8 @@
 
 *errors*
     In turn, again and again: the machine is calibrated, each problem is planned with what was
-    found, and run. The medians of forecasts and times are compared; an error is within bounds if it
+    found, and run: once, so that it is warm, and three times. The medians of forecasts and times
+    (of each turn the median) are compared; an error is within bounds if it
     is at most 15 percent, or the spread of the times (half of least to most, over the median).
 *sweep*
     For each problem every plan of a grid is run: sizes of blocks, rounds, carriers and FFT
@@ -54,6 +55,9 @@ CARRIERS = {"shared": "memory", "tasks": "memory", "disk": "disk"}
 #: Plans of a sweep that are run more than once, and how often.
 FINALISTS, FINALS = 6, 5
 
+#: Runs of a problem in each turn, of which the median counts, after one that does not.
+RUNS = 3
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -78,10 +82,24 @@ class Problem:
     dtype: str = "complex128"
     axes: tuple[int, ...] | None = None
 
+    def lazy(self) -> da.Array:
+        """An array of ones, lazily."""
+        x: Any = da.ones(self.shape, chunks=self.chunks, dtype=self.dtype)
+        return x  # type: ignore[no-any-return]
+
     def array(self) -> da.Array:
         """An array of ones in memory."""
-        x: Any = da.ones(self.shape, chunks=self.chunks, dtype=self.dtype).persist()
+        x: Any = self.lazy().persist()
         return x  # type: ignore[no-any-return]
+
+    def scaled(self, scale: float) -> "Problem":
+        """The problem with a part of its first axis."""
+        if scale >= 1:
+            return self
+        first = max(2, round(self.shape[0] * scale))
+        width = max(1, round(self.chunks[0] * scale))
+        shape, chunks = (first, *self.shape[1:]), (width, *self.chunks[1:])
+        return replace(self, shape=shape, chunks=chunks)
 
     def request(self, x: da.Array, kernel: str, carrier: str = "memory") -> Request:
         """What the planner is asked."""
@@ -130,7 +148,7 @@ def _machine(profile: Profile, threads: int) -> Machine:
 
 def errors(
     problems: Sequence[Problem], effort: Effort, kernels: Sequence[str], repeat: int,
-    note: Callable[[str], None] = print,
+    note: Callable[[str, list[dict[str, Any]]], None] = lambda text, rows: None,
 ) -> list[dict[str, Any]]:
     """Return forecasts and times of problems, calibrated anew before each turn.
 
@@ -145,7 +163,7 @@ def errors(
     repeat : int
         Turns; at least 7 are wanted.
     note : callable
-        Told what goes on.
+        Told what goes on, and what is known after each turn.
     """
     folder = str(config.get("bigfft.scratch.directory"))
     rows: dict[tuple[str, str], dict[str, Any]] = {}
@@ -157,7 +175,8 @@ def errors(
             x = arrays[problem.name]
             for kernel in kernels:
                 plan = problem.plan(x, kernel, on)
-                seconds = timed(x, plan, "shared")
+                timed(x, plan, "shared")  # what others have left in memory and caches goes
+                seconds = statistics.median(timed(x, plan, "shared") for _ in range(RUNS))
                 row = rows.setdefault((problem.name, kernel), {
                     "problem": problem.name, "kernel": kernel, "forecasts": [], "times": [],
                     "rounds": [], "by_round": [],
@@ -166,8 +185,9 @@ def errors(
                     row["forecasts"].append(plan.forecast.seconds)
                     row["times"].append(seconds)
                     row["rounds"].append(plan.notation)
-        note(f"errors: turn {turn} of {repeat}")
-    return [_judged(row) for row in rows.values()]
+        judged = [_judged(row) for row in rows.values()] if turn else []
+        note(f"errors: turn {turn} of {repeat}", judged)
+    return judged
 
 
 def _judged(row: dict[str, Any]) -> dict[str, Any]:
@@ -318,14 +338,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _scaled(problem: Problem, scale: float) -> Problem:
-    if scale >= 1:
-        return problem
-    first = max(2, round(problem.shape[0] * scale))
-    width = max(1, round(problem.chunks[0] * scale))
-    return replace(problem, shape=(first, *problem.shape[1:]), chunks=(width, *problem.chunks[1:]))
-
-
 def _write(found: dict[str, Any], path: Path | None) -> str:
     """Write what was found until now; return its tables."""
     text = markdown(found)
@@ -342,14 +354,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     kernels = args.kernels.split(",") if args.kernels else [
         name for name in ("scipy", "ducc0") if name in available()
     ]
-    chosen = [_scaled(p, args.scale) for p in PROBLEMS if args.problems in p.name]
+    chosen = [p.scaled(args.scale) for p in PROBLEMS if args.problems in p.name]
     effort = Effort(args.threads, int(max(1 << 18, args.scale * (32 << 20))), 1)
     found: dict[str, Any] = {"schema": 1, "machine": machine.describe(), "threads": args.threads,
                              "repeat": args.repeat, "load_before": machine.load()}
     started = time.perf_counter()
     with dask.config.set(scheduler="threads", num_workers=args.threads):
         if args.only != "sweep":
-            found["errors"] = errors(chosen, effort, kernels, args.repeat)
+            def note(text: str, rows: list[dict[str, Any]]) -> None:
+                print(text, flush=True)
+                found["errors"] = rows
+                _write({**found, "load_after": machine.load()}, args.out)
+
+            errors(chosen, effort, kernels, args.repeat, note)
         if args.only != "errors":
             profile = measure(replace(effort, repeat=3), config.get("bigfft.scratch.directory"),
                               kernels)
@@ -360,7 +377,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                     print(f"sweep: {problem.name} is left out, the time is over")
                     continue
                 found["sweep"].append(sweep(problem, effort, kernels, profile))
-                print(f"sweep: {problem.name} behind by {found['sweep'][-1]['behind']:.2f}")
+                print(f"sweep: {problem.name} behind by {found['sweep'][-1]['behind']:.2f}",
+                      flush=True)
                 _write({**found, "load_after": machine.load()}, args.out)
     found |= {"load_after": machine.load(), "seconds": time.perf_counter() - started}
     print(_write(found, args.out))

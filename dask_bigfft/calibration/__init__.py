@@ -56,16 +56,16 @@ def measure(effort: Effort, folder: str, kernels: Sequence[str] | None = None) -
         "touch": page_speed(effort.threads, int(few * (128 << 20))),
     }
     names = available() if kernels is None else kernels
+    copies = Profile(**found)
     libraries: list[LibrarySpeeds] = []
     for dtype in DTYPES:
         for name in names:
             late = time.perf_counter() - began > ENOUGH and libraries
             if not late and np.dtype(dtype) in get_library(name).dtypes:
-                libraries.append(library_speeds(name, dtype, effort))
+                libraries.append(library_speeds(name, dtype, effort, copies))
     devices = tuple(_devices(effort.nbytes * 8))
     if current_worker() is None:  # a cluster's tasks are its scheduler's
-        handled = found["block"], found["shard"]
-        found |= scheduling_costs(effort.threads, effort.repeat, *handled)
+        found |= scheduling_costs(effort.threads, effort.repeat, found["block"], found["shard"])
     host = f"{os.cpu_count()} cores, {effort.threads} threads"
     return Profile(host, effort.threads, libraries=tuple(libraries), devices=devices, **found)
 

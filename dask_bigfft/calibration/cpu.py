@@ -1,27 +1,31 @@
 """Speeds of a CPU, measured by probes: gathers by row width, FFT libraries by length.
 
-Imports `planner`, `kernels` and this room.
+Imports `decomposition`, `planner`, `kernels`, SciPy and this room.
 """
 
-import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from scipy.optimize import nnls
 
 from dask_bigfft.calibration.probes import Probe, Stage, measured_stages
+from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.kernels.libraries import get_library
-from dask_bigfft.planner.cost import model_of
-from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planner.profile import Curve, LibrarySpeeds
-from dask_bigfft.planner.seconds import flops, is_turned
+from dask_bigfft.planner.cost import joints_in, model_of
+from dask_bigfft.planner.plan import Exchange, Plan
+from dask_bigfft.planner.profile import DEFAULT, Curve, LibrarySpeeds, Profile
+from dask_bigfft.planner.seconds import flops, is_turned, step_flops
+from dask_bigfft.planner.traffic import Traffic, block_of, tiles_of, traffic
 
 __all__ = ["Effort", "gather_speeds", "library_speeds"]
 
-#: Lengths at which libraries are measured.
-LENGTHS = (16, 128, 1024, 8192, 65536)
+#: Planes of about 2^21 numbers in which libraries are measured: most lengths are products of small
+#: primes. Powers of two are held against them.
+PLANES = ((36, 60000), (240, 9000), (2000, 1080), (15000, 135))
+POWERS = ((256, 8192), (2048, 1024))
 
 #: Blocks that a probe is cut into.
 WAYS = 8
@@ -57,15 +61,84 @@ def measured(probe: Probe, effort: Effort) -> tuple[Plan, Sequence[Stage]]:
     return plan, measured_stages(plan, effort.threads, effort.repeat)
 
 
+@dataclass(frozen=True)
+class Sample:
+    """An exchange of a probe with its round, and what they took.
+
+    Parameters
+    ----------
+    exchange : Exchange
+        Of the plan.
+    round : Round or None
+        The round that follows; none after the last exchange.
+    flow : Traffic or None
+        How the round reads and writes its blocks.
+    row : float
+        Bytes of the rows that are read.
+    stage : Stage
+        Seconds.
+    """
+
+    exchange: Exchange
+    round: Round | None
+    flow: Traffic | None
+    row: float
+    stage: Stage
+
+    @property
+    def rate(self) -> float:
+        """Flops per second of the round's FFTs."""
+        assert self.round is not None
+        return flops(self.round) / self.stage.fft
+
+
+def sampled(probe: Probe, effort: Effort) -> Iterator[Sample]:
+    """What the stages of a probe took, and what each of them did."""
+    plan, stages = measured(probe, effort)
+    model, joints = model_of(plan), joints_in(plan)
+    elsewhere = get_library(probe.kernel).elsewhere
+    for number, (exchange, stage) in enumerate(zip(plan.exchanges, stages, strict=True)):
+        if number == len(plan.rounds):
+            row = model.row_nbytes(exchange.shape, exchange.target, None)
+            if joints.exchanges[number] is None:  # else nothing was copied
+                yield Sample(exchange, None, None, row, stage)
+            continue
+        round_, after = plan.rounds[number], (*joints.exchanges, None)[number + 1]
+        writes = after if after is not None and after.home == number + 1 else None
+        inside = joints.inside[number] is not None
+        flow = traffic(
+            round_, model.itemsize, elsewhere, joints.exchanges[number], writes, inside,
+            exchange.source == round_.source,
+        )
+        row = flow.row
+        if flow.read == "shards":
+            row = model.row_nbytes(exchange.shape, exchange.target, round_)
+        yield Sample(exchange, round_, flow, row, stage)
+
+
+Points = dict[str, dict[float, list[float]]]
+
+
+def _curve(points: Mapping[float, Sequence[float]]) -> Curve:
+    """A curve through the medians of what was measured at each size."""
+    return Curve(tuple((size, statistics.median(points[size])) for size in sorted(points)))
+
+
+def _add(points: Points, name: str, size: float, speed: float) -> None:
+    points.setdefault(name, {}).setdefault(size, []).append(speed)
+
+
 # --- gathers --------------------------------------------------------------------------------
 
 
 def _planes(elements: int) -> Iterator[Probe]:
-    """Planes in rows that become planes in columns: rows of a gather from 128 bytes on."""
+    """Planes in rows, each way: columns are gathered first, or found where they lie."""
     for long in (8192, 2048, 512, 64):
         if long >= 16 and elements // long >= 16:
             wide = elements // long
-            yield Probe("fftn", (long, wide), "c16", 0, WAYS, (((1, wide),), ((0, long),)))
+            columns, rows = ((0, long),), ((1, wide),)
+            yield Probe("fftn", (long, wide), "c16", 0, WAYS, (columns, rows))
+            yield Probe("fftn", (long, wide), "c16", 0, WAYS, (rows, columns))
 
 
 def _boxes(elements: int) -> Iterator[Probe]:
@@ -74,72 +147,110 @@ def _boxes(elements: int) -> Iterator[Probe]:
         wide = elements // long**2
         if wide >= ways:
             digits = (((2, wide),), ((0, long), (1, long)))
-            yield Probe("fftn", (long, long, wide), "c16", 0, ways, digits)
+            yield Probe("fftn", (long, long, wide), "c16", 0, ways, digits, together=False)
 
 
 def _lines(elements: int) -> Iterator[Probe]:
-    """Lines cut into intervals: every exchange of theirs turns rows into columns."""
+    """Lines cut into intervals: exchanges of theirs turn rows into columns."""
     for first in (256, 2048, 16384):
         if elements // first >= 16:
             digits = (((0, first),), ((0, elements // first),))
             yield Probe("fftn", (elements,), "c16", 0, WAYS, digits)
 
 
-def _curve(points: Mapping[float, Sequence[float]]) -> Curve:
-    """A curve through the medians of what was measured at each size."""
-    return Curve(tuple((size, statistics.median(points[size])) for size in sorted(points)))
+def _gathered(sample: Sample, points: Points) -> None:
+    """Enter what a sample says of copies and twiddles."""
+    stage, flow, exchange = sample.stage, sample.flow, sample.exchange
+    if stage.gather:
+        speed = exchange.nbytes / stage.gather
+        if flow is not None and flow.read == "block":
+            _add(points, "copy", 0.0, speed)
+        elif flow is not None and flow.read == "lying":
+            _add(points, "lying_turned" if flow.turned else "lying", sample.row, speed)
+        elif not exchange.local:
+            turned = is_turned(exchange.source, exchange.target)
+            into = "turned" if turned else "straight"
+            tiled = sample.round is not None and tiles_of(sample.round, 16) is not None
+            _add(points, into if tiled else f"{into}_whole", sample.row, speed)
+    if stage.stored and flow is not None and flow.stored:
+        _add(points, "stored", float(flow.stored), exchange.nbytes / stage.stored)
+    if stage.parts.get("twiddle"):
+        _add(points, "twiddle", 0.0, exchange.nbytes / stage.parts["twiddle"])
 
 
 def gather_speeds(effort: Effort) -> dict[str, Any]:
-    """Return what a `Profile` says of copies and twiddles, by the names of its fields.
+    """Return what a `Profile` says of copies, twiddles and Python, by the names of its fields.
 
     Parameters
     ----------
     effort : Effort
         How much is measured.
     """
-    points: dict[str, dict[float, list[float]]] = {}
-    copies, twiddles = [], []
+    points: Points = {}
     sizes = 2 * effort.elements  # more than the caches that all cores share
-    for probe in (*_planes(sizes), *_boxes(sizes), *_lines(sizes)):
-        plan, stages = measured(probe, effort)
-        model = model_of(plan)
-        for number, (exchange, stage) in enumerate(zip(plan.exchanges, stages, strict=True)):
-            round_ = plan.rounds[number] if number < len(plan.rounds) else None
-            speed = exchange.nbytes / max(stage.gather, 1e-9)
-            if exchange.local:
-                copies.append(speed)
-            else:
-                turned = is_turned(exchange.source, exchange.target)
-                into = "turned" if turned else "straight"
-                into += "" if model.in_tiles(round_) else "_whole"
-                row = model.row_nbytes(exchange.shape, exchange.target, round_)
-                points.setdefault(into, {}).setdefault(row, []).append(speed)
-            if stage.parts.get("twiddle"):
-                twiddles.append(exchange.nbytes / stage.parts["twiddle"])
-    found: dict[str, Any] = {"alone": _alone(effort), **_handling(effort.repeat)}
-    found |= {name: _curve(speeds) for name, speeds in points.items() if speeds}
-    for name, speeds in (("copy", copies), ("twiddle", twiddles)):
-        if speeds:
-            found[name] = statistics.median(speeds)
+    apart = (replace(probe, together=False) for probe in _lines(sizes))
+    for probe in (*_planes(sizes), *_boxes(sizes), *_lines(sizes), *apart):
+        for sample in sampled(probe, effort):
+            _gathered(sample, points)
+    found: dict[str, Any] = {"alone": _alone(effort), **_handling(effort)}
+    found |= _narrow(points, 2 * sizes, effort)
+    for name, speeds in points.items():
+        flat = name in ("copy", "twiddle")
+        found[name] = statistics.median(speeds[0.0]) if flat else _curve(speeds)
     return found
 
 
-def _handling(repeat: int) -> dict[str, float]:
-    """Seconds of Python for a block and for a shard.
+def _narrow(points: Points, elements: int, effort: Effort) -> dict[str, float]:
+    """How many times as long bytes take in elements of half the size, in and out of turn."""
+    narrow: Points = {}
+    for probe in (*_planes(elements), *_lines(elements)):
+        if min(probe.shape) >= 2048 or len(probe.shape) == 1:
+            for sample in sampled(replace(probe, dtype="c8"), effort):
+                _gathered(sample, narrow)
+    ratios: dict[bool, list[float]] = {False: [], True: []}
+    for name in ("straight", "turned", "lying", "lying_turned", "stored"):
+        for size, speeds in narrow.get(name, {}).items():
+            known = _curve(points[name]).at(size) if name in points else speeds[0]
+            ratios["turned" in name].append(known / statistics.median(speeds))
+    return {
+        name: statistics.median(ratios[turned] or [1.0])
+        for name, turned in (("narrow", False), ("narrow_turned", True))
+    }
 
-    By one thread on small blocks: several would wait for each other, which the model reckons with.
+
+def _handling(effort: Effort) -> dict[str, float]:
+    """Seconds of Python for a block that is gathered or lies somewhere, a shard, and a tile.
+
+    By one thread: several would wait for each other, which the model reckons with. Blocks are
+    as large as those that matter, which drive out of the caches what Python needs. Weighted so
+    that each stage counts as much as it takes.
     """
-    small = Effort(1, 1 << 20, 1)
-    alone, each = [], []
-    for ways in (8, 32):
-        probe = Probe("fftn", (256, 256), "c16", 0, ways, (((1, 256),), ((0, 256),)))
-        passes = [measured(probe, small)[1] for _ in range(3 + repeat)]
-        # What else the machine does only makes it longer.
-        local, exchange = (min(stages[i].rest for stages in passes) for i in (0, 1))
-        alone.append(local / ways)
-        each.append((exchange - local) / ways**2)
-    return {"block": min(alone), "shard": max(0.0, min(each))}
+    alone, rows, seconds = replace(effort, threads=1), [], []
+    for probe in _handled(effort.elements):
+        for sample in sampled(probe, alone):
+            blocks, flow = sample.exchange.target.blocks, sample.flow
+            lies = flow is not None and flow.lies
+            shards = 0 if sample.exchange.local or lies else sample.exchange.shape.shards
+            tiles = blocks * (flow.tiles if flow is not None else 1)
+            least = max(sample.stage.rest, 1e-9)
+            rows.append([n / least for n in (0 if lies else blocks, blocks * lies, shards, tiles)])
+            seconds.append(1.0)
+    found, _ = nnls(np.array(rows), np.array(seconds))
+    return dict(zip(("block", "lying_block", "shard", "tile"), map(float, found), strict=True))
+
+
+def _handled(elements: int) -> Iterator[Probe]:
+    """Planes with few and many blocks, and with few and many tiles, each way."""
+    for long, ways in ((512, 8), (512, 32), (64, 8)):
+        wide = elements // long
+        if long >= ways and wide >= ways:
+            columns, rows = ((0, long),), ((1, wide),)
+            yield Probe("fftn", (long, wide), "c16", 0, ways, (columns, rows))
+            yield Probe("fftn", (long, wide), "c16", 0, ways, (rows, columns))
+    deep = elements // (64 * 64)
+    if deep >= 16:
+        box = (deep, 64, 64)
+        yield Probe("rfftn", box, "c16", 0, 8, (((1, 64), (2, 64)), ((0, deep),)))
 
 
 def _alone(effort: Effort) -> float:
@@ -149,7 +260,7 @@ def _alone(effort: Effort) -> float:
     (probe, *_) = _planes(effort.elements)
     plan = probe.plan(effort.threads)
     together, alone = (
-        measured_stages(plan, threads, effort.repeat)[1].gather for threads in (effort.threads, 1)
+        measured_stages(plan, threads, effort.repeat)[0].gather for threads in (effort.threads, 1)
     )
     return max(1.0, together / max(alone, 1e-9))
 
@@ -157,13 +268,33 @@ def _alone(effort: Effort) -> float:
 # --- FFT libraries --------------------------------------------------------------------------
 
 
-def _speed(probe: Probe, effort: Effort) -> float:
-    """Flops per second of a thread in the only round of a probe."""
-    plan, (stage, *_) = measured(probe, effort)
-    return flops(plan.rounds[0]) / stage.fft
+def _wide(sample: Sample, profile: Profile) -> float:
+    """Seconds of a sample's FFTs as they would be in wide rows."""
+    flow, taken = sample.flow, sample.stage.fft
+    if flow is None or not flow.direct:
+        return taken
+    return max(taken / 2, taken - 2 * sample.exchange.nbytes * profile.narrow_rows(flow.row))
 
 
-def library_speeds(name: str, dtype: str, effort: Effort) -> LibrarySpeeds:
+def _transformed(sample: Sample, points: Points, profile: Profile) -> None:
+    """Enter what a sample says of FFTs."""
+    round_, flow = sample.round, sample.flow
+    if round_ is None or flow is None or len(round_.steps) != 1:
+        return
+    (step,) = round_.steps
+    block = block_of(round_.source)
+    last = max((dim for dim, n in enumerate(block) if n > 1), default=0)
+    turned = flow.direct and flow.turned
+    name = "along" if round_.dim(step) == last and not turned else "across"
+    if not flow.direct and tiles_of(round_, np.dtype("c16").itemsize) is None:
+        return
+    name = f"direct_{name}" if flow.direct else name
+    _add(points, name, float(step.length), flops(round_) / _wide(sample, profile))
+
+
+def library_speeds(
+    name: str, dtype: str, effort: Effort, profile: Profile = DEFAULT
+) -> LibrarySpeeds:
     """Return how fast a library is in rounds.
 
     Parameters
@@ -172,28 +303,71 @@ def library_speeds(name: str, dtype: str, effort: Effort) -> LibrarySpeeds:
         Of the library, and of its complex numbers.
     effort : Effort
         How much is measured.
+    profile : Profile
+        What is known of copies.
     """
     elements = 16 * effort.elements // np.dtype(dtype).itemsize
-    along: dict[float, list[float]] = {}
-    across: dict[float, list[float]] = {}
-    for n in LENGTHS:
-        batch = elements // n
-        if batch < 2:
-            continue
-        ways = min(WAYS, batch)
-        rows = Probe("fftn", (batch, n), dtype, 0, ways, (((1, n),),), name)
-        along[float(n)] = [_speed(rows, effort)]
-        if n <= 8192:
-            columns = Probe("fftn", (n, batch), dtype, 1, ways, (((0, n),),), name)
-            across[float(n)] = [_speed(columns, effort)]
+    elsewhere = get_library(name).elsewhere
+    points: Points = {}
+    for probe in _transforms(PLANES, elements, dtype, name, elsewhere):
+        for sample in sampled(probe, effort):
+            _transformed(sample, points, profile)
+    curves = {kind: _curve(speeds) for kind, speeds in points.items()}
+    for kind, other in (("along", "direct_along"), ("across", "direct_across")):
+        curves.setdefault(kind, curves.get(other) or curves["along"])
     found = LibrarySpeeds(
-        name, np.dtype(dtype).name, Curve(tuple((n, v[0]) for n, v in along.items())),
-        Curve(tuple((n, v[0]) for n, v in across.items())),
-        elsewhere=get_library(name).elsewhere,
+        name, np.dtype(dtype).name, curves["along"], curves["across"], elsewhere=elsewhere,
+        direct_along=curves.get("direct_along"), direct_across=curves.get("direct_across"),
     )
-    return LibrarySpeeds(
-        found.name, found.dtype, found.along, found.across, _whole(found, elements, effort),
-        _real(found, elements, effort), found.elsewhere,
+    powers = [
+        _expected(found, sample) / _wide(sample, profile)
+        for probe in _transforms(POWERS, elements, dtype, name, elsewhere)
+        for sample in sampled(probe, effort)
+        if sample.round is not None and len(sample.round.steps) == 1
+    ]
+    found = replace(found, powers=statistics.median(powers) if powers else 1.0)
+    return replace(
+        found, whole=_whole(found, elements, effort), real=_real(found, elements, effort)
+    )
+
+
+def _transforms(
+    planes: Sequence[tuple[int, int]], elements: int, dtype: str, name: str, elsewhere: bool
+) -> Iterator[Probe]:
+    """Planes whose columns lie where they were left, and what a library does in tiles."""
+    for n, most in planes:
+        wide = most * elements >> 21
+        if min(n, wide) < 2 * WAYS:
+            continue
+        rows, columns = ((1, wide),), ((0, n),)
+        yield Probe("fftn", (n, wide), dtype, 0, WAYS, (rows, columns), name)
+        if elsewhere:  # such libraries work in tiles only where something else is done there
+            both = ((0, 4), (1, wide // 4))
+            yield Probe("fftn", (4 * n, wide // 4), dtype, 0, WAYS, (columns, both), name)
+            line = (((0, n),), ((0, wide),))
+            yield Probe("fftn", (n * wide,), dtype, 0, WAYS, line, name)
+
+
+def _one(found: LibrarySpeeds, shape: tuple[int, ...], effort: Effort, kind: str = "fftn",
+         axes: tuple[int, ...] = (1,)) -> Sample:
+    """A sample of FFTs of rows that lie whole in every block."""
+    digits = (tuple((axis, shape[axis]) for axis in axes),)
+    probe = Probe(kind, shape, found.dtype, 0, min(WAYS, shape[0]), digits, found.name)
+    return next(sampled(probe, effort))
+
+
+def _expected(found: LibrarySpeeds, sample: Sample) -> float:
+    """Seconds of a sample's FFTs by what is known of a library's speed in tiles."""
+    round_, flow = sample.round, sample.flow
+    assert round_ is not None
+    assert flow is not None
+    block = block_of(round_.source)
+    last = max((dim for dim, n in enumerate(block) if n > 1), default=0)
+    turned = flow.direct and flow.turned
+    return sum(
+        count / found.rate(
+            step.length, innermost=round_.dim(step) == last and not turned, direct=flow.direct)
+        for step, count in step_flops(round_)
     )
 
 
@@ -205,22 +379,16 @@ def _whole(found: LibrarySpeeds, elements: int, effort: Effort) -> Curve:
         batch = elements // side**2
         if batch < 1:
             break
-        digits = (((1, side), (2, side)),)
-        probe = Probe("fftn", (batch, side, side), found.dtype, 0, batch, digits, found.name)
-        half = 5 * math.log2(side)
-        in_tiles = 2 * half / (half / found.along.at(side) + half / found.across.at(side))
+        sample = _one(found, (batch, side, side), effort, axes=(1, 2))
         nbytes = float(side**2 * itemsize)
         if len(points) == 1:
             points.append((nbytes / 2, 1.0))
-        points.append((nbytes, _speed(probe, effort) / in_tiles))
+        points.append((nbytes, _expected(found, sample) / sample.stage.fft))
     return Curve(tuple(points))
 
 
 def _real(found: LibrarySpeeds, elements: int, effort: Effort) -> float:
     """Time of FFTs of real numbers, in units of those of half as many complex ones."""
     n = 1024 if elements >= 2048 else 16
-    batch = 2 * elements // n
-    probe = Probe(
-        "rfftn", (batch, n), found.dtype, 0, min(WAYS, batch), (((1, n),),), found.name
-    )
-    return found.along.at(n) / _speed(probe, effort)
+    sample = _one(found, (2 * elements // n, n), effort, "rfftn")
+    return sample.stage.fft / _expected(found, sample)

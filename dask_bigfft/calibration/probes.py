@@ -1,30 +1,34 @@
 """Probes of a CPU: small transforms whose blocks are worked on as in a graph, but without one.
 
 A probe is a plan whose rounds are named, so that what is measured is what will run: the same
-gathers, tiles, libraries and twiddles, with all threads of a process at work.
+gathers, tiles, common memory, libraries and twiddles, with all threads of a process at work.
 
-Imports `graph`, `planner`, `transforms`, `kernels` and `memory`.
+Imports `decomposition`, `exchange`, `graph`, `planner`, `transforms`, `kernels` and `memory`.
 """
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from dask_bigfft.decomposition.joints import joint_block
 from dask_bigfft.decomposition.layout import even_chunks
 from dask_bigfft.events import add_sink, remove_sink
+from dask_bigfft.exchange.common import Common
 from dask_bigfft.graph.blocks import Blocks
-from dask_bigfft.graph.tasks import Run, run_block
+from dask_bigfft.graph.groups import Groups
+from dask_bigfft.graph.tasks import Run, barrier_in_common, common_memory, run_block
 from dask_bigfft.memory import lend
 from dask_bigfft.planner.plan import Machine, Plan
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.search import find_plan
+from dask_bigfft.record import current_worker
 from dask_bigfft.transforms.spec import transform_spec
 
 __all__ = ["Probe", "Stage", "measured_stages"]
@@ -53,6 +57,8 @@ class Probe:
         The rounds.
     kernel : str
         FFT library.
+    together : bool
+        Whether blocks lie together between rounds, where they can.
     """
 
     kind: str
@@ -62,6 +68,7 @@ class Probe:
     ways: int
     rounds: tuple[tuple[tuple[int, int], ...], ...]
     kernel: str = "scipy"
+    together: bool = True
 
     def plan(self, threads: int) -> Plan:
         """The plan, on the CPU."""
@@ -73,7 +80,8 @@ class Probe:
             for axis, n in enumerate(self.shape)
         )
         request = Request(chunks, rounds=self.rounds, kernel=self.kernel, device="cpu")
-        return find_plan(spec, request, Machine(threads=threads))
+        shared = self.together and current_worker() is None  # which has no common memory
+        return find_plan(spec, request, Machine(threads=threads, shared=shared))
 
 
 @dataclass(frozen=True)
@@ -101,8 +109,13 @@ class Stage:
 
     @property
     def fft(self) -> float:
-        """Seconds of FFTs, and of storing their tiles."""
-        return max(self.parts.get("fft", 0.0) + self.parts.get("scatter", 0.0), 1e-9)
+        """Seconds of FFTs."""
+        return max(self.parts.get("fft", 0.0), 1e-9)
+
+    @property
+    def stored(self) -> float:
+        """Seconds of storing tiles apart from where they were worked on."""
+        return self.parts.get("scatter", 0.0)
 
     @property
     def rest(self) -> float:
@@ -135,32 +148,64 @@ def _source(plan: Plan) -> dict[Block, Array]:
     return blocks
 
 
-def _block(run: Run, number: int, local: bool, blocks: Blocks, target: Block) -> Array:
-    """What the task of a block does: it gets its source block, or a handle of all of them."""
-    if not local:
-        found: Array = run_block(run, number, target, (), None, None, blocks)
+class _Pass:
+    """One pass through all exchanges and rounds of a plan, as tasks of a graph would do it."""
+
+    def __init__(self, plan: Plan, pool: ThreadPoolExecutor) -> None:
+        self.plan, self.pool = plan, pool
+        self.run = Run(plan, f"calibration-{uuid.uuid4().hex}")
+        shared = plan.machine.shared
+        self.joints = plan.joints.exchanges if shared else (None,) * len(plan.exchanges)
+        self.commons: dict[tuple[int, Block], Common] = {}
+
+    def stages(self) -> list[Stage]:
+        """What each exchange took, with its round."""
+        watch, blocks, walls = _Watch(self.run.token), _source(self.plan), []
+        add_sink(watch.take)
+        try:
+            for number in range(len(self.plan.exchanges)):
+                self.run.map(number)
+                started = time.perf_counter()
+                inputs = dict(self._inputs(number, blocks))
+                done = list(self.pool.map(lambda item: self._block(number, *item), inputs.items()))  # noqa: B023
+                walls.append(time.perf_counter() - started)
+                blocks = dict(zip(inputs, done, strict=True))
+        finally:
+            remove_sink(watch.take)
+        return [_stage(watch.seconds, number, wall) for number, wall in enumerate(walls, 1)]
+
+    def _common(self, number: int, group: Block) -> Common:
+        """The memory of a group of the blocks before an exchange."""
+        if (number, group) not in self.commons:
+            self.commons[number, group] = common_memory(self.run, number, group)
+        return self.commons[number, group]
+
+    def _inputs(self, number: int, blocks: dict[Block, Array]) -> Iterator[tuple[Block, Any]]:
+        """What the task of each block is given: its source blocks, or a handle of all of them."""
+        exchange, joint = self.plan.exchanges[number], self.joints[number]
+        for group, sources, targets in Groups(exchange):
+            found = [blocks[i] for i in sources]
+            handle: Any = None
+            if joint is not None:
+                common = self._common(joint.home, group)
+                handle = barrier_in_common(self.run, number, tuple(sources), False, common, *found)
+            elif not exchange.local:
+                handle = Blocks(dict(zip(sources, found, strict=True)))
+            for target in targets:
+                yield target, dict(zip(sources, found, strict=True)) if handle is None else handle
+
+    def _block(self, number: int, target: Block, given: Any) -> Array:
+        following = (*self.joints, None)[number + 1]
+        into = None
+        if following is not None and following.home == number + 1:
+            made = self.plan.rounds[number].target
+            into = self._common(number + 1, joint_block(following.layout, made, target))
+        if isinstance(given, Blocks):
+            sources, inputs = None, (given,)
+        else:
+            sources, inputs = tuple(given), tuple(given.values())
+        found: Array = run_block(self.run, number, target, (), sources, into, *inputs)
         return found
-    sources = tuple(run.map(number).sources(target))
-    found = run_block(run, number, target, (), sources, None, *(blocks[i] for i in sources))
-    return found
-
-
-def _once(plan: Plan, token: str, pool: ThreadPoolExecutor) -> list[Stage]:
-    """One pass through all exchanges and rounds of a plan."""
-    run, watch, blocks, walls = Run(plan, token), _Watch(token), _source(plan), []
-    add_sink(watch.take)
-    try:
-        for number, exchange in enumerate(plan.exchanges):
-            work = partial(_block, run, number, exchange.local, Blocks(blocks))
-            targets = list(exchange.target.indices())
-            run.map(number)
-            started = time.perf_counter()
-            done = list(pool.map(work, targets))
-            walls.append(time.perf_counter() - started)
-            blocks = dict(zip(targets, done, strict=True))
-    finally:
-        remove_sink(watch.take)
-    return [_stage(watch.seconds, number, wall) for number, wall in enumerate(walls, 1)]
 
 
 def _stage(seconds: Mapping[tuple[int, str], float], number: int, wall: float) -> Stage:
@@ -182,7 +227,7 @@ def measured_stages(plan: Plan, threads: int, repeat: int = 3) -> Sequence[Stage
         Passes that count, after one that does not.
     """
     with ThreadPoolExecutor(threads) as pool:
-        passes = [_once(plan, f"calibration-{i}", pool) for i in range(repeat + 1)][1:]
+        passes = [_Pass(plan, pool).stages() for _ in range(repeat + 1)][1:]
     return [
         sorted(stages, key=lambda stage: stage.seconds)[(len(stages) - 1) // 2]
         for stages in zip(*passes, strict=True)

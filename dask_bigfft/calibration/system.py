@@ -102,7 +102,7 @@ def scheduling_costs(
     """Return the seconds that tiny transforms take, by the names of a `Profile`'s fields.
 
     One block tells what a graph costs, many blocks apart what a task does, few blocks that exchange
-    everything what an exchange does.
+    everything what an exchange does, and what it does by a task for each shard what these do.
 
     Parameters
     ----------
@@ -112,16 +112,22 @@ def scheduling_costs(
         Seconds of Python for a block and a shard, which are not the scheduler's.
     """
 
-    def taken(shape: tuple[int, ...], ways: int, axes: tuple[int, ...]) -> float:
+    def taken(
+        shape: tuple[int, ...], ways: int, axes: tuple[int, ...], carrier: str = "auto"
+    ) -> float:
         x = _blocks(shape, ways).persist()
-        y = fft.fftn(x, axes=axes, kernel="scipy", device="cpu")
+        with dask.config.set({"bigfft.exchange.carrier": carrier}):
+            y = fft.fftn(x, axes=axes, kernel="scipy", device="cpu")
         return seconds_of(lambda: y.persist(), repeat)
 
     with dask.config.set(scheduler="threads", num_workers=threads):
         start, tasks = taken((4, 4), 1, (1,)), taken((256, 4), 256, (1,))
         task = max(tasks - start, 0.0) / 255
         few = taken((4, 64), 4, (0, 1))
+        shape, ways, axes = (16, 256), 16, (0, 1)
+        packed = taken(shape, ways, axes, "tasks") - taken(shape, ways, axes)
     return {
         "start": max(0.0, start - task), "task": max(0.0, task - block),
+        "packed": max(0.0, packed / ways**2),
         "exchange": max(0.0, few - start - 8 * task - 16 * shard), "pair": _pair_seconds(repeat),
     }

@@ -1,15 +1,16 @@
 """One crossing of a block: its pieces, what they read and write, and what they take on a device.
 
-Pure arithmetic on shapes: imports `decomposition` and this room.
+Pure arithmetic on shapes: imports `decomposition`, `planner` and this room.
 """
 
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dask_bigfft.decomposition.layout import even_chunks
 from dask_bigfft.devices.protocol import ALIGNMENT, Kind
+from dask_bigfft.planner.device_settings import DeviceSettings
 
 #: Multiples of the number of pieces that are tried: many narrow ones, or few that end later.
 FINER = (1 / 8, 1 / 4, 1 / 2, 1, 4)
@@ -20,6 +21,9 @@ SQUARER = (1, 1 / 4, 1 / 16, 1 / 64)
 
 #: Blocks beyond which it does not matter how many more follow.
 FOLLOWING = 4
+
+#: Bytes that a piece has at least where its number of passes is set.
+LEAST_PASS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,8 @@ class PieceLimits:
     run_nbytes, call_nbytes : int
         Bytes that cross the bus in the time that a contiguous run costs apart from its bytes, and
         in the time that the host takes for a call.
+    finer : tuple of float
+        Multiples of `pieces` that are tried.
     """
 
     nbytes: int
@@ -50,6 +56,17 @@ class PieceLimits:
     pieces: int = 8
     run_nbytes: int = 8192
     call_nbytes: int = 1 << 18
+    finer: tuple[float, ...] = FINER
+
+    def tuned(self, settings: DeviceSettings) -> "PieceLimits":
+        """The limits with what is set of them."""
+        found = self
+        if settings.buffers is not None:
+            found = replace(found, slots=settings.buffers)
+        if settings.passes is not None:
+            least = min(self.least, LEAST_PASS)
+            found = replace(found, pieces=settings.passes, least=least, finer=(1,))
+        return found
 
 
 @dataclass(frozen=True)
@@ -270,7 +287,7 @@ def _crossing(
     best: tuple[float, Crossing] | None = None
     squarer = SQUARER if problem.order else (1,)
     for priority, finer, share in itertools.product(
-        _priorities(len(view), fixed, order), FINER, squarer
+        _priorities(len(view), fixed, order), limits.finer, squarer
     ):
         pieces = max(1, int(finer * limits.pieces))
         extents = _extents(

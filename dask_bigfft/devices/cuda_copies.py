@@ -188,6 +188,7 @@ class HostCopies:
         self._rt = self._cupy.cuda.runtime
         self._ring: staging.Ring | None = None
         self._ring_memory: list[Buffer] = []
+        self._ring_size = staging.BUFFERS, staging.BUFFER_NBYTES
         #: By the form of a view: which way it takes, and in which calls.
         self._routes: dict[Any, tuple[Way, tuple[Copy, ...]]] = {}
         #: Of composites: whether all that they are made of is pinned.
@@ -365,8 +366,8 @@ class HostCopies:
 
     def _make_ring(self) -> staging.Ring:
         """Pin the staging buffers, or find others that the driver has."""
-        nbytes = staging.BUFFER_NBYTES
-        self._ring_memory = [Buffer(nbytes) for _ in range(2 * staging.BUFFERS)]
+        count, nbytes = self._ring_size
+        self._ring_memory = [Buffer(nbytes) for _ in range(2 * count)]
         pinner = make_pinner(len(self._ring_memory) * nbytes)
         for buffer in self._ring_memory:
             pinner.pin(buffer)
@@ -375,6 +376,13 @@ class HostCopies:
             alloc = self._cupy.cuda.alloc_pinned_memory
             memory = [np.frombuffer(alloc(nbytes), np.uint8, nbytes) for _ in memory]
         return staging.Ring(memory, max(2, len(os.sched_getaffinity(0))))
+
+    def stage(self, buffers: int | None, nbytes: int | None) -> None:
+        """Use so many staging buffers each way from now on, of so many bytes."""
+        wanted = buffers or staging.BUFFERS, nbytes or staging.BUFFER_NBYTES
+        if wanted != self._ring_size:
+            self.close()
+            self._ring_size = wanted
 
     def close(self) -> None:
         """Wait for what goes through the ring, and give the ring back."""

@@ -192,7 +192,7 @@ class CupyDevice:
         assert isinstance(stream, CupyStream)
         with self._device, errors_of_cuda():
             event.raw.record(stream.raw)
-        event.pending = stream.unfinished.now()
+        event.pending = (*stream.unfinished.now(), *stream.awaited.now())
 
     def wait(self, stream: Stream, event: Event) -> None:
         """Let a stream wait for the event's latest mark."""
@@ -249,6 +249,10 @@ class CupyDevice:
         return time.perf_counter()
 
     # --- copies -----------------------------------------------------------------------------
+
+    def stage(self, buffers: int | None, nbytes: int | None) -> None:
+        """Set the ring for what is not pinned; it is made anew when it is needed next."""
+        self._copies.stage(buffers, nbytes)
 
     def h2d(self, stream: Stream, source: Array | Shards, target: DeviceArray) -> None:
         """Copy a host view, or shards, to the device."""

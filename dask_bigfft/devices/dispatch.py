@@ -28,6 +28,7 @@ from dask_bigfft.kernels.incoming import Divisible, Incoming, Whole, parts
 from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.memory import lend
 from dask_bigfft.planner.cost import admitted
+from dask_bigfft.planner.device_settings import AS_IS, DeviceSettings
 from dask_bigfft.threads import task_threads
 
 __all__ = ["Pace", "Place", "inside_device", "job_of", "moved_on_device", "on_device", "together"]
@@ -52,10 +53,13 @@ class Place:
         ``"hybrid"`` CPU threads and devices do a block together.
     nbytes : int or None
         Bytes of a device that may be used.
+    settings : DeviceSettings
+        What is set of its pipeline.
     """
 
     device: Device = "auto"
     nbytes: int | None = None
+    settings: DeviceSettings = AS_IS
 
     def for_share(self, share: tuple[float, ...]) -> "Place":
         """The place of a round of which devices do some share; none: nothing is known of that.
@@ -109,7 +113,7 @@ def on_device(
     found = _leases(place, nbytes, job.source, job.target)
     if found is None:
         return None
-    source = _source(incoming, np.dtype(job.source))
+    source, job = _source(incoming, np.dtype(job.source)), replace(job, settings=place.settings)
     if source.composite is not None:
         job = replace(job, shards=len(source.composite.sources))
     try:
@@ -154,7 +158,7 @@ def together(
         return None
     if any(np.dtype(name).char not in COMPUTED for name in (job.source, job.target)):
         return None
-    engine = found.leases.engines[0]
+    engine, job = found.leases.engines[0], replace(job, settings=place.settings)
     nbytes = largest(job, incoming)
     if nbytes < 2 * engine.limits.least:
         return None
@@ -198,7 +202,7 @@ def moved_on_device(incoming: Incoming, place: Place, blocks: int = 1) -> Array 
         return None
     turned, back = shards.turned(order), tuple(order.index(edge) for edge in range(len(order)))
     job = Job(_still(turned.sizes, back, blocks), (0,) * len(order), dtype.str, dtype.str,
-              order=back, shards=len(shards.sources))
+              order=back, shards=len(shards.sources), settings=place.settings)
 
     def gathered() -> Array:
         values = incoming.whole(threads=os.cpu_count() or 1).reshape(shards.sizes)
@@ -239,7 +243,7 @@ def inside_device(job: Job, shards: Composite, place: Place) -> bool:
     found = _leases(place, shards.nbytes, job.source, job.target)
     if found is None:
         return False
-    job = replace(job, shards=len(shards.sources))
+    job = replace(job, shards=len(shards.sources), settings=place.settings)
     source = Source(_never, again=False, composite=shards, inside=True)
     try:
         limits = found.limits(place.nbytes)

@@ -10,7 +10,7 @@ has no memory left it recovers in this order, and no step of it can change the a
 
 A block that was overwritten when something failed is gathered anew before it is used again.
 
-Imports `kernels`, `events`, `memory` and this room.
+Imports `planner`, `kernels`, `events`, `memory` and this room.
 """
 
 import contextlib
@@ -33,6 +33,7 @@ from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit
 from dask_bigfft.kernels.composite import Composite
 from dask_bigfft.memory import lend
+from dask_bigfft.planner.device_settings import AS_IS, DeviceSettings
 
 #: Part of a device's free memory that is used where no limit is given.
 MEMORY_SHARE = 0.8
@@ -66,6 +67,8 @@ class Job:
         Of a round without steps: dimensions of the block in the order in which they are written.
     shards : int
         Source blocks that the block is read from.
+    settings : DeviceSettings
+        What is set of the pipeline.
     """
 
     round: Round
@@ -75,6 +78,7 @@ class Job:
     inside: bool = False
     order: tuple[int, ...] = ()
     shards: int = 1
+    settings: DeviceSettings = AS_IS
 
     @cached_property
     def _plans(self) -> dict[tuple[PieceLimits, int], PiecePlan]:
@@ -88,6 +92,7 @@ class Job:
         return found
 
     def _planned(self, limits: PieceLimits, work: int) -> PiecePlan:
+        limits = limits.tuned(self.settings)
         arguments = self.round, self.block, self.source, self.target, limits
         if self.inside:
             with contextlib.suppress(DeviceMemoryError):
@@ -223,6 +228,7 @@ class Engine:
         self.busy = BusyClock()
         self._lock = threading.Lock()
         self._works: dict[FFT, int] = {}
+        self._staged: tuple[int | None, int | None] = (None, None)
         self._closed = False
 
     def run(
@@ -377,6 +383,7 @@ class Engine:
                 raise DeviceError("the engine of this device was closed")
             for op in plan.ffts:  # whose plans may have been given back meanwhile
                 self._work_nbytes(op)
+            self._stage(job.settings)
             self.pipeline.prepare(carve, limits.nbytes - self.device.tables)
             source.let_go()
             self.busy.begin()
@@ -418,7 +425,15 @@ class Engine:
         """Pieces that go with a work area of some size, and the one that they need."""
         plan = job.plan(limits, work)
         need = max((self._work_nbytes(op) for op in plan.ffts), default=0)
-        return plan, Carve(plan.schedule.slots, plan.schedule.slot_nbytes, aligned(need))
+        schedule, streams = plan.schedule, job.settings.streams or "role"
+        return plan, Carve(schedule.slots, schedule.slot_nbytes, aligned(need), streams)
+
+    def _stage(self, settings: DeviceSettings) -> None:
+        """Tell the device what ring is wanted, if that is another one than before."""
+        wanted = settings.ring_buffers, settings.ring_nbytes
+        if wanted != self._staged:
+            self.device.stage(*wanted)
+            self._staged = wanted
 
     def _work_nbytes(self, op: FFT) -> int:
         found = self._works.get(op)

@@ -7,6 +7,9 @@ is free again when it is stored::
     compute           fft 1  | fft 2  | fft 3
     d2h                        store 1| store 2 | ...
 
+Or k streams, one for each slot, in which all that happens to a piece stands in a row. FFTs share a
+work area, so that they follow one another all the same.
+
 The pipeline outlives tasks: the first pieces of one block are loaded while the last ones of the
 block before are stored. Only a crossing waits for the one before it on the same block, which writes
 what it reads.
@@ -16,6 +19,7 @@ Imports `kernels` and this room.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from dask_bigfft.devices.pieces import PiecePlan
 from dask_bigfft.devices.protocol import (
@@ -26,6 +30,7 @@ from dask_bigfft.devices.protocol import (
     Event,
     Multiply,
     Product,
+    Stream,
 )
 from dask_bigfft.devices.work import Computation, PieceWork
 from dask_bigfft.kernels.composite import Composite, Shards
@@ -33,11 +38,12 @@ from dask_bigfft.kernels.composite import Composite, Shards
 
 @dataclass(frozen=True)
 class Carve:
-    """How the arena is divided: slots of one size, then the work area of FFTs."""
+    """How the arena is divided: slots of one size, then the work area of FFTs; and its streams."""
 
     slots: int
     slot_nbytes: int
     work_nbytes: int
+    streams: Literal["role", "piece"] = "role"
 
     @property
     def nbytes(self) -> int:
@@ -78,8 +84,11 @@ def _copies(
 class _Slot:
     """A part of the arena that holds one piece at a time, and what is known of it."""
 
-    def __init__(self, device: Device, offset: int) -> None:
+    def __init__(
+        self, device: Device, offset: int, streams: tuple[Stream, Stream, Stream]
+    ) -> None:
         self.offset = offset
+        self.h2d, self.compute, self.d2h = streams
         self.loaded = device.event("loaded")
         self.done = device.event("done")
         self.free = device.event("free")
@@ -108,6 +117,8 @@ class Pipeline:
         self.carve = Carve(0, 0, 0)
         self.arena_nbytes = 0
         self._slots: list[_Slot] = []
+        self._by_piece: list[Stream] = []
+        self._computed = device.event("computed")
         self._work = DeviceArray(0, (0,), "|u1")
         self._turn = 0
 
@@ -124,18 +135,40 @@ class Pipeline:
         fits = carve.nbytes <= self.arena_nbytes <= limit
         if fits and carve == self.carve:
             return
+        cleared = self.device.event("cleared")
         if not fits:
             self.release()
             self.device.reserve(carve.nbytes)
             self.arena_nbytes = carve.nbytes
         else:  # pieces of another size may still be where slots begin now
-            cleared = self.device.event("cleared")
-            self.device.record(cleared, self.d2h)
-            self.device.wait(self.h2d, cleared)
+            self._mark(cleared)
         self.carve = carve
-        self._slots = [_Slot(self.device, i * carve.slot_nbytes) for i in range(carve.slots)]
+        self._slots = [
+            _Slot(self.device, i * carve.slot_nbytes, self._streams(i)) for i in range(carve.slots)
+        ]
+        self._hold(cleared)
         offset = carve.slots * carve.slot_nbytes
         self._work = DeviceArray(offset, (carve.work_nbytes,), "|u1")
+
+    def _streams(self, slot: int) -> tuple[Stream, Stream, Stream]:
+        """The streams in which a slot's piece comes, is worked on, and goes."""
+        if self.carve.streams == "role":
+            return self.h2d, self.compute, self.d2h
+        while len(self._by_piece) <= slot:
+            self._by_piece.append(self.device.stream("piece"))
+        return (self._by_piece[slot],) * 3
+
+    def _mark(self, event: Event) -> None:
+        """Record what is reached when all that was submitted is stored."""
+        if self.carve.streams == "piece":
+            for slot in self._slots:
+                self.device.wait(self.d2h, slot.free)
+        self.device.record(event, self.d2h)
+
+    def _hold(self, event: Event) -> None:
+        """Let no piece come from now on before an event is reached."""
+        for slot in self._slots[: 1 if self.carve.streams == "role" else None]:
+            self.device.wait(slot.h2d, event)
 
     def release(self) -> None:
         """Give the arena back when everything is done."""
@@ -163,10 +196,10 @@ class Pipeline:
         stored = self.device.event("stored")
         for number in range(len(plan.schedule.crossings)):
             if number:
-                self.device.wait(self.h2d, stored)
+                self._hold(stored)
             for work in plan.works(number):
                 self._piece(work, arrays[number], arrays[number + 1], filters)
-            self.device.record(stored, self.d2h)
+            self._mark(stored)
         return stored
 
     def submit_works(
@@ -177,7 +210,7 @@ class Pipeline:
         stored = self.device.event("stored")
         for work in works:
             self._piece(work, source, target, filters)
-        self.device.record(stored, self.d2h)
+        self._mark(stored)
         return stored
 
     def _piece(
@@ -190,24 +223,28 @@ class Pipeline:
         device = self.device
         slot = self._slots[self._turn % len(self._slots)]
         self._turn += 1
-        device.wait(self.h2d, slot.free)
+        device.wait(slot.h2d, slot.free)
         for view, array in loads(source, work):
-            device.h2d(self.h2d, view, slot.array(array))
+            device.h2d(slot.h2d, view, slot.array(array))
         for found in work.filters:
             spectrum = filters[found.axis].reshape(found.shape)[found.part]
-            device.h2d(self.h2d, spectrum.reshape(found.array.shape), slot.array(found.array))
-        device.record(slot.loaded, self.h2d)
-        device.wait(self.compute, slot.loaded)
+            device.h2d(slot.h2d, spectrum.reshape(found.array.shape), slot.array(found.array))
+        device.record(slot.loaded, slot.h2d)
+        device.wait(slot.compute, slot.loaded)
+        if self.carve.streams == "piece":
+            device.wait(slot.compute, self._computed)
         for computation in work.computations:
             self._run(computation, slot)
-        device.record(slot.done, self.compute)
-        device.wait(self.d2h, slot.done)
+        if self.carve.streams == "piece":
+            device.record(self._computed, slot.compute)
+        device.record(slot.done, slot.compute)
+        device.wait(slot.d2h, slot.done)
         for view, array in stores(target, work):
-            device.d2h(self.d2h, slot.array(array), view)
-        device.record(slot.free, self.d2h)
+            device.d2h(slot.d2h, slot.array(array), view)
+        device.record(slot.free, slot.d2h)
 
     def _run(self, computation: Computation, slot: _Slot) -> None:
-        device, stream, op = self.device, self.compute, computation.op
+        device, stream, op = self.device, slot.compute, computation.op
         source, target = slot.array(computation.source), slot.array(computation.target)
         if isinstance(op, FFT):
             device.fft(stream, op, source, target, self._work)

@@ -223,7 +223,7 @@ class Stream(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is for: ``"h2d"``, ``"compute"`` or ``"d2h"``."""
+        """What it is for: ``"h2d"``, ``"compute"``, ``"d2h"``, or ``"piece"`` for all of it."""
 
 
 class Event(Protocol):
@@ -331,6 +331,13 @@ class Device(Protocol):
         self, stream: Stream, op: Transpose, source: DeviceArray, target: DeviceArray
     ) -> None:
         """Copy with the dimensions in another order."""
+
+    def stage(self, buffers: int | None, nbytes: int | None) -> None:
+        """Set the ring through which host memory travels that is not pinned.
+
+        `buffers` are those of each way, `nbytes` the bytes of each; None is what the device has by
+        itself. Called when nothing is being submitted.
+        """
 
     def clock(self) -> float:
         """Seconds since some moment, as the host sees them."""

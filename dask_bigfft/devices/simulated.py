@@ -45,6 +45,9 @@ from dask_bigfft.planner.profile import DeviceProfile
 #: What memory is filled with that holds nothing: as floating point numbers, NaN.
 POISON = 0xFF
 
+#: Buffers each way of the ring for what is not pinned, and bytes of each.
+RING = (4, 64 << 20)
+
 
 @dataclass(frozen=True)
 class Span:
@@ -106,6 +109,8 @@ class SimulatedDevice:
         Bytes of its memory that are taken beside the arena: at once, and for every plan.
     dry : bool
         Whether only the clock runs: nothing is copied or computed, so sizes may be any.
+    pageable : bool
+        Whether host memory is not pinned, so that it travels through a ring of buffers.
     """
 
     def __init__(
@@ -117,8 +122,10 @@ class SimulatedDevice:
         dry: bool = False,
         libraries: int = 0,
         table: int = 0,
+        pageable: bool = False,
     ) -> None:
-        self.total, self.refuses, self.dry = memory, refuses, dry
+        self.total, self.refuses, self.dry, self.pageable = memory, refuses, dry, pageable
+        self.ring = RING
         self.profile = DeviceProfile() if profile is None else profile
         self.libraries, self._table = libraries, table
         self._plans: set[FFT] = set()
@@ -274,6 +281,10 @@ class SimulatedDevice:
         with self._lock:
             return self._host_time
 
+    def stage(self, buffers: int | None, nbytes: int | None) -> None:
+        """Set the ring that the clock reckons with."""
+        self.ring = buffers or RING[0], nbytes or RING[1]
+
     def wait_until(self, seconds: float) -> None:
         """Let simulated time pass for the host, up to a moment, while it does something else."""
         with self._lock:
@@ -309,7 +320,15 @@ class SimulatedDevice:
 
     def _copy_seconds(self, host: Array, bandwidth: float) -> float:
         runs = contiguous_runs(host.shape, host.strides, host.itemsize)
-        return host.nbytes / bandwidth + (runs - 1) * self.profile.run
+        bus = host.nbytes / bandwidth
+        if not self.pageable:
+            return bus + (runs - 1) * self.profile.run
+        buffers, nbytes = self.ring
+        parts = max(1, math.ceil(host.nbytes / nbytes))
+        staged, calls = host.nbytes / self.profile.ring, parts * self.profile.call
+        if buffers == 1:
+            return staged + bus + calls
+        return max(staged, bus) + min(staged, bus) / parts + calls
 
     def work_nbytes(self, op: FFT) -> int:
         """As much as the array, unless the lengths are small powers of two."""

@@ -49,6 +49,7 @@ def walked_seconds(
     nbytes: int | None = None,
     blocks: int = 1,
     limits: PieceLimits | None = None,
+    pageable: bool = False,
 ) -> float:
     """Return the seconds that blocks alike take on a device, one after the other.
 
@@ -66,15 +67,18 @@ def walked_seconds(
         How many blocks.
     limits : PieceLimits, optional
         How pieces are cut; its number of bytes is replaced.
+    pageable : bool
+        Whether the blocks are not pinned.
 
     Raises
     ------
     DeviceMemoryError
         If the pieces cannot be made small enough.
     """
-    simulated = SimulatedDevice(device.nbytes, profile=device, dry=True)
+    simulated = SimulatedDevice(device.nbytes, profile=device, dry=True, pageable=pageable)
     engine = Engine(simulated, nbytes, limits)
     pieces, carve = engine.pieces(job)
+    simulated.stage(job.settings.ring_buffers, job.settings.ring_nbytes)
     engine.pipeline.prepare(carve, engine.limits.nbytes)
     shape = job.round.source.shape(job.block)
     spectra, ends = _spectra(pieces), []

@@ -93,7 +93,9 @@ class Run:
     def place(self) -> Place:
         """Where rounds are done. Filters are small, and made once."""
         plan = self.plan if isinstance(self.plan, Plan) else None
-        return Place("cpu") if plan is None else Place(plan.device, plan.device_memory_limit)
+        if plan is None:
+            return Place("cpu")
+        return Place(plan.device, plan.device_memory_limit, plan.settings)
 
     @cached_property
     def _paces(self) -> tuple[tuple[float, float], ...]:

@@ -55,7 +55,7 @@ MOST_PIECE, PIECES = 1 << 28, 8
 
 @dataclass(frozen=True)
 class Candidate:
-    """Rounds with their blocks, the result's blocks, and the price."""
+    """Rounds with their blocks, the result's blocks, and the price with its penalty for size."""
 
     programs: tuple[AxisProgram, ...]
     rounds: tuple[Round, ...]
@@ -63,6 +63,7 @@ class Candidate:
     seconds: float
     travelling: int
     from_rows: bool = False
+    penalty: float = 1.0
 
     @property
     def rank(self) -> tuple[float, int, int, int, int, float, tuple[int, ...]]:
@@ -245,7 +246,8 @@ class Candidates:
         route = self.model.route(source, rounds, after, moves=moves)
         seconds = sum(found.seconds for found in route)
         largest = max(round_.source.largest // _width(round_) for round_ in rounds)
-        seconds *= 1 + OVERSIZE * max(0.0, largest / (sizes.last * sizes.target) - 1)
+        penalty = 1 + OVERSIZE * max(0.0, largest / (sizes.last * sizes.target) - 1)
+        seconds *= penalty
         in_order = tuple(programs[axis] for axis in self.spec.axes)
         layouts = [source, *(layout for r in rounds for layout in (r.source, r.target))]
         pairs = zip(layouts[::2], [*layouts[1::2], after], strict=True)
@@ -253,7 +255,9 @@ class Candidates:
             moved and b is not None and not exchange_shape(a, b).local
             for (a, b), moved in zip(pairs, moves, strict=True)
         )
-        return Candidate(in_order, rounds, result, seconds, travelling, from_rows)
+        return Candidate(
+            in_order, rounds, result, seconds, travelling, from_rows, penalty
+        )
 
     def _cost_from(self, source: Layout) -> Callable[[Layout, Layout], float]:
         """The price of an exchange between two layouts, the first of which may be the source."""

@@ -193,9 +193,8 @@ def task_count(plan: Plan) -> int:
 def forecast(plan: Plan, walk: Walk | None = None) -> Forecast:
     """What a plan is expected to need; rounds on devices by a walk, if there is one."""
     result = None if plan.ends_in_round else plan.result
-    joints = [joint is not None for joint in joints_in(plan).exchanges]
     model = replace(model_of(plan), walk=walk)
-    rounds = model.route(plan.source, plan.rounds, result, joints, plan.moves)
+    rounds = model.route(plan.source, plan.rounds, result, joints_in(plan), plan.moves)
     return Forecast(
         bytes_exchanged=sum(exchange.nbytes for exchange in plan.travelling),
         peak_host=peak_host(plan),

@@ -61,8 +61,8 @@ class RoundForecast:
     seconds : float
         Of the clock.
     gather, fft, handling : float
-        Of threads, added up: gathering blocks, FFTs with their twiddles, and what Python does for
-        blocks and shards.
+        Of threads, added up: gathering blocks and storing tiles apart, FFTs with their twiddles,
+        and what Python does for blocks, shards and tiles.
     device : float
         Of a device for each of the blocks, or for its share of each; 0 on the CPU.
     travel : float

@@ -24,6 +24,7 @@ from dask_bigfft.decomposition.rounds import (
 from dask_bigfft.decomposition.steps import AxisProgram, Step
 from dask_bigfft.errors import refuse
 from dask_bigfft.planner import cost, drawing, explain
+from dask_bigfft.planner.device_settings import AS_IS, DeviceSettings
 from dask_bigfft.planner.encoding import decode, encode
 from dask_bigfft.planner.joints import Joints, joints_of, no_joints
 from dask_bigfft.planner.machine import Forecast, Machine
@@ -159,6 +160,8 @@ class Plan:
         Checks while it works.
     from_rows : bool
         Whether the first round, with scratch files, reads rows of the stored array by itself.
+    settings : DeviceSettings
+        What is set of the devices' pipelines.
     """
 
     spec: TransformSpec
@@ -180,6 +183,7 @@ class Plan:
     carrier: str = "memory"
     verify: str = "none"
     from_rows: bool = False
+    settings: DeviceSettings = AS_IS
 
     @cached_property
     def exchanges(self) -> tuple[Exchange, ...]:

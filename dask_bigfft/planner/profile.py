@@ -79,8 +79,7 @@ def constant(speed: float) -> Curve:
 class LibrarySpeeds:
     """How fast an FFT library is inside a round, in flops per second of one thread.
 
-    5 n log2 n flops are counted for n complex points. What goes with the FFTs of a round, such as
-    storing their tiles, is in these speeds.
+    5 n log2 n flops are counted for n complex points.
 
     Parameters
     ----------
@@ -88,6 +87,11 @@ class LibrarySpeeds:
         Of the library, and of its complex numbers.
     along, across : Curve
         By length, down the innermost dimension, and down others; in tiles that fit a cache.
+    direct_along, direct_across : Curve or None
+        The same where the library reads and writes blocks where they lie, if it does.
+    powers : float
+        Speed at lengths that are powers of two, in units of that at others: their lines, and what
+        lies between these, fall on the same few places of a cache.
     whole : Curve
         By the bytes of a block that is not cut into tiles: what is left of these speeds, at most 1.
     real : float
@@ -103,9 +107,19 @@ class LibrarySpeeds:
     whole: Curve = Curve(((1.0, 1.0),))
     real: float = 1.0
     elsewhere: bool = False
+    direct_along: Curve | None = None
+    direct_across: Curve | None = None
+    powers: float = 1.0
 
     def __post_init__(self) -> None:
-        _positive(self, "real")
+        _positive(self, "real", "powers")
+
+    def rate(self, length: int, *, innermost: bool, direct: bool = False) -> float:
+        """Flops per second of FFTs of a length, down the innermost dimension or another one."""
+        curve = self.along if innermost else self.across
+        found = self.direct_along if innermost else self.direct_across
+        speed = (found if direct and found is not None else curve).at(length)
+        return speed if length & (length - 1) else speed * self.powers
 
 
 @dataclass(frozen=True)
@@ -192,6 +206,9 @@ def _falling(byte: float, run: float) -> Curve:
 #: exchanges are what does not scale.
 COMMON_GATHER = _falling(5.5e-10, 1e-8)
 
+#: What is not priced where nobody has measured it.
+UNPRICED = constant(1e18)
+
 
 @dataclass(frozen=True)
 class Profile:
@@ -212,8 +229,16 @@ class Profile:
         and where they become columns.
     straight_whole, turned_whole : Curve
         The same for blocks that are gathered whole.
+    lying, lying_turned : Curve
+        The same where blocks lie together in memory, and are copied from there tile by tile.
+    stored : Curve
+        Bytes per second at which tiles are stored apart from where they were worked on, by the
+        bytes of the rows there.
+    narrow, narrow_turned : float
+        How many times as long bytes take to be copied, so or so, in elements of 8 bytes as in such
+        of 16.
     twiddle : float
-        Bytes per second that are multiplied by twiddles.
+        Bytes per second that are multiplied by twiddles, in elements of 16 bytes.
     touch : float
         Bytes per second at which fresh pages come.
     libraries : tuple of LibrarySpeeds
@@ -226,8 +251,11 @@ class Profile:
         Seconds of the scheduler, and of Python, for a task; one after the other.
     exchange : float
         Seconds in which threads wait for the last block of an exchange.
-    block, shard : float
-        Seconds of Python for a block, and for a shard of its gather; one after the other.
+    block, lying_block, shard, tile : float
+        Seconds of Python for a block that is gathered, one that is found where it lies, a shard of
+        a gather, and a tile; one after the other.
+    packed : float
+        Seconds of the scheduler, and of Python, for a shard that is a task of its own.
     pair : float
         Seconds of dask's ordering for each pair of blocks of an exchange.
     sent_task, sent_shard : float
@@ -258,6 +286,11 @@ class Profile:
     turned: Curve = COMMON_GATHER
     straight_whole: Curve = COMMON_GATHER
     turned_whole: Curve = COMMON_GATHER
+    lying: Curve = COMMON_GATHER
+    lying_turned: Curve = COMMON_GATHER
+    stored: Curve = UNPRICED
+    narrow: float = 1.0
+    narrow_turned: float = 1.0
     twiddle: float = 1e10
     touch: float = 1e9
     libraries: tuple[LibrarySpeeds, ...] = ()
@@ -266,7 +299,10 @@ class Profile:
     task: float = 3e-4
     exchange: float = 2e-2
     block: float = 0.0
+    lying_block: float = 0.0
     shard: float = 3e-5
+    tile: float = 0.0
+    packed: float = 3.3e-4
     pair: float = 2.5e-8
     sent_task: float = 3e-4
     sent_shard: float = 1e-4
@@ -281,13 +317,18 @@ class Profile:
     peers: tuple[Peer, ...] = ()
 
     def __post_init__(self) -> None:
-        zero = ("start", "task", "exchange", "block", "shard", "pair", "sent_task", "sent_shard",
-                "shared_round", "shared_block")
-        _positive(self, "threads", "copy", "alone", "twiddle", "touch", "flops", "network", "write",
-                  "read", "together", "shared_tiles", zero=zero)
+        zero = ("start", "task", "exchange", "block", "lying_block", "shard", "tile", "packed",
+                "pair", "sent_task", "sent_shard", "shared_round", "shared_block")
+        _positive(self, "threads", "copy", "alone", "narrow", "narrow_turned", "twiddle", "touch",
+                  "flops", "network", "write", "read",
+                  "together", "shared_tiles", zero=zero)
         for peer in self.peers:
             if max(peer.source, peer.target) >= len(self.devices):
                 raise ValueError(f"{peer} of {len(self.devices)} devices")
+
+    def narrow_rows(self, row: float) -> float:
+        """Seconds for each byte by which memory in rows so wide is slower than in the widest."""
+        return max(0.0, 1 / self.lying.at(row) - 1 / self.lying.points[-1][1])
 
     def library(self, name: str, dtype: str) -> LibrarySpeeds:
         """The speeds of a library in a complex dtype; those of another dtype if need be."""

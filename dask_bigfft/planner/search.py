@@ -225,9 +225,12 @@ def _plans(search: Candidates, sizes: Sizes, bluestein: bool, merge: bool) -> li
         if bluestein:
             candidates += search.bluestein(sizes, merge)
     ranked = sorted(candidates, key=lambda c: c.rank)
-    plans = [_finished(search, c) for c in _different(ranked)]
-    if search.walk is not None:
-        plans.sort(key=lambda plan: plan.forecast.seconds)
+    chosen = _different(ranked)
+    plans = [_finished(search, c) for c in chosen]
+    measured = search.machine.shared and search.machine.profile.name
+    if search.walk is not None or measured:  # which say more than what candidates are ranked by
+        penalties = {id(plan): c.penalty for plan, c in zip(plans, chosen, strict=True)}
+        plans.sort(key=lambda plan: plan.forecast.seconds * penalties[id(plan)])
     return plans
 
 

@@ -20,9 +20,10 @@ import numpy as np
 from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.decomposition.rounds import ExchangeShape, Round, exchange_shape
 from dask_bigfft.decomposition.steps import Step
-from dask_bigfft.decomposition.tiles import TILE_BYTES, tiling
+from dask_bigfft.planner.joints import Joint, Joints
 from dask_bigfft.planner.machine import Machine, RoundForecast
 from dask_bigfft.planner.profile import DeviceProfile, LibrarySpeeds
+from dask_bigfft.planner.traffic import Traffic, block_of, tiles_of, traffic
 
 __all__ = [
     "LEAST_NBYTES",
@@ -56,6 +57,9 @@ BY_KERNEL = 0.25
 #: Rows from which on a device reads shards where they lie.
 NARROWEST_NBYTES = 1 << 10
 
+#: Bytes of elements in which copies are measured.
+WIDE = 16
+
 #: Parts of a device's memory that are pieces at the same time.
 SLOTS = 3
 
@@ -78,11 +82,6 @@ def step_flops(round_: Round) -> Iterator[tuple[Step, float]]:
 def flops(round_: Round) -> float:
     """Floating point operations of a round's FFTs."""
     return sum(count for _, count in step_flops(round_))
-
-
-def _block(layout: Layout) -> tuple[int, ...]:
-    """Shape of the largest block."""
-    return tuple(max(g.chunks, default=0) for axis in layout.axes for g in axis.groups)
 
 
 def _innermost(layout: Layout) -> tuple[int, int, int] | None:
@@ -173,76 +172,117 @@ class Model:
 
     # --- on the CPU: seconds of one thread that does everything ------------------------------
 
+    def flow(
+        self, before: Layout, round_: Round, reads: Joint | None = None,
+        writes: Joint | None = None, inside: bool = False,
+    ) -> Traffic:
+        """What of a round's blocks is copied: see `traffic`."""
+        return traffic(round_, self.itemsize, self.library.elsewhere, reads, writes, inside,
+                       before == round_.source)
+
     def gather(
-        self, shape: ExchangeShape, before: Layout, after: Layout, round_: Round | None
+        self, shape: ExchangeShape, before: Layout, after: Layout, round_: Round | None,
+        flow: Traffic | None = None,
     ) -> float:
         """Seconds of gathering all blocks of an exchange."""
         itemsize = self.itemsize // 2 if _is_real(round_) else self.itemsize
         profile, nbytes = self.machine.profile, after.size * itemsize
-        if shape.local and before == after and round_ is not None and self.library.elsewhere:
-            return 0.0
-        turned = is_turned(before, after)
-        curve = profile.turned if turned else profile.straight
-        if not self.in_tiles(round_):
-            curve = profile.turned_whole if turned else profile.straight_whole
-        byte = 1 / curve.at(self.row_nbytes(shape, after, round_))
-        if shape.local and not turned:  # which reads one block from its beginning to its end
-            byte = max(1 / profile.copy, byte + 1 / profile.copy - 1 / curve.points[-1][1])
-        seconds = nbytes * byte / self._alone(self._lanes(after.blocks))
+        if round_ is not None and flow is None:
+            flow = self.flow(before, round_)
+        seconds = 0.0
+        if flow is None or flow.read == "shards":
+            narrow = self._narrow(is_turned(before, after), itemsize)
+            seconds += nbytes * narrow * self._shards_byte(shape, before, after, round_)
+        elif flow.read == "block":
+            seconds += nbytes / profile.copy
+        elif flow.read == "lying":
+            curve = profile.lying_turned if flow.turned else profile.lying
+            seconds += nbytes * self._narrow(flow.turned, itemsize) / curve.at(flow.row)
+        seconds /= self._alone(self._lanes(after.blocks))
         if self.carrier == "tasks" and not shape.local:
             seconds += nbytes / profile.copy  # shards are packed first
         if self.carrier == "disk" and not shape.local:
             seconds += shape.shards * DISK_SHARD
         return seconds
 
-    def handling(self, shape: ExchangeShape) -> float:
-        """Seconds of Python for all blocks of an exchange and their shards."""
+    def store(self, round_: Round, flow: Traffic) -> float:
+        """Seconds of storing what comes of all blocks of a round, apart from where it was made."""
+        if not flow.stored:
+            return 0.0
+        goes = self.itemsize // 2 if _is_real(round_, after=True) else self.itemsize
+        seconds = round_.target.size * goes / self.machine.profile.stored.at(flow.stored)
+        return seconds * self._narrow(False, goes) / self._alone(self._lanes(round_.target.blocks))
+
+    def _narrow(self, turned: bool, itemsize: int) -> float:
+        """How many times as long bytes take to be copied because of the size of elements."""
         profile = self.machine.profile
-        shards = 0 if shape.local or self.carrier == "disk" else shape.shards
-        return shape.blocks_out * profile.block + shards * profile.shard
+        if itemsize >= WIDE:
+            return 1.0
+        return profile.narrow_turned if turned else profile.narrow
+
+    def _shards_byte(
+        self, shape: ExchangeShape, before: Layout, after: Layout, round_: Round | None
+    ) -> float:
+        """Seconds for each byte that is gathered from shards."""
+        profile, turned = self.machine.profile, is_turned(before, after)
+        curve = profile.turned if turned else profile.straight
+        if not self.in_tiles(round_):
+            curve = profile.turned_whole if turned else profile.straight_whole
+        byte = 1 / curve.at(self.row_nbytes(shape, after, round_))
+        if shape.local and not turned:  # which reads one block from its beginning to its end
+            byte = max(1 / profile.copy, byte + 1 / profile.copy - 1 / curve.points[-1][1])
+        return byte
+
+    def handling(self, shape: ExchangeShape, flow: Traffic | None = None) -> float:
+        """Seconds of Python for all blocks of an exchange, and their shards and tiles."""
+        profile, blocks = self.machine.profile, shape.blocks_out
+        if flow is None:
+            shards = 0 if shape.local or self.carrier == "disk" else shape.shards
+            return blocks * profile.block + shards * profile.shard
+        tiles = blocks * flow.tiles * profile.tile
+        if flow.lies:
+            return blocks * profile.lying_block + tiles
+        shards = shape.shards if flow.read == "shards" and self.carrier != "disk" else 0
+        return blocks * profile.block + shards * profile.shard + tiles
 
     def row_nbytes(self, shape: ExchangeShape, after: Layout, round_: Round | None) -> float:
         """Bytes of the rows that a gather reads: the exchange's, or narrower ones of tiles."""
         itemsize = self.itemsize // 2 if _is_real(round_) else self.itemsize
-        row = min(shape.width, self._tile_row(after, round_, itemsize)) * itemsize
+        row = min(shape.width, self._tile_row(after, round_)) * itemsize
         return float(max(row, 1))
 
-    def _tile_row(self, after: Layout, round_: Round | None, itemsize: int) -> int:
+    def _tile_row(self, after: Layout, round_: Round | None) -> int:
         """Elements that a tile of a block has in a row, which a gather reads at a time at most."""
-        block = _block(after)
-        size = math.prod(block)
-        found = None if round_ is None else self._tiling(round_, block, size * itemsize)
+        block = block_of(after)
+        found = None if round_ is None else tiles_of(round_, self.itemsize)
         if found is None:
-            return max(1, size)
+            return max(1, math.prod(block))
         dim, width = found
         return max(1, width * math.prod(block[dim + 1 :]))
 
-    def _tiling(self, round_: Round, block: tuple[int, ...], nbytes: int) -> tuple[int, int] | None:
-        fixed = {round_.dim(step) for step in round_.steps}
-        changes = round_.source.largest != round_.target.largest
-        return tiling(block, fixed, max(nbytes, 1), TILE_BYTES // 4 if changes else TILE_BYTES)
-
     def in_tiles(self, round_: Round | None) -> bool:
         """Whether blocks are gathered tile by tile, and not whole."""
-        if round_ is None:
-            return False
-        block = _block(round_.source)
-        return self._tiling(round_, block, math.prod(block) * self.itemsize) is not None
+        return round_ is not None and tiles_of(round_, self.itemsize) is not None
 
-    def transform(self, round_: Round) -> float:
+    def transform(self, round_: Round, flow: Traffic | None = None) -> float:
         """Seconds of a round's FFTs on all blocks, and of the twiddles that follow."""
         library, profile = self.library, self.machine.profile
-        block = _block(round_.source)
+        flow = self.flow(round_.source, round_) if flow is None else flow
+        block = block_of(round_.source)
         last = max((dim for dim, n in enumerate(block) if n > 1), default=0)
         seconds = 0.0
         for step, count in step_flops(round_):
-            curve = library.along if round_.dim(step) == last else library.across
+            innermost = round_.dim(step) == last and not (flow.direct and flow.turned)
             factor = 1.0 if step.kind == "c2c" else library.real
-            seconds += factor * count / curve.at(step.length)
+            rate = library.rate(step.length, innermost=innermost, direct=flow.direct)
+            seconds += factor * count / rate
             passes = sum(x is not None for x in (step.twiddle, step.convolve))
             passes += 2 * sum(x is not None for x in (step.chirp_in, step.chirp_out))
-            seconds += passes * round_.target.size * self.itemsize / profile.twiddle
-        if not self.in_tiles(round_):
+            seconds += passes * round_.target.size * WIDE / profile.twiddle
+        if flow.direct:  # read and written
+            nbytes = 2 * round_.source.size * self.itemsize
+            seconds += nbytes * profile.narrow_rows(flow.row)
+        if not self.in_tiles(round_) and (len(round_.steps) > 1 or not flow.direct):
             seconds /= library.whole.at(max(1, math.prod(block)) * self.itemsize)
         return seconds
 
@@ -277,7 +317,8 @@ class Model:
 
     def stage(
         self, number: int, before: Layout, round_: Round | None, result: Layout | None = None,
-        joint: bool = False, moves: bool = True,
+        reads: Joint | None = None, writes: Joint | None = None, inside: bool = False,
+        moves: bool = True,
     ) -> RoundForecast:
         """What an exchange and the round that follows it take; with `result`, only the exchange.
 
@@ -291,9 +332,11 @@ class Model:
             What is done with them.
         result : Layout, optional
             Blocks of the array that goes out, where there is no round.
-        joint : bool
-            Whether the blocks before and after lie together in memory: a round then finds its
-            rows there, shards are none, and what is only exchanged is not copied.
+        reads, writes : Joint, optional
+            How the blocks before and after the exchange lie together, which then copies nothing,
+            and those after the round.
+        inside : bool
+            Whether the round's results take the places of what it reads.
         moves : bool
             Whether shards go through scratch files, with carrier ``"disk"``.
         """
@@ -301,8 +344,10 @@ class Model:
         assert after is not None
         shape = exchange_shape(before, after)
         blocks = max(1, after.blocks)
-        gather = 0.0 if joint and round_ is None else self.gather(shape, before, after, round_)
-        handling = blocks * self.machine.profile.block if joint else self.handling(shape)
+        flow = None if round_ is None else self.flow(before, round_, reads, writes, inside)
+        nothing = reads is not None and round_ is None
+        gather = 0.0 if nothing else self.gather(shape, before, after, round_, flow)
+        handling = 0.0 if nothing else self.handling(shape, flow)
         fft = device = 0.0
         lanes, threads = self._lanes(blocks), self.machine.threads
         block = after.size * self.itemsize / blocks
@@ -316,7 +361,9 @@ class Model:
             gathered = self._waves(blocks, 1) * gather / blocks / threads
             work = max(work, gathered + handling / blocks) + min(device, gathered)
         else:
-            fft = 0.0 if round_ is None else self.transform(round_)
+            if round_ is not None and flow is not None:
+                fft = self.transform(round_, flow)
+                gather += self.store(round_, flow)
             work = self._waves(blocks, lanes) * (gather + fft + handling) / blocks
         scheduled, serial = self._scheduling(shape)
         scheduled += handling / self.machine.workers
@@ -339,9 +386,9 @@ class Model:
         """Seconds of the scheduler while blocks are worked on, and while they wait for it."""
         profile, workers = self.machine.profile, self.machine.workers
         tasks = shape.blocks_out + (0 if shape.local else shape.groups)
-        if self.carrier == "tasks" and not shape.local:
-            tasks += shape.shards
         scheduled = tasks * (profile.task if workers == 1 else profile.sent_task)
+        if self.carrier == "tasks" and not shape.local:
+            scheduled += shape.shards * (profile.packed if workers == 1 else profile.sent_task)
         pairs = shape.blocks_in * shape.blocks_out / max(1, shape.groups) ** 2
         serial = pairs * profile.pair
         if not shape.local:
@@ -370,7 +417,7 @@ class Model:
 
     def route(
         self, source: Layout, rounds: Iterable[Round], result: Layout | None,
-        joints: Sequence[bool] = (), moves: Sequence[bool] = (),
+        joints: Joints | None = None, moves: Sequence[bool] = (),
     ) -> tuple[RoundForecast, ...]:
         """What rounds and the exchanges between them take.
 
@@ -380,20 +427,26 @@ class Model:
             Blocks that come in and go out; None for a result that the last round leaves.
         rounds : iterable of Round
             In order.
-        joints : sequence of bool
-            For each exchange, whether its blocks before and after lie together in memory.
+        joints : Joints, optional
+            Which blocks lie together in memory.
         moves : sequence of bool
             For each exchange, whether shards go through scratch files, with carrier ``"disk"``.
         """
         found, before = [], source
-        together = itertools.chain(joints, itertools.repeat(False))
         files = itertools.chain(moves, itertools.repeat(True))
-        for number, round_ in enumerate(rounds, 1):
-            found.append(self.stage(number, before, round_, None, next(together), next(files)))
-            before = round_.target
+        together = [] if joints is None else list(joints.exchanges)
+        inside = itertools.chain([] if joints is None else joints.inside, itertools.repeat(None))
+        after = itertools.chain(together, itertools.repeat(None))
+        reads = next(after)
+        for number, (round_, stays) in enumerate(zip(rounds, inside, strict=False), 1):
+            follows = next(after)
+            writes = follows if follows is not None and follows.home == number else None
+            there = reads, writes, stays is not None
+            found.append(self.stage(number, before, round_, None, *there, next(files)))
+            before, reads = round_.target, follows
         if result is not None:
             number = len(found) + 1
-            found.append(self.stage(number, before, None, result, next(together), next(files)))
+            found.append(self.stage(number, before, None, result, reads, moves=next(files)))
         return tuple(found)
 
 
@@ -416,8 +469,9 @@ def cpu_block_seconds(
     model = Model(machine, kernel, dtype, device="cpu")
     source = round_.source if before is None else before
     shape = exchange_shape(source, round_.source)
-    seconds = model.gather(shape, source, round_.source, round_) + model.transform(round_)
-    seconds += model.handling(shape)
+    flow = model.flow(source, round_)
+    seconds = model.gather(shape, source, round_.source, round_, flow) + model.handling(shape, flow)
+    seconds += model.transform(round_, flow) + model.store(round_, flow)
     return seconds / max(1, round_.source.blocks)
 
 

@@ -9,7 +9,13 @@ import pytest
 
 import dask_bigfft
 from dask_bigfft import kept, profiles
-from dask_bigfft.calibration.cpu import Effort, gather_speeds, library_speeds, measured
+from dask_bigfft.calibration.cpu import (
+    Effort,
+    gather_speeds,
+    library_speeds,
+    measured,
+    sampled,
+)
 from dask_bigfft.calibration.probes import Probe
 from dask_bigfft.calibration.system import disk_speeds, scheduling_costs
 from dask_bigfft.cli import main
@@ -36,7 +42,7 @@ def machine():
 
 
 def test_a_probe_is_measured_stage_by_stage():
-    probe = Probe("fftn", (4096,), "c16", 0, 4, (((0, 64),), ((0, 64),)))
+    probe = Probe("fftn", (4096,), "c16", 0, 4, (((0, 64),), ((0, 64),)), together=False)
     plan, stages = measured(probe, TINY)
     assert len(stages) == len(plan.exchanges) == 3
     for stage in stages:
@@ -46,13 +52,41 @@ def test_a_probe_is_measured_stage_by_stage():
     assert "fft" not in stages[2].parts
 
 
+@pytest.mark.parametrize("kernel", ["scipy", "ducc0"])
+@pytest.mark.parametrize(
+    ("kind", "shape", "rounds"),
+    [
+        ("fftn", (48, 640), (((1, 640),), ((0, 48),))),
+        ("fftn", (48, 640), (((0, 48),), ((1, 640),))),
+        ("fftn", (96, 640), (((0, 24),), ((0, 4), (1, 640)))),
+        ("fftn", (24576,), (((0, 128),), ((0, 192),))),
+        ("fftn", (24, 30, 36), (((1, 30), (2, 36)), ((0, 24),))),
+        ("rfftn", (24, 30, 36), (((1, 30), (2, 36)), ((0, 24),))),
+        ("fftn", (24, 30, 36), (((0, 24), (2, 36)), ((1, 30),))),
+    ],
+)
+@pytest.mark.parametrize("together", [True, False])
+def test_what_is_copied_is_what_the_model_says(kernel, kind, shape, rounds, together):
+    pytest.importorskip(kernel)
+    probe = Probe(kind, shape, "c16", 0, 4, rounds, kernel, together)
+    for sample in sampled(probe, TINY):
+        if sample.flow is None:
+            continue
+        assert bool(sample.stage.gather) == (sample.flow.read != "none")
+        answered = kernel == "ducc0" and not sample.stage.stored  # by the library, in its place
+        assert bool(sample.stage.stored) == bool(sample.flow.stored) or answered
+
+
 def test_gathers_have_both_directions_and_widths():
     found = gather_speeds(TINY)
     assert len(found["straight"].points) > 1
     assert found["turned"].points
     assert found["copy"] > 0
     assert 0 <= found["shard"] < 1e-2
-    assert 1e-6 < found["block"] < 1e-1
+    assert found["block"] + found["tile"] > 1e-6
+    assert found["lying"].points
+    assert found["stored"].points
+    assert found["narrow_turned"] > 0
     assert found["alone"] >= 1
 
 
@@ -60,14 +94,15 @@ def test_a_library_in_both_directions():
     found = library_speeds("scipy", "complex64", TINY)
     assert found.name == "scipy"
     assert found.dtype == "complex64"
-    assert [n for n, _ in found.along.points] == [16, 128, 1024, 8192]
+    assert len(found.along.points) > 1
+    assert len(found.across.points) > 1
     assert all(1e5 < rate < 1e13 for _, rate in found.along.points + found.across.points)
     assert not found.elsewhere
 
 
 def test_scheduling_costs_are_of_the_right_size():
     found = scheduling_costs(2, 1)
-    assert set(found) == {"start", "task", "exchange", "pair"}
+    assert set(found) == {"start", "task", "exchange", "pair", "packed"}
     assert 1e-5 < found["task"] < 0.1
     assert all(0 <= seconds < 1 for seconds in found.values())
 
@@ -120,7 +155,7 @@ def test_a_profile_named_by_the_settings_holds_anywhere(folder, tmp_path):
         ('{"schema": 1, "profile"', "damaged"),
         ("[]", "damaged"),
         (None, "another machine"),
-        ('{"schema": 1, "machine": 0}', "another machine"),
+        ('{"schema": 2, "machine": 0}', "another machine"),
         ('{"schema": 99}', ""),
     ],
 )

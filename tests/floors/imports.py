@@ -45,6 +45,7 @@ FLOORS = {
     "calibration": 7,
     "tuning": 7,
     "sources": 7,
+    "device_tuning": 7,
     "storage": 7,
     "chunk_files": 7,
     "cluster": 7,

@@ -94,7 +94,8 @@ def damaged(text, old, new):
         ("}", "", True),
         ('"scale": ', '"scale": -', True),
         ('"machine"', '"engine"', False),
-        ('"schema": 1', '"schema": 7', False),
+        ('"schema": 2', '"schema": 7', False),
+        ('"buffers": null', '"buffers": 0', True),
         ('"numpy": "', '"numpy": "0.', False),
     ],
 )

@@ -1,0 +1,136 @@
+"""What of a device's pipeline is tried with a plan: the settings that a walk holds to be good.
+
+Buffers, passes and streams are tried together, then the ring for memory that is not pinned. What
+settings come to follows from the rows that a crossing reads and writes (C runs of W elements), so
+that they are kept for a class of problems as the plan is.
+
+Imports `devices` and `planner`.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from dask_bigfft.devices.dispatch import job_of
+from dask_bigfft.devices.engine import Engine, Job
+from dask_bigfft.devices.simulated import SimulatedDevice
+from dask_bigfft.devices.walk import walked_seconds
+from dask_bigfft.errors import DeviceError, DeviceMemoryError
+from dask_bigfft.planner.device_settings import DeviceSettings
+from dask_bigfft.planner.plan import Plan
+
+__all__ = ["Choice", "Group", "choices", "on_devices"]
+
+#: Pieces that are on a device at a time, pieces that a crossing is cut into, and streams.
+BUFFERS, PASSES = (2, 3, 4, 8), (4, 8, 16, 32)
+STREAMS: tuple[Literal["role", "piece"], ...] = ("role", "piece")
+
+#: Buffers each way of the ring, and bytes of each.
+RING_BUFFERS, RING_NBYTES = (2, 4, 8), (8 << 20, 32 << 20, 64 << 20)
+
+#: Settings of a group that are tried at most, and blocks of a round that are walked through.
+MOST, WALKED = 8, 4
+
+#: What is tried together.
+Group = Literal["pieces", "ring"]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Settings that may be tried.
+
+    Parameters
+    ----------
+    settings : DeviceSettings
+        What is set.
+    forecast : float
+        Seconds that devices take for all rounds, by a walk.
+    pieces : str
+        What the crossings of each round then are.
+    """
+
+    settings: DeviceSettings
+    forecast: float
+    pieces: str
+
+
+def on_devices(plan: Plan) -> bool:
+    """Whether devices alone do the rounds of a plan, in this process."""
+    one = plan.machine.workers == 1 and plan.machine.cards > 0
+    return one and plan.device in ("auto", "gpu") and np.dtype(plan.dtypes[0]).char in "fdFD"
+
+
+def _group(base: DeviceSettings, group: Group) -> Iterator[DeviceSettings]:
+    """The settings of a group, the others as they are."""
+    yield base
+    if group == "pieces":
+        for k, passes, streams in itertools.product(BUFFERS, PASSES, STREAMS):
+            yield replace(base, buffers=k, passes=passes, streams=streams)
+    else:
+        for count, nbytes in itertools.product(RING_BUFFERS, RING_NBYTES):
+            yield replace(base, ring_buffers=count, ring_nbytes=nbytes)
+
+
+def _jobs(plan: Plan, settings: DeviceSettings) -> list[Job]:
+    """The first block of each round."""
+    found = []
+    for number, round_ in enumerate(plan.rounds):
+        block = tuple(0 for _ in round_.source.axes)
+        source, target = (np.dtype(plan.dtypes[2 * number + i]) for i in (0, 1))
+        found.append(replace(job_of(round_, block, source, target), settings=settings))
+    return found
+
+
+def _choice(plan: Plan, settings: DeviceSettings, pageable: bool) -> tuple[object, Choice] | None:
+    """What settings come to; None where blocks do not fit so. With it, what makes them differ."""
+    devices, limit = plan.machine.devices, plan.device_memory_limit
+    seconds, texts, same = 0.0, [], []
+    try:
+        for job in _jobs(plan, settings):
+            card = devices[0]
+            dry = SimulatedDevice(card.nbytes, profile=card, dry=True)
+            pieces, carve = Engine(dry, limit).pieces(job)
+            same.append((pieces.schedule, carve))
+            first = pieces.schedule.crossings[0]
+            texts.append(f"{pieces.pieces} of C={first.reads[0]} W={first.reads[1]}")
+            slowest = max(
+                walked_seconds(job, found, limit, WALKED, pageable=pageable)
+                for found in set(devices)
+            )
+            waves = math.ceil(job.round.source.blocks / len(devices))
+            seconds += waves * slowest / WALKED
+    except (DeviceError, DeviceMemoryError):
+        return None
+    ring = settings.ring_buffers, settings.ring_nbytes
+    return (*same, ring), Choice(settings, seconds, "; ".join(texts))
+
+
+def choices(
+    plan: Plan, base: DeviceSettings, group: Group, most: int = MOST
+) -> Sequence[Choice]:
+    """Return settings worth trying: those that are given, then others, cheapest by a walk first.
+
+    Parameters
+    ----------
+    plan : Plan
+        What is done with them.
+    base : DeviceSettings
+        What is set already.
+    group : {"pieces", "ring"}
+        What is varied.
+    most : int
+        How many at most. Settings that cut blocks alike count once.
+    """
+    found: dict[object, Choice] = {}
+    for settings in _group(base, group):
+        choice = _choice(plan, settings, group == "ring")
+        if choice is not None:
+            found.setdefault(*choice)
+    first, *others = found.values() if found else (None,)
+    if first is None:
+        return ()
+    return (first, *sorted(others, key=lambda c: c.forecast)[: most - 1])

@@ -1,0 +1,189 @@
+"""How a round reads and writes its blocks in memory: what of it is copied, and in which rows.
+
+A block is gathered from shards, or copied from where it lies with others, or read there by the FFT
+library itself; what the FFTs leave is where it belongs, or is stored there tile by tile. Which of
+these happens follows from the plan alone, as `kernels.cpu.run_round` does it.
+
+Pure: imports `decomposition` and this room.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from dask_bigfft.decomposition.joints import place_of
+from dask_bigfft.decomposition.layout import Layout
+from dask_bigfft.decomposition.rounds import Round
+from dask_bigfft.decomposition.steps import Divisor
+from dask_bigfft.decomposition.tiles import ROW_BYTES, TILE_BYTES, tiling
+from dask_bigfft.planner.joints import Joint
+
+__all__ = ["Lies", "Traffic", "block_of", "lies", "rows_of", "traffic"]
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Lies:
+    """Where a block lies in memory: lengths and steps in bytes, dimension by dimension."""
+
+    shape: Shape
+    steps: Shape
+
+    def dense(self, itemsize: int) -> bool:
+        """Whether it is contiguous."""
+        return rows_of(self.shape, self.steps, itemsize)[0] >= math.prod(self.shape) * itemsize
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What of a block is copied before and after the FFTs of a round.
+
+    Parameters
+    ----------
+    read : {"none", "block", "shards", "lying"}
+        What is copied before: nothing, the block that came in, shards of others, or the block where
+        it lies with others.
+    row, turned
+        Bytes of contiguous rows that are read, and whether they become columns.
+    stored : int
+        Bytes of contiguous rows in which results are stored apart; 0 where they are not.
+    direct : bool
+        Whether the FFT library reads blocks where they lie.
+    tiles : int
+        Parts in which a block is worked on: 1 where it is not cut.
+    lies : bool
+        Whether blocks lie together with others, where they are read.
+    """
+
+    read: Literal["none", "block", "shards", "lying"]
+    row: float
+    turned: bool
+    stored: int
+    direct: bool
+    tiles: int
+    lies: bool
+
+
+def block_of(layout: Layout) -> Shape:
+    """Shape of the largest block."""
+    return tuple(max(g.chunks, default=0) for axis in layout.axes for g in axis.groups)
+
+
+def lies(joint: Joint, layout: Layout, itemsize: int) -> Lies:
+    """Where the first block of a layout lies with others."""
+    place = place_of(joint.layout, layout, tuple(0 for _ in layout.axes))
+    steps = _own(place.shape, itemsize).steps
+    lengths = [cut.stop - cut.start for cut in place.cuts]
+    return Lies(tuple(lengths[d] for d in place.order), tuple(steps[d] for d in place.order))
+
+
+def _own(shape: Shape, itemsize: int) -> Lies:
+    """Where a block lies that has memory of its own."""
+    return Lies(shape, tuple(itemsize * math.prod(shape[d + 1 :]) for d in range(len(shape))))
+
+
+def rows_of(shape: Shape, steps: Shape, itemsize: int) -> tuple[int, bool]:
+    """Bytes of contiguous rows of strided memory, and whether they run along an outer dimension.
+
+    >>> rows_of((8, 16), (512, 16), 16), rows_of((8, 16), (16, 512), 16)
+    ((256, False), (128, True))
+    """
+    pairs = [(n, step) for n, step in zip(shape, steps, strict=True) if n > 1]
+    turned = bool(pairs) and pairs[-1][1] != itemsize
+    width = itemsize
+    for n, step in sorted(pairs, key=lambda pair: pair[1]):
+        if step != width:
+            break
+        width *= n
+    return width, turned
+
+
+def _cut(where: Lies, found: tuple[int, int] | None) -> Lies:
+    """A tile of a block."""
+    if found is None:
+        return where
+    dim, width = found
+    return Lies((*where.shape[:dim], min(width, where.shape[dim]), *where.shape[dim + 1 :]),
+                where.steps)
+
+
+def tiles_of(round_: Round, itemsize: int) -> tuple[int, int] | None:
+    """How a round's blocks are cut into tiles: along which dimension, how wide; None: they are not.
+
+    `itemsize` is that of complex numbers.
+    """
+    before, after = block_of(round_.source), block_of(round_.target)
+    kinds = {step.kind for step in round_.steps}
+    real = itemsize // 2
+    came = math.prod(before) * (real if "r2c" in kinds else itemsize)
+    goes = math.prod(after) * (real if "c2r" in kinds else itemsize)
+    changes = before != after or bool(kinds & {"r2c", "c2r"})
+    fixed = {round_.dim(step) for step in round_.steps}
+    size = TILE_BYTES // 4 if changes else TILE_BYTES
+    return tiling(before, fixed, max(came, goes, 1), size, ROW_BYTES)
+
+
+def traffic(
+    round_: Round, itemsize: int, elsewhere: bool, reads: Joint | None,
+    writes: Joint | None, inside: bool, near: bool,
+) -> Traffic:
+    """What of a round's blocks is copied.
+
+    Parameters
+    ----------
+    round_ : Round
+        What is done.
+    itemsize : int
+        Bytes of a complex number.
+    elsewhere : bool
+        Whether the FFT library can answer in other memory than its own.
+    reads, writes : Joint or None
+        How blocks lie together that it reads, and those that it writes.
+    inside : bool
+        Whether results take the places of what was read.
+    near : bool
+        Whether blocks before the exchange are the round's own, as they are.
+    """
+    steps = round_.steps
+    kinds, dim = {step.kind for step in steps}, None
+    came = itemsize // 2 if "r2c" in kinds else itemsize
+    goes = itemsize // 2 if "c2r" in kinds else itemsize
+    shape, after = block_of(round_.source), block_of(round_.target)
+    begins = {(s.kind, s.sign, s.chirp_in) for s in steps} == {("c2c", steps[0].sign, None)} \
+        if steps else False
+    plain = all(
+        s.twiddle is None and s.convolve is None and s.chirp_out is None for s in steps
+    )
+    only = begins and plain and all(
+        s.divisor in (Divisor(), Divisor(s.length), Divisor(1, s.length)) for s in steps
+    )
+    changes = shape != after or bool(kinds & {"r2c", "c2r"})
+    source = _own(shape, came) if reads is None else lies(reads, round_.source, came)
+    target = _own(after, goes)
+    if inside:
+        target = source
+    elif writes is not None:
+        target = lies(writes, round_.target, goes)
+    found = tiles_of(round_, itemsize)
+    dim = None if found is None else found[0]
+    dense = target.dense(goes)
+    packed = dense and (dim is None or math.prod(after[:dim]) == 1)
+    given = (near or reads is not None) and elsewhere and begins and not round_.rolls
+    given = given and (only or packed)
+    tiled = found is not None and not (given and only and len(steps) == 1)
+    tile = found if tiled else None
+    row, turned = rows_of(*_astuple(_cut(source, tile)), came)
+    if given:
+        read: Literal["none", "block", "shards", "lying"] = "none"
+    else:
+        read = "lying" if reads is not None else "block" if near else "shards"
+    stored = rows_of(*_astuple(_cut(target, tile)), goes)[0]
+    if not changes and (given or (packed and not inside)):
+        stored = 0
+    tiles = 1 if tile is None else -(-shape[tile[0]] // tile[1])
+    return Traffic(read, row, turned, stored, given, tiles, reads is not None)
+
+
+def _astuple(where: Lies) -> tuple[Shape, Shape]:
+    return where.shape, where.steps

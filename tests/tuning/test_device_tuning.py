@@ -1,0 +1,171 @@
+"""What is tuned of devices: settings reach the pipeline, and the best ones are found."""
+
+import itertools
+from dataclasses import replace
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+
+from dask_bigfft import device_tuning, fft, tuning
+from dask_bigfft.bench.model import Problem
+from dask_bigfft.bench.tuning import CARDS, clocked, on_simulated
+from dask_bigfft.devices import find
+from dask_bigfft.devices.crossings import PieceLimits
+from dask_bigfft.devices.simulated import SimulatedDevice
+from dask_bigfft.graph.layer import transformed_array
+from dask_bigfft.planner.device_settings import AS_IS, DeviceSettings
+from dask_bigfft.planner.plan import Machine, Plan
+from dask_bigfft.planner.profile import Profile
+from dask_bigfft.planner.search import find_plan
+from dask_bigfft.testing.devices import simulated_devices
+from dask_bigfft.transforms.spec import transform_spec
+from dask_bigfft.tuning import tuned
+
+SMALL = Problem("a plane", "fftn", (256, 256), (64, 256))
+NBYTES = 3 << 17
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path):
+    with dask.config.set({"bigfft.wisdom.directory": str(tmp_path), "scheduler": "sync"}):
+        yield tmp_path
+
+
+def asked(card, nbytes):
+    spec = transform_spec("fftn", SMALL.shape, np.dtype("c16"))
+    request = replace(SMALL.request(SMALL.lazy(), "scipy"), device="gpu", device_nbytes=nbytes)
+    profile = replace(card.profile, nbytes=nbytes)
+    return spec, request, Machine(threads=1, profile=Profile(devices=(profile,)), cards=1)
+
+
+@pytest.mark.parametrize("streams", ["role", "piece"])
+@pytest.mark.parametrize("seed", range(4))
+def test_answers_do_not_depend_on_settings(streams, seed):
+    rng = np.random.default_rng(seed)
+    values = rng.standard_normal((16, 32, 60)) + 1j * rng.standard_normal((16, 32, 60))
+    x = da.from_array(values, chunks=(4, 32, 60))
+    limits = PieceLimits(0, least=256, run_nbytes=64)
+    plan = find_plan(transform_spec("fftn", x.shape, x.dtype),
+                     replace(SMALL.request(x, "scipy"), device="gpu"), Machine())
+    for k, passes in itertools.product((1, 8), (1, 5)):
+        settings = DeviceSettings(k, passes, streams, ring_buffers=2, ring_nbytes=1 << 12)
+        with simulated_devices(1 << 18, seed=seed, limits=limits) as (device,):
+            found = transformed_array(x, replace(plan, settings=settings), "shared").compute()
+            assert device.ring == (2, 1 << 12)
+        assert np.allclose(found, np.fft.fftn(values))
+
+
+def test_a_missing_wait_between_streams_of_pieces_is_found(monkeypatch):
+    values = np.random.default_rng(0).standard_normal((64, 64)) + 0j
+    x = da.from_array(values, chunks=64)
+    plan = find_plan(transform_spec("fftn", x.shape, x.dtype),
+                     replace(SMALL.request(x, "scipy"), device="gpu"), Machine())
+    plan = replace(plan, settings=DeviceSettings(4, 8, "piece"))
+    assert Plan.from_json(plan.to_json()).settings == plan.settings
+
+    def wrong(seed):  # each block crosses twice: what the first crossing writes, the second reads
+        limits = PieceLimits(0, least=256, run_nbytes=64)
+        with simulated_devices(1 << 14, seed=seed, limits=limits):
+            found = transformed_array(x, plan, "shared").compute()
+        return not np.allclose(found, np.fft.fftn(values))
+
+    assert not any(map(wrong, range(4)))
+    waits = SimulatedDevice.wait
+
+    def careless(self, stream, event):
+        if event.name != "stored":
+            waits(self, stream, event)
+
+    monkeypatch.setattr(SimulatedDevice, "wait", careless)
+    assert any(map(wrong, range(12)))
+
+
+def test_settings_cut_pieces():
+    limits = PieceLimits(1 << 30)
+    assert limits.tuned(AS_IS) == limits
+    found = limits.tuned(DeviceSettings(buffers=8, passes=32))
+    assert (found.slots, found.pieces, found.finer) == (8, 32, (1,))
+    with pytest.raises(ValueError, match="buffers"):
+        DeviceSettings(buffers=0)
+
+
+def by_clock(card, nbytes, plan, settings):
+    """Seconds of a plan with some settings, on a device of its own."""
+    device = SimulatedDevice(nbytes, profile=card.profile, pageable=card.pageable)
+    find.use([device], PieceLimits(nbytes), nbytes)
+    try:
+        timer = clocked(device, plan)
+        return timer(replace(plan, settings=settings))
+    finally:
+        find.use(None)
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """A region that can be tried as a whole."""
+    monkeypatch.setattr(tuning, "SCALES", (1.0,))
+    monkeypatch.setattr(tuning, "REPEAT", 1)
+    monkeypatch.setattr(device_tuning, "BUFFERS", (2, 3))
+    monkeypatch.setattr(device_tuning, "PASSES", (2, 16))
+    monkeypatch.setattr(device_tuning, "RING_BUFFERS", (1, 4))
+    monkeypatch.setattr(device_tuning, "RING_NBYTES", (1 << 14, 1 << 20))
+
+
+def test_the_best_settings_are_found_on_unlike_cards(few):
+    nbytes, winners = NBYTES, []
+    for card in CARDS:
+        spec, request, on = asked(card, nbytes)
+        device = SimulatedDevice(nbytes, profile=card.profile, pageable=card.pageable)
+        find.use([device], PieceLimits(nbytes), nbytes)
+        try:
+            timer = clocked(device, find_plan(spec, request, on))
+            found = tuned(spec, request, on, ["scipy"], timer)
+        finally:
+            find.use(None)
+        plan = replace(found.plan, settings=AS_IS)
+        region = [*device_tuning._group(AS_IS, "pieces")]
+        times = {s: by_clock(card, nbytes, plan, s) for s in region}
+        best = found.plan.settings
+        pieces = replace(best, ring_buffers=None, ring_nbytes=None)
+        assert times[pieces] <= 1.001 * min(times.values())
+        rings = {
+            s: by_clock(card, nbytes, plan, s) for s in device_tuning._group(pieces, "ring")
+        }
+        assert by_clock(card, nbytes, plan, best) <= 1.001 * min(rings.values())
+        assert times[pieces] < 0.97 * max(times.values())
+        winners.append(best)
+    assert winners[0] != winners[1]
+
+
+def test_settings_are_kept_with_the_plan(few):
+    spec, request, on = asked(CARDS[0], NBYTES)
+    wanted = DeviceSettings(buffers=2, passes=16, streams="piece")
+
+    def timer(plan):
+        return 1.0 if plan.settings == wanted else 2.0
+
+    with simulated_devices(NBYTES):
+        found = tuned(spec, request, on, ["scipy"], timer)
+        assert found.plan.settings == wanted
+        again = tuned(spec, request, on, ["scipy"], timer)
+        other = replace(on, profile=Profile(devices=(replace(CARDS[0].profile, name="another"),)))
+        assert tuned(spec, request, other, ["scipy"], timer).trials
+    assert again.trials == ()
+    assert again.plan.settings == wanted
+    assert "k = 2, 16 passes, streams by piece" in found.to_markdown()
+
+
+def test_the_front_door_tunes_devices(few):
+    x = da.ones(SMALL.shape, chunks=SMALL.chunks, dtype=complex)
+    with simulated_devices(1 << 20):
+        y = fft.fftn(x, device="gpu", planner="measure")
+        assert np.allclose(y.compute(), np.fft.fftn(np.ones(SMALL.shape)))
+
+
+def test_the_table_of_a_simulated_card(few):
+    row = on_simulated(replace(CARDS[1], profile=replace(CARDS[1].profile, nbytes=NBYTES)), SMALL)
+    assert row["gain"] >= 1
+    assert "| devices | pieces |" in row["table"]
+    assert any(trial["settings"]["ring_buffers"] for trial in row["trials"])

@@ -236,13 +236,10 @@ class Model:
     def handling(self, shape: ExchangeShape, flow: Traffic | None = None) -> float:
         """Seconds of Python for all blocks of an exchange, and their shards and tiles."""
         profile, blocks = self.machine.profile, shape.blocks_out
-        if flow is None:
-            shards = 0 if shape.local or self.carrier == "disk" else shape.shards
-            return blocks * profile.block + shards * profile.shard
-        tiles = blocks * flow.tiles * profile.tile
-        if flow.lies:
+        tiles = 0.0 if flow is None else blocks * flow.tiles * profile.tile
+        if flow is not None and flow.lies:
             return blocks * profile.lying_block + tiles
-        shards = shape.shards if flow.read == "shards" and self.carrier != "disk" else 0
+        shards = 0 if shape.local or self.carrier == "disk" else shape.shards
         return blocks * profile.block + shards * profile.shard + tiles
 
     def row_nbytes(self, shape: ExchangeShape, after: Layout, round_: Round | None) -> float:

@@ -29,7 +29,7 @@ from dask_bigfft.decomposition.tiles import ROW_BYTES, TILE_BYTES, tiling
 from dask_bigfft.errors import KernelError
 from dask_bigfft.events import measured
 from dask_bigfft.kernels.copy import copied
-from dask_bigfft.kernels.incoming import Divisible, Incoming, parts
+from dask_bigfft.kernels.incoming import Divisible, Incoming, Watch, parts
 from dask_bigfft.kernels.libraries import FFTLibrary, Scale
 from dask_bigfft.kernels.twiddle import multiply_chirp, twiddle
 from dask_bigfft.memory import lend
@@ -302,7 +302,9 @@ def run_round(
     tile_bytes = TILE_BYTES // 4 if changes else TILE_BYTES  # libraries answer in fresh memory
     fixed = {work.dim for work in works}
     found = tiling(incoming.shape, fixed, nbytes, tile_bytes, ROW_BYTES)
-    place = None if round_.rolls else out  # what is rolled is stored in two parts
+    watch: Watch | None = getattr(incoming, "watch", None)
+    # What is rolled is stored in two parts, what is watched when it has been found right.
+    place = None if round_.rolls or watch else out
     direct = library.elsewhere and place is not None and _begins_with_ffts(works)
     given, only = incoming.as_is if direct else None, _only_ffts(works)
     dense = bool(out.flags.c_contiguous)
@@ -313,7 +315,10 @@ def run_round(
     if found is None or (given is not None and only and len(works) == 1):
         own = None if changes or not dense else out
         tile = incoming.whole(own) if given is None else given
-        _store(out, _transformed(tile, works, library, place), round_.rolls)
+        result = _transformed(tile, works, library, place)
+        if watch:
+            watch.after(result, 0, None)
+        _store(out, result, round_.rolls)
         return out
     dim, width = found
     tiles = (
@@ -321,7 +326,7 @@ def run_round(
         if given is None
         else _views(given, dim, parts(given.shape[dim], width))
     )
-    _tile_by_tile(tiles, dim, works, library, out, round_.rolls)
+    _tile_by_tile(tiles, dim, works, library, out, round_.rolls, watch)
     return out
 
 
@@ -378,13 +383,20 @@ def run_tiles(
 
 def _tile_by_tile(
     tiles: Iterable[tuple[slice, Array]], dim: int, works: list[_Work], library: FFTLibrary,
-    out: Array, rolls: Rolls
+    out: Array, rolls: Rolls, watch: Watch | None = None
 ) -> None:
     for part, tile in tiles:
+        if watch and watch.is_done(part):
+            continue
         inside = [work.within(dim, part) for work in works]
         target = out[(slice(None),) * dim + (part,)]
-        place = None if rolls else target
-        _store(target, _transformed(tile, inside, library, place), rolls)
+        place = None if rolls or watch else target
+        if watch:
+            watch.before(tile)
+        result = _transformed(tile, inside, library, place)
+        if watch:
+            watch.after(result, dim, part)
+        _store(target, result, rolls)
 
 
 def rolled(values: Array, rolls: Rolls) -> Array:

@@ -46,6 +46,25 @@ class Incoming(Protocol):
         ...
 
 
+class Watch(Protocol):
+    """What compares a block's tiles before and after a round, each while it is in cache.
+
+    A tile is stored when it has been found right, so that a round in place can be gone on with.
+    """
+
+    def is_done(self, part: slice) -> bool:
+        """Whether a tile has been stored already."""
+        ...
+
+    def before(self, tile: Array) -> None:
+        """Look at what comes in."""
+        ...
+
+    def after(self, result: Array, dim: int, part: slice | None) -> None:
+        """Compare the result of the tile that came in last, cut along `dim`, and not stored yet."""
+        ...
+
+
 class Divisible(Incoming, Protocol):
     """A block on its way in of which several threads, and devices, may each do a part."""
 

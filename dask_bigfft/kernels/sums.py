@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from dask_bigfft.decomposition.phases import phase_table
 from dask_bigfft.kernels.compiled import compiled
-from dask_bigfft.kernels.twiddle import _twiddle_rows, twiddle
+from dask_bigfft.kernels.twiddle import twiddle
 
-__all__ = ["Turn", "energy", "weighted_sum"]
+__all__ = ["WIDTH", "Turn", "energy", "weighted_sum"]
 
 Array = npt.NDArray[Any]
 
@@ -26,12 +26,19 @@ STRETCH = 4096
 #: Width of the strips in which lines are added up: both sums stay in L1.
 STRIP = 512
 
+#: Values of a line whose weights are the same in each stretch of so many, but for one factor.
+WIDTH = 128
+
 #: What the compiler may do with sums; not that it may take NaN for impossible.
 _FAST = {"reassoc", "contract", "nsz", "arcp"}
 
 
 class Turn(NamedTuple):
-    """Twiddles ``exp(sign*2j*pi*rest[l]*f/modulus)`` of rows l and places f."""
+    """Twiddles ``exp(sign*2j*pi*rest[l]*f/modulus)`` of rows l and places f.
+
+    The weights that go with them are products: that of place i * `WIDTH` + j is the one of place
+    i * `WIDTH` times the one of j, over the first.
+    """
 
     rest: npt.NDArray[np.int64]
     modulus: int
@@ -100,27 +107,28 @@ def _dots(x, a, b, out):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _turned_dots(x, weights, rest, coarse, fine, shift, mask, out):  # type: ignore[no-untyped-def]
-    """Sums of each line of complex numbers with weights times twiddles; return all energy."""
-    n, total = len(weights), 0.0
-    turned = np.empty((1, n, 1), weights.dtype)
-    a, b = np.empty(2 * n, x.dtype), np.empty(2 * n, x.dtype)
+def _turned_dots(x, outer, inner, rest, coarse, fine, shift, mask, out):  # type: ignore[no-untyped-def]
+    """Sums of each line of complex numbers with weights times twiddles; return all energy.
+
+    The weight of place i * len(inner) + j is outer[i] * inner[j], and so is the twiddle a product:
+    each line has sums of stretches with the same weights, and then a sum of these.
+    """
+    n, width, total = x.shape[1] // 2, len(inner), 0.0
+    a, b = np.empty(2 * width, x.dtype), np.empty(2 * width, x.dtype)
     for o in range(x.shape[0]):
-        for i in range(n):
-            turned[0, i, 0] = weights[i]
-        _twiddle_rows(turned, rest[o : o + 1], coarse, fine, shift, mask, 1.0)
-        for i in range(n):
-            w = turned[0, i, 0]
-            a[2 * i], a[2 * i + 1] = w.real, -w.imag
-            b[2 * i], b[2 * i + 1] = w.imag, w.real
-        s, t = 0.0, 0.0
-        for start in range(0, 2 * n, STRETCH):
-            stop = start + STRETCH
-            u, v, e = _fast_dot(x[o, start:stop], a[start:stop], b[start:stop])
-            s += u
-            t += v
+        r, found = rest[o], 0j
+        for j in range(min(width, n)):
+            w = inner[j] * coarse[(r * j) >> shift] * fine[(r * j) & mask]
+            a[2 * j], a[2 * j + 1] = w.real, -w.imag
+            b[2 * j], b[2 * j + 1] = w.imag, w.real
+        for i in range(len(outer)):
+            start, stop = 2 * i * width, min(2 * (i + 1) * width, 2 * n)
+            s, t, e = _fast_dot(x[o, start:stop], a, b)
+            place = r * i * width
+            w = outer[i] * coarse[place >> shift] * fine[place & mask]
+            found += w * complex(s, t)
             total += e
-        out[o, 0], out[o, 1] = s, t
+        out[o, 0], out[o, 1] = found.real, found.imag
     return total
 
 
@@ -155,7 +163,8 @@ def weighted_sum(
     weights : ndarray of complex
         One for each place along it.
     turn : Turn, optional
-        Twiddles that the weights are multiplied with, for rows of complex values.
+        Twiddles that the weights, which are products, are multiplied with, for rows of complex
+        values.
 
     Returns
     -------
@@ -172,7 +181,8 @@ def weighted_sum(
         table = phase_table(turn.modulus, turn.sign)
         parts = table.coarse, table.fine, table.shift, table.mask
         lines = values.view(kept).reshape(outer, -1)
-        total = _turned_dots(lines, weights, rest, *parts, sums)
+        every, first = weights[::WIDTH].copy(), weights[:WIDTH] / weights[0]
+        total = _turned_dots(lines, every, first, rest, *parts, sums)
         found = sums.view(np.result_type(kept, np.complex64))
     elif inner == 1:
         re, im = weights.real.astype(kept), weights.imag.astype(kept)

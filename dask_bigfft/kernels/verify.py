@@ -1,7 +1,7 @@
 """Rounds that are checked while they work: Parseval's energy, and a linear checksum.
 
-A round is watched from both ends of its tiles: what comes in is weighed when a tile is handed over,
-what goes out when the next one is asked for, both still in cache::
+A round is watched from both ends of its tiles: what comes in is weighed when a tile is gathered,
+what goes out before it is stored, both still in cache::
 
     energy      sum |y|^2 = gain * sum |x|^2, gain = product of the lengths / divisor^2
     checksum    beside that, for every line:  sum r*FFT(x) = sum FFT(r)*x
@@ -10,8 +10,9 @@ with seeded random weights r; twiddles are taken back before. Half a spectrum co
 its entries 0 and N/2, of which an inverse real transform uses the real part only. Rounds with
 chirps (Bluestein's algorithm) keep no energy: they are done twice and compared.
 
-A tile that holds NaN or infinity cannot be checked, and that is said. What does not match is done
-once more from the start; if it does not match again, that is an error.
+A tile that holds NaN or infinity cannot be checked, and that is said. What does not match is not
+stored, so rounds may work in place; it is done once more, from where its block comes from, and if
+it does not match again, that is an error.
 
 ===================================  ======  ========
 what goes wrong inside a round       energy  checksum
@@ -49,7 +50,8 @@ from dask_bigfft.events import emit
 from dask_bigfft.kernels.cpu import axis_index, run_round
 from dask_bigfft.kernels.incoming import Incoming
 from dask_bigfft.kernels.libraries import FFTLibrary
-from dask_bigfft.kernels.sums import Turn, energy, weighted_sum
+from dask_bigfft.kernels.lying import Lying
+from dask_bigfft.kernels.sums import WIDTH, Turn, energy, weighted_sum
 from dask_bigfft.kernels.twiddle import twiddle
 from dask_bigfft.memory import lend
 
@@ -58,11 +60,15 @@ Block = tuple[int, ...]
 
 @lru_cache(maxsize=64)
 def _weights(length: int, size: int, real: bool) -> Array:
-    """Seeded weights of the first `size` of `length` outputs: of modulus one, or near one."""
+    """Seeded weights of the first `size` of `length` outputs: of modulus one, or near one.
+
+    Complex ones are products, so that twiddles can be multiplied with them at little cost.
+    """
     rng = np.random.default_rng([length, size, real])
     if real:
         return rng.uniform(0.5, 1.5, size)
-    found: Array = np.exp(2j * np.pi * rng.random(size))
+    outer, inner = (np.exp(2j * np.pi * rng.random(n)) for n in (-(-size // WIDTH), WIDTH))
+    found: Array = np.outer(outer, inner).ravel()[:size]
     return found
 
 
@@ -154,16 +160,14 @@ class Check:
         self, result: Array, before: tuple[float, float, Array | None], dim: int, part: slice | None
     ) -> None:
         """Compare a tile's result, cut along `dim`, with what was found before."""
-        (whole, seen, sums), cut = before, dim
+        whole, seen, sums = before
         if not math.isfinite(whole):
             self.undecided = True
             return
-        for along, first in self.round.rolls:  # stored from another element on
-            result, dim = np.roll(result, first, axis=along), 0
         out, total = None, None
         if sums is not None:
-            out, total = self._summed(result, cut, part)
-        found = self._weighed(result, "r2c", dim, total)
+            out, total = self._summed(result, dim, part)
+        found = self._weighed(result, "r2c", 0, total)
         gain = self.length / self.divisor**2
         eps = self._eps(result.dtype)
         allowed = eps * (16 + 4 * math.log2(self.length)) * gain * whole
@@ -175,6 +179,12 @@ class Check:
         worst = float(np.abs(out - sums).max(initial=0.0))
         if not worst <= allowed:
             raise Unmatched(f"a linear checksum is off by {worst:.3g}, more than {allowed:.3g}")
+
+    def unrolled(self, result: Array) -> Array:
+        """The result from its first element on, where it is stored from another one on."""
+        for along, first in self.round.rolls:
+            result = np.roll(result, first, axis=along)
+        return result
 
     # --- energy ---
 
@@ -250,39 +260,65 @@ class Check:
 class _Watched:
     """A block on its way in that is weighed before its round, and its result after it."""
 
-    #: What is read where it lies would not be weighed.
+    #: What is read where it lies could not be read once more.
     as_is: Array | None = None
 
-    def __init__(self, incoming: Incoming, check: Check) -> None:
-        self.incoming, self.check = incoming, check
+    def __init__(self, check: Check) -> None:
+        self.check, self.watch = check, self
+        self.incoming: Incoming
+        self._before: tuple[float, float, Array | None] | None = None
+        self._out: Array | None = None
+        self._done: set[int] = set()
+
+    def begin(self, incoming: Incoming) -> None:
+        """Take the block, for the first time or once more: in place, what is stored stays."""
+        self.incoming, self._before = incoming, None
         self.shape, self.dtype = incoming.shape, incoming.dtype
-        self._before: Any = None
+        if not (isinstance(incoming, Lying) and incoming.into is incoming.values):
+            self._done.clear()
 
     def place(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """Memory for the block after the round."""
-        return self.incoming.place(shape, dtype)
+        """Memory for the block after the round, the same each time."""
+        if self._out is None:
+            self._out = self.incoming.place(shape, dtype)
+        return self._out
 
     def composite(self) -> None:
-        """What is read where it lies would not be weighed."""
+        """What is read where it lies could not be read once more."""
         return None
 
     def whole(self, out: Array | None = None, *, threads: int = 1) -> Array:
-        """The block."""
-        values = self.incoming.whole(out, threads=threads)
-        self._before = self.check.before(values)
+        """The block, in other memory than where it comes from."""
+        inside = isinstance(self.incoming, Lying) and out is self.incoming.values
+        values = self.incoming.whole(None if inside else out, threads=threads)
+        self.before(values)
         return values
 
     def tiles(self, dim: int, width: int, out: Array) -> Iterator[tuple[slice, Array]]:
-        """Its tiles; each one's result lies in `out` when the next is asked for."""
-        for part, tile in self.incoming.tiles(dim, width, out):
-            before = self.check.before(tile)
-            yield part, tile
-            self.check.after(out[(slice(None),) * dim + (part,)], before, dim, part)
+        """Its tiles."""
+        return self.incoming.tiles(dim, width, out)
+
+    def is_done(self, part: slice) -> bool:
+        """Whether a tile has been stored already."""
+        return part.start in self._done
+
+    def before(self, tile: Array) -> None:
+        """Weigh what comes in."""
+        self._before = self.check.before(tile)
+
+    def after(self, result: Array, dim: int, part: slice | None) -> None:
+        """Compare the result of what came in last."""
+        if self._before is None:
+            return
+        self.check.after(result, self._before, dim, part)
+        self._before = None
+        if part is not None:
+            self._done.add(part.start)
 
     def finish(self, result: Array) -> None:
-        """Compare the result of a block that went through in one."""
+        """Compare the result of a block that went through in one, elsewhere."""
         if self._before is not None:
-            self.check.after(result, self._before, 0, None)
+            self.after(self.check.unrolled(result), 0, None)
 
 
 Runner = Callable[..., Array]
@@ -320,14 +356,15 @@ def verified_round(
     VerificationError
         If the round does not come out right twice.
     """
-    checkable = _keeps_energy(round_)
     found = []
+    watched = _Watched(Check(mode, round_, block, library))
+    arguments = (library, out_dtype, filters)
     for _ in range(2):
-        arguments = (library, out_dtype, filters)
         try:
-            if checkable:
-                return _checked(mode, round_, block, incoming_of(), *arguments, run)
-            return _done_twice(round_, block, incoming_of, *arguments, run)
+            if not _keeps_energy(round_):
+                return _done_twice(round_, block, incoming_of, *arguments, run)
+            watched.begin(incoming_of())
+            return _checked(round_, block, watched, *arguments, run)
         except Unmatched as error:
             found.append(str(error))
             emit("mismatch", index=number)
@@ -346,15 +383,13 @@ def _keeps_energy(round_: Round) -> bool:
 
 
 def _checked(
-    mode: str, round_: Round, block: Block, incoming: Incoming, library: FFTLibrary,
+    round_: Round, block: Block, watched: _Watched, library: FFTLibrary,
     out_dtype: np.dtype[Any], filters: Mapping[int, Array] | None, run: Runner
 ) -> Array:
-    check = Check(mode, round_, block, library)
-    watched = _Watched(incoming, check)
     with np.errstate(over="ignore", invalid="ignore"):
         result = run(round_, block, watched, library, out_dtype, filters)
         watched.finish(result)
-    if check.undecided:
+    if watched.check.undecided:
         emit("unverified", nbytes=result.nbytes)
         warnings.warn(
             f"block {block} holds NaN, infinity or values too large to be squared: "
@@ -370,11 +405,20 @@ def _done_twice(
     out_dtype: np.dtype[Any], filters: Mapping[int, Array] | None, run: Runner
 ) -> Array:
     one, other = (
-        run(round_, block, incoming_of(), library, out_dtype, filters) for _ in range(2)
+        run(round_, block, _apart(incoming_of()), library, out_dtype, filters) for _ in range(2)
     )
     if not np.array_equal(_bytes(one), _bytes(other)):
         raise Unmatched("two runs differ")
     return one
+
+
+def _apart(incoming: Incoming) -> Incoming:
+    """A block whose result goes to memory of its own."""
+    if isinstance(incoming, Lying):
+        return Lying(incoming.values)
+    if hasattr(incoming, "into"):
+        incoming.into = None
+    return incoming
 
 
 def _bytes(values: Array) -> Array:

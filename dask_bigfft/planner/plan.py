@@ -204,11 +204,10 @@ class Plan:
     def joints(self) -> Joints:
         """Which blocks lie together where all tasks run in one process.
 
-        What is verified may have to be done once more, so it is not done in place. Devices read
-        shards where they are, and write new blocks while they do.
+        Devices read shards where they are, and write new blocks while they do.
         """
         on_card = self.machine.cards > 0 and self.device in ("auto", "gpu")
-        if self.carrier == "disk" or self.verify != "none" or on_card:
+        if self.carrier == "disk" or on_card:
             return no_joints(len(self.exchanges), len(self.rounds))
         return joints_of(self.rounds, self.exchanges, self.dtypes, self.result)
 

@@ -103,6 +103,8 @@ class Faulty:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._library, name)
+        if name == "using":
+            return lambda *arguments: Faulty(found(*arguments), self._damage, self._when)
         if name not in ("c2c", "r2c", "c2r"):
             return found
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dask_bigfft.kernels.sums import Turn, energy, weighted_sum
+from dask_bigfft.kernels.sums import WIDTH, Turn, energy, weighted_sum
 
 RNG = np.random.default_rng(4)
 
@@ -20,7 +20,8 @@ def test_weighted_sums(dtype, shape, dim, turned):
         pytest.skip("what has a twiddle is complex")
     values = values.astype(dtype)
     n, outer = shape[dim], int(np.prod(shape[:dim]))
-    weights = np.exp(2j * np.pi * RNG.random(n))
+    outer_weights, inner = (np.exp(2j * np.pi * RNG.random(k)) for k in (-(-n // WIDTH), WIDTH))
+    weights = np.outer(outer_weights, inner).ravel()[:n]
     turn, factors = None, np.ones((outer, n))
     if turned:
         rest = RNG.integers(0, 97, outer)

@@ -16,7 +16,7 @@ from dask_bigfft.decomposition.phases import phase_table
 from dask_bigfft.kernels.compiled import compiled
 from dask_bigfft.kernels.twiddle import twiddle
 
-__all__ = ["WIDTH", "Turn", "energy", "weighted_sum"]
+__all__ = ["WIDTH", "Turn", "Weights", "energy", "weighted_sum"]
 
 Array = npt.NDArray[Any]
 
@@ -75,9 +75,26 @@ def _add(x, a, b, p, q):  # type: ignore[no-untyped-def]
     return e
 
 
+def _add_three(x, y, z, a, b, p, q):  # type: ignore[no-untyped-def]
+    """Add three lines, each times two weights, to two sums; return their energy.
+
+    With more of them the compiler would not look whether any two overlap, and take them one by one.
+    """
+    e = x.dtype.type(0)
+    a0, a1, a2 = a[0], a[1], a[2]
+    b0, b1, b2 = b[0], b[1], b[2]
+    for i in range(len(x)):
+        u, v, w = x[i], y[i], z[i]
+        p[i] += a0 * u + a1 * v + a2 * w
+        q[i] += b0 * u + b1 * v + b2 * w
+        e += u * u + v * v + w * w
+    return e
+
+
 _fast_squares = compiled(_squares, fastmath=_FAST)
 _fast_dot = compiled(_dot, fastmath=_FAST)
 _fast_add = compiled(_add, fastmath=_FAST)
+_fast_add_three = compiled(_add_three, fastmath=_FAST)
 
 
 @compiled
@@ -92,17 +109,19 @@ def _squares_of_lines(x):  # type: ignore[no-untyped-def]
 
 @compiled
 def _dots(x, a, b, out):  # type: ignore[no-untyped-def]
-    """Sums of each line with two sets of weights; return the energy of all."""
+    """Sums of each line with two sets of weights; return the energy of all.
+
+    All lines take their turn with some weights, which stay in L1.
+    """
     total = 0.0
-    for o in range(x.shape[0]):
-        s, t = 0.0, 0.0
-        for start in range(0, x.shape[1], STRETCH):
-            stop = start + STRETCH
-            u, v, e = _fast_dot(x[o, start:stop], a[start:stop], b[start:stop])
-            s += u
-            t += v
+    out[:] = 0
+    for start in range(0, x.shape[1], STRIP):
+        stop = start + STRIP
+        for o in range(x.shape[0]):
+            s, t, e = _fast_dot(x[o, start:stop], a[start:stop], b[start:stop])
+            out[o, 0] += s
+            out[o, 1] += t
             total += e
-        out[o, 0], out[o, 1] = s, t
     return total
 
 
@@ -144,13 +163,44 @@ def _line_sums(x, a, b, one, other):  # type: ignore[no-untyped-def]
         for low in range(0, width, STRIP):
             high = min(width, low + STRIP)
             p, q = one[o, low:high], other[o, low:high]
-            for j in range(x.shape[1]):
+            done = x.shape[1] - x.shape[1] % 3
+            for j in range(0, done, 3):
+                u, v, w = x[o, j, low:high], x[o, j + 1, low:high], x[o, j + 2, low:high]
+                total += _fast_add_three(u, v, w, a[row, j : j + 3], b[row, j : j + 3], p, q)
+            for j in range(done, x.shape[1]):
                 total += _fast_add(x[o, j, low:high], a[row, j], b[row, j], p, q)
     return total
 
 
+class Weights:
+    """Weights along a dimension, made ready for values of a dtype.
+
+    Parameters
+    ----------
+    values : ndarray of complex
+        One for each place.
+    dtype : dtype
+        Of what they weigh: single or double precision, real or complex.
+    """
+
+    def __init__(self, values: Array, dtype: np.dtype[Any]) -> None:
+        kept = np.empty(0, dtype).real.dtype
+        self.values = values.astype(complex)
+        self.real, self.imag = (
+            np.ascontiguousarray(part, kept) for part in (self.values.real, self.values.imag)
+        )
+        #: What values count in both sums, real and imaginary part after one another.
+        self.one, self.other = self.real, self.imag
+        if dtype.kind == "c":
+            along = self.values.astype(dtype).conj()
+            self.one, self.other = along.view(kept), (1j * along).astype(dtype).view(kept)
+        self.every, self.first = self.values[::WIDTH].copy(), self.values[:WIDTH].copy()
+        if len(values):
+            self.first /= self.values[0]
+
+
 def weighted_sum(
-    values: Array, dim: int, weights: Array, turn: Turn | None = None
+    values: Array, dim: int, weights: Weights, turn: Turn | None = None
 ) -> tuple[Array, float]:
     """Return the values summed with weights along one dimension, and their energy.
 
@@ -160,8 +210,8 @@ def weighted_sum(
         Of single or double precision, real or complex.
     dim : int
         Dimension.
-    weights : ndarray of complex
-        One for each place along it.
+    weights : Weights
+        Along it, for values of their dtype.
     turn : Turn, optional
         Twiddles that the weights, which are products, are multiplied with, for rows of complex
         values.
@@ -173,31 +223,25 @@ def weighted_sum(
     """
     shape, kept = values.shape, values.real.dtype
     outer, n, inner = math.prod(shape[:dim]), shape[dim], math.prod(shape[dim + 1 :])
-    is_complex = values.dtype.kind == "c"
-    weights = weights.astype(complex)
-    rest = None if turn is None else np.tile(turn.rest, outer // len(turn.rest))
-    sums = np.empty((outer, 2), kept)
-    if inner == 1 and turn is not None and rest is not None:
-        table = phase_table(turn.modulus, turn.sign)
-        parts = table.coarse, table.fine, table.shift, table.mask
-        lines = values.view(kept).reshape(outer, -1)
-        every, first = weights[::WIDTH].copy(), weights[:WIDTH] / weights[0]
-        total = _turned_dots(lines, every, first, rest, *parts, sums)
-        found = sums.view(np.result_type(kept, np.complex64))
-    elif inner == 1:
-        re, im = weights.real.astype(kept), weights.imag.astype(kept)
-        if is_complex:
-            along = weights.astype(values.dtype)
-            re, im = along.conj().view(kept), (1j * along.conj()).view(kept)
-        total = _dots(values.view(kept).reshape(outer, -1), re, im, sums)
+    rest = None if turn is None else turn.rest
+    if rest is not None and len(rest) != outer:
+        rest = np.tile(rest, outer // len(rest))
+    if inner == 1:
+        sums, lines = np.empty((outer, 2), kept), values.view(kept).reshape(outer, -1)
+        if turn is not None and rest is not None:
+            table = phase_table(turn.modulus, turn.sign)
+            parts = table.coarse, table.fine, table.shift, table.mask
+            total = _turned_dots(lines, weights.every, weights.first, rest, *parts, sums)
+        else:
+            total = _dots(lines, weights.one, weights.other, sums)
         found = sums.view(np.result_type(kept, np.complex64))
     else:
-        along = weights[None, :]
+        re, im = weights.real[None, :], weights.imag[None, :]
         if turn is not None and rest is not None:
-            rows = np.repeat(weights[None, :, None], outer, axis=0)
+            rows = np.repeat(weights.values[None, :, None], outer, axis=0)
             twiddle(rows, rest, turn.modulus, turn.sign)
-            along = rows[:, :, 0]
-        re, im = (np.ascontiguousarray(part, kept) for part in (along.real, along.imag))
+            re, im = (np.ascontiguousarray(part[:, :, 0], kept) for part in (rows.real, rows.imag))
+        is_complex = values.dtype.kind == "c"
         one, other = (np.zeros((outer, inner * (1 + is_complex)), kept) for _ in range(2))
         total = _line_sums(values.reshape(outer, n, inner).view(kept), re, im, one, other)
         if is_complex:

@@ -51,7 +51,7 @@ from dask_bigfft.kernels.cpu import axis_index, run_round
 from dask_bigfft.kernels.incoming import Incoming
 from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.kernels.lying import Lying
-from dask_bigfft.kernels.sums import WIDTH, Turn, energy, weighted_sum
+from dask_bigfft.kernels.sums import WIDTH, Turn, Weights, energy, weighted_sum
 from dask_bigfft.kernels.twiddle import twiddle
 from dask_bigfft.memory import lend
 
@@ -90,21 +90,17 @@ def _returned(step: Step, real: bool) -> Array:
     return scipy.fft.fft(padded) if step.sign < 0 else n * scipy.fft.ifft(padded)
 
 
-def _contracted(
-    values: Array, dims: list[int], weights: list[Array], turns: list[Turn | None]
-) -> tuple[Array, float]:
-    """The values, contiguous, summed with weights along some dimensions, and their energy."""
-    total = None
-    order = sorted(zip(dims, weights, turns, strict=True), key=lambda found: -found[0])
-    for dim, along, turn in order:
-        if values.dtype.char in "FDfd":
-            values, found = weighted_sum(np.ascontiguousarray(values), dim, along, turn)
-        else:
-            found = energy(values) if total is None else 0.0
-            values = np.moveaxis(values, dim, -1) @ along
-        total = found if total is None else total
-    assert total is not None  # a round has a step
-    return values, total
+@lru_cache(maxsize=256)
+def _ready(step: Step, real: bool, inward: bool, dtype: np.dtype[Any]) -> Weights:
+    """Weights of the inputs of a step, or of its outputs, for values of a dtype."""
+    if inward:
+        return Weights(_returned(step, real), dtype)
+    return Weights(_weights(step.length, step.target.size, real), dtype)
+
+
+@lru_cache(maxsize=8)
+def _eps(dtype: np.dtype[Any]) -> float:
+    return max(float(np.finfo(dtype).eps), float(np.finfo(np.float64).eps))
 
 
 class Unmatched(Exception):
@@ -133,13 +129,20 @@ class Check:
         divisor = reduce(mul, (step.divisor for step in round_.steps), Divisor())
         self.divisor = divisor.whole * math.sqrt(divisor.root)
         self.real = any(step.kind == "c2r" for step in round_.steps)
+        #: Steps with their dimensions, the innermost first.
+        self.order = sorted(zip(self.dims, round_.steps, strict=True), key=lambda found: -found[0])
+        #: Of each step that twiddles: index made of the digits still to come, for all its rows.
+        self._rests: dict[int, Array] = {}
+        self._ready: dict[Any, Weights] = {}
+        self._of_kind = {step.kind: (step, dim) for dim, step in self.order if step.kind != "c2c"}
+        self._gain = self.length / self.divisor**2
+        self._digits = 16 + 4 * math.log2(self.length)
         #: Whether something could not be checked.
         self.undecided = False
 
     def of_kind(self, kind: str) -> tuple[Step, int] | None:
         """The step of a real kind and its dimension."""
-        found = zip(self.round.steps, self.dims, strict=True)
-        return next(((step, dim) for step, dim in found if step.kind == kind), None)
+        return self._of_kind.get(kind)
 
     # --- what comes in, what goes out ---
 
@@ -147,8 +150,7 @@ class Check:
         """Energy of a tile (its weight, and what of it will come out), and its checksums."""
         sums, total = None, None
         if self.mode == "checksum":
-            weights = [_returned(step, self.real) for step in self.round.steps]
-            sums, total = _contracted(tile, self.dims, weights, [None] * len(weights))
+            sums, total = self._contracted(tile, True, {})
             sums = (sums.real if self.real else sums) / self.divisor
         whole = seen = self._weighed(tile, "c2r", 0, total)
         found = self.of_kind("c2r")
@@ -168,14 +170,12 @@ class Check:
         if sums is not None:
             out, total = self._summed(result, dim, part)
         found = self._weighed(result, "r2c", 0, total)
-        gain = self.length / self.divisor**2
-        eps = self._eps(result.dtype)
-        allowed = eps * (16 + 4 * math.log2(self.length)) * gain * whole
-        if not abs(found - gain * seen) <= allowed:
+        gain, error = self._gain, _eps(result.dtype) * self._digits
+        if not abs(found - gain * seen) <= error * gain * whole:
             raise Unmatched(f"the energy is {found!r} and should be {gain * seen!r}")
         if sums is None or out is None:
             return
-        allowed = eps * (16 + 4 * math.log2(self.length)) * math.sqrt(max(found, 0) * self.length)
+        allowed = error * math.sqrt(max(found, 0) * self.length)
         worst = float(np.abs(out - sums).max(initial=0.0))
         if not worst <= allowed:
             raise Unmatched(f"a linear checksum is off by {worst:.3g}, more than {allowed:.3g}")
@@ -187,9 +187,6 @@ class Check:
         return result
 
     # --- energy ---
-
-    def _eps(self, dtype: np.dtype[Any]) -> float:
-        return max(float(np.finfo(dtype).eps), float(np.finfo(np.float64).eps))
 
     def _weighed(self, values: Array, kind: str, dim: int, total: float | None = None) -> float:
         """Energy of all values, with half a spectrum (of the step of a kind) counted in full.
@@ -218,18 +215,36 @@ class Check:
 
     # --- twiddles ---
 
+    def _contracted(
+        self, values: Array, inward: bool, turns: Mapping[int, Turn]
+    ) -> tuple[Array, float]:
+        """Values summed with weights over all steps, twiddles taken back, and their energy."""
+        total = None
+        for dim, step in self.order:
+            dtype = values.dtype
+            weights = self._ready.get((dim, inward, dtype))
+            if weights is None:
+                weights = _ready(step, self.real, inward, dtype)
+                self._ready[dim, inward, dtype] = weights
+            if dtype.char in "FDfd":
+                values = np.ascontiguousarray(values)
+                values, found = weighted_sum(values, dim, weights, turns.get(dim))
+            else:
+                found = energy(values) if total is None else 0.0
+                values = np.moveaxis(values, dim, -1) @ weights.values
+            total = found if total is None else total
+        assert total is not None  # a round has a step
+        return values, total
+
     def _summed(self, result: Array, dim: int, part: slice | None) -> tuple[Array, float]:
         """Linear checksums of the result before its twiddles, and the result's energy."""
-        weights = [_weights(step.length, step.target.size, self.real) for step in self.round.steps]
         if result.dtype.char not in "FDfd":
-            turns: list[Turn | None] = [None] * len(weights)
-            return _contracted(self._untwiddled(result, dim, part), self.dims, weights, turns)
-        turns = [
-            None if step.twiddle is None
-            else Turn(self._rest(step, along, dim, part), step.twiddle, -step.sign)
-            for step, along in zip(self.round.steps, self.dims, strict=True)
-        ]
-        return _contracted(np.ascontiguousarray(result), self.dims, weights, turns)
+            return self._contracted(self._untwiddled(result, dim, part), False, {})
+        turns = {
+            along: Turn(self._rest(step, along, dim, part), step.twiddle, -step.sign)
+            for along, step in self.order if step.twiddle is not None
+        }
+        return self._contracted(result, False, turns)
 
     def _untwiddled(self, result: Array, dim: int, part: slice | None) -> Array:
         """The result before its twiddles, contiguous."""
@@ -250,7 +265,9 @@ class Check:
         """Index made of the digits still to come of a step's axis, for each row of a tile."""
         after, i = self.round.target.axes[step.axis], self.block[step.axis]
         last = len(after.groups) - 1
-        index = axis_index(after, i, step.target.stage - 1, last)
+        index = self._rests.get(along)
+        if index is None:
+            index = self._rests[along] = axis_index(after, i, step.target.stage - 1, last)
         if part is None or not along - last <= dim < along:
             return index
         kept = index.reshape(after.shape(i)[:last])

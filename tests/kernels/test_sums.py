@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dask_bigfft.kernels.sums import WIDTH, Turn, energy, weighted_sum
+from dask_bigfft.kernels.sums import WIDTH, Turn, Weights, energy, weighted_sum
 
 RNG = np.random.default_rng(4)
 
@@ -29,7 +29,7 @@ def test_weighted_sums(dtype, shape, dim, turned):
         factors = np.exp(-2j * np.pi * np.outer(rest, np.arange(n)) / (97 * n))
     lines = values.astype(complex).reshape(outer, n, -1)
     wanted = np.einsum("onk,on,n->ok", lines, factors, weights)
-    found, total = weighted_sum(values, dim, weights, turn)
+    found, total = weighted_sum(values, dim, Weights(weights, values.dtype), turn)
     eps = np.finfo(values.dtype).eps
     assert found.shape == shape[:dim] + shape[dim + 1 :]
     np.testing.assert_allclose(found.ravel(), wanted.ravel(), atol=200 * eps * np.sqrt(n))
@@ -40,5 +40,5 @@ def test_weighted_sums(dtype, shape, dim, turned):
 def test_not_a_number_is_seen():
     values = np.ones((4, 5000))
     values[3, 4999] = np.nan
-    assert np.isnan(weighted_sum(values, 1, np.ones(5000))[1])
+    assert np.isnan(weighted_sum(values, 1, Weights(np.ones(5000), values.dtype))[1])
     assert np.isnan(energy(values))

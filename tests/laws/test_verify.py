@@ -87,6 +87,11 @@ def signal(dtype="c16", n=4096):
     return random_array((n,), dtype, 3)
 
 
+def planned(a):
+    with dask.config.set(scheduler="sync"):
+        return plan(da.from_array(a, chunks=len(a) // 16), "fft", verify="energy")
+
+
 def transformed(a, **options):
     with dask.config.set(scheduler="sync"):
         return fft.fft(da.from_array(a, chunks=len(a) // 16), **options).compute()
@@ -105,6 +110,21 @@ def test_what_is_found_inside_a_round(monkeypatch, found, damage, mode, dtype):
         np.testing.assert_array_equal(result, right)
     else:
         assert not found  # a documented blind spot
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("after", [3, 66, 101])
+def test_rounds_in_place_are_gone_on_with(monkeypatch, found, mode, after):
+    """Tiles that are right have taken the place of what came in when another one is wrong."""
+    monkeypatch.setattr(dask_bigfft.kernels.cpu, "TILE_BYTES", 1100)
+    monkeypatch.setattr(dask_bigfft.kernels.cpu, "ROW_BYTES", 1)
+    assert any(layout is not None for layout in planned(signal()).joints.inside)
+    right = transformed(signal())
+    damaged(monkeypatch, DAMAGES["exponent bit"], when := Times(1, after))
+    result = transformed(signal(), verify=mode)
+    assert when.left < 0
+    assert [name for name, _ in found] == ["mismatch"]
+    np.testing.assert_array_equal(result, right)
 
 
 def test_without_verification_it_passes(monkeypatch, found):

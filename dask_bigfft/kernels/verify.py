@@ -134,7 +134,9 @@ class Check:
         #: Of each step that twiddles: index made of the digits still to come, for all its rows.
         self._rests: dict[int, Array] = {}
         self._ready: dict[Any, Weights] = {}
-        self._of_kind = {step.kind: (step, dim) for dim, step in self.order if step.kind != "c2c"}
+        self._of_kind: dict[str, tuple[Step, int]] = {
+            step.kind: (step, dim) for dim, step in self.order if step.kind != "c2c"
+        }
         self._gain = self.length / self.divisor**2
         self._digits = 16 + 4 * math.log2(self.length)
         #: Whether something could not be checked.

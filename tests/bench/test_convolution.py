@@ -54,6 +54,27 @@ def test_the_program(tmp_path, capsys, monkeypatch):
     assert out.with_suffix(".md").exists()
 
 
+def test_what_is_slow_runs_once_and_every_run_is_written(tmp_path, monkeypatch):
+    """Ours run in every turn, however long they take."""
+    out, seen = tmp_path / "found.json", []
+
+    def child(arguments):
+        known = json.loads(out.read_text()) if out.exists() else {"runs": {"taps": {}}}
+        seen.append((arguments[1], sum(map(len, known["runs"]["taps"].values()))))
+        assert not known.get("complete")
+        cold = 2 * convolution.LONG if arguments[1] in ("fftconvolve", "da.fft") else 1.0
+        return {"cold": cold, "warm": cold, "peak_bytes": 8, "error": 0.0, "ok": True}
+
+    monkeypatch.setattr(convolution, "_child", child)
+    assert convolution.main(["--only", "taps", "--repeat", "3", "--out", str(out)]) == 0
+    names = [name for name, _ in seen]
+    assert {name: names.count(name) for name in names} == {
+        "fftconvolve": 3, "oaconvolve": 3, "da.fft": 1, "scipy": 3, "scipy.oaconvolve": 3
+    }
+    assert [written for _, written in seen] == list(range(len(seen)))
+    assert json.loads(out.read_text())["complete"]
+
+
 def test_a_child_is_this_program(capsys):
     assert convolution.main(["--child", "taps", "oaconvolve", "8192", "4", "1"]) == 0
     assert json.loads(capsys.readouterr().out)["ok"]

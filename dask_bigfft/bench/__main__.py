@@ -37,8 +37,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--peers", nargs="*", metavar="NAME", help=f"of: {', '.join(PEERS)} (default: all)")
     add("--kernels", nargs="*", metavar="NAME", help="FFT libraries of ours (default: installed)")
     add("--repeat", type=_count, default=5, metavar="N", help="warm rounds that count (default: 5)")
-    add("--slow-rounds", type=_count, metavar="N",
+    add("--slow-rounds", type=int, metavar="N",
         help="warm rounds of those that take over four times as long as the fastest (default: all)")
+    add("--quick", action="store_true",
+        help="three rounds, checked once; slow ones run once; no cold runs")
     add("--merge", action="store_true",
         help="keep what --out has of other problems; the table says when each was measured")
     add("--cold", type=int, default=3, metavar="N", help="cold runs of each mode (default: 3)")
@@ -95,17 +97,22 @@ def _say(text: str) -> None:
 
 
 def _cold(args: argparse.Namespace, entry: dict[str, Any], until: float) -> None:
-    """Add the cold runs with the kernel that was fastest warm."""
+    """Add the cold runs with the kernel that was fastest warm, and how fast pages came by then."""
     kernel, problem = best_kernel(entry), entry["problem"]
+    shared = {"problem": problem["name"], "scale": args.scale, "kernel": kernel}
+    tasks = ({"task": "touch"}, *({"task": "cold", "mode": m} for m in ("persist", "compute")))
     for _ in range(args.cold if kernel is not None else 0):
-        for mode in ("persist", "compute"):
+        touched: dict[str, Any] = {}
+        for task in tasks:
             left = until - time.monotonic()
             if left <= 0:
                 return
             children.make_dirty(4 * problem["nbytes"])
-            task = {"task": "cold", "problem": problem["name"], "scale": args.scale,
-                    "kernel": kernel, "mode": mode}
-            entry["cold"].append(children.call(task, args.threads, left))
+            found = children.call({**shared, **task}, args.threads, left)
+            if task["task"] == "touch":
+                touched = found
+            else:  # without a rate it is of no use
+                entry["cold"].append(touched | found if "error" not in touched else touched)
 
 
 def _measure(
@@ -119,7 +126,7 @@ def _measure(
     }
     task = {"task": "warm", "problem": problem.name, "scale": args.scale, "peers": args.peers,
             "kernels": args.kernels, "repeat": args.repeat, "wisdom": wisdom,
-            "slow_rounds": args.slow_rounds}
+            "slow_rounds": args.slow_rounds, "quick": args.quick}
     entry["warm"] = children.call(task, args.threads, until - time.monotonic())
     wisdom[:] = entry["warm"].pop("wisdom", wisdom)
     _cold(args, entry, until)
@@ -177,6 +184,8 @@ def _run(args: argparse.Namespace) -> dict[str, Any]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark with arguments as on the command line; return the exit status."""
     args = _parser().parse_args(argv)
+    if args.quick:
+        args.repeat, args.slow_rounds, args.cold = 3, 0, 0
     if args.child is not None:
         children.serve(args.child)
         return 0

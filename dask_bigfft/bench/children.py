@@ -82,10 +82,13 @@ def serve(text: str) -> None:
         entrants = contenders(threads, task["peers"], task["kernels"])
         fftw_wisdom(task["wisdom"])
         answer = measure.warm(
-            problem, entrants, task["repeat"], threads, until, task.get("slow_rounds")
+            problem, entrants, task["repeat"], threads, until, task.get("slow_rounds"),
+            task.get("quick", False),
         )
         answer["plan"] = measure.planned(problem, threads)
         answer["wisdom"] = fftw_wisdom()
+    elif task["task"] == "touch":
+        answer = measure.touched(problem, task["kernel"], threads)
     else:
         answer = measure.cold(problem, task["kernel"], task["mode"], threads)
     print(json.dumps(answer))

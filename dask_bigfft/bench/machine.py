@@ -28,7 +28,7 @@ __all__ = [
     "copy",
     "describe",
     "fft_rate",
-    "first_touch",
+    "first_touch_rate",
     "load",
     "peak_bytes",
     "reset_peak",
@@ -151,16 +151,12 @@ def fft_rate(kernel: str, dtype: str, threads: int, seconds: float = 0.1) -> flo
     return float(flops * sum(counts) / taken)
 
 
-def first_touch(nbytes: int, threads: int) -> tuple[float, list[Buffer]]:
-    """Return the bytes per second at which fresh pages come, the way the arena asks for them.
-
-    And the memory: as long as somebody holds it, its pages, which are quick to be had again, are
-    not taken for fresh ones by what is measured next.
-    """
+def first_touch_rate(nbytes: int, threads: int) -> float:
+    """Return the bytes per second at which fresh pages come, the way the arena asks for them."""
     buffers = [Buffer(1 << 25) for _ in range(max(1, nbytes >> 25))]
     started = time.perf_counter()
     touch(buffers, threads)
-    return (len(buffers) << 25) / (time.perf_counter() - started), buffers
+    return (len(buffers) << 25) / (time.perf_counter() - started)
 
 
 # --- memory ---------------------------------------------------------------------------------

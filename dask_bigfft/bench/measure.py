@@ -32,10 +32,7 @@ from dask_bigfft.kernels.libraries import available
 from dask_bigfft.memory import default_arena
 from dask_bigfft.memory.blocks import Loan
 
-__all__ = ["cold", "planned", "warm"]
-
-#: Fresh memory that is touched before a cold run, to know the machine's rate at that moment.
-_TOUCH_NBYTES = 1 << 28
+__all__ = ["cold", "planned", "touched", "warm"]
 
 #: How many times as long as the fastest a contender takes that is called slow.
 SLOW = 4.0
@@ -93,7 +90,7 @@ class _Record:
 
 def warm(
     problem: Problem, entrants: Sequence[Contender], repeat: int, threads: int,
-    until: float = float("inf"), slow_rounds: int | None = None,
+    until: float = float("inf"), slow_rounds: int | None = None, quick: bool = False,
 ) -> dict[str, Any]:
     """Return the times of all contenders on a problem, round by round.
 
@@ -111,12 +108,16 @@ def warm(
         Time of `time.monotonic` after which no further round begins; one always counts.
     slow_rounds : int, optional
         Rounds after which those sit out that take more than `SLOW` times as long as the fastest.
+        After none, the time of the round that does not count is theirs.
+    quick : bool
+        Whether only the answers of the round that does not count are checked.
     """
     before = machine.load()
     data = Data(problem)
     records = {e.name: _Record(e.library, isinstance(e, Ours)) for e in entrants}
     kernels = sorted({e.library for e in entrants if isinstance(e, Ours)})
     copies: list[float] = []
+    checked = (0,) if quick else (0, repeat)
     with _threads(threads):
         _prepare(entrants, data, records)
         _judge(data, threads)
@@ -128,10 +129,12 @@ def warm(
             copied, seconds = machine.copy(data.x, data.out, threads)
             copies += [seconds] if number else []
             slow = _slow(records) if slow_rounds is not None and number > slow_rounds else set()
+            for name in slow if number == 1 else ():
+                records[name].seconds.append(records[name].first_seconds or 0.0)
             for entrant in entrants:
                 if entrant.name in slow:
                     continue
-                _turn(entrant, data, records[entrant.name], number, number in (0, repeat))
+                _turn(entrant, data, records[entrant.name], number, number in checked)
         for kernel in kernels:
             rates[kernel].append(machine.fft_rate(kernel, problem.out_dtype, threads))
     return {
@@ -144,9 +147,17 @@ def warm(
 
 
 def _slow(records: dict[str, _Record]) -> set[str]:
-    """Who takes so long that a few rounds tell enough."""
-    best = {name: min(record.seconds) for name, record in records.items() if record.seconds}
-    return {name for name, seconds in best.items() if seconds > SLOW * min(best.values())}
+    """Who takes so long that a few rounds tell enough.
+
+    The first time of ours, which takes fresh pages for its blocks, says nothing.
+    """
+    best = {
+        name: min(record.seconds or [record.first_seconds or 0.0])
+        for name, record in records.items()
+        if record.seconds or (record.first_seconds and not record.ours)
+    }
+    least = SLOW * min(best.values(), default=0.0)
+    return {name for name, seconds in best.items() if seconds > least}
 
 
 def _prepare(entrants: Sequence[Contender], data: Data, records: dict[str, _Record]) -> None:
@@ -225,17 +236,12 @@ def cold(problem: Problem, kernel: str, mode: Mode, threads: int) -> dict[str, A
     mode : {"persist", "compute"}
         What is called.
     threads : int
-        Of dask and of the measurement of fresh pages, which comes before, in other memory: what the
-        system has got back once comes faster than what another process has freed.
+        Of dask.
     """
-    data = Data(problem)
-    data.fill()
-    data.judge()
-    entrant = Ours(kernel, mode)
+    data, entrant = _ready(problem, kernel, mode)
     with _threads(threads):
         entrant.prepare(data)
         gc.collect()
-        rate, touched = machine.first_touch(min(_TOUCH_NBYTES, problem.nbytes), threads)
         held = machine.reset_peak()
         counted = default_arena().counters()
         started = time.perf_counter()
@@ -247,7 +253,6 @@ def cold(problem: Problem, kernel: str, mode: Mode, threads: int) -> dict[str, A
     if mode == "compute" and not _lent(result):
         fresh += result.nbytes
     check = _shown(data.check(entrant.answer(data, result), kernel))
-    del touched
     return {
         "kernel": kernel,
         "mode": mode,
@@ -257,10 +262,30 @@ def cold(problem: Problem, kernel: str, mode: Mode, threads: int) -> dict[str, A
         "fresh_bytes": fresh,
         "overflow_bytes": now.overflow_bytes - counted.overflow_bytes,
         "array_bytes": problem.nbytes,
-        "touch_bytes_per_second": rate,
         "check": check,
         "ok": check["ok"],
     }
+
+
+def _ready(problem: Problem, kernel: str, mode: Mode) -> tuple[Data, Ours]:
+    data = Data(problem)
+    data.fill()
+    data.judge()
+    return data, Ours(kernel, mode)
+
+
+def touched(problem: Problem, kernel: str, threads: int) -> dict[str, Any]:
+    """Return how fast fresh pages come, as many as the array has, where a cold run would begin.
+
+    Pages that this process has given back come faster than those that another one has used, and
+    the former are few: so it is a process of its own, which has done what comes before a cold run.
+    """
+    data, entrant = _ready(problem, kernel, "persist")
+    with _threads(threads):
+        entrant.prepare(data)
+        gc.collect()
+        rate = machine.first_touch_rate(problem.nbytes, threads)
+    return {"touch_bytes_per_second": rate}
 
 
 def _lent(array: npt.NDArray[Any]) -> bool:

@@ -126,6 +126,7 @@ def test_program(tmp_path, capsys):
         }
         assert [run["mode"] for run in entry["cold"]] == ["persist", "compute"]
         assert all(run["ok"] and run["peak_bytes"] > 0 for run in entry["cold"])
+        assert all(run["touch_bytes_per_second"] > 0 for run in entry["cold"])
         assert entry["derived"]["roofline_seconds"] > 0
         assert len(entry["derived"]["targets"]) >= 5
     text = out.with_suffix(".md").read_text()
@@ -151,6 +152,26 @@ def test_a_run_of_some_problems_keeps_the_others(tmp_path, capsys):
     assert "Kept from 2001-02-03, 1 rounds: 2d-8192x8192-c128-x16." in text
     assert main([*argv, "--merge", "--only", "2d-8192*x16", "--threads", "3"]) == 2
     assert "merge" in capsys.readouterr().err
+
+
+def test_quick_runs_let_slow_peers_run_once(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(measure, "SLOW", 0.0)  # everybody but the first in turn is slow
+    problem = PROBLEMS["2d-8192x8192-c128-x16"].scaled(SCALE)
+    entrants = contenders(2, ["scipy"], ["scipy"])
+    found = measure.warm(problem, entrants, 3, 2, slow_rounds=0, quick=True)["contenders"]
+    peer, ours = found["scipy"], found["scipy/persist"]
+    assert peer["seconds"] == [peer["first_seconds"]]
+    assert len(ours["seconds"]) == 1  # slow, too, once it was measured
+    assert all(record["ok"] and len(record["checks"]) == 1 for record in found.values())
+    monkeypatch.undo()
+    out = tmp_path / "quick.json"
+    argv = ["--quick", "--scale", "1e-5", "--peers", "scipy", "--kernels", "scipy", "--only",
+            "1d-2p24-c64-x16", "--out", str(out)]
+    assert main(argv) == 0, capsys.readouterr().err
+    (entry,) = json.loads(out.read_text())["problems"]
+    assert entry["cold"] == []
+    assert entry["measured"]["repeat"] == 3
+    assert 1 <= len(entry["warm"]["contenders"]["scipy/persist"]["seconds"]) <= 3
 
 
 def test_slow_contenders_sit_out(monkeypatch):

@@ -15,14 +15,14 @@ import dask.config
 import numpy as np
 
 from dask_bigfft import config, profiles
-from dask_bigfft.calibration.cards import device_speeds
+from dask_bigfft.calibration.cards import device_speeds, peer_speeds, peers_of, together
 from dask_bigfft.calibration.cluster import network_speeds, workers_of
 from dask_bigfft.calibration.cpu import Effort, gather_speeds, library_speeds
 from dask_bigfft.calibration.system import disk_speeds, page_speed, scheduling_costs
 from dask_bigfft.devices.find import leases
 from dask_bigfft.errors import ArgumentTypeError, DeviceError, refuse
 from dask_bigfft.kernels.libraries import available, get_library
-from dask_bigfft.planner.profile import LibrarySpeeds, Profile
+from dask_bigfft.planner.profile import DEFAULT, LibrarySpeeds, Profile
 from dask_bigfft.record import current_worker
 
 __all__ = ["Effort", "calibrate", "measure"]
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 DTYPES = ("complex128", "complex64")
 
 #: Seconds after which no further library is measured: it is then as fast as in its other dtype.
-ENOUGH = 25.0
+ENOUGH = 30.0
 
 
 def measure(effort: Effort, folder: str, kernels: Sequence[str] | None = None) -> Profile:
@@ -63,25 +63,33 @@ def measure(effort: Effort, folder: str, kernels: Sequence[str] | None = None) -
             late = time.perf_counter() - began > ENOUGH and libraries
             if not late and np.dtype(dtype) in get_library(name).dtypes:
                 libraries.append(library_speeds(name, dtype, effort, copies))
-    devices = tuple(_devices(effort.nbytes * 8))
+    found |= _devices(effort.threads, found.get("copy", DEFAULT.copy), effort.nbytes * 8)
     if current_worker() is None:  # a cluster's tasks are its scheduler's
         found |= scheduling_costs(effort.threads, effort.repeat, found["block"], found["shard"])
     host = f"{os.cpu_count()} cores, {effort.threads} threads"
-    return Profile(host, effort.threads, libraries=tuple(libraries), devices=devices, **found)
+    return Profile(host, effort.threads, libraries=tuple(libraries), **found)
 
 
-def _devices(nbytes: int) -> list[Any]:
-    """Speeds of the devices of this process; none where one does not work."""
+def _devices(threads: int, copy: float, nbytes: int) -> dict[str, Any]:
+    """What a profile says of the devices of this process; nothing where one does not work."""
     lent = leases()
+    engines = () if lent is None else lent.engines
     found = []
-    for engine in () if lent is None else lent.engines:
+    for engine in engines:
         engine.recover()
         try:
             found.append(device_speeds(engine.device, nbytes))
         except DeviceError as error:
             log.warning("a device was not measured: %s", error)
-            return []
-    return found
+            return {}
+    if not found:
+        return {}
+    peers = peers_of([engine.device for engine in engines])
+    speeds = () if peers is None else peer_speeds(peers, len(found), nbytes)
+    for engine in engines:
+        engine.recover()  # what was sent lies in a pool
+    left = together(engines[0].device, threads, copy, nbytes)
+    return {"devices": tuple(found), "together": left, "peers": speeds}
 
 
 def _threads() -> int:
@@ -100,7 +108,8 @@ def calibrate(
     Takes less than a minute, during which nothing else should run. Measured are copies and gathers
     by row width, the installed FFT libraries by length, fresh pages, what tasks and shards cost,
     dask's ordering, the disk of the scratch folder, and devices: both ways of the bus by size and
-    row width, their memory and FFTs.
+    row width, also for memory that is not pinned, pinning, their memory and FFTs, what is left of
+    the bus while threads copy, and what devices send each other.
 
     Parameters
     ----------

@@ -5,25 +5,33 @@ So a simulated device is measured as a card is, and gives back the speeds that i
 Imports `devices`, `memory` and this room.
 """
 
+import itertools
 import math
 import statistics
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from dask_bigfft.devices.crossings import aligned
+from dask_bigfft.devices.cupy_device import CupyDevice
+from dask_bigfft.devices.peers import CupyPeers, Peers
 from dask_bigfft.devices.protocol import FFT, Array, Device, DeviceArray, Multiply
-from dask_bigfft.memory import lend
-from dask_bigfft.planner.profile import Curve, DeviceProfile
+from dask_bigfft.memory import default_arena, lend
+from dask_bigfft.planner.profile import Curve, DeviceProfile, Peer
 
-__all__ = ["device_speeds"]
+__all__ = ["device_speeds", "peer_speeds", "peers_of", "together"]
 
 #: Lengths of FFTs, and bytes of rows, that are measured where they fit.
 LENGTHS = (64, 1024, 8192, 65536, 1 << 20)
 ROWS = (4096, 16384, 65536, 262144)
 SIZES = (1 << 16, 1 << 20, 1 << 24, 1 << 28)
+
+#: Seconds for which threads copy while a device does, and bytes that they copy at a time.
+BESIDE_SECONDS, BESIDE_NBYTES = 0.2, 8 << 20
 
 #: Times that an operation is done while the clock runs.
 COUNT = 8
@@ -130,6 +138,32 @@ def _kernels(bench: _Bench) -> dict[str, Any]:
     return found
 
 
+def _staged(bench: _Bench) -> dict[str, float]:
+    """Speed of fresh pinned memory, and of the bus for memory that is not pinned."""
+    default_arena().trim()
+    started = time.perf_counter()
+    fresh = lend((2 * bench.nbytes,), np.dtype("u1"))
+    fresh[::4096] = 1
+    pin = fresh.nbytes / (time.perf_counter() - started)
+    del fresh
+    ordinary = [np.ones(bench.nbytes, np.uint8) for _ in range(2)]
+    return {"pin": pin, "ring": _duplex(bench, *ordinary)}
+
+
+def _reserved(device: Device, nbytes: int) -> _Bench:
+    """A device with room for copies and FFTs of some bytes, or of fewer where it is small."""
+    free = device.memory().free
+    bench = _Bench(device, max(1 << 12, min(nbytes, free // 4) // 4096 * 4096))
+    device.reserve(3 * aligned(bench.nbytes))
+    return bench
+
+
+def _returned(device: Device) -> None:
+    device.synchronize_all()
+    device.release()
+    device.drop_caches()
+
+
 def device_speeds(device: Device, nbytes: int = 1 << 28) -> DeviceProfile:
     """Return the speeds of a device that nobody else uses now.
 
@@ -145,13 +179,115 @@ def device_speeds(device: Device, nbytes: int = 1 << 28) -> DeviceProfile:
     DeviceMemoryError
         If the device has no room for that.
     """
-    free = device.memory().free
-    bench = _Bench(device, max(1 << 12, min(nbytes, free // 4) // 4096 * 4096))
-    device.reserve(3 * aligned(bench.nbytes))
+    bench = _reserved(device, nbytes)
     try:
-        found = {**_copies(bench), **_kernels(bench)}
+        found = {**_copies(bench), **_kernels(bench), **_staged(bench)}
     finally:
-        device.synchronize_all()
-        device.release()
-        device.drop_caches()
+        _returned(device)
     return DeviceProfile(name=device.name, nbytes=device.memory().total, **found)
+
+
+def together(device: Device, threads: int, copy: float, nbytes: int = 1 << 28) -> float:
+    """Return what is left of the speeds of threads that copy, and of a bus, while both work.
+
+    The sum of both rates beside each other over that of both rates alone, at most 1. Threads slow
+    a bus down the more they copy: what is measured at the rate of nothing but copies is drawn to
+    the one at which the rounds of a profile copy.
+
+    Parameters
+    ----------
+    device : Device
+        Open, with no arena reserved.
+    threads : int
+        That copy.
+    copy : float
+        Bytes per second that a thread copies in a round.
+    nbytes : int
+        Bytes of a copy over the bus; threads copy from eight times as many to as many others, more
+        than caches hold.
+    """
+    bench = _reserved(device, nbytes)
+    try:
+        here = [lend((bench.nbytes,), np.dtype("u1")) for _ in range(2)]
+        theirs = [np.ones(8 * bench.nbytes, np.uint8) for _ in range(2)]
+        alone = _duplex(bench, *here)
+        rest = _beside(theirs, threads, lambda until: _idle(until))
+        both = _beside(theirs, threads, lambda until: _until(bench, here, until))
+    finally:
+        _returned(device)
+    lost = max(0.0, 1 - (both[0] + both[1]) / (alone + rest[0]))
+    return 1 - lost * min(1.0, threads * copy / rest[0])
+
+
+def _idle(until: float) -> float:
+    time.sleep(max(0.0, until - time.perf_counter()))
+    return 0.0
+
+
+def _until(bench: _Bench, here: Sequence[Array], until: float) -> float:
+    """Speed of the bus up to a moment."""
+    speeds = []
+    while time.perf_counter() < until:
+        speeds.append(_duplex(bench, *here))
+    return statistics.median(speeds) if speeds else 0.0
+
+
+def _beside(
+    arrays: Sequence[Array], threads: int, work: Callable[[float], float]
+) -> tuple[float, float]:
+    """Bytes per second that threads copy while something else is done, and what that returns."""
+    until, copied = time.perf_counter() + BESIDE_SECONDS, [0] * threads
+    starts = range(0, arrays[0].nbytes, BESIDE_NBYTES)
+
+    def copy(number: int) -> None:
+        own = itertools.cycle(starts[number::threads] or starts)
+        while time.perf_counter() < until:
+            low = next(own)
+            part = slice(low, low + BESIDE_NBYTES)
+            np.copyto(arrays[1][part], arrays[0][part])
+            copied[number] += arrays[0][part].nbytes
+
+    running = [threading.Thread(target=copy, args=(number,)) for number in range(threads)]
+    started = time.perf_counter()
+    for thread in running:
+        thread.start()
+    found = work(until)
+    for thread in running:
+        thread.join()
+    return sum(copied) / (time.perf_counter() - started), found
+
+
+def peers_of(devices: Sequence[Device]) -> Peers | None:
+    """Return the ways between the devices of this process, None where there are none to measure."""
+    cards = [device for device in devices if isinstance(device, CupyDevice)]
+    if len(cards) < 2 or len(cards) < len(devices):
+        return None
+    return CupyPeers(tuple(card.ordinal for card in cards))
+
+
+def peer_speeds(peers: Peers, count: int, nbytes: int) -> tuple[Peer, ...]:
+    """Return how fast devices send each other contiguous memory, for each pair that can.
+
+    Parameters
+    ----------
+    peers : Peers
+        The ways between them.
+    count : int
+        Number of devices.
+    nbytes : int
+        Bytes that are sent.
+    """
+    found = []
+    for source, target in itertools.permutations(range(count), 2):
+        if not peers.reaches(target, source):
+            continue
+        there, back = (peers.empty(device, nbytes, np.dtype("u1")) for device in (source, target))
+        times = []
+        for _ in range(4):
+            started = time.perf_counter()
+            peers.send(source, there, target, back)
+            times.append(time.perf_counter() - started)
+        for device, values in ((source, there), (target, back)):
+            peers.free(device, values)
+        found.append(Peer(source, target, nbytes / max(min(times), 1e-9)))
+    return tuple(found)

@@ -124,8 +124,12 @@ def speed_rows(profile: Profile) -> list[tuple[str, str]]:
         speeds = ", ".join(f"{n}: {library.along.at(n) / 1e9:.3g}" for n in (64, 1024, 16384))
         rows.append((f"{library.name}, {library.dtype}", f"GFLOP/s by length {speeds}"))
     for device in profile.devices:
-        rows.append((device.name, f"bus {rate(device.h2d)} and {rate(device.d2h)} at once, FFTs "
+        rows.append((device.name, f"bus {rate(device.h2d)} and {rate(device.d2h)} at once, "
+                                  f"{rate(device.ring)} if not pinned, FFTs "
                                   f"{human_count(device.flops, 'FLOP/s')}"))
+    if profile.devices:
+        rows.append(("threads and devices", f"{100 * profile.together:.0f} % of both at once"))
+    rows += [(f"device {pair.source} to {pair.target}", rate(pair.speed)) for pair in profile.peers]
     return rows
 
 

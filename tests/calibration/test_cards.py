@@ -2,7 +2,8 @@
 
 import pytest
 
-from dask_bigfft.calibration.cards import device_speeds
+from dask_bigfft.calibration.cards import device_speeds, peer_speeds, peers_of, together
+from dask_bigfft.devices.peers import SimulatedPeers
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.planner.profile import DeviceProfile
 
@@ -20,6 +21,8 @@ def test_a_simulated_device_gives_back_its_speeds(dry):
     assert found.flops == pytest.approx(2e10, rel=0.1)
     assert found.call == pytest.approx(1e-6, rel=0.1)
     assert found.by_row.at(4096) == pytest.approx(1 / (1 / 2e9 + 2e-6 / 4096), rel=0.1)
+    assert found.ring == pytest.approx(2e9, rel=0.05)  # nothing is pinned, nothing needs to be
+    assert 0 < found.pin < 1e13
     assert found.nbytes == made.nbytes
     assert device.memory().free == made.nbytes
 
@@ -28,3 +31,19 @@ def test_a_small_device_is_measured_with_less():
     device = SimulatedDevice(1 << 15, dry=True)
     assert device_speeds(device).nbytes == 1 << 15
     assert device.peak <= 1 << 15
+
+
+def test_what_is_left_of_two_speeds():
+    device = SimulatedDevice(1 << 24, dry=True)
+    assert 0 < together(device, 2, 1e9, 1 << 16) <= 1
+    assert device.memory().free == 1 << 24
+
+
+def test_pairs_that_reach_each_other():
+    peers = SimulatedPeers((1 << 20,) * 3, apart={(0, 1), (1, 0), (2, 0)})
+    found = peer_speeds(peers, 3, 1 << 16)
+    assert [(pair.source, pair.target) for pair in found] == [(1, 2), (2, 0), (2, 1)]
+    assert all(pair.speed > 0 for pair in found)
+    assert peers.used == [0] * 3
+    assert peers.crossed
+    assert peers_of([SimulatedDevice(1 << 10)] * 2) is None

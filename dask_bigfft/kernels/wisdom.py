@@ -1,9 +1,10 @@
 """Which FFT library is the fastest here: measured once for each machine and dtype, then kept.
 
 Imports NumPy, `config`, `errors`, `kept` and this room. A library is timed on what rounds give it:
-tiles that fit a core's cache, in one thread, down rows and down columns. What was found is kept as
-JSON in the folder `bigfft.wisdom.directory`; a file from another machine or other versions of the
-libraries is ignored, a damaged one is reported and ignored.
+tiles in one thread, along lines, down columns, and over planes, where libraries that go axis by
+axis are several times slower than others. What was found is kept as JSON in the folder
+`bigfft.wisdom.directory`; a file from another machine or other versions of the libraries is
+ignored, a damaged one is reported and ignored.
 """
 
 import importlib.metadata
@@ -23,8 +24,12 @@ from dask_bigfft.kernels.libraries import FFTLibrary, available, get_library
 
 __all__ = ["fastest_library", "measured_rates"]
 
-#: Shapes of tiles, and the dimension that is transformed.
-TILES = (((64, 1024), 1), ((1024, 64), 0), ((8, 8192), 1), ((60, 1080), 1))
+#: Shapes of tiles, and the dimensions that are transformed: lines, columns, planes of which some
+#: fit a cache and one does not, and stacks of lines down the outermost dimension.
+TILES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
+    ((64, 1024), (1,)), ((1024, 64), (0,)), ((8, 8192), (1,)), ((60, 1080), (1,)),
+    ((2, 256, 512), (1, 2)), ((1, 1024, 1024), (1, 2)), ((512, 4, 128), (0,)),
+)
 
 #: A library has to be this many times as fast as those before it in the list to be preferred.
 BETTER = 1.05
@@ -32,7 +37,7 @@ BETTER = 1.05
 #: Seconds that one library is timed for, on one tile.
 SECONDS = 0.02
 
-SCHEMA = 1
+SCHEMA = 2
 
 log = logging.getLogger(__name__)
 _lock = threading.Lock()
@@ -105,25 +110,25 @@ def measured_rates(names: Sequence[str], dtype: Any) -> dict[str, float]:
     """
     libraries = [get_library(name) for name in names]
     logs = dict.fromkeys(names, 0.0)
-    for shape, dim in TILES:
+    for shape, dims in TILES:
         tile = np.empty(shape, dtype)
-        work = 5 * tile.size * math.log2(shape[dim])
+        work = 5 * tile.size * math.log2(math.prod(shape[dim] for dim in dims))
         best = dict.fromkeys(names, math.inf)
         for library in libraries:
-            _seconds(library, tile, dim)  # plans
+            _seconds(library, tile, dims)  # plans
         end = time.perf_counter() + SECONDS * len(names)
         while time.perf_counter() < end:
             for library in libraries:
-                best[library.name] = min(best[library.name], _seconds(library, tile, dim))
+                best[library.name] = min(best[library.name], _seconds(library, tile, dims))
         for name, seconds in best.items():
             logs[name] += math.log(work / seconds) / len(TILES)
     return {name: math.exp(value) for name, value in logs.items()}
 
 
-def _seconds(library: FFTLibrary, tile: Any, dim: int) -> float:
+def _seconds(library: FFTLibrary, tile: Any, dims: tuple[int, ...]) -> float:
     tile.fill(1)
     started = time.perf_counter()
-    library.c2c(tile, (dim,), -1)
+    library.c2c(tile, dims, -1)
     return max(time.perf_counter() - started, 1e-9)
 
 

@@ -63,7 +63,7 @@ def test_measured_once_and_kept(folder, monkeypatch):
         (lambda text: "[]", True),
         (lambda text: text.replace('"rates"', '"speeds"'), True),
         (lambda text: text.replace('"machine"', '"computer"'), False),
-        (lambda text: text.replace('"schema": 1', '"schema": 99'), False),
+        (lambda text: text.replace('"schema": 2', '"schema": 99'), False),
         (lambda text: text.replace('"scipy": "', '"scipy": "0.'), False),
     ],
 )
@@ -99,6 +99,23 @@ def test_rates_are_of_the_right_size(monkeypatch):
     monkeypatch.setattr(wisdom, "SECONDS", 0.001)
     (rate,) = measured_rates(["scipy"], "c8").values()
     assert 1e7 < rate < 1e13
+
+
+def test_planes_count(monkeypatch):
+    """A library that is fast along lines and slow over planes is not taken for the fastest."""
+    monkeypatch.setattr(wisdom, "SECONDS", 1e-6)
+    seconds = {"scipy": (1.0, 1.0), "mkl_fft": (0.7, 4.0)}
+    monkeypatch.setattr(
+        wisdom, "_seconds", lambda library, tile, dims: seconds[library.name][len(dims) > 1]
+    )
+    monkeypatch.setattr(
+        wisdom, "get_library", lambda name: type("Named", (), {"name": name})()
+    )
+    rates = measured_rates(["scipy", "mkl_fft"], "c8")
+    assert wisdom._chosen(rates) == "scipy"
+    lines = [(shape, dims) for shape, dims in wisdom.TILES if len(dims) == 1]
+    monkeypatch.setattr(wisdom, "TILES", tuple(lines))
+    assert wisdom._chosen(measured_rates(["scipy", "mkl_fft"], "c8")) == "mkl_fft"
 
 
 def test_plans_take_the_fastest_and_scipy_on_a_cluster(monkeypatch):

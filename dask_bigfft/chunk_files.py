@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -166,7 +167,7 @@ def _runs(inside: Region, shape: tuple[int, ...], out: Array) -> Iterator[tuple[
 
 
 def refuse_missing(path: Path, component: str | None, array: Any) -> None:
-    """Refuse a Zarr array some of whose chunks, or shards, have no file.
+    """Refuse a Zarr array some of whose chunks, or shards, are not in its folder or ``.zip`` file.
 
     Raises
     ------
@@ -176,8 +177,13 @@ def refuse_missing(path: Path, component: str | None, array: Any) -> None:
     shape = array.shards or array.chunks
     grid = [-(-n // c) for n, c in zip(array.shape, shape, strict=True)]
     keys = map(array.metadata.encode_chunk_key, itertools.product(*map(range, grid)))
-    folder = path / component if component else path
-    missing = [key for key in keys if not (folder / key).exists()]
+    start = f"{component.strip('/')}/" if component else ""
+    if path.is_dir():
+        missing = [key for key in keys if not (path / start / key).exists()]
+    else:
+        with ZipFile(path) as file:
+            names = set(file.namelist())
+        missing = [key for key in keys if start + key not in names]
     if missing:
         refuse(
             "source", str(path), f"an array whose chunks are all there: {len(missing)} of "

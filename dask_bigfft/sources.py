@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
+from zipfile import BadZipFile
 
 import dask.array as da
 import numpy as np
@@ -216,7 +217,7 @@ def open_source(
     Parameters
     ----------
     path : Path
-        ``.npy`` or HDF5 file, or folder of a Zarr array or group (version 2 or 3).
+        ``.npy`` or HDF5 file, or folder or ``.zip`` file of a Zarr array or group (version 2 or 3).
     component : str, optional
         Array within a Zarr group or HDF5 file.
     nbytes : int, optional
@@ -240,7 +241,7 @@ def open_source(
 
 def refuse_missing_chunks(path: Path, component: str | None = None) -> None:
     """Refuse a Zarr array some of whose chunks are missing; other files are not looked at."""
-    if path.is_dir():
+    if path.is_dir() or path.suffix == ".zip":
         refuse_missing(path, component, _open_zarr(path, component))
 
 
@@ -273,10 +274,11 @@ def _open_npy(path: Path) -> NpyFile:
 
 
 def _open_zarr(path: Path, component: str | None) -> Any:
-    zarr = zarr_package()
+    zarr, place = zarr_package(), path.resolve()
     try:
-        found = zarr.open(str(path.resolve()), mode="r", path=component or "")
-    except (FileNotFoundError, KeyError, ValueError) as error:
+        store = str(place) if path.is_dir() else zarr.storage.ZipStore(place, mode="r")
+        found = zarr.open(store, mode="r", path=component or "")
+    except (FileNotFoundError, KeyError, ValueError, BadZipFile) as error:
         if component is not None:
             refuse("component", component, f"an array in {path}")
         refuse("IN", str(path), f"a Zarr array or an .npy file ({error})")

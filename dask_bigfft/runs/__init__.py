@@ -45,7 +45,8 @@ def run(
     Parameters
     ----------
     source : path
-        Zarr array or group (version 2 or 3, sharded or not), HDF5 file, or ``.npy`` file.
+        Zarr array or group (version 2 or 3, sharded or not, in a folder or a ``.zip`` file), HDF5
+        file, or ``.npy`` file.
     destination : path
         Zarr array to be made. It appears there when it is complete, and not before.
     kind : str

@@ -199,6 +199,38 @@ def test_blocks_hold_whole_chunks(name, nbytes):
         assert not any(end % chunk for end in itertools.accumulate(cut[:-1]))
 
 
+def zipped(name, values, component=None, missing=()):
+    with zarr.storage.ZipStore(name, mode="w") as store:
+        holder = zarr if component is None else zarr.create_group(store)
+        where = {"store": store} if component is None else {"name": component}
+        array = holder.create_array(
+            **where, shape=values.shape, chunks=(4, 28), dtype=values.dtype
+        )
+        for low in range(0, len(values), 4):
+            if low not in missing:
+                array[low : low + 4] = values[low : low + 4]
+
+
+@pytest.mark.parametrize("component", [None, "deep/er"])
+def test_zip_files(component):
+    values = complex_values(30, 28)
+    zipped("in.zip", values, component)
+    dask_bigfft.run("in.zip", "out.zarr", component=component, block_size=4096, scratch="scratch")
+    assert relative_l2(result()[...], np.fft.fftn(values)) < 1e-14
+    if component is not None:
+        with pytest.raises(ArgumentError, match="`component`='other'"):
+            dask_bigfft.run("in.zip", "b.zarr", component="other")
+
+
+def test_zip_files_that_are_none_or_lack_chunks():
+    zipped("in.zip", complex_values(30, 28), missing=(8,))
+    with pytest.raises(ArgumentError, match=r"1 of 8 are missing, the first of them c/2/0"):
+        dask_bigfft.run("in.zip", "out.zarr")
+    Path("in.zip").write_bytes(b"PK nothing")
+    with pytest.raises(ArgumentError, match=r"in\.zip.*not a zip file"):
+        dask_bigfft.run("in.zip", "out.zarr")
+
+
 def test_hdf5_datasets_are_found_by_name():
     values = complex_values(8, 8)
     with h5py.File("in.h5", "w") as file:

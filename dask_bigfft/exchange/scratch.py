@@ -373,7 +373,7 @@ def _fill(file: File, path: Path, out: Array, begin: int) -> None:
 def _damaged(
     path: Path, exchange: str, number: int, parts: Sequence[Part], text: str, code: int = errno.EIO
 ) -> DamagedShardError:
-    rest = "a run with a scratch folder makes it once more by itself, others have to start over"
+    rest = "a run from file to file makes it once more by itself, other computations start over"
     error = DamagedShardError(code, f"{text}; {rest}", str(path))
     error.exchange, error.number = exchange, number
     error.sources = tuple(part.source for part in parts)

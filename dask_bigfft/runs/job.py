@@ -205,8 +205,17 @@ def execute(
     with storage.writing(
         asked.destination, result.shape, shape, dtype, record, asked.inner_chunks
     ) as target:
-        store(result, Sink(target.array, shape, plain=plain_chunks(target.array, target.partial)))
+        sink = Sink(target.array, shape, plain=plain_chunks(target.array, target.partial))
+        try:
+            store(result, sink)
+        except DamagedShardError as error:  # its files are gone: all is done once more
+            _warn(error)
+            store(result, sink)
     return _done(asked, plan, x, result, started)
+
+
+def _warn(error: DamagedShardError) -> None:
+    warnings.warn(f"{error.strerror}: {error.filename}", RuntimeWarning, stacklevel=3)
 
 
 def _refuse_missing(asked: Asked) -> None:
@@ -268,9 +277,10 @@ def _resumable(
                 store(_lazy(x, plan, place), _sink(target, plan, scratch, place))
                 break
             except DamagedShardError as error:
-                if not left or not pinned.forget_damaged(scratch, plan, error):
+                if not left:
                     raise
-                warnings.warn(f"{error.strerror}: {error.filename}", RuntimeWarning, stacklevel=2)
+                pinned.forget_damaged(scratch, plan, error)
+                _warn(error)
                 place = _place(asked, scratch, plan)
         now = pinned.source_identity(asked.source, asked.component, _has_content(found))
         pinned.refuse_changed_source(found["source"], now)

@@ -190,19 +190,18 @@ def finished_blocks(
     return (*found, (len(plan.exchanges), recorded_blocks(scratch, None)))
 
 
-def forget_damaged(scratch: Path, plan: Plan, error: DamagedShardError) -> bool:
+def forget_damaged(scratch: Path, plan: Plan, error: DamagedShardError) -> None:
     """Take back the records of shards that are damaged, and of all that is needed to make them.
 
     What a block was made of is deleted once its shards are written, so the blocks before it have
     to write theirs once more, and so on back to a file that is still there, or to the source.
-
-    Returns
-    -------
-    bool
-        False, with nothing done, for shards of a filter, which belong to no exchange of the plan.
+    The spectrum of a filter, which is made from nothing, is made anew as a whole.
     """
-    if error.exchange != exchange_folder("", error.number):
-        return False
+    filter_ = error.exchange.removesuffix(exchange_folder("", error.number))
+    if filter_:
+        for found in scratch.glob(f"{filter_}exchange*"):
+            shutil.rmtree(found)
+        return
     files = Scratch(scratch, sync=False, kept=True)
     for finished, done in finished_blocks(scratch, plan):
         for block in done if finished else ():  # what an earlier repair has left is not whole
@@ -214,7 +213,7 @@ def forget_damaged(scratch: Path, plan: Plan, error: DamagedShardError) -> bool:
             files.forget(folder, block)
         number -= 1
         if number < 0 or not plan.moves[number]:
-            return True
+            return
         before, folder = plan.exchanges[number], exchange_folder("", number)
         gone = [block for block in blocks if not files.path(folder, block).exists()]
         shards = ExchangeMap(before.source, before.target, before.mirror)

@@ -19,6 +19,7 @@ import pytest
 import dask_bigfft
 from dask_bigfft import events
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError, ScratchError
+from dask_bigfft.exchange import scratch
 from dask_bigfft.exchange.scratch import recorded_blocks
 from dask_bigfft.runs import pinned
 from dask_bigfft.testing import dying_runs
@@ -28,6 +29,10 @@ zarr = pytest.importorskip("zarr")
 RNG = np.random.default_rng(11)
 N, BLOCK = 2**12, 2**8
 NBYTES = BLOCK * 16
+
+
+#: Events of a run of a prime length after which files of its filter are there.
+FILTER_WRITTEN = 1000
 
 
 @pytest.fixture(scope="module")
@@ -294,6 +299,40 @@ def test_damaged_scratch_files_are_made_once_more(here, processes, undisturbed, 
         again()
     assert re.search(text, str(said[0].message))
     assert files("out.zarr") == undisturbed
+
+
+def test_a_damaged_filter_is_made_once_more(here, processes):
+    """A prime length: the spectrum of its chirp goes through scratch files of its own."""
+    shutil.rmtree("in.zarr")
+    values = stored("in.zarr", RNG.normal(size=1009) + 0j, (64,))
+    asked = {"kind": "fft", "block_size": 64 * 16}
+    dask_bigfft.run("in.zarr", "whole.zarr", **asked, scratch="whole")
+    processes(dying_runs.run_and_die, FILTER_WRITTEN, 1, "in.zarr", "out.zarr", **asked,
+              scratch="scratch")
+    damaged = sorted(Path("scratch").glob("filter*exchange*/to-*.shards"))
+    assert damaged
+    for path in damaged:
+        data = bytearray(path.read_bytes())
+        data[::16] = bytes(value ^ 1 for value in data[::16])
+        path.write_bytes(data)
+    with pytest.warns(RuntimeWarning, match="not what was written"):
+        dask_bigfft.run("in.zarr", "out.zarr", **asked, scratch="scratch", resume=True)
+    assert files("out.zarr") == files("whole.zarr")
+    found = zarr.open_array("out.zarr")[...]
+    assert np.linalg.norm(found - np.fft.fft(values)) < 1e-12 * np.linalg.norm(found)
+    assert not Path("scratch").exists()
+
+
+def test_without_a_scratch_folder_all_is_done_once_more(here, undisturbed, monkeypatch):
+    numbers, real = itertools.count(), scratch.checksum
+    monkeypatch.setattr(scratch, "checksum", lambda values: real(values) + (next(numbers) == 5))
+    with (
+        dask.config.set({"bigfft.exchange.carrier": "disk"}),
+        pytest.warns(RuntimeWarning, match="not what was written"),
+    ):
+        dask_bigfft.run("in.zarr", "out.zarr", **ASKED)
+    assert files("out.zarr") == undisturbed
+    assert sorted(p.name for p in here.iterdir()) == ["in.zarr", "out.zarr", "whole.zarr"]
 
 
 def test_what_is_damaged_again_and_again_is_an_error(begun, monkeypatch):

@@ -209,11 +209,28 @@ def _begins_with_ffts(works: list[_Work]) -> bool:
     return same == {("c2c", steps[0].sign, None)}
 
 
+def _begins_with_r2c(works: list[_Work]) -> bool:
+    """Whether the first thing to be done is one FFT of real values."""
+    return [work.step.kind for work in works].count("r2c") == 1
+
+
 def _only_ffts(works: list[_Work]) -> bool:
     """Whether nothing else is to be done."""
     rest = {(w.step.twiddle, w.step.convolve, w.step.chirp_out) for w in works}
     alone = _begins_with_ffts(works) and rest == {(None, None, None)}
     return alone and _scale(works)[1] == Divisor()
+
+
+def _halves(tile: Array, works: list[_Work], out: Array) -> bool:
+    """Whether the FFT of a tile's real values, which comes first, has its result's place in `out`.
+
+    What follows is then done there.
+    """
+    if not _begins_with_r2c(works) or not out.flags.c_contiguous:
+        return False
+    (dim,) = (work.dim for work in works if work.step.kind == "r2c")
+    shape = (*tile.shape[:dim], tile.shape[dim] // 2 + 1, *tile.shape[dim + 1 :])
+    return out.shape == shape and out.dtype == np.result_type(tile.dtype, np.complex64)
 
 
 def _transformed(
@@ -224,15 +241,16 @@ def _transformed(
     Where the FFTs come first, a library that can answers in `out` and leaves the tile alone; what
     follows them needs `out` to be contiguous.
     """
-    place = None
+    place = half = None
     if out is not None and not np.may_share_memory(tile, out):
+        half = out if library.elsewhere and _halves(tile, works, out) else None
         contiguous = _begins_with_ffts(works) and out.flags.c_contiguous
         place = out if contiguous or _only_ffts(works) else None
     complex_works = [work for work in works if work.step.kind == "c2c"]
     for work in works:
         if (step := work.step).kind == "r2c":
             scale, left = _by_library(work.divisor, step.length)
-            tile = np.ascontiguousarray(library.r2c(tile, work.dim, step.sign, scale))
+            tile = np.ascontiguousarray(library.r2c(tile, work.dim, step.sign, scale, half))
             _divide(tile, left)
     batches: dict[int, list[_Work]] = {}
     for work in complex_works:
@@ -299,14 +317,15 @@ def run_round(
     works = _works(round_, block, filters or {})
     nbytes = max(out.nbytes, before * incoming.dtype.itemsize)
     changes = shape != incoming.shape or out_dtype != incoming.dtype
-    tile_bytes = TILE_BYTES // 4 if changes else TILE_BYTES  # libraries answer in fresh memory
-    fixed = {work.dim for work in works}
-    found = tiling(incoming.shape, fixed, nbytes, tile_bytes, ROW_BYTES)
     watch: Watch | None = getattr(incoming, "watch", None)
     # What is rolled is stored in two parts, what is watched when it has been found right.
     place = None if round_.rolls or watch else out
-    direct = library.elsewhere and place is not None and _begins_with_ffts(works)
+    halved = library.elsewhere and place is not None and _begins_with_r2c(works)
+    direct = (library.elsewhere and place is not None and _begins_with_ffts(works)) or halved
     given, only = incoming.as_is if direct else None, _only_ffts(works)
+    # Where libraries answer in fresh memory, there are two tiles.
+    tile_bytes = TILE_BYTES // 4 if changes and not halved else TILE_BYTES
+    found = tiling(incoming.shape, {work.dim for work in works}, nbytes, tile_bytes, ROW_BYTES)
     dense = bool(out.flags.c_contiguous)
     if found is not None:
         dense = dense and math.prod(shape[: found[0]]) == 1

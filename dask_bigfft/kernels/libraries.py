@@ -64,7 +64,9 @@ class _Backend(Protocol):
         self, x: Array, dims: tuple[int, ...], sign: int, scale: Scale, out: Array | None
     ) -> Array: ...
 
-    def r2c(self, x: Array, dim: int, sign: int, scale: Scale) -> Array: ...
+    def r2c(
+        self, x: Array, dim: int, sign: int, scale: Scale, out: Array | None
+    ) -> Array: ...
 
     def c2r(self, x: Array, dim: int, n: int, sign: int, scale: Scale) -> Array: ...
 
@@ -108,7 +110,7 @@ class FFTLibrary:
     _backend: _Backend
     #: Whether c2c takes real values and makes use of that.
     takes_real: bool = False
-    #: Whether c2c can answer in other memory as fast as in its own.
+    #: Whether c2c and r2c can answer in other memory as fast as in their own.
     elsewhere: bool = False
 
     def __reduce__(self) -> tuple[Callable[[str], "FFTLibrary"], tuple[str]]:
@@ -182,7 +184,9 @@ class FFTLibrary:
     def _dims(self, x: Array, dims: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(d % x.ndim for d in dims)
 
-    def r2c(self, x: Array, dim: int, sign: int, scale: Scale = "none") -> Array:
+    def r2c(
+        self, x: Array, dim: int, sign: int, scale: Scale = "none", out: Array | None = None
+    ) -> Array:
         """Return the frequencies 0..n//2 of real `x` over axis `dim`; `x` is only read.
 
         Parameters
@@ -193,7 +197,7 @@ class FFTLibrary:
             The axis.
         sign
             Sign of the exponent, -1 or +1; +1 gives the conjugate of -1.
-        scale
+        scale, out
             As for `c2c`.
         """
         complex_dtype = self._check(_REAL_TO_COMPLEX.get(x.dtype, x.dtype))
@@ -201,7 +205,7 @@ class FFTLibrary:
         if x.size == 0:
             return np.zeros(_with_length(x.shape, dim, x.shape[dim] // 2 + 1), complex_dtype)
         with measured("fft", x.nbytes):
-            return self._backend.r2c(_regular(x), dim, sign, scale)
+            return self._backend.r2c(_regular(x), dim, sign, scale, out if self.elsewhere else None)
 
     def c2r(self, x: Array, dim: int, n: int, sign: int, scale: Scale = "none") -> Array:
         """Return the `n` reals whose frequencies 0..n//2 `x` holds on axis `dim`; `x` is only read.
@@ -327,7 +331,7 @@ class _Scipy(_Threaded):
         name = "fftn" if sign < 0 else "ifftn"
         return self._call(name, x, axes=dims, norm=_norm(sign, scale), overwrite_x=True)
 
-    def r2c(self, x: Array, dim: int, sign: int, scale: Scale) -> Array:
+    def r2c(self, x: Array, dim: int, sign: int, scale: Scale, out: Array | None) -> Array:
         name = "rfft" if sign < 0 else "ihfft"
         return self._call(name, x, axis=dim, norm=_norm(sign, scale))
 
@@ -357,8 +361,9 @@ class _Ducc(_Threaded):
         result: Array = self._fft.c2c(x, axes=dims, out=out, **self._options(sign, scale))
         return result
 
-    def r2c(self, x: Array, dim: int, sign: int, scale: Scale) -> Array:
-        result: Array = self._fft.r2c(x, axes=(dim,), **self._options(sign, scale))
+    def r2c(self, x: Array, dim: int, sign: int, scale: Scale, out: Array | None) -> Array:
+        options = self._options(sign, scale)
+        result: Array = self._fft.r2c(x, axes=(dim,), out=out, **options)
         return result
 
     def c2r(self, x: Array, dim: int, n: int, sign: int, scale: Scale) -> Array:
@@ -387,7 +392,7 @@ class _Mkl(_Threaded):
                 run(x, axis=dim, norm=_norm(sign, own), out=x)
         return x if own == scale else _scaled(x, math.prod(x.shape[d] for d in dims), scale)
 
-    def r2c(self, x: Array, dim: int, sign: int, scale: Scale) -> Array:
+    def r2c(self, x: Array, dim: int, sign: int, scale: Scale, out: Array | None) -> Array:
         with self._own_threads():
             result: Array = self._fft.rfft(x, axis=dim, norm=_norm(-1, scale))
         return result if sign < 0 else np.conjugate(result, out=result)
@@ -440,11 +445,11 @@ class _Fftw(_Threaded):
         self._plans.execute(x, x, dims, direction, self.threads)
         return _scaled(x, math.prod(x.shape[d] for d in dims), scale)
 
-    def r2c(self, x: Array, dim: int, sign: int, scale: Scale) -> Array:
+    def r2c(self, x: Array, dim: int, sign: int, scale: Scale, out: Array | None) -> Array:
         n = x.shape[dim]
-        out = np.empty(_with_length(x.shape, dim, n // 2 + 1), _REAL_TO_COMPLEX[x.dtype])
-        self._plans.execute(x, out, (dim,), "FFTW_FORWARD", self.threads)
-        return _scaled(out if sign < 0 else np.conjugate(out, out=out), n, scale)
+        half = np.empty(_with_length(x.shape, dim, n // 2 + 1), _REAL_TO_COMPLEX[x.dtype])
+        self._plans.execute(x, half, (dim,), "FFTW_FORWARD", self.threads)
+        return _scaled(half if sign < 0 else np.conjugate(half, out=half), n, scale)
 
     def c2r(self, x: Array, dim: int, n: int, sign: int, scale: Scale) -> Array:
         x = x if sign > 0 else np.conjugate(x)

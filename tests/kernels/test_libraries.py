@@ -201,6 +201,17 @@ def test_c2c_answers_elsewhere_and_only_reads(library):
         assert_close(found, exact_c2c(kept, (1,), -1, "ortho"), np.complex128)
 
 
+def test_r2c_answers_elsewhere_where_it_can(library):
+    x = random((6, 9), np.float64)
+    kept, room = x.copy(), np.full((6, 10), np.nan, complex)
+    found = library.r2c(x, 1, -1, "full", room[:, ::2])
+    np.testing.assert_array_equal(x, kept)
+    np.testing.assert_allclose(found, np.fft.rfft(x, norm="forward"), atol=1e-12)
+    if library.elsewhere:
+        np.testing.assert_array_equal(room[:, ::2], found)
+        assert np.isnan(room[:, 1::2]).all()
+
+
 def test_no_axes_and_nothing_to_transform(library, monkeypatch):
     x = random((3, 4), np.complex64)
     assert library.c2c(x, (), -1, "full") is x

@@ -454,7 +454,7 @@ def make_plan(
     kept = tuple((axis, start, count) for axis, (start, count) in sorted((windows or {}).items()))
     spec = replace(spec, windows=kept)
     if waves is not None:
-        spec = replace(spec, waves=waves)
+        spec = replace(spec, waves=waves, name="dst" if waves.turns else "dct")
         extras["device"] = "cpu"
     before = tuple(tuple(map(int, cut)) for cut in a.chunks)
     if variant == "pease" and rounds is None:

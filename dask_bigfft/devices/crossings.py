@@ -19,6 +19,9 @@ FINER = (1 / 8, 1 / 4, 1 / 2, 1, 4)
 #: nothing is transformed: a piece that is turned needs room both ways.
 SQUARER = (1, 1 / 4, 1 / 16, 1 / 64)
 
+#: Calls for a piece beside its copies from shards: events, kernels, and the copy back.
+CALLS = 12
+
 #: Blocks beyond which it does not matter how many more follow.
 FOLLOWING = 4
 
@@ -223,7 +226,7 @@ def crossing_cost(
     there, back = (
         1 + limits.run_nbytes / (side[1] * itemsize) for side in (crossing.reads, crossing.writes)
     )
-    calls = crossing.pieces * (problem.shards if first else 1) * limits.call_nbytes
+    calls = crossing.pieces * (CALLS + (problem.shards if first else 1)) * limits.call_nbytes
     called = calls / (itemsize * max(1, math.prod(crossing.view)))
     alone = 1 / (crossing.pieces * min(problem.blocks, FOLLOWING))
     return max(there, back) * (1 + alone) + 0.01 * (there + back) + called

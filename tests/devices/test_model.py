@@ -5,6 +5,7 @@ import dask.array as da
 import numpy as np
 import pytest
 
+from dask_bigfft.devices.crossings import PieceLimits
 from dask_bigfft.devices.engine import Job
 from dask_bigfft.devices.walk import walk_on, walked_seconds
 from dask_bigfft.front import plan
@@ -45,7 +46,8 @@ def test_a_filter_crosses_the_bus_as_well():
     (filtered,) = (r for r in found.rounds if any(s.convolve for s in r.steps))
     (plain,) = (r for r in found.rounds[-1:])
     jobs = [Job(r, (0,), "<c16", "<c16") for r in (filtered, plain)]
-    times = [walked_seconds(j, DeviceProfile(call=0.0), 64 * MIB) for j in jobs]
+    limits = PieceLimits(64 * MIB, call_nbytes=0)
+    times = [walked_seconds(j, DeviceProfile(call=0.0), 64 * MIB, limits=limits) for j in jobs]
     sizes = [r.source.largest for r in (filtered, plain)]
     assert times[0] / sizes[0] > 1.3 * times[1] / sizes[1]
 

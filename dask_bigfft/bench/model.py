@@ -179,12 +179,13 @@ def errors(
                 seconds = statistics.median(timed(x, plan, "shared") for _ in range(RUNS))
                 row = rows.setdefault((problem.name, kernel), {
                     "problem": problem.name, "kernel": kernel, "forecasts": [], "times": [],
-                    "rounds": [], "by_round": [],
+                    "rounds": [], "company": [],
                 })
                 if turn:  # the first one makes memory and compiled code ready
                     row["forecasts"].append(plan.forecast.seconds)
                     row["times"].append(seconds)
                     row["rounds"].append(plan.notation)
+                    row["company"].append([profile.company, profile.waiting])
         judged = [_judged(row) for row in rows.values()] if turn else []
         note(f"errors: turn {turn} of {repeat}", judged)
     return judged

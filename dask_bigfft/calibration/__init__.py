@@ -18,6 +18,7 @@ from dask_bigfft import config, profiles
 from dask_bigfft.calibration.cards import device_speeds, peer_speeds, peers_of, together
 from dask_bigfft.calibration.cluster import network_speeds, workers_of
 from dask_bigfft.calibration.cpu import Effort, gather_speeds, library_speeds
+from dask_bigfft.calibration.runs import company
 from dask_bigfft.calibration.system import disk_speeds, page_speed, scheduling_costs
 from dask_bigfft.devices.find import leases
 from dask_bigfft.errors import ArgumentTypeError, DeviceError, refuse
@@ -67,7 +68,12 @@ def measure(effort: Effort, folder: str, kernels: Sequence[str] | None = None) -
     if current_worker() is None:  # a cluster's tasks are its scheduler's
         found |= scheduling_costs(effort.threads, effort.repeat, found["block"], found["shard"])
     host = f"{os.cpu_count()} cores, {effort.threads} threads"
-    return Profile(host, effort.threads, libraries=tuple(libraries), **found)
+    profile = Profile(host, effort.threads, libraries=tuple(libraries), **found)
+    if current_worker() is not None:
+        return profile
+    known = [one.name for one in libraries if one.dtype == DTYPES[0]]
+    free, python = company(profile, effort.nbytes, effort.repeat, known)
+    return replace(profile, company=free, waiting=python)
 
 
 def _devices(threads: int, copy: float, nbytes: int) -> dict[str, Any]:

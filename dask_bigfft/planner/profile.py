@@ -256,6 +256,9 @@ class Profile:
         a gather, and a tile; one after the other.
     packed : float
         Seconds of the scheduler, and of Python, for a shard that is a task of its own.
+    company, waiting : float
+        How many times as long threads take in a graph for what they do without the interpreter,
+        and for what Python does, as by themselves: they wait for each other.
     pair : float
         Seconds of dask's ordering for each pair of blocks of an exchange.
     sent_task, sent_shard : float
@@ -303,6 +306,8 @@ class Profile:
     shard: float = 3e-5
     tile: float = 0.0
     packed: float = 3.3e-4
+    company: float = 1.0
+    waiting: float = 1.0
     pair: float = 2.5e-8
     sent_task: float = 3e-4
     sent_shard: float = 1e-4
@@ -321,7 +326,7 @@ class Profile:
                 "pair", "sent_task", "sent_shard", "shared_round", "shared_block")
         _positive(self, "threads", "copy", "alone", "narrow", "narrow_turned", "twiddle", "touch",
                   "flops", "network", "write", "read",
-                  "together", "shared_tiles", zero=zero)
+                  "together", "shared_tiles", "company", "waiting", zero=zero)
         for peer in self.peers:
             if max(peer.source, peer.target) >= len(self.devices):
                 raise ValueError(f"{peer} of {len(self.devices)} devices")

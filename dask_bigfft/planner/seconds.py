@@ -346,7 +346,7 @@ class Model:
         gather = 0.0 if nothing else self.gather(shape, before, after, round_, flow)
         handling = 0.0 if nothing else self.handling(shape, flow)
         fft = device = 0.0
-        lanes, threads = self._lanes(blocks), self.machine.threads
+        lanes, threads, profile = self._lanes(blocks), self.machine.threads, self.machine.profile
         block = after.size * self.itemsize / blocks
         if self.on_device(round_) or (round_ is None and self.devices):
             if round_ is not None:
@@ -361,12 +361,13 @@ class Model:
             if round_ is not None and flow is not None:
                 fft = self.transform(round_, flow)
                 gather += self.store(round_, flow)
-            work = self._waves(blocks, lanes) * (gather + fft + handling) / blocks
+            free = profile.company * (gather + fft) + profile.waiting * handling
+            work = self._waves(blocks, lanes) * free / blocks
         scheduled, serial = self._scheduling(shape)
         scheduled += handling / self.machine.workers
         files = moves or self.carrier != "disk"
         travel = self._travel(shape, after.size * self.itemsize) if files else 0.0
-        task = self.machine.profile.task
+        task = profile.task * (profile.waiting if self.machine.workers == 1 else 1.0)
         seconds = max(work + self._waves(blocks, lanes) * task, scheduled) + serial + travel
         parts = {
             "gathering": gather / (lanes * self.machine.workers),

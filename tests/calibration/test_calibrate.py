@@ -9,6 +9,7 @@ import pytest
 
 import dask_bigfft
 from dask_bigfft import kept, profiles
+from dask_bigfft.calibration import runs
 from dask_bigfft.calibration.cpu import (
     Effort,
     gather_speeds,
@@ -32,6 +33,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(profiles, "_read", {})
     monkeypatch.setattr("dask_bigfft.calibration.scheduling_costs", lambda *args: COSTS)
     monkeypatch.setattr("dask_bigfft.calibration.available", lambda: ["scipy"])
+    monkeypatch.setattr("dask_bigfft.calibration.company", lambda *args: (1.25, 2.0))
     with dask.config.set({"bigfft.wisdom.directory": str(tmp_path)}):
         yield tmp_path
 
@@ -98,6 +100,30 @@ def test_a_library_in_both_directions():
     assert len(found.across.points) > 1
     assert all(1e5 < rate < 1e13 for _, rate in found.along.points + found.across.points)
     assert not found.elsewhere
+
+
+def test_parts_take_longer_in_company(monkeypatch):
+    times = []
+
+    def seconds(plan, repeat):
+        rounds, start = plan.forecast.rounds, plan.machine.profile.start
+        free = sum(found.gather + found.fft for found in rounds) / 2
+        python = sum(found.handling + found.blocks * 1e-3 for found in rounds) / 2
+        times.append(start + 1.5 * free + 2.5 * python)
+        return times[-1]
+
+    monkeypatch.setattr(runs, "_seconds", seconds)
+    profile = Profile("one", 2, start=1e-4, task=1e-3, block=1e-3)
+    free, python = runs.company(profile, 32 << 20, 1, ["scipy"])
+    assert len(times) == len(runs.SHAPES)
+    assert 1.35 < free < 1.7  # drawn to 1 a little
+    assert 2.0 < python < 2.7
+
+
+def test_whole_transforms_are_run():
+    free, python = runs.company(Profile("one", 2), 1 << 16, 1, ["scipy"])
+    assert runs.LEAST <= free <= runs.MOST
+    assert runs.LEAST <= python <= runs.MOST
 
 
 def test_scheduling_costs_are_of_the_right_size():

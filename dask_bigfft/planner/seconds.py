@@ -57,11 +57,8 @@ BY_KERNEL = 0.25
 #: Rows from which on a device reads shards where they lie.
 NARROWEST_NBYTES = 1 << 10
 
-#: Bytes of elements in which copies are measured.
-WIDE = 16
-
-#: Parts of a device's memory that are pieces at the same time.
-SLOTS = 3
+#: Bytes of elements in which copies are measured; pieces that a device holds at the same time.
+WIDE, SLOTS = 16, 3
 
 
 def shuffled(shape: ExchangeShape) -> bool:
@@ -251,7 +248,7 @@ class Model:
     def _tile_row(self, after: Layout, round_: Round | None) -> int:
         """Elements that a tile of a block has in a row, which a gather reads at a time at most."""
         block = block_of(after)
-        found = None if round_ is None else tiles_of(round_, self.itemsize)
+        found = self._tiles(round_)
         if found is None:
             return max(1, math.prod(block))
         dim, width = found
@@ -259,7 +256,11 @@ class Model:
 
     def in_tiles(self, round_: Round | None) -> bool:
         """Whether blocks are gathered tile by tile, and not whole."""
-        return round_ is not None and tiles_of(round_, self.itemsize) is not None
+        return self._tiles(round_) is not None
+
+    def _tiles(self, round_: Round | None) -> tuple[int, int] | None:
+        elsewhere = self.library.elsewhere
+        return None if round_ is None else tiles_of(round_, self.itemsize, elsewhere)
 
     def transform(self, round_: Round, flow: Traffic | None = None) -> float:
         """Seconds of a round's FFTs on all blocks, and of the twiddles that follow."""

@@ -108,10 +108,17 @@ def _cut(where: Lies, found: tuple[int, int] | None) -> Lies:
                 where.steps)
 
 
-def tiles_of(round_: Round, itemsize: int) -> tuple[int, int] | None:
+def _halved(round_: Round, elsewhere: bool) -> bool:
+    """Whether a library answers FFTs of real values where their results belong."""
+    return elsewhere and not round_.rolls and [s.kind for s in round_.steps].count("r2c") == 1
+
+
+def tiles_of(
+    round_: Round, itemsize: int, elsewhere: bool = False
+) -> tuple[int, int] | None:
     """How a round's blocks are cut into tiles: along which dimension, how wide; None: they are not.
 
-    `itemsize` is that of complex numbers.
+    `itemsize` is that of complex numbers, `elsewhere` as `traffic` takes it.
     """
     before, after = block_of(round_.source), block_of(round_.target)
     kinds = {step.kind for step in round_.steps}
@@ -120,7 +127,7 @@ def tiles_of(round_: Round, itemsize: int) -> tuple[int, int] | None:
     goes = math.prod(after) * (real if "c2r" in kinds else itemsize)
     changes = before != after or bool(kinds & {"r2c", "c2r"})
     fixed = {round_.dim(step) for step in round_.steps}
-    size = TILE_BYTES // 4 if changes else TILE_BYTES
+    size = TILE_BYTES // 4 if changes and not _halved(round_, elsewhere) else TILE_BYTES
     return tiling(before, fixed, max(came, goes, 1), size, ROW_BYTES)
 
 
@@ -165,11 +172,13 @@ def traffic(
         target = source
     elif writes is not None:
         target = lies(writes, round_.target, goes)
-    found = tiles_of(round_, itemsize)
+    found = tiles_of(round_, itemsize, elsewhere)
     dim = None if found is None else found[0]
     dense = target.dense(goes)
     packed = dense and (dim is None or math.prod(after[:dim]) == 1)
-    given = (near or reads is not None) and elsewhere and begins and not round_.rolls
+    halved = _halved(round_, elsewhere)
+    given = (near or reads is not None) and elsewhere and (begins or halved)
+    given = given and not round_.rolls
     given = given and (only or packed)
     tiled = found is not None and not (given and only and len(steps) == 1)
     tile = found if tiled else None
@@ -179,7 +188,7 @@ def traffic(
     else:
         read = "lying" if reads is not None else "block" if near else "shards"
     stored = rows_of(*_astuple(_cut(target, tile)), goes)[0]
-    if not changes and (given or (packed and not inside)):
+    if (packed and halved) or (not changes and (given or (packed and not inside))):
         stored = 0
     tiles = 1 if tile is None else -(-shape[tile[0]] // tile[1])
     return Traffic(read, row, turned, stored, given, tiles, reads is not None)

@@ -188,8 +188,8 @@ class Model:
             flow = self.flow(before, round_)
         seconds = 0.0
         if flow is None or flow.read == "shards":
-            narrow = self._narrow(is_turned(before, after), itemsize)
-            seconds += nbytes * narrow * self._shards_byte(shape, before, after, round_)
+            seconds += nbytes * self._narrow(is_turned(before, after), itemsize)
+            seconds *= self._shards_byte(shape, before, after, round_)
         elif flow.read == "block":
             seconds += nbytes / profile.copy
         elif flow.read == "lying":
@@ -248,8 +248,7 @@ class Model:
     def _tile_row(self, after: Layout, round_: Round | None) -> int:
         """Elements that a tile of a block has in a row, which a gather reads at a time at most."""
         block = block_of(after)
-        found = self._tiles(round_)
-        if found is None:
+        if (found := self._tiles(round_)) is None:
             return max(1, math.prod(block))
         dim, width = found
         return max(1, width * math.prod(block[dim + 1 :]))

@@ -23,7 +23,7 @@ import dask
 import dask.array as da
 import numpy as np
 
-from dask_bigfft import fft
+from dask_bigfft import config, fft
 from dask_bigfft.bench import gpu, gpu_data, machine
 from dask_bigfft.bench.gpu_report import table
 from dask_bigfft.bench.targets import ratio
@@ -148,8 +148,9 @@ def _one(bench: gpu.Bench, turns: int, x: Any, problem: Problem) -> None:
     faster = min(("cpu", "gpu"), key=lambda place: float(np.median(seconds[place])))
     gain, found = ratio(seconds[faster], seconds["hybrid"]), plans["hybrid"]
     expected = {place: plan.forecast.seconds for place, plan in plans.items()}
+    section = "hybrid" if config.get("bigfft.hybrid-gain") else "forced"
     bench.results.add(
-        "hybrid", shape=x.shape, dtype=str(x.dtype), axes=problem.axes, blocks=x.npartitions,
+        section, shape=x.shape, dtype=str(x.dtype), axes=problem.axes, blocks=x.npartitions,
         rounds=found.notation, turns=len(seconds["hybrid"]), better=faster,
         **{place: float(np.median(values)) for place, values in seconds.items()},
         gain=gain.median, low=gain.low, high=gain.high, share=share,
@@ -281,6 +282,12 @@ def write_report(found: dict[str, Any], path: Path) -> None:
             "low": "low", "high": "high", "expected_gain": "gain by the model",
             "who": "who does it", "share": "share", "forecast": "share by the model",
             "error": "distance from the CPU"}),
+        "## Shared whatever the model says", "",
+        "With `bigfft.hybrid-gain` at 0.", "",
+        *table(found.get("forced", []), {
+            "shape": "shape", "dtype": "dtype", "axes": "axes", "blocks": "blocks",
+            "turns": "turns", "cpu": "CPU", "gpu": "GPU", "hybrid": "hybrid", "gain": "gain",
+            "low": "low", "high": "high", "share": "share"}),
         "## Forecast of transforms of one round", "",
         f"By the profile {found.get('profile') or 'of a common machine'}.", "",
         *table(found.get("model", []), {

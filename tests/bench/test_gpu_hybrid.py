@@ -24,7 +24,7 @@ def test_every_problem_and_its_answer(tmp_path):
     with dask.config.set({"bigfft.hybrid-gain": 0}), simulated_devices(1 << 22, limits=limits):
         gpu_hybrid.hybrid(bench, 2, [gpu_hybrid.PROBLEMS[i] for i in (4, 6, 7)])
     found = json.loads((tmp_path / "found.json").read_text())
-    rows = found["hybrid"]
+    rows = found["forced"]
     assert len(rows) == 3
     assert [row["device"] for row in found["model"]] == ["cpu", "gpu", "hybrid"]
     assert rows[0]["expected_gain"] == min(

@@ -269,10 +269,10 @@ class Model:
         last = max((dim for dim, n in enumerate(block) if n > 1), default=0)
         seconds = 0.0
         for step, count in step_flops(round_):
-            innermost = round_.dim(step) == last and not (flow.direct and flow.turned)
+            inner = round_.dim(step) == last and not (flow.direct and flow.turned)
             factor = 1.0 if step.kind == "c2c" else library.real
-            rate = library.rate(step.length, innermost=innermost, direct=flow.direct)
-            seconds += factor * count / rate
+            direct = flow.direct or not (inner or self.in_tiles(round_))
+            seconds += factor * count / library.rate(step.length, innermost=inner, direct=direct)
             passes = sum(x is not None for x in (step.twiddle, step.convolve))
             passes += 2 * sum(x is not None for x in (step.chirp_in, step.chirp_out))
             seconds += passes * round_.target.size * WIDE / profile.twiddle

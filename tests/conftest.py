@@ -5,6 +5,7 @@ The profile `ci` is the default; HYPOTHESIS_PROFILE=thorough looks longer.
 
 import gc
 import os
+import signal
 import tempfile
 
 # Read when dask is imported, and inherited by the processes that tests start.
@@ -16,6 +17,9 @@ os.environ.setdefault(
 import dask
 import pytest
 from hypothesis import HealthCheck, settings
+
+# What is started in the background ignores Ctrl-C, and so would the processes that tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 _FIXTURES = [HealthCheck.function_scoped_fixture]

@@ -178,7 +178,7 @@ class Scratch:
                 if self.sync:
                     os.fsync(file.handle)
             except OSError as error:
-                _failed(path, error, total, len(data))
+                failed(path, error, total, len(data))
         seconds = time.perf_counter() - started
         emit("scratch_write", index=number + 1, nbytes=len(values), seconds=seconds)
         return checksum(values)
@@ -291,7 +291,7 @@ class Scratch:
                 if self.sync:
                     os.fsync(file.handle)
             except OSError as error:
-                _failed(fresh, error, len(text), len(text))
+                failed(fresh, error, len(text), len(text))
         fresh.replace(path)
         if self.sync:
             sync_folder(path.parent)
@@ -328,11 +328,11 @@ def _opened(path: Path, flags: int, direct: bool = True) -> Iterator[File]:
             file = stack.enter_context(opened(path, flags, direct))
         except FileNotFoundError as error:
             if not flags & os.O_CREAT:
-                _failed(path, error, 0, 0)
+                failed(path, error, 0, 0)
             make_folder(path.parent)
             file = stack.enter_context(opened(path, flags, direct))
         except OSError as error:
-            _failed(path, error, 0, 0)
+            failed(path, error, 0, 0)
         yield file
 
 
@@ -341,7 +341,7 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        _failed(folder, error, 0, 0)
+        failed(folder, error, 0, 0)
 
 
 def _reserve(handle: int, path: Path, total: int) -> None:
@@ -357,7 +357,7 @@ def _reserve(handle: int, path: Path, total: int) -> None:
         else:
             os.ftruncate(handle, total)
     except OSError as error:
-        _failed(path, error, total, total)
+        failed(path, error, total, total)
 
 
 def _fill(file: File, path: Path, out: Array, begin: int) -> None:
@@ -365,7 +365,7 @@ def _fill(file: File, path: Path, out: Array, begin: int) -> None:
     try:
         done = file.read(out, begin)
     except OSError as error:
-        _failed(path, error, 0, 0)
+        failed(path, error, 0, 0)
     if done < len(out):
         raise ScratchError(errno.EIO, f"the file ends {len(out) - done} bytes early", str(path))
 
@@ -401,7 +401,7 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _failed(path: Path, error: OSError, total: int, missing: int) -> NoReturn:
+def failed(path: Path, error: OSError, total: int, missing: int) -> NoReturn:
     """Raise what went wrong with a scratch file: which, and how many bytes are missing."""
     text = error.strerror or str(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):

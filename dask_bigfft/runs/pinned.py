@@ -22,7 +22,7 @@ from typing import Any
 
 from dask_bigfft.errors import DamagedShardError, refuse
 from dask_bigfft.exchange.folders import LOCK
-from dask_bigfft.exchange.scratch import RESULT, Scratch, recorded_blocks, sync_folder
+from dask_bigfft.exchange.scratch import RESULT, Scratch, failed, recorded_blocks, sync_folder
 from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.graph.disk import exchange_folder
 from dask_bigfft.planner.plan import Plan
@@ -146,14 +146,24 @@ def read_record(scratch: Path) -> dict[str, Any] | None:
 
 
 def write_record(scratch: Path, found: Mapping[str, Any]) -> None:
-    """Pin what a run is, all or nothing, and wait until that is on the disk."""
+    """Pin what a run is, all or nothing, and wait until that is on the disk.
+
+    Raises
+    ------
+    ScratchError
+        If it cannot be written: which file, and how many bytes are missing.
+    """
     fresh = scratch / f"{RECORD}.{uuid.uuid4().hex}"
-    with fresh.open("w", encoding="utf-8") as handle:
-        json.dump({"format": FORMAT, **found}, handle)
-        handle.flush()
-        os.fsync(handle.fileno())
-    fresh.replace(scratch / RECORD)
-    sync_folder(scratch)
+    text = json.dumps({"format": FORMAT, **found}).encode()
+    try:
+        with fresh.open("wb", buffering=0) as handle:
+            while text[handle.tell() :]:
+                handle.write(text[handle.tell() :])
+            os.fsync(handle.fileno())
+        fresh.replace(scratch / RECORD)
+        sync_folder(scratch)
+    except OSError as error:
+        failed(fresh, error, len(text), len(text))
 
 
 def refuse_another_run(

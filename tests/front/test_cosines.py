@@ -128,7 +128,7 @@ def test_accuracy(n, sine, type_):
         eps = np.finfo(dtype).eps
         found = getattr(fft, name)(da.from_array(y, chunks=5), type_).compute()
         theirs = relative_l2(getattr(scipy.fft, name)(y, type_), exact)
-        assert relative_l2(found, exact) < 1.5 * theirs + eps
+        assert relative_l2(found, exact) < 1.5 * theirs + 1.5 * eps  # of which 1: Bluestein
     if np.finfo(np.longdouble).eps < 1e-18:
         wide = getattr(fft, name)(da.from_array(x.astype("g"), chunks=5), type_).compute()
         assert wide.dtype == np.dtype("g")

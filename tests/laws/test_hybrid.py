@@ -212,17 +212,17 @@ def test_cpu_threads_do_what_devices_do_not_come_to(alike):
 
 def test_one_task_has_many_helpers(monkeypatch, alike):
     """The first helper hangs until another one has done a tile of the only block."""
-    real, helped, threads = hybrid.run_tiles, threading.Event(), set()
+    real, helped, threads = hybrid.run_tiles, threading.Event(), []
 
     def slow(round_, block, incoming, library, out, tiling, cuts, filters):
+        threads.append(threading.get_ident())
+        first = threading.get_ident() == threads[0]
+
         def held():
-            for number, cut in enumerate(cuts):
-                threads.add(threading.get_ident())
-                if len(threads) > 1 and number:
-                    helped.set()
-                first = threading.get_ident() == min(threads)
+            for cut in cuts:
                 assert not first or helped.wait(PATIENCE), "nobody has helped"
                 yield cut
+                helped.set()
 
         real(round_, block, incoming, library, out, tiling, held(), filters)
 

@@ -383,7 +383,7 @@ def test_a_scratch_folder_serves_one_run_at_a_time(here):
 
 def test_a_full_disk_is_named_and_the_run_goes_on_later(here, processes, undisturbed):
     source = files_of("in.zarr")
-    most = 3 * NBYTES  # a record, a chunk, but no file of 4 shards of a quarter each
+    most = 15 * NBYTES // 4  # a record, a chunk, but no file of 4 shards of a quarter each
     big = {"kind": "fft", "block_size": 4 * NBYTES}
     processes(dying_runs.run_with_small_files, most, "said", "in.zarr", "out.zarr", **big,
               scratch="scratch")
@@ -396,6 +396,15 @@ def test_a_full_disk_is_named_and_the_run_goes_on_later(here, processes, undistu
     dask_bigfft.run("in.zarr", "out.zarr", **big, scratch="scratch", resume=True)
     whole, found = (zarr.open_array(name, mode="r")[...] for name in ("whole.zarr", "out.zarr"))
     np.testing.assert_allclose(found, whole, atol=1e-10)
+
+
+def test_a_disk_too_full_for_the_record_is_named(here, processes):
+    processes(dying_runs.run_with_small_files, 64, "said", "in.zarr", "out.zarr", **ASKED,
+              scratch="scratch")
+    said = Path("said").read_text()
+    assert "ScratchError" in said
+    assert re.search(r"bytes are missing for a scratch file of \d+: '.*scratch/run\.json", said)
+    assert not Path("out.zarr").exists()
 
 
 def files_of(folder):

@@ -64,7 +64,7 @@ def dct(
     one as a factor, the sum of the definition becomes a convolution of 2N - 1 points (L. I.
     Bluestein, IEEE Trans. Audio Electroacoust. 18, 1970), which moves what `rfft` of a prime length
     does. With type I that is so for N - 1 or N + 1, whatever N itself may be: a length of 8,192
-    moves 3.3 times what `rfft` of that length does, 8,193 twice.
+    moves 4.3 times what `rfft` of that length does, 8,193 twice.
 
     Examples
     --------

@@ -1,11 +1,11 @@
 """Dask's own tests of `dask.array.fft`, run with our transforms installed there."""
 
-import importlib.util
 import sys
 
 import dask.array as da
 import numpy as np
 import pytest
+from integrations.scipy_tests import load
 
 import dask_bigfft
 from dask_bigfft.integrations.installation import NAMES
@@ -23,20 +23,7 @@ LEFT_OUT = {
 BY_NORM = ("test_nd_ffts_axes", "float32")
 
 
-def load():
-    """Return a copy of dask's test module, or None where it is not installed."""
-    try:
-        spec = importlib.util.find_spec("dask.array.tests.test_fft")
-    except ModuleNotFoundError:
-        spec = None
-    if spec is None:
-        return None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-SUITE = load()
+SUITE = load("dask.array.tests.test_fft")
 TESTS = [name for name in dir(SUITE) if name.startswith("test_")]
 globals().update({name: getattr(SUITE, name) for name in TESTS if name not in LEFT_OUT})
 

@@ -9,11 +9,10 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.fft
-from dask.callbacks import Callback
+from graph.keeping import Keeping
 
 from dask_bigfft import fft
 from dask_bigfft.exchange.common import note_result, whole_result
-from dask_bigfft.graph.dask_private import DataNode
 from dask_bigfft.graph.results import assembled
 from dask_bigfft.memory import default_arena, lend
 from dask_bigfft.memory.blocks import is_lent
@@ -139,26 +138,11 @@ def test_arrays_stay_dask_arrays():
     assert same(fft.fft2(x).compute(scheduler="processes", num_workers=1), expected)
 
 
-class Keeping(Callback):
-    """Keeps blocks of results and puts them into later computations."""
-
-    def __init__(self):
-        self.kept = {}
-
-    def _start(self, dsk):
-        for key in set(dsk) & set(self.kept):
-            dsk[key] = DataNode(key, self.kept[key])
-
-    def _posttask(self, key, value, dsk, state, id):
-        if "unpack" in str(key):
-            self.kept[key] = value
-
-
 def test_results_that_dask_keeps_are_copied(monkeypatch):
     monkeypatch.setitem(sys.modules, "dask.cache", types.SimpleNamespace(Cache=Keeping))
     a = data((2**12,), "c16")
     y = fft.fft(da.from_array(a, chunks=2**9))
-    with Keeping() as cache, dask.config.set(scheduler="threads"):
+    with Keeping("unpack") as cache, dask.config.set(scheduler="threads"):
         for _ in range(3):
             found = y.compute()
             assert same(found, scipy.fft.fft(a))

@@ -1,10 +1,10 @@
-"""SciPy's own tests, as modules that may be changed."""
+"""Tests of SciPy's and dask's own, as modules that may be changed."""
 
 import importlib.util
 
 
 def load(name):
-    """Return a fresh copy of a module of SciPy's tests, or None where they are not installed.
+    """Return a fresh copy of a module of such tests, or None where they are not installed.
 
     >>> load("scipy.fft.tests.no_such_tests")
     """

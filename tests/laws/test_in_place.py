@@ -12,13 +12,12 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.fft
-from dask.callbacks import Callback
+from graph.keeping import Keeping
 
 import dask_bigfft
 from dask_bigfft import fft
 from dask_bigfft.errors import CarrierError
 from dask_bigfft.exchange.common import Common
-from dask_bigfft.graph.dask_private import DataNode
 from dask_bigfft.kernels.libraries import available
 from dask_bigfft.memory import default_arena
 
@@ -231,25 +230,10 @@ def test_another_process_has_none(plan):
     assert sent.place(plan.rounds[0].target, (0, 0)) is None
 
 
-class Keeping(Callback):
-    """Keeps blocks of round 1 and puts them into later computations, as dask.cache may."""
-
-    def __init__(self):
-        self.kept = {}
-
-    def _start(self, dsk):
-        for key in set(dsk) & set(self.kept):
-            dsk[key] = DataNode(key, self.kept[key])
-
-    def _posttask(self, key, value, dsk, state, id):
-        if "round1" in str(key):
-            self.kept[key] = value
-
-
 def test_blocks_kept_from_another_computation_are_not_used():
     a = data("fft2", (64, 64))
     y = fft.fft2(da.from_array(a, chunks=(8, 64)))
-    with Keeping():
+    with Keeping("round1"):
         assert close(y.compute(scheduler="threads"), scipy.fft.fft2(a))
         with pytest.raises(CarrierError, match="kept from another computation"):
             y.compute(scheduler="threads")
@@ -257,13 +241,10 @@ def test_blocks_kept_from_another_computation_are_not_used():
 
 
 def test_with_the_cache_of_dask_nothing_is_done_in_place(monkeypatch):
-    class Cache(Keeping):
-        pass
-
-    monkeypatch.setitem(sys.modules, "dask.cache", types.SimpleNamespace(Cache=Cache))
+    monkeypatch.setitem(sys.modules, "dask.cache", types.SimpleNamespace(Cache=Keeping))
     a = data("fft2", (64, 64))
     y = fft.fft2(da.from_array(a, chunks=(8, 64)))
-    with Cache() as cache:
+    with Keeping("round1") as cache:
         for _ in range(2):
             assert close(y.compute(scheduler="threads"), scipy.fft.fft2(a))
     assert cache.kept

@@ -15,6 +15,7 @@ import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -23,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.errors import refuse
-from dask_bigfft.files import opened
+from dask_bigfft.files import Underway, opened
 from dask_bigfft.memory import lend
 
 __all__ = ["PlainChunks", "plain_chunks", "refuse_missing"]
@@ -63,9 +64,15 @@ class PlainChunks:
 
     def fill(self, region: Region, out: Array) -> bool:
         """Read a region into an array of its shape and dtype; False where a chunk has no file."""
-        for chunk, inside, place in _pieces(region, self.array.chunks):
+        pieces = list(_pieces(region, self.array.chunks))
+        alone = len(pieces) == 1  # of which the file itself is read in several parts at a time
+        with Underway[None]() as calls:
             try:
-                self._read(chunk, inside, out[place])
+                for chunk, inside, place in pieces:
+                    part = out[place]
+                    calls.start(0 if alone else part.nbytes,
+                                partial(self._read, chunk, inside, part))
+                calls.results()
             except FileNotFoundError:
                 return False
         return True

@@ -334,6 +334,14 @@ _TABLE = (
         _parse_nbytes,
     ),
     Knob(
+        "bigfft.scratch.threads",
+        8,
+        "threads",
+        "Threads of a process that read and write large pieces of files for its tasks, so that the"
+        " disk has several to do at a time. With 1 every task waits for each of its own.",
+        _parse_count,
+    ),
+    Knob(
         "bigfft.wisdom.directory",
         None,
         "path",

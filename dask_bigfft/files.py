@@ -6,23 +6,32 @@ one has been thrown away. So large pieces go straight between disk and memory (`
 is not aligned, the rest behind the last whole unit, and everything on file systems that refuse,
 goes the ordinary way.
 
+A call around the page cache waits for the disk, which could do several at a time. So a task hands
+what it reads and writes to a few threads of the process (`Underway`), and does other work, or waits
+for all of it.
+
 Imports NumPy and `config`; errors are the system's.
 """
 
 import contextlib
+import contextvars
 import errno
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft import config
 
-__all__ = ["LEAST", "UNIT", "File", "opened", "places", "rounded_up"]
+__all__ = ["LEAST", "UNIT", "File", "Underway", "opened", "places", "rounded_up"]
 
+T = TypeVar("T")
 Array = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]
 
@@ -63,6 +72,102 @@ def places(nbytes: Ints) -> Ints:
     return ends
 
 
+# --- several at a time ----------------------------------------------------------------------
+
+
+class _Crew:
+    """The threads of this process that read and write for its tasks; none after a fork."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pool: tuple[int, ThreadPoolExecutor] | None = None
+        #: Says of a thread that it is one of them, which never wait for each other.
+        self.inside = threading.local()
+
+    def pool(self, threads: int) -> ThreadPoolExecutor:
+        """The threads; others take their place when their number has changed."""
+        with self._lock:
+            if self._pool is None or self._pool[0] != threads:
+                if self._pool is not None:
+                    self._pool[1].shutdown(wait=False)
+                name, enter = "bigfft-files", partial(setattr, self.inside, "yes", True)
+                self._pool = threads, ThreadPoolExecutor(threads, name, enter)
+            return self._pool[1]
+
+
+_crew = _Crew()
+
+
+def _forget() -> None:
+    global _crew
+    _crew = _Crew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+class Underway(Generic[T]):
+    """Reads and writes of one task that are under way; at the end of the block none is any more.
+
+    Small ones, and those of a process without such threads (`bigfft.scratch.threads`), are done
+    where they are started. They must not start others that they wait for.
+
+    Examples
+    --------
+    >>> with Underway() as calls:
+    ...     for text in ("one", "other"):
+    ...         calls.start(LEAST, partial(len, text))
+    ...     calls.results()
+    [3, 5]
+    """
+
+    def __init__(self) -> None:
+        self._calls: list[Future[T]] = []
+
+    def start(self, nbytes: int, call: Callable[[], T]) -> None:
+        """Start a call that moves so many bytes."""
+        threads = config.get("bigfft.scratch.threads")
+        if nbytes < LEAST or threads < 2 or hasattr(_crew.inside, "yes"):
+            done: Future[T] = Future()
+            done.set_result(call())
+            self._calls.append(done)
+            return
+        run = contextvars.copy_context().run  # events name the task's plan and round
+        self._calls.append(_crew.pool(threads).submit(run, call))
+
+    def results(self) -> list[T]:
+        """Wait for all that has been started, and return what the calls have returned, in order.
+
+        The first error is raised, when none of them is under way any more.
+        """
+        calls, self._calls = self._calls, []
+        wait(calls, return_when=FIRST_EXCEPTION)
+        self._end(calls)
+        for call in calls:
+            if not call.cancelled() and (error := call.exception()) is not None:
+                raise error
+        return [call.result() for call in calls]
+
+    def _end(self, calls: list[Future[T]]) -> None:
+        """Wait for calls that are under way; others of them never begin."""
+        if any(call.done() and not call.cancelled() and call.exception() for call in calls):
+            for call in calls:
+                call.cancel()
+        wait(calls)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for call in self._calls:
+            call.cancel()
+        wait(self._calls)
+
+
+# --- files ----------------------------------------------------------------------------------
+
+
 class File:
     """An open file.
 
@@ -79,42 +184,49 @@ class File:
 
     def read(self, out: Array, begin: int) -> int:
         """Fill an array of bytes from a place in the file on; return how many were there."""
-        return self._move(os.preadv, out, begin)
+        return self._in_pieces(os.preadv, out, begin)
 
     def write(self, values: Array, begin: int) -> int:
         """Write an array of bytes to a place in the file; return how many."""
-        return self._move(os.pwritev, values, begin)
+        return self._in_pieces(os.pwritev, values, begin)
 
-    def _move(self, call: Any, values: Array, begin: int) -> int:
+    def _in_pieces(self, call: Any, values: Array, begin: int) -> int:
+        """Move an array, several pieces of it at a time."""
+        around = self._goes_around(values, begin)
+        if len(values) <= PIECE:
+            return self._move(call, values, begin, around)
+        with Underway[int]() as calls:
+            for low in range(0, len(values), PIECE):
+                piece = values[low : low + PIECE]
+                calls.start(len(values), partial(self._move, call, piece, begin + low, around))
+            return sum(calls.results())
+
+    def _move(self, call: Any, values: Array, begin: int, around: bool) -> int:
+        """Move a piece, as far as it can be around the page cache."""
         done, size, data = 0, len(values), values.data
-        straight = self._straight(values, begin)
+        straight = size // UNIT * UNIT if around else 0
         while done < size:
-            end = min(size, done + PIECE)
-            around = self.direct is not None and done < straight
+            to = self.direct if done < straight else self.handle
+            end = straight if done < straight else size
             try:
-                if around:
-                    found = call(self.direct, [data[done : min(end, straight)]], begin + done)
-                else:
-                    found = call(self.handle, [data[done:end]], begin + done)
+                found = call(to, [data[done:end]], begin + done)
             except OSError as error:
-                if around and error.errno == errno.EINVAL:  # other units than ours
+                if done < straight and error.errno == errno.EINVAL:  # other units than ours
                     straight = done
                     continue
                 raise
             if not found:
                 break
             done += found
-            if around and found % UNIT:  # at the end of the file
-                straight = done
+            if found % UNIT:  # at the end of the file
+                straight = 0
         return done
 
-    def _straight(self, values: Array, begin: int) -> int:
-        """How many bytes can go around the page cache."""
+    def _goes_around(self, values: Array, begin: int) -> bool:
+        """Whether an array can go around the page cache."""
         if self.direct is None or len(values) < LEAST or not values.flags.c_contiguous:
-            return 0
-        if begin % UNIT or values.ctypes.data % UNIT:
-            return 0
-        return len(values) // UNIT * UNIT
+            return False
+        return not (begin % UNIT or values.ctypes.data % UNIT)
 
 
 @contextlib.contextmanager

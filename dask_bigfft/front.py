@@ -15,12 +15,13 @@ import numpy as np
 
 from dask_bigfft import config
 from dask_bigfft.errors import ArgumentTypeError, refuse
-from dask_bigfft.graph.layer import transformed_array
+from dask_bigfft.graph.layer import scratch_place, transformed_array
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.rows import Stored
 from dask_bigfft.planning import Extras, make_plan, parse_array
 from dask_bigfft.shifts import take_over
+from dask_bigfft.sources import stored_reader
 from dask_bigfft.transforms.spec import parse_name
 
 __all__ = ["Axes", "N", "Norm", "S", "documented", "plan", "transform", "transform_as_planned"]
@@ -146,7 +147,8 @@ def transform(
         name = f"{name[:-1]}n"
     _warn(name, lengths, axes, stacklevel=4)
     array = parse_array(a, name)
-    found = make_plan(array, name, lengths, axes, norm, **_parse_extras(extras))
+    stored = _described(array)
+    found = make_plan(array, name, lengths, axes, norm, stored=stored, **_parse_extras(extras))
     return _lazily(*take_over(array, found))
 
 
@@ -169,9 +171,18 @@ def transform_as_planned(
     return _lazily(array, given)
 
 
+def _described(array: da.Array) -> Stored | None:
+    """How an array lies in files, if it is one that can be read from there."""
+    reader = stored_reader(array)
+    return None if reader is None else reader.described
+
+
 def _lazily(array: da.Array, found: Plan) -> da.Array:
     configure_arena()
-    result = transformed_array(array, found, config.get("bigfft.exchange.carrier"))
+    rows = stored_reader(array) if found.from_rows else None
+    place = None if rows is None else replace(scratch_place(found), rows=rows)
+    carrier = config.get("bigfft.exchange.carrier")
+    result = transformed_array(array, found, carrier, place=place)
     half = array.dtype.char == "e" and found.spec.kind == "c2r"  # in any byte order
     return result.astype(np.float16) if half else result
 
@@ -278,6 +289,7 @@ def _planned(
     _warn(kind, lengths, along, stacklevel=4)
     array = parse_array(a, kind)
     found = make_plan(
-        array, kind, lengths, along, norm, stored=stored, **_parse_extras(extras)
+        array, kind, lengths, along, norm, stored=stored or _described(array),
+        **_parse_extras(extras),
     )
     return take_over(array, found)[1]

@@ -3,7 +3,8 @@
 Blocks hold whole chunks of the file, as many as make a block of a good size, and follow the order
 in which the file lies. A `Reader` also gives single rows.
 
-Imports `errors`, `events`, `chunk_files` and dask; zarr and h5py only when they are needed.
+Imports `config`, `errors`, `events`, `planner`, `graph`, `chunk_files` and dask; zarr and h5py only
+when they are needed.
 """
 
 import math
@@ -20,9 +21,12 @@ import numpy as np
 import numpy.typing as npt
 from dask.base import tokenize
 
+from dask_bigfft import config
 from dask_bigfft.chunk_files import PlainChunks, plain_chunks, refuse_missing
 from dask_bigfft.errors import refuse
 from dask_bigfft.events import emit
+from dask_bigfft.graph.dask_private import original_of
+from dask_bigfft.planner.rows import Stored
 
 #: Largest block that chunks are put together to, and the smallest worth a task of its own.
 LARGEST, SMALLEST = 128 << 20, 4 << 20
@@ -128,6 +132,19 @@ class Reader:
         """Whether any rows can be read without what lies around them."""
         return self.plain is not None or (self.unit is None and self.last_first)
 
+    @property
+    def described(self) -> Stored:
+        """How it lies in its files, for the planner."""
+        row = config.get("bigfft.scratch.row-size")
+        return Stored(self.unit or self.shape, self.anywhere, row, self.decoded)
+
+    @property
+    def decoded(self) -> int:
+        """Bytes of a unit that is decoded when it is read; 0 where there is nothing to decode."""
+        if self.plain is not None or self.unit is None:
+            return 0
+        return int(math.prod(self.unit) * self.dtype.itemsize)
+
     def fill(self, region: tuple[slice, ...], out: npt.NDArray[Any]) -> None:
         """Read a region into an array of its shape, which whoever asks counts."""
         plain = self.plain if out.dtype == self.dtype else None
@@ -144,6 +161,37 @@ class Reader:
 
     def __dask_tokenize__(self) -> tuple[str, str]:
         return "dask_bigfft.Reader", tokenize(self.stored)
+
+
+def stored_reader(x: da.Array) -> Reader | None:
+    """Return what reads a dask array straight from its files, if it is a Zarr array in a folder.
+
+    That is what `dask.array.from_zarr` returns, as long as nothing has been done to it.
+    """
+    found = original_of(x)
+    if isinstance(found, Reader):
+        return found
+    if type(found).__module__.partition(".")[0] != "zarr" or not hasattr(found, "metadata"):
+        return None
+    root = _folder_of(found.store)
+    if root is None or found.shape != x.shape or found.dtype != x.dtype:
+        return None
+    return _zarr_reader(found, root / found.path)
+
+
+def _folder_of(store: Any) -> Path | None:
+    """Folder of a Zarr store, None if it is none of this machine."""
+    root = getattr(store, "root", None)
+    if isinstance(root, Path):
+        return root
+    system = getattr(store, "fs", None)
+    system = getattr(system, "sync_fs", system)  # as dask opens them: by way of fsspec
+    return Path(store.path) if "file" in getattr(system, "protocol", ()) else None
+
+
+def _zarr_reader(stored: Any, folder: Path) -> Reader:
+    plain = plain_chunks(stored, folder)
+    return Reader(stored, stored.shards or stored.chunks, plain, last_first=stored.order == "C")
 
 
 def _h5py() -> Any:
@@ -196,10 +244,7 @@ def open_reader(path: Path, component: str | None = None) -> Reader:
     stored: Any
     if path.is_dir() or path.suffix == ".zip":
         stored = _open_zarr(path, component)
-        plain = plain_chunks(stored, path.resolve() / (component or ""))
-        return Reader(
-            stored, stored.shards or stored.chunks, plain, last_first=stored.order == "C"
-        )
+        return _zarr_reader(stored, path.resolve() / (component or ""))
     if _is_hdf5(path):
         stored = _open_hdf5(path, component)
         return Reader(stored, stored.chunks)

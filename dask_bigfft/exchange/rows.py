@@ -1,11 +1,11 @@
-"""Reading the rows of a block from where an array is stored, in the order of packed shards.
+"""Which rows a block is made of where an array is stored, in the order of packed shards.
 
 Imports `exchange.shards`, `exchange.product` and NumPy.
 """
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,13 +21,10 @@ Region = tuple[slice, ...]
 Runs = tuple[list[int], int]
 
 
-def read_shards(
-    exchange: ExchangeMap,
-    block: Block,
-    fill: Callable[[Region, Array], object],
-    packed: Mapping[Block, Array],
-) -> None:
-    """Fill the packed shards of a target block from the stored array itself.
+def shard_regions(
+    exchange: ExchangeMap, block: Block, packed: Mapping[Block, Array]
+) -> Iterator[tuple[Region, Array]]:
+    """Give the regions of the stored array that a target block is made of, and where each goes.
 
     Parameters
     ----------
@@ -35,10 +32,13 @@ def read_shards(
         The shards; each axis of a source block is one dimension, and nothing is mirrored.
     block : tuple of int
         Which target block.
-    fill : callable
-        Reads a region of the array into an array of its shape.
     packed : mapping of block to ndarray
         Memory for what each source block gives.
+
+    Yields
+    ------
+    region, place
+        Slices of the stored array, and an array of that shape in `packed`.
     """
     used: dict[Block, int] = {}
     for tables, _ in exchange.tables(block):
@@ -52,8 +52,7 @@ def read_shards(
                 for a, (table, row) in enumerate(chosen)
             ]
             size = math.prod(len(begins) * width for begins, width in axes)
-            for region, place in _regions(axes, packed[source][start : start + size]):
-                fill(region, place)
+            yield from _regions(axes, packed[source][start : start + size])
 
 
 def _runs(table: PieceTable, row: int, origin: int) -> Runs:

@@ -27,6 +27,7 @@ import uuid
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -43,7 +44,7 @@ from dask_bigfft.exchange.folders import (
     remove_abandoned,
     remove_folder,
 )
-from dask_bigfft.files import File, opened, rounded_up
+from dask_bigfft.files import File, Underway, opened, rounded_up
 from dask_bigfft.kernels.checksums import checksum
 
 Array = npt.NDArray[Any]
@@ -79,7 +80,8 @@ class ScratchPlace:
         for; the number of exchanges stands for stored blocks of the result.
     rows : object or None
         The stored array, of which the first round reads rows by itself where the plan says so: has
-        `fill`, which puts a region of it into an array.
+        `fill`, which puts a region of it into an array, and `anywhere`, whether several may be read
+        at a time.
     """
 
     directory: str
@@ -197,9 +199,8 @@ class Scratch:
         """
         started = time.perf_counter()
         path = self.path(exchange, target)
-        bad: list[tuple[Part, int]] = []
         try:
-            self._read(path, number, parts, out, bad)
+            bad = self._read(path, number, parts, out)
         except ScratchError as error:
             if error.errno not in (errno.ENOENT, errno.EIO):
                 raise
@@ -217,22 +218,32 @@ class Scratch:
         emit("scratch_read", index=number + 1, nbytes=nbytes, seconds=seconds)
 
     def _read(
-        self, path: Path, number: int, parts: Sequence[Part], out: Array,
-        bad: list[tuple[Part, int]],
-    ) -> None:
-        with _opened(path, os.O_RDONLY) as file:
+        self, path: Path, number: int, parts: Sequence[Part], out: Array
+    ) -> list[tuple[Part, int]]:
+        """Read all parts; return those that are not what was written, with their checksums."""
+        with _opened(path, os.O_RDONLY) as file, Underway[list[tuple[Part, int]]]() as calls:
             for some in _batches(parts):
-                begin, end = some[0].begin, some[-1].begin + some[-1].nbytes
-                end = min(len(out), rounded_up(end)) if begin == rounded_up(begin) else end
-                _fill(file, path, out[begin:end], begin)
-                for part in some:
-                    values = out[part.begin : part.begin + part.nbytes]
-                    if checksum(values) == part.checksum:
-                        continue
-                    emit("mismatch", index=number + 1, nbytes=part.nbytes)
-                    _fill(file, path, values, part.begin)
-                    if (found := checksum(values)) != part.checksum:
-                        bad.append((part, found))
+                nbytes = sum(part.nbytes for part in some)
+                calls.start(nbytes, partial(self._read_some, file, path, number, some, out))
+            return [bad for found in calls.results() for bad in found]
+
+    def _read_some(
+        self, file: File, path: Path, number: int, some: Sequence[Part], out: Array
+    ) -> list[tuple[Part, int]]:
+        """Read neighbouring parts, those that do not match twice."""
+        bad = []
+        begin, end = some[0].begin, some[-1].begin + some[-1].nbytes
+        end = min(len(out), rounded_up(end)) if begin == rounded_up(begin) else end
+        _fill(file, path, out[begin:end], begin)
+        for part in some:
+            values = out[part.begin : part.begin + part.nbytes]
+            if checksum(values) == part.checksum:
+                continue
+            emit("mismatch", index=number + 1, nbytes=part.nbytes)
+            _fill(file, path, values, part.begin)
+            if (found := checksum(values)) != part.checksum:
+                bad.append((part, found))
+        return bad
 
     def free(self, exchange: str, target: Block) -> None:
         """Delete the file of a target block."""
@@ -287,14 +298,16 @@ class Scratch:
         text = json.dumps(found).encode()
         with _opened(fresh, os.O_WRONLY | os.O_CREAT, direct=False) as file:
             try:
-                os.write(file.handle, text)
+                done = 0
+                while done < len(text):  # a disk that is full takes a part first
+                    done += os.write(file.handle, text[done:])
                 if self.sync:
                     os.fsync(file.handle)
             except OSError as error:
                 failed(fresh, error, len(text), len(text))
         fresh.replace(path)
         if self.sync:
-            sync_folder(path.parent)
+            sync_folders(path.parent, self.folder)
 
 
 def _read_record(path: Path) -> dict[str, Any] | None:
@@ -399,6 +412,14 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def sync_folders(folder: Path, root: Path) -> None:
+    """Wait until the names in a folder, and in those above it up to a root, are on the disk."""
+    sync_folder(folder)
+    while folder != root and root in folder.parents:
+        folder = folder.parent
+        sync_folder(folder)
 
 
 def failed(path: Path, error: OSError, total: int, missing: int) -> NoReturn:

@@ -12,8 +12,10 @@ import dask.array as da
 from dask._task_spec import Alias, DataNode, Task, TaskRef
 from dask.array.backends import NumpyBackendEntrypoint
 from dask.array.core import finalize
+from dask.blockwise import Blockwise
 from dask.callbacks import Callback
 from dask.highlevelgraph import HighLevelGraph, Layer
+from dask.layers import ArraySliceDep
 
 __all__ = [
     "Alias",
@@ -28,6 +30,7 @@ __all__ = [
     "expression_array",
     "finalize",
     "finished_by",
+    "original_of",
     "recipe_of",
     "results_are_kept",
 ]
@@ -59,6 +62,19 @@ def finished_by(array: da.Array, function: Callable[..., Any], *arguments: Any) 
 
     vars(array)["__dask_postcompute__"] = postcompute
     return array
+
+
+def original_of(x: da.Array) -> Any:
+    """Return what `dask.array.from_array` has made an array of, if nothing has been done to it.
+
+    Its blocks are then the slices of that, by their chunks. None where that is not plain to see.
+    """
+    layers = getattr(getattr(x, "dask", None), "layers", {})
+    layer, name = layers.get(getattr(x, "name", None)), f"original-{getattr(x, 'name', None)}"
+    if not isinstance(layer, Blockwise) or name not in layers:
+        return None
+    cuts = [dep.chunks for dep in layer.io_deps.values() if isinstance(dep, ArraySliceDep)]
+    return layers[name][name] if cuts == [x.chunks] and len(layer.indices) == 2 else None
 
 
 def array_expressions_enabled() -> bool:

@@ -19,6 +19,7 @@ import multiprocessing
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,9 +28,9 @@ import numpy.typing as npt
 from dask_bigfft.events import during, emit
 from dask_bigfft.exchange.gather import Gathering
 from dask_bigfft.exchange.packing import shard_sizes
-from dask_bigfft.exchange.rows import read_shards
+from dask_bigfft.exchange.rows import shard_regions
 from dask_bigfft.exchange.scratch import Part, Scratch, ScratchPlace, open_scratch
-from dask_bigfft.files import LEAST, UNIT, places
+from dask_bigfft.files import LEAST, UNIT, Underway, places
 from dask_bigfft.graph.blocks import checked
 from dask_bigfft.graph.groups import Groups
 from dask_bigfft.graph.tasks import Run, reported, run_block
@@ -272,22 +273,34 @@ def _write(run: DiskRun, number: int, source: Block, values: Array) -> Array:
     checksums = dict.fromkeys(targets, 0)
     started = time.perf_counter()
     parts = packing.packed(source, values, np.dtype(exchange.dtype), part_of.__getitem__, unit)
-    for _, packed in parts:
-        seconds = time.perf_counter() - started
-        emit("pack", index=number + 1, nbytes=packed.values.nbytes, seconds=seconds)
-        for row, index in enumerate(packed.blocks.tolist()):
-            target = tuple(index)
-            begins = places(run.sizes(number, target) * dtype.itemsize)
-            total, begin, end = (int(begins[i]) for i in (-1, place, place + 1))
-            shard = packed.shard(row).reshape(-1).view(np.uint8)[: end - begin]
-            checksums[target] = run.scratch.write(
-                folder, number, target, total, begin, shard, nbytes[target]
-            )
-        del packed, shard
-        started = time.perf_counter()
+    with Underway[tuple[Block, int]]() as calls:
+        for _, packed in parts:
+            seconds = time.perf_counter() - started
+            emit("pack", index=number + 1, nbytes=packed.values.nbytes, seconds=seconds)
+            checksums |= calls.results()  # what was packed before is written
+            for row, index in enumerate(packed.blocks.tolist()):
+                target, shard = tuple(index), packed.shard(row)
+                write = partial(_write_shard, run, number, place, target, shard, nbytes[target])
+                calls.start(shard.nbytes, write)
+            del packed, shard, write
+            started = time.perf_counter()
+        checksums |= calls.results()
     receipt = np.array([checksums[target] for target in targets], np.uint64)
     run.scratch.record(folder, source, targets, receipt)
     return receipt
+
+
+def _write_shard(
+    run: DiskRun, number: int, place: int, target: Block, shard: Array, nbytes: int
+) -> tuple[Block, int]:
+    """Write a shard, of the source block at a place in the grid; return its target and checksum."""
+    itemsize = run.exchange(number).shard_dtype.itemsize
+    begins = places(run.sizes(number, target) * itemsize)
+    total, begin, end = (int(begins[i]) for i in (-1, place, place + 1))
+    data = shard.reshape(-1).view(np.uint8)[: end - begin]
+    return target, run.scratch.write(
+        run.folder(number), number, target, total, begin, data, nbytes
+    )
 
 
 def _parts(nbytes: list[int]) -> list[int]:
@@ -321,7 +334,10 @@ def _read_rows(run: DiskRun, target: Block, stored: Any) -> Gathering:
     """A block's shards, read as rows of the stored array."""
     _, shards, _ = _room(run, 0, target)
     started = time.perf_counter()
-    read_shards(run.map(0), target, stored.fill, shards)
+    with Underway[object]() as calls:
+        for region, place in shard_regions(run.map(0), target, shards):
+            calls.start(place.nbytes if stored.anywhere else 0, partial(stored.fill, region, place))
+        calls.results()
     nbytes = sum(shard.nbytes for shard in shards.values())
     emit("source_read", nbytes=nbytes, seconds=time.perf_counter() - started)
     return _gathering(run, 0, target, shards)

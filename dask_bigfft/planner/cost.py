@@ -33,7 +33,8 @@ SMALL_NBYTES = 512 << 20
 #: Bytes of the tiles that a task works on at a time.
 TILES = 8 << 20
 
-#: Bytes of shards that are packed at a time on their way to scratch files.
+#: Bytes of shards that are packed at a time on their way to scratch files, while as many that were
+#: packed before are written.
 PACKED = 16 << 20
 
 
@@ -155,7 +156,7 @@ def _peak_on_disk(plan: Plan) -> int:
         if i + 1 < len(exchanges):
             shape = exchanges[i + 1].shape
             shard = made * shape.groups // max(1, shape.blocks_out)  # the mean; some are larger
-            handed = min(made, max(PACKED, 2 * shard)) if plan.moves[i + 1] else 0
+            handed = min(made, 2 * max(PACKED, 2 * shard)) if plan.moves[i + 1] else 0
         kept = 0 if is_read else here
         stages += [here + made + work, kept + made + handed]
         here = made

@@ -162,6 +162,9 @@ class Plan:
         Whether the first round, with scratch files, reads rows of the stored array by itself.
     settings : DeviceSettings
         What is set of the devices' pipelines.
+    decoded : int
+        Bytes of a chunk, or shard, of the stored array where it is decoded on its way in; 0 where
+        values are read straight into their places.
     """
 
     spec: TransformSpec
@@ -184,6 +187,7 @@ class Plan:
     verify: str = "none"
     from_rows: bool = False
     settings: DeviceSettings = AS_IS
+    decoded: int = 0
 
     @cached_property
     def exchanges(self) -> tuple[Exchange, ...]:

@@ -42,11 +42,14 @@ class Stored:
         Whether any rows of a unit can be read without the others.
     row_nbytes : int
         Bytes from which on a row is wide enough to be read alone.
+    decoded : int
+        Bytes of a unit that is decoded when it is read; 0 where values are read into their places.
     """
 
     unit: tuple[int, ...]
     anywhere: bool
     row_nbytes: int = 1 << 20
+    decoded: int = 0
 
 
 def _in_units(stored: Stored, source: Layout) -> Layout | None:

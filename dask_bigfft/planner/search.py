@@ -117,6 +117,7 @@ def _finished(search: Candidates, candidate: Candidate) -> Plan:
         carrier=search.carrier,
         device=request.device,
         from_rows=candidate.from_rows,
+        decoded=0 if request.stored is None else request.stored.decoded,
     )
     return replace(plan, forecast=forecast(plan, search.walk))
 

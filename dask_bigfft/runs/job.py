@@ -26,7 +26,6 @@ from dask_bigfft.graph.disk import exchange_folder
 from dask_bigfft.graph.layer import scratch_place, transformed_array
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planner.rows import Stored
 from dask_bigfft.planning import Extras, parse_memory_limit
 from dask_bigfft.runs import pinned
 from dask_bigfft.runs.sink import Sink
@@ -136,9 +135,7 @@ def open_rows(asked: Asked) -> sources.Reader:
 
 def planned(asked: Asked, x: da.Array) -> Plan:
     """Return the plan, with chunks that a Zarr array can hold."""
-    options, rows = dict(asked.options), open_rows(asked)
-    row = config.get("bigfft.scratch.row-size")
-    stored = Stored(rows.unit or rows.shape, rows.anywhere, row)
+    options, stored = dict(asked.options), open_rows(asked).described
 
     def plan() -> Plan:
         norm, extras = cast("front.Norm", asked.norm), cast("Extras", options)

@@ -13,7 +13,7 @@ from typing import Any
 
 from dask_bigfft.chunk_files import PlainChunks
 from dask_bigfft.events import emit
-from dask_bigfft.exchange.scratch import Scratch, sync_folder
+from dask_bigfft.exchange.scratch import Scratch, sync_folders
 
 Block = tuple[int, ...]
 
@@ -77,11 +77,11 @@ class Sink:
             scratch.free(exchange, whole)
 
     def _sync(self, folder: Path, block: tuple[int, ...]) -> None:
-        """Wait until a block's file is on the disk."""
+        """Wait until a block's file is on the disk, and the names of all folders down to it."""
         path = folder / self.array.metadata.encode_chunk_key(block)
         handle = os.open(path, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:
             os.close(handle)
-        sync_folder(path.parent)
+        sync_folders(path.parent, folder)

@@ -161,7 +161,7 @@ def test_data_are_synced_before_their_record(tmp_path, monkeypatch):
     scratch.record("exchange1", (0,), [(2, 1)], np.array([1], np.uint32))
     assert order[:2] == ["to-2.1.shards"] * 2
     assert order[2].startswith("from-0.json.")
-    assert order[3:] == ["replace", "exchange1"]
+    assert order[3:] == ["replace", "exchange1", tmp_path.name]
 
 
 def test_large_shards_begin_at_whole_units_and_are_read_once(tmp_path):

@@ -2,12 +2,17 @@
 
 import errno
 import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
 
 import dask
 import numpy as np
 import pytest
 
-from dask_bigfft import files
+from dask_bigfft import events, files
 from dask_bigfft.memory import lend
 
 RNG = np.random.default_rng(3)
@@ -78,3 +83,119 @@ def test_other_errors_are_errors(tmp_path):
     (tmp_path / "file").write_bytes(b"1")
     with files.opened(tmp_path / "file", os.O_RDONLY) as file, pytest.raises(OSError, match="Bad"):
         file.write(np.zeros(8, np.uint8), 0)
+
+
+# --- several at a time ----------------------------------------------------------------------
+
+
+@pytest.fixture(params=[2, 8])
+def threads(request):
+    with dask.config.set({"bigfft.scratch.threads": request.param}):
+        yield request.param
+
+
+def test_pieces_of_a_file_are_under_way_at_a_time(tmp_path, monkeypatch, threads):
+    """Two calls of the system wait for each other."""
+    path, meet, real = tmp_path / "file", threading.Barrier(2, timeout=60), os.preadv
+    size = 2 * files.PIECE
+    path.write_bytes(RNG.bytes(size))
+
+    def preadv(handle, buffers, begin):
+        meet.wait()
+        return real(handle, buffers, begin)
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    out = aligned(size)
+    with files.opened(path, os.O_RDONLY) as file:
+        assert file.read(out, 0) == size
+    assert out.tobytes() == path.read_bytes()
+
+
+def test_results_have_the_order_of_the_calls(threads):
+    with files.Underway() as calls:
+        for i in range(40):
+            nbytes = files.LEAST if i % 3 else 1
+            calls.start(nbytes, lambda i=i: (time.sleep(0.001 * (i % 5)), i)[1])
+        assert calls.results() == list(range(40))
+        assert calls.results() == []
+
+
+def test_calls_that_start_others_wait_for_none(threads):
+    def outer(i):
+        with files.Underway() as calls:
+            for j in range(3):
+                calls.start(files.LEAST, lambda j=j: 10 * i + j)
+            return calls.results()
+
+    with files.Underway() as calls:
+        for i in range(3 * threads):
+            calls.start(files.LEAST, lambda i=i: outer(i))
+        assert calls.results() == [[10 * i, 10 * i + 1, 10 * i + 2] for i in range(3 * threads)]
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_after_an_error_nothing_is_under_way(threads, asks):
+    running, most = set(), []
+
+    def call(i):
+        running.add(i)
+        most.append(i)
+        time.sleep(0.01)
+        running.discard(i)
+        if i == 1:
+            raise OSError(errno.EIO, "broken")
+
+    def task():
+        with files.Underway() as calls:
+            for i in range(200):
+                calls.start(files.LEAST, lambda i=i: call(i))
+            if asks:
+                calls.results()
+            raise KeyError("other")
+
+    with pytest.raises(OSError if asks else KeyError):
+        task()
+    assert not running
+    assert len(most) < 200  # the others never began
+
+
+def test_events_name_the_task_that_started_the_call(threads):
+    seen = []
+
+    def listening(name, numbers):
+        seen.append((numbers["plan"], numbers["index"]))
+
+    events.add_sink(listening)
+    try:
+        with events.during("0a1b", 3), files.Underway() as calls:
+            calls.start(files.LEAST, lambda: events.emit("scratch_read", nbytes=1))
+            calls.results()
+    finally:
+        events.remove_sink(listening)
+    assert seen == [("0a1b", 3)]
+
+
+FORKED = """
+import os
+from dask_bigfft.files import LEAST, Underway
+
+def five():
+    with Underway() as calls:
+        calls.start(LEAST, lambda: 5)
+        return calls.results()
+
+assert five() == [5]
+child = os.fork()
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+    assert five() == [5]
+else:
+    os._exit(five() != [5])
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_process_has_threads_of_its_own():
+    path = os.pathsep.join([str(Path(files.__file__).parents[1]), *sys.path])
+    subprocess.run([sys.executable, "-W", "ignore", "-c", FORKED], check=True, timeout=100,
+                   env=os.environ | {"PYTHONPATH": path})

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import dask
+import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
@@ -145,6 +146,32 @@ def test_rows_save_a_pass(counted, scheme, scratch):
     assert found.chunks == (cut.get("chunk", 2**8),)
     assert relative_l2(found[...], np.fft.fft(values)) < 1e-14
     assert sorted(os.listdir()) == ["in", "out.zarr"]
+
+
+@pytest.mark.parametrize("given", ["a path", "an array"])
+def test_graphs_read_rows_of_zarr_arrays_too(counted, given):
+    """Nothing has to go from file to file for that, and what has been done to an array counts."""
+    values = stored("in", complex_values(2**12), (2**8,), compressors=None)
+    options = {"bigfft.exchange.carrier": "disk", "bigfft.scratch.row-size": "256 B"}
+    with dask.config.set(options):
+        found = zarr.open_array("in", mode="r")
+        x = da.from_zarr("in") if given == "a path" else da.from_array(found, chunks=2**8)
+        y = dask_bigfft.fft.fft(x, rounds=[16, -1])
+        assert dask_bigfft.plan(x, "fft", rounds=[16, -1]).from_rows
+        counted.clear()
+        assert relative_l2(y.compute(), np.fft.fft(values)) < 1e-14
+        assert counted["source_read"] == counted["scratch_read"] / 2 == values.nbytes
+        assert counted["scratch_write"] == 2 * values.nbytes
+        counted.clear()
+        twice = dask_bigfft.fft.fft(2 * da.from_zarr(found), rounds=[16, -1])
+        assert relative_l2(twice.compute(), 2 * np.fft.fft(values)) < 1e-14
+        assert counted["source_read"] == 0
+        assert counted["scratch_write"] == 3 * values.nbytes
+        # A part of it, and what lies in memory, is no array that is stored whole.
+        part = dask_bigfft.fft.fft(da.from_zarr("in")[2**8 :], n=2**12, rounds=[16, -1])
+        assert relative_l2(part.compute(), np.fft.fft(values[2**8 :], 2**12)) < 1e-14
+        kept = dask_bigfft.fft.fft(da.from_zarr("in").persist(), rounds=[16, -1])
+        assert relative_l2(kept.compute(), np.fft.fft(values)) < 1e-14
 
 
 @pytest.mark.parametrize("kind", ["fftn", "rfftn"])

@@ -129,6 +129,12 @@ def _parse_nbytes_none_or_0(key: str, value: Any) -> int | None:
     return 0 if nothing else _parse_nbytes_or_none(key, value)
 
 
+def _parse_nbytes_or_0(key: str, value: Any) -> int:
+    """Return a number of bytes that may be 0; null is refused."""
+    found = None if value is None else _parse_nbytes_none_or_0(key, value)
+    return _parse_nbytes(key, value) if found is None else found
+
+
 def _parse_bool(key: str, value: Any) -> bool:
     """Return a truth value; numbers and strings are refused."""
     if not isinstance(value, bool):
@@ -193,8 +199,9 @@ _TABLE = (
         "bigfft.chunks",
         "auto",
         "elements",
-        "Chunks of the result: auto (what the last round gives), preserve (the input's), or any"
-        " dask chunks.",
+        "Chunks of the result: auto (what the last round gives: about as large as the input's,"
+        " unless these are tiny, see planner.merge-up-to), preserve (the input's), or any dask"
+        " chunks.",
         _parse_chunks,
     ),
     Knob(
@@ -412,6 +419,15 @@ _TABLE = (
         "An axis whose length has no good split is gathered whole into each block while the block"
         " stays below this size; above it Bluestein's algorithm is considered.",
         _parse_nbytes,
+    ),
+    Knob(
+        "bigfft.planner.merge-up-to",
+        "1 MiB",
+        "bytes",
+        "Where an axis in several chunks is transformed and more than 64 blocks come in that are"
+        " several times smaller than this, neighbouring ones are merged up to this size first, and"
+        " the result has chunks of about this size unless others are asked for. 0 merges none.",
+        _parse_nbytes_or_0,
     ),
 )
 

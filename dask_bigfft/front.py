@@ -59,7 +59,8 @@ _EXTRAS = """
         Order of the spectrum: of the result of forward transforms, of the input of inverse ones.
         Transposed order saves an exchange; `dask_bigfft.transposed_index` tells what lies where.
     chunks : "auto", "preserve", mapping or dask chunks, optional
-        Chunks of the result: what the last round gives, the input's, or any.
+        Chunks of the result: what the last round gives (about as large as the input's, of 1 MiB
+        where these are tiny and very many), the input's, or any.
     memory_limit : int or str, optional
         Bytes that one process may use, such as ``"4 GiB"``. A plan that needs more is refused.
     rounds : sequence of mappings of axis to factor, optional

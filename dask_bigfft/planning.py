@@ -10,7 +10,6 @@ import os
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
 from typing import Any, Literal, TypedDict, Unpack, cast
 
 import dask.array as da
@@ -21,21 +20,18 @@ from dask.base import is_dask_collection, tokenize
 from dask.utils import parse_bytes
 
 from dask_bigfft import config
+from dask_bigfft.choosing import Choice, chosen_plan
 from dask_bigfft.decomposition.factors import factorize
 from dask_bigfft.decomposition.layout import scaled
 from dask_bigfft.decomposition.steps import Waves
 from dask_bigfft.decomposition.variants import VARIANTS
-from dask_bigfft.devices.find import count, missing
-from dask_bigfft.devices.walk import walk_on
+from dask_bigfft.devices.find import missing
 from dask_bigfft.errors import ArgumentTypeError, refuse
-from dask_bigfft.graph.inside import inside_blocks, plan_within
 from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.kernels.wisdom import fastest_library
-from dask_bigfft.planner.balance import decided, known_devices
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.rows import Stored
-from dask_bigfft.planner.search import find_plan
 from dask_bigfft.surroundings import current_machine, possible_carrier, running_client
 from dask_bigfft.transforms.spec import (
     TransformSpec,
@@ -45,7 +41,6 @@ from dask_bigfft.transforms.spec import (
     parse_transform_axes,
     transform_spec,
 )
-from dask_bigfft.tuning import tuned_plan
 
 Chunks = tuple[tuple[int, ...], ...]
 Rounds = tuple[tuple[tuple[int, int], ...], ...]
@@ -322,20 +317,6 @@ def parse_device(
     return cast("Literal['auto', 'cpu', 'gpu', 'hybrid']", device), limit
 
 
-#: The search for a plan, which the same call need not do again.
-_found_plan = lru_cache(maxsize=128)(find_plan)
-
-
-def _cards(device: str) -> int:
-    """Devices of each process that a plan is made for.
-
-    On a cluster, whose workers may have any, as many as they need to have where one is demanded.
-    """
-    if device not in ("auto", "gpu"):
-        return 0
-    return count() if running_client() is None else int(device == "gpu")
-
-
 def parse_overwrite(overwrite: Any) -> bool:
     """Return whether the contents of the array may be destroyed."""
     if overwrite is not None and not isinstance(overwrite, bool | np.bool_):
@@ -478,18 +459,4 @@ def make_plan(
     machine = current_machine(parse_memory_limit(extras.get("memory_limit")))
     measure = parse_planner(extras.get("planner")) == "measure"
     overwrite = parse_overwrite(extras.get("overwrite_x"))
-    if device == "hybrid":
-        walk = walk_on(known_devices(machine, _cards("gpu")), nbytes, spec.work_dtype.str)
-        least = config.get("bigfft.hybrid-gain")
-        found = decided(spec, request, machine, _cards("gpu"), least, walk)
-    else:
-        machine = replace(machine, cards=_cards(device))
-        tried = tuned_plan(spec, request, machine, extras.get("kernel")) if measure else None
-        walk = walk_on(machine.devices, nbytes, spec.work_dtype.str)
-        search = partial(_found_plan, spec, request, walk=walk)
-        inside = overwrite and machine.cards and machine.workers == 1
-        found = tried or (plan_within(search, machine) if inside else search(machine))
-    found = replace(found, device_memory_limit=nbytes, overwrite=overwrite)
-    if overwrite and found.machine.cards and machine.workers == 1 and found.carrier == "memory":
-        found = inside_blocks(found)
-    return found
+    return chosen_plan(spec, request, machine, Choice(extras.get("kernel"), measure, overwrite))

@@ -107,6 +107,7 @@ def test_defaults(monkeypatch):
         "bigfft.planner.mode": "estimate",
         "bigfft.planner.profile": None,
         "bigfft.planner.whole-axis-floor": 4 * 2**20,
+        "bigfft.planner.merge-up-to": 2**20,
     }
 
 
@@ -131,6 +132,7 @@ def test_defaults(monkeypatch):
         ("bigfft.memory.arena", False, False),
         ("bigfft.memory.arena-limit", "100MB", 10**8),
         ("bigfft.memory.pinned-limit", 0, 0),
+        ("bigfft.planner.merge-up-to", 0, 0),
         ("bigfft.memory.pinned-limit", "2 GiB", 2**31),
         ("bigfft.planner.max-rounds", 2, 2),
     ],
@@ -164,6 +166,7 @@ def test_values_are_read(key, value, expected):
         ("bigfft.memory.arena", "yes", "true or false"),
         ("bigfft.memory.arena-limit", -1, "a number of bytes above 0"),
         ("bigfft.memory.pinned-limit", False, "a number of bytes above 0"),
+        ("bigfft.planner.merge-up-to", None, "a number of bytes above 0"),
         ("bigfft.planner.max-rounds", 0, "an integer of at least 1"),
         ("bigfft.planner.max-rounds", 2.5, "an integer of at least 1"),
         ("bigfft.planner.whole-axis-floor", None, "a number of bytes above 0"),

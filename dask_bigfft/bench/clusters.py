@@ -2,7 +2,7 @@
 
 ======  ===========================================================================================
 first   how long after `compute` the first task runs, and what memory the client takes: 8,192 blocks
-        all-to-all by p2p, and 100,352 blocks as pencils, from source to store
+        all-to-all by p2p, and 100,352 blocks as pencils, from source to store, none merged
 p2p     a transform that fits into one process: by p2p between single-threaded workers against as
         many threads of one process, in turn
 scale   1 and 2 workers of one thread, the same bytes for each, and 4 for bytes, balance and memory:
@@ -101,7 +101,8 @@ def first_task(name: str, workers: int = 2) -> dict[str, Any]:
         mark = Path(folder, "mark")
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         x = da.zeros(shape, chunks=chunks, dtype="c8").map_blocks(_marking, str(mark), dtype="c8")
-        y = fft.fftn(x, memory_limit="1 TiB")
+        with dask.config.set({"bigfft.planner.merge-up-to": 0}):  # they stand for large ones
+            y = fft.fftn(x, memory_limit="1 TiB")
         stored = da.store(y, cast("Any", _Sink()), lock=False, compute=False)
         started = time.time()
         future = client.compute(stored)

@@ -5,7 +5,8 @@ if one has moved, the import fails and `p2p` falls back. A shuffle runs like thi
 
     transfer task   packs what its source block gives to each worker, and sends it
     send, receive   batched and limited by distributed; what stays on a worker takes no socket
-    storage         shards wait by target block, in files under the worker's directory
+    storage         shards wait by target block, in files under the worker's directory, tiny ones
+                    of several blocks in one file
     barrier task    all source blocks are in
     output task     reads the shards of its block
 
@@ -23,13 +24,14 @@ import itertools
 import math
 import mmap
 import os
+import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Generator, Sequence
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy.typing as npt
 from distributed.core import Status
@@ -72,12 +74,86 @@ def scheduler_runs() -> bool:
     return any(scheduler.status == Status.running for scheduler in _schedulers)
 
 
+#: Files of several target blocks of which a worker remembers what is in them.
+MOST_OPEN = 4
+
 Array = npt.NDArray[Any]
 Block = tuple[int, ...]
 #: Target blocks, bounds of their shards, the shards in one array, and their checksums (0: none).
 Message = tuple[Array, Array, Array, Array]
 #: Packs a source block: workers by target block and these along each axis in, messages out.
 Pack = Callable[[dict[Block, str], tuple[Sequence[int], ...]], dict[str, Message]]
+
+
+class Kept(NamedTuple):
+    """What a source block gives to some target blocks, as it waits to be put together."""
+
+    source: Block
+    blocks: list[Block]
+    #: Where each one's shard begins, and where the last one ends.
+    bounds: list[int]
+    checksums: list[int]
+    values: Array
+
+    def copy(self) -> "Kept":
+        """The same in memory of its own."""
+        return self._replace(values=self.values.copy())
+
+
+class Files:
+    """Which target blocks' shards wait in one file: tiny ones of several, which costs less.
+
+    Parameters
+    ----------
+    blocks : iterable of tuple of int
+        Target blocks of this worker, in order; of others each has a file of its own.
+    together : int
+        How many of them share a file.
+    """
+
+    def __init__(self, blocks: Iterable[Block], together: int) -> None:
+        self._name: dict[Block, Block] = {}
+        for number, block in enumerate(blocks):
+            if number % together == 0:
+                first = block
+            self._name[block] = first
+        self._lock = threading.Lock()
+        self._read: OrderedDict[Block, dict[Block, list[tuple[Block, int, Array]]]] = OrderedDict()
+
+    def parts(self, source: Block, message: Message) -> Iterator[tuple[Block, Kept]]:
+        """Give the file of each part of a message, and the part."""
+        blocks, bounds, values, checksums = message
+        names = [tuple(block) for block in blocks.tolist()]
+        ends, sums, low = bounds.tolist(), checksums.tolist(), 0
+        for name, run in itertools.groupby(names, lambda block: self._name.get(block, block)):
+            mine = list(run)
+            high = low + len(mine)
+            begins = [end - ends[low] for end in ends[low : high + 1]]
+            yield name, Kept(source, mine, begins, sums[low:high], values[ends[low] : ends[high]])
+            low = high
+
+    def shards_of(
+        self, block: Block, read: Callable[[Block], Iterable[Kept]]
+    ) -> list[tuple[Block, int, Array]]:
+        """Source, checksum and values of all shards of a target block; `read` gives a file's."""
+        name = self._name.get(block)
+        if name is None:
+            return _by_block(read(block)).get(block, [])
+        with self._lock:
+            found = self._read.get(name)
+            if found is None:
+                found = self._read[name] = _by_block(read(name))
+                if len(self._read) > MOST_OPEN:
+                    self._read.popitem(last=False)
+        return found.get(block, [])
+
+
+def _by_block(parts: Iterable[Kept]) -> dict[Block, list[tuple[Block, int, Array]]]:
+    found: dict[Block, list[tuple[Block, int, Array]]] = defaultdict(list)
+    for source, blocks, bounds, checksums, values in parts:
+        for i, block in enumerate(blocks):
+            found[block].append((source, checksums[i], values[bounds[i] : bounds[i + 1]]))
+    return found
 
 
 class Run(ShuffleRun[Block, Any]):  # type: ignore[misc, unused-ignore]
@@ -93,17 +169,25 @@ class Run(ShuffleRun[Block, Any]):  # type: ignore[misc, unused-ignore]
         Token of the plan and the exchange, for events.
     disk : bool
         Whether shards wait in files.
+    together : int
+        Number of target blocks whose shards wait in one file.
     **environment
         What the base class takes.
     """
 
     def __init__(
         self, *, worker_for: dict[Block, str], targets: tuple[Sequence[int], ...], plan: str,
-        number: int, disk: bool, **environment: Any,
+        number: int, disk: bool, together: int = 1, **environment: Any,
     ) -> None:
         super().__init__(disk=disk, **environment)
         self.worker_for, self.on_disk = worker_for, disk
         self.targets, self.plan, self.number = targets, plan, number
+        self.files = Files(self._mine() if disk and together > 1 else (), together)
+
+    def _mine(self) -> Iterator[Block]:
+        """Target blocks of this worker, row-major."""
+        found = (block for block in itertools.product(*self.targets) if block in self.worker_for)
+        return (block for block in found if self.worker_for[block] == self.local_address)
 
     def _shard_partition(
         self, data: Pack, partition_id: Block
@@ -125,18 +209,15 @@ class Run(ShuffleRun[Block, Any]):  # type: ignore[misc, unused-ignore]
 
     async def _receive(self, data: list[tuple[Block, Message]]) -> None:
         self.raise_if_closed()
-        shards: dict[Block, list[tuple[Block, int, Array]]] = defaultdict(list)
-        for source, (blocks, bounds, values, checksums) in data:
+        shards: dict[Block, list[Kept]] = defaultdict(list)
+        for source, message in data:
             if source in self.received:  # sent again because the answer was lost
                 continue
             self.received.add(source)
-            self.total_recvd += values.nbytes
-            ends, sums = bounds.tolist(), checksums.tolist()
-            for i, block in enumerate(blocks.tolist()):
-                shard = values[ends[i] : ends[i + 1]]
+            self.total_recvd += message[2].nbytes
+            for name, kept in self.files.parts(source, message):
                 # In memory a shard must not keep the whole message alive.
-                kept = shard if self.on_disk else shard.copy()
-                shards[tuple(block)].append((source, sums[i], kept))
+                shards[name].append(kept if self.on_disk else kept.copy())
         if shards:
             try:
                 await self._write_to_disk(shards)
@@ -148,10 +229,13 @@ class Run(ShuffleRun[Block, Any]):  # type: ignore[misc, unused-ignore]
         self, partition_id: Block, key: Any, **kwargs: Any
     ) -> list[tuple[Block, int, Array]]:
         try:
-            found = self._read_from_disk(partition_id)
+            return self.files.shards_of(partition_id, self._parts_in)
         except DataUnavailable:  # nothing was sent: whoever asked knows whether that is right
             return []
-        return list(itertools.chain.from_iterable(found))
+
+    def _parts_in(self, name: Block) -> Iterator["Kept"]:
+        """What waits in a file."""
+        return itertools.chain.from_iterable(self._read_from_disk(name))
 
     def _get_assigned_worker(self, i: Block) -> str:
         return self.worker_for[i]
@@ -188,6 +272,8 @@ class Spec(ShuffleSpec[Block]):  # type: ignore[misc, unused-ignore]
         Token of the plan.
     number : int
         Exchange of the plan, from 0.
+    together : int
+        Number of target blocks of a worker whose shards wait in one file.
     """
 
     targets: tuple[Sequence[int], ...]
@@ -195,6 +281,7 @@ class Spec(ShuffleSpec[Block]):  # type: ignore[misc, unused-ignore]
     width: int
     plan: str
     number: int
+    together: int = 1
 
     @property
     def output_partitions(self) -> Generator[Block, None, None]:
@@ -227,6 +314,7 @@ class Spec(ShuffleSpec[Block]):  # type: ignore[misc, unused-ignore]
             plan=self.plan,
             number=self.number,
             disk=self.disk,
+            together=self.together,
             id=self.id,
             run_id=run_id,
             span_id=span_id,

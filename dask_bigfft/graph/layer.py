@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import dask.array as da
 import numpy as np
@@ -239,6 +239,13 @@ def scratch_place(plan: AnyPlan) -> ScratchPlace:
     return ScratchPlace(directory, "", sync, False, forecast.scratch, forecast.peak_host)
 
 
+def _in_chunks(x: da.Array, chunks: tuple[tuple[int, ...], ...]) -> da.Array:
+    """Return the array with neighbouring blocks merged, or cut, by plain tasks."""
+    if tuple(tuple(map(int, cut)) for cut in x.chunks) == chunks:
+        return x
+    return cast("da.Array", x.rechunk(chunks, method="tasks"))
+
+
 def transformed_array(
     x: da.Array, plan: AnyPlan, carrier: str, known: Known | None = None,
     place: ScratchPlace | None = None,
@@ -247,8 +254,11 @@ def transformed_array(
 
     With a plan that is `known`, tasks of both that are the same run once. `place` is where scratch
     files go if not where the settings say. Blocks on a card travel as tasks, unless another
-    carrier is asked for.
+    carrier is asked for. Tiny blocks are merged before, and cut from larger ones after.
     """
+    if isinstance(plan, Plan) and (plan.incoming is not None or plan.outgoing is not None):
+        merged = _in_chunks(x, plan.core.chunks_in)
+        return _in_chunks(transformed_array(merged, plan.core, carrier, known, place), plan.chunks)
     if carrier == "auto" and is_on_card(x._meta):
         carrier, known = _on_cards(known)
     elif isinstance(plan, Plan) and plan.carrier == "disk":

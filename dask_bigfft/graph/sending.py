@@ -41,6 +41,10 @@ MOST_TASKS = 1 << 13
 #: Bytes of source blocks that a task may need at the same time, if it needs several.
 MOST_TOGETHER = 4 << 20
 
+#: Bytes of shards that are worth a write to a file of their own, and of all shards in a file that
+#: several blocks share: whoever reads it remembers where they are.
+LEAST_WRITTEN, MOST_IN_FILE = 1 << 16, 1 << 24
+
 
 @dataclass(frozen=True)
 class Shuffle:
@@ -143,12 +147,19 @@ class Shuffles:
         """How many target blocks a worker gets in turn: those that a task may do, or one."""
         return _width(self.exchange.target.blocks) if together else 1
 
+    def _together(self) -> int:
+        """How many target blocks' shards wait in one file: those of one may be too tiny for it."""
+        exchange = self.exchange
+        shard = exchange.shard_nbytes // max(1, exchange.shape.shards)
+        block = exchange.shard_nbytes // max(1, exchange.target.blocks)
+        return max(1, min(LEAST_WRITTEN // max(1, shard), MOST_IN_FILE // max(1, block)))
+
     def write_barrier(self, graph: Graph, shuffle: Shuffle, width: int) -> TaskRef:
         """Add a shuffle's barrier; return what it hands on."""
         refs = [TaskRef(key) for key in self.senders[shuffle.name]]
         barrier = p2p.barrier_task(
             shuffle.name, shuffle_barrier, refs, targets=shuffle.along, before=shuffle.before,
-            width=width, plan=self.names.token, number=self.number,
+            width=width, plan=self.names.token, number=self.number, together=self._together(),
         )
         graph[barrier.key] = barrier
         return TaskRef(barrier.key)

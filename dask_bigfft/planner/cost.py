@@ -17,6 +17,7 @@ from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.decomposition.rounds import Round, exchange_shape
 from dask_bigfft.planner.joints import Joints, no_joints
 from dask_bigfft.planner.machine import Forecast
+from dask_bigfft.planner.merging import merge_nbytes, merge_tasks, merging_seconds
 from dask_bigfft.planner.seconds import Model, Walk, flops, shuffled
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def peak_host(plan: Plan) -> int:
         else:
             stages.append(min(1.0, share * UNEVEN) * (2 * before + max(made, after)) + work)
         before = made
-    return math.ceil(max(stages) + filter_bytes(plan))
+    return math.ceil(max(stages) + filter_bytes(plan)) + merge_nbytes(plan)
 
 
 def joints_in(plan: Plan) -> Joints:
@@ -161,7 +162,8 @@ def _peak_on_disk(plan: Plan) -> int:
         stages += [here + made + work, kept + made + handed]
         here = made
     filters = filter_bytes(plan) // 2  # one spectrum, whole, while its blocks are waited for
-    return plan.machine.threads * max(stages) + last + min(last, TILES) + filters
+    merged = merge_nbytes(plan)
+    return plan.machine.threads * max(stages) + last + min(last, TILES) + filters + merged
 
 
 def scratch_bytes(plan: Plan) -> int:
@@ -182,7 +184,7 @@ def filter_bytes(plan: Plan) -> int:
 
 def task_count(plan: Plan) -> int:
     """Number of tasks of the graph."""
-    total = 1
+    total = 1 + merge_tasks(plan)
     if plan.carrier == "disk" and plan.moves[0]:
         total += plan.source.blocks  # each writes its shards
     for exchange, moves in zip(plan.exchanges, plan.moves, strict=True):
@@ -202,7 +204,8 @@ def forecast(plan: Plan, walk: Walk | None = None) -> Forecast:
         scratch=scratch_bytes(plan),
         tasks=task_count(plan),
         flops=sum(map(flops, plan.rounds)),
-        seconds=plan.machine.profile.start + sum(found.seconds for found in rounds),
+        seconds=plan.machine.profile.start + merging_seconds(plan)
+        + sum(found.seconds for found in rounds),
         rounds=rounds,
     )
 

@@ -293,6 +293,10 @@ _WITHOUT_FILES = {
 def _travels(plan: Plan) -> Iterator[str]:
     names = round_names(plan)
     sizes = item_sizes(plan)
+    if plan.incoming is not None:
+        count = math.prod(map(len, plan.incoming))
+        text = f"{count} tiny blocks -> {blocks_text(plan.source)}, neighbours become one"
+        yield from _wrapped(text, " " * 12, "  merge     ")
     for number, exchange in enumerate(plan.exchanges):
         kind, instead = "local" if exchange.local else "exchange", ""
         if not exchange.local and not plan.moves[number]:
@@ -309,7 +313,9 @@ def _travels(plan: Plan) -> Iterator[str]:
 
 def _final(plan: Plan) -> Iterator[str]:
     chunks = "; ".join(f"{axis}: {chunks_text(c)}" for axis, c in enumerate(plan.chunks))
-    blocks = plan.result.blocks
+    if plan.outgoing is not None:
+        yield from _wrapped(f"from {blocks_text(plan.result)}", " " * 12, "  cut       ")
+    blocks = math.prod(map(len, plan.chunks))
     text = f"{blocks} chunk{'' if blocks == 1 else 's'} by axis {{{chunks}}}"
     yield from _wrapped(text, " " * 12, "  result    ")
 
@@ -415,9 +421,11 @@ def preserved(plan: Plan) -> str | None:
     spec = plan.spec
     if spec.out_shape != spec.shape:
         return None
-    wanted = tuple(axis.groups[0].chunks for axis in plan.source.axes)
+    wanted = plan.chunks_in
     if wanted == plan.chunks:
         return "the result has the input's chunks: chunks='preserve' costs nothing"
+    if plan.incoming is not None:
+        return f"chunks='preserve' costs {math.prod(map(len, wanted))} tasks more, that cut blocks"
     if not plan.ends_in_round:
         return "chunks='preserve' costs nothing more: the last exchange can make any chunks"
     groups = [axis.groups[0] for axis in plan.result.axes]

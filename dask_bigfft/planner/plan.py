@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dask_bigfft.decomposition.layout import AxisLayout, Group, Layout
+from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Group, Layout
 from dask_bigfft.decomposition.rounds import (
     ExchangeShape,
     Mirror,
@@ -165,6 +165,11 @@ class Plan:
     decoded : int
         Bytes of a chunk, or shard, of the stored array where it is decoded on its way in; 0 where
         values are read straight into their places.
+    incoming : tuple of chunks or None
+        Of the array that comes in, where its blocks are tiny and neighbours are merged into those
+        of `source`.
+    outgoing : tuple of chunks or None
+        Of the array that goes out, where they are cut from the blocks of `result`.
     """
 
     spec: TransformSpec
@@ -188,6 +193,8 @@ class Plan:
     from_rows: bool = False
     settings: DeviceSettings = AS_IS
     decoded: int = 0
+    incoming: tuple[Chunks, ...] | None = None
+    outgoing: tuple[Chunks, ...] | None = None
 
     @cached_property
     def exchanges(self) -> tuple[Exchange, ...]:
@@ -271,8 +278,20 @@ class Plan:
 
     @property
     def chunks(self) -> tuple[tuple[int, ...], ...]:
-        """Chunks of the result."""
-        return tuple(axis.groups[0].chunks for axis in self.result.axes)
+        """Chunks of the array that goes out."""
+        made = tuple(axis.groups[0].chunks for axis in self.result.axes)
+        return made if self.outgoing is None else self.outgoing
+
+    @property
+    def chunks_in(self) -> tuple[Chunks, ...]:
+        """Chunks of the array that comes in."""
+        merged = tuple(axis.groups[0].chunks for axis in self.source.axes)
+        return merged if self.incoming is None else self.incoming
+
+    @property
+    def core(self) -> "Plan":
+        """The plan from the merged blocks on, to those from which the result's are cut."""
+        return replace(self, incoming=None, outgoing=None)
 
     @cached_property
     def moves(self) -> tuple[bool, ...]:

@@ -37,6 +37,7 @@ FLOORS = {
     "signal": 7,
     "cosines": 7,
     "planning": 7,
+    "choosing": 7,
     "surroundings": 7,
     "watch": 7,
     "observe": 7,

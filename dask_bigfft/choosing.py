@@ -1,0 +1,117 @@
+"""From a request to the plan that is taken: by the model or by measuring, tiny blocks merged first.
+
+Imports `planner`, `devices`, `graph`, `config`, `tuning`; looks up devices.
+"""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+
+from dask_bigfft import config
+from dask_bigfft.devices.find import count
+from dask_bigfft.devices.walk import walk_on
+from dask_bigfft.errors import PlanError
+from dask_bigfft.graph.inside import inside_blocks, plan_within
+from dask_bigfft.planner.balance import decided, known_devices
+from dask_bigfft.planner.machine import Machine
+from dask_bigfft.planner.merging import merged_request, with_merging
+from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.request import Request
+from dask_bigfft.planner.search import find_plan
+from dask_bigfft.surroundings import running_client
+from dask_bigfft.transforms.spec import TransformSpec
+from dask_bigfft.tuning import tuned_plan
+
+__all__ = ["Choice", "chosen_plan"]
+
+#: The search for a plan, which the same call need not do again.
+_found_plan = lru_cache(maxsize=128)(find_plan)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How a plan is chosen.
+
+    Parameters
+    ----------
+    kernel : str or None
+        FFT library as the caller named it.
+    measure : bool
+        Whether plans are tried.
+    overwrite : bool
+        Whether the contents of the array may be destroyed.
+    """
+
+    kernel: str | None = None
+    measure: bool = False
+    overwrite: bool = False
+
+
+def chosen_plan(
+    spec: TransformSpec, request: Request, machine: Machine, choice: Choice
+) -> Plan:
+    """Return the plan that is taken for a transform.
+
+    Very many tiny blocks are merged first, where the plan then fits into the same memory.
+
+    Raises
+    ------
+    PlanError
+        If no plan meets the memory limit.
+    """
+    merged = merged_request(spec, request, machine, config.get("bigfft.planner.merge-up-to"))
+    found = None if merged is None else _merged(spec, request, merged, machine, choice)
+    if found is None:
+        found = _searched(spec, request, machine, choice)
+    found = replace(
+        found, device_memory_limit=request.device_nbytes, overwrite=choice.overwrite
+    )
+    inside = choice.overwrite and found.machine.cards and machine.workers == 1
+    return inside_blocks(found) if inside and found.carrier == "memory" else found
+
+
+def _merged(
+    spec: TransformSpec, request: Request, merged: Request, machine: Machine, choice: Choice
+) -> Plan | None:
+    """The plan for merged blocks; None where it takes more memory than there is, or the disk."""
+    try:
+        found = _searched(spec, merged, machine, choice)
+    except PlanError:
+        return None
+    outgoing = None if request.wanted == merged.wanted else request.wanted
+    if outgoing is not None and found.chunks == outgoing:
+        outgoing = None
+    found = with_merging(found, request.chunks, outgoing)
+    limit = machine.memory_limit
+    if limit is not None and found.forecast.peak_host > limit:
+        return None
+    unasked = found.carrier == "disk" and request.carrier == "auto"
+    return None if unasked else found
+
+
+def _searched(
+    spec: TransformSpec, request: Request, machine: Machine, choice: Choice
+) -> Plan:
+    """The best plan for blocks as they are."""
+    nbytes, dtype = request.device_nbytes, spec.work_dtype.str
+    if request.device == "hybrid":
+        walk = walk_on(known_devices(machine, _cards("gpu")), nbytes, dtype)
+        least = config.get("bigfft.hybrid-gain")
+        return decided(spec, request, machine, _cards("gpu"), least, walk)
+    machine = replace(machine, cards=_cards(request.device))
+    tried = tuned_plan(spec, request, machine, choice.kernel) if choice.measure else None
+    if tried is not None:
+        return tried
+    walk = walk_on(machine.devices, nbytes, dtype)
+    search = partial(_found_plan, spec, request, walk=walk)
+    inside = choice.overwrite and machine.cards and machine.workers == 1
+    return plan_within(search, machine) if inside else search(machine)
+
+
+def _cards(device: str) -> int:
+    """Devices of each process that a plan is made for.
+
+    On a cluster, whose workers may have any, as many as they need to have where one is demanded.
+    """
+    if device not in ("auto", "gpu"):
+        return 0
+    return count() if running_client() is None else int(device == "gpu")

@@ -1,0 +1,107 @@
+"""Very many tiny blocks: few shards and tasks, the documented chunks, and NumPy's numbers."""
+
+import itertools
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dask_bigfft
+from dask_bigfft import fft
+from dask_bigfft.planner.merging import MANY, merged_cut
+from dask_bigfft.planner.plan import Plan
+
+RNG = np.random.default_rng(5)
+NEVER = {"bigfft.planner.merge-up-to": 0}
+
+
+def shards(plan: Plan) -> int:
+    return sum(exchange.shape.shards for exchange in plan.travelling)
+
+
+#: kind, shape, chunks, options -> blocks after merging, shards of all exchanges at most
+TINY = {
+    "1D, all in one": ("fft", (2**15,), (128,), {}, 1, 0),
+    "1D": ("fft", (2**20,), (128,), {}, 16, 3 * 16**2),
+    "2D tiles": ("fft2", (1088, 1088), (4, 32), {}, 19, 19**2),
+    "2D real": ("rfft2", (2048, 2048), (16, 16), {}, 32, 32**2),
+    "3D": ("fftn", (96, 96, 96), (4, 4, 32), {}, 24, 24**2),
+    "one of three axes": ("fft", (40, 64, 2**11), (1, 16, 64), {"axis": 2}, 160, 0),
+    "preserved": ("fft2", (1024, 1024), (8, 16), {"chunks": "preserve"}, 16, 16**2),
+    "transposed": ("fft", (2**20,), (100,), {"order": "transposed"}, 17, 2 * 17**2),
+}
+
+
+@pytest.mark.parametrize("case", TINY)
+def test_few_shards(case: str) -> None:
+    kind, shape, chunks, options, blocks, most = TINY[case]
+    x = da.zeros(shape, chunks=chunks, dtype="f8" if kind.startswith("r") else "c16")
+    plan = dask_bigfft.plan(x, kind, **options)
+    assert plan.source.blocks == blocks
+    assert shards(plan) <= most
+    assert plan.incoming == x.chunks
+    assert "neighbours become one" in plan.explain()
+    if len(shape) < 3:  # many candidates among very many blocks take their time
+        with dask.config.set(NEVER):
+            assert dask_bigfft.plan(x, kind, **options).forecast.seconds > plan.forecast.seconds
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_documented_chunks() -> None:
+    x = da.zeros((1024, 1024), chunks=(8, 16), dtype="c16")
+    assert fft.fft2(x, chunks="preserve").chunks == x.chunks
+    assert fft.fft2(x, chunks=(512, 1024)).chunks == ((512, 512), (1024,))
+    batch = da.zeros((300, 8, 64), chunks=(1, 1, 16), dtype="c16")
+    assert fft.fft2(batch).chunks == ((1,) * 300, (8,), (64,))
+
+
+@pytest.mark.parametrize(("shape", "chunks", "options"), [
+    ((2**26,), 2**22, {}),  # large
+    ((64 * MANY,), 64, {}),  # few
+    ((300, 64), (1, 64), {"axis": 1}),  # nothing travels
+    ((2**14,), 64, {"rounds": [128, 128]}),  # by hand
+    ((2**14,), 64, {"variant": "pease"}),
+    ((2**20,), 2**10, {"memory_limit": "36 MiB"}),  # room for the array before and after only
+])
+def test_blocks_that_stay_as_they_are(shape: tuple, chunks: object, options: dict) -> None:
+    x = da.zeros(shape, chunks=chunks, dtype="c16")
+    plan = dask_bigfft.plan(x, "fft", **options)
+    with dask.config.set(NEVER):
+        assert plan == dask_bigfft.plan(x, "fft", **options)
+    assert plan.incoming is None
+
+
+@pytest.mark.parametrize("options", [{}, {"chunks": "preserve"}, {"order": "transposed"}])
+def test_irregular_chunks(options: dict) -> None:
+    a = RNG.standard_normal((60, 91, 24)) + 1j * RNG.standard_normal((60, 91, 24))
+    chunks = ((1, 7, 2) * 6, (5, 0, 1, 20, 3) * 3 + (4,), (23, 1))
+    x = da.from_array(a, chunks=chunks)
+    y = fft.fft2(x, axes=(0, 1), **options)
+    assert y.npartitions < MANY or options.get("chunks") == "preserve"
+    wanted = np.fft.fft2(a, axes=(0, 1))
+    if "order" in options:
+        for axis in (0, 1):
+            wanted = np.take(wanted, dask_bigfft.transposed_index(a.shape[axis]), axis)
+    assert np.linalg.norm(y.compute() - wanted) <= 1e-14 * np.linalg.norm(wanted)
+    back = fft.ifft2(y, axes=(0, 1), order=options.get("order"))
+    assert np.linalg.norm(back.compute() - a) <= 1e-14 * np.linalg.norm(a)
+
+
+def test_shifted_and_real() -> None:
+    a = RNG.standard_normal((90, 96))
+    x = da.from_array(a, chunks=(5, 4))
+    found = fft.fftshift(fft.rfft2(fft.ifftshift(x)), axes=0).compute()
+    wanted = np.fft.fftshift(np.fft.rfft2(np.fft.ifftshift(a)), axes=0)
+    assert np.linalg.norm(found - wanted) <= 1e-14 * np.linalg.norm(wanted)
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=40), st.integers(1, 30))
+def test_cuts_are_cuts_of_the_chunks(chunks: list[int], room: int) -> None:
+    found = merged_cut(tuple(chunks), room)
+    assert sum(found) == sum(chunks)
+    ends = set(itertools.accumulate(chunks))
+    assert set(itertools.accumulate(found)) <= ends
+    assert all(length <= max(room, max(chunks)) for length in found)

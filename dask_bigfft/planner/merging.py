@@ -121,10 +121,11 @@ def merged_request(
     """Return what is asked of the array with its tiny blocks merged; None where that would not pay.
 
     What the user has said of rounds or of the movement of data holds for the blocks that come in,
-    and files are read as they are stored.
+    and with scratch files a stored array is read as it lies in its own.
     """
-    asked = request.rounds is None and request.variant == "auto" and request.stored is None
-    merged = merged_chunks(spec, request.chunks, nbytes) if asked else None
+    on_disk = request.stored is not None and request.carrier == "disk"
+    free = request.rounds is None and request.variant == "auto" and not on_disk
+    merged = merged_chunks(spec, request.chunks, nbytes) if free else None
     if merged is None:
         return None
     before, after = _count(request.chunks), _count(merged)
@@ -132,7 +133,8 @@ def merged_request(
     if merge_seconds(machine, before, after, own_nbytes(spec)) > saved:
         return None
     tiny = request.wanted is not None and _is_tiny(spec, request.wanted, nbytes)
-    return replace(request, chunks=merged, wanted=None if tiny else request.wanted)
+    wanted = None if tiny else request.wanted
+    return replace(request, chunks=merged, wanted=wanted, stored=None)
 
 
 def _is_tiny(spec: TransformSpec, chunks: tuple[Chunks, ...], nbytes: int) -> bool:

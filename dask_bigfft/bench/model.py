@@ -8,20 +8,25 @@
     (of each turn the median) are compared; an error is within bounds if it
     is at most 15 percent, or the spread of the times (half of least to most, over the median).
 *sweep*
-    For each problem every plan of a grid is run: sizes of blocks, rounds, carriers and FFT
-    libraries. The plan whose forecast is the least is held against the fastest one. All are run
-    once, then the best ones and the model's choice in turn, several times each.
+    For each problem a grid of plans is run: sizes of blocks, rounds, carriers and FFT libraries.
+    It holds the candidates that the planner keeps, by all carriers, and a seeded sample of those
+    that it drops as too dear. The plan whose forecast is the least is held against the
+    fastest one. All are run once, then the best ones and the model's choice in turn, several
+    times each.
 
-What is timed is `persist` of an array whose blocks are in memory, warm. Imports `calibration`,
-`tuning`, `graph`, `planner` and `machine`.
+What is timed is `persist` of an array whose blocks are in memory, warm. After each turn, and after
+each sweep, everything found until then is written; ``--keep`` goes on with such a file, so that the
+parts can be run apart. Imports `calibration`, `tuning`, `graph`, `planner`, `events` and `machine`.
 """
 
 import argparse
 import json
+import random
 import statistics
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,16 +38,18 @@ import numpy as np
 from dask_bigfft import config
 from dask_bigfft.bench import machine
 from dask_bigfft.calibration import Effort, measure
+from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.kernels.libraries import available
 from dask_bigfft.memory_settings import machine_nbytes
+from dask_bigfft.planner import cost
 from dask_bigfft.planner.plan import Machine, Plan
 from dask_bigfft.planner.profile import Profile
 from dask_bigfft.planner.request import Request
-from dask_bigfft.planner.search import find_plan
+from dask_bigfft.planner.search import every_plan, find_plan
 from dask_bigfft.planner.seconds import Model
 from dask_bigfft.transforms.spec import transform_spec
-from dask_bigfft.tuning import SCALES, region
+from dask_bigfft.tuning import SCALES, in_memory, region
 
 __all__ = ["PROBLEMS", "Problem", "errors", "main", "markdown", "sweep"]
 
@@ -54,6 +61,9 @@ CARRIERS = {"shared": "memory", "tasks": "memory", "disk": "disk"}
 
 #: Plans of a sweep that are run more than once, and how often.
 FINALISTS, FINALS = 6, 5
+
+#: Dropped candidates that are run as well, and the sizes of blocks that they are taken from.
+DROPPED, DROPPED_SCALES = 40, (1.0, 4.0)
 
 #: Runs of a problem in each turn, of which the median counts, after one that does not.
 RUNS = 3
@@ -88,9 +98,8 @@ class Problem:
         return x  # type: ignore[no-any-return]
 
     def array(self) -> da.Array:
-        """An array of ones in memory."""
-        x: Any = self.lazy().persist()
-        return x  # type: ignore[no-any-return]
+        """An array of ones whose blocks have memory of their own."""
+        return in_memory(self.lazy())
 
     def scaled(self, scale: float) -> "Problem":
         """The problem with a part of its first axis."""
@@ -138,6 +147,45 @@ def timed(x: da.Array, plan: Plan, carrier: str) -> float:
     return seconds
 
 
+class _Phases:
+    """A sink that adds up the seconds of threads, by round: copies, FFTs, and what Python does."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[tuple[int, str], float] = {}
+        self._lock = threading.Lock()
+
+    def take(self, name: str, numbers: Mapping[str, Any]) -> None:
+        if "index" in numbers and "seconds" in numbers:
+            key = int(numbers["index"]), name
+            with self._lock:
+                before = self.seconds.get(key, 0.0)
+                self.seconds[key] = before + float(numbers["seconds"])
+
+    def of(self, index: int, *names: str) -> float:
+        """Seconds of some phases of a round."""
+        return sum(self.seconds.get((index, name), 0.0) for name in names)
+
+
+def phases(x: da.Array, plan: Plan) -> list[dict[str, float]]:
+    """Return what each round took, by phase, beside what was forecast: seconds of threads."""
+    watch = _Phases()
+    add_sink(watch.take)
+    try:
+        timed(x, plan, "shared")
+    finally:
+        remove_sink(watch.take)
+    rows = []
+    for found in plan.forecast.rounds:
+        copies, ffts = (watch.of(found.index, *names) for names in (
+            ("gather", "scatter"), ("fft", "twiddle")))
+        python = watch.of(found.index, "round", "unpack") - copies - ffts
+        rows.append({"round": found.index, "blocks": found.blocks,
+                     "copies_forecast": found.gather, "copies": copies,
+                     "ffts_forecast": found.fft, "ffts": ffts,
+                     "python_forecast": found.handling, "python": python})
+    return rows
+
+
 def _machine(profile: Profile, threads: int) -> Machine:
     together = config.get("bigfft.exchange.in-place")
     return Machine(machine_nbytes(), threads, 1, profile=profile, shared=together)
@@ -149,6 +197,7 @@ def _machine(profile: Profile, threads: int) -> Machine:
 def errors(
     problems: Sequence[Problem], effort: Effort, kernels: Sequence[str], repeat: int,
     note: Callable[[str, list[dict[str, Any]]], None] = lambda text, rows: None,
+    late: Callable[[], bool] = lambda: False,
 ) -> list[dict[str, Any]]:
     """Return forecasts and times of problems, calibrated anew before each turn.
 
@@ -164,11 +213,16 @@ def errors(
         Turns; at least 7 are wanted.
     note : callable
         Told what goes on, and what is known after each turn.
+    late : callable
+        Whether the time is over, so that no further turn is begun.
     """
     folder = str(config.get("bigfft.scratch.directory"))
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     arrays = {problem.name: problem.array() for problem in problems}
+    judged: list[dict[str, Any]] = []
     for turn in range(repeat + 1):
+        if judged and late():
+            break
         profile = measure(effort, folder, kernels)
         on = _machine(profile, effort.threads)
         for problem in problems:
@@ -186,6 +240,7 @@ def errors(
                     row["times"].append(seconds)
                     row["rounds"].append(plan.notation)
                     row["company"].append([profile.company, profile.waiting])
+                    row["phases"] = phases(x, plan)
         judged = [_judged(row) for row in rows.values()] if turn else []
         note(f"errors: turn {turn} of {repeat}", judged)
     return judged
@@ -213,6 +268,7 @@ class _Run:
     scale: float
     forecast: float
     times: list[float]
+    dropped: bool = False
 
     @property
     def seconds(self) -> float:
@@ -222,14 +278,15 @@ class _Run:
         factors = [list(program.factors) for program in self.plan.programs]
         return {"rounds": self.plan.notation, "factors": factors, "kernel": self.plan.kernel,
                 "carrier": self.carrier, "scale": self.scale, "forecast": self.forecast,
-                "times": self.times, "seconds": self.seconds}
+                "times": self.times, "seconds": self.seconds, "dropped": self.dropped}
 
 
 def _grid(
     problem: Problem, x: da.Array, kernels: Sequence[str], on: Machine
 ) -> Iterator[_Run]:
-    """All plans of a problem: blocks, rounds and libraries, by all carriers."""
+    """Plans of a problem: blocks, rounds and libraries, by all carriers."""
     spec = transform_spec(problem.kind, problem.shape, np.dtype(problem.dtype), None, problem.axes)
+    kept: set[Any] = set()
     for carrier, place in CARRIERS.items():
         request = problem.request(x, kernels[0], place)
         for plan, trial in region(spec, request, on, kernels):
@@ -239,7 +296,18 @@ def _grid(
                 result = None if plan.ends_in_round else plan.result
                 rounds = model.route(plan.source, plan.rounds, result)
                 forecast = on.profile.start + sum(found.seconds for found in rounds)
+            kept.add((plan.rounds, plan.result))
             yield _Run(plan, carrier, trial.scale, forecast, [])
+    others = {
+        (plan.rounds, plan.result): (plan, scale) for scale in DROPPED_SCALES
+        for plan in every_plan(spec, replace(problem.request(x, kernels[0]), scale=scale), on)
+    }
+    rest = [found for key, found in others.items() if key not in kept]
+    chosen = random.Random(problem.name)
+    for plan, scale in chosen.sample(rest, min(DROPPED, len(rest))):
+        one = replace(plan, kernel=chosen.choice(kernels))
+        one = replace(one, forecast=cost.forecast(one))
+        yield _Run(one, "shared", scale, one.forecast.seconds, [], dropped=True)
 
 
 def sweep(
@@ -274,7 +342,8 @@ def sweep(
             run.times.append(timed(x, run.plan, run.carrier))
     best = min(finalists, key=lambda run: run.seconds)
     behind = chosen.seconds / best.seconds - 1
-    return {"problem": problem.name, "plans": len(runs), "scales": list(SCALES),
+    return {"problem": problem.name, "plans": len(runs),
+            "dropped": sum(run.dropped for run in runs), "scales": list(SCALES),
             "kernels": list(kernels), "carriers": list(CARRIERS), "chosen": chosen.row(),
             "best": best.row(), "behind": behind, "met": behind <= BEHIND,
             "runs": [run.row() for run in sorted(runs, key=lambda run: run.seconds)]}
@@ -309,10 +378,11 @@ def markdown(found: dict[str, Any]) -> str:
             f"{'yes' if row['met'] else 'no'} |" for row in rows
         ]
     if swept:
-        met = sum(row["met"] for row in swept)
+        met, dropped = sum(row["met"] for row in swept), sum(row["dropped"] for row in swept)
         lines += [
             "", f"## Sweep: on {met} of {len(swept)} problems the plan ranked first is within "
             f"{100 * BEHIND:.0f} % of the fastest", "",
+            f"Of the plans {dropped} are a sample of those that the planner drops.", "",
             "| problem | plans | ranked first | s | fastest | s | behind |",
             "|---|---|---|---|---|---|---|",
         ]
@@ -334,7 +404,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--kernels", default="", metavar="A,B", help="FFT libraries (default: scipy and ducc0)")
     add("--scale", type=float, default=1.0, metavar="X", help="part of the first axis (tests)")
     add("--seconds", type=float, default=1200.0, metavar="S",
-        help="no sweep is begun after these (default: 1200)")
+        help="no turn and no sweep is begun after these (default: 1200)")
+    add("--keep", action="store_true",
+        help="go on with the file: what it has and is not asked for stays, sweeps are not repeated")
     add("--out", type=Path, metavar="PATH", help="JSON of everything; tables go beside it")
     return parser
 
@@ -357,33 +429,60 @@ def main(argv: Sequence[str] | None = None) -> int:
     ]
     chosen = [p.scaled(args.scale) for p in PROBLEMS if args.problems in p.name]
     effort = Effort(args.threads, int(max(1 << 18, args.scale * (32 << 20))), 1)
-    found: dict[str, Any] = {"schema": 1, "machine": machine.describe(), "threads": args.threads,
-                             "repeat": args.repeat, "load_before": machine.load()}
+    found: dict[str, Any] = _kept(args.out) if args.keep else {}
+    found |= {"schema": 1, "machine": machine.describe(), "threads": args.threads,
+              "repeat": args.repeat, "load_before": machine.load()}
     started = time.perf_counter()
+
+    def late() -> bool:
+        return time.perf_counter() - started > float(args.seconds)
+
+    def note(text: str, rows: list[dict[str, Any]] | None = None) -> None:
+        print(f"{time.perf_counter() - started:4.0f} s  {text}", flush=True)
+        if rows:
+            found["errors"] = [*_others(found.get("errors", []), rows), *rows]
+        _write({**found, "load_after": machine.load()}, args.out)
+
     with dask.config.set(scheduler="threads", num_workers=args.threads):
         if args.only != "sweep":
-            def note(text: str, rows: list[dict[str, Any]]) -> None:
-                print(text, flush=True)
-                found["errors"] = rows
-                _write({**found, "load_after": machine.load()}, args.out)
-
-            errors(chosen, effort, kernels, args.repeat, note)
+            errors(chosen, effort, kernels, args.repeat, note, late)
         if args.only != "errors":
-            profile = measure(replace(effort, repeat=3), config.get("bigfft.scratch.directory"),
-                              kernels)
-            found["profile"] = json.loads(profile.to_json())
-            found["sweep"] = []
-            for problem in chosen:
-                if time.perf_counter() - started > args.seconds:
-                    print(f"sweep: {problem.name} is left out, the time is over")
-                    continue
-                found["sweep"].append(sweep(problem, effort, kernels, profile))
-                print(f"sweep: {problem.name} behind by {found['sweep'][-1]['behind']:.2f}",
-                      flush=True)
-                _write({**found, "load_after": machine.load()}, args.out)
+            _sweeps(chosen, replace(effort, repeat=3), kernels, found, note, late)
     found |= {"load_after": machine.load(), "seconds": time.perf_counter() - started}
     print(_write(found, args.out))
     return int(not all(row["met"] for part in ("errors", "sweep") for row in found.get(part, [])))
+
+
+def _sweeps(
+    problems: Sequence[Problem], effort: Effort, kernels: Sequence[str], found: dict[str, Any],
+    note: Callable[[str], None], late: Callable[[], bool],
+) -> None:
+    """Enter the sweeps of problems that have none."""
+    profile = measure(effort, config.get("bigfft.scratch.directory"), kernels)
+    found["profile"] = json.loads(profile.to_json())
+    rows = found.setdefault("sweep", [])
+    for problem in problems:
+        if any(row["problem"] == problem.name for row in rows):
+            continue
+        if late():
+            note(f"sweep: {problem.name} is left out, the time is over")
+            continue
+        rows.append(sweep(problem, effort, kernels, profile))
+        note(f"sweep: {problem.name} behind by {rows[-1]['behind']:.2f}")
+
+
+def _kept(path: Path | None) -> dict[str, Any]:
+    """What a file has of earlier runs: nothing where there is none."""
+    if path is None or not path.exists():
+        return {}
+    found = json.loads(path.read_text(encoding="utf-8"))
+    return {name: found[name] for name in ("errors", "sweep") if name in found}
+
+
+def _others(before: list[dict[str, Any]], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of an earlier run whose problems were not run again."""
+    again = {(row["problem"], row["kernel"]) for row in rows}
+    return [row for row in before if (row["problem"], row["kernel"]) not in again]
 
 
 if __name__ == "__main__":

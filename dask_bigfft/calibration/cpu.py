@@ -1,6 +1,6 @@
 """Speeds of a CPU, measured by probes: gathers by row width, FFT libraries by length.
 
-Imports `decomposition`, `planner`, `kernels`, SciPy and this room.
+Imports `decomposition`, `planner`, `kernels`, dask's configuration, SciPy and this room.
 """
 
 import statistics
@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import dask.config
 import numpy as np
 from scipy.optimize import nnls
 
@@ -17,8 +18,8 @@ from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.planner.cost import joints_in, model_of
 from dask_bigfft.planner.plan import Exchange, Plan
 from dask_bigfft.planner.profile import DEFAULT, Curve, LibrarySpeeds, Profile
-from dask_bigfft.planner.seconds import flops, is_turned, step_flops
 from dask_bigfft.planner.traffic import Traffic, block_of, tiles_of, traffic
+from dask_bigfft.planner.work import flops, is_turned, step_flops
 
 __all__ = ["Effort", "gather_speeds", "library_speeds"]
 
@@ -56,8 +57,9 @@ class Effort:
 
 
 def measured(probe: Probe, effort: Effort) -> tuple[Plan, Sequence[Stage]]:
-    """The plan of a probe, and what its stages took."""
-    plan = probe.plan(effort.threads)
+    """The plan of a probe, cut so that no thread is idle, and what its stages took."""
+    ways = max(probe.ways, min(effort.threads, probe.shape[probe.cut]))
+    plan = replace(probe, ways=ways).plan(effort.threads)
     return plan, measured_stages(plan, effort.threads, effort.repeat)
 
 
@@ -192,7 +194,7 @@ def gather_speeds(effort: Effort) -> dict[str, Any]:
     for probe in (*_planes(sizes), *_boxes(sizes), *_lines(sizes), *apart):
         for sample in sampled(probe, effort):
             _gathered(sample, points)
-    found: dict[str, Any] = {"alone": _alone(effort), **_handling(effort)}
+    found: dict[str, Any] = {"alone": _alone(effort), **_handling(effort), **_checking(effort)}
     found |= _narrow(points, 2 * sizes, effort)
     for name, speeds in points.items():
         flat = name in ("copy", "twiddle")
@@ -265,6 +267,19 @@ def _alone(effort: Effort) -> float:
     return max(1.0, together / max(alone, 1e-9))
 
 
+def _checking(effort: Effort) -> dict[str, float]:
+    """Bytes per second of blocks that are verified, what comes in and what goes out together."""
+    (probe, *_) = _planes(effort.elements)
+
+    def seconds(verify: str) -> float:
+        return sum(stage.seconds for stage in measured(replace(probe, verify=verify), effort)[1])
+
+    plain, nbytes = seconds("none"), 2 * len(probe.rounds) * 16 * effort.elements
+    return {
+        verify: nbytes / max(seconds(verify) - plain, 1e-9) for verify in ("energy", "checksum")
+    }
+
+
 # --- FFT libraries --------------------------------------------------------------------------
 
 
@@ -276,20 +291,27 @@ def _wide(sample: Sample, profile: Profile) -> float:
     return max(taken / 2, taken - 2 * sample.exchange.nbytes * profile.narrow_rows(flow.row))
 
 
-def _transformed(sample: Sample, points: Points, profile: Profile) -> None:
-    """Enter what a sample says of FFTs."""
+def _place(sample: Sample) -> str | None:
+    """The curve that a sample with one step belongs to; None where it says nothing of these."""
     round_, flow = sample.round, sample.flow
     if round_ is None or flow is None or len(round_.steps) != 1:
-        return
+        return None
     (step,) = round_.steps
     block = block_of(round_.source)
     last = max((dim for dim, n in enumerate(block) if n > 1), default=0)
     turned = flow.direct and flow.turned
     name = "along" if round_.dim(step) == last and not turned else "across"
     if not flow.direct and tiles_of(round_, np.dtype("c16").itemsize) is None:
-        return
-    name = f"direct_{name}" if flow.direct else name
-    _add(points, name, float(step.length), flops(round_) / _wide(sample, profile))
+        return None
+    return f"direct_{name}" if flow.direct else name
+
+
+def _transformed(sample: Sample, points: Points, profile: Profile) -> None:
+    """Enter what a sample says of FFTs."""
+    if (name := _place(sample)) is not None:
+        assert sample.round is not None
+        (step,) = sample.round.steps
+        _add(points, name, float(step.length), flops(sample.round) / _wide(sample, profile))
 
 
 def library_speeds(
@@ -319,16 +341,31 @@ def library_speeds(
         name, np.dtype(dtype).name, curves["along"], curves["across"], elsewhere=elsewhere,
         direct_along=curves.get("direct_along"), direct_across=curves.get("direct_across"),
     )
-    powers = [
-        _expected(found, sample) / _wide(sample, profile)
-        for probe in _transforms(POWERS, elements, dtype, name, elsewhere)
-        for sample in sampled(probe, effort)
-        if sample.round is not None and len(sample.round.steps) == 1
-    ]
-    found = replace(found, powers=statistics.median(powers) if powers else 1.0)
+    found = _powers(found, _transforms(POWERS, elements, dtype, name, elsewhere), effort, profile)
     return replace(
-        found, whole=_whole(found, elements, effort), real=_real(found, elements, effort)
+        found, whole=_whole(found, elements, effort), real=_real(found, elements, effort),
+        spare=_spare(found, elements, effort),
     )
+
+
+def _powers(
+    found: LibrarySpeeds, probes: Iterator[Probe], effort: Effort, profile: Profile
+) -> LibrarySpeeds:
+    """A library with its speed at powers of two, in units of that at other lengths."""
+    points: Points = {}
+    for probe in probes:
+        for sample in sampled(probe, effort):
+            if (name := _place(sample)) is not None:
+                assert sample.round is not None
+                (step,) = sample.round.steps
+                along = name.endswith("along")
+                ratio = _expected(found, sample) / _wide(sample, profile)
+                size = 1.0 if along else float(step.length)
+                _add(points, "along" if along else "across", size, ratio)
+    if along_ratios := points.get("along"):
+        found = replace(found, powers=statistics.median(along_ratios[1.0]))
+    across = points.get("across")
+    return found if across is None else replace(found, powers_across=_curve(across))
 
 
 def _transforms(
@@ -363,22 +400,23 @@ def _expected(found: LibrarySpeeds, sample: Sample) -> float:
     assert flow is not None
     block = block_of(round_.source)
     last = max((dim for dim, n in enumerate(block) if n > 1), default=0)
-    turned = flow.direct and flow.turned
-    return sum(
-        count / found.rate(
-            step.length, innermost=round_.dim(step) == last and not turned, direct=flow.direct)
-        for step, count in step_flops(round_)
-    )
+    turned, seconds = flow.direct and flow.turned, 0.0
+    for step, count in step_flops(round_):
+        dim = round_.dim(step)
+        inner, apart = dim == last and not turned, flow.steps[dim] if flow.direct else 0
+        seconds += count / found.rate(
+            step.length, innermost=inner, direct=flow.direct, step=apart)
+    return seconds
 
 
 def _whole(found: LibrarySpeeds, elements: int, effort: Effort) -> Curve:
     """What is left of the speed in tiles where blocks cannot be cut into such."""
     itemsize = np.dtype(found.dtype).itemsize
     points = [(1.0, 1.0)]
-    for side in (512, 1024):
-        batch = elements // side**2
-        if batch < 1:
+    for side in (500, 1000):  # whose columns do not meet in a cache
+        if elements < side**2:
             break
+        batch = max(elements // side**2, effort.threads)  # a block for each thread
         sample = _one(found, (batch, side, side), effort, axes=(1, 2))
         nbytes = float(side**2 * itemsize)
         if len(points) == 1:
@@ -392,3 +430,16 @@ def _real(found: LibrarySpeeds, elements: int, effort: Effort) -> float:
     n = 1024 if elements >= 2048 else 16
     sample = _one(found, (2 * elements // n, n), effort, "rfftn")
     return sample.stage.fft / _expected(found, sample)
+
+
+def _spare(found: LibrarySpeeds, elements: int, effort: Effort) -> float:
+    """What each thread more adds to FFTs of one block, in units of the first."""
+    if effort.threads == 1:
+        return 0.0
+    n = 1000 if elements >= 2000 else 16
+    probe = Probe("fftn", (elements // n, n), found.dtype, 0, 1, (((1, n),),), found.name)
+    plan, taken = probe.plan(effort.threads), []
+    for threads in (1, effort.threads):
+        with dask.config.set(num_workers=threads):
+            taken.append(measured_stages(plan, 1, effort.repeat)[0].fft)
+    return min(1.0, max(0.0, taken[0] / taken[1] - 1) / (effort.threads - 1))

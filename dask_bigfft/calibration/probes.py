@@ -59,6 +59,8 @@ class Probe:
         FFT library.
     together : bool
         Whether blocks lie together between rounds, where they can.
+    verify : {"none", "energy", "checksum"}
+        What is checked.
     """
 
     kind: str
@@ -69,6 +71,7 @@ class Probe:
     rounds: tuple[tuple[tuple[int, int], ...], ...]
     kernel: str = "scipy"
     together: bool = True
+    verify: str = "none"
 
     def plan(self, threads: int) -> Plan:
         """The plan, on the CPU."""
@@ -79,7 +82,8 @@ class Probe:
             even_chunks(n, self.ways) if axis == self.cut else (n,)
             for axis, n in enumerate(self.shape)
         )
-        request = Request(chunks, rounds=self.rounds, kernel=self.kernel, device="cpu")
+        request = Request(chunks, rounds=self.rounds, kernel=self.kernel, device="cpu",
+                          verify=self.verify)
         shared = self.together and current_worker() is None  # which has no common memory
         return find_plan(spec, request, Machine(threads=threads, shared=shared))
 

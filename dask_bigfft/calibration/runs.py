@@ -2,40 +2,47 @@
 
 Parts are measured one by one. In a graph threads wait for each other, for the interpreter and for
 memory. A few transforms of several sizes of blocks tell how many times as long then takes what
-threads do without the interpreter, and what Python does (Chen and Li, Proc. ICPADS, 2013, calibrate
-by whole runs).
+threads do without the interpreter, and what Python does, by the very model that makes forecasts
+(Chen and Li, Proc. ICPADS, 2013, calibrate by whole runs).
 
-Imports `graph`, `planner`, `transforms` and SciPy.
+Imports `graph`, `planner`, `transforms`, `tuning` and SciPy.
 """
 
+import math
 import statistics
-import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import replace
 
 import dask
 import dask.array as da
 import numpy as np
-from scipy.optimize import lsq_linear
+import numpy.typing as npt
+from scipy.optimize import least_squares
 
 from dask_bigfft import config
-from dask_bigfft.graph.layer import transformed_array
+from dask_bigfft.planner.cost import forecast_rounds, model_of
 from dask_bigfft.planner.plan import Machine, Plan
 from dask_bigfft.planner.profile import Profile
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.search import find_plan
 from dask_bigfft.transforms.spec import transform_spec
+from dask_bigfft.tuning import ones, timer_on
 
 __all__ = ["company"]
 
-#: Shapes of about 2^21 numbers, and into how many chunks their first axes are cut.
+#: Shapes of about 2^21 numbers, and into how many chunks their first axes are cut: few, so that
+#: nearly all is work, and many, so that Python counts.
 SHAPES = (((1200, 1764), 4), ((1200, 1764), 40), ((2_000_000,), 16), ((120, 130, 128), 12))
 
 #: How many times as long parts may take in company.
-LEAST, MOST = 0.7, 4.0
+LEAST, MOST = 0.5, 4.0
 
-#: Part of the measured seconds by which the factors are held to be 1.
-FIRM = 0.3
+#: How firmly the logarithms of the factors are held to 0, in units of that of an error of a
+#: forecast; and the error from which on one counts less than it would.
+FIRM, OFF = 0.1, 0.1
+
+#: Runs of each transform that count, at least.
+RUNS = 4
 
 
 def _plans(nbytes: int, kernels: Sequence[str], on: Machine) -> Iterator[Plan]:
@@ -50,24 +57,30 @@ def _plans(nbytes: int, kernels: Sequence[str], on: Machine) -> Iterator[Plan]:
             yield find_plan(spec, request, on)
 
 
-def _seconds(plan: Plan, repeat: int) -> float:
-    """Seconds of a plan on ones, warm."""
-    chunks = tuple(axis.groups[0].chunks for axis in plan.source.axes)
-    x: Any = da.ones(plan.spec.shape, chunks=chunks, dtype=complex).persist()
-    found = []
-    for _ in range(repeat + 2):
-        result: Any = transformed_array(x, plan, "shared")
-        started = time.perf_counter()
-        blocks = result.persist()
-        found.append(time.perf_counter() - started)
-        del blocks
-    return statistics.median(found[1:])
+def _seconds(plans: Sequence[Plan], repeat: int) -> list[float]:
+    """Seconds of each plan on ones, warm: medians of runs of all plans in turn."""
+    arrays = {plan.source: ones(plan) for plan in plans}
+    found: list[list[float]] = [[] for _ in plans]
+    with dask.config.set({"bigfft.exchange.carrier": "shared"}):
+        for _ in range(max(RUNS, repeat) + 1):
+            for plan, times in zip(plans, found, strict=True):
+                times.append(timer_on(arrays[plan.source])(plan))
+    return [statistics.median(times[1:]) for times in found]
+
+
+def _forecast(plan: Plan, profile: Profile) -> float:
+    """Seconds of a plan by the model, on a machine with another profile."""
+    model = replace(model_of(plan), machine=replace(plan.machine, profile=profile))
+    return profile.start + sum(found.seconds for found in forecast_rounds(plan, model))
 
 
 def company(
     profile: Profile, nbytes: int, repeat: int, kernels: Sequence[str]
 ) -> tuple[float, float]:
     """Return how many times as long parts take in a graph: without the interpreter, and with it.
+
+    They are chosen so that the model is right for some transforms on the whole; one that it is
+    wrong about for a reason of its own counts little. What these do not tell stays near 1.
 
     Parameters
     ----------
@@ -76,24 +89,24 @@ def company(
     nbytes : int
         Bytes of a transform.
     repeat : int
-        Times that each is run, beside two.
+        Times that each is run, if more than a few.
     kernels : sequence of str
         FFT libraries.
     """
     together = config.get("bigfft.exchange.in-place")
-    on = Machine(None, profile.threads, 1, profile=profile, shared=together)
-    rows, ends = [], []
+    alone = replace(profile, company=1.0, waiting=1.0)
+    on = Machine(None, profile.threads, 1, profile=alone, shared=together)
     with dask.config.set(scheduler="threads", num_workers=profile.threads):
-        for plan in _plans(nbytes, kernels, on):
-            lanes = [min(profile.threads, found.blocks) for found in plan.forecast.rounds]
-            pairs = list(zip(plan.forecast.rounds, lanes, strict=True))
-            work = sum((found.gather + found.fft) / n for found, n in pairs)
-            python = sum((found.handling + found.blocks * profile.task) / n for found, n in pairs)
-            taken = _seconds(plan, repeat)
-            rows.append([work / taken, python / taken])
-            ends.append(1 - min(0.5, profile.start / taken))
-    # What is not known well stays near 1.
-    rows += [[FIRM, 0.0], [0.0, FIRM]]
-    ends += [FIRM, FIRM]
-    found = lsq_linear(np.array(rows), np.array(ends), (LEAST, MOST)).x
-    return float(found[0]), float(found[1])
+        plans = list(_plans(nbytes, kernels, on))
+        taken = _seconds(plans, repeat)
+
+    def errors(factors: npt.NDArray[np.float64]) -> list[float]:
+        free, python = map(float, np.exp(factors))
+        held = replace(profile, company=free, waiting=python)
+        off = [math.log(_forecast(plan, held) / t) for plan, t in zip(plans, taken, strict=True)]
+        return [*off, *(FIRM * factors)]
+
+    limits = math.log(LEAST), math.log(MOST)
+    found = least_squares(errors, (0.0, 0.0), bounds=limits, loss="soft_l1", f_scale=OFF).x
+    free, python = map(float, np.exp(found))
+    return free, python

@@ -26,7 +26,7 @@ from dask_bigfft.graph.groups import Groups
 from dask_bigfft.graph.names import Names
 from dask_bigfft.graph.shuffles import Send, shuffle_barrier
 from dask_bigfft.planner.plan import Exchange
-from dask_bigfft.planner.seconds import shuffled
+from dask_bigfft.planner.work import shuffled
 
 Block = tuple[int, ...]
 Key = Any  # a dask key: a name, or a name and a block index

@@ -34,7 +34,8 @@ from dask_bigfft.planner.layouts import Assignment, Sizes, result_layout, round_
 from dask_bigfft.planner.plan import Machine, flattened
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.rows import is_split, reads_rows, row_factors, split_result
-from dask_bigfft.planner.seconds import Model, Walk, flops
+from dask_bigfft.planner.seconds import Model, Walk
+from dask_bigfft.planner.work import flops
 from dask_bigfft.transforms.spec import TransformSpec
 
 #: Blocks that one block may be gathered from; beyond it blocks are made larger.
@@ -185,14 +186,15 @@ class Candidates:
         self.spec, self.request, self.machine = spec, request, machine
         self.carrier, self.walk = carrier, walk
         dtype = spec.work_dtype.name
-        self.model = Model(machine, request.kernel, dtype, carrier, request.device)
+        self.model = Model(
+            machine, request.kernel, dtype, carrier, request.device, verify=request.verify)
         self.itemsize = spec.work_dtype.itemsize
         self.source = source_layout(spec, request.chunks)
         self.windows = {axis: (start, count) for axis, start, count in spec.windows}
         #: Size of the largest block that comes in, in complex elements.
         self.largest_in = largest_block(spec, request)
         #: Price beyond which candidates are not followed: a multiple of the cheapest so far.
-        self.bound = math.inf
+        self.bound, self.dearer = math.inf, DEARER
 
     @property
     def on_card(self) -> bool:
@@ -222,7 +224,7 @@ class Candidates:
             return None
         best = min((c for c in found if c is not None), key=lambda c: c.seconds, default=None)
         if best is not None:
-            self.bound = min(self.bound, DEARER * best.seconds)
+            self.bound = min(self.bound, self.dearer * best.seconds)
         return best
 
     def _candidate(

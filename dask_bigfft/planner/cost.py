@@ -16,9 +16,10 @@ import numpy as np
 from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.decomposition.rounds import Round, exchange_shape
 from dask_bigfft.planner.joints import Joints, no_joints
-from dask_bigfft.planner.machine import Forecast
+from dask_bigfft.planner.machine import Forecast, RoundForecast
 from dask_bigfft.planner.merging import merge_nbytes, merge_tasks, merging_seconds
-from dask_bigfft.planner.seconds import Model, Walk, flops, shuffled
+from dask_bigfft.planner.seconds import Model, Walk
+from dask_bigfft.planner.work import flops, shuffled
 
 if TYPE_CHECKING:
     from dask_bigfft.planner.plan import Plan
@@ -193,11 +194,15 @@ def task_count(plan: Plan) -> int:
     return total + sum(j.layout.blocks for i, j in joints if j is not None and j.home == i)
 
 
+def forecast_rounds(plan: Plan, model: Model) -> tuple[RoundForecast, ...]:
+    """What a plan's rounds are expected to take, by some model."""
+    result = None if plan.ends_in_round else plan.result
+    return model.route(plan.source, plan.rounds, result, joints_in(plan), plan.moves)
+
+
 def forecast(plan: Plan, walk: Walk | None = None) -> Forecast:
     """What a plan is expected to need; rounds on devices by a walk, if there is one."""
-    result = None if plan.ends_in_round else plan.result
-    model = replace(model_of(plan), walk=walk)
-    rounds = model.route(plan.source, plan.rounds, result, joints_in(plan), plan.moves)
+    rounds = forecast_rounds(plan, replace(model_of(plan), walk=walk))
     return Forecast(
         bytes_exchanged=sum(exchange.nbytes for exchange in plan.travelling),
         peak_host=peak_host(plan),
@@ -213,7 +218,8 @@ def forecast(plan: Plan, walk: Walk | None = None) -> Forecast:
 def model_of(plan: Plan) -> Model:
     """The cost model of a plan's machine and kernel."""
     dtype = plan.spec.work_dtype.name
-    return Model(plan.machine, plan.kernel, dtype, plan.carrier, plan.device)
+    return Model(
+        plan.machine, plan.kernel, dtype, plan.carrier, plan.device, verify=plan.verify)
 
 
 def largest_fan_in(source: Layout, rounds: Iterable[Round], result: Layout | None) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planner.seconds import flops
+from dask_bigfft.planner.work import flops
 
 
 @dataclass(frozen=True)

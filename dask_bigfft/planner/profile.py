@@ -22,6 +22,12 @@ __all__ = ["DEFAULT", "Curve", "DeviceProfile", "LibrarySpeeds", "Peer", "Profil
 #: Version of the JSON. A profile of another one is not read.
 SCHEMA = 2
 
+#: Entries that profiles of this version may lack: they came later.
+LATER = {"energy", "checksum"}
+
+#: Bytes after which places in memory share those in the nearest cache.
+PAGE = 1 << 12
+
 
 def _positive(owner: object, *names: str, zero: tuple[str, ...] = ()) -> None:
     for name in (*names, *zero):
@@ -90,14 +96,20 @@ class LibrarySpeeds:
     direct_along, direct_across : Curve or None
         The same where the library reads and writes blocks where they lie, if it does.
     powers : float
-        Speed at lengths that are powers of two, in units of that at others: their lines, and what
-        lies between these, fall on the same few places of a cache.
+        Speed down the innermost dimension at lengths that are powers of two, in units of that at
+        others.
+    powers_across : Curve
+        By length, the same down other dimensions, where neighbours lie a multiple of `PAGE` bytes
+        apart: they fall on the same few places of a cache.
     whole : Curve
         By the bytes of a block that is not cut into tiles: what is left of these speeds, at most 1.
     real : float
         Time of FFTs of real numbers, in units of those of half as many complex ones.
     elsewhere : bool
         Whether it reads a block where it lies, so that nothing is copied where nothing travels.
+    spare : float
+        What each thread more adds to FFTs of one block where there are fewer blocks than threads,
+        in units of the first.
     """
 
     name: str
@@ -110,16 +122,28 @@ class LibrarySpeeds:
     direct_along: Curve | None = None
     direct_across: Curve | None = None
     powers: float = 1.0
+    powers_across: Curve = Curve(((1.0, 1.0),))
+    spare: float = 0.0
 
     def __post_init__(self) -> None:
-        _positive(self, "real", "powers")
+        _positive(self, "real", "powers", zero=("spare",))
 
-    def rate(self, length: int, *, innermost: bool, direct: bool = False) -> float:
-        """Flops per second of FFTs of a length, down the innermost dimension or another one."""
+    def rate(
+        self, length: int, *, innermost: bool, direct: bool = False, step: int = 0
+    ) -> float:
+        """Flops per second of FFTs of a length, down the innermost dimension or another one.
+
+        `step` is how many bytes apart neighbours lie where a block is read as it lies. In tiles it
+        follows from the length.
+        """
         curve = self.along if innermost else self.across
         found = self.direct_along if innermost else self.direct_across
         speed = (found if direct and found is not None else curve).at(length)
-        return speed if length & (length - 1) else speed * self.powers
+        power = not length & (length - 1)
+        if innermost:
+            return speed * self.powers if power else speed
+        meets = step > 0 and step % PAGE == 0 if direct else power
+        return speed * self.powers_across.at(length) if meets else speed
 
 
 @dataclass(frozen=True)
@@ -239,6 +263,9 @@ class Profile:
         of 16.
     twiddle : float
         Bytes per second that are multiplied by twiddles, in elements of 16 bytes.
+    energy, checksum : float
+        Bytes per second of blocks that are verified so or so, what they come in with and what goes
+        out counted together.
     touch : float
         Bytes per second at which fresh pages come.
     libraries : tuple of LibrarySpeeds
@@ -320,13 +347,16 @@ class Profile:
     shared_block: float = 2e-3
     shared_tiles: float = 0.5
     peers: tuple[Peer, ...] = ()
+    energy: float = 1e18
+    checksum: float = 1e18
 
     def __post_init__(self) -> None:
         zero = ("start", "task", "exchange", "block", "lying_block", "shard", "tile", "packed",
                 "pair", "sent_task", "sent_shard", "shared_round", "shared_block")
         _positive(self, "threads", "copy", "alone", "narrow", "narrow_turned", "twiddle", "touch",
                   "flops", "network", "write", "read",
-                  "together", "shared_tiles", "company", "waiting", zero=zero)
+                  "together", "shared_tiles", "company", "waiting", "energy", "checksum",
+                  zero=zero)
         for peer in self.peers:
             if max(peer.source, peer.target) >= len(self.devices):
                 raise ValueError(f"{peer} of {len(self.devices)} devices")
@@ -365,7 +395,7 @@ class Profile:
             found = json.loads(text)
             if found["schema"] != SCHEMA:
                 raise ValueError(f"schema {found['schema']!r} is not {SCHEMA}")
-            missing = {f.name for f in fields(cls)} - set(found["profile"])
+            missing = {f.name for f in fields(cls)} - set(found["profile"]) - LATER
             if missing:
                 raise ValueError(f"no entries {sorted(missing)}")
             profile = decode(cls, found["profile"])

@@ -173,6 +173,22 @@ def find_plans(spec: TransformSpec, request: Request, machine: Machine) -> tuple
     return ()
 
 
+def every_plan(spec: TransformSpec, request: Request, machine: Machine) -> tuple[Plan, ...]:
+    """Return the plans of all candidates, however dear, in blocks of the first size that has any.
+
+    What `find_plans` returns are the cheapest of them. Memory limits and Bluestein's algorithm are
+    left out.
+    """
+    carrier = "memory" if request.carrier == "auto" else request.carrier
+    search = Candidates(spec, request, machine, carrier)
+    search.dearer = math.inf
+    for sizes, _, merge in _ladder(spec, request):
+        whole = _all_whole(search) and sizes.target >= search.largest_in
+        if candidates := search.in_place() if whole else search.splits(sizes, merge):
+            return tuple(_finished(search, candidate) for candidate in candidates)
+    return ()
+
+
 def _found(search: Candidates) -> Plan | int:
     """The cheapest plan with one carrier, or the bytes that the least of them needs."""
     found = _fitting(search)

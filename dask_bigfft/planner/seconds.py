@@ -1,17 +1,18 @@
 """The cost model: seconds of every round and of the exchange before it, from a profile.
 
 A thread gathers a block tile by tile and transforms it, so the two add up; blocks are worked on
-side by side, as many as there are threads, in waves. What the scheduler does for its tasks goes on
-meanwhile, one task after the other: the longer of both counts. Shards that travel, and scratch
-files, come on top. A round on a device takes what its bus or its FFTs take, whichever is longer,
-while threads gather the next block.
+side by side, as many as there are threads, in waves. Threads of a process wait for its interpreter
+(`interpreter`), which hands out tasks, too. A cluster's scheduler goes on meanwhile, one task after
+the other: the longer of both counts. Shards that travel, and scratch files, come on top. A round on
+a device takes what its bus or its FFTs take, whichever is longer, while threads gather the next
+block.
 
 Pure: imports `decomposition` and this room.
 """
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,11 +20,12 @@ import numpy as np
 
 from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.decomposition.rounds import ExchangeShape, Round, exchange_shape
-from dask_bigfft.decomposition.steps import Step
+from dask_bigfft.planner.interpreter import block_seconds
 from dask_bigfft.planner.joints import Joint, Joints
 from dask_bigfft.planner.machine import Machine, RoundForecast
 from dask_bigfft.planner.profile import DeviceProfile, LibrarySpeeds
 from dask_bigfft.planner.traffic import Traffic, block_of, tiles_of, traffic
+from dask_bigfft.planner.work import is_real, is_turned, shuffled, step_flops
 
 __all__ = [
     "LEAST_NBYTES",
@@ -31,16 +33,10 @@ __all__ = [
     "Walk",
     "cpu_block_seconds",
     "device_block_seconds",
-    "flops",
-    "is_turned",
-    "shuffled",
 ]
 
 #: Seconds of a device for each of many blocks of a round; None where that cannot be walked.
 Walk = Callable[[Round], float | None]
-
-#: Shards of a connected group from which on, between processes, a shuffle is quicker than tasks.
-SHUFFLE_SHARDS = 64
 
 #: Seconds of a thread for a shard that is a write of its own in a scratch file.
 DISK_SHARD = 1e-4
@@ -59,47 +55,6 @@ NARROWEST_NBYTES = 1 << 10
 
 #: Bytes of elements in which copies are measured; pieces that a device holds at the same time.
 WIDE, SLOTS = 16, 3
-
-
-def shuffled(shape: ExchangeShape) -> bool:
-    """Whether an exchange between processes is large enough for a shuffle to pay."""
-    return shape.shards >= SHUFFLE_SHARDS * shape.groups
-
-
-def step_flops(round_: Round) -> Iterator[tuple[Step, float]]:
-    """Floating point operations of each step: 5 n log2 n for n complex values."""
-    halved = min(round_.source.size, round_.target.size)
-    whole = max(round_.source.size, round_.target.size)
-    for step in round_.steps:
-        passes = 2 if step.convolve is not None else 1
-        elements = halved if step.kind == "c2c" else whole / 2
-        yield step, passes * 5 * elements * math.log2(max(step.length, 2))
-
-
-def flops(round_: Round) -> float:
-    """Floating point operations of a round's FFTs."""
-    return sum(count for _, count in step_flops(round_))
-
-
-def _innermost(layout: Layout) -> tuple[int, int, int] | None:
-    """Axis, stage and stride of the digit whose values lie next to each other in a block."""
-    for number, axis in reversed(list(enumerate(layout.axes))):
-        for group in reversed(axis.groups):
-            digits = [digit for digit in group.digits if digit.size > 1]
-            if digits and max(group.chunks, default=0) > 1:
-                return number, digits[-1].stage, digits[-1].stride
-    return None
-
-
-def is_turned(before: Layout, after: Layout) -> bool:
-    """Whether rows become columns in an exchange, so that its copies are transposed."""
-    return _innermost(before) != _innermost(after)
-
-
-def _is_real(round_: Round | None, after: bool = False) -> bool:
-    """Whether the blocks before a round (or after it) are real numbers."""
-    kind = "c2r" if after else "r2c"
-    return round_ is not None and any(step.kind == kind for step in round_.steps)
 
 
 @dataclass(frozen=True)
@@ -121,6 +76,8 @@ class Model:
     walk : callable, optional
         Seconds that a device takes for each of many blocks of a round, by a walk through its
         pipeline; without it, by a formula.
+    verify : {"none", "energy", "checksum"}
+        What is checked.
     """
 
     machine: Machine
@@ -129,6 +86,7 @@ class Model:
     carrier: str = "memory"
     device: str = "auto"
     walk: Walk | None = None
+    verify: str = "none"
 
     @cached_property
     def itemsize(self) -> int:
@@ -182,7 +140,7 @@ class Model:
         flow: Traffic | None = None,
     ) -> float:
         """Seconds of gathering all blocks of an exchange."""
-        itemsize = self.itemsize // 2 if _is_real(round_) else self.itemsize
+        itemsize = self.itemsize // 2 if is_real(round_) else self.itemsize
         profile, nbytes = self.machine.profile, after.size * itemsize
         if round_ is not None and flow is None:
             flow = self.flow(before, round_)
@@ -206,7 +164,7 @@ class Model:
         """Seconds of storing what comes of all blocks of a round, apart from where it was made."""
         if not flow.stored:
             return 0.0
-        goes = self.itemsize // 2 if _is_real(round_, after=True) else self.itemsize
+        goes = self.itemsize // 2 if is_real(round_, after=True) else self.itemsize
         seconds = round_.target.size * goes / self.machine.profile.stored.at(flow.stored)
         return seconds * self._narrow(False, goes) / self._alone(self._lanes(round_.target.blocks))
 
@@ -241,7 +199,7 @@ class Model:
 
     def row_nbytes(self, shape: ExchangeShape, after: Layout, round_: Round | None) -> float:
         """Bytes of the rows that a gather reads: the exchange's, or narrower ones of tiles."""
-        itemsize = self.itemsize // 2 if _is_real(round_) else self.itemsize
+        itemsize = self.itemsize // 2 if is_real(round_) else self.itemsize
         row = min(shape.width, self._tile_row(after, round_)) * itemsize
         return float(max(row, 1))
 
@@ -267,21 +225,32 @@ class Model:
         flow = self.flow(round_.source, round_) if flow is None else flow
         block = block_of(round_.source)
         last = max((dim for dim, n in enumerate(block) if n > 1), default=0)
-        seconds = 0.0
+        seconds = beside = 0.0
         for step, count in step_flops(round_):
             inner = round_.dim(step) == last and not (flow.direct and flow.turned)
             factor = 1.0 if step.kind == "c2c" else library.real
             direct = flow.direct or not (inner or self.in_tiles(round_))
-            seconds += factor * count / library.rate(step.length, innermost=inner, direct=direct)
+            apart = flow.steps[round_.dim(step)] if flow.direct else 0
+            seconds += factor * count / library.rate(
+                step.length, innermost=inner, direct=direct, step=apart)
             passes = sum(x is not None for x in (step.twiddle, step.convolve))
             passes += 2 * sum(x is not None for x in (step.chirp_in, step.chirp_out))
-            seconds += passes * round_.target.size * WIDE / profile.twiddle
+            beside += passes * round_.target.size * WIDE / profile.twiddle
         if flow.direct:  # read and written
             nbytes = 2 * round_.source.size * self.itemsize
             seconds += nbytes * profile.narrow_rows(flow.row)
         if not self.in_tiles(round_) and (len(round_.steps) > 1 or not flow.direct):
             seconds /= library.whole.at(max(1, math.prod(block)) * self.itemsize)
-        return seconds
+        each = self.machine.threads // self._lanes(round_.source.blocks)
+        return seconds / (1 + (each - 1) * library.spare) + beside
+
+    def checking(self, round_: Round) -> float:
+        """Seconds of verifying all blocks of a round."""
+        if self.verify == "none":
+            return 0.0
+        profile, nbytes = self.machine.profile, round_.source.size + round_.target.size
+        speed = profile.energy if self.verify == "energy" else profile.checksum
+        return nbytes * self.itemsize / speed
 
     # --- on a device -------------------------------------------------------------------------
 
@@ -357,18 +326,19 @@ class Model:
             work = self._waves(blocks, len(self.devices)) * device
             gathered = self._waves(blocks, 1) * gather / blocks / threads
             work = max(work, gathered + handling / blocks) + min(device, gathered)
+            work += self._waves(blocks, lanes) * profile.task
         else:
             if round_ is not None and flow is not None:
-                fft = self.transform(round_, flow)
+                fft = self.transform(round_, flow) + self.checking(round_)
                 gather += self.store(round_, flow)
-            free = profile.company * (gather + fft) + profile.waiting * handling
-            work = self._waves(blocks, lanes) * free / blocks
+            free = profile.company * (gather + fft) / blocks
+            python = profile.waiting * (handling / blocks + self._handing_out(shape))
+            work = self._waves(blocks, lanes) * block_seconds(lanes, free, python)
         scheduled, serial = self._scheduling(shape)
         scheduled += handling / self.machine.workers
         files = moves or self.carrier != "disk"
         travel = self._travel(shape, after.size * self.itemsize) if files else 0.0
-        task = profile.task * (profile.waiting if self.machine.workers == 1 else 1.0)
-        seconds = max(work + self._waves(blocks, lanes) * task, scheduled) + serial + travel
+        seconds = max(work, scheduled) + serial + travel
         parts = {
             "gathering": gather / (lanes * self.machine.workers),
             "FFTs": fft / (lanes * self.machine.workers),
@@ -379,6 +349,13 @@ class Model:
         bound = max(parts, key=lambda name: parts[name])
         return RoundForecast(number, blocks, seconds, gather, fft, handling, device,
                              travel, scheduled + serial, bound)
+
+    def _handing_out(self, shape: ExchangeShape) -> float:
+        """Seconds of the interpreter for the task of a block, and for those of its shards."""
+        profile, packs = self.machine.profile, self.carrier == "tasks" and not shape.local
+        if self.machine.workers > 1:  # a scheduler elsewhere does it, but for Python around them
+            return profile.task
+        return profile.task + packs * profile.packed * shape.shards / max(1, shape.blocks_out)
 
     def _scheduling(self, shape: ExchangeShape) -> tuple[float, float]:
         """Seconds of the scheduler while blocks are worked on, and while they wait for it."""
@@ -488,8 +465,8 @@ def device_block_seconds(round_: Round, itemsize: int, device: DeviceProfile) ->
     device : DeviceProfile
         How fast it is.
     """
-    there = round_.source.largest * (itemsize // 2 if _is_real(round_) else itemsize)
-    back = round_.target.largest * (itemsize // 2 if _is_real(round_, after=True) else itemsize)
+    there = round_.source.largest * (itemsize // 2 if is_real(round_) else itemsize)
+    back = round_.target.largest * (itemsize // 2 if is_real(round_, after=True) else itemsize)
     blocks = max(1, round_.source.blocks)
     kernels = sum(
         max(count / blocks / device.fft_rate(step.length), 4 * max(there, back) / device.memory)

@@ -54,6 +54,8 @@ class Traffic:
         Parts in which a block is worked on: 1 where it is not cut.
     lies : bool
         Whether blocks lie together with others, where they are read.
+    steps : tuple of int
+        Bytes between neighbours in each dimension of a block, where it is read.
     """
 
     read: Literal["none", "block", "shards", "lying"]
@@ -63,6 +65,7 @@ class Traffic:
     direct: bool
     tiles: int
     lies: bool
+    steps: Shape = ()
 
 
 def block_of(layout: Layout) -> Shape:
@@ -191,7 +194,8 @@ def traffic(
     if (packed and halved) or (not changes and (given or (packed and not inside))):
         stored = 0
     tiles = 1 if tile is None else -(-shape[tile[0]] // tile[1])
-    return Traffic(read, row, turned, stored, given, tiles, reads is not None)
+    lying = reads is not None
+    return Traffic(read, row, turned, stored, given, tiles, lying, source.steps)
 
 
 def _astuple(where: Lies) -> tuple[Shape, Shape]:

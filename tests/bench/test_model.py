@@ -38,11 +38,34 @@ def test_the_sweep_tries_everything_and_names_the_best(found):
         assert {run["carrier"] for run in row["runs"]} == {"shared", "tasks", "disk"}
         assert len({run["scale"] for run in row["runs"]}) > 1
         assert row["plans"] == len(row["runs"])
+        assert 0 < row["dropped"] == sum(run["dropped"] for run in row["runs"]) <= model.DROPPED
         assert row["chosen"]["forecast"] == min(run["forecast"] for run in row["runs"])
         finals = [run for run in row["runs"] if len(run["times"]) == model.FINALS]
         best = min(run["seconds"] for run in finals)
         assert row["best"]["seconds"] == best
         assert row["behind"] == pytest.approx(row["chosen"]["seconds"] / best - 1)
+
+
+def test_what_was_found_is_kept(found, tmp_path):
+    path = tmp_path / "model.json"
+    path.write_text(json.dumps(found[0]))
+    other = Problem("other plane", "fftn", (48, 80), (12, 80))
+    arguments = ["--only", "errors", "--keep", "--repeat", "1", "--kernels", "scipy"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model, "measure", lambda *args: Profile())
+        patch.setattr(model, "PROBLEMS", (other,))
+        assert main([*arguments, "--out", str(path)]) in (0, 1)
+    again = json.loads(path.read_text())
+    assert [row["problem"] for row in again["errors"]] == ["small plane", "other plane"]
+    assert again["sweep"] == found[0]["sweep"]
+
+
+def test_phases_are_held_against_forecasts(found):
+    for row in found[0]["errors"]:
+        for phase in row["phases"]:
+            assert phase["ffts"] > 0
+            assert phase["ffts_forecast"] > 0
+            assert phase["python"] >= 0
 
 
 def test_the_tables(found):

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import replace
 
 import dask
 import dask.array as da
@@ -21,8 +22,10 @@ from dask_bigfft.calibration.probes import Probe
 from dask_bigfft.calibration.system import disk_speeds, scheduling_costs
 from dask_bigfft.cli import main
 from dask_bigfft.errors import ArgumentError
+from dask_bigfft.planner.machine import Machine
 from dask_bigfft.planner.profile import DEFAULT, Profile
 from dask_bigfft.testing.devices import simulated_devices
+from dask_bigfft.tuning import ones
 
 TINY = Effort(2, 1 << 18, 1)
 COSTS = {"start": 1e-3, "task": 1e-4, "exchange": 0.0, "pair": 0.0}
@@ -103,21 +106,38 @@ def test_a_library_in_both_directions():
 
 
 def test_parts_take_longer_in_company(monkeypatch):
-    times = []
+    profile = Profile("one", 2, start=1e-4, task=1e-3, block=1e-3)
+    held, asked = replace(profile, company=1.5, waiting=2.5), []
 
-    def seconds(plan, repeat):
-        rounds, start = plan.forecast.rounds, plan.machine.profile.start
-        free = sum(found.gather + found.fft for found in rounds) / 2
-        python = sum(found.handling + found.blocks * 1e-3 for found in rounds) / 2
-        times.append(start + 1.5 * free + 2.5 * python)
-        return times[-1]
+    def seconds(plans, repeat):
+        asked.extend(plans)
+        return [runs._forecast(plan, held) for plan in plans]
 
     monkeypatch.setattr(runs, "_seconds", seconds)
-    profile = Profile("one", 2, start=1e-4, task=1e-3, block=1e-3)
     free, python = runs.company(profile, 32 << 20, 1, ["scipy"])
-    assert len(times) == len(runs.SHAPES)
-    assert 1.35 < free < 1.7  # drawn to 1 a little
+    assert len(asked) == len(runs.SHAPES)
+    assert 1.35 < free < 1.6  # drawn to 1 a little
     assert 2.0 < python < 2.7
+
+
+def test_a_transform_that_the_model_is_wrong_about_counts_little(monkeypatch):
+    profile = Profile("one", 2, start=1e-4, task=1e-3, block=1e-3)
+
+    def seconds(plans, repeat):
+        taken = [runs._forecast(plan, profile) for plan in plans]
+        return [3 * taken[0], *taken[1:]]
+
+    monkeypatch.setattr(runs, "_seconds", seconds)
+    free, python = runs.company(profile, 32 << 20, 1, ["scipy", "ducc0"])
+    assert 0.9 < free < 1.5
+    assert 0.7 < python < 1.1
+
+
+def test_what_is_run_has_memory_of_its_own():
+    on = Machine(None, 2, 1, profile=Profile("one", 2))
+    (plan, *_) = runs._plans(1 << 16, ["scipy"], on)
+    blocks = dask.compute(*ones(plan).to_delayed().ravel())
+    assert all(block.flags.c_contiguous for block in blocks)
 
 
 def test_whole_transforms_are_run():

@@ -1,0 +1,97 @@
+"""What the model prices, held against what can be worked out by hand."""
+
+import json
+import math
+from dataclasses import replace
+
+import dask.array as da
+import pytest
+
+import dask_bigfft
+from dask_bigfft.planner.cost import forecast
+from dask_bigfft.planner.interpreter import block_seconds
+from dask_bigfft.planner.machine import Machine
+from dask_bigfft.planner.profile import Curve, LibrarySpeeds, Profile
+
+
+def repaired(threads, free, python):
+    """Seconds of a block by the balance of a closed queue's states: machines and a repairman."""
+    ratio = python / free
+    states = [
+        math.factorial(threads) / math.factorial(threads - k) * ratio**k
+        for k in range(threads + 1)
+    ]
+    busy = 1 - states[0] / sum(states)
+    return threads * python / busy
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 16])
+@pytest.mark.parametrize("python", [0.01, 0.3, 1.0, 5.0])
+def test_threads_wait_for_the_interpreter_as_machines_for_a_repairman(threads, python):
+    found = block_seconds(threads, 1.0, python)
+    assert found == pytest.approx(repaired(threads, 1.0, python))
+    assert found >= max(1.0 + python, threads * python)
+
+
+def test_without_python_nobody_waits():
+    assert block_seconds(64, 2.0, 0.0) == 2.0
+    assert block_seconds(64, 0.0, 2.0) == 128.0
+
+
+def planned(shape, chunks, profile, threads=2, **options):
+    x = da.zeros(shape, chunks=chunks, dtype=complex)
+    plan = dask_bigfft.plan(x, "fftn", kernel="scipy", device="cpu", **options)
+    return replace(plan, machine=Machine(None, threads, profile=profile, shared=True))
+
+
+def seconds(plan, **speeds):
+    """Forecast of a plan where some speeds are others."""
+    profile = replace(plan.machine.profile, **speeds)
+    return forecast(replace(plan, machine=replace(plan.machine, profile=profile))).seconds
+
+
+def library(**speeds):
+    curve = Curve(((1.0, 1e9),))
+    return LibrarySpeeds("scipy", "complex128", curve, curve, **speeds)
+
+
+QUICK = Profile("no overheads", 2, start=0.0, task=0.0, exchange=0.0, shard=0.0, pair=0.0,
+                libraries=(library(),))
+
+
+def test_a_round_of_one_block_uses_all_threads():
+    plan = planned((64, 1024), (64, 1024), QUICK, threads=4)
+    fft = sum(found.fft for found in forecast(plan).rounds)
+    shared = seconds(plan, libraries=(library(spare=1.0),))
+    assert seconds(plan) - shared == pytest.approx(fft * 3 / 4)
+    many = planned((64, 1024), (4, 1024), QUICK, threads=4)
+    assert seconds(many) == seconds(many, libraries=(library(spare=1.0),))
+
+
+@pytest.mark.parametrize("mode", ["energy", "checksum"])
+def test_what_is_verified_takes_longer(mode):
+    plan = planned((256, 256), (64, 256), QUICK, verify=mode)
+    nbytes = 2 * len(plan.rounds) * 16 * 256**2
+    assert seconds(plan, **{mode: 1e9}) - seconds(plan) == pytest.approx(nbytes / 1e9 / 2)
+    plain = planned((256, 256), (64, 256), QUICK)
+    assert seconds(plain, **{mode: 1e9}) == seconds(plain)
+
+
+def test_lines_that_meet_in_a_cache_are_slow():
+    found = library(elsewhere=True, powers=1.5, powers_across=Curve(((1.0, 0.5),)))
+    assert found.rate(1024, innermost=True) == 1.5e9
+    assert found.rate(1000, innermost=True) == 1e9
+    assert found.rate(1024, innermost=False) == 0.5e9  # in tiles
+    assert found.rate(1000, innermost=False) == 1e9
+    assert found.rate(1000, innermost=False, direct=True, step=8192) == 0.5e9
+    assert found.rate(1024, innermost=False, direct=True, step=8000) == 1e9
+
+
+def test_profiles_that_lack_what_came_later_are_read():
+    text = Profile().to_json()
+    content = json.loads(text)
+    del content["profile"]["energy"]
+    assert Profile.from_json(json.dumps(content)) == Profile()
+    del content["profile"]["copy"]
+    with pytest.raises(ValueError, match="copy"):
+        Profile.from_json(json.dumps(content))

@@ -291,7 +291,7 @@ def _wide(sample: Sample, profile: Profile) -> float:
     return max(taken / 2, taken - 2 * sample.exchange.nbytes * profile.narrow_rows(flow.row))
 
 
-def _place(sample: Sample) -> str | None:
+def _place(sample: Sample, itemsize: int) -> str | None:
     """The curve that a sample with one step belongs to; None where it says nothing of these."""
     round_, flow = sample.round, sample.flow
     if round_ is None or flow is None or len(round_.steps) != 1:
@@ -301,14 +301,14 @@ def _place(sample: Sample) -> str | None:
     last = max((dim for dim, n in enumerate(block) if n > 1), default=0)
     turned = flow.direct and flow.turned
     name = "along" if round_.dim(step) == last and not turned else "across"
-    if not flow.direct and tiles_of(round_, np.dtype("c16").itemsize) is None:
-        return None
+    if not flow.direct and tiles_of(round_, itemsize) is None:  # what is too long for tiles
+        return "direct_across" if name == "across" else None
     return f"direct_{name}" if flow.direct else name
 
 
-def _transformed(sample: Sample, points: Points, profile: Profile) -> None:
+def _transformed(sample: Sample, points: Points, profile: Profile, itemsize: int) -> None:
     """Enter what a sample says of FFTs."""
-    if (name := _place(sample)) is not None:
+    if (name := _place(sample, itemsize)) is not None:
         assert sample.round is not None
         (step,) = sample.round.steps
         _add(points, name, float(step.length), flops(sample.round) / _wide(sample, profile))
@@ -328,12 +328,13 @@ def library_speeds(
     profile : Profile
         What is known of copies.
     """
-    elements = 16 * effort.elements // np.dtype(dtype).itemsize
+    itemsize = np.dtype(dtype).itemsize
+    elements = 16 * effort.elements // itemsize
     elsewhere = get_library(name).elsewhere
     points: Points = {}
     for probe in _transforms(PLANES, elements, dtype, name, elsewhere):
         for sample in sampled(probe, effort):
-            _transformed(sample, points, profile)
+            _transformed(sample, points, profile, itemsize)
     curves = {kind: _curve(speeds) for kind, speeds in points.items()}
     for kind, other in (("along", "direct_along"), ("across", "direct_across")):
         curves.setdefault(kind, curves.get(other) or curves["along"])
@@ -353,9 +354,10 @@ def _powers(
 ) -> LibrarySpeeds:
     """A library with its speed at powers of two, in units of that at other lengths."""
     points: Points = {}
+    itemsize = np.dtype(found.dtype).itemsize
     for probe in probes:
         for sample in sampled(probe, effort):
-            if (name := _place(sample)) is not None:
+            if (name := _place(sample, itemsize)) is not None:
                 assert sample.round is not None
                 (step,) = sample.round.steps
                 along = name.endswith("along")

@@ -94,7 +94,8 @@ class LibrarySpeeds:
     along, across : Curve
         By length, down the innermost dimension, and down others; in tiles that fit a cache.
     direct_along, direct_across : Curve or None
-        The same where the library reads and writes blocks where they lie, if it does.
+        The same where the library reads and writes blocks where they lie, if it does, or where
+        blocks are too long to be cut into tiles.
     powers : float
         Speed down the innermost dimension at lengths that are powers of two, in units of that at
         others.

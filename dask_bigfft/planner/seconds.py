@@ -225,11 +225,12 @@ class Model:
         flow = self.flow(round_.source, round_) if flow is None else flow
         block = block_of(round_.source)
         last = max((dim for dim, n in enumerate(block) if n > 1), default=0)
+        uncut, alone, inner = not self.in_tiles(round_), len(round_.steps) == 1, False
         seconds = beside = 0.0
         for step, count in step_flops(round_):
             inner = round_.dim(step) == last and not (flow.direct and flow.turned)
             factor = 1.0 if step.kind == "c2c" else library.real
-            direct = flow.direct or not (inner or self.in_tiles(round_))
+            direct = flow.direct or (uncut and alone and not inner)
             apart = flow.steps[round_.dim(step)] if flow.direct else 0
             seconds += factor * count / library.rate(
                 step.length, innermost=inner, direct=direct, step=apart)
@@ -239,7 +240,7 @@ class Model:
         if flow.direct:  # read and written
             nbytes = 2 * round_.source.size * self.itemsize
             seconds += nbytes * profile.narrow_rows(flow.row)
-        if not self.in_tiles(round_) and (len(round_.steps) > 1 or not flow.direct):
+        if uncut and (not alone or (inner and not flow.direct)):
             seconds /= library.whole.at(max(1, math.prod(block)) * self.itemsize)
         each = self.machine.threads // self._lanes(round_.source.blocks)
         return seconds / (1 + (each - 1) * library.spare) + beside
@@ -331,9 +332,8 @@ class Model:
             if round_ is not None and flow is not None:
                 fft = self.transform(round_, flow) + self.checking(round_)
                 gather += self.store(round_, flow)
-            free = profile.company * (gather + fft) / blocks
             python = profile.waiting * (handling / blocks + self._handing_out(shape))
-            work = self._waves(blocks, lanes) * block_seconds(lanes, free, python)
+            work = self._side_by_side(blocks, gather / blocks, fft / blocks, python)
         scheduled, serial = self._scheduling(shape)
         scheduled += handling / self.machine.workers
         files = moves or self.carrier != "disk"
@@ -349,6 +349,22 @@ class Model:
         bound = max(parts, key=lambda name: parts[name])
         return RoundForecast(number, blocks, seconds, gather, fft, handling, device,
                              travel, scheduled + serial, bound)
+
+    def _side_by_side(self, blocks: int, copies: float, ffts: float, python: float) -> float:
+        """Seconds of the threads of a process for its blocks, each of which takes so long.
+
+        What is left for the last wave may be less than there are threads: these wait less for the
+        interpreter, and for memory.
+        """
+        own, lanes = -(-blocks // self.machine.workers), self._lanes(blocks)
+        full, rest = divmod(own, lanes)
+        seconds = 0.0
+        for waves, busy in ((full, lanes), (1, rest)):
+            if waves and busy:
+                copied = copies * self._alone(lanes) / self._alone(busy)
+                free = self.machine.profile.company * (copied + ffts)
+                seconds += waves * block_seconds(busy, free, python)
+        return seconds
 
     def _handing_out(self, shape: ExchangeShape) -> float:
         """Seconds of the interpreter for the task of a block, and for those of its shards."""

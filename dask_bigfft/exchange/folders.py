@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import shutil
+import uuid
 from pathlib import Path
 
 from dask_bigfft.errors import ScratchError
@@ -42,7 +43,7 @@ def check_room(directory: Path, needed: int) -> None:
 
 
 def lock_folder(folder: Path) -> int | None:
-    """Return a handle that says this process uses a folder; None if another one does.
+    """Return a handle that says this process alone uses a folder; None if another one does.
 
     -1 where files cannot be locked.
     """
@@ -57,8 +58,62 @@ def lock_folder(folder: Path) -> int | None:
     return handle
 
 
+def hold_folder(folder: Path, make: bool) -> int | None:
+    """Return a handle that says this process uses a folder, as others may.
+
+    None if the folder is not there and not to be made; -1 where files cannot be locked.
+    """
+    if fcntl is None:
+        if make:
+            folder.mkdir(exist_ok=True, mode=0o700)
+        return -1 if folder.is_dir() else None
+    while True:
+        try:
+            handle = os.open(folder / LOCK, os.O_RDWR)
+        except FileNotFoundError:
+            if not make:
+                return None
+            fresh = _held_from_the_first(folder)
+            if fresh is not None:
+                return fresh
+            continue
+        fcntl.flock(handle, fcntl.LOCK_SH)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(handle), (folder / LOCK).stat()):
+                return handle
+        os.close(handle)  # whoever had locked it has deleted it
+
+
+def _held_from_the_first(folder: Path) -> int | None:
+    """Make a folder that is held before others see it; None if one is there by now."""
+    fresh = folder.with_name(f"new-{uuid.uuid4().hex}")
+    fresh.mkdir(mode=0o700)
+    handle = os.open(fresh / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(handle, fcntl.LOCK_SH)
+    try:
+        fresh.rename(folder)
+    except OSError as error:
+        remove_folder(fresh, handle)
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            return None
+        raise
+    return handle
+
+
+def leave_folder(folder: Path, handle: int | None) -> bool:
+    """Let go of a folder that was held, and delete it unless others hold it; whether it went."""
+    if fcntl is not None and handle is not None:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            return False
+    remove_folder(folder, handle)
+    return True
+
+
 def unlock_folder(handle: int | None) -> None:
-    """Let another process use a folder."""
+    """Let go of a folder that was locked or held."""
     if handle is not None and handle >= 0:
         os.close(handle)
 
@@ -71,13 +126,16 @@ def remove_folder(folder: Path, handle: int | None) -> None:
 
 def remove_abandoned(directory: Path) -> list[Path]:
     """Delete the folders that killed processes of this machine have left, and return them."""
-    found = []
-    for folder in directory.glob(f"{PREFIX}*"):
-        if fcntl is None or not (folder / LOCK).is_file():
-            continue
-        with contextlib.suppress(OSError):
-            handle = lock_folder(folder)
-            if handle is not None:
-                remove_folder(folder, handle)
-                found.append(folder)
-    return found
+    return [folder for folder in directory.glob(f"{PREFIX}*") if remove_unused(folder)]
+
+
+def remove_unused(folder: Path) -> bool:
+    """Delete a folder that has a lock which nobody holds; whether it went."""
+    if fcntl is None or not (folder / LOCK).is_file():
+        return False
+    with contextlib.suppress(OSError):
+        handle = lock_folder(folder)
+        if handle is not None:
+            remove_folder(folder, handle)
+            return True
+    return False

@@ -25,7 +25,7 @@ import shutil
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -39,10 +39,11 @@ from dask_bigfft.events import emit
 from dask_bigfft.exchange.folders import (
     PREFIX,
     check_room,
+    hold_folder,
+    leave_folder,
     lock_file,
-    lock_folder,
     remove_abandoned,
-    remove_folder,
+    unlock_folder,
 )
 from dask_bigfft.files import File, Underway, opened, rounded_up
 from dask_bigfft.kernels.checksums import checksum
@@ -116,12 +117,11 @@ def block_name(block: Block) -> str:
     return ".".join(map(str, block))
 
 
-def _nothing() -> None:
-    pass
-
-
 class Scratch:
     """A folder of scratch files.
+
+    A folder that is not kept is *held* by every process that has such an object; nobody deletes it
+    while it is held.
 
     Parameters
     ----------
@@ -129,15 +129,26 @@ class Scratch:
         Exists.
     sync, kept : bool
         As a `ScratchPlace` has them.
+    handle : int, optional
+        What holds the folder as long as this object lives.
     """
 
-    def __init__(self, folder: Path, sync: bool, kept: bool) -> None:
+    def __init__(self, folder: Path, sync: bool, kept: bool, handle: int | None = None) -> None:
         self.folder, self.sync, self.kept = folder, sync, kept
-        #: Deletes the folder, where that is this object's to do.
-        self.close: Callable[[], object] = _nothing
+        self._handle = handle
+        self._end: weakref.finalize[..., Scratch] = weakref.finalize(self, unlock_folder, handle)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Scratch, (self.folder, self.sync, self.kept)
+        return _arrived, (self.folder, self.sync, self.kept)
+
+    def own(self) -> None:
+        """Let the folder go with this object, or with the last one that holds it."""
+        if self._handle is not None and self._end.detach() is not None:
+            self._end = weakref.finalize(self, leave_folder, self.folder, self._handle)
+
+    def close(self) -> None:
+        """Let go of the folder; delete it if it is this object's own and nobody else holds it."""
+        self._end()
 
     def path(self, exchange: str, target: Block) -> Path:
         """File of a target block."""
@@ -441,7 +452,8 @@ def failed(path: Path, error: OSError, total: int, missing: int) -> NoReturn:
 def open_scratch(place: ScratchPlace, shared: bool) -> Scratch:
     """Return the scratch folder of a run, made if it is not there.
 
-    A folder that is not kept goes when the object returned here is closed or dies.
+    A folder that is not kept goes when the object returned here is closed or dies, or with the last
+    process that holds it.
 
     Parameters
     ----------
@@ -465,19 +477,14 @@ def open_scratch(place: ScratchPlace, shared: bool) -> Scratch:
     if not shared:
         folder = folder.with_name(f"{folder.name}-{uuid.uuid4().hex[:8]}")
     check_room(directory, place.needed)
-    scratch = Scratch(folder, place.sync, kept=False)
-    scratch.close = weakref.finalize(scratch, remove_folder, folder, _locked_folder(folder))
+    try:
+        scratch = Scratch(folder, place.sync, False, hold_folder(folder, make=True))
+    except OSError as error:
+        failed(folder, error, 0, 0)
+    scratch.own()
     return scratch
 
 
-def _locked_folder(folder: Path) -> int | None:
-    """Make a folder that is locked from its first moment; return what holds the lock."""
-    fresh = folder.with_name(f"new-{uuid.uuid4().hex}")
-    make_folder(fresh)
-    handle = lock_folder(fresh)
-    try:
-        fresh.rename(folder)
-    except OSError:  # another process of the same computation was here before
-        remove_folder(fresh, handle)
-        return None
-    return handle
+def _arrived(folder: Path, sync: bool, kept: bool) -> Scratch:
+    """A folder as another process gets to know it."""
+    return Scratch(folder, sync, kept, None if kept else hold_folder(folder, make=False))

@@ -15,6 +15,7 @@ done, and not by a run that goes on where a killed one stopped.
 Imports `exchange`, `memory`, `events` and this room; looks a distributed worker up if there is one.
 """
 
+import asyncio
 import multiprocessing
 import threading
 import time
@@ -26,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.events import during, emit
+from dask_bigfft.exchange.folders import remove_unused
 from dask_bigfft.exchange.gather import Gathering
 from dask_bigfft.exchange.packing import shard_sizes
 from dask_bigfft.exchange.rows import shard_regions
@@ -47,7 +49,12 @@ LOOK = 0.5
 #: Sizes of shards that are remembered at most, of one exchange.
 MOST_SIZES = 1 << 22
 
-_held: dict[str, Scratch] = {}
+#: States of a worker that goes on working, and of a key that tasks are still waiting for.
+ALIVE = frozenset({"running", "paused", "closing_gracefully"})
+NEEDED = frozenset({"waiting", "queued", "no-worker", "processing", "memory"})
+
+_held: dict[tuple[str, str], Scratch] = {}
+_lock = threading.Lock()
 
 
 def exchange_folder(part: str, number: int) -> str:
@@ -83,17 +90,21 @@ class DiskRun(Run):
         Beginning of the folders' names.
     arena_most : int or None
         Bytes that the arena may keep meanwhile.
+    key : str
+        Of the task that opened the folder: a cluster needs the files as long as it needs that.
     """
 
-    def __init__(self, run: Run, scratch: Scratch, part: str, arena_most: int | None) -> None:
+    def __init__(
+        self, run: Run, scratch: Scratch, part: str, arena_most: int | None, key: str
+    ) -> None:
         super().__init__(run.plan, run.token)
-        self.scratch, self.part, self.arena_most = scratch, part, arena_most
+        self.scratch, self.part, self.arena_most, self.key = scratch, part, arena_most, key
         self._groups: dict[int, Groups] = {}
         self._sizes: dict[tuple[int, Block], npt.NDArray[np.int64]] = {}
 
     def __reduce__(self) -> Any:
         run = Run(self.plan, self.token)
-        return DiskRun, (run, self.scratch, self.part, self.arena_most)
+        return DiskRun, (run, self.scratch, self.part, self.arena_most, self.key)
 
     def folder(self, number: int) -> str:
         """Name of an exchange's folder."""
@@ -122,8 +133,10 @@ class DiskRun(Run):
     def done(self, number: int, block: Block) -> tuple[Any] | None:
         """What the task of a block would return, if its work is recorded as done, else None.
 
-        `number` is the exchange that the task gathers from, -1 for blocks that come in.
+        `number` is the exchange that the task gathers from, -1 for blocks that come in. From the
+        first such question on this worker keeps the files for the others, too.
         """
+        _hold(self.scratch, self.key)
         following = number + 1
         if self.spills(following):
             targets = self.targets(following, block)
@@ -152,17 +165,16 @@ class DiskRun(Run):
 
 def start_run(run: Run, place: ScratchPlace, key: str) -> DiskRun:
     """Return a run with a scratch folder, which goes when the key `key` is needed no more."""
-    worker = current_worker()
-    shared = worker is not None or multiprocessing.parent_process() is not None
+    shared = current_worker() is not None or multiprocessing.parent_process() is not None
     scratch = open_scratch(place, shared)
-    if shared and not place.kept:
-        _hold(scratch, worker, key)
-    return DiskRun(run, scratch, "", place.memory)
+    if shared:
+        _hold(scratch, key)
+    return DiskRun(run, scratch, "", place.memory, key)
 
 
 def start_filter(parent: DiskRun, run: Run, part: str) -> DiskRun:
     """Return the run of a filter, whose files lie beside its plan's."""
-    return DiskRun(run, parent.scratch, part, parent.arena_most)
+    return DiskRun(run, parent.scratch, part, parent.arena_most, parent.key)
 
 
 def write_source(run: DiskRun, block: Block, values: Any) -> Any:
@@ -369,17 +381,43 @@ def _gathering(run: DiskRun, number: int, target: Block, shards: dict[Block, Arr
 # --- whose the folder is --------------------------------------------------------------------
 
 
-def _hold(scratch: Scratch, worker: Any, key: str) -> None:
-    """Keep a folder while a worker has a key, however often that is pickled or spilled."""
-    _held[str(scratch.folder)] = scratch
-    if worker is None:
+def _hold(scratch: Scratch, key: str) -> None:
+    """Keep a folder while a cluster needs a key, however often that is pickled, spilled or lost.
+
+    Every worker that takes part does so: those that are left go on with the files of one that died.
+    """
+    if scratch.kept:
         return
+    worker = current_worker()
+    if worker is None and multiprocessing.parent_process() is None:
+        return  # one process: the folder goes with the object
+    holder = str(scratch.folder), "" if worker is None else str(worker.address)
+    with _lock:
+        if holder in _held:
+            return
+        _held[holder] = scratch
+    scratch.own()
+    if worker is not None:
+        worker.loop.add_callback(_watch, worker, holder, key)
 
-    def look() -> None:
-        if key in worker.state.tasks:
-            worker.loop.call_later(LOOK, look)
-        else:
-            _held.pop(str(scratch.folder), None)
-            threading.Thread(target=scratch.close, name="bigfft-scratch").start()
 
-    worker.loop.add_callback(look)
+async def _watch(worker: Any, holder: tuple[str, str], key: str) -> None:
+    """Let go of a folder when its cluster needs it no more; the last one deletes it."""
+    while key in worker.state.tasks or await _needed(worker, key):
+        await asyncio.sleep(LOOK)
+    with _lock:
+        scratch = _held.pop(holder)
+    await asyncio.to_thread(scratch.close)
+    while worker.status.name in ALIVE and scratch.folder.exists():
+        # The others let go in their own time; objects on their way hold it, too.
+        await asyncio.sleep(LOOK)
+        await asyncio.to_thread(remove_unused, scratch.folder)
+
+
+async def _needed(worker: Any, key: str) -> bool:
+    """Whether the scheduler will ask for tasks that use a key which this worker need not keep."""
+    try:
+        states = await worker.scheduler.get_task_status(keys=[key])
+    except OSError:  # no connection just now, or the end of the cluster
+        return worker.status.name in ALIVE
+    return states.get(key) in NEEDED

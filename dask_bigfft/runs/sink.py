@@ -48,9 +48,9 @@ class Sink:
         self.array, self.blocks, self.scratch = array, blocks, scratch
         self.exchange, self.folder, self.plain = exchange, folder, plain
         self.shape, self.dtype, self.ndim = array.shape, array.dtype, array.ndim
-        self.parts, self._left = dict(parts), {whole: set[Block]() for whole in parts.values()}
+        self.parts, self._parts_of = dict(parts), dict[Block, list[Block]]()
         for part, whole in parts.items():
-            self._left[whole].add(part)
+            self._parts_of.setdefault(whole, []).append(part)
 
     def __dask_tokenize__(self) -> str:
         return uuid.uuid4().hex
@@ -69,11 +69,12 @@ class Sink:
         emit("sink_write", nbytes=values.nbytes, seconds=time.perf_counter() - started)
 
     def _free(self, scratch: Scratch, exchange: str, block: Block) -> None:
-        """Delete the file that a stored block came from, unless others have to come from it."""
+        """Delete the file that a stored block came from, unless others have to come from it.
+
+        Any worker, now or before an interruption, may have stored them: the records say.
+        """
         whole = self.parts.get(block, block)
-        left = self._left.get(whole, set())
-        left.discard(block)
-        if not left:
+        if all(scratch.stored(part) for part in self._parts_of.get(whole, ())):
             scratch.free(exchange, whole)
 
     def _sync(self, folder: Path, block: tuple[int, ...]) -> None:

@@ -4,6 +4,7 @@ import errno
 import gc
 import json
 import os
+import pickle
 import resource
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from dask_bigfft import events
 from dask_bigfft.errors import BigFFTError, ScratchError
+from dask_bigfft.exchange import folders
 from dask_bigfft.exchange import scratch as files
 from dask_bigfft.exchange.scratch import Part, Scratch, ScratchPlace, checksum, open_scratch
 from dask_bigfft.files import places
@@ -251,9 +253,29 @@ def test_processes_of_one_computation_share_a_folder(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_lives_as_long_as_anybody_holds_it(tmp_path):
+    """Whoever has been told of it holds it; one that is gone has let go."""
+    place = ScratchPlace(str(tmp_path), "n")
+    opened = open_scratch(place, shared=True)
+    told = pickle.loads(pickle.dumps(opened))
+    other = pickle.loads(pickle.dumps(opened))
+    other.own()
+    opened.close()
+    assert folders.remove_abandoned(tmp_path) == []
+    other.close()
+    assert told.folder.is_dir()
+    del told
+    assert folders.remove_abandoned(tmp_path) == [opened.folder]
+    late = pickle.loads(pickle.dumps(opened))  # told of a folder that is gone: makes none
+    late.own()
+    late.close()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_only_what_dead_processes_left_is_removed(tmp_path):
     code = f"""
 import os
+import pickle
 from dask_bigfft.exchange.scratch import ScratchPlace, open_scratch
 scratch = open_scratch(ScratchPlace({str(tmp_path)!r}, "dead"), shared=False)
 print(scratch.folder, flush=True)

@@ -2,6 +2,8 @@
 
 import collections
 import gc
+import os
+import signal
 import threading
 import time
 
@@ -9,11 +11,12 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster, wait
+from distributed import Client, LocalCluster
 
 import dask_bigfft
 from dask_bigfft import events, fft
 from dask_bigfft.errors import PlanError
+from dask_bigfft.graph.names import PLAN_NAME
 from dask_bigfft.testing.oracles import relative_l2
 from dask_bigfft.testing.strategies import random_array
 
@@ -130,27 +133,68 @@ def test_nan_and_infinity_pass_through(on_disk):
     np.testing.assert_allclose(found[good], expected[good], atol=1e-12)
 
 
-def test_on_a_cluster_of_processes(on_disk):
-    """Results are right, one lost worker's files are used by the others, and all of them go."""
+@pytest.fixture
+def cluster():
+    with LocalCluster(2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as found:
+        yield found
+
+
+def goes(folder):
+    """Wait until there are no scratch files."""
+    deadline = time.monotonic() + 60
+    while list(folder.iterdir()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def opener(dask_worker):
+    """Process number of a worker, if it has opened a scratch folder itself."""
+    story = dask_worker.state.story(*[k for k in dask_worker.state.tasks if "bigfft" in str(k)])
+    opened = any(e[1] == "compute-task" and str(e[0]).startswith(PLAN_NAME) for e in story)
+    return os.getpid() if opened else None
+
+
+@pytest.mark.parametrize("fault", ["killed", "retired"])
+def test_the_files_of_a_worker_that_goes_are_used_by_the_others(on_disk, cluster, fault):
+    """In mid-run, while another computation clears away what dead processes have left."""
     x = random_array((24, 32, 16), "f8", 3)
-    with (
-        LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster,
-        Client(cluster) as client,
-    ):
+
+    def slowly(block):
+        time.sleep(0.1)
+        return block
+
+    array = da.from_array(x, chunks=(1, 32, 16))
+    with Client(cluster) as client:
+        future = client.compute(fft.rfftn(array.map_blocks(slowly, dtype=float)))
+        while len(list(on_disk.glob("bigfft-*/exchange*/from-*.json"))) < 4:
+            assert future.status == "pending", future.exception()
+            time.sleep(0.02)
+        (folder,) = on_disk.glob("bigfft-*")
+        pids = client.run(opener)
+        (address,) = [address for address, pid in pids.items() if pid is not None]
+        if fault == "killed":
+            os.kill(pids[address], signal.SIGKILL)
+        else:
+            client.retire_workers([address], close_workers=True)
+        other = fft.rfftn(array + 1)
+        assert relative_l2(client.compute(other).result(timeout=100), np.fft.rfftn(x + 1)) < 1e-14
+        assert folder.exists()
+        assert relative_l2(future.result(timeout=100), np.fft.rfftn(x)) < 1e-14
+        del future
+        goes(on_disk)
+
+
+def test_files_go_when_the_cluster_needs_them_no_more(on_disk, cluster):
+    x = random_array((24, 32, 16), "f8", 3)
+    with Client(cluster):
         y = fft.rfftn(da.from_array(x, chunks=(4, 32, 16)))
         kept = y.persist()
-        wait(kept)
-        assert len(list(on_disk.iterdir())) == 1
-        address = next(iter(client.scheduler_info()["workers"]))
-        client.retire_workers([address], close_workers=True)
         assert relative_l2(kept.compute(), np.fft.rfftn(x)) < 1e-14
         del kept
-        deadline = time.monotonic() + 60
-        while list(on_disk.iterdir()):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        goes(on_disk)
         assert relative_l2((y + 1).compute(), np.fft.rfftn(x) + 1) < 1e-14
-    assert list(on_disk.iterdir()) == []
+    cluster.close()
+    goes(on_disk)
 
 
 # --- what the planner says ------------------------------------------------------------------

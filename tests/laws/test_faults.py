@@ -7,6 +7,7 @@ import os
 import time
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import dask
 import dask.array as da
@@ -24,7 +25,8 @@ ALWAYS = {("p2p", "unpack", "killed")}
 GRID = [
     pytest.param(*case, marks=() if case in ALWAYS else pytest.mark.slow)
     for carrier, phases in {
-        "p2p": ("pack", "send", "unpack", "round"), "tasks": ("pack", "round")
+        "p2p": ("pack", "send", "unpack", "round"), "tasks": ("pack", "round"),
+        "disk": ("scratch_write", "scratch_read"),
     }.items()
     for phase in phases
     for fault in ("killed", "paused", "cut")
@@ -51,11 +53,12 @@ def close(found: np.ndarray, wanted: np.ndarray) -> bool:
 
 @pytest.mark.parametrize(("carrier", "phase", "fault"), GRID)
 def test_the_result_is_right(
-    cluster: LocalCluster, carrier: str, phase: str, fault: str
+    cluster: LocalCluster, carrier: str, phase: str, fault: str, tmp_path: Path
 ) -> None:
     seed = zlib.crc32(f"{carrier} {phase} {fault}".encode())  # data, and so tasks, of its own
     a = np.random.default_rng(seed).standard_normal(16 * 512)
-    with Client(cluster) as client, dask.config.set({"bigfft.exchange.carrier": carrier}):
+    options = {"bigfft.exchange.carrier": carrier, "bigfft.scratch.directory": str(tmp_path)}
+    with Client(cluster) as client, dask.config.set(options):
         client.wait_for_workers(WORKERS)
         before = client.run(os.getpid)
         victim = sorted(before)[0]

@@ -363,14 +363,13 @@ def _sink(target: storage.Target, plan: Plan, scratch: Path, place: ScratchPlace
             files.free(cast("str", before), block)
     shape, last, parts = storage.uniform(plan.chunks) or (), folders[-1], {}
     if last is None and len(folders) > len(plan.rounds) and not plan.exchanges[-1].local:
-        last, parts = folders[-2], _parts(plan, dict(place.finished)[len(folders)])
+        last, parts = folders[-2], _parts(plan)
     folder = target.partial if place.sync else None
     plain = plain_chunks(target.array, target.partial)
     return Sink(target.array, shape, files, last, folder, plain, parts)
 
 
-def _parts(plan: Plan, stored: frozenset[Block]) -> dict[Block, Block]:
-    """Of each chunk of the result that is not stored, the block of the last round it is part of."""
+def _parts(plan: Plan) -> dict[Block, Block]:
+    """Of each chunk of the result, the block of the last round that it is part of."""
     shards = ExchangeMap(plan.exchanges[-1].source, plan.exchanges[-1].target)
-    left = (block for block in plan.result.indices() if block not in stored)
-    return {block: next(iter(shards.sources(block))) for block in left}
+    return {block: next(iter(shards.sources(block))) for block in plan.result.indices()}

@@ -3,6 +3,7 @@
 import collections
 import itertools
 import os
+import pickle
 import threading
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from distributed import Client, LocalCluster
 import dask_bigfft
 from dask_bigfft import chunk_files, events, sources, storage
 from dask_bigfft.errors import ArgumentError
+from dask_bigfft.exchange.scratch import Scratch
+from dask_bigfft.runs.sink import Sink
 from dask_bigfft.testing.oracles import relative_l2
 
 zarr = pytest.importorskip("zarr")
@@ -446,3 +449,20 @@ def test_on_a_cluster_of_processes():
                         scratch=Path("s").resolve())
     assert relative_l2(result()[...], np.fft.fftn(values)) < 1e-14
     assert sorted(os.listdir()) == ["in.zarr", "out.zarr"]
+
+
+def test_a_file_goes_when_workers_that_share_no_memory_have_stored_all_its_parts(here):
+    scratch = Scratch(here / "scratch", sync=False, kept=True)
+    values = complex_values(8)
+    scratch.write("exchange1", 0, (0,), values.nbytes, 0, values)
+    array = zarr.create_array("parts.zarr", shape=(8,), chunks=(4,), dtype=values.dtype)
+    parts = {(0,): (0,), (1,): (0,)}
+    one, other = (
+        pickle.loads(pickle.dumps(Sink(array, (4,), scratch, "exchange1", parts=parts)))
+        for _ in range(2)
+    )
+    one[slice(0, 4),] = values[:4]
+    assert scratch.path("exchange1", (0,)).exists()
+    other[slice(4, 8),] = values[4:]
+    assert not scratch.path("exchange1", (0,)).exists()
+    assert array[...].tobytes() == values.tobytes()

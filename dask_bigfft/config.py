@@ -389,6 +389,15 @@ _TABLE = (
         _parse_nbytes_or_none,
     ),
     Knob(
+        "bigfft.memory.prefault",
+        True,
+        "true or false",
+        "Whether threads that are about to fill a block in fresh memory first have the system back"
+        " all of its pages, each a part of them (on Linux 5.14 and later; elsewhere pages come as"
+        " they are written to).",
+        _parse_bool,
+    ),
+    Knob(
         "bigfft.memory.pinned-limit",
         None,
         "bytes",

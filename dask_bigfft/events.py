@@ -49,6 +49,7 @@ EVENTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "peer_host": _WORK,  # what went between devices by the host, both ways counted
         "peer_direct": _WORK,  # what went from device to device
         # memory
+        "prefault": _WORK,  # fresh pages of blocks, backed before anybody writes there
         "arena_lend": _MEMORY,
         "arena_return": _MEMORY,
         "arena_overflow": _MEMORY,  # lent as ordinary memory, the arena being at its limit

@@ -19,7 +19,7 @@ from dask_bigfft.record import current_worker
 #: Part of the memory of the process that the arena may hold where no limit is set.
 ARENA_SHARE = 0.4
 
-_Applied = tuple[bool, int, str | None]
+_Applied = tuple[bool, int, str | None, bool]
 _applied: _Applied | None = None
 
 
@@ -45,9 +45,11 @@ def configure_arena(worker: Any = None, most: int | None = None) -> None:
     if limit is None:
         limit = int(ARENA_SHARE * (nbytes or machine_nbytes()))
     limit = limit if most is None else min(limit, most)
-    wanted = enabled, limit, None if worker is None else str(worker.address)
+    prefault = config.get("bigfft.memory.prefault")
+    wanted = enabled, limit, None if worker is None else str(worker.address), prefault
     if wanted != _applied:
-        configure(limit, enabled, pressure=None if worker is None else _pressure(worker))
+        pressure = None if worker is None else _pressure(worker)
+        configure(limit, enabled, pressure=pressure, prefault=prefault)
         _applied = wanted
 
 

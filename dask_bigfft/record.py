@@ -27,7 +27,7 @@ KEPT_PLANS, KEPT_SPANS = 24, 4096
 
 _WATCHED = frozenset(
     (*PHASES, *SUBPHASES, "lease_wait", "fallback", "round_cpu", "round_device", "peer_host",
-     "peer_direct", "compile")
+     "peer_direct", "compile", "prefault")
 )
 
 #: A phase of a plan: its name and number, such as ``("round", 2)``.

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from dask_bigfft.exchange.common import whole_result
 from dask_bigfft.graph.dask_private import finalize
 from dask_bigfft.kernels.copy import copied
+from dask_bigfft.kernels.fresh import backed
 from dask_bigfft.memory import lend
 from dask_bigfft.record import current_worker
 from dask_bigfft.threads import task_threads
@@ -98,6 +99,7 @@ def _copied(
             copied(target, source)
         return out
     with ThreadPoolExecutor(threads, thread_name_prefix="bigfft-result") as pool:
+        list(pool.map(backed, [out] * threads))
         list(pool.map(copied, *zip(*pairs, strict=True)))
     return out
 

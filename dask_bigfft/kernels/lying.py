@@ -13,6 +13,7 @@ import numpy.typing as npt
 from dask_bigfft.events import measured
 from dask_bigfft.kernels.composite import Composite
 from dask_bigfft.kernels.copy import copied
+from dask_bigfft.kernels.fresh import lend_backed
 from dask_bigfft.kernels.incoming import parts
 from dask_bigfft.memory import lend
 
@@ -77,4 +78,4 @@ def destination(into: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any]
     """The memory that is meant for a block, if it is of its kind, else memory of its own."""
     if into is not None and into.shape == shape and into.dtype == dtype:
         return into
-    return lend(shape, dtype)
+    return lend_backed(shape, dtype)

@@ -4,7 +4,14 @@ Imports NumPy, the standard library and the package's errors; sizes and limits a
 """
 
 from dask_bigfft.memory.blocks import ALIGNMENT_NBYTES
-from dask_bigfft.memory.default import configure, default_arena, lend, pin_blocks, pinned
+from dask_bigfft.memory.default import (
+    configure,
+    default_arena,
+    fault_in,
+    lend,
+    pin_blocks,
+    pinned,
+)
 from dask_bigfft.memory.host import SMALL_NBYTES, ArenaCounters, HostArena
 from dask_bigfft.memory.pinned import PinnedCounters, Pinner
 
@@ -17,6 +24,7 @@ __all__ = [
     "Pinner",
     "configure",
     "default_arena",
+    "fault_in",
     "lend",
     "pin_blocks",
     "pinned",

@@ -62,16 +62,21 @@ class Loan:
             returned.clear()
 
 
+def loan_of(array: npt.NDArray[Any]) -> Loan | None:
+    """Return the loan that an array, or what it is a view of, lies in; None if it is not lent."""
+    owner: Any = array
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    return owner if isinstance(owner, Loan) else None
+
+
 def is_lent(array: npt.NDArray[Any]) -> bool:
     """Whether an array, or what it is a view of, lies in memory of an arena.
 
     >>> is_lent(np.zeros(3)[1:])
     False
     """
-    owner: Any = array
-    while isinstance(owner, np.ndarray):
-        owner = owner.base
-    return isinstance(owner, Loan)
+    return loan_of(array) is not None
 
 
 def parse_shape(shape: SupportsIndex | Sequence[SupportsIndex]) -> tuple[int, ...]:

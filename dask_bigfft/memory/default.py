@@ -25,6 +25,7 @@ class _Settings:
     limit: int
     enabled: bool = True
     pressure: Callable[[], bool] | None = None
+    prefault: bool = True
 
     @property
     def effective_limit(self) -> int:
@@ -61,7 +62,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def configure(
-    limit: int, enabled: bool = True, *, pressure: Callable[[], bool] | None = None
+    limit: int, enabled: bool = True, *, pressure: Callable[[], bool] | None = None,
+    prefault: bool = True,
 ) -> None:
     """Set how much the process's arena holds, now and in processes forked from here.
 
@@ -76,6 +78,8 @@ def configure(
         If false, `lend` gives ordinary memory.
     pressure
         Tells whether idle memory has to go back to the system; see `HostArena`.
+    prefault
+        If false, `fault_in` does nothing.
 
     Raises
     ------
@@ -84,11 +88,12 @@ def configure(
     ArgumentError
         If `limit` is negative.
     """
-    settings = _Settings(parse_limit(limit), enabled, pressure)
+    settings = _Settings(parse_limit(limit), enabled, pressure, prefault)
     with _process.lock:
         _process.settings = settings
         if _process.arena is not None:
             _process.arena.watch(pressure)
+            _process.arena.prefaults(prefault)
             _process.arena.resize(settings.effective_limit)
 
 
@@ -101,6 +106,7 @@ def default_arena() -> HostArena:
         if _process.arena is None:
             settings = _process.settings
             _process.arena = HostArena(settings.effective_limit, pressure=settings.pressure)
+            _process.arena.prefaults(settings.prefault)
             _process.arena.pin(_process.pinner)
         return _process.arena
 
@@ -146,3 +152,18 @@ def lend(shape: SupportsIndex | Sequence[SupportsIndex], dtype: npt.DTypeLike) -
     (2, 3)
     """
     return default_arena().lend(shape, dtype)
+
+
+def fault_in(block: npt.NDArray[Any]) -> int:
+    """Return the bytes of a block of the process's arena that this call has had backed by memory.
+
+    Parameters
+    ----------
+    block
+        About to be filled.
+
+    See Also
+    --------
+    HostArena.fault_in : Says what is guaranteed.
+    """
+    return default_arena().fault_in(block)

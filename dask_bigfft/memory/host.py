@@ -39,11 +39,12 @@ from dask_bigfft.memory.blocks import (
     NUMERIC_KINDS,
     Loan,
     Returned,
+    loan_of,
     ordinary_block,
     parse_shape,
 )
 from dask_bigfft.memory.idle import Idle
-from dask_bigfft.memory.pages import Buffer, round_up, touch
+from dask_bigfft.memory.pages import Buffer, populate, ranges_of, round_up, touch
 from dask_bigfft.memory.pinned import Pinner
 
 SMALL_NBYTES = 512 * 1024
@@ -72,6 +73,8 @@ class ArenaCounters:
         Memory lent again since the arena was made.
     overflow_bytes
         Ordinary memory lent since the arena was made, because the limit was reached.
+    prefaulted_bytes
+        Fresh memory that was faulted in before anybody wrote there, since the arena was made.
     lends
         Blocks lent, of every kind.
     reuses
@@ -86,6 +89,7 @@ class ArenaCounters:
     fresh_bytes: int
     reused_bytes: int
     overflow_bytes: int
+    prefaulted_bytes: int
     lends: int
     reuses: int
     overflows: int
@@ -154,6 +158,8 @@ class HostArena:
         self._fresh_bytes = 0
         self._reused_bytes = 0
         self._overflow_bytes = 0
+        self._prefaulted_bytes = 0
+        self._prefaults = True
         self._lends = 0
         self._reuses = 0
         self._overflows = 0
@@ -262,12 +268,46 @@ class HostArena:
         # Until now these count as lent. They go back like any block, also when interrupted.
         try:
             touch(fresh, threads)
+            with self._lock:
+                self._prefaulted_bytes += size * len(fresh)
             if self._pinner is not None:
                 for buffer in fresh:
                     self._pinner.pin(buffer)
         finally:
             self._returned.extend(fresh)
         return size * len(fresh)
+
+    def fault_in(self, block: npt.NDArray[Any]) -> int:
+        """Return the bytes of a lent block that this call has had backed by memory.
+
+        For those who are about to fill a block in fresh pages, before they begin: each thread that
+        calls takes a part that nobody has taken yet, until none is left. What another thread has
+        taken may not be there yet when this one returns; nothing that was written is lost. Does
+        nothing for memory that was used before, and where the system cannot do it (it takes Linux
+        5.14): pages then come one by one, as they are written to.
+
+        Parameters
+        ----------
+        block
+            A block of this arena, or a view of one: all of the block's pages are meant. Nothing
+            happens with others.
+        """
+        loan = loan_of(block)
+        if loan is None or not loan.buffer.untouched:
+            return 0
+        buffer, done = loan.buffer, 0
+        while buffer.untouched:
+            try:
+                part = buffer.untouched.popleft()
+            except IndexError:  # another thread has taken the last one just now
+                break
+            if not populate(buffer.memory[part]):
+                buffer.untouched.clear()
+                break
+            done += part.stop - part.start
+        with self._lock:
+            self._prefaulted_bytes += done
+        return done
 
     def trim(self, target_bytes: int = 0) -> int:
         """Return the bytes given to the system so that at most `target_bytes` stay idle.
@@ -309,6 +349,10 @@ class HostArena:
         self._pressure = pressure
         self._pressure_due_seconds = -math.inf
 
+    def prefaults(self, wanted: bool) -> None:
+        """Let `fault_in` do something with blocks that are lent from now on, or nothing."""
+        self._prefaults = wanted
+
     def pin(self, pinner: Pinner | None) -> None:
         """Have buffers pinned from now on before they are lent, or no more.
 
@@ -339,6 +383,7 @@ class HostArena:
                 fresh_bytes=self._fresh_bytes,
                 reused_bytes=self._reused_bytes,
                 overflow_bytes=self._overflow_bytes,
+                prefaulted_bytes=self._prefaulted_bytes,
                 lends=self._lends,
                 reuses=self._reuses,
                 overflows=self._overflows,
@@ -369,6 +414,8 @@ class HostArena:
             doomed += self._idle.evict(max(0, self._limit - self._lent_bytes - size))
             if self._held_bytes + size <= self._limit:
                 buffer = self._map(size)
+            if buffer is not None and self._prefaults and self._pinner is None:
+                buffer.untouched.extend(ranges_of(buffer))  # pinning would fault them in, too
             if buffer is None:
                 self._overflows += 1
                 self._overflow_bytes += nbytes

@@ -6,11 +6,13 @@ arena's business (`host.py`).
 """
 
 import contextlib
+import ctypes
 import mmap
 import sys
+from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -51,9 +53,11 @@ class Buffer:
         When the buffer last became idle, counted by its arena.
     held
         What has to be let go before the pages are unmapped, such as their pinning.
+    untouched
+        Ranges of bytes, as slices, that are to be faulted in before somebody writes there.
     """
 
-    __slots__ = ("address", "held", "mapping", "memory", "nbytes", "serial")
+    __slots__ = ("address", "held", "mapping", "memory", "nbytes", "serial", "untouched")
 
     def __init__(self, nbytes: int) -> None:
         self.mapping: mmap.mmap | None = _map(nbytes)
@@ -62,6 +66,7 @@ class Buffer:
         self.nbytes = nbytes
         self.serial = 0
         self.held: Hold | None = None
+        self.untouched: deque[slice] = deque()
 
     def __del__(self) -> None:
         held = getattr(self, "held", None)  # none where the mapping failed
@@ -84,7 +89,7 @@ class Part(Buffer):
         self.memory = whole.memory[start : start + nbytes]
         self.mapping = whole.mapping
         self.address, self.nbytes, self.serial = whole.address + start, nbytes, whole.serial
-        self.held, self.start = None, start
+        self.held, self.start, self.untouched = None, start, deque()
         self.whole: Buffer | None = whole
 
     def __del__(self) -> None:
@@ -130,30 +135,69 @@ def round_up(nbytes: int) -> int:
 def touch(buffers: Iterable[Buffer], threads: int) -> None:
     """Return once every page of `buffers` is backed by memory of its own.
 
-    One byte a page is overwritten, so the contents must not matter to anybody yet (the caller
-    sees to that). NumPy's strided assignment gives up the interpreter lock, so `threads` of
-    them fault pages in at the same time. ``MADV_POPULATE_WRITE`` was measured to save a tenth on
-    one thread, but `mmap.madvise` keeps the lock for as long as it lasts and stops all others.
+    The contents must not matter to anybody yet (the caller sees to that): where the system cannot
+    be told to do it, one byte a page is overwritten. Either way the interpreter's lock is given up,
+    so `threads` of them fault pages in at the same time.
     """
-    shares = _shares(buffers)
+    ranges = [buffer.memory[part] for buffer in buffers for part in ranges_of(buffer)]
     if threads == 1:
-        for share in shares:
-            _touch_share(share)
+        for memory in ranges:
+            _touch_range(memory)
         return
     with ThreadPoolExecutor(threads, thread_name_prefix="bigfft-prefault") as pool:
-        for _ in pool.map(_touch_share, shares):
+        for _ in pool.map(_touch_range, ranges):
             pass
 
 
-def _shares(buffers: Iterable[Buffer]) -> Iterator[npt.NDArray[np.uint8]]:
-    for buffer in buffers:
-        for start in range(0, buffer.nbytes, _TOUCH_NBYTES):
-            yield buffer.memory[start : start + _TOUCH_NBYTES]
+def ranges_of(buffer: Buffer) -> Iterator[slice]:
+    """Yield the parts of a buffer that one thread faults in at a time, of whole huge pages."""
+    low = 0
+    while low < buffer.nbytes:
+        end = low + _TOUCH_NBYTES - (buffer.address + low) % HUGE_PAGE_NBYTES
+        yield slice(low, min(end, buffer.nbytes))
+        low = end
 
 
-def _touch_share(share: npt.NDArray[np.uint8]) -> None:
-    # Small pages even where huge ones were asked for: the system may not have had any.
-    share[:: mmap.PAGESIZE] = 0
+def _touch_range(memory: npt.NDArray[np.uint8]) -> None:
+    if not populate(memory):
+        # Small pages even where huge ones were asked for: the system may not have had any.
+        memory[:: mmap.PAGESIZE] = 0
+
+
+def populate(memory: npt.NDArray[np.uint8]) -> bool:
+    """Have the system back pages with memory of their own; return whether it did.
+
+    What lies there stays, so others may write there meanwhile. Not `mmap.madvise`, which keeps the
+    interpreter's lock for as long as it lasts.
+
+    Parameters
+    ----------
+    memory
+        Whole pages of a buffer, which the caller keeps alive.
+    """
+    if _madvise is None:
+        return False
+    address: int = memory.__array_interface__["data"][0]
+    return bool(_madvise(address, memory.nbytes, _POPULATE_WRITE) == 0)
+
+
+#: ``MADV_POPULATE_WRITE`` of Linux 5.14, which older ones refuse.
+_POPULATE_WRITE = 23
+
+
+def _system_call() -> Any:
+    """``madvise`` of the C library, called without the interpreter's lock; None where it lacks."""
+    if sys.platform != "linux":
+        return None
+    try:
+        found = ctypes.CDLL(None).madvise
+    except (OSError, AttributeError):
+        return None
+    found.argtypes, found.restype = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int), ctypes.c_int
+    return found
+
+
+_madvise = _system_call()
 
 
 def _map(nbytes: int) -> mmap.mmap:

@@ -17,9 +17,11 @@ from graph.keeping import Keeping
 import dask_bigfft
 from dask_bigfft import fft
 from dask_bigfft.errors import CarrierError
+from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.exchange.common import Common
 from dask_bigfft.kernels.libraries import available
 from dask_bigfft.memory import default_arena
+from dask_bigfft.memory.pages import Buffer, populate
 
 CASES = [
     ("fft", (2**14,), (2**10,), {}),
@@ -109,6 +111,54 @@ def test_it_can_be_switched_off():
     assert len({root(block).ctypes.data for block in blocks_of(y)}) == 8
     with dask.config.set(scheduler="threads"):
         assert dask_bigfft.plan(x, "fft2").forecast.peak_host < less
+
+
+CHUNKED = [
+    ("fft", (2**21,), (2**17,), {}),  # a split axis, in common memory
+    ("fft2", (1024, 1024), (64, 1024), {}),
+    ("fft2", (1024, 1024), (64, 1024), {"verify": "energy"}),  # blocks of their own
+    ("rfftn", (128, 128, 128), (8, 128, 128), {}),
+    ("fft", (2**20 - 3,), (2**16,), {}),  # a prime length, convolved
+]
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+@pytest.mark.parametrize(("kind", "shape", "chunks", "extras"), CHUNKED)
+def test_fresh_memory_is_faulted_in_by_all_threads_and_no_more_than_forecast(
+    kind, shape, chunks, extras, wanted
+):
+    """Before anybody writes there: each event says how much, and for which round."""
+    events, threads = [], set()
+
+    def hear(name, numbers):
+        if name == "prefault":
+            events.append(numbers)
+            threads.add(threading.get_ident())
+
+    with dask.config.set({"bigfft.memory.prefault": wanted, "scheduler": "threads",
+                          "num_workers": 2}):
+        x = da.from_array(data(kind, shape), chunks=chunks)
+        with dask.config.set({"bigfft.verify": extras.get("verify", "none")}):
+            forecast = dask_bigfft.plan(x, kind).forecast
+            y = getattr(fft, kind)(x)
+        default_arena().trim()
+        before = default_arena().counters()
+        add_sink(hear)
+        try:
+            found = y.compute()
+        finally:
+            remove_sink(hear)
+    assert close(found, reference(kind, x.compute(), {}))
+    after = default_arena().counters()
+    fresh = after.fresh_bytes - before.fresh_bytes
+    faulted = after.prefaulted_bytes - before.prefaulted_bytes
+    assert faulted == sum(numbers["nbytes"] for numbers in events) <= fresh <= forecast.peak_host
+    assert all(numbers["index"] >= 1 and numbers["plan"] for numbers in events)
+    if wanted and populate(Buffer(1 << 20).memory):
+        assert faulted >= 0.5 * found.nbytes
+        assert len(threads) <= 2
+    else:
+        assert not events
 
 
 def test_computations_at_the_same_time_have_memory_of_their_own():

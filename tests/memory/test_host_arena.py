@@ -3,6 +3,7 @@
 import collections
 import concurrent.futures
 import contextlib
+import ctypes
 import dataclasses
 import doctest
 import gc
@@ -592,11 +593,80 @@ def test_interrupted_prefault_returns_its_memory(arena, monkeypatch):
     def interrupt(share):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pages, "_touch_share", interrupt)
+    monkeypatch.setattr(pages, "_touch_range", interrupt)
     with pytest.raises(KeyboardInterrupt):
         arena.prefault(MIB, count=2)
     counters = arena.counters()
     assert (counters.lent_bytes, counters.idle_bytes) == (0, 2 * MIB)
+    assert counters.prefaulted_bytes == 0
+
+
+POPULATES = pages.populate(pages.Buffer(MIB).memory)
+needs_populate = pytest.mark.skipif(not POPULATES, reason="takes Linux 5.14")
+
+
+def pages_there(block):
+    """Bytes of a block's pages that lie in memory, asked of the system."""
+    count = -(-block.nbytes // 4096)
+    found = (ctypes.c_ubyte * count)()
+    where = ctypes.c_void_p(address(block))
+    assert ctypes.CDLL(None).mincore(where, ctypes.c_size_t(block.nbytes), found) == 0
+    return 4096 * sum(page & 1 for page in found)
+
+
+@needs_populate
+def test_a_block_is_faulted_in_once_and_no_other(arena):
+    block, other = arena.lend(40 * MIB, np.uint8), arena.lend(10 * MIB, np.uint8)
+    assert pages_there(block) == 0
+    view = block[5 * MIB :].reshape(5, -1).T  # all of its memory is meant
+    assert arena.fault_in(view) == 40 * MIB == arena.counters().prefaulted_bytes
+    assert pages_there(block) == 40 * MIB
+    assert pages_there(other) == 0
+    assert arena.fault_in(block) == 0
+    del block, view
+    again = arena.lend(40 * MIB, np.uint8)  # was used before
+    assert arena.fault_in(again) == 0
+    assert arena.counters().prefaulted_bytes == 40 * MIB
+
+
+@needs_populate
+def test_threads_share_a_block_and_lose_nothing(arena, monkeypatch):
+    arena.resize(1 << 30)
+    block, taken, all_begun = arena.lend(200 * MIB, np.uint8), {}, threading.Barrier(3)
+
+    def slowly(memory):
+        own = taken.setdefault(threading.get_ident(), [])
+        if not own:
+            all_begun.wait(30)
+        own.append((address(memory) - address(block), memory.nbytes))
+        block[address(memory) - address(block)] = 7  # while nobody knows whether pages are there
+        return populated(memory)
+
+    populated = pages.populate
+    monkeypatch.setattr("dask_bigfft.memory.host.populate", slowly)
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        assert sum(pool.map(arena.fault_in, [block] * 3)) == arena.counters().lent_bytes
+    assert len(taken) == 3
+    ranges = sorted(part for own in taken.values() for part in own)
+    assert [low for low, _ in ranges] == [0, *np.cumsum([n for _, n in ranges])[:-1]]
+    assert all(block[low] == 7 for low, _ in ranges)
+    assert pages_there(block) == block.nbytes  # the rest of its buffer as well
+
+
+def test_where_the_system_cannot_pages_come_as_they_are_written_to(arena, monkeypatch):
+    monkeypatch.setattr(pages, "_madvise", None)
+    block = arena.lend(40 * MIB, np.uint8)
+    assert arena.fault_in(block) == arena.fault_in(block) == 0
+    assert arena.counters().prefaulted_bytes == 0
+    assert arena.prefault(3 * MIB) == 3 * MIB == arena.counters().prefaulted_bytes
+
+
+def test_what_is_not_lent_or_not_wanted_is_left_alone(arena):
+    assert arena.fault_in(np.zeros(8 * MIB, np.uint8)) == 0
+    arena.prefaults(False)
+    assert arena.fault_in(arena.lend(8 * MIB, np.uint8)) == 0
+    assert arena.fault_in(arena.lend(7, np.uint8)) == 0
+    assert arena.counters().prefaulted_bytes == 0
 
 
 # Threads

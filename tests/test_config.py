@@ -101,6 +101,7 @@ def test_defaults(monkeypatch):
         "bigfft.scratch.threads": 8,
         "bigfft.memory.arena": True,
         "bigfft.memory.arena-limit": None,
+        "bigfft.memory.prefault": True,
         "bigfft.memory.pinned-limit": None,
         "bigfft.memory.pin-arrays": True,
         "bigfft.planner.max-rounds": 4,

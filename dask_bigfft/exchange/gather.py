@@ -68,6 +68,8 @@ class Gathering:
         self.as_is: Array | None = None
         #: Where the block is to lie after the round, if that matters.
         self.into: Array | None = None
+        self.weighs = False
+        self.energy: float | None = None
         found = [source for sources in self.sources for source in sources]
         #: Whether the block is gathered on a card, where its sources are.
         self.on_card = any(map(is_on_card, found))
@@ -101,8 +103,9 @@ class Gathering:
             if self.padded:
                 out.fill(0)
             self._fill(table, dim)
+            self.energy = None
             if dim is None:
-                table.run()
+                self.energy = table.run(weigh=True) if self.weighs else table.run()
             else:
                 width = -(-self.shape[dim] // threads)
                 table.run(0, 0)  # puts the table together
@@ -167,19 +170,21 @@ class Gathering:
             with measured("gather", tile.nbytes):
                 if self.padded:
                     tile.fill(0)
-                table.run(part.start, part.stop, 0 if inside else part.start)
+                origin = 0 if inside else part.start
+                self.energy = table.run(part.start, part.stop, origin, self.weighs)
             yield part, tile
 
     def _narrow(self, table: CopyTable, target: Array, dim: int, part: slice) -> Array:
         with measured("gather", target.nbytes):
             if self.padded:
                 target.fill(0)
-            table.run(part.start, part.stop, part.start)
+            self.energy = table.run(part.start, part.stop, part.start, self.weighs)
         return target[(slice(None),) * dim + (slice(part.stop - part.start),)]
 
     def _whole_tiles(self, dim: int, width: int, out: Array) -> Iterator[tuple[slice, Array]]:
         fits = out.shape == self.shape and out.dtype == self.dtype
         whole = self.whole(out if fits and out.flags.c_contiguous else None)
+        self.energy = None  # of all tiles together
         yield from Whole(whole).tiles(dim, width, out)
 
     def _axis_dim(self, dim: int) -> tuple[int, int]:

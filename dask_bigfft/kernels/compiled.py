@@ -67,7 +67,7 @@ class _CompileListener(event.Listener):  # type: ignore[misc, unused-ignore]
     def on_start(self, event: Any) -> None:
         """Say so, once while the lock is held."""
         function = getattr(event.data.get("dispatcher"), "py_func", None)
-        ours = getattr(function, "__module__", "").partition(".")[0] == _PACKAGE
+        ours = (getattr(function, "__module__", None) or "").partition(".")[0] == _PACKAGE
         if ours and _here.depth and not _here.compiles:
             _here.compiles = True
             emit("compiling")

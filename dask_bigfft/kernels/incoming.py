@@ -22,6 +22,10 @@ class Incoming(Protocol):
     dtype: np.dtype[Any]
     #: The block as it lies in memory, only to be read, where nothing has to be gathered.
     as_is: Array | None
+    #: Whether what is gathered is weighed on the way, which costs little there.
+    weighs: bool
+    #: Sum of squared magnitudes of what was gathered last, if it was weighed.
+    energy: float | None
 
     def composite(self) -> Composite | None:
         """The block as shards of other blocks, only to be read; None where it is not that."""
@@ -57,7 +61,7 @@ class Watch(Protocol):
         ...
 
     def before(self, tile: Array) -> None:
-        """Look at what comes in."""
+        """Look at what comes in; the block on its way in knows its energy if it `weighs`."""
         ...
 
     def after(self, result: Array, dim: int, part: slice | None) -> None:
@@ -87,6 +91,8 @@ class Whole:
     """A block that is there, whole, and may be overwritten."""
 
     as_is: Array | None = None
+    weighs: bool = False
+    energy: float | None = None
 
     def composite(self) -> Composite | None:
         """There are no shards: the block is whole."""

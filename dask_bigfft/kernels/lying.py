@@ -37,6 +37,8 @@ class Lying:
         self.as_is: Array | None = values
         self.values, self.shape, self.dtype = values, values.shape, values.dtype
         self.into = values if inside else into
+        self.weighs = False
+        self.energy: float | None = None
 
     def composite(self) -> Composite | None:
         """There are no shards: the block is whole."""
@@ -49,6 +51,7 @@ class Lying:
     def whole(self, out: Array | None = None, *, threads: int = 1) -> Array:
         """The block in `out` or in memory of its own."""
         if out is self.values:
+            self.energy = None
             return out
         return self._copied(lend(self.shape, self.dtype) if out is None else out, self.values)
 
@@ -70,7 +73,7 @@ class Lying:
 
     def _copied(self, target: Array, values: Array) -> Array:
         with measured("gather", target.nbytes):
-            copied(target, values)
+            self.energy = copied(target, values, self.weighs)
         return target
 
 

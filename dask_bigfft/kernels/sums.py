@@ -1,7 +1,9 @@
-"""Sums that checks are made of: the energy of values, and weighted sums along a dimension.
+"""Sums that checks are made of: the energy of values, and their sum with weights.
 
-Both in one pass over the values, which cost more to load than to add up. Twiddles that stand
-between the values and their weights are multiplied with the weights, row by row.
+Both in one pass over the values, which cost more to load than to add up. Values are taken as lines,
+each with a weight, of places with weights: lines are added up first, a strip at a time, and
+multiplied with the weights of places once. Twiddles that stand between the values and their
+weights are multiplied with the weights, row by row.
 
 Imports numba and this room.
 """
@@ -15,29 +17,29 @@ import numpy.typing as npt
 from dask_bigfft.decomposition.phases import phase_table
 from dask_bigfft.kernels.compiled import compiled
 from dask_bigfft.kernels.twiddle import twiddle
+from dask_bigfft.kernels.weights import Weights
 
-__all__ = ["WIDTH", "Turn", "Weights", "energy", "weighted_sum"]
+__all__ = ["FAST", "STRETCH", "Turn", "energy", "energy_of_real", "weighted_sum"]
 
 Array = npt.NDArray[Any]
 
 #: Values that are summed in their own precision before the sum is added to the others in double.
 STRETCH = 4096
 
-#: Width of the strips in which lines are added up: both sums stay in L1.
+#: Width of the strips in which lines are added up: the sums stay in L1.
 STRIP = 512
 
-#: Values of a line whose weights are the same in each stretch of so many, but for one factor.
-WIDTH = 128
+#: Lines that are added up before the sum is added to the others in double precision.
+ROWS = 1024
 
 #: What the compiler may do with sums; not that it may take NaN for impossible.
-_FAST = {"reassoc", "contract", "nsz", "arcp"}
+FAST = {"reassoc", "contract", "nsz", "arcp"}
 
 
 class Turn(NamedTuple):
     """Twiddles ``exp(sign*2j*pi*rest[l]*f/modulus)`` of rows l and places f.
 
-    The weights that go with them are products: that of place i * `WIDTH` + j is the one of place
-    i * `WIDTH` times the one of j, over the first.
+    `rest` may be shorter than there are rows: it then applies again and again.
     """
 
     rest: npt.NDArray[np.int64]
@@ -54,6 +56,16 @@ def _squares(x):  # type: ignore[no-untyped-def]
 
 
 def _dot(x, a, b):  # type: ignore[no-untyped-def]
+    """Sums of a line with two sets of weights."""
+    s, t = x.dtype.type(0), x.dtype.type(0)
+    for i in range(len(x)):
+        v = x[i]
+        s += a[i] * v
+        t += b[i] * v
+    return s, t
+
+
+def _weighed_dot(x, a, b):  # type: ignore[no-untyped-def]
     """Sums of a line with two sets of weights, and its energy."""
     s, t, e = x.dtype.type(0), x.dtype.type(0), x.dtype.type(0)
     for i in range(len(x)):
@@ -64,37 +76,42 @@ def _dot(x, a, b):  # type: ignore[no-untyped-def]
     return s, t, e
 
 
-def _add(x, a, b, p, q):  # type: ignore[no-untyped-def]
-    """Add a line times two weights to two sums; return its energy."""
-    e = x.dtype.type(0)
-    for i in range(len(x)):
-        v = x[i]
-        p[i] += a * v
-        q[i] += b * v
-        e += v * v
-    return e
+def _add_four(x, at, step, n, a, row, p):  # type: ignore[no-untyped-def]
+    """Add four lines, each times a weight, to a sum; return their energy.
 
-
-def _add_three(x, y, z, a, b, p, q):  # type: ignore[no-untyped-def]
-    """Add three lines, each times two weights, to two sums; return their energy.
-
-    With more of them the compiler would not look whether any two overlap, and take them one by one.
+    Places are unsigned: numba tests signed ones for being negative at every access.
     """
     e = x.dtype.type(0)
-    a0, a1, a2 = a[0], a[1], a[2]
-    b0, b1, b2 = b[0], b[1], b[2]
-    for i in range(len(x)):
-        u, v, w = x[i], y[i], z[i]
-        p[i] += a0 * u + a1 * v + a2 * w
-        q[i] += b0 * u + b1 * v + b2 * w
-        e += u * u + v * v + w * w
+    a0, a1, a2, a3 = a[row], a[row + 1], a[row + 2], a[row + 3]
+    at1, at2, at3 = at + step, at + step + step, at + step + step + step
+    for i in range(np.uintp(n)):
+        j = np.uintp(i)
+        k, m, o, u = x[at + j], x[at1 + j], x[at2 + j], x[at3 + j]
+        p[j] += (a0 * k + a1 * m) + (a2 * o + a3 * u)
+        e += (k * k + m * m) + (o * o + u * u)
     return e
 
 
-_fast_squares = compiled(_squares, fastmath=_FAST)
-_fast_dot = compiled(_dot, fastmath=_FAST)
-_fast_add = compiled(_add, fastmath=_FAST)
-_fast_add_three = compiled(_add_three, fastmath=_FAST)
+def _add_four_twice(x, at, step, n, a, b, row, p, q):  # type: ignore[no-untyped-def]
+    """Add four lines, each times two weights, to two sums; return their energy."""
+    e = x.dtype.type(0)
+    a0, a1, a2, a3 = a[row], a[row + 1], a[row + 2], a[row + 3]
+    b0, b1, b2, b3 = b[row], b[row + 1], b[row + 2], b[row + 3]
+    at1, at2, at3 = at + step, at + step + step, at + step + step + step
+    for i in range(np.uintp(n)):
+        j = np.uintp(i)
+        k, m, o, u = x[at + j], x[at1 + j], x[at2 + j], x[at3 + j]
+        p[j] += (a0 * k + a1 * m) + (a2 * o + a3 * u)
+        q[j] += (b0 * k + b1 * m) + (b2 * o + b3 * u)
+        e += (k * k + m * m) + (o * o + u * u)
+    return e
+
+
+_fast_squares = compiled(_squares, fastmath=FAST)
+_fast_dot = compiled(_dot, fastmath=FAST)
+_fast_weighed_dot = compiled(_weighed_dot, fastmath=FAST)
+_fast_add_four = compiled(_add_four, fastmath=FAST)
+_fast_add_four_twice = compiled(_add_four_twice, fastmath=FAST)
 
 
 @compiled
@@ -108,146 +125,134 @@ def _squares_of_lines(x):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _dots(x, a, b, out):  # type: ignore[no-untyped-def]
-    """Sums of each line with two sets of weights; return the energy of all.
-
-    All lines take their turn with some weights, which stay in L1.
-    """
+def _squares_of_ends(x, middle):  # type: ignore[no-untyped-def]
+    """Sum of squares of the first line of each plane, and of another one unless it is the first."""
     total = 0.0
-    out[:] = 0
-    for start in range(0, x.shape[1], STRIP):
-        stop = start + STRIP
-        for o in range(x.shape[0]):
-            s, t, e = _fast_dot(x[o, start:stop], a[start:stop], b[start:stop])
-            out[o, 0] += s
-            out[o, 1] += t
-            total += e
+    for o in range(x.shape[0]):
+        total += _fast_squares(x[o, 0])
+        if middle > 0:
+            total += _fast_squares(x[o, middle])
     return total
 
 
 @compiled
-def _turned_dots(x, outer, inner, rest, coarse, fine, shift, mask, out):  # type: ignore[no-untyped-def]
-    """Sums of each line of complex numbers with weights times twiddles; return all energy.
+def _add_rows(x, first, last, low, n, step, a, b, p, q):  # type: ignore[no-untyped-def]
+    """Add a strip of some lines, four at a time, to one sum, or to two if weights are complex.
+
+    Return the energy.
+    """
+    total = 0.0
+    for j in range(first, last, 4):
+        at = np.uintp(j) * step + np.uintp(low)
+        if len(b):
+            total += _fast_add_four_twice(x, at, step, n, a, b, j, p, q)
+        else:
+            total += _fast_add_four(x, at, step, n, a, j, p)
+    return total
+
+
+@compiled
+def _sum_of_rows(x, rows, a, b, one, other):  # type: ignore[no-untyped-def]
+    """Sum of lines with weights, real parts and imaginary parts, if there are any, and of places.
+
+    Also the energy of all.
+    """
+    width, re, im, total = len(one), 0.0, 0.0, 0.0
+    sums, step = np.empty((2, STRIP), x.dtype), np.uintp(len(one))
+    for first in range(0, rows, ROWS):
+        last = min(rows, first + ROWS)
+        done = last - (last - first) % 4
+        for low in range(0, width, STRIP):
+            high = min(width, low + STRIP)
+            u, v, n = one[low:high], other[low:high], high - low
+            if done > first:
+                p, q = sums[0, :n], sums[1, :n]
+                sums[:, :n] = 0
+                total += _add_rows(x, first, done, low, n, step, a, b, p, q)
+                s, t = _fast_dot(p, u, v)
+                re += s
+                im += t
+                if len(b):
+                    s, t = _fast_dot(q, u, v)
+                    re -= t
+                    im += s
+            for j in range(done, last):
+                s, t, e = _fast_weighed_dot(x[j * width + low : j * width + high], u, v)
+                re += a[j] * s
+                im += a[j] * t
+                total += e
+                if len(b):
+                    re -= b[j] * t
+                    im += b[j] * s
+    return re, im, total
+
+
+@compiled
+def _sum_of_turned(x, a, outer, inner, rest, coarse, fine, shift, mask):  # type: ignore[no-untyped-def]
+    """Sum of lines with a weight each, and weights of places times twiddles; and all energy.
 
     The weight of place i * len(inner) + j is outer[i] * inner[j], and so is the twiddle a product:
     each line has sums of stretches with the same weights, and then a sum of these.
     """
-    n, width, total = x.shape[1] // 2, len(inner), 0.0
-    a, b = np.empty(2 * width, x.dtype), np.empty(2 * width, x.dtype)
+    n, width, total, found = x.shape[1] // 2, len(inner), 0.0, 0j
+    one, other = np.empty(2 * width, x.dtype), np.empty(2 * width, x.dtype)
     for o in range(x.shape[0]):
-        r, found = rest[o], 0j
+        r, along = rest[o % len(rest)], 0j
         for j in range(min(width, n)):
             w = inner[j] * coarse[(r * j) >> shift] * fine[(r * j) & mask]
-            a[2 * j], a[2 * j + 1] = w.real, -w.imag
-            b[2 * j], b[2 * j + 1] = w.imag, w.real
+            one[2 * j], one[2 * j + 1] = w.real, -w.imag
+            other[2 * j], other[2 * j + 1] = w.imag, w.real
         for i in range(len(outer)):
             start, stop = 2 * i * width, min(2 * (i + 1) * width, 2 * n)
-            s, t, e = _fast_dot(x[o, start:stop], a, b)
+            s, t, e = _fast_weighed_dot(x[o, start:stop], one, other)
             place = r * i * width
-            w = outer[i] * coarse[place >> shift] * fine[place & mask]
-            found += w * complex(s, t)
+            along += outer[i] * coarse[place >> shift] * fine[place & mask] * complex(s, t)
             total += e
-        out[o, 0], out[o, 1] = found.real, found.imag
-    return total
-
-
-@compiled
-def _line_sums(x, a, b, one, other):  # type: ignore[no-untyped-def]
-    """Sums over the lines of each plane with two sets of weights; return the energy of all.
-
-    There are weights for each plane, or the same for all.
-    """
-    width, total = x.shape[2], 0.0
-    for o in range(x.shape[0]):
-        row = min(o, a.shape[0] - 1)
-        for low in range(0, width, STRIP):
-            high = min(width, low + STRIP)
-            p, q = one[o, low:high], other[o, low:high]
-            done = x.shape[1] - x.shape[1] % 3
-            for j in range(0, done, 3):
-                u, v, w = x[o, j, low:high], x[o, j + 1, low:high], x[o, j + 2, low:high]
-                total += _fast_add_three(u, v, w, a[row, j : j + 3], b[row, j : j + 3], p, q)
-            for j in range(done, x.shape[1]):
-                total += _fast_add(x[o, j, low:high], a[row, j], b[row, j], p, q)
-    return total
-
-
-class Weights:
-    """Weights along a dimension, made ready for values of a dtype.
-
-    Parameters
-    ----------
-    values : ndarray of complex
-        One for each place.
-    dtype : dtype
-        Of what they weigh: single or double precision, real or complex.
-    """
-
-    def __init__(self, values: Array, dtype: np.dtype[Any]) -> None:
-        kept = np.empty(0, dtype).real.dtype
-        self.values = values.astype(complex)
-        self.real, self.imag = (
-            np.ascontiguousarray(part, kept) for part in (self.values.real, self.values.imag)
-        )
-        #: What values count in both sums, real and imaginary part after one another.
-        self.one, self.other = self.real, self.imag
-        if dtype.kind == "c":
-            along = self.values.astype(dtype).conj()
-            self.one, self.other = along.view(kept), (1j * along).astype(dtype).view(kept)
-        self.every, self.first = self.values[::WIDTH].copy(), self.values[:WIDTH].copy()
-        if len(values):
-            self.first /= self.values[0]
+        found += a[o] * along
+    return found.real, found.imag, total
 
 
 def weighted_sum(
-    values: Array, dim: int, weights: Weights, turn: Turn | None = None
-) -> tuple[Array, float]:
-    """Return the values summed with weights along one dimension, and their energy.
+    values: Array, weights: Weights, turn: Turn | None = None
+) -> tuple[complex, float]:
+    """Return the sum of all values with weights, and their energy.
 
     Parameters
     ----------
     values : ndarray, contiguous
-        Of single or double precision, real or complex.
-    dim : int
-        Dimension.
+        Real or complex.
     weights : Weights
-        Along it, for values of their dtype.
+        For values of this shape and dtype.
     turn : Turn, optional
-        Twiddles that the weights, which are products, are multiplied with, for rows of complex
+        Twiddles that the weights of places, which are products, are multiplied with, for complex
         values.
-
-    Returns
-    -------
-    tuple of (ndarray of complex, float)
-        Without the dimension; the sum of squared magnitudes.
     """
-    shape, kept = values.shape, values.real.dtype
-    outer, n, inner = math.prod(shape[:dim]), shape[dim], math.prod(shape[dim + 1 :])
-    rest = None if turn is None else turn.rest
-    if rest is not None and len(rest) != outer:
-        rest = np.tile(rest, outer // len(rest))
-    if inner == 1:
-        sums, lines = np.empty((outer, 2), kept), values.view(kept).reshape(outer, -1)
-        if turn is not None and rest is not None:
-            table = phase_table(turn.modulus, turn.sign)
-            parts = table.coarse, table.fine, table.shift, table.mask
-            total = _turned_dots(lines, weights.every, weights.first, rest, *parts, sums)
-        else:
-            total = _dots(lines, weights.one, weights.other, sums)
-        found = sums.view(np.result_type(kept, np.complex64))
+    rows = values.reshape(len(weights.rows), -1)
+    if values.dtype.char not in "FDfd":
+        return _wide_sum(rows, weights, turn), energy(values)
+    x, count = rows.view(rows.real.dtype), len(rows)
+    if turn is not None:
+        table = phase_table(turn.modulus, turn.sign)
+        turns = turn.rest, table.coarse, table.fine, table.shift, table.mask
+        re, im, total = _sum_of_turned(x, weights.rows, weights.every, weights.first, *turns)
     else:
-        re, im = weights.real[None, :], weights.imag[None, :]
-        if turn is not None and rest is not None:
-            rows = np.repeat(weights.values[None, :, None], outer, axis=0)
-            twiddle(rows, rest, turn.modulus, turn.sign)
-            re, im = (np.ascontiguousarray(part[:, :, 0], kept) for part in (rows.real, rows.imag))
-        is_complex = values.dtype.kind == "c"
-        one, other = (np.zeros((outer, inner * (1 + is_complex)), kept) for _ in range(2))
-        total = _line_sums(values.reshape(outer, n, inner).view(kept), re, im, one, other)
-        if is_complex:
-            one, other = one.view(values.dtype), other.view(values.dtype)
-        found = one + 1j * other
-    return found.reshape(shape[:dim] + shape[dim + 1 :]), float(total)
+        parts = weights.real, weights.imag, weights.one, weights.other
+        re, im, total = _sum_of_rows(x.reshape(-1), count, *parts)
+    return complex(re, im), total
+
+
+def _wide_sum(rows: Array, weights: Weights, turn: Turn | None) -> complex:
+    """The sum of values of other precisions, of each line on its own."""
+    found = 0j
+    for o, row in enumerate(rows):
+        line = weights.line
+        if turn is not None:
+            line = line.copy().reshape(1, -1, 1)
+            rest = turn.rest[o % len(turn.rest)]
+            twiddle(line, np.array([rest]), turn.modulus, turn.sign)
+            line = line.ravel()
+        found += weights.rows[o] * complex(row @ line)
+    return found
 
 
 def energy(values: Array, dim: int = 0) -> float:
@@ -262,3 +267,32 @@ def energy(values: Array, dim: int = 0) -> float:
     wide = lines.astype(np.result_type(lines.dtype, np.float64))
     with np.errstate(over="ignore", invalid="ignore"):
         return float((wide.real**2 + wide.imag**2).sum())
+
+
+def energy_of_real(values: Array, dim: int, n: int, total: float | None = None) -> float:
+    """Return the energy of a whole spectrum, of which half is there, since it is symmetric.
+
+    Parameters
+    ----------
+    values : ndarray of complex
+        The half.
+    dim : int
+        Dimension along which it is half.
+    n : int
+        Length of the whole; the entries 0 and, if it is even, n/2 have no mirror image.
+    total : float, optional
+        Energy of the half, if it is known.
+
+    Examples
+    --------
+    >>> energy_of_real(np.array([1, 2, 3 + 0j]), 0, 4), energy_of_real(np.array([1, 2 + 0j]), 0, 3)
+    (18.0, 9.0)
+    """
+    total = energy(values) if total is None else total
+    middle = 0 if n % 2 else n // 2
+    if values.dtype.char not in "FD":
+        ends = values.take([0, middle] if middle else [0], axis=dim)
+        return 2 * total - energy(np.ascontiguousarray(ends))
+    shape, dense = values.shape, np.ascontiguousarray(values)
+    planes = dense.reshape(math.prod(shape[:dim]), shape[dim], math.prod(shape[dim + 1 :]))
+    return 2 * total - float(_squares_of_ends(planes.view(planes.real.dtype), middle))

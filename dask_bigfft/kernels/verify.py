@@ -4,11 +4,13 @@ A round is watched from both ends of its tiles: what comes in is weighed when a 
 what goes out before it is stored, both still in cache::
 
     energy      sum |y|^2 = gain * sum |x|^2, gain = product of the lengths / divisor^2
-    checksum    beside that, for every line:  sum r*FFT(x) = sum FFT(r)*x
+    checksum    beside that, for every tile:  sum r*FFT(x) = sum FFT(r)*x
 
-with seeded random weights r; twiddles are taken back before. Half a spectrum counts twice but for
-its entries 0 and N/2, of which an inverse real transform uses the real part only. Rounds with
-chirps (Bluestein's algorithm) keep no energy: they are done twice and compared.
+with seeded random weights r (`kernels.weights`); twiddles are taken back before. What is gathered
+is weighed on the way, where the copy waits for memory and its energy costs next to nothing. Half a
+spectrum counts twice but for its entries 0 and N/2, of which an inverse real transform uses the
+real part only. Rounds with chirps (Bluestein's algorithm) keep no energy: they are done twice and
+compared.
 
 A tile that holds NaN or infinity cannot be checked, and that is said. What does not match is not
 stored, so rounds may work in place; it is done once more, from where its block comes from, and if
@@ -41,61 +43,24 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.fft
 
 from dask_bigfft.decomposition.rounds import Round
-from dask_bigfft.decomposition.steps import Divisor, Step, half
+from dask_bigfft.decomposition.steps import Divisor, Step
 from dask_bigfft.errors import VerificationError
 from dask_bigfft.events import emit
 from dask_bigfft.kernels.cpu import axis_index, run_round
 from dask_bigfft.kernels.incoming import Incoming
 from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.kernels.lying import Lying
-from dask_bigfft.kernels.sums import WIDTH, Turn, Weights, energy, weighted_sum
+from dask_bigfft.kernels.sums import Turn, energy, energy_of_real, weighted_sum
 from dask_bigfft.kernels.twiddle import twiddle
-from dask_bigfft.memory import lend
+from dask_bigfft.kernels.weights import Weights, split, weights_of, with_rows
 
 Array = npt.NDArray[Any]
 Block = tuple[int, ...]
 
-@lru_cache(maxsize=64)
-def _weights(length: int, size: int, real: bool) -> Array:
-    """Seeded weights of the first `size` of `length` outputs: of modulus one, or near one.
-
-    Complex ones are products, so that twiddles can be multiplied with them at little cost.
-    """
-    rng = np.random.default_rng([length, size, real])
-    if real:
-        return rng.uniform(0.5, 1.5, size)
-    outer, inner = (np.exp(2j * np.pi * rng.random(n)) for n in (-(-size // WIDTH), WIDTH))
-    found: Array = np.outer(outer, inner).ravel()[:size]
-    return found
-
-
-@lru_cache(maxsize=64)
-def _returned(step: Step, real: bool) -> Array:
-    """What the inputs of a step count if its outputs count as `_weights` says."""
-    n = step.length
-    weights = _weights(n, step.target.size, real)
-    found: Array
-    if step.kind == "c2r":
-        found = scipy.fft.fft(weights) if step.sign < 0 else n * scipy.fft.ifft(weights)
-        found = 2 * found[: half(n)]
-        found[0] /= 2
-        if n % 2 == 0:
-            found[n // 2] /= 2
-        return found
-    padded = np.zeros(n, complex)
-    padded[: step.target.size] = weights
-    return scipy.fft.fft(padded) if step.sign < 0 else n * scipy.fft.ifft(padded)
-
-
-@lru_cache(maxsize=256)
-def _ready(step: Step, real: bool, inward: bool, dtype: np.dtype[Any]) -> Weights:
-    """Weights of the inputs of a step, or of its outputs, for values of a dtype."""
-    if inward:
-        return Weights(_returned(step, real), dtype)
-    return Weights(_weights(step.length, step.target.size, real), dtype)
+#: What is found of a tile before its round: energy, what of it will come out, and the checksum.
+Found = tuple[float, float, complex | None]
 
 
 @lru_cache(maxsize=8)
@@ -129,13 +94,13 @@ class Check:
         divisor = reduce(mul, (step.divisor for step in round_.steps), Divisor())
         self.divisor = divisor.whole * math.sqrt(divisor.root)
         self.real = any(step.kind == "c2r" for step in round_.steps)
-        #: Steps with their dimensions, the innermost first.
-        self.order = sorted(zip(self.dims, round_.steps, strict=True), key=lambda found: -found[0])
+        self.steps = tuple(zip(self.dims, round_.steps, strict=True))
+        self._turned = frozenset(dim for dim, step in self.steps if step.twiddle is not None)
         #: Of each step that twiddles: index made of the digits still to come, for all its rows.
         self._rests: dict[int, Array] = {}
-        self._ready: dict[Any, Weights] = {}
+        self._ready: dict[Any, tuple[int, Weights]] = {}
         self._of_kind: dict[str, tuple[Step, int]] = {
-            step.kind: (step, dim) for dim, step in self.order if step.kind != "c2c"
+            step.kind: (step, dim) for dim, step in self.steps if step.kind != "c2c"
         }
         self._gain = self.length / self.divisor**2
         self._digits = 16 + 4 * math.log2(self.length)
@@ -148,39 +113,39 @@ class Check:
 
     # --- what comes in, what goes out ---
 
-    def before(self, tile: Array) -> tuple[float, float, Array | None]:
-        """Energy of a tile (its weight, and what of it will come out), and its checksums."""
-        sums, total = None, None
+    def before(self, tile: Array, total: float | None = None) -> Found:
+        """Energy of a tile (its weight, and what of it will come out), and its checksum.
+
+        `total` is the sum of squared magnitudes, where it is known.
+        """
+        checksum: complex | None = None
         if self.mode == "checksum":
-            sums, total = self._contracted(tile, True, {})
-            sums = (sums.real if self.real else sums) / self.divisor
-        whole = seen = self._weighed(tile, "c2r", 0, total)
+            checksum, total = self._summed(tile, True)
+            checksum = (checksum.real if self.real else checksum) / self.divisor
+        whole = seen = self._weighed(tile, "c2r", total)
         found = self.of_kind("c2r")
         if found is not None and math.isfinite(whole):
             seen -= self._unseen(tile, *found)
-        return whole, seen, sums
+        return whole, seen, checksum
 
-    def after(
-        self, result: Array, before: tuple[float, float, Array | None], dim: int, part: slice | None
-    ) -> None:
+    def after(self, result: Array, before: Found, dim: int, part: slice | None) -> None:
         """Compare a tile's result, cut along `dim`, with what was found before."""
-        whole, seen, sums = before
+        whole, seen, wanted = before
         if not math.isfinite(whole):
             self.undecided = True
             return
-        out, total = None, None
-        if sums is not None:
-            out, total = self._summed(result, dim, part)
-        found = self._weighed(result, "r2c", 0, total)
+        total: float | None = None
+        if wanted is not None:
+            checksum, total = self._summed(result, False, dim, part)
+        found = self._weighed(result, "r2c", total)
         gain, error = self._gain, _eps(result.dtype) * self._digits
         if not abs(found - gain * seen) <= error * gain * whole:
             raise Unmatched(f"the energy is {found!r} and should be {gain * seen!r}")
-        if sums is None or out is None:
+        if wanted is None:
             return
-        allowed = error * math.sqrt(max(found, 0) * self.length)
-        worst = float(np.abs(out - sums).max(initial=0.0))
-        if not worst <= allowed:
-            raise Unmatched(f"a linear checksum is off by {worst:.3g}, more than {allowed:.3g}")
+        off, allowed = abs(checksum - wanted), error * math.sqrt(max(found, 0) * self.length)
+        if not off <= allowed:
+            raise Unmatched(f"a linear checksum is off by {off:.3g}, more than {allowed:.3g}")
 
     def unrolled(self, result: Array) -> Array:
         """The result from its first element on, where it is stored from another one on."""
@@ -190,78 +155,52 @@ class Check:
 
     # --- energy ---
 
-    def _weighed(self, values: Array, kind: str, dim: int, total: float | None = None) -> float:
+    def _weighed(self, values: Array, kind: str, total: float | None) -> float:
         """Energy of all values, with half a spectrum (of the step of a kind) counted in full.
 
         `total` is the plain sum, where it is known.
         """
-        total = energy(values, dim) if total is None else total
         found = self.of_kind(kind)
         if found is None:
-            return total
-        return 2 * total - energy(self._single(values, *found))
-
-    def _single(self, values: Array, step: Step, dim: int) -> Array:
-        """Copy of the entries 0 and N/2 of half a spectrum, which have no mirror image."""
-        places = [0, step.length // 2] if step.length % 2 == 0 else [0]
-        return np.ascontiguousarray(values.take(places, axis=dim))
+            return energy(values) if total is None else total
+        step, dim = found
+        return energy_of_real(values, dim, step.length, total)
 
     def _unseen(self, tile: Array, step: Step, dim: int) -> float:
         """Energy that an inverse real transform ignores: of imaginary parts of real entries."""
-        planes, scale = self._single(tile, step, dim), 1
+        places = [0, step.length // 2] if step.length % 2 == 0 else [0]
+        planes, scale = np.ascontiguousarray(tile.take(places, axis=dim)), 1
         for other, along in zip(self.round.steps, self.dims, strict=True):
             if other is not step:
                 planes = self.library.c2c(planes, (along,), other.sign)
                 scale *= other.length
         return energy(np.ascontiguousarray(planes.imag)) / scale
 
-    # --- twiddles ---
+    # --- linear checksums ---
 
-    def _contracted(
-        self, values: Array, inward: bool, turns: Mapping[int, Turn]
-    ) -> tuple[Array, float]:
-        """Values summed with weights over all steps, twiddles taken back, and their energy."""
-        total = None
-        for dim, step in self.order:
-            dtype = values.dtype
-            weights = self._ready.get((dim, inward, dtype))
-            if weights is None:
-                weights = _ready(step, self.real, inward, dtype)
-                self._ready[dim, inward, dtype] = weights
-            if dtype.char in "FDfd":
-                values = np.ascontiguousarray(values)
-                values, found = weighted_sum(values, dim, weights, turns.get(dim))
-            else:
-                found = energy(values) if total is None else 0.0
-                values = np.moveaxis(values, dim, -1) @ weights.values
-            total = found if total is None else total
-        assert total is not None  # a round has a step
-        return values, total
-
-    def _summed(self, result: Array, dim: int, part: slice | None) -> tuple[Array, float]:
-        """Linear checksums of the result before its twiddles, and the result's energy."""
-        if result.dtype.char not in "FDfd":
-            return self._contracted(self._untwiddled(result, dim, part), False, {})
-        turns = {
-            along: Turn(self._rest(step, along, dim, part), step.twiddle, -step.sign)
-            for along, step in self.order if step.twiddle is not None
-        }
-        return self._contracted(result, False, turns)
-
-    def _untwiddled(self, result: Array, dim: int, part: slice | None) -> Array:
-        """The result before its twiddles, contiguous."""
-        steps = [s for s in zip(self.round.steps, self.dims, strict=True) if s[0].twiddle]
-        if not steps:
-            return np.ascontiguousarray(result)
-        copy = lend(result.shape, result.dtype)
-        np.copyto(copy, result)
-        for step, along in steps:
-            assert step.twiddle is not None
-            shape = copy.shape
-            rows = copy.reshape(math.prod(shape[:along]), shape[along], -1)
+    def _summed(
+        self, values: Array, inward: bool, dim: int = 0, part: slice | None = None
+    ) -> tuple[complex, float]:
+        """Values of a tile summed with weights, twiddles taken back, and their energy."""
+        values = np.ascontiguousarray(values)
+        key = values.shape, values.dtype, inward
+        found = self._ready.get(key)
+        if found is None:
+            first = split(values.shape, frozenset() if inward else self._turned)
+            found = first, weights_of(values.shape, values.dtype, first, self.steps, inward)
+            self._ready[key] = found
+        first, weights = found
+        turn: Turn | None = None
+        for along, step in () if inward else self.steps:
+            if step.twiddle is None:
+                continue
             rest = self._rest(step, along, dim, part)
-            twiddle(rows, np.tile(rest, len(rows) // len(rest)), step.twiddle, -step.sign)
-        return copy
+            if along >= first:
+                turn = Turn(rest, step.twiddle, -step.sign)
+            else:
+                shape = values.shape[:first]
+                weights = with_rows(weights, _untwiddled(weights.rows, shape, along, step, rest))
+        return weighted_sum(values, weights, turn)
 
     def _rest(self, step: Step, along: int, dim: int, part: slice | None) -> Array:
         """Index made of the digits still to come of a step's axis, for each row of a tile."""
@@ -285,7 +224,7 @@ class _Watched:
     def __init__(self, check: Check) -> None:
         self.check, self.watch = check, self
         self.incoming: Incoming
-        self._before: tuple[float, float, Array | None] | None = None
+        self._before: Found | None = None
         self._out: Array | None = None
         self._done: set[int] = set()
 
@@ -293,6 +232,7 @@ class _Watched:
         """Take the block, for the first time or once more: in place, what is stored stays."""
         self.incoming, self._before = incoming, None
         self.shape, self.dtype = incoming.shape, incoming.dtype
+        incoming.weighs = self.check.mode == "energy"
         if not (isinstance(incoming, Lying) and incoming.into is incoming.values):
             self._done.clear()
 
@@ -323,7 +263,7 @@ class _Watched:
 
     def before(self, tile: Array) -> None:
         """Weigh what comes in."""
-        self._before = self.check.before(tile)
+        self._before = self.check.before(tile, self.incoming.energy)
 
     def after(self, result: Array, dim: int, part: slice | None) -> None:
         """Compare the result of what came in last."""
@@ -338,6 +278,18 @@ class _Watched:
         """Compare the result of a block that went through in one, elsewhere."""
         if self._before is not None:
             self.after(self.check.unrolled(result), 0, None)
+
+
+def _untwiddled(
+    rows: Array, shape: tuple[int, ...], along: int, step: Step, rest: Array
+) -> Array:
+    """Weights of lines, times what takes a step's twiddle back; `shape` is that of the lines."""
+    assert step.twiddle is not None
+    found = rows.astype(complex).reshape(
+        math.prod(shape[:along]), shape[along], math.prod(shape[along + 1 :])
+    )
+    twiddle(found, np.tile(rest, len(found) // len(rest)), step.twiddle, -step.sign)
+    return found.reshape(-1)
 
 
 Runner = Callable[..., Array]

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_bigfft.kernels.copy import COMPILED, TILE, CopyTable
+from dask_bigfft.kernels.copy import COMPILED, CopyTable, compiles, copied
+from dask_bigfft.kernels.copy_loops import TILE
 from dask_bigfft.testing.oracles import index_valued
 
 PAIRS = [(a.str, b.str) for a, b in sorted(COMPILED, key=str)] + [
@@ -175,3 +176,33 @@ def test_transposes_around_the_edge_of_a_tile(n, dtype):
     table.add(source, source.shape, 0, source.strides, 0, target.strides[::-1], conjugate=True)
     table.run()
     np.testing.assert_array_equal(target, source.T.conj())
+
+
+@given(copy=copies(), pair=st.sampled_from(PAIRS), conjugate=st.booleans())
+def test_what_is_copied_is_weighed(copy, pair, conjugate):
+    counts, (s0, s_strides, _, s_size), (t0, t_strides, _, t_size) = copy
+    source = np.random.default_rng(s_size).uniform(-9, 9, s_size).astype(pair[0])
+    target = np.zeros(t_size, pair[1])
+    table = CopyTable(target)
+    table.add(
+        source, counts, s0 * source.itemsize, [s * source.itemsize for s in s_strides],
+        t0 * target.itemsize, [t * target.itemsize for t in t_strides], conjugate,
+    )
+    found, plain = table.run(weigh=True), target.copy()
+    assert table.run() is None
+    np.testing.assert_array_equal(target, plain)
+    if found is not None:  # else some of it took NumPy's way
+        wanted = np.linalg.norm(target[strided(target, t0, counts, t_strides)].astype("c16")) ** 2
+        short = target.dtype.char in "fF"
+        np.testing.assert_allclose(found, wanted, rtol=1e-5 if short else 1e-13)
+    assert (found is None) == (not compiles(source, target.dtype) and target.size > 0)
+
+
+@pytest.mark.parametrize("dtype", ["c16", "c8", "f8", "f4"])
+@pytest.mark.parametrize("turned", [False, True])
+def test_long_copies_are_weighed(dtype, turned):
+    source = np.random.default_rng(1).standard_normal((300, 9000)).astype(dtype)
+    target = np.zeros(source.shape[::-1] if turned else source.shape, dtype)
+    found = copied(target, source.T if turned else source, weigh=True)
+    np.testing.assert_array_equal(target, source.T if turned else source)
+    np.testing.assert_allclose(found, np.linalg.norm(source.astype(complex)) ** 2, rtol=1e-6)

@@ -16,8 +16,9 @@ import dask_bigfft.graph.build
 import dask_bigfft.graph.tasks
 import dask_bigfft.kernels.cpu
 from dask_bigfft import events, fft, plan
-from dask_bigfft.errors import VerificationError
+from dask_bigfft.errors import DamagedShardError, VerificationError
 from dask_bigfft.exchange import p2p
+from dask_bigfft.exchange.scratch import Scratch
 from dask_bigfft.kernels.libraries import available, get_library
 from dask_bigfft.testing.faults import DAMAGES, Dropping, Faulty, Times, flip
 from dask_bigfft.testing.strategies import cases, random_array, round_cases
@@ -214,49 +215,74 @@ def test_unknown_checks_are_refused():
 
 def swapped(shards):
     """Two shards of one size change places."""
-    names = list(shards)
     one, other = next(
-        (a, b) for a in names for b in names if a < b and shards[a][0].size == shards[b][0].size
+        (a, b) for a in shards for b in shards if a < b and shards[a].size == shards[b].size
     )
     return shards | {one: shards[other], other: shards[one]}
 
 
-def flipped(shards, bit):
+def damaged_shard(shards, damage):
     first = next(iter(shards))
-    values = shards[first][0].copy()
-    flip(values, bit)
-    return shards | {first: (values, shards[first][1])}
+    values = shards[first].copy()
+    DAMAGES[damage](values)
+    return shards | {first: values}
 
 
 SHARD_FAULTS = {
-    "swap": swapped,
-    "exponent": functools.partial(flipped, bit="exponent"),
-    "sign": functools.partial(flipped, bit="sign"),
-    "last": functools.partial(flipped, bit="last"),
+    "swap of two shards": swapped,
+    **{damage: functools.partial(damaged_shard, damage=damage) for damage in DAMAGES},
 }
 
+#: Which mode finds what happens to a shard after it was packed, which is no part of any round.
+FINDS_IN_SHARDS = dict.fromkeys(SHARD_FAULTS, ("checksum",))
 
+
+def broken_on_the_way(shards, fault):
+    """Shards, each perhaps with the checksum that was sent with it, after a fault."""
+    with_checksums = any(isinstance(shard, tuple) for shard in shards.values())
+    values = {a: shard[0] if with_checksums else shard for a, shard in shards.items()}
+    values = SHARD_FAULTS[fault](values)
+    return {a: (values[a], shards[a][1]) if with_checksums else values[a] for a in values}
+
+
+def is_wrong(result, right):
+    return not np.array_equal(result, right)
+
+
+@pytest.mark.parametrize("mode", ["none", *MODES])
 @pytest.mark.parametrize("fault", SHARD_FAULTS)
-def test_shards_of_tasks(monkeypatch, fault):
-    original, when = dask_bigfft.graph.tasks.compare, Times(1, after=2)
+def test_shards_of_tasks(monkeypatch, found, fault, mode):
+    """The data themselves are damaged, on their way from one task to another."""
+    original, when = dask_bigfft.graph.build.run_block_of_shards, Times(1, after=2)
 
-    def broken(number, block, shards):
-        original(number, block, SHARD_FAULTS[fault](dict(shards)) if when() else shards)
+    def broken(run, number, block, filter_axes, sources, *inputs):
+        count = len(filter_axes)
+        shards = dict(zip(sources, inputs[count:], strict=True))
+        if when():
+            shards = broken_on_the_way(shards, fault)
+        return original(
+            run, number, block, filter_axes, sources, *inputs[:count], *shards.values()
+        )
 
-    monkeypatch.setattr(dask_bigfft.graph.tasks, "compare", broken)
+    monkeypatch.setattr(dask_bigfft.graph.build, "run_block_of_shards", broken)
+    right = transformed(signal())
     with dask.config.set({"bigfft.exchange.carrier": "tasks"}):
-        np.testing.assert_array_equal(transformed(signal(), verify="energy"), transformed(signal()))
-        with pytest.raises(VerificationError, match=r"exchange \d, block \(\d+,\): the shard of"):
-            transformed(signal(), verify="checksum")
+        if mode in FINDS_IN_SHARDS[fault]:
+            with pytest.raises(VerificationError, match=r"exchange \d, block \(\d+,\): the shard"):
+                transformed(signal(), verify=mode)
+        else:
+            assert is_wrong(transformed(signal(), verify=mode), right)
+    assert when.left < 1
+    assert [name for name, _ in found] == ["mismatch"] * (mode in FINDS_IN_SHARDS[fault])
 
 
 def test_shards_of_shuffles(monkeypatch):
     """Whatever happened between packing and putting together, in flight or in a file."""
-    original, when = p2p.collect, Times(0)
+    original, when, fault = p2p.collect, Times(0), ""
 
     def broken(*arguments):
         shards = original(*arguments)  # on another worker than the block's this raises
-        return swapped(shards) if when() else shards
+        return broken_on_the_way(shards, fault) if when() else shards
 
     monkeypatch.setattr(p2p, "collect", broken)
     with (
@@ -267,9 +293,37 @@ def test_shards_of_shuffles(monkeypatch):
         x = da.from_array(signal(), chunks=256)
         right = fft.fft(x).compute()
         np.testing.assert_array_equal(fft.fft(x, verify="checksum").compute(), right)
-        when.left = 1
-        with pytest.raises(VerificationError, match=r"the shard of block \(\d+,\) is not what"):
-            fft.fft(x, verify="checksum").compute()
+        for fault in SHARD_FAULTS:
+            when.left = 1
+            with pytest.raises(VerificationError, match=r"the shard of block \(\d+,\) is not what"):
+                fft.fft(x, verify="checksum").compute()
+            if fault in ("swap of two shards", "exponent bit"):
+                when.left = 1
+                assert is_wrong(fft.fft(x, verify="energy").compute(), right)
+
+
+@pytest.mark.parametrize("mode", ["none", *MODES])
+@pytest.mark.parametrize("fault", SHARD_FAULTS)
+def test_scratch_files(tmp_path, monkeypatch, found, fault, mode):
+    """What is on the disk is damaged: files have checksums whether or not anything is verified."""
+    original, when = Scratch.read, Times(1, after=2)
+
+    def broken(self, exchange, number, target, parts, out):
+        if when():
+            path = self.path(exchange, target)
+            data = np.fromfile(path, np.uint8)
+            cuts = {p.source: slice(p.begin, p.begin + p.nbytes) for p in parts}
+            values = {a: data[cut].view(complex) for a, cut in cuts.items()}
+            for a, shard in SHARD_FAULTS[fault](values).items():
+                data[cuts[a]] = shard.copy().view(np.uint8)
+            path.write_bytes(data.tobytes())
+        original(self, exchange, number, target, parts, out)
+
+    monkeypatch.setattr(Scratch, "read", broken)
+    options = {"bigfft.exchange.carrier": "disk", "bigfft.scratch.directory": str(tmp_path)}
+    with dask.config.set(options), pytest.raises(DamagedShardError, match="not what was written"):
+        transformed(signal(), verify=mode)
+    assert {name for name, _ in found} == {"mismatch"}
 
 
 @pytest.mark.parametrize("mode", MODES)

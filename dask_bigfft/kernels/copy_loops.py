@@ -1,0 +1,313 @@
+"""Loops of strided copies, compiled: the rows of a copy table, one after the other.
+
+Where both sides of a copy run along the same dimension it is made line by line; where they do not,
+it transposes in small tiles through a buffer that stays in cache, so that every cache line that is
+touched is used whole on both sides. What is copied can be weighed on the way: its energy costs
+nothing beside memory that has to be waited for.
+
+Imports numba, numpy and this room.
+"""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numba import carray  # type: ignore[attr-defined, unused-ignore]
+from numba.core import types
+from numba.extending import intrinsic
+
+from dask_bigfft.kernels.compiled import compiled
+from dask_bigfft.kernels.sums import FAST, STRETCH
+
+__all__ = ["HEAD", "TILE", "copy_rows"]
+
+#: Edge of the transposing tile, in elements; small, so that power-of-two strides do not evict
+#: a tile from L1.
+TILE = 8
+
+#: Length of the strips in which a dense transposing copy runs: its lines stay in L1.
+STRIP = 16
+
+#: Entries of a row before its dimensions: both addresses, whether to conjugate, which dimension
+#: runs along the tiled one (-1: none), where along it the copy begins, and the target's step there.
+HEAD = 6
+
+
+@intrinsic  # type: ignore[untyped-decorator, unused-ignore]
+def _pointer(typing_context: Any, address: Any) -> Any:
+    """An address as an untyped pointer."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], context.get_value_type(types.voidptr))
+
+    return types.voidptr(types.intp), codegen
+
+
+@compiled
+def _normalise(row, dims, count, source_step, target_step):  # type: ignore[no-untyped-def]
+    """Dimensions of a row by falling target stride, length-1 ones dropped, runs merged."""
+    used = 0
+    for d in range(dims):
+        n = row[HEAD + 3 * d]
+        if n == 1:
+            continue
+        s, t = row[HEAD + 1 + 3 * d], row[HEAD + 2 + 3 * d]
+        at = used
+        while at > 0 and abs(target_step[at - 1]) < abs(t):
+            count[at] = count[at - 1]
+            source_step[at] = source_step[at - 1]
+            target_step[at] = target_step[at - 1]
+            at -= 1
+        count[at], source_step[at], target_step[at] = n, s, t
+        used += 1
+    kept = 0
+    for d in range(used):
+        n, s, t = count[d], source_step[d], target_step[d]
+        if kept > 0 and source_step[kept - 1] == n * s and target_step[kept - 1] == n * t:
+            count[kept - 1] *= n
+            source_step[kept - 1], target_step[kept - 1] = s, t
+        else:
+            count[kept], source_step[kept], target_step[kept] = n, s, t
+            kept += 1
+    return kept
+
+
+@partial(compiled, fastmath=FAST)
+def _weighed_line(source, target, s, t, m):  # type: ignore[no-untyped-def]
+    """Copy a dense line of m values; return its energy."""
+    total = target.dtype.type(0).real
+    for j in range(m):
+        v = source[s + np.uintp(j)]
+        target[t + np.uintp(j)] = v
+        total += v.real * v.real + v.imag * v.imag
+    return total
+
+
+@partial(compiled, fastmath=FAST)
+def _weight(values, at, m, step):  # type: ignore[no-untyped-def]
+    """Energy of m values."""
+    total = values.dtype.type(0).real
+    for j in range(m):
+        v = values[at + np.uintp(j) * step]
+        total += v.real * v.real + v.imag * v.imag
+    return total
+
+
+@compiled
+def _weight_of_lines(values, at, n, sn, m, sm):  # type: ignore[no-untyped-def]
+    """Energy of n lines of m values, in double precision."""
+    total, at, sn, sm = 0.0, np.uintp(at), np.uintp(sn), np.uintp(sm)
+    for i in range(n):
+        for low in range(0, m, STRETCH):
+            place = at + np.uintp(i) * sn + np.uintp(low) * sm
+            total += _weight(values, place, min(STRETCH, m - low), sm)
+    return total
+
+
+@compiled
+def _lines(source, target, s0, t0, n, sn, tn, m, sm, tm, conjugate, weigh):  # type: ignore[no-untyped-def]
+    """Copy n lines of m values; both sides run along the line. Return their energy if asked.
+
+    Places are unsigned: numba tests signed ones for being negative at every access.
+    """
+    s0, sn, sm = np.uintp(s0), np.uintp(sn), np.uintp(sm)
+    t0, tn, tm = np.uintp(t0), np.uintp(tn), np.uintp(tm)
+    one, total = np.uintp(1), 0.0
+    dense = sm == one and tm == one
+    for i in range(n):
+        s, t = s0 + np.uintp(i) * sn, t0 + np.uintp(i) * tn
+        if weigh and dense and not conjugate:
+            for low in range(0, m, STRETCH):
+                k, count = np.uintp(low), min(STRETCH, m - low)
+                total += _weighed_line(source, target, s + k, t + k, count)
+        elif conjugate:
+            for j in range(m):
+                target[t + np.uintp(j) * tm] = np.conj(source[s + np.uintp(j) * sm])
+        elif dense:
+            for j in range(m):
+                target[t + np.uintp(j)] = source[s + np.uintp(j)]
+        else:
+            for j in range(m):
+                target[t + np.uintp(j) * tm] = source[s + np.uintp(j) * sm]
+    if weigh and (conjugate or not dense):
+        total = _weight_of_lines(target, t0, n, tn, m, tm)
+    return total
+
+
+@compiled
+def _tile(source, target, buffer, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # type: ignore[no-untyped-def]
+    """Copy n x m values, at most TILE each way, through a buffer."""
+    for j in range(m):
+        at = s0 + j * sm
+        for i in range(n):
+            buffer[i, j] = source[at + i * sn]
+    for i in range(n):
+        at = t0 + i * tn
+        for j in range(m):
+            target[at + j * tm] = np.conj(buffer[i, j]) if conjugate else buffer[i, j]
+
+
+@partial(compiled, inline="always")
+def _four(source, target, s, t, sn, sm, tn, conjugate):  # type: ignore[no-untyped-def]
+    """Transpose 4 x 4 values: the source is dense one way, the target the other."""
+    for k in range(4):
+        at = s + np.uintp(k) * sn
+        a, b = source[at], source[at + sm]
+        c, d = source[at + sm + sm], source[at + sm + sm + sm]
+        if conjugate:
+            a, b, c, d = np.conj(a), np.conj(b), np.conj(c), np.conj(d)
+        to = t + np.uintp(k) * tn
+        target[to], target[to + np.uintp(1)] = a, b
+        target[to + np.uintp(2)], target[to + np.uintp(3)] = c, d
+
+
+@compiled
+def _dense_plane(source, target, s0, t0, n, sn, tn, m, sm, conjugate):  # type: ignore[no-untyped-def]
+    """Copy n x m values, multiples of 4; the source is dense along n, the target along m."""
+    s0, t0, sn = np.uintp(s0), np.uintp(t0), np.uintp(sn)
+    sm, tn = np.uintp(sm), np.uintp(tn)
+    for j0 in range(0, m, STRIP):
+        for i in range(0, n, 4):
+            for j in range(j0, min(m, j0 + STRIP), 4):
+                s = s0 + np.uintp(j) * sm + np.uintp(i) * sn
+                t = t0 + np.uintp(i) * tn + np.uintp(j)
+                _four(source, target, s, t, sn, sm, tn, conjugate)
+
+
+@compiled
+def _plane(source, target, buffer, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # type: ignore[no-untyped-def]
+    """Copy n x m values; the source runs along n, the target along m."""
+    n_done, m_done = 0, 0
+    if abs(sn) == 1 and tm == 1:
+        n_done, m_done = n - n % 4, m - m % 4
+        _dense_plane(source, target, s0, t0, n_done, sn, tn, m_done, sm, conjugate)
+    for i0 in range(0, n, TILE):
+        ni = min(TILE, n - i0)
+        # Right of the rectangle that is done, and below it.
+        first = m_done if i0 + ni <= n_done else 0
+        for j0 in range(first, m, TILE):
+            mj = min(TILE, m - j0)
+            _tile(
+                source, target, buffer, s0 + i0 * sn + j0 * sm, t0 + i0 * tn + j0 * tm,
+                ni, sn, tn, mj, sm, tm, conjugate,
+            )
+
+
+@compiled
+def _densest(used, count, source_step):  # type: ignore[no-untyped-def]
+    """Dimension in which the source runs; the last one if several do."""
+    found = used - 1
+    for d in range(used - 1):
+        if count[d] > 1 and abs(source_step[d]) < abs(source_step[found]):
+            found = d
+    return found
+
+
+@compiled
+def _copy_planes(  # type: ignore[no-untyped-def]
+    source, target, buffer, index, count, source_step, target_step, used, s_at, t_at, conjugate,
+    weigh,
+):
+    """Copy plane after plane: the target runs along the last dimension of each.
+
+    Return their energy if asked.
+    """
+    last, total = used - 1, 0.0
+    other = _densest(used, count, source_step)
+    straight = other == last
+    if straight:
+        other = last - 1
+    planes = 1
+    for d in range(last):
+        index[d] = 0
+        if d != other:
+            planes *= count[d]
+    n, sn, tn = count[other], source_step[other], target_step[other]
+    m, sm, tm = count[last], source_step[last], target_step[last]
+    for _ in range(planes):
+        if straight:
+            total += _lines(
+                source, target, s_at, t_at, n, sn, tn, m, sm, tm, conjugate, weigh
+            )
+        else:
+            _plane(source, target, buffer, s_at, t_at, n, sn, tn, m, sm, tm, conjugate)
+            if weigh:
+                total += _weight_of_lines(target, t_at, n, tn, m, tm)
+        for d in range(last - 1, -1, -1):
+            if d == other:
+                continue
+            index[d] += 1
+            s_at += source_step[d]
+            t_at += target_step[d]
+            if index[d] < count[d]:
+                break
+            index[d] = 0
+            s_at -= count[d] * source_step[d]
+            t_at -= count[d] * target_step[d]
+    return total
+
+
+@compiled
+def _clip(row, low, high, origin, source_size, target_size):  # type: ignore[no-untyped-def]
+    """Cut a row down to the part of it within a tile; whether anything is left."""
+    along, first, step = row[3], row[4], row[5]
+    begin, end = max(low - first, 0), high - first
+    if along < 0:
+        if begin > 0 or end <= 0:
+            return False
+    else:
+        d = HEAD + 3 * along
+        end = min(end, row[d])
+        if end <= begin:
+            return False
+        row[0] += begin * row[d + 1] * source_size
+        row[d] = end - begin
+    row[1] += (first + begin - origin) * step * target_size
+    return True
+
+
+@compiled
+def copy_rows(  # type: ignore[no-untyped-def]
+    table, dims, low, high, origin, source_like, target_like, weigh
+):
+    """Do the copies of a table, row by row, as far as they lie within a tile.
+
+    Return the energy of what is copied if asked.
+    """
+    huge, total = 1 << 62, 0.0
+    count, index = np.empty(dims + 2, np.int64), np.empty(dims + 2, np.int64)
+    source_step, target_step = np.empty(dims + 2, np.int64), np.empty(dims + 2, np.int64)
+    buffer = np.empty((TILE, TILE), target_like.dtype)
+    row = np.empty(table.shape[1], np.int64)
+    for r in range(table.shape[0]):
+        row[:] = table[r]
+        if not _clip(row, low, high, origin, source_like.itemsize, target_like.itemsize):
+            continue
+        used = _normalise(row, dims, count, source_step, target_step)
+        while used < 2:  # a value, or a line: a plane all the same
+            count[used], source_step[used], target_step[used] = 1, 0, 0
+            if used == 1:  # the line stays the last dimension
+                count[0], count[1] = 1, count[0]
+                source_step[0], source_step[1] = 0, source_step[0]
+                target_step[0], target_step[1] = 0, target_step[0]
+            used += 1
+        # Offsets count from the lowest address touched, because carray wraps negative ones.
+        s_low, t_low = 0, 0
+        for d in range(used):
+            s_low += min(0, (count[d] - 1) * source_step[d])
+            t_low += min(0, (count[d] - 1) * target_step[d])
+        source = carray(
+            _pointer(row[0] + s_low * source_like.itemsize),  # type: ignore[call-arg, unused-ignore]
+            (huge,),
+            source_like.dtype,
+        )
+        target = carray(
+            _pointer(row[1] + t_low * target_like.itemsize),  # type: ignore[call-arg, unused-ignore]
+            (huge,),
+            target_like.dtype,
+        )
+        total += _copy_planes(
+            source, target, buffer, index, count, source_step, target_step, used,
+            -s_low, -t_low, row[2] != 0, weigh,
+        )
+    return total

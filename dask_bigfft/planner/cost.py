@@ -16,6 +16,7 @@ import numpy as np
 from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.decomposition.rounds import Round, exchange_shape
 from dask_bigfft.planner.joints import Joints, no_joints
+from dask_bigfft.planner.library_memory import kept_bytes, work_bytes
 from dask_bigfft.planner.machine import Forecast, RoundForecast
 from dask_bigfft.planner.merging import merge_nbytes, merge_tasks, merging_seconds
 from dask_bigfft.planner.seconds import Model, Walk
@@ -37,7 +38,7 @@ TILES = 8 << 20
 
 #: Bytes of shards that are packed at a time on their way to scratch files, while as many that were
 #: packed before are written.
-PACKED = 16 << 20
+PACKED = 8 << 20
 
 
 def _itemsizes(plan: Plan) -> list[int]:
@@ -80,8 +81,22 @@ def peak_host(plan: Plan) -> int:
     in place needs no more than its tiles. Between processes
     shards in flight are counted once more, and blocks lie unevenly; in a shuffle they wait in
     files, and what is in flight is limited. With scratch files only what the tasks of the moment
-    work on is there.
+    work on is there. FFT libraries copy long lines, and keep the roots of unity of each length.
     """
+    return _peak_of_blocks(plan) + library_bytes(plan)
+
+
+def library_bytes(plan: Plan) -> int:
+    """Bytes that the FFT library needs at the worst moment, beside what it transforms."""
+    if plan.machine.cards and plan.device == "gpu":
+        return 0
+    itemsize = plan.spec.work_dtype.itemsize
+    work = work_bytes(plan.kernel, plan.rounds, itemsize)
+    return plan.machine.threads * work + kept_bytes(plan.kernel, plan.rounds, itemsize)
+
+
+def _peak_of_blocks(plan: Plan) -> int:
+    """Bytes of blocks, tiles and shards at the worst moment."""
     if plan.carrier == "disk":
         return _peak_on_disk(plan)
     machine, sizes = plan.machine, _itemsizes(plan)
@@ -136,17 +151,20 @@ def _peak_on_disk(plan: Plan) -> int:
 
     A task holds what it has read beside the block that it makes of it; then that beside some of
     its shards, or beside what the sink makes of it. A block that comes from another task stays
-    there all the while. Whoever reads a block that comes in has it twice. Dask's schedulers keep
-    the last block that a task has returned until another one returns.
+    there all the while. Whoever reads a block that comes in has it twice, and three times where
+    chunks are decoded. Dask's schedulers keep the last block that a task has returned until another
+    one returns.
     """
     sizes, exchanges = _itemsizes(plan), plan.exchanges
     here = 0 if plan.from_rows else plan.source.largest * np.dtype(plan.spec.dtype).itemsize
     last = max(here, plan.result.largest * plan.spec.out_dtype.itemsize)
-    stages = [2 * here]
+    stages = [3 * here if plan.decoded else 2 * here]
     for i, (exchange, moves) in enumerate(zip(exchanges, plan.moves, strict=True)):
         is_read = moves or (i == 0 and plan.from_rows)
         if is_read:
             here = exchange.target.largest * exchange.shard_dtype.itemsize
+        if i == 0 and plan.from_rows:  # as it is stored, as it is decoded, and as it is given out
+            stages.append(here + 3 * plan.decoded)
         gathered = exchange.target.largest * np.dtype(exchange.dtype).itemsize
         made, work = gathered, min(gathered, TILES)
         if i < len(plan.rounds):

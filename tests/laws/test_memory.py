@@ -21,6 +21,7 @@ import dask_bigfft
 from dask_bigfft import fft
 from dask_bigfft.bench.peaks import watched
 from dask_bigfft.errors import PlanError
+from dask_bigfft.kernels.libraries import available
 from dask_bigfft.memory_settings import worker_budget
 
 #: What Python's own objects may take beside blocks: graph, tables, compiled code.
@@ -68,6 +69,40 @@ else:
     y = y.persist()
 found = {"peak": plan.forecast.peak_host, "tight": tight.forecast.peak_host,
          "carrier": plan.carrier, "nbytes": x.nbytes}
+print(json.dumps(found), flush=True)
+sys.stdin.readline()
+"""
+
+
+RUN_FILE = """
+import json, sys
+from pathlib import Path
+import dask, numpy as np, zarr
+import dask_bigfft
+
+folder, job = Path(sys.argv[1]), json.loads(sys.argv[2])
+compressors = job.pop("compressors")
+dask.config.set({"scheduler": "threads", "num_workers": 1, "bigfft.scratch.directory": folder,
+                 "bigfft.exchange.carrier": "disk"})
+rng, size, chunk = np.random.default_rng(1), job.pop("size"), job.pop("chunk")
+
+
+def make(name, size, chunk):
+    array = zarr.create_array(str(folder / name), shape=size, chunks=chunk, dtype="c16",
+                              compressors=compressors)
+    for low in range(0, size, chunk):
+        array[low : low + chunk] = rng.standard_normal((chunk, 2)).view("c16")[:, 0]
+
+
+make("in", size, chunk)
+make("small", size >> 8, chunk >> 8)
+with dask.config.set({"bigfft.scratch.row-size": "4 kiB"}):
+    dask_bigfft.run(folder / "small", folder / "out-small", **job | {"block_size": 2**16})
+print("ready", flush=True)
+sys.stdin.readline()
+done = dask_bigfft.run(folder / "in", folder / "out", **job).plan
+found = {"peak": done.forecast.peak_host, "rows": done.from_rows, "decoded": done.decoded,
+         "longest": max(max(program.factors) for program in done.programs)}
 print(json.dumps(found), flush=True)
 sys.stdin.readline()
 """
@@ -124,6 +159,26 @@ def test_more_than_the_budget_goes_through_files(tmp_path):
     assert found["nbytes"] == 128 * 2**20
     assert peak.nbytes <= found["peak"] + OBJECTS
     assert found["peak"] <= 40 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("kernel", "chunk"), [("scipy", 2**20), ("ducc0", 2**20), ("scipy", 2**16)]
+)
+def test_rows_of_the_source(tmp_path, kernel, chunk):
+    """Two lines of 8 MiB to a block, of which libraries copy one or more; small chunks are decoded.
+
+    One thread, so that no two peaks can miss each other.
+    """
+    if kernel not in available():
+        pytest.skip("not installed")
+    job = {"kind": "fft", "kernel": kernel, "size": 2**23, "chunk": chunk, "block_size": 2**24,
+           "compressors": None if chunk == 2**20 else "auto"}
+    peak, found = measured(RUN_FILE, tmp_path, json.dumps(job), cgroups=False)
+    assert found["rows"]
+    assert found["longest"] == 2**19
+    assert (found["decoded"] > 0) == (chunk < 2**20)
+    assert peak.nbytes <= found["peak"] + OBJECTS
+    assert peak.nbytes >= 0.5 * found["peak"]  # a result that is stored is not kept here
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,61 @@
+"""What FFT libraries take beside their values: the table against the libraries themselves."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import dask.array as da
+import pytest
+
+import dask_bigfft
+from dask_bigfft.kernels.libraries import available
+from dask_bigfft.planner.library_memory import kept_bytes, work_bytes
+
+#: Of small blocks of memory that an allocator keeps.
+SPARE = 2 * 2**20
+
+CALL = """
+import json, sys
+import numpy as np
+from dask_bigfft.kernels.libraries import get_library
+
+library, found = get_library(sys.argv[1]), []
+for n, rows, columns in json.loads(sys.argv[2]):
+    def call(n, rows, columns):
+        x = np.ones((rows, n, columns), complex)
+        with open("/proc/self/status") as file:
+            before = next(int(line.split()[1]) for line in file if line.startswith("VmRSS"))
+        with open("/proc/self/clear_refs", "w") as file:
+            file.write("5")
+        library.c2c(x, (1,), -1)
+        with open("/proc/self/status") as file:
+            peak = next(int(line.split()[1]) for line in file if line.startswith("VmHWM"))
+        return (peak - before) << 10
+
+    call(64, 2, 1)
+    found.append(call(n, rows, columns))
+print(json.dumps(found))
+"""
+
+#: Length, rows and columns: contiguous lines, one, columns, a prime.
+CASES = [(2**18, 8, 1), (2**18, 1, 1), (2**17, 1, 8), (131071, 8, 1)]
+
+
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="no peaks to be had")
+@pytest.mark.parametrize("kernel", ["scipy", "ducc0", "mkl_fft", "pyfftw"])
+def test_no_library_takes_more_than_the_table_says(kernel):
+    if kernel not in available():
+        pytest.skip("not installed")
+    path = os.pathsep.join([str(Path(dask_bigfft.__file__).parents[1]), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", CALL, kernel, json.dumps(CASES)], text=True,
+        capture_output=True, env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        check=True,
+    )
+    for (n, rows, columns), found in zip(CASES, json.loads(done.stdout), strict=True):
+        x = da.zeros((rows, n, columns), chunks=-1, dtype=complex)
+        rounds = dask_bigfft.plan(x, "fft", axis=1, kernel=kernel).rounds
+        allowed = work_bytes(kernel, rounds, 16) + kept_bytes(kernel, rounds, 16)
+        assert found <= allowed + SPARE, (n, rows, columns)

@@ -110,7 +110,7 @@ def _choice(plan: Plan, settings: DeviceSettings, pageable: bool) -> tuple[objec
 
 
 def choices(
-    plan: Plan, base: DeviceSettings, group: Group, most: int = MOST
+    plan: Plan, base: DeviceSettings, group: Group, most: int = MOST, *, pageable: bool = False
 ) -> Sequence[Choice]:
     """Return settings worth trying: those that are given, then others, cheapest by a walk first.
 
@@ -124,10 +124,12 @@ def choices(
         What is varied.
     most : int
         How many at most. Settings that cut blocks alike count once.
+    pageable : bool
+        Whether host memory is not pinned, so that it goes through the ring.
     """
     found: dict[object, Choice] = {}
     for settings in _group(base, group):
-        choice = _choice(plan, settings, group == "ring")
+        choice = _choice(plan, settings, pageable)
         if choice is not None:
             found.setdefault(*choice)
     first, *others = found.values() if found else (None,)

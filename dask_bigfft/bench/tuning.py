@@ -7,12 +7,13 @@
     One problem on two simulated devices of unlike speeds, by their clocks: rounds, then buffers,
     passes and streams, then the ring.
 *gpu*
-    The same for real, on the cards of this process (``--device gpu``).
+    The same for real, on the cards of this process (``--device gpu``), a GiB of which may be used.
 
 Wisdom is neither read nor written. Imports `bench`, `tuning`, `devices`, `planner` and `machine`.
 """
 
 import argparse
+import itertools
 import json
 import statistics
 import sys
@@ -46,12 +47,16 @@ __all__ = ["CARDS", "clocked", "main", "markdown"]
 #: Of the model's problems, those that are tuned on the CPU.
 CPU = ("line of 3 x 2^20", "plane in squares", "tall plane", "slabs", "pencils")
 
+#: Bytes of a card that may be used, so that blocks cross its bus in pieces.
+CARD_NBYTES = 1 << 30
+
 #: What is tuned on a card, and on simulated ones.
 GPU = (
     Problem("box of 4 GiB", "fftn", (512, 512, 1024), (64, 512, 1024)),
     Problem("line of 2^27", "fftn", (1 << 27,), (1 << 24,)),
     Problem("plane of 2 GiB in squares", "fftn", (16384, 8192), (4096, 4096)),
 )
+UNPINNED = Problem("box of 1 GiB that is not pinned", "fftn", (256, 512, 512), (32, 512, 512))
 SMALL = Problem("plane of 16 MiB", "fftn", (1024, 1024), (256, 1024))
 
 
@@ -146,8 +151,10 @@ def on_gpu(threads: int, problems: Sequence[Problem]) -> Iterator[dict[str, Any]
     profile = profiles.known_profile()
     on = Machine(machine_nbytes(), threads, 1, profile=profile, cards=find.count())
     for problem in problems:
-        spec, request = _asked(problem, "gpu")
-        yield _found(problem.name, "gpu", tuned(spec, request, on, ["scipy"]))
+        spec, request = _asked(problem, "gpu", CARD_NBYTES)
+        pinned = problem.name != UNPINNED.name
+        with dask.config.set({"bigfft.memory.pin-arrays": pinned}):
+            yield _found(problem.name, "gpu", tuned(spec, request, on, ["scipy"]))
 
 
 def markdown(found: dict[str, Any]) -> str:
@@ -179,10 +186,18 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _write(found: dict[str, Any], path: Path | None) -> None:
+    """Write what was found so far."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(found, indent=1), encoding="utf-8")
+        path.with_suffix(".md").write_text(markdown(found), encoding="utf-8")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark."""
     args = _parser().parse_args(argv)
-    named = GPU if args.device == "gpu" else [p for p in PROBLEMS if p.name in CPU]
+    named = (*GPU, UNPINNED) if args.device == "gpu" else [p for p in PROBLEMS if p.name in CPU]
     problems = [p.scaled(args.scale) for p in named if args.problems in p.name]
     found: dict[str, Any] = {"schema": 1, "machine": machine.describe(), "threads": args.threads,
                              "load_before": machine.load(), "tuned": []}
@@ -192,15 +207,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder, dask.config.set({
         "scheduler": "threads", "num_workers": args.threads, "bigfft.wisdom.directory": folder,
     }):
-        for row in (*map(on_simulated, cards), *run(args.threads, problems)):
+        for row in itertools.chain(map(on_simulated, cards), run(args.threads, problems)):
             found["tuned"].append(row)
-    found |= {"load_after": machine.load(), "seconds": time.perf_counter() - started}
-    text = markdown(found)
-    if args.out is not None:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps(found, indent=1), encoding="utf-8")
-        args.out.with_suffix(".md").write_text(text, encoding="utf-8")
-    print(text)
+            found |= {"load_after": machine.load(), "seconds": time.perf_counter() - started}
+            _write(found, args.out)
+    print(markdown(found))
     return 0
 
 

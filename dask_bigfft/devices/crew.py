@@ -37,8 +37,9 @@ KEPT_PACES = 64
 #: Blocks of which nobody has taken anything that there are for each device, and one for helpers.
 AHEAD = 1
 
-#: Seconds for which a thread that has nothing to do waits for more.
-LINGER = 0.25
+#: Seconds for which a thread that has nothing to do waits for more: who starts a thread waits until
+#: it runs, a millisecond each where many want the interpreter, and all of a round wait for that.
+LINGER = 5.0
 
 
 class Crew:

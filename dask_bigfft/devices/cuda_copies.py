@@ -189,6 +189,8 @@ class HostCopies:
         self._ring: staging.Ring | None = None
         self._ring_memory: list[Buffer] = []
         self._ring_size = staging.BUFFERS, staging.BUFFER_NBYTES
+        #: Whether anything has gone through the ring.
+        self.staged = False
         #: By the form of a view: which way it takes, and in which calls.
         self._routes: dict[Any, tuple[Way, tuple[Copy, ...]]] = {}
         #: Of composites: whether all that they are made of is pinned.
@@ -361,7 +363,7 @@ class HostCopies:
     def ring(self) -> staging.Ring:
         """The staging buffers, made when they are first needed."""
         if self._ring is None:
-            self._ring = self._make_ring()
+            self._ring, self.staged = self._make_ring(), True
         return self._ring
 
     def _make_ring(self) -> staging.Ring:

@@ -254,6 +254,11 @@ class CupyDevice:
         """Set the ring for what is not pinned; it is made anew when it is needed next."""
         self._copies.stage(buffers, nbytes)
 
+    @property
+    def staged(self) -> bool:
+        """Whether the ring was needed."""
+        return self._copies.staged
+
     def h2d(self, stream: Stream, source: Array | Shards, target: DeviceArray) -> None:
         """Copy a host view, or shards, to the device."""
         self._travel(stream, source, target, TO_DEVICE)

@@ -105,6 +105,12 @@ def _opened() -> tuple[Device, ...]:
     return tuple(devices)
 
 
+def staged() -> bool:
+    """Return whether memory that is not pinned has gone to or from a device of this process."""
+    found = _process.leases
+    return found is not None and any(engine.device.staged for engine in found.engines)
+
+
 def in_use() -> int:
     """Return how many tasks use this process' devices now; opens none."""
     return 0 if _process.leases is None else _process.leases.in_use

@@ -339,5 +339,9 @@ class Device(Protocol):
         itself. Called when nothing is being submitted.
         """
 
+    @property
+    def staged(self) -> bool:
+        """Whether anything has gone through that ring since the device was opened."""
+
     def clock(self) -> float:
         """Seconds since some moment, as the host sees them."""

@@ -285,6 +285,11 @@ class SimulatedDevice:
         """Set the ring that the clock reckons with."""
         self.ring = buffers or RING[0], nbytes or RING[1]
 
+    @property
+    def staged(self) -> bool:
+        """Whether host memory is not pinned."""
+        return self.pageable
+
     def wait_until(self, seconds: float) -> None:
         """Let simulated time pass for the host, up to a moment, while it does something else."""
         with self._lock:

@@ -10,10 +10,11 @@ The static share, worked out from the model, says where they would meet if the m
 decides how much is taken at a time: about half of what a taker could do while all together finish
 what is left, in pieces that are halved towards the end. A portion is one trip through the
 interpreter, for which all threads queue: the fewer there are, the less they wait for each other.
-Nobody takes a piece that the others will have done sooner with all the rest. So at the end nobody
-waits for longer than one piece takes. (Chen and Li 2013 divide by a model alone; taking in
-shrinking portions is guided self-scheduling, Polychronopoulos and Kuck, IEEE Trans. Computers C-36,
-1987.)
+Nobody takes a piece that the others will have done sooner with all the rest. A device takes whole
+pieces, or halves of them; what is left of a block that is smaller than the least of these is for
+CPU threads. So at the end nobody waits for longer than one piece takes. (Chen and Li 2013 divide by
+a model alone; taking in shrinking portions is guided self-scheduling, Polychronopoulos and Kuck,
+IEEE Trans. Computers C-36, 1987.)
 
 There are no threads here: `hybrid` asks under a lock, and a test walks the same state on a clock.
 
@@ -103,7 +104,27 @@ class OpenBlock:
 
     def least_rows(self, kind: Kind) -> int:
         """Rows of the smallest piece that a kind takes."""
-        return min(self.left_rows, self.team * self.tile if kind == "cpu" else self.least)
+        if kind == "cpu":
+            return min(self.left_rows, self.team * self.tile)
+        return self.narrowed(self.least) if self.piece else 0
+
+    def narrowed(self, rows: int) -> int:
+        """Rows of the largest of a device's pieces, or halves of them, that are not more.
+
+        No other numbers of rows come to a device: each wants FFT plans of its own, which can only
+        be made while nothing runs.
+        """
+        width = self.piece
+        while width > rows and width // 2 >= self.least:
+            width //= 2
+        return width
+
+    def left_for(self, kind: Kind) -> int:
+        """Rows that nobody has taken and a kind may take: no less than the least for a device."""
+        if kind == "cpu":
+            return self.left_rows
+        least = self.least_rows(kind)
+        return sum(high - low for low, high in self.left if 0 < least <= high - low)
 
 
 @dataclass(frozen=True)
@@ -153,7 +174,11 @@ class Taking:
     @property
     def left(self) -> int:
         """Bytes of open blocks that nobody has taken."""
-        return sum(found.left_rows * found.row_nbytes for found in self.blocks)
+        return self.left_for("cpu")
+
+    def left_for(self, kind: Kind) -> int:
+        """Bytes of open blocks that nobody has taken and a kind may take."""
+        return sum(found.left_for(kind) * found.row_nbytes for found in self.blocks)
 
     def open(self, block: OpenBlock) -> None:
         """A block may be worked on from now on."""
@@ -165,53 +190,53 @@ class Taking:
 
     def offers(self, kind: Kind, block: OpenBlock) -> bool:
         """Whether there is something of a block for a kind now."""
-        if not block.left or (kind == "device" and not block.piece):
-            return False
         return self._portion(kind, block)[0] > 0
 
     def take(self, kind: Kind, block: OpenBlock) -> Taken | None:
         """Give somebody the next piece of a block; None if there is nothing for him now."""
-        if not block.left or (kind == "device" and not block.piece):
-            return None
         rows, width = self._portion(kind, block)
         if rows == 0:
             return None
-        end = 0 if kind == "cpu" else len(block.left) - 1
+        end = _end(kind)
         low, high = block.left[end]
-        rows = min(rows, high - low)
-        rows = max(rows // width * width, min(rows, width))
-        width = min(width, rows)
         cut = (low, low + rows) if kind == "cpu" else (high - rows, high)
         rest = (low + rows, high) if kind == "cpu" else (low, high - rows)
-        block.left[end : end + 1] = [rest] if rest[0] < rest[1] else []
+        block.left[end] = rest
+        if rest[0] == rest[1]:
+            del block.left[end]
         block.flying += 1
         self.working[kind] += 1
         return Taken(block, kind, *cut, width)
 
     def _portion(self, kind: Kind, block: OpenBlock) -> tuple[int, int]:
         """Rows to take, and rows of each piece; nothing where the others are done sooner."""
+        if not block.left_for(kind):
+            return 0, 0
         left = self.left + self.coming
         mine, least, staff = block.seconds(kind), block.least_rows(kind), dict(self.staff)
-        others = sum(self.working[o] / block.seconds(o) for o in KINDS if o != kind)
-        if others and least * block.row_nbytes * mine > left / others:
-            return 0, 0
+        for other in KINDS:
+            theirs = self.left_for(other) + self.coming
+            speed = self.working[other] / block.seconds(other)
+            if other != kind and theirs and least * block.row_nbytes * mine * speed > theirs:
+                return 0, 0
         if block.team > 1:
             staff["cpu"] = TEAMS
         rate = sum(
             max(self.working[each] + (each == kind), staff[each]) / block.seconds(each)
             for each in KINDS
         )
-        together = left / rate
+        together, (low, high) = left / rate, block.left[_end(kind)]
         wanted = int(PORTION * together / mine / block.row_nbytes)
         if kind == "cpu":
             most = MOST_TILES_NBYTES if block.team == 1 else MOST_TOGETHER_NBYTES
             wanted = min(wanted, most // max(1, block.row_nbytes))
             rows = max(1, wanted // (block.team * block.tile)) * block.team * block.tile
-            return rows, block.tile if block.team == 1 else rows
-        width = block.piece
-        while width > wanted and width // 2 >= block.least:
-            width //= 2
-        return max(width, min(wanted, MOST_PIECES * width)), width
+            rows = min(rows, high - low)
+            return rows, min(rows, block.tile) if block.team == 1 else rows
+        width = block.narrowed(min(wanted, high - low))
+        if width > high - low:
+            return 0, 0
+        return max(1, min(wanted, high - low, MOST_PIECES * width) // width) * width, width
 
     def done(self, taken: Taken, seconds: float) -> None:
         """Somebody has done what he took, in so many seconds."""
@@ -245,3 +270,8 @@ class Taking:
     def _landed(self, taken: Taken) -> None:
         taken.block.flying -= 1
         self.working[taken.kind] -= 1
+
+
+def _end(kind: Kind) -> int:
+    """Where in the list of what is left of a block a kind takes from."""
+    return 0 if kind == "cpu" else -1

@@ -344,8 +344,8 @@ class Profile:
     read: float = 1e9
     devices: tuple[DeviceProfile, ...] = ()
     together: float = 0.75
-    shared_round: float = 5e-3
-    shared_block: float = 2e-3
+    shared_round: float = 3e-2
+    shared_block: float = 5e-4
     shared_tiles: float = 0.5
     peers: tuple[Peer, ...] = ()
     energy: float = 1e18

@@ -3,6 +3,7 @@
 import contextlib
 import threading
 import time
+from collections import Counter
 from dataclasses import replace
 
 import dask
@@ -18,6 +19,7 @@ from dask_bigfft.devices import crew, find, hybrid, taking
 from dask_bigfft.devices.crossings import PieceLimits
 from dask_bigfft.devices.dispatch import Pace
 from dask_bigfft.devices.simulated import SimulatedDevice
+from dask_bigfft.devices.taking import Taking
 from dask_bigfft.errors import ArgumentError, DeviceError, DeviceMemoryError
 from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.graph.tasks import Run
@@ -135,7 +137,10 @@ def test_a_device_that_runs_out_of_memory_in_the_middle(seed):
     assert nbytes_of["round_cpu"]
 
 
-def test_a_device_that_breaks_is_an_error_of_the_task():
+def test_a_device_that_breaks_is_an_error_of_the_task(monkeypatch):
+    monkeypatch.setattr(crew, "LINGER", 0.1)
+    before = threading.enumerate()
+
     class Broken(SimulatedDevice):
         def fft(self, *arguments):
             raise DeviceError("the card has fallen off the bus")
@@ -146,8 +151,8 @@ def test_a_device_that_breaks_is_an_error_of_the_task():
             fft.fft2(da.from_array(values(96, 64), (24, 64)), device="hybrid").compute()
     finally:
         find.use(None)
-    assert not [t for t in threading.enumerate() if t.name.startswith("bigfft-") and t.is_alive()
-                and t.join(PATIENCE) is None and t.is_alive()]
+    assert not [t for t in threading.enumerate() if t not in before
+                and t.name.startswith("bigfft-") and t.join(PATIENCE) is None and t.is_alive()]
 
 
 @pytest.fixture
@@ -162,34 +167,65 @@ def rows_done(kind):
     return sum(shared.open.taken[kind] for shared in find.crew().open)
 
 
-def waited_for(kind, rows):
+def waited_for(kind, rows, patience=PATIENCE):
     """Whether takers of a kind did so many rows in the end."""
-    for _ in range(int(PATIENCE / 0.02)):
+    for _ in range(int(patience / 0.02)):
         if rows_done(kind) >= rows:
             return True
         time.sleep(0.02)
     return False
 
 
-def test_devices_do_what_cpu_threads_do_not_come_to(monkeypatch, alike):
-    """Every CPU thread hangs in its first tile until devices have done a quarter of the block."""
-    real = hybrid.run_tiles
+def while_cpu_threads_hang(monkeypatch, patience=PATIENCE):
+    """The devices' part of a block while a CPU thread hangs in it, until that is three quarters.
+
+    By their speeds two thirds are theirs.
+    """
+    real, rows, waited = hybrid.run_tiles, 256, []
 
     def slow(round_, block, incoming, library, out, tiling, cuts, filters):
         def held():
             for cut in cuts:
-                assert waited_for("device", 64), "no device has taken the work"
+                waited or waited.append(waited_for("device", 3 * rows // 4, patience))
                 yield cut
 
         real(round_, block, incoming, library, out, tiling, held(), filters)
 
     monkeypatch.setattr(hybrid, "run_tiles", slow)
-    x = values(256, 16)
+    x = values(rows, 16)
     with simulated_devices(1 << 14, limits=SMALL):
+        find.crew().cores = 1
         lazy = fft.fft(da.from_array(x, -1), axis=1, device="hybrid")
         got, nbytes_of = computed(lazy)
     assert_close(got, scipy.fft.fft(x, axis=1))
-    assert nbytes_of["round_device"] >= x.nbytes // 4
+    return nbytes_of["round_device"] / x.nbytes
+
+
+def test_devices_do_what_cpu_threads_do_not_come_to(monkeypatch, alike):
+    assert while_cpu_threads_hang(monkeypatch) >= 3 / 4
+
+
+class Shares(Taking):
+    """Without work-taking: nobody takes more of a block than the model's share of his kind."""
+
+    def _portion(self, kind, block):
+        rows, width = super()._portion(kind, block)
+        speeds = {each: self.staff[each] / block.pace[each] for each in self.staff}
+        device = round(block.rows * speeds["device"] / sum(speeds.values()))
+        most = {"device": device, "cpu": block.rows - device}[kind]
+        rows = min(rows, most - block.__dict__.setdefault("given", Counter())[kind])
+        return rows, min(rows, width)
+
+    def take(self, kind, block):
+        taken = super().take(kind, block)
+        if taken is not None:
+            block.given[kind] += taken.high - taken.low
+        return taken
+
+
+def test_without_taking_work_devices_would_do_no_more_than_their_share(monkeypatch, alike):
+    monkeypatch.setattr(crew, "Taking", Shares)
+    assert while_cpu_threads_hang(monkeypatch, patience=0.3) == pytest.approx(2 / 3, abs=0.02)
 
 
 def test_cpu_threads_do_what_devices_do_not_come_to(alike):
@@ -239,20 +275,29 @@ def test_one_task_has_many_helpers(monkeypatch, alike):
 @pytest.mark.parametrize(("axis", "team"), [(1, 2), (0, 1)])
 def test_several_threads_share_a_call_of_the_library(monkeypatch, axis, team):
     """Where a block is read as it lies; columns of several blocks have to be gathered first."""
-    real, teams = hybrid.run_tiles, set()
+    real, teams, begun = hybrid.run_tiles, set(), threading.Event()
 
     def seen(round_, block, incoming, library, out, tiling, cuts, filters):
         teams.add(library._backend.threads)
+        begun.set()
         real(round_, block, incoming, library, out, tiling, cuts, filters)
+
+    class Late(SimulatedDevice):
+        def synchronize(self, event):
+            begun.wait(PATIENCE)
+            super().synchronize(event)
 
     monkeypatch.setattr(hybrid, "run_tiles", seen)
     x = values(512, 64)
-    with simulated_devices(1 << 14, limits=SMALL):
+    find.use([Late(1 << 14)], SMALL, 1 << 14)
+    try:
         find.crew().cores = 6
         lazy = fft.fft(da.from_array(x, (256, 64)), axis=axis, device="hybrid", kernel="ducc0")
         got = lazy.compute(scheduler="threads", num_workers=4)
+    finally:
+        find.use(None)
     assert_close(got, scipy.fft.fft(x, axis=axis))
-    assert teams <= {team}
+    assert teams == {team}
 
 
 def test_blocks_are_opened_only_when_there_is_little_left(monkeypatch):

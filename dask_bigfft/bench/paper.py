@@ -46,6 +46,8 @@ class Case:
         Of the array.
     workers, threads, cards : int
         Processes; threads and devices of each.
+    memory : int
+        Bytes of host memory of each, which the plan has to do with.
     profile : Profile
         Assumed speeds.
     assumed : str
@@ -60,6 +62,7 @@ class Case:
     workers: int
     threads: int
     cards: int
+    memory: int
     profile: Profile
     assumed: str
 
@@ -83,16 +86,16 @@ _GPU = replace(
 #: What is shown, in order.
 CASES = (
     Case("1 PiB over 4,096 workers", "fftn", (1 << 15, 1 << 15, 1 << 16), (128, 128, 1 << 16),
-         "complex128", 4096, 16, 0, _CPU,
-         "16 threads a worker at the default profile's speeds, 10 GB/s into every worker while all "
+         "complex128", 4096, 16, 0, 1 << 40, _CPU,
+         "16 threads at the default profile's speeds, 10 GB/s into every worker while all "
          "send, the scheduler at 10,000 tasks a second, 50 us for a shard that travels"),
     Case("16384^3 on 512 GPUs", "fftn", (16384,) * 3, (4, 16384, 16384), "complex64",
-         512, 16, 1, _GPU,
+         512, 16, 1, 1 << 39, _GPU,
          "one worker, 16 threads and one H200 for each GPU (50.6 GB/s each way over the bus, as "
          "measured), 40 GB/s into every worker while all send, blocks in host memory, the "
          "scheduler at 10,000 tasks a second, 50 us for a shard that travels"),
     Case("16384^3 on the CPUs of the same workers", "fftn", (16384,) * 3, (4, 16384, 16384),
-         "complex64", 512, 16, 0, replace(_GPU, devices=()), "as above, without the GPUs"),
+         "complex64", 512, 16, 0, 1 << 39, replace(_GPU, devices=()), "as above, without the GPUs"),
 )
 
 
@@ -100,7 +103,8 @@ def planned(case: Case) -> Plan:
     """Return the plan of a case, with its forecast on that machine."""
     spec = transform_spec(case.kind, case.shape, np.dtype(case.dtype))
     cut = tuple(even_chunks(n, -(-n // c)) for n, c in zip(case.shape, case.chunks, strict=True))
-    machine = Machine(None, case.threads, case.workers, 1 << 30, case.profile, case.cards)
+    machine = Machine(
+        case.memory, case.threads, case.workers, 1 << 30, case.profile, case.cards)
     request = Request(cut, device="gpu" if case.cards else "cpu")
     plan = find_plan(spec, request, machine)
     found = plan.forecast_on(
@@ -131,7 +135,8 @@ def on_paper(case: Case) -> dict[str, Any]:
     return {
         "name": case.name, "assumed": case.assumed, "shape": list(case.shape),
         "dtype": case.dtype, "nbytes": case.nbytes, "workers": case.workers,
-        "threads": case.threads, "cards": case.cards, "rounds": plan.notation,
+        "threads": case.threads, "cards": case.cards, "memory": case.memory,
+        "rounds": plan.notation,
         "seconds": forecast.seconds, "tasks": forecast.tasks, "flops": forecast.flops,
         "bytes_exchanged": forecast.bytes_exchanged, "peak_host": forecast.peak_host,
         "by_round": rounds, "planned_in": time.perf_counter() - started,
@@ -147,8 +152,10 @@ def markdown(cases: Sequence[dict[str, Any]]) -> str:
             f"`{case['rounds']}` of {tuple(case['shape'])} {case['dtype']} "
             f"({human_bytes(case['nbytes'])}): {human_seconds(case['seconds'])}, "
             f"{human_bytes(case['bytes_exchanged'])} exchanged, {case['tasks']} tasks, "
-            f"{human_bytes(case['peak_host'])} of host memory a worker at most; planned in "
-            f"{case['planned_in']:.1f} s.", "", f"Assumed: {case['assumed']}.", "",
+            f"{human_bytes(case['peak_host'])} of host memory a worker at most, of which "
+            f"{human_bytes(case['nbytes'] / case['workers'])} are its part of the array; planned "
+            f"in {case['planned_in']:.1f} s.", "",
+            f"Assumed: {human_bytes(case['memory'])} of memory a worker, {case['assumed']}.", "",
             "| round | blocks | of | groups | fan-in | time | gathers | FFTs | device | network | "
             "scheduler, ordering | bound by |",
             "|---|---|---|---|---|---|---|---|---|---|---|---|",

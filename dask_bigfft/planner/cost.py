@@ -233,6 +233,12 @@ def forecast(plan: Plan, walk: Walk | None = None) -> Forecast:
     )
 
 
+def fresh_seconds(plan: Plan) -> float:
+    """Seconds that a first run takes longer: the memory that it needs comes as fresh pages."""
+    came = plan.source.size * np.dtype(plan.spec.dtype).itemsize / plan.machine.workers
+    return max(0.0, peak_host(plan) - came) / plan.machine.profile.touch
+
+
 def model_of(plan: Plan) -> Model:
     """The cost model of a plan's machine and kernel."""
     dtype = plan.spec.work_dtype.name

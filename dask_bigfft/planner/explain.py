@@ -1,6 +1,6 @@
 """A plan in words: its rounds and exchanges, why it was chosen, what it will need.
 
-Pure: imports `decomposition`; a `Plan` is only read, never made here.
+Pure: imports `decomposition` and this room; a `Plan` is only read, never made here.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 from dask_bigfft.decomposition.layout import AxisLayout, Layout
 from dask_bigfft.decomposition.rounds import exchange_shape
 from dask_bigfft.decomposition.steps import Step
+from dask_bigfft.planner.cost import fresh_seconds
 
 if TYPE_CHECKING:
     from dask_bigfft.planner.plan import Exchange, Forecast, Plan
@@ -353,6 +354,8 @@ def forecast_rows(plan: Plan) -> list[tuple[str, str]]:
                  f"process{'' if machine.workers == 1 else 'es'} of {machine.threads} "
                  f"thread{'' if machine.threads == 1 else 's'}"),
     ]
+    if machine.profile.name and plan.device == "cpu":
+        rows.append(("first run", f"{human_seconds(fresh_seconds(plan))} more, for fresh pages"))
     if forecast.scratch:
         text = f"{human_bytes(forecast.scratch)} at the worst moment"
         rows.insert(2, ("scratch files", text))

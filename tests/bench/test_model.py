@@ -81,7 +81,7 @@ def test_problems_are_no_probes():
     assert all(any(n & (n - 1) for n in p.shape) or len(p.shape) < 3 for p in PROBLEMS)
 
 
-SMALL = paper.Case("small", "fftn", (256,) * 3, (16, 256, 256), "complex128", 8, 2, 1,
+SMALL = paper.Case("small", "fftn", (256,) * 3, (16, 256, 256), "complex128", 8, 2, 1, 1 << 30,
                    paper.CASES[1].profile, "nothing")
 
 
@@ -106,5 +106,6 @@ def test_the_named_sizes_are_planned_without_a_graph():
     assert paper.CASES[0].nbytes == 1 << 50
     case = paper.on_paper(paper.CASES[1])
     assert case["tasks"] > 4096
+    assert case["nbytes"] / case["workers"] < case["peak_host"] <= case["memory"]
     assert {row["bound"] for row in case["by_round"]} <= {
         "gathering", "FFTs", "the bus", "what travels", "scheduling"}

@@ -2,7 +2,8 @@
 
 import pytest
 
-from dask_bigfft.calibration.cards import device_speeds, peer_speeds, peers_of, together
+from dask_bigfft import config
+from dask_bigfft.calibration.cards import _run, device_speeds, peer_speeds, peers_of, together
 from dask_bigfft.devices.peers import SimulatedPeers
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.planner.profile import DeviceProfile
@@ -25,6 +26,29 @@ def test_a_simulated_device_gives_back_its_speeds(dry):
     assert 0 < found.pin < 1e13
     assert found.nbytes == made.nbytes
     assert device.memory().free == made.nbytes
+
+
+def test_rows_cost_what_narrow_ones_say():
+    rows = (4096, 16384, 65536, 262144)
+    exact = {row: 1 / (1 / 5e10 + 1.7e-7 / row) for row in rows}
+    assert _run(5e10, exact) == pytest.approx(1.7e-7)
+    noisy = exact | {65536: 5.05e10, 262144: 5.1e10}  # no slower than the widest copy
+    assert _run(5e10, noisy) == pytest.approx(1.7e-7, rel=0.2)
+    assert _run(5e10, {}) == 0
+
+
+def test_memory_that_is_not_pinned_stays_so(monkeypatch):
+    device, seen = SimulatedDevice(1 << 22), []
+    copy = device.h2d
+
+    def h2d(*args):
+        seen.append(config.get("bigfft.memory.pin-arrays"))
+        return copy(*args)
+
+    monkeypatch.setattr(device, "h2d", h2d)
+    device_speeds(device, 1 << 16)
+    assert seen[0] is True
+    assert seen[-1] is False
 
 
 def test_a_small_device_is_measured_with_less():

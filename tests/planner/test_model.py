@@ -8,7 +8,8 @@ import dask.array as da
 import pytest
 
 import dask_bigfft
-from dask_bigfft.planner.cost import forecast
+from dask_bigfft.planner.cost import forecast, fresh_seconds, peak_host
+from dask_bigfft.planner.explain import human_seconds
 from dask_bigfft.planner.interpreter import block_seconds
 from dask_bigfft.planner.machine import Machine
 from dask_bigfft.planner.profile import Curve, LibrarySpeeds, Profile
@@ -95,3 +96,11 @@ def test_profiles_that_lack_what_came_later_are_read():
     del content["profile"]["copy"]
     with pytest.raises(ValueError, match="copy"):
         Profile.from_json(json.dumps(content))
+
+
+def test_a_first_run_waits_for_fresh_pages():
+    plan = planned((1024, 1024), (64, 1024), replace(QUICK, touch=1e9))
+    nbytes = peak_host(plan) - 16 * 1024**2
+    assert fresh_seconds(plan) == pytest.approx(nbytes / 1e9)
+    assert f"{human_seconds(nbytes / 1e9)} more, for fresh pages" in plan.explain()
+    assert "first run" not in planned((1024, 1024), (64, 1024), Profile()).explain()

@@ -28,6 +28,9 @@ TILE = 8
 #: Length of the strips in which a dense transposing copy runs: its lines stay in L1.
 STRIP = 16
 
+#: Values of short lines that are copied before they are weighed: they stay in L2.
+WEIGHED = 1 << 14
+
 #: Entries of a row before its dimensions: both addresses, whether to conjugate, which dimension
 #: runs along the tiled one (-1: none), where along it the copy begins, and the target's step there.
 HEAD = 6
@@ -96,41 +99,57 @@ def _weight(values, at, m, step):  # type: ignore[no-untyped-def]
 @compiled
 def _weight_of_lines(values, at, n, sn, m, sm):  # type: ignore[no-untyped-def]
     """Energy of n lines of m values, in double precision."""
-    total, at, sn, sm = 0.0, np.uintp(at), np.uintp(sn), np.uintp(sm)
+    total, at, one = 0.0, np.uintp(at), np.uintp(sm)
+    if sm == 1 and sn == m:  # one line
+        n, m = 1, n * m
     for i in range(n):
         for low in range(0, m, STRETCH):
-            place = at + np.uintp(i) * sn + np.uintp(low) * sm
-            total += _weight(values, place, min(STRETCH, m - low), sm)
+            place = at + np.uintp(i) * np.uintp(sn) + np.uintp(low) * one
+            total += _weight(values, place, min(STRETCH, m - low), one)
     return total
 
 
 @compiled
-def _lines(source, target, s0, t0, n, sn, tn, m, sm, tm, conjugate, weigh):  # type: ignore[no-untyped-def]
-    """Copy n lines of m values; both sides run along the line. Return their energy if asked.
+def _lines(source, target, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # type: ignore[no-untyped-def]
+    """Copy n lines of m values; both sides run along the line.
 
     Places are unsigned: numba tests signed ones for being negative at every access.
     """
     s0, sn, sm = np.uintp(s0), np.uintp(sn), np.uintp(sm)
     t0, tn, tm = np.uintp(t0), np.uintp(tn), np.uintp(tm)
-    one, total = np.uintp(1), 0.0
-    dense = sm == one and tm == one
+    one = np.uintp(1)
     for i in range(n):
         s, t = s0 + np.uintp(i) * sn, t0 + np.uintp(i) * tn
-        if weigh and dense and not conjugate:
-            for low in range(0, m, STRETCH):
-                k, count = np.uintp(low), min(STRETCH, m - low)
-                total += _weighed_line(source, target, s + k, t + k, count)
-        elif conjugate:
+        if conjugate:
             for j in range(m):
                 target[t + np.uintp(j) * tm] = np.conj(source[s + np.uintp(j) * sm])
-        elif dense:
+        elif sm == one and tm == one:
             for j in range(m):
                 target[t + np.uintp(j)] = source[s + np.uintp(j)]
         else:
             for j in range(m):
                 target[t + np.uintp(j) * tm] = source[s + np.uintp(j) * sm]
-    if weigh and (conjugate or not dense):
-        total = _weight_of_lines(target, t0, n, tn, m, tm)
+
+
+@compiled
+def _weighed_lines(source, target, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # type: ignore[no-untyped-def]
+    """Copy n lines of m values; return their energy.
+
+    Long ones are weighed on the way, others a few at a time, while they are in cache.
+    """
+    total = 0.0
+    if m >= STRETCH and sm == 1 and tm == 1 and not conjugate:
+        for i in range(n):
+            s, t = np.uintp(s0 + i * sn), np.uintp(t0 + i * tn)
+            for low in range(0, m, STRETCH):
+                k, count = np.uintp(low), min(STRETCH, m - low)
+                total += _weighed_line(source, target, s + k, t + k, count)
+        return total
+    some = max(1, WEIGHED // m)
+    for i in range(0, n, some):
+        s, t, count = s0 + i * sn, t0 + i * tn, min(some, n - i)
+        _lines(source, target, s, t, count, sn, tn, m, sm, tm, conjugate)
+        total += _weight_of_lines(target, t, count, tn, m, tm)
     return total
 
 
@@ -225,10 +244,12 @@ def _copy_planes(  # type: ignore[no-untyped-def]
     n, sn, tn = count[other], source_step[other], target_step[other]
     m, sm, tm = count[last], source_step[last], target_step[last]
     for _ in range(planes):
-        if straight:
-            total += _lines(
-                source, target, s_at, t_at, n, sn, tn, m, sm, tm, conjugate, weigh
+        if straight and weigh:
+            total += _weighed_lines(
+                source, target, s_at, t_at, n, sn, tn, m, sm, tm, conjugate
             )
+        elif straight:
+            _lines(source, target, s_at, t_at, n, sn, tn, m, sm, tm, conjugate)
         else:
             _plane(source, target, buffer, s_at, t_at, n, sn, tn, m, sm, tm, conjugate)
             if weigh:

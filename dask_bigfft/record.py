@@ -20,12 +20,13 @@ import psutil
 
 from dask_bigfft.events import PHASES, SUBPHASES, add_sink
 
-__all__ = ["RECORD", "PlanRecord", "Record", "Span", "Total", "current_worker"]
+__all__ = ["RECORD", "WATCHED", "PlanRecord", "Record", "Span", "Total", "current_worker"]
 
 #: Plans that are kept for each worker, and spans of time of each.
 KEPT_PLANS, KEPT_SPANS = 24, 4096
 
-_WATCHED = frozenset(
+#: Events that plans are recorded by.
+WATCHED = frozenset(
     (*PHASES, *SUBPHASES, "lease_wait", "fallback", "round_cpu", "round_device", "peer_host",
      "peer_direct", "compile", "prefault")
 )
@@ -146,7 +147,7 @@ class Record:
     def take(self, name: str, numbers: Mapping[str, Any]) -> None:
         """Take in an event: a sink of `events`."""
         token = numbers.get("plan")
-        if token is None or name not in _WATCHED:
+        if token is None or name not in WATCHED:
             return
         now, place, thread = time.time(), current_place(), threading.get_ident()
         nbytes, seconds = int(numbers.get("nbytes", 0)), float(numbers.get("seconds", 0.0))

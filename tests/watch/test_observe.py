@@ -20,9 +20,9 @@ import dask_bigfft
 from dask_bigfft import fft, progress, report
 from dask_bigfft.errors import ArgumentError
 from dask_bigfft.planner.phases import phase_forecasts
-from dask_bigfft.record import RECORD, PlanRecord, Span, Total
+from dask_bigfft.record import RECORD, WATCHED, PlanRecord, Span, Total
 from dask_bigfft.watch import display
-from dask_bigfft.watch.report import RunReport
+from dask_bigfft.watch.report import ORDER, RunReport
 
 ROOT = Path(__file__).resolve().parents[2]
 FIELD = np.random.default_rng(5).standard_normal((64, 64))
@@ -30,6 +30,10 @@ FIELD = np.random.default_rng(5).standard_normal((64, 64))
 
 def blocks(seed=0):
     return da.from_array(FIELD + seed, chunks=(8, 64))
+
+
+def test_a_report_has_a_place_for_all_that_is_recorded():
+    assert sorted(ORDER) == sorted(WATCHED)
 
 
 @pytest.fixture(scope="module")

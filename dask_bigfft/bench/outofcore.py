@@ -276,8 +276,9 @@ def stock(task: dict[str, Any]) -> dict[str, Any]:
     distributed, da = import_module("distributed"), import_module("dask.array")
     folder, problem = Path(task["folder"]), OutOfCore(**task["problem"])
     with (
-        distributed.LocalCluster(
-            n_workers=1, threads_per_worker=task["threads"], memory_limit=task["budget"],
+        distributed.LocalCluster(  # the scheduler, too, has to fit into the budget
+            n_workers=1, threads_per_worker=task["threads"],
+            memory_limit=int(SHARE * task["budget"]),
             dashboard_address="127.0.0.1:0", local_directory=str(folder),
         ) as cluster,
         distributed.Client(cluster),
@@ -368,10 +369,10 @@ def measured(
             if "errors" not in answer:
                 answer["errors"] = check_answer(problem, folder / "out.zarr", answer["truth"])
         rounds.append({"ours": found, "copy": copy})
+        if "errors" in answer:
+            answer |= _figures(problem, answer, args.budget)
         print(f"  {_round_text(rounds[-1])}", flush=True)
         save()
-    if "errors" in answer:
-        answer |= _figures(problem, answer, args.budget)
     if args.stock and "stock" not in answer:
         shutil.rmtree(folder / "out.zarr", ignore_errors=True)
         answer["stock"] = _call("stock", task, group, args.longest)

@@ -78,11 +78,14 @@ class Asked:
 
     @property
     def pinned(self) -> dict[str, Any]:
-        """What may not differ where a run is resumed, for JSON."""
-        found = {"kind": self.kind, "norm": self.norm, "block_size": self.block_size,
+        """What may not differ where a run is resumed, for JSON; sizes in bytes."""
+        size = None if self.block_size is None else parse_memory_limit(self.block_size)
+        found = {"kind": self.kind, "norm": self.norm, "block_size": size,
                  "inner_chunks": self.inner_chunks, "destination": str(self.destination.resolve()),
                  "missing_chunks": self.missing_chunks}
         given = {**self.where, **self.options}
+        if given.get("memory_limit") is not None:
+            given["memory_limit"] = parse_memory_limit(given["memory_limit"])
         return found | {name: value if _plain(value) else repr(value)
                         for name, value in given.items() if value is not None}
 

@@ -13,11 +13,24 @@ from typing import Any
 import dask
 
 from dask_bigfft import events
+from dask_bigfft.cli import main
 from dask_bigfft.runs import run
 
 
 def run_and_die(after: int, threads: int, *args: Any, **kwargs: Any) -> None:
     """Do a run, and kill this process at its event number `after` if it comes that far."""
+    _die_at(after)
+    _run(threads, *args, **kwargs)
+
+
+def command_and_die(after: int, *arguments: str) -> None:
+    """Do what the command line is told, and kill this process at its event number `after`."""
+    _die_at(after)
+    with dask.config.set({"bigfft.planner.whole-axis-floor": 1}):
+        main(arguments)
+
+
+def _die_at(after: int) -> None:
     count = itertools.count(1)
 
     def sink(name: str, numbers: Any) -> None:
@@ -25,7 +38,6 @@ def run_and_die(after: int, threads: int, *args: Any, **kwargs: Any) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     events.add_sink(sink)
-    _run(threads, *args, **kwargs)
 
 
 def run_and_die_in(place: str, threads: int, *args: Any, **kwargs: Any) -> None:

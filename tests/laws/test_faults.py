@@ -1,6 +1,6 @@
 """Faults of a cluster of real processes, in each phase: the result is right, or there is an error.
 
-One case runs always; the others are marked slow: they wait for distributed's time limits.
+A case of each fault runs always; the others are marked slow: they wait for distributed's limits.
 """
 
 import os
@@ -21,7 +21,10 @@ from dask_bigfft.testing.traps import remove_traps, set_trap, sprung
 WORKERS = 3
 
 #: Carrier, phase, fault.
-ALWAYS = {("p2p", "unpack", "killed")}
+ALWAYS = {
+    ("p2p", "unpack", "killed"), ("tasks", "pack", "cut"), ("disk", "scratch_write", "killed"),
+    ("disk", "scratch_read", "paused"),
+}
 GRID = [
     pytest.param(*case, marks=() if case in ALWAYS else pytest.mark.slow)
     for carrier, phases in {

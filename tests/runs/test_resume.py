@@ -18,6 +18,7 @@ import pytest
 
 import dask_bigfft
 from dask_bigfft import events
+from dask_bigfft.cli import main
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError, ScratchError
 from dask_bigfft.exchange import scratch
 from dask_bigfft.exchange.scratch import recorded_blocks
@@ -184,19 +185,39 @@ def test_killed_at_the_beginning_and_at_the_end(here, processes, undisturbed, pl
     assert sorted(p.name for p in here.iterdir()) == ["in.zarr", "out.zarr", "whole.zarr"]
 
 
-def test_from_the_command_line(here, processes, undisturbed, capsys):
-    processes(dying_runs.run_and_die, 150, 2, "in.zarr", "out.zarr", **ASKED, scratch="scratch")
-    assert sum(done_so_far()) > 0
-    arguments = ["run", "in.zarr", "out.zarr", "--kind", "fft", "--block-size", str(NBYTES)]
-    from dask_bigfft.cli import main
+def command(*more):
+    """The command line of a run; sizes may be written in any way."""
+    return ["run", "in.zarr", "out.zarr", "--kind", "fft", "--scheduler", "sync", "--scratch",
+            "scratch", "--quiet", *more]
 
-    assert main([*arguments, "--scratch", "scratch", "--quiet"]) == 2
+
+def test_from_the_command_line(here, processes, undisturbed, counted, capsys):
+    """Killed twice, and gone on with by the same line, with the same bytes; also from Python."""
+    size = ["--block-size", f"{NBYTES // 1024} KiB"]
+    for after, more in ((60, []), (260, ["--resume"])):
+        before = sum(done_so_far())
+        code = processes(dying_runs.command_and_die, after, *command(*size, *more))
+        assert code == -signal.SIGKILL
+        assert sum(done_so_far()) > before
+    assert main(command(*size)) == 2
     assert "--resume" in capsys.readouterr().err
-    # What is asked has to be the same: a size as text is another argument than as a number.
-    assert main([*arguments, "--scratch", "scratch", "--resume", "--quiet"]) == 2
+    assert main(command("--resume", "--block-size", "8 KiB")) == 2
     assert "block_size" in capsys.readouterr().err
-    shutil.rmtree("scratch")
-    assert main([*arguments, "--scratch", "scratch", "--quiet"]) == 0
+    kept = shutil.copytree("scratch", "kept")
+    partial = next(iter(here.glob("out.zarr.partial-*")), None)
+    counted.clear()
+    left = 16 - done_so_far()[0], 64 - sum(done_so_far())
+    assert left[1] < 64
+    if partial is not None:
+        shutil.copytree(partial, f"kept-{partial.name}")
+    assert main(command("--resume", *size)) == 0
+    assert counted["source_read bytes"] == left[0] * NBYTES
+    assert files("out.zarr") == undisturbed
+    shutil.rmtree("out.zarr")
+    Path(kept).rename("scratch")
+    if partial is not None:
+        Path(f"kept-{partial.name}").rename(partial)
+    again()
     assert files("out.zarr") == undisturbed
 
 

@@ -1,9 +1,10 @@
 """Whole transforms, run by dask: what they take beyond the sum of their parts.
 
 Parts are measured one by one. In a graph threads wait for each other, for the interpreter and for
-memory. A few transforms of several sizes of blocks tell how many times as long then takes what
-threads do without the interpreter, and what Python does, by the very model that makes forecasts
-(Chen and Li, Proc. ICPADS, 2013, calibrate by whole runs).
+memory: least in FFTs, which are few calls of a library, most where they copy, tile by tile, and
+in Python. A few transforms of several sizes of blocks tell how many times as long copies and Python
+then take, by the very model that makes forecasts (Chen and Li, Proc. ICPADS, 2013, calibrate by
+whole runs).
 
 Imports `graph`, `planner`, `transforms`, `tuning` and SciPy.
 """
@@ -37,9 +38,9 @@ SHAPES = (((1200, 1764), 4), ((1200, 1764), 40), ((2_000_000,), 16), ((120, 130,
 #: How many times as long parts may take in company.
 LEAST, MOST = 0.5, 4.0
 
-#: How firmly the logarithms of the factors are held to 0, in units of that of an error of a
-#: forecast; and the error from which on one counts less than it would.
-FIRM, OFF = 0.1, 0.1
+#: How firmly the logarithms of the factors are held to 0, and to each other, in units of that of an
+#: error of a forecast; and the error from which on one counts less than it would.
+FIRM, ALIKE, OFF = 0.1, 0.3, 0.1
 
 #: Runs of each transform that count, at least.
 RUNS = 4
@@ -77,10 +78,11 @@ def _forecast(plan: Plan, profile: Profile) -> float:
 def company(
     profile: Profile, nbytes: int, repeat: int, kernels: Sequence[str]
 ) -> tuple[float, float]:
-    """Return how many times as long parts take in a graph: without the interpreter, and with it.
+    """Return how many times as long copies take in a graph, and what Python does.
 
     They are chosen so that the model is right for some transforms on the whole; one that it is
-    wrong about for a reason of its own counts little. What these do not tell stays near 1.
+    wrong about for a reason of its own counts little. Both come of the same waiting, so they are
+    alike as far as these transforms allow, and near 1 where they do not tell.
 
     Parameters
     ----------
@@ -104,7 +106,7 @@ def company(
         free, python = map(float, np.exp(factors))
         held = replace(profile, company=free, waiting=python)
         off = [math.log(_forecast(plan, held) / t) for plan, t in zip(plans, taken, strict=True)]
-        return [*off, *(FIRM * factors)]
+        return [*off, *(FIRM * factors), ALIKE * (factors[0] - factors[1])]
 
     limits = math.log(LEAST), math.log(MOST)
     found = least_squares(errors, (0.0, 0.0), bounds=limits, loss="soft_l1", f_scale=OFF).x

@@ -362,7 +362,7 @@ class Model:
         for waves, busy in ((full, lanes), (1, rest)):
             if waves and busy:
                 copied = copies * self._alone(lanes) / self._alone(busy)
-                free = self.machine.profile.company * (copied + ffts)
+                free = self.machine.profile.company * copied + ffts
                 seconds += waves * block_seconds(busy, free, python)
         return seconds
 

@@ -104,3 +104,10 @@ def test_a_first_run_waits_for_fresh_pages():
     assert fresh_seconds(plan) == pytest.approx(nbytes / 1e9)
     assert f"{human_seconds(nbytes / 1e9)} more, for fresh pages" in plan.explain()
     assert "first run" not in planned((1024, 1024), (64, 1024), Profile()).explain()
+
+
+def test_copies_take_longer_in_company_and_ffts_do_not():
+    plan = planned((256, 256), (64, 256), QUICK)
+    copies = sum(found.gather for found in forecast(plan).rounds)
+    assert copies > 0
+    assert seconds(plan, company=2.0) - seconds(plan) == pytest.approx(copies / 2)

@@ -11,7 +11,7 @@ from dask_bigfft.integrations.installation import install, installed, uninstall
 from dask_bigfft.planner.plan import Plan
 
 if TYPE_CHECKING:
-    from dask_bigfft import cluster, xarray
+    from dask_bigfft import cluster, signal, xarray
     from dask_bigfft.calibration import calibrate
     from dask_bigfft.observe import progress, report
     from dask_bigfft.runs import run
@@ -31,6 +31,7 @@ __all__ = [
     "report",
     "run",
     "scipy_backend",
+    "signal",
     "transposed_index",
     "uninstall",
     "xarray",
@@ -51,7 +52,7 @@ def __getattr__(name: str) -> Any:
         from dask_bigfft.runs import run as found
 
         return found
-    if name in ("cluster", "xarray"):
+    if name in ("cluster", "signal", "xarray"):
         return import_module(f"dask_bigfft.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

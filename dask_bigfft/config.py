@@ -41,13 +41,6 @@ class Knob:
     parse: Parse
 
 
-def _parse_fraction(key: str, value: Any) -> float:
-    """Return a number from 0 to 1."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        refuse(key, value, "a number from 0 to 1")
-    return float(value)
-
-
 def _parse_gain(key: str, value: Any) -> float:
     """Return a number that is not negative."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:

@@ -25,6 +25,9 @@ __all__ = ["RECORD", "WATCHED", "PlanRecord", "Record", "Span", "Total", "curren
 #: Plans that are kept for each worker, and spans of time of each.
 KEPT_PLANS, KEPT_SPANS = 24, 4096
 
+#: Seconds for which what the system says of resident memory is taken to hold.
+OFTEN = 0.01
+
 #: Events that plans are recorded by.
 WATCHED = frozenset(
     (*PHASES, *SUBPHASES, "lease_wait", "fallback", "round_cpu", "round_device", "peer_host",
@@ -115,7 +118,7 @@ class PlanRecord:
         The last ones of the phases, not of their sub-phases.
     rss_before, rss_peak
         Resident memory of the process in bytes when the plan was first seen, and at most at the
-        ends of its rounds.
+        ends of its rounds, which are looked at a hundred times a second at most.
     """
 
     totals: dict[Phase, Total] = field(default_factory=dict)
@@ -139,6 +142,7 @@ class Record:
         self._plans: dict[str, OrderedDict[str, PlanRecord]] = {}
         self._lanes: dict[int, int] = {}
         self._process = psutil.Process()
+        self._asked, self._rss = 0.0, 0
 
     def start_afresh(self) -> None:
         """Forget everything; also what another thread has locked when this process was forked."""
@@ -152,7 +156,7 @@ class Record:
         now, place, thread = time.time(), current_place(), threading.get_ident()
         nbytes, seconds = int(numbers.get("nbytes", 0)), float(numbers.get("seconds", 0.0))
         index = int(numbers.get("index", 0))
-        rss = self._process.memory_info().rss if name in PHASES else 0
+        rss = self._resident(now) if name in PHASES else 0
         with self._lock:
             plan = self._plan(place, str(token), rss)
             plan.totals.setdefault((name, index), Total()).add(nbytes, seconds, now)
@@ -160,6 +164,12 @@ class Record:
                 plan.rss_peak = max(plan.rss_peak, rss)
                 lane = self._lanes.setdefault(thread, len(self._lanes))
                 plan.spans.append(Span(name, index, now - seconds, now, lane, nbytes, place))
+
+    def _resident(self, now: float) -> int:
+        """Resident memory; asked of the system no more than a hundred times a second."""
+        if not 0 <= now - self._asked < OFTEN:
+            self._asked, self._rss = now, int(self._process.memory_info().rss)
+        return self._rss
 
     def _plan(self, place: str, token: str, rss: int) -> PlanRecord:
         plans = self._plans.setdefault(place, OrderedDict())

@@ -6,6 +6,7 @@ import threading
 import dask
 import dask.array as da
 import numpy as np
+import psutil
 import pytest
 
 import dask_bigfft
@@ -129,3 +130,21 @@ def test_a_forked_process_starts_afresh_even_while_locked():
     assert queue.get() == (("child",), 1)
     child.join(20)
     assert child.exitcode == 0
+
+
+def test_resident_memory_is_not_asked_for_with_every_block(record, monkeypatch):
+    asked, now = [], 1000.0
+
+    class Asked(psutil.Process):
+        def memory_info(self):
+            asked.append(now)
+            return super().memory_info()
+
+    monkeypatch.setattr(record, "_process", Asked())
+    monkeypatch.setattr("dask_bigfft.record.time.time", lambda: now)
+    for step in range(100):
+        now = 1000.0 + 0.001 * step
+        record.take("round", {"plan": "0a1b", "index": 1, "nbytes": 8, "seconds": 0.001})
+    assert 9 <= len(asked) <= 11
+    assert record.plan("0a1b").totals["round", 1].count == 100
+    assert record.plan("0a1b").rss_peak > 0

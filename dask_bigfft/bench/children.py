@@ -4,7 +4,7 @@ A child is this program again with ``--child`` and a task in JSON; the last line
 its answer. The parent stays small, so that nothing it holds counts as the child's, and memory is
 free again after every problem.
 
-Imports `measure`, `peers`, `problems`, `machine`.
+Imports `measure`, `peers`, `problems`, `targets`, `machine`.
 """
 
 import json
@@ -19,6 +19,7 @@ import psutil
 from dask_bigfft.bench import machine, measure
 from dask_bigfft.bench.peers import contenders, fftw_wisdom
 from dask_bigfft.bench.problems import PROBLEMS
+from dask_bigfft.bench.targets import best_kernel
 
 __all__ = ["call", "make_dirty", "serve"]
 
@@ -85,7 +86,7 @@ def serve(text: str) -> None:
             problem, entrants, task["repeat"], threads, until, task.get("slow_rounds"),
             task.get("quick", False),
         )
-        answer["plan"] = measure.planned(problem, threads)
+        answer["plan"] = measure.planned(problem, threads, best_kernel({"warm": answer}) or "auto")
         answer["wisdom"] = fftw_wisdom()
     elif task["task"] == "touch":
         answer = measure.touched(problem, task["kernel"], threads)

@@ -45,11 +45,11 @@ def _threads(count: int) -> Iterator[None]:
         yield
 
 
-def planned(problem: Problem, threads: int) -> dict[str, Any]:
-    """Return what the planner makes of a problem; no data are touched."""
+def planned(problem: Problem, threads: int, kernel: str = "auto") -> dict[str, Any]:
+    """Return what the planner makes of a problem for an FFT library; no data are touched."""
     x = dask.array.zeros(problem.shape, chunks=problem.chunks, dtype=problem.dtype)
     with _threads(threads):
-        found = plan(x, problem.kind)
+        found = plan(x, problem.kind, kernel=kernel)
     rounds = len(found.rounds)
     copied = [  # an exchange of views alone copies nothing
         exchange.nbytes
@@ -135,8 +135,8 @@ def warm(
                 if entrant.name in slow:
                     continue
                 _turn(entrant, data, records[entrant.name], number, number in checked)
-        for kernel in kernels:
-            rates[kernel].append(machine.fft_rate(kernel, problem.out_dtype, threads))
+            for kernel in kernels:
+                rates[kernel].append(machine.fft_rate(kernel, problem.out_dtype, threads))
     return {
         "load_before": before,
         "load_after": machine.load(),

@@ -10,7 +10,7 @@ The JSON, version `SCHEMA`; times are seconds unless named otherwise::
       warm              or {"error": ...}
         plan            rounds, exchanges, pass_bytes[] (written per memory pass), peak_bytes, tasks
         copy            bytes, seconds[] per round: plain copy with all threads
-        fft_flops_per_second   {kernel: [before, after]}, in cache, all threads together
+        fft_flops_per_second   {kernel: [before, after each round]}, in cache, all threads together
         load_before, load_after
         contenders      {name: library, ours, ok, error, prepare_seconds, first_seconds,
                         seconds[] per round, phases[] per round (summed over threads),
@@ -167,8 +167,10 @@ def _cold_rows(results: Mapping[str, Any]) -> Iterable[list[str]]:
                     for key in ("seconds", "peak_bytes", "fresh_bytes", "touch_bytes_per_second")
                 }
                 nbytes = runs[0]["array_bytes"]
+                ends = [_seconds(end([c["seconds"] for c in runs])) for end in (min, max)]
                 yield [
-                    entry["problem"]["name"], f"{kernel}/{mode}", _seconds(middle["seconds"]),
+                    entry["problem"]["name"], f"{kernel}/{mode}",
+                    f"{_seconds(middle['seconds'])} [{ends[0]}, {ends[1]}]",
                     _seconds(median(entry, f"{kernel}/{mode}")),
                     f"{middle['fresh_bytes'] / nbytes:.2f}",
                     f"{middle['peak_bytes'] / nbytes:.2f}",
@@ -201,7 +203,9 @@ def _heading(results: Mapping[str, Any]) -> list[str]:
         "",
         "The graph is built once and the chunks lie in memory. Peers plan outside the clock and "
         "write into memory that exists; the planner of `fftw-measure` is stopped after a minute "
-        "and then does as `fftw-estimate`. Every answer is checked.",
+        "and then does as `fftw-estimate`. Every answer is checked. The roofline takes the best "
+        "copy and the best FFTs in cache that were seen beside the problem; passes and FFTs that "
+        "overlap can be faster than their sum.",
         "",
     ]
     lines += _merged(results)
@@ -217,7 +221,7 @@ def _merged(results: Mapping[str, Any]) -> list[str]:
     for entry in results["problems"]:
         then = entry.get("measured", results)
         if then["started"] < results["started"]:
-            when = f"{then['started'][:10]}, {then['repeat']} rounds"
+            when = f"{then['started'][:16].replace('T', ' ')}, {then['repeat']} rounds"
             found.setdefault(when, []).append(entry["problem"]["name"])
     lines = [f"Kept from {when}: {', '.join(names)}." for when, names in found.items()]
     return [*lines, ""] if lines else []
@@ -237,7 +241,8 @@ def markdown(results: Mapping[str, Any]) -> str:
     lines += _table(["problem", *peers, *ours], _second_rows(results, [*peers, *ours]))
     lines += ["## Phases of `persist()`: seconds, summed over threads", ""]
     lines += _table(["problem", "kernel", "phases"], _phase_rows(results))
-    cold = ["problem", "what", "cold s", "warm s", "fresh, arrays", "peak, arrays", "touch GB/s"]
+    cold = ["problem", "what", "cold s [least, most]", "warm s"]
+    cold += ["fresh, arrays", "peak, arrays", "touch GB/s"]
     lines += ["## Cold: the first transform of a process", ""]
     lines += _table(cold, _cold_rows(results))
     lines += ["## Targets", ""]

@@ -135,6 +135,7 @@ def joint_block(joint: Layout, layout: Layout, block: Block) -> Block:
     return tuple(a.block_of(tuple(k for k, _ in _cuts(a, b, i))) for a, b, i in axes)
 
 
+@lru_cache(maxsize=4096)
 def place_of(joint: Layout, layout: Layout, block: Block) -> Place:
     """Where a block of a layout lies in the joint's block that has it; does not check `fits`."""
     shape: list[int] = []

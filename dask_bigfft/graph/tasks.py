@@ -354,8 +354,8 @@ def run_block(
         here = Whole(own) if own.flags.c_contiguous else Lying(own, inside=True)
         return run.finish(number, block, lambda: here, filters)
     if number < len(run.plan.rounds):
-        # What a device alone takes need not be prepared for being gathered.
-        alone = own if run.place.device == "gpu" else None
+        # What CPU threads or devices alone take as it is need not be prepared for being gathered.
+        alone = own if run.place.device in ("cpu", "gpu") or missing() is not None else None
         coming = gathering if alone is None else functools.partial(Lying, alone, into=place)
         return run.finish(number, block, coming, filters)
     values = run.moved(number, gathering())

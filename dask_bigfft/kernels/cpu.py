@@ -15,7 +15,7 @@ May import `decomposition`, `memory` and this room.
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from operator import mul
 from typing import Any
 
@@ -106,6 +106,14 @@ class _Factors:
         return np.tile(self.table, repeats)
 
 
+def _alike(step: Step) -> bool:
+    """Whether a step is an FFT and nothing else, so that every tile is treated alike."""
+    return (
+        step.twiddle is None and step.convolve is None
+        and step.chirp_in is None and step.chirp_out is None
+    )
+
+
 @dataclass(frozen=True)
 class _Work:
     """A step on one block: its dimension, and what follows from its axis' other digits."""
@@ -117,7 +125,7 @@ class _Work:
     index_out: _Factors
     spectrum: _Factors | None
 
-    @property
+    @cached_property
     def divisor(self) -> Divisor:
         """What the FFT has to divide by: nothing if a chirp or a twiddle does it."""
         free = self.step.chirp_out is not None or self.step.twiddle is not None
@@ -125,6 +133,8 @@ class _Work:
 
     def within(self, dim: int, part: slice) -> "_Work":
         """The step on a tile cut along a dimension."""
+        if _alike(self.step):
+            return self
         return _Work(
             self.step,
             self.dim,
@@ -148,6 +158,9 @@ def _works(round_: Round, block: tuple[int, ...], filters: Mapping[int, Array]) 
         spectrum = None
         if step.convolve is not None:
             spectrum = _Factors(filters[step.axis].reshape(-1, step.length), *place)
+        if _alike(step):
+            found.append(_Work(step, dim, *(_Factors(np.zeros(1, np.int64), *place),) * 3, None))
+            continue
         found.append(
             _Work(
                 step,

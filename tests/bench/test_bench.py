@@ -2,6 +2,8 @@
 
 import json
 import math
+import re
+from pathlib import Path
 
 import dask.array as da
 import numpy as np
@@ -11,7 +13,7 @@ from dask_bigfft.bench import children, measure, report
 from dask_bigfft.bench.__main__ import main
 from dask_bigfft.bench.peers import PEERS, Ours, assembled, contenders
 from dask_bigfft.bench.problems import PROBLEMS
-from dask_bigfft.bench.targets import ratio, targets
+from dask_bigfft.bench.targets import ratio, roofline_seconds, targets
 from dask_bigfft.kernels.libraries import available
 
 SCALE = 1e-4
@@ -134,6 +136,27 @@ def test_program(tmp_path, capsys):
     assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_roofline_takes_the_best_speeds():
+    entry = {
+        "warm": {
+            "copy": {"bytes": 100, "seconds": [4.0, 1.0, 2.0]},
+            "fft_flops_per_second": {"scipy": [1.0, 5.0, 2.0]},
+            "plan": {"pass_bytes": [100, 200]},
+        },
+        "problem": {"flops": 10.0},
+    }
+    assert roofline_seconds(entry, "scipy") == 3.0 + 2.0
+
+
+def test_pictures_in_results_that_are_kept_exist():
+    folder = Path(__file__).parents[2] / "ci" / "results"
+    reports = list(folder.glob("*.md"))
+    assert reports
+    for path in reports:
+        for name in re.findall(r"!\[[^]]*\]\(([^)]+)\)", path.read_text(encoding="utf-8")):
+            assert (folder / name).is_file(), f"{path.name} shows {name}"
+
+
 def test_a_run_of_some_problems_keeps_the_others(tmp_path, capsys):
     out = tmp_path / "tiny.json"
     argv = ["--scale", "1e-5", "--cold", "0", "--repeat", "1", "--peers", "--kernels", "scipy",
@@ -149,7 +172,7 @@ def test_a_run_of_some_problems_keeps_the_others(tmp_path, capsys):
     assert names == ["1d-2p24-c64-x16", "2d-8192x8192-c128-x16"]  # in their usual order
     assert results["problems"][1]["measured"]["started"].startswith("2001-02-03")
     text = out.with_suffix(".md").read_text()
-    assert "Kept from 2001-02-03, 1 rounds: 2d-8192x8192-c128-x16." in text
+    assert "Kept from 2001-02-03 04:05, 1 rounds: 2d-8192x8192-c128-x16." in text
     assert main([*argv, "--merge", "--only", "2d-8192*x16", "--threads", "3"]) == 2
     assert "merge" in capsys.readouterr().err
 

@@ -48,6 +48,7 @@ EVENTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "round_device": _WORK,  # and what devices did
         "peer_host": _WORK,  # what went between devices by the host, both ways counted
         "peer_direct": _WORK,  # what went from device to device
+        "begun": MappingProxyType({"plan": "name", "index": "ordinal"}),  # before memory is taken
         # memory
         "prefault": _WORK,  # fresh pages of blocks, backed before anybody writes there
         "arena_lend": _MEMORY,

@@ -151,14 +151,17 @@ class Record:
     def take(self, name: str, numbers: Mapping[str, Any]) -> None:
         """Take in an event: a sink of `events`."""
         token = numbers.get("plan")
-        if token is None or name not in WATCHED:
+        begun = name == "begun"  # what the process holds before the plan takes any memory
+        if token is None or not (begun or name in WATCHED):
             return
         now, place, thread = time.time(), current_place(), threading.get_ident()
         nbytes, seconds = int(numbers.get("nbytes", 0)), float(numbers.get("seconds", 0.0))
         index = int(numbers.get("index", 0))
-        rss = self._resident(now) if name in PHASES else 0
+        rss = self._resident(now)
         with self._lock:
             plan = self._plan(place, str(token), rss)
+            if begun:
+                return
             plan.totals.setdefault((name, index), Total()).add(nbytes, seconds, now)
             if name in PHASES:
                 plan.rss_peak = max(plan.rss_peak, rss)

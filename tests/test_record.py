@@ -11,6 +11,7 @@ import pytest
 
 import dask_bigfft
 from dask_bigfft import events, fft
+from dask_bigfft.memory import default_arena
 from dask_bigfft.record import RECORD, Record
 
 
@@ -148,3 +149,13 @@ def test_resident_memory_is_not_asked_for_with_every_block(record, monkeypatch):
     assert 9 <= len(asked) <= 11
     assert record.plan("0a1b").totals["round", 1].count == 100
     assert record.plan("0a1b").rss_peak > 0
+
+
+def test_memory_before_a_plan_is_that_before_its_blocks(record):
+    a = np.ones((512, 2048))
+    default_arena().trim()
+    y = fft.fft2(da.from_array(a, chunks=(64, 2048)))
+    y.compute(scheduler="threads")  # 16 MiB, of which each of 8 tasks fills a part
+    found = record.plan(token_of(y))
+    assert found.rss_peak - found.rss_before >= 12 << 20
+    assert "begun" not in {name for name, _ in found.totals}

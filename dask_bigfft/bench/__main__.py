@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from dask_bigfft.bench import children, machine, report
-from dask_bigfft.bench.peers import PEERS
+from dask_bigfft.bench.peers import PEERS, PLANNING_SECONDS
 from dask_bigfft.bench.problems import PROBLEMS, Problem, select
 from dask_bigfft.bench.targets import best_kernel
 from dask_bigfft.errors import ArgumentError, refuse
@@ -40,10 +40,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--slow-rounds", type=int, metavar="N",
         help="warm rounds of those that take over four times as long as the fastest (default: all)")
     add("--quick", action="store_true",
-        help="three rounds, checked once; slow ones run once; no cold runs")
+        help="three rounds, checked once; slow ones run once; no cold runs but those asked for")
     add("--merge", action="store_true",
         help="keep what --out has of other problems; the table says when each was measured")
-    add("--cold", type=int, default=3, metavar="N", help="cold runs of each mode (default: 3)")
+    add("--planning-seconds", type=float, default=PLANNING_SECONDS, metavar="S",
+        help="FFTW's planner stops trying after that time (default: %(default)g)")
+    add("--cold", type=int, metavar="N", help="cold runs of each mode (default: 3)")
     add("--threads", type=_count, default=2, metavar="N", help="threads of everybody (default: 2)")
     add("--scale", type=float, default=1.0, metavar="F", help="shrink all arrays, to try things")
     add("--budget-seconds", type=float, default=math.inf, metavar="S",
@@ -121,12 +123,14 @@ def _measure(
     """Return all that is measured of one problem; FFTW's `wisdom` grows."""
     entry: dict[str, Any] = {
         "problem": _described(problem.scaled(args.scale)),
-        "measured": {"started": _now(), "repeat": args.repeat},
+        "measured": {"started": _now(), "repeat": args.repeat,
+                     "planning_seconds": args.planning_seconds},
         "cold": [],
     }
     task = {"task": "warm", "problem": problem.name, "scale": args.scale, "peers": args.peers,
             "kernels": args.kernels, "repeat": args.repeat, "wisdom": wisdom,
-            "slow_rounds": args.slow_rounds, "quick": args.quick}
+            "slow_rounds": args.slow_rounds, "quick": args.quick,
+            "planning_seconds": args.planning_seconds}
     entry["warm"] = children.call(task, args.threads, until - time.monotonic())
     wisdom[:] = entry["warm"].pop("wisdom", wisdom)
     _cold(args, entry, until)
@@ -185,7 +189,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark with arguments as on the command line; return the exit status."""
     args = _parser().parse_args(argv)
     if args.quick:
-        args.repeat, args.slow_rounds, args.cold = 3, 0, 0
+        args.repeat, args.slow_rounds = 3, 0
+    if args.cold is None:
+        args.cold = 0 if args.quick else 3
     if args.child is not None:
         children.serve(args.child)
         return 0

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from dask_bigfft.bench import machine, measure
-from dask_bigfft.bench.peers import contenders, fftw_wisdom
+from dask_bigfft.bench.peers import PLANNING_SECONDS, contenders, fftw_wisdom
 from dask_bigfft.bench.problems import PROBLEMS
 from dask_bigfft.bench.targets import best_kernel
 
@@ -80,7 +80,9 @@ def serve(text: str) -> None:
     problem = PROBLEMS[task["problem"]].scaled(task["scale"])
     answer: dict[str, Any]
     if task["task"] == "warm":
-        entrants = contenders(threads, task["peers"], task["kernels"])
+        entrants = contenders(
+            threads, task["peers"], task["kernels"], task.get("planning_seconds", PLANNING_SECONDS)
+        )
         fftw_wisdom(task["wisdom"])
         answer = measure.warm(
             problem, entrants, task["repeat"], threads, until, task.get("slow_rounds"),

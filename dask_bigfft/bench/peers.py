@@ -9,7 +9,7 @@ da.fft             `dask.array.fft` between the rechunks that a user would write
 ducc0              ``out=`` that exists, ``nthreads``
 mkl_fft            ``out=`` that exists, MKL's own threads
 fftw-estimate      pyFFTW, plan made outside the clock for memory that exists, ``threads``
-fftw-measure       the same; its planner stops after a minute, and remembers
+fftw-measure       the same; its planner stops after a while, and remembers
 KERNEL/persist     ours with that FFT library, result in blocks
 KERNEL/compute     the same, result assembled in one array
 =================  ================================================================================
@@ -38,12 +38,16 @@ from dask_bigfft.errors import refuse
 from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.kernels.libraries import available, get_library
 
-__all__ = ["PEERS", "Contender", "Ours", "assembled", "contenders", "dask_input", "fftw_wisdom"]
+__all__ = [
+    "PEERS", "PLANNING_SECONDS", "Contender", "Ours", "assembled", "contenders", "dask_input",
+    "fftw_wisdom",
+]
 
 Array = npt.NDArray[Any]
 Mode = Literal["persist", "compute"]
 
-_FFTW_PLANNING_SECONDS = 60.0
+#: Seconds after which FFTW's planner stops trying, unless others are named.
+PLANNING_SECONDS = 60.0
 #: From this size of the data on, memory for results is given back before dask makes its own.
 _LARGE_NBYTES = 1 << 30
 
@@ -155,13 +159,14 @@ class _FftwEstimate(_Direct):
     name = "fftw-estimate"
     library = "pyfftw"
     flag = "FFTW_ESTIMATE"
+    planning_seconds = PLANNING_SECONDS
 
     def prepare(self, data: Data) -> None:
         """Plan for the arrays of the problem."""
         fftw = importlib.import_module("pyfftw")
         self._plan = fftw.FFTW(
             data.x, data.out, axes=tuple(range(data.x.ndim)), flags=(self.flag,),
-            threads=self.threads, planning_timelimit=_FFTW_PLANNING_SECONDS,
+            threads=self.threads, planning_timelimit=self.planning_seconds,
         )
 
     def run(self, data: Data) -> Any:
@@ -305,7 +310,8 @@ PEERS: dict[str, tuple[type[Any], str]] = {
 
 
 def contenders(
-    threads: int, peers: Iterable[str] | None = None, kernels: Iterable[str] | None = None
+    threads: int, peers: Iterable[str] | None = None, kernels: Iterable[str] | None = None,
+    planning_seconds: float = PLANNING_SECONDS,
 ) -> list[Contender]:
     """Return the peers that are installed and then ours with each installed kernel.
 
@@ -315,6 +321,8 @@ def contenders(
         How many each may use.
     peers, kernels : iterable of str, optional
         Only these; all by default.
+    planning_seconds : float
+        After which FFTW's planner stops trying.
     """
     installed = available()
     if "pyfftw" in installed:
@@ -328,6 +336,9 @@ def contenders(
         for name in chosen
         if importlib.util.find_spec(PEERS[name][1]) is not None
     ]
+    for peer in found:
+        if isinstance(peer, _FftwEstimate):
+            peer.planning_seconds = planning_seconds
     for kernel in installed if kernels is None else kernels:
         found += [Ours(kernel, "persist"), Ours(kernel, "compute")]
     return found

@@ -5,7 +5,8 @@ The JSON, version `SCHEMA`; times are seconds unless named otherwise::
     schema, started (UTC), complete, seconds, threads, repeat, scale, load_before, load_after
     machine             cpu, cores, caches, memory_bytes, system, python, versions, fftw, ...
     problems[]
-      measured          started (UTC), repeat; earlier than the rest where it is kept
+      measured          started (UTC), repeat, planning_seconds (of FFTW's planner); earlier than
+                        the rest where it is kept
       problem           name, family, kind, shape, dtype, ways, size, nbytes, flops
       warm              or {"error": ...}
         plan            rounds, exchanges, pass_bytes[] (written per memory pass), peak_bytes, tasks
@@ -190,6 +191,8 @@ def _heading(results: Mapping[str, Any]) -> list[str]:
     machine = results["machine"]
     versions = ", ".join(f"{name} {v}" for name, v in machine.get("versions", {}).items())
     caches = ", ".join(f"{name} {size}" for name, size in machine.get("caches", {}).items())
+    limits = {e.get("measured", {}).get("planning_seconds", 60.0) for e in results["problems"]}
+    planning = " or ".join(f"{seconds:g}" for seconds in sorted(limits)) or "60"
     lines = [
         "# Benchmark",
         "",
@@ -202,9 +205,11 @@ def _heading(results: Mapping[str, Any]) -> list[str]:
         f"Python {machine.get('python', '?')}, {versions}.",
         "",
         "The graph is built once and the chunks lie in memory. Peers plan outside the clock and "
-        "write into memory that exists; the planner of `fftw-measure` is stopped after a minute "
-        "and then does as `fftw-estimate`. Every answer is checked. The roofline takes the best "
-        "copy and the best FFTs in cache that were seen beside the problem; passes and FFTs that "
+        "write into memory that exists; the planner of `fftw-measure` is stopped after "
+        f"{planning} s and then does as `fftw-estimate`. Every answer is checked.",
+        "",
+        "The roofline takes the best copy and the best FFTs in cache that were seen beside the "
+        "problem, and adds their times; passes and FFTs that "
         "overlap can be faster than their sum.",
         "",
     ]

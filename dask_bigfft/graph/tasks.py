@@ -256,6 +256,8 @@ def common_memory(run: Run, number: int, group: Block) -> Common:
     wanted = config.get("bigfft.exchange.in-place")
     if joint is None or used or not wanted or current_worker() is not None:
         return Common()
+    with during(run.token, number):
+        emit("begun")
     return Common(joint.layout, group, run.exchange(number).dtype)
 
 

@@ -9,6 +9,7 @@ import dask.array as da
 import numpy as np
 import pytest
 
+import dask_bigfft.bench.__main__ as program
 from dask_bigfft.bench import children, measure, report
 from dask_bigfft.bench.__main__ import main
 from dask_bigfft.bench.peers import PEERS, Ours, assembled, contenders
@@ -134,6 +135,22 @@ def test_program(tmp_path, capsys):
     text = out.with_suffix(".md").read_text()
     assert "3d-512x512x256-c128-x16: da.fft over scipy/persist" in text
     assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_quick_runs_have_the_cold_runs_that_are_asked_for(monkeypatch):
+    seen = []
+    monkeypatch.setattr(program, "_run", lambda args: seen.append(args) or {"problems": []})
+    for argv in ([], ["--quick"], ["--quick", "--cold", "2"], ["--planning-seconds", "5"]):
+        assert main([*argv, "--out", "nothing-there.json"]) == 0
+    assert [args.cold for args in seen] == [3, 0, 2, 3]
+    assert [args.planning_seconds for args in seen] == [60, 60, 60, 5]
+
+
+@pytest.mark.skipif("pyfftw" not in available(), reason="needs pyfftw")
+def test_the_planner_of_fftw_gets_its_time():
+    found = {peer.name: peer for peer in contenders(2, ["scipy", "fftw-measure"], [], 5.0)}
+    assert found["fftw-measure"].planning_seconds == 5.0
+    assert contenders(2, ["fftw-measure"], [])[0].planning_seconds == 60.0
 
 
 def test_the_roofline_takes_the_best_speeds():

@@ -27,7 +27,7 @@ from dask_bigfft.errors import refuse
 from dask_bigfft.files import Underway, opened
 from dask_bigfft.memory import lend
 
-__all__ = ["PlainChunks", "plain_chunks", "refuse_missing"]
+__all__ = ["PlainChunks", "chunk_pieces", "plain_chunks", "refuse_missing"]
 
 Array = npt.NDArray[Any]
 Region = tuple[slice, ...]
@@ -64,7 +64,7 @@ class PlainChunks:
 
     def fill(self, region: Region, out: Array) -> bool:
         """Read a region into an array of its shape and dtype; False where a chunk has no file."""
-        pieces = list(_pieces(region, self.array.chunks))
+        pieces = list(chunk_pieces(region, self.array.chunks))
         alone = len(pieces) == 1  # of which the file itself is read in several parts at a time
         with Underway[None]() as calls:
             try:
@@ -134,12 +134,12 @@ def _is_region(index: Any, shape: tuple[int, ...]) -> bool:
     )
 
 
-def _pieces(
+def chunk_pieces(
     region: Region, shape: tuple[int, ...]
 ) -> Iterator[tuple[tuple[int, ...], Region, Region]]:
     """Chunks that a region meets: which, what of each, and where that is in the region.
 
-    >>> [p for p in _pieces((slice(3, 9),), (4,))]  # doctest: +NORMALIZE_WHITESPACE
+    >>> [p for p in chunk_pieces((slice(3, 9),), (4,))]  # doctest: +NORMALIZE_WHITESPACE
     [((0,), (slice(3, 4, None),), (slice(0, 1, None),)),
      ((1,), (slice(0, 4, None),), (slice(1, 5, None),)),
      ((2,), (slice(0, 1, None),), (slice(5, 6, None),))]

@@ -7,6 +7,7 @@ Imports `config`, `errors`, `events`, `planner`, `graph`, `chunk_files` and dask
 when they are needed.
 """
 
+import errno
 import math
 import re
 import time
@@ -22,7 +23,7 @@ import numpy.typing as npt
 from dask.base import tokenize
 
 from dask_bigfft import config
-from dask_bigfft.chunk_files import PlainChunks, plain_chunks, refuse_missing
+from dask_bigfft.chunk_files import PlainChunks, chunk_pieces, plain_chunks, refuse_missing
 from dask_bigfft.errors import refuse
 from dask_bigfft.events import emit
 from dask_bigfft.graph.dask_private import original_of
@@ -33,6 +34,9 @@ LARGEST, SMALLEST = 128 << 20, 4 << 20
 
 #: Blocks that an array is cut into at least, unless they would be smaller than `SMALLEST`.
 FEWEST = 16
+
+#: What packages raise where a file is not what it should be.
+_UNREADABLE = (OSError, RuntimeError, ValueError, TypeError, KeyError)
 
 #: Beginning of an address that is no path, as `Path` writes it.
 URL = re.compile(r"\w+:/")
@@ -149,15 +153,45 @@ class Reader:
         """Read a region into an array of its shape, which whoever asks counts."""
         plain = self.plain if out.dtype == self.dtype else None
         if plain is None or not plain.fill(region, out):
-            out[...] = np.asarray(self.stored[region])
+            out[...] = self._read(region)
 
     def __getitem__(self, index: Any) -> npt.NDArray[Any]:
         started = time.perf_counter()
         values = None if self.plain is None else self.plain.read(index)
         if values is None:
-            values = np.asarray(self.stored[index])
+            values = self._read(index)
         emit("source_read", nbytes=values.nbytes, seconds=time.perf_counter() - started)
         return values
+
+    def _read(self, index: Any) -> npt.NDArray[Any]:
+        """Values by way of the package that the array is of.
+
+        Raises
+        ------
+        OSError
+            Where they cannot be had: which chunk, and what the package says.
+        """
+        try:
+            return np.asarray(self.stored[index])
+        except _UNREADABLE as error:
+            place = self._bad_chunk(index) or f"values {index}"
+            text = f"{place} cannot be read ({type(error).__name__}: {error})"
+            name = getattr(self.stored, "store_path", getattr(self.stored, "path", None))
+            raise OSError(errno.EIO, text, str(name)) from error
+
+    def _bad_chunk(self, index: Any) -> str | None:
+        """The first chunk, or shard, of a region that cannot be read alone."""
+        key = getattr(getattr(self.stored, "metadata", None), "encode_chunk_key", None)
+        if key is None or self.unit is None:
+            return None
+        for chunk, inside, _ in chunk_pieces(index, self.unit):
+            pairs = zip(chunk, inside, self.unit, strict=True)
+            region = tuple(slice(i * n + s.start, i * n + s.stop) for i, s, n in pairs)
+            try:
+                self.stored[region]
+            except _UNREADABLE:
+                return f"chunk {key(chunk)}"
+        return None
 
     def __dask_tokenize__(self) -> tuple[str, str]:
         return "dask_bigfft.Reader", tokenize(self.stored)

@@ -9,6 +9,9 @@ import math
 #: wide enough that gathering it does not jump about.
 TILE_BYTES = 1 << 21
 
+#: Bytes of a line from which on a library is given one at a time where it would copy several.
+LONG_BYTES = 4 << 20
+
 #: Bytes that a tile's rows should have at least, to be worth storing apart.
 ROW_BYTES = 1 << 8
 

@@ -36,6 +36,7 @@ from typing import Any, Literal, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
+from dask_bigfft.decomposition.tiles import LONG_BYTES
 from dask_bigfft.errors import KernelError, refuse
 from dask_bigfft.events import measured
 from dask_bigfft.kernels.fftw_plans import FFTWPlans, import_pyfftw
@@ -309,6 +310,12 @@ def _same_memory(a: Array, b: Array) -> bool:
     return a is b or (a.strides == b.strides and a.ctypes.data == b.ctypes.data)
 
 
+def _has_long_rows(x: Array, dim: int) -> bool:
+    """Whether a complex array is made of several contiguous lines that are long."""
+    rows = x.dtype.kind == "c" and bool(x.flags.c_contiguous) and math.prod(x.shape[dim + 1 :]) == 1
+    return rows and x.nbytes > x.shape[dim] * x.itemsize >= LONG_BYTES
+
+
 def _norm(sign: int, scale: Scale) -> str:
     """Return NumPy's word for `scale`: it names the direction that bears the factor."""
     if scale == "ortho":
@@ -329,7 +336,13 @@ class _Scipy(_Threaded):
         self, x: Array, dims: tuple[int, ...], sign: int, scale: Scale, out: Array | None
     ) -> Array:
         name = "fftn" if sign < 0 else "ifftn"
-        return self._call(name, x, axes=dims, norm=_norm(sign, scale), overwrite_x=True)
+        options = {"axes": dims, "norm": _norm(sign, scale), "overwrite_x": True}
+        if self.threads > 1 or len(dims) > 1 or not _has_long_rows(x, dims[0]):
+            return self._call(name, x, **options)
+        for row in x.reshape(-1, 1, x.shape[dims[0]]):  # of several at a time it would copy all
+            if not _same_memory(done := self._call(name, row, **options | {"axes": (1,)}), row):
+                row[...] = done
+        return x
 
     def r2c(self, x: Array, dim: int, sign: int, scale: Scale, out: Array | None) -> Array:
         name = "rfft" if sign < 0 else "ihfft"

@@ -91,7 +91,7 @@ def library_bytes(plan: Plan) -> int:
     if plan.machine.cards and plan.device == "gpu":
         return 0
     itemsize = plan.spec.work_dtype.itemsize
-    work = work_bytes(plan.kernel, plan.rounds, itemsize)
+    work = work_bytes(plan.kernel, plan.rounds, itemsize, plan.machine.threads)
     return plan.machine.threads * work + kept_bytes(plan.kernel, plan.rounds, itemsize)
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from dask_bigfft.decomposition.factors import factorize
 from dask_bigfft.decomposition.rounds import Round
+from dask_bigfft.decomposition.tiles import LONG_BYTES
 
 __all__ = ["kept_bytes", "work_bytes"]
 
@@ -64,7 +65,7 @@ def _has_large_prime(n: int) -> bool:
     return max(factorize(n), default=1) ** 2 > n > 64
 
 
-def work_bytes(kernel: str, rounds: Iterable[Round], itemsize: int) -> int:
+def work_bytes(kernel: str, rounds: Iterable[Round], itemsize: int, threads: int = 1) -> int:
     """Return the bytes that a thread's calls of a library need at most, beside their values.
 
     Parameters
@@ -75,6 +76,8 @@ def work_bytes(kernel: str, rounds: Iterable[Round], itemsize: int) -> int:
         What is done.
     itemsize : int
         Bytes of a complex number.
+    threads : int
+        Tasks at a time: of fewer blocks, each is done by several threads of the library.
     """
     library, lanes = _LIBRARIES.get(kernel, _UNKNOWN), max(1, 16 // itemsize)
     most = 0.0
@@ -83,6 +86,10 @@ def work_bytes(kernel: str, rounds: Iterable[Round], itemsize: int) -> int:
         for step in round_.steps:
             inner = math.prod(shape[round_.dim(step) + 1 :])
             base, more = library.rows if inner <= 1 else library.columns
+            alone = round_.target.blocks < threads
+            if inner <= 1 and not alone and step.length * itemsize >= LONG_BYTES:
+                more = 0  # one line at a time
+                base = max(base, 1)
             if step.kind != "c2c":
                 base, more = library.real
             if _has_large_prime(step.length):

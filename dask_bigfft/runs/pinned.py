@@ -130,7 +130,8 @@ def read_record(scratch: Path) -> dict[str, Any] | None:
     try:
         text = (scratch / RECORD).read_text(encoding="utf-8")
     except FileNotFoundError:
-        others = [p.name for p in scratch.iterdir() if p.name != LOCK] if scratch.is_dir() else []
+        found_there = scratch.iterdir() if scratch.is_dir() else ()
+        others = [p.name for p in found_there if p.name != LOCK and not _is_fresh(p)]
         if others:
             refuse("scratch", str(scratch), f"{allowed}; this one holds {others[0]}")
         return None
@@ -145,6 +146,11 @@ def read_record(scratch: Path) -> dict[str, Any] | None:
     return dict(found)
 
 
+def _is_fresh(path: Path) -> bool:
+    """Whether a file is a record that a killed run, or a full disk, has left before its place."""
+    return path.name.startswith(f"{RECORD}.")
+
+
 def write_record(scratch: Path, found: Mapping[str, Any]) -> None:
     """Pin what a run is, all or nothing, and wait until that is on the disk.
 
@@ -155,6 +161,8 @@ def write_record(scratch: Path, found: Mapping[str, Any]) -> None:
     """
     fresh = scratch / f"{RECORD}.{uuid.uuid4().hex}"
     text = json.dumps({"format": FORMAT, **found}).encode()
+    for left in filter(_is_fresh, list(scratch.iterdir())):
+        left.unlink()
     try:
         with fresh.open("wb", buffering=0) as handle:
             while text[handle.tell() :]:
@@ -163,6 +171,7 @@ def write_record(scratch: Path, found: Mapping[str, Any]) -> None:
         fresh.replace(scratch / RECORD)
         sync_folder(scratch)
     except OSError as error:
+        fresh.unlink(missing_ok=True)
         failed(fresh, error, len(text), len(text))
 
 

@@ -394,3 +394,19 @@ def test_other_dtypes_and_lengths_are_refused(library):
     if np.dtype(np.clongdouble) not in library.dtypes:
         with pytest.raises(KernelError, match=f"complex128.*{library.name}|{library.name}"):
             library.c2c(np.ones(4, np.clongdouble), (0,), -1)
+
+
+@pytest.mark.parametrize(("dtype", "n"), [("c16", 2**18), ("c8", 2**19)])
+@pytest.mark.parametrize("scale", ["none", "ortho", "full"])
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_long_rows_one_by_one_are_what_they_are_together(dtype, n, scale, sign):
+    """SciPy's; along columns they are done together."""
+    rng = np.random.default_rng(1)
+    x = (rng.normal(size=(3, n)) + 1j * rng.normal(size=(3, n))).astype(dtype)
+    library = get_library("scipy")
+    columns = np.ascontiguousarray(x.T)
+    wanted = library.c2c(columns, (0,), sign, scale).T
+    found = library.c2c(x, (1,), sign, scale)
+    assert found is x
+    error = np.linalg.norm(found - wanted) / np.linalg.norm(wanted)
+    assert error < 4 * np.finfo(x.dtype).eps

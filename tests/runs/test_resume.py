@@ -426,6 +426,11 @@ def test_a_disk_too_full_for_the_record_is_named(here, processes):
     assert "ScratchError" in said
     assert re.search(r"bytes are missing for a scratch file of \d+: '.*scratch/run\.json", said)
     assert not Path("out.zarr").exists()
+    Path("scratch").mkdir(exist_ok=True)
+    Path("scratch/run.json.0123").write_text("{")  # as a run leaves it that is killed there
+    again()
+    assert files("out.zarr")[0]
+    assert not Path("scratch").exists()
 
 
 def files_of(folder):

@@ -85,7 +85,8 @@ _EXTRAS = """
     verify : {"none", "energy", "checksum"}, optional
         Whether rounds are checked while they work: their energy (Parseval), which finds changes of
         magnitude; or also linear checksums and those of all shards that travel, which find
-        changes of sign, phase and place, too. What is wrong is done once more, then an error.
+        changes of sign, phase and place, too. A round that is wrong is done once more, then an
+        error; a shard that is wrong is an error at once.
     planner : {"estimate", "measure"}, optional
         Whether the plan that is cheapest by the cost model is taken, or the few that look best are
         run once on an array of ones, and the fastest is remembered for transforms of this class."""

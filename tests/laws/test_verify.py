@@ -2,6 +2,7 @@
 
 import functools
 import warnings
+from pathlib import Path
 
 import dask
 import dask.array as da
@@ -201,6 +202,21 @@ def test_any_kernel_is_verified(kernel, mode):
         for chunks in [(4, 30), (5, 7), (24, 30)]:
             y = fft.fft2(da.from_array(x, chunks=chunks), verify=mode, kernel=kernel)
             np.testing.assert_allclose(y.compute(), np.fft.fft2(x), rtol=1e-10, atol=1e-10)
+
+
+def test_the_guide_has_the_same_table():
+    """A row for each fault inside a round that is made here, and one for shards on the way."""
+    page = Path(__file__).parents[2] / "examples" / "guide" / "verification.md"
+    rows = [line.strip("|").split("|") for line in page.read_text().splitlines() if "|" in line]
+    table = {
+        name.strip(): tuple(mode for mode, cell in zip(MODES, cells, strict=True) if cell.strip())
+        for name, *cells in rows[2:]
+    }
+    for fault, modes in {**FINDS, "twiddle": ("checksum",)}.items():
+        (found,) = (name for name in table if name.startswith(f"inside a round: {fault}"))
+        assert table[found] == modes
+    (found,) = (name for name in table if name.startswith("on the way: any bit of a shard"))
+    assert {table[found]} == set(FINDS_IN_SHARDS.values())
 
 
 def test_unknown_checks_are_refused():

@@ -1,4 +1,4 @@
-"""How right the cost model is: forecasts against times, and its choice against all others.
+"""How right the cost model is: forecasts against times, and its choice against other plans.
 
 ``python -m dask_bigfft.bench.model`` does both, on problems that calibration does not know:
 

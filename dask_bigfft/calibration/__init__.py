@@ -19,7 +19,12 @@ from dask_bigfft.calibration.cards import device_speeds, peer_speeds, peers_of, 
 from dask_bigfft.calibration.cluster import network_speeds, workers_of
 from dask_bigfft.calibration.cpu import Effort, gather_speeds, library_speeds
 from dask_bigfft.calibration.runs import company
-from dask_bigfft.calibration.system import disk_speeds, page_speed, scheduling_costs
+from dask_bigfft.calibration.system import (
+    disk_speeds,
+    page_speed,
+    pair_seconds,
+    scheduling_costs,
+)
 from dask_bigfft.devices.find import leases
 from dask_bigfft.errors import ArgumentTypeError, DeviceError, refuse
 from dask_bigfft.kernels.libraries import available, get_library
@@ -34,7 +39,7 @@ log = logging.getLogger(__name__)
 DTYPES = ("complex128", "complex64")
 
 #: Seconds after which no further library is measured: it is then as fast as in its other dtype.
-ENOUGH = 30.0
+ENOUGH = 25.0
 
 
 def measure(effort: Effort, folder: str, kernels: Sequence[str] | None = None) -> Profile:
@@ -174,4 +179,5 @@ def _of_cluster(
     slowest = min(found, key=lambda profile: profile.copy)
     name = f"{len(workers)} workers, {slowest.name}"
     speeds: dict[str, Any] = dict(network_speeds(client, list(workers), nbytes, repeat))
+    speeds["pair"] = pair_seconds(repeat)  # ordering is done here, or on the scheduler
     return replace(slowest, name=name, **speeds)

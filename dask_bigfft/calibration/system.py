@@ -18,7 +18,7 @@ from dask.order import order
 from dask_bigfft import fft
 from dask_bigfft.memory.pages import Buffer, touch
 
-__all__ = ["disk_speeds", "page_speed", "scheduling_costs"]
+__all__ = ["disk_speeds", "page_speed", "pair_seconds", "scheduling_costs"]
 
 #: Bytes that the disk is tried with, and pages.
 DISK_NBYTES, PAGES_NBYTES = 256 << 20, 128 << 20
@@ -81,8 +81,8 @@ def _blocks(shape: tuple[int, ...], ways: int) -> da.Array:
     return found
 
 
-def _pair_seconds(repeat: int) -> float:
-    """Seconds of dask's ordering for a pair of blocks of an exchange."""
+def pair_seconds(repeat: int) -> float:
+    """Return the seconds of dask's ordering for a pair of blocks of an exchange."""
 
     def ordered(blocks: int) -> float:
         graph: dict[Any, Any] = {("a", i): 1 for i in range(blocks)}
@@ -129,5 +129,5 @@ def scheduling_costs(
     return {
         "start": max(0.0, start - task), "task": max(0.0, task - block),
         "packed": max(0.0, packed / ways**2),
-        "exchange": max(0.0, few - start - 8 * task - 16 * shard), "pair": _pair_seconds(repeat),
+        "exchange": max(0.0, few - start - 8 * task - 16 * shard), "pair": pair_seconds(repeat),
     }

@@ -260,7 +260,7 @@ def test_a_cluster_has_its_own(folder):
 
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, processes=False,
-                     dashboard_address=None) as cluster,
+                     dashboard_address="127.0.0.1:0") as cluster,
         Client(cluster) as client,
     ):
         found = dask_bigfft.calibrate(client, nbytes=1 << 14, repeat=1)
@@ -268,5 +268,6 @@ def test_a_cluster_has_its_own(folder):
         assert found.threads == 1
         assert found.network > 0
         assert 0 < found.sent_task < 1
+        assert found.pair != DEFAULT.pair
         assert machine().profile == found
     assert machine().profile == DEFAULT

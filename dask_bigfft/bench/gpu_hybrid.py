@@ -1,4 +1,4 @@
-"""Hybrid rounds against the CPU alone and a card alone; and the ways between two cards.
+"""``python -m dask_bigfft.bench.gpu_hybrid``: CPU threads and a card, and ways between two cards.
 
 Each problem is transformed by the three of them in turn, several times, so that what slows the
 machine down for a while hits all alike: the card and both together one after the other in every
@@ -7,10 +7,7 @@ What is claimed is the ratio of the better one of the two to hybrid, within a tu
 bootstrap interval of its median. No turn is left out but the first, which pins memory and makes
 plans. Garbage is collected between transforms, not in them.
 
-Ways between cards: pencils of two batches change places by every route (Nandapalan et al. 2012,
-table I: effective bandwidth is the bytes that had to move over the time taken).
-
-Imports the rest of this folder, `devices` and `exchange`.
+The ways between two cards are in `gpu_routes`. Imports the rest of this folder and `devices`.
 """
 
 import argparse
@@ -18,26 +15,24 @@ import gc
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import dask
-import dask.array as da
 import numpy as np
 
 from dask_bigfft import config, fft
 from dask_bigfft.bench import gpu, gpu_data, machine
 from dask_bigfft.bench.gpu_report import table
+from dask_bigfft.bench.gpu_routes import between, links, routes
 from dask_bigfft.bench.targets import ratio
 from dask_bigfft.devices import find
 from dask_bigfft.devices.cuda import available, cupy, reason
 from dask_bigfft.devices.cupy_device import open_device
-from dask_bigfft.devices.peers import CupyPeers, SimulatedPeers, Traffic
+from dask_bigfft.devices.peers import CupyPeers
 from dask_bigfft.events import add_sink, remove_sink
-from dask_bigfft.exchange.peers import ROUTES, Route, home, peer_exchange
-from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.front import plan as plan_of
 from dask_bigfft.memory import configure
 
@@ -227,89 +222,6 @@ def _off(wanted: Any, got: Any) -> float:
     return math.sqrt(off) / float(np.linalg.norm(wanted.ravel()))
 
 
-# --- the ways between two cards -------------------------------------------------------------
-
-
-def routes(
-    bench: gpu.Bench, peers_of: Callable[[], CupyPeers | SimulatedPeers], repeats: int = 3
-) -> None:
-    """Slabs on two devices that change places by every route, in batches of several sizes."""
-    n = 1024
-    while n**3 * bench.scale > 1024**3:
-        n //= 2
-    for batches in (2, 8, 32):
-        exchange = _slabs(n, min(batches, n))
-        for route in ROUTES:
-            if bench.results.over:
-                return
-            times = []
-            for _ in range(repeats + 1):
-                peers = peers_of()
-                seconds, traffic = _exchanged(exchange, peers, route)
-                times.append(seconds)
-            least = min(times[1:])
-            bench.results.add(
-                "peers", n=n, batches=batches, route=route, seconds=least,
-                gbs=traffic.net / least / 1e9, moved=traffic.ratio,
-                peak_gib=max(peers.peak) / GIB, data_gib=n**3 * 8 / 2 / GIB,
-            )
-
-
-def _exchanged(
-    exchange: ExchangeMap, peers: CupyPeers | SimulatedPeers, route: Route
-) -> tuple[float, Traffic]:
-    """One exchange between two devices, and its time."""
-    sources, targets = list(exchange.source.indices()), list(exchange.target.indices())
-    homes = {b: home(i, len(sources), 2) for i, b in enumerate(sources)}
-    ours = {b: home(i, len(targets), 2) for i, b in enumerate(targets)}
-    held = {}
-    for b in sources:
-        size = int(np.prod(exchange.source.shape(b)))
-        held[b] = peers.empty(homes[b], size, np.dtype("c8"))
-        _set(held[b])
-    began = time.perf_counter()
-    _, traffic = peer_exchange(
-        exchange, held, homes.__getitem__, ours.__getitem__, peers, lambda a, b: route, inside=True
-    )
-    return time.perf_counter() - began, traffic
-
-
-def _set(values: Any) -> None:
-    """Touch the memory, and wait for it."""
-    if isinstance(values, np.ndarray):
-        values.fill(1)
-        return
-    with values.device:
-        values.fill(1)
-        cupy().cuda.get_current_stream().synchronize()
-
-
-def _slabs(n: int, batches: int) -> ExchangeMap:
-    """The exchange of a 3D transform between slabs along one axis and slabs along the next."""
-    x = da.zeros((n, n, n), chunks=(n // batches, n, n), dtype="c8")
-    found = plan_of(x, "fftn", memory_limit="1 TiB", rounds=[{1: -1, 2: -1}, {0: -1}])
-    exchange = found.exchanges[1]
-    return ExchangeMap(exchange.source, exchange.target, exchange.mirror)
-
-
-def links(bench: gpu.Bench) -> None:
-    """Bytes per second from each card to each other by the copy engine."""
-    cp = cupy()
-    size = GIB // bench.scale
-    for a in available():
-        for b in available():
-            if a == b:
-                continue
-            with cp.cuda.Device(a):
-                source = cp.ones(size, np.uint8)
-            with cp.cuda.Device(b):
-                target = cp.empty(size, np.uint8)
-            peers = CupyPeers((a, b))
-            seconds = gpu.best(lambda p=peers, s=source, t=target: p.send(0, s, 1, t))  # type: ignore[misc]
-            bench.results.add("links", source=a, target=b, gbs=size / seconds / 1e9,
-                              reads=peers.reaches(1, 0))
-
-
 def write_report(found: dict[str, Any], path: Path) -> None:
     """Write the tables beside the results."""
     cards, host = found["gpu"], found["machine"]
@@ -318,7 +230,8 @@ def write_report(found: dict[str, Any], path: Path) -> None:
         f"{cards['count']} x {cards['name']}; host: "
         + ", ".join(f"{k} {v}" for k, v in host.items() if isinstance(v, str | int | float)), "",
         "Written by `ci/bench --gpu-hybrid`. Times are medians in seconds of turns in which CPU, "
-        "card and both take turns. `gain` is the time of the faster one alone over that of both, "
+        "card and both take turns; garbage is collected between them. `gain` is the time of the "
+        "faster one alone over that of both, "
         "the median of the turns with a bootstrap interval (95 %); `share` is what the card did "
         "of rounds that were shared. Who does it is the model's choice.",
         "", "## Hybrid", "",
@@ -349,6 +262,13 @@ def write_report(found: dict[str, Any], path: Path) -> None:
             "n": "n", "batches": "batches", "route": "route", "seconds": "seconds",
             "gbs": "GB/s", "moved": "moved", "peak_gib": "peak GiB of a device",
             "data_gib": "data GiB of a device"}),
+        "## Whole transforms of blocks that stay on their cards", "",
+        "The input stays. `peak` is what CuPy's pool of a card has taken beside it, `error` the "
+        "distance from SciPy's values at 64 frequencies.", "",
+        *table(found.get("between", []), {
+            "shape": "shape", "blocks": "blocks", "cards": "cards", "route": "route",
+            "seconds": "seconds", "low": "least", "peak_gib": "peak GiB of a card",
+            "data_gib": "data GiB of a card", "error": "error"}),
     ]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -359,7 +279,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("ci/results/gpu_hybrid.json"))
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--profile", type=Path, help="speeds, as dask-bigfft calibrate writes them")
-    parser.add_argument("--only", nargs="*", type=int, help="numbers of problems, from 0")
+    parser.add_argument("--only", nargs="*", type=int,
+                        help="numbers of problems, from 0; none: the ways alone")
     parser.add_argument("--no-routes", action="store_true", help="leave the ways out")
     parser.add_argument("--budget-seconds", type=float, default=400.0)
     parser.add_argument("--scale", type=int, default=1, help="divide all sizes, to try things")
@@ -377,9 +298,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     results.found["gpu"] = {"name": properties["name"].decode(), "count": len(available()),
                             "cupy": cupy().__version__}
     results.found["profile"] = None if args.profile is None else args.profile.name
-    problems = [PROBLEMS[i] for i in args.only or range(len(PROBLEMS))]
+    problems = list(PROBLEMS) if args.only is None else [PROBLEMS[i] for i in args.only]
     anchor = open_device(0)  # keeps memory pinned from case to case
-    most = max(problem.mib for problem in problems) * MIB
+    most = max((problem.mib for problem in problems), default=0) * MIB
     bench = gpu.Bench(results, args.scale, most // args.scale, 0)
     ordinals = available()
     if len(ordinals) > 1:
@@ -387,6 +308,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     pair = (ordinals[0], ordinals[-1])  # two logical devices where there is one card
     if not args.no_routes:
         routes(bench, lambda: CupyPeers(pair))
+        between(bench)
     for ordinal in set(pair):
         with cupy().cuda.Device(ordinal):
             cupy().get_default_memory_pool().free_all_blocks()

@@ -4,8 +4,10 @@ import json
 import time
 
 import dask
+import numpy as np
+import scipy.fft
 
-from dask_bigfft.bench import gpu, gpu_hybrid
+from dask_bigfft.bench import gpu, gpu_hybrid, gpu_routes
 from dask_bigfft.devices.crossings import PieceLimits
 from dask_bigfft.devices.peers import SimulatedPeers
 from dask_bigfft.testing.devices import simulated_devices
@@ -41,10 +43,18 @@ def test_every_problem_and_its_answer(tmp_path):
 
 def test_every_route(tmp_path):
     bench = bench_in(tmp_path)
-    gpu_hybrid.routes(bench, lambda: SimulatedPeers((1 << 24,) * 2), 1)
+    gpu_routes.routes(bench, lambda: SimulatedPeers((1 << 24,) * 2), 1)
     rows = bench.results.found["peers"]
     moved = {row["route"]: row["moved"] for row in rows}
     assert moved == {"host": 2.0, "staged": 1.5, "swap": 1.0, "kernel": 1.0}
     swap = {row["batches"]: row["peak_gib"] for row in rows if row["route"] == "swap"}
     kernel = {row["batches"]: row["peak_gib"] for row in rows if row["route"] == "kernel"}
     assert all(swap[count] >= kernel[count] for count in swap)
+
+
+def test_the_values_that_a_transform_between_cards_is_held_against():
+    n, line = 6, gpu_routes._line(6)
+    values = line[:, None, None] * line[:, None] * line
+    found = [gpu_routes._frequency(n, k) for k in ((0, 0, 0), (1, 5, 2))]
+    expected = scipy.fft.fftn(values)
+    assert np.allclose(found, [expected[0, 0, 0], expected[1, 5, 2]], rtol=1e-13)

@@ -250,7 +250,8 @@ def decided(
 
     Where both together are not so much faster by the model than the faster ones alone, those do
     all of it, by the plan that is made for them: so the transform is never slower for what might
-    have been shared.
+    have been shared. So they do where no single round is worth sharing: that one round is better
+    here and another one there rests on two forecasts that were never measured beside each other.
 
     Parameters
     ----------
@@ -273,6 +274,7 @@ def decided(
     ours = find_plan(spec, replace(request, device="cpu"), machine)
     theirs = find_plan(spec, replace(request, device="gpu"), replace(machine, cards=cards), walk)
     faster = min(ours, theirs, key=lambda plan: plan.forecast.seconds)
-    if faster.forecast.seconds >= least * shared.forecast.seconds:
+    both = any(0 < share < 1 for share in shared.shares)
+    if both and faster.forecast.seconds >= least * shared.forecast.seconds:
         return shared
     return replace(faster, shares=(float(faster is theirs),) * len(faster.rounds))

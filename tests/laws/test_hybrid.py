@@ -23,6 +23,7 @@ from dask_bigfft.devices.taking import Taking
 from dask_bigfft.errors import ArgumentError, DeviceError, DeviceMemoryError
 from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.graph.tasks import Run
+from dask_bigfft.planner import balance
 from dask_bigfft.planner.profile import Curve, DeviceProfile, LibrarySpeeds, Profile
 from dask_bigfft.testing.devices import simulated_devices
 
@@ -364,6 +365,26 @@ def test_the_faster_ones_do_alone_what_sharing_would_not_gain(tmp_path, profile,
         assert found.forecast == alone[device].forecast
         assert set(found.shares) == {float(device == "gpu")}
         assert "do all rounds alone by the model" in found.explain().replace("\n", " ")
+
+
+def test_rounds_that_are_not_shared_stay_with_one_kind(tmp_path, monkeypatch):
+    """However good it looks to do one round here and another one there."""
+    real = balance.divided
+
+    def parted(plan, *arguments):
+        found = real(plan, *arguments)
+        return replace(found, shares=(0.0, 1.0), forecast=replace(found.forecast, seconds=1e-9))
+
+    monkeypatch.setattr(balance, "divided", parted)
+    array = da.zeros((2048, 2048), chunks=(256, 2048), dtype="c16")
+    balance.decided.cache_clear()
+    try:
+        with speeds(tmp_path, EVEN):
+            found = plan(array, "fft2", device="hybrid", kernel="ducc0")
+    finally:
+        balance.decided.cache_clear()
+    assert len(found.rounds) == len(found.shares) > 1
+    assert len(set(found.shares)) == 1
 
 
 @pytest.mark.parametrize(("profile", "who"), [(SLOW_THREADS, "device"), (SLOW_DEVICE, "cpu")])

@@ -128,7 +128,7 @@ def run_block_of_cards(
 ) -> Array:
     """Return a block that an exchange between cards has made, after the round that follows."""
     if not isinstance(handle, Arrived):
-        done: Array = run_block(run, number, block, filter_axes, None, *inputs, handle)
+        done: Array = run_block(run, number, block, filter_axes, None, None, *inputs, handle)
         return done
     filters = dict(zip(filter_axes, inputs, strict=True))
     values: Array = handle.blocks.pop(block)  # freed when the round is done

@@ -106,3 +106,12 @@ def test_the_kernel_is_taken_where_there_is_no_room_for_the_swap(on_devices):
     assert moved["peer_host"] == 0
     assert moved["peer_direct"] == moved["barrier"]
     assert max(peers.peak) <= data + block
+
+
+def test_blocks_that_live_in_one_place_are_gathered():
+    """A route may be named where there is a single card, or none."""
+    x = np.random.default_rng(7).standard_normal((24, 24, 10)) + 0j
+    got, moved = computed(x, (4, 24, 10), "fftn", "swap")
+    expected = scipy.fft.fftn(x)
+    assert np.linalg.norm(got - expected) <= 1e-14 * np.linalg.norm(expected)
+    assert "peer_host" not in moved

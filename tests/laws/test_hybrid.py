@@ -344,7 +344,8 @@ def speeds(tmp_path, profile, gain=1.1):
 @pytest.mark.parametrize(
     ("profile", "device"),
     [(SLOW_THREADS, "gpu"), (SLOW_DEVICE, "cpu"), (EVEN, "hybrid"),
-     (replace(EVEN, shared_block=1.0), "cpu")],
+     # CPU threads are a little faster by the model, which is not known as well as a bus.
+     (replace(EVEN, shared_block=1.0), "gpu")],
 )
 def test_the_faster_ones_do_alone_what_sharing_would_not_gain(tmp_path, profile, device):
     array = da.zeros((4096, 4096), chunks=(256, 4096), dtype="c16")

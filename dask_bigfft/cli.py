@@ -77,6 +77,12 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--memory-limit", metavar="SIZE", help="memory that one process may use, such as '4 GiB'")
     add("--variant", metavar="NAME", help="data movement: auto, dif, dit, stockham or pease")
     add("--kernel", metavar="NAME", help="FFT library: scipy, mkl_fft, ducc0 or pyfftw")
+    add("--verify", metavar="NAME", help="checks on the way: none (default), energy or checksum")
+    add("--device", metavar="NAME",
+        help="where it is computed: auto (default), cpu, gpu or hybrid (both at once)")
+    add("--device-memory-limit", metavar="SIZE", help="memory of each GPU that may be used")
+    add("--planner", metavar="NAME",
+        help="how the plan is chosen: estimate (default), or measure (the best few are tried)")
     add("--block-size", metavar="SIZE",
         help="size of the blocks that are read (default: 4 to 128 MiB; whole Zarr chunks)")
     add("--scheduler", default="threads", metavar="NAME",
@@ -90,6 +96,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="dask-bigfft", description="FFTs of arrays on disk that need not fit into memory."
     )
+    version = sys.modules["dask_bigfft"].__version__
+    parser.add_argument("--version", action="version", version=f"dask-bigfft {version}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = commands.add_parser(
         "run", help="transform an array into a Zarr array",
@@ -250,9 +258,13 @@ def _connected(address: str) -> Iterator[_Place]:
 # --- what is asked --------------------------------------------------------------------------
 
 
+#: Options that are keywords of transforms.
+_OPTIONS = ("order", "chunks", "memory_limit", "variant", "kernel", "verify", "device",
+            "device_memory_limit", "planner")
+
+
 def _asked(args: argparse.Namespace) -> runs.Asked:
-    options = {name: getattr(args, name) for name in ("order", "chunks", "memory_limit",
-                                                      "variant", "kernel")}
+    options = {name: getattr(args, name) for name in _OPTIONS}
     return runs.Asked(
         args.input, getattr(args, "output", args.input), args.kind, args.component, _axes(args),
         args.norm, options, args.block_size, getattr(args, "inner_chunks", None),
@@ -346,7 +358,7 @@ def _failure(error: BaseException, kept: str) -> tuple[int, str]:
 def _kept(args: argparse.Namespace) -> str:
     """Return what is left of a run that has failed."""
     scratch = getattr(args, "scratch", None)
-    if scratch is None:
+    if scratch is None or not runs.has_begun(scratch):
         return "nothing was written"
     return f"{scratch} keeps what is done: --resume goes on from there"
 

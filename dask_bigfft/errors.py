@@ -17,6 +17,7 @@ Imports nothing but the standard library.
     +-- VerificationError  (RuntimeError)  a result is not what it has to be
 """
 
+import operator
 import reprlib
 from typing import NoReturn
 
@@ -32,6 +33,7 @@ __all__ = [
     "PlanError",
     "ScratchError",
     "VerificationError",
+    "parse_count",
     "refuse",
 ]
 
@@ -127,3 +129,34 @@ def refuse(
     dask_bigfft.errors.ArgumentError: `axis`=7 is not allowed: need -2..1 for an array with 2 axes
     """
     raise kind(f"`{argument}`={_short.repr(value)} is not allowed: need {allowed}")
+
+
+def parse_count(argument: str, value: object, least: int = 1) -> int:
+    """Return an argument that is a whole number of at least `least`, or refuse it by name.
+
+    Parameters
+    ----------
+    argument
+        Name of the argument, as the caller wrote it.
+    value
+        What was given.
+    least
+        The smallest that is allowed.
+
+    Examples
+    --------
+    >>> parse_count("workers", 0)
+    Traceback (most recent call last):
+        ...
+    dask_bigfft.errors.ArgumentError: `workers`=0 is not allowed: need an integer of at least 1
+    """
+    allowed = f"an integer of at least {least}"
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        found = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        refuse(argument, value, allowed, kind=ArgumentTypeError)
+    if found < least:
+        refuse(argument, value, allowed)
+    return found

@@ -334,14 +334,17 @@ def _checked(found: Any) -> dict[str, Any]:
     return entries
 
 
-def _remembered(
-    pairs: Sequence[tuple[Plan, Trial]], name: str, machine: Machine
-) -> Plan | None:
-    """The plan of a region that is like the one that won before."""
+def _winner(name: str, machine: Machine) -> dict[str, Any] | None:
+    """What won before; None where nothing was measured, or it was elsewhere."""
     entry = (kept.read(_path(), SCHEMA, _checked) or {}).get(name)
     if entry is None or entry["context"] != _context(machine):
         return None
-    winner = entry["winner"]
+    winner: dict[str, Any] = entry["winner"]
+    return winner
+
+
+def _alike(pairs: Sequence[tuple[Plan, Trial]], winner: dict[str, Any]) -> Plan | None:
+    """The plan of a region that is like the one that won before."""
     alike = [
         plan for plan, trial in pairs
         if (trial.rounds, trial.kernel, trial.carrier, trial.scale)
@@ -392,12 +395,16 @@ def tuned(
     timer : callable, optional
         Runs a plan and returns the seconds; by default it does so on an array of ones.
     """
-    pairs, name = region(spec, request, machine, kernels), problem_class(spec, request)
-    known = _remembered(pairs, name, machine)
+    name = problem_class(spec, request)
+    winner, too_large = _winner(name, machine), _too_large(spec, machine)
+    if winner is None and too_large:  # the region takes long for large arrays
+        return None
+    pairs = region(spec, request, machine, kernels)
+    known = None if winner is None else _alike(pairs, winner)
     if known is not None:
         return Tuning(replace(known, reason="the fastest when such transforms were measured"), ())
     tried = _worth_trying(pairs)
-    if not tried or _too_large(spec, machine):
+    if not tried or too_large:
         return None
     timer = timer_on(ones(tried[0][0])) if timer is None else timer
     done = measured_trials(tried, timer)

@@ -26,7 +26,7 @@ from dask_bigfft.calibration.system import (
     scheduling_costs,
 )
 from dask_bigfft.devices.find import leases
-from dask_bigfft.errors import ArgumentTypeError, DeviceError, refuse
+from dask_bigfft.errors import ArgumentTypeError, DeviceError, parse_count, refuse
 from dask_bigfft.kernels.libraries import available, get_library
 from dask_bigfft.planner.profile import DEFAULT, LibrarySpeeds, Profile
 from dask_bigfft.record import current_worker
@@ -40,6 +40,9 @@ DTYPES = ("complex128", "complex64")
 
 #: Seconds after which no further library is measured: it is then as fast as in its other dtype.
 ENOUGH = 25.0
+
+#: Bytes of arrays that say anything of a machine: below, times are those of calls alone.
+LEAST_NBYTES = 1 << 14
 
 
 def measure(effort: Effort, folder: str, kernels: Sequence[str] | None = None) -> Profile:
@@ -131,14 +134,19 @@ def calibrate(
         Where the profile goes; the setting ``bigfft.planner.profile`` finds it there. By default a
         file in the folder ``bigfft.wisdom.directory``, which plans use from then on.
     nbytes : int
-        Bytes of the arrays that are transformed.
+        Bytes of the arrays that are transformed, at least `LEAST_NBYTES`.
     repeat : int
-        Times that each counts.
+        Times that each counts, at least 1.
 
     Returns
     -------
     Profile
         What was measured; `Profile.to_json` shows it.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        Before anything is measured, for what is not allowed; `path` where it cannot be written.
 
     Examples
     --------
@@ -151,6 +159,7 @@ def calibrate(
     if client is not None and not hasattr(client, "scheduler_info"):
         refuse("client", client, "a distributed.Client, or None for this process",
                kind=ArgumentTypeError)
+    nbytes, repeat = parse_count("nbytes", nbytes, LEAST_NBYTES), parse_count("repeat", repeat)
     folder = config.get("bigfft.scratch.directory")
     if client is None:
         place, effort = "", Effort(_threads(), nbytes, repeat)

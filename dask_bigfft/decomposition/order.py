@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.decomposition.factors import transposed_digits
-from dask_bigfft.errors import refuse
+from dask_bigfft.errors import parse_count, refuse
 
 __all__ = ["transposed_index"]
 
@@ -60,6 +60,7 @@ def transposed_index(
     >>> transposed_index(8, digits=(2, 2, 2))
     array([0, 4, 2, 6, 1, 5, 3, 7])
     """
+    n = parse_count("n", n)
     digits = transposed_digits(n) if digits is None else digits
     if not digits or math.prod(digits) != n or min(digits) < 1:
         refuse("digits", digits, f"factors whose product is {n}")

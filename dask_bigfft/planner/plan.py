@@ -22,7 +22,7 @@ from dask_bigfft.decomposition.rounds import (
     packed_dtype,
 )
 from dask_bigfft.decomposition.steps import AxisProgram, Step
-from dask_bigfft.errors import refuse
+from dask_bigfft.errors import ArgumentTypeError, parse_count, refuse
 from dask_bigfft.planner import cost, drawing, explain
 from dask_bigfft.planner.device_settings import AS_IS, DeviceSettings
 from dask_bigfft.planner.encoding import decode, encode
@@ -350,7 +350,17 @@ class Plan:
             Processes, and threads of each.
         cards : int
             Devices of each process.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            Where a number is not whole, or below 1 (0 for `cards`).
         """
+        for name, value, least in (("workers", workers, 1), ("threads", threads, 1),
+                                   ("cards", cards, 0)):
+            parse_count(name, value, least)
+        if not isinstance(profile, Profile):
+            refuse("profile", profile, "a Profile, as calibrate returns", kind=ArgumentTypeError)
         machine = Machine(None, threads, workers, SHUFFLE_BUFFERS, profile, cards)
         return cost.forecast(replace(self, machine=machine))
 

@@ -10,9 +10,10 @@ from typing import Any, Unpack
 
 from dask_bigfft.planning import Extras
 from dask_bigfft.runs.job import Asked, Done, Store, execute, open_input, planned, store_now
+from dask_bigfft.runs.pinned import has_begun
 from dask_bigfft.transforms.spec import parse_name
 
-__all__ = ["Asked", "Done", "Store", "execute", "open_input", "planned", "run"]
+__all__ = ["Asked", "Done", "Store", "execute", "has_begun", "open_input", "planned", "run"]
 
 AnyPath = str | os.PathLike[str]
 

@@ -240,6 +240,8 @@ def _done(asked: Asked, plan: Plan, x: da.Array, result: da.Array, started: floa
 def _locked(scratch: Path) -> Iterator[Path]:
     """Give a scratch folder that only this process uses, and the disk as carrier."""
     folder = scratch.resolve()
+    if folder.exists() and not folder.is_dir():
+        refuse("scratch", str(scratch), "a folder, or a name that nothing has")
     make_folder(folder)
     handle = lock_folder(folder)
     if handle is None:

@@ -151,6 +151,14 @@ def _is_fresh(path: Path) -> bool:
     return path.name.startswith(f"{RECORD}.")
 
 
+def has_begun(scratch: Path) -> bool:
+    """Whether a scratch folder keeps a run that can be resumed."""
+    try:
+        return (scratch / RECORD).is_file()
+    except OSError:  # nobody may look there
+        return False
+
+
 def write_record(scratch: Path, found: Mapping[str, Any]) -> None:
     """Pin what a run is, all or nothing, and wait until that is on the disk.
 

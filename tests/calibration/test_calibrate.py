@@ -9,7 +9,7 @@ import dask.array as da
 import pytest
 
 import dask_bigfft
-from dask_bigfft import kept, profiles
+from dask_bigfft import calibration, kept, profiles
 from dask_bigfft.calibration import runs
 from dask_bigfft.calibration.cpu import (
     Effort,
@@ -21,7 +21,7 @@ from dask_bigfft.calibration.cpu import (
 from dask_bigfft.calibration.probes import Probe
 from dask_bigfft.calibration.system import disk_speeds, scheduling_costs
 from dask_bigfft.cli import main
-from dask_bigfft.errors import ArgumentError
+from dask_bigfft.errors import ArgumentError, ArgumentTypeError
 from dask_bigfft.planner.machine import Machine
 from dask_bigfft.planner.profile import DEFAULT, Profile
 from dask_bigfft.testing.devices import simulated_devices
@@ -240,6 +240,20 @@ def test_bad_arguments(folder, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ArgumentError, match="path"):
         dask_bigfft.calibrate(path=tmp_path / "file" / "p.json", nbytes=1 << 14, repeat=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind"),
+    [({"nbytes": 0}, ArgumentError), ({"nbytes": -5}, ArgumentError),
+     ({"repeat": 0}, ArgumentError), ({"nbytes": "1 MiB"}, ArgumentTypeError),
+     ({"nbytes": 1e6}, ArgumentTypeError), ({"repeat": True}, ArgumentTypeError),
+     ({"repeat": None}, ArgumentTypeError)],
+)
+def test_numbers_are_refused_by_name_before_anything_is_measured(monkeypatch, arguments, kind):
+    monkeypatch.setattr(calibration, "measure", None)
+    ((name, value),) = arguments.items()
+    with pytest.raises(kind, match=f"`{name}`={value!r} is not allowed: need an integer of at"):
+        dask_bigfft.calibrate(**arguments)
 
 
 def test_command_line(folder, capsys, monkeypatch):

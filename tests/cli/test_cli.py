@@ -14,7 +14,8 @@ import dask.array as da
 import numpy as np
 import pytest
 
-from dask_bigfft import cli, sources, storage
+import dask_bigfft
+from dask_bigfft import cli, runs, sources, storage
 from dask_bigfft.chunk_files import PlainChunks
 from dask_bigfft.cli import main
 
@@ -86,6 +87,32 @@ def test_a_long_axis_over_many_blocks(here):
     found = check("b.zarr", np.fft.fft(values))
     assert found.nchunks == 8
     assert found.attrs[storage.ATTRIBUTE]["rounds"] == "{X1} {X2}"
+
+
+def test_keywords_of_transforms_that_are_options(here, monkeypatch):
+    values, asked = npy("a.npy", complex_values(32, 64)), []
+    planned = runs.job.front.plan_of_stored
+
+    def seen(x, stored, kind, where, norm, extras):
+        asked.append(extras)
+        return planned(x, stored, kind, where, norm, extras)
+
+    monkeypatch.setattr(runs.job.front, "plan_of_stored", seen)
+    options = {"verify": "energy", "device": "cpu", "device_memory_limit": "1 GiB",
+               "planner": "estimate"}
+    words = [w for name, v in options.items() for w in (f"--{name.replace('_', '-')}", v)]
+    assert main(["run", "a.npy", "b.zarr", *words, *SMALL]) == 0
+    assert main(["plan", "a.npy", *words]) == 0
+    assert options.items() <= asked[0].items()
+    assert options.items() <= asked[-1].items()
+    check("b.zarr", np.fft.fftn(values))
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as info:
+        main(["--version"])
+    assert info.value.code == 0
+    assert capsys.readouterr().out == f"dask-bigfft {dask_bigfft.__version__}\n"
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -222,6 +249,11 @@ BAD = [
     (["a.npy", "b.zarr", "--chunks", "3,3,3"], "`chunks`"),
     (["a.npy", "b.zarr", "--variant", "best"], "`variant`='best'"),
     (["a.npy", "b.zarr", "--kernel", "none"], "`kernel`='none'"),
+    (["a.npy", "b.zarr", "--verify", "twice"], "`verify`='twice'"),
+    (["a.npy", "b.zarr", "--device", "tpu"], "`device`='tpu'"),
+    (["a.npy", "b.zarr", "--device-memory-limit", "much"], "`device_memory_limit`='much'"),
+    (["a.npy", "b.zarr", "--planner", "guess"], "`planner`='guess'"),
+    (["a.npy", "b.zarr", "--scratch", "a.npy"], "`scratch`='a.npy' is not allowed: need a folder"),
     (["a.npy", "b.zarr", "--scheduler", "magic"], "`scheduler`='magic'"),
     (["a.npy", "b.zarr", "--n", "4"], "`n`=4"),
     (["a.npy", "b.zarr", "--kind", "fft", "--s", "4"], "`s`=(4,)"),
@@ -252,6 +284,18 @@ def test_what_is_not_allowed_is_said_in_a_line(here, files, capsys, arguments, t
     assert output.err.count("\n") == 1
     assert text in output.err
     only(here, *files)
+
+
+def test_resuming_is_offered_only_where_something_was_begun(here, capsys, monkeypatch):
+    npy("a.npy", complex_values(64, 64))
+    assert main(["run", "a.npy", "b.zarr", "--scratch", "a.npy/x", "--quiet"]) == 1
+    text = capsys.readouterr().err
+    assert "nothing was written" in text
+    assert "--resume" not in text
+    only(here, "a.npy")
+    failing(monkeypatch, OSError(errno.ENOSPC, "No space left on device"))
+    assert main(["run", "a.npy", "b.zarr", "--scratch", "s", *SMALL]) == 1
+    assert "s keeps what is done: --resume goes on from there" in capsys.readouterr().err
 
 
 def test_what_is_not_a_number_is_refused_by_name(here, capsys):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dask_bigfft.decomposition.factors import transposed_digits
 from dask_bigfft.decomposition.order import transposed_index
-from dask_bigfft.errors import ArgumentError
+from dask_bigfft.errors import ArgumentError, ArgumentTypeError
 
 
 def in_rounds(x, digits, half=False):
@@ -80,3 +80,9 @@ def test_a_permutation_that_is_not_its_own_inverse_is_among_the_lengths():
 def test_wrong_digits_are_refused(digits):
     with pytest.raises(ArgumentError, match="`digits`"):
         transposed_index(8, digits=digits)
+
+
+@pytest.mark.parametrize("n", [0, -4, 12.5, "8", True, None])
+def test_wrong_lengths_are_refused(n):
+    with pytest.raises((ArgumentError, ArgumentTypeError), match="`n`="):
+        transposed_index(n)

@@ -8,6 +8,7 @@ import dask.array as da
 import pytest
 
 import dask_bigfft
+from dask_bigfft.errors import ArgumentError, ArgumentTypeError
 from dask_bigfft.planner.cost import forecast, fresh_seconds, peak_host
 from dask_bigfft.planner.explain import human_seconds
 from dask_bigfft.planner.interpreter import block_seconds
@@ -111,3 +112,15 @@ def test_copies_take_longer_in_company_and_ffts_do_not():
     copies = sum(found.gather for found in forecast(plan).rounds)
     assert copies > 0
     assert seconds(plan, company=2.0) - seconds(plan) == pytest.approx(copies / 2)
+@pytest.mark.parametrize(
+    "arguments",
+    [{"workers": 0}, {"workers": -3}, {"threads": 0}, {"threads": 1.5}, {"cards": -1}],
+)
+def test_another_machine_has_whole_numbers_of_things(arguments):
+    plan = planned((64, 64), (16, 64), Profile())
+    ((name, value),) = arguments.items()
+    with pytest.raises((ArgumentError, ArgumentTypeError), match=f"`{name}`={value}"):
+        plan.forecast_on(Profile(), **arguments)
+    with pytest.raises(ArgumentTypeError, match="`profile`"):
+        plan.forecast_on("fast")
+    assert plan.forecast_on(Profile(), workers=2, threads=1, cards=0).seconds > 0

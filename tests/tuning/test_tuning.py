@@ -131,6 +131,24 @@ def test_too_large_arrays_are_not_tried(folder):
     assert tuned(*asked(), small, ["scipy"], Clock(lambda plan: True)) is None
 
 
+def test_of_too_large_arrays_no_region_is_made_unless_one_is_remembered(folder, monkeypatch):
+    small, made = Machine(memory_limit=100 << 20, threads=2), []
+
+    def counted(*arguments):
+        made.append(arguments)
+        return region(*arguments)
+
+    monkeypatch.setattr(tuning, "region", counted)
+    assert tuned(*asked(), small, ["scipy"], Clock(lambda plan: True)) is None
+    assert not made
+    roomy = Machine(memory_limit=None, threads=2)
+    found = tuned(*asked(), roomy, ["scipy"], Clock(lambda plan: True))
+    again = tuned(*asked(), small, ["scipy"], Clock(lambda plan: True))
+    assert len(made) == 2
+    assert again.plan.rounds == found.plan.rounds
+    assert again.trials == ()
+
+
 def test_the_table_of_what_was_tried(folder):
     found = tuned(*asked(), MACHINE, ["scipy"], Clock(lambda plan: True))
     text = found.to_markdown()

@@ -228,7 +228,8 @@ def plan(
     a : dask array or array-like
         What would be transformed.
     kind : str
-        Name of the transform, such as ``"fftn"`` or ``"irfft"``.
+        Name of the transform, such as ``"fftn"`` or ``"irfft"``: one of those of `numpy.fft`, no
+        cosine or sine transform.
     n, axis
         As transforms of one axis take them.
     s, axes
@@ -237,7 +238,7 @@ def plan(
         As all transforms take it.
     **extras
         `order`, `chunks`, `memory_limit`, `rounds`, `variant`, `kernel`, `device`,
-        `device_memory_limit` and `overwrite_x`, see `fft`.
+        `device_memory_limit`, `overwrite_x`, `verify` and `planner`, see `fft`.
 
     Returns
     -------

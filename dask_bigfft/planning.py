@@ -19,7 +19,7 @@ from dask.array.utils import meta_from_array
 from dask.base import is_dask_collection, tokenize
 from dask.utils import parse_bytes
 
-from dask_bigfft import config
+from dask_bigfft import config, settings
 from dask_bigfft.choosing import Choice, chosen_plan
 from dask_bigfft.decomposition.factors import factorize
 from dask_bigfft.decomposition.layout import scaled
@@ -421,6 +421,7 @@ def make_plan(
     stored : Stored, optional
         How the array lies in files that the first round can read by itself.
     """
+    settings.check()
     order = extras.get("order")
     order = config.get("bigfft.order") if order is None else order
     variant = parse_variant(extras.get("variant"))

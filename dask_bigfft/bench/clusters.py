@@ -235,6 +235,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--out", type=Path, metavar="PATH", help="JSON")
     add("--child", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
+    for name in ("repeat", "mib"):
+        if getattr(args, name) < 1:
+            parser.error(f"--{name} {getattr(args, name)}: need a number of at least 1")
     if args.child:
         print(json.dumps(first_task(args.child)))
         return 0

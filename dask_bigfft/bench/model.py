@@ -423,11 +423,17 @@ def _write(found: dict[str, Any], path: Path | None) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark; return 0 if everything that is wanted was reached, else 1."""
-    args = _parser().parse_args(argv)
+    parser = _parser()
+    args = parser.parse_args(argv)
     kernels = args.kernels.split(",") if args.kernels else [
         name for name in ("scipy", "ducc0") if name in available()
     ]
     chosen = [p.scaled(args.scale) for p in PROBLEMS if args.problems in p.name]
+    if not chosen:
+        parser.error(f"--problems {args.problems}: need part of one of: "
+                     f"{', '.join(p.name for p in PROBLEMS)}")
+    if unknown := [name for name in kernels if name not in available()]:
+        parser.error(f"--kernels {unknown[0]}: need some of {', '.join(available())}")
     effort = Effort(args.threads, int(max(1 << 18, args.scale * (32 << 20))), 1)
     found: dict[str, Any] = _kept(args.out) if args.keep else {}
     found |= {"schema": 1, "machine": machine.describe(), "threads": args.threads,

@@ -429,7 +429,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m dask_bigfft.bench.outofcore")
     add = parser.add_argument
     add("--scale", choices=list(PROBLEMS), default="full", help="size of the problems")
-    add("--only", nargs="+", default=[], metavar="NAME", help="of: 3d, 1d")
+    add("--only", nargs="+", default=[], choices=("3d", "1d"), metavar="NAME", help="of: 3d, 1d")
     add("--folder", type=Path, default=Path("outofcore"), help="where files go (all deleted)")
     add("--budget", help="memory of everything (default: 2 GiB at full scale)")
     add("--threads", type=int, default=3, metavar="N",

@@ -196,9 +196,15 @@ def _write(found: dict[str, Any], path: Path | None) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark."""
-    args = _parser().parse_args(argv)
+    parser = _parser()
+    args = parser.parse_args(argv)
+    if args.device == "gpu" and find.missing() is not None:
+        parser.error(f"--device gpu: need a GPU: {find.missing()}")
     named = (*GPU, UNPINNED) if args.device == "gpu" else [p for p in PROBLEMS if p.name in CPU]
     problems = [p.scaled(args.scale) for p in named if args.problems in p.name]
+    if not problems:
+        parser.error(f"--problems {args.problems}: need part of one of: "
+                     f"{', '.join(p.name for p in named)}")
     found: dict[str, Any] = {"schema": 1, "machine": machine.describe(), "threads": args.threads,
                              "load_before": machine.load(), "tuned": []}
     started = time.perf_counter()

@@ -34,6 +34,9 @@ FAMILIES: dict[str, tuple[Kind, int, bool]] = {
 #: The transforms by name; the ending says which axes: one, two or any number.
 NAMES: tuple[str, ...] = tuple(name + ending for ending in ("", "2", "n") for name in FAMILIES)
 
+#: Transforms that are functions, which plans are made for only inside of them.
+COSINES = ("dct", "idct", "dst", "idst", "dctn", "idctn", "dstn", "idstn")
+
 _WORK = {"f": "F", "d": "D", "g": "G", "F": "F", "D": "D", "G": "G", "e": "F"}
 _REAL = {"F": "f", "D": "d", "G": "g"}
 
@@ -330,7 +333,10 @@ def parse_transform_axes(
 def parse_name(name: object) -> str:
     """Return the name of a transform; refuse any other."""
     if not isinstance(name, str) or name not in NAMES:
-        refuse("kind", name, f"one of {', '.join(NAMES)}")
+        allowed = f"one of {', '.join(NAMES)}"
+        if isinstance(name, str) and name in COSINES:
+            allowed += f"; cosine and sine transforms are functions only: dask_bigfft.fft.{name}"
+        refuse("kind", name, allowed)
     return name
 
 

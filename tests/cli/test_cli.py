@@ -240,6 +240,7 @@ BAD = [
     (["g.zarr", "b.zarr"], "`component`=None is not allowed: need the name of an array in the"),
     (["g.zarr", "b.zarr", "--component", "z"], "`component`='z'"),
     (["a.npy", "b.zarr", "--kind", "fftx"], "`kind`='fftx'"),
+    (["a.npy", "b.zarr", "--kind", "dctn"], "functions only: dask_bigfft.fft.dctn"),
     (["a.npy", "b.zarr", "--kind", "rfftn"], "`a.dtype`"),
     (["a.npy", "b.zarr", "--axes", "5"], "axes"),
     (["a.npy", "b.zarr", "--norm", "big"], "`norm`='big'"),

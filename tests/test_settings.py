@@ -1,0 +1,56 @@
+"""Settings are looked at when a plan is made: wrong values are refused, misspelt keys reported."""
+
+import warnings
+
+import dask.array as da
+import dask.config
+import pytest
+
+import dask_bigfft
+from dask_bigfft import settings
+from dask_bigfft.errors import ArgumentError, ArgumentTypeError
+
+X = da.zeros((8, 8), chunks=4, dtype=complex)
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch):
+    monkeypatch.setattr(settings, "_reported", set())
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("bigfft.hybrid-gain", -1), ("bigfft.exchange.peer", "x"), ("bigfft.scratch.row-size", "x"),
+     ("bigfft.memory.pin-arrays", "maybe"), ("bigfft.scratch.threads", 0)],
+)
+def test_values_that_are_read_late_are_refused_with_the_plan(key, value):
+    with dask.config.set({key: value}), pytest.raises(ArgumentError, match=f"`{key}`={value!r}"):
+        dask_bigfft.plan(X)
+    with dask.config.set({key: value}), pytest.raises(ArgumentError, match=key):
+        dask_bigfft.fft.fft2(X)
+
+
+def test_misspelt_settings_are_reported_once():
+    text = "no setting bigfft.scratch.thread, it does nothing: did you mean bigfft.scratch.threads"
+    with dask.config.set({"bigfft.scratch.thread": 2}):
+        with pytest.warns(UserWarning, match=text):
+            dask_bigfft.plan(X)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            dask_bigfft.plan(X)
+        with dask.config.set({"bigfft.qqq": 2}), pytest.warns(UserWarning, match="bigfft.qqq, it"):
+            dask_bigfft.plan(X)
+
+
+def test_a_value_where_settings_belong_is_reported():
+    with dask.config.set({"bigfft.exchange": 5}), pytest.warns(UserWarning, match="bigfft.exchang"):
+        dask_bigfft.plan(X)
+    with dask.config.set({"bigfft": 5}), pytest.raises(ArgumentTypeError, match="`bigfft`=5"):
+        dask_bigfft.plan(X)
+
+
+def test_settings_with_either_dash_and_mappings_are_known():
+    known = {"bigfft.memory_limit": "2 GiB", "bigfft.rounds": [{0: -1}, {1: -1}]}
+    with warnings.catch_warnings(), dask.config.set(known):
+        warnings.simplefilter("error")
+        assert len(dask_bigfft.plan(X, "fft2").rounds) == 2

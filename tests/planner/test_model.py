@@ -79,6 +79,20 @@ def test_what_is_verified_takes_longer(mode):
     assert seconds(plain, **{mode: 1e9}) == seconds(plain)
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [{"workers": 0}, {"workers": -3}, {"threads": 0}, {"threads": 1.5}, {"cards": -1}],
+)
+def test_another_machine_has_whole_numbers_of_things(arguments):
+    plan = planned((64, 64), (16, 64), Profile())
+    ((name, value),) = arguments.items()
+    with pytest.raises((ArgumentError, ArgumentTypeError), match=f"`{name}`={value}"):
+        plan.forecast_on(Profile(), **arguments)
+    with pytest.raises(ArgumentTypeError, match="`profile`"):
+        plan.forecast_on("fast")
+    assert plan.forecast_on(Profile(), workers=2, threads=1, cards=0).seconds > 0
+
+
 def test_lines_that_meet_in_a_cache_are_slow():
     found = library(elsewhere=True, powers=1.5, powers_across=Curve(((1.0, 0.5),)))
     assert found.rate(1024, innermost=True) == 1.5e9
@@ -112,15 +126,3 @@ def test_copies_take_longer_in_company_and_ffts_do_not():
     copies = sum(found.gather for found in forecast(plan).rounds)
     assert copies > 0
     assert seconds(plan, company=2.0) - seconds(plan) == pytest.approx(copies / 2)
-@pytest.mark.parametrize(
-    "arguments",
-    [{"workers": 0}, {"workers": -3}, {"threads": 0}, {"threads": 1.5}, {"cards": -1}],
-)
-def test_another_machine_has_whole_numbers_of_things(arguments):
-    plan = planned((64, 64), (16, 64), Profile())
-    ((name, value),) = arguments.items()
-    with pytest.raises((ArgumentError, ArgumentTypeError), match=f"`{name}`={value}"):
-        plan.forecast_on(Profile(), **arguments)
-    with pytest.raises(ArgumentTypeError, match="`profile`"):
-        plan.forecast_on("fast")
-    assert plan.forecast_on(Profile(), workers=2, threads=1, cards=0).seconds > 0

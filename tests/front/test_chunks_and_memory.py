@@ -130,7 +130,10 @@ class Worker:
 def calls(monkeypatch):
     """Return what the arena was told, in order."""
     found = []
-    record = lambda limit, enabled, *, pressure: found.append((limit, enabled, pressure))  # noqa: E731
+
+    def record(limit, enabled, *, pressure, prefault):
+        found.append((limit, enabled, pressure, prefault))
+
     monkeypatch.setattr(memory_settings, "configure", record)
     monkeypatch.setattr(memory_settings, "_applied", None)
     return found
@@ -140,19 +143,24 @@ def test_the_arena_follows_the_settings(calls):
     total = psutil.virtual_memory().total
     memory_settings.configure_arena()
     memory_settings.configure_arena()
-    assert calls == [(int(0.4 * total), True, None)]
+    assert calls == [(int(0.4 * total), True, None, True)]
     with dask.config.set({"bigfft.memory.arena-limit": "64 MiB"}):
         fft.fft(da.zeros(8))
     with dask.config.set({"bigfft.memory.arena": False}):
         fft.fft(da.zeros(8))
-    assert calls[1:] == [(2**26, True, None), (int(0.4 * total), False, None)]
+    with dask.config.set({"bigfft.memory.prefault": False}):
+        fft.fft(da.zeros(8))
+    limit = int(0.4 * total)
+    assert calls[1:] == [
+        (2**26, True, None, True), (limit, False, None, True), (limit, True, None, False),
+    ]
 
 
 def test_the_arena_on_a_worker_follows_its_limit(calls, monkeypatch):
     monkeypatch.setattr(memory_settings, "current_worker", lambda: Worker(10**9))
     memory_settings.configure_arena()
-    ((limit, enabled, pressure),) = calls
-    assert (limit, enabled) == (4 * 10**8, True)
+    ((limit, enabled, pressure, prefault),) = calls
+    assert (limit, enabled, prefault) == (4 * 10**8, True, True)
     rss = psutil.Process().memory_info().rss
     assert pressure() == (rss > 6 * 10**8)
     for worker, loaded in ((Worker(rss), True), (Worker(100 * rss), False)):

@@ -182,7 +182,12 @@ def check_inner(inner: tuple[int, ...] | None, blocks: tuple[int, ...]) -> None:
 
 
 def reopened(path: Path, partial: Path) -> Target:
-    """Return an array that an earlier run has begun, to be gone on with."""
+    """Return an array that an earlier run has begun, to be gone on with.
+
+    Chunks that were just being written are written anew: what zarr has left of them goes.
+    """
+    for left in partial.rglob("*.partial"):
+        left.unlink(missing_ok=True)
     return Target(path, partial, zarr_package().open_array(str(partial), mode="r+"))
 
 

@@ -221,6 +221,21 @@ def test_from_the_command_line(here, processes, undisturbed, counted, capsys):
     assert files("out.zarr") == undisturbed
 
 
+def test_halves_of_chunks_do_not_stay(here, processes, undisturbed):
+    """Zarr writes a chunk beside its place; a process that is killed then leaves it there."""
+    for after in (640, *[60] * 9):
+        if done_so_far()[3]:
+            break
+        code = processes(dying_runs.run_and_die, after, 1, "in.zarr", "out.zarr", **ASKED,
+                         scratch="scratch", resume=True)
+        assert code == -signal.SIGKILL
+    assert 0 < done_so_far()[3] < 16
+    (partial,) = here.glob("out.zarr.partial-*")
+    (partial / "c/3.0123456789abcdef.partial").write_bytes(b"half")
+    again()
+    assert files("out.zarr") == undisturbed
+
+
 # --- what is refused ------------------------------------------------------------------------
 
 

@@ -242,7 +242,8 @@ _TABLE = (
         None,
         "bytes",
         "Memory of each GPU that may be used; larger blocks cross the bus several times. Null takes"
-        " 0.8 of what is free.",
+        " 0.8 of what is free. Kernels and FFT plans take some 64 MiB of it, counted in full from"
+        " 256 MiB on.",
         _parse_nbytes_or_none,
     ),
     Knob(

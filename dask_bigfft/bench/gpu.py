@@ -5,7 +5,9 @@ same device budget, while a plain allocation holds the rest of the card. In orde
 written after every case, so a run that is cut short counts. Host memory is pinned once.
 
 ``floor`` is the time that the bus needs for the bytes of all crossings at its measured two-way
-bandwidth; ``fraction`` is the floor over the time taken.
+bandwidth; ``fraction`` is the floor over the time taken. ``allowed`` is the time that the engines,
+and the host's memory, need for the very copies that were made, and nothing else (`gpu_floor`);
+``of_allowed`` is that over the time taken.
 
 Imports the rest of this folder, `gpu_peers` with the loops that users write, and `devices`.
 """
@@ -17,7 +19,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,94 +26,34 @@ from typing import Any
 import dask
 import dask.array as da
 import numpy as np
-import numpy.typing as npt
 
 from dask_bigfft import fft
 from dask_bigfft.bench import gpu_peers, machine
-from dask_bigfft.bench.gpu_data import distance, even_shape, fill, lazy
+from dask_bigfft.bench.gpu_bench import GIB, MIB, Array, Bench, Results, best, held
+from dask_bigfft.bench.gpu_data import distance, even_shape, fill, lazy, owner
+from dask_bigfft.bench.gpu_floor import Heard, heard
 from dask_bigfft.bench.gpu_report import write_report
+from dask_bigfft.bench.gpu_rounds import (
+    inside,
+    kernels,
+    one_round,
+    ordinary,
+    rounds,
+    staging,
+)
 from dask_bigfft.devices import find
 from dask_bigfft.devices.cuda import cupy, reason
-from dask_bigfft.devices.cuda_copies import pins
+from dask_bigfft.devices.cuda_copies import is_pinned, pins
 from dask_bigfft.devices.cupy_device import CupyDevice, open_device
-from dask_bigfft.devices.dispatch import job_of
-from dask_bigfft.devices.engine import Engine, Job, Source
+from dask_bigfft.devices.engine import Engine
+from dask_bigfft.devices.transfer import TO_DEVICE
 from dask_bigfft.front import plan as plan_of
 from dask_bigfft.memory import configure, default_arena, lend
-from dask_bigfft.planner.cost import admitted
 from dask_bigfft.planning import Order
 
-Array = npt.NDArray[Any]
-GIB, MIB = 1 << 30, 1 << 20
+__all__ = ["Bench", "Results", "best", "held"]
+
 NAMES = {1: "1D", 2: "2D", 3: "3D"}
-
-
-@dataclass
-class Results:
-    """What was measured, in a file that grows."""
-
-    path: Path
-    until: float
-    found: dict[str, Any] = field(default_factory=dict)
-
-    def add(self, section: str, **numbers: Any) -> None:
-        """Keep a case and say it."""
-        self.found.setdefault(section, []).append(numbers)
-        shown = {k: round(v, 3) if isinstance(v, float) else v for k, v in numbers.items()}
-        print(f"{section}: {shown}", flush=True)
-        self.path.write_text(json.dumps(self.found, indent=1) + "\n", encoding="utf-8")
-
-    @property
-    def over(self) -> bool:
-        """Whether nothing new is to be begun."""
-        return time.monotonic() > self.until
-
-
-@dataclass
-class Bench:
-    """What the cases share: sizes, the bus, and pinned memory."""
-
-    results: Results
-    scale: int
-    nbytes: int
-    budget: int
-    duplex: float = 0.0
-    memory: list[Array] = field(default_factory=list)
-
-    def blocks(self, block_nbytes: int) -> list[Array]:
-        """The pinned memory in blocks of some size; those made once are cut."""
-        block_nbytes = min(block_nbytes, self.nbytes)
-        if not self.memory or self.memory[0].nbytes < block_nbytes:
-            self.memory = []
-            for _ in range(self.nbytes // block_nbytes):
-                found = lend(block_nbytes, np.uint8)
-                found.view("f8")[:] = 1e-3
-                self.memory.append(found)
-        cut = range(0, self.memory[0].nbytes, block_nbytes)
-        return [found[low : low + block_nbytes] for found in self.memory for low in cut]
-
-
-def best(work: Callable[[], object], repeats: int = 3) -> float:
-    """Least seconds of a few runs, after one that does not count."""
-    times = []
-    for _ in range(repeats + 1):
-        began = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - began)
-    return min(times[1:])
-
-
-@contextmanager
-def held(budget: int) -> Iterator[None]:
-    """Hold all of the card but a budget, and what contexts and plans take, by an allocation."""
-    cp = cupy()
-    free = int(cp.cuda.runtime.memGetInfo()[0])
-    nbytes = max(0, free - budget - 1 * GIB)
-    hold = cp.cuda.Memory(nbytes) if nbytes else None
-    try:
-        yield
-    finally:
-        del hold
 
 
 # --- the bus --------------------------------------------------------------------------------
@@ -140,90 +81,15 @@ def bus(bench: Bench) -> None:
     bench.duplex = times * size / seconds
 
 
-# --- rounds on blocks -----------------------------------------------------------------------
-
-
-def one_round(shape: tuple[int, ...], axes: tuple[int, ...], dtype: str) -> Job:
-    """A round over axes that lie whole in a block, in place."""
-    x = da.zeros(shape, dtype=dtype, chunks=-1)
-    found = plan_of(x, "fftn", axes=axes, norm="ortho", memory_limit="16 TiB")
-    (round_,) = found.rounds
-    return job_of(round_, (0,) * len(shape), np.dtype(dtype), np.dtype(dtype), inside=True)
-
-
-def _inside(engine: Engine, job: Job, block: Array) -> None:
-    """A round in a block's own memory."""
-    engine.run(job, Source(lambda: block))
-
-
-SCHEMES = (("X", 2, (1,)), ("Y", 2, (0,)), ("1D", 1, (0,)), ("2D", 2, (0, 1)), ("3D", 3, (0, 1, 2)))
-
-
-def rounds(bench: Bench, kind: str = "pinned", dtypes: Sequence[str] = ("c16", "c8")) -> None:
-    """Each scheme on a stream of blocks, a few tasks at a time as the leases admit them.
-
-    Blocks that are not pinned are pinned anew in every run, or go through the ring.
-    """
-    for nbytes in (4 * GIB // bench.scale, 256 * MIB // bench.scale):
-        memory = _memory(bench, kind, nbytes)
-        for name, ndim, axes in SCHEMES:
-            for dtype in dtypes:
-                if bench.results.over:
-                    return
-                _one_scheme(bench, kind, memory, name, ndim, axes, dtype)
-
-
-def ordinary(bench: Bench) -> None:
-    """The schemes on blocks that nobody has pinned, both ways."""
-    for kind in ("pageable", "ring"):
-        rounds(bench, kind, ("c16",))
-
-
-def _memory(bench: Bench, kind: str, nbytes: int) -> list[Array]:
-    if kind == "pinned":
-        return bench.blocks(nbytes)
-    total = bench.nbytes // 4
-    pageable = np.ones(total, np.uint8)
-    return [pageable[low : low + nbytes] for low in range(0, total, nbytes)]
-
-
-def _one_scheme(
-    bench: Bench, kind: str, memory: list[Array], name: str, ndim: int, axes: tuple[int, ...],
-    dtype: str,
-) -> None:
-    shape = even_shape(memory[0].nbytes // np.dtype(dtype).itemsize, ndim)
-    job, engine = one_round(shape, axes, dtype), Engine(open_device(0), bench.budget)
-    blocks = [found.view(dtype).reshape(shape) for found in memory]
-    try:
-        wanted = {"bigfft.memory.pin-arrays": kind == "pageable"}
-        threads = admitted(memory[0].nbytes)
-        with held(bench.budget), ThreadPoolExecutor(threads) as pool, dask.config.set(wanted):
-            def work() -> None:
-                pins.forsake()
-                list(pool.map(partial(_inside, engine, job), blocks))
-
-            seconds = best(work, 2)
-        crossings = job.plan(engine.limits).schedule.crossings
-        moved = len(crossings) * sum(block.nbytes for block in blocks)
-        bench.results.add(
-            "rounds", memory=kind, scheme=name, dtype=dtype, block_mib=memory[0].nbytes / MIB,
-            gib=sum(block.nbytes for block in blocks) / GIB, seconds=seconds,
-            crossings=len(crossings), gbs=moved / seconds / 1e9,
-            fraction=moved / bench.duplex / seconds,
-            runs=[(c.pieces, c.reads, c.writes) for c in crossings],
-        )
-    finally:
-        engine.close()
-
-
 # --- whole transforms -----------------------------------------------------------------------
 
 
-def transforms(bench: Bench, chunks: Sequence[int], cases: Sequence[tuple[int, str, bool]]) -> None:
-    """Out-of-card transforms of all the data, against the CPU and against loops over the card.
+#: A number of dimensions, a dtype, and names of loops.
+Case = tuple[int, str, tuple[str, ...]]
 
-    Cases are a number of dimensions, a dtype, and whether there are loops.
-    """
+
+def transforms(bench: Bench, chunks: Sequence[int], cases: Sequence[Case]) -> None:
+    """Out-of-card transforms of all the data, against the CPU and against loops over the card."""
     for ndim, dtype, loops in cases:
         if bench.results.over:
             return
@@ -234,8 +100,7 @@ def transforms(bench: Bench, chunks: Sequence[int], cases: Sequence[tuple[int, s
         for nbytes in chunks:
             if not bench.results.over:
                 _ours(bench, bench.blocks(nbytes), shape, dtype, expected)
-        if loops:
-            _loops(bench, expected, shape, dtype)
+        _loops(bench, expected, shape, dtype, loops)
         del expected
 
 
@@ -283,9 +148,7 @@ def _cpu(bench: Bench, memory: list[Array], shape: tuple[int, ...], dtype: str) 
         part[...] = block
     out = lend(shape, dtype)
     for name, run in gpu_peers.cpu_libraries(len(shape), best=True).items():
-        began = time.perf_counter()
-        run(x, out)
-        seconds = time.perf_counter() - began
+        seconds = best(partial(run, x, out), 1)
         bench.results.add("cpu", peer=name, shape=shape, dtype=dtype, seconds=seconds)
     return out
 
@@ -307,6 +170,11 @@ def _ours(
             times.append(time.perf_counter() - began)
             error = None if expected is None or len(times) < 3 else distance(done, expected)
             del done
+        with _asked(source) as asked:
+            before = int(cupy().cuda.runtime.memGetInfo()[0])
+            least = gpu_peers.least_free(lambda: fft.fftn(x, **keywords).persist())
+        register = [owner(memory[0])] if source == "pageable" else ()
+        allowed = bench.allowed(asked, min(times[1:]), register=register)
     moved = len(found.exchanges) * bench.nbytes  # a reordering after the last round counts
     bench.results.add(
         "transforms" if source == "pinned" else "pageable", source=source,
@@ -315,19 +183,42 @@ def _ours(
         exchanges=len(found.travelling), seconds=min(times[1:]), first=times[0],
         gib=bench.nbytes / GIB, budget_gib=bench.budget / GIB, crossings=len(found.exchanges),
         fraction=moved / bench.duplex / min(times[1:]), error=error,
+        device_peak=(before - least) / bench.budget, **allowed,
     )
 
 
-def _loops(bench: Bench, x: Array, shape: tuple[int, ...], dtype: str) -> None:
-    """The loops that users write, on data that is overwritten."""
-    for name, run in gpu_peers.LOOPS.items():
+@contextmanager
+def _asked(source: str) -> Iterator[Heard]:
+    """Write down what the card is asked to copy, from now on, by transforms that run meanwhile."""
+    device = open_device(0)
+    find.use([device])
+    try:
+        with heard(device, (lambda _: True) if source == "pageable" else is_pinned) as found:
+            pins.forsake()
+            yield found
+    finally:
+        find.use(None)
+        pins.forsake()
+
+
+def _loops(
+    bench: Bench, x: Array, shape: tuple[int, ...], dtype: str, names: tuple[str, ...]
+) -> None:
+    """The loops that users write, on data that is overwritten, after one that does not count.
+
+    The pageable one takes so long that it first does a small part instead.
+    """
+    loops = gpu_peers.LOOPS if len(shape) > 1 else gpu_peers.LONG_LOOPS
+    for name in names:
+        run = loops[name]
         if bench.results.over:
             return
-        values = x if name.startswith("pinned") else np.ones(shape, dtype)
+        pinned = name.startswith("pinned")
+        values = x if pinned else np.ones(shape, dtype)
         with held(bench.budget):
-            began = time.perf_counter()
-            run(values, bench.budget)
-            seconds = time.perf_counter() - began
+            if not pinned:
+                run(values[: max(1, shape[0] // 64)], bench.budget)
+            seconds = best(partial(run, values, bench.budget), 2 if pinned else 0)
         bench.results.add("loops", peer=name, shape=shape, dtype=dtype, seconds=seconds)
         del values
 
@@ -379,12 +270,25 @@ def in_place(bench: Bench, nbytes: int, budget: int, blocks: int) -> None:
         kept = [np.asarray(block.compute()) for block in done.to_delayed().ravel()]
         same = all(any(np.shares_memory(a, b) for b in memory) for a in kept)
         after = default_arena().counters()
+        with held(budget), dask.config.set(scheduler="threads"):
+            run = partial(_overwriting, array, order, keywords)
+            warm = best(run, 1)
+            with _asked("pinned") as asked:
+                run()
+            allowed = bench.allowed(asked, warm, inside=memory)
+        moved = asked.nbytes(TO_DEVICE)
         bench.results.add(
             "in_place", shape=shape, order=order, blocks=blocks, gib=nbytes / GIB,
-            budget_gib=budget / GIB, seconds=seconds, same_memory=same,
+            budget_gib=budget / GIB, first=seconds, seconds=warm, same_memory=same,
             lent_beside=after.lent_bytes - before, peak_over_data=1 + beside / nbytes,
+            crossings=moved / nbytes, fraction=moved / bench.duplex / warm, **allowed,
         )
         del memory, array, done, kept
+
+
+def _overwriting(array: da.Array, order: Order, keywords: dict[str, Any]) -> None:
+    """Transform an array once more, in its own memory."""
+    fft.fftn(array, device="gpu", order=order, **keywords).persist()
 
 
 def trace(bench: Bench, path: Path) -> None:
@@ -399,7 +303,7 @@ def trace(bench: Bench, path: Path) -> None:
             device.spans()
             with ThreadPoolExecutor(2) as pool:
                 views = [block.view("c16").reshape(shape) for block in blocks]
-                list(pool.map(partial(_inside, engine, job), views))
+                list(pool.map(partial(inside, engine, job), views))
         spans = device.spans()
     finally:
         engine.close()
@@ -425,7 +329,7 @@ def peak(bench: Bench) -> None:
 
 SECTIONS = (
     "bus", "in_card", "transforms", "pageable", "rounds", "ring", "trace", "peak", "in_place",
-    "large",
+    "large", "kernels", "staging",
 )
 
 
@@ -443,7 +347,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"bench: {reason()}", file=sys.stderr)
         return 1
     nbytes, budget = args.gib * GIB // args.scale, 2 * GIB // args.scale
-    _arena(72 * GIB)
+    _arena(96 * GIB)
     kept = json.loads(args.out.read_text(encoding="utf-8")) if args.keep else {}
     for name in args.only:
         for section in ("transforms", "cpu", "loops") if name == "transforms" else (name,):
@@ -459,11 +363,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     bench = Bench(results, args.scale, nbytes, budget)
     bench.blocks(4 * GIB // args.scale)
     bus(bench)
-    cases = [(2, "c16", True), (3, "c16", True), (1, "c16", False)]
-    cases += [(ndim, "c8", False) for ndim in (2, 3, 1)]
+    both, pinned = ("pinned loop", "pageable loop"), ("pinned loop",)
+    cases: list[Case] = [(2, "c16", both), (3, "c16", both), (1, "c16", pinned)]
+    cases += [(ndim, "c8", pinned) for ndim in (2, 3, 1)]
     steps: dict[str, Callable[[], None]] = {
         "rounds": lambda: rounds(bench),
         "ring": lambda: ordinary(bench),
+        "kernels": lambda: kernels(bench),
+        "staging": lambda: staging(bench),
         "trace": lambda: trace(bench, args.out.with_name("gpu_trace.png")),
         "peak": lambda: peak(bench),
         "in_card": lambda: in_card(bench),

@@ -42,6 +42,13 @@ def lazy(memory: list[Array], shape: tuple[int, ...], dtype: str) -> da.Array:
     return da.Array(graph, name, chunks, dtype=dtype)
 
 
+def owner(array: Array) -> Array:
+    """The array whose memory this one is a part of."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
 def fill(memory: list[Array], dtype: str, seed: int = 1) -> None:
     """Random values, in single precision so that it does not take long."""
     real = np.empty(0, dtype).real.dtype

@@ -4,7 +4,7 @@ The loops know the budget: they take pieces that fit it with the copy that an FF
 needs. The pinned one copies by the copy engines from pinned memory, step after step; the pageable
 one is what the documentation of CuPy suggests.
 
-Imports `devices`, NumPy and SciPy.
+Imports `devices`, `memory`, NumPy and SciPy.
 """
 
 import importlib.util
@@ -23,6 +23,7 @@ import scipy.fft
 from dask_bigfft.devices.cuda import cupy
 from dask_bigfft.devices.cupy_device import Span
 from dask_bigfft.devices.transfer import TO_DEVICE, TO_HOST, runs
+from dask_bigfft.memory import lend
 
 Array = npt.NDArray[Any]
 Run = Callable[[Array, Array], object]
@@ -89,6 +90,33 @@ def pinned_loop(values: Array, budget: int) -> None:
     cp.get_default_memory_pool().free_all_blocks()
 
 
+def pinned_long_loop(values: Array, budget: int) -> None:
+    """The same for a single long axis: columns, factors, rows, in natural order in other memory."""
+    cp, n = cupy(), values.size
+    columns = 1 << (n.bit_length() // 2)
+    x, out = values.reshape(-1, columns), lend((columns, n // columns), values.dtype)
+    step = max(1, columns * budget // (6 * values.nbytes))
+    first = cp.arange(len(x))[:, np.newaxis]
+    for low in range(0, columns, step):
+        part = x[:, low : low + step]
+        card = cp.empty(part.shape, part.dtype)
+        _copy(part, card, TO_DEVICE)
+        card = cp.fft.fft(card, axis=0, norm="ortho")
+        turns = first * cp.arange(low, low + part.shape[1])
+        card *= cp.exp(turns * (-2j * math.pi / n)).astype(part.dtype)
+        _copy(part, card, TO_HOST)
+        del card, turns
+    step = max(1, len(x) * budget // (6 * values.nbytes))
+    for low in range(0, len(x), step):
+        card = cp.empty((min(step, len(x) - low), columns), values.dtype)
+        _copy(x[low : low + step], card, TO_DEVICE)
+        card = cp.fft.fft(card, axis=1, norm="ortho")
+        _copy(out[:, low : low + step], cp.ascontiguousarray(card.T), TO_HOST)
+        del card
+    cp.fft.config.get_plan_cache().clear()
+    cp.get_default_memory_pool().free_all_blocks()
+
+
 def pageable_loop(values: Array, budget: int) -> None:
     """What one writes first: ``x[part] = cupy.fft.fft(cupy.asarray(x[part])).get()``."""
     cp = cupy()
@@ -106,6 +134,7 @@ LOOPS: dict[str, Callable[[Array, int], None]] = {
     "pinned loop": pinned_loop,
     "pageable loop": pageable_loop,
 }
+LONG_LOOPS: dict[str, Callable[[Array, int], None]] = {"pinned loop": pinned_long_loop}
 
 
 def whole(x: Array, pinned: bool) -> None:

@@ -11,7 +11,7 @@ import ctypes
 import operator
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -22,6 +22,7 @@ from dask_bigfft import config
 from dask_bigfft.devices import ring as staging
 from dask_bigfft.devices.cuda import cupy
 from dask_bigfft.devices.cuda_operations import strided_copy
+from dask_bigfft.devices.cuda_planes import planes
 from dask_bigfft.devices.protocol import Array, dense, places_of
 from dask_bigfft.devices.transfer import (
     TO_DEVICE,
@@ -237,14 +238,19 @@ class HostCopies:
             if direction == TO_HOST:
                 return False
             there = [device + sum(map(operator.mul, place, places)) for place in shards.places]
-            self._load(stream, (view for _, view in shards.views()), there, places)
+            views = (view for _, view in shards.views())
+            self._load(stream, views, shards.shape, there, places, shards)
             return True
         if way(view, direction, True, places) is not Way.ENGINE:
             return False
         calls_, raw = tuple(copies(view, places)), stream.raw.ptr
+        devices = [device + sum(map(operator.mul, place, places)) for place in shards.places]
+        if max(copy.depth for copy in calls_) == 1:
+            copied = planes(calls_, shards.addresses, devices, direction, raw)
+            if copied is not None:
+                return copied
         try:
-            for host, place in zip(shards.addresses, shards.places, strict=True):
-                there = device + sum(map(operator.mul, place, places))
+            for host, there in zip(shards.addresses, devices, strict=True):
                 for copy in calls_:
                     self._call(copy, host, there, direction, raw)
         except self._rt.CUDARuntimeError as error:
@@ -252,6 +258,19 @@ class HostCopies:
                 raise
             return False  # somebody else's memory, pinned in parts
         return True
+
+    def ahead(self, host: Array | Shards) -> None:
+        """Begin to gather what will be copied to the device later, if it goes through the ring."""
+        if isinstance(host, Shards):
+            if not self._all_pinned(host.block):
+                self.ring.ahead((view for _, view in host.views()), host)
+        elif not (is_pinned(host) or (pins.adopt(host) and is_pinned(host))):
+            self.ring.ahead((host,), host)
+
+    def forget(self) -> None:
+        """Give up what was begun and not asked for."""
+        if self._ring is not None:
+            self._ring.forget()
 
     def _all_pinned(self, block: Composite) -> bool:
         """Whether all source blocks of a composite are pinned, as long as it lives."""
@@ -317,7 +336,7 @@ class HostCopies:
         """Copy through staging buffers."""
         strides = dense(view.shape, view.itemsize) if places is None else places
         if direction == TO_DEVICE:
-            self._load(stream, (view,), (device,), strides)
+            self._load(stream, (view,), view.shape, (device,), strides, view)
             return
 
         def copy(staged: Array, part: tuple[slice, ...]) -> Any:
@@ -327,22 +346,14 @@ class HostCopies:
         stream.unfinished.add(self.ring.store(view, copy))
 
     def _load(
-        self, stream: CupyStream, views: Iterable[Array], devices: Sequence[int],
-        strides: tuple[int, ...],
+        self, stream: CupyStream, views: Iterable[Array], shape: tuple[int, ...],
+        devices: Sequence[int], strides: tuple[int, ...], of: object,
     ) -> None:
         """Take views of one form through staging buffers to places on the device."""
-        shape: tuple[int, ...] = ()
-
-        def each() -> Iterator[Array]:
-            nonlocal shape
-            for view in views:
-                shape = view.shape
-                yield view
-
         def copy(number: int, staged: Array, part: tuple[slice, ...]) -> None:
             self._staged(stream, staged, devices[number], shape, part, strides, TO_DEVICE)
 
-        self.ring.load(each(), copy, lambda: self._mark(stream))
+        self.ring.load(views, copy, lambda: self._mark(stream), of)
 
     def _staged(
         self, stream: CupyStream, staged: Array, device: int, shape: tuple[int, ...],

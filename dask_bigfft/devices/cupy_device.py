@@ -144,6 +144,7 @@ class CupyDevice:
     def release(self) -> None:
         """Give the arena back once all is done."""
         self.synchronize_all()
+        self._copies.forget()
         self._arena, self._base, self._nbytes = None, 0, 0
         self._free_pool()
 
@@ -167,6 +168,11 @@ class CupyDevice:
             self._closed = True
             pins.end()
 
+    @property
+    def address(self) -> int:
+        """Where the arena begins, by the driver's count."""
+        return self._base
+
     def _address(self, array: DeviceArray) -> int:
         if array.offset < 0 or array.offset + array.span > self._nbytes:
             raise DeviceError(f"{array} does not lie in an arena of {self._nbytes} bytes")
@@ -186,13 +192,13 @@ class CupyDevice:
         with self._device, errors_of_cuda():
             return CupyEvent(name, self._cupy.cuda.Event(block=True, disable_timing=True))
 
-    def record(self, event: Event, stream: Stream) -> None:
+    def record(self, event: Event, stream: Stream, stored: bool = True) -> None:
         """Put a mark into a stream."""
         assert isinstance(event, CupyEvent)
         assert isinstance(stream, CupyStream)
         with self._device, errors_of_cuda():
             event.raw.record(stream.raw)
-        event.pending = (*stream.unfinished.now(), *stream.awaited.now())
+        event.pending = (*stream.unfinished.now(), *stream.awaited.now()) if stored else ()
 
     def wait(self, stream: Stream, event: Event) -> None:
         """Let a stream wait for the event's latest mark."""
@@ -258,6 +264,13 @@ class CupyDevice:
     def staged(self) -> bool:
         """Whether the ring was needed."""
         return self._copies.staged
+
+    def ahead(self, stream: Stream, source: Array | Shards) -> None:
+        """Gather into the ring what will be copied later, if it goes that way."""
+        assert isinstance(stream, CupyStream)
+        stream.awaited.wait()
+        with current(self._device), errors_of_cuda():
+            self._copies.ahead(source)
 
     def h2d(self, stream: Stream, source: Array | Shards, target: DeviceArray) -> None:
         """Copy a host view, or shards, to the device."""

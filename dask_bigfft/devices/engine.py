@@ -16,6 +16,7 @@ Imports `planner`, `kernels`, `events`, `memory` and this room.
 import contextlib
 import threading
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -230,6 +231,7 @@ class Engine:
         self._works: dict[FFT, int] = {}
         self._staged: tuple[int | None, int | None] = (None, None)
         self._closed = False
+        self._warned: set[int] = set()
 
     def run(
         self,
@@ -282,6 +284,19 @@ class Engine:
         """What is left for the arena of the bytes that may be used; a tiny budget stays one."""
         return nbytes - min(self.device.libraries, nbytes // 4)
 
+    def _warn(self, nbytes: int) -> None:
+        """Say, once, that a budget is so small that libraries take more than is set aside."""
+        libraries = self.device.libraries
+        if nbytes >= 4 * libraries or nbytes in self._warned:
+            return
+        self._warned.add(nbytes)
+        warnings.warn(
+            f"{nbytes} bytes of {self.device.name} may be used, but kernels and FFT plans alone "
+            f"take about {libraries}: they are counted in full from {4 * libraries} bytes on, and "
+            f"only as {nbytes // 4} here",
+            stacklevel=2,
+        )
+
     def prepared(self, job: Job, nbytes: int | None = None) -> tuple[PiecePlan, Carve]:
         """Pieces of a block, some of which `run_part` may be given, and how the arena is cut."""
         with self._lock:
@@ -291,6 +306,7 @@ class Engine:
         """The engine's limits, or what fewer bytes of the device leave for pieces."""
         if nbytes is None:
             return self.limits
+        self._warn(nbytes)
         return replace(self.limits, nbytes=min(self._room(nbytes), self.limits.nbytes))
 
     def run_part(

@@ -197,8 +197,7 @@ class Pipeline:
         for number in range(len(plan.schedule.crossings)):
             if number:
                 self._hold(stored)
-            for work in plan.works(number):
-                self._piece(work, arrays[number], arrays[number + 1], filters)
+            self._pieces(plan.works(number), arrays[number], arrays[number + 1], filters)
             self._mark(stored)
         return stored
 
@@ -208,15 +207,30 @@ class Pipeline:
     ) -> Event:
         """Put some pieces of one crossing into the streams; as `submit`."""
         stored = self.device.event("stored")
-        for work in works:
-            self._piece(work, source, target, filters)
+        self._pieces(works, source, target, filters)
         self._mark(stored)
         return stored
+
+    def _pieces(
+        self, works: Iterable[PieceWork], source: Array | Composite, target: Array | Composite,
+        filters: Mapping[int, Array],
+    ) -> None:
+        """Put pieces into the streams; the device is told of each one before the one before it."""
+        before: tuple[PieceWork, list[tuple[Array | Shards, DeviceArray]]] | None = None
+        for work in works:
+            comes = list(loads(source, work))
+            for view, _ in comes:
+                self.device.ahead(self._slots[0].h2d, view)
+            if before is not None:
+                self._piece(*before, target, filters)
+            before = work, comes
+        if before is not None:
+            self._piece(*before, target, filters)
 
     def _piece(
         self,
         work: PieceWork,
-        source: Array | Composite,
+        comes: list[tuple[Array | Shards, DeviceArray]],
         target: Array | Composite,
         filters: Mapping[int, Array],
     ) -> None:
@@ -224,7 +238,7 @@ class Pipeline:
         slot = self._slots[self._turn % len(self._slots)]
         self._turn += 1
         device.wait(slot.h2d, slot.free)
-        for view, array in loads(source, work):
+        for view, array in comes:
             device.h2d(slot.h2d, view, slot.array(array))
         for found in work.filters:
             spectrum = filters[found.axis].reshape(found.shape)[found.part]
@@ -241,7 +255,7 @@ class Pipeline:
         device.wait(slot.d2h, slot.done)
         for view, array in stores(target, work):
             device.d2h(slot.d2h, slot.array(array), view)
-        device.record(slot.free, slot.d2h)
+        device.record(slot.free, slot.d2h, stored=self.carve.streams == "piece")
 
     def _run(self, computation: Computation, slot: _Slot) -> None:
         device, stream, op = self.device, slot.compute, computation.op

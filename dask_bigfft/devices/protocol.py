@@ -280,8 +280,12 @@ class Device(Protocol):
     def event(self, name: str) -> Event:
         """Make an event."""
 
-    def record(self, event: Event, stream: Stream) -> None:
-        """Put a mark into a stream; the event stands for its latest mark."""
+    def record(self, event: Event, stream: Stream, stored: bool = True) -> None:
+        """Put a mark into a stream; the event stands for its latest mark.
+
+        Who waits for it finds what was copied to the host there; unless `stored` is false: then
+        only the device is done with what it was copied from.
+        """
 
     def wait(self, stream: Stream, event: Event) -> None:
         """Let what follows in a stream wait for the event's latest mark made before this call.
@@ -294,6 +298,14 @@ class Device(Protocol):
 
     def synchronize_all(self) -> None:
         """Wait on the host until all streams are idle."""
+
+    def ahead(self, stream: Stream, source: Array | Shards) -> None:
+        """Take in what `h2d` will be asked to copy in a stream, in the order of these calls.
+
+        The very same object is passed then. Its values are there when what the stream waits for
+        now is reached, and nothing writes to it before it is copied: so a device that stages what
+        is not pinned may begin with that.
+        """
 
     def h2d(self, stream: Stream, source: Array | Shards, target: DeviceArray) -> None:
         """Copy a host array of the same shape and dtype to the device, or shards of one.

@@ -9,25 +9,22 @@ is small: data of any size goes round in it.
 
     block --threads--> buffer --card--> piece        piece --card--> buffer --threads--> block
 
-A gather is done by the caller, who so waits for a free buffer; a scatter is done behind its back,
-and the future it gets says when the values are there.
+The caller waits for a gather, but may say what it asks for next, so that threads go on with that
+meanwhile; a scatter is done behind its back, and the future it gets says when the values are there.
 
-Imports `kernels` and this room; what the card does is handed in.
+Imports this room; what the card does is handed in.
 """
 
-import math
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import numpy as np
-
+from dask_bigfft.devices.copiers import Copiers
 from dask_bigfft.devices.protocol import Array
-from dask_bigfft.devices.transfer import runs, slabs
-from dask_bigfft.kernels.streaming import stream_rows
+from dask_bigfft.devices.transfer import slabs
 
 #: Bytes of a buffer: the card takes a millisecond for it, and so do the threads for their shares,
 #: long against what it costs to hand them out.
@@ -40,12 +37,6 @@ BUFFERS = 4
 #: threads that are done begin with another.
 GATHERED = 2
 
-#: Bytes below which a share of the copying is not worth a thread.
-SHARE_NBYTES = 4 * 1024**2
-
-#: Bytes of a row from which on it is stored around the caches.
-STREAMED_NBYTES = 2048
-
 #: Views in a buffer begin at multiples of it.
 APART_NBYTES = 256
 
@@ -56,6 +47,10 @@ Part = tuple[slice, ...]
 
 class Mark(Protocol):
     """What tells that the card is done with a buffer."""
+
+    @property
+    def done(self) -> bool:
+        """Whether it is."""
 
     def synchronize(self) -> None:
         """Wait for it."""
@@ -72,6 +67,12 @@ class Staging:
     def holding(self, part: Array, at: int = 0) -> Array:
         """Its bytes from a place on as an array like `part`."""
         return self.memory[at : at + part.nbytes].view(part.dtype).reshape(part.shape)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody uses it."""
+        scattered = self.scattered is None or self.scattered.done()
+        return scattered and (self.mark is None or self.mark.done)
 
     def free(self) -> None:
         """Wait until nobody uses it."""
@@ -97,6 +98,61 @@ class Filling:
         return self.used + nbytes <= self.buffer.memory.nbytes
 
 
+class Loading:
+    """Views on their way into buffers: threads fill as many of these as they are given."""
+
+    def __init__(self, ring: "Ring", views: Sequence[Array], of: object = None) -> None:
+        self.views, self.of, self._ring = views, of, ring
+        self._parts = (
+            (number, part) for number, view in enumerate(views) for part in ring.parts(view)
+        )
+        self._next = next(self._parts, None)
+        self.filling: deque[Filling] = deque()
+
+    @property
+    def begun(self) -> bool:
+        """Whether all parts have been given to threads."""
+        return self._next is None
+
+    def fill(self) -> None:
+        """Give another buffer to threads, with as many parts as it holds."""
+        ring = self._ring
+        buffer = ring.free.popleft()
+        buffer.free()
+        now = Filling(buffer)
+        self.filling.append(now)
+        while self._next is not None:
+            number, part = self._next
+            values = self.views[number][part]
+            if now.staged and not now.fits(values.nbytes):
+                return
+            staged = buffer.holding(values, now.used)
+            now.used += -(-values.nbytes // APART_NBYTES) * APART_NBYTES
+            now.shares.append(ring.copiers.copy(staged, values))
+            now.staged.append((number, staged, part))
+            self._next = next(self._parts, None)
+
+    def take(
+        self, copy: Callable[[int, Array, Part], object], mark: Callable[[], Mark]
+    ) -> None:
+        """Let the card take the first buffer as soon as it is full."""
+        now = self.filling.popleft()
+        for future in now.shares:
+            future.result()
+        for staged in now.staged:
+            copy(*staged)
+        now.buffer.mark = mark()
+        self._ring.free.append(now.buffer)
+
+    def forget(self) -> None:
+        """Give the buffers back: nobody asks for these views."""
+        for now in self.filling:
+            for future in now.shares:
+                future.result()
+            self._ring.free.append(now.buffer)
+        self.filling.clear()
+
+
 class Ring:
     """Pinned buffers for both directions, and threads that copy.
 
@@ -109,21 +165,38 @@ class Ring:
 
     Notes
     -----
-    One thread at a time may call `load` and `store`; the waiting is in the caller.
+    One thread at a time may call `load`, `ahead` and `store`; the waiting is in the caller.
     """
 
     def __init__(self, buffers: list[Array], threads: int) -> None:
         half = len(buffers) // 2
-        self._in = deque(Staging(memory) for memory in buffers[:half])
+        #: Buffers to the card that hold nothing it has not been told of.
+        self.free = deque(Staging(memory) for memory in buffers[:half])
         self._out = deque(Staging(memory) for memory in buffers[half:])
         self.nbytes = sum(memory.nbytes for memory in buffers)
-        self._threads = threads
-        self._copiers = ThreadPoolExecutor(threads, thread_name_prefix="bigfft-ring")
+        self._size = buffers[0].nbytes
+        self.copiers = Copiers(threads)
         self._waiters = ThreadPoolExecutor(GATHERED, thread_name_prefix="bigfft-scatter")
+        self._ahead: deque[Loading] = deque()
+
+    def ahead(self, sources: Iterable[Array], of: object) -> None:
+        """Begin to gather what `load` will be asked for later, in the order of these calls.
+
+        As far as there are buffers that nobody uses; one is left for what comes before.
+        """
+        self._ahead.append(Loading(self, list(sources), of))
+        self._go_ahead()
+
+    def _go_ahead(self) -> None:
+        for coming in self._ahead:
+            while not coming.begun and len(self.free) > 1 and self.free[0].idle:
+                coming.fill()
+            if not coming.begun:
+                return
 
     def load(
         self, sources: Iterable[Array], copy: Callable[[int, Array, Part], object],
-        mark: Callable[[], Mark],
+        mark: Callable[[], Mark], of: object = None,
     ) -> None:
         """Take views to the card, several in one buffer where they are small.
 
@@ -136,36 +209,28 @@ class Ring:
             that part of the view of that number.
         mark : callable
             Returns a mark that tells when all that was copied so far is there.
+        of : object, optional
+            What they are views of, where `ahead` has been told of it: the same object.
         """
-        filling: deque[Filling] = deque()
-        for number, source in enumerate(sources):
-            for part in self._parts(source):
-                values = source[part]
-                if not filling or not filling[-1].fits(values.nbytes):
-                    if len(filling) == min(GATHERED, len(self._in)):
-                        self._taken(copy, mark, filling.popleft())
-                    buffer = self._in[0]
-                    self._in.rotate(-1)
-                    buffer.free()
-                    filling.append(Filling(buffer))
-                now = filling[-1]
-                staged = now.buffer.holding(values, now.used)
-                now.used += -(-values.nbytes // APART_NBYTES) * APART_NBYTES
-                now.shares += self._shared(staged, values)
-                now.staged.append((number, staged, part))
-        while filling:
-            self._taken(copy, mark, filling.popleft())
+        loading = self._begun(of) or Loading(self, list(sources))
+        while loading.filling or not loading.begun:
+            while not loading.begun and len(loading.filling) < GATHERED and self.free:
+                loading.fill()
+            self._go_ahead()
+            loading.take(copy, mark)
 
-    @staticmethod
-    def _taken(
-        copy: Callable[[int, Array, Part], object], mark: Callable[[], Mark], now: Filling
-    ) -> None:
-        """Let the card take a buffer as soon as it is full."""
-        for future in now.shares:
-            future.result()
-        for staged in now.staged:
-            copy(*staged)
-        now.buffer.mark = mark()
+    def _begun(self, of: object) -> Loading | None:
+        """What was begun of these views; what should have come before does not come any more."""
+        if of is None or not any(found.of is of for found in self._ahead):
+            return None
+        while (found := self._ahead.popleft()).of is not of:
+            found.forget()
+        return found
+
+    def forget(self) -> None:
+        """Give up what was begun and not asked for."""
+        while self._ahead:
+            self._ahead.popleft().forget()
 
     def store(
         self, target: Array, copy: Callable[[Array, Part], Mark]
@@ -176,7 +241,7 @@ class Ring:
         the view, and returns a mark that tells when that is done.
         """
         found = []
-        for part in self._parts(target):
+        for part in self.parts(target):
             values = target[part]
             buffer = self._out[0]
             self._out.rotate(-1)
@@ -188,33 +253,19 @@ class Ring:
 
     def _scatter(self, mark: Mark, values: Array, buffer: Staging) -> None:
         mark.synchronize()
-        for future in self._shared(values, buffer.holding(values)):
-            future.result()
+        self.copiers.copy(values, buffer.holding(values)).result()
 
-    def _parts(self, view: Array) -> Iterator[Part]:
-        return (part for part, _ in slabs(view, self._in[0].memory.nbytes))
-
-    def _shared(self, target: Array, source: Array) -> "list[Future[None]]":
-        """Have threads copy, a share each, without the interpreter's lock."""
-        share = max(SHARE_NBYTES, math.ceil(source.nbytes / self._threads))
-        parts = [part for part, _ in slabs(source, share)]
-        return [self._copiers.submit(_copied, target[part], source[part]) for part in parts]
+    def parts(self, view: Array) -> Iterator[Part]:
+        """The parts of a view, none of which is larger than a buffer."""
+        return (part for part, _ in slabs(view, self._size))
 
     def close(self) -> None:
         """Wait until all is where it belongs, and end the threads."""
-        for buffer in (*self._in, *self._out):
+        self.forget()
+        for buffer in (*self.free, *self._out):
             buffer.free()
         self._waiters.shutdown()
-        self._copiers.shutdown()
-
-
-def _copied(target: Array, source: Array) -> None:
-    """Copy an array, around the caches where its rows are wide: both belong to the card."""
-    width, outer = runs(source, target.strides)
-    if width < STREAMED_NBYTES:
-        np.copyto(target, source)
-        return
-    stream_rows(target, source, width, [(run.count, run.place, run.stride) for run in outer])
+        self.copiers.close()
 
 
 class Pending:

@@ -9,6 +9,7 @@ each way and computing are three engines that work at the same time, each in the
 Imports `decomposition`, `planner`, `kernels`, `errors` and this room.
 """
 
+import itertools
 import math
 import random
 import threading
@@ -113,6 +114,8 @@ class SimulatedDevice:
         Whether host memory is not pinned, so that it travels through a ring of buffers.
     """
 
+    name = "simulated device"
+
     def __init__(
         self,
         memory: int,
@@ -136,14 +139,9 @@ class SimulatedDevice:
         self._streams: list[SimulatedStream] = []
         self._lock = threading.RLock()
         self._engines = {"h2d": 0.0, "compute": 0.0, "d2h": 0.0}
-        self._host_time = 0.0
+        self._host_time, self._marks = 0.0, itertools.count()
         self._random = random.Random(seed)
         self._favour: dict[str, float] = {}
-
-    @property
-    def name(self) -> str:
-        """What stands where a card would have its name."""
-        return "simulated device"
 
     # --- memory -----------------------------------------------------------------------------
 
@@ -212,7 +210,7 @@ class SimulatedDevice:
         """Make an event."""
         return SimulatedEvent(name)
 
-    def record(self, event: Event, stream: Stream) -> None:
+    def record(self, event: Event, stream: Stream, stored: bool = True) -> None:
         """Put a mark into a stream."""
         assert isinstance(event, SimulatedEvent)
         assert isinstance(stream, SimulatedStream)
@@ -255,7 +253,7 @@ class SimulatedDevice:
             self._host_time = max([self._host_time, *ends])
 
     def _run_one(self) -> None:
-        """Run one operation out of those that may be next."""
+        """Run one that may be next."""
         ready = [s for s in self._streams if s.waiting and s.waiting[0][0]()]
         if not ready:
             raise DeviceError("streams wait for each other, or for a mark that was never made")
@@ -296,6 +294,9 @@ class SimulatedDevice:
             self._host_time = max(self._host_time, seconds)
 
     # --- operations -------------------------------------------------------------------------
+
+    def ahead(self, stream: Stream, source: Array | Shards) -> None:
+        """Nothing: the clock alone knows of staging."""
 
     def h2d(self, stream: Stream, source: Array | Shards, target: DeviceArray) -> None:
         """Copy to the device when its time comes."""
@@ -347,14 +348,20 @@ class SimulatedDevice:
     def fft(
         self, stream: Stream, op: FFT, source: DeviceArray, target: DeviceArray, work: DeviceArray
     ) -> None:
-        """Transform when its time comes; the work area holds NaN afterwards."""
+        """Transform when its time comes, if nobody else is at the work area; NaN is left there."""
         self._check(op, source, target)
         if op.sign != {"r2c": -1, "c2r": 1}.get(op.kind, op.sign) or work.nbytes < _work(op):
             raise DeviceError(f"{op} with a work area of {work.nbytes} bytes")
 
+        mark = next(self._marks) % POISON
+        def begin() -> None:
+            self._array(work).view(np.uint8)[...] = mark
+
         def run() -> None:
             x, y = self._array(source), self._array(target)
             y[...] = _transformed(op, x)
+            if (self._array(work).view(np.uint8) != mark).any():
+                y.view(np.uint8)[...] = POISON
             if op.kind == "c2r":
                 x.view(np.uint8)[...] = POISON
             self._array(work).view(np.uint8)[...] = POISON
@@ -364,6 +371,8 @@ class SimulatedDevice:
         flops = 5.0 * count * math.log2(max(2, lengths))
         passes = 4 * len(op.dims) * max(source.nbytes, target.nbytes)
         seconds = max(flops / self.profile.fft_rate(lengths), passes / self.profile.memory)
+        if work.nbytes and isinstance(stream, SimulatedStream) and not self.dry:
+            stream.waiting.append((lambda: True, begin))
         self._put(stream, "fft", seconds, run)
 
     def multiply(self, stream: Stream, op: Multiply, array: DeviceArray) -> None:

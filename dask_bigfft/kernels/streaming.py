@@ -8,6 +8,9 @@ the machine in `ci/results/gpu.md`).
 Imports numba and this room.
 """
 
+import math
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,7 +21,7 @@ from numba.extending import intrinsic
 
 from dask_bigfft.kernels.compiled import compiled
 
-__all__ = ["stream_rows"]
+__all__ = ["Rows", "stream_rows"]
 
 #: Bytes that are stored at a time: a line of the caches.
 LINE = 64
@@ -70,28 +73,78 @@ def _bytes(typingctx, target, source, count):  # type: ignore[no-untyped-def]
     return types.void(types.uint64, types.uint64, types.uint64), code
 
 
-def _rows(target, source, width, counts, to, from_):  # type: ignore[no-untyped-def]
-    rows = np.uint64(1)
-    for d in range(len(counts)):
-        rows *= counts[d]
+def _rows(target, source, width, counts, to, from_, low, high, streamed):  # type: ignore[no-untyped-def]
     line = np.uint64(LINE)
-    for row in range(rows):
-        rest, t, s = row, target, source
+    row = low // width
+    skip = low - row * width
+    at = low
+    while at < high:
+        count = min(width - skip, high - at)
+        rest, t, s = row, target + skip, source + skip
         for d in range(len(counts) - 1, -1, -1):
             i = rest % counts[d]
             rest //= counts[d]
             t += i * to[d]
             s += i * from_[d]
-        head = min(width, (line - t % line) % line)
-        _bytes(t, s, head)
-        lines = (width - head) // line
-        _stream(t + head, s + head, lines)
-        done = head + lines * line
-        _bytes(t + done, s + done, width - done)
+        if streamed:
+            head = min(count, (line - t % line) % line)
+            _bytes(t, s, head)
+            lines = (count - head) // line
+            _stream(t + head, s + head, lines)
+            done = head + lines * line
+            _bytes(t + done, s + done, count - done)
+        else:
+            _bytes(t, s, count)
+        at += count
+        row += np.uint64(1)
+        skip = np.uint64(0)
     _fence()
 
 
 _compiled_rows = compiled(_rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """A copy of rows from one array to another, of which threads may do a part each.
+
+    Parameters
+    ----------
+    target, source : ndarray
+        They have no bytes in common.
+    width : int
+        Bytes of a row, contiguous in both.
+    rows : list of (int, int, int)
+        How often rows repeat, outermost dimension first, and the bytes from one to the next in
+        the target and in the source.
+    streamed : bool
+        Whether stores go around the caches.
+    """
+
+    target: npt.NDArray[Any]
+    source: npt.NDArray[Any]
+    width: int
+    rows: list[tuple[int, int, int]]
+    streamed: bool = True
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows."""
+        return self.width * math.prod(count for count, _, _ in self.rows)
+
+    @cached_property
+    def _numbers(self) -> tuple[Any, ...]:
+        numbers = np.array(self.rows, np.uint64).reshape(-1, 3)
+        addresses = (
+            np.uint64(a.__array_interface__["data"][0]) for a in (self.target, self.source)
+        )
+        columns = (np.ascontiguousarray(numbers[:, i]) for i in range(3))
+        return (*addresses, np.uint64(self.width), *columns)
+
+    def copy(self, low: int, high: int) -> None:
+        """Copy the bytes from one place to another, in the order of the rows."""
+        if low < high:
+            _compiled_rows(*self._numbers, np.uint64(low), np.uint64(high), self.streamed)
 
 
 def stream_rows(
@@ -119,7 +172,5 @@ def stream_rows(
     >>> bool((out == block[:, :1024]).all())
     True
     """
-    numbers = np.array(rows, np.uint64).reshape(-1, 3)
-    counts, to, from_ = (np.ascontiguousarray(numbers[:, i]) for i in range(3))
-    addresses = (np.uint64(a.__array_interface__["data"][0]) for a in (target, source))
-    _compiled_rows(*addresses, np.uint64(width), counts, to, from_)
+    found = Rows(target, source, width, rows)
+    found.copy(0, found.nbytes)

@@ -1,6 +1,7 @@
 """The engine: leases, threads, and what happens when memory is refused."""
 
 import threading
+import warnings
 
 import numpy as np
 import pytest
@@ -67,6 +68,16 @@ def test_fewer_bytes_hold_the_libraries_as_well():
     engine.run(job, Source(fill_of(x, job)), nbytes=NBYTES // 2)
     assert device.peak <= NBYTES // 2
     assert Leases([engine]).limits(NBYTES // 2).nbytes == NBYTES // 2 - 1000
+
+
+def test_a_budget_that_libraries_alone_exceed_is_warned_of_once():
+    engine = Engine(SimulatedDevice(NBYTES, libraries=1000), NBYTES, SMALL)
+    with pytest.warns(UserWarning, match=r"3999 bytes of simulated device .* from 4000 bytes on"):
+        assert engine.within(3999).nbytes == 3999 - 3999 // 4
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        engine.within(3999)
+        assert engine.within(4000).nbytes == 3000
 
 
 @pytest.mark.parametrize("operation", ["reserve", "plan"])

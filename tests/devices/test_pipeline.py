@@ -1,5 +1,7 @@
 """The pipeline: no event too few, engines that work at the same time, an arena within its limit."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from devices.blocks import SMALL, distance, job_of, scipys, values
@@ -9,6 +11,7 @@ from dask_bigfft.devices.engine import Engine, Source
 from dask_bigfft.devices.pipeline import Carve, Pipeline
 from dask_bigfft.devices.simulated import DeviceProfile, SimulatedDevice
 from dask_bigfft.errors import DeviceMemoryError
+from dask_bigfft.planner.device_settings import DeviceSettings
 
 SEEDS = range(12)
 
@@ -19,6 +22,15 @@ WAITS = [
     ("d2h", "done"),
     ("h2d", "stored"),
     ("h2d", "cleared"),
+    ("host", "stored"),
+]
+
+#: Those that matter where each slot has a stream of its own; FFTs share a work area.
+WAITS_BY_PIECE = [
+    ("piece", "computed"),
+    ("d2h", "free"),
+    ("piece", "stored"),
+    ("piece", "cleared"),
     ("host", "stored"),
 ]
 
@@ -41,15 +53,17 @@ class Deaf(SimulatedDevice):
             super().synchronize(event)
 
 
-def transform_two(device):
+def transform_two(device, streams=None):
     """Two blocks one after the other whose pieces are of different sizes, two crossings each.
 
     Returns whether both answers are right when the host has them.
     """
     engine = Engine(device, 1 << 14, SMALL)
-    engine.pipeline.prepare(Carve(1, 1 << 14, 0), 1 << 14)  # all of it, so that it is divided anew
+    first = Carve(1, 1 << 14, 0, streams or "role")  # all of it, so that it is divided anew
+    engine.pipeline.prepare(first, 1 << 14)
     inputs = [values(64, 48), values(2048)]
-    jobs = [job_of(x, "fftn")[0] for x in inputs]
+    settings = DeviceSettings(streams=streams)
+    jobs = [replace(job_of(x, "fftn")[0], settings=settings) for x in inputs]
     plans = [engine.pieces(job) for job in jobs]  # this waits for the device
     tasks = []
     for x, job, (plan, carve) in zip(inputs, jobs, plans, strict=True):
@@ -82,6 +96,19 @@ def test_any_order_that_events_permit_is_right(seed):
 @pytest.mark.parametrize("deaf", WAITS)
 def test_without_any_one_wait_some_order_is_wrong(deaf):
     assert not all(transform_two(Deaf(1 << 14, seed, deaf)) for seed in SEEDS)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_streams_of_pieces_are_right_in_any_order(seed):
+    device = Deaf(1 << 14, seed)
+    assert transform_two(device, "piece")
+    own = {("piece", name) for name in ("free", "loaded", "done")}  # in one stream all the same
+    assert device.waited == {*WAITS_BY_PIECE, *own}
+
+
+@pytest.mark.parametrize("deaf", WAITS_BY_PIECE)
+def test_without_any_one_wait_of_pieces_some_order_is_wrong(deaf):
+    assert not all(transform_two(Deaf(1 << 14, seed, deaf), "piece") for seed in SEEDS)
 
 
 def test_copies_both_ways_and_computing_overlap():
@@ -143,3 +170,27 @@ def test_the_arena_is_kept_and_given_back():
     assert device.memory().free == 1 << 16
     pipeline.release()
     pipeline.release()
+
+
+def test_the_device_is_told_of_each_piece_before_the_one_before_it():
+    """What it is told of is the very object that it is asked to copy, in the same order."""
+    said = []
+
+    class Told(SimulatedDevice):
+        def ahead(self, stream, source):
+            said.append(("ahead", source))
+
+        def h2d(self, stream, source, target):
+            said.append(("h2d", source))
+            super().h2d(stream, source, target)
+
+    engine = Engine(Told(1 << 20), 1 << 20, PieceLimits(0, least=256, pieces=6, call_nbytes=256))
+    x = values(48, 64)
+    job, _ = job_of(x, "fft")
+    engine.run(job, Source(x.copy))
+    told = [source for name, source in said if name == "ahead"]
+    asked = [source for name, source in said if name == "h2d"]
+    assert len(told) >= 3
+    assert all(a is b for a, b in zip(told, asked, strict=True))
+    names = [name for name, _ in said]
+    assert names == ["ahead", *["ahead", "h2d"] * (len(told) - 1), "h2d"]

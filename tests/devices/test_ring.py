@@ -7,7 +7,10 @@ import time
 import numpy as np
 import pytest
 
+from dask_bigfft.devices import copiers as module
+from dask_bigfft.devices.copiers import Copiers
 from dask_bigfft.devices.ring import Pending, Ring
+from dask_bigfft.kernels.streaming import Rows
 
 
 class Mark:
@@ -16,6 +19,10 @@ class Mark:
     def __init__(self, work):
         self.thread = threading.Thread(target=work)
         self.thread.start()
+
+    @property
+    def done(self):
+        return not self.thread.is_alive()
 
     def synchronize(self):
         self.thread.join()
@@ -122,3 +129,63 @@ def test_what_a_scatter_raises_reaches_who_waits():
     with pytest.raises(RuntimeError, match="fell off"):
         pending.wait()
     pending.wait()  # said once
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("count", [2, 4, 6])
+def test_what_is_told_of_ahead_comes_whole_in_its_turn(seed, count):
+    """Pieces larger and smaller than buffers; some never asked for, some not told of."""
+    rng, buffers = np.random.default_rng(seed), [np.zeros(2048, np.uint8) for _ in range(count)]
+    ring, card = Ring(buffers, 3), Card((1,), buffers, seed)
+    pieces = [rng.standard_normal((1 + (7 * i) % 30, 40)) for i in range(24)]
+    told = [i for i in range(24) if rng.random() < 0.8]
+    asked = [i for i in range(24) if i not in told or rng.random() < 0.9]
+    there = [np.zeros(piece.shape) for piece in pieces]
+
+    def load(i):
+        def take(number, values, part):
+            def copy():
+                there[i][part] = card.checked(values)
+
+            card._later(copy)
+
+        ring.load([pieces[i]], take, lambda: card.last, of=pieces[i])
+
+    for i, coming in zip(range(24), [*range(1, 24), None], strict=True):
+        if i == 0 and i in told:
+            ring.ahead([pieces[i]], pieces[i])
+        if coming in told:
+            ring.ahead([pieces[coming]], pieces[coming])
+        if i in asked:
+            load(i)
+    ring.forget()
+    ring.close()
+    for i in range(24):
+        assert np.array_equal(there[i], pieces[i]) is (i in asked)
+
+
+def test_what_a_copying_thread_raises_reaches_who_waits(monkeypatch):
+    copiers = Copiers(2)
+
+    def broken(self, low, high):
+        raise RuntimeError("no such memory")
+
+    monkeypatch.setattr(Rows, "copy", broken)
+    with pytest.raises(RuntimeError, match="no such memory"):
+        copiers.copy(np.zeros(4), np.ones(4)).result()
+    copiers.close()
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize(
+    "part", [np.s_[:], np.s_[3:91, 1:], np.s_[:, 5:6], np.s_[::2, 100:700], np.s_[7:7]]
+)
+def test_threads_copy_all_of_an_array_and_nothing_else(part, streamed, monkeypatch):
+    monkeypatch.setattr(module, "SHARE_NBYTES", 4096)
+    copiers, block = Copiers(3), np.random.default_rng(0).standard_normal((120, 1024))
+    out = np.zeros_like(block)
+    copiers.copy(out[part], block[part], streamed).result()
+    expected = np.zeros_like(block)
+    expected[part] = block[part]
+    assert np.array_equal(out, expected)
+    copiers.close()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.fft
 
-from dask_bigfft.devices import cuda_copies, cupy_device, ring
+from dask_bigfft.devices import copiers, cuda_copies, cupy_device
 from dask_bigfft.devices.cuda import available
 from dask_bigfft.devices.cuda_copies import Way, is_pinned, pins, way
 from dask_bigfft.devices.cupy_device import open_device
@@ -304,7 +304,7 @@ def test_a_wait_on_an_event_covers_the_scatter(device, monkeypatch):
 
 
 def _through_the_ring(device, monkeypatch):
-    monkeypatch.setattr(ring, "SHARE_NBYTES", 1 << 16)
+    monkeypatch.setattr(copiers, "SHARE_NBYTES", 1 << 16)
     block = np.zeros((1 << 14, 512), "c8")  # 64 MiB in ordinary memory
     expected = values(block.shape, "c8")
     there, back = device.stream("h2d"), device.stream("d2h")

@@ -28,10 +28,10 @@ KEPT_PLANS, KEPT_SPANS = 24, 4096
 #: Seconds for which what the system says of resident memory is taken to hold.
 OFTEN = 0.01
 
-#: Events that plans are recorded by.
-WATCHED = frozenset(
-    (*PHASES, *SUBPHASES, "lease_wait", "fallback", "round_cpu", "round_device", "peer_host",
-     "peer_direct", "compile", "prefault")
+#: Events that plans are recorded by, as tables list them: phases, then what they consist of.
+WATCHED = (
+    "pack", "send", "barrier", "unpack", "round", "round_cpu", "round_device", "peer_host",
+    "peer_direct", "lease_wait", "compile", "prefault", *SUBPHASES, "fallback",
 )
 
 #: A phase of a plan: its name and number, such as ``("round", 2)``.

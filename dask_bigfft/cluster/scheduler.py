@@ -16,17 +16,11 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from dask_bigfft.cluster.devices import StreamWorkerPlugin
 from dask_bigfft.cluster.routes import add_routes, remove_routes
 from dask_bigfft.cluster.worker import METRIC, own_version
-from dask_bigfft.events import SUBPHASES
 from dask_bigfft.planner.phases import phase_forecasts
+from dask_bigfft.record import WATCHED
 from dask_bigfft.watch.meter import Board, Meter
 
 __all__ = ["WatchScheduler"]
-
-#: Phases in the order in which those of one round are shown.
-_ORDER = (
-    "pack", "send", "barrier", "unpack", "round", *SUBPHASES, "lease_wait", "fallback",
-    "round_cpu", "round_device", "peer_host", "peer_direct",
-)
 
 #: Totals by phase: count, bytes, seconds, first, last.
 Counters = dict[str, list[float]]
@@ -196,4 +190,4 @@ def phase_rows(meter: Meter, places: Iterable[Counters]) -> list[dict[str, Any]]
                 "limit": limits.get(phase),
             }
         )
-    return sorted(rows, key=lambda row: (row["index"], _ORDER.index(row["phase"])))
+    return sorted(rows, key=lambda row: (row["index"], WATCHED.index(row["phase"])))

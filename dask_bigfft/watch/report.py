@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
 
+from dask_bigfft.events import PHASES
 from dask_bigfft.planner.explain import (
     budget_text,
     human_bytes,
@@ -23,18 +24,14 @@ from dask_bigfft.planner.explain import (
 )
 from dask_bigfft.planner.phases import phase_forecasts
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.record import Phase, PlanRecord, Span, Total
+from dask_bigfft.record import WATCHED, Phase, PlanRecord, Span, Total
 
 __all__ = ["HEADINGS", "Report", "Row", "RunReport"]
 
 #: Headings of a report's rows.
 HEADINGS = ("phase", "steps", "blocks", "bytes", "thread time", "forecast", "ratio", "GB/s")
 
-#: Phases, and then their parts, as a report lists them.
-ORDER = ("pack", "send", "barrier", "unpack", "round", "round_cpu", "round_device",
-          "peer_host", "peer_direct", "lease_wait", "compile", "prefault", "gather", "h2d", "fft",
-          "twiddle", "d2h", "scatter", "fallback")
-_PARTS = frozenset(ORDER[5:])
+_PARTS = frozenset(WATCHED) - frozenset(PHASES)
 
 #: Colours of rounds in the picture, and that of exchanges (Okabe and Ito, 2008).
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
@@ -159,7 +156,7 @@ class RunReport:
         forecasts = {(p.name, p.index): p.seconds for p in phase_forecasts(self.plan)}
         names = round_names(self.plan)
         rows = []
-        order = sorted(self.totals, key=lambda phase: (phase[1], ORDER.index(phase[0])))
+        order = sorted(self.totals, key=lambda phase: (phase[1], WATCHED.index(phase[0])))
         for phase in order:
             total, (name, index) = self.totals[phase], phase
             steps = f"{{{names[index - 1]}}}" if name == "round" and index <= len(names) else ""

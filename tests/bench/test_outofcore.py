@@ -70,6 +70,7 @@ def test_memory_is_as_forecast(tmp_path):
     assert "error" not in found, found
     assert found["carrier"] == "disk"
     assert found["memory_peak"] <= found["memory_forecast"] <= found["memory_limit"]
-    assert found["memory_peak"] >= 0.7 * found["memory_forecast"]
+    # The forecast has room for writes under way, and for libraries' copies in every thread at once.
+    assert found["memory_peak"] >= 0.6 * found["memory_forecast"]
     if group is not None:
         assert found["cgroup_peak"] <= budget

@@ -419,7 +419,7 @@ def test_arena_of_limit_zero_is_off():
     arena = HostArena(0)
     block = arena.lend(MIB, np.uint8)
     assert not isinstance(block.base, Loan)
-    assert arena.counters() == memory.ArenaCounters(0, 0, 0, 0, 0, 0, 0, 0, 0)
+    assert arena.counters() == memory.ArenaCounters(*[0] * 10)
 
 
 def test_trim_unmaps(arena):

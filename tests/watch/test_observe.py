@@ -18,11 +18,13 @@ from distributed import Client, LocalCluster
 
 import dask_bigfft
 from dask_bigfft import fft, progress, report
+from dask_bigfft.cluster.scheduler import phase_rows
 from dask_bigfft.errors import ArgumentError
+from dask_bigfft.events import EVENTS, PHASES, SUBPHASES
 from dask_bigfft.planner.phases import phase_forecasts
 from dask_bigfft.record import RECORD, WATCHED, PlanRecord, Span, Total
 from dask_bigfft.watch import display
-from dask_bigfft.watch.report import ORDER, RunReport
+from dask_bigfft.watch.report import RunReport
 
 ROOT = Path(__file__).resolve().parents[2]
 FIELD = np.random.default_rng(5).standard_normal((64, 64))
@@ -33,7 +35,14 @@ def blocks(seed=0):
 
 
 def test_a_report_has_a_place_for_all_that_is_recorded():
-    assert sorted(ORDER) == sorted(WATCHED)
+    """On a process of one's own, and on the page of a cluster."""
+    assert set(PHASES + SUBPHASES) < set(WATCHED) < set(EVENTS)
+    plan = dask_bigfft.plan(blocks(), "fft2")
+    record = PlanRecord(totals={(name, 1): Total(1, 1, 0.1, 1.0, 2.0) for name in WATCHED})
+    assert [row.phase for row in RunReport(plan, "0a", {"": record}).rows] == list(WATCHED)
+    counters = {f"{name}/1": [1, 1, 0.1, 1.0, 2.0] for name in WATCHED}
+    rows = phase_rows(types.SimpleNamespace(plan=plan), [counters])
+    assert [row["phase"] for row in rows] == list(WATCHED)
 
 
 @pytest.fixture(scope="module")

@@ -188,10 +188,12 @@ class Model:
             byte = max(1 / profile.copy, byte + 1 / profile.copy - 1 / curve.points[-1][1])
         return byte
 
-    def handling(self, shape: ExchangeShape, flow: Traffic | None = None) -> float:
+    def handling(
+        self, shape: ExchangeShape, flow: Traffic | None = None, tiled: bool = True
+    ) -> float:
         """Seconds of Python for all blocks of an exchange, and their shards and tiles."""
         profile, blocks = self.machine.profile, shape.blocks_out
-        tiles = 0.0 if flow is None else blocks * flow.tiles * profile.tile
+        tiles = blocks * flow.tiles * profile.tile if tiled and flow is not None else 0.0
         if flow is not None and flow.lies:
             return blocks * profile.lying_block + tiles
         shards = 0 if shape.local or self.carrier == "disk" else shape.shards
@@ -314,11 +316,12 @@ class Model:
         flow = None if round_ is None else self.flow(before, round_, reads, writes, inside)
         nothing = reads is not None and round_ is None
         gather = 0.0 if nothing else self.gather(shape, before, after, round_, flow)
-        handling = 0.0 if nothing else self.handling(shape, flow)
+        on_card = self.on_device(round_) or (round_ is None and bool(self.devices))
+        handling = 0.0 if nothing else self.handling(shape, flow, tiled=not on_card)
         fft = device = 0.0
         lanes, threads, profile = self._lanes(blocks), self.machine.threads, self.machine.profile
         block = after.size * self.itemsize / blocks
-        if self.on_device(round_) or (round_ is None and self.devices):
+        if on_card:
             if round_ is not None:
                 device = self.of_device(round_)
             if (read := self.read(shape, block)) is not None:

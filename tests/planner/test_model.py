@@ -126,3 +126,13 @@ def test_copies_take_longer_in_company_and_ffts_do_not():
     copies = sum(found.gather for found in forecast(plan).rounds)
     assert copies > 0
     assert seconds(plan, company=2.0) - seconds(plan) == pytest.approx(copies / 2)
+
+
+def test_a_card_has_no_tiles_of_the_cpu():
+    x = da.zeros((2**16, 64), chunks=(2**14, 64), dtype=complex)
+    plan = replace(dask_bigfft.plan(x, "fft", device="cpu", kernel="scipy"), device="gpu")
+    usual, dear = (
+        plan.forecast_on(profile, threads=2, cards=1).seconds
+        for profile in (Profile(), replace(Profile(), tile=10.0))
+    )
+    assert dear == usual

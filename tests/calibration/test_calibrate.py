@@ -78,7 +78,8 @@ def test_what_is_copied_is_what_the_model_says(kernel, kind, shape, rounds, toge
         if sample.flow is None:
             continue
         assert bool(sample.stage.gather) == (sample.flow.read != "none")
-        answered = kernel == "ducc0" and not sample.stage.stored  # by the library, in its place
+        # A library may answer in the block's place; of a single tile it sometimes does.
+        answered = not sample.stage.stored and (kernel == "ducc0" or sample.flow.tiles == 1)
         assert bool(sample.stage.stored) == bool(sample.flow.stored) or answered
 
 

@@ -161,6 +161,7 @@ class _Pass:
         shared = plan.machine.shared
         self.joints = plan.joints.exchanges if shared else (None,) * len(plan.exchanges)
         self.commons: dict[tuple[int, Block], Common] = {}
+        self._lock = threading.Lock()
 
     def stages(self) -> list[Stage]:
         """What each exchange took, with its round."""
@@ -180,9 +181,10 @@ class _Pass:
 
     def _common(self, number: int, group: Block) -> Common:
         """The memory of a group of the blocks before an exchange."""
-        if (number, group) not in self.commons:
-            self.commons[number, group] = common_memory(self.run, number, group)
-        return self.commons[number, group]
+        with self._lock:  # else two threads make two memories, and their blocks do not lie together
+            if (number, group) not in self.commons:
+                self.commons[number, group] = common_memory(self.run, number, group)
+            return self.commons[number, group]
 
     def _inputs(self, number: int, blocks: dict[Block, Array]) -> Iterator[tuple[Block, Any]]:
         """What the task of each block is given: its source blocks, or a handle of all of them."""

@@ -57,16 +57,6 @@ def test_a_probe_is_measured_stage_by_stage():
     assert "fft" not in stages[2].parts
 
 
-def fits(sample, kernel):
-    """Whether an exchange was done by the copies that the model has."""
-    flow, stage = sample.flow, sample.stage
-    if flow is None:
-        return True
-    answered = kernel == "ducc0" and not stage.stored  # by the library, in its place
-    read = bool(stage.gather) == (flow.read != "none")
-    return read and (bool(stage.stored) == bool(flow.stored) or answered)
-
-
 @pytest.mark.parametrize("kernel", ["scipy", "ducc0"])
 @pytest.mark.parametrize(
     ("kind", "shape", "rounds"),
@@ -84,8 +74,12 @@ def fits(sample, kernel):
 def test_what_is_copied_is_what_the_model_says(kernel, kind, shape, rounds, together):
     pytest.importorskip(kernel)
     probe = Probe(kind, shape, "c16", 0, 4, rounds, kernel, together)
-    # Which way a block takes may depend on the memory at hand, so one sample in some may differ.
-    assert any(all(fits(found, kernel) for found in sampled(probe, TINY)) for _ in range(4))
+    for sample in sampled(probe, TINY):
+        if sample.flow is None:
+            continue
+        assert bool(sample.stage.gather) == (sample.flow.read != "none")
+        answered = kernel == "ducc0" and not sample.stage.stored  # by the library, in its place
+        assert bool(sample.stage.stored) == bool(sample.flow.stored) or answered
 
 
 def test_gathers_have_both_directions_and_widths():

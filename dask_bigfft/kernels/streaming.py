@@ -21,7 +21,7 @@ from numba.extending import intrinsic
 
 from dask_bigfft.kernels.compiled import compiled
 
-__all__ = ["Rows", "stream_rows"]
+__all__ = ["Rows"]
 
 #: Bytes that are stored at a time: a line of the caches.
 LINE = 64
@@ -119,6 +119,14 @@ class Rows:
         the target and in the source.
     streamed : bool
         Whether stores go around the caches.
+
+    Examples
+    --------
+    >>> block, out = np.arange(8192.0).reshape(4, 2048), np.zeros((4, 1024))
+    >>> rows = Rows(out, block, 8192, [(4, 8192, 16384)])
+    >>> rows.copy(0, rows.nbytes)
+    >>> bool((out == block[:, :1024]).all())
+    True
     """
 
     target: npt.NDArray[Any]
@@ -145,32 +153,3 @@ class Rows:
         """Copy the bytes from one place to another, in the order of the rows."""
         if low < high:
             _compiled_rows(*self._numbers, np.uint64(low), np.uint64(high), self.streamed)
-
-
-def stream_rows(
-    target: npt.NDArray[Any],
-    source: npt.NDArray[Any],
-    width: int,
-    rows: list[tuple[int, int, int]],
-) -> None:
-    """Copy rows from one array to another.
-
-    Parameters
-    ----------
-    target, source : ndarray
-        They have no bytes in common.
-    width : int
-        Bytes of a row, contiguous in both.
-    rows : list of (int, int, int)
-        How often rows repeat, outermost dimension first, and the bytes from one to the next in
-        the target and in the source.
-
-    Examples
-    --------
-    >>> block, out = np.arange(8192.0).reshape(4, 2048), np.zeros((4, 1024))
-    >>> stream_rows(out, block, 8192, [(4, 8192, 16384)])
-    >>> bool((out == block[:, :1024]).all())
-    True
-    """
-    found = Rows(target, source, width, rows)
-    found.copy(0, found.nbytes)

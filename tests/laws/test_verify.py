@@ -257,8 +257,9 @@ FINDS_IN_SHARDS = dict.fromkeys(SHARD_FAULTS, ("checksum",))
 def broken_on_the_way(shards, fault):
     """Shards, each perhaps with the checksum that was sent with it, after a fault."""
     with_checksums = any(isinstance(shard, tuple) for shard in shards.values())
-    values = {a: shard[0] if with_checksums else shard for a, shard in shards.items()}
-    values = SHARD_FAULTS[fault](values)
+    sent = {a: shard[0] if with_checksums else shard for a, shard in shards.items()}
+    values = SHARD_FAULTS[fault](sent)
+    assert any(is_wrong(values[a], sent[a]) for a in sent)
     return {a: (values[a], shards[a][1]) if with_checksums else values[a] for a in values}
 
 
@@ -288,7 +289,11 @@ def test_shards_of_tasks(monkeypatch, found, fault, mode):
             with pytest.raises(VerificationError, match=r"exchange \d, block \(\d+,\): the shard"):
                 transformed(signal(), verify=mode)
         else:
-            assert is_wrong(transformed(signal(), verify=mode), right)
+            result = transformed(signal(), verify=mode)
+            if fault == "last bit":  # which the rounding of later sums may take back
+                np.testing.assert_allclose(result, right, rtol=0, atol=1e-12)
+            else:
+                assert is_wrong(result, right)
     assert when.left < 1
     assert [name for name, _ in found] == ["mismatch"] * (mode in FINDS_IN_SHARDS[fault])
 

@@ -220,8 +220,8 @@ def _local_cluster(workers: int | None) -> Iterator[_Place]:
     threads = max(1, (os.cpu_count() or 1) // workers) if workers else None
     with _uninterrupted():
         cluster = LocalCluster(
-            n_workers=workers, threads_per_worker=threads, dashboard_address=None,
-            silence_logs="CRITICAL",
+            n_workers=workers, threads_per_worker=threads, silence_logs="CRITICAL",
+            dashboard_address="127.0.0.1:0", scheduler_kwargs={"dashboard": False},  # any free port
         )
     with cluster, Client(cluster) as client:
         yield _Place(client=client, cluster=cluster)

@@ -151,7 +151,8 @@ def test_resident_memory_is_not_asked_for_with_every_block(record, monkeypatch):
     assert record.plan("0a1b").rss_peak > 0
 
 
-def test_memory_before_a_plan_is_that_before_its_blocks(record):
+def test_memory_before_a_plan_is_that_before_its_blocks(record, monkeypatch):
+    monkeypatch.setattr("dask_bigfft.record.OFTEN", 0.0)  # however fast the machine is
     a = np.ones((512, 2048))
     default_arena().trim()
     y = fft.fft2(da.from_array(a, chunks=(64, 2048)))

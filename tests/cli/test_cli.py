@@ -478,7 +478,8 @@ def test_on_a_cluster_of_processes(here, capsys):
     distributed = pytest.importorskip("distributed")
     values = npy("a.npy", complex_values(64, 64))
     with (
-        distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.LocalCluster(
+            2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
         distributed.Client(cluster),
     ):
         arguments = ["--scheduler", cluster.scheduler_address, "--block-size", "16 KiB"]
@@ -486,6 +487,14 @@ def test_on_a_cluster_of_processes(here, capsys):
         check("b.zarr", np.fft.fftn(values))
         assert main(["run", "a.npy", "c.zarr", *arguments]) == 0  # counts begin anew
     assert capsys.readouterr().err.count("done          100 %") == 2
+
+
+def test_on_a_cluster_of_its_own(here):
+    pytest.importorskip("distributed")
+    values = npy("a.npy", complex_values(64, 64))
+    arguments = ["--scheduler", "processes", "--workers", "1", "--block-size", "16 KiB"]
+    assert main(["run", "a.npy", "b.zarr", *arguments]) == 0
+    check("b.zarr", np.fft.fftn(values))
 
 
 # --- storage --------------------------------------------------------------------------------

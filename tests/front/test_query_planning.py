@@ -46,7 +46,7 @@ def main():
 def on_a_cluster(*built):
     from distributed import Client, LocalCluster
 
-    cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None)
+    cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0")
     with cluster, Client(cluster):
         for y in built:
             np.testing.assert_allclose(y.compute() / y.compute()[0, 0], expected / expected[0, 0])

@@ -1,8 +1,26 @@
-"""What dask.cache may do to a computation, for tests of memory that several computations meet."""
+"""Who keeps blocks of a computation, for tests of memory: caches of dask, threads, garbage."""
+
+import gc
+import time
 
 from dask.callbacks import Callback
 
 from dask_bigfft.graph.dask_private import DataNode
+from dask_bigfft.memory import default_arena
+
+
+def lent_bytes():
+    """Bytes that the arena of this process has lent, but for what is garbage."""
+    gc.collect()
+    return default_arena().counters().lent_bytes
+
+
+def come_back(before):
+    """Whether no more is lent in the end than before: threads let go of a block after its task."""
+    deadline = time.monotonic() + 30
+    while lent_bytes() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return lent_bytes() == before
 
 
 class Keeping(Callback):

@@ -9,12 +9,12 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.fft
-from graph.keeping import Keeping
+from graph.keeping import Keeping, come_back, lent_bytes
 
 from dask_bigfft import fft
 from dask_bigfft.exchange.common import note_result, whole_result
 from dask_bigfft.graph.results import assembled
-from dask_bigfft.memory import default_arena, lend
+from dask_bigfft.memory import lend
 from dask_bigfft.memory.blocks import is_lent
 
 CASES = [
@@ -72,27 +72,25 @@ def test_a_result_is_right_and_an_array_like_any_other(kind, shape, chunks, dtyp
 def test_blocks_that_lie_end_to_end_are_not_copied(kind, shape):
     a = data(shape, "c16")
     y = getattr(fft, kind)(da.from_array(a, chunks=(shape[0] // 8, *shape[1:])))
-    arena = default_arena()
-    before = arena.counters()
+    before = lent_bytes()
     found = y.compute(scheduler="threads")
-    after = arena.counters()
     assert is_lent(found)
-    assert found.nbytes <= after.lent_bytes - before.lent_bytes <= 1.25 * found.nbytes
+    assert found.nbytes <= lent_bytes() - before <= 1.25 * found.nbytes
     assert same(found, getattr(scipy.fft, kind)(a))
     del found
-    assert arena.counters().lent_bytes == before.lent_bytes
+    assert come_back(before)
 
 
 def test_others_are_copied_to_memory_that_comes_back():
     a = data((8, 512, 512), "c16")  # every plane is exchanged for itself
     y = fft.fft(da.from_array(a, chunks=(1, 64, 512)), axis=1)
-    before = default_arena().counters().lent_bytes
+    before = lent_bytes()
     found = y.compute(scheduler="threads")
     assert is_lent(found)
     assert same(found, scipy.fft.fft(a, axis=1))
-    assert default_arena().counters().lent_bytes - before <= 1.25 * found.nbytes
+    assert lent_bytes() - before <= 1.25 * found.nbytes
     del found
-    assert default_arena().counters().lent_bytes == before
+    assert come_back(before)
 
 
 def test_what_else_uses_the_blocks_sees_them_as_they_are():

@@ -54,6 +54,24 @@ def computed(lazy, **keywords):
         remove_sink(sink)
 
 
+def cpu_threads_wait(monkeypatch, ready):
+    """Let CPU threads do nothing before something has happened: devices may be slow to begin."""
+    real = hybrid.run_tiles
+
+    def late(round_, block, incoming, library, out, tiling, cuts, filters):
+        def held():
+            for cut in cuts:
+                for _ in range(int(PATIENCE / 0.005)):
+                    if ready():
+                        break
+                    time.sleep(0.005)
+                yield cut
+
+        real(round_, block, incoming, library, out, tiling, held(), filters)
+
+    monkeypatch.setattr(hybrid, "run_tiles", late)
+
+
 @pytest.mark.parametrize("single", [False, True])
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize(
@@ -65,12 +83,14 @@ def computed(lazy, **keywords):
         ((5, 4, 6, 3, 7), (2, 4, 3, 2, 7), 1 << 13),
     ],
 )
-def test_every_kind(name, shape, chunks, nbytes, single):
+def test_every_kind(monkeypatch, name, shape, chunks, nbytes, single):
     real = name in ("rfftn", "ihfftn")
     x = values(*shape, real=real, single=single)
     source = x.copy()
     source.flags.writeable = False
     with split(), simulated_devices(nbytes, 2, seed=len(shape), limits=SMALL) as devices:
+        if name in ("fftn", "ifftn"):  # real kinds may need more crossings than one in such a card
+            cpu_threads_wait(monkeypatch, lambda: any(device.trace for device in devices))
         lazy = getattr(fft, name)(da.from_array(source, chunks), norm="ortho", device="hybrid")
         got, nbytes_of = computed(lazy)
         assert all(device.peak <= nbytes for device in devices)
@@ -80,7 +100,7 @@ def test_every_kind(name, shape, chunks, nbytes, single):
     np.testing.assert_array_equal(source, x)
     shared = nbytes_of.get("round_cpu", 0) + nbytes_of.get("round_device", 0)
     assert shared <= nbytes_of["round"]
-    if name in ("fftn", "ifftn"):  # real kinds may need more crossings than one in such a card
+    if name in ("fftn", "ifftn"):
         assert nbytes_of["round_device"]
 
 
@@ -123,9 +143,10 @@ class Failing(SimulatedDevice):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_device_that_runs_out_of_memory_in_the_middle(seed):
+def test_a_device_that_runs_out_of_memory_in_the_middle(monkeypatch, seed):
     x = values(96, 64)
     device = Failing(1 << 14, seed)
+    cpu_threads_wait(monkeypatch, lambda: device.calls >= 3)
     find.use([device], SMALL, 1 << 14)
     try:
         lazy = fft.fft2(da.from_array(x, (24, 64)), device="hybrid")
@@ -440,7 +461,7 @@ def test_a_cluster_of_workers_with_and_without_devices():
     with (
         dask.config.set({"distributed.worker.daemon": False}),
         LocalCluster(
-            n_workers=2, threads_per_worker=1, dashboard_address=None, host="127.0.0.1"
+            n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0", host="127.0.0.1"
         ) as cluster,
         Client(cluster) as client,
     ):

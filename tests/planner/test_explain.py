@@ -191,9 +191,9 @@ HUGE = [
 def test_a_plan_of_4096_blocks_prints_in_a_second(shape, chunks, kind):
     found = plan(shape, chunks, "c8", kind)
     assert found.source.blocks == 4096
-    started = time.perf_counter()
+    started = time.process_time()  # some milliseconds, however busy the machine is
     text, html = found.explain(), found._repr_html_()
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
     assert len(text) < 8000
     assert len(html) < 60_000
     assert "4096 blocks" in text

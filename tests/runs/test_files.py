@@ -441,7 +441,7 @@ def test_what_is_there_is_not_replaced_unasked():
 def test_on_a_cluster_of_processes():
     values = stored("in.zarr", complex_values(64, 48), (8, 48))
     with (
-        LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster,
+        LocalCluster(2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
         Client(cluster),
         dask.config.set(scheduler=None),
     ):

@@ -158,10 +158,9 @@ if __name__ == "__main__":
     try:
         progress(fft.fft2(x))
     except KeyboardInterrupt:
-        if client is not None:
-            while client.processing() and any(client.processing().values()):
+        if client is not None:  # tasks that run there are waited for by nobody
+            while any(client.processing().values()) or running:
                 time.sleep(0.05)
-        time.sleep(0.4 if client else 0)
         print("running", len(running), flush=True)
         before = len(running)
         time.sleep(0.5)
@@ -226,9 +225,12 @@ with contextlib.ExitStack() as stack:
         progress(y) if shown else y.compute()
     except KeyboardInterrupt:
         print("interrupted", flush=True)
-    time.sleep(0.5)  # what was running ends
     del y, lazy
-    gc.collect()
+    for _ in range(500):  # what was running ends
+        gc.collect()
+        if not (files() or find.in_use() or default_arena().counters().lent_bytes):
+            break
+        time.sleep(0.02)
     print("files", files(), "leases", find.in_use(), "lent", default_arena().counters().lent_bytes,
           flush=True)
     right = np.allclose(fft.fft2(x, **options).compute(), np.fft.fft2(x.compute()))

@@ -16,7 +16,8 @@ from typing import Literal
 import numpy as np
 
 from dask_bigfft.devices.dispatch import job_of
-from dask_bigfft.devices.engine import Engine, Job
+from dask_bigfft.devices.engine import Engine
+from dask_bigfft.devices.jobs import Job
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.devices.walk import walked_seconds
 from dask_bigfft.errors import DeviceError, DeviceMemoryError

@@ -17,7 +17,8 @@ from dask_bigfft.bench.gpu_floor import Asked, Heard, Staged, heard
 from dask_bigfft.devices.cuda_copies import is_pinned, pins
 from dask_bigfft.devices.cupy_device import open_device
 from dask_bigfft.devices.dispatch import job_of
-from dask_bigfft.devices.engine import Engine, Job, Source
+from dask_bigfft.devices.engine import Engine
+from dask_bigfft.devices.jobs import Job, Source
 from dask_bigfft.devices.transfer import TO_DEVICE, TO_HOST
 from dask_bigfft.front import plan as plan_of
 from dask_bigfft.planner.cost import admitted

@@ -242,7 +242,8 @@ def crossings_of(
     """The crossings of a partition; ends with None where a piece does not fit."""
     digits_of: dict[int, tuple[int, ...]] = dict.fromkeys(range(len(problem.shape)), (0,))
     for line, split in zip(problem.lines, factors, strict=True):
-        digits_of[line.dim] = split
+        half = split[-1] // 2 + 1  # all but the last digit of half a spectrum are whole
+        digits_of[line.dim] = (*split[:-1], half) if line.kind == "c2r" else split
     view: tuple[int, ...] = ()
     firsts: list[int] = []
     for dim, n in enumerate(problem.shape):
@@ -257,9 +258,7 @@ def crossings_of(
             if other == number
         )
         crossing = _crossing(
-            problem, limits, room, view, tuple(firsts), digits,
-            factors if number == count - 1 and not problem.inside else None,
-            number == 0,
+            problem, limits, room, view, tuple(firsts), digits, factors, number, number == count - 1
         )
         yield crossing
         if crossing is None:
@@ -274,19 +273,30 @@ def _crossing(
     view: tuple[int, ...],
     firsts: tuple[int, ...],
     digits: tuple[tuple[int, int], ...],
-    factors: tuple[tuple[int, ...], ...] | None,
-    first: bool,
+    factors: tuple[tuple[int, ...], ...],
+    number: int,
+    last: bool,
 ) -> Crossing | None:
-    """One crossing, in the pieces that are cheapest; `factors` are given with the last one."""
+    """One crossing, in the pieces that are cheapest."""
     fixed = {firsts[problem.lines[i].dim] + j for i, j in digits}
-    after = list(view)
-    for i, _ in digits:
-        line = problem.lines[i]
-        if line.kind != "c2c":
-            n = line.length
-            after[firsts[line.dim]] = n // 2 + 1 if line.kind == "r2c" else n
-    order = _natural_order(problem, len(view), firsts, factors)
-    registers = _registers(problem, digits, order)
+    after, seen, kept = list(view), list(view), list[int]()
+    for i, j in digits:
+        line, split = problem.lines[i], factors[i]
+        first = firsts[line.dim]
+        if line.kind == "r2c" and j == 0:
+            after[first] = split[0] // 2 + 1
+        if line.kind == "c2r" and j == len(split) - 1:
+            after[first + j] = split[-1]
+        if line.kind == "c2r" and j == 0 and len(split) > 1:
+            seen[first : first + len(split)] = split
+    kept = list(after)
+    for i, j in digits:
+        if problem.lines[i].kind == "r2c" and j == len(factors[i]) - 1 > 0:
+            first = firsts[problem.lines[i].dim]
+            kept[first : first + j + 1] = factors[i]
+    natural = factors if last and not problem.inside else None
+    order = _natural_order(problem, len(view), firsts, natural)
+    registers = _registers(problem, digits, order, factors)
     best: tuple[float, Crossing] | None = None
     squarer = SQUARER if problem.order else (1,)
     for priority, finer, share in itertools.product(
@@ -304,11 +314,11 @@ def _crossing(
         )
         crossing = Crossing(
             digits, view, tuple(after), extents, order,
-            run_of(view, extents),
-            run_of(tuple(after[d] for d in order), tuple(ends[d] for d in order)),
+            run_of(tuple(seen), extents),
+            run_of(tuple(kept[d] for d in order), tuple(ends[d] for d in order)),
             _places(registers, extents, ends),
         )
-        cost = crossing_cost(crossing, problem, limits, first)
+        cost = crossing_cost(crossing, problem, limits, number == 0)
         if best is None or cost < best[0]:
             best = cost, crossing
     return None if best is None else best[1]
@@ -335,14 +345,18 @@ _Register = tuple[int, int]
 
 
 def _registers(
-    problem: Problem, digits: tuple[tuple[int, int], ...], order: tuple[int, ...]
+    problem: Problem,
+    digits: tuple[tuple[int, int], ...],
+    order: tuple[int, ...],
+    factors: tuple[tuple[int, ...], ...],
 ) -> tuple[_Register, ...]:
     """Places on the device that a piece needs: where it comes to lie, and what cannot stay there.
 
     Each has the bytes of an element as the piece is before and after: the larger one counts.
     """
     whole, real = problem.itemsize, problem.itemsize // 2
-    kinds = {problem.lines[i].kind for i, _ in digits}
+    lines = [(problem.lines[i].kind, j, len(factors[i]) - 1) for i, j in digits]
+    kinds = {k for k, j, last in lines if (k, j) in (("r2c", 0), ("c2r", last))}
     reorders = order != tuple(range(len(order)))
     first: _Register = (real if "r2c" in kinds else whole, 0)
     second: _Register = (0, 0)
@@ -358,6 +372,9 @@ def _registers(
             first = (first[0], turned[1])
     found = [first, second] if second != (0, 0) else [first]
     found += [(whole, 0) for i, _ in digits if problem.lines[i].filtered]
+    # What completes half a spectrum comes, or goes, beside it.
+    found += [(whole, 0) for kind, j, last in lines if kind == "c2r" and j == 0 < last]
+    found += [(0, whole) for kind, j, last in lines if kind == "r2c" and j == last > 0]
     return tuple(found)
 
 

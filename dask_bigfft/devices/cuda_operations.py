@@ -18,7 +18,15 @@ from typing import Any
 import numpy as np
 
 from dask_bigfft.devices.cuda import cupy
-from dask_bigfft.devices.protocol import ALIGNMENT, FFT, Multiply, Product, Term, Transpose
+from dask_bigfft.devices.protocol import (
+    ALIGNMENT,
+    FFT,
+    Multiply,
+    Product,
+    Strided,
+    Term,
+    Transpose,
+)
 from dask_bigfft.errors import DeviceError
 from dask_bigfft.kernels.gpu_plans import WIDE, Batch, Call, fft_calls
 from dask_bigfft.kernels.gpu_source import (
@@ -206,6 +214,17 @@ class Operations:
             _copy(shape, axes, itemsize, source, target)
         else:
             _turn(shape, axes, itemsize, source, target)
+
+    def strided(self, op: Strided, source: int, target: int) -> None:
+        """Copy elements to other places of another array in the current stream."""
+        if not math.prod(op.counts):
+            return
+        itemsize = np.dtype(op.dtype).itemsize
+        # Dimensions that are close together in the target last, so that writes are dense.
+        dims = sorted(zip(op.counts, op.source, op.target, strict=True), key=lambda d: -abs(d[2]))
+        source += op.source_start * itemsize
+        target += op.target_start * itemsize
+        strided_copy(dims, itemsize, source, target, GRID)
 
 
 def _aligned(nbytes: int) -> int:

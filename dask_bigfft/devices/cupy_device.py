@@ -7,11 +7,14 @@ Imports `kernels`, `errors` and this room.
 
 import contextlib
 import functools
+import math
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from dask_bigfft.devices.cuda import available, cupy, current, reason
 from dask_bigfft.devices.cuda_copies import CupyStream, HostCopies, pins
@@ -25,6 +28,7 @@ from dask_bigfft.devices.protocol import (
     Multiply,
     Product,
     Stream,
+    Strided,
     Transpose,
     each,
 )
@@ -332,6 +336,13 @@ class CupyDevice:
         """Copy with the dimensions in another order."""
         with self._in(stream, "transpose", 2 * source.nbytes):
             self._operations.transpose(op, self._address(source), self._address(target))
+
+    def strided(
+        self, stream: Stream, op: Strided, source: DeviceArray, target: DeviceArray
+    ) -> None:
+        """Copy elements to other places of another array."""
+        with self._in(stream, "transpose", 2 * math.prod(op.counts) * np.dtype(op.dtype).itemsize):
+            self._operations.strided(op, self._address(source), self._address(target))
 
 
 def open_device(ordinal: int) -> CupyDevice:

@@ -14,9 +14,9 @@ import numpy as np
 
 from dask_bigfft.decomposition.layout import Layout, plain
 from dask_bigfft.decomposition.rounds import Round
-from dask_bigfft.devices.engine import Job, Source, fits_inside, readable
 from dask_bigfft.devices.find import crew, leases, missing
 from dask_bigfft.devices.hybrid import Pace, Shared, largest, shared
+from dask_bigfft.devices.jobs import Job, Source, fits_inside, readable
 from dask_bigfft.devices.leases import Leases, Need
 from dask_bigfft.devices.pieces import COMPUTED
 from dask_bigfft.devices.protocol import Array
@@ -118,9 +118,11 @@ def on_device(
         job = replace(job, shards=len(source.composite.sources))
     try:
         limits = found.limits(place.nbytes)
-        schedule = job.plan(limits).schedule
+        links = found.engines[0].links(job, limits)
+        needs = (_need(link.plan(limits).schedule, nbytes) for link in links)
+        need = max(needs, key=lambda one: one.nbytes)
         now = 0.0 if place.device == "hybrid" else None  # else a CPU thread takes the block
-        with found.lease(_need(schedule, nbytes), now) as engine:
+        with found.lease(need, now) as engine:
             return engine.run(job, source, filters, nbytes=place.nbytes)
     except TimeoutError:
         return None

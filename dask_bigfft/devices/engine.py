@@ -17,24 +17,20 @@ import contextlib
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
-from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.devices.crossings import PieceLimits, aligned
-from dask_bigfft.devices.pieces import PiecePlan, piece_plan
+from dask_bigfft.devices.jobs import Job, Part, Source
+from dask_bigfft.devices.pieces import PiecePlan
 from dask_bigfft.devices.pipeline import Carve, Pipeline
-from dask_bigfft.devices.protocol import FFT, Array, Device, Event, dense
-from dask_bigfft.devices.transfer import row_nbytes
-from dask_bigfft.devices.work import Block
+from dask_bigfft.devices.protocol import FFT, Array, Device, Event
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit
 from dask_bigfft.kernels.composite import Composite
-from dask_bigfft.memory import lend
-from dask_bigfft.planner.device_settings import AS_IS, DeviceSettings
+from dask_bigfft.planner.device_settings import DeviceSettings
 
 #: Part of a device's free memory that is used where no limit is given.
 MEMORY_SHARE = 0.8
@@ -42,137 +38,8 @@ MEMORY_SHARE = 0.8
 #: Times that a block is tried: as planned, with everything given back, and with smaller pieces.
 ATTEMPTS = 6
 
-#: Shards of other blocks are read where they lie from rows of this part of `run_nbytes` on (1 KiB:
-#: a kernel reads them at the speed of the bus): below it, threads gather the block faster.
-NARROWEST = 1 / 8
-
 #: Work areas that are reckoned with, in units of a slot, until one is found to be enough.
 WORK_AREAS = (0, 1, 2, 4)
-
-
-@dataclass(frozen=True)
-class Job:
-    """A round on a block.
-
-    Parameters
-    ----------
-    round : Round
-        What to do.
-    block : tuple of int
-        Which block.
-    source, target : str
-        Dtype of the block before and after.
-    inside : bool
-        Whether to do without host memory apart from the block, where that is possible.
-    order : tuple of int
-        Of a round without steps: dimensions of the block in the order in which they are written.
-    shards : int
-        Source blocks that the block is read from.
-    settings : DeviceSettings
-        What is set of the pipeline.
-    """
-
-    round: Round
-    block: Block
-    source: str
-    target: str
-    inside: bool = False
-    order: tuple[int, ...] = ()
-    shards: int = 1
-    settings: DeviceSettings = AS_IS
-
-    @cached_property
-    def _plans(self) -> dict[tuple[PieceLimits, int], PiecePlan]:
-        return {}
-
-    def plan(self, limits: PieceLimits, work: int = 0) -> PiecePlan:
-        """The pieces within some limits."""
-        found = self._plans.get((limits, work))
-        if found is None:
-            found = self._plans[limits, work] = self._planned(limits, work)
-        return found
-
-    def _planned(self, limits: PieceLimits, work: int) -> PiecePlan:
-        limits = limits.tuned(self.settings)
-        arguments = self.round, self.block, self.source, self.target, limits
-        if self.inside:
-            with contextlib.suppress(DeviceMemoryError):
-                return piece_plan(*arguments, work=work, inside=True)
-        return piece_plan(*arguments, work=work, order=self.order, shards=self.shards)
-
-
-@dataclass(frozen=True)
-class Part:
-    """What of a block is taken through a round: from where to where along a dimension.
-
-    ``width`` is that of a piece.
-    """
-
-    dim: int
-    low: int
-    high: int
-    width: int
-
-
-class Source:
-    """A block that is had when it is needed, and again when it was overwritten.
-
-    Parameters
-    ----------
-    gather : callable
-        Returns the block, contiguous.
-    again : bool
-        Whether it may be called a second time.
-    borrowed : bool
-        Whether the block is somebody else's, and only to be read.
-    composite : Composite, optional
-        The block as shards of others, which are read in its place where their rows are wide.
-    inside : bool
-        Whether the shards are overwritten, and nothing else is done with the block.
-    """
-
-    def __init__(
-        self,
-        gather: Callable[[], Array],
-        *,
-        again: bool = True,
-        borrowed: bool = False,
-        composite: Composite | None = None,
-        inside: bool = False,
-    ) -> None:
-        self.gather, self.again, self.borrowed = gather, again or borrowed, borrowed
-        self.composite, self.inside = composite, inside
-        self.values: Array | None = None
-        self.gathered = False
-
-    def arrays(self, plan: PiecePlan, limits: PieceLimits) -> list[Array | Composite]:
-        """The block before the first crossing and after each, the same one where it can be."""
-        shards = self.in_place(plan, limits)
-        if shards is not None and (not self.inside or fits_inside(plan)):
-            self.gathered = self.gathered or self.inside
-            return _arrays(plan, shards, not self.inside)
-        if self.inside:
-            raise DeviceMemoryError("no pieces fit that can be written where they were")
-        return _arrays(plan, self.get(), self.borrowed)
-
-    def in_place(self, plan: PiecePlan, limits: PieceLimits) -> Composite | None:
-        """The block as shards of others, if the device reads them where they lie."""
-        return None if self.composite is None else readable(plan, self.composite, limits)
-
-    def get(self) -> Array:
-        """The block."""
-        if self.values is None:
-            self.values, self.gathered = self.gather(), True
-        return self.values
-
-    def let_go(self) -> None:
-        """From here on the block may be overwritten."""
-        self.values = None
-
-    @property
-    def lost(self) -> bool:
-        """Whether the block was overwritten and cannot be had again."""
-        return self.gathered and self.values is None and not self.again
 
 
 class BusyClock:
@@ -262,6 +129,9 @@ class Engine:
             If the device fails.
         """
         limits = self.within(nbytes)
+        *before, job = self.links(job, limits)
+        for link in before:
+            source = self._after(link, source, filters, nbytes)
         for attempt in range(ATTEMPTS):
             try:
                 return self._attempt(job, source, filters or {}, limits)
@@ -279,6 +149,28 @@ class Engine:
             else:
                 limits = replace(limits, nbytes=limits.nbytes // 2)
         raise AssertionError("the last attempt returns or raises")
+
+    def links(self, job: Job, limits: PieceLimits) -> tuple[Job, ...]:
+        """The job, or those that take its place where its pieces do not fit."""
+        apart = job.apart()
+        if len(apart) == 1:
+            return apart
+        with contextlib.suppress(DeviceMemoryError):
+            job.plan(limits, 1)  # as much of a work area as most FFTs need
+            return (job,)
+        with contextlib.suppress(DeviceMemoryError), self._lock:
+            self.pieces(job, limits)
+            return (job,)
+        return apart
+
+    def _after(
+        self, job: Job, source: Source, filters: Mapping[int, Array] | None, nbytes: int | None
+    ) -> Source:
+        """A block after a round, which another one follows."""
+        def gather() -> Array:
+            return self.run(job, source, filters, nbytes=nbytes)
+
+        return Source(gather, again=source.again)
 
     def _room(self, nbytes: int) -> int:
         """What is left for the arena of the bytes that may be used; a tiny budget stays one."""
@@ -459,40 +351,3 @@ class Engine:
             self.device.synchronize_all()
             found = self._works[op] = self.device.work_nbytes(op)
         return found
-
-
-def readable(plan: PiecePlan, composite: Composite, limits: PieceLimits) -> Composite | None:
-    """A composite in the digits of the first crossing; None where that had better not read it."""
-    if composite.dtype.str != plan.source:
-        return None
-    factors: list[tuple[int, ...]] = [(n,) for n in composite.shape]
-    for dim, digits in zip(plan.dims, plan.schedule.factors, strict=True):
-        factors[dim] = digits
-    found = composite.split(tuple(factors))
-    if found is None or not found.falls:
-        return None
-    part = found.part(tuple(slice(0, n) for n in plan.schedule.crossings[0].extents))
-    if part is None:
-        return None
-    _, view = next(found.views(part))
-    places = dense(tuple(cut.stop for cut in part), found.dtype.itemsize)
-    return found if row_nbytes(view, places) >= NARROWEST * limits.run_nbytes else None
-
-
-def fits_inside(plan: PiecePlan) -> bool:
-    """Whether every crossing writes each piece to where one was read."""
-    same = plan.source == plan.target
-    return same and not any(crossing.reorders for crossing in plan.schedule.crossings)
-
-
-def _arrays(plan: PiecePlan, block: Array | Composite, borrowed: bool) -> list[Array | Composite]:
-    arrays = [block]
-    for number, crossing in enumerate(plan.schedule.crossings):
-        dtype = plan.written(number)
-        shape = tuple(crossing.after[dim] for dim in crossing.order)
-        read_only = borrowed and number == 0
-        if crossing.reorders or read_only or dtype != arrays[-1].dtype.str:
-            arrays.append(lend(shape, np.dtype(dtype)))
-        else:
-            arrays.append(arrays[-1])
-    return arrays

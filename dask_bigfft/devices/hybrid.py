@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dask_bigfft.decomposition.tiles import ROW_BYTES, TILE_BYTES
-from dask_bigfft.devices.engine import Engine, Job, Part, Source
+from dask_bigfft.devices.engine import Engine
+from dask_bigfft.devices.jobs import Job, Part, Source
 from dask_bigfft.devices.leases import Need
 from dask_bigfft.devices.pieces import PiecePlan
 from dask_bigfft.devices.pipeline import Carve

@@ -20,8 +20,8 @@ from dask_bigfft.devices.crossings import PieceLimits
 from dask_bigfft.devices.cuda import cupy, current
 from dask_bigfft.devices.cuda_operations import Operations
 from dask_bigfft.devices.cupy_device import errors_of_cuda
-from dask_bigfft.devices.engine import Job
-from dask_bigfft.devices.protocol import FFT, DeviceArray, Multiply, Product
+from dask_bigfft.devices.jobs import Job
+from dask_bigfft.devices.protocol import FFT, DeviceArray, Multiply, Product, Transpose
 from dask_bigfft.devices.work import Computation, PieceWork
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit
@@ -141,8 +141,10 @@ def _compute(
             operations.multiply(op, target)
         elif isinstance(op, Product):
             operations.product(op, target, source)
-        else:
+        elif isinstance(op, Transpose):
             operations.transpose(op, source, target)
+        else:
+            operations.strided(op, source, target)
 
 
 class _Places:

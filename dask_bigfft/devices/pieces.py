@@ -104,6 +104,13 @@ class PiecePlan:
         last = number == len(self.schedule.crossings) - 1
         return self.target if last else self.dtype
 
+    def shape(self, number: int) -> tuple[int, ...]:
+        """Shape of what a crossing writes."""
+        if number == len(self.schedule.crossings) - 1:
+            return self.round.target.shape(self.block)
+        crossing = self.schedule.crossings[number]
+        return tuple(crossing.after[dim] for dim in crossing.order)
+
     def works(self, number: int) -> Iterator[PieceWork]:
         """What is done with each piece in a crossing."""
         crossing = self.schedule.crossings[number]
@@ -268,8 +275,9 @@ def piece_plan(
 
 def _line(round_: Round, step: Step) -> Line:
     filtered = step.convolve is not None
-    splits = step.kind == "c2c" and not filtered
-    whole = not (splits and awkward(step.length))
+    # A twiddle would have to be taken out of what a mirror image completes.
+    splits = not filtered and (step.kind != "r2c" or step.twiddle is None)
+    whole = not (splits and step.kind == "c2c" and awkward(step.length))
     return Line(round_.dim(step), step.length, step.kind, splits, filtered, whole)
 
 

@@ -31,8 +31,10 @@ from dask_bigfft.devices.protocol import (
     Multiply,
     Product,
     Stream,
+    Transpose,
 )
-from dask_bigfft.devices.work import Computation, PieceWork
+from dask_bigfft.devices.ragged import HostView
+from dask_bigfft.devices.work import Computation, Move, PieceWork
 from dask_bigfft.kernels.composite import Composite, Shards
 
 
@@ -56,29 +58,25 @@ Copies = Iterator[tuple[Array | Shards, DeviceArray]]
 
 def loads(source: Array | Composite, work: PieceWork) -> Copies:
     """What is copied where for a piece."""
-    yield from _copies(source, work.view, work.part, work.source)
-    if work.twin is not None:
-        yield from _copies(source, work.view, work.twin.part, work.twin.source)
+    for move in work.comes:
+        yield from _copies(source, work.view, move)
 
 
 def stores(target: Array | Composite, work: PieceWork) -> Copies:
     """What of a piece is copied back where to."""
-    yield from _copies(target, work.stored_shape, work.stored, work.result)
-    if work.twin is not None:
-        yield from _copies(target, work.stored_shape, work.twin.stored, work.twin.result)
+    for move in work.goes:
+        yield from _copies(target, work.stored_view, move)
 
 
-def _copies(
-    block: Array | Composite, shape: tuple[int, ...], part: tuple[slice, ...], array: DeviceArray
-) -> Copies:
+def _copies(block: Array | Composite, view: HostView, move: Move) -> Copies:
     """What makes up a part of a block, and the array on the device that it belongs in."""
     if not isinstance(block, Composite):
-        yield block.reshape(shape)[part], array
+        yield view.of(block)[move.part], move.array
         return
-    cuts = block.part(part)
+    cuts = block.part(move.part)
     assert cuts is not None
     for shards in block.shards(cuts):
-        yield shards, array
+        yield shards, move.array
 
 
 class _Slot:
@@ -266,5 +264,7 @@ class Pipeline:
             device.multiply(stream, op, target)
         elif isinstance(op, Product):
             device.product(stream, op, target, source)
-        else:
+        elif isinstance(op, Transpose):
             device.transpose(stream, op, source, target)
+        else:
+            device.strided(stream, op, source, target)

@@ -207,7 +207,34 @@ class Transpose:
     dtype: str
 
 
-Compute = FFT | Multiply | Product | Transpose
+@dataclass(frozen=True, slots=True)
+class Strided:
+    """Copy elements of one array to places of another one, at any distances on both sides.
+
+    Element (i, j, ...) of a box comes from ``start + i*strides[0] + j*strides[1] + ...`` of the one
+    array and goes to the like place of the other, both counted in elements. No two go to one place.
+
+    Parameters
+    ----------
+    counts : tuple of int
+        Lengths of the box.
+    source, target : tuple of int
+        Strides in either array; below 0 a dimension is reversed.
+    source_start, target_start : int
+        Place of the first element.
+    dtype : str
+        Of both arrays.
+    """
+
+    counts: tuple[int, ...]
+    source: tuple[int, ...]
+    source_start: int
+    target: tuple[int, ...]
+    target_start: int
+    dtype: str
+
+
+Compute = FFT | Multiply | Product | Transpose | Strided
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,6 +370,11 @@ class Device(Protocol):
         self, stream: Stream, op: Transpose, source: DeviceArray, target: DeviceArray
     ) -> None:
         """Copy with the dimensions in another order."""
+
+    def strided(
+        self, stream: Stream, op: Strided, source: DeviceArray, target: DeviceArray
+    ) -> None:
+        """Copy elements to other places of another array."""
 
     def stage(self, buffers: int | None, nbytes: int | None) -> None:
         """Set the ring through which host memory travels that is not pinned.

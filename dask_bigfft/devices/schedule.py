@@ -213,13 +213,11 @@ def _partitions(
 def _line_partitions(
     problem: Problem, line: Line, crossings: int
 ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    if line.kind == "r2c":  # what is multiplied later is complex
-        yield (line.length,), (0,)
-        return
-    if line.kind == "c2r":
-        yield (line.length,), (crossings - 1,)
-        return
-    if line.whole or not line.splits:
+    if line.kind != "c2c":  # all but real values are complex
+        yield (line.length,), (0 if line.kind == "r2c" else crossings - 1,)
+        if len(problem.lines) > 1 or problem.inside:  # the mirror image is of one dimension
+            return
+    elif line.whole or not line.splits:
         for number in range(crossings):
             yield (line.length,), (number,)
     if not line.splits:

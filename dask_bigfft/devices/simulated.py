@@ -6,7 +6,7 @@ gives a wrong answer here, where a card may give the right one for years. Memory
 written to holds NaN, more memory than there is is refused, and a clock follows a profile: copies
 each way and computing are three engines that work at the same time, each in the order of the calls.
 
-Imports `decomposition`, `planner`, `kernels`, `errors` and this room.
+Imports `planner`, `kernels`, `errors` and this room.
 """
 
 import itertools
@@ -16,27 +16,29 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import scipy.fft
 
-from dask_bigfft.decomposition.phases import chirp, phase_table
+from dask_bigfft.devices.numpy_operations import (
+    check_strided,
+    factors_of,
+    index_of,
+    places_at,
+    transformed,
+    work_area,
+)
 from dask_bigfft.devices.protocol import (
     ALIGNMENT,
     FFT,
     Array,
-    ChirpFactor,
-    Compute,
     DeviceArray,
     DeviceMemory,
     Event,
     Multiply,
     Product,
     Stream,
-    Term,
+    Strided,
     Transpose,
-    Twiddle,
     each,
 )
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
@@ -338,7 +340,7 @@ class SimulatedDevice:
 
     def work_nbytes(self, op: FFT) -> int:
         """As much as the array, unless the lengths are small powers of two."""
-        nbytes = _work(op)
+        nbytes = work_area(op)
         if self.refuses("plan", nbytes):
             raise DeviceMemoryError(f"no plan could be made for {op}")
         self._plans.add(op)
@@ -350,7 +352,7 @@ class SimulatedDevice:
     ) -> None:
         """Transform when its time comes, if nobody else is at the work area; NaN is left there."""
         self._check(op, source, target)
-        if op.sign != {"r2c": -1, "c2r": 1}.get(op.kind, op.sign) or work.nbytes < _work(op):
+        if op.sign != {"r2c": -1, "c2r": 1}.get(op.kind, op.sign) or work.nbytes < work_area(op):
             raise DeviceError(f"{op} with a work area of {work.nbytes} bytes")
 
         mark = next(self._marks) % POISON
@@ -359,7 +361,7 @@ class SimulatedDevice:
 
         def run() -> None:
             x, y = self._array(source), self._array(target)
-            y[...] = _transformed(op, x)
+            y[...] = transformed(op, x)
             if (self._array(work).view(np.uint8) != mark).any():
                 y.view(np.uint8)[...] = POISON
             if op.kind == "c2r":
@@ -381,7 +383,7 @@ class SimulatedDevice:
 
         def run() -> None:
             x = self._array(array)
-            factors = op.scale * _factors(op)
+            factors = op.scale * factors_of(op)
             x[...] = (np.conj(x) if op.conjugate else x) * factors
 
         self._put(stream, "multiply", 2 * array.nbytes / self.profile.memory, run)
@@ -411,7 +413,23 @@ class SimulatedDevice:
 
         self._put(stream, "transpose", 2 * source.nbytes / self.profile.memory, run)
 
-    def _check(self, op: Compute, source: DeviceArray, target: DeviceArray) -> None:
+    def strided(
+        self, stream: Stream, op: Strided, source: DeviceArray, target: DeviceArray
+    ) -> None:
+        """Copy elements when its time comes."""
+        check_strided(op, source, target)
+
+        def run() -> None:
+            from_ = places_at(op.source_start, op.source, op.counts)
+            to = places_at(op.target_start, op.target, op.counts)
+            self._array(target).reshape(-1)[to] = self._array(source).reshape(-1)[from_]
+
+        seconds = 2 * math.prod(op.counts) * np.dtype(op.dtype).itemsize / self.profile.memory
+        self._put(stream, "transpose", seconds, run)
+
+    def _check(
+        self, op: FFT | Multiply | Product | Transpose, source: DeviceArray, target: DeviceArray
+    ) -> None:
         """Refuse arrays that are not what the description says, or that overlap."""
         if isinstance(op, FFT):
             shapes, real = (op.source, op.target), np.empty(0, op.dtype).real.dtype.str
@@ -431,64 +449,12 @@ class SimulatedDevice:
             raise DeviceError(f"{op} between arrays that overlap: {source}, {target}")
 
 
-def _work(op: FFT) -> int:
-    """Bytes of work area: as libraries have it, much for all but small powers of two."""
-    lengths = [max(op.source[dim], op.target[dim]) for dim in op.dims]
-    if all(n & (n - 1) == 0 and n <= 4096 for n in lengths):
-        return 0
-    size = max(math.prod(op.source), math.prod(op.target))
-    return size * np.dtype(op.dtype).itemsize
-
-
 def _check_copy(host: Array, device: DeviceArray) -> None:
     if host.shape != device.shape or host.dtype.str != device.dtype:
         raise DeviceError(f"copy between {host.shape} {host.dtype.str} and {device}")
     steps = [s for n, s in zip(host.shape, host.strides, strict=True) if n > 1]
     if host.size and (any(s <= 0 for s in steps) or steps != sorted(steps, reverse=True)):
         raise DeviceError(f"a host array with strides {host.strides}: they have to fall")
-
-
-def _transformed(op: FFT, x: Array) -> Array:
-    dim = op.dims[0]
-    if op.kind == "r2c":
-        return np.asarray(scipy.fft.rfft(x, axis=dim))
-    if op.kind == "c2r":
-        return np.asarray(scipy.fft.irfft(x, op.target[dim], axis=dim, norm="forward"))
-    if op.sign < 0:
-        return np.asarray(scipy.fft.fftn(x, axes=op.dims))
-    return np.asarray(scipy.fft.ifftn(x, axes=op.dims, norm="forward"))
-
-
-def index_of(terms: tuple[Term, ...], shape: tuple[int, ...]) -> Array:
-    """The sum of terms at every place of an array, as integers that broadcast to its shape."""
-    index = np.zeros((1,) * len(shape), np.int64)
-    for term in terms:
-        place = np.arange(term.start, term.start + shape[term.dim], dtype=np.int64)
-        part = place // term.divisor % term.modulus * term.stride
-        index = index + part.reshape([-1 if d == term.dim else 1 for d in range(len(shape))])
-    return index
-
-
-def _twiddle(factor: Twiddle, shape: tuple[int, ...]) -> Array:
-    power = index_of(factor.left, shape) * index_of(factor.right, shape)
-    if power.size and power.max() >= factor.modulus:
-        raise DeviceError(f"the product of indices reaches the modulus in {factor}")
-    return phase_table(factor.modulus, factor.sign).at(power)
-
-
-def _chirp(factor: ChirpFactor, shape: tuple[int, ...]) -> Array:
-    place = index_of(factor.place, shape)
-    values = chirp(place, factor.length, factor.sign)
-    return np.where(place < factor.length, values, 0)
-
-
-def _factors(op: Multiply) -> Any:
-    factors: Any = 1.0
-    for twiddle in op.twiddles:
-        factors = factors * _twiddle(twiddle, op.shape)
-    for found in op.chirps:
-        factors = factors * _chirp(found, op.shape)
-    return factors
 
 
 __all__ = [

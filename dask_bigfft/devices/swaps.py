@@ -19,7 +19,8 @@ from collections.abc import Iterator
 from dask_bigfft.decomposition.layout import even_chunks
 from dask_bigfft.devices.crossings import Crossing, PieceLimits, aligned, run_of
 from dask_bigfft.devices.protocol import DeviceArray, Transpose
-from dask_bigfft.devices.work import Computation, PieceWork, Slices, Twin
+from dask_bigfft.devices.ragged import HostView, Slices
+from dask_bigfft.devices.work import Computation, Move, PieceWork
 
 #: Places of a pair of tiles: both as they come, and the first one turned.
 PLACES = 3
@@ -85,15 +86,14 @@ def _pair(
     place = crossing.places[0]
     source, turned = DeviceArray(0, one, dtype), DeviceArray(2 * place, two, dtype)
     done = [Computation(Transpose(one, order, dtype), source, turned)]
-    twin = None
+    comes, goes = [Move(parts[0], source)], [Move(parts[1], turned)]
     if not alone:
         partner, back = DeviceArray(place, two, dtype), DeviceArray(0, one, dtype)
         done.append(Computation(Transpose(two, order, dtype), partner, back))
-        twin = Twin(parts[1], partner, back, parts[0])
-    return PieceWork(
-        crossing.view, parts[0], source, (), tuple(done), turned, crossing.view, crossing.order,
-        parts[1], twin,
-    )
+        comes.append(Move(parts[1], partner))
+        goes.append(Move(parts[0], back))
+    view = HostView(crossing.view)
+    return PieceWork(view, tuple(comes), source, (), tuple(done), turned, view, tuple(goes))
 
 
 def _slices(chunks: tuple[int, ...]) -> list[slice]:

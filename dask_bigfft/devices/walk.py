@@ -6,6 +6,7 @@ walked is what would run: the same pieces, slots, streams and events.
 Imports `planner` and this room.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,7 +15,8 @@ import numpy as np
 
 from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.devices.crossings import PieceLimits
-from dask_bigfft.devices.engine import Engine, Job
+from dask_bigfft.devices.engine import Engine
+from dask_bigfft.devices.jobs import Job
 from dask_bigfft.devices.pieces import COMPUTED, PiecePlan
 from dask_bigfft.devices.protocol import Array
 from dask_bigfft.devices.simulated import SimulatedDevice
@@ -77,17 +79,18 @@ def walked_seconds(
     """
     simulated = SimulatedDevice(device.nbytes, profile=device, dry=True, pageable=pageable)
     engine = Engine(simulated, nbytes, limits)
-    pieces, carve = engine.pieces(job)
+    links = [engine.pieces(link) for link in engine.links(job, engine.limits)]
     simulated.stage(job.settings.ring_buffers, job.settings.ring_nbytes)
-    engine.pipeline.prepare(carve, engine.limits.nbytes)
-    shape = job.round.source.shape(job.block)
-    spectra, ends = _spectra(pieces), []
-    for _ in range(blocks):
-        arrays = [_untouched(shape, pieces.source)]
-        for number, crossing in enumerate(pieces.schedule.crossings):
-            after = [crossing.after[dim] for dim in crossing.order]
-            arrays.append(_untouched(after, pieces.written(number)))
-        ends.append(engine.pipeline.submit(pieces, arrays, spectra))
+    spectra = [_spectra(pieces) for pieces, _ in links]
+    ends = []
+    for _, ((pieces, carve), found) in itertools.product(
+        range(blocks), zip(links, spectra, strict=True)
+    ):
+        engine.pipeline.prepare(carve, engine.limits.nbytes)
+        arrays = [_untouched(pieces.round.source.shape(pieces.block), pieces.source)]
+        for number in range(len(pieces.schedule.crossings)):
+            arrays.append(_untouched(pieces.shape(number), pieces.written(number)))
+        ends.append(engine.pipeline.submit(pieces, arrays, found))
     for end in ends:
         simulated.synchronize(end)
     return simulated.clock()
@@ -123,7 +126,9 @@ def _slowest(walk: _BlockWalk, round_: Round) -> float | None:
     try:
         for device in set(walk.devices):
             simulated = SimulatedDevice(device.nbytes, profile=device, dry=True)
-            pieces = Engine(simulated, walk.nbytes).pieces(job)[0].pieces
+            engine = Engine(simulated, walk.nbytes)
+            links = engine.links(job, engine.limits)
+            pieces = sum(engine.pieces(link)[0].pieces for link in links)
             if pieces > MOST_PIECES:
                 return None
             blocks = min(WALKED, MOST_PIECES // pieces)

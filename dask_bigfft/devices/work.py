@@ -28,13 +28,15 @@ from dask_bigfft.devices.protocol import (
     DeviceArray,
     Multiply,
     Product,
+    Strided,
     Term,
     Transpose,
     Twiddle,
+    dense,
 )
+from dask_bigfft.devices.ragged import Half, HostView, Slices, below, completing, missing
 
 Block = tuple[int, ...]
-Slices = tuple[slice, ...]
 
 #: As the modulus of a term: the place is used as it is.
 NO_MODULUS = 1 << 62
@@ -60,16 +62,11 @@ class Filter:
 
 
 @dataclass(frozen=True)
-class Twin:
-    """A second part of the block that is on the device with a piece: see `swaps`.
-
-    ``part`` of the block's view is copied to ``source``, and ``result`` to ``stored``.
-    """
+class Move:
+    """A part of a host view, and the array on the device that it is copied to or from."""
 
     part: Slices
-    source: DeviceArray
-    result: DeviceArray
-    stored: Slices
+    array: DeviceArray
 
 
 @dataclass(frozen=True)
@@ -78,40 +75,54 @@ class PieceWork:
 
     Parameters
     ----------
-    view, part : tuple
-        Shape in which the host block is seen, and the piece in it.
+    view : HostView
+        How the host block is seen before.
+    comes : tuple of Move
+        What of it is copied to the device.
     source : DeviceArray
-        Where the piece is copied to.
+        Where the piece lies then.
     filters : tuple of Filter
         What is copied with it.
     computations : tuple of Computation
         In order.
     result : DeviceArray
-        What is copied back.
-    after, order : tuple of int
-        Shape in which the host block is seen afterwards, and the order in which its dimensions
-        are stored.
-    stored : tuple of slice
-        The piece in it, dimensions in stored order.
-    twin : Twin or None
-        What comes and goes with the piece.
+        The piece at the end.
+    stored_view : HostView
+        How the host block is seen afterwards, dimensions in the order in which they are stored.
+    goes : tuple of Move
+        What of it is copied back.
     """
 
-    view: tuple[int, ...]
-    part: Slices
+    view: HostView
+    comes: tuple[Move, ...]
     source: DeviceArray
     filters: tuple[Filter, ...]
     computations: tuple[Computation, ...]
     result: DeviceArray
-    after: tuple[int, ...]
-    order: tuple[int, ...]
-    stored: Slices
-    twin: Twin | None = None
+    stored_view: HostView
+    goes: tuple[Move, ...]
 
     @property
-    def stored_shape(self) -> tuple[int, ...]:
-        """Shape in which the host block is seen by the copy back."""
-        return tuple(self.after[dim] for dim in self.order)
+    def part(self) -> Slices:
+        """What of the host block comes, or the first part of it."""
+        return self.comes[0].part
+
+    @property
+    def stored(self) -> Slices:
+        """Where what goes is stored, or the first part of it."""
+        return self.goes[0].part
+
+
+def _slices(starts: list[int], shape: tuple[int, ...]) -> Slices:
+    return tuple(slice(low, low + n) for low, n in zip(starts, shape, strict=True))
+
+
+def _part_of(array: DeviceArray, part: Slices) -> DeviceArray:
+    """A box of a dense array."""
+    strides = dense(array.shape, np.dtype(array.dtype).itemsize)
+    shape = tuple(cut.stop - cut.start for cut in part)
+    offset = sum(cut.start * step for cut, step in zip(part, strides, strict=True))
+    return DeviceArray(array.offset + offset, shape, array.dtype, strides)
 
 
 def _digit_terms(
@@ -184,7 +195,13 @@ class _Piece:
 
     def work(self) -> PieceWork:
         """All that is done."""
-        for step in self.begun:
+        part = _slices(self.starts, self.source.shape)
+        comes: tuple[Move, ...] = (Move(part, self.source),)
+        view = HostView(self.crossing.view)
+        split = self._split_half(self.begun, "c2r")
+        if split is not None:
+            comes, view = self._half_comes(split, part)
+        for step in self.inner.steps:
             if step.kind == "r2c":
                 self._real_fft(step, self.trip.dtype)
         self._before()
@@ -193,27 +210,94 @@ class _Piece:
             if step.convolve is not None:
                 self._convolve(step)
         self._after()
-        for step in self.ended:
+        for step in self.inner.steps:
             if step.kind == "c2r":
                 self._real_fft(step, self.real)
         order = self.crossing.order
         if self.crossing.reorders:
             shape = tuple(self.now.shape[dim] for dim in order)
             self._elsewhere(Transpose(self.now.shape, order, self.now.dtype), shape, self.now.dtype)
-        part = tuple(
-            slice(low, low + n) for low, n in zip(self.starts, self.source.shape, strict=True)
-        )
-        changed = {self._dim(step) for step in self.trip.round.steps if step.kind != "c2c"}
         ends = [
-            slice(0, n) if dim in changed and n != before else cut
-            for dim, (n, before, cut) in enumerate(
-                zip(self.crossing.after, self.crossing.view, part, strict=True)
+            slice(0, n) if n != before else cut
+            for n, before, cut in zip(
+                self.crossing.after, self.crossing.view, part, strict=True
             )
         ]
+        stored = tuple(ends[dim] for dim in order)
+        after = HostView(tuple(self.crossing.after[dim] for dim in order))
+        goes: tuple[Move, ...] = (Move(stored, self.now),)
+        split = self._split_half(self.ended, "r2c")
+        if split is not None:
+            goes, after = self._half_goes(split, after.shape, stored)
         return PieceWork(
-            self.crossing.view, part, self.source, tuple(self.filters), tuple(self.done),
-            self.now, self.crossing.after, order, tuple(ends[dim] for dim in order),
+            view, comes, self.source, tuple(self.filters), tuple(self.done), self.now, after, goes
         )
+
+    # --- half spectra of split dimensions --------------------------------------------------
+
+    def _split_half(self, steps: list[Step], kind: str) -> Half | None:
+        """The dimension of half a spectrum that a crossing reads or writes in digits."""
+        for step in steps:
+            radices = self.trip.factors[self.trip.round.steps.index(step)]
+            if step.kind == kind and len(radices) > 1:
+                order = radices if kind == "c2r" else radices[::-1]
+                return Half(self._dim(step), order, step.length // 2 + 1)
+        return None
+
+    def _half_comes(self, half: Half, part: Slices) -> tuple[tuple[Move, ...], HostView]:
+        """How half a spectrum becomes digits: what is there, and the mirror image of it."""
+        box, found = half.box(part), list[Move]()
+        for own in below(box, half.radices, half.length):
+            array = _part_of(self.source, half.within(part, own))
+            found.append(Move(half.cut(part, own), array))
+        mirrored, copies, at = self._scratch(), list[Strided](), 0
+        for own, image, last in missing(box, half.radices, half.length):
+            cut = half.cut(part, image)
+            shape = tuple(c.stop - c.start for c in cut)
+            array = DeviceArray(mirrored + at * self._itemsize, shape, self.trip.dtype)
+            found.append(Move(cut, array))
+            start, steps = half.reversed(self.source.shape, part, own, last)
+            apart = dense(shape, 1)
+            copies.append(Strided(shape, apart, at, steps, start, self.trip.dtype))
+            at += math.prod(shape)
+        if copies:
+            scratch = DeviceArray(mirrored, (at,), self.trip.dtype)
+            op = Multiply(scratch.shape, self.trip.dtype, conjugate=True)
+            self.done.append(Computation(op, scratch, scratch))
+            self.done += [Computation(copy, scratch, self.source) for copy in copies]
+        return tuple(found), half.view(self.crossing.view)
+
+    def _half_goes(
+        self, half: Half, shape: tuple[int, ...], part: Slices
+    ) -> tuple[tuple[Move, ...], HostView]:
+        """How digits become half a spectrum: what lies in it, and the mirror image of the rest."""
+        box, found = half.box(part), list[Move]()
+        for own in below(box, half.radices, half.length):
+            array = _part_of(self.now, half.within(part, own))
+            found.append(Move(half.cut(part, own), array))
+        mirrored, copies, at = self._scratch(), list[Strided](), 0
+        for own, image, last in completing(box, half.radices, half.length):
+            cut = half.cut(part, image)
+            counts = tuple(c.stop - c.start for c in cut)
+            array = DeviceArray(mirrored + at * self._itemsize, counts, self.trip.dtype)
+            found.append(Move(cut, array))
+            start, steps = half.reversed(self.now.shape, part, own, last)
+            copies.append(Strided(counts, steps, start, dense(counts, 1), at, self.trip.dtype))
+            at += math.prod(counts)
+        if copies:
+            scratch = DeviceArray(mirrored, (at,), self.trip.dtype)
+            self.done += [Computation(copy, self.now, scratch) for copy in copies]
+            op = Multiply(scratch.shape, self.trip.dtype, conjugate=True)
+            self.done.append(Computation(op, scratch, scratch))
+        return tuple(found), half.view(shape)
+
+    def _scratch(self) -> int:
+        """Where the mirror image of half a spectrum lies: the last place of the slot."""
+        return self.offsets[len(self.crossing.places) - 1]
+
+    @property
+    def _itemsize(self) -> int:
+        return np.dtype(self.trip.dtype).itemsize
 
     # --- operations -------------------------------------------------------------------------
 
@@ -228,7 +312,7 @@ class _Piece:
         self.now = target
 
     def _real_fft(self, step: Step, dtype: str) -> None:
-        dim, before = self._dim(step), self.now.shape
+        dim, before = self.inner.dim(step), self.now.shape
         n = step.length if step.kind == "c2r" else step.length // 2 + 1
         after = (*before[:dim], n, *before[dim + 1 :])
         sign = 1 if step.kind == "c2r" else -1

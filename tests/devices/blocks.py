@@ -5,7 +5,8 @@ import numpy as np
 import scipy.fft
 
 from dask_bigfft.devices.crossings import PieceLimits
-from dask_bigfft.devices.engine import Engine, Job, Source
+from dask_bigfft.devices.engine import Engine
+from dask_bigfft.devices.jobs import Job, Source
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.front import plan
 

@@ -10,16 +10,16 @@ import pytest
 from dask_bigfft.decomposition.phases import chirp, unit_roots
 from dask_bigfft.devices import cuda_operations
 from dask_bigfft.devices.cuda_operations import Operations, multiplication, simplified
-from dask_bigfft.devices.protocol import ChirpFactor, Multiply, Term, Transpose, Twiddle
-from dask_bigfft.devices.simulated import index_of
+from dask_bigfft.devices.numpy_operations import index_of
+from dask_bigfft.devices.protocol import ChirpFactor, Multiply, Strided, Term, Transpose, Twiddle
 from dask_bigfft.kernels.gpu_source import THREADS, TILE, copy_source, transpose_source
 
 BIG = 1 << 62
 
 
-def memory(address, count, itemsize):
-    """Elements of host memory by their number."""
-    raw = (ctypes.c_char * (count * itemsize)).from_address(int(address))
+def memory(address, number, itemsize):
+    """An element of host memory by its number, which may be below 0."""
+    raw = (ctypes.c_char * itemsize).from_address(int(address) + number * itemsize)
     return np.frombuffer(raw, f"V{itemsize}")
 
 
@@ -42,7 +42,7 @@ def by_hand(source):
                 for place in itertools.product(*map(range, lengths)):
                     s = sum(i * step for i, (_, step, _) in zip(place, found, strict=True))
                     t = sum(i * step for i, (_, _, step) in zip(place, found, strict=True))
-                    memory(to, t + 1, itemsize)[t] = memory(from_, s + 1, itemsize)[s]
+                    memory(to, t, itemsize)[0] = memory(from_, s, itemsize)[0]
                 return
             if source == transpose_source(dims, itemsize):
                 n, m, row, column = (int(number) for number in rest[:4])
@@ -53,7 +53,7 @@ def by_hand(source):
                     t0 = sum(i * step for i, (_, _, step) in zip(place, found, strict=True))
                     for i, j in itertools.product(range(n), range(m)):
                         s, t = s0 + i * row + j, t0 + j * column + i
-                        memory(to, t + 1, itemsize)[t] = memory(from_, s + 1, itemsize)[s]
+                        memory(to, t, itemsize)[0] = memory(from_, s, itemsize)[0]
                 return
         raise AssertionError("no such kernel")
 
@@ -70,6 +70,26 @@ def test_transposes(monkeypatch, axes, shape, dtype):
     op = Transpose(shape, axes, x.dtype.str)
     Operations().transpose(op, x.ctypes.data, out.ctypes.data)
     assert np.array_equal(out, expected)
+
+
+@pytest.mark.parametrize("dtype", ["c16", "c8"])
+@pytest.mark.parametrize("flips", list(itertools.product((1, -1), repeat=3)))
+def test_strided_copies(monkeypatch, flips, dtype):
+    """A box of one array, turned round along some dimensions, into a box of another one."""
+    monkeypatch.setattr(cuda_operations, "kernel", by_hand)
+    x, out = np.arange(4 * 5 * 6, dtype=dtype), np.full(3 * 4 * 5 + 7, -1, dtype)
+    counts, places = (2, 3, 4), [(1, 30), (2, 6), (1, 1)]  # of x as (4, 5, 6)
+    start = sum((low if flip > 0 else low + n - 1) * step
+                for (low, step), n, flip in zip(places, counts, flips, strict=True))
+    strides = tuple(flip * step for flip, (_, step) in zip(flips, places, strict=True))
+    op = Strided(counts, strides, start, (20, 5, 1), 7, x.dtype.str)
+    Operations().strided(op, x.ctypes.data, out.ctypes.data)
+    box = x.reshape(4, 5, 6)[1:3, 2:5, 1:5][tuple(slice(None, None, flip) for flip in flips)]
+    expected = np.full(3 * 4 * 5 + 7, -1, dtype)
+    expected[7:].reshape(3, 4, 5)[:2, :3, :4] = box
+    assert np.array_equal(out, expected)
+    nothing = Strided((0, 3), (1, 1), 0, (1, 1), 0, x.dtype.str)
+    Operations().strided(nothing, 0, 0)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import pytest
 from devices.blocks import SMALL, distance, job_of, scipys, values
 
 from dask_bigfft.devices.crossings import PieceLimits
-from dask_bigfft.devices.engine import Engine, Source
+from dask_bigfft.devices.engine import Engine
+from dask_bigfft.devices.jobs import Source
 from dask_bigfft.devices.pipeline import Carve, Pipeline
 from dask_bigfft.devices.simulated import DeviceProfile, SimulatedDevice
 from dask_bigfft.errors import DeviceMemoryError

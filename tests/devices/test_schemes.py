@@ -11,7 +11,7 @@ import pytest
 from devices.blocks import distance, engine, job_of, run, scipys, values
 
 from dask_bigfft.devices.crossings import Line, PieceLimits, Problem, run_of
-from dask_bigfft.devices.engine import Job, Source
+from dask_bigfft.devices.jobs import Job, Source
 from dask_bigfft.devices.schedule import arranged, find_schedule
 from dask_bigfft.devices.swaps import swap_crossing, swap_works
 from dask_bigfft.errors import DeviceMemoryError
@@ -91,10 +91,10 @@ def test_scheme(name):
         assert len(works) == crossing.pieces
         largest = max(works, key=lambda work: work.source.size)
         runs, width = crossing.reads
-        assert counted_runs(largest.view, largest.part) == runs
+        assert counted_runs(largest.view.shape, largest.part) == runs
         assert runs * width == largest.source.size
         runs, width = crossing.writes
-        assert counted_runs(largest.stored_shape, largest.stored) == runs
+        assert counted_runs(largest.stored_view.shape, largest.stored) == runs
         assert runs * width == largest.result.size
 
 
@@ -208,11 +208,10 @@ def test_swap_reads_and_writes_every_place_once():
     works = list(swap_works(crossing, "<c16"))
     assert len(works) == crossing.pieces > 3
     for work in works:
-        read[work.part] += 1
-        written[work.stored] += 1
-        if work.twin is not None:
-            read[work.twin.part] += 1
-            written[work.twin.stored] += 1
+        for move in work.comes:
+            read[move.part] += 1
+        for move in work.goes:
+            written[move.part] += 1
     assert (read == 1).all()
     assert (written == 1).all()
 

@@ -11,6 +11,7 @@ from dask_bigfft.devices.protocol import (
     DeviceArray,
     Multiply,
     Product,
+    Strided,
     Term,
     Transpose,
     Twiddle,
@@ -109,6 +110,25 @@ def test_product_repeats_and_transpose_permutes():
     turn = Transpose(x.shape, (2, 0, 1), x.dtype.str)
     got = run(lambda d, stream, a, b: d.transpose(stream, turn, a, b), x, (2, 4, 3))
     np.testing.assert_array_equal(got, x.transpose(2, 0, 1))
+
+
+def test_strided_copies_stay_within_their_arrays():
+    x = complex_values(4, 6)
+    op = Strided((3, 2), (-6, 1), 19, (1, 4), 1, x.dtype.str)
+    got = run(lambda d, stream, a, b: d.strided(stream, op, a, b), x, (2, 4))
+    np.testing.assert_array_equal(got[:, 1:], x[[3, 2, 1], 1:3].T)
+    device = SimulatedDevice(4096)
+    device.reserve(4096)
+    arrays = DeviceArray(0, (24,), "<c16"), DeviceArray(512, (8,), "<c16")
+    fits = {"counts": (2,), "source": (1,), "source_start": 0, "target": (1,), "target_start": 0}
+    for wrong in ({"source_start": 23}, {"source": (-1,)}, {"target": (8,)}, {"dtype": "<c8"}):
+        op = Strided(**({"dtype": "<c16"} | fits | wrong))
+        with pytest.raises(DeviceError, match="Strided"):
+            device.strided(device.stream("compute"), op, *arrays)
+    with pytest.raises(DeviceError, match="overlap"):
+        device.strided(
+            device.stream("compute"), Strided(dtype="<c16", **fits), arrays[0], arrays[0]
+        )
 
 
 def test_only_events_order_two_streams():

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from dask_bigfft.devices.crossings import PieceLimits
-from dask_bigfft.devices.engine import Engine, Job
+from dask_bigfft.devices.engine import Engine
+from dask_bigfft.devices.jobs import Job
 from dask_bigfft.devices.simulated import DeviceProfile, SimulatedDevice
 from dask_bigfft.devices.taking import OpenBlock, Taken, Taking
 from dask_bigfft.front import plan

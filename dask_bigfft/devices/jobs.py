@@ -1,0 +1,221 @@
+"""What an engine is asked to do: a round on a block, or on a part of it; and where the block is.
+
+Imports `decomposition`, `planner`, `kernels`, `memory`, `errors` and this room.
+"""
+
+import contextlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from dask_bigfft.decomposition.rounds import Round, transformed
+from dask_bigfft.decomposition.steps import Step
+from dask_bigfft.devices.crossings import PieceLimits
+from dask_bigfft.devices.pieces import PiecePlan, piece_plan
+from dask_bigfft.devices.protocol import Array, dense
+from dask_bigfft.devices.transfer import row_nbytes
+from dask_bigfft.devices.work import Block
+from dask_bigfft.errors import DeviceMemoryError
+from dask_bigfft.kernels.composite import Composite
+from dask_bigfft.memory import lend
+from dask_bigfft.planner.device_settings import AS_IS, DeviceSettings
+
+#: Shards of other blocks are read where they lie from rows of this part of `run_nbytes` on (1 KiB:
+#: a kernel reads them at the speed of the bus): below it, threads gather the block faster.
+NARROWEST = 1 / 8
+
+
+@dataclass(frozen=True)
+class Job:
+    """A round on a block.
+
+    Parameters
+    ----------
+    round : Round
+        What to do.
+    block : tuple of int
+        Which block.
+    source, target : str
+        Dtype of the block before and after.
+    inside : bool
+        Whether to do without host memory apart from the block, where that is possible.
+    order : tuple of int
+        Of a round without steps: dimensions of the block in the order in which they are written.
+    shards : int
+        Source blocks that the block is read from.
+    settings : DeviceSettings
+        What is set of the pipeline.
+    """
+
+    round: Round
+    block: Block
+    source: str
+    target: str
+    inside: bool = False
+    order: tuple[int, ...] = ()
+    shards: int = 1
+    settings: DeviceSettings = AS_IS
+
+    @cached_property
+    def _plans(self) -> dict[tuple[PieceLimits, int], PiecePlan]:
+        return {}
+
+    def apart(self) -> tuple["Job", ...]:
+        """Jobs that do the same one after the other: real values are alone with their axis.
+
+        Half a spectrum is completed by its mirror image along one axis, which is only so before
+        other axes are transformed (c2r: after them).
+        """
+        by_kind: dict[str, list[Step]] = {"r2c": [], "c2c": [], "c2r": []}
+        for step in self.round.steps:
+            by_kind[step.kind].append(step)
+        found, layout, dtype = list[Job](), self.round.source, self.source
+        whole = max(self.source, self.target, key=lambda name: np.dtype(name).kind == "c")
+        groups = [tuple(steps) for steps in by_kind.values() if steps]
+        if len(groups) < 2 or self.order:
+            return (self,)
+        for number, steps in enumerate(groups, 1):
+            last = number == len(groups)
+            after = self.round.target if last else transformed(layout, steps)
+            made = self.target if last else whole
+            round_ = Round(steps, layout, after)
+            found.append(Job(round_, self.block, dtype, made, settings=self.settings))
+            layout, dtype = after, made
+        return (replace(found[0], shards=self.shards), *found[1:])
+
+    def plan(self, limits: PieceLimits, work: int = 0) -> PiecePlan:
+        """The pieces within some limits."""
+        found = self._plans.get((limits, work))
+        if found is None:
+            found = self._plans[limits, work] = self._planned(limits, work)
+        return found
+
+    def _planned(self, limits: PieceLimits, work: int) -> PiecePlan:
+        limits = limits.tuned(self.settings)
+        arguments = self.round, self.block, self.source, self.target, limits
+        if self.inside:
+            with contextlib.suppress(DeviceMemoryError):
+                return piece_plan(*arguments, work=work, inside=True)
+        return piece_plan(*arguments, work=work, order=self.order, shards=self.shards)
+
+
+@dataclass(frozen=True)
+class Part:
+    """What of a block is taken through a round: from where to where along a dimension.
+
+    ``width`` is that of a piece.
+    """
+
+    dim: int
+    low: int
+    high: int
+    width: int
+
+
+class Source:
+    """A block that is had when it is needed, and again when it was overwritten.
+
+    Parameters
+    ----------
+    gather : callable
+        Returns the block, contiguous.
+    again : bool
+        Whether it may be called a second time.
+    borrowed : bool
+        Whether the block is somebody else's, and only to be read.
+    composite : Composite, optional
+        The block as shards of others, which are read in its place where their rows are wide.
+    inside : bool
+        Whether the shards are overwritten, and nothing else is done with the block.
+    """
+
+    def __init__(
+        self,
+        gather: Callable[[], Array],
+        *,
+        again: bool = True,
+        borrowed: bool = False,
+        composite: Composite | None = None,
+        inside: bool = False,
+    ) -> None:
+        self.gather, self.again, self.borrowed = gather, again or borrowed, borrowed
+        self.composite, self.inside = composite, inside
+        self.values: Array | None = None
+        self.gathered = False
+
+    def arrays(self, plan: PiecePlan, limits: PieceLimits) -> list[Array | Composite]:
+        """The block before the first crossing and after each, the same one where it can be."""
+        shards = self.in_place(plan, limits)
+        if shards is not None and (not self.inside or fits_inside(plan)):
+            self.gathered = self.gathered or self.inside
+            return arrays_of(plan, shards, not self.inside)
+        if self.inside:
+            raise DeviceMemoryError("no pieces fit that can be written where they were")
+        return arrays_of(plan, self.get(), self.borrowed)
+
+    def in_place(self, plan: PiecePlan, limits: PieceLimits) -> Composite | None:
+        """The block as shards of others, if the device reads them where they lie."""
+        return None if self.composite is None else readable(plan, self.composite, limits)
+
+    def get(self) -> Array:
+        """The block."""
+        if self.values is None:
+            self.values, self.gathered = self.gather(), True
+        return self.values
+
+    def let_go(self) -> None:
+        """From here on the block may be overwritten."""
+        self.values = None
+
+    @property
+    def lost(self) -> bool:
+        """Whether the block was overwritten and cannot be had again."""
+        return self.gathered and self.values is None and not self.again
+
+
+def readable(plan: PiecePlan, composite: Composite, limits: PieceLimits) -> Composite | None:
+    """A composite in the digits of the first crossing; None where that had better not read it."""
+    if composite.dtype.str != plan.source:
+        return None
+    factors: list[tuple[int, ...]] = [(n,) for n in composite.shape]
+    for dim, digits in zip(plan.dims, plan.schedule.factors, strict=True):
+        factors[dim] = digits
+        if len(digits) > 1 and math.prod(digits) != composite.shape[dim]:
+            return None  # half a spectrum
+    found = composite.split(tuple(factors))
+    if found is None or not found.falls:
+        return None
+    part = found.part(tuple(slice(0, n) for n in plan.schedule.crossings[0].extents))
+    if part is None:
+        return None
+    _, view = next(found.views(part))
+    places = dense(tuple(cut.stop for cut in part), found.dtype.itemsize)
+    return found if row_nbytes(view, places) >= NARROWEST * limits.run_nbytes else None
+
+
+def fits_inside(plan: PiecePlan) -> bool:
+    """Whether every crossing writes each piece to where one was read."""
+    same = plan.source == plan.target
+    return same and not any(crossing.reorders for crossing in plan.schedule.crossings)
+
+
+def arrays_of(
+    plan: PiecePlan, block: Array | Composite, borrowed: bool
+) -> list[Array | Composite]:
+    """The block before the first crossing and after each; where it can be, the same array.
+
+    What is borrowed is only read.
+    """
+    arrays = [block]
+    for number, crossing in enumerate(plan.schedule.crossings):
+        dtype = plan.written(number)
+        shape, before = plan.shape(number), arrays[-1]
+        same = math.prod(shape) == math.prod(before.shape) and dtype == before.dtype.str
+        if crossing.reorders or (borrowed and number == 0) or not same:
+            arrays.append(lend(shape, np.dtype(dtype)))
+        else:
+            arrays.append(before)
+    return arrays

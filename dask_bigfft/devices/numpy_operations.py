@@ -1,0 +1,100 @@
+"""What devices do to arrays, as NumPy does it: values for the simulated device.
+
+Imports `decomposition`, `errors` and this room.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import scipy.fft
+
+from dask_bigfft.decomposition.phases import chirp, phase_table
+from dask_bigfft.devices.protocol import (
+    FFT,
+    Array,
+    ChirpFactor,
+    DeviceArray,
+    Multiply,
+    Strided,
+    Term,
+    Twiddle,
+)
+from dask_bigfft.errors import DeviceError
+
+
+def work_area(op: FFT) -> int:
+    """Bytes of work area: as libraries have it, much for all but small powers of two."""
+    lengths = [max(op.source[dim], op.target[dim]) for dim in op.dims]
+    if all(n & (n - 1) == 0 and n <= 4096 for n in lengths):
+        return 0
+    size = max(math.prod(op.source), math.prod(op.target))
+    return size * np.dtype(op.dtype).itemsize
+
+
+def transformed(op: FFT, x: Array) -> Array:
+    """The FFT of an array."""
+    dim = op.dims[0]
+    if op.kind == "r2c":
+        return np.asarray(scipy.fft.rfft(x, axis=dim))
+    if op.kind == "c2r":
+        return np.asarray(scipy.fft.irfft(x, op.target[dim], axis=dim, norm="forward"))
+    if op.sign < 0:
+        return np.asarray(scipy.fft.fftn(x, axes=op.dims))
+    return np.asarray(scipy.fft.ifftn(x, axes=op.dims, norm="forward"))
+
+
+def index_of(terms: tuple[Term, ...], shape: tuple[int, ...]) -> Array:
+    """The sum of terms at every place of an array, as integers that broadcast to its shape."""
+    index = np.zeros((1,) * len(shape), np.int64)
+    for term in terms:
+        place = np.arange(term.start, term.start + shape[term.dim], dtype=np.int64)
+        part = place // term.divisor % term.modulus * term.stride
+        index = index + part.reshape([-1 if d == term.dim else 1 for d in range(len(shape))])
+    return index
+
+
+def _twiddle(factor: Twiddle, shape: tuple[int, ...]) -> Array:
+    power = index_of(factor.left, shape) * index_of(factor.right, shape)
+    if power.size and power.max() >= factor.modulus:
+        raise DeviceError(f"the product of indices reaches the modulus in {factor}")
+    return phase_table(factor.modulus, factor.sign).at(power)
+
+
+def _chirp(factor: ChirpFactor, shape: tuple[int, ...]) -> Array:
+    place = index_of(factor.place, shape)
+    values = chirp(place, factor.length, factor.sign)
+    return np.where(place < factor.length, values, 0)
+
+
+def factors_of(op: Multiply) -> Any:
+    """What every element is multiplied with, but for the scale."""
+    factors: Any = 1.0
+    for twiddle in op.twiddles:
+        factors = factors * _twiddle(twiddle, op.shape)
+    for found in op.chirps:
+        factors = factors * _chirp(found, op.shape)
+    return factors
+
+
+def places_at(start: int, strides: tuple[int, ...], counts: tuple[int, ...]) -> Array:
+    """Places of the elements of a box in an array: those of one side of a `Strided`."""
+    places = np.full((1,) * len(counts), start, np.int64)
+    for dim, (count, stride) in enumerate(zip(counts, strides, strict=True)):
+        steps = np.arange(count, dtype=np.int64) * stride
+        places = places + steps.reshape([-1 if d == dim else 1 for d in range(len(counts))])
+    return places
+
+
+def check_strided(op: Strided, source: DeviceArray, target: DeviceArray) -> None:
+    """Refuse a copy that leaves its arrays, or whose arrays are of another dtype or overlap."""
+    sides = (source, op.source_start, op.source), (target, op.target_start, op.target)
+    count = math.prod(op.counts)
+    for array, start, strides in sides:
+        reach = [(n - 1) * s for n, s in zip(op.counts, strides, strict=True)]
+        low, high = start + sum(r for r in reach if r < 0), start + sum(r for r in reach if r > 0)
+        if array.dtype != op.dtype or low < 0 or (count and high >= array.size):
+            raise DeviceError(f"{op} from {source} to {target}")
+    first, second = sorted((source, target), key=lambda a: a.offset)
+    if first.offset + first.nbytes > second.offset:
+        raise DeviceError(f"{op} between arrays that overlap: {source}, {target}")

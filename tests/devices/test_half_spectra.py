@@ -1,0 +1,242 @@
+"""Half spectra of axes that are larger than the card: read and written digit by digit.
+
+What is not in the block is the mirror image of what is; the card makes it.
+"""
+
+import itertools
+import math
+
+import dask.array as da
+import numpy as np
+import pytest
+from devices.blocks import distance, engine, job_of, run, scipys, values
+
+from dask_bigfft import fft
+from dask_bigfft.devices.crossings import PieceLimits
+from dask_bigfft.devices.jobs import Source
+from dask_bigfft.devices.ragged import Half, below, completing, missing
+from dask_bigfft.devices.simulated import SimulatedDevice
+from dask_bigfft.errors import DeviceMemoryError
+from dask_bigfft.events import add_sink, remove_sink
+from dask_bigfft.testing.devices import simulated_devices
+
+RADICES = [(3, 4), (4, 3), (2, 2), (5, 1), (7,), (3, 2, 5), (2, 3, 4), (4, 4, 3), (5, 3, 3)]
+
+
+def cuts(sizes, seed):
+    """Some boxes that together are all digits."""
+    rng = np.random.default_rng(seed)
+    boxes = [()]
+    for n in sizes:
+        inner = rng.choice(np.arange(1, n), rng.integers(0, min(3, n)), replace=False)
+        ends = [0, *sorted(inner.tolist()), n]
+        boxes = [(*box, pair) for box in boxes for pair in itertools.pairwise(ends)]
+    return boxes
+
+
+def mirror(own, image, last, radices):
+    """Own indices and those of the image, element by element."""
+    places = np.arange(math.prod(radices)).reshape(radices)
+    mine = places[tuple(slice(*pair) for pair in own)]
+    other = places[tuple(slice(*pair) for pair in image)]
+    return mine, np.flip(other, tuple(range(last + 1)))
+
+
+@pytest.mark.parametrize("radices", RADICES)
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_missing_is_the_mirror_image_of_what_is_there(radices, seed):
+    """c2r: every digit that comes has one source, with the index that it should have."""
+    n = math.prod(radices)
+    length = n // 2 + 1
+    found = np.full(radices, -1)
+    for box in cuts((*radices[:-1], radices[-1] // 2 + 1), seed):
+        for own in below(box, radices, length):
+            mine, _ = mirror(own, own, -1, radices)
+            assert (found.flat[mine] == -1).all()
+            found.flat[mine] = mine
+        for own, image, last in missing(box, radices, length):
+            assert all(a >= c and b <= d for (a, b), (c, d) in zip(own, box, strict=True))
+            mine, other = mirror(own, image, last, radices)
+            assert (found.flat[mine] == -1).all()
+            assert ((mine + other) % n == 0).all()
+            found.flat[mine] = other
+    half = found[..., : radices[-1] // 2 + 1]
+    assert (half >= 0).all()
+    assert (half < length).all()
+
+
+@pytest.mark.parametrize("radices", RADICES)
+@pytest.mark.parametrize("seed", range(4))
+def test_half_a_spectrum_is_completed_once(radices, seed):
+    """r2c: every index that is stored has one source."""
+    n = math.prod(radices)
+    length = n // 2 + 1
+    found = np.full(n, -1)
+    for box in cuts((*radices[:-1], radices[-1] // 2 + 1), seed):
+        for own in below(box, radices, length):
+            mine, _ = mirror(own, own, -1, radices)
+            assert (found[mine] == -1).all()
+            found[mine] = mine
+        for own, image, last in completing(box, radices, length):
+            mine, other = mirror(own, image, last, radices)
+            assert (found[other] == -1).all()
+            assert ((mine + other) % n == 0).all()
+            found[other] = mine
+    assert (found[:length] >= 0).all()
+    assert (found[length:] == -1).all()
+
+
+def test_a_view_in_digits_touches_only_what_the_block_has():
+    half, block = Half(1, (3, 4), 7), np.arange(2 * 7 * 5).reshape(2, 7, 5)
+    view = half.view((2, 3, 4, 5))
+    assert view.shape == (2, 3, 4, 5)
+    seen = view.of(block)[:, 0:1, 1:4]
+    np.testing.assert_array_equal(seen, block[:, None, 1:4])
+    np.testing.assert_array_equal(view.of(block)[:, 1, 2], block[:, 6])
+
+
+#: Transform, length of the real axis, bytes of the device as a part of the spectrum's, digits.
+SCHEMES = [
+    ("rfft", 4096, 3, "{X1} {X2}"),
+    ("rfft", 4095, 3, "{X1} {X2}"),
+    ("rfft", 4096, 12, "{X1} {X2} {X3}"),
+    ("irfft", 4096, 4, "{X1} {X2}"),
+    ("irfft", 4095, 3, "{X1} {X2}"),
+    ("irfft", 4096, 24, "{X1} {X2} {X3}"),
+    ("hfft", 6000, 3, "{X1} {X2}"),
+    ("ihfft", 6000, 3, "{X1} {X2}"),
+]
+
+
+def example(name, n, before=(), after=()):
+    """Values of a transform of n real points in all, and its arguments."""
+    real, axis = name in ("rfft", "ihfft"), len(before)
+    x = values(*before, n if real else n // 2 + 1, *after, dtype="f8" if real else "c16")
+    return x, {"axis": axis} | ({} if real else {"n": n})
+
+
+def counted(view, moves):
+    """Runs of some parts of a view, counted element by element."""
+    places = np.arange(math.prod(view.shape)).reshape(view.shape)
+    return sum(1 + int(np.count_nonzero(np.diff(places[m.part].ravel()) != 1)) for m in moves)
+
+
+@pytest.mark.parametrize(("name", "n", "part", "notation"), SCHEMES)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_scheme(name, n, part, notation, seed):
+    x, keywords = example(name, n)
+    nbytes, reads_half = 8 * n // part, name in ("irfft", "hfft")
+    job, _ = job_of(x, name, **keywords)
+    simulated = engine(nbytes, seed, limits=PieceLimits(nbytes, least=256, run_nbytes=64))
+    got = run(simulated, x, name, **keywords)
+    assert distance(got, scipys(x, name, **keywords)) < 1e-15
+    assert simulated.device.peak <= nbytes
+    plan, _ = simulated.pieces(job)
+    assert plan.notation == notation
+    crossings = plan.schedule.crossings
+    works = [list(plan.works(number)) for number in range(len(crossings))]
+    assert [len(found) for found in works] == [crossing.pieces for crossing in crossings]
+    copies = [span.operation for span in simulated.device.trace]
+    assert copies.count("h2d") == sum(len(work.comes) for found in works for work in found)
+    assert copies.count("d2h") == sum(len(work.goes) for found in works for work in found)
+    for number, (crossing, found) in enumerate(zip(crossings, works, strict=True)):
+        came, went = (
+            sum(move.array.size for work in found for move in moves(work))
+            for moves in (lambda work: work.comes, lambda work: work.goes)
+        )
+        assert came == math.prod(crossing.view)  # every digit once, half of them mirrored
+        last = number == len(crossings) - 1
+        assert went == (math.prod(crossing.after) if reads_half or not last else n // 2 + 1)
+        largest = max(found, key=lambda work: work.source.size)
+        runs, width = crossing.reads
+        assert runs * width == largest.source.size
+        # Digits that end within the block, and index 0 of a digit, are runs of their own.
+        more = reads_half and number == 0
+        assert runs <= counted(largest.view, largest.comes) <= runs * (1 + more) + 4 * more
+        runs, width = crossing.writes
+        assert runs * width == largest.result.size
+        assert counted(largest.stored_view, largest.goes) <= runs + 4
+
+
+@pytest.mark.parametrize("name", ["rfft", "irfft", "hfft", "ihfft"])
+@pytest.mark.parametrize(("before", "after"), [((3,), ()), ((2, 3), (2,))])
+@pytest.mark.parametrize("n", [693, 512])
+def test_beside_other_dimensions(name, before, after, n):
+    x, keywords = example(name, n, before, after)
+    simulated = engine(16 * n // 3, seed=n)
+    assert len(simulated.pieces(job_of(x, name, **keywords)[0])[0].schedule.crossings) > 1
+    single = x.astype("f4" if x.dtype.kind == "f" else "c8")
+    got = run(simulated, single, name, **keywords)
+    assert distance(got, scipys(x, name, **keywords)) < 1e-6
+
+
+@pytest.mark.parametrize("name", ["rfftn", "irfftn", "hfftn", "ihfftn"])
+@pytest.mark.parametrize(("shape", "part"), [((4, 2048), 5), ((16, 513), 9), ((3, 5, 1001), 9)])
+def test_other_axes_are_transformed_where_the_real_one_is_whole(name, shape, part):
+    """r2c comes before the other axes, c2r after them."""
+    real = name in ("rfftn", "ihfftn")
+    last = shape[-1] if real else shape[-1] // 2 + 1
+    x = values(*shape[:-1], last, dtype="f8" if real else "c16")
+    keywords = {"norm": "ortho", "axes": tuple(range(len(shape)))} | ({} if real else {"s": shape})
+    nbytes = 16 * math.prod(shape) // part
+    job, _ = job_of(x, name, **keywords)
+    simulated = engine(nbytes, seed=part)
+    links = [simulated.pieces(link)[0].notation for link in simulated.links(job, simulated.limits)]
+    others = "{Y}" if len(shape) == 2 else "{Z, Y}"
+    assert links == (["{X1} {X2}", others] if real else [others, "{X1} {X2}"])
+    with pytest.raises(DeviceMemoryError):
+        simulated.pieces(job)
+    got = run(simulated, x, name, **keywords)
+    assert distance(got, scipys(x, name, **keywords)) < 1e-15
+    assert simulated.device.peak <= nbytes
+
+
+def test_what_does_not_matter_of_half_a_spectrum_does_not_matter_here():
+    """The imaginary parts at 0 and in the middle."""
+    for n in (1024, 1023, 15 * 66):
+        x, keywords = example("irfft", n)
+        expected = scipys(x, "irfft", **keywords)
+        x[0] += 3j
+        x[-1] += 0 if n % 2 else 7j
+        assert distance(run(engine(6 * n), x, "irfft", **keywords), expected) < 1e-15
+
+
+@pytest.mark.parametrize("name", ["rfft", "irfft", "rfft2", "irfft2"])
+def test_one_large_block_is_done_on_the_card(name):
+    events, nbytes = [], 1 << 14
+    real = name.startswith("r")
+    x = values(2, 4096 if real else 2049, dtype="f8" if real else "c16")
+    add_sink(sink := lambda event, numbers: events.append(event))
+    try:
+        with simulated_devices(nbytes, limits=PieceLimits(nbytes, least=256)) as (device,):
+            y = getattr(fft, name)(da.from_array(x, chunks=-1), device="gpu")
+            got = y.compute(scheduler="sync")
+            assert device.trace
+            assert device.peak <= nbytes
+    finally:
+        remove_sink(sink)
+    assert "fallback" not in events
+    assert distance(got, scipys(x, name)) < 1e-15
+
+
+def test_memory_that_runs_out_between_the_jobs_of_a_round_is_recovered():
+    """The second job fails once: what comes before it is done again where it was overwritten."""
+    refused = []
+
+    def refuses(operation, nbytes):
+        if operation == "reserve" and len(device.trace) > 40 and len(refused) < 1:
+            refused.append(nbytes)
+            return True
+        return False
+
+    x = values(2, 3000, dtype="f8")
+    device = SimulatedDevice(1 << 14, 1, refuses=refuses)
+    simulated = engine(1 << 14, device=device)
+    job, _ = job_of(x, "rfft2")
+    assert len(simulated.links(job, simulated.limits)) == 2
+    first = run(simulated, x, "rfft2")
+    simulated.recover()
+    second = simulated.run(job, Source(lambda: np.array(x))).reshape(first.shape)
+    assert refused
+    for got in (first, second):
+        assert distance(got, scipys(x, "rfft2")) < 1e-15

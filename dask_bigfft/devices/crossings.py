@@ -99,6 +99,18 @@ class Line:
     filtered: bool = False
     whole: bool = True
 
+    def steps(self, digits: int) -> int:
+        """Steps that transform so many digits: what is filtered is transformed back as well."""
+        return 2 * digits - 1 if self.filtered else digits
+
+    def digit(self, step: int, digits: int) -> int:
+        """The digit that a step transforms.
+
+        >>> [Line(0, 8, filtered=True).digit(step, 3) for step in range(5)]
+        [0, 1, 2, 1, 0]
+        """
+        return min(step, 2 * (digits - 1) - step)
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -138,7 +150,7 @@ class Crossing:
     Parameters
     ----------
     digits : tuple of (int, int)
-        What is transformed: the number of a line, and of a digit of it.
+        What is transformed: the number of a line, and of a step of it.
     view, after : tuple of int
         Shape of the block in digits, before and after.
     extents : tuple of int
@@ -278,10 +290,11 @@ def _crossing(
     last: bool,
 ) -> Crossing | None:
     """One crossing, in the pieces that are cheapest."""
-    fixed = {firsts[problem.lines[i].dim] + j for i, j in digits}
+    lines = problem.lines
+    fixed = {firsts[lines[i].dim] + lines[i].digit(j, len(factors[i])) for i, j in digits}
     after, seen, kept = list(view), list(view), list[int]()
     for i, j in digits:
-        line, split = problem.lines[i], factors[i]
+        line, split = lines[i], factors[i]
         first = firsts[line.dim]
         if line.kind == "r2c" and j == 0:
             after[first] = split[0] // 2 + 1
@@ -291,8 +304,8 @@ def _crossing(
             seen[first : first + len(split)] = split
     kept = list(after)
     for i, j in digits:
-        if problem.lines[i].kind == "r2c" and j == len(factors[i]) - 1 > 0:
-            first = firsts[problem.lines[i].dim]
+        if lines[i].kind == "r2c" and j == len(factors[i]) - 1 > 0:
+            first = firsts[lines[i].dim]
             kept[first : first + j + 1] = factors[i]
     natural = factors if last and not problem.inside else None
     order = _natural_order(problem, len(view), firsts, natural)
@@ -335,6 +348,8 @@ def _natural_order(
         return problem.order
     order = list(range(ndim))
     for line, split in zip(problem.lines, factors or (), strict=factors is not None):
+        if line.filtered:
+            continue  # which is back where it was
         first = firsts[line.dim]
         order[first : first + len(split)] = reversed(order[first : first + len(split)])
     return tuple(order)
@@ -371,7 +386,9 @@ def _registers(
         else:
             first = (first[0], turned[1])
     found = [first, second] if second != (0, 0) else [first]
-    found += [(whole, 0) for i, _ in digits if problem.lines[i].filtered]
+    for i, j in digits:
+        if problem.lines[i].filtered and j == len(factors[i]) - 1:
+            found += [(whole, 0)] * (1 if j == 0 else 2)  # a spectrum in digits is turned
     # What completes half a spectrum comes, or goes, beside it.
     found += [(whole, 0) for kind, j, last in lines if kind == "c2r" and j == 0 < last]
     found += [(0, whole) for kind, j, last in lines if kind == "r2c" and j == last > 0]
@@ -418,8 +435,8 @@ def _extents(
         return None
     wanted = min(limits.most, max(limits.least, total // pieces))
     left = min(room, max(unit, wanted)) // max(1, unit)
-    if sum(aligned(left * nbytes) for nbytes in sizes) > room:
-        left -= 1  # what rounding up takes
+    while left and sum(aligned(left * nbytes) for nbytes in sizes) > room:
+        left -= 1  # what rounding up takes, of every place
     if left == 0:
         return None
     for dim in priority:

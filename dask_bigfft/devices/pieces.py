@@ -74,7 +74,10 @@ class PiecePlan:
     def rounds(self) -> tuple[Round, ...]:
         """The crossings as rounds: a block's dimensions as axes, its pieces as blocks."""
         programs = [
-            axis_program(dim, step.length, factors, kind=step.kind, sign=step.sign)
+            axis_program(
+                dim, step.length, factors, kind=step.kind, sign=step.sign,
+                bluestein=step.convolve is not None,  # its steps: there, filtered, and back
+            )
             for dim, step, factors in zip(
                 self.dims, self.round.steps, self.schedule.factors, strict=True
             )
@@ -84,7 +87,8 @@ class PiecePlan:
         for dim, n in enumerate(self.round.source.shape(self.block)):
             digits: tuple[Digit, ...] = (Digit(0, 1, n, n),)
             if dim in by_dim:
-                digits = tuple(step.source for step in by_dim[dim].steps)
+                program = by_dim[dim]
+                digits = tuple(step.source for step in program.steps[: len(program.factors)])
             axes.append(AxisLayout(tuple(Group((digit,), (digit.size,)) for digit in digits)))
         layout, found = Layout(tuple(axes)), []
         for crossing in self.schedule.crossings:
@@ -185,8 +189,9 @@ class PiecePlan:
             for crossing in self.schedule.crossings
         )
 
-    def _name(self, letters: list[str], line: int, digit: int) -> str:
-        return letters[line] + (str(digit + 1) if len(self.schedule.factors[line]) > 1 else "")
+    def _name(self, letters: list[str], line: int, step: int) -> str:
+        last = len(self.schedule.factors[line]) - 1
+        return letters[line] + (str(min(step, 2 * last - step) + 1) if last else "")
 
     def __str__(self) -> str:
         lines = [f"{self.notation}: {len(self.schedule.crossings)} crossings"]
@@ -276,8 +281,8 @@ def piece_plan(
 def _line(round_: Round, step: Step) -> Line:
     filtered = step.convolve is not None
     # A twiddle would have to be taken out of what a mirror image completes.
-    splits = not filtered and (step.kind != "r2c" or step.twiddle is None)
-    whole = not (splits and step.kind == "c2c" and awkward(step.length))
+    splits = step.kind != "r2c" or step.twiddle is None
+    whole = filtered or step.kind != "c2c" or not awkward(step.length)
     return Line(round_.dim(step), step.length, step.kind, splits, filtered, whole)
 
 

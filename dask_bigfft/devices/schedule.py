@@ -182,7 +182,7 @@ def _all_crossings(
     digits = dict.fromkeys(range(len(problem.shape)), 1)
     digits |= {line.dim: len(f) for line, f in zip(problem.lines, factors, strict=True)}
     for line, split in zip(problem.lines, factors, strict=True):
-        if problem.inside and len(split) > 1:
+        if problem.inside and len(split) > 1 and not line.filtered:
             first = sum(digits[dim] for dim in range(line.dim))
             swap = first, first + len(split) - 1
             yield swap_crossing(view, swap, problem.itemsize, room, limits)
@@ -223,11 +223,13 @@ def _line_partitions(
     if not line.splits:
         return
     most = MAX_SPLITS if len(problem.lines) == 1 else MAX_SPLITS // 2
-    for digits in range(2, min(crossings, 3) + 1):
+    for digits in range(2, 4):
+        if line.steps(digits) > crossings:
+            return
         for factors in _factorisations(line.length, digits, most):
-            if problem.inside and factors != factors[::-1]:
+            if problem.inside and not line.filtered and factors != factors[::-1]:
                 continue
-            for rounds in itertools.combinations(range(crossings), digits):
+            for rounds in itertools.combinations(range(crossings), line.steps(digits)):
                 yield factors, rounds
 
 

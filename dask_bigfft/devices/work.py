@@ -184,9 +184,16 @@ class _Piece:
         self.starts = [low for found in intervals for low, _ in found]
         steps, factors = trip.round.steps, trip.factors
         self.begun = [steps[i] for i, j in self.crossing.digits if j == 0]
-        self.ended = [steps[i] for i, j in self.crossing.digits if j == len(factors[i]) - 1]
+        last = [len(f) - 1 if s.convolve is None else 2 * len(f) - 2
+                for f, s in zip(factors, steps, strict=True)]
+        self.ended = [steps[i] for i, j in self.crossing.digits if j == last[i]]
+        self.filtered = [
+            steps[i] for i, j in self.crossing.digits
+            if steps[i].convolve is not None and j == len(factors[i]) - 1
+        ]
         self.offsets = list(itertools.accumulate(self.crossing.places, initial=0))
         self.filters: list[Filter] = []
+        self.filter_places = 0
         self.done: list[Computation] = []
         real = np.empty(0, trip.dtype).real.dtype.str
         comes = real if any(step.kind == "r2c" for step in self.begun) else trip.dtype
@@ -206,9 +213,8 @@ class _Piece:
                 self._real_fft(step, self.trip.dtype)
         self._before()
         self._ffts([step for step in self.inner.steps if step.kind == "c2c"])
-        for step in self.ended:
-            if step.convolve is not None:
-                self._convolve(step)
+        for step in self.filtered:
+            self._convolve(step)
         self._after()
         for step in self.inner.steps:
             if step.kind == "c2r":
@@ -329,22 +335,35 @@ class _Piece:
             self._inside(FFT("c2c", shape, shape, tuple(sorted(dims)), sign, self.trip.dtype))
 
     def _convolve(self, step: Step) -> None:
-        """Multiply by the spectrum of a filter, and transform back."""
-        axis = self.trip.round.source.axes[step.axis]
-        first = self.trip.dims[self.trip.round.steps.index(step)] - len(axis.groups) + 1
-        dims = range(first, first + len(axis.groups))
-        shape = tuple(n if d in dims else 1 for d, n in enumerate(self.now.shape))
-        part = tuple(
-            slice(self.starts[d], self.starts[d] + self.now.shape[d]) for d in dims
-        )
-        offset = self.offsets[len(self.offsets) - 2 - len(self.filters)]
-        array = DeviceArray(offset, shape, self.trip.dtype)
-        whole = axis.shape(self.trip.block[step.axis])
+        """Multiply by the spectrum of a filter, and transform the last digit back."""
+        number = self.trip.round.steps.index(step)
+        axis, own = self.trip.round.source.axes[step.axis], self.trip.dims[number]
+        factors, first = self.trip.factors[number], self.firsts[own - len(axis.groups) + 1]
+        begin, end = self.firsts[own], self.firsts[own] + len(factors)
+        dims, shape = range(first, end), self.now.shape
+        # The spectrum has its index whole, which is that of the digits from the last to the first.
+        order = (*range(begin), *reversed(range(begin, end)), *range(end, len(shape)))
+        parts = [slice(low, low + n) for low, n in zip(self.starts, shape, strict=True)]
+        kept = tuple(n if d in dims else 1 for d, n in enumerate(shape))
+        array = self._filter_place(tuple(kept[d] for d in order))
+        whole = (*axis.shape(self.trip.block[step.axis])[:-1], *factors[::-1])
+        part = tuple(parts[d] for d in order if d in dims)
         self.filters.append(Filter(step.axis, whole, part, array))
-        op = Product(self.now.shape, shape, self.trip.dtype)
+        if len(factors) > 1:
+            turned = self._filter_place(kept)
+            self.done.append(
+                Computation(Transpose(array.shape, order, self.trip.dtype), array, turned)
+            )
+            array = turned
+        op = Product(shape, kept, self.trip.dtype)
         self.done.append(Computation(op, array, self.now))
-        dim, shape = self._dim(step), self.now.shape
-        self._inside(FFT("c2c", shape, shape, (dim,), -step.sign, self.trip.dtype))
+        last = end - 1
+        self._inside(FFT("c2c", shape, shape, (last,), -step.sign, self.trip.dtype))
+
+    def _filter_place(self, shape: tuple[int, ...]) -> DeviceArray:
+        """The next place for a filter, from the last one of the slot on."""
+        self.filter_places += 1
+        return DeviceArray(self.offsets[-1 - self.filter_places], shape, self.trip.dtype)
 
     def _before(self) -> None:
         """What is multiplied before complex FFTs."""
@@ -366,18 +385,19 @@ class _Piece:
             if inner.twiddle is not None:
                 left = Term(self.inner.dim(inner), 0, 1, NO_MODULUS, 1)
                 right = self._still_to_come(inner)
-                twiddles.append(Twiddle(inner.twiddle, inner.sign, (left,), right))
+                sign = inner.sign if inner.convolve is None else -inner.sign
+                twiddles.append(Twiddle(inner.twiddle, sign, (left,), right))
         for step in self.ended:
             sign = step.sign if step.convolve is None else -step.sign
             divisor *= step.divisor
             if step.twiddle is not None:
                 right = self._index(target, step, step.target.stage - 1)
-                left_terms = self._digits(step, 1, 1)
+                left_terms = self._digits(step, self._made(step), 1)
                 twiddles.append(Twiddle(step.twiddle, sign, left_terms, right))
             if step.chirp_out is not None:
                 chirp = step.chirp_out
                 place = self._index(target, step, step.target.stage)
-                place += self._digits(step, 1, step.target.stride)
+                place += self._digits(step, self._made(step), step.target.stride)
                 chirps.append(ChirpFactor(chirp.length, chirp.sign, place))
         conjugate = any(step.kind == "c2r" and step.sign < 0 for step in self.ended)
         if conjugate:  # of the product: the factors' signs turn as well
@@ -403,6 +423,11 @@ class _Piece:
         """Dimension of the piece at which the digits of a step of the round begin."""
         return self.firsts[self.trip.dims[self.trip.round.steps.index(step)]]
 
+    @staticmethod
+    def _made(step: Step) -> int:
+        """Stage of a step's own digits when all of it is done."""
+        return 1 if step.convolve is None else 2
+
     def _digits(self, step: Step, stage: int, stride: int) -> tuple[Term, ...]:
         """Index of a step's digit, of which the piece may have several digits."""
         dim = self.trip.dims[self.trip.round.steps.index(step)]
@@ -419,7 +444,9 @@ class _Piece:
         return tuple(
             term
             for place, group in enumerate(groups, self.firsts[inner.axis])
-            for term in _digit_terms(group.digits, self.starts[place], 0, place)
+            for term in _digit_terms(
+                group.digits, self.starts[place], inner.target.stage - 1, place
+            )
         )
 
     def _index(self, layout: Layout, step: Step, stage: int) -> tuple[Term, ...]:

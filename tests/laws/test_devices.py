@@ -94,17 +94,20 @@ def test_transposed_order(name, n):
         assert_close(got, scipy.fft.fft(x, axis=0)[transposed_index(n)])
 
 
+@pytest.mark.parametrize("nbytes", [1 << 16, 3000])
 @pytest.mark.parametrize("name", ["fft", "ifft", "rfft", "irfft", "hfft"])
-def test_bluestein(name):
+def test_bluestein(name, nbytes):
+    """With little memory the digits of the convolution fall apart as well."""
     half = name in ("irfft", "hfft")
     keywords = {"n": 8191} if half else {}
     x = values(4097 if half else 8191, real=name == "rfft")
     array, ours = da.from_array(x, 512), getattr(fft, name)
-    with split(), simulated_devices(1 << 16, limits=SMALL):
+    with split(), simulated_devices(nbytes, limits=SMALL):
         found = plan(array, name, **keywords)
         got, counts = computed(ours(array, **keywords, device="gpu"))
     assert any(program.bluestein for program in found.programs)
     assert counts["h2d"]
+    assert counts["fallback"] == 0
     assert_close(got, getattr(scipy.fft, name)(x, **keywords))
 
 

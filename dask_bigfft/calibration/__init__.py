@@ -74,7 +74,7 @@ def measure(effort: Effort, folder: str, kernels: Sequence[str] | None = None) -
                 libraries.append(library_speeds(name, dtype, effort, copies))
     found |= _devices(effort.threads, found.get("copy", DEFAULT.copy), effort.nbytes * 8)
     if current_worker() is None:  # a cluster's tasks are its scheduler's
-        found |= scheduling_costs(effort.threads, effort.repeat, found["block"], found["shard"])
+        found |= scheduling_costs(effort.repeat)
     host = f"{os.cpu_count()} cores, {effort.threads} threads"
     profile = Profile(host, effort.threads, libraries=tuple(libraries), **found)
     if current_worker() is not None:

@@ -24,12 +24,16 @@ from dask_bigfft.planner.work import flops, is_turned, step_flops
 __all__ = ["Effort", "gather_speeds", "library_speeds"]
 
 #: Planes of about 2^21 numbers in which libraries are measured: most lengths are products of small
-#: primes. Powers of two are held against them.
-PLANES = ((36, 60000), (240, 9000), (2000, 1080), (15000, 135))
-POWERS = ((256, 8192), (2048, 1024))
+#: primes, each of few factors of 5, which cost more than others. Powers of two are held against
+#: them: libraries treat short and long ones in different ways.
+PLANES = ((36, 60000), (240, 9000), (1440, 1440), (15000, 135))
+POWERS = ((256, 8192), (2048, 1024), (4096, 512))
 
 #: Blocks that a probe is cut into.
 WAYS = 8
+
+#: What Python sees to, and the passes that count, at least, where its seconds are measured.
+HANDLED, PASSES = ("block", "gathered_block", "lying_block", "shard", "tile"), 3
 
 
 @dataclass(frozen=True)
@@ -221,29 +225,37 @@ def _narrow(points: Points, elements: int, effort: Effort) -> dict[str, float]:
 
 
 def _handling(effort: Effort) -> dict[str, float]:
-    """Seconds of Python for a block that is gathered or lies somewhere, a shard, and a tile.
+    """Seconds of Python for a block, by how it is read, a shard of a gather, and a tile.
 
     By one thread: several would wait for each other, which the model reckons with. Blocks are
     as large as those that matter, which drive out of the caches what Python needs. Weighted so
     that each stage counts as much as it takes.
     """
-    alone, rows, seconds = replace(effort, threads=1), [], []
+    alone = replace(effort, threads=1, repeat=max(PASSES, effort.repeat))
+    rows: list[list[float]] = []
     for probe in _handled(effort.elements):
-        for sample in sampled(probe, alone):
-            blocks, flow = sample.exchange.target.blocks, sample.flow
-            lies = flow is not None and flow.lies
-            shards = 0 if sample.exchange.local or lies else sample.exchange.shape.shards
-            tiles = blocks * (flow.tiles if flow is not None else 1)
-            least = max(sample.stage.rest, 1e-9)
-            rows.append([n / least for n in (0 if lies else blocks, blocks * lies, shards, tiles)])
-            seconds.append(1.0)
-    found, _ = nnls(np.array(rows), np.array(seconds))
-    return dict(zip(("block", "lying_block", "shard", "tile"), map(float, found), strict=True))
+        rows += [handled(sample) for sample in sampled(probe, alone)]
+    seconds = np.maximum([sample_seconds for *_, sample_seconds in rows], 1e-9)
+    counts = np.array([row[:-1] for row in rows]) / seconds[:, None]
+    found, _ = nnls(counts, np.ones(len(rows)))
+    return dict(zip(HANDLED, map(float, found), strict=True))
+
+
+def handled(sample: Sample) -> list[float]:
+    """How many blocks, shards and tiles Python saw to in a sample, as `HANDLED`; seconds."""
+    blocks, flow, exchange = sample.exchange.target.blocks, sample.flow, sample.exchange
+    kind = "gathered_block"
+    if flow is not None and flow.read != "shards":
+        kind = "lying_block" if flow.lies else "block"
+    of_kind = [blocks * (name == kind) for name in HANDLED[:3]]
+    shards = exchange.shape.shards if kind == "gathered_block" and not exchange.local else 0
+    tiles = 0 if flow is None else blocks * flow.tiles
+    return [*of_kind, shards, tiles, sample.stage.rest]
 
 
 def _handled(elements: int) -> Iterator[Probe]:
-    """Planes with few and many blocks, and with few and many tiles, each way."""
-    for long, ways in ((512, 8), (512, 32), (64, 8)):
+    """Planes with few and many blocks, shards and tiles, each way."""
+    for long, ways in ((512, 4), (512, 32), (64, 16)):
         wide = elements // long
         if long >= ways and wide >= ways:
             columns, rows = ((0, long),), ((1, wide),)
@@ -360,14 +372,12 @@ def _powers(
             if (name := _place(sample, itemsize)) is not None:
                 assert sample.round is not None
                 (step,) = sample.round.steps
-                along = name.endswith("along")
                 ratio = _expected(found, sample) / _wide(sample, profile)
-                size = 1.0 if along else float(step.length)
-                _add(points, "along" if along else "across", size, ratio)
-    if along_ratios := points.get("along"):
-        found = replace(found, powers=statistics.median(along_ratios[1.0]))
-    across = points.get("across")
-    return found if across is None else replace(found, powers_across=_curve(across))
+                along = name.endswith("along")
+                _add(points, "along" if along else "across", float(step.length), ratio)
+    curves = {name: _curve(ratios) for name, ratios in points.items()}
+    one = found.powers
+    return replace(found, powers=curves.get("along", one), powers_across=curves.get("across", one))
 
 
 def _transforms(

@@ -327,10 +327,10 @@ class SimulatedDevice:
         self._put(stream, "d2h", self._copy_seconds(target, self.profile.d2h), run)
 
     def _copy_seconds(self, host: Array, bandwidth: float) -> float:
-        runs = contiguous_runs(host.shape, host.strides, host.itemsize)
-        bus = host.nbytes / bandwidth
         if not self.pageable:
-            return bus + (runs - 1) * self.profile.run
+            runs = contiguous_runs(host.shape, host.strides, host.itemsize)
+            return self.profile.bus_seconds(host.nbytes, runs, bandwidth)
+        bus = host.nbytes / bandwidth
         buffers, nbytes = self.ring
         parts = max(1, math.ceil(host.nbytes / nbytes))
         staged, calls = host.nbytes / self.profile.ring, parts * self.profile.call

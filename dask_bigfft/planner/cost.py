@@ -235,8 +235,12 @@ def forecast(plan: Plan, walk: Walk | None = None) -> Forecast:
 
 def fresh_seconds(plan: Plan) -> float:
     """Seconds that a first run takes longer: the memory that it needs comes as fresh pages."""
-    came = plan.source.size * np.dtype(plan.spec.dtype).itemsize / plan.machine.workers
-    return max(0.0, peak_host(plan) - came) / plan.machine.profile.touch
+    machine = plan.machine
+    came = plan.source.size * np.dtype(plan.spec.dtype).itemsize / machine.workers
+    # Blocks that go to devices are pinned as they come, on the whole as fast as the slowest says.
+    pinned = model_of(plan).devices if plan.device == "gpu" else ()
+    speed = min((device.pin for device in pinned), default=machine.profile.touch)
+    return max(0.0, peak_host(plan) - came) / speed
 
 
 def model_of(plan: Plan) -> Model:

@@ -117,8 +117,8 @@ def speed_rows(profile: Profile) -> list[tuple[str, str]]:
                                  f"{rate(profile.turned.at(65536))}"),
         ("fresh pages", rate(profile.touch)),
         ("disk", f"written at {rate(profile.write)}, read at {rate(profile.read)}"),
-        ("a graph, task, shard", ", ".join(
-            human_seconds(s) for s in (profile.start, profile.task, profile.shard))),
+        ("a graph, task, gather, shard", ", ".join(human_seconds(s) for s in (
+            profile.start, profile.task, profile.gathered_block, profile.shard))),
         ("an exchange", human_seconds(profile.exchange)),
     ]
     for library in profile.libraries:

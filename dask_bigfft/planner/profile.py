@@ -20,7 +20,7 @@ from dask_bigfft.planner.encoding import decode, encode
 __all__ = ["DEFAULT", "Curve", "DeviceProfile", "LibrarySpeeds", "Peer", "Profile"]
 
 #: Version of the JSON. A profile of another one is not read.
-SCHEMA = 2
+SCHEMA = 3
 
 #: Entries that profiles of this version may lack: they came later.
 LATER = {"energy", "checksum"}
@@ -64,6 +64,11 @@ class Curve:
         if not numbers or not rising or not all(math.isfinite(n) and n > 0 for n in numbers):
             raise ValueError(f"not a curve of rising sizes and speeds above 0: {self.points}")
 
+    @property
+    def most(self) -> float:
+        """The highest speed of its points."""
+        return max(speed for _, speed in self.points)
+
     def at(self, size: float) -> float:
         """The speed at a size."""
         i = bisect.bisect_right(self.points, (size, math.inf))
@@ -96,9 +101,10 @@ class LibrarySpeeds:
     direct_along, direct_across : Curve or None
         The same where the library reads and writes blocks where they lie, if it does, or where
         blocks are too long to be cut into tiles.
-    powers : float
-        Speed down the innermost dimension at lengths that are powers of two, in units of that at
-        others.
+    powers : Curve
+        By length, the speed down the innermost dimension at lengths that are powers of two, in
+        units of that at others: libraries that take several lines at a time meet the same few
+        places of a cache in all of them, as long as they do so.
     powers_across : Curve
         By length, the same down other dimensions, where neighbours lie a multiple of `PAGE` bytes
         apart: they fall on the same few places of a cache.
@@ -122,12 +128,12 @@ class LibrarySpeeds:
     elsewhere: bool = False
     direct_along: Curve | None = None
     direct_across: Curve | None = None
-    powers: float = 1.0
+    powers: Curve = Curve(((1.0, 1.0),))
     powers_across: Curve = Curve(((1.0, 1.0),))
     spare: float = 0.0
 
     def __post_init__(self) -> None:
-        _positive(self, "real", "powers", zero=("spare",))
+        _positive(self, "real", zero=("spare",))
 
     def rate(
         self, length: int, *, innermost: bool, direct: bool = False, step: int = 0
@@ -142,7 +148,7 @@ class LibrarySpeeds:
         speed = (found if direct and found is not None else curve).at(length)
         power = not length & (length - 1)
         if innermost:
-            return speed * self.powers if power else speed
+            return speed * self.powers.at(length) if power else speed
         meets = step > 0 and step % PAGE == 0 if direct else power
         return speed * self.powers_across.at(length) if meets else speed
 
@@ -168,12 +174,12 @@ class DeviceProfile:
     nbytes : int
         Bytes of its memory.
     pin : float
-        Bytes per second at which host memory is pinned.
+        Bytes per second at which fresh host memory comes and is pinned.
     ring : float
         Bytes per second, each way, of blocks that are not pinned.
     by_size, by_row : Curve or None
         Bytes per second each way by the bytes of a copy, and by those of its rows, where these were
-        measured; `run` and `call` are drawn from them.
+        measured; `run` is drawn from the latter.
     lengths : Curve or None
         Flops per second by length, where they were measured.
     """
@@ -195,6 +201,23 @@ class DeviceProfile:
     def __post_init__(self) -> None:
         speeds = ("h2d", "d2h", "memory", "flops", "nbytes", "pin", "ring")
         _positive(self, *speeds, zero=("run", "call"))
+
+    def bus_seconds(self, nbytes: int, runs: int, speed: float) -> float:
+        """Seconds of a copy between pinned memory and the device.
+
+        Parameters
+        ----------
+        nbytes, runs : int
+            What it copies, and in how many contiguous runs of host memory.
+        speed : float
+            Bytes per second of large copies its way: `h2d` or `d2h`.
+        """
+        if self.by_size is not None:
+            speed *= self.by_size.at(max(nbytes, 1)) / self.by_size.most
+        row = nbytes / max(runs, 1)
+        if self.by_row is None or not self.by_row.points[0][0] <= row:
+            return nbytes / speed + (runs - 1) * self.run
+        return nbytes / speed + nbytes * (1 / self.by_row.at(row) - 1 / self.by_row.most)
 
     def fft_rate(self, length: int) -> float:
         """Flops per second of FFTs of a length."""
@@ -279,9 +302,9 @@ class Profile:
         Seconds of the scheduler, and of Python, for a task; one after the other.
     exchange : float
         Seconds in which threads wait for the last block of an exchange.
-    block, lying_block, shard, tile : float
-        Seconds of Python for a block that is gathered, one that is found where it lies, a shard of
-        a gather, and a tile; one after the other.
+    block, gathered_block, lying_block, shard, tile : float
+        Seconds of Python for a block that is taken as it comes, one that is gathered, one that is
+        found where it lies, a shard of a gather, and a tile; one after the other.
     packed : float
         Seconds of the scheduler, and of Python, for a shard that is a task of its own.
     company, waiting : float
@@ -330,6 +353,7 @@ class Profile:
     task: float = 3e-4
     exchange: float = 2e-2
     block: float = 0.0
+    gathered_block: float = 0.0
     lying_block: float = 0.0
     shard: float = 3e-5
     tile: float = 0.0
@@ -352,8 +376,9 @@ class Profile:
     checksum: float = 1e18
 
     def __post_init__(self) -> None:
-        zero = ("start", "task", "exchange", "block", "lying_block", "shard", "tile", "packed",
-                "pair", "sent_task", "sent_shard", "shared_round", "shared_block")
+        zero = ("start", "task", "exchange", "block", "gathered_block", "lying_block", "shard",
+                "tile", "packed", "pair", "sent_task", "sent_shard", "shared_round",
+                "shared_block")
         _positive(self, "threads", "copy", "alone", "narrow", "narrow_turned", "twiddle", "touch",
                   "flops", "network", "write", "read",
                   "together", "shared_tiles", "company", "waiting", "energy", "checksum",

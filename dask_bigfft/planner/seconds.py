@@ -196,8 +196,10 @@ class Model:
         tiles = blocks * flow.tiles * profile.tile if tiled and flow is not None else 0.0
         if flow is not None and flow.lies:
             return blocks * profile.lying_block + tiles
+        if flow is not None and flow.read != "shards":
+            return blocks * profile.block + tiles
         shards = 0 if shape.local or self.carrier == "disk" else shape.shards
-        return blocks * profile.block + shards * profile.shard + tiles
+        return blocks * profile.gathered_block + shards * profile.shard + tiles
 
     def row_nbytes(self, shape: ExchangeShape, after: Layout, round_: Round | None) -> float:
         """Bytes of the rows that a gather reads: the exchange's, or narrower ones of tiles."""

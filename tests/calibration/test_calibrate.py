@@ -2,6 +2,7 @@
 
 import json
 import logging
+import time
 from dataclasses import replace
 
 import dask
@@ -10,18 +11,21 @@ import pytest
 
 import dask_bigfft
 from dask_bigfft import calibration, kept, profiles
-from dask_bigfft.calibration import runs
+from dask_bigfft.calibration import cpu, runs
 from dask_bigfft.calibration.cpu import (
+    HANDLED,
     Effort,
     gather_speeds,
+    handled,
     library_speeds,
     measured,
     sampled,
 )
 from dask_bigfft.calibration.probes import Probe
-from dask_bigfft.calibration.system import disk_speeds, scheduling_costs
+from dask_bigfft.calibration.system import disk_speeds, outside, scheduling_costs
 from dask_bigfft.cli import main
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
+from dask_bigfft.events import emit
 from dask_bigfft.planner.machine import Machine
 from dask_bigfft.planner.profile import DEFAULT, Profile
 from dask_bigfft.testing.devices import simulated_devices
@@ -88,7 +92,7 @@ def test_gathers_have_both_directions_and_widths():
     assert found["turned"].points
     assert found["copy"] > 0
     assert 0 <= found["shard"] < 1e-2
-    assert found["block"] + found["tile"] > 1e-6
+    assert found["gathered_block"] + found["tile"] > 1e-6
     assert found["lying"].points
     assert found["stored"].points
     assert found["narrow_turned"] > 0
@@ -148,10 +152,51 @@ def test_whole_transforms_are_run():
 
 
 def test_scheduling_costs_are_of_the_right_size():
-    found = scheduling_costs(2, 1)
+    found = scheduling_costs(1)
     assert set(found) == {"start", "task", "exchange", "pair", "packed"}
     assert 1e-5 < found["task"] < 0.1
     assert all(0 <= seconds < 1 for seconds in found.values())
+
+
+class Reporting:
+    """What looks like an array of one block that takes so long, and says another number."""
+
+    def __init__(self, taken, said):
+        self.taken, self.said = taken, said
+
+    def persist(self):
+        time.sleep(self.taken)
+        emit("round", nbytes=1, seconds=self.said)
+        emit("fft", nbytes=1, seconds=self.said)  # is a part of the round
+        return []
+
+
+def test_what_threads_report_is_not_the_graph_s():
+    assert outside(Reporting(0.02, 0.0), 2) >= 0.02
+    assert outside(Reporting(0.02, 1.0), 2) == 0.0
+    assert outside(Reporting(0.02, 0.0195), 2) >= 0.0005
+
+
+def test_python_s_part_in_blocks_is_found_again(monkeypatch):
+    known = {"block": 2e-5, "gathered_block": 4e-4, "lying_block": 6e-5, "shard": 5e-6,
+             "tile": 3e-5}
+    seen = []
+
+    def as_known(probe, effort):
+        assert effort.threads == 1
+        for sample in sampled(probe, replace(effort, repeat=1)):
+            counts = handled(sample)[:-1]
+            seen.append(counts)
+            rest = sum(n * known[name] for n, name in zip(counts, HANDLED, strict=True))
+            stage = replace(sample.stage, seconds=rest, parts={})
+            yield replace(sample, stage=stage)
+
+    monkeypatch.setattr(cpu, "sampled", as_known)
+    found = cpu._handling(Effort(2, 32 << 20, 1))  # blocks of several tiles
+    assert found == pytest.approx(known, rel=1e-6)
+    kinds = [sum(bool(counts[i]) for counts in seen) for i in range(5)]
+    assert min(kinds) > 1  # each is told by more than one probe
+    assert all(sum(map(bool, counts[:3])) == 1 for counts in seen)
 
 
 def test_the_disk_is_left_as_it_was(tmp_path):
@@ -203,7 +248,8 @@ def test_a_profile_named_by_the_settings_holds_anywhere(folder, tmp_path):
         ('{"schema": 1, "profile"', "damaged"),
         ("[]", "damaged"),
         (None, "another machine"),
-        ('{"schema": 2, "machine": 0}', "another machine"),
+        ('{"schema": 3, "machine": 0}', "another machine"),
+        ('{"schema": 2, "machine": 0}', ""),
         ('{"schema": 99}', ""),
     ],
 )

@@ -13,7 +13,7 @@ from dask_bigfft.planner.cost import forecast, fresh_seconds, peak_host
 from dask_bigfft.planner.explain import human_seconds
 from dask_bigfft.planner.interpreter import block_seconds
 from dask_bigfft.planner.machine import Machine
-from dask_bigfft.planner.profile import Curve, LibrarySpeeds, Profile
+from dask_bigfft.planner.profile import Curve, DeviceProfile, LibrarySpeeds, Profile
 
 
 def repaired(threads, free, python):
@@ -94,8 +94,11 @@ def test_another_machine_has_whole_numbers_of_things(arguments):
 
 
 def test_lines_that_meet_in_a_cache_are_slow():
-    found = library(elsewhere=True, powers=1.5, powers_across=Curve(((1.0, 0.5),)))
+    powers = Curve(((1024.0, 1.5), (4096.0, 0.75)))
+    found = library(elsewhere=True, powers=powers, powers_across=Curve(((1.0, 0.5),)))
     assert found.rate(1024, innermost=True) == 1.5e9
+    assert found.rate(2048, innermost=True) == pytest.approx(1e9 * math.sqrt(1.5 * 0.75))
+    assert found.rate(65536, innermost=True) == pytest.approx(0.75e9)
     assert found.rate(1000, innermost=True) == 1e9
     assert found.rate(1024, innermost=False) == 0.5e9  # in tiles
     assert found.rate(1000, innermost=False) == 1e9
@@ -119,6 +122,39 @@ def test_a_first_run_waits_for_fresh_pages():
     assert fresh_seconds(plan) == pytest.approx(nbytes / 1e9)
     assert f"{human_seconds(nbytes / 1e9)} more, for fresh pages" in plan.explain()
     assert "first run" not in planned((1024, 1024), (64, 1024), Profile()).explain()
+
+
+def test_a_first_run_on_a_card_waits_for_pinned_pages():
+    x = da.zeros((256, 4096), chunks=(32, 4096), dtype=complex)
+    plan = replace(dask_bigfft.plan(x, "fft", device="cpu", kernel="scipy"), device="gpu")
+    slow, fast = DeviceProfile(pin=1e9), DeviceProfile(pin=4e9)
+    profile = Profile("cards", 2, touch=1e10, devices=(slow, fast))
+    two = replace(plan, machine=replace(plan.machine, profile=profile, cards=2))
+    nbytes = peak_host(two) - 16 * 256 * 4096
+    assert nbytes > 0
+    assert fresh_seconds(two) == pytest.approx(nbytes / 1e9)
+    alone = replace(two, machine=replace(two.machine, profile=replace(profile, devices=(fast,))))
+    assert fresh_seconds(alone) == pytest.approx(nbytes / 4e9)
+    nobody = replace(alone, device="cpu")
+    assert fresh_seconds(nobody) == pytest.approx((peak_host(nobody) - 16 * 256 * 4096) / 1e10)
+
+
+def handling(plan, **entries):
+    profile = replace(QUICK, **entries)
+    machine = replace(plan.machine, profile=profile)
+    return [found.handling for found in forecast(replace(plan, machine=machine)).rounds]
+
+
+def test_python_sees_to_blocks_by_how_they_are_read():
+    columns = planned((256, 256), (32, 256), QUICK)  # rows lie whole, then columns are gathered
+    gathered = replace(columns, machine=replace(columns.machine, shared=False))
+    assert columns.notation == "{X} {Y}"
+    assert handling(gathered, block=1.0, gathered_block=100.0, shard=1e4)[:2] == [
+        8.0, 8 * 100.0 + 64 * 1e4]
+    assert handling(gathered, lying_block=1.0)[:2] == [0.0, 0.0]
+    lying = replace(columns, machine=replace(columns.machine, shared=True))
+    assert handling(lying, block=1.0, gathered_block=100.0, lying_block=7.0, shard=1e4)[:2] == [
+        8.0, 8 * 7.0]
 
 
 def test_copies_take_longer_in_company_and_ffts_do_not():

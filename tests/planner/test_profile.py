@@ -2,11 +2,16 @@
 
 import json
 import math
+from dataclasses import replace
 
+import dask.array as da
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dask_bigfft
+from dask_bigfft.devices.engine import Job
+from dask_bigfft.devices.walk import walked_seconds
 from dask_bigfft.errors import ArgumentError
 from dask_bigfft.planner.plan import Machine
 from dask_bigfft.planner.profile import (
@@ -100,3 +105,29 @@ def test_devices_that_were_not_measured_are_like_the_others():
     assert Machine(cards=3, profile=Profile(devices=(DeviceProfile(), slow))).devices[2] == slow
     assert Profile(devices=(slow,), peers=(Peer(0, 0, 3.0),)).peer(0, 0) == 3.0
     assert DEFAULT.peer(0, 1) is None
+
+
+def test_copies_over_the_bus_take_what_was_measured_of_their_size_and_rows():
+    plain = DeviceProfile(h2d=1e10, run=1e-6)
+    assert plain.bus_seconds(10**6, 1, 1e10) == pytest.approx(1e-4)
+    assert plain.bus_seconds(10**6, 11, 1e10) == pytest.approx(1e-4 + 1e-5)
+    by_size = DeviceProfile(h2d=1e10, run=1e-6, by_size=Curve(((1e4, 1e9), (1e8, 1e10))))
+    assert by_size.bus_seconds(10**4, 1, 1e10) == pytest.approx(1e-5)  # as it was measured
+    assert by_size.bus_seconds(10**8, 1, 1e10) == pytest.approx(1e-2)
+    assert by_size.bus_seconds(10**8, 1, 5e9) == pytest.approx(2e-2)  # the slower way
+    by_row = DeviceProfile(h2d=1e10, run=1e-6, by_row=Curve(((1e3, 2e9), (1e6, 1e10))))
+    assert by_row.bus_seconds(10**8, 10**5, 1e10) == pytest.approx(1e8 / 2e9)
+    assert by_row.bus_seconds(10**8, 100, 1e10) == pytest.approx(1e-2)
+    # Below what was measured each run costs what was drawn from that.
+    assert by_row.bus_seconds(10**6, 10**4, 1e10) == pytest.approx(1e-4 + 9999e-6)
+
+
+def test_a_walk_reckons_with_what_was_measured_of_the_bus():
+    slow = replace(DeviceProfile(), by_row=Curve(((64.0, 1e9), (1e6, 50e9))))
+    x = da.zeros((512, 512), chunks=(256, 512), dtype=complex)
+    round_ = dask_bigfft.plan(x, "fft", kernel="scipy", device="cpu").rounds[0]
+    job = Job(round_, (0, 0), "<c16", "<c16")
+    narrow = replace(DeviceProfile(), by_size=Curve(((256.0, 1e8), (1e9, 50e9))))
+    usual, small = (walked_seconds(job, device) for device in (DeviceProfile(), narrow))
+    assert small > 2 * usual
+    assert walked_seconds(job, slow) == pytest.approx(usual, rel=0.2)  # whole blocks: wide rows

@@ -23,6 +23,10 @@ MARGIN = 1 << 20
 #: Beginning of the names of folders that are not kept, and the file by which one is locked.
 PREFIX, LOCK = "bigfft-", "lock"
 
+#: Beginning of the names of folders in which the records of a life of a run are written, and of
+#: those that are being deleted.
+LIFE, ENDED = "life-", "ended-"
+
 
 def lock_file(handle: int) -> None:
     """Wait until no other process has locked a file; it is let go where it is closed."""
@@ -100,6 +104,21 @@ def _held_from_the_first(folder: Path) -> int | None:
     return handle
 
 
+def begin_life(folder: Path) -> str:
+    """Return the name of a new folder for the records of a run's life; those of others go.
+
+    Records are written there and moved to their places, so from now on nobody who is left over from
+    another life, such as a worker whose client was killed, can say that anything is done.
+    """
+    for old in folder.glob(f"{LIFE}*"):
+        old.rename(old.with_name(f"{ENDED}{uuid.uuid4().hex}"))
+    for old in folder.glob(f"{ENDED}*"):
+        shutil.rmtree(old, ignore_errors=True)
+    life = f"{LIFE}{uuid.uuid4().hex}"
+    (folder / life).mkdir(mode=0o700)
+    return life
+
+
 def leave_folder(folder: Path, handle: int | None) -> bool:
     """Let go of a folder that was held, and delete it unless others hold it; whether it went."""
     if fcntl is not None and handle is not None:
@@ -139,3 +158,20 @@ def remove_unused(folder: Path) -> bool:
             remove_folder(folder, handle)
             return True
     return False
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sync_folders(folder: Path, root: Path) -> None:
+    """Wait until the names in a folder, and in those above it up to a root, are on the disk."""
+    sync_folder(folder)
+    while folder != root and root in folder.parents:
+        folder = folder.parent
+        sync_folder(folder)

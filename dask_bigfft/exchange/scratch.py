@@ -6,8 +6,8 @@
     <folder>/exchange2/from-1.2.json    manifest: source block (1, 2) has written all its shards
     <folder>/result/stored-0.3.json     manifest: block (0, 3) of the result is stored
 
-A shards file has its full size before anything is written to it. A record is written beside its
-place and moved there after the data that it speaks of, so at any instant a record that is there is
+A shards file has its full size before anything is written to it. A record is written elsewhere and
+moved to its place after the data that it speaks of, so at any instant a record that is there is
 true; what has none is written again. With ``sync`` the data are on the disk before the record,
 which then also survives a loss of power.
 
@@ -37,12 +37,14 @@ import numpy.typing as npt
 from dask_bigfft.errors import DamagedShardError, ScratchError
 from dask_bigfft.events import emit
 from dask_bigfft.exchange.folders import (
+    LIFE,
     PREFIX,
     check_room,
     hold_folder,
     leave_folder,
     lock_file,
     remove_abandoned,
+    sync_folders,
     unlock_folder,
 )
 from dask_bigfft.files import File, Underway, opened, rounded_up
@@ -93,9 +95,10 @@ class ScratchPlace:
     memory: int | None = None
     finished: tuple[tuple[int, frozenset[Block]], ...] = ()
     rows: Any = None
+    life: str = ""
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
-        return "dask_bigfft.ScratchPlace", self.directory, self.sync, self.kept
+        return "dask_bigfft.ScratchPlace", self.directory, self.sync, self.kept, self.life
 
 
 @dataclass(frozen=True)
@@ -128,18 +131,20 @@ class Scratch:
     folder : Path
         Exists.
     sync, kept : bool
-        As a `ScratchPlace` has them.
+        As a `ScratchPlace` has them, like `life`.
     handle : int, optional
         What holds the folder as long as this object lives.
     """
 
-    def __init__(self, folder: Path, sync: bool, kept: bool, handle: int | None = None) -> None:
-        self.folder, self.sync, self.kept = folder, sync, kept
+    def __init__(
+        self, folder: Path, sync: bool, kept: bool, handle: int | None = None, life: str = ""
+    ) -> None:
+        self.folder, self.sync, self.kept, self.life = folder, sync, kept, life
         self._handle = handle
         self._end: weakref.finalize[..., Scratch] = weakref.finalize(self, unlock_folder, handle)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _arrived, (self.folder, self.sync, self.kept)
+        return _arrived, (self.folder, self.sync, self.kept, self.life)
 
     def own(self) -> None:
         """Let the folder go with this object, or with the last one that holds it."""
@@ -296,7 +301,6 @@ class Scratch:
     def record_stored(self, block: Block) -> None:
         """Say that a block of the result is stored."""
         path = self.folder / RESULT / f"stored-{block_name(block)}.json"
-        make_folder(path.parent)
         self._write_record(path, {"block": block})
 
     def stored(self, block: Block) -> bool:
@@ -305,7 +309,8 @@ class Scratch:
         return _read_record(path) is not None
 
     def _write_record(self, path: Path, found: dict[str, Any]) -> None:
-        fresh = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
+        place = self.folder / self.life if self.life else path.parent
+        fresh = place / f"{path.name}.{uuid.uuid4().hex}"
         text = json.dumps(found).encode()
         with _opened(fresh, os.O_WRONLY | os.O_CREAT, direct=False) as file:
             try:
@@ -316,7 +321,11 @@ class Scratch:
                     os.fsync(file.handle)
             except OSError as error:
                 failed(fresh, error, len(text), len(text))
-        fresh.replace(path)
+        make_folder(path.parent)
+        try:
+            fresh.replace(path)
+        except OSError as error:
+            failed(fresh, error, 0, 0)
         if self.sync:
             sync_folders(path.parent, self.folder)
 
@@ -351,7 +360,7 @@ def _opened(path: Path, flags: int, direct: bool = True) -> Iterator[File]:
         try:
             file = stack.enter_context(opened(path, flags, direct))
         except FileNotFoundError as error:
-            if not flags & os.O_CREAT:
+            if not flags & os.O_CREAT or path.parent.name.startswith(LIFE):
                 failed(path, error, 0, 0)
             make_folder(path.parent)
             file = stack.enter_context(opened(path, flags, direct))
@@ -416,23 +425,6 @@ def _batches(parts: Sequence[Part]) -> Iterator[list[Part]]:
         yield some
 
 
-def sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def sync_folders(folder: Path, root: Path) -> None:
-    """Wait until the names in a folder, and in those above it up to a root, are on the disk."""
-    sync_folder(folder)
-    while folder != root and root in folder.parents:
-        folder = folder.parent
-        sync_folder(folder)
-
-
 def failed(path: Path, error: OSError, total: int, missing: int) -> NoReturn:
     """Raise what went wrong with a scratch file: which, and how many bytes are missing."""
     text = error.strerror or str(error)
@@ -443,6 +435,8 @@ def failed(path: Path, error: OSError, total: int, missing: int) -> NoReturn:
         text = f"{text}: {missing} bytes are missing for a scratch file of {total}"
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         text = f"{text}: scratch files cannot be written here; set bigfft.scratch.directory"
+    elif error.errno == errno.ENOENT and path.parent.name.startswith(LIFE):
+        text = f"{text}: another run has gone on with this scratch folder"
     raise ScratchError(error.errno or errno.EIO, text, str(path)) from error
 
 
@@ -471,7 +465,7 @@ def open_scratch(place: ScratchPlace, shared: bool) -> Scratch:
     directory = Path(place.directory)
     make_folder(directory)
     if place.kept:
-        return Scratch(directory, place.sync, kept=True)
+        return Scratch(directory, place.sync, kept=True, life=place.life)
     remove_abandoned(directory)
     folder = directory / f"{PREFIX}{place.name}"
     if not shared:
@@ -485,6 +479,6 @@ def open_scratch(place: ScratchPlace, shared: bool) -> Scratch:
     return scratch
 
 
-def _arrived(folder: Path, sync: bool, kept: bool) -> Scratch:
+def _arrived(folder: Path, sync: bool, kept: bool, life: str) -> Scratch:
     """A folder as another process gets to know it."""
-    return Scratch(folder, sync, kept, None if kept else hold_folder(folder, make=False))
+    return Scratch(folder, sync, kept, None if kept else hold_folder(folder, make=False), life)

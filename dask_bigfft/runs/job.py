@@ -19,7 +19,7 @@ import dask.config
 from dask_bigfft import config, front, sources, storage
 from dask_bigfft.chunk_files import plain_chunks
 from dask_bigfft.errors import ArgumentTypeError, DamagedShardError, refuse
-from dask_bigfft.exchange.folders import check_room, lock_folder, unlock_folder
+from dask_bigfft.exchange.folders import begin_life, check_room, lock_folder, unlock_folder
 from dask_bigfft.exchange.scratch import Scratch, ScratchPlace, make_folder
 from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.graph.disk import exchange_folder
@@ -292,11 +292,12 @@ def _resumable(
 
 
 def _place(asked: Asked, scratch: Path, plan: Plan) -> ScratchPlace:
-    """The scratch folder of a plan, with what is done already."""
+    """The scratch folder of a plan, with what is done already, for a life that begins now."""
+    life = begin_life(scratch)
     finished = pinned.finished_blocks(scratch, plan)
     sync, memory = config.get("bigfft.scratch.sync"), plan.forecast.peak_host
     rows = open_rows(asked) if plan.from_rows else None
-    return ScratchPlace(str(scratch), "", sync, True, 0, memory, finished, rows)
+    return ScratchPlace(str(scratch), "", sync, True, 0, memory, finished, rows, life)
 
 
 def _pin(asked: Asked, x: da.Array, scratch: Path, checksum: bool) -> dict[str, Any]:
@@ -360,7 +361,7 @@ def _target(
 
 def _sink(target: storage.Target, plan: Plan, scratch: Path, place: ScratchPlace) -> Sink:
     """The sink of a run; files that nobody needs any more go."""
-    files = Scratch(scratch, place.sync, kept=True)
+    files = Scratch(scratch, place.sync, kept=True, life=place.life)
     folders = [exchange_folder("", i) if moves else None for i, moves in enumerate(plan.moves)]
     for number, blocks in place.finished:
         before = folders[number - 1] if number else None

@@ -6,6 +6,7 @@ The scratch folder of such a run::
     <scratch>/lock          held while the run goes on
     <scratch>/exchange2/..  scratch files and their records
     <scratch>/result/..     records of stored blocks
+    <scratch>/life-../..    records that are being written
 
 Imports `errors`, `exchange` and `planner`.
 """
@@ -21,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from dask_bigfft.errors import DamagedShardError, refuse
-from dask_bigfft.exchange.folders import LOCK
-from dask_bigfft.exchange.scratch import RESULT, Scratch, failed, recorded_blocks, sync_folder
+from dask_bigfft.exchange.folders import ENDED, LIFE, LOCK, sync_folder
+from dask_bigfft.exchange.scratch import RESULT, Scratch, failed, recorded_blocks
 from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.graph.disk import exchange_folder
 from dask_bigfft.planner.plan import Plan
@@ -250,7 +251,8 @@ def forget_damaged(scratch: Path, plan: Plan, error: DamagedShardError) -> None:
 def clear(scratch: Path) -> None:
     """Remove all that a run has put into its scratch folder, the record last; then the folder."""
     for path in scratch.iterdir():
-        if path.is_dir() and ("exchange" in path.name or path.name == RESULT):
+        ours = "exchange" in path.name or path.name.startswith((RESULT, LIFE, ENDED))
+        if path.is_dir() and ours:
             shutil.rmtree(path)
     for path in sorted(scratch.glob(f"{RECORD}*"), reverse=True):
         path.unlink()

@@ -13,7 +13,8 @@ from typing import Any
 
 from dask_bigfft.chunk_files import PlainChunks
 from dask_bigfft.events import emit
-from dask_bigfft.exchange.scratch import Scratch, sync_folders
+from dask_bigfft.exchange.folders import sync_folders
+from dask_bigfft.exchange.scratch import Scratch
 
 Block = tuple[int, ...]
 

@@ -1,93 +1,231 @@
-"""Traps: what a worker process does to itself when it comes to a phase, so that faults hit there.
+"""Traps: a worker that comes to a phase waits there until a fault has hit it, or another process.
 
-A trap is a sink of events. It springs once, in the process that it was set in; a process that is
-started in its place has none. May import every room; no room imports it.
+::
+
+    <board>/first     process that has ended the first task of a computation of ours
+    <board>/sprung    process that waits in the phase
+    <board>/deed      what a process is to do to itself when it gets `SIGNAL`
+    <board>/done      what came of that
+    <board>/go        whoever waits may go on
+
+Whoever sets traps reads there who is where, chooses the victim and strikes: nothing is left to
+chance but which process comes first. May import every room; no room imports it.
 """
 
+import contextlib
+import json
 import os
 import signal
-import subprocess
 import threading
+import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from dask_bigfft.events import add_sink, remove_sink
 
-__all__ = ["DEEDS", "remove_traps", "set_trap", "sprung"]
+__all__ = ["FAULTS", "Board", "remove_traps", "set_trap"]
+
+#: Seconds that a process waits in a phase at most, and those for which another one is stopped.
+LONGEST, STOPPED = 60.0, 1.5
+
+SIGNAL = signal.SIGUSR1
 
 
-def _kill(worker: Any) -> None:
-    """End this process at once."""
-    os.kill(os.getpid(), signal.SIGKILL)
+def _cut(worker: Any) -> int:
+    """Cut all connections of this worker to others and to the scheduler, but for its stream."""
+    pool, count = worker.rpc, 0
+    for comms in (*pool.available.values(), *pool.occupied.values()):
+        for comm in list(comms):
+            comm.abort()
+            count += 1
+    return count
 
 
-def _pause(worker: Any) -> None:
-    """Stop this process for a second and a half."""
-    subprocess.Popen(["sh", "-c", f"sleep 1.5; kill -CONT {os.getpid()}"])
-    os.kill(os.getpid(), signal.SIGSTOP)
+def _cut_off(worker: Any) -> int:
+    """Cut all connections of this worker, with the one by which the scheduler knows it."""
+    count = _cut(worker)
+    worker.batched_stream.comm.abort()
+    return count + 1
 
 
-def _cut(worker: Any) -> None:
-    """Cut all connections from this worker to others and to the scheduler, but for its stream."""
+#: What a process can do to itself alone, by name: returns how many connections it has cut.
+DEEDS: dict[str, Callable[[Any], int]] = {"cut": _cut, "cut off": _cut_off}
 
-    def cut() -> None:
-        pool = worker.rpc
-        for comms in (*pool.available.values(), *pool.occupied.values()):
-            for comm in list(comms):
-                comm.abort()
-
-    worker.loop.add_callback(cut)
+#: All faults: a process is ended at once, or stopped for a while, or does one of the `DEEDS`.
+FAULTS = ("killed", "paused", *DEEDS)
 
 
-#: What may happen, by name.
-DEEDS: dict[str, Callable[[Any], None]] = {"killed": _kill, "paused": _pause, "cut": _cut}
+class Board:
+    """What processes of this machine tell each other about a fault, in files.
+
+    Parameters
+    ----------
+    folder : Path
+        Made if it is not there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def claim(self, name: str) -> bool:
+        """Write this process's number into a file, unless one is there; whether that was so."""
+        fresh = self.folder / f"{name}-{os.getpid()}-{threading.get_ident()}"
+        fresh.write_text(str(os.getpid()))
+        try:
+            os.link(fresh, self.folder / name)
+        except FileExistsError:
+            return False
+        finally:
+            fresh.unlink()
+        return True
+
+    def process(self, name: str) -> int | None:
+        """Return the number in a file, None if there is none."""
+        try:
+            return int((self.folder / name).read_text())
+        except FileNotFoundError:
+            return None
+
+    def wait(self, timeout: float = LONGEST) -> dict[str, int]:
+        """Return who is where once a process waits in the phase.
+
+        Returns
+        -------
+        dict
+            Process numbers: ``"actor"`` waits in the phase, ``"first"`` has ended the first task.
+        """
+        end = time.monotonic() + timeout
+        while (actor := self.process("sprung")) is None:
+            if time.monotonic() > end:
+                raise TimeoutError(f"nobody came to the phase: {sorted(self.folder.iterdir())}")
+            time.sleep(0.005)
+        first = self.process("first")
+        return {"actor": actor, "first": actor if first is None else first}
+
+    def strike(self, fault: str, process: int) -> None:
+        """Let a fault hit a process, then let whoever waits go on.
+
+        Parameters
+        ----------
+        fault : str
+            One of `FAULTS`.
+        process : int
+            Its number.
+        """
+        if fault == "killed":
+            os.kill(process, signal.SIGKILL)
+        elif fault == "paused":
+            os.kill(process, signal.SIGSTOP)
+            timer = threading.Timer(STOPPED, os.kill, (process, signal.SIGCONT))
+            timer.start()
+        else:
+            (self.folder / "deed").write_text(fault)
+            os.kill(process, SIGNAL)
+        self.release()
+        if fault == "paused":
+            timer.join()
+
+    def release(self) -> None:
+        """Let whoever waits go on."""
+        (self.folder / "go").touch()
+
+    def stay(self) -> None:
+        """Wait until whoever waits may go on."""
+        end = time.monotonic() + LONGEST
+        while not (self.folder / "go").exists() and time.monotonic() < end:
+            time.sleep(0.005)
+
+    def cut(self, timeout: float = LONGEST) -> int:
+        """Return how many connections a struck process has cut, once it has."""
+        end = time.monotonic() + timeout
+        while True:
+            with contextlib.suppress(FileNotFoundError, ValueError):
+                return int(json.loads((self.folder / "done").read_text()))
+            if time.monotonic() > end:
+                raise TimeoutError("no process has done what it was told to")
+            time.sleep(0.005)
 
 
 class _Trap:
-    def __init__(self, phase: str, after: int, deed: Callable[[Any], None], worker: Any) -> None:
-        self.phase, self.left, self.deed, self.worker = phase, after, deed, worker
-        self.sprung = False
+    """A sink of events, and a plugin of this process's worker."""
+
+    def __init__(self, phase: str, board: Board, after: int, worker: Any) -> None:
+        self.phase, self.board, self.left, self.worker = phase, board, after, worker
+        self._first = False
         self._lock = threading.Lock()
 
     def __call__(self, name: str, numbers: Mapping[str, Any]) -> None:
+        """Wait here if this is the phase and nobody does yet.
+
+        That is nobody who was the first: so those are two processes.
+        """
+        if name != self.phase or self._first or self.board.process("first") is None:
+            return
+        self._come()
+
+    def transition(self, key: Any, start: str, finish: str, **_: Any) -> None:
+        """Note who ends the first task; come to the phase *barrier*, which has no event, before it.
+
+        Any worker may have the barrier, so there the first one waits, too.
+        """
+        name = str(key[0] if isinstance(key, tuple) else key)
+        if "bigfft" not in name:
+            return
+        if finish == "memory" and start in ("executing", "long-running") and not self._first:
+            self._first = self.board.claim("first")
+        if self.phase == "barrier" and finish == "executing" and "barrier" in name:
+            self._come()
+
+    def _come(self) -> None:
         with self._lock:
-            if name != self.phase or self.sprung:
-                return
             self.left -= 1
-            if self.left >= 0:
-                return
-            self.sprung = True
-        self.deed(self.worker)
+            mine = self.left < 0 and self.board.process("sprung") is None
+        if not mine or not self.board.claim("sprung"):
+            return
+        self.board.stay()
+
+    def struck(self) -> None:
+        """Do what is written on the board."""
+        deed = DEEDS[(self.board.folder / "deed").read_text()]
+        fresh = self.board.folder / "done-"
+        fresh.write_text(json.dumps(deed(self.worker)))
+        fresh.rename(self.board.folder / "done")
 
 
-_traps: list[_Trap] = []
+_NAME = "bigfft-traps"
 
 
-def set_trap(phase: str, deed: str, after: int = 0, dask_worker: Any = None) -> None:
-    """Set a trap in this process; to be called by `distributed.Client.run`.
+def set_trap(phase: str, board: str, after: int = 0, dask_worker: Any = None) -> int:
+    """Set a trap in this process; to be called by `distributed.Client.run`, on all workers.
 
     Parameters
     ----------
     phase : str
-        Event at whose emission it springs.
-    deed : str
-        One of `DEEDS`.
+        Event at whose emission a worker waits, or ``"barrier"``.
+    board : str
+        Folder of the `Board`, of this one trap.
     after : int
-        How many such events pass before.
+        How many such events of this process pass before.
     dask_worker : distributed.Worker
-        The worker of this process.
+        The worker of this process, which runs in its main thread.
+
+    Returns
+    -------
+    int
+        Number of this process.
     """
-    trap = _Trap(phase, after, DEEDS[deed], dask_worker)
-    _traps.append(trap)
+    remove_traps(dask_worker)
+    trap = _Trap(phase, Board(Path(board)), after, dask_worker)
+    dask_worker.plugins[_NAME] = trap
     add_sink(trap)
+    dask_worker.loop.asyncio_loop.add_signal_handler(SIGNAL, trap.struck)
+    return os.getpid()
 
 
-def sprung() -> bool:
-    """Whether a trap has sprung in this process."""
-    return any(trap.sprung for trap in _traps)
-
-
-def remove_traps() -> None:
-    """Take away all traps of this process."""
-    while _traps:
-        remove_sink(_traps.pop())
+def remove_traps(dask_worker: Any = None) -> None:
+    """Take away the trap of this process."""
+    trap = dask_worker.plugins.pop(_NAME, None)
+    if trap is not None:
+        remove_sink(trap)

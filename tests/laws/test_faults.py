@@ -1,88 +1,222 @@
-"""Faults of a cluster of real processes, in each phase: the result is right, or there is an error.
+"""Faults of a cluster of real processes, by phase and victim: the result is right, or an error.
 
-A case of each fault runs always; the others are marked slow: they wait for distributed's limits.
+A worker that comes to a phase waits there until the fault has hit its victim: itself (``actor``);
+the worker that did the first task of all, which has opened the scratch folder or the shuffle
+(``first``); another one, which holds other blocks (``other``); the scheduler or the client of a run
+from file to file, which then goes on in another life. So every case is the same each time.
+
+A case of each fault, victim, phase and carrier runs always, the others are marked slow. `ci/faults`
+runs all of them and writes a table.
 """
 
+import itertools
 import os
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import dask
 import dask.array as da
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client
 
+import dask_bigfft
 from dask_bigfft import fft
-from dask_bigfft.testing.traps import remove_traps, set_trap, sprung
+from dask_bigfft.testing.clusters import SETTINGS, Processes, run_on, started
+from dask_bigfft.testing.traps import FAULTS, Board, remove_traps, set_trap
+
+zarr = pytest.importorskip("zarr")
 
 WORKERS = 3
 
-#: Carrier, phase, fault.
-ALWAYS = {
-    ("p2p", "unpack", "killed"), ("tasks", "pack", "cut"), ("disk", "scratch_write", "killed"),
-    ("disk", "scratch_read", "paused"),
+#: Phases by carrier; `files` is a run from file to file with a scratch folder, which is kept.
+PHASES = {
+    "p2p": ("pack", "send", "barrier", "unpack", "round"),
+    "tasks": ("pack", "round"),
+    "disk": ("scratch_write", "barrier", "scratch_read", "round"),
+    "files": ("source_read", "scratch_write", "barrier", "scratch_read", "sink_write"),
 }
+
+#: Who is hit, of the workers, and how; and of the rest, where a run can go on in another life.
+VICTIMS = ("actor", "first", "other")
+REST = ("scheduler", "client")
+FAULTS_OF_REST = ("killed", "paused")
+
+#: Carrier, phase, fault, victim.
 GRID = [
-    pytest.param(*case, marks=() if case in ALWAYS else pytest.mark.slow)
-    for carrier, phases in {
-        "p2p": ("pack", "send", "unpack", "round"), "tasks": ("pack", "round"),
-        "disk": ("scratch_write", "scratch_read"),
-    }.items()
-    for phase in phases
-    for fault in ("killed", "paused", "cut")
-    for case in [(carrier, phase, fault)]
-]
+    (carrier, *case) for carrier, phases in PHASES.items()
+    for case in itertools.product(phases, FAULTS, VICTIMS)
+] + [("files", *case) for case in itertools.product(PHASES["files"], FAULTS_OF_REST, REST)]
+
+ALWAYS = {
+    ("p2p", "unpack", "killed", "first"), ("p2p", "send", "cut", "other"),
+    ("p2p", "barrier", "cut off", "actor"), ("tasks", "pack", "cut", "first"),
+    ("disk", "scratch_write", "killed", "actor"), ("disk", "scratch_read", "paused", "first"),
+    ("files", "sink_write", "killed", "client"), ("files", "scratch_write", "killed", "scheduler"),
+    ("files", "source_read", "killed", "other"),
+}
+assert ALWAYS < set(GRID)
+
+
+def cases(*carriers: str) -> list[object]:
+    """The cases of some carriers."""
+    found = [case for case in GRID if case[0] in carriers]
+    return [
+        pytest.param(*case, marks=() if case in ALWAYS else pytest.mark.slow,
+                     id="-".join(case).replace(" ", "_"))
+        for case in found
+    ]
+
+
+Whole = Callable[[], Processes]
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with (
-        dask.config.set({"distributed.comm.timeouts.connect": "10s"}),
-        LocalCluster(
-            n_workers=WORKERS, threads_per_worker=1, host="127.0.0.1",
-            dashboard_address="127.0.0.1:0",
-            local_directory=str(tmp_path_factory.mktemp("workers")),
-        ) as found,
-    ):
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Whole]:
+    """Gives a cluster all of whose processes run: what is missing is begun anew."""
+    kept: list[Processes] = []
+
+    def found() -> Processes:
+        if not kept or not kept[-1].scheduler.is_alive():
+            kept.append(Processes(tmp_path_factory.mktemp("cluster"), 0))
+        for _ in range(WORKERS - len(kept[-1].alive)):
+            kept[-1].add_worker()
+        return kept[-1]
+
+    try:
         yield found
+    finally:
+        for cluster in kept:
+            cluster.close()
 
 
 def close(found: np.ndarray, wanted: np.ndarray) -> bool:
     return bool(np.linalg.norm(found - wanted) <= 1e-14 * np.linalg.norm(wanted))
 
 
-@pytest.mark.parametrize(("carrier", "phase", "fault"), GRID)
+def trapped(client: Client, board: Board, phase: str) -> set[int]:
+    """Set the trap on all workers; return their processes."""
+    client.wait_for_workers(WORKERS)
+    after = 0 if phase == "barrier" else 2
+    found = set(client.run(set_trap, phase, str(board.folder), after).values())
+    assert len(found) == WORKERS
+    return found
+
+
+def hit(board: Board, cluster: Processes, fault: str, victim: str, rest: dict[str, int]) -> None:
+    """Let a fault hit the victim, now that a worker has come to the phase."""
+    workers = {process.pid for process in cluster.alive}
+    who = board.wait()
+    assert set(who.values()) <= workers
+    others = sorted(workers - set(who.values()))
+    process = {**who, "other": others[0], **rest}[victim]
+    board.strike(fault, process)
+    if fault in ("cut", "cut off"):
+        assert board.cut() > 0
+    ends = fault in ("killed", "cut off")
+    if ends and process in workers:
+        (ended,) = [worker for worker in cluster.alive if worker.pid == process]
+        ended.join(30)
+        assert not ended.is_alive()
+        cluster.add_worker()  # in its place, as a nanny does it
+
+
+@pytest.mark.parametrize(("carrier", "phase", "fault", "victim"), cases("p2p", "tasks", "disk"))
 def test_the_result_is_right(
-    cluster: LocalCluster, carrier: str, phase: str, fault: str, tmp_path: Path
+    whole: Whole, carrier: str, phase: str, fault: str, victim: str, tmp_path: Path
 ) -> None:
-    seed = zlib.crc32(f"{carrier} {phase} {fault}".encode())  # data, and so tasks, of its own
+    seed = zlib.crc32(f"{carrier} {phase} {fault} {victim}".encode())  # data, and so tasks, anew
     a = np.random.default_rng(seed).standard_normal(16 * 512)
-    options = {"bigfft.exchange.carrier": carrier, "bigfft.scratch.directory": str(tmp_path)}
-    with Client(cluster) as client, dask.config.set(options):
-        client.wait_for_workers(WORKERS)
-        before = client.run(os.getpid)
-        victim = sorted(before)[0]
-        client.run(set_trap, phase, fault, after=2, workers=[victim])
-        y = fft.fft(da.from_array(a, chunks=512))
-        assert close(client.compute(y).result(timeout=200), np.fft.fft(a))
-        client.wait_for_workers(WORKERS)
-        after = client.run(os.getpid)
-        if fault == "killed":
-            assert before[victim] not in after.values()
-        else:
-            assert client.run(sprung, workers=[victim]) == {victim: True}
+    folder = tmp_path / "scratch"
+    options = {"bigfft.exchange.carrier": carrier, "bigfft.scratch.directory": str(folder)}
+    cluster, board = whole(), Board(tmp_path / "board")
+    with dask.config.set({**SETTINGS, **options}), Client(scheduler_file=cluster.file) as client:
+        trapped(client, board, phase)
+        future = client.compute(fft.fft(da.from_array(a, chunks=512)))
+        hit(board, cluster, fault, victim, {})
+        assert close(future.result(timeout=200), np.fft.fft(a))
         client.run(remove_traps)
+        del future
+        end = time.monotonic() + 60
+        while carrier == "disk" and list(folder.iterdir()):
+            assert time.monotonic() < end, list(folder.iterdir())
+            time.sleep(0.05)
+
+
+# --- runs from file to file -----------------------------------------------------------------
+
+BLOCKS, LENGTH = 16, 2**12
+ASKED = {"kind": "fft", "block_size": LENGTH * 16 // BLOCKS}
+FLOOR = {"bigfft.planner.whole-axis-floor": 1}
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """What lies in a folder, but for the record of how it came to be."""
+    found = (path for path in folder.rglob("*") if path.is_file() and path.name != "zarr.json")
+    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a source, and a result that nothing has disturbed."""
+    folder = tmp_path_factory.mktemp("files")
+    rng = np.random.default_rng(1)
+    values = rng.normal(size=LENGTH) + 1j * rng.normal(size=LENGTH)
+    array = zarr.create_array(folder / "in.zarr", shape=values.shape, chunks=LENGTH // BLOCKS,
+                              dtype=values.dtype)
+    array[...] = values
+    with dask.config.set({**FLOOR, "scheduler": "sync"}):
+        dask_bigfft.run(folder / "in.zarr", folder / "out.zarr", **ASKED)
+    assert close(zarr.open_array(folder / "out.zarr", mode="r")[...], np.fft.fft(values))
+    return folder
+
+
+@pytest.mark.parametrize(("carrier", "phase", "fault", "victim"), cases("files"))
+def test_the_result_of_a_run_is_the_same_to_the_bit(
+    whole: Whole, undisturbed: Path, carrier: str, phase: str, fault: str, victim: str,
+    tmp_path: Path,
+) -> None:
+    """At once, or after another run has gone on where one stopped."""
+    cluster, board, out = whole(), Board(tmp_path / "board"), tmp_path / "out.zarr"
+    asked = {**ASKED, "scratch": tmp_path / "scratch"}
+    source = files(undisturbed / "in.zarr")
+    with Client(scheduler_file=cluster.file) as client:
+        trapped(client, board, phase)
+    said = tmp_path / "said"
+    run = started(run_on, cluster.file, str(said), undisturbed / "in.zarr", out, **asked,
+                  settings=FLOOR)
+    hit(board, cluster, fault, victim, {"scheduler": cluster.scheduler.pid, "client": run.pid})
+    run.join(200)
+    assert run.exitcode is not None
+    if fault == "killed" and victim in REST:
+        assert run.exitcode != 0
+        assert victim == "client" or said.read_text()
+        assert not out.exists()
+        assert (tmp_path / "scratch/run.json").exists()
+        with (
+            dask.config.set({**SETTINGS, **FLOOR}), Client(scheduler_file=whole().file) as client
+        ):
+            client.wait_for_workers(WORKERS)
+            dask_bigfft.run(undisturbed / "in.zarr", out, **asked, resume=True)
+    else:
+        assert run.exitcode == 0, said.read_text()
+    assert files(out) == files(undisturbed / "out.zarr")
+    assert files(undisturbed / "in.zarr") == source
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ["board", "out.zarr", *(["said"] if said.exists() else [])]
+
+
+# --- what no other worker can mend ----------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_a_worker_that_dies_again_and_again_is_an_error(cluster: LocalCluster) -> None:
+def test_a_worker_that_dies_again_and_again_is_an_error(whole: Whole) -> None:
     """Nothing looks complete: the caller learns which task killed the workers."""
     a = np.random.default_rng(5).standard_normal(16 * 512)
     with (
-        Client(cluster) as client,
+        Client(scheduler_file=whole().file) as client,
         dask.config.set({"bigfft.exchange.carrier": "p2p"}),
     ):
         def end(block: np.ndarray) -> np.ndarray:
@@ -94,31 +228,12 @@ def test_a_worker_that_dies_again_and_again_is_an_error(cluster: LocalCluster) -
         x = da.from_array(a, chunks=512).map_blocks(end, dtype=float)
         future = client.compute(fft.fft(x))
         with pytest.raises(Exception, match="died while running it"):
-            future.result(timeout=200)
+            while not future.done():
+                whole()
+                time.sleep(0.1)
+            future.result()
         client.cancel(future)  # its other blocks would go on killing workers
+        time.sleep(0.2)
+        whole()
         client.wait_for_workers(WORKERS)
         assert close(fft.fft(da.from_array(a, chunks=512)).compute(), np.fft.fft(a))
-
-
-@pytest.mark.slow
-def test_a_scheduler_that_restarts_is_an_error_and_then_all_is_well() -> None:
-    a = np.random.default_rng(6).standard_normal(64 * 512)
-    with (
-        LocalCluster(
-            n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0"
-        ) as cluster,
-        Client(cluster) as client,
-        dask.config.set({"bigfft.exchange.carrier": "p2p"}),
-    ):
-        def slowly(block: np.ndarray) -> np.ndarray:
-            time.sleep(0.2)
-            return block
-
-        x = da.from_array(a, chunks=512)
-        future = client.compute(fft.fft(x.map_blocks(slowly, dtype=float)))
-        time.sleep(1.0)
-        client.restart()
-        with pytest.raises(Exception, match=r"(?i)cancel"):
-            future.result(timeout=60)
-        assert close(fft.fft(x).compute(), np.fft.fft(a))
-

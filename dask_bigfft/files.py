@@ -17,6 +17,7 @@ import contextlib
 import contextvars
 import errno
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
@@ -29,7 +30,9 @@ import numpy.typing as npt
 
 from dask_bigfft import config
 
-__all__ = ["LEAST", "UNIT", "File", "Underway", "opened", "places", "rounded_up"]
+__all__ = [
+    "LEAST", "UNIT", "File", "Underway", "opened", "places", "room_missing", "rounded_up",
+]
 
 T = TypeVar("T")
 Array = npt.NDArray[Any]
@@ -73,6 +76,25 @@ def places(nbytes: Ints) -> Ints:
 
 
 # --- several at a time ----------------------------------------------------------------------
+
+
+def room_missing(path: Path, error: OSError, missing: int) -> int | None:
+    """Return how many bytes a full disk lacks; None where something else went wrong.
+
+    Parameters
+    ----------
+    path : Path
+        File that could not be written.
+    error : OSError
+        Why.
+    missing : int
+        Bytes that were still to be written.
+    """
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return None
+    with contextlib.suppress(OSError):
+        return max(missing - shutil.disk_usage(path.parent).free, 0) or missing
+    return missing
 
 
 class _Crew:

@@ -21,7 +21,6 @@ import contextlib
 import errno
 import json
 import os
-import shutil
 import time
 import uuid
 import weakref
@@ -47,7 +46,7 @@ from dask_bigfft.exchange.folders import (
     sync_folders,
     unlock_folder,
 )
-from dask_bigfft.files import File, Underway, opened, rounded_up
+from dask_bigfft.files import File, Underway, opened, room_missing, rounded_up
 from dask_bigfft.kernels.checksums import checksum
 
 Array = npt.NDArray[Any]
@@ -428,11 +427,8 @@ def _batches(parts: Sequence[Part]) -> Iterator[list[Part]]:
 def failed(path: Path, error: OSError, total: int, missing: int) -> NoReturn:
     """Raise what went wrong with a scratch file: which, and how many bytes are missing."""
     text = error.strerror or str(error)
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        with contextlib.suppress(OSError):
-            free = shutil.disk_usage(path.parent).free
-            missing = max(missing - free, 0) or missing
-        text = f"{text}: {missing} bytes are missing for a scratch file of {total}"
+    if (lack := room_missing(path, error, missing)) is not None:
+        text = f"{text}: {lack} bytes are missing for a scratch file of {total}"
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         text = f"{text}: scratch files cannot be written here; set bigfft.scratch.directory"
     elif error.errno == errno.ENOENT and path.parent.name.startswith(LIFE):

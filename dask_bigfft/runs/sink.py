@@ -1,6 +1,6 @@
 """Where the blocks of a result go: each into one chunk, or shard, of a Zarr array.
 
-Imports `chunk_files`, `exchange` and `events`.
+Imports `chunk_files`, `exchange`, `events` and `files`.
 """
 
 import os
@@ -9,12 +9,13 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 from dask_bigfft.chunk_files import PlainChunks
 from dask_bigfft.events import emit
 from dask_bigfft.exchange.folders import sync_folders
 from dask_bigfft.exchange.scratch import Scratch
+from dask_bigfft.files import room_missing
 
 Block = tuple[int, ...]
 
@@ -58,9 +59,12 @@ class Sink:
 
     def __setitem__(self, index: tuple[slice, ...], values: Any) -> None:
         started = time.perf_counter()
-        if self.plain is None or not self.plain.write(index, values):
-            self.array[index] = values
         block = tuple((s.start or 0) // n for s, n in zip(index, self.blocks, strict=True))
+        try:
+            if self.plain is None or not self.plain.write(index, values):
+                self.array[index] = values
+        except OSError as error:
+            self._fail(error, block, values.nbytes)
         if self.scratch is not None:
             if self.folder is not None:
                 self._sync(self.folder, block)
@@ -68,6 +72,20 @@ class Sink:
             if self.exchange is not None:
                 self._free(self.scratch, self.exchange, block)
         emit("sink_write", nbytes=values.nbytes, seconds=time.perf_counter() - started)
+
+    def _fail(self, error: OSError, block: Block, nbytes: int) -> NoReturn:
+        """Raise what went wrong with a chunk: which, and how many bytes a full disk lacks.
+
+        Zarr names no file.
+        """
+        root = getattr(self.array.store, "root", None)
+        path = Path(error.filename or "")
+        if root is not None:
+            path = Path(root, self.array.path, self.array.metadata.encode_chunk_key(block))
+        text, lack = error.strerror or str(error), room_missing(path, error, nbytes)
+        if lack is not None:
+            text = f"{text}: {lack} bytes are missing for a chunk of the result of {nbytes}"
+        raise OSError(error.errno, text, str(path)) from error
 
     def _free(self, scratch: Scratch, exchange: str, block: Block) -> None:
         """Delete the file that a stored block came from, unless others have to come from it.

@@ -1,0 +1,144 @@
+"""Disks that are full, closed, or lose what was not synced: what is said, and what is left."""
+
+import contextlib
+import os
+import re
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import dask
+import numpy as np
+import pytest
+
+import dask_bigfft
+
+zarr = pytest.importorskip("zarr")
+
+VALUES = np.random.default_rng(3).normal(size=(8, 4096)) + 0j
+ASKED = {"kind": "fft", "block_size": 1 << 16}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    array = zarr.create_array("in.zarr", shape=VALUES.shape, chunks=(1, 4096), dtype=VALUES.dtype,
+                              compressors=None)
+    array[...] = VALUES
+    with dask.config.set({"scheduler": "threads", "bigfft.planner.whole-axis-floor": 1}):
+        yield tmp_path
+
+
+def contents(folder: str) -> dict[str, bytes]:
+    return {str(p): p.read_bytes() for p in Path(folder).rglob("*") if p.is_file()}
+
+
+def right(name: str = "out.zarr") -> bool:
+    found = zarr.open_array(name, mode="r")
+    assert found.attrs["dask_bigfft"]["complete"] is True
+    return bool(np.linalg.norm(found[...] - np.fft.fft(VALUES)) < 1e-13 * np.linalg.norm(found))
+
+
+@contextlib.contextmanager
+def small_files(most: int) -> Iterator[None]:
+    """No file may grow further: as on a full disk, but for the number of the error."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("scratch", [None, "scratch"])
+@pytest.mark.parametrize("inner", [None, (1, 1024)])
+def test_no_room_for_the_result(scratch: str | None, inner: tuple[int, ...] | None) -> None:
+    """The chunk and what is missing are named, the source is as it was, nothing looks complete."""
+    source, asked = contents("in.zarr"), {**ASKED, "scratch": scratch, "inner_chunks": inner}
+    text = r"\d{4,} bytes are missing for a chunk of the result of 65536.*out\.zarr\.partial-\w+/c/"
+    with small_files(40_000), pytest.raises(OSError, match=text):
+        dask_bigfft.run("in.zarr", "out.zarr", **asked)
+    assert not Path("out.zarr").exists()
+    assert contents("in.zarr") == source
+    if scratch is None:
+        assert os.listdir() == ["in.zarr"]
+    dask_bigfft.run("in.zarr", "out.zarr", **asked, resume=scratch is not None)
+    assert right()
+    assert sorted(os.listdir()) == ["in.zarr", "out.zarr"]
+
+
+@contextlib.contextmanager
+def nobody(here: Path) -> Iterator[None]:
+    """Not as root, whom no mode keeps out."""
+    root = os.geteuid() == 0
+    if root:
+        os.chmod(here, 0o777)
+        for folder in (here.parent, here.parent.parent):
+            os.chmod(folder, 0o711)
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+@pytest.mark.parametrize("scratch", [None, "scratch"])
+def test_what_may_not_be_read_or_written_is_named(here: Path, scratch: str | None) -> None:
+    chunk, sealed = Path("in.zarr/c/3/0"), Path("sealed")
+    sealed.mkdir(mode=0o555)
+    chunk.chmod(0)
+    with nobody(here):
+        with pytest.raises(PermissionError, match=re.escape(str(chunk))):
+            dask_bigfft.run("in.zarr", "out.zarr", **ASKED, scratch=scratch)
+        with pytest.raises(PermissionError, match=r"sealed/out\.zarr"):
+            dask_bigfft.run("in.zarr", "sealed/out.zarr", **ASKED, scratch=scratch and "other")
+    assert not Path("out.zarr").exists()
+    assert list(sealed.iterdir()) == []
+    chunk.chmod(0o644)
+    if scratch:  # its time of change is not that of its values, so the run goes on
+        with nobody(here):
+            dask_bigfft.run("in.zarr", "out.zarr", **ASKED, scratch=scratch, resume=True)
+        assert right()
+
+
+@pytest.mark.parametrize("inner", [None, (8,)])
+def test_with_sync_nothing_is_recorded_before_it_is_on_the_disk(
+    monkeypatch: pytest.MonkeyPatch, inner: tuple[int, ...] | None
+) -> None:
+    """A power loss at any record leaves what it speaks of: shards files, and chunks stored."""
+    x = np.random.default_rng(4).normal(size=256) + 0j
+    array = zarr.create_array("line.zarr", shape=x.shape, chunks=(16,), dtype=x.dtype)
+    array[...] = x
+    on_disk: dict[str, tuple[int, bytes]] = {}
+    checked: list[str] = []
+    real_sync, real_replace = os.fsync, Path.replace
+
+    def sync(handle: int) -> None:
+        real_sync(handle)
+        path = os.readlink(f"/proc/self/fd/{handle}")
+        if os.path.isfile(path):
+            on_disk[path] = Path(path).read_bytes()
+
+    def replace(path: Path, target: Path) -> Path:
+        """What lies in shards files and chunks has been synced as it is."""
+        if "life-" in str(path):
+            name = Path(target).name
+            speaks_of = (
+                Path().glob(f"out.zarr.partial-*/c/{name[7:-5].replace('.', '/')}")
+                if name.startswith("stored-") else Path(target).parent.glob("to-*.shards")
+            )
+            for found in speaks_of:
+                assert on_disk[str(found.resolve())] == found.read_bytes(), (name, found)
+                checked.append(name[:6])
+            assert on_disk[str(path.resolve())] == path.read_bytes()
+        return real_replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(Path, "replace", replace)
+    with dask.config.set({"bigfft.scratch.sync": True, "scheduler": "sync"}):
+        dask_bigfft.run("line.zarr", "out.zarr", "fft", block_size=256, scratch="scratch",
+                        inner_chunks=inner)
+    assert {"stored", "from-0"} <= set(checked)
+    found = zarr.open_array("out.zarr", mode="r")[...]
+    assert np.linalg.norm(found - np.fft.fft(x)) < 1e-13 * np.linalg.norm(found)

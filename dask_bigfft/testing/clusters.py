@@ -29,11 +29,14 @@ SETTINGS: Mapping[str, Any] = {
     "distributed.p2p.comm.retry.delay.max": "1s",
 }
 
+#: What every process has imported when it begins.
+PRELOADED = ["dask_bigfft.testing.clusters", "dask_bigfft.testing.dying_runs", "zarr"]
+
 
 def started(target: Callable[..., object], *args: Any, **kwargs: Any) -> BaseProcess:
     """Return a process that has begun with a function of an importable module."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["dask_bigfft.testing.clusters", "zarr"])
+    context.set_forkserver_preload(PRELOADED)
     process = context.Process(target=target, args=args, kwargs=kwargs)
     process.start()
     return process

@@ -3,7 +3,6 @@
 import collections
 import itertools
 import json
-import multiprocessing
 import os
 import re
 import shutil
@@ -24,6 +23,7 @@ from dask_bigfft.exchange import scratch
 from dask_bigfft.exchange.scratch import recorded_blocks
 from dask_bigfft.runs import pinned
 from dask_bigfft.testing import dying_runs
+from dask_bigfft.testing.clusters import started
 
 zarr = pytest.importorskip("zarr")
 
@@ -39,12 +39,8 @@ FILTER_WRITTEN = 1000
 @pytest.fixture(scope="module")
 def processes():
     """Processes that have imported everything before they begin."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["dask_bigfft.testing.dying_runs", "zarr"])
-
     def start(function, *args, **kwargs):
-        process = context.Process(target=function, args=args, kwargs=kwargs)
-        process.start()
+        process = started(function, *args, **kwargs)
         process.join(120)
         assert process.exitcode is not None
         return process.exitcode

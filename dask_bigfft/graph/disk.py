@@ -403,7 +403,7 @@ def _hold(scratch: Scratch, key: str) -> None:
 
 async def _watch(worker: Any, holder: tuple[str, str], key: str) -> None:
     """Let go of a folder when its cluster needs it no more; the last one deletes it."""
-    while key in worker.state.tasks or await _needed(worker, key):
+    while _kept(worker, key) or await _needed(worker, key):
         await asyncio.sleep(LOOK)
     with _lock:
         scratch = _held.pop(holder)
@@ -412,6 +412,12 @@ async def _watch(worker: Any, holder: tuple[str, str], key: str) -> None:
         # The others let go in their own time; objects on their way hold it, too.
         await asyncio.sleep(LOOK)
         await asyncio.to_thread(remove_unused, scratch.folder)
+
+
+def _kept(worker: Any, key: str) -> bool:
+    """Whether this worker has a key or waits for it; not what is left of it beside results."""
+    task = worker.state.tasks.get(key)
+    return task is not None and task.state != "released"
 
 
 async def _needed(worker: Any, key: str) -> bool:

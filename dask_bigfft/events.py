@@ -9,9 +9,8 @@ A task says once which plan and round it works for (`during`); what it emits, an
 below emit in its thread, then carries both without being told.
 """
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any
@@ -109,8 +108,7 @@ class _Job:
 _job: ContextVar[_Job | None] = ContextVar("bigfft_job", default=None)
 
 
-@contextlib.contextmanager
-def during(plan: str, index: int) -> Iterator[None]:
+class during:
     """Say for which plan and round this thread works: events inside carry both.
 
     What `measured` finds inside is added up, and emitted at the end.
@@ -122,14 +120,22 @@ def during(plan: str, index: int) -> Iterator[None]:
     index
         Number of the round, from 1.
     """
-    job = _Job(plan, index)
-    token = _job.set(job)
-    try:
-        yield
-        for name, (nbytes, seconds) in job.sums.items():
-            emit(name, nbytes=int(nbytes), seconds=seconds)
-    finally:
-        _job.reset(token)
+
+    __slots__ = ("_token", "_work")
+
+    def __init__(self, plan: str, index: int) -> None:
+        self._work = _Job(plan, index)
+
+    def __enter__(self) -> None:
+        self._token = _job.set(self._work)
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        try:
+            sums = {} if kind is not None else self._work.sums
+            for name, (nbytes, seconds) in sums.items():
+                emit(name, nbytes=int(nbytes), seconds=seconds)
+        finally:
+            _job.reset(self._token)
 
 
 def working_for() -> tuple[str, int] | None:

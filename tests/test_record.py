@@ -12,7 +12,7 @@ import pytest
 import dask_bigfft
 from dask_bigfft import events, fft
 from dask_bigfft.memory import default_arena
-from dask_bigfft.record import RECORD, Record
+from dask_bigfft.record import RECORD, Record, resident
 
 
 def token_of(y):
@@ -136,12 +136,11 @@ def test_a_forked_process_starts_afresh_even_while_locked():
 def test_resident_memory_is_not_asked_for_with_every_block(record, monkeypatch):
     asked, now = [], 1000.0
 
-    class Asked(psutil.Process):
-        def memory_info(self):
-            asked.append(now)
-            return super().memory_info()
+    def ask(real=resident):
+        asked.append(now)
+        return real()
 
-    monkeypatch.setattr(record, "_process", Asked())
+    monkeypatch.setattr("dask_bigfft.record.resident", ask)
     monkeypatch.setattr("dask_bigfft.record.time.time", lambda: now)
     for step in range(100):
         now = 1000.0 + 0.001 * step
@@ -149,6 +148,11 @@ def test_resident_memory_is_not_asked_for_with_every_block(record, monkeypatch):
     assert 9 <= len(asked) <= 11
     assert record.plan("0a1b").totals["round", 1].count == 100
     assert record.plan("0a1b").rss_peak > 0
+
+
+def test_resident_memory_is_what_psutil_finds():
+    found, expected = resident(), psutil.Process().memory_info().rss
+    assert abs(found - expected) < 16 << 20
 
 
 def test_memory_before_a_plan_is_that_before_its_blocks(record, monkeypatch):

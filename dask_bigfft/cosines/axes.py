@@ -38,6 +38,7 @@ from dask_bigfft.decomposition.layout import (
 from dask_bigfft.decomposition.steps import Divisor
 from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.graph.layer import transformed_array
+from dask_bigfft.kernels.calls import factor as scale_of
 from dask_bigfft.kernels.cosines import (
     after_points,
     before_points,
@@ -45,7 +46,6 @@ from dask_bigfft.kernels.cosines import (
     ends_of,
     ends_scaled,
 )
-from dask_bigfft.kernels.cpu import factor as scale_of
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.shifts import ShiftPlan
 from dask_bigfft.planning import (

@@ -65,7 +65,7 @@ class Digit:
         return self.size < self.radix
 
 
-class _HashedOnce:
+class HashedOnce:
     """Mixin of frozen dataclasses whose hash is worth keeping: chunks can be thousands."""
 
     def __hash__(self) -> int:
@@ -107,7 +107,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Group(_HashedOnce):
+class Group(HashedOnce):
     """Digits stored as one array dimension (first digit outermost), and its chunks.
 
     ``chunks`` are the sizes of consecutive intervals of the flattened digits.  They may end
@@ -126,7 +126,7 @@ class Group(_HashedOnce):
     offset: int = 0
     arrangement: tuple[Run, ...] = ()
 
-    __hash__ = _HashedOnce.__hash__
+    __hash__ = HashedOnce.__hash__
 
     @cached_property
     def size(self) -> int:
@@ -190,12 +190,12 @@ class Group(_HashedOnce):
 
 
 @dataclass(frozen=True)
-class AxisLayout(_HashedOnce):
+class AxisLayout(HashedOnce):
     """How one axis is stored: its groups, outermost first."""
 
     groups: tuple[Group, ...]
 
-    __hash__ = _HashedOnce.__hash__
+    __hash__ = HashedOnce.__hash__
 
     @cached_property
     def grid(self) -> tuple[int, ...]:
@@ -237,12 +237,20 @@ class AxisLayout(_HashedOnce):
             block = block * count + chunk
         return block
 
+    @cached_property
+    def _shapes(self) -> dict[int, tuple[int, ...]]:
+        """Shapes of the blocks that have been asked for: every task asks several times."""
+        return {}
+
     def shape(self, block: int) -> tuple[int, ...]:
         """Shape of a block, one entry per group."""
-        return tuple(
-            group.chunks[chunk]
-            for group, chunk in zip(self.groups, self.chunk_of(block), strict=True)
-        )
+        found = self._shapes.get(block)
+        if found is None:
+            found = self._shapes[block] = tuple(
+                group.chunks[chunk]
+                for group, chunk in zip(self.groups, self.chunk_of(block), strict=True)
+            )
+        return found
 
     def intervals(self, block: int) -> tuple[tuple[int, int], ...]:
         """Interval of places of a block in each group."""
@@ -253,12 +261,12 @@ class AxisLayout(_HashedOnce):
 
 
 @dataclass(frozen=True)
-class Layout(_HashedOnce):
+class Layout(HashedOnce):
     """How an array is stored in blocks: one `AxisLayout` per axis."""
 
     axes: tuple[AxisLayout, ...]
 
-    __hash__ = _HashedOnce.__hash__
+    __hash__ = HashedOnce.__hash__
 
     @cached_property
     def grid(self) -> tuple[int, ...]:
@@ -282,9 +290,8 @@ class Layout(_HashedOnce):
 
     def shape(self, block: tuple[int, ...]) -> tuple[int, ...]:
         """Shape of a block as stored: one dimension per group of every axis."""
-        return tuple(
-            n for axis, i in zip(self.axes, block, strict=True) for n in axis.shape(i)
-        )
+        shapes = [axis.shape(i) for axis, i in zip(self.axes, block, strict=True)]
+        return tuple(itertools.chain.from_iterable(shapes))
 
     def flat_shape(self, block: tuple[int, ...]) -> tuple[int, ...]:
         """Shape of a block with the groups of each axis flattened into one dimension."""

@@ -23,6 +23,7 @@ from dask_bigfft.decomposition.layout import (
     AxisLayout,
     Digit,
     Group,
+    HashedOnce,
     Layout,
     radix_points,
     sub_radices,
@@ -33,7 +34,7 @@ Places = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Round:
+class Round(HashedOnce):
     """Local FFTs over one digit each of some axes.
 
     Parameters
@@ -48,6 +49,8 @@ class Round:
     steps: tuple[Step, ...]
     source: Layout
     target: Layout
+
+    __hash__ = HashedOnce.__hash__
 
     @cached_property
     def rolls(self) -> tuple[tuple[int, int], ...]:

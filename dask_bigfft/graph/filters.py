@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from dask_bigfft.events import during
 from dask_bigfft.graph.tasks import Run
-from dask_bigfft.kernels.cpu import axis_index
+from dask_bigfft.kernels.calls import axis_index
 from dask_bigfft.kernels.incoming import Whole
 from dask_bigfft.kernels.twiddle import chirp_filter
 from dask_bigfft.planner.filters import FilterPlan

@@ -6,9 +6,7 @@ would leave all others idle, so there the library uses its own.
 Imports `kernels` and `threads`.
 """
 
-import contextlib
 import threading
-from collections.abc import Iterator
 
 from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.threads import task_threads
@@ -19,8 +17,7 @@ _lock = threading.Lock()
 _running = 0
 
 
-@contextlib.contextmanager
-def with_spare_threads(library: FFTLibrary, blocks: int) -> Iterator[FFTLibrary]:
+class with_spare_threads:
     """Give out the library as a round on one of some blocks may use it, while that is done.
 
     Parameters
@@ -30,12 +27,21 @@ def with_spare_threads(library: FFTLibrary, blocks: int) -> Iterator[FFTLibrary]
     blocks : int
         Of the round. Where blocks of other rounds are worked on meanwhile, these count as well.
     """
-    global _running
-    with _lock:
-        _running += 1
-        at_work = max(blocks, _running)
-    try:
-        yield library.using(max(1, task_threads() // at_work))
-    finally:
+
+    __slots__ = ("blocks", "library")
+
+    def __init__(self, library: FFTLibrary, blocks: int) -> None:
+        self.library, self.blocks = library, blocks
+
+    def __enter__(self) -> FFTLibrary:
+        threads = task_threads()
+        global _running
+        with _lock:
+            _running += 1
+            at_work = max(self.blocks, _running)
+        return self.library.using(max(1, threads // at_work))
+
+    def __exit__(self, *_: object) -> None:
+        global _running
         with _lock:
             _running -= 1

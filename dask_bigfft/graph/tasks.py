@@ -76,6 +76,7 @@ class Run:
         self.plan, self.token = plan, token
         self._maps: dict[int, ExchangeMap] = {}
         self._packings: dict[tuple[int, Any], Packing] = {}
+        self._places: dict[int, Place] = {}
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[type["Run"], tuple[Plan | FilterPlan | ShiftPlan, str]]:
@@ -96,6 +97,16 @@ class Run:
         if plan is None:
             return Place("cpu")
         return Place(plan.device, plan.device_memory_limit, plan.settings)
+
+    def place_of(self, number: int) -> Place:
+        """Where a round is done."""
+        found = self._places.get(number)
+        if found is None:
+            found = self.place
+            if isinstance(self.plan, Plan):
+                found = found.for_share(self.plan.shares[number : number + 1])
+            self._places[number] = found
+        return found
 
     @cached_property
     def _paces(self) -> tuple[tuple[float, float], ...]:
@@ -184,14 +195,14 @@ class Run:
         dtype: np.dtype[Any], filters: Mapping[int, Array]
     ) -> Array:
         """The block after a round, done on a device or here."""
-        job = job_of(round_, block, incoming.dtype, dtype, inside=self.overwrites(number))
-        if getattr(incoming, "on_card", False):
-            done: Array | None = round_on_card(job, incoming.whole, filters)
-        else:
-            done, place = None, self.place
-            if isinstance(self.plan, Plan):
-                place = place.for_share(self.plan.shares[number : number + 1])
-            if place.device == "hybrid" and isinstance(incoming, Gathering):
+        on_card, place = getattr(incoming, "on_card", False), self.place_of(number)
+        done: Array | None = None
+        none = place.device == "cpu" or (place.device == "auto" and missing() is not None)
+        if on_card or not none:
+            job = job_of(round_, block, incoming.dtype, dtype, inside=self.overwrites(number))
+            if on_card:
+                done = round_on_card(job, incoming.whole, filters)
+            elif place.device == "hybrid" and isinstance(incoming, Gathering):
                 pace = functools.partial(self.pace, number)
                 done = together(job, incoming, library, filters, place, pace)
             if done is None:

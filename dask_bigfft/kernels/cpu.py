@@ -14,164 +14,31 @@ May import `decomposition`, `memory` and this room.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property, reduce
-from operator import mul
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dask_bigfft.decomposition.layout import AxisLayout
 from dask_bigfft.decomposition.rounds import Round
-from dask_bigfft.decomposition.steps import Chirp, Divisor, Step
+from dask_bigfft.decomposition.steps import Chirp, Divisor
 from dask_bigfft.decomposition.tiles import ROW_BYTES, TILE_BYTES, tiling
 from dask_bigfft.errors import KernelError
 from dask_bigfft.events import measured
+from dask_bigfft.kernels.calls import Calls, Factors, Work, calls_of, factor, works_of
 from dask_bigfft.kernels.copy import copied
 from dask_bigfft.kernels.incoming import Divisible, Incoming, Watch, parts
-from dask_bigfft.kernels.libraries import FFTLibrary, Scale
+from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.kernels.twiddle import multiply_chirp, twiddle
 from dask_bigfft.memory import lend
 
 Array = npt.NDArray[Any]
 Rolls = tuple[tuple[int, int], ...]
 
-def factor(divisor: Divisor, dtype: np.dtype[Any]) -> Any:
-    """The number to multiply values of a dtype with, in double precision or better."""
-    real = np.longdouble if dtype.char in "gG" else float
-    return 1 / (real(divisor.whole) * np.sqrt(real(divisor.root)))
 
-
-def _by_library(divisor: Divisor, n: int) -> tuple[Scale, Divisor]:
-    """What of a division an FFT of n points in all does for nothing, and what is left."""
-    if divisor == Divisor(n) and n > 1:
-        return "full", Divisor()
-    if divisor == Divisor(1, n) and n > 1:
-        return "ortho", Divisor()
-    return "none", divisor
-
-
-def _divide(tile: Array, divisor: Divisor) -> None:
-    """Divide in place."""
-    if divisor != Divisor():
+def _divide(tile: Array, divisor: Divisor | None) -> None:
+    """Divide in place, if there is something to divide by."""
+    if divisor is not None:
         tile.view(tile.real.dtype)[...] *= factor(divisor, tile.dtype)
-
-
-def axis_index(axis: AxisLayout, block: int, stage: int, skip: int | None = None) -> Array:
-    """Index made of an axis' digits of one stage, for each place of a block in stored order.
-
-    Digits of other stages count nothing; the group number `skip` is left out.
-    """
-    index = np.zeros(1, np.int64)
-    groups = zip(axis.groups, axis.intervals(block), axis.shape(block), strict=True)
-    for g, (group, (low, _), size) in enumerate(groups):
-        if g == skip:
-            continue
-        place = np.arange(low, low + size, dtype=np.int64)
-        if group.offset:
-            place = (place + group.offset) % group.size
-        part = np.zeros(size, np.int64)
-        for digit in reversed(group.digits):
-            place, value = np.divmod(place, max(digit.size, 1))
-            if digit.stage == stage:
-                part += value * digit.stride
-        index = np.add.outer(index, part).ravel()
-    return index
-
-
-@dataclass(frozen=True)
-class _Factors:
-    """A table over an axis' other digits, one entry (or row of entries) for each of their values.
-
-    ``shape`` are the dimensions of these digits, ``first`` the block's dimension of the first.
-    """
-
-    table: Array
-    shape: tuple[int, ...]
-    first: int
-
-    def within(self, dim: int, part: slice) -> "_Factors":
-        """What of the table belongs to a tile cut along one of the block's dimensions."""
-        if not self.first <= dim < self.first + len(self.shape):
-            return self
-        inner = self.table.shape[1:]
-        cut = (slice(None),) * (dim - self.first) + (part,)
-        kept = self.table.reshape(*self.shape, *inner)[cut]
-        return _Factors(kept.reshape(-1, *inner), kept.shape[: len(self.shape)], self.first)
-
-    def rows(self, count: int) -> Array:
-        """Entries for `count` rows of a tile: the table again and again."""
-        repeats = (count // max(1, len(self.table)),) + (1,) * (self.table.ndim - 1)
-        return np.tile(self.table, repeats)
-
-
-def _alike(step: Step) -> bool:
-    """Whether a step is an FFT and nothing else, so that every tile is treated alike."""
-    return (
-        step.twiddle is None and step.convolve is None
-        and step.chirp_in is None and step.chirp_out is None
-    )
-
-
-@dataclass(frozen=True)
-class _Work:
-    """A step on one block: its dimension, and what follows from its axis' other digits."""
-
-    step: Step
-    dim: int
-    index_in: _Factors
-    index_twiddle: _Factors
-    index_out: _Factors
-    spectrum: _Factors | None
-
-    @cached_property
-    def divisor(self) -> Divisor:
-        """What the FFT has to divide by: nothing if a chirp or a twiddle does it."""
-        free = self.step.chirp_out is not None or self.step.twiddle is not None
-        return Divisor() if free else self.step.divisor
-
-    def within(self, dim: int, part: slice) -> "_Work":
-        """The step on a tile cut along a dimension."""
-        if _alike(self.step):
-            return self
-        return _Work(
-            self.step,
-            self.dim,
-            self.index_in.within(dim, part),
-            self.index_twiddle.within(dim, part),
-            self.index_out.within(dim, part),
-            None if self.spectrum is None else self.spectrum.within(dim, part),
-        )
-
-
-def _works(round_: Round, block: tuple[int, ...], filters: Mapping[int, Array]) -> list[_Work]:
-    found = []
-    for step in round_.steps:
-        dim = round_.dim(step)
-        before, after = round_.source.axes[step.axis], round_.target.axes[step.axis]
-        last = len(before.groups) - 1
-        if before.groups[last].digits != (step.source,):
-            raise KernelError("the digit of a step must be the last group of its axis")
-        i = block[step.axis]
-        place = (before.shape(i)[:last], dim - last)
-        spectrum = None
-        if step.convolve is not None:
-            spectrum = _Factors(filters[step.axis].reshape(-1, step.length), *place)
-        if _alike(step):
-            found.append(_Work(step, dim, *(_Factors(np.zeros(1, np.int64), *place),) * 3, None))
-            continue
-        found.append(
-            _Work(
-                step,
-                dim,
-                _Factors(axis_index(before, i, step.source.stage, last), *place),
-                _Factors(axis_index(after, i, step.target.stage - 1, last), *place),
-                _Factors(axis_index(after, i, step.target.stage, last), *place),
-                spectrum,
-            )
-        )
-    return found
 
 
 def _rows(tile: Array, dim: int) -> Array:
@@ -184,7 +51,7 @@ def _rows(tile: Array, dim: int) -> Array:
 
 
 def _chirped(
-    tile: Array, work: _Work, index: _Factors, stride: int, chirp: Chirp, divisor: Divisor
+    tile: Array, work: Work, index: Factors, stride: int, chirp: Chirp, divisor: Divisor
 ) -> None:
     rows, scale = _rows(tile, work.dim), factor(divisor, tile.dtype)
     places = index.table * chirp.step + chirp.offset
@@ -192,7 +59,7 @@ def _chirped(
     multiply_chirp(rows, places, along, chirp.length, chirp.sign, scale, chirp.turns)
 
 
-def _multiplied(tile: Array, work: _Work, library: FFTLibrary) -> Array:
+def _multiplied(tile: Array, work: Work, library: FFTLibrary) -> Array:
     """Filter (and transform back) and twiddle."""
     step, sign = work.step, work.step.sign
     if work.spectrum is not None:
@@ -209,45 +76,20 @@ def _multiplied(tile: Array, work: _Work, library: FFTLibrary) -> Array:
     return tile
 
 
-def _scale(works: list[_Work]) -> tuple[Scale, Divisor]:
-    """What FFTs over the digits of some steps scale by, and what is left to divide by."""
-    divisor = reduce(mul, (work.divisor for work in works))
-    return _by_library(divisor, math.prod(work.step.length for work in works))
-
-
-def _begins_with_ffts(works: list[_Work]) -> bool:
-    """Whether the first thing to be done is one call of the library, for all axes."""
-    steps = [work.step for work in works]
-    same = {(step.kind, step.sign, step.chirp_in) for step in steps}
-    return same == {("c2c", steps[0].sign, None)}
-
-
-def _begins_with_r2c(works: list[_Work]) -> bool:
-    """Whether the first thing to be done is one FFT of real values."""
-    return [work.step.kind for work in works].count("r2c") == 1
-
-
-def _only_ffts(works: list[_Work]) -> bool:
-    """Whether nothing else is to be done."""
-    rest = {(w.step.twiddle, w.step.convolve, w.step.chirp_out) for w in works}
-    alone = _begins_with_ffts(works) and rest == {(None, None, None)}
-    return alone and _scale(works)[1] == Divisor()
-
-
-def _halves(tile: Array, works: list[_Work], out: Array) -> bool:
+def _halves(tile: Array, calls: Calls, out: Array) -> bool:
     """Whether the FFT of a tile's real values, which comes first, has its result's place in `out`.
 
     What follows is then done there.
     """
-    if not _begins_with_r2c(works) or not out.flags.c_contiguous:
+    if not calls.begins_with_r2c or not out.flags.c_contiguous:
         return False
-    (dim,) = (work.dim for work in works if work.step.kind == "r2c")
+    (dim,) = calls.r2c[0].dims
     shape = (*tile.shape[:dim], tile.shape[dim] // 2 + 1, *tile.shape[dim + 1 :])
     return out.shape == shape and out.dtype == np.result_type(tile.dtype, np.complex64)
 
 
 def _transformed(
-    tile: Array, works: list[_Work], library: FFTLibrary, out: Array | None = None
+    tile: Array, calls: Calls, works: list[Work], library: FFTLibrary, out: Array | None = None
 ) -> Array:
     """All steps of a round on a contiguous tile, which is overwritten.
 
@@ -256,39 +98,31 @@ def _transformed(
     """
     place = half = None
     if out is not None and not np.may_share_memory(tile, out):
-        half = out if library.elsewhere and _halves(tile, works, out) else None
-        contiguous = _begins_with_ffts(works) and out.flags.c_contiguous
-        place = out if contiguous or _only_ffts(works) else None
-    complex_works = [work for work in works if work.step.kind == "c2c"]
+        half = out if library.elsewhere and _halves(tile, calls, out) else None
+        contiguous = calls.begins_with_ffts and out.flags.c_contiguous
+        place = out if contiguous or calls.only_ffts else None
+    for call in calls.r2c:
+        (dim,) = call.dims
+        tile = np.ascontiguousarray(library.r2c(tile, dim, call.sign, call.scale, half))
+        _divide(tile, call.left)
     for work in works:
-        if (step := work.step).kind == "r2c":
-            scale, left = _by_library(work.divisor, step.length)
-            tile = np.ascontiguousarray(library.r2c(tile, work.dim, step.sign, scale, half))
-            _divide(tile, left)
-    batches: dict[int, list[_Work]] = {}
-    for work in complex_works:
-        if (step := work.step).chirp_in is not None:
+        if (step := work.step).kind == "c2c" and step.chirp_in is not None:
             _chirped(tile, work, work.index_in, step.source.stride, step.chirp_in, Divisor())
-        batches.setdefault(step.sign, []).append(work)
-    for sign, batch in batches.items():
-        scale, left = _scale(batch)
-        tile = library.c2c(tile, tuple(work.dim for work in batch), sign, scale, place)
-        _divide(tile, left)
+    for call in calls.c2c:
+        tile = library.c2c(tile, call.dims, call.sign, call.scale, place)
+        _divide(tile, call.left)
     for work in works:
         if work.step.kind != "c2r":
             tile = _multiplied(tile, work, library)
-    for work in complex_works:
-        if (step := work.step).chirp_out is not None:
+    for work in works:
+        if (step := work.step).kind == "c2c" and step.chirp_out is not None:
             _chirped(
                 tile, work, work.index_out, step.target.stride, step.chirp_out, step.divisor
             )
-    for work in works:
-        if (step := work.step).kind == "c2r":
-            scale, left = _by_library(work.divisor, step.length)
-            tile = np.ascontiguousarray(
-                library.c2r(tile, work.dim, step.length, step.sign, scale)
-            )
-            _divide(tile, left)
+    for call in calls.c2r:
+        (dim,) = call.dims
+        tile = np.ascontiguousarray(library.c2r(tile, dim, call.length, call.sign, call.scale))
+        _divide(tile, call.left)
     return tile
 
 
@@ -327,27 +161,27 @@ def run_round(
     before = math.prod(incoming.shape)
     if out.size == 0 or before == 0:
         return out
-    works = _works(round_, block, filters or {})
+    calls, works = calls_of(round_), works_of(round_, block, filters or {})
     nbytes = max(out.nbytes, before * incoming.dtype.itemsize)
     changes = shape != incoming.shape or out_dtype != incoming.dtype
     watch: Watch | None = getattr(incoming, "watch", None)
     # What is rolled is stored in two parts, what is watched when it has been found right.
     place = None if round_.rolls or watch else out
-    halved = library.elsewhere and place is not None and _begins_with_r2c(works)
-    direct = (library.elsewhere and place is not None and _begins_with_ffts(works)) or halved
-    given, only = incoming.as_is if direct else None, _only_ffts(works)
+    halved = library.elsewhere and place is not None and calls.begins_with_r2c
+    direct = (library.elsewhere and place is not None and calls.begins_with_ffts) or halved
+    given, only = incoming.as_is if direct else None, calls.only_ffts
     # Where libraries answer in fresh memory, there are two tiles.
     tile_bytes = TILE_BYTES // 4 if changes and not halved else TILE_BYTES
-    found = tiling(incoming.shape, {work.dim for work in works}, nbytes, tile_bytes, ROW_BYTES)
+    found = tiling(incoming.shape, set(calls.dims), nbytes, tile_bytes, ROW_BYTES)
     dense = bool(out.flags.c_contiguous)
     if found is not None:
         dense = dense and math.prod(shape[: found[0]]) == 1
     if not only and not dense:
         given = None  # what follows the FFTs needs contiguous tiles
-    if found is None or (given is not None and only and len(works) == 1):
+    if found is None or (given is not None and only and len(calls.dims) == 1):
         own = None if changes or not dense else out
         tile = incoming.whole(own) if given is None else given
-        result = _transformed(tile, works, library, place)
+        result = _transformed(tile, calls, works, library, place)
         if watch:
             watch.after(result, 0, None)
         _store(out, result, round_.rolls)
@@ -358,7 +192,7 @@ def run_round(
         if given is None
         else _views(given, dim, parts(given.shape[dim], width))
     )
-    _tile_by_tile(tiles, dim, works, library, out, round_.rolls, watch)
+    _tile_by_tile(tiles, dim, calls, works, library, out, round_.rolls, watch)
     return out
 
 
@@ -375,7 +209,7 @@ def in_one_call(
     if not library.elsewhere or incoming.as_is is None or len(round_.steps) != 1:
         return False
     (step,) = round_.steps
-    return step.convolve is None and _only_ffts(_works(round_, block, {}))
+    return step.convolve is None and calls_of(round_).only_ffts
 
 
 def run_tiles(
@@ -403,19 +237,20 @@ def run_tiles(
     cuts : iterable of slice
         The tiles.
     """
-    works, (dim, width) = _works(round_, block, filters or {}), tiling
-    given = incoming.as_is if library.elsewhere and _begins_with_ffts(works) else None
-    if math.prod(out.shape[:dim]) > 1 and not _only_ffts(works):
+    calls, works = calls_of(round_), works_of(round_, block, filters or {})
+    dim, width = tiling
+    given = incoming.as_is if library.elsewhere and calls.begins_with_ffts else None
+    if math.prod(out.shape[:dim]) > 1 and not calls.only_ffts:
         given = None
     tiles = (
         incoming.tiles(dim, width, out, cuts) if given is None else _views(given, dim, cuts)
     )
-    _tile_by_tile(tiles, dim, works, library, out, ())
+    _tile_by_tile(tiles, dim, calls, works, library, out, ())
 
 
 def _tile_by_tile(
-    tiles: Iterable[tuple[slice, Array]], dim: int, works: list[_Work], library: FFTLibrary,
-    out: Array, rolls: Rolls, watch: Watch | None = None
+    tiles: Iterable[tuple[slice, Array]], dim: int, calls: Calls, works: list[Work],
+    library: FFTLibrary, out: Array, rolls: Rolls, watch: Watch | None = None
 ) -> None:
     for part, tile in tiles:
         if watch and watch.is_done(part):
@@ -425,7 +260,7 @@ def _tile_by_tile(
         place = None if rolls or watch else target
         if watch:
             watch.before(tile)
-        result = _transformed(tile, inside, library, place)
+        result = _transformed(tile, calls, inside, library, place)
         if watch:
             watch.after(result, dim, part)
         _store(target, result, rolls)
@@ -456,7 +291,9 @@ def _store(target: Array, result: Array, rolls: Rolls) -> None:
 
     In a dimension that is rolled, its first values go behind the others.
     """
-    there = result.ctypes.data == target.ctypes.data and result.strides == target.strides
+    there = result is target or (
+        result.ctypes.data == target.ctypes.data and result.strides == target.strides
+    )
     if there and rolls:
         kept = lend(result.shape, result.dtype)
         kept[...] = result

@@ -8,6 +8,7 @@ Imports `decomposition`, `memory` and this room.
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -26,15 +27,16 @@ Block = tuple[int, ...]
 Orders = tuple[tuple[int, ...], ...]
 
 
-def _orders(round_: Round) -> Orders:
-    """Of each axis, its groups with that of the step last."""
+@lru_cache(maxsize=256)
+def _orders(round_: Round) -> Orders | None:
+    """Of each axis, its groups with that of the step last; None if all of them are so."""
     steps = {step.axis: step.source for step in round_.steps}
     found = []
     for number, axis in enumerate(round_.source.axes):
         last = steps.get(number)
         order = sorted(range(len(axis.groups)), key=lambda g: axis.groups[g].digits == (last,))
         found.append(tuple(order))
-    return tuple(found)
+    return None if all(order == tuple(sorted(order)) for order in found) else tuple(found)
 
 
 def _turned(layout: Layout, orders: Orders) -> Layout:
@@ -52,7 +54,7 @@ def run_round(
 ) -> Array:
     """Return a block after a round, as `kernels.cpu.run_round`, wherever its digits lie."""
     orders = _orders(round_)
-    if all(order == tuple(sorted(order)) for order in orders):
+    if orders is None:
         return cpu.run_round(round_, block, incoming, library, out_dtype, filters)
     there, back, first = [], [], 0
     for order in orders:

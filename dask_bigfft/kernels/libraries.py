@@ -372,7 +372,7 @@ class _Ducc(_Threaded):
         if out is None and x.dtype.kind == "c":
             out = x
         result: Array = self._fft.c2c(x, axes=dims, out=out, **self._options(sign, scale))
-        return result
+        return result if out is None else out  # which it returns as an array of its own
 
     def r2c(self, x: Array, dim: int, sign: int, scale: Scale, out: Array | None) -> Array:
         options = self._options(sign, scale)

@@ -48,7 +48,8 @@ from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.decomposition.steps import Divisor, Step
 from dask_bigfft.errors import VerificationError
 from dask_bigfft.events import emit
-from dask_bigfft.kernels.cpu import axis_index, run_round
+from dask_bigfft.kernels.calls import axis_index
+from dask_bigfft.kernels.cpu import run_round
 from dask_bigfft.kernels.incoming import Incoming
 from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.kernels.lying import Lying

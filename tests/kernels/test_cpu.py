@@ -11,8 +11,10 @@ import dask_bigfft.kernels.cpu as cpu
 from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout, plain, whole
 from dask_bigfft.decomposition.rounds import Round, transformed
 from dask_bigfft.decomposition.steps import Chirp, Divisor, Step, axis_program
+from dask_bigfft.decomposition.tiles import tiling
 from dask_bigfft.errors import KernelError
-from dask_bigfft.kernels.cpu import axis_index, run_round, tiling
+from dask_bigfft.kernels.calls import axis_index
+from dask_bigfft.kernels.cpu import run_round
 from dask_bigfft.kernels.incoming import Whole, parts
 from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.testing.oracles import exact_dft, exact_irdft, relative_l2

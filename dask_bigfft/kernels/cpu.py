@@ -126,6 +126,14 @@ def _transformed(
     return tile
 
 
+def _cut(
+    shape: tuple[int, ...], fixed: set[int], nbytes: int, tile_bytes: int, weighs: bool
+) -> tuple[int, int] | None:
+    """How a block is cut into tiles: into smaller ones if that may be, where they are weighed."""
+    found = tiling(shape, fixed, nbytes, tile_bytes // 2, ROW_BYTES) if weighs else None
+    return found or tiling(shape, fixed, nbytes, tile_bytes, ROW_BYTES)
+
+
 def run_round(
     round_: Round,
     block: tuple[int, ...],
@@ -165,22 +173,27 @@ def run_round(
     nbytes = max(out.nbytes, before * incoming.dtype.itemsize)
     changes = shape != incoming.shape or out_dtype != incoming.dtype
     watch: Watch | None = getattr(incoming, "watch", None)
-    # What is rolled is stored in two parts, what is watched when it has been found right.
-    place = None if round_.rolls or watch else out
-    halved = library.elsewhere and place is not None and calls.begins_with_r2c
-    direct = (library.elsewhere and place is not None and calls.begins_with_ffts) or halved
-    given, only = incoming.as_is if direct else None, calls.only_ffts
+    # What is rolled is stored in two parts, and what is watched may have to be done once more.
+    stays = not round_.rolls and (watch is None or watch.stays)
+    begins, only = library.elsewhere and stays, calls.only_ffts
+    halved, given = begins and calls.begins_with_r2c, None
+    if halved or (begins and calls.begins_with_ffts):
+        given = incoming.as_is if watch is None else watch.given
     # Where libraries answer in fresh memory, there are two tiles.
     tile_bytes = TILE_BYTES // 4 if changes and not halved else TILE_BYTES
-    found = tiling(incoming.shape, set(calls.dims), nbytes, tile_bytes, ROW_BYTES)
+    weighs = library.elsewhere and watch is not None
+    found = _cut(incoming.shape, set(calls.dims), nbytes, tile_bytes, weighs)
     dense = bool(out.flags.c_contiguous)
     if found is not None:
         dense = dense and math.prod(shape[: found[0]]) == 1
-    if not only and not dense:
-        given = None  # what follows the FFTs needs contiguous tiles
-    if found is None or (given is not None and only and len(calls.dims) == 1):
+    place = out if stays and (dense or not watch) else None
+    if not dense and (watch or not only):
+        given = None  # what follows the FFTs, and what weighs them, wants contiguous tiles
+    if found is None or (given is not None and only and len(calls.dims) == 1 and not watch):
         own = None if changes or not dense else out
         tile = incoming.whole(own) if given is None else given
+        if watch and given is not None:
+            watch.before(tile)
         result = _transformed(tile, calls, works, library, place)
         if watch:
             watch.after(result, 0, None)
@@ -192,7 +205,7 @@ def run_round(
         if given is None
         else _views(given, dim, parts(given.shape[dim], width))
     )
-    _tile_by_tile(tiles, dim, calls, works, library, out, round_.rolls, watch)
+    _tile_by_tile(tiles, dim, calls, works, library, out, place, round_.rolls, watch)
     return out
 
 
@@ -245,22 +258,22 @@ def run_tiles(
     tiles = (
         incoming.tiles(dim, width, out, cuts) if given is None else _views(given, dim, cuts)
     )
-    _tile_by_tile(tiles, dim, calls, works, library, out, ())
+    _tile_by_tile(tiles, dim, calls, works, library, out, out, ())
 
 
 def _tile_by_tile(
     tiles: Iterable[tuple[slice, Array]], dim: int, calls: Calls, works: list[Work],
-    library: FFTLibrary, out: Array, rolls: Rolls, watch: Watch | None = None
+    library: FFTLibrary, out: Array, place: Array | None, rolls: Rolls, watch: Watch | None = None
 ) -> None:
+    """Take tiles through a round into `out`, at once where it is their `place`."""
     for part, tile in tiles:
         if watch and watch.is_done(part):
             continue
         inside = [work.within(dim, part) for work in works]
         target = out[(slice(None),) * dim + (part,)]
-        place = None if rolls or watch else target
         if watch:
             watch.before(tile)
-        result = _transformed(tile, calls, inside, library, place)
+        result = _transformed(tile, calls, inside, library, None if place is None else target)
         if watch:
             watch.after(result, dim, part)
         _store(target, result, rolls)

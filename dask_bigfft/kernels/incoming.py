@@ -53,8 +53,14 @@ class Incoming(Protocol):
 class Watch(Protocol):
     """What compares a block's tiles before and after a round, each while it is in cache.
 
-    A tile is stored when it has been found right, so that a round in place can be gone on with.
+    A tile of a round in place is stored when it has been found right, so that it can be gone on
+    with.
     """
+
+    #: Whether what comes in can be had once more when its result has been stored.
+    stays: bool
+    #: The block as it lies in memory, contiguous, only to be read, if it stays.
+    given: Array | None
 
     def is_done(self, part: slice) -> bool:
         """Whether a tile has been stored already."""
@@ -65,7 +71,7 @@ class Watch(Protocol):
         ...
 
     def after(self, result: Array, dim: int, part: slice | None) -> None:
-        """Compare the result of the tile that came in last, cut along `dim`, and not stored yet."""
+        """Compare the result of the tile that came in last, cut along `dim`."""
         ...
 
 

@@ -12,9 +12,10 @@ spectrum counts twice but for its entries 0 and N/2, of which an inverse real tr
 real part only. Rounds with chirps (Bluestein's algorithm) keep no energy: they are done twice and
 compared.
 
-A tile that holds NaN or infinity cannot be checked, and that is said. What does not match is not
-stored, so rounds may work in place; it is done once more, from where its block comes from, and if
-it does not match again, that is an error.
+A tile that holds NaN or infinity cannot be checked, and that is said. What does not match is done
+once more, from where its block comes from, and if it does not match again, that is an error. So in
+rounds in place a tile is stored when it has been found right. Where the block that comes in stays
+as it is, a library that can reads it there and answers in the tile's place, which is then weighed.
 
 ===================================  ======  ========
 what goes wrong inside a round       energy  checksum
@@ -39,7 +40,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, reduce
 from operator import mul
-from typing import Any
+from typing import Any, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -219,23 +220,33 @@ class Check:
 class _Watched:
     """A block on its way in that is weighed before its round, and its result after it."""
 
-    #: What is read where it lies could not be read once more.
+    #: Who else takes the block where it lies would not weigh it; see `given`.
     as_is: Array | None = None
 
     def __init__(self, check: Check) -> None:
-        self.check, self.watch = check, self
+        self.check = check
+        self.stays, self.given = True, cast("Array | None", None)
         self.incoming: Incoming
         self._before: Found | None = None
         self._out: Array | None = None
         self._done: set[int] = set()
+
+    @property
+    def watch(self) -> Self:
+        """Itself; kept as an attribute, it would keep the block's memory until it is collected."""
+        return self
 
     def begin(self, incoming: Incoming) -> None:
         """Take the block, for the first time or once more: in place, what is stored stays."""
         self.incoming, self._before = incoming, None
         self.shape, self.dtype = incoming.shape, incoming.dtype
         incoming.weighs = self.check.mode == "energy"
-        if not (isinstance(incoming, Lying) and incoming.into is incoming.values):
+        self.stays = not (isinstance(incoming, Lying) and incoming.into is incoming.values)
+        if self.stays:
             self._done.clear()
+        lies = incoming.as_is
+        dense = lies is not None and lies.flags.c_contiguous
+        self.given = lies if self.stays and dense else None
 
     def place(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """Memory for the block after the round, the same each time."""
@@ -244,7 +255,7 @@ class _Watched:
         return self._out
 
     def composite(self) -> None:
-        """What is read where it lies could not be read once more."""
+        """Who takes a block shard by shard would not weigh it."""
         return None
 
     def whole(self, out: Array | None = None, *, threads: int = 1) -> Array:

@@ -1,8 +1,10 @@
 """Verification: it changes no answer, finds what it says that it finds, and repairs it once."""
 
 import functools
+import gc
 import threading
 import warnings
+import weakref
 from pathlib import Path
 
 import dask
@@ -193,6 +195,53 @@ def test_what_cannot_be_verified_says_so(found, mode, value):
         np.testing.assert_array_equal(result, transformed(a))
     assert "unverified" in {name for name, _ in found}
     assert "mismatch" not in {name for name, _ in found}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_was_checked_is_let_go(monkeypatch, mode):
+    """At once: blocks that wait for the collector of cycles are memory that the next ones lack."""
+    seen, original = [], dask_bigfft.graph.tasks.verified_round
+
+    def noted(mode, round_, block, incoming_of, *arguments, **options):
+        def kept():
+            incoming = incoming_of()
+            seen.append(weakref.ref(incoming))
+            return incoming
+
+        return original(mode, round_, block, kept, *arguments, **options)
+
+    monkeypatch.setattr(dask_bigfft.graph.tasks, "verified_round", noted)
+    gc.disable()
+    try:
+        transformed(signal(), verify=mode)
+        assert len(seen) == 32
+        assert [ref() for ref in seen] == [None] * len(seen)
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("kernel", available())
+@pytest.mark.parametrize("damage", ["exponent bit", "sign bit"])
+@pytest.mark.parametrize("kind", ["fft2", "rfft2"])
+def test_tiles_that_are_stored_before_they_are_compared(monkeypatch, found, kind, damage, kernel):
+    """Where the block that came in stays as it is, whatever the library does in its place."""
+    monkeypatch.setattr(dask_bigfft.kernels.cpu, "TILE_BYTES", 4400)
+    monkeypatch.setattr(dask_bigfft.kernels.cpu, "ROW_BYTES", 1)
+    a = random_array((64, 128), "f8" if kind == "rfft2" else "c16", 6)
+    x, kept = da.from_array(a, chunks=(16, 128)), a.copy()
+    with dask.config.set(scheduler="sync"):
+        # Checked, too: some libraries round differently by how many lines they are given.
+        right = getattr(fft, kind)(x, verify="checksum", kernel=kernel).compute()
+        np.testing.assert_allclose(right, getattr(np.fft, kind)(a), rtol=1e-10, atol=1e-10)
+        library = functools.partial(Faulty, damage=DAMAGES[damage], when=(when := Times(1, 9)))
+        monkeypatch.setattr(
+            dask_bigfft.graph.tasks, "get_library", lambda name: library(get_library(name))
+        )
+        result = getattr(fft, kind)(x, verify="checksum", kernel=kernel).compute()
+    assert when.left < 0
+    assert [name for name, _ in found] == ["mismatch"]
+    np.testing.assert_array_equal(result, right)
+    np.testing.assert_array_equal(a, kept)
 
 
 @pytest.mark.parametrize("kernel", available())

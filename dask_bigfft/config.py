@@ -335,6 +335,15 @@ _TABLE = (
         _parse_nbytes,
     ),
     Knob(
+        "bigfft.scratch.piece-size",
+        "1 MiB",
+        "bytes",
+        "Where scratch files would be written in smaller pieces than this, blocks become larger, as"
+        " far as the memory limit allows, unless the cost model says that this takes longer. 0"
+        " leaves blocks as they are.",
+        _parse_nbytes_or_0,
+    ),
+    Knob(
         "bigfft.scratch.threads",
         8,
         "threads",

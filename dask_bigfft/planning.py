@@ -456,6 +456,7 @@ def make_plan(
         device=device,
         device_nbytes=nbytes,
         stored=stored,
+        piece_nbytes=config.get("bigfft.scratch.piece-size"),
     )
     machine = current_machine(parse_memory_limit(extras.get("memory_limit")))
     measure = parse_planner(extras.get("planner")) == "measure"

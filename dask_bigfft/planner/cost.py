@@ -159,6 +159,8 @@ def _peak_on_disk(plan: Plan) -> int:
     here = 0 if plan.from_rows else plan.source.largest * np.dtype(plan.spec.dtype).itemsize
     last = max(here, plan.result.largest * plan.spec.out_dtype.itemsize)
     stages = [3 * here if plan.decoded else 2 * here]
+    if plan.incoming is not None:  # neighbours, what they are merged into, and shards of that
+        stages.append(2 * here + min(here, 2 * PACKED))
     for i, (exchange, moves) in enumerate(zip(exchanges, plan.moves, strict=True)):
         is_read = moves or (i == 0 and plan.from_rows)
         if is_read:

@@ -358,9 +358,8 @@ def forecast_rows(plan: Plan) -> list[tuple[str, str]]:
         rows.append(("first run", f"{human_seconds(fresh_seconds(plan))} more, for fresh pages"))
     if forecast.scratch:
         text = f"{human_bytes(forecast.scratch)} at the worst moment"
-        sizes = [e.shard_nbytes / e.shape.shards for e in plan.travelling if e.shape.shards]
-        if sizes:
-            text += f", written in shards of {human_bytes(min(sizes))} and more on average"
+        if plan.piece_nbytes < math.inf:
+            text += f", written in shards of {human_bytes(plan.piece_nbytes)} and more on average"
         rows.insert(2, ("scratch files", text))
     if plan.carrier == "disk":
         rows.insert(2, ("disk", f"{moving + 1} times the data are read, and {moving + 1} times "

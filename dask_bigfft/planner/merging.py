@@ -38,6 +38,7 @@ __all__ = [
     "merged_chunks",
     "merged_cut",
     "merged_request",
+    "merged_up_to",
     "merging_seconds",
     "own_nbytes",
     "with_merging",
@@ -62,6 +63,26 @@ def merged_chunks(spec: TransformSpec, chunks: tuple[Chunks, ...], nbytes: int) 
 ):
     """Return the chunks of an array whose tiny blocks are merged; None if they stay as they are.
 
+    Parameters
+    ----------
+    spec : TransformSpec
+        What is asked.
+    chunks : tuple of chunks
+        Of the array that comes in.
+    nbytes : int
+        Size up to which blocks are merged, as complex values take it; 0 merges none.
+    """
+    if _count(chunks) <= MANY:
+        return None
+    found = merged_up_to(spec, chunks, nbytes)
+    return found if FEWER * _count(found) <= _count(chunks) else None
+
+
+def merged_up_to(
+    spec: TransformSpec, chunks: tuple[Chunks, ...], nbytes: int
+) -> tuple[Chunks, ...]:
+    """Return the chunks of an array whose neighbouring blocks are merged up to a size.
+
     Axes that are not transformed stay as they are. Of the others those become whole that take the
     fewest blocks for it, the real one before; then what room there is goes to the next one.
 
@@ -72,12 +93,9 @@ def merged_chunks(spec: TransformSpec, chunks: tuple[Chunks, ...], nbytes: int) 
     chunks : tuple of chunks
         Of the array that comes in.
     nbytes : int
-        Size up to which blocks are merged, as complex values take it; 0 merges none.
+        Size up to which blocks are merged, as complex values take it.
     """
-    blocks = _count(chunks)
     order = [axis for axis in spec.axes if len(chunks[axis]) > 1]
-    if not order or blocks <= MANY:
-        return None
     room = nbytes // spec.work_dtype.itemsize * (2 if spec.kind == "r2c" else 1)
     lengths, found = dict(zip(spec.axes, spec.lengths, strict=True)), list(chunks)
 
@@ -95,7 +113,7 @@ def merged_chunks(spec: TransformSpec, chunks: tuple[Chunks, ...], nbytes: int) 
     for axis in order:
         if len(found[axis]) > 1:
             found[axis] = merged_cut(chunks[axis], room // beside(axis))
-    return tuple(found) if FEWER * _count(found) <= blocks else None
+    return tuple(found)
 
 
 def merged_cut(chunks: Chunks, room: int) -> Chunks:
@@ -173,11 +191,12 @@ def merge_seconds(machine: Machine, before: int, after: int, nbytes: int) -> flo
 def merge_nbytes(plan: Plan) -> int:
     """Bytes of host memory of a process that merging and cutting take, at most.
 
-    Somebody else may keep the blocks that come in.
+    Somebody else may keep the blocks that come in. With scratch files they are read as they are
+    needed, which is counted with what the tasks of the moment work on.
     """
     machine, spec = plan.machine, plan.spec
     found = 0
-    if plan.incoming is not None:
+    if plan.incoming is not None and plan.carrier != "disk":
         found += own_nbytes(spec)
     if plan.outgoing is not None:
         found += math.prod(spec.out_shape) * spec.out_dtype.itemsize
@@ -206,12 +225,15 @@ def merging_seconds(plan: Plan) -> float:
 def with_merging(
     plan: Plan, incoming: tuple[Chunks, ...], outgoing: tuple[Chunks, ...] | None
 ) -> Plan:
-    """Return a plan for merged blocks as one for the array as it comes in and goes out."""
+    """Return a plan for merged blocks as one for the array as it comes in and goes out.
+
+    The plan may have merged some of them again.
+    """
     found = replace(plan, incoming=incoming, outgoing=outgoing)
     needed = plan.forecast
     return replace(found, forecast=replace(
         needed,
-        peak_host=needed.peak_host + merge_nbytes(found),
-        tasks=needed.tasks + merge_tasks(found),
-        seconds=needed.seconds + merging_seconds(found),
+        peak_host=needed.peak_host + merge_nbytes(found) - merge_nbytes(plan),
+        tasks=needed.tasks + merge_tasks(found) - merge_tasks(plan),
+        seconds=needed.seconds + merging_seconds(found) - merging_seconds(plan),
     ))

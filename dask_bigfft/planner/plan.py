@@ -313,6 +313,12 @@ class Plan:
         return tuple(e for e, moves in zip(self.exchanges, self.moves, strict=True) if moves)
 
     @property
+    def piece_nbytes(self) -> float:
+        """Mean bytes of the shards of the exchange that has the smallest; infinite without any."""
+        shards = [e.shard_nbytes / e.shape.shards for e in self.travelling if e.shape.shards]
+        return min(shards, default=math.inf)
+
+    @property
     def notation(self) -> str:
         """The rounds in short, such as ``{Y1} {Y2, X}``."""
         return notation(self.spec, self.programs, self.rounds)

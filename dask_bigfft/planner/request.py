@@ -43,6 +43,9 @@ class Request:
     stored : Stored or None
         How the array that comes in lies in files that the first round can read by itself. The
         result then goes to files, too.
+    piece_nbytes : int
+        Bytes of the pieces in which scratch files are written, at least, if larger blocks make
+        them so large; 0 leaves blocks as they are.
     """
 
     chunks: tuple[Chunks, ...]
@@ -58,3 +61,4 @@ class Request:
     scale: float = 1.0
     device_nbytes: int | None = None
     stored: Stored | None = None
+    piece_nbytes: int = 0

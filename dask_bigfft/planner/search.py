@@ -8,6 +8,8 @@ Candidates whose blocks or forecast are too large fall out, the cheapest by the 
       else smaller blocks                 (a memory limit that blocks of that size do not meet)
       else ever larger blocks             up to what the memory limit allows
 
+With scratch files they become larger, too, until these are written in large pieces.
+
 Pure: imports `transforms`, `decomposition` and this room.
 """
 
@@ -15,6 +17,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import NoReturn
+
+import numpy as np
 
 from dask_bigfft.decomposition.scaling import divided
 from dask_bigfft.errors import PlanError, refuse
@@ -26,7 +30,9 @@ from dask_bigfft.planner.candidates import (
     with_padding,
 )
 from dask_bigfft.planner.cost import forecast
+from dask_bigfft.planner.explain import human_bytes, human_seconds
 from dask_bigfft.planner.layouts import Sizes
+from dask_bigfft.planner.merging import merged_up_to
 from dask_bigfft.planner.plan import Forecast, Machine, Plan, notation
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.seconds import Walk
@@ -197,7 +203,8 @@ def _found(search: Candidates) -> Plan | int:
     plans, sizes = found
     if search.request.rounds is not None:
         return replace(plans[0], reason="the rounds were named")
-    return _chosen(plans, sizes)
+    best = _chosen(plans, sizes)
+    return _in_larger_pieces(search, best) if search.carrier == "disk" else best
 
 
 def _fitting(search: Candidates) -> tuple[list[Plan], Sizes] | int:
@@ -211,7 +218,10 @@ def _fitting(search: Candidates) -> tuple[list[Plan], Sizes] | int:
             return plan.forecast.peak_host
         return [plan], sizes
     smallest: int | None = None
+    hopeless = limit is not None and _never_fits(search, limit)
     for sizes, bluestein, merge in _ladder(spec, request):
+        if hopeless and smallest is not None:
+            break
         if sizes.target < int(min(1.0, request.scale) * search.largest_in) and smallest is None:
             continue  # what failed was not the memory limit
         plans = _plans(search, sizes, bluestein, merge)
@@ -228,6 +238,16 @@ def _fitting(search: Candidates) -> tuple[list[Plan], Sizes] | int:
                f"{request.max_rounds}; these are {spec.lengths}")
     raise PlanError(f"no plan was found for {spec.name} of {spec.shape} in blocks of the chunks "
                     "given; larger chunks would help")
+
+
+def _never_fits(search: Candidates, limit: int) -> bool:
+    """Whether no plan fits that leaves all blocks in memory, however large or small they are.
+
+    What comes in is there while a barrier waits for all of what is made of it.
+    """
+    spec, here = search.spec, search.carrier == "memory" and search.machine.workers == 1
+    nbytes = math.prod(spec.shape) * np.dtype(spec.dtype).itemsize
+    return here and not _all_whole(search) and nbytes > limit
 
 
 def _plans(search: Candidates, sizes: Sizes, bluestein: bool, merge: bool) -> list[Plan]:
@@ -273,6 +293,89 @@ def _chosen(plans: list[Plan], sizes: Sizes) -> Plan:
         else "the only candidate: nothing has to be cut, or nothing else can be"
     )
     return replace(best, rejected=tuple(rejected[:3]), reason=reason)
+
+
+# --- pieces of scratch files ----------------------------------------------------------------
+
+#: How often blocks are doubled for larger pieces, and into how many the data are cut at least.
+MOST_DOUBLED, FEWEST = 12, 16
+
+#: How much longer the model may say that a plan with pieces of the wanted size takes.
+ALIKE = 1.05
+
+
+def _in_larger_pieces(search: Candidates, plan: Plan) -> Plan:
+    """The plan, or one in larger blocks where scratch files are written in small pieces.
+
+    A source block gives each block on the other side a piece of its file, so twice as large blocks
+    are written in pieces four times as large. The first that are large enough are taken, unless the
+    model says that others are faster; the reason says what it compared.
+    """
+    least, limit = search.request.piece_nbytes, search.machine.memory_limit
+    size = max(round_.source.largest for round_ in plan.rounds)
+    total = max(round_.source.size for round_ in plan.rounds)
+    tried = [plan]
+    for _ in range(MOST_DOUBLED):
+        size *= 2
+        if limit is None or tried[-1].piece_nbytes >= least or total < FEWEST * size:
+            break
+        found = _in_blocks(search, size, limit)
+        if found is None:  # too large for memory: half of that step may not be
+            found = _in_blocks(search, 3 * size // 4, limit)
+            size = total
+        if found is not None:
+            tried.append(found)
+    fastest = min(tried, key=lambda found: found.forecast.seconds)
+    large = tried[-1].piece_nbytes >= least
+    alike = tried[-1].forecast.seconds <= ALIKE * fastest.forecast.seconds
+    best = tried[-1] if large and alike else fastest
+    others = "; ".join(_in_pieces(found) for found in tried if found is not best)
+    if not others:
+        return best
+    text = f"{best.reason}; scratch files take {_in_pieces(best)}, in blocks of other sizes {others}"
+    return replace(best, reason=text)
+
+
+def _in_pieces(plan: Plan) -> str:
+    size, seconds = human_bytes(plan.piece_nbytes), human_seconds(plan.forecast.seconds)
+    return f"pieces of {size} on average and {seconds}"
+
+
+def _in_blocks(search: Candidates, size: int, limit: int) -> Plan | None:
+    """The cheapest plan with scratch files in blocks of some size, neighbours that come in merged.
+
+    They are not merged where the first round reads rows of a stored array, without them.
+    """
+    spec, request = search.spec, search.request
+    nbytes = size * spec.work_dtype.itemsize
+    merged = merged_up_to(spec, request.chunks, nbytes)
+    for chunks in (request.chunks, merged) if request.stored is not None else (merged,):
+        asked = replace(request, chunks=chunks)
+        asked = replace(asked, scale=size / largest_block(spec, asked))
+        larger = Candidates(spec, asked, search.machine, search.carrier, search.walk)
+        found = _fitting_in(larger, limit)
+        if found is None:
+            continue
+        if chunks != request.chunks:
+            found = replace(found, incoming=request.chunks)
+            found = replace(found, forecast=forecast(found, search.walk))
+        rows = found.from_rows or request.stored is None or not found.moves[0]
+        if (rows or chunks == merged) and found.forecast.peak_host <= limit:
+            return found
+    return None
+
+
+def _fitting_in(search: Candidates, limit: int) -> Plan | None:
+    """The cheapest plan that fits, in blocks of the size that is tried first."""
+    ladder = list(_ladder(search.spec, search.request))
+    for sizes, bluestein, merge in ladder:
+        if sizes.target != ladder[0][0].target:
+            break
+        plans = _plans(search, sizes, bluestein, merge)
+        plans = [plan for plan in plans if plan.forecast.peak_host <= limit]
+        if plans:
+            return _chosen(plans, sizes)
+    return None
 
 
 def _described(plan: Plan) -> str:

@@ -296,7 +296,7 @@ def _axes(args: argparse.Namespace) -> dict[str, Any]:
 def _plan(args: argparse.Namespace) -> None:
     asked = _asked(args)
     with _place(args.scheduler, args.workers):
-        print(runs.planned(asked, runs.open_input(asked)).explain())
+        print(runs.planned_input(asked)[1].explain())
 
 
 def _run(args: argparse.Namespace) -> None:

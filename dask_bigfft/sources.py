@@ -289,7 +289,8 @@ def open_reader(path: Path, component: str | None = None) -> Reader:
 
 
 def open_source(
-    path: Path, component: str | None = None, *, nbytes: int | None = None, keep: bool = False
+    path: Path, component: str | None = None, *, nbytes: int | None = None, keep: bool = False,
+    chunks: tuple[tuple[int, ...], ...] | None = None,
 ) -> da.Array:
     """Return the array in a file, lazily, in blocks that hold whole chunks of it.
 
@@ -303,6 +304,8 @@ def open_source(
         Size of blocks; by default a sixteenth of the array, from 4 to 128 MiB.
     keep : bool
         Whether each chunk of a Zarr array stays a block.
+    chunks : tuple of chunks, optional
+        Just these blocks.
 
     Raises
     ------
@@ -314,8 +317,8 @@ def open_source(
     unit = (1,) * found.ndim if found.unit is None else found.unit
     wanted = nbytes or block_bytes(math.prod(shape) * itemsize)
     kept = found.unit if keep else None
-    chunks = kept or grown(shape, unit, itemsize, wanted, last_first=found.last_first)
-    return cast("da.Array", da.from_array(found, chunks=chunks))
+    cut = kept or grown(shape, unit, itemsize, wanted, last_first=found.last_first)
+    return cast("da.Array", da.from_array(found, chunks=chunks or cut))
 
 
 def refuse_missing_chunks(path: Path, component: str | None = None) -> None:

@@ -314,6 +314,8 @@ def _in_larger_pieces(search: Candidates, plan: Plan) -> Plan:
     least, limit = search.request.piece_nbytes, search.machine.memory_limit
     size = max(round_.source.largest for round_ in plan.rounds)
     total = max(round_.source.size for round_ in plan.rounds)
+    if total * search.itemsize < FEWEST**2 * least:  # so few blocks cannot have such pieces
+        return plan
     tried = [plan]
     for _ in range(MOST_DOUBLED):
         size *= 2
@@ -332,8 +334,8 @@ def _in_larger_pieces(search: Candidates, plan: Plan) -> Plan:
     others = "; ".join(_in_pieces(found) for found in tried if found is not best)
     if not others:
         return best
-    text = f"{best.reason}; scratch files take {_in_pieces(best)}, in blocks of other sizes {others}"
-    return replace(best, reason=text)
+    text = f"scratch files take {_in_pieces(best)}, in blocks of other sizes {others}"
+    return replace(best, reason=f"{best.reason}; {text}")
 
 
 def _in_pieces(plan: Plan) -> str:

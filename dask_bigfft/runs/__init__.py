@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from dask_bigfft.planning import Extras
-from dask_bigfft.runs.job import Asked, Done, Store, execute, open_input, planned, store_now
+from dask_bigfft.runs.job import Asked, Done, Store, execute, planned_input, store_now
 from dask_bigfft.runs.pinned import has_begun
 from dask_bigfft.transforms.spec import parse_name
 
-__all__ = ["Asked", "Done", "Store", "execute", "has_begun", "open_input", "planned", "run"]
+__all__ = ["Asked", "Done", "Store", "execute", "has_begun", "planned_input", "run"]
 
 AnyPath = str | os.PathLike[str]
 
@@ -68,7 +68,8 @@ def run(
         Whether the source's contents are pinned by checksums, beside the size and time of each of
         its files; it is then read once more. Needs `scratch`.
     block_size : int or str, optional
-        Size of the blocks that are read, such as ``"64 MiB"``; by default 4 to 128 MiB.
+        Size of the blocks that are read, such as ``"64 MiB"``; by default 4 to 128 MiB,
+        less where `memory_limit` has no room for these.
     inner_chunks : tuple of int, optional
         Chunks of the result inside of shards (Zarr version 3), each of which is a dask block.
     missing_chunks : {"refuse", "fill"}

@@ -18,7 +18,7 @@ import dask.config
 
 from dask_bigfft import config, front, sources, storage
 from dask_bigfft.chunk_files import plain_chunks
-from dask_bigfft.errors import ArgumentTypeError, DamagedShardError, refuse
+from dask_bigfft.errors import ArgumentTypeError, DamagedShardError, PlanError, refuse
 from dask_bigfft.exchange.folders import begin_life, check_room, lock_folder, unlock_folder
 from dask_bigfft.exchange.scratch import Scratch, ScratchPlace, make_folder
 from dask_bigfft.exchange.shards import ExchangeMap
@@ -122,18 +122,41 @@ class Done:
     seconds: float
 
 
-def open_input(asked: Asked) -> da.Array:
-    """Return the array that is asked for, lazily, in blocks of whole stored chunks."""
+def open_input(asked: Asked, plan: Plan | None = None) -> da.Array:
+    """Return the array that is asked for, lazily, in blocks of whole stored chunks, or a plan's."""
     nbytes = None if asked.block_size is None else parse_memory_limit(asked.block_size)
     keep = asked.options.get("chunks") == "preserve" and asked.block_size is None
     if asked.missing_chunks not in ("refuse", "fill"):
         refuse("missing_chunks", asked.missing_chunks, "'refuse' or 'fill'")
-    return sources.open_source(asked.source, asked.component, nbytes=nbytes, keep=keep)
+    chunks = None if plan is None else plan.chunks_in
+    return sources.open_source(
+        asked.source, asked.component, nbytes=nbytes, keep=keep, chunks=chunks)
 
 
 def open_rows(asked: Asked) -> sources.Reader:
     """Return the array that is asked for, of which single rows can be read."""
     return sources.open_reader(asked.source, asked.component)
+
+
+def planned_input(asked: Asked) -> tuple[da.Array, Plan]:
+    """Return the array that is asked for and the plan, in blocks that there is memory for.
+
+    They are halved where nobody has said how large they are, and no plan fits.
+    """
+    x = open_input(asked)
+    try:
+        return x, planned(asked, x)
+    except PlanError:
+        size = sources.block_bytes(int(x.nbytes)) // 2
+        if asked.block_size is not None or asked.options.get("chunks") == "preserve":
+            raise
+        while size >= sources.SMALLEST:
+            with contextlib.suppress(PlanError):
+                halved = replace(asked, block_size=size)
+                x = open_input(halved)
+                return x, planned(halved, x)
+            size //= 2
+        raise
 
 
 def planned(asked: Asked, x: da.Array) -> Plan:
@@ -195,9 +218,9 @@ def execute(
         if value:
             refuse(name, value, "a scratch folder beside it", kind=ArgumentTypeError)
     storage.check_target(asked.destination, asked.source, overwrite=overwrite)
-    started, x = time.perf_counter(), open_input(asked)
+    started = time.perf_counter()
     _refuse_missing(asked)
-    plan = planned(asked, x)
+    x, plan = planned_input(asked)
     shape, dtype = storage.uniform(plan.chunks) or (), result_dtype(plan, x)
     place = replace(scratch_place(plan), rows=open_rows(asked)) if plan.from_rows else None
     result = _lazy(x, plan, place)
@@ -261,16 +284,17 @@ def _resumable(
     started, found = time.perf_counter(), pinned.read_record(scratch)
     if found is not None and not resume:
         refuse("scratch", str(scratch), "a folder where no run has begun, or resume (--resume)")
-    x = open_input(asked)
+    open_input(asked)  # refused before anything else is looked at
     ours = found is not None and _complete(asked.destination, found["run"])
     if not ours:
         storage.check_target(asked.destination, asked.source, overwrite=overwrite)
     if found is None:
         _refuse_missing(asked)
-        found = _pin(asked, x, scratch, checksum)
+        found = _pin(asked, scratch, checksum)
     else:
         _check(asked, found, scratch)
     plan = Plan.from_json(found["plan"])
+    x = open_input(asked, plan)
     place = _place(asked, scratch, plan)
     if not ours:
         target = _target(asked, x, plan, found, bool(dict(place.finished)[len(plan.exchanges)]))
@@ -300,9 +324,9 @@ def _place(asked: Asked, scratch: Path, plan: Plan) -> ScratchPlace:
     return ScratchPlace(str(scratch), "", sync, True, 0, memory, finished, rows, life)
 
 
-def _pin(asked: Asked, x: da.Array, scratch: Path, checksum: bool) -> dict[str, Any]:
+def _pin(asked: Asked, scratch: Path, checksum: bool) -> dict[str, Any]:
     """Plan a run and write down what it is."""
-    plan = planned(asked, x)
+    _, plan = planned_input(asked)
     storage.check_inner(asked.inner_chunks, storage.uniform(plan.chunks) or ())
     check_room(scratch, plan.forecast.scratch)
     run = uuid.uuid4().hex

@@ -68,7 +68,7 @@ if plan.carrier == "disk":
 else:
     y = y.persist()
 found = {"peak": plan.forecast.peak_host, "tight": tight.forecast.peak_host,
-         "carrier": plan.carrier, "nbytes": x.nbytes}
+         "carrier": plan.carrier, "nbytes": x.nbytes, "merged": plan.incoming is not None}
 print(json.dumps(found), flush=True)
 sys.stdin.readline()
 """
@@ -150,12 +150,15 @@ def test_named_problems(tmp_path, name, scale):
     assert peak.nbytes >= 0.7 * found["peak"]
 
 
-def test_more_than_the_budget_goes_through_files(tmp_path):
-    """Without a cgroup, which would count the files themselves."""
+@pytest.mark.parametrize("piece", ["0", "128 KiB"])
+def test_more_than_the_budget_goes_through_files(tmp_path, monkeypatch, piece):
+    """Without a cgroup, which would count the files; in blocks as they come, or larger."""
+    monkeypatch.setenv("DASK_BIGFFT__SCRATCH__PIECE_SIZE", piece)
     peak, found = measured(
         RUN, "1d-2p24-c128-x64", 1 / 2, "40 MiB", tmp_path, cgroups=False
     )
     assert found["carrier"] == "disk"
+    assert found["merged"] == (piece != "0")
     assert found["nbytes"] == 128 * 2**20
     assert peak.nbytes <= found["peak"] + OBJECTS
     assert found["peak"] <= 40 * 2**20

@@ -18,7 +18,7 @@ import pytest
 import dask_bigfft
 from dask_bigfft import events
 from dask_bigfft.cli import main
-from dask_bigfft.errors import ArgumentError, ArgumentTypeError, ScratchError
+from dask_bigfft.errors import ArgumentError, ArgumentTypeError, PlanError, ScratchError
 from dask_bigfft.exchange import scratch
 from dask_bigfft.exchange.scratch import recorded_blocks
 from dask_bigfft.runs import pinned
@@ -110,6 +110,41 @@ def done_so_far():
     scratch = Path("scratch")
     numbers = [len(recorded_blocks(scratch, f"exchange{i}")) for i in (1, 2, 3)]
     return [*numbers, len(recorded_blocks(scratch, None))]
+
+
+def test_neighbours_that_become_larger_blocks_are_resumed_to_the_bit(here, processes, counted):
+    """Blocks of 512 bytes, eight of which are written together in pieces of 256 bytes."""
+    settings = {"bigfft.scratch.piece-size": 256}
+    stored("tiny.zarr", RNG.normal(size=N) + 1j * RNG.normal(size=N), (32,))
+    asked = {"kind": "fft", "block_size": 512, "resume": True}
+    with dask.config.set(settings):
+        whole = dask_bigfft.run("tiny.zarr", "whole.zarr", scratch="whole", **asked).plan
+    assert whole.source.blocks == 16
+    assert len(whole.chunks_in[0]) == 128
+    wanted = np.fft.fft(zarr.open_array("tiny.zarr")[...])
+    assert np.linalg.norm(zarr.open_array("whole.zarr")[...] - wanted) < 1e-13 * N
+    code = processes(dying_runs.run_and_die, 200, 1, "tiny.zarr", "out.zarr", scratch="scratch",
+                     settings=settings, **asked)
+    assert code == -signal.SIGKILL
+    written = done_so_far()[0]
+    assert 0 < written < 16
+    counted.clear()
+    dask_bigfft.run("tiny.zarr", "out.zarr", scratch="scratch", **asked)  # the plan is pinned
+    assert counted["source_read bytes"] == (16 - written) * 8 * 512
+    assert files("out.zarr") == files("whole.zarr")
+
+
+def test_blocks_that_nobody_has_sized_fit_into_memory(here, monkeypatch):
+    """Of the size that is taken unasked no two would."""
+    monkeypatch.setattr("dask_bigfft.sources.SMALLEST", 512)
+    limit = {"kind": "fft", "memory_limit": "24 kiB"}
+    with dask.config.set({"bigfft.exchange.carrier": "disk", "bigfft.scratch.piece-size": 0}):
+        with pytest.raises(PlanError):
+            dask_bigfft.run("in.zarr", "refused.zarr", block_size=2 * NBYTES, **limit)
+        plan = dask_bigfft.run("in.zarr", "out.zarr", **limit).plan
+    assert plan.forecast.peak_host <= 24 << 10
+    wanted = np.fft.fft(zarr.open_array("in.zarr")[...])
+    assert np.linalg.norm(zarr.open_array("out.zarr")[...] - wanted) < 1e-13 * N
 
 
 @pytest.mark.parametrize("threads", [1, 2])

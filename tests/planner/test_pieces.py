@@ -1,0 +1,129 @@
+"""Scratch files are written in pieces of at least 1 MiB where memory has room for such blocks."""
+
+import collections
+import os
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+
+import dask_bigfft
+from dask_bigfft import choosing, fft
+from dask_bigfft.planner import search
+from dask_bigfft.planner.plan import Plan
+from dask_bigfft.testing.strategies import random_array
+
+MIB, GIB = 1 << 20, 1 << 30
+AS_THEY_COME = {"bigfft.scratch.piece-size": 0}
+
+#: Kind, shape, chunks, memory limit: 4 to 64 times as many bytes of complex64 as memory.
+LARGER = {
+    "1D, 4 times": ("fft", (2**27,), 2**21, 256 * MIB),
+    "1D, 16 times": ("fft", (2**32,), 2**24, 2 * GIB),
+    "1D, 64 times": ("fft", (2**34,), 2**24, 2 * GIB),
+    "2D, 4 times": ("fft2", (2**13, 2**14), (2**7, 2**14), 256 * MIB),
+    "2D, 32 times": ("fft2", (2**16, 2**17), (2**5, 2**17), 2 * GIB),
+    "real 1D, 8 times": ("rfft", (2**32,), 2**22, 2 * GIB),
+}
+
+
+@pytest.fixture(autouse=True)
+def two_threads():
+    choosing._found_plan.cache_clear()  # which knows nothing of what a test patches
+    with dask.config.set({"scheduler": "threads", "num_workers": 2}):
+        yield
+    choosing._found_plan.cache_clear()
+
+
+def planned(kind: str, shape: tuple[int, ...], chunks: object, limit: int) -> tuple[Plan, Plan]:
+    """The plan, and the one in blocks as they come."""
+    x = da.zeros(shape, chunks=chunks, dtype="f4" if kind == "rfft" else "c8")
+    plan = dask_bigfft.plan(x, kind, memory_limit=limit)
+    with dask.config.set(AS_THEY_COME):
+        return plan, dask_bigfft.plan(x, kind, memory_limit=limit)
+
+
+@pytest.mark.parametrize("case", LARGER)
+def test_pieces_are_large_where_memory_has_room(case: str) -> None:
+    plan, small = planned(*LARGER[case])
+    assert plan.carrier == small.carrier == "disk"
+    assert small.piece_nbytes < MIB <= plan.piece_nbytes
+    assert plan.forecast.peak_host <= plan.machine.memory_limit
+    assert plan.forecast.seconds <= search.ALIKE * small.forecast.seconds
+    assert plan.source.blocks >= search.FEWEST
+    assert "pieces of" in plan.explain()
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_too_little_memory_is_said_with_numbers() -> None:
+    plan, small = planned("fft", (2**29,), 2**21, 256 * MIB)
+    assert small.piece_nbytes < plan.piece_nbytes < MIB
+    assert plan.forecast.peak_host <= 256 * MIB
+    assert plan.forecast.seconds < small.forecast.seconds
+    assert "pieces of 64.0 KiB on average" in plan.reason
+    # Blocks of half as much again do not fit, or the search has ended too early.
+    largest = max(round_.source.largest for round_ in plan.rounds)
+    with dask.config.set({"bigfft.exchange.carrier": "disk"}):
+        x = da.zeros((2**29,), chunks=largest * 3 // 2, dtype="c8")
+        with dask.config.set(AS_THEY_COME):
+            wider = dask_bigfft.plan(x, "fft", memory_limit=64 * GIB)
+    assert wider.forecast.peak_host > 256 * MIB
+
+
+def test_what_is_dearer_by_the_model_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a write costs nothing, larger blocks only make threads wait for the last ones."""
+    monkeypatch.setattr("dask_bigfft.planner.seconds.DISK_SHARD", 0.0)
+    case = LARGER["2D, 32 times"]
+    alike, small = planned(*case)
+    assert small.forecast.seconds < alike.forecast.seconds <= 1.05 * small.forecast.seconds
+    assert alike.piece_nbytes >= MIB
+    monkeypatch.setattr(search, "ALIKE", 1.0)
+    choosing._found_plan.cache_clear()
+    fastest, _ = planned(*case)
+    assert fastest.forecast.seconds <= small.forecast.seconds
+    assert fastest.piece_nbytes < MIB
+    assert "pieces of 1.00 MiB" in fastest.reason  # what it was compared with
+
+
+def test_small_arrays_keep_their_blocks() -> None:
+    with dask.config.set({"bigfft.exchange.carrier": "disk"}):
+        x = da.zeros((2**20,), chunks=2**14, dtype="c16")  # no 16 blocks of it give such pieces
+        plan = dask_bigfft.plan(x, "fft")
+        assert plan.chunks == x.chunks
+        assert plan.incoming is None
+        with dask.config.set(AS_THEY_COME):
+            assert dask_bigfft.plan(x, "fft") == plan
+
+
+@pytest.mark.parametrize("size", ["16 kiB", 0])
+def test_what_is_written_is_counted(
+    size: object, tmp_path: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the calls of the system, of a transform in 256 blocks of 16 KiB."""
+    counted: collections.Counter[int] = collections.Counter()
+    write = os.pwritev
+
+    def counting(handle: int, values: list[memoryview], begin: int) -> int:
+        done = write(handle, values, begin)
+        counted[done] += 1
+        return done
+
+    monkeypatch.setattr(os, "pwritev", counting)
+    values = random_array((2**18,), "c16", 3)
+    with dask.config.set({
+        "bigfft.exchange.carrier": "disk", "bigfft.scratch.directory": str(tmp_path),
+        "bigfft.scratch.piece-size": size, "bigfft.planner.merge-up-to": 0,
+    }):
+        x = da.from_array(values, chunks=2**10)
+        plan = dask_bigfft.plan(x, "fft", memory_limit="8 MiB")
+        result = fft.fft(x, memory_limit="8 MiB").compute()
+    expected = np.fft.fft(values)
+    assert np.linalg.norm(result - expected) <= 1e-14 * np.linalg.norm(expected)
+    exchanges = len(plan.travelling)
+    assert sum(n * count for n, count in counted.items()) == exchanges * values.nbytes
+    if size:
+        assert exchanges == 3
+        assert min(counted) >= 16 << 10
+    else:
+        assert max(counted) < 16 << 10

@@ -2,7 +2,10 @@
 
 ======  ===========================================================================================
 first   how long after `compute` the first task runs, and what memory the client takes: 8,192 blocks
-        all-to-all by p2p, and 100,352 blocks as pencils, from source to store, none merged
+        all-to-all by p2p, and 100,352 blocks as pencils, from source to store; each with the
+        settings as they are, which merge such small blocks, and with none merged
+tiny    `fft2` of 288 to 9,248 blocks of 2 KiB by p2p between two workers, from blocks there to an
+        array here; beside it what dask takes to add 1 to each of these blocks
 p2p     a transform that fits into one process: by p2p between single-threaded workers against as
         many threads of one process, in turn
 scale   1 and 2 workers of one thread, the same bytes for each, and 4 for bytes, balance and memory:
@@ -41,7 +44,7 @@ from dask_bigfft import fft
 from dask_bigfft.bench.machine import describe
 from dask_bigfft.bench.peaks import watched
 
-__all__ = ["FIRST", "PARTS", "first_task", "main", "p2p_overhead", "scaling"]
+__all__ = ["FIRST", "PARTS", "TINY", "first_task", "main", "p2p_overhead", "scaling", "tiny_blocks"]
 
 Array = npt.NDArray[Any]
 
@@ -50,6 +53,15 @@ FIRST: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "8,192 blocks, all to all": ((2**26,), (2**13,)),
     "100,352 blocks, pencils": ((448, 448, 448), (2, 1, 448)),
 }
+
+#: Problems of `tiny`: side of a square in blocks of `TINY_BLOCK`, and seconds that are wanted.
+TINY: dict[str, tuple[int, float]] = {
+    "288 blocks": (192, 2.0), "1,152 blocks": (384, 4.0), "9,248 blocks": (1088, 30.0),
+}
+TINY_BLOCK = (4, 32)
+
+#: Relative error beyond which an answer is wrong.
+WRONG = 1e-13
 
 #: Seconds after which the first task is not waited for any more.
 LONGEST = 120.0
@@ -91,17 +103,18 @@ def _marking(block: Array, mark: str) -> Array:
     return block
 
 
-def first_task(name: str, workers: int = 2) -> dict[str, Any]:
+def first_task(name: str, merged: bool = False, workers: int = 2) -> dict[str, Any]:
     """Return seconds from `compute` to the first task, and bytes that the client's memory grows.
 
-    The rest of the graph is not waited for.
+    The rest of the graph is not waited for. `merged` leaves it to the settings whether neighbouring
+    blocks are merged; without it they stand for large ones.
     """
     shape, chunks = FIRST[name]
     with tempfile.TemporaryDirectory() as folder, _cluster(workers, folder) as (_, client):
         mark = Path(folder, "mark")
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         x = da.zeros(shape, chunks=chunks, dtype="c8").map_blocks(_marking, str(mark), dtype="c8")
-        with dask.config.set({"bigfft.planner.merge-up-to": 0}):  # they stand for large ones
+        with dask.config.set({} if merged else {"bigfft.planner.merge-up-to": 0}):
             y = fft.fftn(x, memory_limit="1 TiB")
         stored = da.store(y, cast("Any", _Sink()), lock=False, compute=False)
         started = time.time()
@@ -113,6 +126,40 @@ def first_task(name: str, workers: int = 2) -> dict[str, Any]:
         client.cancel(future, force=True)
         return {"blocks": x.npartitions, "result_blocks": y.npartitions, "seconds": found,
                 "client_bytes": after << 10, "client_grew": (after - before) << 10}
+
+
+# --- tiny blocks ------------------------------------------------------------------------------
+
+
+def tiny_blocks(side: int, repeat: int, workers: int = 2) -> dict[str, Any]:
+    """Return seconds of the first and of further transforms of a square in tiny blocks.
+
+    Parameters
+    ----------
+    side : int
+        Of the square.
+    repeat : int
+        Number of further transforms, of other values each; the worst answer is told.
+    workers : int
+        Number of processes.
+    """
+    wait = import_module("distributed").wait
+    rng, times, errors = np.random.default_rng(1), [], []
+    with tempfile.TemporaryDirectory() as folder, _cluster(workers, folder) as (_, client):
+        for _ in range(repeat + 1):
+            values = rng.standard_normal((side, side, 2)).view("c16")[..., 0]
+            x = client.persist(da.from_array(values, chunks=TINY_BLOCK))
+            wait(x)
+            started = time.perf_counter()
+            found = fft.fft2(x).compute()
+            times.append(time.perf_counter() - started)
+            wanted = np.fft.fft2(values)
+            errors.append(float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted)))
+        started = time.perf_counter()
+        (x + 1).compute()
+        added = time.perf_counter() - started
+    return {"blocks": x.npartitions, "first": times[0], "seconds": times[1:],
+            "plus_one": added, "error": max(errors)}
 
 
 # --- speeds -----------------------------------------------------------------------------------
@@ -221,11 +268,15 @@ def _efficiency(found: dict[str, Any]) -> dict[str, float]:
     return {"ours": one / two, "copy": lone / both, "against_copy": (one / two) / (lone / both)}
 
 
-PARTS = ("first", "p2p", "scale")
+PARTS = ("first", "tiny", "p2p", "scale")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the program; return 0 if the first tasks run within 30 s and the client takes 2 GiB."""
+    """Run the program; return 0 if all is as wanted.
+
+    The first tasks run within 30 s, the client takes at most 2 GiB, and tiny blocks are right, and
+    as fast as `TINY` says.
+    """
     parser = argparse.ArgumentParser(prog="python -m dask_bigfft.bench.clusters")
     add = parser.add_argument
     add("--only", nargs="+", default=list(PARTS), choices=PARTS, metavar="PART")
@@ -234,12 +285,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--mib", type=int, default=WORKER_BYTES >> 20, metavar="N", help="for each worker")
     add("--out", type=Path, metavar="PATH", help="JSON")
     add("--child", help=argparse.SUPPRESS)
+    add("--merged", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     for name in ("repeat", "mib"):
         if getattr(args, name) < 1:
             parser.error(f"--{name} {getattr(args, name)}: need a number of at least 1")
     if args.child:
-        print(json.dumps(first_task(args.child)))
+        print(json.dumps(first_task(args.child, args.merged)))
         return 0
     found: dict[str, Any] = {"machine": describe()}
 
@@ -252,7 +304,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     if "first" in args.only:
         for name in [args.problem] if args.problem else FIRST:
-            keep("first", name, _alone(name))
+            keep("first", name, _alone(name, merged=True))
+            keep("first", f"{name}, none merged", _alone(name, merged=False))
+    if "tiny" in args.only:
+        for name, (side, _) in TINY.items():
+            keep("tiny", name, tiny_blocks(side, args.repeat))
     if "p2p" in args.only:
         keep("p2p", "2 workers", p2p_overhead(2, args.repeat, 2 * args.mib << 20))
     if "scale" in args.only:
@@ -260,7 +316,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             repeat = args.repeat if workers < 4 else 1
             keep("scale", str(workers), scaling(workers, repeat, args.mib << 20))
         keep("scale", "efficiency", _efficiency(found["scale"]))
-    return int(any(_late(first) for first in found.get("first", {}).values()))
+    late = any(_late(first) for first in found.get("first", {}).values())
+    return int(late or any(_slow(*pair) for pair in found.get("tiny", {}).items()))
+
+
+def _slow(name: str, tiny: dict[str, Any]) -> bool:
+    """Whether tiny blocks take longer than wanted, or are wrong."""
+    slow = statistics.median(tiny["seconds"]) > TINY[name][1]
+    return slow or not tiny["error"] <= WRONG
 
 
 def _late(first: dict[str, Any]) -> bool:
@@ -269,10 +332,11 @@ def _late(first: dict[str, Any]) -> bool:
     return seconds is None or seconds > 30 or first["client_bytes"] > 2 << 30
 
 
-def _alone(name: str) -> dict[str, Any]:
+def _alone(name: str, *, merged: bool) -> dict[str, Any]:
     """The first task of a problem, with a client in a process of its own."""
-    done = subprocess.run([sys.executable, "-m", "dask_bigfft.bench.clusters", "--child", name],
-                          capture_output=True, text=True, check=False, timeout=4 * LONGEST)
+    program = [sys.executable, "-m", "dask_bigfft.bench.clusters", "--child", name]
+    done = subprocess.run(program + ["--merged"] * merged, capture_output=True, text=True,
+                          check=False, timeout=4 * LONGEST)
     if done.returncode:
         return {"seconds": None, "client_bytes": 0, "error": done.stderr[-500:]}
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

@@ -98,6 +98,7 @@ def test_defaults(monkeypatch):
         "bigfft.scratch.direct": True,
         "bigfft.scratch.sync": False,
         "bigfft.scratch.row-size": 2**20,
+        "bigfft.scratch.piece-size": 2**20,
         "bigfft.scratch.threads": 8,
         "bigfft.memory.arena": True,
         "bigfft.memory.arena-limit": None,

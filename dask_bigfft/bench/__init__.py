@@ -16,5 +16,7 @@ that exists. ``--help`` says how to choose; `report` describes the JSON that com
 `convolution`     a program of its own: convolutions, time and memory
 `outofcore`       a program of its own: from file to file, larger than memory
 `cgroup`          a limit of memory that counts the page cache
+`model`           a program of its own: forecasts against times, on `model_problems`
+`sweep`           plans of a problem that are all run
 ================  ==============================================================
 """

@@ -29,7 +29,7 @@ import numpy as np
 
 from dask_bigfft import config, profiles
 from dask_bigfft.bench import machine
-from dask_bigfft.bench.model import PROBLEMS, Problem
+from dask_bigfft.bench.model_problems import PROBLEMS, Problem
 from dask_bigfft.devices import find
 from dask_bigfft.devices.crossings import PieceLimits
 from dask_bigfft.devices.simulated import SimulatedDevice

@@ -2,11 +2,15 @@
 
 import json
 import statistics
+import time
 
+import dask
 import pytest
 
 from dask_bigfft.bench import model, paper
+from dask_bigfft.bench import sweep as sweeping
 from dask_bigfft.bench.model import PROBLEMS, Problem, main
+from dask_bigfft.bench.sweep import Run, Threads
 from dask_bigfft.planner.explain import human_bytes
 from dask_bigfft.planner.profile import Profile
 
@@ -38,9 +42,12 @@ def test_the_sweep_tries_everything_and_names_the_best(found):
         assert {run["carrier"] for run in row["runs"]} == {"shared", "tasks", "disk"}
         assert len({run["scale"] for run in row["runs"]}) > 1
         assert row["plans"] == len(row["runs"])
-        assert 0 < row["dropped"] == sum(run["dropped"] for run in row["runs"]) <= model.DROPPED
+        dropped, stopped = (sum(run[n] for run in row["runs"]) for n in ("dropped", "stopped"))
+        assert 0 < row["dropped"] == dropped <= sweeping.DROPPED
+        assert row["stopped"] == stopped
         assert row["chosen"]["forecast"] == min(run["forecast"] for run in row["runs"])
-        finals = [run for run in row["runs"] if len(run["times"]) == model.FINALS]
+        finals = [run for run in row["runs"] if len(run["times"]) == sweeping.FINALS]
+        assert not any(run["stopped"] for run in finals)
         best = min(run["seconds"] for run in finals)
         assert row["best"]["seconds"] == best
         assert row["behind"] == pytest.approx(row["chosen"]["seconds"] / best - 1)
@@ -66,6 +73,65 @@ def test_phases_are_held_against_forecasts(found):
             assert phase["ffts"] > 0
             assert phase["ffts_forecast"] > 0
             assert phase["python"] >= 0
+            assert phase["seconds_forecast"] > 0
+
+
+def test_a_computation_that_takes_too_long_begins_no_further_task():
+    done = []
+
+    def task(i):
+        time.sleep(0.01)
+        done.append(i)
+        return i
+
+    def work():
+        dask.compute(*[dask.delayed(task, pure=False)(i) for i in range(500)])
+
+    threads = Threads(2)
+    try:
+        seconds, ended = threads.seconds(work, 0.05)
+        assert not ended
+        assert seconds > 0.05
+        count = len(done)
+        assert 0 < count < 500
+        time.sleep(0.05)
+        assert len(done) == count  # what ran was waited for
+        seconds, ended = threads.seconds(lambda: dask.compute(dask.delayed(task)(-1)), 60)
+        assert ended
+        assert seconds >= 0.01
+        assert done[-1] == -1
+        with pytest.raises(ZeroDivisionError):
+            threads.seconds(lambda: dask.compute(dask.delayed(lambda: 1 / 0)()), 60)
+        assert threads.seconds(lambda: None)[1]
+    finally:
+        threads.close()
+
+
+def test_the_better_plans_are_run_more_often(monkeypatch):
+    """The fifth plan is the fastest, but not in its first run, which is a cold one."""
+    taken = {i: 1.0 + 0.01 * i for i in range(60)} | {60: 9.0, 5: 0.5}
+    runs = [Run(None, "shared", 1.0, float(i)) for i in taken]
+    number = {id(run): i for i, run in enumerate(runs)}
+    began = []
+
+    def timed(threads, x, run, limit=None):
+        i = number[id(run)]
+        began.append(i)
+        seconds = 1.05 if i == 5 and began.count(5) == 1 else taken[i]
+        run.stopped = limit is not None and seconds > limit
+        run.times.append(limit if run.stopped else seconds)
+        return not run.stopped
+
+    monkeypatch.setattr(sweeping, "timed", timed)
+    finalists = sweeping.raced(None, None, runs, runs[30])
+    assert set(began) == set(range(61))
+    assert {number[id(run)] for run in finalists} == {0, 1, 2, 3, 4, 5, 30}
+    assert min(finalists, key=lambda run: run.seconds) is runs[5]
+    assert all(len(run.times) == sweeping.FINALS for run in finalists)
+    assert began.count(20) == 2
+    assert began.count(40) == began.count(60) == 1
+    assert [run for run in runs if run.stopped] == [runs[60]]
+    assert runs[60].times == [sweeping.HOPELESS * 1.0]
 
 
 def test_the_tables(found):

@@ -9,10 +9,11 @@ Imports this room.
 from typing import Any
 
 from distributed import Client
+from distributed.protocol.pickle import loads
 
 from dask_bigfft.cluster.devices import PinnedTransferPlugin, StreamWorkerPlugin
 from dask_bigfft.cluster.scheduler import WatchScheduler
-from dask_bigfft.cluster.worker import METRIC, WatchWorker, own_version
+from dask_bigfft.cluster.worker import METRIC, PrefaultPlugin, WatchWorker, own_version
 from dask_bigfft.errors import ClusterError, refuse
 
 __all__ = ["plugins", "register", "unregister"]
@@ -27,30 +28,35 @@ def plugins(version: str, prefault: int, pinned: int = 0) -> list[Any]:
     Devices come first: memory that is taken from then on is pinned.
     """
     return [
-        StreamWorkerPlugin(), PinnedTransferPlugin(pinned),
-        WatchWorker(version, prefault), WatchScheduler(version),
+        StreamWorkerPlugin(), PinnedTransferPlugin(pinned), PrefaultPlugin(prefault),
+        WatchWorker(version), WatchScheduler(version),
     ]
 
 
-def register(client: Client, *, prefault: int = 0, pinned: int = 0) -> None:
+def register(
+    client: Client, *, prefault: int | None = None, pinned: int | None = None
+) -> None:
     """Make a cluster ready for transforms, and let them be seen.
 
     Workers open their devices, configure their arena and load compiled code before their first
     task, count what they do, and show the phases in dask's fine performance metrics. The scheduler
     gets the page ``/bigfft`` on its dashboard, linked from the menu, ``/bigfft/json``, and gauges
-    for Prometheus. Workers that are restarted or come later are made ready, too. Calling it again
-    does nothing.
+    for Prometheus. Workers that are restarted or come later are made ready, too.
+
+    Where a cluster has been registered before, only numbers of bytes that are given and differ from
+    those before do anything: all workers give back the memory that no block uses, and make ready
+    what is asked for now. Devices stay open, and what was counted stays.
 
     Parameters
     ----------
     client : distributed.Client
         Connected to the cluster.
-    prefault : int
-        Bytes of each worker's arena to be made ready before its first task; by default none: memory
-        is taken when it is first needed, and kept.
-    pinned : int
+    prefault : int, optional
+        Bytes of each worker's arena to be made ready before its first task; by default what was
+        registered before, or none: memory is taken when it is first needed, and kept.
+    pinned : int, optional
         Bytes of host memory that are made ready for the devices of each worker that has any, before
-        its first task.
+        its first task; by default what was registered before, or none.
 
     Raises
     ------
@@ -64,12 +70,28 @@ def register(client: Client, *, prefault: int = 0, pinned: int = 0) -> None:
     if not isinstance(client, Client):
         refuse("client", client, "a distributed.Client that is connected to a cluster")
     for name, nbytes in (("prefault", prefault), ("pinned", pinned)):
+        if nbytes is None:
+            continue
         if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes < 0:
-            refuse(name, nbytes, "a number of bytes of at least 0")
+            refuse(name, nbytes, "a number of bytes of at least 0, or None")
     version = own_version()
     check_versions(client, version)
+    known = client.run_on_scheduler(_numbers)
+    wanted = {PrefaultPlugin.name: prefault, PinnedTransferPlugin.name: pinned}
+    numbers = {n: known.get(n, 0) if given is None else given for n, given in wanted.items()}
+    if known and numbers != known:
+        for name in known:  # both leave before either comes: they share the arena
+            client.unregister_worker_plugin(name)
+    prefault, pinned = (numbers[found.name] for found in (PrefaultPlugin, PinnedTransferPlugin))
     for plugin in plugins(version, prefault, pinned):
         client.register_plugin(plugin)
+
+
+def _numbers(dask_scheduler: Any = None) -> dict[str, int]:
+    """Bytes that the scheduler's plugins make ready on workers, by the plugin's name."""
+    registered = dask_scheduler.worker_plugins
+    names = (PrefaultPlugin.name, PinnedTransferPlugin.name)
+    return {name: int(loads(registered[name]).nbytes) for name in names if name in registered}
 
 
 def check_versions(client: Client, version: str) -> None:

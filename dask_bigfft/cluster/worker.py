@@ -1,8 +1,8 @@
 """What a worker does for transforms beside running their tasks: it makes ready, and it counts.
 
-The plugin configures the worker's arena and loads compiled code before the first task, and hands
+`WatchWorker` configures the worker's arena and loads compiled code before the first task, and hands
 what the worker has measured to the scheduler with every heartbeat. Dask's own page of fine
-performance metrics shows the phases, too.
+performance metrics shows the phases, too. `PrefaultPlugin` makes memory of the arena ready.
 
 Imports `memory`, `record`, `events`, `planner` and `graph`.
 """
@@ -30,7 +30,7 @@ from dask_bigfft.planner.search import find_plan
 from dask_bigfft.record import RECORD, current_worker
 from dask_bigfft.transforms.spec import transform_spec
 
-__all__ = ["METRIC", "WatchWorker", "digest", "warm_up"]
+__all__ = ["METRIC", "PrefaultPlugin", "WatchWorker", "digest", "warm_up"]
 
 #: Name of the plugins, and of the metric in a worker's heartbeats.
 METRIC = "bigfft"
@@ -79,6 +79,37 @@ def own_version() -> str:
     return str(sys.modules["dask_bigfft"].__version__)
 
 
+class PrefaultPlugin(WorkerPlugin):  # type: ignore[misc, unused-ignore]
+    """Makes memory of a worker's arena ready before its first task: taken, and touched.
+
+    Parameters
+    ----------
+    nbytes : int
+        Bytes.
+    """
+
+    name = f"{METRIC}-prefault"
+    idempotent = True
+
+    def __init__(self, nbytes: int = 0) -> None:
+        self.nbytes = nbytes
+
+    async def setup(self, worker: Any) -> None:
+        """Make the memory ready, in a thread."""
+        self.worker = worker
+        await asyncio.get_running_loop().run_in_executor(None, self._prepare)
+
+    def _prepare(self) -> None:
+        if self.nbytes:
+            configure_arena(self.worker)
+            default_arena().prefault(self.nbytes, threads=self.worker.state.nthreads)
+
+    def teardown(self, worker: Any) -> None:
+        """Give back the memory that no block uses."""
+        if self.nbytes:
+            default_arena().trim()
+
+
 class WatchWorker(WorkerPlugin):  # type: ignore[misc, unused-ignore]
     """Makes a worker ready for transforms and counts what it does.
 
@@ -86,15 +117,13 @@ class WatchWorker(WorkerPlugin):  # type: ignore[misc, unused-ignore]
     ----------
     version : str
         Of the package, where the client is.
-    prefault : int
-        Bytes of the arena to be made ready before the first task.
     """
 
     name = METRIC
     idempotent = True
 
-    def __init__(self, version: str, prefault: int = 0) -> None:
-        self.version, self.prefault = version, prefault
+    def __init__(self, version: str) -> None:
+        self.version = version
 
     async def setup(self, worker: Any) -> None:
         """Prepare in a thread, so that the worker goes on answering."""
@@ -110,8 +139,6 @@ class WatchWorker(WorkerPlugin):  # type: ignore[misc, unused-ignore]
 
     def _prepare(self) -> None:
         configure_arena(self.worker)
-        if self.prefault:
-            default_arena().prefault(self.prefault, threads=self.worker.state.nthreads)
         warm_up()
 
     def metrics(self, worker: Any) -> dict[str, Any]:

@@ -74,10 +74,11 @@ def test_a_second_run_of_the_same_array_begins_at_nothing(client):
 
 def test_registering_again_changes_nothing(client):
     def plugins(dask_worker):
-        return id(dask_worker.plugins["bigfft"])
+        return {name: id(dask_worker.plugins[name]) for name in dask_worker.plugins}
 
     before = client.run(plugins)
     register(client)
+    register(client, prefault=0, pinned=None)
     assert client.run(plugins) == before
     assert client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.plugins)).count(
         "bigfft") == 1
@@ -202,6 +203,40 @@ def test_unregistering_gives_everything_back():
         assert (there, sinks, idle) == (False, ["take"], 0)
         assert "bigfft" not in client.run_on_scheduler(
             lambda dask_scheduler: list(dask_scheduler.plugins))
+
+
+def test_registering_again_with_other_numbers_makes_other_memory_ready():
+    """Only that: what the worker has counted stays, and a number left out is the one before."""
+    def ready(dask_worker):
+        from dask_bigfft.memory.default import default_arena
+
+        plugins = {name: plugin.nbytes for name, plugin in dask_worker.plugins.items()
+                   if hasattr(plugin, "nbytes")}
+        return default_arena().counters().idle_bytes, id(dask_worker.plugins["bigfft"]), plugins
+
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0") as one,
+        Client(one) as client,
+    ):
+        register(client, prefault=1 << 23)
+        ((most, watch, numbers),) = client.run(ready).values()
+        assert most >= 1 << 23
+        assert numbers == {"bigfft-prefault": 1 << 23, "bigfft-pinned": 0}
+        register(client)
+        ((most, same, numbers),) = client.run(ready).values()
+        assert most >= 1 << 23
+        assert (same, numbers["bigfft-prefault"]) == (watch, 1 << 23)
+        register(client, prefault=1 << 21)
+        ((least, same, numbers),) = client.run(ready).values()
+        assert (1 << 21) <= least < (1 << 23)
+        assert (same, numbers) == (watch, {"bigfft-prefault": 1 << 21, "bigfft-pinned": 0})
+        register(client, pinned=1 << 20)  # no device here, so that there is nothing to pin
+        ((least, same, numbers),) = client.run(ready).values()
+        assert least >= 1 << 21
+        assert (same, numbers) == (watch, {"bigfft-prefault": 1 << 21, "bigfft-pinned": 1 << 20})
+        one.scale(2)
+        client.wait_for_workers(2, timeout=60)
+        assert [found[2] for found in client.run(ready).values()] == [numbers] * 2
 
 
 def test_versions_that_differ_are_said_process_by_process(client, monkeypatch):

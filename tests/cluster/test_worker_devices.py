@@ -106,6 +106,22 @@ def test_a_worker_without_a_device_is_left_alone(client):
     assert np.allclose(lazy.compute(), np.fft.fft2(x))
 
 
+def test_other_numbers_leave_devices_open(threads):
+    client, device = threads
+    register(client)
+    worker = worker_of(client)
+    streams = worker.plugins["bigfft-streams"]
+    default_arena().trim()
+    assert default_arena().counters().idle_bytes < 8 * MIB
+    register(client, pinned=8 * MIB)
+    assert worker.plugins["bigfft-streams"] is streams
+    assert not device.closed
+    assert default_arena().counters().idle_bytes >= 8 * MIB
+    register(client, pinned=0)
+    assert default_arena().counters().idle_bytes < 8 * MIB
+    assert not device.closed
+
+
 def test_plugins_can_be_registered_again(client):
     register(client, pinned=MIB)
     names = client.run(lambda dask_worker: sorted(dask_worker.plugins))

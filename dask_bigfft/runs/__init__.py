@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Unpack
 
+from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.planning import Extras
 from dask_bigfft.runs.job import Asked, Done, Store, execute, planned_input, store_now
 from dask_bigfft.runs.pinned import has_begun
@@ -102,6 +103,10 @@ def run(
     >>> run(folder / "in.npy", folder / "out.zarr", "rfft2").plan.notation
     '{Y, X}'
     """
+    for name, path in {"source": source, "destination": destination}.items():
+        if not isinstance(path, str | os.PathLike):
+            refuse(name, type(path).__name__, "the path of a stored array; dask arrays are "
+                   "transformed by dask_bigfft.fft, and stored by to_zarr", kind=ArgumentTypeError)
     one = not parse_name(kind).endswith(("2", "n"))
     where: Mapping[str, Any] = {"n": n, "axis": axis} if one else {"s": s, "axes": axes}
     if not one and axes is None and (s is not None or kind.endswith("2")):

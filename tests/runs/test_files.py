@@ -15,7 +15,7 @@ from distributed import Client, LocalCluster
 
 import dask_bigfft
 from dask_bigfft import chunk_files, events, sources, storage
-from dask_bigfft.errors import ArgumentError
+from dask_bigfft.errors import ArgumentError, ArgumentTypeError
 from dask_bigfft.exchange.scratch import Scratch
 from dask_bigfft.runs.sink import Sink
 from dask_bigfft.testing.oracles import relative_l2
@@ -425,6 +425,14 @@ def test_a_source_that_changes_meanwhile_makes_no_result(monkeypatch):
         events.remove_sink(sink)
     assert real is not None
     assert not Path("out.zarr").exists()
+
+
+def test_what_is_no_path_is_refused_by_name():
+    x = da.ones((4, 4))
+    with pytest.raises(ArgumentTypeError, match=r"`source`='Array' is not .*: need the path of a"):
+        dask_bigfft.run(x, "out.zarr")
+    with pytest.raises(ArgumentTypeError, match="`destination`='NoneType'"):
+        dask_bigfft.run("in.zarr", None)
 
 
 def test_what_is_there_is_not_replaced_unasked():

@@ -1,0 +1,47 @@
+"""NaN and infinity pass through as they do in SciPy: where they go, and nowhere else."""
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import scipy.fft
+
+from dask_bigfft import fft
+
+#: One-dimensional transforms of every kind.
+KINDS = ["fft", "ifft", "rfft", "irfft", "hfft", "ihfft", "dct", "dst"]
+LENGTH, ROWS = 96, 8
+
+
+def data(kind: str, value: complex) -> np.ndarray:
+    """Rows, two of which have a value that is not finite: in the middle, and in a mirrored half."""
+    rng = np.random.default_rng(8)
+    x = rng.standard_normal((LENGTH, ROWS))
+    if kind in ("fft", "ifft", "irfft", "hfft"):
+        x = x + 1j * rng.standard_normal(x.shape)
+    x[LENGTH // 2, 3] = x[LENGTH - 2, 6] = value
+    return x
+
+
+@pytest.mark.parametrize("carrier", ["shared", "disk"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_rows_that_are_finite_stay_so(
+    kind: str, value: float, carrier: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Along an axis that is split, where an exchange could bring them to other rows."""
+    x = data(kind, value)
+    options = {
+        "bigfft.exchange.carrier": carrier, "bigfft.planner.whole-axis-floor": 1,
+        "bigfft.scratch.directory": str(tmp_path_factory.mktemp("scratch")),
+    }
+    with dask.config.set(options), np.errstate(invalid="ignore"):
+        array = da.from_array(x, chunks=(12, 4))
+        found = getattr(fft, kind)(array, axis=0).compute(scheduler="sync")
+        wanted = getattr(scipy.fft, kind)(x, axis=0)
+    good = np.isfinite(x).all(axis=0)
+    assert good.sum() == ROWS - 2
+    np.testing.assert_allclose(found[:, good], wanted[:, good], atol=1e-12)
+    for row in np.flatnonzero(~good):
+        assert not np.isfinite(found[:, row]).any(), (kind, row)
+        assert not np.isfinite(wanted[:, row]).any(), (kind, row)

@@ -1,4 +1,7 @@
-"""Prints the outcome of the grid of faults as tables: python ci/faults_table.py JUNIT_XML."""
+"""Prints the outcome of the grid of faults as tables: python ci/faults_table.py JUNIT_XML [...].
+
+What a later file has takes the place of what an earlier one has of the same name.
+"""
 
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -19,15 +22,15 @@ class Case:
     seconds: float
 
 
-def cases(path: str) -> list[Case]:
-    """Return the tests of a file that pytest has written."""
-    found = []
+def cases(path: str) -> dict[str, Case]:
+    """Return the tests of a file that pytest has written, by name."""
+    found = {}
     for case in ElementTree.parse(path).iter("testcase"):
         name, _, words = case.attrib["name"].partition("[")
         bad = [child.tag for child in case if child.tag in ("failure", "error", "skipped")]
         outcome = bad[0] if bad else "passed"
         parts = tuple(words.rstrip("]").split("-")) if words else ()
-        found.append(Case(name, parts, outcome, float(case.attrib["time"])))
+        found[case.attrib["name"]] = Case(name, parts, outcome, float(case.attrib["time"]))
     return found
 
 
@@ -52,9 +55,11 @@ def table(found: list[Case]) -> list[str]:
     return [line.replace("cut_off", "cut off") for line in lines]
 
 
-def main(path: str) -> None:
+def main(first: str, *later: str) -> None:
     """Print all tables."""
-    found = cases(path)
+    by_name = cases(first)
+    again = {name: case for path in later for name, case in cases(path).items()}
+    found = list({**by_name, **again}.values())
     grid, rest = defaultdict(list), []
     for case in found:
         (grid[case.words[0]] if len(case.words) == 4 else rest).append(case)
@@ -64,6 +69,9 @@ def main(path: str) -> None:
           f"{sum(case.seconds for case in found) / 60:.1f} minutes. Seconds of each case that "
           "passed; others say what became of them. `files` is a run from file to file with a "
           "scratch folder; where its scheduler or client was killed, another run went on.")
+    for name, case in by_name.items():
+        if name in again:
+            print(f"\nRun once more, since it ended as {case.outcome}: `{name}`.")
     for carrier, own in grid.items():
         print(f"\n## {carrier}\n")
         print("\n".join(table(own)))
@@ -75,4 +83,4 @@ def main(path: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -19,6 +19,7 @@ import dask
 from distributed import Client, Scheduler, Worker
 
 from dask_bigfft.runs import run
+from dask_bigfft.testing.traps import LONGEST
 
 __all__ = ["Processes", "run_on", "started"]
 
@@ -84,7 +85,7 @@ def run_on(file: str, said: str, *args: Any, **kwargs: Any) -> None:
     text = ""
     with dask.config.set({**SETTINGS, **kwargs.pop("settings", {})}):
         try:
-            Client(scheduler_file=file, timeout=60)
+            Client(scheduler_file=file, timeout=LONGEST)
             run(*args, **kwargs)
         except Exception as error:
             text = f"{type(error).__name__} {error}"
@@ -111,7 +112,7 @@ class Processes:
         self.file = str(folder / "scheduler.json")
         self.scheduler = started(_schedule, self.file, settings)
         self._all = [self.scheduler]
-        end = time.monotonic() + 60
+        end = time.monotonic() + LONGEST
         while not os.path.exists(self.file):
             if time.monotonic() > end:
                 raise TimeoutError("the scheduler does not begin")

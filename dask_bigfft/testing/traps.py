@@ -26,8 +26,11 @@ from dask_bigfft.events import add_sink, remove_sink
 
 __all__ = ["FAULTS", "Board", "remove_traps", "set_trap"]
 
-#: Seconds that a process waits in a phase at most, and those for which another one is stopped.
-LONGEST, STOPPED = 60.0, 1.5
+#: Seconds that anybody waits at most, on a machine that is busy, and compiles code first.
+LONGEST = 200.0
+
+#: Seconds for which a process is stopped.
+STOPPED = 1.5
 
 SIGNAL = signal.SIGUSR1
 

@@ -77,6 +77,11 @@ Whole = Callable[[], Processes]
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Whole]:
     """Gives a cluster all of whose processes run: what is missing is begun anew."""
     kept: list[Processes] = []
+    for carrier in ("tasks", "disk"):  # compiles, once, what all processes load then
+        options = {"bigfft.exchange.carrier": carrier, "scheduler": "sync",
+                   "bigfft.scratch.directory": str(tmp_path_factory.mktemp("scratch"))}
+        with dask.config.set(options):
+            fft.fft(da.ones(16 * 512, chunks=512)).compute()
 
     def found() -> Processes:
         if not kept or not kept[-1].scheduler.is_alive():

@@ -71,7 +71,7 @@ def main(first: str, *later: str) -> None:
           "scratch folder; where its scheduler or client was killed, another run went on.")
     for name, case in by_name.items():
         if name in again:
-            print(f"\nRun once more, since it ended as {case.outcome}: `{name}`.")
+            print(f"\nRun once more, after {case.outcome}: `{name}`.")
     for carrier, own in grid.items():
         print(f"\n## {carrier}\n")
         print("\n".join(table(own)))

@@ -50,10 +50,6 @@ EVENTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "begun": MappingProxyType({"plan": "name", "index": "ordinal"}),  # before memory is taken
         # memory
         "prefault": _WORK,  # fresh pages of blocks, backed before anybody writes there
-        "arena_lend": _MEMORY,
-        "arena_return": _MEMORY,
-        "arena_overflow": _MEMORY,  # lent as ordinary memory, the arena being at its limit
-        "arena_trim": _MEMORY,  # given back to the system
         # files; `index` is that of the exchange
         "scratch_write": _WORK,
         "scratch_read": _WORK,
@@ -67,7 +63,6 @@ EVENTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "compiling": MappingProxyType({"plan": "name", "index": "ordinal"}),  # it has begun
         "compile": _WORK,
         # decisions
-        "plan": MappingProxyType({"candidates": "count", "seconds": "second"}),
         "fallback": _WORK,  # a slower way was taken, and what it cost
     }
 )

@@ -1,13 +1,16 @@
 """The closed set of events and the hook that hands them on."""
 
+import re
+import time
 import timeit
+from pathlib import Path
 
 import pytest
 
 from dask_bigfft import events
 from dask_bigfft.errors import ArgumentError
 
-UNITS = {"byte", "count", "name", "ordinal", "second"}
+UNITS = {"byte", "name", "ordinal", "second"}
 
 
 @pytest.fixture
@@ -32,6 +35,13 @@ def test_the_phases_are_declared_and_every_number_has_a_unit():
     assert events.PHASES == ("round", "pack", "send", "barrier", "unpack")
     assert {*events.PHASES, *events.SUBPHASES} <= events.EVENTS.keys()
     assert {unit for numbers in events.EVENTS.values() for unit in numbers.values()} == UNITS
+
+
+def test_every_event_is_emitted_somewhere():
+    package = Path(events.__file__).parent
+    text = "".join(path.read_text() for path in package.rglob("*.py"))
+    emitted = set(re.findall(r'(?:emit|measured)\(\s*f?"(\w+)', text))
+    assert events.EVENTS.keys() - emitted == {"round_cpu", "round_device"}  # f"round_{kind}"
 
 
 def test_the_table_cannot_be_changed():
@@ -59,7 +69,8 @@ def test_what_is_not_declared_is_refused(seen, listening, monkeypatch):
 
 
 def test_without_a_sink_an_event_costs_microseconds(nobody):
-    seconds = min(timeit.repeat(lambda: events.emit("fft", nbytes=1), number=1000, repeat=9))
+    timer = time.thread_time  # of this thread alone, however busy the machine is
+    seconds = min(timeit.repeat(lambda: events.emit("fft", nbytes=1), timer=timer, number=1000))
     assert seconds / 1000 < 20e-6
 
 
@@ -86,13 +97,13 @@ def test_events_of_a_task_carry_plan_and_round(seen):
         assert events.working_for() == ("0a1b", 3)
         events.emit("round", nbytes=8)
         events.emit("gather", plan="other", index=1)
-        events.emit("arena_lend", nbytes=9)
+        events.emit("scratch_free", nbytes=9)
     events.emit("round")
     assert events.working_for() is None
     assert seen == [
         ("round", {"plan": "0a1b", "index": 3, "nbytes": 8}),
         ("gather", {"plan": "other", "index": 1}),
-        ("arena_lend", {"nbytes": 9}),
+        ("scratch_free", {"nbytes": 9}),
         ("round", {}),
     ]
 

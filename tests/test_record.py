@@ -111,7 +111,7 @@ def test_threads_count_together(record):
 
 def test_events_without_a_plan_are_left_out(record):
     events.emit("round", index=1, nbytes=1)
-    events.emit("arena_lend", nbytes=1)
+    events.emit("scratch_free", nbytes=1)
     assert record.tokens() == ()
 
 

@@ -33,7 +33,8 @@ POWERS = ((256, 8192), (2048, 1024), (4096, 512))
 WAYS = 8
 
 #: What Python sees to, and the passes that count, at least, where its seconds are measured.
-HANDLED, PASSES = ("block", "gathered_block", "lying_block", "shard", "tile"), 3
+HANDLED = ("block", "gathered_block", "lying_block", "shard", "tile", "tables")
+PASSES = 3
 
 
 @dataclass(frozen=True)
@@ -250,12 +251,12 @@ def handled(sample: Sample) -> list[float]:
     of_kind = [blocks * (name == kind) for name in HANDLED[:3]]
     shards = exchange.shape.shards if kind == "gathered_block" and not exchange.local else 0
     tiles = 0 if flow is None else blocks * flow.tiles
-    return [*of_kind, shards, tiles, sample.stage.rest]
+    return [*of_kind, shards, tiles, kind == "gathered_block", sample.stage.rest]
 
 
 def _handled(elements: int) -> Iterator[Probe]:
     """Planes with few and many blocks, shards and tiles, each way."""
-    for long, ways in ((512, 4), (512, 32), (64, 16)):
+    for long, ways in ((512, 4), (512, 16), (512, 32), (64, 16)):
         wide = elements // long
         if long >= ways and wide >= ways:
             columns, rows = ((0, long),), ((1, wide),)

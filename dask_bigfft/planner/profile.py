@@ -23,7 +23,7 @@ __all__ = ["DEFAULT", "Curve", "DeviceProfile", "LibrarySpeeds", "Peer", "Profil
 SCHEMA = 3
 
 #: Entries that profiles of this version may lack: they came later.
-LATER = {"energy", "checksum"}
+LATER = {"energy", "checksum", "tables"}
 
 #: Bytes after which places in memory share those in the nearest cache.
 PAGE = 1 << 12
@@ -305,6 +305,9 @@ class Profile:
     block, gathered_block, lying_block, shard, tile : float
         Seconds of Python for a block that is taken as it comes, one that is gathered, one that is
         found where it lies, a shard of a gather, and a tile; one after the other.
+    tables : float
+        Seconds of Python for an exchange whose blocks are gathered: what the first of them works
+        out for all.
     packed : float
         Seconds of the scheduler, and of Python, for a shard that is a task of its own.
     company, waiting : float
@@ -357,6 +360,7 @@ class Profile:
     lying_block: float = 0.0
     shard: float = 3e-5
     tile: float = 0.0
+    tables: float = 0.0
     packed: float = 3.3e-4
     company: float = 1.0
     waiting: float = 1.0
@@ -377,7 +381,7 @@ class Profile:
 
     def __post_init__(self) -> None:
         zero = ("start", "task", "exchange", "block", "gathered_block", "lying_block", "shard",
-                "tile", "packed", "pair", "sent_task", "sent_shard", "shared_round",
+                "tile", "tables", "packed", "pair", "sent_task", "sent_shard", "shared_round",
                 "shared_block")
         _positive(self, "threads", "copy", "alone", "narrow", "narrow_turned", "twiddle", "touch",
                   "flops", "network", "write", "read",

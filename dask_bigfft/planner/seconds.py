@@ -200,7 +200,8 @@ class Model:
         if flow is not None and flow.read != "shards":
             return blocks * profile.block + tiles
         shards = 0 if shape.local or self.carrier == "disk" else shape.shards
-        return blocks * profile.gathered_block + shards * profile.shard + tiles
+        gathered = blocks * profile.gathered_block + shards * profile.shard
+        return gathered + tiles + (profile.tables if blocks else 0.0)
 
     def row_nbytes(self, shape: ExchangeShape, after: Layout, round_: Round | None) -> float:
         """Bytes of the rows that a gather reads: the exchange's, or narrower ones of tiles."""

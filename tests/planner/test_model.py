@@ -149,9 +149,10 @@ def test_python_sees_to_blocks_by_how_they_are_read():
     columns = planned((256, 256), (32, 256), QUICK)  # rows lie whole, then columns are gathered
     gathered = replace(columns, machine=replace(columns.machine, shared=False))
     assert columns.notation == "{X} {Y}"
-    assert handling(gathered, block=1.0, gathered_block=100.0, shard=1e4)[:2] == [
-        8.0, 8 * 100.0 + 64 * 1e4]
+    assert handling(gathered, block=1.0, gathered_block=100.0, shard=1e4, tables=0.5)[:2] == [
+        8.0, 8 * 100.0 + 64 * 1e4 + 0.5]
     assert handling(gathered, lying_block=1.0)[:2] == [0.0, 0.0]
+    assert handling(columns, tables=1.0)[0] == 0.0
     lying = replace(columns, machine=replace(columns.machine, shared=True))
     assert handling(lying, block=1.0, gathered_block=100.0, lying_block=7.0, shard=1e4)[:2] == [
         8.0, 8 * 7.0]

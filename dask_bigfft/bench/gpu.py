@@ -30,6 +30,7 @@ import numpy as np
 from dask_bigfft import fft
 from dask_bigfft.bench import gpu_peers, machine
 from dask_bigfft.bench.gpu_bench import GIB, MIB, Array, Bench, Results, best, held
+from dask_bigfft.bench.gpu_columns import columns
 from dask_bigfft.bench.gpu_data import distance, even_shape, fill, lazy, owner
 from dask_bigfft.bench.gpu_floor import Heard, heard
 from dask_bigfft.bench.gpu_report import write_report
@@ -329,7 +330,7 @@ def peak(bench: Bench) -> None:
 
 SECTIONS = (
     "bus", "in_card", "transforms", "pageable", "rounds", "ring", "trace", "peak", "in_place",
-    "large", "kernels", "staging",
+    "large", "kernels", "staging", "columns",
 )
 
 
@@ -370,6 +371,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "rounds": lambda: rounds(bench),
         "ring": lambda: ordinary(bench),
         "kernels": lambda: kernels(bench),
+        "columns": lambda: columns(bench),
         "staging": lambda: staging(bench),
         "trace": lambda: trace(bench, args.out.with_name("gpu_trace.png")),
         "peak": lambda: peak(bench),
@@ -383,7 +385,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in args.only:
         if name != "bus" and not results.over:
             steps[name]()
-    write_report(results.found, args.out.with_suffix(".md"))
+        write_report(results.found, args.out.with_suffix(".md"))  # also if the next one is cut off
     find.release()
     anchor.close()
     return 0

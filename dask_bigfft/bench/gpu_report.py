@@ -124,6 +124,12 @@ def write_report(found: dict[str, Any], path: Path) -> None:
         *table(found.get("trace", []), {
             "shape": "shape", "seconds": "seconds", "one or more": "one or more",
             "two or more": "two or more", "all three": "all three"}),
+        "## Rounds along columns with one thing changed (`bench/gpu_columns.py` says why)", "",
+        *table(found.get("columns", []), {
+            "block_mib": "block MiB", "variant": "changed", "pieces": "pieces", "slots": "slots",
+            "seconds": "seconds", "fraction": "reached", "h2d busy": "h2d busy",
+            "compute busy": "kernels busy", "d2h busy": "d2h busy", "h2d ms": "h2d ms",
+            "compute ms": "kernel ms", "d2h ms": "d2h ms"}),
         "## Rounds along columns with kernels left out; staging buffers of several sizes", "",
         *table(found.get("kernels", []), {
             "block_mib": "block MiB", "left_out": "left out", "seconds": "seconds",

@@ -6,6 +6,7 @@ Imports `gpu_bench` and `gpu_floor`, and `devices`.
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Literal
 
 import dask
 import dask.array as da
@@ -23,11 +24,15 @@ from dask_bigfft.devices.transfer import TO_DEVICE, TO_HOST
 from dask_bigfft.front import plan as plan_of
 from dask_bigfft.planner.cost import admitted
 
+Norm = Literal["ortho", "backward"]
 
-def one_round(shape: tuple[int, ...], axes: tuple[int, ...], dtype: str) -> Job:
+
+def one_round(
+    shape: tuple[int, ...], axes: tuple[int, ...], dtype: str, norm: Norm = "ortho"
+) -> Job:
     """A round over axes that lie whole in a block, in place."""
     x = da.zeros(shape, dtype=dtype, chunks=-1)
-    found = plan_of(x, "fftn", axes=axes, norm="ortho", memory_limit="16 TiB")
+    found = plan_of(x, "fftn", axes=axes, norm=norm, memory_limit="16 TiB")
     (round_,) = found.rounds
     return job_of(round_, (0,) * len(shape), np.dtype(dtype), np.dtype(dtype), inside=True)
 

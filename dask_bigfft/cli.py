@@ -24,7 +24,7 @@ import dask.config
 
 from dask_bigfft import calibration, runs, storage
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError, ScratchError, refuse
-from dask_bigfft.planner.explain import human_bytes, human_seconds, speed_rows
+from dask_bigfft.planner.explain import human_bytes, human_count, human_seconds, speed_rows
 from dask_bigfft.watch.display import Display, LocalProgress, TextDisplay
 
 _THREADS, _SYNC = ("threads", "threaded"), ("sync", "synchronous", "single-threaded")
@@ -325,12 +325,12 @@ def _display(args: argparse.Namespace) -> Display | None:
 
 
 def _report(done: runs.Done) -> None:
-    speed = (done.read + done.written) / 1e9 / done.seconds
+    speed = human_count((done.read + done.written) / done.seconds, "B/s")
     spec, count = done.plan.spec, len(done.plan.rounds)
     print(
         f"{done.path}: {spec.name} of {spec.shape} {done.dtype} in {count} "
         f"round{'' if count == 1 else 's'} {done.plan.notation}; read {human_bytes(done.read)}, "
-        f"wrote {human_bytes(done.written)} in {human_seconds(done.seconds)} ({speed:.2f} GB/s)"
+        f"wrote {human_bytes(done.written)} in {human_seconds(done.seconds)} ({speed})"
     )
 
 

@@ -188,10 +188,10 @@ def totals_text(state: State) -> str:
         return f"Workers with another version than {state['version']} of dask_bigfft: {listed}."
     if not going:
         return "Nothing is being transformed."
-    speed = sum(run["bytes_per_second"] for run in going) / 1e9
+    speed = human_count(sum(run["bytes_per_second"] for run in going), "B/s")
     work = human_count(sum(run["flops_per_second"] for run in going), "FLOP/s")
     count = len(going)
-    return f"{count} transform{'' if count == 1 else 's'} running: {speed:.2f} GB/s, {work}."
+    return f"{count} transform{'' if count == 1 else 's'} running: {speed}, {work}."
 
 
 # --- the page -------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TextIO
 from dask.callbacks import Callback
 
 from dask_bigfft.events import add_sink, remove_sink
-from dask_bigfft.planner.explain import human_bytes, human_seconds
+from dask_bigfft.planner.explain import human_bytes, human_count, human_seconds
 from dask_bigfft.watch.meter import SHOWN, Board, is_running, label_of, line_of
 
 #: Seconds between lines where the output is no terminal, and between updates where it is.
@@ -115,7 +115,7 @@ def runs_html(runs: Runs) -> str:
         seconds = run.get("compiled", 0.0)
         compiled = f", {human_seconds(seconds)} of compiling before" if seconds >= SHOWN else ""
         title = f"{run['name']} of {tuple(run['shape'])} {run['dtype']}: {run['rounds']}"
-        speed = f"{run['bytes_per_second'] / 1e9:.2f} GB/s"
+        speed = human_count(run["bytes_per_second"], "B/s")
         parts.append(
             f"<p><b>{escape(title)}</b><br>{escape(run['state'])}, "
             f"{human_bytes(run['bytes_done'])} of {human_bytes(run['bytes_total'])}, {speed}, "

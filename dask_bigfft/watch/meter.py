@@ -20,7 +20,7 @@ import numpy as np
 from dask_bigfft.graph.dask_private import Alias, DataNode
 from dask_bigfft.graph.layer import plans_among
 from dask_bigfft.graph.names import PLAN_NAME
-from dask_bigfft.planner.explain import human_bytes, human_seconds
+from dask_bigfft.planner.explain import human_bytes, human_count, human_seconds
 from dask_bigfft.planner.phases import phase_forecasts, plan_card
 from dask_bigfft.planner.plan import Plan
 
@@ -255,7 +255,7 @@ def line_of(runs: Sequence[Mapping[str, Any]]) -> str:
     share = done / total if total else 0.0
     text = f"{label_of(runs)} {100 * share:3.0f} %  {human_bytes(done)} of {human_bytes(total)}"
     if elapsed > 0:
-        text += f", {done / elapsed / 1e9:.2f} GB/s"
+        text += f", {human_count(done / elapsed, 'B/s')}"
     text += f", {clock(elapsed)} elapsed"
     compiled = sum(run.get("compiled", 0.0) for run in runs)
     if compiled >= SHOWN:

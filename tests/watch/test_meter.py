@@ -48,7 +48,7 @@ def test_the_meter_weighs_stages_by_their_bytes():
     time_now[0] = 60.0
     assert meter.nbytes == (65536 + 32768, 3 * 65536)
     assert meter.line() == (
-        "round 1 of 2   50 %  96.0 KiB of 192 KiB, 0.00 GB/s, 1:00 elapsed, 1:00 left"
+        "round 1 of 2   50 %  96.0 KiB of 192 KiB, 1.64 kB/s, 1:00 elapsed, 1:00 left"
     )
 
 

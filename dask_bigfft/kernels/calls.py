@@ -5,6 +5,7 @@ for each block::
 
     Calls   r2c -> [chirp] -> c2c over all digits
                 -> [filter, c2c back] -> [twiddle] -> [chirp] -> c2r
+            (r2c and c2c in one call, where no chirp is between them)
     Work    what is in brackets: the tables of one step on one block
 
 May import `decomposition` and this room.
@@ -29,6 +30,7 @@ from dask_bigfft.kernels.libraries import Scale
 __all__ = ["Call", "Calls", "Factors", "Work", "axis_index", "calls_of", "factor", "works_of"]
 
 Array = npt.NDArray[Any]
+_Pair = tuple[Step, int]
 
 
 def factor(divisor: Divisor, dtype: np.dtype[Any]) -> Any:
@@ -58,7 +60,7 @@ class Call:
     kind : str
         "r2c", "c2c" or "c2r".
     dims : tuple of int
-        Dimensions of a block that it transforms.
+        Dimensions of a block that it transforms, that of real values last.
     sign : int
         Of the exponent.
     scale : Scale
@@ -91,8 +93,8 @@ class Calls:
         Whether the first thing to be done is one call of the library, for all axes.
     begins_with_r2c : bool
         Whether the first thing to be done is one FFT of real values.
-    only_ffts : bool
-        Whether that one call for all axes is all that is to be done.
+    one_call : bool
+        Whether one call, of whatever kind, is all that is to be done.
     """
 
     r2c: tuple[Call, ...]
@@ -101,7 +103,7 @@ class Calls:
     dims: tuple[int, ...]
     begins_with_ffts: bool
     begins_with_r2c: bool
-    only_ffts: bool
+    one_call: bool
 
 
 @lru_cache(maxsize=256)
@@ -119,32 +121,46 @@ def calls_of(round_: Round) -> Calls:
             raise KernelError("the digit of a step must be the last group of its axis")
     dims = tuple(round_.dim(step) for step in steps)
     pairs = list(zip(steps, dims, strict=True))
-    by_sign: dict[int, list[tuple[Step, int]]] = {}
+    by_sign: dict[int, list[_Pair]] = {}
     for step, dim in pairs:
         if step.kind == "c2c":
             by_sign.setdefault(step.sign, []).append((step, dim))
+    r2c = tuple(_call([*_with(pair, by_sign), pair]) for pair in pairs if pair[0].kind == "r2c")
     c2c = tuple(_call(batch) for batch in by_sign.values())
+    c2r = tuple(_call([pair]) for pair in pairs if pair[0].kind == "c2r")
     kinds = [step.kind for step in steps]
     begins = {(step.kind, step.sign, step.chirp_in) for step in steps}
     begins_with_ffts = bool(steps) and begins == {("c2c", steps[0].sign, None)}
+    whole = all(map(_alike, steps)) and all(call.left is None for call in (*r2c, *c2c, *c2r))
     return Calls(
-        tuple(_call([pair]) for pair in pairs if pair[0].kind == "r2c"),
+        r2c,
         c2c,
-        tuple(_call([pair]) for pair in pairs if pair[0].kind == "c2r"),
+        c2r,
         dims,
         begins_with_ffts,
         kinds.count("r2c") == 1,
-        begins_with_ffts and all(map(_alike, steps)) and c2c[0].left is None,
+        whole and len(r2c) + len(c2c) + len(c2r) == 1,
     )
 
 
-def _call(batch: Sequence[tuple[Step, int]]) -> Call:
-    """One call for some steps of a kind and sign, with the dimensions of their digits."""
-    first, n = batch[0][0], math.prod(step.length for step, _ in batch)
+def _with(real: _Pair, by_sign: dict[int, list[_Pair]]) -> list[_Pair]:
+    """Take away the complex steps that one call does together with one of real values."""
+    sign = real[0].sign
+    if any(step.chirp_in is not None for step, _ in by_sign.get(sign, [])):
+        return []
+    return by_sign.pop(sign, [])
+
+
+def _call(batch: Sequence[_Pair]) -> Call:
+    """One call for some steps of a sign, with the dimensions of their digits; a real one is last.
+
+    It is of the last one's kind.
+    """
+    last, n = batch[-1][0], math.prod(step.length for step, _ in batch)
     scale, left = _by_library(reduce(mul, (_divisor(step) for step, _ in batch)), n)
     dims = tuple(dim for _, dim in batch)
     rest = None if left == Divisor() else left
-    return Call(first.kind, dims, first.sign, scale, rest, first.length)
+    return Call(last.kind, dims, last.sign, scale, rest, last.length)
 
 
 def _divisor(step: Step) -> Divisor:

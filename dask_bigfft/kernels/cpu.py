@@ -24,7 +24,7 @@ from dask_bigfft.decomposition.steps import Chirp, Divisor
 from dask_bigfft.decomposition.tiles import ROW_BYTES, TILE_BYTES, tiling
 from dask_bigfft.errors import KernelError
 from dask_bigfft.events import measured
-from dask_bigfft.kernels.calls import Calls, Factors, Work, calls_of, factor, works_of
+from dask_bigfft.kernels.calls import Call, Calls, Factors, Work, calls_of, factor, works_of
 from dask_bigfft.kernels.copy import copied
 from dask_bigfft.kernels.incoming import Divisible, Incoming, Watch, parts
 from dask_bigfft.kernels.libraries import FFTLibrary
@@ -76,16 +76,19 @@ def _multiplied(tile: Array, work: Work, library: FFTLibrary) -> Array:
     return tile
 
 
-def _halves(tile: Array, calls: Calls, out: Array) -> bool:
-    """Whether the FFT of a tile's real values, which comes first, has its result's place in `out`.
+def _room(tile: Array, call: Call, out: Array | None, dense: bool) -> Array | None:
+    """The place of a tile's result, if a call that makes or takes real values can answer there.
 
-    What follows is then done there.
+    That is where it has the shape and the dtype of the answer, and is `dense` if it has to be,
+    for what follows to be done there.
     """
-    if not calls.begins_with_r2c or not out.flags.c_contiguous:
-        return False
-    (dim,) = calls.r2c[0].dims
-    shape = (*tile.shape[:dim], tile.shape[dim] // 2 + 1, *tile.shape[dim + 1 :])
-    return out.shape == shape and out.dtype == np.result_type(tile.dtype, np.complex64)
+    if out is None or (dense and not out.flags.c_contiguous):
+        return None
+    dim, real = call.dims[-1], tile.real.dtype
+    n = call.length if call.kind == "c2r" else tile.shape[dim] // 2 + 1
+    dtype = real if call.kind == "c2r" else np.result_type(real, np.complex64)
+    shape = (*tile.shape[:dim], n, *tile.shape[dim + 1 :])
+    return out if out.shape == shape and out.dtype == dtype else None
 
 
 def _transformed(
@@ -93,17 +96,20 @@ def _transformed(
 ) -> Array:
     """All steps of a round on a contiguous tile, which is overwritten.
 
-    Where the FFTs come first, a library that can answers in `out` and leaves the tile alone; what
-    follows them needs `out` to be contiguous.
+    A library that can answers in `out` and leaves the tile alone, where the first call may, and
+    where the last one does, which gives real values; what follows a call needs `out` to be
+    contiguous.
     """
-    place = half = None
-    if out is not None and not np.may_share_memory(tile, out):
-        half = out if library.elsewhere and _halves(tile, calls, out) else None
-        contiguous = calls.begins_with_ffts and out.flags.c_contiguous
-        place = out if contiguous or calls.only_ffts else None
+    if out is not None and (not library.elsewhere or np.may_share_memory(tile, out)):
+        out = None
+    place = None
+    if out is not None and calls.begins_with_ffts:
+        place = out if calls.one_call or out.flags.c_contiguous else None
     for call in calls.r2c:
-        (dim,) = call.dims
-        tile = np.ascontiguousarray(library.r2c(tile, dim, call.sign, call.scale, half))
+        *others, dim = call.dims
+        half = _room(tile, call, out, not calls.one_call) if calls.begins_with_r2c else None
+        tile = library.r2c(tile, dim, call.sign, call.scale, half, tuple(others))
+        tile = np.ascontiguousarray(tile) if half is None else half
         _divide(tile, call.left)
     for work in works:
         if (step := work.step).kind == "c2c" and step.chirp_in is not None:
@@ -120,8 +126,9 @@ def _transformed(
                 tile, work, work.index_out, step.target.stride, step.chirp_out, step.divisor
             )
     for call in calls.c2r:
-        (dim,) = call.dims
-        tile = np.ascontiguousarray(library.c2r(tile, dim, call.length, call.sign, call.scale))
+        (dim,), real = call.dims, _room(tile, call, out, dense=False)
+        tile = library.c2r(tile, dim, call.length, call.sign, call.scale, real)
+        tile = np.ascontiguousarray(tile) if real is None else real
         _divide(tile, call.left)
     return tile
 
@@ -175,9 +182,9 @@ def run_round(
     watch: Watch | None = getattr(incoming, "watch", None)
     # What is rolled is stored in two parts, and what is watched may have to be done once more.
     stays = not round_.rolls and (watch is None or watch.stays)
-    begins, only = library.elsewhere and stays, calls.only_ffts
+    begins, only = library.elsewhere and stays, calls.one_call
     halved, given = begins and calls.begins_with_r2c, None
-    if halved or (begins and calls.begins_with_ffts):
+    if halved or (begins and (calls.begins_with_ffts or only)):
         given = incoming.as_is if watch is None else watch.given
     # Where libraries answer in fresh memory, there are two tiles.
     tile_bytes = TILE_BYTES // 4 if changes and not halved else TILE_BYTES
@@ -222,7 +229,7 @@ def in_one_call(
     if not library.elsewhere or incoming.as_is is None or len(round_.steps) != 1:
         return False
     (step,) = round_.steps
-    return step.convolve is None and calls_of(round_).only_ffts
+    return step.kind == "c2c" and step.convolve is None and calls_of(round_).one_call
 
 
 def run_tiles(
@@ -253,7 +260,7 @@ def run_tiles(
     calls, works = calls_of(round_), works_of(round_, block, filters or {})
     dim, width = tiling
     given = incoming.as_is if library.elsewhere and calls.begins_with_ffts else None
-    if math.prod(out.shape[:dim]) > 1 and not calls.only_ffts:
+    if math.prod(out.shape[:dim]) > 1 and not calls.one_call:
         given = None
     tiles = (
         incoming.tiles(dim, width, out, cuts) if given is None else _views(given, dim, cuts)

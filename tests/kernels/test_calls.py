@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dask_bigfft.decomposition.layout import AxisLayout, Layout, plain, whole
+from dask_bigfft.decomposition.layout import AxisLayout, Layout, whole
 from dask_bigfft.decomposition.rounds import Round, transformed
-from dask_bigfft.decomposition.steps import Divisor, axis_program
+from dask_bigfft.decomposition.steps import Chirp, Divisor, axis_program
 from dask_bigfft.kernels.calls import calls_of, works_of
 
 
@@ -20,7 +20,7 @@ def one_round(*kinds, factors=(6,), divisor=None):
     steps = tuple(program.steps[0] for program in programs)
     if divisor is not None:
         steps = tuple(replace(step, divisor=divisor) for step in steps)
-    source = Layout(tuple(plain(step.source.size, (step.source.size,)) for step in steps))
+    source = Layout(tuple(AxisLayout((whole(step.source),)) for step in steps))
     return Round(steps, source, transformed(source, steps))
 
 
@@ -29,7 +29,7 @@ def test_ffts_of_several_axes_are_one_call():
     (call,) = calls.c2c
     assert (call.dims, call.sign, call.scale, call.left) == ((0, 1), -1, "none", None)
     assert calls.begins_with_ffts
-    assert calls.only_ffts
+    assert calls.one_call
     assert not calls.begins_with_r2c
 
 
@@ -45,15 +45,35 @@ def test_ffts_of_several_axes_are_one_call():
 def test_a_library_divides_by_its_length_and_by_nothing_else(divisor, scale, left):
     calls = calls_of(one_round("c2c", divisor=divisor))
     assert (calls.c2c[0].scale, calls.c2c[0].left) == (scale, left)
-    assert calls.only_ffts == (left is None)
+    assert calls.one_call == (left is None)
 
 
-def test_real_values_are_a_call_of_their_own_that_comes_first():
-    calls = calls_of(one_round("c2c", "r2c"))
-    assert [call.kind for call in (*calls.r2c, *calls.c2c)] == ["r2c", "c2c"]
+@pytest.mark.parametrize(
+    ("kinds", "dims"), [(("r2c",), (0,)), (("c2c", "r2c"), (0, 1)), (("r2c", "c2c"), (1, 0))]
+)
+def test_real_values_and_what_follows_them_are_one_call_that_comes_first(kinds, dims):
+    calls = calls_of(one_round(*kinds, divisor=Divisor(6)))
+    (call,) = calls.r2c
+    assert (call.dims, call.length, calls.c2c) == (dims, 6, ())
+    assert (call.scale, call.left) == ("full", None)
     assert calls.begins_with_r2c
     assert not calls.begins_with_ffts
-    assert not calls.only_ffts
+    assert calls.one_call
+
+
+def test_a_chirp_keeps_real_values_apart_from_what_follows_them():
+    round_ = one_round("c2c", "r2c")
+    chirped = replace(round_.steps[0], chirp_in=Chirp(6, -1))
+    calls = calls_of(Round((chirped, round_.steps[1]), round_.source, round_.target))
+    assert [call.dims for call in (*calls.r2c, *calls.c2c)] == [(1,), (0,)]
+    assert not calls.one_call
+
+
+def test_what_gives_real_values_is_the_last_call():
+    calls = calls_of(one_round("c2c", "c2r"))
+    assert [call.kind for call in (*calls.c2c, *calls.c2r)] == ["c2c", "c2r"]
+    assert not calls.one_call
+    assert calls_of(one_round("c2r")).one_call
 
 
 def test_calls_are_worked_out_once_for_equal_rounds():

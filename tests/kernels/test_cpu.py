@@ -13,14 +13,18 @@ from dask_bigfft.decomposition.rounds import Round, transformed
 from dask_bigfft.decomposition.steps import Chirp, Divisor, Step, axis_program
 from dask_bigfft.decomposition.tiles import tiling
 from dask_bigfft.errors import KernelError
+from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.kernels.calls import axis_index
 from dask_bigfft.kernels.cpu import run_round
 from dask_bigfft.kernels.incoming import Whole, parts
-from dask_bigfft.kernels.libraries import get_library
+from dask_bigfft.kernels.libraries import available, get_library
+from dask_bigfft.kernels.lying import Lying
 from dask_bigfft.testing.oracles import exact_dft, exact_irdft, relative_l2
 from dask_bigfft.testing.strategies import chunks_of, random_array
 
 SCIPY = get_library("scipy")
+#: One that answers in the memory it transforms, and one that answers elsewhere as well.
+LIBRARIES = [SCIPY, *(get_library(name) for name in available() if name == "ducc0")]
 TOLERANCE = {np.dtype("c16"): 1e-14, np.dtype("c8"): 5e-6}
 
 
@@ -101,9 +105,18 @@ def check(round_, kinds, dtype, seed=0):
         values = random_array(round_.source.shape(block), before, seed)
         expected = expected_round(values, round_, block, ordered)
         assert expected.shape == round_.target.shape(block)
-        found = run_round(round_, block, Whole(values.copy()), SCIPY, after)
-        assert found.dtype == after
-        assert relative_l2(found, expected) < TOLERANCE[np.dtype(dtype)]
+        for library in LIBRARIES:
+            found = run_round(round_, block, Whole(values.copy()), library, after)
+            assert found.dtype == after
+            assert relative_l2(found, expected) < TOLERANCE[np.dtype(dtype)]
+            room = np.full([2 * n + 1 for n in expected.shape], np.nan, after)
+            place = room[(slice(1, None, 2),) * room.ndim]
+            kept = values.copy()
+            kept.flags.writeable = False
+            assert run_round(round_, block, Lying(kept, into=place), library, after) is place
+            assert relative_l2(place, expected) < TOLERANCE[np.dtype(dtype)]
+            assert np.isnan(room).sum() == room.size - place.size
+            np.testing.assert_array_equal(kept, values)
 
 
 @given(data=st.data(), dtype=st.sampled_from(["c16", "c8"]), tile=st.sampled_from([64, 500, 2**19]))
@@ -200,6 +213,57 @@ def test_complex_blocks_are_transformed_in_place():
     )
     assert found is values
     np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def whole_axes(kinds, lengths, sign):
+    """A round over whole axes, the last of which may be real."""
+    steps, groups = [], []
+    for axis, (kind, n) in enumerate(zip(kinds, lengths, strict=True)):
+        if kind is None:
+            groups.append(plain(n, (n,)))
+            continue
+        before, after = (n // 2 + 1 if kind == found else n for found in ("c2r", "r2c"))
+        step = Step(axis, Digit(0, 1, before, n), Digit(1, 1, after, n), kind=kind, sign=sign)
+        steps.append(step)
+        groups.append(AxisLayout((whole(step.source),)))
+    layout = Layout(tuple(groups))
+    return Round(tuple(steps), layout, transformed(layout, tuple(steps)))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "events"),
+    [
+        ((None, "c2c", "r2c"), {"fft": 7}),
+        (("c2c", None, "r2c"), {"fft": 5}),
+        ((None, None, "r2c"), {"fft": 1}),
+        ((None, None, "c2r"), {"fft": 1}),
+        ((None, "c2c", "c2r"), {"fft": 14, "gather": 7}),
+    ],
+)
+def test_real_rounds_are_one_call_a_tile_and_store_nothing_apart(monkeypatch, kinds, events):
+    """Half a spectrum has its place already, and its other axes are transformed with it."""
+    pytest.importorskip("ducc0")
+    round_ = whole_axes(kinds, (7, 5, 12), 1 if "c2r" in kinds else -1)
+    before, after = ("f8", "c16") if "r2c" in kinds else ("c16", "f8")
+    values = random_array(round_.source.shape((0, 0, 0)), np.dtype(before), 5)
+    cut = next(i for i, kind in enumerate(kinds) if kind is None)
+    monkeypatch.setattr(cpu, "tiling", lambda *arguments: (cut, 1))
+    found, place = [], np.empty(round_.target.shape((0, 0, 0)), after)
+
+    def note(name, numbers):
+        found.append(name)
+
+    add_sink(note)
+    try:
+        run_round(
+            round_, (0, 0, 0), Lying(values, into=place), get_library("ducc0"), place.dtype
+        )
+    finally:
+        remove_sink(note)
+    assert {name: found.count(name) for name in found} == events
+    ordered = sorted(round_.steps, key=lambda s: ("r2c", "c2c", "c2r").index(s.kind))
+    expected = expected_round(values, round_, (0, 0, 0), ordered)
+    assert relative_l2(place, expected) < 1e-14
 
 
 def test_empty_blocks_pass():

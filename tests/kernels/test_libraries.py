@@ -12,7 +12,7 @@ import pytest
 import scipy.fft
 
 from dask_bigfft.errors import ArgumentError, KernelError
-from dask_bigfft.kernels import libraries
+from dask_bigfft.kernels import backends, libraries
 from dask_bigfft.kernels.fftw_plans import FFTWPlans
 from dask_bigfft.kernels.libraries import FFTLibrary, available, get_library
 
@@ -212,6 +212,38 @@ def test_r2c_answers_elsewhere_where_it_can(library):
         assert np.isnan(room[:, 1::2]).all()
 
 
+@pytest.mark.parametrize("dims", [(1,), (0, 2), (2, 0, 1)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_r2c_goes_on_over_other_axes(library, dims, dtype):
+    """The last of the axes is the real one; the factor counts all of them."""
+    x = random((6, 5, 9), dtype)
+    kept = x.copy()
+    *others, dim = dims
+    wide = np.result_type(dtype, np.complex64)
+    for sign, scale in itertools.product(SIGNS, SCALES):
+        expected = exact_c2c(x, dims, sign, scale)
+        expected = np.take(expected, range(x.shape[dim] // 2 + 1), axis=dim)
+        room = np.full((*expected.shape, 2), np.nan, wide)
+        for out in (None, room[..., 1]):
+            found = library.r2c(x, dim, sign, scale, out, tuple(others))
+            assert_close(found, expected, wide)
+            assert found is out or out is None or not library.elsewhere
+        np.testing.assert_array_equal(x, kept)
+        assert np.isnan(room[..., 0]).all()
+
+
+@pytest.mark.parametrize("n", [8, 9])
+def test_c2r_answers_elsewhere_where_it_can(library, n):
+    half = random((5, 6), np.complex128)
+    kept, room = half.copy(), np.full((n, 12), np.nan)
+    found = library.c2r(half, 0, n, 1, "full", room[:, ::2])
+    assert_close(found, exact_c2r(half, 0, n, 1, "full"), np.float64)
+    np.testing.assert_array_equal(half, kept)
+    if library.elsewhere:
+        np.testing.assert_array_equal(room[:, ::2], found)
+        assert np.isnan(room[:, 1::2]).all()
+
+
 def test_no_axes_and_nothing_to_transform(library, monkeypatch):
     x = random((3, 4), np.complex64)
     assert library.c2c(x, (), -1, "full") is x
@@ -285,7 +317,7 @@ def test_idle_plans_are_bounded():
 def test_mkl_is_held_to_one_thread_and_given_back_its_own_number():
     pytest.importorskip("mkl_fft")
     library = get_library("mkl_fft")
-    set_threads = libraries._mkl_thread_setter()
+    set_threads = backends._mkl_thread_setter()
     assert set_threads is not None
     before = set_threads(2)
     try:

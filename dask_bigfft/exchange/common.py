@@ -11,7 +11,7 @@ import math
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from dask_bigfft.kernels.fresh import backed
 from dask_bigfft.memory import lend
 
 Array = npt.NDArray[Any]
+Made = TypeVar("Made")
 Block = tuple[int, ...]
 
 def lying(array: Array, joint: Layout, layout: Layout, block: Block) -> Array:
@@ -66,7 +67,7 @@ class Common:
         self._entered: dict[int, bool] = {}
         self._locks: dict[tuple[int, Block], threading.Lock] = {}
         self._begun: set[tuple[int, Block]] = set()
-        self._made: dict[tuple[int, Block], Array] = {}
+        self._made: dict[tuple[int, Block], Any] = {}
         self._lock = threading.Lock()
 
     def __reduce__(self) -> Any:
@@ -120,7 +121,7 @@ class Common:
             )
         return decided
 
-    def once(self, round_: int, block: Block, work: Callable[[], Array]) -> Array:
+    def once(self, round_: int, block: Block, work: Callable[[], Made]) -> Made:
         """Return what work in place on a block has made, doing it if nobody has yet.
 
         Dask may run a task twice in one computation, fused with two others.

@@ -17,7 +17,6 @@ With scratch files what a task hands on is not a block but word that its shards 
 Imports `planner`, `exchange`, and this room.
 """
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -42,6 +41,7 @@ from dask_bigfft.graph.disk import (
 from dask_bigfft.graph.filters import generate_filter
 from dask_bigfft.graph.groups import Groups
 from dask_bigfft.graph.inside import own_block, weave_inside
+from dask_bigfft.graph.known import Known
 from dask_bigfft.graph.names import Names
 from dask_bigfft.graph.sending import Shuffle, Shuffles, shuffles_of, turns
 from dask_bigfft.graph.shuffles import (
@@ -60,6 +60,7 @@ from dask_bigfft.graph.tasks import (
     run_block,
     run_block_of_shards,
 )
+from dask_bigfft.graph.wide import Widening, weave_wide, widening_of
 from dask_bigfft.planner.filters import FilterPlan, filter_plans
 from dask_bigfft.planner.joints import Joint
 from dask_bigfft.planner.plan import Exchange, Plan
@@ -77,27 +78,6 @@ CARDS = "cards/"
 
 #: Source blocks of a target block up to which it depends on them directly.
 FEW = 8
-
-
-@dataclass(frozen=True)
-class Known:
-    """A plan whose first rounds another one has in common with it, and its token.
-
-    A spectrum and its shifted form share these rounds: their tasks have the same names.
-    """
-
-    plan: Plan
-    token: str
-
-    def shared(self, plan: Plan | ShiftPlan) -> int:
-        """Number of first rounds that a plan of the same source has in common with this one."""
-        if self.plan.source != plan.source or self.plan.inside:
-            return 0
-        pairs = zip(self.plan.rounds, plan.rounds, strict=False)
-        same = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
-        # A last round whose blocks are the result's flattens them.
-        alike = self.plan.ends_in_round == plan.ends_in_round
-        return same if alike or same < len(plan.rounds) else same - 1
 
 
 def _names(plan: Plan | ShiftPlan, token: str) -> Names:
@@ -175,6 +155,7 @@ def build_graph(
             joint=joints[number], following=following,
             made=None if last else plan.rounds[number].target,
             shuffles=shuffles[number], onward=onward,
+            wide=widening_of(plan, number) if joints[number] is not None else None,
         )
         weave.run(carrier, wanted)
         before = name
@@ -266,6 +247,8 @@ class _Weave:
     #: What carries this exchange between processes, and the next one if the round sends to it.
     shuffles: Shuffles | None = None
     onward: Shuffles | None = None
+    #: How blocks that lie together are done several at a time, if they are.
+    wide: Widening | None = None
 
     def run(self, carrier: str, wanted: bool) -> None:
         if carrier == "disk":
@@ -394,6 +377,9 @@ class _Weave:
                 self.graph[key] = Task(
                     key, barrier_in_common, plan, self.number, tuple(sources), wanted, common, *refs
                 )
+            if self.wide is not None:
+                weave_wide(self.graph, self.names, self.name, self.wide, targets, TaskRef(key))
+                continue
             for block in targets:
                 self._task(run_block, block, None, [TaskRef(key)])
 

@@ -23,7 +23,7 @@ from dask_bigfft import config
 from dask_bigfft.devices.cuda import available
 from dask_bigfft.devices.on_card import is_on_card
 from dask_bigfft.exchange.scratch import ScratchPlace
-from dask_bigfft.graph.build import CARDS, Graph, Known, build_graph, output_name
+from dask_bigfft.graph.build import CARDS, Graph, build_graph, output_name
 from dask_bigfft.graph.dask_private import (
     HighLevelGraph,
     Layer,
@@ -33,6 +33,7 @@ from dask_bigfft.graph.dask_private import (
     recipe_of,
     results_are_kept,
 )
+from dask_bigfft.graph.known import Known
 from dask_bigfft.graph.names import PLAN_NAME
 from dask_bigfft.graph.results import assembled
 from dask_bigfft.graph.tasks import Run

@@ -24,6 +24,10 @@ class Names:
         mark = "0-" * common + "1-" * sent
         return f"bigfft_{self.part}round{number + 1}-{mark}{self.token}"
 
+    def wide(self, number: int) -> str:
+        """Of rounds on several blocks at a time, from 0."""
+        return f"bigfft_{self.part}round{number + 1}-2-{self.token}"
+
     def common(self, number: int) -> str:
         """Of the memory in which the blocks before a round lie together, from 0."""
         return f"bigfft_{self.part}common{number + 1}-{self.token}"

@@ -177,9 +177,9 @@ class Run:
         dtype = np.dtype(self.plan.dtypes[2 * number + 1])
         arguments = self.library, dtype, filters
         if mode == "none":
-            done = self._done(number, round_, block, incoming_of(), *arguments)
+            done = self.worked(number, round_, block, incoming_of(), *arguments)
         else:
-            run = functools.partial(self._done, number)
+            run = functools.partial(self.worked, number)
             host = functools.partial(_in_host_memory, mode, incoming_of)
             done = verified_round(mode, round_, block, host, *arguments, number=number + 1, run=run)
         if here is not None and not same_memory(done, here):
@@ -190,7 +190,7 @@ class Run:
         emit("round", nbytes=done.nbytes, seconds=time.perf_counter() - started)
         return done
 
-    def _done(
+    def worked(
         self, number: int, round_: Round, block: Block, incoming: Incoming, library: FFTLibrary,
         dtype: np.dtype[Any], filters: Mapping[int, Array]
     ) -> Array:

@@ -1,0 +1,219 @@
+"""Blocks on a card stay there: a stand-in for CuPy whose arrays no NumPy function can read.
+
+What is computed is NumPy's, at the addresses that the card's operations are given. An array that
+went by the host would need one of the ways that CuPy has there, and all of them are errors here.
+"""
+
+import contextlib
+import sys
+from types import SimpleNamespace
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import scipy.fft
+
+from dask_bigfft import fft
+from dask_bigfft.devices import cuda, on_card
+from dask_bigfft.devices.numpy_operations import factors_of, places_at, transformed
+from dask_bigfft.memory.default import default_arena
+
+
+class Memory:
+    """A place in memory: an address, and what keeps it."""
+
+    def __init__(self, kept, ptr):
+        self.kept, self.ptr = kept, ptr
+
+    def __add__(self, nbytes):
+        return Memory(self.kept, self.ptr + nbytes)
+
+    def at(self, shape, dtype, strides=None):
+        told = {"data": (self.ptr, False), "shape": tuple(shape), "strides": strides,
+                "typestr": np.dtype(dtype).str, "version": 3}
+        return np.asarray(SimpleNamespace(__array_interface__=told, kept=self))
+
+
+class Card(contextlib.AbstractContextManager):
+    id = 0
+
+    def use(self):
+        pass
+
+    def __exit__(self, *error):
+        return None
+
+
+class CardArray:
+    """An array that only its own methods reach into."""
+
+    __array_ufunc__ = None
+    __array_priority__ = 100
+    device = Card()
+
+    def __init__(self, shape, dtype=float, memptr=None, strides=None):
+        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        if memptr is None:
+            kept = np.full(int(np.prod(shape)) * np.dtype(dtype).itemsize, 0xFF, np.uint8)
+            memptr = Memory(kept, kept.ctypes.data)
+        self.data, self._values = memptr, memptr.at(shape, dtype, strides)
+
+    @classmethod
+    def of(cls, values):
+        found = cls(np.shape(values), values.dtype)
+        found._values[...] = values
+        return found
+
+    @classmethod
+    def _view(cls, values, like):
+        return cls(values.shape, values.dtype, Memory(like.data.kept, values.ctypes.data),
+                   values.strides)
+
+    def __array__(self, *_, **__):
+        raise TypeError("an implicit conversion to a NumPy array")
+
+    @property
+    def __cuda_array_interface__(self):
+        return {"shape": self.shape, "typestr": self.dtype.str, "data": (self.data.ptr, False)}
+
+    shape = property(lambda self: self._values.shape)
+    dtype = property(lambda self: self._values.dtype)
+    strides = property(lambda self: self._values.strides)
+    size = property(lambda self: self._values.size)
+    ndim = property(lambda self: self._values.ndim)
+    nbytes = property(lambda self: self._values.nbytes)
+    itemsize = property(lambda self: self._values.itemsize)
+    flags = property(lambda self: self._values.flags)
+    real = property(lambda self: self._view(self._values.real, self))
+
+    def conj(self):
+        return CardArray.of(self._values.conj())
+
+    def astype(self, dtype):
+        return CardArray.of(self._values.astype(dtype))
+
+    def fill(self, value):
+        self._values.fill(value)
+
+    def reshape(self, *shape):
+        found = self._values.reshape(*shape)
+        shared = np.shares_memory(found, self._values) or not found.size
+        return self._view(found, self) if shared else CardArray.of(found)
+
+    def __getitem__(self, index):
+        return self._view(self._values[index], self)
+
+    def __setitem__(self, index, values):
+        assert isinstance(values, CardArray | int)
+        self._values[index] = values._values if isinstance(values, CardArray) else values
+
+
+class Operations:
+    """What a card does, at addresses."""
+
+    def work_nbytes(self, op):
+        return 0
+
+    def drop_plans(self):
+        pass
+
+    def fft(self, op, source, target, work):
+        real = np.empty(0, op.dtype).real.dtype
+        came, goes = (real if op.kind == kind else op.dtype for kind in ("r2c", "c2r"))
+        x, y = Memory(None, source).at(op.source, came), Memory(None, target).at(op.target, goes)
+        y[...] = transformed(op, x)
+
+    def multiply(self, op, array):
+        x = Memory(None, array).at(op.shape, op.dtype)
+        x[...] = (np.conj(x) if op.conjugate else x) * (op.scale * factors_of(op))
+
+    def product(self, op, array, other):
+        x, y = (Memory(None, at).at(s, op.dtype)
+                for at, s in ((array, op.shape), (other, op.other)))
+        x *= y
+
+    def transpose(self, op, source, target):
+        shape = tuple(op.shape[axis] for axis in op.axes)
+        x, y = Memory(None, source).at(op.shape, op.dtype), Memory(None, target)
+        y.at(shape, op.dtype)[...] = x.transpose(op.axes)
+
+    def strided(self, op, source, target):
+        raise AssertionError(f"{places_at} of a block that is whole on the card")
+
+
+def refused(*_, **__):
+    raise AssertionError("a copy to the host")
+
+
+@pytest.fixture
+def card(monkeypatch):
+    """CuPy, as far as blocks need it; host memory is refused."""
+    stream = SimpleNamespace(synchronize=lambda: None)
+    errors = {name: type(name, (Exception,), {}) for name in ("memory", "runtime", "cufft")}
+    module = SimpleNamespace(
+        ndarray=CardArray, asarray=lambda x: x if isinstance(x, CardArray) else CardArray.of(x),
+        empty=CardArray, zeros=lambda shape, dtype=float: CardArray.of(np.zeros(shape, dtype)),
+        ascontiguousarray=lambda x: CardArray.of(x._values), asnumpy=refused,
+        roll=lambda x, shift, axis: CardArray.of(np.roll(x._values, shift, axis)),
+        get_default_memory_pool=lambda: SimpleNamespace(free_all_blocks=lambda: None),
+        cuda=SimpleNamespace(
+            get_current_stream=lambda: stream,
+            memory=SimpleNamespace(OutOfMemoryError=errors["memory"]),
+            runtime=SimpleNamespace(CUDARuntimeError=errors["runtime"], getDevice=lambda: 0),
+            cufft=SimpleNamespace(CuFFTError=errors["cufft"]),
+        ),
+    )
+    monkeypatch.setitem(sys.modules, "cupy", module)
+    cuda.cupy.cache_clear()
+    monkeypatch.setattr(cuda, "_found", lambda: ((0,), None))
+    the_card = on_card._Card(Operations())
+    monkeypatch.setattr(on_card, "_card", lambda ordinal: the_card)
+    yield module
+    cuda.cupy.cache_clear()
+
+
+CASES = [
+    ("fft", (4096,), (256,), {}),
+    ("ifft", (729,), (100,), {"norm": "ortho"}),
+    ("fftn", (24, 10, 18), (7, 5, 18), {}),
+    ("fft2", (60, 64), (20, 16), {}),
+    ("rfft", (600,), (90,), {}),
+    ("rfft2", (30, 35), (8, 10), {}),
+    ("irfft2", (30, 18), (8, 6), {}),
+    ("ihfft", (121,), (30,), {}),
+    ("hfft", (61,), (20,), {}),
+    ("fft", (600,), (90,), {"n": 720}),
+]
+
+
+@pytest.mark.parametrize("scheduler", ["sync", "threads"])
+@pytest.mark.parametrize(("name", "shape", "chunks", "keywords"), CASES)
+def test_nothing_goes_by_the_host(card, monkeypatch, name, shape, chunks, keywords, scheduler):
+    rng = np.random.default_rng(len(shape))
+    x = rng.standard_normal(shape)
+    x = x if name in ("rfft", "rfft2", "ihfft") else x + 1j * rng.standard_normal(shape)
+    host = da.from_array(x, chunks)
+    lazy = host.map_blocks(CardArray.of, dtype=x.dtype, meta=np.empty(0, x.dtype))
+    blocks = lazy.persist(scheduler="sync")
+    monkeypatch.setattr(type(default_arena()), "lend", refused)
+    with dask.config.set({"bigfft.planner.whole-axis-floor": 1}):
+        lazy = getattr(fft, name)(blocks, **keywords)
+    done = dask.persist(lazy, scheduler=scheduler)[0]
+    expected = getattr(scipy.fft, name)(x, **keywords)
+    got = np.full(lazy.shape, np.nan, lazy.dtype)
+    parts = dask.compute(*done.to_delayed().ravel(), scheduler="sync")
+    grid = np.array([*np.ndindex(done.numblocks)])
+    for at, part in zip(grid, parts, strict=True):
+        assert isinstance(part, CardArray)
+        ends = [np.cumsum((0, *cut))[i : i + 2] for cut, i in zip(done.chunks, at, strict=True)]
+        got[tuple(slice(*end) for end in ends)] = part._values
+    assert np.linalg.norm(got - expected) <= 2e-14 * np.linalg.norm(expected)
+
+
+def test_the_stand_in_lets_no_one_read_it(card):
+    block = CardArray.of(np.ones(3))
+    with pytest.raises(TypeError, match="implicit conversion"):
+        np.asarray(block)
+    with pytest.raises(AssertionError, match="a copy to the host"):
+        card.asnumpy(block)

@@ -71,7 +71,7 @@ def stores(target: Array | Composite, work: PieceWork) -> Copies:
 def _copies(block: Array | Composite, view: HostView, move: Move) -> Copies:
     """What makes up a part of a block, and the array on the device that it belongs in."""
     if not isinstance(block, Composite):
-        yield view.of(block)[move.part], move.array
+        yield view.part(block, move.part), move.array
         return
     cuts = block.part(move.part)
     assert cuts is not None

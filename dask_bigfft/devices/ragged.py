@@ -36,19 +36,21 @@ class HostView:
     shape : tuple of int
         Of the view.
     strides : tuple of int, optional
-        In elements, where the block has not got all places of the view (`ragged`); those that it
-        has not got are not to be touched.
+        In elements, where the block has not got all places of the view.
     """
 
     shape: tuple[int, ...]
     strides: tuple[int, ...] | None = None
 
-    def of(self, block: Array) -> Array:
-        """The block, seen so."""
+    def part(self, block: Array, part: Slices) -> Array:
+        """A part of the view, which the block has got; a view of the block."""
         if self.strides is None:
-            return block.reshape(self.shape)
+            return block.reshape(self.shape)[part]
+        # Not by `as_strided`: this looks at the bounds, and knows whose memory it is.
         strides = [s * block.itemsize for s in self.strides]
-        return np.lib.stride_tricks.as_strided(block, self.shape, strides)
+        first = sum(cut.start * s for cut, s in zip(part, strides, strict=True))
+        shape = tuple(cut.stop - cut.start for cut in part)
+        return np.ndarray(shape, block.dtype, block, first, strides)
 
 
 def below(box: Box, radices: tuple[int, ...], length: int) -> Iterator[Box]:

@@ -1,12 +1,21 @@
 """How a block reaches the device: in its dtype, by several threads, or not copied at all."""
 
+import itertools
+
+import dask.array as da
 import numpy as np
 import pytest
-from devices.blocks import job_of, values
+from devices.blocks import SMALL, distance, job_of, scipys, values
 
-from dask_bigfft.devices import dispatch
+from dask_bigfft import fft
+from dask_bigfft.devices import dispatch, find
 from dask_bigfft.devices.dispatch import LEAST_NBYTES, Place, converted, on_device
+from dask_bigfft.devices.simulated import SimulatedDevice
+from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.kernels.incoming import Whole
+
+#: Bytes of a device.
+NBYTES = 1 << 14
 
 
 @pytest.mark.parametrize("size", [0, 1, 1000, 3 * dispatch.SHARED_ELEMENTS + 5])
@@ -27,3 +36,36 @@ def test_without_a_device_nothing_is_touched():
             raise AssertionError("gathered")
 
     assert on_device(job, Untouched(x), None, Place("cpu")) is None
+
+
+@pytest.mark.parametrize("name", ["fft2", "rfft2"])
+def test_memory_that_cannot_be_had_is_asked_for_in_order_and_then_the_cpu_works(name):
+    """All that is kept goes back; pieces are halved, and halved again; the CPU takes the block."""
+    asked, events = [], []
+
+    def refuses(operation, nbytes):
+        asked.append(nbytes)
+        return operation == "reserve"
+
+    def listening(event, numbers):
+        if event == "fallback":
+            events.append(numbers["nbytes"])
+
+    device = SimulatedDevice(NBYTES, refuses=refuses)
+    x = values(64, 48, dtype="f8" if name == "rfft2" else "c16")
+    find.use([device], SMALL, NBYTES)
+    add_sink(listening)
+    try:
+        lazy = getattr(fft, name)(da.from_array(x, chunks=-1), device="gpu")
+        got = lazy.compute(scheduler="sync")
+        assert device.peak == 0
+        assert device.dropped == 1
+    finally:
+        remove_sink(listening)
+        find.use(None)
+    assert distance(got, scipys(x, name)) < 1e-15
+    *halved, block = events
+    assert halved[:3] == [NBYTES, NBYTES, NBYTES // 2]
+    assert all(a == 2 * b for a, b in itertools.pairwise(halved[1:]))
+    assert block == x.nbytes
+    assert asked

@@ -90,9 +90,14 @@ def test_a_view_in_digits_touches_only_what_the_block_has():
     half, block = Half(1, (3, 4), 7), np.arange(2 * 7 * 5).reshape(2, 7, 5)
     view = half.view((2, 3, 4, 5))
     assert view.shape == (2, 3, 4, 5)
-    seen = view.of(block)[:, 0:1, 1:4]
+    everything = slice(0, 2), slice(0, 1), slice(1, 4), slice(0, 5)
+    seen = view.part(block, everything)
     np.testing.assert_array_equal(seen, block[:, None, 1:4])
-    np.testing.assert_array_equal(view.of(block)[:, 1, 2], block[:, 6])
+    assert seen.base is block.base  # so that whoever pins memory finds whose it is
+    last = view.part(block, (slice(0, 2), slice(1, 2), slice(2, 3), slice(0, 5)))
+    np.testing.assert_array_equal(last[:, 0, 0], block[:, 6])
+    with pytest.raises((TypeError, ValueError)):
+        view.part(block, (slice(0, 2), slice(2, 3), slice(0, 4), slice(0, 5)))
 
 
 #: Transform, length of the real axis, bytes of the device as a part of the spectrum's, digits.

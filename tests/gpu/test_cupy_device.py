@@ -17,6 +17,7 @@ from dask_bigfft.devices.protocol import (
     DeviceArray,
     Multiply,
     Product,
+    Strided,
     Term,
     Transpose,
     Twiddle,
@@ -194,6 +195,22 @@ def test_transposes(device, shape, dtype):
         # through() works in place where shapes agree, which a transpose cannot
         got = through(device, compute, x, expected.shape, dtype)
         assert np.array_equal(got, expected), axes
+
+
+@pytest.mark.parametrize("dtype", ["c16", "c8"])
+def test_strided_copies(device, dtype):
+    """What is turned round along some dimensions, as the mirror image of half a spectrum is."""
+    x = values((6, 50, 70), dtype)
+    for flips in itertools.product((1, -1), repeat=3):
+        strides = tuple(flip * step for flip, step in zip(flips, (3500, 70, 1), strict=True))
+        start = sum((n - 1) * -min(0, s) for n, s in zip(x.shape, strides, strict=True))
+        op = Strided(x.shape, strides, start, (3500, 70, 1), 0, x.dtype.str)
+
+        def compute(device, stream, source, target, op=op):
+            device.strided(stream, op, source, target)
+
+        got = through(device, compute, x, x.shape, dtype)
+        assert np.array_equal(got, x[tuple(slice(None, None, flip) for flip in flips)]), flips
 
 
 def block_in(kind, shape, dtype):

@@ -114,6 +114,25 @@ def test_one_axis_in_several_crossings(n, name):
     assert "fallback" not in counts
 
 
+@pytest.mark.parametrize("pinned", [True, False])
+@pytest.mark.parametrize("shape", [(1 << 21,), (3**6 * 2001,), (3, 1 << 19)])
+@pytest.mark.parametrize("name", ["rfftn", "irfftn", "hfftn", "ihfftn"])
+def test_half_spectra_larger_than_the_card(name, shape, pinned):
+    """The real axis falls apart; its mirror image is made on the card."""
+    real = name in ("rfftn", "ihfftn")
+    x = values(*shape[:-1], shape[-1] if real else shape[-1] // 2 + 1, real=real)
+    if pinned:
+        find.leases()
+        kept, x = x, lend(x.shape, x.dtype)
+        x[...] = kept
+    keywords = {} if real else {"s": shape, "axes": tuple(range(len(shape)))}
+    ours, theirs = getattr(fft, name), getattr(scipy.fft, name)
+    lazy = ours(da.from_array(x, -1), device="gpu", device_memory_limit=2 * MIB, **keywords)
+    got, counts = counted(lazy)
+    assert_close(got, theirs(x, **keywords))
+    assert "fallback" not in counts
+
+
 @pytest.mark.parametrize("order", ["natural", "transposed"])
 @pytest.mark.parametrize("name", ["fft", "rfft"])
 def test_an_axis_in_many_blocks(order, name):

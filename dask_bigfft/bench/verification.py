@@ -131,23 +131,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("--repeat", type=int, default=25, metavar="N", help="turns (default: 25)")
     add("--only", nargs="+", default=list(PROBLEMS), choices=list(PROBLEMS), metavar="NAME")
-    add("--kernel", default="scipy", help="FFT library (default: scipy)")
+    add("--kernel", nargs="+", default=["scipy"], metavar="NAME",
+        help="FFT libraries, one after the other (default: scipy)")
     add("--threads", type=int, default=2, metavar="N")
     add("--scale", type=int, default=1, metavar="N", help="divides the first axis")
     add("--out", type=Path, metavar="PATH", help="JSON")
     args = parser.parse_args(argv)
-    found: dict[str, Any] = {"machine": machine.describe(), "kernel": args.kernel,
-                             "repeat": args.repeat, "problems": {}}
+    kernels: dict[str, dict[str, Any]] = {kernel: {} for kernel in args.kernel}
+    found = {"machine": machine.describe(), "repeat": args.repeat, "kernels": kernels}
     with dask.config.set(scheduler="threads", num_workers=args.threads):
-        for name in args.only:
-            problem = costs(name, args.repeat, args.kernel, args.scale)
-            found["problems"][name] = problem
-            print(_text(name, problem), flush=True)
+        for kernel, problems in kernels.items():
+            for name in args.only:
+                problems[name] = costs(name, args.repeat, kernel, args.scale)
+                print(_text(f"{kernel}, {name}", problems[name]), flush=True)
     if args.out is not None:
         args.out.write_text(json.dumps(found, indent=1) + "\n")
     return int(any(
         problem[mode]["processor"][0] > allowed
-        for problem in found["problems"].values() for mode, allowed in ALLOWED.items()
+        for problems in kernels.values()
+        for problem in problems.values()
+        for mode, allowed in ALLOWED.items()
     ))
 
 

@@ -148,6 +148,8 @@ class ExchangeShape:
         Number of blocks before and after.
     local : bool
         Whether nothing travels: each block is made from one block, that nobody else reads.
+    largest : int
+        Elements of the largest shard of a block that is not mirrored, at most.
     """
 
     fan_in: int
@@ -157,6 +159,7 @@ class ExchangeShape:
     blocks_in: int
     blocks_out: int
     local: bool
+    largest: int
 
     @property
     def shards(self) -> int:
@@ -175,7 +178,7 @@ def exchange_shape(source: Layout, target: Layout) -> ExchangeShape:
     Irregular chunks are taken at their largest, so these are estimates for them, and exact
     where chunks are even.
     """
-    fan_in, width, closed, elements = 1, 1, False, 1
+    fan_in, width, closed, elements, largest = 1, 1, False, 1, 1
     for a, b in reversed(list(zip(source.axes, target.axes, strict=True))):
         points = radix_points(a, b)
         have = _extents(a, points)
@@ -185,6 +188,7 @@ def exchange_shape(source: Layout, target: Layout) -> ExchangeShape:
             shard = min(extent, need)
             fan_in *= -(-need // shard)
             elements *= need
+            largest *= shard
             if not closed:
                 width *= shard
                 closed = shard < extent
@@ -200,6 +204,7 @@ def exchange_shape(source: Layout, target: Layout) -> ExchangeShape:
         blocks_in=source.blocks,
         blocks_out=target.blocks,
         local=local,
+        largest=largest,
     )
 
 

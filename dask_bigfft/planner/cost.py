@@ -176,9 +176,10 @@ def _peak_on_disk(plan: Plan) -> int:
                 work = gathered  # where tiles cannot be cut
         handed = made
         if i + 1 < len(exchanges):
-            shape = exchanges[i + 1].shape
-            shard = made * shape.groups // max(1, shape.blocks_out)  # the mean; some are larger
-            handed = min(made, 2 * max(PACKED, 2 * shard)) if plan.moves[i + 1] else 0
+            following = exchanges[i + 1]
+            images = 1 if following.mirror is None else 2
+            shard = images * following.shape.largest * following.shard_dtype.itemsize
+            handed = min(made, 2 * max(PACKED, shard)) if plan.moves[i + 1] else 0
         kept = 0 if is_read else here
         stages += [here + made + work, kept + made + handed]
         here = made

@@ -1,5 +1,6 @@
 """Exchanges of index-valued arrays: after a gather every element is where its digits say."""
 
+import collections
 import itertools
 import math
 
@@ -17,6 +18,7 @@ from exchange.layouts import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from laws.law import plan
 
 from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout
 from dask_bigfft.decomposition.rounds import Mirror, axis_components, exchange_shape
@@ -24,7 +26,7 @@ from dask_bigfft.decomposition.steps import half
 from dask_bigfft.exchange.gather import Gathering, unpack
 from dask_bigfft.exchange.packing import pack
 from dask_bigfft.exchange.shards import ExchangeMap, Shard, interval_boxes
-from dask_bigfft.testing.strategies import chunks_of
+from dask_bigfft.testing.strategies import chunks_of, round_cases
 
 #: Source and target dtypes: compiled copies, NumPy's, and the cast that drops imaginary parts.
 DTYPES = [("f8", "f8"), ("f4", "c8"), ("c16", "c16"), ("i8", "f8"), ("c16", "f8"), ("i4", "c16")]
@@ -366,6 +368,31 @@ def runs_by_force(source, target, block, index):
     return sources, len(widths), widths
 
 
+def sizes_of_shards(exchange, block):
+    """Elements that each source block gives to a target block, mirrored ones among them."""
+    found = collections.Counter()
+    for shard in exchange.shards(block):
+        found[shard.source] += math.prod(sum(p.size for p in pieces) for pieces in shard.pieces)
+    return found.values()
+
+
+@given(pair=pairs(3))
+def test_no_shard_is_larger_than_said(pair):
+    source, target = pair
+    exchange, largest = ExchangeMap(source, target), exchange_shape(source, target).largest
+    for block in itertools.islice(target.indices(), 16):
+        assert max(sizes_of_shards(exchange, block), default=0) <= largest
+
+
+@given(case=round_cases(resize=False))
+def test_no_shard_of_a_plan_is_larger_than_said(case):
+    for found in plan(case, case.array).exchanges:
+        exchange = ExchangeMap(found.source, found.target, found.mirror)
+        largest = found.shape.largest * (1 if found.mirror is None else 2)
+        for block in itertools.islice(found.target.indices(), 16):
+            assert max(sizes_of_shards(exchange, block), default=0) <= largest
+
+
 @given(pair=pairs(3, cut=aligned_cuts))
 def test_shape_of_even_exchanges_against_brute_force(pair):
     source, target = pair
@@ -378,6 +405,7 @@ def test_shape_of_even_exchanges_against_brute_force(pair):
         assert shape.fan_in == fan_in
         assert shape.runs == runs
         assert {shape.width} == set(widths)
+        assert shape.largest == max(sizes_of_shards(ExchangeMap(source, target), block))
 
 
 @pytest.mark.parametrize("parts", [4, 16])

@@ -44,6 +44,9 @@ Parts = dict[Block, Array]
 #: Blocks that are taken together at most, and wide blocks that every thread finds at least.
 MOST, LEAST_EACH = 4, 8
 
+#: Bytes of a block above which Python is little beside its FFTs.
+LARGE_NBYTES = 1 << 25
+
 
 @dataclass(frozen=True)
 class Widening:
@@ -94,7 +97,7 @@ def widening_of(plan: Any, number: int) -> Widening | None:
     """Return how a round of a plan is done on wide blocks, if it pays and can be.
 
     It can where the round works in common memory and nothing has to be done once more. It pays
-    where blocks are many for the threads that there are.
+    where blocks are small, and many for the threads that there are.
 
     Parameters
     ----------
@@ -109,6 +112,8 @@ def widening_of(plan: Any, number: int) -> Widening | None:
     after = plan.joints.inside[number]
     filtered = any(step.convolve is not None for step in round_.steps)
     if joint is None or after is None or filtered:
+        return None
+    if round_.source.largest * np.dtype(plan.dtypes[2 * number]).itemsize > LARGE_NBYTES:
         return None
     most = min(MOST, round_.source.blocks // (LEAST_EACH * task_threads()))
     axes = [

@@ -1,4 +1,4 @@
-"""Graphs stay small: what thousands of blocks cost before the first task runs.
+"""Graphs stay small: how many tasks and how much memory thousands of blocks take.
 
 Run in processes of their own, so that peak memory is that of the call. The limits are those of the
 issue with room for a busy machine; the figures of a quiet one are in the benchmark's results.
@@ -10,7 +10,7 @@ import sys
 import pytest
 
 PROGRAM = """
-import resource, sys, time
+import resource, sys
 import dask, dask.array as da
 from dask.callbacks import Callback
 import dask_bigfft
@@ -29,15 +29,13 @@ def stop(key, dsk, state):
 
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 dask.config.set({"bigfft.memory-limit": "1 PiB"})
-start = time.perf_counter()
 y = dask_bigfft.fft.fftn(x)
 try:
     with Callback(pretask=stop):
         getattr(y, sys.argv[2])(scheduler="threads")
 except FirstTask as found:
-    seconds = time.perf_counter() - start
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(found.args[0], seconds, (after - before) * 1024)
+    print(found.args[0], (after - before) * 1024)
 """
 
 CASES = {
@@ -48,13 +46,12 @@ CASES = {
 
 @pytest.mark.parametrize("method", ["compute", "persist"])
 @pytest.mark.parametrize("case", CASES)
-def test_time_and_memory_to_the_first_task(case: str, method: str) -> None:
+def test_tasks_and_memory_to_the_first_task(case: str, method: str) -> None:
     shape, chunks, tasks = CASES[case]
     run = subprocess.run(
         [sys.executable, "-c", PROGRAM, repr((shape, chunks)), method],
         capture_output=True, text=True, check=True, timeout=200,
     )
-    count, seconds, nbytes = map(float, run.stdout.split())
+    count, nbytes = map(float, run.stdout.split())
     assert count <= tasks + 16
     assert nbytes <= 2**30
-    assert seconds <= 40  # 5 on a quiet machine; all-to-all tasks would take minutes

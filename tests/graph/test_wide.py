@@ -80,6 +80,13 @@ def test_few_blocks_for_the_threads_are_done_one_by_one():
         assert distance(y.compute(num_workers=2), expected) < 1e-14
 
 
+@pytest.mark.parametrize(("rows", "wide"), [(128, True), (512, False)])
+def test_large_blocks_are_done_one_by_one(rows, wide):
+    x = da.zeros((64 * rows, 8192), chunks=(rows, 8192), dtype=complex)  # 16 and 64 MiB
+    with dask.config.set({"bigfft.memory-limit": "1 TiB"}):
+        assert bool(wide_tasks(fft.fft2(x))) == wide
+
+
 @pytest.mark.parametrize("verify", ["energy", "checksum"])
 def test_what_may_have_to_be_done_again_is_done_one_by_one(verify):
     y, expected = made("2D", verify=verify)

@@ -138,7 +138,7 @@ def _cut(
 ) -> tuple[int, int] | None:
     """How a block is cut into tiles: into smaller ones if that may be, where they are weighed."""
     found = tiling(shape, fixed, nbytes, tile_bytes // 2, ROW_BYTES) if weighs else None
-    return found or tiling(shape, fixed, nbytes, tile_bytes, ROW_BYTES)
+    return found or tiling(shape, fixed, nbytes, tile_bytes, ROW_BYTES, TILE_BYTES)
 
 
 def run_round(

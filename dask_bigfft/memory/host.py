@@ -415,7 +415,8 @@ class HostArena:
             if self._held_bytes + size <= self._limit:
                 buffer = self._map(size)
             if buffer is not None and self._prefaults and self._pinner is None:
-                buffer.untouched.extend(ranges_of(buffer))  # pinning would fault them in, too
+                # Pinning would fault them in, too.
+                buffer.untouched.extend(ranges_of(buffer, nbytes))
             if buffer is None:
                 self._overflows += 1
                 self._overflow_bytes += nbytes

@@ -149,12 +149,18 @@ def touch(buffers: Iterable[Buffer], threads: int) -> None:
             pass
 
 
-def ranges_of(buffer: Buffer) -> Iterator[slice]:
-    """Yield the parts of a buffer that one thread faults in at a time, of whole huge pages."""
-    low = 0
-    while low < buffer.nbytes:
+def ranges_of(buffer: Buffer, nbytes: int | None = None) -> Iterator[slice]:
+    """Yield the parts of a buffer that one thread faults in at a time, of whole huge pages.
+
+    Those that its first `nbytes` bytes lie in, by default all: buffers are larger than the blocks
+    that they are lent for (`round_up`), and pages that nobody uses are not to be asked for.
+    """
+    low, last = 0, buffer.nbytes
+    if nbytes is not None:
+        last = min(last, nbytes + -(buffer.address + nbytes) % HUGE_PAGE_NBYTES)
+    while low < last:
         end = low + _TOUCH_NBYTES - (buffer.address + low) % HUGE_PAGE_NBYTES
-        yield slice(low, min(end, buffer.nbytes))
+        yield slice(low, min(end, last))
         low = end
 
 

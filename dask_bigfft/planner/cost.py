@@ -20,6 +20,7 @@ from dask_bigfft.planner.library_memory import kept_bytes, work_bytes
 from dask_bigfft.planner.machine import Forecast, RoundForecast
 from dask_bigfft.planner.merging import merge_nbytes, merge_tasks, merging_seconds
 from dask_bigfft.planner.seconds import Model, Walk
+from dask_bigfft.planner.traffic import tiles_of
 from dask_bigfft.planner.work import flops, shuffled
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def _peak_of_blocks(plan: Plan) -> int:
             out = round_.target.largest * sizes[2 * i + 1]
         blocks = exchange.target.blocks
         threads = min(working(plan, block), blocks)
-        work = threads * (block + out + min(block, TILES))
+        work = threads * (block + out + _tiles(plan, i, block, out))
         if i + 1 < len(plan.exchanges) and joints.exchanges[i + 1] is not None:
             work -= threads * out  # it is written to common memory
         if joints.exchanges[i] is not None and (i == len(plan.rounds) or joints.inside[i]):
@@ -135,6 +136,24 @@ def _peak_of_blocks(plan: Plan) -> int:
             stages.append(min(1.0, share * UNEVEN) * (2 * before + max(made, after)) + work)
         before = made
     return math.ceil(max(stages) + filter_bytes(plan)) + merge_nbytes(plan)
+
+
+def _tiles(plan: Plan, number: int, block: int, out: int) -> int:
+    """Bytes of a task's tiles in a round; of all of its block, twice, where that is not cut.
+
+    A block that is not cut is copied, unless it is gathered where its results belong, and libraries
+    that do not answer elsewhere have real values' spectra, and these, in fresh memory.
+    """
+    if number >= len(plan.rounds):
+        return min(block, TILES)
+    round_, itemsize = plan.rounds[number], plan.spec.work_dtype.itemsize
+    machine = plan.machine
+    elsewhere = machine.profile.library(plan.kernel, plan.spec.work_dtype.name).elsewhere
+    if tiles_of(round_, itemsize, elsewhere) is not None:
+        return min(block, TILES)
+    real = any(step.kind != "c2c" for step in round_.steps)
+    same = not real and round_.source.largest == round_.target.largest
+    return min(block, TILES) if same else block + (0 if elsewhere else out)
 
 
 def joints_in(plan: Plan) -> Joints:

@@ -131,7 +131,7 @@ def tiles_of(
     changes = before != after or bool(kinds & {"r2c", "c2r"})
     fixed = {round_.dim(step) for step in round_.steps}
     size = TILE_BYTES // 4 if changes and not _halved(round_, elsewhere) else TILE_BYTES
-    return tiling(before, fixed, max(came, goes, 1), size, ROW_BYTES)
+    return tiling(before, fixed, max(came, goes, 1), size, ROW_BYTES, TILE_BYTES)
 
 
 def traffic(

@@ -46,11 +46,11 @@ RUN = """
 import json, sys
 import dask, dask.array as da, numpy as np
 import dask_bigfft
-from dask_bigfft.bench.problems import PROBLEMS
+from dask_bigfft.bench.problems import PROBLEMS, Problem
 
 name, scale, limit, folder = sys.argv[1], float(sys.argv[2]), sys.argv[3] or None, sys.argv[4]
 dask.config.set({"scheduler": "threads", "num_workers": 2, "bigfft.scratch.directory": folder})
-problem = PROBLEMS[name].scaled(scale)
+problem = Problem(**json.loads(name)) if name[0] == "{" else PROBLEMS[name].scaled(scale)
 kind = getattr(dask_bigfft.fft, problem.kind)
 
 
@@ -153,6 +153,15 @@ def test_named_problems(tmp_path, name, scale):
     assert found["tight"] == found["peak"]  # a budget of just the forecast holds the same plan
     assert peak.nbytes <= found["peak"] + OBJECTS
     assert peak.nbytes >= 0.7 * found["peak"]
+
+
+def test_planes_that_are_no_tiles(tmp_path, monkeypatch):
+    """Blocks that are transformed whole: SciPy has their spectra in memory of its own."""
+    monkeypatch.setenv("DASK_BIGFFT__KERNEL", "scipy")
+    problem = {"name": "planes", "family": "planes", "kind": "rfftn", "shape": (16, 1024, 2048),
+               "dtype": "float32", "ways": 4}
+    peak, found = measured(RUN, json.dumps(problem), 1, "", tmp_path)
+    assert 0.7 * found["peak"] <= peak.nbytes <= found["peak"] + OBJECTS
 
 
 def lent_block(like, block_info=None):

@@ -630,6 +630,14 @@ def test_a_block_is_faulted_in_once_and_no_other(arena):
 
 
 @needs_populate
+def test_of_a_larger_buffer_no_more_is_faulted_in_than_the_block_takes(arena):
+    block = arena.lend(37 * MIB, np.uint8)
+    assert arena.counters().lent_bytes == 40 * MIB
+    assert 37 * MIB <= arena.fault_in(block) <= 39 * MIB
+    assert pages_there(block) == 37 * MIB
+
+
+@needs_populate
 def test_threads_share_a_block_and_lose_nothing(arena, monkeypatch):
     arena.resize(1 << 30)
     block, taken, all_begun = arena.lend(200 * MIB, np.uint8), {}, threading.Barrier(3)
@@ -645,7 +653,7 @@ def test_threads_share_a_block_and_lose_nothing(arena, monkeypatch):
     populated = pages.populate
     monkeypatch.setattr("dask_bigfft.memory.host.populate", slowly)
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
-        assert sum(pool.map(arena.fault_in, [block] * 3)) == arena.counters().lent_bytes
+        assert sum(pool.map(arena.fault_in, [block] * 3)) == block.nbytes
     assert len(taken) == 3
     ranges = sorted(part for own in taken.values() for part in own)
     assert [low for low, _ in ranges] == [0, *np.cumsum([n for _, n in ranges])[:-1]]

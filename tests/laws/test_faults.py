@@ -5,7 +5,7 @@ the worker that did the first task of all, which has opened the scratch folder o
 (``first``); another one, which holds other blocks (``other``); the scheduler or the client of a run
 from file to file, which then goes on in another life. So every case is the same each time.
 
-A case of each fault, victim, phase and carrier runs always, the others are marked slow. `ci/faults`
+A case of each fault, victim and carrier runs always, the others are marked slow. `ci/faults`
 runs all of them and writes a table.
 """
 

@@ -82,7 +82,7 @@ def counts_of(blocks: int, most: int) -> tuple[int, ...]:
     >>> counts_of(32, 4)
     (4, 4, 4, 4, 4, 4, 2, 2, 1, 1, 1, 1)
     >>> counts_of(7, 2)
-    (2, 2, 1, 1, 1)
+    (2, 2, 2, 1)
     """
     found: list[int] = []
     left = blocks

@@ -12,7 +12,7 @@ Imports `decomposition` and this room.
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -34,9 +34,15 @@ from dask_bigfft.devices.protocol import (
     Twiddle,
     dense,
 )
-from dask_bigfft.devices.ragged import Half, HostView, Slices, below, completing, missing
+from dask_bigfft.devices.ragged import Box, Half, HostView, Slices, below, completing, missing
 
 Block = tuple[int, ...]
+
+#: `missing` or `completing`: parts of a box, their mirror images, and the last digit reversed.
+Mirrored = Callable[[Box, tuple[int, ...], int], Iterator[tuple[Box, Box, int]]]
+
+#: Shape of a mirror image, where it begins in its place, and first place and strides in the digits.
+Image = tuple[tuple[int, ...], int, int, tuple[int, ...]]
 
 #: As the modulus of a term: the place is used as it is.
 NO_MODULUS = 1 << 62
@@ -115,6 +121,11 @@ class PieceWork:
 
 def _slices(starts: list[int], shape: tuple[int, ...]) -> Slices:
     return tuple(slice(low, low + n) for low, n in zip(starts, shape, strict=True))
+
+
+def _conjugation(array: DeviceArray) -> Computation:
+    """Conjugate an array where it lies."""
+    return Computation(Multiply(array.shape, array.dtype, conjugate=True), array, array)
 
 
 def _part_of(array: DeviceArray, part: Slices) -> DeviceArray:
@@ -252,58 +263,47 @@ class _Piece:
 
     def _half_comes(self, half: Half, part: Slices) -> tuple[tuple[Move, ...], HostView]:
         """How half a spectrum becomes digits: what is there, and the mirror image of it."""
-        box, found = half.box(part), list[Move]()
-        for own in below(box, half.radices, half.length):
-            array = _part_of(self.source, half.within(part, own))
-            found.append(Move(half.cut(part, own), array))
-        mirrored, copies, at = self._scratch(), list[Strided](), 0
-        for own, image, last in missing(box, half.radices, half.length):
-            cut = half.cut(part, image)
-            shape = tuple(c.stop - c.start for c in cut)
-            array = DeviceArray(mirrored + at * self._itemsize, shape, self.trip.dtype)
-            found.append(Move(cut, array))
-            start, steps = half.reversed(self.source.shape, part, own, last)
-            apart = dense(shape, 1)
-            copies.append(Strided(shape, apart, at, steps, start, self.trip.dtype))
-            at += math.prod(shape)
-        if copies:
-            scratch = DeviceArray(mirrored, (at,), self.trip.dtype)
-            op = Multiply(scratch.shape, self.trip.dtype, conjugate=True)
-            self.done.append(Computation(op, scratch, scratch))
-            self.done += [Computation(copy, scratch, self.source) for copy in copies]
-        return tuple(found), half.view(self.crossing.view)
+        moves, images, scratch = self._half_moves(half, part, self.source, missing)
+        if images:
+            self.done.append(_conjugation(scratch))
+        for shape, at, start, steps in images:
+            copy = Strided(shape, dense(shape, 1), at, steps, start, self.trip.dtype)
+            self.done.append(Computation(copy, scratch, self.source))
+        return moves, half.view(self.crossing.view)
 
     def _half_goes(
         self, half: Half, shape: tuple[int, ...], part: Slices
     ) -> tuple[tuple[Move, ...], HostView]:
         """How digits become half a spectrum: what lies in it, and the mirror image of the rest."""
-        box, found = half.box(part), list[Move]()
-        for own in below(box, half.radices, half.length):
-            array = _part_of(self.now, half.within(part, own))
-            found.append(Move(half.cut(part, own), array))
-        mirrored, copies, at = self._scratch(), list[Strided](), 0
-        for own, image, last in completing(box, half.radices, half.length):
+        moves, images, scratch = self._half_moves(half, part, self.now, completing)
+        for counts, at, start, steps in images:
+            copy = Strided(counts, steps, start, dense(counts, 1), at, self.trip.dtype)
+            self.done.append(Computation(copy, self.now, scratch))
+        if images:
+            self.done.append(_conjugation(scratch))
+        return moves, half.view(shape)
+
+    def _half_moves(
+        self, half: Half, part: Slices, digits: DeviceArray, mirrored: Mirrored
+    ) -> tuple[tuple[Move, ...], list[Image], DeviceArray]:
+        """Copies between half a spectrum and digits, and where mirror images lie meanwhile."""
+        box, itemsize = half.box(part), np.dtype(self.trip.dtype).itemsize
+        found = [
+            Move(half.cut(part, own), _part_of(digits, half.within(part, own)))
+            for own in below(box, half.radices, half.length)
+        ]
+        images, at, begin = list[Image](), 0, self._scratch()
+        for own, image, last in mirrored(box, half.radices, half.length):
             cut = half.cut(part, image)
-            counts = tuple(c.stop - c.start for c in cut)
-            array = DeviceArray(mirrored + at * self._itemsize, counts, self.trip.dtype)
-            found.append(Move(cut, array))
-            start, steps = half.reversed(self.now.shape, part, own, last)
-            copies.append(Strided(counts, steps, start, dense(counts, 1), at, self.trip.dtype))
-            at += math.prod(counts)
-        if copies:
-            scratch = DeviceArray(mirrored, (at,), self.trip.dtype)
-            self.done += [Computation(copy, self.now, scratch) for copy in copies]
-            op = Multiply(scratch.shape, self.trip.dtype, conjugate=True)
-            self.done.append(Computation(op, scratch, scratch))
-        return tuple(found), half.view(shape)
+            shape = tuple(c.stop - c.start for c in cut)
+            found.append(Move(cut, DeviceArray(begin + at * itemsize, shape, self.trip.dtype)))
+            images.append((shape, at, *half.reversed(digits.shape, part, own, last)))
+            at += math.prod(shape)
+        return tuple(found), images, DeviceArray(begin, (at,), self.trip.dtype)
 
     def _scratch(self) -> int:
         """Where the mirror image of half a spectrum lies: the last place of the slot."""
         return self.offsets[len(self.crossing.places) - 1]
-
-    @property
-    def _itemsize(self) -> int:
-        return np.dtype(self.trip.dtype).itemsize
 
     # --- operations -------------------------------------------------------------------------
 

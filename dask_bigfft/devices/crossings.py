@@ -84,8 +84,6 @@ class Line:
         Length of the FFTs.
     kind : {"c2c", "r2c", "c2r"}
         Of the FFTs.
-    splits : bool
-        Whether the dimension may fall apart into digits.
     filtered : bool
         Whether the transformed digit is multiplied by a spectrum, which then is on the device, too.
     whole : bool
@@ -95,7 +93,6 @@ class Line:
     dim: int
     length: int
     kind: Kind = "c2c"
-    splits: bool = True
     filtered: bool = False
     whole: bool = True
 

@@ -280,10 +280,8 @@ def piece_plan(
 
 def _line(round_: Round, step: Step) -> Line:
     filtered = step.convolve is not None
-    # A twiddle would have to be taken out of what a mirror image completes.
-    splits = step.kind != "r2c" or step.twiddle is None
     whole = filtered or step.kind != "c2c" or not awkward(step.length)
-    return Line(round_.dim(step), step.length, step.kind, splits, filtered, whole)
+    return Line(round_.dim(step), step.length, step.kind, filtered, whole)
 
 
 def awkward(n: int) -> bool:

@@ -359,7 +359,7 @@ class Device(Protocol):
         """Transform; `work` are at least `work_nbytes` bytes that hold nothing before and after."""
 
     def multiply(self, stream: Stream, op: Multiply, array: DeviceArray) -> None:
-        """Multiply in place by factors that are computed."""
+        """Multiply in place by factors that are computed; the array may begin at any element."""
 
     def product(
         self, stream: Stream, op: Product, array: DeviceArray, other: DeviceArray

@@ -217,11 +217,9 @@ def _line_partitions(
         yield (line.length,), (0 if line.kind == "r2c" else crossings - 1,)
         if len(problem.lines) > 1 or problem.inside:  # the mirror image is of one dimension
             return
-    elif line.whole or not line.splits:
+    elif line.whole:
         for number in range(crossings):
             yield (line.length,), (number,)
-    if not line.splits:
-        return
     most = MAX_SPLITS if len(problem.lines) == 1 else MAX_SPLITS // 2
     for digits in range(2, 4):
         if line.steps(digits) > crossings:

@@ -382,7 +382,7 @@ class SimulatedDevice:
         self._check(op, array, array)
 
         def run() -> None:
-            x = self._array(array)
+            x = self._array(array, np.dtype(array.dtype).itemsize)
             factors = op.scale * factors_of(op)
             x[...] = (np.conj(x) if op.conjugate else x) * factors
 

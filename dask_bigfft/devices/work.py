@@ -218,7 +218,7 @@ class _Piece:
         view = HostView(self.crossing.view)
         split = self._split_half(self.begun, "c2r")
         if split is not None:
-            comes, view = self._half_comes(split, part)
+            comes, view = self._half_comes(split[0], part)
         for step in self.inner.steps:
             if step.kind == "r2c":
                 self._real_fft(step, self.trip.dtype)
@@ -245,20 +245,20 @@ class _Piece:
         goes: tuple[Move, ...] = (Move(stored, self.now),)
         split = self._split_half(self.ended, "r2c")
         if split is not None:
-            goes, after = self._half_goes(split, after.shape, stored)
+            goes, after = self._half_goes(*split, after.shape, stored)
         return PieceWork(
             view, comes, self.source, tuple(self.filters), tuple(self.done), self.now, after, goes
         )
 
     # --- half spectra of split dimensions --------------------------------------------------
 
-    def _split_half(self, steps: list[Step], kind: str) -> Half | None:
+    def _split_half(self, steps: list[Step], kind: str) -> tuple[Half, Step] | None:
         """The dimension of half a spectrum that a crossing reads or writes in digits."""
         for step in steps:
             radices = self.trip.factors[self.trip.round.steps.index(step)]
             if step.kind == kind and len(radices) > 1:
                 order = radices if kind == "c2r" else radices[::-1]
-                return Half(self._dim(step), order, step.length // 2 + 1)
+                return Half(self._dim(step), order, step.length // 2 + 1), step
         return None
 
     def _half_comes(self, half: Half, part: Slices) -> tuple[tuple[Move, ...], HostView]:
@@ -272,16 +272,37 @@ class _Piece:
         return moves, half.view(self.crossing.view)
 
     def _half_goes(
-        self, half: Half, shape: tuple[int, ...], part: Slices
+        self, half: Half, step: Step, shape: tuple[int, ...], part: Slices
     ) -> tuple[tuple[Move, ...], HostView]:
         """How digits become half a spectrum: what lies in it, and the mirror image of the rest."""
         moves, images, scratch = self._half_moves(half, part, self.now, completing)
         for counts, at, start, steps in images:
             copy = Strided(counts, steps, start, dense(counts, 1), at, self.trip.dtype)
             self.done.append(Computation(copy, self.now, scratch))
-        if images:
+        if step.twiddle is not None:
+            self.done += self._turned_back(images, scratch, step)
+        elif images:
             self.done.append(_conjugation(scratch))
         return moves, half.view(shape)
+
+    def _turned_back(
+        self, images: list[Image], scratch: DeviceArray, step: Step
+    ) -> Iterator[Computation]:
+        """Conjugate mirror images of values that have been multiplied by the step's twiddle.
+
+        Of N values, conj(X[k] w^(k r)) times w^(N r) is conj(X[k]) w^((N - k) r).
+        """
+        assert step.twiddle is not None
+        right = self._index(self.trip.round.target, step, step.target.stage - 1)
+        stored = self.crossing.order.index
+        behind = tuple(replace(term, dim=stored(term.dim)) for term in right)
+        length = Term(0, NO_MODULUS, NO_MODULUS, NO_MODULUS, step.length)  # at every place
+        twiddle = Twiddle(step.twiddle, step.sign, (length,), behind)
+        itemsize = np.dtype(scratch.dtype).itemsize
+        for counts, at, _, _ in images:
+            image = DeviceArray(scratch.offset + at * itemsize, counts, scratch.dtype)
+            op = Multiply(counts, image.dtype, conjugate=True, twiddles=(twiddle,))
+            yield Computation(op, image, image)
 
     def _half_moves(
         self, half: Half, part: Slices, digits: DeviceArray, mirrored: Mirrored

@@ -133,6 +133,19 @@ def test_half_spectra_larger_than_the_card(name, shape, pinned):
     assert "fallback" not in counts
 
 
+@pytest.mark.parametrize("single", [False, True])
+@pytest.mark.parametrize("digits", [(1 << 19, 8), (3**9 * 25, 7)])
+@pytest.mark.parametrize("name", ["rfft", "ihfft"])
+def test_the_first_digit_of_a_cut_real_axis_larger_than_the_card(name, digits, single):
+    """It falls apart, and what its mirror image completes has the twiddle of its own place."""
+    n = digits[0] * digits[1]
+    x = values(n, real=True, single=single)
+    ours, array = getattr(fft, name), da.from_array(x, n // 8)
+    got, counts = counted(ours(array, device="gpu", device_memory_limit=2 * MIB, rounds=digits))
+    assert_close(got, getattr(scipy.fft, name)(x), single)
+    assert "fallback" not in counts
+
+
 @pytest.mark.parametrize("order", ["natural", "transposed"])
 @pytest.mark.parametrize("name", ["fft", "rfft"])
 def test_an_axis_in_many_blocks(order, name):

@@ -6,8 +6,9 @@ in files of the workers, so that it takes neither many tasks nor much memory.
 Imports `errors`, and `p2p_run` where distributed is as that expects it.
 """
 
+import contextlib
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -16,7 +17,7 @@ import dask.config
 import numpy as np
 import numpy.typing as npt
 
-from dask_bigfft.errors import CarrierError
+from dask_bigfft.errors import CarrierError, ScratchError
 
 Array = npt.NDArray[Any]
 Block = tuple[int, ...]
@@ -56,9 +57,31 @@ def _names() -> Any:
     return _private
 
 
+@contextlib.contextmanager
+def _storage_named() -> Iterator[None]:
+    """Raise what a worker's files could not keep as a `ScratchError`, which names the file."""
+    kind = _names().StorageError
+    try:
+        yield
+    except RuntimeError as error:
+        # Distributed says in which phase it was, and why.
+        cause = error if isinstance(error, kind) else error.__cause__
+        if isinstance(cause, kind):
+            raise ScratchError(*cause.args) from cause
+        raise
+
+
 def barrier(shuffle: str, attempts: list[int]) -> int:
-    """Wait until everything has arrived that was sent; return the number of the attempt."""
-    return int(_names().p2p_barrier(shuffle, *attempts))
+    """Wait until everything has arrived that was sent; return the number of the attempt.
+
+    Raises
+    ------
+    ScratchError
+        Here, in `transfer` or in `collect`, if a worker cannot keep shards: which file, and how
+        many bytes are missing.
+    """
+    with _storage_named():
+        return int(_names().p2p_barrier(shuffle, *attempts))
 
 
 def barrier_task(
@@ -110,7 +133,7 @@ def transfer(shuffle: str, source: Block, pack: Pack) -> int:
         array, and their checksums.
     """
     plugin = _plugin()
-    with _names().handle_transfer_errors(shuffle):
+    with _storage_named(), _names().handle_transfer_errors(shuffle):
         return int(plugin.add_partition(pack, partition_id=source, id=shuffle))
 
 
@@ -125,7 +148,7 @@ def collect(shuffle: str, attempt: int, block: Block) -> dict[Block, tuple[Array
         On another worker than the block's, where the task is then sent to.
     """
     plugin = _plugin()
-    with _names().handle_unpack_errors(shuffle):
+    with _storage_named(), _names().handle_unpack_errors(shuffle):
         found = plugin.get_output_partition(shuffle, attempt, block)
         # What comes from a file or a socket begins anywhere.
         return {

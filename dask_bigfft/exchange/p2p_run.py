@@ -6,7 +6,7 @@ if one has moved, the import fails and `p2p` falls back. A shuffle runs like thi
     transfer task   packs what its source block gives to each worker, and sends it
     send, receive   batched and limited by distributed; what stays on a worker takes no socket
     storage         shards wait by target block, in files under the worker's directory, tiny ones
-                    of several blocks in one file
+                    of several blocks in one file; what cannot be written is a `StorageError`
     barrier task    all source blocks are in
     output task     reads the shards of its block
 
@@ -16,9 +16,11 @@ plan. When a worker is lost, distributed starts the shuffle anew, under another 
 
 Source of the protocol: `distributed.shuffle` 2026.8 (`_core.py`, `_rechunk.py`).
 
-Imports distributed, and of this package `events` only.
+Imports distributed, and of this package `events` and `files`.
 """
 
+import contextlib
+import errno
 import inspect
 import itertools
 import math
@@ -47,17 +49,20 @@ from distributed.shuffle._core import (
     handle_unpack_errors,
     p2p_barrier,
 )
+from distributed.shuffle._disk import DiskShardsBuffer
 from distributed.shuffle._exceptions import DataUnavailable
 from distributed.shuffle._pickle import unpickle_bytestream
 from distributed.shuffle._worker_plugin import ShuffleWorkerPlugin
 
 from dask_bigfft.events import emit
+from dask_bigfft.files import room_missing
 
 __all__ = [
     "P2PBarrierTask",
     "Reschedule",
     "Run",
     "Spec",
+    "StorageError",
     "barrier_key",
     "get_worker_plugin",
     "handle_transfer_errors",
@@ -83,6 +88,24 @@ Block = tuple[int, ...]
 Message = tuple[Array, Array, Array, Array]
 #: Packs a source block: workers by target block and these along each axis in, messages out.
 Pack = Callable[[dict[Block, str], tuple[Sequence[int], ...]], dict[str, Message]]
+
+
+class StorageError(RuntimeError):
+    """A worker cannot keep shards in its files; has errno, text and path of an `OSError`.
+
+    It is none itself: of an `OSError` distributed believes that a connection was lost, and sends
+    the same again and again for minutes.
+    """
+
+
+def _failed(path: Path, error: OSError, missing: int, worker: str) -> StorageError:
+    """Return what is to be raised where a worker's file cannot be written."""
+    text = error.strerror or str(error)
+    lack = room_missing(path, error, missing)
+    if lack is not None:
+        text += f": {lack} bytes are missing for shards that wait on the worker {worker}"
+    text += "; give workers a `local_directory` with more room (dask's temporary-directory)"
+    return StorageError(error.errno or errno.EIO, text, str(path))
 
 
 class Kept(NamedTuple):
@@ -179,7 +202,14 @@ class Run(ShuffleRun[Block, Any]):  # type: ignore[misc, unused-ignore]
         self, *, worker_for: dict[Block, str], targets: tuple[Sequence[int], ...], plan: str,
         number: int, disk: bool, together: int = 1, **environment: Any,
     ) -> None:
-        super().__init__(disk=disk, **environment)
+        self._folder = Path(environment["directory"])
+        try:
+            super().__init__(disk=disk, **environment)
+        except OSError as error:  # the folder cannot be made
+            raise _failed(self._folder, error, 0, environment["local_address"]) from error
+        storage: Any = self._disk_buffer
+        if disk:
+            storage._write_frames = self._write_frames
         self.worker_for, self.on_disk = worker_for, disk
         self.targets, self.plan, self.number = targets, plan, number
         self.files = Files(self._mine() if disk and together > 1 else (), together)
@@ -221,9 +251,35 @@ class Run(ShuffleRun[Block, Any]):  # type: ignore[misc, unused-ignore]
         if shards:
             try:
                 await self._write_to_disk(shards)
+            except StorageError:  # its buffer raises it again for whoever asks for a block
+                raise
             except Exception as error:
                 self._exception = error
                 raise
+
+    async def inputs_done(self) -> None:
+        """Wait until all is sent.
+
+        Shards that some worker could not keep are no reason to stop here: of that the scheduler
+        would hand on half a text. Tasks are told that send more to that worker, or ask for blocks.
+        """
+        with contextlib.suppress(StorageError):
+            await super().inputs_done()
+
+    def _write_frames(self, frames: Iterable[Any], id: str) -> None:
+        """Append to the file of some target blocks."""
+        path, parts = self._folder / id, list(frames)
+        before = 0
+        try:
+            with path.open("ab") as file:
+                before = file.tell()
+                file.writelines(parts)
+        except OSError as error:
+            written = 0
+            with contextlib.suppress(OSError):
+                written = path.stat().st_size - before
+            missing = sum(memoryview(part).nbytes for part in parts) - written
+            raise _failed(path, error, missing, self.local_address) from error
 
     def _get_output_partition(
         self, partition_id: Block, key: Any, **kwargs: Any
@@ -345,10 +401,13 @@ _EXPECTED: dict[Callable[..., Any], str] = {
     ShuffleRun._get_assigned_worker: "self i",
     ShuffleRun._read_from_disk: "self id",
     ShuffleRun._write_to_disk: "self data",
+    ShuffleRun.inputs_done: "self",
     ShuffleRun.send: "self address shards",
     ShuffleRun.receive: "self data",
     ShuffleRun.read: "self path",
     ShuffleRun.deserialize: "self buffer",
+    DiskShardsBuffer.__init__: "self directory read memory_limiter",
+    DiskShardsBuffer._write_frames: "self frames id",
     ShuffleSpec.__init__: "self id disk",
     ShuffleSpec.pick_worker: "self partition workers",
     ShuffleSpec.create_run_on_worker: "self run_id span_id worker_for plugin",

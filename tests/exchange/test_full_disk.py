@@ -1,0 +1,140 @@
+"""Workers of real processes whose files of shards cannot grow: an error says so within seconds."""
+
+import resource
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import Client
+
+from dask_bigfft import fft
+from dask_bigfft.errors import ScratchError
+from dask_bigfft.testing.clusters import SETTINGS, Processes, run_on, started
+
+zarr = pytest.importorskip("zarr")
+
+#: 16 blocks of 64 KiB; what waits for one of them comes from all.
+VALUES = np.random.default_rng(8).standard_normal(2**17)
+CHUNK = 2**13
+
+#: Bytes that a file may have: not even the shards of one source block, or those of some.
+FEW, SOME = 1000, 50_000
+
+#: Far below the minutes for which distributed tries an `OSError` again, and what compiling takes.
+SOON, COMPILED = 60, 200
+
+SAID = r"\d+ bytes are missing for shards that wait on the worker tcp://.*local_directory.*shuffle-"
+
+
+def limit(most: int) -> int:
+    """Let no file of this process grow further: as on a full disk, but for the error's number."""
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard if most < 0 else most, hard))
+    return most
+
+
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+    """A cluster of two workers."""
+    with Processes(tmp_path_factory.mktemp("cluster"), 2) as found:
+        yield found
+
+
+@pytest.fixture
+def client(workers: Processes) -> Iterator[Client]:
+    options = {**SETTINGS, "bigfft.exchange.carrier": "p2p", "bigfft.planner.merge-up-to": 0}
+    with dask.config.set(options), Client(scheduler_file=workers.file) as found:
+        found.wait_for_workers(2)
+        assert right(found)  # compiles: what that keeps on disk would fall under a limit
+        yield found
+        found.run(limit, -1)
+
+
+def spectrum() -> da.Array:
+    """A transform of two exchanges of all blocks, which is computed anew each time."""
+    return fft.fft(da.from_array(VALUES, chunks=CHUNK, name=False))
+
+
+def right(client: Client) -> bool:
+    found, wanted = client.compute(spectrum()).result(timeout=COMPILED), np.fft.fft(VALUES)
+    return bool(np.linalg.norm(found - wanted) <= 1e-14 * np.linalg.norm(wanted))
+
+
+def shards_left(folder: Path) -> list[Path]:
+    """Files of shuffles, once workers have had time to delete them."""
+    end = time.monotonic() + SOON
+    while (left := list(folder.rglob("shuffle-*/*"))) and time.monotonic() < end:
+        time.sleep(0.05)
+    return left
+
+
+@pytest.mark.parametrize("most", [FEW, SOME])
+@pytest.mark.parametrize("victims", [1, 2])
+def test_the_file_and_what_is_missing_are_named(
+    workers: Processes, client: Client, victims: int, most: int
+) -> None:
+    """While blocks are sent, or when all are; by the worker itself, or to one that it sends to."""
+    full = sorted(client.scheduler_info()["workers"])[:victims]
+    client.run(limit, most, workers=full)
+    future = client.compute(spectrum())
+    with pytest.raises(ScratchError, match=SAID) as caught:
+        future.result(timeout=SOON)
+    assert Path(caught.value.filename).parent.name.startswith("shuffle-")
+    assert any(worker in str(caught.value) for worker in full)
+    del future, caught
+    assert shards_left(workers.folder) == []
+    client.run(limit, -1)
+    assert right(client)
+
+
+def test_a_run_from_file_to_file_leaves_nothing_that_looks_complete(
+    workers: Processes, client: Client, tmp_path: Path
+) -> None:
+    source = zarr.create_array(tmp_path / "in.zarr", shape=VALUES.shape, chunks=CHUNK, dtype="f8")
+    source[...] = VALUES
+    before = {path: path.read_bytes() for path in tmp_path.glob("in.zarr/**/*") if path.is_file()}
+    client.run(limit, SOME)
+    said = tmp_path / "said"
+    options = {"bigfft.exchange.carrier": "p2p", "bigfft.planner.merge-up-to": 0}
+    run = started(run_on, workers.file, str(said), tmp_path / "in.zarr", tmp_path / "out.zarr",
+                  kind="fft", block_size=CHUNK * 16, settings=options)
+    run.join(SOON)
+    assert run.exitcode == 1
+    text = said.read_text()
+    assert "ScratchError" in text
+    assert "bytes are missing for shards" in text
+    assert not (tmp_path / "out.zarr").exists()
+    assert {path: path.read_bytes() for path in before} == before
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 512 KiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(folder)],
+                          capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_small_disk(client: Client, small_disk: Path) -> None:
+    """Half of what waits on two workers has room there."""
+    with Processes(small_disk, 2) as workers, Client(scheduler_file=workers.file) as own:
+        own.wait_for_workers(2)
+        future = own.compute(spectrum())
+        with pytest.raises(ScratchError, match=r"No space left on device: " + SAID):
+            future.result(timeout=SOON)
+        del future
+        assert shards_left(small_disk) == []
+        subprocess.run(["mount", "-o", "remount,size=16m", str(small_disk)], check=True)
+        assert right(own)

@@ -24,6 +24,9 @@ Block = tuple[int, ...]
 Message = tuple[Array, Array, Array, Array]
 Pack = Callable[[dict[Block, str], tuple[Sequence[int], ...]], dict[str, Message]]
 
+#: How often a worker asks the scheduler of a shuffle before a lost connection is an error.
+MOST_ASKED = 3
+
 _private: ModuleType | None
 try:
     from dask_bigfft.exchange import p2p_run
@@ -57,6 +60,22 @@ def _names() -> Any:
     return _private
 
 
+def _asked(call: Callable[[], Any]) -> Any:
+    """Return what a call returns that asks the scheduler, and may do so again.
+
+    Distributed sends shards again where a connection is lost, but asks the scheduler only once. Who
+    asks again gets a new connection, which distributed in turn tries to make for a while.
+    """
+    lost = _names().CommClosedError
+    for _ in range(MOST_ASKED - 1):
+        try:
+            return call()
+        except Exception as error:
+            if not isinstance(error, lost) and not isinstance(error.__cause__, lost):
+                raise
+    return call()
+
+
 @contextlib.contextmanager
 def _storage_named() -> Iterator[None]:
     """Raise what a worker's files could not keep as a `ScratchError`, which names the file."""
@@ -81,7 +100,7 @@ def barrier(shuffle: str, attempts: list[int]) -> int:
         many bytes are missing.
     """
     with _storage_named():
-        return int(_names().p2p_barrier(shuffle, *attempts))
+        return int(_asked(lambda: _names().p2p_barrier(shuffle, *attempts)))
 
 
 def barrier_task(
@@ -134,7 +153,8 @@ def transfer(shuffle: str, source: Block, pack: Pack) -> int:
     """
     plugin = _plugin()
     with _storage_named(), _names().handle_transfer_errors(shuffle):
-        return int(plugin.add_partition(pack, partition_id=source, id=shuffle))
+        run = _asked(lambda: plugin.get_or_create_shuffle(shuffle))
+        return int(run.add_partition(pack, partition_id=source))
 
 
 def collect(shuffle: str, attempt: int, block: Block) -> dict[Block, tuple[Array, int]]:
@@ -149,7 +169,7 @@ def collect(shuffle: str, attempt: int, block: Block) -> dict[Block, tuple[Array
     """
     plugin = _plugin()
     with _storage_named(), _names().handle_unpack_errors(shuffle):
-        found = plugin.get_output_partition(shuffle, attempt, block)
+        found = _asked(lambda: plugin.get_output_partition(shuffle, attempt, block))
         # What comes from a file or a socket begins anywhere.
         return {
             tuple(source): (np.require(shard, requirements="A"), checksum)

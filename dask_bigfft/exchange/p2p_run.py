@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy.typing as npt
+from distributed.comm import CommClosedError
 from distributed.core import Status
 from distributed.exceptions import Reschedule
 from distributed.scheduler import Scheduler
@@ -58,6 +59,7 @@ from dask_bigfft.events import emit
 from dask_bigfft.files import room_missing
 
 __all__ = [
+    "CommClosedError",
     "P2PBarrierTask",
     "Reschedule",
     "Run",
@@ -411,7 +413,8 @@ _EXPECTED: dict[Callable[..., Any], str] = {
     ShuffleSpec.__init__: "self id disk",
     ShuffleSpec.pick_worker: "self partition workers",
     ShuffleSpec.create_run_on_worker: "self run_id span_id worker_for plugin",
-    ShuffleWorkerPlugin.add_partition: "self data partition_id id kwargs",
+    ShuffleRun.add_partition: "self data partition_id",
+    ShuffleWorkerPlugin.get_or_create_shuffle: "self shuffle_id",
     ShuffleWorkerPlugin.get_output_partition: "self shuffle_id run_id partition_id meta",
     P2PBarrierTask.__init__: "self key func args spec kwargs",
     p2p_barrier: "id run_ids",

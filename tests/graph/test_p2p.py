@@ -6,9 +6,11 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import dask
 import dask.array as da
+import distributed
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster, wait
@@ -35,6 +37,10 @@ def cluster() -> Iterator[LocalCluster]:
 def client(cluster: LocalCluster) -> Iterator[Client]:
     with Client(cluster) as found, dask.config.set({"bigfft.exchange.carrier": "p2p"}):
         yield found
+
+
+#: What distributed asks again by itself: between workers, or of them.
+UNASKED = {"shuffle_receive", "shuffle_inputs_done", "shuffle_get"}
 
 
 def close(found: np.ndarray, wanted: np.ndarray) -> bool:
@@ -165,6 +171,28 @@ def test_a_block_that_lies_is_refused_by_name(client: Client) -> None:
     wrong = x.map_blocks(lambda b: b[:-1], chunks=x.chunks, dtype=x.dtype)
     with pytest.raises(ValueError, match=r"block \(\d+,\) of shape"):
         fft.fft(wrong).compute()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_the_scheduler_is_asked_again_where_a_connection_is_lost(
+    client: Client, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Before the scheduler knows of a question, or with its answer."""
+    plainly, cut = distributed.core.send_recv, Counter[str]()
+
+    async def losing(comm: Any, op: str, **others: Any) -> Any:
+        if not op.startswith("shuffle_") or op in UNASKED or cut[op]:
+            return await plainly(comm, op=op, **others)
+        cut[op] += 1
+        if when == "after":
+            await plainly(comm, op=op, **others)
+        comm.abort()
+        raise distributed.comm.CommClosedError(f"{op} is lost")
+
+    monkeypatch.setattr(distributed.core, "send_recv", losing)
+    a = RNG.standard_normal(4096)
+    assert close(fft.fft(da.from_array(a, chunks=256)).compute(), np.fft.fft(a))
+    assert {"shuffle_get_or_create", "shuffle_barrier"} <= set(cut)
 
 
 def test_elsewhere_it_says_what_to_do() -> None:

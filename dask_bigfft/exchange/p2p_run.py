@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy.typing as npt
-from distributed.comm import CommClosedError
+from distributed.comm.core import CommClosedError
 from distributed.core import Status
 from distributed.exceptions import Reschedule
 from distributed.scheduler import Scheduler

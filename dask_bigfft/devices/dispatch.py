@@ -6,7 +6,6 @@ Imports `decomposition`, `planner`, `kernels`, `memory`, `events` and this room.
 import math
 import os
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -16,7 +15,7 @@ from dask_bigfft.decomposition.layout import Layout, plain
 from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.devices.find import crew, leases, missing
 from dask_bigfft.devices.hybrid import Pace, Shared, largest, shared
-from dask_bigfft.devices.jobs import Job, Source, fits_inside, readable
+from dask_bigfft.devices.jobs import Job, Source, converted, fits_inside, readable
 from dask_bigfft.devices.leases import Leases, Need
 from dask_bigfft.devices.pieces import COMPUTED
 from dask_bigfft.devices.protocol import Array
@@ -24,9 +23,8 @@ from dask_bigfft.devices.schedule import Schedule
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit, working_for
 from dask_bigfft.kernels.composite import Composite
-from dask_bigfft.kernels.incoming import Divisible, Incoming, Whole, parts
+from dask_bigfft.kernels.incoming import Divisible, Incoming, Whole
 from dask_bigfft.kernels.libraries import FFTLibrary
-from dask_bigfft.memory import lend
 from dask_bigfft.planner.cost import admitted
 from dask_bigfft.planner.device_settings import AS_IS, DeviceSettings
 from dask_bigfft.threads import task_threads
@@ -34,9 +32,6 @@ from dask_bigfft.threads import task_threads
 __all__ = ["Pace", "Place", "inside_device", "job_of", "moved_on_device", "on_device", "together"]
 
 Device = Literal["auto", "cpu", "gpu", "hybrid"]
-
-#: Elements that a thread converts at least.
-SHARED_ELEMENTS = 1 << 18
 
 #: Blocks below it stay on the CPU where nobody has asked for a device: a trip costs more.
 LEAST_NBYTES = 1 << 20
@@ -306,16 +301,3 @@ def _source(incoming: Incoming, dtype: np.dtype[Any]) -> Source:
         again=again,
         composite=incoming.composite(),
     )
-
-
-def converted(values: Array, dtype: np.dtype[Any], threads: int) -> Array:
-    """Return the values in another dtype, by some threads; the array itself if it has it."""
-    if values.dtype == dtype:
-        return values
-    out = lend(values.shape, dtype)
-    came, goes = values.reshape(-1), out.reshape(-1)
-    width = max(SHARED_ELEMENTS, -(-came.size // threads))
-    cut = list(parts(came.size, width))
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(lambda part: np.copyto(goes[part], came[part]), cut))
-    return out

@@ -17,11 +17,12 @@ import contextlib
 import threading
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
 
+from dask_bigfft.devices.convolving import convolving, filter_job, filter_of, is_hard
 from dask_bigfft.devices.crossings import PieceLimits, aligned
 from dask_bigfft.devices.jobs import Job, Part, Source
 from dask_bigfft.devices.pieces import PiecePlan
@@ -129,12 +130,17 @@ class Engine:
             If the device fails.
         """
         limits = self.within(nbytes)
-        *before, job = self.links(job, limits)
+        *before, last = links = self.links(job, limits)
+        if links[0].source != job.source:
+            source = source.converted(links[0].source)
         for link in before:
             source = self._after(link, source, filters, nbytes)
+        job, filters = last, dict(filters or {})
+        if job.convolves:
+            filters = self._filters(job, nbytes)
         for attempt in range(ATTEMPTS):
             try:
-                return self._attempt(job, source, filters or {}, limits)
+                return self._attempt(job, source, filters, limits)
             except DeviceMemoryError as error:
                 if source.lost:
                     raise DeviceError(
@@ -153,15 +159,36 @@ class Engine:
     def links(self, job: Job, limits: PieceLimits) -> tuple[Job, ...]:
         """The job, or those that take its place where its pieces do not fit."""
         apart = job.apart()
-        if len(apart) == 1:
-            return apart
-        with contextlib.suppress(DeviceMemoryError):
-            job.plan(limits, 1)  # as much of a work area as most FFTs need
+        if job.convolves or (len(apart) == 1 and not is_hard(job)) or self._fits(job, limits):
             return (job,)
+        if not is_hard(job):
+            return apart
+        found = list[Job]()
+        for link in apart:
+            found += (link,) if self._fits(link, limits) else self._smoothed(link, limits)
+        return tuple(found)
+
+    def _smoothed(self, job: Job, limits: PieceLimits) -> Iterator[Job]:
+        """One step at a time, those that do not fit as convolutions of a smooth length."""
+        for one in job.singly():
+            smooth = None if self._fits(one, limits) else convolving(one)
+            yield one if smooth is None else smooth
+
+    def _fits(self, job: Job, limits: PieceLimits) -> bool:
+        """Whether there are pieces of a job that fit the device."""
+        if not is_hard(job):
+            with contextlib.suppress(DeviceMemoryError):
+                job.plan(limits, 1)  # as much of a work area as most FFTs need
+                return True
         with contextlib.suppress(DeviceMemoryError), self._lock:
             self.pieces(job, limits)
-            return (job,)
-        return apart
+            return True
+        return False
+
+    def _filters(self, job: Job, nbytes: int | None) -> dict[int, Array]:
+        """The spectrum that a job convolves with, by the dimension that it belongs to."""
+        made = self.run(filter_job(job), Source(lambda: filter_of(job)), nbytes=nbytes)
+        return {job.round.steps[0].axis: made}
 
     def _after(
         self, job: Job, source: Source, filters: Mapping[int, Array] | None, nbytes: int | None

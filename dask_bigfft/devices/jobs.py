@@ -5,9 +5,12 @@ Imports `decomposition`, `planner`, `kernels`, `memory`, `errors` and this room.
 
 import contextlib
 import math
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -20,12 +23,16 @@ from dask_bigfft.devices.transfer import row_nbytes
 from dask_bigfft.devices.work import Block
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.kernels.composite import Composite
+from dask_bigfft.kernels.incoming import parts
 from dask_bigfft.memory import lend
 from dask_bigfft.planner.device_settings import AS_IS, DeviceSettings
 
 #: Shards of other blocks are read where they lie from rows of this part of `run_nbytes` on (1 KiB:
 #: a kernel reads them at the speed of the bus): below it, threads gather the block faster.
 NARROWEST = 1 / 8
+
+#: Elements that a thread converts at least.
+SHARED_ELEMENTS = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,8 @@ class Job:
         Source blocks that the block is read from.
     settings : DeviceSettings
         What is set of the pipeline.
+    convolves : bool
+        Whether values are multiplied by the spectrum of a filter that the engine makes.
     """
 
     round: Round
@@ -58,6 +67,7 @@ class Job:
     order: tuple[int, ...] = ()
     shards: int = 1
     settings: DeviceSettings = AS_IS
+    convolves: bool = False
 
     @cached_property
     def _plans(self) -> dict[tuple[PieceLimits, int], PiecePlan]:
@@ -72,9 +82,16 @@ class Job:
         by_kind: dict[str, list[Step]] = {"r2c": [], "c2c": [], "c2r": []}
         for step in self.round.steps:
             by_kind[step.kind].append(step)
+        return self._in_turn([tuple(steps) for steps in by_kind.values() if steps])
+
+    def singly(self) -> tuple["Job", ...]:
+        """Jobs that do one step each."""
+        return self._in_turn([(step,) for step in self.round.steps])
+
+    def _in_turn(self, groups: list[tuple[Step, ...]]) -> tuple["Job", ...]:
+        """Jobs that do some steps each, one after the other."""
         found, layout, dtype = list[Job](), self.round.source, self.source
         whole = max(self.source, self.target, key=lambda name: np.dtype(name).kind == "c")
-        groups = [tuple(steps) for steps in by_kind.values() if steps]
         if len(groups) < 2 or self.order:
             return (self,)
         for number, steps in enumerate(groups, 1):
@@ -166,6 +183,15 @@ class Source:
             self.values, self.gathered = self.gather(), True
         return self.values
 
+    def converted(self, dtype: str) -> "Source":
+        """The same block in another dtype, made of it when it is needed."""
+        def gather() -> Array:
+            values = self.get()
+            self.let_go()
+            return converted(values, np.dtype(dtype), os.cpu_count() or 1)
+
+        return Source(gather, again=self.again)
+
     def let_go(self) -> None:
         """From here on the block may be overwritten."""
         self.values = None
@@ -219,3 +245,16 @@ def arrays_of(
         else:
             arrays.append(before)
     return arrays
+
+
+def converted(values: Array, dtype: np.dtype[Any], threads: int) -> Array:
+    """Return the values in another dtype, by some threads; the array itself if it has it."""
+    if values.dtype == dtype:
+        return values
+    out = lend(values.shape, dtype)
+    came, goes = values.reshape(-1), out.reshape(-1)
+    width = max(SHARED_ELEMENTS, -(-came.size // threads))
+    cut = list(parts(came.size, width))
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda part: np.copyto(goes[part], came[part]), cut))
+    return out

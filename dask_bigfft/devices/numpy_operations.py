@@ -77,6 +77,14 @@ def factors_of(op: Multiply) -> Any:
     return factors
 
 
+def multiplied(op: Multiply, x: Array) -> Array:
+    """An array (or its conjugate) times factors that are computed; 0 behind the end of a chirp."""
+    found = np.asarray((np.conj(x) if op.conjugate else x) * (op.scale * factors_of(op)))
+    for chirp_factor in op.chirps:
+        found = np.where(index_of(chirp_factor.place, op.shape) < chirp_factor.length, found, 0)
+    return found
+
+
 def places_at(start: int, strides: tuple[int, ...], counts: tuple[int, ...]) -> Array:
     """Places of the elements of a box in an array: those of one side of a `Strided`."""
     places = np.full((1,) * len(counts), start, np.int64)

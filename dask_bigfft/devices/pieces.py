@@ -19,10 +19,11 @@ from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout
 from dask_bigfft.decomposition.rounds import Round, transformed
 from dask_bigfft.decomposition.steps import Step, axis_program
 from dask_bigfft.devices.crossings import Line, PieceLimits, Problem
+from dask_bigfft.devices.piecework import PieceWork
 from dask_bigfft.devices.protocol import FFT
 from dask_bigfft.devices.schedule import Schedule, find_schedule
 from dask_bigfft.devices.swaps import swap_works
-from dask_bigfft.devices.work import Block, PieceWork, Trip
+from dask_bigfft.devices.work import Block, Trip
 from dask_bigfft.errors import DeviceError
 from dask_bigfft.planner.plan import axis_letter
 
@@ -281,6 +282,8 @@ def piece_plan(
 def _line(round_: Round, step: Step) -> Line:
     filtered = step.convolve is not None
     whole = filtered or step.kind != "c2c" or not awkward(step.length)
+    if filtered and step.source.is_partial:
+        whole = False  # only digits are completed by zeros
     return Line(round_.dim(step), step.length, step.kind, filtered, whole)
 
 

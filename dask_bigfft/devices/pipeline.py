@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from dask_bigfft.devices.pieces import PiecePlan
+from dask_bigfft.devices.piecework import Computation, Move, PieceWork
 from dask_bigfft.devices.protocol import (
     FFT,
     Array,
@@ -34,7 +35,6 @@ from dask_bigfft.devices.protocol import (
     Transpose,
 )
 from dask_bigfft.devices.ragged import HostView
-from dask_bigfft.devices.work import Computation, Move, PieceWork
 from dask_bigfft.kernels.composite import Composite, Shards
 
 

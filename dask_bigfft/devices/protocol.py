@@ -133,7 +133,7 @@ class Twiddle:
 
 @dataclass(frozen=True, slots=True)
 class ChirpFactor:
-    """The factor exp(sign * 1j*pi * n**2 / length), and 0 where n >= length.
+    """The factor exp(sign * 1j*pi * n**2 / length); where n >= length, 0 whatever is there.
 
     ``n`` is the sum of terms; ``n**2`` needs reducing mod 2*length in more than 64 bits.
     """

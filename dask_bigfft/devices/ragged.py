@@ -134,16 +134,23 @@ def completing(box: Box, radices: tuple[int, ...], length: int) -> Iterator[tupl
             yield _negated(image, radices, last), image, last
 
 
+def unmirrored(box: Box, radices: tuple[int, ...], length: int) -> Iterator[tuple[Box, Box, int]]:
+    """Nothing: what is not in the block is no mirror image of what is."""
+    return iter(())
+
+
 @dataclass(frozen=True)
 class Half:
     """A dimension of half a spectrum in digits, in a view of a host block or a piece of it.
+
+    Or one of another part of all values, from the first one on.
 
     Parameters
     ----------
     first : int
         Dimension of the view in which the first digit lies.
     radices : tuple of int
-        Of the digits, outermost first; all of the spectrum.
+        Of the digits, outermost first; all of the spectrum, or of a padded axis.
     length : int
         Values that the block has.
     """

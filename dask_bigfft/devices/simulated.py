@@ -21,8 +21,8 @@ import numpy as np
 
 from dask_bigfft.devices.numpy_operations import (
     check_strided,
-    factors_of,
     index_of,
+    multiplied,
     places_at,
     transformed,
     work_area,
@@ -383,8 +383,7 @@ class SimulatedDevice:
 
         def run() -> None:
             x = self._array(array, np.dtype(array.dtype).itemsize)
-            factors = op.scale * factors_of(op)
-            x[...] = (np.conj(x) if op.conjugate else x) * factors
+            x[...] = multiplied(op, x)
 
         self._put(stream, "multiply", 2 * array.nbytes / self.profile.memory, run)
 

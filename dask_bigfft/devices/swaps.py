@@ -18,9 +18,9 @@ from collections.abc import Iterator
 
 from dask_bigfft.decomposition.layout import even_chunks
 from dask_bigfft.devices.crossings import Crossing, PieceLimits, aligned, run_of
+from dask_bigfft.devices.piecework import Computation, Move, PieceWork
 from dask_bigfft.devices.protocol import DeviceArray, Transpose
 from dask_bigfft.devices.ragged import HostView, Slices
-from dask_bigfft.devices.work import Computation, Move, PieceWork
 
 #: Places of a pair of tiles: both as they come, and the first one turned.
 PLACES = 3

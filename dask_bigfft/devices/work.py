@@ -14,6 +14,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from dask_bigfft.decomposition.layout import Digit, Layout
 from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.decomposition.steps import Divisor, Step
 from dask_bigfft.devices.crossings import Crossing
+from dask_bigfft.devices.piecework import Computation, Filter, Move, PieceWork
 from dask_bigfft.devices.protocol import (
     FFT,
     ChirpFactor,
@@ -34,11 +36,23 @@ from dask_bigfft.devices.protocol import (
     Twiddle,
     dense,
 )
-from dask_bigfft.devices.ragged import Box, Half, HostView, Slices, below, completing, missing
+from dask_bigfft.devices.ragged import (
+    Box,
+    Half,
+    HostView,
+    Slices,
+    below,
+    completing,
+    missing,
+    unmirrored,
+)
 
 Block = tuple[int, ...]
 
-#: `missing` or `completing`: parts of a box, their mirror images, and the last digit reversed.
+#: A dimension of which a block has only some digits, and the step that begins or ends there.
+Ragged = tuple[Half, Step]
+
+#: `missing` or another: parts of a box, their mirror images, and the last digit reversed.
 Mirrored = Callable[[Box, tuple[int, ...], int], Iterator[tuple[Box, Box, int]]]
 
 #: Shape of a mirror image, where it begins in its place, and first place and strides in the digits.
@@ -46,77 +60,6 @@ Image = tuple[tuple[int, ...], int, int, tuple[int, ...]]
 
 #: As the modulus of a term: the place is used as it is.
 NO_MODULUS = 1 << 62
-
-
-@dataclass(frozen=True)
-class Computation:
-    """One operation on a piece: from where to where, and for a product by what."""
-
-    op: Compute
-    source: DeviceArray
-    target: DeviceArray
-
-
-@dataclass(frozen=True)
-class Filter:
-    """The part of an axis' spectrum that a piece is multiplied with."""
-
-    axis: int
-    shape: tuple[int, ...]
-    part: Slices
-    array: DeviceArray
-
-
-@dataclass(frozen=True)
-class Move:
-    """A part of a host view, and the array on the device that it is copied to or from."""
-
-    part: Slices
-    array: DeviceArray
-
-
-@dataclass(frozen=True)
-class PieceWork:
-    """All that is done with one piece, in a slot that begins at offset 0.
-
-    Parameters
-    ----------
-    view : HostView
-        How the host block is seen before.
-    comes : tuple of Move
-        What of it is copied to the device.
-    source : DeviceArray
-        Where the piece lies then.
-    filters : tuple of Filter
-        What is copied with it.
-    computations : tuple of Computation
-        In order.
-    result : DeviceArray
-        The piece at the end.
-    stored_view : HostView
-        How the host block is seen afterwards, dimensions in the order in which they are stored.
-    goes : tuple of Move
-        What of it is copied back.
-    """
-
-    view: HostView
-    comes: tuple[Move, ...]
-    source: DeviceArray
-    filters: tuple[Filter, ...]
-    computations: tuple[Computation, ...]
-    result: DeviceArray
-    stored_view: HostView
-    goes: tuple[Move, ...]
-
-    @property
-    def part(self) -> Slices:
-        """What of the host block comes, or the first part of it."""
-        return self.comes[0].part
-
-    @property
-    def stored(self) -> Slices:
-        """Where what goes is stored, or the first part of it."""
-        return self.goes[0].part
 
 
 def _slices(starts: list[int], shape: tuple[int, ...]) -> Slices:
@@ -216,9 +159,9 @@ class _Piece:
         part = _slices(self.starts, self.source.shape)
         comes: tuple[Move, ...] = (Move(part, self.source),)
         view = HostView(self.crossing.view)
-        split = self._split_half(self.begun, "c2r")
-        if split is not None:
-            comes, view = self._half_comes(split[0], part)
+        ragged = self._ragged(self.begun, "source")
+        if ragged is not None:
+            comes, view = self._half_comes(*ragged, part)
         for step in self.inner.steps:
             if step.kind == "r2c":
                 self._real_fft(step, self.trip.dtype)
@@ -243,27 +186,36 @@ class _Piece:
         stored = tuple(ends[dim] for dim in order)
         after = HostView(tuple(self.crossing.after[dim] for dim in order))
         goes: tuple[Move, ...] = (Move(stored, self.now),)
-        split = self._split_half(self.ended, "r2c")
-        if split is not None:
-            goes, after = self._half_goes(*split, after.shape, stored)
+        ragged = self._ragged(self.ended, "target")
+        if ragged is not None:
+            goes, after = self._half_goes(*ragged, after.shape, stored)
         return PieceWork(
             view, comes, self.source, tuple(self.filters), tuple(self.done), self.now, after, goes
         )
 
-    # --- half spectra of split dimensions --------------------------------------------------
+    # --- split dimensions of which a block has not all digits ------------------------------
 
-    def _split_half(self, steps: list[Step], kind: str) -> tuple[Half, Step] | None:
-        """The dimension of half a spectrum that a crossing reads or writes in digits."""
+    def _ragged(self, steps: list[Step], side: Literal["source", "target"]) -> Ragged | None:
+        """The dimension of which the block has only some of the digits that a crossing takes."""
         for step in steps:
             radices = self.trip.factors[self.trip.round.steps.index(step)]
-            if step.kind == kind and len(radices) > 1:
-                order = radices if kind == "c2r" else radices[::-1]
-                return Half(self._dim(step), order, step.length // 2 + 1), step
+            digit = step.source if side == "source" else step.target
+            if len(radices) > 1 and digit.is_partial:
+                turned = side == "target" and step.convolve is None
+                length = step.length // 2 + 1 if step.convolve is None else digit.size
+                half = Half(self._dim(step), radices[::-1] if turned else radices, length)
+                return half, step
         return None
 
-    def _half_comes(self, half: Half, part: Slices) -> tuple[tuple[Move, ...], HostView]:
-        """How half a spectrum becomes digits: what is there, and the mirror image of it."""
-        moves, images, scratch = self._half_moves(half, part, self.source, missing)
+    def _half_comes(
+        self, half: Half, step: Step, part: Slices
+    ) -> tuple[tuple[Move, ...], HostView]:
+        """How half a spectrum becomes digits: what is there, and the mirror image of it.
+
+        What is convolved has zeros in its place, which the chirp makes.
+        """
+        mirrored = missing if step.kind == "c2r" else unmirrored
+        moves, images, scratch = self._half_moves(half, part, self.source, mirrored)
         if images:
             self.done.append(_conjugation(scratch))
         for shape, at, start, steps in images:
@@ -275,7 +227,8 @@ class _Piece:
         self, half: Half, step: Step, shape: tuple[int, ...], part: Slices
     ) -> tuple[tuple[Move, ...], HostView]:
         """How digits become half a spectrum: what lies in it, and the mirror image of the rest."""
-        moves, images, scratch = self._half_moves(half, part, self.now, completing)
+        mirrored = completing if step.kind == "r2c" else unmirrored
+        moves, images, scratch = self._half_moves(half, part, self.now, mirrored)
         for counts, at, start, steps in images:
             copy = Strided(counts, steps, start, dense(counts, 1), at, self.trip.dtype)
             self.done.append(Computation(copy, self.now, scratch))

@@ -149,7 +149,7 @@ def multiply_source(structure: Multiplying) -> str:
             body.append(
                 f"    {{ const u64 n = {left}; const u64 m = 2 * f{f}_modulus;\n"
                 f"      if (n < f{f}_modulus) w = times(w, turn(square_mod(n, m), m, f{f}_sign));\n"
-                "      else { w.x = 0; w.y = 0; } }"
+                "      else beyond = true; }"
             )
     lengths = [f"u64 n{dim}_" for dim in range(structure.ndim)]
     element, place = _element(structure.double), "u64" if structure.wide else "u32"
@@ -158,6 +158,9 @@ def multiply_source(structure: Multiplying) -> str:
         f"const {place} n{dim} = ({place})n{dim}_;" for dim in range(structure.ndim)
     )
     sign = "-" if structure.conjugate else ""
+    chirped = any(factor.right is None for factor in structure.factors)
+    flag, clear = ("    bool beyond = false;\n", "    if (beyond) { r.x = 0; r.y = 0; }\n")
+    flag, clear = (flag, clear) if chirped else ("", "")
     newline = "\n"
     return f"""{_COMMON}
 extern "C" __global__ void {KERNEL}({everything}) {{
@@ -168,14 +171,14 @@ for (u64 at = (u64)blockIdx.x * blockDim.x + threadIdx.x; at < count; at += step
 {_unravel(structure.ndim, structure.wide, used)}
     double2 w;
     w.x = scale; w.y = 0;
-{newline.join(body)}
+{flag}{newline.join(body)}
     const {element} v = x[at];
     double2 d;
     d.x = v.x; d.y = {sign}v.y;
     d = times(d, w);
     {element} r;
     r.x = d.x; r.y = d.y;
-    x[at] = r;
+{clear}    x[at] = r;
 }}
 }}
 """

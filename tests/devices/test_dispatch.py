@@ -8,8 +8,9 @@ import pytest
 from devices.blocks import SMALL, distance, job_of, scipys, values
 
 from dask_bigfft import fft
-from dask_bigfft.devices import dispatch, find
-from dask_bigfft.devices.dispatch import LEAST_NBYTES, Place, converted, on_device
+from dask_bigfft.devices import find
+from dask_bigfft.devices.dispatch import LEAST_NBYTES, Place, on_device
+from dask_bigfft.devices.jobs import SHARED_ELEMENTS, converted
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.kernels.incoming import Whole
@@ -18,7 +19,7 @@ from dask_bigfft.kernels.incoming import Whole
 NBYTES = 1 << 14
 
 
-@pytest.mark.parametrize("size", [0, 1, 1000, 3 * dispatch.SHARED_ELEMENTS + 5])
+@pytest.mark.parametrize("size", [0, 1, 1000, 3 * SHARED_ELEMENTS + 5])
 def test_conversion_by_threads_is_numpys(size):
     x = np.arange(2 * size, dtype="f4").reshape(2, -1)
     got = converted(x, np.dtype("c8"), 4)

@@ -170,6 +170,24 @@ def test_multiply(device, twiddles, chirps, conjugate, dtype):
     np.testing.assert_allclose(got, expected, rtol=0, atol=4 * eps * np.abs(x).max())
 
 
+@pytest.mark.parametrize("dtype", ["c16", "c8"])
+def test_behind_the_end_of_a_chirp_is_nothing(device, dtype):
+    """Whatever lay there: 0 times NaN would not be 0."""
+    x = values((4, 50), dtype)
+    x[2, 9:], x[3, 1] = np.nan, np.inf
+    place = Term(0, 0, 1, BIG, 50), Term(1, 0, 1, BIG, 1)
+    op = Multiply(x.shape, x.dtype.str, 0.5, True, (), (ChirpFactor(109, -1, place),))
+
+    def compute(device, stream, array, _):
+        device.multiply(stream, op, array)
+
+    got, expected = through(device, compute, x), simulated(compute, x)
+    assert np.isfinite(got).all()
+    assert not got.ravel()[109:].any()
+    eps = np.finfo(x.dtype).eps
+    np.testing.assert_allclose(got, expected, rtol=0, atol=20 * eps)
+
+
 def test_product(device):
     for dtype, other in itertools.product(("c16", "c8"), ((1, 30, 1), (4, 1, 20), (4, 30, 20))):
         x, y = values((4, 30, 20), dtype), values(other, dtype)

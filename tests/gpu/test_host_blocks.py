@@ -133,6 +133,25 @@ def test_half_spectra_larger_than_the_card(name, shape, pinned):
     assert "fallback" not in counts
 
 
+@pytest.mark.parametrize("pinned", [True, False])
+@pytest.mark.parametrize("shape", [(262_147,), (3, 131_101), (2 * 131_101,), (5, 131_101)])
+@pytest.mark.parametrize("name", ["fft", "ifft", "rfft", "ihfft", "fft2", "rfft2"])
+def test_large_primes_larger_than_the_card(name, shape, pinned):
+    """Nothing splits: a convolution of a smooth length does, whose filter the card makes."""
+    if name.endswith("2") and len(shape) == 1:
+        shape = (2, *shape)
+    x = values(*shape, real=name in ("rfft", "ihfft", "rfft2"))
+    if pinned:
+        find.leases()
+        kept, x = x, lend(x.shape, x.dtype)
+        x[...] = kept
+    lazy = getattr(fft, name)(da.from_array(x, -1), device="gpu", device_memory_limit=2 * MIB)
+    got, counts = counted(lazy)
+    assert_close(got, getattr(scipy.fft, name)(x))
+    assert "fallback" not in counts
+    assert counts["h2d"] > 1
+
+
 @pytest.mark.parametrize("single", [False, True])
 @pytest.mark.parametrize("digits", [(1 << 19, 8), (3**9 * 25, 7)])
 @pytest.mark.parametrize("name", ["rfft", "ihfft"])

@@ -195,6 +195,7 @@ class Candidates:
         self.largest_in = largest_block(spec, request)
         #: Price beyond which candidates are not followed: a multiple of the cheapest so far.
         self.bound, self.dearer = math.inf, DEARER
+        self.kept: dict[tuple[Sizes, bool], list[Candidate]] = {}
 
     @property
     def on_card(self) -> bool:

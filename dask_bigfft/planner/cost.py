@@ -50,9 +50,9 @@ def _itemsizes(plan: Plan) -> list[int]:
 UNEVEN = 1.5
 
 
-def _stored(layout: Layout, itemsize: int) -> int:
+def _stored(layout: Layout, itemsize: int, paged: bool = True) -> int:
     """Bytes of all blocks of a layout, in buffers of whole pages as the arena has them."""
-    largest = layout.largest * itemsize
+    largest = layout.largest * itemsize if paged else 0
     granule = (2 << 20) if largest >= (8 << 20) else (64 << 10)
     spare = -largest % granule if largest >= (512 << 10) else 0
     return layout.size * itemsize + layout.blocks * spare
@@ -87,6 +87,23 @@ def peak_host(plan: Plan) -> int:
     return _peak_of_blocks(plan) + library_bytes(plan)
 
 
+def least_host(plan: Plan) -> int:
+    """Bytes of host memory at the worst moment that smaller blocks in a plan's rounds do not save.
+
+    In memory, these are the data on both sides of an exchange, without what tasks work on; with
+    scratch files a block that comes in, twice for every thread.
+    """
+    if plan.carrier == "disk":
+        source = 0 if plan.from_rows else _nbytes_in(plan)
+        return (2 * plan.machine.threads + 1) * source
+    return _peak_of_blocks(plan, idle=True)
+
+
+def _nbytes_in(plan: Plan) -> int:
+    """Bytes of the largest block that comes in."""
+    return plan.source.largest * np.dtype(plan.spec.dtype).itemsize
+
+
 def library_bytes(plan: Plan) -> int:
     """Bytes that the FFT library needs at the worst moment, beside what it transforms."""
     if plan.machine.cards and plan.device == "gpu":
@@ -96,15 +113,15 @@ def library_bytes(plan: Plan) -> int:
     return plan.machine.threads * work + kept_bytes(plan.kernel, plan.rounds, itemsize)
 
 
-def _peak_of_blocks(plan: Plan) -> int:
-    """Bytes of blocks, tiles and shards at the worst moment."""
+def _peak_of_blocks(plan: Plan, idle: bool = False) -> int:
+    """Bytes of blocks, tiles and shards at the worst moment; where `idle`, of data alone."""
     if plan.carrier == "disk":
         return _peak_on_disk(plan)
     machine, sizes = plan.machine, _itemsizes(plan)
     stages, joints = [0.0], joints_in(plan)
-    before = _stored(plan.source, np.dtype(plan.spec.dtype).itemsize)
+    before = _stored(plan.source, np.dtype(plan.spec.dtype).itemsize, not idle)
     for i, exchange in enumerate(plan.exchanges):
-        after = _stored(exchange.target, np.dtype(exchange.dtype).itemsize)
+        after = _stored(exchange.target, np.dtype(exchange.dtype).itemsize, not idle)
         if plan.inside and i < len(plan.rounds):  # what came in is all there is
             stages.append(float(before))
             continue
@@ -112,10 +129,10 @@ def _peak_of_blocks(plan: Plan) -> int:
         made, out = after, 0
         if i < len(plan.rounds):
             round_ = plan.rounds[i]
-            made = _stored(round_.target, sizes[2 * i + 1])
+            made = _stored(round_.target, sizes[2 * i + 1], not idle)
             out = round_.target.largest * sizes[2 * i + 1]
         blocks = exchange.target.blocks
-        threads = min(working(plan, block), blocks)
+        threads = 0 if idle else min(working(plan, block), blocks)
         work = threads * (block + out + _tiles(plan, i, block, out))
         if i + 1 < len(plan.exchanges) and joints.exchanges[i + 1] is not None:
             work -= threads * out  # it is written to common memory
@@ -175,7 +192,7 @@ def _peak_on_disk(plan: Plan) -> int:
     one returns.
     """
     sizes, exchanges = _itemsizes(plan), plan.exchanges
-    here = 0 if plan.from_rows else plan.source.largest * np.dtype(plan.spec.dtype).itemsize
+    here = 0 if plan.from_rows else _nbytes_in(plan)
     last = max(here, plan.result.largest * plan.spec.out_dtype.itemsize)
     stages = [3 * here if plan.decoded else 2 * here]
     if plan.incoming is not None:  # neighbours, what they are merged into, and shards of that

@@ -29,7 +29,7 @@ from dask_bigfft.planner.candidates import (
     program_of,
     with_padding,
 )
-from dask_bigfft.planner.cost import forecast
+from dask_bigfft.planner.cost import forecast, least_host
 from dask_bigfft.planner.explain import human_bytes, human_seconds
 from dask_bigfft.planner.layouts import Sizes
 from dask_bigfft.planner.merging import merged_up_to
@@ -218,19 +218,27 @@ def _fitting(search: Candidates) -> tuple[list[Plan], Sizes] | int:
             return plan.forecast.peak_host
         return [plan], sizes
     smallest: int | None = None
+    in_vain = probed = False
     hopeless = limit is not None and _never_fits(search, limit)
     for sizes, bluestein, merge in _ladder(spec, request):
         if hopeless and smallest is not None:
             break
-        if sizes.target < int(min(1.0, request.scale) * search.largest_in) and smallest is None:
-            continue  # what failed was not the memory limit
+        smaller = sizes.target < int(min(1.0, request.scale) * search.largest_in)
+        if smaller and (smallest is None or in_vain):
+            continue  # what failed was not the memory limit, or smaller blocks do not help
         plans = _plans(search, sizes, bluestein, merge)
         if limit is not None and plans:
             lowest = min(plan.forecast.peak_host for plan in plans)
             smallest = lowest if smallest is None else min(smallest, lowest)
+            in_vain = _in_vain(search, plans, limit)
+            hopeless = hopeless or (in_vain and search.carrier == "disk")
             plans = [plan for plan in plans if plan.forecast.peak_host <= limit]
         if plans:
             return plans, sizes
+        if limit is not None and smaller and not probed:  # are those between worth a look?
+            probed, least = True, _least_in_smallest(search)
+            if smallest is not None and least is not None:
+                in_vain, smallest = in_vain or least > limit, min(smallest, least)
     if smallest is not None:
         return smallest
     if request.variant == "pease":
@@ -250,6 +258,24 @@ def _never_fits(search: Candidates, limit: int) -> bool:
     return here and not _all_whole(search) and nbytes > limit
 
 
+def _in_vain(search: Candidates, plans: list[Plan], limit: int) -> bool:
+    """Whether plans like these need too much memory in smaller blocks, too.
+
+    With scratch files that is so in blocks of any size: it is what comes in that is too large.
+    """
+    alone = search.machine.workers == 1  # else smaller blocks lie more evenly
+    onto_disk = search.carrier == "disk" and search.request.stored is None
+    return (alone or onto_disk) and min(map(least_host, plans)) > limit
+
+
+def _least_in_smallest(search: Candidates) -> int | None:
+    """Bytes of the least of all plans in the smallest blocks that are tried; None without any."""
+    sizes = min((rung for rung, *_ in _ladder(search.spec, search.request)),
+                key=lambda sizes: sizes.target)
+    plans = _plans(search, sizes, True, False)
+    return min((plan.forecast.peak_host for plan in plans), default=None)
+
+
 def _plans(search: Candidates, sizes: Sizes, bluestein: bool, merge: bool) -> list[Plan]:
     """Plans with blocks of some size, cheapest first."""
     search.bound = math.inf
@@ -258,9 +284,11 @@ def _plans(search: Candidates, sizes: Sizes, bluestein: bool, merge: bool) -> li
     elif _all_whole(search) and sizes.target >= search.largest_in:
         candidates = search.in_place()
     else:
-        candidates = search.splits(sizes, merge)
+        if (sizes, merge) not in search.kept:  # it is asked once more, with Bluestein's algorithm
+            search.kept[sizes, merge] = search.splits(sizes, merge)
+        candidates = search.kept[sizes, merge]
         if bluestein:
-            candidates += search.bluestein(sizes, merge)
+            candidates = candidates + search.bluestein(sizes, merge)
     ranked = sorted(candidates, key=lambda c: c.rank)
     chosen = _different(ranked)
     plans = [_finished(search, c) for c in chosen]

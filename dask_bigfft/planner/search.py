@@ -336,8 +336,8 @@ def _in_larger_pieces(search: Candidates, plan: Plan) -> Plan:
     """The plan, or one in larger blocks where scratch files are written in small pieces.
 
     A source block gives each block on the other side a piece of its file, so twice as large blocks
-    are written in pieces four times as large. The first that are large enough are taken, unless the
-    model says that others are faster; the reason says what it compared.
+    are written in pieces four times as large, until they are large enough; the reason says what was
+    compared.
     """
     least, limit = search.request.piece_nbytes, search.machine.memory_limit
     size = max(round_.source.largest for round_ in plan.rounds)
@@ -355,15 +355,22 @@ def _in_larger_pieces(search: Candidates, plan: Plan) -> Plan:
             size = total
         if found is not None:
             tried.append(found)
-    fastest = min(tried, key=lambda found: found.forecast.seconds)
-    large = tried[-1].piece_nbytes >= least
-    alike = tried[-1].forecast.seconds <= ALIKE * fastest.forecast.seconds
-    best = tried[-1] if large and alike else fastest
+    best = _best(tried, least)
     others = "; ".join(_in_pieces(found) for found in tried if found is not best)
     if not others:
         return best
     text = f"scratch files take {_in_pieces(best)}, in blocks of other sizes {others}"
     return replace(best, reason=f"{best.reason}; {text}")
+
+
+def _best(plans: list[Plan], least: int) -> Plan:
+    """Of the plans that the model finds about as fast as the fastest, the one of largest pieces.
+
+    Larger ones than `least` bytes are no better; of equals the fastest, or the first.
+    """
+    fastest = min(plan.forecast.seconds for plan in plans)
+    alike = [plan for plan in plans if plan.forecast.seconds <= ALIKE * fastest]
+    return min(alike, key=lambda plan: (-min(plan.piece_nbytes, least), plan.forecast.seconds))
 
 
 def _in_pieces(plan: Plan) -> str:
@@ -372,14 +379,16 @@ def _in_pieces(plan: Plan) -> str:
 
 
 def _in_blocks(search: Candidates, size: int, limit: int) -> Plan | None:
-    """The cheapest plan with scratch files in blocks of some size, neighbours that come in merged.
+    """The best plan with scratch files in blocks of some size, neighbours that come in merged.
 
-    They are not merged where the first round reads rows of a stored array, without them.
+    They may stay as they are where the first round reads rows of a stored array, without them.
     """
     spec, request = search.spec, search.request
     nbytes = size * spec.work_dtype.itemsize
     merged = merged_up_to(spec, request.chunks, nbytes)
-    for chunks in (request.chunks, merged) if request.stored is not None else (merged,):
+    both = (request.chunks, merged) if request.stored is not None else (merged,)
+    fitting = []
+    for chunks in dict.fromkeys(both):
         asked = replace(request, chunks=chunks)
         asked = replace(asked, scale=size / largest_block(spec, asked))
         larger = Candidates(spec, asked, search.machine, search.carrier, search.walk)
@@ -391,8 +400,8 @@ def _in_blocks(search: Candidates, size: int, limit: int) -> Plan | None:
             found = replace(found, forecast=forecast(found, search.walk))
         rows = found.from_rows or request.stored is None or not found.moves[0]
         if (rows or chunks == merged) and found.forecast.peak_host <= limit:
-            return found
-    return None
+            fitting.append(found)
+    return _best(fitting, request.piece_nbytes) if fitting else None
 
 
 def _fitting_in(search: Candidates, limit: int) -> Plan | None:

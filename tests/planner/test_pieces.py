@@ -2,6 +2,7 @@
 
 import collections
 import os
+from pathlib import Path
 
 import dask
 import dask.array as da
@@ -12,6 +13,7 @@ import dask_bigfft
 from dask_bigfft import choosing, fft
 from dask_bigfft.planner import search
 from dask_bigfft.planner.plan import Plan
+from dask_bigfft.runs.job import Asked, planned_input
 from dask_bigfft.testing.strategies import random_array
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -54,6 +56,24 @@ def test_pieces_are_large_where_memory_has_room(case: str) -> None:
     assert plan.source.blocks >= search.FEWEST
     assert "pieces of" in plan.explain()
     assert Plan.from_json(plan.to_json()) == plan
+
+
+@pytest.mark.parametrize(("chunks", "rows"), [((2**5, 2**17), False), ((2**12, 2**12), True)])
+def test_a_stored_plane_at_64_times_the_memory(
+    chunks: tuple[int, ...], rows: bool, tmp_path: Path
+) -> None:
+    """Rows of the array are read where blocks of it, merged, are not written in larger pieces."""
+    zarr = pytest.importorskip("zarr")
+    zarr.create_array(tmp_path / "in.zarr", shape=(2**17, 2**17), chunks=chunks, dtype="c8",
+                      compressors=None)
+    asked = Asked(tmp_path / "in.zarr", tmp_path / "out.zarr", "fft2", missing_chunks="fill",
+                  options={"memory_limit": 2 * GIB})
+    _, plan = planned_input(asked)
+    assert plan.carrier == "disk"
+    assert plan.moves == (False, True)  # read once, written to scratch files once
+    assert plan.from_rows == rows
+    assert plan.piece_nbytes >= MIB
+    assert plan.forecast.peak_host <= 2 * GIB
 
 
 def test_too_little_memory_is_said_with_numbers() -> None:

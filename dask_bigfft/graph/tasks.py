@@ -172,16 +172,9 @@ class Run:
 
         `here` is where it has to lie, `flat` the same place as a block of the result has it.
         """
-        round_, mode = self.plan.rounds[number], self.plan.verify
+        round_ = self.plan.rounds[number]
         started = time.perf_counter()
-        dtype = np.dtype(self.plan.dtypes[2 * number + 1])
-        arguments = self.library, dtype, filters
-        if mode == "none":
-            done = self.worked(number, round_, block, incoming_of(), *arguments)
-        else:
-            run = functools.partial(self.worked, number)
-            host = functools.partial(_in_host_memory, mode, incoming_of)
-            done = verified_round(mode, round_, block, host, *arguments, number=number + 1, run=run)
+        done = self.transformed(number, round_, block, incoming_of, filters, (block,))
         if here is not None and not same_memory(done, here):
             copied(here, done)
             done = here
@@ -189,6 +182,24 @@ class Run:
             done = done.reshape(round_.target.flat_shape(block)) if flat is None else flat
         emit("round", nbytes=done.nbytes, seconds=time.perf_counter() - started)
         return done
+
+    def transformed(
+        self, number: int, round_: Round, block: Block, incoming_of: Callable[[], Incoming],
+        filters: Mapping[int, Array], blocks: tuple[Block, ...],
+    ) -> Array:
+        """The block after a round, verified if the plan says so.
+
+        `round_` is that of the plan, or done on `blocks` of it together, which errors name.
+        """
+        mode, dtype = self.plan.verify, np.dtype(self.plan.dtypes[2 * number + 1])
+        arguments = self.library, dtype, filters
+        if mode == "none":
+            return self.worked(number, round_, block, incoming_of(), *arguments)
+        run = functools.partial(self.worked, number)
+        host = functools.partial(_in_host_memory, mode, incoming_of)
+        return verified_round(
+            mode, round_, block, host, *arguments, number=number + 1, names=blocks, run=run
+        )
 
     def worked(
         self, number: int, round_: Round, block: Block, incoming: Incoming, library: FFTLibrary,

@@ -10,9 +10,10 @@ place does them in one call of the FFT library, and hands each of them on as the
 
 Blocks towards the end are taken in smaller numbers, so that threads end together.
 
-Imports `decomposition`, `planner`, `exchange` and this room.
+Imports `decomposition`, `planner`, `exchange`, `kernels` and this room.
 """
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ import numpy.typing as npt
 from dask_bigfft.decomposition.joints import fits
 from dask_bigfft.decomposition.layout import AxisLayout, Group, Layout
 from dask_bigfft.decomposition.rounds import Round
+from dask_bigfft.decomposition.tiles import TILE_BYTES, tiling
 from dask_bigfft.events import emit
 from dask_bigfft.exchange.common import Common, lying, note_result, same_memory
 from dask_bigfft.graph.blocks import Blocks
@@ -32,6 +34,7 @@ from dask_bigfft.graph.names import Names
 from dask_bigfft.graph.tasks import Run, reported, run_block
 from dask_bigfft.kernels.copy import copied
 from dask_bigfft.kernels.lying import Lying
+from dask_bigfft.kernels.verify import facts_of
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.threads import task_threads
 
@@ -96,7 +99,7 @@ def counts_of(blocks: int, most: int) -> tuple[int, ...]:
 def widening_of(plan: Any, number: int) -> Widening | None:
     """Return how a round of a plan is done on wide blocks, if it pays and can be.
 
-    It can where the round works in common memory and nothing has to be done once more. It pays
+    It can where the round works in common memory, of which tiles can be done once more. It pays
     where blocks are small, and many for the threads that there are.
 
     Parameters
@@ -106,7 +109,7 @@ def widening_of(plan: Any, number: int) -> Widening | None:
     number : int
         The round, from 0; the last exchange has none.
     """
-    if not isinstance(plan, Plan) or number >= len(plan.rounds) or plan.verify != "none":
+    if not isinstance(plan, Plan) or number >= len(plan.rounds):
         return None
     round_, joint = plan.rounds[number], plan.joints.exchanges[number]
     after = plan.joints.inside[number]
@@ -127,7 +130,18 @@ def widening_of(plan: Any, number: int) -> Widening | None:
     source, target = (_widened(lay, axis, counts) for lay in (round_.source, round_.target))
     if not fits(joint.layout, source) or not fits(after, target):
         return None
-    return Widening(number, Round(round_.steps, source, target), axis, counts)
+    wide = Round(round_.steps, source, target)
+    if plan.verify != "none" and not _in_tiles(wide, np.dtype(plan.dtypes[2 * number]).itemsize):
+        return None
+    return Widening(number, wide, axis, counts)
+
+
+def _in_tiles(round_: Round, itemsize: int) -> bool:
+    """Whether a round is checked tile by tile; else blocks are copied whole, or done twice."""
+    shape = round_.source.shape(next(iter(round_.source.indices())))
+    fixed = {round_.dim(step) for step in round_.steps}
+    cut = tiling(shape, fixed, math.prod(shape) * itemsize, slice_bytes=TILE_BYTES)
+    return cut is not None and facts_of(round_).keeps_energy
 
 
 def _widened(layout: Layout, axis: int, counts: Sequence[int]) -> Layout:
@@ -227,9 +241,8 @@ def _together(
     def work() -> Parts:
         started = time.perf_counter()
         values = lying(memory, joint.layout, wide.round_.source, index)
-        dtype = np.dtype(plan.dtypes[2 * number + 1])
         incoming = Lying(values, inside=True)
-        done = run.worked(number, wide.round_, index, incoming, run.library, dtype, {})
+        done = run.transformed(number, wide.round_, index, lambda: incoming, {}, blocks)
         if not same_memory(done, values):
             copied(values, done)
         seconds = (time.perf_counter() - started) / len(blocks)

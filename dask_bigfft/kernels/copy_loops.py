@@ -28,6 +28,9 @@ TILE = 8
 #: Length of the strips in which a dense transposing copy runs: its lines stay in L1.
 STRIP = 16
 
+#: Values of a line from which on it is weighed while it is copied.
+DENSE = 512
+
 #: Values of short lines that are copied before they are weighed: they stay in L2.
 WEIGHED = 1 << 14
 
@@ -138,7 +141,7 @@ def _weighed_lines(source, target, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # 
     Long ones are weighed on the way, others a few at a time, while they are in cache.
     """
     total = 0.0
-    if m >= STRETCH and sm == 1 and tm == 1 and not conjugate:
+    if m >= DENSE and sm == 1 and tm == 1 and not conjugate:
         for i in range(n):
             s, t = np.uintp(s0 + i * sn), np.uintp(t0 + i * tn)
             for low in range(0, m, STRETCH):

@@ -37,7 +37,8 @@ May import `decomposition`, `memory` and this room.
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache, reduce
 from operator import mul
 from typing import Any, Self, cast
@@ -74,6 +75,48 @@ class Unmatched(Exception):
     """What a check has found."""
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What the checks of a round need to know of it, the same for all blocks and both modes."""
+
+    #: Steps, each with its dimension.
+    steps: tuple[tuple[int, Step], ...]
+    #: Product of the lengths, and what the round divides by.
+    length: int
+    divisor: float
+    #: What energy is multiplied with, and how many times the rounding error a sum may be off.
+    gain: float
+    digits: float
+    #: Whether the values after the round are real.
+    real: bool
+    #: Dimensions whose steps twiddle.
+    turned: frozenset[int]
+    #: The steps that make half a spectrum and take one, with their dimensions, if there are any.
+    halves: tuple[Step, int] | None
+    joins: tuple[Step, int] | None
+    #: Whether it only permutes and scales energy, in a way that its ends show.
+    keeps_energy: bool
+
+
+@lru_cache(maxsize=256)
+def facts_of(round_: Round) -> Facts:
+    """Return what checks need to know of a round."""
+    steps = tuple((round_.dim(step), step) for step in round_.steps)
+    length = math.prod(step.length for _, step in steps)
+    whole = reduce(mul, (step.divisor for _, step in steps), Divisor())
+    divisor = whole.whole * math.sqrt(whole.root)
+    of_kind = {step.kind: (step, dim) for dim, step in steps if step.kind != "c2c"}
+    turned = frozenset(dim for dim, step in steps if step.twiddle is not None)
+    real = "c2r" in of_kind
+    plain = all(
+        (step.chirp_in, step.chirp_out, step.convolve) == (None,) * 3 for _, step in steps
+    )
+    return Facts(
+        steps, length, divisor, length / divisor**2, 16 + 4 * math.log2(length), real, turned,
+        of_kind.get("r2c"), of_kind.get("c2r"), plain and not (real and turned),
+    )
+
+
 class Check:
     """The checks of one round on one block.
 
@@ -91,27 +134,12 @@ class Check:
 
     def __init__(self, mode: str, round_: Round, block: Block, library: FFTLibrary) -> None:
         self.mode, self.round, self.block, self.library = mode, round_, block, library
-        self.dims = [round_.dim(step) for step in round_.steps]
-        self.length = math.prod(step.length for step in round_.steps)
-        divisor = reduce(mul, (step.divisor for step in round_.steps), Divisor())
-        self.divisor = divisor.whole * math.sqrt(divisor.root)
-        self.real = any(step.kind == "c2r" for step in round_.steps)
-        self.steps = tuple(zip(self.dims, round_.steps, strict=True))
-        self._turned = frozenset(dim for dim, step in self.steps if step.twiddle is not None)
+        self.facts = facts_of(round_)
         #: Of each step that twiddles: index made of the digits still to come, for all its rows.
         self._rests: dict[int, Array] = {}
         self._ready: dict[Any, tuple[int, Weights]] = {}
-        self._of_kind: dict[str, tuple[Step, int]] = {
-            step.kind: (step, dim) for dim, step in self.steps if step.kind != "c2c"
-        }
-        self._gain = self.length / self.divisor**2
-        self._digits = 16 + 4 * math.log2(self.length)
         #: Whether something could not be checked.
         self.undecided = False
-
-    def of_kind(self, kind: str) -> tuple[Step, int] | None:
-        """The step of a real kind and its dimension."""
-        return self._of_kind.get(kind)
 
     # --- what comes in, what goes out ---
 
@@ -123,11 +151,11 @@ class Check:
         checksum: complex | None = None
         if self.mode == "checksum":
             checksum, total = self._summed(tile, True)
-            checksum = (checksum.real if self.real else checksum) / self.divisor
-        whole = seen = self._weighed(tile, "c2r", total)
-        found = self.of_kind("c2r")
-        if found is not None and math.isfinite(whole):
-            seen -= self._unseen(tile, *found)
+            checksum = (checksum.real if self.facts.real else checksum) / self.facts.divisor
+        joins = self.facts.joins
+        whole = seen = _weighed(tile, joins, total)
+        if joins is not None and math.isfinite(whole):
+            seen -= self._unseen(tile, *joins)
         return whole, seen, checksum
 
     def after(self, result: Array, before: Found, dim: int, part: slice | None) -> None:
@@ -139,13 +167,13 @@ class Check:
         total: float | None = None
         if wanted is not None:
             checksum, total = self._summed(result, False, dim, part)
-        found = self._weighed(result, "r2c", total)
-        gain, error = self._gain, _eps(result.dtype) * self._digits
+        found = _weighed(result, self.facts.halves, total)
+        gain, error = self.facts.gain, _eps(result.dtype) * self.facts.digits
         if not abs(found - gain * seen) <= error * gain * whole:
             raise Unmatched(f"the energy is {found!r} and should be {gain * seen!r}")
         if wanted is None:
             return
-        off, allowed = abs(checksum - wanted), error * math.sqrt(max(found, 0) * self.length)
+        off, allowed = abs(checksum - wanted), error * math.sqrt(max(found, 0) * self.facts.length)
         if not off <= allowed:
             raise Unmatched(f"a linear checksum is off by {off:.3g}, more than {allowed:.3g}")
 
@@ -157,22 +185,11 @@ class Check:
 
     # --- energy ---
 
-    def _weighed(self, values: Array, kind: str, total: float | None) -> float:
-        """Energy of all values, with half a spectrum (of the step of a kind) counted in full.
-
-        `total` is the plain sum, where it is known.
-        """
-        found = self.of_kind(kind)
-        if found is None:
-            return energy(values) if total is None else total
-        step, dim = found
-        return energy_of_real(values, dim, step.length, total)
-
     def _unseen(self, tile: Array, step: Step, dim: int) -> float:
         """Energy that an inverse real transform ignores: of imaginary parts of real entries."""
         places = [0, step.length // 2] if step.length % 2 == 0 else [0]
         planes, scale = np.ascontiguousarray(tile.take(places, axis=dim)), 1
-        for other, along in zip(self.round.steps, self.dims, strict=True):
+        for along, other in self.facts.steps:
             if other is not step:
                 planes = self.library.c2c(planes, (along,), other.sign)
                 scale *= other.length
@@ -188,12 +205,13 @@ class Check:
         key = values.shape, values.dtype, inward
         found = self._ready.get(key)
         if found is None:
-            first = split(values.shape, frozenset() if inward else self._turned)
-            found = first, weights_of(values.shape, values.dtype, first, self.steps, inward)
+            facts = self.facts
+            first = split(values.shape, frozenset() if inward else facts.turned)
+            found = first, weights_of(values.shape, values.dtype, first, facts.steps, inward)
             self._ready[key] = found
         first, weights = found
         turn: Turn | None = None
-        for along, step in () if inward else self.steps:
+        for along, step in () if inward else self.facts.steps:
             if step.twiddle is None:
                 continue
             rest = self._rest(step, along, dim, part)
@@ -215,6 +233,17 @@ class Check:
             return index
         kept = index.reshape(after.shape(i)[:last])
         return kept[(slice(None),) * (dim - along + last) + (part,)].ravel()
+
+
+def _weighed(values: Array, half: tuple[Step, int] | None, total: float | None) -> float:
+    """Energy of all values, with half a spectrum (of a step and its dimension) counted in full.
+
+    `total` is the plain sum, where it is known.
+    """
+    if half is None:
+        return energy(values) if total is None else total
+    step, dim = half
+    return energy_of_real(values, dim, step.length, total)
 
 
 class _Watched:
@@ -317,6 +346,7 @@ def verified_round(
     filters: Mapping[int, Array] | None = None,
     *,
     number: int = 0,
+    names: Sequence[Block] = (),
     run: Runner = run_round,
 ) -> Array:
     """Return a block after a round, checked, and done once more where the check failed.
@@ -331,6 +361,8 @@ def verified_round(
         Returns the block as the round's source layout has it, anew each time.
     number : int
         Of the round, from 1, for errors.
+    names : sequence of block indices
+        What the block is made of, for errors, if that is not itself.
     run : callable
         Does the round.
 
@@ -344,25 +376,20 @@ def verified_round(
     arguments = (library, out_dtype, filters)
     for _ in range(2):
         try:
-            if not _keeps_energy(round_):
+            if not facts_of(round_).keeps_energy:
                 return _done_twice(round_, block, incoming_of, *arguments, run)
             watched.begin(incoming_of())
             return _checked(round_, block, watched, *arguments, run)
         except Unmatched as error:
             found.append(str(error))
             emit("mismatch", index=number)
-    raise VerificationError(
-        f"round {number}, block {block}: {found[0]}; done once more: {found[1]}"
-    )
+    name = f"round {number}, {_named(names or (block,))}"
+    raise VerificationError(f"{name}: {found[0]}; done once more: {found[1]}")
 
 
-def _keeps_energy(round_: Round) -> bool:
-    """Whether a round only permutes and scales energy, in a way that its ends show."""
-    plain = all(
-        (step.chirp_in, step.chirp_out, step.convolve) == (None,) * 3 for step in round_.steps
-    )
-    inverse_real = any(step.kind == "c2r" for step in round_.steps)
-    return plain and not (inverse_real and any(step.twiddle for step in round_.steps))
+def _named(blocks: Sequence[Block]) -> str:
+    """What errors call a block, or several that are worked on together."""
+    return f"block{'s' * (len(blocks) > 1)} {', '.join(map(str, blocks))}"
 
 
 def _checked(

@@ -88,10 +88,18 @@ def test_large_blocks_are_done_one_by_one(rows, wide):
 
 
 @pytest.mark.parametrize("verify", ["energy", "checksum"])
-def test_what_may_have_to_be_done_again_is_done_one_by_one(verify):
-    y, expected = made("2D", verify=verify)
-    assert not wide_tasks(y)
+@pytest.mark.parametrize("case", ["2D", "uneven", "3D", "real"])
+def test_verified_blocks_are_done_together_too(case, verify):
+    y, expected = made(case, verify=verify, kernel="scipy")
+    assert wide_tasks(y)
     assert distance(y.compute(), expected) < 1e-14
+
+
+@pytest.mark.parametrize("verify", ["none", "energy"])
+def test_what_has_to_be_copied_whole_to_be_verified_is_done_one_by_one(verify):
+    x = da.zeros((1 << 18, 64), chunks=(1 << 13, 64), dtype=complex)  # lines of 4 MiB
+    with dask.config.set({"bigfft.memory-limit": "1 TiB"}):
+        assert bool(wide_tasks(fft.fft2(x, verify=verify))) == (verify == "none")
 
 
 def test_blocks_that_do_not_lie_together_are_gathered():

@@ -151,7 +151,7 @@ def test_a_twiddle_left_out(monkeypatch, found, mode, finds):
 @pytest.mark.parametrize("mode", MODES)
 def test_wrong_twice_is_an_error_that_names_round_and_block(monkeypatch, mode):
     damaged(monkeypatch, DAMAGES["exponent bit"], Times(2, after=16))
-    with pytest.raises(VerificationError, match=r"round 2, block \(\d+,\): the energy is"):
+    with pytest.raises(VerificationError, match=r"round 2, blocks? \(\d+,\).*: the energy is"):
         transformed(signal(), verify=mode)
 
 
@@ -214,7 +214,7 @@ def test_what_was_checked_is_let_go(monkeypatch, mode):
     gc.disable()
     try:
         transformed(signal(), verify=mode)
-        assert len(seen) == 32
+        assert len(seen) == 26  # 16 blocks, and 10 of the next round's, some of them wide
         assert [ref() for ref in seen] == [None] * len(seen)
     finally:
         gc.enable()

@@ -88,6 +88,35 @@ def test_how_often_the_data_are_read_and_written(counted, scheme, scratch):
     result()
 
 
+def moved():
+    """Bytes that this process has asked the system to read and to write, by whatever call."""
+    text = Path("/proc/self/io").read_text(encoding="ascii")
+    found = dict(line.split(": ") for line in text.splitlines())
+    return np.array([int(found["rchar"]), int(found["wchar"])])
+
+
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="the system does not count")
+@pytest.mark.parametrize("scheme", ["1D natural: 4 + 4", "rows: 3 + 3", "3D slabs: 2 + 2"])
+def test_the_system_counts_no_more_than_we_do(scheme):
+    """A byte that is read or written twice is no secret: what is left over is for records."""
+    times = int(scheme[-1])
+    shape, chunks = ((64, 96, 128), (4, 96, 128)) if times == 2 else ((2**20,), (2**16,))
+    asked = {"kind": "fftn" if times == 2 else "fft", "block_size": 2**20}
+    options = {"bigfft.exchange.carrier": "disk", "bigfft.scratch.row-size": "16 MiB"}
+    if times == 3:
+        asked |= {"rounds": [16, -1]}
+        options |= {"bigfft.scratch.row-size": "64 kiB"}
+    values = stored("in.zarr", complex_values(*shape), chunks, compressors=None)
+    with dask.config.set(options):
+        for name in ("warm.zarr", "out.zarr"):
+            before = moved()
+            dask_bigfft.run("in.zarr", name, scratch="scratch", **asked)
+    counted = (moved() - before) / values.nbytes
+    assert (counted >= times).all(), counted
+    assert (counted <= times + 0.1).all(), counted
+    assert relative_l2(result()[...], np.fft.fftn(values)) < 1e-14
+
+
 # --- formats --------------------------------------------------------------------------------
 
 

@@ -21,6 +21,7 @@ from dask_bigfft.cli import main
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError, PlanError, ScratchError
 from dask_bigfft.exchange import scratch
 from dask_bigfft.exchange.scratch import recorded_blocks
+from dask_bigfft.kernels.libraries import available
 from dask_bigfft.runs import pinned
 from dask_bigfft.testing import dying_runs
 from dask_bigfft.testing.clusters import started
@@ -303,6 +304,19 @@ def test_what_differs_from_the_run_that_was_begun_is_refused_by_name(begun, monk
         with pytest.raises(ArgumentError, match=r"numba .*same result to the bit; this is 0\.0"):
             again()
     assert files_of("scratch") == before
+
+
+def test_another_version_of_the_library_that_transforms_is_refused(here, processes, monkeypatch):
+    """Not that of SciPy alone, which is always there."""
+    others = [name for name in available() if name != "scipy"]
+    if not others:
+        pytest.skip("no other library is installed")
+    asked, real = {**ASKED, "kernel": others[0]}, pinned.version
+    processes(dying_runs.run_and_die, 150, 1, "in.zarr", "out.zarr", **asked, scratch="scratch")
+    monkeypatch.setattr(
+        pinned, "version", lambda name: "0.0" if name == others[0] else real(name))
+    with pytest.raises(ArgumentError, match=rf"{others[0]} .*same result to the bit; this is 0\.0"):
+        dask_bigfft.run("in.zarr", "out.zarr", **asked, scratch="scratch", resume=True)
 
 
 def test_a_changed_source_is_refused_and_the_chunk_named(begun):

@@ -109,6 +109,7 @@ class Target:
             if replaces and not self.path.exists():
                 old.rename(self.path)
             raise
+        _sync(self.path.parent)  # before anything goes that could make it once more
         if replaces:
             shutil.rmtree(old)
 
@@ -121,16 +122,21 @@ class Target:
                 break
 
 
+def _sync(path: str | Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def _flush(folder: Path, files: Sequence[str] | None = None) -> None:
     """Wait until the files of a folder are on the disk."""
     for root, folders, names in os.walk(folder):
         found = [n for n in names if files is None or n in files]
         for name in [*found, "."]:
-            handle = os.open(os.path.join(root, name), os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+            _sync(os.path.join(root, name))
         if files is not None:
             folders.clear()
 

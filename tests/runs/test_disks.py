@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import dask_bigfft
+from dask_bigfft.runs import pinned
 
 zarr = pytest.importorskip("zarr")
 
@@ -158,3 +159,47 @@ def test_with_sync_nothing_is_recorded_before_it_is_on_the_disk(
     assert {"stored", "from-0"} <= set(checked)
     found = zarr.open_array("out.zarr", mode="r")[...]
     assert np.linalg.norm(found - np.fft.fft(x)) < 1e-13 * np.linalg.norm(found)
+
+
+@pytest.mark.parametrize("scratch", [None, "scratch"])
+def test_what_is_marked_complete_is_on_the_disk(
+    monkeypatch: pytest.MonkeyPatch, scratch: str | None
+) -> None:
+    """Chunks before the mark, the mark before the name, and that before scratch files go."""
+    before, after = dict[str, bytes](), dict[str, bytes]()
+    real_sync, real_rename, renamed = os.fsync, Path.rename, list[str]()
+    real_clear, cleared = pinned.clear, list[str]()
+
+    def mark() -> bool:
+        (found,) = Path().glob("out.zarr.partial-*/zarr.json")
+        complete = json.loads(found.read_text())["attributes"]["dask_bigfft"]["complete"]
+        return bool(complete)
+
+    def sync(handle: int) -> None:
+        real_sync(handle)
+        path = Path(os.readlink(f"/proc/self/fd/{handle}"))
+        if path == Path.cwd() and Path("out.zarr").exists():
+            renamed.append("synced")
+        if path.is_file() and "partial" in str(path):
+            (after if mark() else before)[str(path)] = path.read_bytes()
+
+    def rename(path: Path, target: Path) -> Path:
+        if Path(target).name == "out.zarr":
+            for found in filter(Path.is_file, path.resolve().rglob("*")):
+                synced = after if found.name == "zarr.json" else before
+                assert synced[str(found)] == found.read_bytes(), found
+                renamed.append(found.name)
+        return real_rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    def clear(folder: Path) -> None:
+        cleared.extend(renamed)
+        real_clear(folder)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    monkeypatch.setattr(pinned, "clear", clear)
+    dask_bigfft.run("in.zarr", "out.zarr", **ASKED, scratch=scratch)
+    assert len(renamed) == 1 + 8 + 1
+    assert renamed[-1] == "synced"
+    assert cleared == (renamed if scratch else [])
+    assert right()

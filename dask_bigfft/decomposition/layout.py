@@ -31,6 +31,9 @@ from typing import Any
 
 Chunks = tuple[int, ...]
 
+#: First value and the one behind the last, of each digit.
+Ranges = tuple[tuple[int, int], ...]
+
 
 class NoCommonDigits(ValueError):
     """Two layouts of an axis whose digits begin and end at places that do not fit together."""
@@ -383,3 +386,32 @@ def sub_radices(digit: Digit, points: tuple[int, ...]) -> tuple[int, ...]:
     low, high = digit.stride, digit.stride * digit.radix
     inner = [point for point in points if low <= point <= high]
     return tuple(b // a for a, b in itertools.pairwise(inner))[::-1] or (digit.radix,)
+
+
+def interval_boxes(low: int, high: int, sizes: tuple[int, ...]) -> Iterator[Ranges]:
+    """Boxes of digits, in order, that make up the flattened values ``low`` to ``high - 1``.
+
+    >>> list(interval_boxes(3, 11, (3, 4)))
+    [((0, 1), (3, 4)), ((1, 2), (0, 4)), ((2, 3), (0, 3))]
+    """
+    if high <= low:
+        return
+    if len(sizes) == 1:
+        yield ((low, high),)
+        return
+    inner = math.prod(sizes[1:])
+    first, head = divmod(low, inner)
+    last, tail = divmod(high, inner)
+    if first == last:
+        for box in interval_boxes(head, tail, sizes[1:]):
+            yield ((first, first + 1), *box)
+        return
+    if head:
+        for box in interval_boxes(head, inner, sizes[1:]):
+            yield ((first, first + 1), *box)
+        first += 1
+    if last > first:
+        yield ((first, last), *((0, n) for n in sizes[1:]))
+    if tail:
+        for box in interval_boxes(0, tail, sizes[1:]):
+            yield ((last, last + 1), *box)

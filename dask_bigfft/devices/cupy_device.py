@@ -303,6 +303,14 @@ class CupyDevice:
         with self._in(stream, name, host.nbytes) as found:
             self._copies.travel(found, host, address, direction, array.strides)
 
+    def clear(self, stream: Stream, array: DeviceArray) -> None:
+        """Put zeros there."""
+        address = self._address(array)
+        if not array.nbytes:
+            return
+        with self._in(stream, "clear", array.nbytes) as found:
+            self._rt.memsetAsync(address, 0, array.nbytes, found.raw.ptr)
+
     # --- computing --------------------------------------------------------------------------
 
     def work_nbytes(self, op: FFT) -> int:

@@ -110,7 +110,7 @@ def on_device(
         return None
     source, job = _source(incoming, np.dtype(job.source)), replace(job, settings=place.settings)
     if source.composite is not None:
-        job = replace(job, shards=len(source.composite.sources))
+        job = replace(job, shards=source.composite.count)
     try:
         limits = found.limits(place.nbytes)
         links = found.engines[0].links(job, limits)
@@ -199,7 +199,7 @@ def moved_on_device(incoming: Incoming, place: Place, blocks: int = 1) -> Array 
         return None
     turned, back = shards.turned(order), tuple(order.index(edge) for edge in range(len(order)))
     job = Job(_still(turned.sizes, back, blocks), (0,) * len(order), dtype.str, dtype.str,
-              order=back, shards=len(shards.sources), settings=place.settings)
+              order=back, shards=shards.count, settings=place.settings)
 
     def gathered() -> Array:
         values = incoming.whole(threads=os.cpu_count() or 1).reshape(shards.sizes)
@@ -240,7 +240,7 @@ def inside_device(job: Job, shards: Composite, place: Place) -> bool:
     found = _leases(place, shards.nbytes, job.source, job.target)
     if found is None:
         return False
-    job = replace(job, shards=len(shards.sources), settings=place.settings)
+    job = replace(job, shards=shards.count, settings=place.settings)
     source = Source(_never, again=False, composite=shards, inside=True)
     try:
         limits = found.limits(place.nbytes)

@@ -27,8 +27,9 @@ from dask_bigfft.kernels.incoming import parts
 from dask_bigfft.memory import lend
 from dask_bigfft.planner.device_settings import AS_IS, DeviceSettings
 
-#: Shards of other blocks are read where they lie from rows of this part of `run_nbytes` on (1 KiB:
-#: a kernel reads them at the speed of the bus): below it, threads gather the block faster.
+#: Shards of other blocks are read where they lie if the rows of a piece are this part of
+#: `run_nbytes` in the mean (1 KiB: a kernel reads them at the speed of the bus): below it, threads
+#: gather the block faster.
 NARROWEST = 1 / 8
 
 #: Elements that a thread converts at least.
@@ -217,9 +218,12 @@ def readable(plan: PiecePlan, composite: Composite, limits: PieceLimits) -> Comp
     part = found.part(tuple(slice(0, n) for n in plan.schedule.crossings[0].extents))
     if part is None:
         return None
-    _, view = next(found.views(part))
-    places = dense(tuple(cut.stop for cut in part), found.dtype.itemsize)
-    return found if row_nbytes(view, places) >= NARROWEST * limits.run_nbytes else None
+    places = dense(tuple(cut.stop - cut.start for cut in part), found.dtype.itemsize)
+    nbytes = rows = 0
+    for shards in found.shards(part):
+        nbytes += shards.nbytes
+        rows += shards.nbytes // max(1, row_nbytes(shards.view(0), places))
+    return found if nbytes >= NARROWEST * limits.run_nbytes * rows else None
 
 
 def fits_inside(plan: PiecePlan) -> bool:

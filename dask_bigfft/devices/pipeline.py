@@ -53,22 +53,31 @@ class Carve:
         return self.slots * self.slot_nbytes + self.work_nbytes
 
 
-Copies = Iterator[tuple[Array | Shards, DeviceArray]]
+#: What is copied, and where; None: nothing is, and zeros are put there before what follows.
+Copies = Iterator[tuple[Array | Shards | None, DeviceArray]]
 
 
 def loads(source: Array | Composite, work: PieceWork) -> Copies:
     """What is copied where for a piece."""
     for move in work.comes:
-        yield from _copies(source, work.view, move)
+        found = list(_copies(source, work.view, move))
+        padded = isinstance(source, Composite) and not source.full
+        if padded and sum(shards.nbytes for shards, _ in found) < move.array.nbytes:
+            yield None, move.array
+        yield from found
 
 
-def stores(target: Array | Composite, work: PieceWork) -> Copies:
+def stores(
+    target: Array | Composite, work: PieceWork
+) -> Iterator[tuple[Array | Shards, DeviceArray]]:
     """What of a piece is copied back where to."""
     for move in work.goes:
         yield from _copies(target, work.stored_view, move)
 
 
-def _copies(block: Array | Composite, view: HostView, move: Move) -> Copies:
+def _copies(
+    block: Array | Composite, view: HostView, move: Move
+) -> Iterator[tuple[Array | Shards, DeviceArray]]:
     """What makes up a part of a block, and the array on the device that it belongs in."""
     if not isinstance(block, Composite):
         yield view.part(block, move.part), move.array
@@ -214,11 +223,12 @@ class Pipeline:
         filters: Mapping[int, Array],
     ) -> None:
         """Put pieces into the streams; the device is told of each one before the one before it."""
-        before: tuple[PieceWork, list[tuple[Array | Shards, DeviceArray]]] | None = None
+        before: tuple[PieceWork, list[tuple[Array | Shards | None, DeviceArray]]] | None = None
         for work in works:
             comes = list(loads(source, work))
             for view, _ in comes:
-                self.device.ahead(self._slots[0].h2d, view)
+                if view is not None:
+                    self.device.ahead(self._slots[0].h2d, view)
             if before is not None:
                 self._piece(*before, target, filters)
             before = work, comes
@@ -228,7 +238,7 @@ class Pipeline:
     def _piece(
         self,
         work: PieceWork,
-        comes: list[tuple[Array | Shards, DeviceArray]],
+        comes: list[tuple[Array | Shards | None, DeviceArray]],
         target: Array | Composite,
         filters: Mapping[int, Array],
     ) -> None:
@@ -237,7 +247,10 @@ class Pipeline:
         self._turn += 1
         device.wait(slot.h2d, slot.free)
         for view, array in comes:
-            device.h2d(slot.h2d, view, slot.array(array))
+            if view is None:
+                device.clear(slot.h2d, slot.array(array))
+            else:
+                device.h2d(slot.h2d, view, slot.array(array))
         for found in work.filters:
             spectrum = filters[found.axis].reshape(found.shape)[found.part]
             device.h2d(slot.h2d, spectrum.reshape(found.array.shape), slot.array(found.array))

@@ -346,6 +346,9 @@ class Device(Protocol):
     def d2h(self, stream: Stream, source: DeviceArray, target: Array | Shards) -> None:
         """Copy to a host array; as `h2d`."""
 
+    def clear(self, stream: Stream, array: DeviceArray) -> None:
+        """Put zeros into a dense array, in any stream."""
+
     def work_nbytes(self, op: FFT) -> int:
         """Bytes of work area that an FFT needs.
 

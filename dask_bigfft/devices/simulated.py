@@ -338,6 +338,13 @@ class SimulatedDevice:
             return staged + bus + calls
         return max(staged, bus) + min(staged, bus) / parts + calls
 
+    def clear(self, stream: Stream, array: DeviceArray) -> None:
+        """Put zeros there when its time comes."""
+        def run() -> None:
+            self._array(array)[...] = 0
+
+        self._put(stream, "clear", array.nbytes / self.profile.memory, run)
+
     def work_nbytes(self, op: FFT) -> int:
         """As much as the array, unless the lengths are small powers of two."""
         nbytes = work_area(op)

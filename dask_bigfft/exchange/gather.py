@@ -82,7 +82,7 @@ class Gathering:
 
     def composite(self) -> Composite | None:
         """The block as shards of its sources, where it is made of such that are only copied."""
-        if self.padded or self.packed or len(self.products) != 1 or self.products[0].conjugate:
+        if self.packed or len(self.products) != 1 or self.products[0].conjugate:
             return None
         (product,), (sources,) = self.products, self.sources
         if any(source.dtype != self.dtype for source in sources):

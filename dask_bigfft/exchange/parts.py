@@ -1,13 +1,12 @@
 """A block as a composite of its source blocks, so that nothing has to be gathered.
 
-Along each axis the pieces of an exchange form a product of digits with at most one that goes on
-from source block to source block; where they do not (a chunk ends in the middle of a digit, there
-is padding, or a mirror image), the block is gathered after all.
+Along each axis the pieces of an exchange are boxes of the block's digits; where they are not (a
+block of the result ends in the middle of a digit, or there is a mirror image), the block is
+gathered after all.
 
 Imports `decomposition`, `kernels` and this room.
 """
 
-import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,9 +20,10 @@ from dask_bigfft.exchange.shards import ExchangeMap, PieceTable
 from dask_bigfft.kernels.composite import Block, Composite, Edge, Stretch, Stretches
 
 Array = npt.NDArray[np.generic]
+Ints = npt.NDArray[np.int64]
 
-#: Source blocks beyond which a block is gathered all the same.
-MOST_SOURCES = 4096
+#: Shards beyond which a block is gathered all the same.
+MOST_SHARDS = 4096
 
 Axis = tuple[list[tuple[Edge, ...]], Stretches]
 
@@ -47,7 +47,7 @@ def composite(
     shape : tuple of int
         Of the block.
     """
-    if len(sources) > MOST_SOURCES or not math.prod(shape):
+    if not math.prod(shape):
         return None
     edges: list[Edge] = []
     groups: list[int] = []
@@ -61,119 +61,125 @@ def composite(
         if found is None:
             return None
         per_dim, stretches = found
-        axes.append(replace(stretches, edge=stretches.edge + len(edges)))
+        axes.append(replace(stretches, edges=tuple(e + len(edges) for e in stretches.edges)))
         edges += [edge for group in per_dim for edge in group]
         groups += [len(group) for group in per_dim]
-    return Composite(tuple(edges), tuple(groups), tuple(axes), sources)
+    block = Composite(tuple(edges), tuple(groups), tuple(axes), sources)
+    return block if block.count <= MOST_SHARDS else None
 
 
 def all_composite(source: Layout, target: Layout) -> bool:
-    """Return whether every block of an exchange is a composite of its sources."""
+    """Return whether every block of an exchange is made of slabs of its sources, and nothing else.
+
+    A slab has all of every digit but one.
+    """
     exchange = ExchangeMap(source, target)
     came = firsts(exchange.source_dims)
     for axis, found in enumerate(exchange.direct):
         for block in range(found.target.blocks):
             table, shape = found.table(block), found.target.shape(block)
-            if table is None or _axis(axis, table, came[axis], shape) is None:
+            made = None if table is None else _axis(axis, table, came[axis], shape)
+            if made is None or not _are_slabs(*made):
                 return False
     return True
 
 
+def _are_slabs(per_dim: list[tuple[Edge, ...]], stretches: Stretches) -> bool:
+    sizes = [edge.size for group in per_dim for edge in group]
+    cut = {
+        e
+        for part in stretches.parts
+        for e, low, high in zip(stretches.edges, part.lows, part.highs, strict=True)
+        if high - low < sizes[e]
+    }
+    return len(cut) < 2 and sum(part.size for part in stretches.parts) == math.prod(sizes)
+
+
 def _axis(axis: int, table: PieceTable, came: int, shape: tuple[int, ...]) -> Axis | None:
-    """Edges of each dimension of an axis, and its stretches; None where there are no such."""
-    if (table.source_steps <= 0).any():
+    """Edges of each dimension of an axis, and its boxes; None where these are no boxes."""
+    steps, goes = table.source_steps, table.target_steps
+    if (steps <= 0).any() or (goes <= 0).any() or (steps != steps[0]).any():
         return None
-    largest = np.argsort(-table.counts.sum(axis=0), kind="stable")
-    for digit in largest.tolist():
-        order = _chained(table, digit)
-        if order is None:
-            continue
-        found = _edges(axis, table, came, shape, digit)
-        if found is None:
-            continue
-        per_dim, cutting = found
-        stretches, low = [], 0
-        for row in order:
-            high = low + int(table.counts[row, digit])
-            starts = tuple(
-                (came + dim, int(place)) for dim, place in enumerate(table.source_starts[row])
-            )
-            stretches.append(Stretch(low, high, int(table.sources[row]), starts))
-            low = high
-        return _joined(per_dim, Stretches(cutting, tuple(stretches)))
-    return None
-
-
-def _chained(table: PieceTable, digit: int) -> list[int] | None:
-    """Pieces in the order in which they follow one another along a digit, alike in all others."""
-    dim, step = table.target_dims[digit], table.target_steps[0, digit]
-    order = np.argsort(table.target_starts[:, dim], kind="stable")
-    counts, starts = table.counts[order], table.target_starts[order]
-    others = np.delete(counts, digit, axis=1)
-    alike = (
-        (others == others[0]).all()
-        and (table.source_steps == table.source_steps[0]).all()
-        and (table.target_steps == table.target_steps[0]).all()
-        and not np.delete(starts, dim, axis=1).any()
-    )
-    ends = np.cumsum(counts[:, digit]) * step
-    follow = starts[0, dim] == 0 and (starts[1:, dim] == ends[:-1]).all()
-    return order.tolist() if alike and follow else None
-
-
-def _edges(
-    axis: int, table: PieceTable, came: int, shape: tuple[int, ...], digit: int
-) -> tuple[list[tuple[Edge, ...]], int] | None:
-    """Edges of each dimension, and the number of the one that a digit is; None: not dense."""
-    sizes = table.counts[0].tolist()
-    sizes[digit] = int(table.counts[:, digit].sum())
-    steps, cutting, per_dim, before = table.target_steps[0], 0, [], 0
+    if (goes != goes[0]).any():
+        return None
+    per_dim, ranges = list[tuple[Edge, ...]](), list[Ints]()
     for dim, n in enumerate(shape):
-        inside = [d for d, found in enumerate(table.target_dims) if found == dim]
-        # A digit of one value has no step that counts, but the one that is cut is one of many.
-        inside = sorted((d for d in inside if sizes[d] > 1 or d == digit), key=lambda d: -steps[d])
-        width = 1
-        for d in reversed(inside):
-            if sizes[d] > 1 and steps[d] != width:
-                return None
-            width *= sizes[d]
-        if width != n:
+        found = _grid(axis, table, came, dim, n)
+        if found is None:
             return None
-        found = tuple(
-            Edge(sizes[d], axis, came + table.source_dims[d], int(table.source_steps[0, d]))
-            for d in inside
-        ) or (Edge(n, axis, came, 1),)
-        if digit in inside:
-            cutting = before + inside.index(digit)
-        per_dim.append(found)
-        before += len(found)
-    return per_dim, cutting
+        per_dim.append(found[0])
+        ranges += found[1]
+    edges = tuple(range(len(ranges)))
+    parts = tuple(
+        Stretch(
+            tuple(int(found[row, 0]) for found in ranges),
+            tuple(int(found[row, 1]) for found in ranges),
+            int(table.sources[row]),
+            tuple((came + d, int(place)) for d, place in enumerate(table.source_starts[row])),
+        )
+        for row in range(len(table))
+    )
+    return _joined(per_dim, Stretches(edges, parts))
+
+
+def _grid(
+    axis: int, table: PieceTable, came: int, dim: int, n: int
+) -> tuple[tuple[Edge, ...], list[Ints]] | None:
+    """Edges of a dimension, and the range of each piece along each; None: they are no boxes."""
+    most = table.counts.max(axis=0)
+    inside = [d for d, found in enumerate(table.target_dims) if found == dim]
+    inside.sort(key=lambda d: (-table.target_steps[0, d], -most[d]))
+    edges, ranges, left, outer = list[Edge](), list[Ints](), table.target_starts[:, dim], n
+    for d in inside:
+        step, counts = int(table.target_steps[0, d]), table.counts[:, d]
+        if outer % step or outer == step:
+            if most[d] > 1:
+                return None
+            continue  # a digit of one value has no step that counts
+        lows, left, outer = left // step, left % step, step
+        size = n // step // math.prod(edge.size for edge in edges)
+        if (lows + counts > size).any():
+            return None
+        source = came + table.source_dims[d]
+        edges.append(Edge(size, axis, source, int(table.source_steps[0, d])))
+        ranges.append(np.stack([lows, lows + counts], axis=-1))
+    if outer > 1 or left.any():
+        return None
+    if not edges:
+        edges, one = [Edge(n, axis, came, 1)], np.zeros((len(table), 1), np.int64)
+        ranges = [np.concatenate([one, one + 1], axis=1)]
+    return tuple(edges), ranges
 
 
 def _joined(per_dim: list[tuple[Edge, ...]], stretches: Stretches) -> Axis:
-    """The same with edges joined that continue one another in the sources."""
+    """The same with edges joined that continue one another in the sources, where boxes allow it."""
     kept: list[tuple[Edge, ...]] = []
-    cutting, parts, before, after = stretches.edge, stretches.parts, 0, 0
-    edge_now = cutting
+    lows = list(zip(*(part.lows for part in stretches.parts), strict=True))
+    highs = list(zip(*(part.highs for part in stretches.parts), strict=True))
+    ranges, first = list[tuple[tuple[int, ...], tuple[int, ...]]](), 0
     for group in per_dim:
         found: list[Edge] = []
-        for number, edge in enumerate(group, before):
+        for number, edge in enumerate(group, first):
             last = found[-1] if found else None
-            cut = number == cutting and len(parts) > 1
-            if last and not cut and last.dim == edge.dim and last.step == edge.size * edge.step:
-                if edge_now == after + len(found) - 1 and number != cutting:
-                    parts = tuple(
-                        replace(p, low=p.low * edge.size, high=p.high * edge.size) for p in parts
+            low, high = lows[number], highs[number]
+            if last and last.dim == edge.dim and last.step == edge.size * edge.step:
+                before = zip(*ranges[-1], low, high, strict=True)
+                n = edge.size
+                if all(b - a == 1 or (c, d) == (0, n) for a, b, c, d in before):
+                    found[-1] = replace(edge, size=last.size * n)
+                    outer = zip(*ranges[-1], strict=True)
+                    both = list(zip(outer, low, high, strict=True))
+                    ranges[-1] = (
+                        tuple(a * n + c for (a, _), c, _ in both),
+                        tuple((b - 1) * n + d for (_, b), _, d in both),
                     )
-                found[-1] = replace(edge, size=last.size * edge.size)
-            else:
-                found.append(edge)
-            if number == cutting:
-                edge_now = after + len(found) - 1
-        before += len(group)
-        after += len(found)
+                    continue
+            found.append(edge)
+            ranges.append((low, high))
+        first += len(group)
         kept.append(tuple(found))
-    sizes = list(itertools.chain.from_iterable(kept))
-    if len(parts) == 1:  # one source block: any edge can bear it, whole
-        parts = (replace(parts[0], low=0, high=sizes[edge_now].size),)
-    return kept, Stretches(edge_now, parts)
+    parts = tuple(
+        replace(part, lows=tuple(r[0][i] for r in ranges), highs=tuple(r[1][i] for r in ranges))
+        for i, part in enumerate(stretches.parts)
+    )
+    return kept, Stretches(tuple(range(len(ranges))), parts)

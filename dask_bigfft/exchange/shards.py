@@ -27,10 +27,17 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from dask_bigfft.decomposition.layout import AxisLayout, Digit, Layout, radix_points, sub_radices
+from dask_bigfft.decomposition.layout import (
+    AxisLayout,
+    Digit,
+    Layout,
+    Ranges,
+    interval_boxes,
+    radix_points,
+    sub_radices,
+)
 from dask_bigfft.decomposition.rounds import Mirror
 
-Ranges = tuple[tuple[int, int], ...]
 Ints = npt.NDArray[np.int64]
 
 #: Pieces that the exchange of one axis remembers at most.
@@ -75,35 +82,6 @@ class Piece:
     def size(self) -> int:
         """Number of values."""
         return math.prod(self.counts)
-
-
-def interval_boxes(low: int, high: int, sizes: tuple[int, ...]) -> Iterator[Ranges]:
-    """Boxes of digits, in order, that make up the flattened values ``low`` to ``high - 1``.
-
-    >>> list(interval_boxes(3, 11, (3, 4)))
-    [((0, 1), (3, 4)), ((1, 2), (0, 4)), ((2, 3), (0, 3))]
-    """
-    if high <= low:
-        return
-    if len(sizes) == 1:
-        yield ((low, high),)
-        return
-    inner = math.prod(sizes[1:])
-    first, head = divmod(low, inner)
-    last, tail = divmod(high, inner)
-    if first == last:
-        for box in interval_boxes(head, tail, sizes[1:]):
-            yield ((first, first + 1), *box)
-        return
-    if head:
-        for box in interval_boxes(head, inner, sizes[1:]):
-            yield ((first, first + 1), *box)
-        first += 1
-    if last > first:
-        yield ((first, last), *((0, n) for n in sizes[1:]))
-    if tail:
-        for box in interval_boxes(0, tail, sizes[1:]):
-            yield ((last, last + 1), *box)
 
 
 def _flat_strides(sizes: tuple[int, ...]) -> tuple[int, ...]:

@@ -9,9 +9,11 @@ piece is a few strided views of source blocks::
       ...
 
 Along each axis of the array a block is a product of *edges* (one per common digit of both sides,
-joined where one continues another), and along one of them it goes on from source to source.
+joined where one continues another), and a source block has boxes of them: all of most edges, and a
+stretch of one, where it ends between two values of a digit; else a row that begins within the
+digit, rows that it has whole, and one that ends within it. What is in no box is padding, and zero.
 
-Imports `copy` of this room.
+Imports `decomposition` and `copy` of this room.
 """
 
 import itertools
@@ -24,6 +26,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from dask_bigfft.decomposition.layout import interval_boxes
 from dask_bigfft.kernels.copy import strided_view
 
 Array = npt.NDArray[np.generic]
@@ -52,29 +55,34 @@ class Edge:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Values of an edge that lie in one source block, as far as an axis decides that.
+    """A box of the edges of an axis that lies in one source block, as far as an axis decides that.
 
     Parameters
     ----------
-    low, high : int
-        First value, and the one behind the last.
+    lows, highs : tuple of int
+        First value along each edge of the axis, and the one behind the last.
     block : int
         Source block along the axis.
     starts : tuple of (int, int)
-        Dimensions of the source block and the place in each at which the stretch begins.
+        Dimensions of the source block and the place in each at which the box begins.
     """
 
-    low: int
-    high: int
+    lows: tuple[int, ...]
+    highs: tuple[int, ...]
     block: int
     starts: tuple[tuple[int, int], ...]
+
+    @property
+    def size(self) -> int:
+        """Number of values."""
+        return math.prod(map(operator.sub, self.highs, self.lows))
 
 
 @dataclass(frozen=True)
 class Stretches:
-    """The stretches of an axis, and the edge that they are of."""
+    """The boxes of an axis, no two of which overlap, and the edges that they are of."""
 
-    edge: int
+    edges: tuple[int, ...]
     parts: tuple[Stretch, ...]
 
 
@@ -169,22 +177,27 @@ class Composite:
         """Bytes of the block."""
         return math.prod(self.sizes) * self.dtype.itemsize
 
+    @property
+    def count(self) -> int:
+        """Number of shards of the whole block."""
+        return math.prod(len(axis.parts) for axis in self.axes)
+
     def shards(self, part: tuple[slice, ...]) -> Iterator[Shards]:
         """The shards that make up a part, a slice of each edge; those of one form together."""
         cuts = [[*self._met(axis, part)] for axis in self.axes]
-        edges, sources, bases = [axis.edge for axis in self.axes], self.sources, self._bases
-        lows, counts = [cut.start for cut in part], [cut.stop - cut.start for cut in part]
-        places: list[int] = [0] * len(part)
+        edges, sources, bases = [axis.edges for axis in self.axes], self.sources, self._bases
+        lows, counts, places = [0] * len(part), [0] * len(part), [0] * len(part)
         found: dict[tuple[tuple[int, ...], ...], tuple[list[int], Shards]] = {}
         for chosen in itertools.product(*cuts):
             block = tuple([stretch.block for stretch in chosen])
             source = sources[block]
             distances = source.strides
             start = 0
-            for e, stretch in zip(edges, chosen, strict=True):
-                cut = part[e]
-                low, high = max(cut.start, stretch.low), min(cut.stop, stretch.high)
-                lows[e], counts[e], places[e] = low - stretch.low, high - low, low - cut.start
+            for own, stretch in zip(edges, chosen, strict=True):
+                for e, begins, ends in zip(own, stretch.lows, stretch.highs, strict=True):
+                    cut = part[e]
+                    low, high = max(cut.start, begins), min(cut.stop, ends)
+                    lows[e], counts[e], places[e] = low - begins, high - low, low - cut.start
                 for dim, place in stretch.starts:
                     start += place * distances[dim]
             form = distances, tuple(counts)
@@ -216,10 +229,17 @@ class Composite:
         return {i: int(found.__array_interface__["data"][0]) for i, found in self.sources.items()}
 
     def _met(self, axis: Stretches, part: tuple[slice, ...]) -> Iterator[Stretch]:
-        cut = part[axis.edge]
+        cuts = [(part[e].start, part[e].stop) for e in axis.edges]
         for found in axis.parts:
-            if max(cut.start, found.low) < min(cut.stop, found.high):
+            sides = zip(cuts, found.lows, found.highs, strict=True)
+            if all(max(first, low) < min(last, high) for (first, last), low, high in sides):
                 yield found
+
+    @cached_property
+    def full(self) -> bool:
+        """Whether all of the block is in shards; what is not is padding."""
+        values = math.prod(sum(part.size for part in axis.parts) for axis in self.axes)
+        return values == math.prod(self.sizes)
 
     @property
     def order(self) -> tuple[int, ...] | None:
@@ -232,9 +252,19 @@ class Composite:
         steps = [edge.step * strides[edge.dim] for edge in self.edges]
         if any(s <= 0 for s, edge in zip(steps, self.edges, strict=True) if edge.size > 1):
             return None
-        long = [e for e, edge in enumerate(self.edges) if edge.size > 1]
+        long = [e for e in range(len(steps)) if e in self._long]
         found = iter(sorted(long, key=lambda e: -steps[e]))
-        return tuple(e if edge.size == 1 else next(found) for e, edge in enumerate(self.edges))
+        return tuple(next(found) if e in self._long else e for e in range(len(steps)))
+
+    @cached_property
+    def _long(self) -> frozenset[int]:
+        """Edges along which some shard has several values: its strides along others are nothing."""
+        return frozenset(
+            e
+            for axis in self.axes
+            for place, e in enumerate(axis.edges)
+            if any(part.highs[place] - part.lows[place] > 1 for part in axis.parts)
+        )
 
     @property
     def falls(self) -> bool:
@@ -244,7 +274,9 @@ class Composite:
     def turned(self, order: tuple[int, ...]) -> "Composite":
         """The same values with the edges in another order, each a dimension of the block."""
         place = {e: i for i, e in enumerate(order)}
-        axes = tuple(replace(axis, edge=place[axis.edge]) for axis in self.axes)
+        axes = tuple(
+            replace(axis, edges=tuple(place[e] for e in axis.edges)) for axis in self.axes
+        )
         return Composite(
             tuple(self.edges[e] for e in order), (1,) * len(order), axes, self.sources
         )
@@ -252,36 +284,35 @@ class Composite:
     def split(self, factors: tuple[tuple[int, ...], ...]) -> "Composite | None":
         """The same block with its dimensions taken apart into factors; each is a dimension then.
 
-        None where a source block ends within a value of a factor, or dimensions of several edges
-        are taken apart.
+        None where dimensions of several edges are taken apart.
         """
         edges: list[Edge] = []
         groups: list[int] = []
-        moved: dict[int, tuple[int, int]] = {}  # of each edge: its new number, and its unit
-        old = 0
+        made: list[tuple[int, ...]] = []  # of each edge: the new ones that it falls into
+        old = iter(self.edges)
         for count, split in zip(self.groups, factors, strict=True):
             if count > 1 and len(split) > 1:
                 return None
-            for edge in self.edges[old : old + count]:
-                parts = split if len(split) > 1 else (edge.size,)
-                moved[old] = len(edges), math.prod(parts[1:])
-                inner = math.prod(parts)
-                for n in parts:
+            for edge in itertools.islice(old, count):
+                sizes = split if len(split) > 1 else (edge.size,)
+                made.append(tuple(range(len(edges), len(edges) + len(sizes))))
+                inner = math.prod(sizes)
+                for n in sizes:
                     inner //= n
                     edges.append(replace(edge, size=n, step=edge.step * inner))
-                old += 1
             groups += [1] * len(split) if len(split) > 1 else [count]
-        axes = []
-        for axis in self.axes:
-            first, unit = moved[axis.edge]
-            if any(found.low % unit or found.high % unit for found in axis.parts):
-                return None
-            scaled = tuple(
-                replace(found, low=found.low // unit, high=found.high // unit)
-                for found in axis.parts
+        axes = tuple(
+            Stretches(
+                tuple(new for e in axis.edges for new in made[e]),
+                tuple(
+                    fine
+                    for found in axis.parts
+                    for fine in _apart(found, [[edges[i] for i in made[e]] for e in axis.edges])
+                ),
             )
-            axes.append(Stretches(first, scaled))
-        return Composite(tuple(edges), tuple(groups), tuple(axes), self.sources)
+            for axis in self.axes
+        )
+        return Composite(tuple(edges), tuple(groups), axes, self.sources)
 
     def part(self, cuts: tuple[slice, ...]) -> tuple[slice, ...] | None:
         """Slices of the edges from slices of the dimensions, which cut no dimension of several.
@@ -298,3 +329,23 @@ class Composite:
             found += [cut] if count == 1 else [slice(0, size) for size in sizes]
             old += count
         return tuple(found)
+
+
+def _apart(box: Stretch, into: list[list[Edge]]) -> Iterator[Stretch]:
+    """A box of some edges as boxes of those that each of them falls into."""
+    choices = [
+        list(interval_boxes(low, high, tuple(edge.size for edge in fine)))
+        for low, high, fine in zip(box.lows, box.highs, into, strict=True)
+    ]
+    for chosen in itertools.product(*choices):
+        ranges = list(itertools.chain.from_iterable(chosen))
+        starts = dict(box.starts)
+        for low, fine, found in zip(box.lows, into, chosen, strict=True):
+            first = sum(r[0] * edge.step for r, edge in zip(found, fine, strict=True))
+            unit = fine[-1].step
+            if first != low * unit:
+                starts[fine[0].dim] += first - low * unit
+        yield Stretch(
+            tuple(low for low, _ in ranges), tuple(high for _, high in ranges),
+            box.block, tuple(starts.items()),
+        )

@@ -20,12 +20,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from laws.law import plan
 
-from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout
+from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout, interval_boxes
 from dask_bigfft.decomposition.rounds import Mirror, axis_components, exchange_shape
 from dask_bigfft.decomposition.steps import half
 from dask_bigfft.exchange.gather import Gathering, unpack
 from dask_bigfft.exchange.packing import pack
-from dask_bigfft.exchange.shards import ExchangeMap, Shard, interval_boxes
+from dask_bigfft.exchange.shards import ExchangeMap, Shard
 from dask_bigfft.testing.strategies import chunks_of, round_cases
 
 #: Source and target dtypes: compiled copies, NumPy's, and the cast that drops imaginary parts.

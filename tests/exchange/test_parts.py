@@ -19,7 +19,13 @@ CASES = {
     "1D": ("fft", (4096,), (500,), {"rounds": [64, 64]}, {0, 1, 2}),
     "1D transposed": ("fft", (4096,), (512,), {"rounds": [64, 64], "order": "transposed"}, {0, 1}),
     "real": ("rfft", (4096,), (512,), {"rounds": [64, 64]}, {0, 1}),
-    "padded": ("fft2", (60, 48), (13, 48), {"s": (64, 50)}, set()),
+    "padded": ("fft2", (60, 48), (13, 48), {"s": (64, 50)}, {0, 1}),
+    "cropped": ("fft2", (60, 48), (13, 48), {"s": (51, 40)}, {0, 1}),
+    "1D, ends within digits": ("fft", (4095,), (455,), {"rounds": [63, 65]}, {0, 1}),
+    "1D, padded": ("fft", (4000,), (455,), {"rounds": [63, 65], "n": 4095}, {0, 1}),
+    "1D, padded far": ("fft", (100,), (30,), {"rounds": [64, 64], "n": 4096}, {0, 1, 2}),
+    "rows, padded": ("fft2", (20, 60), (7, 11), {"rounds": [{0: 4, 1: 8}, {0: 6, 1: 8}],
+                                                "s": (24, 64)}, {0, 1, 2}),
 }
 
 
@@ -42,11 +48,14 @@ def composites(name, shape, chunks, keywords):
 def together(found, part):
     """A part of a composite, put together from its views."""
     out = np.full([cut.stop - cut.start for cut in part], np.nan, found.dtype)
+    count = 0
     for place, view in found.views(part):
         box = tuple(slice(low, low + n) for low, n in zip(place, view.shape, strict=True))
         assert np.isnan(out[box]).all()  # nothing is copied twice
         out[box] = view
-    return out
+        count += view.size
+    assert found.full <= (count == out.size)
+    return np.nan_to_num(out)  # padding
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -87,13 +96,15 @@ def test_shards_of_one_form_come_together():
             assert address == view.ctypes.data
 
 
-@pytest.mark.parametrize("factors", [((3, 4, 5), (16,)), ((60,), (2, 8)), ((6, 10), (4, 4))])
-def test_dimensions_are_taken_apart_where_sources_end_between_the_factors(factors):
+@pytest.mark.parametrize("factors", [
+    ((3, 4, 5), (16,)), ((60,), (2, 8)), ((6, 10), (4, 4)),
+    ((2, 30), (16,)), ((5, 2, 6), (2, 2, 4)),  # source blocks end after 20, within a factor
+])
+def test_dimensions_are_taken_apart(factors):
     fits = 0
     for number, whole, found, _ in composites("fft2", (60, 48), (20, 48), {}):
         if number == 0:  # rows, as they come
             continue
-        assert found.split(((2, 30), (16,))) is None  # a source block ends after 20
         apart = found.split(factors)
         fits += 1
         sizes = tuple(n for split in factors for n in split)

@@ -170,6 +170,18 @@ def test_multiply(device, twiddles, chirps, conjugate, dtype):
     np.testing.assert_allclose(got, expected, rtol=0, atol=4 * eps * np.abs(x).max())
 
 
+@pytest.mark.parametrize("shape", [(4, 50), (1,), (0, 3), (3, 1001)])
+def test_what_is_cleared_is_zero(device, shape):
+    x = values(shape, "c8")
+
+    def compute(device, stream, array, _):
+        device.clear(stream, array)
+
+    got = through(device, compute, x)
+    assert got.shape == shape
+    assert not got.any()
+
+
 @pytest.mark.parametrize("dtype", ["c16", "c8"])
 def test_behind_the_end_of_a_chirp_is_nothing(device, dtype):
     """Whatever lay there: 0 times NaN would not be 0."""

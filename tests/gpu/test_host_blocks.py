@@ -103,6 +103,41 @@ def test_wide_rows_are_read_from_the_blocks_they_lie_in(name, shape, chunks, pin
     assert "gather" not in counts
 
 
+RAGGED = {
+    "padded": ("fft2", (700, 500), (200, 500), {"s": (768, 1024)}, 0),
+    "padded, real": ("rfft2", (700, 501), (200, 501), {"s": (768, 1023)}, 0),
+    "padded, columns": ("fft", (700, 512), (700, 100), {"n": 1024, "axis": 0}, 0),
+    "padded far": ("fft", (3, 10), (3, 10), {"n": 1 << 19}, 0),
+    "cropped": ("ifft2", (1024, 768), (200, 768), {"s": (1000, 700)}, 0),
+    "within digits": ("fft", (4095 * 256,), (100_003,), {"rounds": [4095, 256]}, 1),
+    "within digits, padded": (
+        "rfft", (900_001,), (100_003,), {"rounds": [4095, 256], "n": 4095 * 256}, 1
+    ),
+}
+
+
+@pytest.mark.parametrize("single", [False, True])
+@pytest.mark.parametrize("pinned", [True, False])
+@pytest.mark.parametrize("case", RAGGED)
+def test_padding_and_chunks_that_end_within_digits_are_read_where_they_lie(case, pinned, single):
+    """Copies of boxes into zeros; the CPU gathers blocks of the result at most."""
+    find.use(None, replace(LIMITS, run_nbytes=1))  # any row is wide enough
+    name, shape, chunks, keywords, gathers = RAGGED[case]
+    x = values(*shape, real=name.startswith("r"), single=single)
+    if pinned:
+        find.leases()
+        kept, x = x, lend(shape, x.dtype)
+        x[...] = kept
+    ours, theirs = getattr(fft, name), getattr(scipy.fft, name)
+    lazy = ours(da.from_array(x, chunks), device="gpu", device_memory_limit=2 * MIB, **keywords)
+    got, counts = counted(lazy)
+    keywords = {key: value for key, value in keywords.items() if key != "rounds"}
+    assert_close(got, theirs(x, **keywords), single)
+    assert counts["h2d"]
+    assert "fallback" not in counts
+    assert counts.get("gather", 0) <= gathers * lazy.npartitions
+
+
 @pytest.mark.parametrize("n", [1 << 20, 3**6 * 1000, 1 << 21])
 @pytest.mark.parametrize("name", ["fft", "ifft"])
 def test_one_axis_in_several_crossings(n, name):

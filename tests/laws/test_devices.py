@@ -165,10 +165,15 @@ def test_a_block_that_lies_as_the_round_has_it_is_not_copied_first():
             assert "gather" not in names
             parts = fft.fft2(da.from_array(x, 16), device="gpu").compute()
             assert "gather" not in names
-            fft.fft2(da.from_array(x, 16), s=(70, 70), device="gpu").compute()
-            assert "gather" in names  # padding lies nowhere
+            padded = fft.fft2(da.from_array(x, 16), s=(70, 70), device="gpu").compute()
+            assert "gather" not in names
+            half = da.from_array(x.ravel(), 512)
+            mirrored = fft.irfft(half, rounds=[90, 91], device="gpu").compute()
+            assert "gather" in names  # a mirror image lies nowhere
     finally:
         remove_sink(listening)
+    assert_close(padded, scipy.fft.fft2(x, (70, 70)))
+    assert_close(mirrored, scipy.fft.irfft(x.ravel()))
     assert_close(whole, scipy.fft.fft2(x))
     assert_close(parts, scipy.fft.fft2(x))
 
@@ -186,10 +191,10 @@ def test_a_block_that_lies_as_the_round_has_it_is_not_copied_first():
 def test_wide_rows_are_read_from_the_blocks_they_lie_in(name, shape, chunks, seed):
     x = values(*shape, real=name == "rfft2")
     read = []
-    views = Composite.views
+    shards = Composite.shards
 
     def watched(self, part):
-        found = list(views(self, part))
+        found = list(shards(self, part))
         read.extend(found)
         return iter(found)
 
@@ -198,7 +203,7 @@ def test_wide_rows_are_read_from_the_blocks_they_lie_in(name, shape, chunks, see
         simulated_devices(1 << 14, seed=seed, limits=WIDE),
         pytest.MonkeyPatch.context() as patch,
     ):
-        patch.setattr(Composite, "views", watched)
+        patch.setattr(Composite, "shards", watched)
         got = getattr(fft, name)(da.from_array(x, chunks), device="gpu").compute()
     assert_close(got, getattr(scipy.fft, name)(x))
     assert read
@@ -237,14 +242,14 @@ def test_no_processor_touches_a_split_axis(name, seed):
 
 
 def test_blocks_that_no_device_can_take_stay_on_the_cpu():
-    """A prime length larger than the device: no crossing has room for it."""
-    x = values(1009, 3)
+    """Half a spectrum of a prime length larger than the device: no crossing has room for it."""
+    x = values(505, 3)
     with simulated_devices(1 << 12, limits=SMALL) as (device,):
-        lazy = fft.fft(da.from_array(x, (1009, 1)), axis=0, device="gpu")
+        lazy = fft.irfft(da.from_array(x, (505, 1)), 1009, axis=0, device="gpu")
         got, counts = computed(lazy)
     assert counts["fallback"] == counts["round"]
     assert device.peak == 0
-    assert_close(got, scipy.fft.fft(x, axis=0))
+    assert_close(got, scipy.fft.irfft(x, 1009, axis=0))
 
 
 def test_auto_leaves_small_blocks_on_the_cpu_and_cpu_all():
@@ -289,3 +294,55 @@ def test_without_a_gpu_one_that_is_demanded_is_refused_by_name():
     with pytest.raises(DeviceError, match="pip install"):  # gone when it is computed
         lazy.compute()
     fft.fft2(x, device="auto").compute()
+
+
+#: Transform, shape and chunks of what is transformed, and keywords.
+RAGGED = {
+    "padded, rows": ("fft", (24, 100), (5, 100), {"n": 128}),
+    "padded, columns": ("fft", (100, 24), (100, 5), {"n": 128, "axis": 0}),
+    "padded, cut": ("fft2", (60, 48), (13, 48), {"s": (64, 50)}),
+    "cropped, cut": ("ifft2", (60, 48), (13, 20), {"s": (51, 40)}),
+    "padded, real": ("rfft2", (60, 48), (13, 48), {"s": (63, 50)}),
+    "padded far": ("fft", (3, 10), (2, 10), {"n": 200}),
+    "padded far, in digits": ("fft", (3, 10), (2, 10), {"n": 2000}),
+    "one value": ("fft", (1,), (1,), {"n": 300}),
+    "within digits": ("fft", (4095,), (455,), {"rounds": [63, 65]}),
+    "within digits, irregular": ("fft", (4095,), ((1, 700, 64, 1330, 2000),), {"rounds": [65, 63]}),
+    "within digits, real": ("rfft", (4095,), (455,), {"rounds": [63, 65]}),
+    "within digits, padded": ("fft", (3000,), (455,), {"rounds": [63, 65], "n": 4095}),
+    "within digits, padded far": ("rfft", (100,), (30,), {"rounds": [64, 64], "n": 4096}),
+    "within digits, cropped": ("ifft", (5000,), (455,), {"rounds": [63, 65], "n": 4095}),
+    "within digits of two axes, padded": (
+        "fft2", (60, 44), (7, 11), {"s": (64, 48), "rounds": [{0: 8, 1: 8}, {0: 8, 1: 6}]}
+    ),
+}
+
+
+@pytest.mark.parametrize("single", [False, True])
+@pytest.mark.parametrize("case", RAGGED)
+def test_what_is_padded_or_ends_within_a_digit_is_read_where_it_lies(case, single):
+    """By copies of boxes, into zeros; nothing that comes to a round is gathered by the CPU."""
+    name, shape, chunks, keywords = RAGGED[case]
+    x, gathered = values(*shape, real=name.startswith("r"), single=single), []
+
+    def sink(event, numbers):
+        if event == "gather":
+            gathered.append(event)
+
+    with simulated_devices(1 << 13, seed=len(case), limits=WIDE) as (device,):
+        lazy = getattr(fft, name)(da.from_array(x, chunks), device="gpu", **keywords)
+        blocks = da.core.flatten(lazy.__dask_keys__())
+        add_sink(sink)
+        try:
+            got, counts = computed(lazy, scheduler="sync")
+        finally:
+            remove_sink(sink)
+        cleared = [span for span in device.trace if span.operation == "clear"]
+    rounds = {key: value for key, value in keywords.items() if key != "rounds"}
+    assert_close(got, getattr(scipy.fft, name)(x, **rounds), single)
+    assert counts["h2d"]
+    assert counts["fallback"] == 0
+    assert bool(cleared) is ("padded" in case or case == "one value")
+    # The blocks of the result alone may be put together by the CPU.
+    assert len(gathered) <= (len(list(blocks)) if "within" in case else 0)
+    assert device.peak <= 1 << 13

@@ -48,7 +48,7 @@ CARRIERS = {"shared": "memory", "tasks": "memory", "disk": "disk"}
 HOPELESS = 3.0
 
 #: Plans that are run twice, those that are run more often, and how often.
-AGAIN, FINALISTS, FINALS = 24, 6, 5
+AGAIN, FINALISTS, FINALS = 24, 6, 15
 
 #: Dropped candidates that are run as well, and the sizes of blocks that they are taken from.
 DROPPED, DROPPED_SCALES = 40, (1.0, 4.0)

@@ -65,13 +65,12 @@ def measure(effort: Effort, folder: str, kernels: Sequence[str] | None = None) -
         "touch": page_speed(effort.threads, int(few * (128 << 20))),
     }
     names = available() if kernels is None else kernels
-    copies = Profile(**found)
     libraries: list[LibrarySpeeds] = []
     for dtype in DTYPES:
         for name in names:
             late = time.perf_counter() - began > ENOUGH and libraries
             if not late and np.dtype(dtype) in get_library(name).dtypes:
-                libraries.append(library_speeds(name, dtype, effort, copies))
+                libraries.append(library_speeds(name, dtype, effort))
     found |= _devices(effort.threads, found.get("copy", DEFAULT.copy), effort.nbytes * 8)
     if current_worker() is None:  # a cluster's tasks are its scheduler's
         found |= scheduling_costs(effort.repeat)

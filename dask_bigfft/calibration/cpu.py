@@ -17,7 +17,7 @@ from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.planner.cost import joints_in, model_of
 from dask_bigfft.planner.plan import Exchange, Plan
-from dask_bigfft.planner.profile import DEFAULT, Curve, LibrarySpeeds, Profile
+from dask_bigfft.planner.profile import Curve, LibrarySpeeds
 from dask_bigfft.planner.traffic import Traffic, block_of, tiles_of, traffic
 from dask_bigfft.planner.work import flops, is_turned, step_flops
 
@@ -28,6 +28,12 @@ __all__ = ["Effort", "gather_speeds", "library_speeds"]
 #: them: libraries treat short and long ones in different ways.
 PLANES = ((36, 60000), (240, 9000), (1440, 1440), (15000, 135))
 POWERS = ((256, 8192), (2048, 1024), (4096, 512))
+
+#: A tall one, whose columns are longer than a tile, in narrow rows, and whose rows are short.
+TALL = (43200, 48)
+
+#: Lengths of real rows.
+REALS = (160, 1024)
 
 #: Blocks that a probe is cut into.
 WAYS = 8
@@ -146,6 +152,11 @@ def _planes(elements: int) -> Iterator[Probe]:
             columns, rows = ((0, long),), ((1, wide),)
             yield Probe("fftn", (long, wide), "c16", 0, WAYS, (columns, rows))
             yield Probe("fftn", (long, wide), "c16", 0, WAYS, (rows, columns))
+    if elements >> 21:
+        long, wide = TALL[0] * (elements >> 21), TALL[1]
+        columns, rows = ((0, long),), ((1, wide),)
+        yield Probe("fftn", (long, wide), "c16", 0, WAYS, (columns, rows))
+        yield Probe("fftn", (long, wide), "c16", 0, WAYS, (rows, columns))
 
 
 def _boxes(elements: int) -> Iterator[Probe]:
@@ -296,14 +307,6 @@ def _checking(effort: Effort) -> dict[str, float]:
 # --- FFT libraries --------------------------------------------------------------------------
 
 
-def _wide(sample: Sample, profile: Profile) -> float:
-    """Seconds of a sample's FFTs as they would be in wide rows."""
-    flow, taken = sample.flow, sample.stage.fft
-    if flow is None or not flow.direct:
-        return taken
-    return max(taken / 2, taken - 2 * sample.exchange.nbytes * profile.narrow_rows(flow.row))
-
-
 def _place(sample: Sample, itemsize: int) -> str | None:
     """The curve that a sample with one step belongs to; None where it says nothing of these."""
     round_, flow = sample.round, sample.flow
@@ -316,20 +319,20 @@ def _place(sample: Sample, itemsize: int) -> str | None:
     name = "along" if round_.dim(step) == last and not turned else "across"
     if not flow.direct and tiles_of(round_, itemsize) is None:  # what is too long for tiles
         return "direct_across" if name == "across" else None
-    return f"direct_{name}" if flow.direct else name
+    if flow.direct:
+        return f"away_{name}" if flow.away else f"direct_{name}"
+    return name
 
 
-def _transformed(sample: Sample, points: Points, profile: Profile, itemsize: int) -> None:
+def _transformed(sample: Sample, points: Points, itemsize: int) -> None:
     """Enter what a sample says of FFTs."""
     if (name := _place(sample, itemsize)) is not None:
         assert sample.round is not None
         (step,) = sample.round.steps
-        _add(points, name, float(step.length), flops(sample.round) / _wide(sample, profile))
+        _add(points, name, float(step.length), sample.rate)
 
 
-def library_speeds(
-    name: str, dtype: str, effort: Effort, profile: Profile = DEFAULT
-) -> LibrarySpeeds:
+def library_speeds(name: str, dtype: str, effort: Effort) -> LibrarySpeeds:
     """Return how fast a library is in rounds.
 
     Parameters
@@ -338,33 +341,30 @@ def library_speeds(
         Of the library, and of its complex numbers.
     effort : Effort
         How much is measured.
-    profile : Profile
-        What is known of copies.
     """
     itemsize = np.dtype(dtype).itemsize
     elements = 16 * effort.elements // itemsize
     elsewhere = get_library(name).elsewhere
     points: Points = {}
-    for probe in _transforms(PLANES, elements, dtype, name, elsewhere):
+    for probe in _transforms((*PLANES, TALL), elements, dtype, name, elsewhere):
         for sample in sampled(probe, effort):
-            _transformed(sample, points, profile, itemsize)
+            _transformed(sample, points, itemsize)
     curves = {kind: _curve(speeds) for kind, speeds in points.items()}
     for kind, other in (("along", "direct_along"), ("across", "direct_across")):
         curves.setdefault(kind, curves.get(other) or curves["along"])
     found = LibrarySpeeds(
         name, np.dtype(dtype).name, curves["along"], curves["across"], elsewhere=elsewhere,
         direct_along=curves.get("direct_along"), direct_across=curves.get("direct_across"),
+        away_along=curves.get("away_along"), away_across=curves.get("away_across"),
     )
-    found = _powers(found, _transforms(POWERS, elements, dtype, name, elsewhere), effort, profile)
+    found = _powers(found, _transforms(POWERS, elements, dtype, name, elsewhere), effort)
     return replace(
         found, whole=_whole(found, elements, effort), real=_real(found, elements, effort),
         spare=_spare(found, elements, effort),
     )
 
 
-def _powers(
-    found: LibrarySpeeds, probes: Iterator[Probe], effort: Effort, profile: Profile
-) -> LibrarySpeeds:
+def _powers(found: LibrarySpeeds, probes: Iterator[Probe], effort: Effort) -> LibrarySpeeds:
     """A library with its speed at powers of two, in units of that at other lengths."""
     points: Points = {}
     itemsize = np.dtype(found.dtype).itemsize
@@ -373,7 +373,7 @@ def _powers(
             if (name := _place(sample, itemsize)) is not None:
                 assert sample.round is not None
                 (step,) = sample.round.steps
-                ratio = _expected(found, sample) / _wide(sample, profile)
+                ratio = _expected(found, sample) / sample.stage.fft
                 along = name.endswith("along")
                 _add(points, "along" if along else "across", float(step.length), ratio)
     curves = {name: _curve(ratios) for name, ratios in points.items()}
@@ -391,7 +391,9 @@ def _transforms(
             continue
         rows, columns = ((1, wide),), ((0, n),)
         yield Probe("fftn", (n, wide), dtype, 0, WAYS, (rows, columns), name)
-        if elsewhere:  # such libraries work in tiles only where something else is done there
+        if elsewhere:  # the other one goes elsewhere, too, and the first one stays in its place
+            yield Probe("fftn", (n, wide), dtype, 1, WAYS, (columns, rows), name)
+        if elsewhere and (n, most) != TALL:  # where something else is done, they work in tiles
             both = ((0, 4), (1, wide // 4))
             yield Probe("fftn", (4 * n, wide // 4), dtype, 0, WAYS, (columns, both), name)
             line = (((0, n),), ((0, wide),))
@@ -418,7 +420,7 @@ def _expected(found: LibrarySpeeds, sample: Sample) -> float:
         dim = round_.dim(step)
         inner, apart = dim == last and not turned, flow.steps[dim] if flow.direct else 0
         seconds += count / found.rate(
-            step.length, innermost=inner, direct=flow.direct, step=apart)
+            step.length, innermost=inner, direct=flow.direct, away=flow.away, step=apart)
     return seconds
 
 
@@ -438,11 +440,13 @@ def _whole(found: LibrarySpeeds, elements: int, effort: Effort) -> Curve:
     return Curve(tuple(points))
 
 
-def _real(found: LibrarySpeeds, elements: int, effort: Effort) -> float:
+def _real(found: LibrarySpeeds, elements: int, effort: Effort) -> Curve:
     """Time of FFTs of real numbers, in units of those of half as many complex ones."""
-    n = 1024 if elements >= 2048 else 16
-    sample = _one(found, (2 * elements // n, n), effort, "rfftn")
-    return sample.stage.fft / _expected(found, sample)
+    points = []
+    for n in REALS if elements >= 2 * max(REALS) else (16,):
+        sample = _one(found, (2 * elements // n, n), effort, "rfftn")
+        points.append((float(n), sample.stage.fft / _expected(found, sample)))
+    return Curve(tuple(points))
 
 
 def _spare(found: LibrarySpeeds, elements: int, effort: Effort) -> float:

@@ -20,7 +20,7 @@ from dask_bigfft.planner.encoding import decode, encode
 __all__ = ["DEFAULT", "Curve", "DeviceProfile", "LibrarySpeeds", "Peer", "Profile"]
 
 #: Version of the JSON. A profile of another one is not read.
-SCHEMA = 3
+SCHEMA = 4
 
 #: Entries that profiles of this version may lack: they came later.
 LATER = {"energy", "checksum", "tables"}
@@ -101,6 +101,9 @@ class LibrarySpeeds:
     direct_along, direct_across : Curve or None
         The same where the library reads and writes blocks where they lie, if it does, or where
         blocks are too long to be cut into tiles.
+    away_along, away_across : Curve or None
+        The same where results go to other memory, in one step, instead of the places of what was
+        read: that is written without having been read, and much of it is not in a cache.
     powers : Curve
         By length, the speed down the innermost dimension at lengths that are powers of two, in
         units of that at others: libraries that take several lines at a time meet the same few
@@ -110,8 +113,8 @@ class LibrarySpeeds:
         apart: they fall on the same few places of a cache.
     whole : Curve
         By the bytes of a block that is not cut into tiles: what is left of these speeds, at most 1.
-    real : float
-        Time of FFTs of real numbers, in units of those of half as many complex ones.
+    real : Curve
+        By length, the time of FFTs of real numbers, in units of those of half as many complex ones.
     elsewhere : bool
         Whether it reads a block where it lies, so that nothing is copied where nothing travels.
     spare : float
@@ -124,28 +127,36 @@ class LibrarySpeeds:
     along: Curve
     across: Curve
     whole: Curve = Curve(((1.0, 1.0),))
-    real: float = 1.0
+    real: Curve = Curve(((1.0, 1.0),))
     elsewhere: bool = False
     direct_along: Curve | None = None
     direct_across: Curve | None = None
+    away_along: Curve | None = None
+    away_across: Curve | None = None
     powers: Curve = Curve(((1.0, 1.0),))
     powers_across: Curve = Curve(((1.0, 1.0),))
     spare: float = 0.0
 
     def __post_init__(self) -> None:
-        _positive(self, "real", zero=("spare",))
+        _positive(self, zero=("spare",))
 
     def rate(
-        self, length: int, *, innermost: bool, direct: bool = False, step: int = 0
+        self, length: int, *, innermost: bool, direct: bool = False, away: bool = False,
+        step: int = 0,
     ) -> float:
         """Flops per second of FFTs of a length, down the innermost dimension or another one.
 
-        `step` is how many bytes apart neighbours lie where a block is read as it lies. In tiles it
-        follows from the length.
+        `step` is how many bytes apart neighbours lie where a block is read as it lies; `away`
+        whether the results go elsewhere. In tiles both follow from the length.
         """
         curve = self.along if innermost else self.across
         found = self.direct_along if innermost else self.direct_across
-        speed = (found if direct and found is not None else curve).at(length)
+        if away:
+            found = (self.away_along if innermost else self.away_across) or found
+        curve = found if direct and found is not None else curve
+        speed = curve.at(length)
+        if 1 < length < (least := curve.points[0][0]):  # each number is still read and written
+            speed *= math.log(length) / math.log(least)
         power = not length & (length - 1)
         if innermost:
             return speed * self.powers.at(length) if power else speed
@@ -390,10 +401,6 @@ class Profile:
         for peer in self.peers:
             if max(peer.source, peer.target) >= len(self.devices):
                 raise ValueError(f"{peer} of {len(self.devices)} devices")
-
-    def narrow_rows(self, row: float) -> float:
-        """Seconds for each byte by which memory in rows so wide is slower than in the widest."""
-        return max(0.0, 1 / self.lying.at(row) - 1 / self.lying.points[-1][1])
 
     def library(self, name: str, dtype: str) -> LibrarySpeeds:
         """The speeds of a library in a complex dtype; those of another dtype if need be."""

@@ -235,17 +235,14 @@ class Model:
         seconds = beside = 0.0
         for step, count in step_flops(round_):
             inner = round_.dim(step) == last and not (flow.direct and flow.turned)
-            factor = 1.0 if step.kind == "c2c" else library.real
+            factor = 1.0 if step.kind == "c2c" else library.real.at(step.length)
             direct = flow.direct or (uncut and alone and not inner)
             apart = flow.steps[round_.dim(step)] if flow.direct else 0
             seconds += factor * count / library.rate(
-                step.length, innermost=inner, direct=direct, step=apart)
+                step.length, innermost=inner, direct=direct, away=flow.away, step=apart)
             passes = sum(x is not None for x in (step.twiddle, step.convolve))
             passes += 2 * sum(x is not None for x in (step.chirp_in, step.chirp_out))
             beside += passes * round_.target.size * WIDE / profile.twiddle
-        if flow.direct:  # read and written
-            nbytes = 2 * round_.source.size * self.itemsize
-            seconds += nbytes * profile.narrow_rows(flow.row)
         if uncut and (not alone or (inner and not flow.direct)):
             seconds /= library.whole.at(max(1, math.prod(block)) * self.itemsize)
         each = self.machine.threads // self._lanes(round_.source.blocks)

@@ -50,6 +50,8 @@ class Traffic:
         Bytes of contiguous rows in which results are stored apart; 0 where they are not.
     direct : bool
         Whether the FFT library reads blocks where they lie.
+    away : bool
+        Whether it answers in other memory than it reads, all of a block in one step.
     tiles : int
         Parts in which a block is worked on: 1 where it is not cut.
     lies : bool
@@ -63,6 +65,7 @@ class Traffic:
     turned: bool
     stored: int
     direct: bool
+    away: bool
     tiles: int
     lies: bool
     steps: Shape = ()
@@ -194,8 +197,9 @@ def traffic(
     if (packed and halved) or (not changes and (given or (packed and not inside))):
         stored = 0
     tiles = 1 if tile is None else -(-shape[tile[0]] // tile[1])
+    away = given and not inside and len(steps) == 1
     lying = reads is not None
-    return Traffic(read, row, turned, stored, given, tiles, lying, source.steps)
+    return Traffic(read, row, turned, stored, given, away, tiles, lying, source.steps)
 
 
 def _astuple(where: Lies) -> tuple[Shape, Shape]:

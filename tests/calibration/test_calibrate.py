@@ -248,8 +248,8 @@ def test_a_profile_named_by_the_settings_holds_anywhere(folder, tmp_path):
         ('{"schema": 1, "profile"', "damaged"),
         ("[]", "damaged"),
         (None, "another machine"),
-        ('{"schema": 3, "machine": 0}', "another machine"),
-        ('{"schema": 2, "machine": 0}', ""),
+        ('{"schema": 4, "machine": 0}', "another machine"),
+        ('{"schema": 3, "machine": 0}', ""),
         ('{"schema": 99}', ""),
     ],
 )

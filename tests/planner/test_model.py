@@ -8,12 +8,14 @@ import dask.array as da
 import pytest
 
 import dask_bigfft
+from dask_bigfft.calibration.probes import Probe
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
-from dask_bigfft.planner.cost import forecast, fresh_seconds, peak_host
+from dask_bigfft.planner.cost import forecast, fresh_seconds, joints_in, peak_host
 from dask_bigfft.planner.explain import human_seconds
 from dask_bigfft.planner.interpreter import block_seconds
 from dask_bigfft.planner.machine import Machine
-from dask_bigfft.planner.profile import Curve, DeviceProfile, LibrarySpeeds, Profile
+from dask_bigfft.planner.profile import Curve, DeviceProfile, LibrarySpeeds, Profile, constant
+from dask_bigfft.planner.traffic import traffic
 
 
 def repaired(threads, free, python):
@@ -104,6 +106,36 @@ def test_lines_that_meet_in_a_cache_are_slow():
     assert found.rate(1000, innermost=False) == 1e9
     assert found.rate(1000, innermost=False, direct=True, step=8192) == 0.5e9
     assert found.rate(1024, innermost=False, direct=True, step=8000) == 1e9
+
+
+def test_results_that_go_elsewhere_are_slow_and_short_lines_take_a_pass():
+    found = LibrarySpeeds(
+        "ducc0", "complex128", constant(1e9), constant(2e9), direct_across=constant(4e9),
+        away_across=constant(3e9), direct_along=Curve(((36.0, 6e9), (72.0, 8e9))),
+    )
+    assert found.rate(100, innermost=False, direct=True) == 4e9
+    assert found.rate(100, innermost=False, direct=True, away=True) == 3e9
+    assert found.rate(100, innermost=True, direct=True, away=True) == 8e9  # as in its place
+    seconds = [math.log2(n) / found.rate(n, innermost=True, direct=True) for n in (2, 6, 36)]
+    assert seconds == pytest.approx([seconds[0]] * 3)  # for each number
+
+
+def test_only_one_step_on_whole_blocks_goes_elsewhere():
+    def flows(rounds, together=True):
+        plan = Probe("fftn", (64, 48, 32), "c16", 0, 4, rounds, "ducc0", together).plan(2)
+        joints = joints_in(plan)
+        after = (*joints.exchanges, None)
+        for number, round_ in enumerate(plan.rounds):
+            writes = after[number + 1]
+            writes = writes if writes is not None and writes.home == number + 1 else None
+            inside = joints.inside[number] is not None
+            near = plan.exchanges[number].source == round_.source
+            flow = traffic(round_, 16, True, joints.exchanges[number], writes, inside, near)
+            yield flow.direct, flow.away
+
+    one, two, three = ((2, 32),), ((1, 48),), ((0, 64),)
+    assert list(flows((one, two, three))) == [(True, True), (True, True), (True, False)]
+    assert list(flows(((*one, *two), three))) == [(True, False), (True, False)]
 
 
 def test_profiles_that_lack_what_came_later_are_read():

@@ -28,7 +28,7 @@ from dask_bigfft.devices.protocol import (
     Transpose,
 )
 from dask_bigfft.errors import DeviceError
-from dask_bigfft.kernels.gpu_plans import WIDE, Batch, Call, fft_calls
+from dask_bigfft.kernels.gpu_plans import WIDE, Batch, Call, fft_calls, tiles
 from dask_bigfft.kernels.gpu_source import (
     KERNEL,
     OPTIONS,
@@ -151,6 +151,11 @@ class Operations:
         for call in self._calls(op):
             plan = self._plan(call.batch)
             self._point(call.batch, plan, work)
+            if call.columns is not None:
+                tile = At(work + _aligned(self._needs[call.batch]))
+                _by_tiles(call, plan, direction, (source, target), tile)
+                source = target
+                continue
             from_, to = source, target
             if call.staged is not None:
                 stage = work + _aligned(self._needs[call.batch])
@@ -232,9 +237,22 @@ def _aligned(nbytes: int) -> int:
 
 
 def _staging_nbytes(call: Call) -> int:
-    """Bytes of the dense array through which the real side of a call goes."""
+    """Bytes of the dense array through which the real side of a call goes, or of a tile."""
     real = 8 if call.batch.double else 4
+    if call.columns is not None:
+        return _aligned(2 * real * call.batch.n[0] * call.batch.count)
     return 0 if call.staged is None else _aligned(math.prod(call.staged) * real)
+
+
+def _by_tiles(call: Call, plan: Any, direction: int, ends: tuple[int, int], tile: At) -> None:
+    """Transform columns where they stay in the cache; `ends` are the addresses of the array."""
+    itemsize = 16 if call.batch.double else 8
+    for start, dims in tiles(call):
+        source, target = (end + start * itemsize for end in ends)
+        strided_copy(list(dims), itemsize, source, tile.ptr, GRID, "s")
+        plan.fft(tile, tile, direction)
+        back = [(length, to, from_) for length, from_, to in dims]
+        strided_copy(back, itemsize, tile.ptr, target, GRID, "t")
 
 
 def _staging_dims(call: Call, n: int) -> list[tuple[int, int, int]]:
@@ -367,7 +385,8 @@ def _copy(
 
 
 def strided_copy(
-    dims: list[tuple[int, int, int]], itemsize: int, source: int, target: int, blocks: int
+    dims: list[tuple[int, int, int]], itemsize: int, source: int, target: int, blocks: int,
+    passing: str = "",
 ) -> None:
     """Copy elements in the current stream by a kernel.
 
@@ -379,12 +398,14 @@ def strided_copy(
         Bytes of an element: 2, 4, 8 or 16; both addresses are multiples of it.
     blocks
         Most blocks of the grid.
+    passing
+        Sides of which the cache keeps nothing, of "s" and "t".
     """
     count = math.prod(n for n, _, _ in dims)
     numbers = [number for n, s, t in dims for number in (np.uint64(n), np.int64(s), np.int64(t))]
     arguments = (np.uint64(source), np.uint64(target), np.uint64(count), *numbers)
     grid = (max(1, min(blocks, -(-count // (4 * THREADS)))),)
-    kernel(copy_source(len(dims), itemsize))(grid, (THREADS,), arguments)
+    kernel(copy_source(len(dims), itemsize, passing))(grid, (THREADS,), arguments)
 
 
 def _turn(

@@ -4,10 +4,16 @@ cuFFT takes a batch of transforms at two strides: from element to element, and f
 transform. Dimensions in the middle of an array have three; then one plan is executed again and
 again, over the rows before the dimension or over the elements after it, whichever are fewer.
 
+Columns of a large array are done in tiles: as many as stay in the card's cache are copied side by
+side, transformed there, and put back, by kernels that ask the cache to keep nothing. What FFTs in
+the array itself leave in the cache drives out what the copy engines keep in it, and then each row
+that crosses the bus takes them 0.1 us longer (H200, ``ci/results/gpu_columns.json``).
+
 Pure: imports the standard library.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 #: Dimensions that one plan transforms at most.
@@ -16,6 +22,15 @@ MAX_RANK = 3
 #: Bytes of the data of a batch at most, where it can be divided: cuFFT wants up to four times as
 #: many for its work area.
 MOST_NBYTES = 1 << 30
+
+#: Bytes of a tile of columns; its work area may take as many. A card's cache has 40 to 60 MiB.
+TILE_NBYTES = 1 << 24
+
+#: Arrays of fewer bytes are transformed where they are: they, and what they drive out, are small.
+TILED_NBYTES = 1 << 26
+
+#: Bytes of a row of a tile at least, so that copies move whole sectors of memory.
+TILE_ROW_NBYTES = 128
 
 #: Numbers from here on need the 64-bit interface.
 WIDE = 2**31
@@ -74,6 +89,9 @@ class Call:
     Where `staged` is not None, the real side of the array is copied to (or from) a dense array of
     that shape, whose last dimension is the transformed one and padded, and the batch works there:
     cuFFT wants real transforms to begin at an even number of real elements.
+
+    Where `columns` is not None, the array has that shape, its middle dimension is transformed, and
+    the batch works on `tiles` of it.
     """
 
     batch: Batch
@@ -81,6 +99,41 @@ class Call:
     source_step: int = 0
     target_step: int = 0
     staged: tuple[int, int, int] | None = None
+    columns: tuple[int, int, int] | None = None
+
+
+#: Where a tile begins in its array, and of each dimension its length, its stride in the array and
+#: its stride in the tile, in elements.
+Tile = tuple[int, tuple[tuple[int, int, int], ...]]
+
+
+def tiles(call: Call) -> Iterator[Tile]:
+    """Yield the tiles of a call that has `columns`.
+
+    Parameters
+    ----------
+    call : Call
+        The call. A tile has as many columns side by side as its batch transforms; the last one of
+        a row, or of all, may have fewer.
+
+    Examples
+    --------
+    >>> call = Call(Batch("c2c", (8,), (8,), 4, 1, (8,), 4, 1, 4, True), 4, columns=(2, 8, 6))
+    >>> list(tiles(call))[:2]
+    [(0, ((8, 6, 4), (4, 1, 1))), (4, ((8, 6, 4), (2, 1, 1)))]
+    """
+    assert call.columns is not None
+    (rows, n, inner), count = call.columns, call.batch.count
+    if count <= inner:
+        for row in range(rows):
+            for column in range(0, inner, count):
+                width = min(count, inner - column)
+                yield row * n * inner + column, ((n, inner, count), (width, 1, 1))
+        return
+    deep = count // inner
+    for row in range(0, rows, deep):
+        height = min(deep, rows - row)
+        yield row * n * inner, ((n, inner, count), (height, n * inner, inner), (inner, 1, 1))
 
 
 def fft_calls(
@@ -127,9 +180,30 @@ def fft_calls(
             and _rank_pays(source, dims[first - 1], dims[last - 1])
         ):
             first -= 1
-        found.append(_bounded(_together(source, dims[first], dims[last - 1], double)))
+        tiled = _tiled(source, dims[first], double) if last - first == 1 else None
+        found.append(tiled or _bounded(_together(source, dims[first], dims[last - 1], double)))
         last = first
     return tuple(found)
+
+
+def _tiled(shape: tuple[int, ...], dim: int, double: bool) -> Call | None:
+    """c2c along one dimension in tiles of columns; None where that is not worth it."""
+    n, itemsize = shape[dim], 16 if double else 8
+    rows, inner = math.prod(shape[:dim]), math.prod(shape[dim + 1 :])
+    room = TILE_NBYTES // (n * itemsize)  # columns
+    whole = math.prod(shape) * itemsize < TILED_NBYTES
+    if whole or inner == 1 or room * itemsize < TILE_ROW_NBYTES:
+        return None
+    if inner > room:
+        unit = TILE_ROW_NBYTES // itemsize
+        count = min(room, -(-inner // -(-inner // room) // unit) * unit)
+        times = rows * -(-inner // count)
+    else:
+        deep = room // inner
+        deep = -(-rows // -(-rows // deep))
+        count, times = deep * inner, -(-rows // deep)
+    batch = Batch("c2c", (n,), (n,), count, 1, (n,), count, 1, count, double)
+    return Call(batch, times, columns=(rows, n, inner))
 
 
 def _bounded(call: Call) -> Call:

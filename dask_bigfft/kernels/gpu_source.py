@@ -8,6 +8,9 @@ Phases are exact integers until the sine: t is reduced mod m, and to the nearest
 64-bit integers (128 where a chirp is squared), and only what is left, an eighth of a turn at most,
 meets `sincospi`. All factors are in double precision, also those of single-precision data.
 
+What runs over a whole piece once is loaded and stored so that the cache keeps nothing of it
+(``__ldcs``, ``__stcs``): see `gpu_plans`.
+
 Imports the standard library only.
 """
 
@@ -172,7 +175,7 @@ for (u64 at = (u64)blockIdx.x * blockDim.x + threadIdx.x; at < count; at += step
     double2 w;
     w.x = scale; w.y = 0;
 {flag}{newline.join(body)}
-    const {element} v = x[at];
+    const {element} v = __ldcs(x + at);
     double2 d;
     d.x = v.x; d.y = {sign}v.y;
     d = times(d, w);
@@ -200,13 +203,13 @@ extern "C" __global__ void {KERNEL}({element}* x, u64 count{lengths}, const {ele
 const u64 step = (u64)gridDim.x * blockDim.x;
 for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {{
 {_unravel(ndim, True, used)}
-    const {element} v = x[i], o = other[{other}];
+    const {element} v = __ldcs(x + i), o = other[{other}];
     double2 a, b;
     a.x = v.x; a.y = v.y; b.x = o.x; b.y = o.y;
     a = times(a, b);
     {element} r;
     r.x = a.x; r.y = a.y;
-    x[i] = r;
+    __stcs(x + i, r);
 }}
 }}
 """
@@ -215,15 +218,18 @@ for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
 _UNITS = {2: "unsigned short", 4: "u32", 8: "uint2", 16: "uint4"}
 
 
-def copy_source(ndim: int, itemsize: int) -> str:
+def copy_source(ndim: int, itemsize: int, passing: str = "") -> str:
     """Source of: a copy of elements whose dimensions have strides on both sides.
 
     Elements have `itemsize` bytes. It also reads and writes pinned host memory where rows are too
-    narrow for the copy
-    engines: several loads of a thread are under way at a time. Parameters of the kernel: source,
-    target, number of elements, for each dimension its length and both strides, in elements.
+    narrow for the copy engines: several loads of a thread are under way at a time. The cache keeps
+    nothing of the sides that `passing` names ("s" the source, "t" the target). Parameters of the
+    kernel: source, target, number of elements, for each dimension its length and both strides, in
+    elements.
     """
     unit = _UNITS[itemsize]
+    load = "__ldcs(from + {})" if "s" in passing else "from[{}]"
+    store = "__stcs(to + place[u], value[u])" if "t" in passing else "to[place[u]] = value[u]"
     parameters = "".join(f", u64 n{d}, long long s{d}, long long t{d}" for d in range(ndim))
     source = " + ".join(f"(long long)i{d} * s{d}" for d in range(ndim)) or "0"
     target = " + ".join(f"(long long)i{d} * t{d}" for d in range(ndim)) or "0"
@@ -239,13 +245,13 @@ for (u64 first = (u64)blockIdx.x * blockDim.x + threadIdx.x; first < count; firs
         const u64 i = first + u * step;
         if (i < count) {{
 {parts}
-            value[u] = from[{source}];
+            value[u] = {load.format(source)};
             place[u] = {target};
         }}
     }}
     #pragma unroll
     for (int u = 0; u < 4; u++)
-        if (first + u * step < count) to[place[u]] = value[u];
+        if (first + u * step < count) {store};
 }}
 }}
 """
@@ -278,11 +284,13 @@ for (u64 i = blockIdx.y; i < others; i += gridDim.y) {{
         const u64 row = at / across * {TILE}, column = at % across * {TILE};
         for (u32 k = line; k < {TILE}; k += {THREADS // TILE})
             if (row + k < n && column + lane < m)
-                tile[k][lane] = s[(long long)(row + k) * source_row + (long long)(column + lane)];
+                tile[k][lane] = __ldcs(
+                    s + (long long)(row + k) * source_row + (long long)(column + lane));
         __syncthreads();
         for (u32 k = line; k < {TILE}; k += {THREADS // TILE})
             if (column + k < m && row + lane < n)
-                t[(long long)(column + k) * target_row + (long long)(row + lane)] = tile[lane][k];
+                __stcs(t + (long long)(column + k) * target_row + (long long)(row + lane),
+                       tile[lane][k]);
         __syncthreads();
     }}
 }}

@@ -122,6 +122,25 @@ def test_complex_ffts(device, shape, dims, sign, dtype):
 @pytest.mark.parametrize(
     ("shape", "dim"),
     [
+        ((64, 1000), 0), ((3, 100, 333), 1), ((101, 96, 10), 1), ((1009, 50), 0), ((7, 512, 30), 1),
+    ],
+)
+def test_columns_in_tiles(device, monkeypatch, shape, dim, dtype):
+    nbytes = 300 * shape[dim] * np.dtype(dtype).itemsize // 7
+    monkeypatch.setattr("dask_bigfft.kernels.gpu_plans.TILED_NBYTES", 1)
+    monkeypatch.setattr("dask_bigfft.kernels.gpu_plans.TILE_NBYTES", nbytes)
+    x = values(shape, dtype)
+    op = FFT("c2c", shape, shape, (dim,), -1, x.dtype.str)
+    (call,) = device._operations._calls(op)
+    assert call.columns is not None
+    assert call.times > 1
+    close(through(device, fft(op), x), scipy.fft.fft(x.astype("c16"), axis=dim), dtype)
+
+
+@pytest.mark.parametrize("dtype", ["c16", "c8"])
+@pytest.mark.parametrize(
+    ("shape", "dim"),
+    [
         ((3, 8, 2), 1), ((3, 9, 2), 1), ((4, 9, 7), 1), ((9, 15, 3), 1), ((5, 1), 1),
         ((1000, 6), 0), ((4, 2**16), 1),
     ],

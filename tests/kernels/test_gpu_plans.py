@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.fft
 
-from dask_bigfft.kernels.gpu_plans import WIDE, Batch, fft_calls
+from dask_bigfft.kernels.gpu_plans import WIDE, Batch, fft_calls, tiles
 
 RNG = np.random.default_rng(5)
 
@@ -27,6 +27,10 @@ def executed(kind, source, target_shape, dims, dtype="c16"):
     out = np.full(math.prod(target_shape), np.nan, "f8" if kind == "c2r" else dtype)
     for call in fft_calls(kind, source.shape, target_shape, dims, dtype == "c16"):
         b, come_from, go_to = call.batch, current, out
+        if call.columns is not None:
+            in_tiles(call, come_from, go_to)
+            current = out
+            continue
         if call.staged is not None:
             stage = np.full(call.staged, np.nan)
             n = b.n[0]
@@ -52,6 +56,24 @@ def executed(kind, source, target_shape, dims, dtype="c16"):
             out[:] = stage[:, :, : b.n[0]].transpose(0, 2, 1).reshape(-1)
         current = out
     return out.reshape(target_shape)
+
+
+def in_tiles(call, come_from, go_to):
+    """The tiles of a call: copied to a small array, transformed there, copied back."""
+    n, count = call.batch.n[0], call.batch.count
+    assert call.batch == Batch("c2c", (n,), (n,), count, 1, (n,), count, 1, count,
+                               call.batch.double)
+    number = 0
+    for number, (start, dims) in enumerate(tiles(call), 1):
+        there = here = np.zeros((), np.int64)
+        for length, far, near in dims:
+            there = there[..., None] + np.arange(length) * far
+            here = here[..., None] + np.arange(length) * near
+        tile = np.full(n * count, np.nan, come_from.dtype)
+        tile[here] = come_from[start + there]
+        tile = scipy.fft.fft(tile.reshape(n, count), axis=0).reshape(-1)
+        go_to[start + there] = tile[here]
+    assert number == call.times
 
 
 @pytest.mark.parametrize(
@@ -111,6 +133,34 @@ def test_the_work_area_of_large_batches_is_bounded(monkeypatch):
         x = RNG.standard_normal(shape) + 0j
         expected = scipy.fft.fftn(x, axes=dims)
         np.testing.assert_allclose(executed("c2c", x, shape, dims), expected, atol=1e-11)
+
+
+@pytest.mark.parametrize("dtype", ["c16", "c8"])
+@pytest.mark.parametrize(
+    ("shape", "dims", "tiled"),
+    [
+        ((64, 100), (0,), 1), ((3, 32, 60), (1,), 1), ((40, 16, 8), (1,), 1), ((41, 16, 3), (1,), 1),
+        ((16, 7, 40), (0, 1), 0), ((4, 16, 7, 24), (1, 3), 1), ((512, 64), (0,), 0),
+        ((100, 64), (1,), 0), ((5, 16, 9, 16), (1,), 1),
+    ],
+)
+def test_columns_of_large_arrays_are_done_in_tiles(monkeypatch, shape, dims, tiled, dtype):
+    double = dtype == "c16"
+    itemsize = 16 if double else 8
+    monkeypatch.setattr("dask_bigfft.kernels.gpu_plans.TILE_NBYTES", 256 * itemsize)
+    monkeypatch.setattr("dask_bigfft.kernels.gpu_plans.TILED_NBYTES", 1024 * itemsize)
+    monkeypatch.setattr("dask_bigfft.kernels.gpu_plans.TILE_ROW_NBYTES", 2 * itemsize)
+    calls = fft_calls("c2c", shape, shape, dims, double)
+    found = [call for call in calls if call.columns is not None]
+    assert len(found) == tiled
+    for call in found:
+        assert call.batch.n[0] * call.batch.count <= 256
+        assert call.times > 1
+    x = (RNG.standard_normal(shape) + 1j * RNG.standard_normal(shape)).astype(dtype)
+    got = executed("c2c", x, shape, dims, dtype)
+    assert not np.isnan(got).any()
+    np.testing.assert_allclose(
+        got, scipy.fft.fftn(x, axes=dims), atol=1e-10 if double else 1e-3)
 
 
 def test_nothing_is_planned_for_empty_arrays():

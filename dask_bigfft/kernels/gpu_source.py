@@ -181,7 +181,7 @@ for (u64 at = (u64)blockIdx.x * blockDim.x + threadIdx.x; at < count; at += step
     d = times(d, w);
     {element} r;
     r.x = d.x; r.y = d.y;
-{clear}    x[at] = r;
+{clear}    __stcs(x + at, r);
 }}
 }}
 """

@@ -63,8 +63,9 @@ def in_tiles(call, come_from, go_to):
     n, count = call.batch.n[0], call.batch.count
     assert call.batch == Batch("c2c", (n,), (n,), count, 1, (n,), count, 1, count,
                                call.batch.double)
-    number = 0
-    for number, (start, dims) in enumerate(tiles(call), 1):
+    found = list(tiles(call))
+    assert len(found) == call.times
+    for start, dims in found:
         there = here = np.zeros((), np.int64)
         for length, far, near in dims:
             there = there[..., None] + np.arange(length) * far
@@ -73,7 +74,6 @@ def in_tiles(call, come_from, go_to):
         tile[here] = come_from[start + there]
         tile = scipy.fft.fft(tile.reshape(n, count), axis=0).reshape(-1)
         go_to[start + there] = tile[here]
-    assert number == call.times
 
 
 @pytest.mark.parametrize(
@@ -139,9 +139,9 @@ def test_the_work_area_of_large_batches_is_bounded(monkeypatch):
 @pytest.mark.parametrize(
     ("shape", "dims", "tiled"),
     [
-        ((64, 100), (0,), 1), ((3, 32, 60), (1,), 1), ((40, 16, 8), (1,), 1), ((41, 16, 3), (1,), 1),
-        ((16, 7, 40), (0, 1), 0), ((4, 16, 7, 24), (1, 3), 1), ((512, 64), (0,), 0),
-        ((100, 64), (1,), 0), ((5, 16, 9, 16), (1,), 1),
+        ((64, 100), (0,), 1), ((3, 32, 60), (1,), 1), ((40, 16, 8), (1,), 1),
+        ((41, 16, 3), (1,), 1), ((16, 7, 40), (0, 1), 0), ((4, 16, 7, 24), (1, 3), 1),
+        ((512, 64), (0,), 0), ((100, 64), (1,), 0), ((5, 16, 9, 16), (1,), 1),
     ],
 )
 def test_columns_of_large_arrays_are_done_in_tiles(monkeypatch, shape, dims, tiled, dtype):

@@ -303,7 +303,7 @@ def trace(bench: Bench, path: Path) -> None:
         for _ in range(2):
             device.spans()
             with ThreadPoolExecutor(2) as pool:
-                views = [block.view("c16").reshape(shape) for block in blocks]
+                views = [block.view("c16").reshape(1, *shape) for block in blocks]
                 list(pool.map(partial(inside, engine, job), views))
         spans = device.spans()
     finally:

@@ -118,7 +118,7 @@ def columns(bench: Bench, variants: Sequence[Variant] = VARIANTS) -> None:
     for nbytes in (4 * GIB // bench.scale, 256 * MIB // bench.scale):
         memory = bench.blocks(nbytes)
         shape = even_shape(memory[0].nbytes // 16, 2)
-        blocks = [found.view("c16").reshape(shape) for found in memory]
+        blocks = [found.view("c16").reshape(1, *shape) for found in memory]
         pieces, taken = 0, {"fft": 0.0, "twiddle": 0.0}
         for variant in variants:
             if bench.results.over:

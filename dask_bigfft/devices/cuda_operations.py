@@ -46,6 +46,9 @@ from dask_bigfft.kernels.gpu_source import (
 #: FFT plans that are kept; a round needs a handful.
 MAX_PLANS = 64
 
+#: Recordings of FFTs in tiles that are kept: a round needs one for each slot and form of piece.
+MAX_GRAPHS = 64
+
 #: Blocks of the grid of a kernel that runs over device memory: enough to fill any card.
 GRID = 132 * 16
 
@@ -92,6 +95,7 @@ class Operations:
         self._work_at: dict[Batch, int] = {}
         self._needs: dict[Batch, int] = {}
         self._tables: dict[Batch, int] = {}
+        self._graphs: OrderedDict[tuple[FFT, int, int, int], Any] = OrderedDict()
 
     # --- FFTs -------------------------------------------------------------------------------
 
@@ -136,6 +140,7 @@ class Operations:
             old, _ = self._plans.popitem(last=False)
             self._work_at.pop(old, None)
             self._tables.pop(old, None)
+            self._graphs.clear()  # which may use it
         self._plans[batch] = plan
         self._work_at[batch] = 0
         self._needs[batch] = asked[0]
@@ -143,7 +148,33 @@ class Operations:
         return plan
 
     def fft(self, op: FFT, source: int, target: int, work: int) -> None:
-        """Transform in the current stream; all three are addresses."""
+        """Transform in the current stream; all three are addresses.
+
+        Tiles take hundreds of short calls. They are recorded the second time, and from then on
+        put into the stream by one call: kernels are loaded by the first, which no recording may do.
+        """
+        if all(call.columns is None for call in self._calls(op)):
+            self._fft(op, source, target, work)
+            return
+        key, stream = (op, source, target, work), cupy().cuda.get_current_stream()
+        if key not in self._graphs:
+            self._fft(op, source, target, work)
+            self._graphs[key] = None
+            if len(self._graphs) > MAX_GRAPHS:
+                self._graphs.popitem(last=False)
+            return
+        if self._graphs[key] is None:
+            stream.begin_capture()
+            try:
+                self._fft(op, source, target, work)
+            finally:
+                recorded = stream.end_capture()
+            self._graphs[key] = recorded
+        self._graphs.move_to_end(key)
+        self._graphs[key].launch(stream)
+
+    def _fft(self, op: FFT, source: int, target: int, work: int) -> None:
+        """Transform in the current stream, call by call."""
         cufft = cupy().cuda.cufft
         direction = cufft.CUFFT_INVERSE if op.sign > 0 else cufft.CUFFT_FORWARD
         real, complex_ = np.dtype(op.dtype).itemsize // 2, np.dtype(op.dtype).itemsize
@@ -181,6 +212,7 @@ class Operations:
 
     def drop_plans(self) -> None:
         """Forget all plans; nothing that uses one may be under way."""
+        self._graphs.clear()
         self._plans.clear()
         self._work_at.clear()
         self._tables.clear()
@@ -252,7 +284,7 @@ def _by_tiles(call: Call, plan: Any, direction: int, ends: tuple[int, int], tile
         strided_copy(list(dims), itemsize, source, tile.ptr, GRID, "s")
         plan.fft(tile, tile, direction)
         back = [(length, to, from_) for length, from_, to in dims]
-        strided_copy(back, itemsize, tile.ptr, target, GRID, "t")
+        strided_copy(back, itemsize, tile.ptr, target, GRID, "st")
 
 
 def _staging_dims(call: Call, n: int) -> list[tuple[int, int, int]]:

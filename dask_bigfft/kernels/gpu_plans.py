@@ -23,8 +23,9 @@ MAX_RANK = 3
 #: many for its work area.
 MOST_NBYTES = 1 << 30
 
-#: Bytes of a tile of columns; its work area may take as many. A card's cache has 40 to 60 MiB.
-TILE_NBYTES = 1 << 24
+#: Bytes of a tile of columns; its work area may take as many. Of the 60 MiB of an H200's cache 4
+#: leave what others keep in it alone, and 8 do not.
+TILE_NBYTES = 1 << 22
 
 #: Arrays of fewer bytes are transformed where they are: they, and what they drive out, are small.
 TILED_NBYTES = 1 << 26

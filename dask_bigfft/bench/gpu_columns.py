@@ -1,28 +1,31 @@
 """FFTs along columns on a card, again and again, with one thing changed each time.
 
 Between copies of narrow rows kernels cost two to three times what they take, and between copies of
-wide rows nothing. What each change can tell:
+wide rows nothing. What each change tells:
 
 - *nothing computed* is what copies and events allow; *no scaling* and *FFTs left out* have a kernel
   less.
-- *kernels that wait* take as long as the real ones and touch no memory: if they cost as much, it is
-  their place in the order; if they cost nothing, it is what they do to memory.
-- *traffic elsewhere* reads and writes as many bytes of other memory: if that costs as much, copies
-  of narrow rows starve while the card's memory is busy; if not, it is that they touch the piece.
-- *few threads* multiplies with a part of the card: if it costs less, kernels should be throttled,
-  as there is time enough.
+- *kernels that wait* take as long as the real ones and touch no memory: they cost nothing, so it is
+  not their place in the order.
+- *traffic elsewhere* reads and writes as many bytes of other memory, and costs as much as the real
+  kernels; *traffic past the cache* does the same and asks the cache to keep nothing, and *traffic
+  in the cache* goes over 8 MiB as long: both cost nothing. So it is what kernels drive out of the
+  cache, which copies of narrow rows need (probably where the host's pages are: one look for each
+  row).
+- *columns where they lie* has FFTs run over the whole piece, as was done before: that drives
+  everything out.
 - *4 slots*, *streams by piece* and *small pieces*: if they help, a slot is free too late.
 - *along rows*, in pieces as large, is the control.
 
 Where the time goes is seen in three of them: for each engine the part of the time in which it
 works, and how long a call of it takes.
 
-Imports `gpu_bench`, `gpu_rounds` and `devices`.
+Imports `gpu_bench`, `gpu_rounds`, `kernels` and `devices`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -37,12 +40,13 @@ from dask_bigfft.devices.cuda import cupy, current
 from dask_bigfft.devices.cupy_device import CupyDevice, Span
 from dask_bigfft.devices.engine import Engine
 from dask_bigfft.devices.jobs import Job
+from dask_bigfft.kernels import gpu_plans
 from dask_bigfft.planner.cost import admitted
 from dask_bigfft.planner.device_settings import AS_IS, DeviceSettings
 
 __all__ = ["VARIANTS", "Variant", "columns", "engines"]
 
-Instead = Literal["nothing", "no fft", "waiting", "traffic", "few"]
+Instead = Literal["nothing", "no fft", "waiting", "traffic", "passing", "cached", "where they lie"]
 
 #: Takes some nanoseconds on one thread, and touches no memory.
 WAIT = r"""
@@ -53,21 +57,25 @@ extern "C" __global__ void wait(unsigned long long ns) {
 }
 """
 
-#: Reads and writes memory once.
+#: Reads and writes `count` numbers in all of the first `among` in memory; how, is filled in.
 TRAFFIC = r"""
-extern "C" __global__ void traffic(double2* x, unsigned long long count) {
+extern "C" __global__ void traffic(double2* x, unsigned long long count, unsigned long long among) {
     const unsigned long long step = (unsigned long long)gridDim.x * blockDim.x;
     for (unsigned long long i = (unsigned long long)blockIdx.x * blockDim.x + threadIdx.x;
          i < count; i += step) {
-        double2 v = x[i];
+        double2* at = x + i % among;
+        double2 v = LOAD;
         v.x = -v.x;
-        x[i] = v;
+        STORE;
     }
 }
 """
 
-#: Blocks of the grid of a kernel that is to leave most of the card alone.
-FEW = 32
+#: Loads and stores that the cache keeps, and such that it does not.
+KEPT, PASSING = ("*at", "*at = v"), ("__ldcs(at)", "__stcs(at, v)")
+
+#: Bytes that surely stay in the cache.
+CACHED_NBYTES = 8 * MIB
 
 
 @dataclass(frozen=True)
@@ -104,8 +112,10 @@ VARIANTS = (
     Variant("no scaling", norm="backward"),
     Variant("kernels that wait", "waiting"),
     Variant("traffic elsewhere", "traffic"),
+    Variant("traffic past the cache", "passing"),
+    Variant("traffic in the cache", "cached"),
+    Variant("columns where they lie", "where they lie"),
     Variant("FFTs left out", "no fft"),
-    Variant("FFTs left out, few threads", "few"),
     Variant("4 slots", settings=DeviceSettings(buffers=4)),
     Variant("streams by piece", settings=DeviceSettings(streams="piece")),
     Variant("small pieces", settings=DeviceSettings(passes=32)),
@@ -145,8 +155,12 @@ def _seconds(
 ) -> dict[str, Any]:
     engine = Engine(CupyDevice(0), bench.budget)
     try:
-        found = engine.pieces(job)[0]
-        with replaced(engine.device, instead, taken, found.schedule.slot_nbytes):
+        with ExitStack() as stack:
+            if instead == "where they lie":
+                stack.enter_context(untiled())
+            found = engine.pieces(job)[0]
+            stack.enter_context(
+                replaced(engine.device, instead, taken, found.schedule.slot_nbytes))
             seconds = _run(bench, engine, job, blocks, 2)
     finally:
         engine.close()
@@ -199,31 +213,45 @@ def replaced(
     nbytes : int
         Of a piece, for "traffic".
     """
-    grid, other = cuda_operations.GRID, None
-    if instead in ("nothing", "no fft", "few"):
+    other = None
+    if instead in ("nothing", "no fft"):
         device.fft = _nothing
     if instead == "nothing":
         device.multiply = _nothing
-    if instead == "few":
-        cuda_operations.GRID = FEW
     if instead == "waiting":
         wait = cupy().RawKernel(WAIT, "wait")
         device.fft, device.multiply = (
             _launching(wait, 1, (np.uint64(int(1e9 * taken[name])),)) for name in ("fft", "twiddle")
         )
-    if instead == "traffic":
+    if instead in ("traffic", "passing", "cached"):
         other = cupy().cuda.Memory(nbytes)
-        arguments = np.uint64(other.ptr), np.uint64(nbytes // 16)
-        kernel = cupy().RawKernel(TRAFFIC, "traffic")
-        device.fft = device.multiply = _launching(kernel, grid, arguments)
+        among = min(nbytes, CACHED_NBYTES) if instead == "cached" else nbytes
+        arguments = np.uint64(other.ptr), np.uint64(nbytes // 16), np.uint64(among // 16)
+        kernel = cupy().RawKernel(traffic(*PASSING if instead == "passing" else KEPT), "traffic")
+        device.fft = device.multiply = _launching(kernel, cuda_operations.GRID, arguments)
     try:
         yield
     finally:
         device.synchronize_all()
-        cuda_operations.GRID = grid
         for name in ("fft", "multiply"):
             vars(device).pop(name, None)
         del other
+
+
+@contextmanager
+def untiled() -> Iterator[None]:
+    """Let FFTs along columns run over whole pieces; plans are to be made inside, too."""
+    tiled = gpu_plans.TILED_NBYTES
+    gpu_plans.TILED_NBYTES = 1 << 62
+    try:
+        yield
+    finally:
+        gpu_plans.TILED_NBYTES = tiled
+
+
+def traffic(load: str, store: str) -> str:
+    """Source of a kernel that reads and writes memory in some way."""
+    return TRAFFIC.replace("LOAD", load).replace("STORE", store)
 
 
 def _launching(kernel: Any, grid: int, arguments: tuple[Any, ...]) -> Callable[..., None]:

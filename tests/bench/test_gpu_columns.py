@@ -15,6 +15,7 @@ from dask_bigfft.bench.gpu_columns import VARIANTS, columns, engines
 from dask_bigfft.devices import cuda_operations
 from dask_bigfft.devices.cupy_device import Span
 from dask_bigfft.devices.simulated import SimulatedDevice
+from dask_bigfft.kernels import gpu_plans
 
 SCALE = 1 << 11
 
@@ -60,12 +61,13 @@ def launched(monkeypatch):
     return found
 
 
-def test_every_variant_is_measured(tmp_path, launched):
+def test_every_variant_is_measured(tmp_path, launched, monkeypatch):
     results = Results(tmp_path / "gpu.json", time.monotonic() + 600)
     nbytes = 4 * GIB // SCALE
     bench = Bench(results, SCALE, 2 * nbytes, 2 * GIB // SCALE, duplex=1e9)
     bench.memory = [np.zeros(nbytes, np.uint8) for _ in range(2)]
-    grid = cuda_operations.GRID
+    tiled = gpu_plans.TILED_NBYTES
+    monkeypatch.setattr(gpu_columns, "CACHED_NBYTES", 64 << 10)
     columns(bench)
     rows = json.loads((tmp_path / "gpu.json").read_text(encoding="utf-8"))["columns"]
     assert [row["variant"] for row in rows] == 2 * [variant.name for variant in VARIANTS]
@@ -79,8 +81,12 @@ def test_every_variant_is_measured(tmp_path, launched):
     kernels = {name: [call for call in launched if call[0] == name] for name in ("wait", "traffic")}
     assert all(kernels.values())
     assert all(int(ns) > 0 for _, grid, _, (ns,) in kernels["wait"] if grid == (1,))
-    assert {grid[0] for _, grid, _, _ in kernels["traffic"]} == {grid}
-    assert grid == cuda_operations.GRID
+    assert {grid for _, grid, _, _ in kernels["traffic"]} == {(cuda_operations.GRID,)}
+    told = {(int(count), int(among)) for *_, (_, count, among) in kernels["traffic"]}
+    cached = 64 << 10
+    assert {among < count for count, among in told} == {False, True}
+    assert all(among in (count, cached // 16) for count, among in told)
+    assert tiled == gpu_plans.TILED_NBYTES
     assert not any({"fft", "multiply"} & set(vars(card)) for card in Card.made)
     assert all(card.closed for card in Card.made)
     results.found |= {"machine": {}, "gpu": {"name": "card", "memory": 2**30, "cupy": "14"}}
@@ -95,6 +101,14 @@ def test_nothing_is_begun_when_time_is_over(tmp_path, launched):
     columns(bench)
     assert not results.found
     assert not Card.made
+
+
+def test_traffic_that_the_cache_keeps_and_does_not():
+    kept, passing = (gpu_columns.traffic(*way) for way in (gpu_columns.KEPT, gpu_columns.PASSING))
+    assert "double2 v = *at;" in kept
+    assert "*at = v;" in kept
+    assert "__ldcs(at)" in passing
+    assert "__stcs(at, v);" in passing
 
 
 def test_engines_that_did_nothing():

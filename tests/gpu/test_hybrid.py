@@ -1,5 +1,7 @@
 """CPU threads and a real card in the same rounds."""
 
+import threading
+
 import dask
 import dask.array as da
 import numpy as np
@@ -9,6 +11,7 @@ import scipy.fft
 from dask_bigfft import fft
 from dask_bigfft.devices import find
 from dask_bigfft.devices.cuda import available
+from dask_bigfft.devices.engine import Engine
 from dask_bigfft.events import add_sink, remove_sink
 
 pytestmark = [
@@ -28,8 +31,9 @@ pytestmark = [
     ],
 )
 @pytest.mark.parametrize("single", [False, True])
-def test_both_work_on_it(shape, chunks, name, single):
+def test_both_work_on_it(shape, chunks, name, single, monkeypatch):
     rng, done = np.random.default_rng(8), {"round_cpu": 0, "round_device": 0}
+    begun, run_part = threading.Event(), Engine.run_part
     x = rng.standard_normal(shape)
     x = x if name == "rfftn" else x + 1j * rng.standard_normal(shape)
     if single:
@@ -38,7 +42,14 @@ def test_both_work_on_it(shape, chunks, name, single):
     def sink(event, numbers):
         if event in done:
             done[event] += int(numbers["nbytes"])
+        if event == "round_cpu":
+            begun.set()
 
+    def later(self, *arguments, **keywords):
+        begun.wait(20)  # else the card has done it all before a thread has its first tile
+        return run_part(self, *arguments, **keywords)
+
+    monkeypatch.setattr(Engine, "run_part", later)
     find.release()
     crew = find.crew()
     crew.cores = 1  # else a machine with many has done it all before the card has begun

@@ -11,7 +11,7 @@ import scipy.fft
 from dask_bigfft import fft
 from dask_bigfft.devices import find
 from dask_bigfft.devices.cuda import available
-from dask_bigfft.devices.engine import Engine
+from dask_bigfft.devices.taking import Taking
 from dask_bigfft.events import add_sink, remove_sink
 
 pytestmark = [
@@ -33,7 +33,7 @@ pytestmark = [
 @pytest.mark.parametrize("single", [False, True])
 def test_both_work_on_it(shape, chunks, name, single, monkeypatch):
     rng, done = np.random.default_rng(8), {"round_cpu": 0, "round_device": 0}
-    begun, run_part = threading.Event(), Engine.run_part
+    begun, portion, end = threading.Event(), Taking._portion, Taking.done
     x = rng.standard_normal(shape)
     x = x if name == "rfftn" else x + 1j * rng.standard_normal(shape)
     if single:
@@ -42,14 +42,18 @@ def test_both_work_on_it(shape, chunks, name, single, monkeypatch):
     def sink(event, numbers):
         if event in done:
             done[event] += int(numbers["nbytes"])
-        if event == "round_cpu":
+
+    def offered(self, kind, block):
+        """To the card nothing before a thread has done a tile: else it may have done it all."""
+        return (0, 0) if kind == "device" and not begun.is_set() else portion(self, kind, block)
+
+    def done_with(self, taken, seconds):
+        end(self, taken, seconds)
+        if taken.kind == "cpu":
             begun.set()
 
-    def later(self, *arguments, **keywords):
-        begun.wait(20)  # else the card has done it all before a thread has its first tile
-        return run_part(self, *arguments, **keywords)
-
-    monkeypatch.setattr(Engine, "run_part", later)
+    monkeypatch.setattr(Taking, "_portion", offered)
+    monkeypatch.setattr(Taking, "done", done_with)
     find.release()
     crew = find.crew()
     crew.cores = 1  # else a machine with many has done it all before the card has begun

@@ -76,7 +76,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help="chunks of the result: auto (default), preserve, lengths, or a size such as 64MiB")
     add("--memory-limit", metavar="SIZE", help="memory that one process may use, such as '4 GiB'")
     add("--variant", metavar="NAME", help="data movement: auto, dif, dit, stockham or pease")
-    add("--kernel", metavar="NAME", help="FFT library: scipy, mkl_fft, ducc0 or pyfftw")
+    add("--kernel", metavar="NAME",
+        help="FFT library: auto (default), scipy, mkl_fft, ducc0 or pyfftw")
     add("--verify", metavar="NAME", help="checks on the way: none (default), energy or checksum")
     add("--device", metavar="NAME",
         help="where it is computed: auto (default), cpu, gpu or hybrid (both at once)")

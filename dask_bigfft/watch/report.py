@@ -180,7 +180,7 @@ class RunReport:
         """Forecast against measured for the whole transform, as names and values."""
         plan, seconds = self.plan, self.seconds
         forecast = plan.forecast
-        lanes = len({(span.place, span.lane) for span in self.spans})
+        lanes = len({(span.place, span.lane) for span in self._in_tasks})
         speed = human_count(forecast.flops / seconds, "FLOP/s") if seconds else "not known"
         rows = [
             ("time", f"{human_seconds(seconds)} from the first block to the last; forecast "
@@ -199,9 +199,14 @@ class RunReport:
     @property
     def busy_share(self) -> float:
         """Part of the time that threads spent in tasks of the last run."""
-        lanes = len({(span.place, span.lane) for span in self.spans})
-        whole = self.seconds * lanes
-        return sum(span.stop - span.start for span in self.spans) / whole if whole else 0.0
+        spans = self._in_tasks
+        whole = self.seconds * len({(span.place, span.lane) for span in spans})
+        return sum(span.stop - span.start for span in spans) / whole if whole else 0.0
+
+    @property
+    def _in_tasks(self) -> list[Span]:
+        """Spans of the last run in threads of tasks: what a worker sends goes beside these."""
+        return [span for span in self.spans if span.phase != "send"]
 
     @property
     def title(self) -> str:

@@ -367,6 +367,15 @@ def test_numbers_of_a_run_done_by_hand():
     ]
 
 
+def test_what_is_sent_beside_tasks_is_no_thread_of_theirs():
+    """A worker's own thread waits for several messages at a time."""
+    run = by_hand()
+    (record,) = run.places.values()
+    record.spans += [Span("send", 2, 11.0, 14.0, 2, 64) for _ in range(9)]
+    assert run.busy_share == 0.5
+    assert dict(run.summary)["threads"].startswith("2, busy 50 %")
+
+
 def test_the_picture_is_drawn_to_scale():
     svg = ElementTree.fromstring(by_hand().timeline())
     bars = [

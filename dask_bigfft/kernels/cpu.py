@@ -24,6 +24,7 @@ from dask_bigfft.decomposition.steps import Chirp, Divisor
 from dask_bigfft.decomposition.tiles import ROW_BYTES, TILE_BYTES, tiling
 from dask_bigfft.errors import KernelError
 from dask_bigfft.events import measured
+from dask_bigfft.kernels.backends import same_memory
 from dask_bigfft.kernels.calls import Call, Calls, Factors, Work, calls_of, factor, works_of
 from dask_bigfft.kernels.copy import copied
 from dask_bigfft.kernels.incoming import Divisible, Incoming, Watch, parts
@@ -136,7 +137,7 @@ def _transformed(
 def _cut(
     shape: tuple[int, ...], fixed: set[int], nbytes: int, tile_bytes: int, weighs: bool
 ) -> tuple[int, int] | None:
-    """How a block is cut into tiles: into smaller ones if that may be, where they are weighed."""
+    """How a block is cut into tiles: smaller ones if that may be, where two of them are weighed."""
     found = tiling(shape, fixed, nbytes, tile_bytes // 2, ROW_BYTES) if weighs else None
     return found or tiling(shape, fixed, nbytes, tile_bytes, ROW_BYTES, TILE_BYTES)
 
@@ -188,7 +189,7 @@ def run_round(
         given = incoming.as_is if watch is None else watch.given
     # Where libraries answer in fresh memory, there are two tiles.
     tile_bytes = TILE_BYTES // 4 if changes and not halved else TILE_BYTES
-    weighs = library.elsewhere and watch is not None
+    weighs = watch is not None and given is not None and not changes
     found = _cut(incoming.shape, set(calls.dims), nbytes, tile_bytes, weighs)
     dense = bool(out.flags.c_contiguous)
     if found is not None:
@@ -311,15 +312,13 @@ def _store(target: Array, result: Array, rolls: Rolls) -> None:
 
     In a dimension that is rolled, its first values go behind the others.
     """
-    there = result is target or (
-        result.ctypes.data == target.ctypes.data and result.strides == target.strides
-    )
-    if there and rolls:
+    there = same_memory(result, target)
+    if there and not rolls:
+        return
+    if there:
         kept = lend(result.shape, result.dtype)
         kept[...] = result
         result = kept
-    elif there:
-        return
     whole: tuple[slice, ...] = (slice(None),) * target.ndim
     parts = [(whole, whole)]
     for dim, first in rolls:

@@ -60,15 +60,13 @@ class Lying:
         before, rest = self.shape[:dim], self.shape[dim + 1 :]
         fits = out.shape == self.shape and out.dtype == self.dtype
         dense = fits and out.flags.c_contiguous and math.prod(before) == 1
-        if not dense or np.may_share_memory(out, self.values):
+        inside = dense and not np.may_share_memory(out, self.values)
+        if not inside:
             room = lend((min(width, self.shape[dim]) * math.prod((*before, *rest)),), self.dtype)
         for part in parts(self.shape[dim], width):
             where = (slice(None),) * dim + (part,)
             values = self.values[where]
-            if dense and not np.may_share_memory(out, self.values):
-                tile = out[where]
-            else:
-                tile = room[: values.size].reshape(values.shape)
+            tile = out[where] if inside else room[: values.size].reshape(values.shape)
             yield part, self._copied(tile, values)
 
     def _copied(self, target: Array, values: Array) -> Array:

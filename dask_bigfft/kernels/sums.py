@@ -108,11 +108,16 @@ _fast_add_four, _fast_add_four_twice = _adding(False), _adding(True)
 
 @compiled
 def _squares_of_lines(x):  # type: ignore[no-untyped-def]
-    """Sum of squares of all lines, in double precision."""
-    total = 0.0
-    for i in range(x.shape[0]):
-        for start in range(0, x.shape[1], STRETCH):
-            total += _fast_squares(x[i, start : start + STRETCH])
+    """Sum of squares of all lines, in double precision.
+
+    From the end: what was written last is still in the nearest cache, and the beginning will be
+    there for who stores the lines next.
+    """
+    lines, count = x.shape
+    last, total = (count - 1) // STRETCH * STRETCH, 0.0
+    for i in range(lines):
+        for start in range(last, -1, -STRETCH):
+            total += _fast_squares(x[lines - 1 - i, start : start + STRETCH])
     return total
 
 
@@ -204,6 +209,12 @@ def _sum_of_turned(x, a, outer, inner, rest, coarse, fine, shift, mask):  # type
     return found.real, found.imag, total
 
 
+@compiled
+def _squares_of_half(planes, lines, middle):  # type: ignore[no-untyped-def]
+    """Twice the sum of squares, with those of the ends of planes once; `lines` are all values."""
+    return 2 * _squares_of_lines(lines) - _squares_of_ends(planes, middle)
+
+
 def weighted_sum(
     values: Array, weights: Weights, turn: Turn | None = None
 ) -> tuple[complex, float]:
@@ -280,11 +291,14 @@ def energy_of_real(values: Array, dim: int, n: int, total: float | None = None) 
     >>> energy_of_real(np.array([1, 2, 3 + 0j]), 0, 4), energy_of_real(np.array([1, 2 + 0j]), 0, 3)
     (18.0, 9.0)
     """
-    total = energy(values) if total is None else total
     middle = 0 if n % 2 else n // 2
-    if values.dtype.char not in "FD":
+    if values.dtype.char not in "FD" or not values.size:
+        total = energy(values) if total is None else total
         ends = values.take([0, middle] if middle else [0], axis=dim)
         return 2 * total - energy(np.ascontiguousarray(ends))
     shape, dense = values.shape, np.ascontiguousarray(values)
-    planes = dense.reshape(math.prod(shape[:dim]), shape[dim], math.prod(shape[dim + 1 :]))
-    return 2 * total - float(_squares_of_ends(planes.view(planes.real.dtype), middle))
+    parts = dense.view(dense.real.dtype)
+    planes = parts.reshape(math.prod(shape[:dim]), shape[dim], -1)
+    if total is None:
+        return float(_squares_of_half(planes, parts.reshape(1, -1), middle))
+    return 2 * total - float(_squares_of_ends(planes, middle))

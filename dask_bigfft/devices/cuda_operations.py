@@ -88,9 +88,16 @@ def _grid(count: int) -> tuple[int]:
 
 
 class Operations:
-    """FFTs, multiplications and transposes of one owner on one device."""
+    """FFTs, multiplications and transposes of one owner on one device.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    tiled : bool
+        Whether columns of large arrays are done in tiles: it takes longer, but disturbs no copies.
+    """
+
+    def __init__(self, tiled: bool = False) -> None:
+        self._tiled = tiled
         self._plans: OrderedDict[Batch, Any] = OrderedDict()
         self._work_at: dict[Batch, int] = {}
         self._needs: dict[Batch, int] = {}
@@ -112,10 +119,9 @@ class Operations:
         self._plan(call.batch)
         return _aligned(self._needs[call.batch]) + _staging_nbytes(call)
 
-    @staticmethod
-    def _calls(op: FFT) -> Any:
+    def _calls(self, op: FFT) -> Any:
         double = np.dtype(op.dtype).itemsize == 16
-        return fft_calls(op.kind, op.source, op.target, op.dims, double)
+        return fft_calls(op.kind, op.source, op.target, op.dims, double, self._tiled)
 
     def _plan(self, batch: Batch) -> Any:
         plan = self._plans.get(batch)

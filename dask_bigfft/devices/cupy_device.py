@@ -103,7 +103,7 @@ class CupyDevice:
         self._arena: Any = None
         self._base = self._nbytes = 0
         self._streams: list[CupyStream] = []
-        self._operations = Operations()
+        self._operations = Operations(tiled=True)
         self._marks: list[tuple[str, str, Any, Any, int]] = []
         self._copies = HostCopies()
         with self._device, errors_of_cuda():

@@ -4,10 +4,10 @@ cuFFT takes a batch of transforms at two strides: from element to element, and f
 transform. Dimensions in the middle of an array have three; then one plan is executed again and
 again, over the rows before the dimension or over the elements after it, whichever are fewer.
 
-Columns of a large array are done in tiles: as many as stay in the card's cache are copied side by
-side, transformed there, and put back, by kernels that ask the cache to keep nothing. What FFTs in
-the array itself leave in the cache drives out what the copy engines keep in it, and then each row
-that crosses the bus takes them 0.1 us longer (H200, ``ci/results/gpu_columns.json``).
+Columns of a large array can be done in tiles: as many as stay in the card's cache are copied side
+by side, transformed there, and put back, by kernels that ask the cache to keep nothing. What FFTs
+in the array itself leave in the cache drives out what the copy engines keep in it, and then each
+row that crosses the bus takes them 0.1 us longer (H200; ``columns`` in ``ci/results/gpu.json``).
 
 Pure: imports the standard library.
 """
@@ -143,6 +143,7 @@ def fft_calls(
     target: tuple[int, ...],
     dims: tuple[int, ...],
     double: bool,
+    tiled: bool = False,
 ) -> tuple[Call, ...]:
     """Return the calls that transform a dense array, in order.
 
@@ -158,6 +159,8 @@ def fft_calls(
         The dimensions, rising.
     double : bool
         Whether in double precision.
+    tiled : bool
+        Whether columns of large arrays are done in tiles.
 
     Examples
     --------
@@ -181,8 +184,8 @@ def fft_calls(
             and _rank_pays(source, dims[first - 1], dims[last - 1])
         ):
             first -= 1
-        tiled = _tiled(source, dims[first], double) if last - first == 1 else None
-        found.append(tiled or _bounded(_together(source, dims[first], dims[last - 1], double)))
+        columns = _tiled(source, dims[first], double) if tiled and last - first == 1 else None
+        found.append(columns or _bounded(_together(source, dims[first], dims[last - 1], double)))
         last = first
     return tuple(found)
 

@@ -21,11 +21,11 @@ def places(n, embed, stride, distance, count):
     return np.arange(count).reshape(-1, *(1,) * len(n)) * distance + inner
 
 
-def executed(kind, source, target_shape, dims, dtype="c16"):
+def executed(kind, source, target_shape, dims, dtype="c16", tiled=False):
     """What the calls give, each batch by SciPy on the elements that its strides name."""
     current = source.reshape(-1)
     out = np.full(math.prod(target_shape), np.nan, "f8" if kind == "c2r" else dtype)
-    for call in fft_calls(kind, source.shape, target_shape, dims, dtype == "c16"):
+    for call in fft_calls(kind, source.shape, target_shape, dims, dtype == "c16", tiled):
         b, come_from, go_to = call.batch, current, out
         if call.columns is not None:
             in_tiles(call, come_from, go_to)
@@ -150,14 +150,15 @@ def test_columns_of_large_arrays_are_done_in_tiles(monkeypatch, shape, dims, til
     monkeypatch.setattr("dask_bigfft.kernels.gpu_plans.TILE_NBYTES", 256 * itemsize)
     monkeypatch.setattr("dask_bigfft.kernels.gpu_plans.TILED_NBYTES", 1024 * itemsize)
     monkeypatch.setattr("dask_bigfft.kernels.gpu_plans.TILE_ROW_NBYTES", 2 * itemsize)
-    calls = fft_calls("c2c", shape, shape, dims, double)
+    assert all(call.columns is None for call in fft_calls("c2c", shape, shape, dims, double))
+    calls = fft_calls("c2c", shape, shape, dims, double, tiled=True)
     found = [call for call in calls if call.columns is not None]
     assert len(found) == tiled
     for call in found:
         assert call.batch.n[0] * call.batch.count <= 256
         assert call.times > 1
     x = (RNG.standard_normal(shape) + 1j * RNG.standard_normal(shape)).astype(dtype)
-    got = executed("c2c", x, shape, dims, dtype)
+    got = executed("c2c", x, shape, dims, dtype, tiled=True)
     assert not np.isnan(got).any()
     np.testing.assert_allclose(
         got, scipy.fft.fftn(x, axes=dims), atol=1e-10 if double else 1e-3)

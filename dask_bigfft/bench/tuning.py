@@ -9,7 +9,8 @@
 *gpu*
     The same for real, on the cards of this process (``--device gpu``), a GiB of which may be used.
 
-Wisdom is neither read nor written. Imports `bench`, `tuning`, `devices`, `planner` and `machine`.
+Wisdom and profiles of this machine are neither read nor written. Imports `bench`, `calibration`,
+`tuning`, `devices`, `planner` and `machine`.
 """
 
 import argparse
@@ -30,6 +31,7 @@ import numpy as np
 from dask_bigfft import config, profiles
 from dask_bigfft.bench import machine
 from dask_bigfft.bench.model_problems import PROBLEMS, Problem
+from dask_bigfft.calibration import calibrate
 from dask_bigfft.devices import find
 from dask_bigfft.devices.crossings import PieceLimits
 from dask_bigfft.devices.simulated import SimulatedDevice
@@ -111,7 +113,7 @@ def _found(name: str, place: str, tuning: Tuning | None) -> dict[str, Any]:
 
 def on_cpu(threads: int, problems: Sequence[Problem]) -> Iterator[dict[str, Any]]:
     """Tune problems on the CPU."""
-    on = Machine(machine_nbytes(), threads, 1, profile=profiles.known_profile(), shared=True)
+    on = Machine(machine_nbytes(), threads, 1, profile=profiles.known_profile(""), shared=True)
     for problem in problems:
         spec, request = _asked(problem, "cpu")
         kernels = [name for name in ("scipy", "ducc0") if name in available()]
@@ -148,7 +150,7 @@ def on_simulated(card: Card, problem: Problem = SMALL) -> dict[str, Any]:
 
 def on_gpu(threads: int, problems: Sequence[Problem]) -> Iterator[dict[str, Any]]:
     """Tune problems on this process' cards."""
-    profile = profiles.known_profile()
+    profile = profiles.known_profile("")
     on = Machine(machine_nbytes(), threads, 1, profile=profile, cards=find.count())
     for problem in problems:
         spec, request = _asked(problem, "gpu", CARD_NBYTES)
@@ -163,7 +165,8 @@ def markdown(found: dict[str, Any]) -> str:
     lines = ["# What the tuner tries", "",
              f"{about['cpu']}, {found['threads']} threads, load {found['load_before']} before and "
              f"{found['load_after']} after. Fastest first; the gain is over the plan that the "
-             "model ranks first, with settings as the engine has them.", ""]
+             "model ranks first, with settings as the engine has them. Plans are ranked by "
+             f"{found.get('profile', 'common speeds')}.", ""]
     for row in found["tuned"]:
         gain = "" if row["gain"] is None else f", gain {row['gain']:.2f}"
         lines += [f"## {row['problem']} ({row['place']}{gain})", "",
@@ -182,6 +185,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--problems", metavar="TEXT", default="", help="problems whose name contains this")
     add("--threads", type=int, default=2, metavar="N", help="threads of dask (default: 2)")
     add("--scale", type=float, default=1.0, metavar="X", help="part of the first axis (tests)")
+    add("--calibrate", action="store_true",
+        help="measure the machine first, and rank plans by that (default: by common speeds)")
     add("--out", type=Path, metavar="PATH", help="JSON of everything; tables go beside it")
     return parser
 
@@ -213,6 +218,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder, dask.config.set({
         "scheduler": "threads", "num_workers": args.threads, "bigfft.wisdom.directory": folder,
     }):
+        found["profile"] = calibrate().name if args.calibrate else "common speeds"
         for row in itertools.chain(map(on_simulated, cards), run(args.threads, problems)):
             found["tuned"].append(row)
             found |= {"load_after": machine.load(), "seconds": time.perf_counter() - started}

@@ -40,10 +40,10 @@ LEAST, MOST = 0.5, 4.0
 
 #: How firmly the logarithms of the factors are held to 0, and to each other, in units of that of an
 #: error of a forecast; and the error from which on one counts less than it would.
-FIRM, ALIKE, OFF = 0.1, 0.3, 0.1
+FIRM, ALIKE, OFF = 0.2, 0.3, 0.1
 
 #: Runs of each transform that count, at least.
-RUNS = 4
+RUNS = 6
 
 
 def _plans(nbytes: int, kernels: Sequence[str], on: Machine) -> Iterator[Plan]:

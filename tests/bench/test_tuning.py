@@ -1,11 +1,14 @@
 """The tuner's benchmark, tiny: its tables say what was tried."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from dask_bigfft import profiles
 from dask_bigfft.bench import tuning
 from dask_bigfft.bench.model import Problem
+from dask_bigfft.planner.profile import DEFAULT
 
 
 def test_the_tables(tmp_path, monkeypatch):
@@ -13,8 +16,21 @@ def test_the_tables(tmp_path, monkeypatch):
     monkeypatch.setattr(tuning, "PROBLEMS", (small,))
     monkeypatch.setattr(tuning, "CPU", ("small plane",))
     monkeypatch.setattr(tuning, "CARDS", ())
+    slow = replace(DEFAULT, name="a slow machine", copy=1e6, task=0.5)
+
+    def calibrate():
+        assert profiles.save_profile(slow, profiles.profile_path())
+        return slow
+
+    monkeypatch.setattr(tuning, "calibrate", calibrate)
     path = tmp_path / "tuning.json"
     assert tuning.main(["--out", str(path)]) == 0
+    (row,) = json.loads(path.read_text())["tuned"]
+    forecasts = [trial["forecast"] for trial in row["trials"]]
+    assert tuning.main(["--calibrate", "--out", str(path)]) == 0
+    assert json.loads(path.read_text())["profile"] == "a slow machine"
+    (row,) = json.loads(path.read_text())["tuned"]
+    assert min(trial["forecast"] for trial in row["trials"]) > 1.0 > max(forecasts)
     (row,) = json.loads(path.read_text())["tuned"]
     assert row["place"] == "cpu"
     times = [trial["measured"] for trial in row["trials"]]

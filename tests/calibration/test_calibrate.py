@@ -1,5 +1,6 @@
 """Calibration at tiny sizes: what is measured, where it is kept, and what plans make of it."""
 
+import itertools
 import json
 import logging
 import time
@@ -21,7 +22,7 @@ from dask_bigfft.calibration.cpu import (
     measured,
     sampled,
 )
-from dask_bigfft.calibration.probes import Probe
+from dask_bigfft.calibration.probes import Probe, Stage
 from dask_bigfft.calibration.system import disk_speeds, outside, scheduling_costs
 from dask_bigfft.cli import main
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
@@ -97,6 +98,20 @@ def test_gathers_have_both_directions_and_widths():
     assert found["stored"].points
     assert found["narrow_turned"] > 0
     assert found["alone"] >= 1
+
+
+def test_checks_are_the_least_of_what_they_add(monkeypatch):
+    noise = itertools.cycle([0.3, 0.0, 0.1, 0.2])  # each of the three meets all of them
+
+    def measured(probe, effort):
+        seconds = {"none": 1.0, "energy": 1.25, "checksum": 0.9}[probe.verify] + next(noise)
+        return None, [Stage(seconds / 2, {}, 0.0)] * 2
+
+    monkeypatch.setattr(cpu, "measured", measured)
+    found = cpu._checking(Effort(2, 1 << 20, 4))
+    nbytes = 2 * 2 * (1 << 20)  # of two rounds, what comes in and what goes out
+    assert found["energy"] == pytest.approx(nbytes / 0.25)
+    assert found["checksum"] == pytest.approx(nbytes / cpu.FAINT)
 
 
 def test_a_library_in_both_directions():

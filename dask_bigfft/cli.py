@@ -107,7 +107,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_options(run)
     run.add_argument("output", metavar="OUT", type=Path, help="Zarr array to be made")
     run.add_argument("--overwrite", action="store_true",
-                     help="replace OUT, once the new one is complete")
+                     help="replace OUT, once the new one is complete; where OUT is IN itself, the "
+                          "source is then gone")
     run.add_argument("--scratch", metavar="DIR", type=Path,
                      help="folder for this run's scratch files; if the run is killed, --resume "
                           "goes on from them")
@@ -337,6 +338,9 @@ def _report(done: runs.Done) -> None:
 
 # --- what goes wrong ------------------------------------------------------------------------
 
+#: Arguments of `run` that have another name here.
+_TYPED = {"source": "IN", "destination": "OUT"}
+
 
 def _failure(error: BaseException, kept: str) -> tuple[int, str]:
     """Return the exit status and the line that say what happened, and what is `kept` of it."""
@@ -345,7 +349,7 @@ def _failure(error: BaseException, kept: str) -> tuple[int, str]:
     if isinstance(error, KeyboardInterrupt):
         return 130, f"interrupted; {kept}"
     if isinstance(error, ArgumentError | ArgumentTypeError):
-        return 2, str(error)
+        return 2, _as_typed(str(error))
     text = " ".join(str(error).split()) or "no message"
     if isinstance(error, ScratchError):
         return 1, f"{text}; {kept}"
@@ -354,6 +358,16 @@ def _failure(error: BaseException, kept: str) -> tuple[int, str]:
     if isinstance(error, MemoryError):
         return 1, f"out of memory; try --memory-limit ({error})"
     return 1, text if isinstance(error, OSError) else f"{type(error).__name__}: {text}"
+
+
+def _as_typed(text: str) -> str:
+    """Return what is said of an argument of `run`, by its name on the command line.
+
+    >>> _as_typed("`destination`='b' is not allowed: need another path, or overwrite=True")
+    "`OUT`='b' is not allowed: need another path, or --overwrite"
+    """
+    named = re.sub("^`(source|destination)`=", lambda found: f"`{_TYPED[found[1]]}`=", text)
+    return re.sub(r"\b(overwrite|resume)=True", r"--\1", named)
 
 
 def _kept(args: argparse.Namespace) -> str:

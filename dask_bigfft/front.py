@@ -22,7 +22,7 @@ from dask_bigfft.planner.rows import Stored
 from dask_bigfft.planning import Extras, make_plan, parse_array
 from dask_bigfft.shifts import take_over
 from dask_bigfft.sources import stored_reader
-from dask_bigfft.transforms.spec import parse_name
+from dask_bigfft.transforms.spec import parse_name, parse_scale
 
 __all__ = ["Axes", "N", "Norm", "S", "documented", "plan", "transform", "transform_as_planned"]
 
@@ -44,7 +44,8 @@ _AXES = """
         Length of the transform along each of `axes`, -1 for the array's own. The input is cropped
         or padded with zeros.
     axes : sequence of int
-        The axes, each once, of any chunking. The last one is the real one of real transforms."""
+        The axes, each once, of any chunking. The last one is the real one of real transforms. With
+        none of them complex transforms return the array as it is."""
 
 _NORM = """
     norm : {"backward", "ortho", "forward"}, optional
@@ -149,9 +150,24 @@ def transform(
         name = f"{name[:-1]}n"
     _warn(name, lengths, axes, stacklevel=4)
     array = parse_array(a, name)
+    if _nothing_asked(name, lengths, axes, norm, _parse_extras(extras)):
+        return array
     stored = _described(array)
     found = make_plan(array, name, lengths, axes, norm, stored=stored, **_parse_extras(extras))
     return _lazily(*take_over(array, found))
+
+
+def _nothing_asked(name: str, lengths: Any, axes: Any, norm: Any, extras: Extras) -> bool:
+    """Whether no axis is to be transformed: the array is then its own transform, in its dtype.
+
+    As in NumPy and SciPy, whose real transforms want an axis. A memory limit is no matter then.
+    """
+    if name not in ("fft2", "ifft2", "fftn", "ifftn") or not isinstance(axes, Sequence) or axes:
+        return False
+    if lengths is not None and np.size(lengths):
+        refuse("s", lengths, "as many lengths as axes (0)")
+    parse_scale(norm, not name.startswith("i"))
+    return True
 
 
 def transform_as_planned(

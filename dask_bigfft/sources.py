@@ -274,7 +274,7 @@ def open_reader(path: Path, component: str | None = None) -> Reader:
     """Return the array in a file; see `open_source`."""
     if not path.exists():
         hint = "; only local paths are read" if URL.match(str(path)) else ""
-        refuse("IN", str(path), f"a file or folder that exists{hint}")
+        refuse("source", str(path), f"a file or folder that exists{hint}")
     stored: Any
     if path.is_dir() or path.suffix == ".zip":
         stored = _open_zarr(path, component)
@@ -339,7 +339,7 @@ def _open_hdf5(path: Path, component: str | None) -> H5Dataset:
             file.visititems(lambda name, found: names.append(name)
                             if isinstance(found, h5py.Dataset) else None)
     except OSError as error:
-        refuse("IN", str(path), f"an HDF5 file that can be read ({error})")
+        refuse("source", str(path), f"an HDF5 file that can be read ({error})")
     if component is None and len(names) == 1:
         return H5Dataset(path.resolve(), names[0])
     if component is None or component.strip("/") not in names:
@@ -352,7 +352,7 @@ def _open_npy(path: Path) -> NpyFile:
     try:
         return NpyFile(path.resolve())
     except (ValueError, EOFError) as error:
-        refuse("IN", str(path), f"a Zarr array or an .npy file of numbers ({error})")
+        refuse("source", str(path), f"a Zarr array or an .npy file of numbers ({error})")
 
 
 def _open_zarr(path: Path, component: str | None) -> Any:
@@ -363,7 +363,7 @@ def _open_zarr(path: Path, component: str | None) -> Any:
     except (FileNotFoundError, KeyError, ValueError, BadZipFile) as error:
         if component is not None:
             refuse("component", component, f"an array in {path}")
-        refuse("IN", str(path), f"a Zarr array or an .npy file ({error})")
+        refuse("source", str(path), f"a Zarr array or an .npy file ({error})")
     if isinstance(found, zarr.Group):
         names = sorted(name for name, _ in found.arrays()) or ["none"]
         refuse("component", component, f"the name of an array in the group {path}: "

@@ -51,17 +51,18 @@ def check_target(path: Path, source: Path, *, overwrite: bool) -> None:
         the source is inside.
     """
     if URL.match(str(path)):
-        refuse("OUT", str(path), "a local path")
+        refuse("destination", str(path), "a local path")
     if not path.parent.is_dir():
-        refuse("OUT", str(path), f"a folder that exists, which {path.parent} is not")
+        refuse("destination", str(path), f"a folder that exists, which {path.parent} is not")
     if not os.path.lexists(path):
         return
     if not overwrite:
-        refuse("OUT", str(path), "a path where nothing is yet, or --overwrite")
+        refuse("destination", str(path), "a path where nothing is yet, or overwrite=True")
     if path.resolve() in source.resolve().parents:
-        refuse("OUT", str(path), "another path: IN lies inside of it")
+        refuse("destination", str(path), "another path: the source lies inside of it")
     if path.is_symlink() or not path.is_dir() or not _is_array(path):
-        refuse("OUT", str(path), "a Zarr array, if it is to be replaced; this is something else")
+        refuse("destination", str(path),
+               "a Zarr array, if it is to be replaced; this is something else")
 
 
 def _is_array(path: Path) -> bool:
@@ -229,7 +230,7 @@ def writing(
 
 
 def _refuse_dtype(dtype: np.dtype[Any], error: Exception) -> NoReturn:
-    refuse("IN", f"of which the result is {dtype}", f"a dtype that Zarr can store ({error})")
+    refuse("source", f"of which the result is {dtype}", f"a dtype that Zarr can store ({error})")
 
 
 def leftovers(path: Path) -> list[Path]:

@@ -83,7 +83,8 @@ class Run:
         return Run, (self.plan, self.token)
 
     def __dask_tokenize__(self) -> tuple[str, str, str]:
-        return "dask_bigfft.Run", repr(self.plan), self.token
+        plan = self.plan.in_full() if isinstance(self.plan, Plan) else repr(self.plan)
+        return "dask_bigfft.Run", plan, self.token
 
     @cached_property
     def library(self) -> FFTLibrary:

@@ -82,8 +82,6 @@ def _transform(name: str, x: da.Array, given: dict[str, Any], plan: Any) -> da.A
     axes = given.get("axis" if one else "axes", default)
     if axes is None and lengths is not None and not one:
         axes = range(-np.size(lengths), 0)  # as NumPy, which warns
-    if isinstance(axes, tuple | list) and not axes and name.strip("i") in ("fft2", "fftn"):
-        return x
     norm = given.get("norm")
     if plan is None:
         return front.transform(name, x, lengths, axes, norm, None, {})

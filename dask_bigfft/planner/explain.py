@@ -321,6 +321,15 @@ def _final(plan: Plan) -> Iterator[str]:
     yield from _wrapped(text, " " * 12, "  result    ")
 
 
+def in_a_line(plan: Plan) -> str:
+    """Return a plan's rounds, of what, and what it needs, for a prompt."""
+    spec, forecast, moving = plan.spec, plan.forecast, len(plan.travelling)
+    exchanges = f"{moving} exchange{'' if moving == 1 else 's'}"
+    needs = f"{human_bytes(forecast.peak_host)} per process, {human_seconds(forecast.seconds)}"
+    return (f"<Plan {plan.notation}: {spec.name} of {spec.shape} {np.dtype(spec.dtype)}, "
+            f"{exchanges}, {needs}>")
+
+
 def summary(plan: Plan) -> str:
     """Return what is asked, and the rounds in I/O-tensor notation with C and W between them."""
     lines = [*_asked(plan), *_travels(plan), *_final(plan), *_wrapped(_LEGEND, "  ")]

@@ -7,7 +7,7 @@ Pure: imports `transforms`, `decomposition` and `errors`.
 
 import json
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -377,8 +377,16 @@ class Plan:
     def __str__(self) -> str:
         return explain.summary(self)
 
+    def __repr__(self) -> str:
+        return explain.in_a_line(self)
+
+    def in_full(self) -> str:
+        """Return all that the plan is made of, as text, which plans that differ do not share."""
+        parts = ", ".join(f"{part.name}={getattr(self, part.name)!r}" for part in fields(self))
+        return f"Plan({parts})"
+
     def __dask_tokenize__(self) -> tuple[str, str]:
-        return "dask_bigfft.Plan", repr(self)
+        return "dask_bigfft.Plan", self.in_full()
 
     def _repr_html_(self) -> str:
         return drawing.draw(self)

@@ -64,7 +64,8 @@ def run(
         Whether to go on with the run that `scratch` is of; if there is none, one begins. What is
         done is not done again, and the result is the same to the bit.
     overwrite : bool
-        Whether an array at `destination` may be replaced, once the new one is complete.
+        Whether an array at `destination` may be replaced, once the new one is complete. That may be
+        `source` itself, which is only read until then, and gone afterwards.
     checksum : bool
         Whether the source's contents are pinned by checksums, beside the size and time of each of
         its files; it is then read once more. Needs `scratch`.

@@ -25,6 +25,7 @@ from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.graph.disk import exchange_folder
 from dask_bigfft.graph.layer import scratch_place, transformed_array
 from dask_bigfft.memory_settings import configure_arena
+from dask_bigfft.planner.explain import human_bytes, human_seconds
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planning import Extras, parse_memory_limit
 from dask_bigfft.runs import pinned
@@ -120,6 +121,11 @@ class Done:
     read: int
     written: int
     seconds: float
+
+    def __repr__(self) -> str:
+        sizes = f"{human_bytes(self.read)} read, {human_bytes(self.written)} written"
+        return (f"<Done {self.path}: {self.plan.spec.name} in {human_seconds(self.seconds)}, "
+                f"{sizes}, {self.plan.notation}>")
 
 
 def open_input(asked: Asked, plan: Plan | None = None) -> da.Array:
@@ -283,7 +289,7 @@ def _resumable(
 ) -> Done:
     started, found = time.perf_counter(), pinned.read_record(scratch)
     if found is not None and not resume:
-        refuse("scratch", str(scratch), "a folder where no run has begun, or resume (--resume)")
+        refuse("scratch", str(scratch), "a folder where no run has begun, or resume=True")
     open_input(asked)  # refused before anything else is looked at
     ours = found is not None and _complete(asked.destination, found["run"])
     if not ours:

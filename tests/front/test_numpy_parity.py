@@ -168,6 +168,16 @@ def test_none_in_s_warns_as_numpy_does(name):
     assert_same(actual.compute(), expected)
 
 
+@pytest.mark.parametrize("name", ["fft2", "ifft2", "fftn", "ifftn"])
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "i4"])
+def test_no_axes_give_the_array_itself(name, dtype):
+    x = np.arange(12).reshape(3, 4).astype(dtype)
+    expected = getattr(np.fft, name)(x, axes=())
+    found = getattr(fft, name)(da.from_array(x, chunks=2), s=(), axes=[], norm="ortho")
+    assert found.dtype == expected.dtype == x.dtype
+    np.testing.assert_array_equal(found.compute(), expected)
+
+
 def test_axes_none_means_all_axes_also_for_two():
     x = numbers((4, 6, 8))
     a = da.from_array(x, chunks=3)

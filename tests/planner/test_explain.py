@@ -10,10 +10,13 @@ from html.parser import HTMLParser
 import dask.array as da
 import numpy as np
 import pytest
+from dask.base import tokenize
 
 import dask_bigfft
+from dask_bigfft.graph.tasks import Run
 from dask_bigfft.planner import explain
 from dask_bigfft.planner.drawing import digit_name, draw
+from dask_bigfft.planner.plan import Plan
 
 TENSOR = re.compile(r"d\((\d+), (\d+), (\d+)\)")
 LIMIT = {"memory_limit": "100 TiB"}
@@ -299,3 +302,16 @@ def test_where_rounds_are_done_is_said_if_it_was_asked_for(two_rounds):
     assert "rounds on the cpu" in here.explain()
     there = plan(4096, 256, kind="fft", device_memory_limit="2 GiB")
     assert explain.placed(there) == "; at most 2.00 GiB of a GPU's memory"
+
+
+def test_a_prompt_shows_a_line_and_tokens_know_all() -> None:
+    plan = dask_bigfft.plan(da.zeros(2**16, chunks=2**12, dtype="c16"), "fft", rounds=[256, -1])
+    assert re.fullmatch(
+        r"<Plan \{X1\} \{X2\}: fft of \(65536,\) complex128, 3 exchanges, \S+ \S+ per process, "
+        r"\S+ \S+>", repr(plan)
+    )
+    other = replace(plan, verify="energy")
+    assert repr(other) == repr(plan)
+    assert tokenize(other) != tokenize(plan)
+    assert tokenize(Run(other)) != tokenize(Run(plan))
+    assert tokenize(Plan.from_json(plan.to_json())) == tokenize(plan)

@@ -4,6 +4,7 @@ import collections
 import itertools
 import os
 import pickle
+import re
 import threading
 from pathlib import Path
 
@@ -454,6 +455,28 @@ def test_a_source_that_changes_meanwhile_makes_no_result(monkeypatch):
         events.remove_sink(sink)
     assert real is not None
     assert not Path("out.zarr").exists()
+
+
+def test_errors_name_the_arguments_of_python():
+    stored("in.zarr", complex_values(8, 8), (4, 8))
+    with pytest.raises(ArgumentError, match=r"`source`='nope\.npy'"):
+        dask_bigfft.run("nope.npy", "out.zarr")
+    with pytest.raises(ArgumentError, match=r"`destination`='no/out\.zarr'"):
+        dask_bigfft.run("in.zarr", "no/out.zarr")
+    done = dask_bigfft.run("in.zarr", "out.zarr")
+    assert re.fullmatch(r"<Done out\.zarr: fftn in \S+ \S+, \S+ \S+ read, \S+ \S+ written, \{Y, X\}>",
+                        repr(done))
+    with pytest.raises(ArgumentError, match=r"`destination`='out\.zarr'.*overwrite=True"):
+        dask_bigfft.run("in.zarr", "out.zarr")
+
+
+def test_a_source_may_be_replaced_by_its_transform():
+    """Where that is asked for, and only once the new array is complete."""
+    values = complex_values(8, 8)
+    stored("in.zarr", values, (4, 8))
+    dask_bigfft.run("in.zarr", "in.zarr", overwrite=True)
+    np.testing.assert_allclose(zarr.open_array("in.zarr", mode="r")[...], np.fft.fftn(values))
+    assert os.listdir() == ["in.zarr"]
 
 
 def test_what_is_no_path_is_refused_by_name():

@@ -464,8 +464,8 @@ def test_errors_name_the_arguments_of_python():
     with pytest.raises(ArgumentError, match=r"`destination`='no/out\.zarr'"):
         dask_bigfft.run("in.zarr", "no/out.zarr")
     done = dask_bigfft.run("in.zarr", "out.zarr")
-    assert re.fullmatch(r"<Done out\.zarr: fftn in \S+ \S+, \S+ \S+ read, \S+ \S+ written, \{Y, X\}>",
-                        repr(done))
+    text = r"<Done out\.zarr: fftn in \S+ \S+, \S+ \S+ read, \S+ \S+ written, \{Y, X\}>"
+    assert re.fullmatch(text, repr(done))
     with pytest.raises(ArgumentError, match=r"`destination`='out\.zarr'.*overwrite=True"):
         dask_bigfft.run("in.zarr", "out.zarr")
 

@@ -17,6 +17,7 @@ from dask_bigfft.graph.tasks import Run
 from dask_bigfft.planner import explain
 from dask_bigfft.planner.drawing import digit_name, draw
 from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.profile import Profile
 
 TENSOR = re.compile(r"d\((\d+), (\d+), (\d+)\)")
 LIMIT = {"memory_limit": "100 TiB"}
@@ -170,6 +171,28 @@ def test_explain_has_reason_forecast_and_runners_up():
         assert row[3] == str(other.tasks)
         assert float(row[5]) == pytest.approx(other.seconds / forecast.seconds, abs=0.006)
         assert f"    {name} " in text
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_table_of_rounds_has_what_each_is_forecast_to_take(name, request):
+    """Each exchange with its round has a row, and what rows take is what the plan takes."""
+    found = request.getfixturevalue(name)
+    if name == "slabs":  # as on several machines, between which blocks travel
+        found = replace(found, forecast=found.forecast_on(Profile(), workers=8, threads=2))
+        assert found.forecast.rounds[-1].travel
+    rounds, text = found.forecast.rounds, found.explain()
+    assert sum(one.seconds for one in rounds) == pytest.approx(found.forecast.seconds, rel=1e-6)
+    table = text.partition("forecast by round")[2].partition("\n\n")[0]
+    told = [re.split(r" {2,}", line.strip()) for line in table.splitlines()[1:]]
+    numbers = [cells[-7:] for cells in told if len(cells) > 6]  # a long name has lines of its own
+    assert len(numbers) == len(rounds) == len(found.exchanges)
+    for cells, one in zip(numbers, rounds, strict=True):
+        parts = one.gather, one.fft, one.device * one.blocks, one.travel, one.scheduling
+        wanted = [one.seconds, *parts]
+        assert cells[:6] == [explain.human_seconds(part) if part else "-" for part in wanted]
+        assert cells[6] == one.bound
+    for number, digits in enumerate(explain.round_names(found), 1):
+        assert f"round {number} {{{digits}}}" in " ".join(table.split())
 
 
 def test_what_preserve_costs_is_what_it_costs(slabs):

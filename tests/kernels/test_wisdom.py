@@ -82,6 +82,20 @@ def test_what_cannot_be_trusted_is_measured_again(folder, monkeypatch, caplog, d
     assert json.loads(path.read_text()) == json.loads(whole)
 
 
+@several
+@pytest.mark.parametrize("what", ["platform.machine", "dask_bigfft.kept._cpu", "os.cpu_count"])
+def test_what_another_machine_has_measured_is_measured_again(folder, monkeypatch, what):
+    calls = forget(monkeypatch)
+    fastest_library("c16")
+    monkeypatch.setattr(wisdom, "_known", {})
+    fastest_library("c16")
+    assert calls == ["complex128"]  # read from the file
+    monkeypatch.setattr(wisdom, "_known", {})
+    monkeypatch.setattr(what, lambda: 77)
+    fastest_library("c16")
+    assert calls == ["complex128"] * 2
+
+
 def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     forget(monkeypatch)

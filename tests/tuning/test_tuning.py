@@ -111,6 +111,15 @@ def test_damaged_or_foreign_wisdom_is_measured_again(folder, caplog, old, new, r
     assert json.loads(path.read_text()).keys() == json.loads(whole).keys()
 
 
+@pytest.mark.parametrize("what", ["platform.machine", "dask_bigfft.kept._cpu", "os.cpu_count"])
+def test_wisdom_of_another_machine_is_measured_again(folder, monkeypatch, what):
+    clock = Clock(lambda plan: True)
+    assert tuned(*asked(), MACHINE, ["scipy"], clock).trials
+    assert not tuned(*asked(), MACHINE, ["scipy"], clock).trials
+    monkeypatch.setattr(what, lambda: 77)
+    assert tuned(*asked(), MACHINE, ["scipy"], clock).trials
+
+
 def test_slow_plans_drop_out_and_turns_are_taken():
     pairs = region(*asked(), MACHINE, ["scipy"])[:3]
     times = {id(plan): 1.0 + i for i, (plan, _) in enumerate(pairs)}

@@ -389,6 +389,23 @@ def test_the_faster_ones_do_alone_what_sharing_would_not_gain(tmp_path, profile,
         assert "do all rounds alone by the model" in found.explain().replace("\n", " ")
 
 
+@pytest.mark.parametrize("factor", [0.5, 1.0, 4.0])
+def test_the_share_of_a_plan_lets_all_end_together(tmp_path, factor):
+    """By what each takes alone; one of four threads is left to feeding the device."""
+    array = da.zeros((4096, 4096), chunks=(256, 4096), dtype="c16")
+    device = DeviceProfile(h2d=factor * 2e10, d2h=factor * 2e10)
+    with speeds(tmp_path, replace(EVEN, devices=(device,)), gain=0):
+        cpu, gpu, found = (
+            plan(array, "fft", axis=1, kernel="ducc0", device=name)
+            for name in ("cpu", "gpu", "hybrid")
+        )
+    ours, theirs = cpu.forecast.seconds * 4 / 3, gpu.forecast.seconds
+    (share,) = found.shares
+    assert abs(share - ours / (ours + theirs)) <= 0.05
+    assert found.forecast.seconds == pytest.approx(share * theirs, rel=0.05)
+    assert 0.9 * factor < ours / theirs < 1.1 * factor
+
+
 def test_rounds_that_are_not_shared_stay_with_one_kind(tmp_path, monkeypatch):
     """However good it looks to do one round here and another one there."""
     real = balance.divided

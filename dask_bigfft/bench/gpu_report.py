@@ -33,6 +33,8 @@ def table(rows: Iterable[dict[str, Any]], columns: dict[str, str]) -> list[str]:
 
     >>> table([{"a": 0.1234}], {"a": "A"})
     ['| A |', '|---|', '| 0.123 |', '']
+    >>> table([{"a": [0.6012, 28.5], "b": (4, 8)}], {"a": "A", "b": "B"})[2]
+    '| 0.601 / 28.5 | 4 x 8 |'
     """
     lines = [f"| {' | '.join(columns.values())} |", "|" + "---|" * len(columns)]
     lines += [f"| {' | '.join(_cell(row.get(key)) for key in columns)} |" for row in rows]
@@ -44,7 +46,7 @@ def _cell(value: Any) -> str:
         return f"{value:.2e}" if 0 < abs(value) < 1e-3 else f"{value:.3f}"
     if isinstance(value, list | tuple):
         floats = any(isinstance(n, float) for n in value)
-        return " / ".join(f"{n:.0f}" for n in value) if floats else " x ".join(map(str, value))
+        return " / ".join(f"{n:.3g}" for n in value) if floats else " x ".join(map(str, value))
     return "" if value is None else str(value)
 
 

@@ -170,7 +170,7 @@ def collect(shuffle: str, attempt: int, block: Block) -> dict[Block, tuple[Array
     plugin = _plugin()
     with _storage_named(), _names().handle_unpack_errors(shuffle):
         found = _asked(lambda: plugin.get_output_partition(shuffle, attempt, block))
-        # What comes from a file or a socket begins anywhere.
+        # What comes from a file is; what comes from elsewhere begins anywhere.
         return {
             tuple(source): (np.require(shard, requirements="A"), checksum)
             for source, checksum, shard in found

@@ -2,14 +2,16 @@
 
 import itertools
 from collections import defaultdict
+from pathlib import Path
 
 import dask
 import dask.array as da
 import numpy as np
 import pytest
+from distributed.shuffle._pickle import pickle_bytelist
 
 from dask_bigfft import fft
-from dask_bigfft.exchange.p2p_run import MOST_OPEN, Files
+from dask_bigfft.exchange.p2p_run import ALIGNMENT, MOST_OPEN, Files, Kept, Run, aligned_frames
 from dask_bigfft.graph.build import build_graph
 from dask_bigfft.graph.layer import PlanLayer
 
@@ -50,6 +52,31 @@ def test_every_block_finds_its_shards(together: int) -> None:
             np.testing.assert_array_equal(values, np.full(block[0] + 1, value))
     assert len(reads) == len(set(reads))  # in order, each file is read once
     assert len(files._read) <= MOST_OPEN
+
+
+@pytest.mark.parametrize("dtype", ["f4", "c8", "c16", "g"])
+def test_values_lie_in_files_so_that_nobody_has_to_copy_them(dtype: str, tmp_path: Path) -> None:
+    """Whatever lengths pickles have, and however often a file is added to."""
+    path, written = tmp_path / "0_1", []
+    for turn in range(9):
+        parts = [
+            Kept((turn, 10**k), [(k, 1)] * k, [0] * (k + 1), [0] * k, values)
+            for k in range(1, 4) for values in [np.full(3 * turn + k, k, dtype)]
+        ]
+        with path.open("ab") as file:
+            # As distributed hands them over: several lists of parts at a time.
+            frames = [frame for some in (parts[:2], parts[2:]) for frame in pickle_bytelist(some)]
+            file.writelines(aligned_frames(frames, file.tell()))
+        written += [parts[:2], parts[2:]]
+    found, nbytes = Run.read(None, path)
+    assert nbytes == path.stat().st_size
+    assert len(found) == len(written)
+    for lists in zip(found, written, strict=True):
+        for kept, part in zip(*lists, strict=True):
+            assert kept[:4] == part[:4]
+            assert kept.values.flags.aligned
+            np.testing.assert_array_equal(kept.values, part.values, strict=True)
+        assert lists[0][0].values.ctypes.data % ALIGNMENT == 0
 
 
 def togethers(x: da.Array) -> set[int]:

@@ -108,16 +108,11 @@ _fast_add_four, _fast_add_four_twice = _adding(False), _adding(True)
 
 @compiled
 def _squares_of_lines(x):  # type: ignore[no-untyped-def]
-    """Sum of squares of all lines, in double precision.
-
-    From the end: what was written last is still in the nearest cache, and the beginning will be
-    there for who stores the lines next.
-    """
-    lines, count = x.shape
-    last, total = (count - 1) // STRETCH * STRETCH, 0.0
-    for i in range(lines):
-        for start in range(last, -1, -STRETCH):
-            total += _fast_squares(x[lines - 1 - i, start : start + STRETCH])
+    """Sum of squares of all lines, in double precision."""
+    total = 0.0
+    for i in range(x.shape[0]):
+        for start in range(0, x.shape[1], STRETCH):
+            total += _fast_squares(x[i, start : start + STRETCH])
     return total
 
 

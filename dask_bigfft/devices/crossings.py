@@ -129,6 +129,8 @@ class Problem:
         Blocks that are done one after the other, so that one comes while another goes.
     shards : int
         Parts in which a piece comes, about: as many calls for each.
+    mirrored : bool
+        Whether some of them lie backwards in host memory, and are turned on the device.
     """
 
     shape: tuple[int, ...]
@@ -138,6 +140,7 @@ class Problem:
     order: tuple[int, ...] = ()
     blocks: int = 1
     shards: int = 1
+    mirrored: bool = False
 
 
 @dataclass(frozen=True)
@@ -161,6 +164,8 @@ class Crossing:
         cannot stay there goes, and where filters are copied to.
     swap : (int, int) or None
         Dimensions that change places, in the block's own memory; nothing is transformed then.
+    mirrored : bool
+        Whether the last place is for what comes backwards.
     """
 
     digits: tuple[tuple[int, int], ...]
@@ -172,6 +177,7 @@ class Crossing:
     writes: tuple[int, int]
     places: tuple[int, ...]
     swap: tuple[int, int] | None = None
+    mirrored: bool = False
 
     @property
     def slot_nbytes(self) -> int:
@@ -306,7 +312,9 @@ def _crossing(
             kept[first : first + j + 1] = factors[i]
     natural = factors if last and not problem.inside else None
     order = _natural_order(problem, len(view), firsts, natural)
-    registers = _registers(problem, digits, order, factors)
+    registers, mirrored = _registers(problem, digits, order, factors), False
+    if problem.mirrored and number == 0:
+        registers, mirrored = (*registers, (problem.itemsize, 0)), True
     best: tuple[float, Crossing] | None = None
     squarer = SQUARER if problem.order else (1,)
     for priority, finer, share in itertools.product(
@@ -326,7 +334,7 @@ def _crossing(
             digits, view, tuple(after), extents, order,
             run_of(tuple(seen), extents),
             run_of(tuple(kept[d] for d in order), tuple(ends[d] for d in order)),
-            _places(registers, extents, ends),
+            _places(registers, extents, ends), mirrored=mirrored,
         )
         cost = crossing_cost(crossing, problem, limits, number == 0)
         if best is None or cost < best[0]:

@@ -110,7 +110,7 @@ def on_device(
         return None
     source, job = _source(incoming, np.dtype(job.source)), replace(job, settings=place.settings)
     if source.composite is not None:
-        job = replace(job, shards=source.composite.count)
+        job = replace(job, shards=source.composite.count, mirrored=_turns(job, source.composite))
     try:
         limits = found.limits(place.nbytes)
         links = found.engines[0].links(job, limits)
@@ -194,7 +194,7 @@ def moved_on_device(incoming: Incoming, place: Place, blocks: int = 1) -> Array 
     dtype, nbytes = incoming.dtype, incoming.dtype.itemsize * math.prod(incoming.shape)
     found = _leases(place, nbytes, dtype.str)
     shards = None if found is None else incoming.composite()
-    order = None if shards is None else shards.order
+    order = None if shards is None or shards.image else shards.order
     if found is None or shards is None or order is None:
         return None
     turned, back = shards.turned(order), tuple(order.index(edge) for edge in range(len(order)))
@@ -253,6 +253,15 @@ def inside_device(job: Job, shards: Composite, place: Place) -> bool:
         emit("fallback", nbytes=shards.nbytes)
         return False
     return True
+
+
+def _turns(job: Job, shards: Composite) -> bool:
+    """Whether a device turns what of a block lies backwards, which takes a place of its own.
+
+    Steps that complete half a spectrum themselves, or bring a filter, have other use for it.
+    """
+    plain = all(step.kind == "c2c" and step.convolve is None for step in job.round.steps)
+    return bool(shards.image) and plain
 
 
 def _need(schedule: Schedule, nbytes: int) -> Need:

@@ -54,6 +54,8 @@ class Job:
         Of a round without steps: dimensions of the block in the order in which they are written.
     shards : int
         Source blocks that the block is read from.
+    mirrored : bool
+        Whether some of these lie backwards: the mirror image of half a spectrum.
     settings : DeviceSettings
         What is set of the pipeline.
     convolves : bool
@@ -67,6 +69,7 @@ class Job:
     inside: bool = False
     order: tuple[int, ...] = ()
     shards: int = 1
+    mirrored: bool = False
     settings: DeviceSettings = AS_IS
     convolves: bool = False
 
@@ -102,7 +105,8 @@ class Job:
             round_ = Round(steps, layout, after)
             found.append(Job(round_, self.block, dtype, made, settings=self.settings))
             layout, dtype = after, made
-        return (replace(found[0], shards=self.shards), *found[1:])
+        first = replace(found[0], shards=self.shards, mirrored=self.mirrored)
+        return (first, *found[1:])
 
     def plan(self, limits: PieceLimits, work: int = 0) -> PiecePlan:
         """The pieces within some limits."""
@@ -117,6 +121,9 @@ class Job:
         if self.inside:
             with contextlib.suppress(DeviceMemoryError):
                 return piece_plan(*arguments, work=work, inside=True)
+        if self.mirrored:
+            with contextlib.suppress(DeviceMemoryError):
+                return piece_plan(*arguments, work=work, shards=self.shards, mirrored=True)
         return piece_plan(*arguments, work=work, order=self.order, shards=self.shards)
 
 
@@ -206,6 +213,8 @@ class Source:
 def readable(plan: PiecePlan, composite: Composite, limits: PieceLimits) -> Composite | None:
     """A composite in the digits of the first crossing; None where that had better not read it."""
     if composite.dtype.str != plan.source:
+        return None
+    if composite.image and not plan.schedule.crossings[0].mirrored:
         return None
     factors: list[tuple[int, ...]] = [(n,) for n in composite.shape]
     for dim, digits in zip(plan.dims, plan.schedule.factors, strict=True):

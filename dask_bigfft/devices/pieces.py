@@ -238,6 +238,7 @@ def piece_plan(
     inside: bool = False,
     order: tuple[int, ...] = (),
     shards: int = 1,
+    mirrored: bool = False,
 ) -> PiecePlan:
     """Return how a round on a block is done in pieces.
 
@@ -259,6 +260,8 @@ def piece_plan(
         Of a round without steps: dimensions in the order in which they are written.
     shards : int
         Source blocks that the block is read from.
+    mirrored : bool
+        Whether some of these lie backwards.
 
     Raises
     ------
@@ -275,7 +278,7 @@ def piece_plan(
             itemsize = 2 * np.dtype(name).itemsize
     lines = tuple(_line(round_, step) for step in round_.steps)
     shape, blocks = round_.source.shape(block), round_.source.blocks
-    problem = Problem(shape, lines, itemsize, inside, order, blocks, shards)
+    problem = Problem(shape, lines, itemsize, inside, order, blocks, shards, mirrored)
     return PiecePlan(round_, block, source, target, find_schedule(problem, limits, work))
 
 

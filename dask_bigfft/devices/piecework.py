@@ -60,6 +60,8 @@ class PieceWork:
         How the host block is seen afterwards, dimensions in the order in which they are stored.
     goes : tuple of Move
         What of it is copied back.
+    scratch : DeviceArray, optional
+        Where what lies backwards is copied to, before it is turned.
     """
 
     view: HostView
@@ -70,6 +72,7 @@ class PieceWork:
     result: DeviceArray
     stored_view: HostView
     goes: tuple[Move, ...]
+    scratch: DeviceArray | None = None
 
     @property
     def part(self) -> Slices:

@@ -32,7 +32,9 @@ from dask_bigfft.devices.protocol import (
     Multiply,
     Product,
     Stream,
+    Strided,
     Transpose,
+    dense,
 )
 from dask_bigfft.devices.ragged import HostView
 from dask_bigfft.kernels.composite import Composite, Shards
@@ -54,17 +56,46 @@ class Carve:
 
 
 #: What is copied, and where; None: nothing is, and zeros are put there before what follows.
-Copies = Iterator[tuple[Array | Shards | None, DeviceArray]]
+Copied = tuple[Array | Shards | None, DeviceArray]
 
 
-def loads(source: Array | Composite, work: PieceWork) -> Copies:
-    """What is copied where for a piece."""
+def loads(source: Array | Composite, work: PieceWork) -> tuple[list[Copied], list[Computation]]:
+    """What is copied where for a piece, and what is done with it before all else."""
+    comes, first, used = list[Copied](), list[Computation](), 0
     for move in work.comes:
         found = list(_copies(source, work.view, move))
         padded = isinstance(source, Composite) and not source.full
         if padded and sum(shards.nbytes for shards, _ in found) < move.array.nbytes:
-            yield None, move.array
-        yield from found
+            comes.append((None, move.array))
+        for view, array in found:
+            if not isinstance(view, Shards) or view.flipped is None:
+                comes.append((view, array))
+                continue
+            assert work.scratch is not None
+            for backwards, copy in _turned(view, array.dtype, used):
+                start = work.scratch.offset + used * backwards.itemsize
+                comes.append((backwards, DeviceArray(start, backwards.shape, array.dtype)))
+                first.append(Computation(copy, work.scratch, array))
+                used += backwards.size
+    if used:
+        assert work.scratch is not None
+        op = Multiply((used,), work.scratch.dtype, conjugate=True)
+        array = replace(work.scratch, shape=(used,))
+        first.insert(0, Computation(op, array, array))
+    return comes, first
+
+
+def _turned(shards: Shards, dtype: str, used: int) -> Iterator[tuple[Array, Strided]]:
+    """Views of what lies backwards, one after the other, and copies from there to their places."""
+    strides = dense(tuple(cut.stop - cut.start for cut in shards.part), 1)
+    for place, view in shards.views():
+        ends, steps = list(place), list(strides)
+        for e in shards.flipped or ():
+            ends[e] += view.shape[e] - 1
+            steps[e] = -steps[e]
+        start = sum(i * step for i, step in zip(ends, strides, strict=True))
+        yield view, Strided(view.shape, dense(view.shape, 1), used, tuple(steps), start, dtype)
+        used += view.size
 
 
 def stores(
@@ -223,22 +254,23 @@ class Pipeline:
         filters: Mapping[int, Array],
     ) -> None:
         """Put pieces into the streams; the device is told of each one before the one before it."""
-        before: tuple[PieceWork, list[tuple[Array | Shards | None, DeviceArray]]] | None = None
+        before: tuple[PieceWork, list[Copied], list[Computation]] | None = None
         for work in works:
-            comes = list(loads(source, work))
+            comes, first = loads(source, work)
             for view, _ in comes:
                 if view is not None:
                     self.device.ahead(self._slots[0].h2d, view)
             if before is not None:
                 self._piece(*before, target, filters)
-            before = work, comes
+            before = work, comes, first
         if before is not None:
             self._piece(*before, target, filters)
 
     def _piece(
         self,
         work: PieceWork,
-        comes: list[tuple[Array | Shards | None, DeviceArray]],
+        comes: list[Copied],
+        first: list[Computation],
         target: Array | Composite,
         filters: Mapping[int, Array],
     ) -> None:
@@ -258,7 +290,7 @@ class Pipeline:
         device.wait(slot.compute, slot.loaded)
         if self.carve.streams == "piece":
             device.wait(slot.compute, self._computed)
-        for computation in work.computations:
+        for computation in (*first, *work.computations):
             self._run(computation, slot)
         if self.carve.streams == "piece":
             device.record(self._computed, slot.compute)

@@ -189,8 +189,12 @@ class _Piece:
         ragged = self._ragged(self.ended, "target")
         if ragged is not None:
             goes, after = self._half_goes(*ragged, after.shape, stored)
+        scratch = None
+        if self.crossing.mirrored:
+            scratch = DeviceArray(self._scratch(), (self.source.size,), self.trip.dtype)
         return PieceWork(
-            view, comes, self.source, tuple(self.filters), tuple(self.done), self.now, after, goes
+            view, comes, self.source, tuple(self.filters), tuple(self.done), self.now, after, goes,
+            scratch,
         )
 
     # --- split dimensions of which a block has not all digits ------------------------------

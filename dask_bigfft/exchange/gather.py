@@ -82,13 +82,13 @@ class Gathering:
 
     def composite(self) -> Composite | None:
         """The block as shards of its sources, where it is made of such that are only copied."""
-        if self.packed or len(self.products) != 1 or self.products[0].conjugate:
+        if self.packed or any(s.dtype != self.dtype for found in self.sources for s in found):
             return None
-        (product,), (sources,) = self.products, self.sources
-        if any(source.dtype != self.dtype for source in sources):
-            return None
-        by_block = dict(zip(product.blocks, sources, strict=True))
-        return composite(self.exchange, product.tables, by_block, self.shape)
+        products = [(product.tables, product.conjugate) for product in self.products]
+        by_block: dict[Block, Array] = {}
+        for product, sources in zip(self.products, self.sources, strict=True):
+            by_block.update(zip(product.blocks, sources, strict=True))
+        return composite(self.exchange, products, by_block, self.shape)
 
     def place(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """Memory for the block after the round."""

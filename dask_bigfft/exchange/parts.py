@@ -1,8 +1,8 @@
 """A block as a composite of its source blocks, so that nothing has to be gathered.
 
 Along each axis the pieces of an exchange are boxes of the block's digits; where they are not (a
-block of the result ends in the middle of a digit, or there is a mirror image), the block is
-gathered after all.
+block of the result ends in the middle of a digit), the block is gathered after all. A mirror image
+has boxes that lie backwards.
 
 Imports `decomposition`, `kernels` and this room.
 """
@@ -30,7 +30,7 @@ Axis = tuple[list[tuple[Edge, ...]], Stretches]
 
 def composite(
     exchange: ExchangeMap,
-    tables: tuple[PieceTable, ...],
+    products: list[tuple[tuple[PieceTable, ...], bool]],
     sources: Mapping[Block, Array],
     shape: tuple[int, ...],
 ) -> Composite | None:
@@ -40,32 +40,64 @@ def composite(
     ----------
     exchange : ExchangeMap
         The shards.
-    tables : tuple of PieceTable
-        Pieces of each axis, whose product covers the block and is not conjugated.
+    products : list of (tuple of PieceTable, bool)
+        Pieces of each axis, whose product covers a part of the block, and whether that is the
+        conjugated mirror image; at most one of either kind.
     sources : mapping of block index to ndarray
         The source blocks, of the block's dtype.
     shape : tuple of int
         Of the block.
     """
-    if not math.prod(shape):
+    if not math.prod(shape) or [conj for _, conj in products] not in ([False], [False, True]):
         return None
     edges: list[Edge] = []
     groups: list[int] = []
     axes: list[Stretches] = []
+    image: list[Stretches] = []
+    flipped: set[int] = set()
     begins = zip(
-        tables, firsts(exchange.source_dims), firsts(exchange.target_dims), exchange.target_dims,
-        strict=True,
+        zip(*(tables for tables, _ in products), strict=True), firsts(exchange.source_dims),
+        firsts(exchange.target_dims), exchange.target_dims, strict=True,
     )
-    for axis, (table, came, goes, dims) in enumerate(begins):
-        found = _axis(axis, table, came, shape[goes : goes + dims])
+    for axis, ((table, *mirrored), came, goes, dims) in enumerate(begins):
+        turned = None if not mirrored else _unflipped(mirrored[0])
+        if mirrored and turned is None:
+            return None
+        both = table if turned is None else _stacked(table, turned[0])
+        found = _axis(axis, both, came, shape[goes : goes + dims])
         if found is None:
             return None
         per_dim, stretches = found
-        axes.append(replace(stretches, edges=tuple(e + len(edges) for e in stretches.edges)))
+        own = tuple(e + len(edges) for e in stretches.edges)
+        axes.append(Stretches(own, stretches.parts[: len(table)]))
+        if turned is not None:
+            image.append(Stretches(own, stretches.parts[len(table) :]))
+            flipped |= set(own) if turned[1] else set()
         edges += [edge for group in per_dim for edge in group]
         groups += [len(group) for group in per_dim]
-    block = Composite(tuple(edges), tuple(groups), tuple(axes), sources)
+    block = Composite(
+        tuple(edges), tuple(groups), tuple(axes), sources, tuple(image), frozenset(flipped)
+    )
     return block if block.count <= MOST_SHARDS else None
+
+
+def _unflipped(table: PieceTable) -> tuple[PieceTable, bool] | None:
+    """Pieces of an axis read forwards, and whether they lie backwards; None where only some do."""
+    back, many = table.source_steps < 0, table.counts > 1
+    if (back & many).any() and (~back & many).any():
+        return None
+    steps, starts = np.abs(table.source_steps), table.source_starts.copy()
+    for digit, dim in enumerate(table.source_dims):
+        last = (table.counts[:, digit] - 1) * table.source_steps[:, digit]
+        starts[:, dim] += np.minimum(last, 0)
+    return replace(table, source_steps=steps, source_starts=starts), bool((back & many).any())
+
+
+def _stacked(table: PieceTable, other: PieceTable) -> PieceTable:
+    """The pieces of one table and then those of another."""
+    rows = ("sources", "counts", "source_steps", "target_steps", "source_starts", "target_starts")
+    both = {n: np.concatenate([getattr(table, n), getattr(other, n)]) for n in rows}
+    return replace(table, **both)  # type: ignore[arg-type]
 
 
 def all_composite(source: Layout, target: Layout) -> bool:

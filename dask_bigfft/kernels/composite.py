@@ -104,6 +104,9 @@ class Shards:
         Where each begins: bytes after the source block's first element, and in memory.
     places : list of tuple of int
         Where each belongs in the part, one number per edge.
+    flipped : frozenset of int or None
+        Edges along which the values belong there in reverse, and conjugated; None where they do
+        as they are.
     """
 
     block: "Composite"
@@ -114,6 +117,7 @@ class Shards:
     starts: list[int]
     addresses: list[int]
     places: list[tuple[int, ...]]
+    flipped: frozenset[int] | None = None
 
     @property
     def dtype(self) -> np.dtype[np.generic]:
@@ -149,12 +153,18 @@ class Composite:
         One per axis of the array.
     sources : mapping of block index to ndarray
         The source blocks, all of one dtype.
+    image : tuple of Stretches
+        As `axes`, of the mirror image of half a spectrum, which is conjugated; where there is one.
+    flipped : frozenset of int
+        Edges along which the boxes of the image are reversed.
     """
 
     edges: tuple[Edge, ...]
     groups: tuple[int, ...]
     axes: tuple[Stretches, ...]
     sources: Mapping[Block, Array]
+    image: tuple[Stretches, ...] = ()
+    flipped: frozenset[int] = frozenset()
 
     @property
     def dtype(self) -> np.dtype[np.generic]:
@@ -180,12 +190,23 @@ class Composite:
     @property
     def count(self) -> int:
         """Number of shards of the whole block."""
-        return math.prod(len(axis.parts) for axis in self.axes)
+        return sum(math.prod(len(axis.parts) for axis in axes) for axes in self._layers)
+
+    @property
+    def _layers(self) -> tuple[tuple[Stretches, ...], ...]:
+        return (self.axes, self.image) if self.image else (self.axes,)
 
     def shards(self, part: tuple[slice, ...]) -> Iterator[Shards]:
         """The shards that make up a part, a slice of each edge; those of one form together."""
-        cuts = [[*self._met(axis, part)] for axis in self.axes]
-        edges, sources, bases = [axis.edges for axis in self.axes], self.sources, self._bases
+        yield from self._shards(part, self.axes, None)
+        if self.image:
+            yield from self._shards(part, self.image, self.flipped)
+
+    def _shards(
+        self, part: tuple[slice, ...], axes: tuple[Stretches, ...], flipped: frozenset[int] | None
+    ) -> Iterator[Shards]:
+        cuts = [[*self._met(axis, part)] for axis in axes]
+        edges, sources, bases = [axis.edges for axis in axes], self.sources, self._bases
         lows, counts, places = [0] * len(part), [0] * len(part), [0] * len(part)
         found: dict[tuple[tuple[int, ...], ...], tuple[list[int], Shards]] = {}
         for chosen in itertools.product(*cuts):
@@ -197,14 +218,15 @@ class Composite:
                 for e, begins, ends in zip(own, stretch.lows, stretch.highs, strict=True):
                     cut = part[e]
                     low, high = max(cut.start, begins), min(cut.stop, ends)
-                    lows[e], counts[e], places[e] = low - begins, high - low, low - cut.start
+                    first = ends - high if flipped and e in flipped else low - begins
+                    lows[e], counts[e], places[e] = first, high - low, low - cut.start
                 for dim, place in stretch.starts:
                     start += place * distances[dim]
             form = distances, tuple(counts)
             known = found.get(form)
             if known is None:
                 strides = [edge.step * distances[edge.dim] for edge in self.edges]
-                shards = Shards(self, part, form[1], tuple(strides), [], [], [], [])
+                shards = Shards(self, part, form[1], tuple(strides), [], [], [], [], flipped)
                 known = found[form] = strides, shards
             strides, shards = known
             start += sum(map(operator.mul, lows, strides))
@@ -238,8 +260,10 @@ class Composite:
     @cached_property
     def full(self) -> bool:
         """Whether all of the block is in shards; what is not is padding."""
-        values = math.prod(sum(part.size for part in axis.parts) for axis in self.axes)
-        return values == math.prod(self.sizes)
+        return math.prod(self.sizes) == sum(
+            math.prod(sum(part.size for part in axis.parts) for axis in axes)
+            for axes in self._layers
+        )
 
     @property
     def order(self) -> tuple[int, ...] | None:
@@ -261,7 +285,7 @@ class Composite:
         """Edges along which some shard has several values: its strides along others are nothing."""
         return frozenset(
             e
-            for axis in self.axes
+            for axis in itertools.chain.from_iterable(self._layers)
             for place, e in enumerate(axis.edges)
             if any(part.highs[place] - part.lows[place] > 1 for part in axis.parts)
         )
@@ -274,12 +298,13 @@ class Composite:
     def turned(self, order: tuple[int, ...]) -> "Composite":
         """The same values with the edges in another order, each a dimension of the block."""
         place = {e: i for i, e in enumerate(order)}
-        axes = tuple(
-            replace(axis, edges=tuple(place[e] for e in axis.edges)) for axis in self.axes
+        axes, image = (
+            tuple(replace(axis, edges=tuple(place[e] for e in axis.edges)) for axis in found)
+            for found in (self.axes, self.image)
         )
-        return Composite(
-            tuple(self.edges[e] for e in order), (1,) * len(order), axes, self.sources
-        )
+        flipped = frozenset(place[e] for e in self.flipped)
+        edges = tuple(self.edges[e] for e in order)
+        return Composite(edges, (1,) * len(order), axes, self.sources, image, flipped)
 
     def split(self, factors: tuple[tuple[int, ...], ...]) -> "Composite | None":
         """The same block with its dimensions taken apart into factors; each is a dimension then.
@@ -301,18 +326,22 @@ class Composite:
                     inner //= n
                     edges.append(replace(edge, size=n, step=edge.step * inner))
             groups += [1] * len(split) if len(split) > 1 else [count]
-        axes = tuple(
-            Stretches(
-                tuple(new for e in axis.edges for new in made[e]),
-                tuple(
-                    fine
-                    for found in axis.parts
-                    for fine in _apart(found, [[edges[i] for i in made[e]] for e in axis.edges])
-                ),
-            )
-            for axis in self.axes
+        axes, image = (
+            tuple(self._fallen(axis, edges, made, flips) for axis in found)
+            for found, flips in ((self.axes, frozenset[int]()), (self.image, self.flipped))
         )
-        return Composite(tuple(edges), tuple(groups), axes, self.sources)
+        flipped = frozenset(new for e in self.flipped for new in made[e])
+        return Composite(tuple(edges), tuple(groups), axes, self.sources, image, flipped)
+
+    @staticmethod
+    def _fallen(
+        axis: Stretches, edges: list[Edge], made: list[tuple[int, ...]], flipped: frozenset[int]
+    ) -> Stretches:
+        """The boxes of an axis in the edges that its edges fall into."""
+        into = [[edges[i] for i in made[e]] for e in axis.edges]
+        flips = [e in flipped for e in axis.edges]
+        parts = tuple(fine for found in axis.parts for fine in _apart(found, into, flips))
+        return Stretches(tuple(new for e in axis.edges for new in made[e]), parts)
 
     def part(self, cuts: tuple[slice, ...]) -> tuple[slice, ...] | None:
         """Slices of the edges from slices of the dimensions, which cut no dimension of several.
@@ -331,7 +360,7 @@ class Composite:
         return tuple(found)
 
 
-def _apart(box: Stretch, into: list[list[Edge]]) -> Iterator[Stretch]:
+def _apart(box: Stretch, into: list[list[Edge]], flips: list[bool]) -> Iterator[Stretch]:
     """A box of some edges as boxes of those that each of them falls into."""
     choices = [
         list(interval_boxes(low, high, tuple(edge.size for edge in fine)))
@@ -340,11 +369,15 @@ def _apart(box: Stretch, into: list[list[Edge]]) -> Iterator[Stretch]:
     for chosen in itertools.product(*choices):
         ranges = list(itertools.chain.from_iterable(chosen))
         starts = dict(box.starts)
-        for low, fine, found in zip(box.lows, into, chosen, strict=True):
-            first = sum(r[0] * edge.step for r, edge in zip(found, fine, strict=True))
-            unit = fine[-1].step
-            if first != low * unit:
-                starts[fine[0].dim] += first - low * unit
+        sides = zip(box.lows, box.highs, into, flips, chosen, strict=True)
+        for low, high, fine, flip, found in sides:
+            unit, pairs = fine[-1].step, list(zip(found, fine, strict=True))
+            if flip:
+                before = (high - 1) * unit - sum((r[1] - 1) * edge.step for r, edge in pairs)
+            else:
+                before = sum(r[0] * edge.step for r, edge in pairs) - low * unit
+            if before:
+                starts[fine[0].dim] += before
         yield Stretch(
             tuple(low for low, _ in ranges), tuple(high for _, high in ranges),
             box.block, tuple(starts.items()),

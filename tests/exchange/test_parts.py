@@ -23,6 +23,12 @@ CASES = {
     "cropped": ("fft2", (60, 48), (13, 48), {"s": (51, 40)}, {0, 1}),
     "1D, ends within digits": ("fft", (4095,), (455,), {"rounds": [63, 65]}, {0, 1}),
     "1D, padded": ("fft", (4000,), (455,), {"rounds": [63, 65], "n": 4095}, {0, 1}),
+    "half": ("irfft", (2049,), (300,), {"rounds": [64, 64]}, {0, 1}),
+    "half, odd": ("irfft", (2048,), (300,), {"rounds": [63, 65], "n": 4095}, {0, 1}),
+    "half, little": ("irfft", (4,), (2,), {"rounds": [2, 3]}, {0, 1, 2}),
+    "half, cropped": ("irfft", (2049,), (300,), {"rounds": [62, 64], "n": 3968}, {0, 1}),
+    "half of two axes": ("irfft2", (12, 61), (5, 13), {"rounds": [{0: 12, 1: 10}, {1: 12}]},
+                         {0, 1, 2}),
     "1D, padded far": ("fft", (100,), (30,), {"rounds": [64, 64], "n": 4096}, {0, 1, 2}),
     "rows, padded": ("fft2", (20, 60), (7, 11), {"rounds": [{0: 4, 1: 8}, {0: 6, 1: 8}],
                                                 "s": (24, 64)}, {0, 1, 2}),
@@ -34,10 +40,11 @@ def composites(name, shape, chunks, keywords):
     x = da.zeros(shape, chunks=chunks, dtype="f8" if name == "rfft" else "c16")
     for number, exchange in enumerate(plan(x, name, **keywords).exchanges):
         rng, dtype = np.random.default_rng(1), np.dtype(exchange.dtype)
-        source = {
-            block: rng.standard_normal(exchange.source.shape(block)).astype(dtype)
-            for block in exchange.source.indices()
-        }
+        source = {}
+        for block in exchange.source.indices():
+            values = rng.standard_normal((2, *exchange.source.shape(block)))
+            found = values[0] + 1j * values[1] if dtype.kind == "c" else values[0]
+            source[block] = found.astype(dtype)
         map_ = ExchangeMap(exchange.source, exchange.target, exchange.mirror)
         for block in exchange.target.indices():
             shape_ = exchange.target.shape(block)
@@ -49,11 +56,14 @@ def together(found, part):
     """A part of a composite, put together from its views."""
     out = np.full([cut.stop - cut.start for cut in part], np.nan, found.dtype)
     count = 0
-    for place, view in found.views(part):
-        box = tuple(slice(low, low + n) for low, n in zip(place, view.shape, strict=True))
-        assert np.isnan(out[box]).all()  # nothing is copied twice
-        out[box] = view
-        count += view.size
+    for shards in found.shards(part):
+        for place, view in shards.views():
+            box = tuple(slice(low, low + n) for low, n in zip(place, view.shape, strict=True))
+            assert np.isnan(out[box]).all()  # nothing is copied twice
+            if shards.flipped is not None:
+                view = np.flip(view, tuple(shards.flipped)).conj()
+            out[box] = view
+            count += view.size
     assert found.full <= (count == out.size)
     return np.nan_to_num(out)  # padding
 

@@ -113,14 +113,19 @@ RAGGED = {
     "within digits, padded": (
         "rfft", (900_001,), (100_003,), {"rounds": [4095, 256], "n": 4095 * 256}, 1
     ),
+    "half": ("irfft", (2**19 + 1,), (100_003,), {"rounds": [4096, 256]}, 1),
+    "half, odd": ("irfft", (410_063,), (50_001,), {"rounds": [3645, 225], "n": 3645 * 225}, 1),
+    "half of two axes": (
+        "irfft2", (96, 5001), (40, 700), {"rounds": [{0: 96, 1: 100}, {1: 100}]}, 1
+    ),
 }
 
 
 @pytest.mark.parametrize("single", [False, True])
 @pytest.mark.parametrize("pinned", [True, False])
 @pytest.mark.parametrize("case", RAGGED)
-def test_padding_and_chunks_that_end_within_digits_are_read_where_they_lie(case, pinned, single):
-    """Copies of boxes into zeros; the CPU gathers blocks of the result at most."""
+def test_what_does_not_lie_as_a_round_has_it_is_read_where_it_lies(case, pinned, single):
+    """Padding, chunks that end within digits, mirror images: the CPU gathers results at most."""
     find.use(None, replace(LIMITS, run_nbytes=1))  # any row is wide enough
     name, shape, chunks, keywords, gathers = RAGGED[case]
     x = values(*shape, real=name.startswith("r"), single=single)

@@ -1,6 +1,7 @@
 """The engine: leases, threads, and what happens when memory is refused."""
 
 import threading
+import time
 import warnings
 
 import numpy as np
@@ -262,6 +263,24 @@ def test_first_come_first_served():
         thread.join(10)
     assert order[0] == 0
     assert set(order) == {0, 1, 2}
+
+
+def test_all_that_wait_are_served_in_the_order_in_which_they_came():
+    """Each needs more than half of the device, and no two need the same."""
+    leases = Leases([Engine(SimulatedDevice(1000), 1000)])
+    order, go, threads = [], threading.Event(), []
+    for name in range(6):
+        arguments = leases, Need(1, 600 + 10 * (name * 5 % 6)), order, name, go, threading.Event()
+        threads.append(threading.Thread(target=take, args=arguments))
+        threads[-1].start()
+        if name == 0:
+            assert arguments[-1].wait(10)
+        while len(leases._waiting) < name:
+            time.sleep(0.001)
+    go.set()
+    for thread in threads:
+        thread.join(10)
+    assert order == list(range(6))
 
 
 def test_equal_needs_share_the_slots():

@@ -19,7 +19,7 @@ from dask_bigfft.devices.dispatch import job_of
 from dask_bigfft.devices.engine import Engine
 from dask_bigfft.devices.jobs import Job
 from dask_bigfft.devices.simulated import SimulatedDevice
-from dask_bigfft.devices.walk import walked_seconds
+from dask_bigfft.devices.walk import placed, walked_seconds
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.planner.device_settings import DeviceSettings
 from dask_bigfft.planner.plan import Plan
@@ -93,8 +93,8 @@ def _choice(plan: Plan, settings: DeviceSettings, pageable: bool) -> tuple[objec
     try:
         for job in _jobs(plan, settings):
             card = devices[0]
-            dry = SimulatedDevice(card.nbytes, profile=card, dry=True)
-            pieces, carve = Engine(dry, limit).pieces(job)
+            dry = SimulatedDevice(card.nbytes, profile=card, dry=True, pageable=pageable)
+            pieces, carve, _ = placed(Engine(dry, limit), job)
             same.append((pieces.schedule, carve))
             first = pieces.schedule.crossings[0]
             texts.append(f"{pieces.pieces} of C={first.reads[0]} W={first.reads[1]}")

@@ -98,13 +98,15 @@ def _one_scheme(
             every = (lambda _: True) if kind == "pageable" else is_pinned
             with heard(engine.device, every) as asked:
                 work()
+            there = Source(lambda: blocks[0])
+            found = engine.placed(job, engine.limits, lambda p: there.arrays(p, engine.limits))
+            crossings = found[0].schedule.crossings
             pins.forsake()
             engine.recover()
-            there = bench.memory if kind == "pinned" else ()
+            inside_ = bench.memory if kind == "pinned" else ()
             allowed = bench.allowed(
-                asked, seconds, inside=there, let_go=True,
+                asked, seconds, inside=inside_, let_go=True,
                 register=[owner(memory[0])] if kind == "pageable" else ())
-        crossings = job.plan(engine.limits).schedule.crossings
         moved = len(crossings) * sum(block.nbytes for block in blocks)
         bench.results.add(
             "rounds", memory=kind, scheme=name, dtype=dtype, block_mib=memory[0].nbytes / MIB,

@@ -25,6 +25,15 @@ CALLS = 12
 #: Blocks beyond which it does not matter how many more follow.
 FOLLOWING = 4
 
+#: Part of the staging buffers of one way that a piece fills at most: the next one is gathered
+#: while the card takes it, and whoever submits pieces does not wait in the midst of one.
+RING_SHARE = 1 / 2
+
+#: As `PieceLimits.run_nbytes`, `ends` and `following` where threads gather rows into staging
+#: buffers. They mind narrow rows less than copy engines do; the first piece of all is gathered,
+#: and the last one scattered, while nothing else is (H200, 16 cores).
+STAGED_RUN_NBYTES, STAGED_ENDS, STAGED_FOLLOWING = 1024, 3, 16
+
 #: Bytes that a piece has at least where its number of passes is set.
 LEAST_PASS = 1 << 16
 
@@ -50,6 +59,10 @@ class PieceLimits:
         in the time that the host takes for a call.
     finer : tuple of float
         Multiples of `pieces` that are tried.
+    ends : float
+        Pieces in whose time nothing else crosses the bus, at the beginning and end of all blocks.
+    following : int
+        Blocks beyond which it does not matter how many more follow.
     """
 
     nbytes: int
@@ -60,6 +73,8 @@ class PieceLimits:
     run_nbytes: int = 8192
     call_nbytes: int = 1 << 18
     finer: tuple[float, ...] = FINER
+    ends: float = 1
+    following: int = FOLLOWING
 
     def tuned(self, settings: DeviceSettings) -> "PieceLimits":
         """The limits with what is set of them."""
@@ -70,6 +85,29 @@ class PieceLimits:
             least = min(self.least, LEAST_PASS)
             found = replace(found, pieces=settings.passes, least=least, finer=(1,))
         return found
+
+    def staged(self, nbytes: int, settings: DeviceSettings) -> "PieceLimits":
+        """The limits of a block that travels through staging buffers.
+
+        Parameters
+        ----------
+        nbytes : int
+            Bytes of the buffers of one way.
+        settings : DeviceSettings
+            What is set; a number of passes stays as it is.
+
+        Examples
+        --------
+        >>> PieceLimits(1 << 31).staged(1 << 28, DeviceSettings()).most >> 20
+        128
+        """
+        most = min(self.most, max(self.least, int(RING_SHARE * nbytes)))
+        if settings.passes is not None:
+            most = self.most
+        return replace(
+            self, most=most, run_nbytes=min(self.run_nbytes, STAGED_RUN_NBYTES),
+            finer=(*self.finer, 2 * self.finer[-1]), ends=STAGED_ENDS, following=STAGED_FOLLOWING,
+        )
 
 
 @dataclass(frozen=True)
@@ -243,7 +281,7 @@ def crossing_cost(
     )
     calls = crossing.pieces * (CALLS + (problem.shards if first else 1)) * limits.call_nbytes
     called = calls / (itemsize * max(1, math.prod(crossing.view)))
-    alone = 1 / (crossing.pieces * min(problem.blocks, FOLLOWING))
+    alone = limits.ends / (crossing.pieces * min(problem.blocks, limits.following))
     return max(there, back) * (1 + alone) + 0.01 * (there + back) + called
 
 

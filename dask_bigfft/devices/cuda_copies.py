@@ -8,6 +8,7 @@ Imports `config`, `kernels`, `memory` and this room.
 """
 
 import ctypes
+import math
 import operator
 import os
 import threading
@@ -172,6 +173,11 @@ def is_pinned(view: Array) -> bool:
     return bool(asked(low) and asked(low + last + view.itemsize - 1))
 
 
+def reachable(view: Array) -> bool:
+    """Whether the card reaches a view by itself: it is pinned, if only from now on."""
+    return is_pinned(view) or (pins.adopt(view) and is_pinned(view))
+
+
 class CupyStream:
     """A stream, and what the host still has to do before that in it is done."""
 
@@ -209,7 +215,7 @@ class HostCopies:
 
         `places` are the strides there in bytes, if the array is not dense.
         """
-        pinned_ = is_pinned(view) or (pins.adopt(view) and is_pinned(view))
+        pinned_ = reachable(view)
         key = view.shape, view.strides, view.dtype, places, direction, pinned_
         found = self._routes.get(key)
         if found is None:
@@ -264,7 +270,7 @@ class HostCopies:
         if isinstance(host, Shards):
             if not self._all_pinned(host.block):
                 self.ring.ahead((view for _, view in host.views()), host)
-        elif not (is_pinned(host) or (pins.adopt(host) and is_pinned(host))):
+        elif not reachable(host):
             self.ring.ahead((host,), host)
 
     def forget(self) -> None:
@@ -396,6 +402,14 @@ class HostCopies:
         if wanted != self._ring_size:
             self.close()
             self._ring_size = wanted
+
+    def ring_nbytes(self, host: Array | Composite) -> int:
+        """Bytes of the staging buffers of one way, if host memory travels through them; else 0."""
+        if isinstance(host, Composite):
+            straight = self._all_pinned(host)
+        else:
+            straight = not host.size or reachable(host)
+        return 0 if straight else math.prod(self._ring_size)
 
     def close(self) -> None:
         """Wait for what goes through the ring, and give the ring back."""

@@ -34,7 +34,7 @@ from dask_bigfft.devices.protocol import (
 )
 from dask_bigfft.devices.transfer import TO_DEVICE, TO_HOST
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
-from dask_bigfft.kernels.composite import Shards
+from dask_bigfft.kernels.composite import Composite, Shards
 
 _OUT_OF_MEMORY = 2
 
@@ -263,6 +263,11 @@ class CupyDevice:
     def stage(self, buffers: int | None, nbytes: int | None) -> None:
         """Set the ring for what is not pinned; it is made anew when it is needed next."""
         self._copies.stage(buffers, nbytes)
+
+    def ring_nbytes(self, host: Array | Composite) -> int:
+        """Bytes of the ring, one way, if host memory is not pinned and cannot be."""
+        with self._device, errors_of_cuda():
+            return self._copies.ring_nbytes(host)
 
     @property
     def staged(self) -> bool:

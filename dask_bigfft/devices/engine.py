@@ -17,7 +17,7 @@ import contextlib
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -310,9 +310,7 @@ class Engine:
         self, job: Job, source: Source, filters: Mapping[int, Array], limits: PieceLimits
     ) -> Array:
         """One try: gather without the lock, submit with it, wait without it."""
-        with self._lock:
-            plan, carve = self.pieces(job, limits)
-        arrays = source.arrays(plan, limits)
+        plan, carve, arrays = self.placed(job, limits, lambda p: source.arrays(p, limits))
         with self._lock:
             if self._closed:
                 raise DeviceError("the engine of this device was closed")
@@ -336,6 +334,42 @@ class Engine:
         if isinstance(done, Composite):
             return np.empty(0, done.dtype)  # it is where it was
         return done.reshape(job.round.target.shape(job.block))
+
+    def placed(
+        self, job: Job, limits: PieceLimits, arrays: Callable[[PiecePlan], list[Array | Composite]]
+    ) -> tuple[PiecePlan, Carve, list[Array | Composite]]:
+        """Return the pieces of a block, how the arena is cut, and where the block is.
+
+        Pieces that go through the device's staging buffers are cut to fit these.
+
+        Parameters
+        ----------
+        job : Job
+            What to do.
+        limits : PieceLimits
+            What pieces may need.
+        arrays : callable
+            Returns the block before the first crossing and after each.
+        """
+        with self._lock:
+            plan, carve = self.pieces(job, limits)
+        found = arrays(plan)
+        with self._lock:
+            self._stage(job.settings)
+            ring = max(map(self.device.ring_nbytes, found))
+            if not ring:
+                return plan, carve, found
+            try:
+                other, needed = self.pieces(job, limits.staged(ring, job.settings))
+            except DeviceMemoryError:
+                return plan, carve, found
+            room = limits.nbytes - self.device.tables
+        if other.schedule == plan.schedule:
+            return plan, carve, found
+        if carve.nbytes > room or not carve.holds(needed):
+            carve = needed  # else blocks of both kinds follow one another without a pause
+        found.clear()  # before others are lent in their place
+        return other, carve, arrays(other)
 
     def pieces(self, job: Job, limits: PieceLimits | None = None) -> tuple[PiecePlan, Carve]:
         """Pieces and work area that fit together; makes the plans of all FFTs."""

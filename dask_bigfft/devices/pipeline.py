@@ -54,6 +54,11 @@ class Carve:
         """Bytes of the arena."""
         return self.slots * self.slot_nbytes + self.work_nbytes
 
+    def holds(self, other: "Carve") -> bool:
+        """Whether there is as much of everything as in another one."""
+        nbytes, work = self.slot_nbytes >= other.slot_nbytes, self.work_nbytes >= other.work_nbytes
+        return self.slots >= other.slots and nbytes and work and self.streams == other.streams
+
 
 #: What is copied, and where; None: nothing is, and zeros are put there before what follows.
 Copied = tuple[Array | Shards | None, DeviceArray]

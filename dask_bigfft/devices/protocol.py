@@ -20,7 +20,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from dask_bigfft.kernels.composite import Shards
+from dask_bigfft.kernels.composite import Composite, Shards
 
 Array = npt.NDArray[Any]
 Kind = Literal["c2c", "r2c", "c2r"]
@@ -385,6 +385,9 @@ class Device(Protocol):
         `buffers` are those of each way, `nbytes` the bytes of each; None is what the device has by
         itself. Called when nothing is being submitted.
         """
+
+    def ring_nbytes(self, host: Array | Composite) -> int:
+        """Bytes of the ring, one way, if host memory travels through it; else 0."""
 
     @property
     def staged(self) -> bool:

@@ -41,15 +41,16 @@ from dask_bigfft.devices.protocol import (
     Transpose,
     each,
 )
+from dask_bigfft.devices.ring import BUFFER_NBYTES, BUFFERS
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
-from dask_bigfft.kernels.composite import Shards
+from dask_bigfft.kernels.composite import Composite, Shards
 from dask_bigfft.planner.profile import DeviceProfile
 
 #: What memory is filled with that holds nothing: as floating point numbers, NaN.
 POISON = 0xFF
 
 #: Buffers each way of the ring for what is not pinned, and bytes of each.
-RING = (4, 64 << 20)
+RING = (BUFFERS, BUFFER_NBYTES)
 
 
 @dataclass(frozen=True)
@@ -284,6 +285,10 @@ class SimulatedDevice:
     def stage(self, buffers: int | None, nbytes: int | None) -> None:
         """Set the ring that the clock reckons with."""
         self.ring = buffers or RING[0], nbytes or RING[1]
+
+    def ring_nbytes(self, host: Array | Composite) -> int:
+        """Bytes of the ring that the clock reckons with, one way, if nothing is pinned."""
+        return math.prod(self.ring) if self.pageable else 0
 
     @property
     def staged(self) -> bool:

@@ -18,13 +18,15 @@ from dask_bigfft.devices.crossings import PieceLimits
 from dask_bigfft.devices.engine import Engine
 from dask_bigfft.devices.jobs import Job
 from dask_bigfft.devices.pieces import COMPUTED, PiecePlan
+from dask_bigfft.devices.pipeline import Carve
 from dask_bigfft.devices.protocol import Array
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
+from dask_bigfft.kernels.composite import Composite
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.planner.seconds import Walk
 
-__all__ = ["walk_on", "walked_seconds"]
+__all__ = ["placed", "walk_on", "walked_seconds"]
 
 
 def _untouched(shape: Sequence[int], dtype: str) -> Array:
@@ -34,6 +36,19 @@ def _untouched(shape: Sequence[int], dtype: str) -> Array:
         strides.append(step)
         step *= max(n, 1)
     return np.lib.stride_tricks.as_strided(np.zeros(1, dtype), tuple(shape), strides[::-1])
+
+
+def placed(engine: Engine, job: Job) -> tuple[PiecePlan, Carve, list[Array | Composite]]:
+    """Pieces of a block as the engine cuts them, how the arena is, and arrays only to be looked at.
+
+    Memory that a device would stage counts as it does there.
+    """
+    def arrays(plan: PiecePlan) -> list[Array | Composite]:
+        written = range(len(plan.schedule.crossings))
+        first = _untouched(plan.round.source.shape(plan.block), plan.source)
+        return [first, *(_untouched(plan.shape(n), plan.written(n)) for n in written)]
+
+    return engine.placed(job, engine.limits, arrays)
 
 
 def _spectra(plan: PiecePlan) -> dict[int, Array]:
@@ -79,17 +94,13 @@ def walked_seconds(
     """
     simulated = SimulatedDevice(device.nbytes, profile=device, dry=True, pageable=pageable)
     engine = Engine(simulated, nbytes, limits)
-    links = [engine.pieces(link) for link in engine.links(job, engine.limits)]
-    simulated.stage(job.settings.ring_buffers, job.settings.ring_nbytes)
-    spectra = [_spectra(pieces) for pieces, _ in links]
+    links = [placed(engine, link) for link in engine.links(job, engine.limits)]
+    spectra = [_spectra(pieces) for pieces, _, _ in links]
     ends = []
-    for _, ((pieces, carve), found) in itertools.product(
+    for _, ((pieces, carve, arrays), found) in itertools.product(
         range(blocks), zip(links, spectra, strict=True)
     ):
         engine.pipeline.prepare(carve, engine.limits.nbytes)
-        arrays = [_untouched(pieces.round.source.shape(pieces.block), pieces.source)]
-        for number in range(len(pieces.schedule.crossings)):
-            arrays.append(_untouched(pieces.shape(number), pieces.written(number)))
         ends.append(engine.pipeline.submit(pieces, arrays, found))
     for end in ends:
         simulated.synchronize(end)

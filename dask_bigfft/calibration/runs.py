@@ -2,9 +2,9 @@
 
 Parts are measured one by one. In a graph threads wait for each other, for the interpreter and for
 memory: least in FFTs, which are few calls of a library, most where they copy, tile by tile, and
-in Python. A few transforms of several sizes of blocks tell how many times as long copies and Python
-then take, by the very model that makes forecasts (Chen and Li, Proc. ICPADS, 2013, calibrate by
-whole runs).
+where tasks are handed out. A few transforms of several sizes of blocks tell how many times as long
+these then take, by the very model that makes forecasts (Chen and Li, Proc. ICPADS, 2013, calibrate
+by whole runs).
 
 Imports `graph`, `planner`, `transforms`, `tuning` and SciPy.
 """
@@ -36,11 +36,11 @@ __all__ = ["company"]
 SHAPES = (((1200, 1764), 4), ((1200, 1764), 40), ((2_000_000,), 16), ((120, 130, 128), 12))
 
 #: How many times as long parts may take in company.
-LEAST, MOST = 0.5, 4.0
+LEAST, MOST = 0.5, 6.0
 
 #: How firmly the logarithms of the factors are held to 0, and to each other, in units of that of an
 #: error of a forecast; and the error from which on one counts less than it would.
-FIRM, ALIKE, OFF = 0.2, 0.3, 0.1
+FIRM, ALIKE, OFF = 0.15, 0.1, 0.1
 
 #: Runs of each transform that count, at least.
 RUNS = 6
@@ -78,7 +78,7 @@ def _forecast(plan: Plan, profile: Profile) -> float:
 def company(
     profile: Profile, nbytes: int, repeat: int, kernels: Sequence[str]
 ) -> tuple[float, float]:
-    """Return how many times as long copies take in a graph, and what Python does.
+    """Return how many times as long copies take in a graph, and handing out tasks.
 
     They are chosen so that the model is right for some transforms on the whole; one that it is
     wrong about for a reason of its own counts little. Both come of the same waiting, so they are

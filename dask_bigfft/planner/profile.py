@@ -322,8 +322,9 @@ class Profile:
     packed : float
         Seconds of the scheduler, and of Python, for a shard that is a task of its own.
     company, waiting : float
-        How many times as long threads take in a graph for what they copy, and for what Python
-        does, as by themselves. FFTs take as long: they are few calls that run on their own.
+        How many times as long threads take in a graph for what they copy, and until the next task
+        is handed to them, as by themselves: then others have to be woken, too, while all are busy.
+        FFTs take as long: they are few calls that run on their own.
     pair : float
         Seconds of dask's ordering for each pair of blocks of an exchange.
     sent_task, sent_shard : float

@@ -336,7 +336,7 @@ class Model:
             if round_ is not None and flow is not None:
                 fft = self.transform(round_, flow) + self.checking(round_)
                 gather += self.store(round_, flow)
-            python = profile.waiting * (handling / blocks + self._handing_out(shape))
+            python = handling / blocks + profile.waiting * self._handing_out(shape)
             work = self._side_by_side(blocks, gather / blocks, fft / blocks, python)
         scheduled, serial = self._scheduling(shape)
         scheduled += handling / self.machine.workers

@@ -197,6 +197,12 @@ def test_copies_take_longer_in_company_and_ffts_do_not():
     assert seconds(plan, company=2.0) - seconds(plan) == pytest.approx(copies / 2)
 
 
+def test_waiting_is_for_the_next_task_and_not_for_what_python_does_itself():
+    plan = dask_bigfft.plan(da.zeros((64, 64), chunks=(4, 64)), "fft", kernel="scipy")
+    assert seconds(plan, block=1e-2, task=0.0, waiting=3.0) == seconds(plan, block=1e-2, task=0.0)
+    assert seconds(plan, task=1e-2, waiting=3.0) > 2 * seconds(plan, task=1e-2)
+
+
 def test_a_card_has_no_tiles_of_the_cpu():
     x = da.zeros((2**16, 64), chunks=(2**14, 64), dtype=complex)
     plan = replace(dask_bigfft.plan(x, "fft", device="cpu", kernel="scipy"), device="gpu")

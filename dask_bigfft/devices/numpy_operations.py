@@ -79,7 +79,8 @@ def factors_of(op: Multiply) -> Any:
 
 def multiplied(op: Multiply, x: Array) -> Array:
     """An array (or its conjugate) times factors that are computed; 0 behind the end of a chirp."""
-    found = np.asarray((np.conj(x) if op.conjugate else x) * (op.scale * factors_of(op)))
+    with np.errstate(invalid="ignore"):  # whatever lies behind the end of a chirp
+        found = np.asarray((np.conj(x) if op.conjugate else x) * (op.scale * factors_of(op)))
     for chirp_factor in op.chirps:
         found = np.where(index_of(chirp_factor.place, op.shape) < chirp_factor.length, found, 0)
     return found

@@ -98,8 +98,7 @@ def _one_scheme(
             every = (lambda _: True) if kind == "pageable" else is_pinned
             with heard(engine.device, every) as asked:
                 work()
-            there = Source(lambda: blocks[0])
-            found = engine.placed(job, engine.limits, lambda p: there.arrays(p, engine.limits))
+            found = engine.placed(job, engine.limits, Source(lambda: blocks[0]).arrays)
             crossings = found[0].schedule.crossings
             pins.forsake()
             engine.recover()

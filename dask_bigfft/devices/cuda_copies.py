@@ -188,7 +188,10 @@ class CupyStream:
 
 
 class HostCopies:
-    """Copies of one device; used by one thread at a time, whose current device and stream it is."""
+    """Copies of one device; used by one thread at a time, whose current device and stream it is.
+
+    But for `ring_nbytes`, which any thread may ask.
+    """
 
     def __init__(self) -> None:
         self._cupy = cupy()
@@ -202,6 +205,7 @@ class HostCopies:
         self._routes: dict[Any, tuple[Way, tuple[Copy, ...]]] = {}
         #: Of composites: whether all that they are made of is pinned.
         self._pinned: WeakKeyDictionary[Composite, bool] = WeakKeyDictionary()
+        self._asking = threading.Lock()
 
     def travel(
         self,
@@ -280,11 +284,13 @@ class HostCopies:
 
     def _all_pinned(self, block: Composite) -> bool:
         """Whether all source blocks of a composite are pinned, as long as it lives."""
-        known = self._pinned.get(block)
+        with self._asking:
+            known = self._pinned.get(block)
         if known is None:
             sources = block.sources.values()
             known = all(is_pinned(found) or pins.adopt(found) for found in sources)
-            self._pinned[block] = known
+            with self._asking:
+                self._pinned[block] = known
         return known
 
     def _by_engine(

@@ -266,7 +266,7 @@ class CupyDevice:
 
     def ring_nbytes(self, host: Array | Composite) -> int:
         """Bytes of the ring, one way, if host memory is not pinned and cannot be."""
-        with self._device, errors_of_cuda():
+        with current(self._device), errors_of_cuda():
             return self._copies.ring_nbytes(host)
 
     @property

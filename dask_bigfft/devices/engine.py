@@ -17,6 +17,7 @@ import contextlib
 import threading
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
@@ -26,7 +27,7 @@ from dask_bigfft.devices.convolving import convolving, filter_job, filter_of, is
 from dask_bigfft.devices.crossings import PieceLimits, aligned
 from dask_bigfft.devices.jobs import Job, Part, Source
 from dask_bigfft.devices.pieces import PiecePlan
-from dask_bigfft.devices.pipeline import Carve, Pipeline
+from dask_bigfft.devices.pipeline import Carve, Coming, Pipeline
 from dask_bigfft.devices.protocol import FFT, Array, Device, Event
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit
@@ -96,7 +97,12 @@ class Engine:
         #: When the device has work.
         self.busy = BusyClock()
         self._lock = threading.Lock()
+        #: Blocks that are ready to be submitted, in the order in which they are; the first one is.
+        self._coming: deque[Coming] = deque()
+        self._turns = threading.Condition()
         self._works: dict[FFT, int] = {}
+        #: Bytes that FFT plans take beyond what is set aside, as of the last one that was made.
+        self._tables = 0
         self._staged: tuple[int | None, int | None] = (None, None)
         self._closed = False
         self._warned: set[int] = set()
@@ -297,6 +303,7 @@ class Engine:
         self.device.synchronize_all()
         self.device.drop_caches()
         self._works.clear()
+        self._tables = 0
 
     def close(self) -> None:
         """Give everything back; the engine is not used any more."""
@@ -310,8 +317,9 @@ class Engine:
         self, job: Job, source: Source, filters: Mapping[int, Array], limits: PieceLimits
     ) -> Array:
         """One try: gather without the lock, submit with it, wait without it."""
-        plan, carve, arrays = self.placed(job, limits, lambda p: source.arrays(p, limits))
-        with self._lock:
+        plan, carve, arrays = self.placed(job, limits, source.arrays)
+        coming = Coming(plan, arrays, filters)
+        with self._in_turn(coming), self._lock:
             if self._closed:
                 raise DeviceError("the engine of this device was closed")
             for op in plan.ffts:  # whose plans may have been given back meanwhile
@@ -321,7 +329,7 @@ class Engine:
             source.let_go()
             self.busy.begin()
             try:
-                end = self.pipeline.submit(plan, arrays, filters)
+                end = self.pipeline.submit(coming, self._following)
             except BaseException:
                 self.busy.end()
                 self.pipeline.release()  # nothing may go on writing into memory we let go
@@ -335,8 +343,33 @@ class Engine:
             return np.empty(0, done.dtype)  # it is where it was
         return done.reshape(job.round.target.shape(job.block))
 
+    @contextlib.contextmanager
+    def _in_turn(self, coming: Coming) -> Iterator[None]:
+        """Wait until all blocks that were ready before have been submitted."""
+        with self._turns:
+            self._coming.append(coming)
+        try:
+            with self._turns:
+                self._turns.wait_for(lambda: self._coming[0] is coming)
+            yield
+        except BaseException:
+            if coming.opened:  # nobody asks for what may have been staged
+                with self._lock:
+                    self.pipeline.release()
+            raise
+        finally:
+            with self._turns:
+                self._coming.remove(coming)
+                self._turns.notify_all()
+
+    def _following(self) -> Coming | None:
+        """The block that is submitted next, if one is ready."""
+        with self._turns:
+            return self._coming[1] if len(self._coming) > 1 else None
+
     def placed(
-        self, job: Job, limits: PieceLimits, arrays: Callable[[PiecePlan], list[Array | Composite]]
+        self, job: Job, limits: PieceLimits,
+        arrays: Callable[[PiecePlan, PieceLimits], list[Array | Composite]],
     ) -> tuple[PiecePlan, Carve, list[Array | Composite]]:
         """Return the pieces of a block, how the arena is cut, and where the block is.
 
@@ -349,27 +382,48 @@ class Engine:
         limits : PieceLimits
             What pieces may need.
         arrays : callable
-            Returns the block before the first crossing and after each.
+            Returns the block before the first crossing and after each, given the pieces and the
+            limits that these are within.
         """
-        with self._lock:
-            plan, carve = self.pieces(job, limits)
-        found = arrays(plan)
-        with self._lock:
-            self._stage(job.settings)
-            ring = max(map(self.device.ring_nbytes, found))
-            if not ring:
-                return plan, carve, found
-            try:
-                other, needed = self.pieces(job, limits.staged(ring, job.settings))
-            except DeviceMemoryError:
-                return plan, carve, found
-            room = limits.nbytes - self.device.tables
+        plan, carve = self._ready(job, limits)
+        found = arrays(plan, limits)
+        if self._staged != _ring_of(job.settings):
+            with self._lock:
+                self._stage(job.settings)
+        ring = max(map(self.device.ring_nbytes, found))
+        if not ring:
+            return plan, carve, found
+        within = limits.staged(ring, job.settings)
+        try:
+            other, needed = self._ready(job, within)
+        except DeviceMemoryError:
+            return plan, carve, found
         if other.schedule == plan.schedule:
             return plan, carve, found
-        if carve.nbytes > room or not carve.holds(needed):
-            carve = needed  # else blocks of both kinds follow one another without a pause
         found.clear()  # before others are lent in their place
-        return other, carve, arrays(other)
+        try:
+            found = arrays(other, within)
+        except DeviceMemoryError:  # these could not be written where they were
+            return plan, carve, arrays(plan, limits)
+        if self._tables or not carve.holds(needed):
+            carve = needed  # else blocks of both kinds follow one another without a pause
+        return other, carve, found
+
+    def _ready(self, job: Job, limits: PieceLimits) -> tuple[PiecePlan, Carve]:
+        """What `pieces` returns; without waiting for whoever submits where nothing has to be made.
+
+        So blocks that follow can be made ready meanwhile.
+        """
+        for work in WORK_AREAS if not self._tables else ():
+            plan = job.plan(limits, work)
+            needs = [self._works.get(op) for op in plan.ffts]
+            if None in needs:
+                break
+            carve = _carved(plan, job.settings, max((n for n in needs if n), default=0))
+            if carve.nbytes <= limits.nbytes:
+                return plan, carve
+        with self._lock:
+            return self.pieces(job, limits)
 
     def pieces(self, job: Job, limits: PieceLimits | None = None) -> tuple[PiecePlan, Carve]:
         """Pieces and work area that fit together; makes the plans of all FFTs."""
@@ -394,12 +448,11 @@ class Engine:
         """Pieces that go with a work area of some size, and the one that they need."""
         plan = job.plan(limits, work)
         need = max((self._work_nbytes(op) for op in plan.ffts), default=0)
-        schedule, streams = plan.schedule, job.settings.streams or "role"
-        return plan, Carve(schedule.slots, schedule.slot_nbytes, aligned(need), streams)
+        return plan, _carved(plan, job.settings, need)
 
     def _stage(self, settings: DeviceSettings) -> None:
         """Tell the device what ring is wanted, if that is another one than before."""
-        wanted = settings.ring_buffers, settings.ring_nbytes
+        wanted = _ring_of(settings)
         if wanted != self._staged:
             self.device.stage(*wanted)
             self._staged = wanted
@@ -410,5 +463,18 @@ class Engine:
             # A plan may only be made while nothing runs; what it takes is not known before.
             self.pipeline.release()
             self.device.synchronize_all()
-            found = self._works[op] = self.device.work_nbytes(op)
+            found = self.device.work_nbytes(op)
+            self._tables = self.device.tables
+            self._works[op] = found
         return found
+
+
+def _carved(plan: PiecePlan, settings: DeviceSettings, work_nbytes: int) -> Carve:
+    """How the arena is cut for pieces, given the work area that their FFTs need."""
+    schedule, streams = plan.schedule, settings.streams or "role"
+    return Carve(schedule.slots, schedule.slot_nbytes, aligned(work_nbytes), streams)
+
+
+def _ring_of(settings: DeviceSettings) -> tuple[int | None, int | None]:
+    """Buffers of the ring each way and bytes of each, as far as they are set."""
+    return settings.ring_buffers, settings.ring_nbytes

@@ -17,7 +17,7 @@ what it reads.
 Imports `kernels` and this room.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -124,6 +124,57 @@ def _copies(
         yield shards, move.array
 
 
+@dataclass
+class Loads:
+    """What comes for a piece, what is done with it before all else, and whether that was told."""
+
+    work: PieceWork
+    comes: list[Copied]
+    before: list[Computation]
+    told: bool = False
+
+
+class Coming:
+    """A block whose pieces are put into the streams, now or soon.
+
+    Parameters
+    ----------
+    plan : PiecePlan
+        What to do.
+    arrays : sequence of ndarray
+        The block (which may be a composite) before the first crossing, and after each; where a
+        crossing writes what it read, the same array twice. They have to stay until all is done.
+    filters : mapping of int to ndarray
+        Spectrum of the convolution's filter, for the axes that need one.
+    """
+
+    def __init__(
+        self, plan: PiecePlan, arrays: Sequence[Array | Composite], filters: Mapping[int, Array]
+    ) -> None:
+        self.plan, self.arrays, self.filters = plan, arrays, filters
+        self._first: Loads | None = None
+        self._works = plan.works(0)
+
+    @property
+    def opened(self) -> bool:
+        """Whether the first piece has been looked at."""
+        return self._first is not None
+
+    def first(self) -> Loads:
+        """The first piece."""
+        if self._first is None:
+            work = next(self._works)
+            self._first = Loads(work, *loads(self.arrays[0], work))
+        return self._first
+
+    def crossing(self, number: int) -> Iterator[Loads]:
+        """The pieces of a crossing; those of the first one, once."""
+        if number == 0:
+            yield self.first()
+        for work in self.plan.works(number) if number else self._works:
+            yield Loads(work, *loads(self.arrays[number], work))
+
+
 class _Slot:
     """A part of the arena that holds one piece at a time, and what is known of it."""
 
@@ -221,26 +272,28 @@ class Pipeline:
         self.arena_nbytes, self.carve, self._slots = 0, Carve(0, 0, 0), []
 
     def submit(
-        self, plan: PiecePlan, arrays: Sequence[Array | Composite], filters: Mapping[int, Array]
+        self, coming: Coming, following: Callable[[], Coming | None] = lambda: None
     ) -> Event:
         """Put all pieces of a block into the streams; return what is reached when it is done.
 
         Parameters
         ----------
-        plan : PiecePlan
-            What to do.
-        arrays : sequence of ndarray
-            The block (which may be a composite) before the first crossing, and after each; where a
-            crossing writes what it read, the same array twice. They have to stay until the event
-            is reached.
-        filters : mapping of int to ndarray
-            Spectrum of the convolution's filter, for the axes that need one.
+        coming : Coming
+            The block.
+        following : callable
+            Returns the block that will be submitted next, if that is known by then: the device is
+            told of its first piece before the last one of this block goes.
         """
         stored = self.device.event("stored")
-        for number in range(len(plan.schedule.crossings)):
+        numbers = range(len(coming.plan.schedule.crossings))
+        for number in numbers:
             if number:
                 self._hold(stored)
-            self._pieces(plan.works(number), arrays[number], arrays[number + 1], filters)
+            last = number == numbers[-1]
+            self._pieces(
+                coming.crossing(number), coming.arrays[number + 1], coming.filters,
+                following if last else lambda: None,
+            )
             self._mark(stored)
         return stored
 
@@ -250,40 +303,49 @@ class Pipeline:
     ) -> Event:
         """Put some pieces of one crossing into the streams; as `submit`."""
         stored = self.device.event("stored")
-        self._pieces(works, source, target, filters)
+        self._pieces((Loads(work, *loads(source, work)) for work in works), target, filters)
         self._mark(stored)
         return stored
 
     def _pieces(
-        self, works: Iterable[PieceWork], source: Array | Composite, target: Array | Composite,
-        filters: Mapping[int, Array],
+        self, pieces: Iterable[Loads], target: Array | Composite, filters: Mapping[int, Array],
+        following: Callable[[], Coming | None] = lambda: None,
     ) -> None:
         """Put pieces into the streams; the device is told of each one before the one before it."""
-        before: tuple[PieceWork, list[Copied], list[Computation]] | None = None
-        for work in works:
-            comes, first = loads(source, work)
-            for view, _ in comes:
-                if view is not None:
-                    self.device.ahead(self._slots[0].h2d, view)
+        def nothing() -> None:
+            """There is another piece of this block."""
+
+        def told() -> None:
+            """Tell the device of the next block."""
+            if (coming := following()) is not None and not coming.opened:
+                self._tell(coming.first())
+
+        before: Loads | None = None
+        for piece in pieces:
+            self._tell(piece)
             if before is not None:
-                self._piece(*before, target, filters)
-            before = work, comes, first
+                self._piece(before, target, filters, nothing)
+            before = piece
         if before is not None:
-            self._piece(*before, target, filters)
+            self._piece(before, target, filters, told)
+
+    def _tell(self, piece: Loads) -> None:
+        """Let the device begin to stage a piece, if it has not been told of it."""
+        for view, _ in () if piece.told else piece.comes:
+            if view is not None:
+                self.device.ahead(self._slots[0].h2d, view)
+        piece.told = True
 
     def _piece(
-        self,
-        work: PieceWork,
-        comes: list[Copied],
-        first: list[Computation],
-        target: Array | Composite,
-        filters: Mapping[int, Array],
+        self, piece: Loads, target: Array | Composite, filters: Mapping[int, Array],
+        loaded: Callable[[], None],
     ) -> None:
-        device = self.device
+        """Put a piece into the streams; `loaded` is called once it has been asked for."""
+        device, work = self.device, piece.work
         slot = self._slots[self._turn % len(self._slots)]
         self._turn += 1
         device.wait(slot.h2d, slot.free)
-        for view, array in comes:
+        for view, array in piece.comes:
             if view is None:
                 device.clear(slot.h2d, slot.array(array))
             else:
@@ -292,10 +354,11 @@ class Pipeline:
             spectrum = filters[found.axis].reshape(found.shape)[found.part]
             device.h2d(slot.h2d, spectrum.reshape(found.array.shape), slot.array(found.array))
         device.record(slot.loaded, slot.h2d)
+        loaded()
         device.wait(slot.compute, slot.loaded)
         if self.carve.streams == "piece":
             device.wait(slot.compute, self._computed)
-        for computation in (*first, *work.computations):
+        for computation in (*piece.before, *work.computations):
             self._run(computation, slot)
         if self.carve.streams == "piece":
             device.record(self._computed, slot.compute)

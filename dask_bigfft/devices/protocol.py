@@ -264,11 +264,11 @@ class Event(Protocol):
 class Device(Protocol):
     """What the engine needs of a device.
 
-    The engine calls from several threads, one at a time, but for `synchronize`, which any thread
-    may call at any time and which must not hold the interpreter's lock while it waits. None of the
-    other operations waits for another, but that `h2d` and `d2h` of host memory that is not pinned
-    may wait for a staging buffer; an event recorded after a `d2h` is reached when the values
-    are in the host array.
+    The engine calls from several threads, one at a time, but for `ring_nbytes` and `synchronize`,
+    which any thread may call at any time; the latter must not hold the interpreter's lock while it
+    waits. None of the other operations waits for another, but that `h2d` and `d2h` of host memory
+    that is not pinned may wait for a staging buffer; an event recorded after a `d2h` is reached
+    when the values are in the host array.
     """
 
     @property
@@ -387,7 +387,10 @@ class Device(Protocol):
         """
 
     def ring_nbytes(self, host: Array | Composite) -> int:
-        """Bytes of the ring, one way, if host memory travels through it; else 0."""
+        """Bytes of the ring, one way, if host memory travels through it; else 0.
+
+        Any thread may ask at any time.
+        """
 
     @property
     def staged(self) -> bool:

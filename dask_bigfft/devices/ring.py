@@ -245,6 +245,7 @@ class Ring:
             values = target[part]
             buffer = self._out[0]
             self._out.rotate(-1)
+            self._go_ahead()
             buffer.free()
             mark = copy(buffer.holding(values), part)
             buffer.scattered = self._waiters.submit(self._scatter, mark, values, buffer)

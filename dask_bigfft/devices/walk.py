@@ -18,7 +18,7 @@ from dask_bigfft.devices.crossings import PieceLimits
 from dask_bigfft.devices.engine import Engine
 from dask_bigfft.devices.jobs import Job
 from dask_bigfft.devices.pieces import COMPUTED, PiecePlan
-from dask_bigfft.devices.pipeline import Carve
+from dask_bigfft.devices.pipeline import Carve, Coming
 from dask_bigfft.devices.protocol import Array
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
@@ -43,7 +43,7 @@ def placed(engine: Engine, job: Job) -> tuple[PiecePlan, Carve, list[Array | Com
 
     Memory that a device would stage counts as it does there.
     """
-    def arrays(plan: PiecePlan) -> list[Array | Composite]:
+    def arrays(plan: PiecePlan, _: PieceLimits) -> list[Array | Composite]:
         written = range(len(plan.schedule.crossings))
         first = _untouched(plan.round.source.shape(plan.block), plan.source)
         return [first, *(_untouched(plan.shape(n), plan.written(n)) for n in written)]
@@ -101,7 +101,7 @@ def walked_seconds(
         range(blocks), zip(links, spectra, strict=True)
     ):
         engine.pipeline.prepare(carve, engine.limits.nbytes)
-        ends.append(engine.pipeline.submit(pieces, arrays, found))
+        ends.append(engine.pipeline.submit(Coming(pieces, arrays, found)))
     for end in ends:
         simulated.synchronize(end)
     return simulated.clock()

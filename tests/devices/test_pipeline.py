@@ -9,7 +9,7 @@ from devices.blocks import SMALL, distance, job_of, scipys, values
 from dask_bigfft.devices.crossings import PieceLimits
 from dask_bigfft.devices.engine import Engine
 from dask_bigfft.devices.jobs import Source
-from dask_bigfft.devices.pipeline import Carve, Pipeline
+from dask_bigfft.devices.pipeline import Carve, Coming, Pipeline
 from dask_bigfft.devices.simulated import DeviceProfile, SimulatedDevice
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.planner.device_settings import DeviceSettings
@@ -73,7 +73,7 @@ def transform_two(device, streams=None):
         out = np.full(x.size, np.nan, complex).reshape(plan_shape(plan))
         arrays = [block] * len(plan.schedule.crossings) + [out]
         engine.pipeline.prepare(carve, 1 << 14)
-        tasks.append((x, job, arrays, engine.pipeline.submit(plan, arrays, {})))
+        tasks.append((x, job, arrays, engine.pipeline.submit(Coming(plan, arrays, {}))))
     right = True
     for x, job, arrays, end in tasks:
         device.synchronize(end)
@@ -148,7 +148,7 @@ def test_the_next_block_comes_while_the_last_one_goes():
     assert plan.pieces == 1
     engine.pipeline.prepare(carve, 1 << 20)
     blocks = [x.copy() for _ in range(8)]
-    ends = [engine.pipeline.submit(plan, [block, block], {}) for block in blocks]
+    ends = [engine.pipeline.submit(Coming(plan, [block, block], {})) for block in blocks]
     for end in ends:
         device.synchronize(end)
     assert device.clock() == pytest.approx(9 * x.nbytes / 1e6, rel=0.1)

@@ -1,5 +1,6 @@
 """Blocks in host memory, rounds on a card whose memory may hardly be used: SciPy's answers."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import dask
@@ -12,8 +13,11 @@ from dask_bigfft import fft
 from dask_bigfft.devices import find
 from dask_bigfft.devices.crossings import PieceLimits
 from dask_bigfft.devices.cuda import available
+from dask_bigfft.devices.jobs import Job, Source
 from dask_bigfft.events import add_sink, remove_sink
+from dask_bigfft.front import plan as plan_of
 from dask_bigfft.memory import lend
+from dask_bigfft.planner.device_settings import DeviceSettings
 
 pytestmark = [
     pytest.mark.gpu,
@@ -255,6 +259,24 @@ def test_overwritten_in_its_own_memory(shape, pinned):
     x = da.Array({(name, *(0,) * block.ndim): block}, name, chunks, dtype=block.dtype)
     fft.fftn(x, device="gpu", device_memory_limit=4 * MIB, overwrite_x=True).persist()
     assert_close(block, expected)
+
+
+@pytest.mark.parametrize("axes", [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize("ring", [(4, MIB), (2, MIB // 4), (8, 4 * MIB)])
+def test_blocks_that_follow_one_another_through_the_ring(axes, ring):
+    """Threads gather the next block while one goes back, which is larger than the ring or not."""
+    blocks = [values(512, 512, seed=n) for n in range(12)]
+    expected = [scipy.fft.fftn(block, axes=axes) for block in blocks]
+    found = plan_of(da.zeros((512, 512), chunks=-1, dtype="c16"), "fftn", axes=axes)
+    job = Job(found.rounds[0], (0, 0), "<c16", "<c16", inside=True,
+              settings=DeviceSettings(ring_buffers=ring[0], ring_nbytes=ring[1]))
+    engine = find.leases().engines[0]
+    with dask.config.set({"bigfft.memory.pin-arrays": False}), ThreadPoolExecutor(4) as pool:
+        futures = [pool.submit(engine.run, job, Source(lambda b=b: b)) for b in blocks]
+        done = [future.result() for future in futures]
+    assert engine.device.staged
+    for got, right in zip(done, expected, strict=True):
+        assert_close(got, right)
 
 
 def test_the_device_holds_no_more_than_it_may():

@@ -121,7 +121,7 @@ class _Pins:
     """The pinning of the arena's blocks, from the first device of this process to the last."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock, self._adopting = threading.Lock(), threading.Lock()
         self._devices = 0
         self._pinner: Pinner | None = None
 
@@ -143,10 +143,20 @@ class _Pins:
 
 
     def adopt(self, array: Array) -> bool:
-        """Pin an array of others for as long as it lives, if that can be."""
+        """Pin an array of others for as long as it lives, if that can be.
+
+        True as well where another thread was at it, and may have pinned this one.
+        """
         pinner = self._pinner
-        wanted = config.get("bigfft.memory.pin-arrays")
-        return bool(wanted) and pinner is not None and pinner.adopt(array)
+        if pinner is None or not config.get("bigfft.memory.pin-arrays"):
+            return False
+        waits = not self._adopting.acquire(blocking=False)
+        if waits:
+            self._adopting.acquire()
+        try:
+            return pinner.adopt(array) or waits
+        finally:
+            self._adopting.release()
 
     def forsake(self) -> None:
         """Let all arrays of others go."""
@@ -288,7 +298,7 @@ class HostCopies:
             known = self._pinned.get(block)
         if known is None:
             sources = block.sources.values()
-            known = all(is_pinned(found) or pins.adopt(found) for found in sources)
+            known = all(map(reachable, sources))
             with self._asking:
                 self._pinned[block] = known
         return known

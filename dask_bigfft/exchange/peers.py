@@ -39,6 +39,12 @@ Route = Literal["host", "staged", "swap", "kernel"]
 ROUTES: tuple[Route, ...] = ("host", "staged", "swap", "kernel")
 
 
+#: A link that is so many times as fast as the bus is one of its own. There the kernel, which needs
+#: no second buffer, took 0.6 to 0.8 of the time of the pointer swap (two H200,
+#: `ci/results/gpu_peers_two_cards.md`).
+LINK = 2
+
+
 @dataclass(frozen=True)
 class Copy:
     """One strided copy of a shard, starts and strides in bytes."""
@@ -68,7 +74,8 @@ def route_of(
     """Return how shards travel between two devices where nobody has said so.
 
     By the host where neither reads the other or the profile says that it is quicker, staged where
-    only one does; else directly, by the kernel if there is no room for a second buffer.
+    only one does; else directly: by the kernel if the profile knows a link beside the bus, or there
+    is no room for a second buffer.
     """
     there, back = peers.reaches(target, source), peers.reaches(source, target)
     if not (there or back):
@@ -81,6 +88,8 @@ def route_of(
         bus = min(known[min(d, len(known) - 1)].h2d for d in (source, target))
         if speed < bus / 2:
             return "host"
+        if speed > LINK * bus:
+            return "kernel"
     return "swap" if second_buffer else "kernel"
 
 

@@ -187,13 +187,16 @@ def test_a_whole_transform_on_several_devices(route, devices):
 
 
 def test_routes_are_chosen_pair_by_pair():
+    bus = DeviceProfile().h2d
     profile = Profile(
         devices=(DeviceProfile(),) * 3,
-        peers=(Peer(0, 1, 2e11), Peer(1, 0, 2e11), Peer(0, 2, 1e9)),
+        peers=(Peer(0, 1, bus), Peer(1, 0, 4 * bus), Peer(0, 2, 1e9)),
     )
     peers = SimulatedPeers((1, 1, 1, 1), {(0, 3), (3, 0), (1, 3)})
     assert route_of(profile, peers, 0, 1, second_buffer=True) == "swap"
     assert route_of(profile, peers, 0, 1, second_buffer=False) == "kernel"
+    assert route_of(profile, peers, 1, 0, second_buffer=True) == "kernel"  # a link of its own
+    assert route_of(Profile(), peers, 1, 0, second_buffer=True) == "swap"  # nothing is known
     assert route_of(profile, peers, 0, 2, second_buffer=True) == "host"  # a slow link
     assert route_of(profile, peers, 0, 3, second_buffer=True) == "host"  # none at all
     assert route_of(profile, peers, 1, 3, second_buffer=True) == "staged"  # one way only

@@ -36,7 +36,6 @@ from dask_bigfft.bench.gpu_floor import Heard, heard
 from dask_bigfft.bench.gpu_report import write_report
 from dask_bigfft.bench.gpu_rounds import (
     inside,
-    kernels,
     one_round,
     ordinary,
     rounds,
@@ -330,7 +329,7 @@ def peak(bench: Bench) -> None:
 
 SECTIONS = (
     "bus", "in_card", "transforms", "pageable", "rounds", "ring", "trace", "peak", "in_place",
-    "large", "kernels", "staging", "columns",
+    "large", "staging", "columns",
 )
 
 
@@ -370,7 +369,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     steps: dict[str, Callable[[], None]] = {
         "rounds": lambda: rounds(bench),
         "ring": lambda: ordinary(bench),
-        "kernels": lambda: kernels(bench),
         "columns": lambda: columns(bench),
         "staging": lambda: staging(bench),
         "trace": lambda: trace(bench, args.out.with_name("gpu_trace.png")),

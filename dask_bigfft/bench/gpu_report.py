@@ -132,10 +132,7 @@ def write_report(found: dict[str, Any], path: Path) -> None:
             "seconds": "seconds", "fraction": "reached", "h2d busy": "h2d busy",
             "compute busy": "kernels busy", "d2h busy": "d2h busy", "h2d ms": "h2d ms",
             "compute ms": "kernel ms", "d2h ms": "d2h ms"}),
-        "## Rounds along columns with kernels left out; staging buffers of several sizes", "",
-        *table(found.get("kernels", []), {
-            "block_mib": "block MiB", "left_out": "left out", "seconds": "seconds",
-            "fraction": "reached"}),
+        "## Staging buffers of several sizes", "",
         *table(found.get("staging", []), {
             "buffers_mib": "buffers one way, MiB", "part_mib": "copied at a time, MiB",
             "around_caches": "around the caches: in x out", "gbs": "GB/s each way",

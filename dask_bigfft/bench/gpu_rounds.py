@@ -118,39 +118,6 @@ def _one_scheme(
         engine.close()
 
 
-#: What is left out of a round, to see what it costs the copies.
-LEFT_OUT: tuple[tuple[str, ...], ...] = ((), ("fft",), ("fft", "multiply"))
-
-
-def kernels(bench: Bench) -> None:
-    """Rounds along columns, and the same with FFTs, or all that is computed, left out."""
-    for nbytes in (4 * GIB // bench.scale, 256 * MIB // bench.scale):
-        memory = bench.blocks(nbytes)
-        shape = even_shape(memory[0].nbytes // 16, 2)
-        job = one_round(shape, (0,), "c16", blocks=len(memory))
-        blocks = [found.view("c16").reshape(1, *shape) for found in memory]
-        for left_out in LEFT_OUT:
-            if bench.results.over:
-                return
-            engine = Engine(open_device(0), bench.budget)
-            for name in left_out:
-                setattr(engine.device, name, _nothing)
-            threads = admitted(memory[0].nbytes)
-            try:
-                with held(bench.budget), ThreadPoolExecutor(threads) as pool:
-                    work = partial(pool.map, partial(inside, engine, job), blocks)
-                    seconds = best(lambda work=work: list(work()), 2)  # type: ignore[misc]
-            finally:
-                engine.close()
-            bench.results.add(
-                "kernels", block_mib=memory[0].nbytes / MIB, left_out=" and ".join(left_out),
-                seconds=seconds, fraction=bench.nbytes / bench.duplex / seconds)
-
-
-def _nothing(*_: object) -> None:
-    """What is left out."""
-
-
 #: Bytes of the buffers of one direction, and of what is copied at a time, in MiB.
 BUFFERS = ((256, 64), (128, 32), (64, 16), (32, 8), (16, 8))
 

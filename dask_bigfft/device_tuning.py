@@ -80,7 +80,7 @@ def _jobs(plan: Plan, settings: DeviceSettings) -> list[Job]:
     """The first block of each round."""
     found = []
     for number, round_ in enumerate(plan.rounds):
-        block = tuple(0 for _ in round_.source.axes)
+        block = round_.source.largest_block
         source, target = (np.dtype(plan.dtypes[2 * number + i]) for i in (0, 1))
         found.append(replace(job_of(round_, block, source, target), settings=settings))
     return found

@@ -6,6 +6,7 @@ Imports nothing but the standard library.
 
     BigFFTError
     +-- ArgumentError      (ValueError)    a value that is not allowed
+    |   +-- AxisError      (IndexError)    an array has no such axis
     |   +-- PlanError                      no plan meets what was asked
     +-- ArgumentTypeError  (TypeError)     a type that is not allowed
     +-- CarrierError       (RuntimeError)  a graph runs where its carrier cannot work
@@ -24,6 +25,7 @@ from typing import NoReturn
 __all__ = [
     "ArgumentError",
     "ArgumentTypeError",
+    "AxisError",
     "BigFFTError",
     "CarrierError",
     "ClusterError",
@@ -48,6 +50,10 @@ class ArgumentError(BigFFTError, ValueError):
 
 class ArgumentTypeError(BigFFTError, TypeError):
     """An argument has a type that is not allowed."""
+
+
+class AxisError(ArgumentError, IndexError):
+    """An array has no such axis: a `ValueError` and an `IndexError`, as NumPy's of that name is."""
 
 
 class PlanError(ArgumentError):

@@ -201,7 +201,8 @@ def _lazily(array: da.Array, found: Plan) -> da.Array:
     place = None if rows is None else replace(scratch_place(found), rows=rows)
     carrier = config.get("bigfft.exchange.carrier")
     result = transformed_array(array, found, carrier, place=place)
-    half = array.dtype.char == "e" and found.spec.kind == "c2r"  # in any byte order
+    one = len(found.spec.axes) == 1  # of several, all but the last give NumPy complex64
+    half = array.dtype.char == "e" and found.spec.kind == "c2r" and one  # in any byte order
     return result.astype(np.float16) if half else result
 
 

@@ -16,6 +16,9 @@ from dask_bigfft.errors import ArgumentTypeError, refuse
 
 __all__ = ["check"]
 
+#: How alike names are from which on one is suggested for the other, from 0 to 1.
+NEAR = 0.8
+
 #: Keys that were reported: each is once in a process.
 _reported: set[str] = set()
 
@@ -47,11 +50,29 @@ least 0
     for key in _unknown(tree, "bigfft"):
         if key not in _reported:
             _reported.add(key)
-            near = difflib.get_close_matches(key, config.KNOBS, 1)
-            hint = f": did you mean {near[0]}?" if near else ""
+            near = _nearest(key.replace("_", "-"))
+            hint = f": did you mean {near}?" if near else ""
             warnings.warn(f"there is no setting {key}, it does nothing{hint}", stacklevel=3)
     for key in config.KNOBS:
         config.get(key)
+
+
+def _nearest(key: str) -> str | None:
+    """The setting that a key may be meant for: nearly its name, or nearly the last part of it.
+
+    What all names begin with does not count: it would make any two of them alike.
+
+    >>> _nearest("bigfft.carier"), _nearest("bigfft.memory.limit"), _nearest("bigfft.workers")
+    ('bigfft.exchange.carrier', 'bigfft.memory-limit', None)
+    """
+    whole = {known.partition(".")[2]: known for known in config.KNOBS}
+    found = difflib.get_close_matches(key.partition(".")[2], whole, 1, NEAR)
+    if found:
+        return whole[found[0]]
+    last = {known: known.rpartition(".")[2] for known in config.KNOBS}
+    ends = difflib.get_close_matches(key.rpartition(".")[2], last.values(), 1, NEAR)
+    several = [known for known, end in last.items() if end in ends]
+    return next(iter(difflib.get_close_matches(key, several, 1, 0)), None)
 
 
 def _unknown(tree: Mapping[Any, Any], above: str) -> Iterator[str]:

@@ -12,6 +12,7 @@ from dask_bigfft import errors
     [
         (errors.ArgumentError, (errors.BigFFTError, ValueError)),
         (errors.ArgumentTypeError, (errors.BigFFTError, TypeError)),
+        (errors.AxisError, (errors.ArgumentError, ValueError, IndexError)),
         (errors.PlanError, (errors.ArgumentError, ValueError)),
         (errors.CarrierError, (errors.BigFFTError, RuntimeError)),
         (errors.DeviceError, (errors.BigFFTError, RuntimeError)),

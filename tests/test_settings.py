@@ -38,8 +38,21 @@ def test_misspelt_settings_are_reported_once():
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             dask_bigfft.plan(X)
-        with dask.config.set({"bigfft.qqq": 2}), pytest.warns(UserWarning, match="bigfft.qqq, it"):
-            dask_bigfft.plan(X)
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [("qqq", None), ("workers", None), ("backend", None), ("verbose", None), ("planner.foo", None),
+     ("exchange.nonsense", None), ("carrier", "exchange.carrier"), ("devices", "device"),
+     ("memory.limit", "memory-limit"), ("memory_limits", "memory-limit"), ("vrify", "verify"),
+     ("pinned-limits", "memory.pinned-limit"), ("scratch.pice-size", "scratch.piece-size")],
+)
+def test_only_near_names_are_suggested(key, hint):
+    said = f"did you mean bigfft.{hint}?" if hint else "it does nothing"
+    text = f"no setting bigfft.{key}, it does nothing"
+    with dask.config.set({f"bigfft.{key}": 2}), pytest.warns(UserWarning, match=text) as found:
+        dask_bigfft.plan(X)
+    assert [str(w.message).endswith(said) for w in found] == [True]
 
 
 def test_a_value_where_settings_belong_is_reported():

@@ -291,6 +291,18 @@ class Layout(HashedOnce):
         """Number of elements of the largest block."""
         return math.prod(axis.largest for axis in self.axes)
 
+    @cached_property
+    def largest_block(self) -> tuple[int, ...]:
+        """Index of the largest block; of several the first one.
+
+        >>> Layout((plain(5, (0, 2, 3)), plain(4, (4,)))).largest_block
+        (2, 0)
+        """
+        return tuple(
+            axis.block_of(tuple(g.chunks.index(max(g.chunks)) for g in axis.groups))
+            for axis in self.axes
+        )
+
     def shape(self, block: tuple[int, ...]) -> tuple[int, ...]:
         """Shape of a block as stored: one dimension per group of every axis."""
         shapes = [axis.shape(i) for axis, i in zip(self.axes, block, strict=True)]

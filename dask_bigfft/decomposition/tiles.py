@@ -27,15 +27,16 @@ def tiling(
     """Dimension along which a block is cut into tiles, and their width.
 
     The outermost dimension that is not transformed, if its single slices are small enough and
-    its tiles have rows wide enough to be stored; None if it is not so. Slices of up to
-    `slice_bytes` are small enough to be a tile each, if they are too large for `tile_bytes`.
+    its tiles have rows wide enough to be stored; None if it is not so, and for blocks of no
+    elements. Slices of up to `slice_bytes` are small enough to be a tile each, if they are too
+    large for `tile_bytes`.
 
     >>> tiling((64, 8192), {1}, 64 * 8192 * 16)
     (0, 16)
     >>> tiling((64, 8192), {1}, 64 * 8192 * 16, 1 << 16, slice_bytes=1 << 17)
     (0, 1)
     """
-    for dim, size in enumerate(shape):
+    for dim, size in enumerate(shape if math.prod(shape) else ()):
         if dim not in fixed and size > 1:
             width = tile_bytes * size // nbytes or int(nbytes <= slice_bytes * size)
             row = width * nbytes // math.prod(shape[: dim + 1])

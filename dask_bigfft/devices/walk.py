@@ -126,7 +126,9 @@ class _BlockWalk:
 
 @lru_cache(maxsize=512)
 def _slowest(walk: _BlockWalk, round_: Round) -> float | None:
-    block = tuple(0 for _ in round_.source.axes)
+    if round_.source.largest == 0:
+        return 0.0
+    block = round_.source.largest_block  # the first one may have no elements
     real = np.empty(0, walk.dtype).real.dtype
     kinds = {step.kind for step in round_.steps}
     source, target = (

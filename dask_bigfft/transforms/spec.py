@@ -17,7 +17,7 @@ import numpy as np
 from dask_bigfft.decomposition.factors import transposed_digits
 from dask_bigfft.decomposition.scaling import Scale
 from dask_bigfft.decomposition.steps import Kind, Order, Waves, flat_digits
-from dask_bigfft.errors import ArgumentTypeError, refuse
+from dask_bigfft.errors import ArgumentTypeError, AxisError, refuse
 
 Norm = Literal["backward", "ortho", "forward"]
 
@@ -180,7 +180,8 @@ def parse_axes(argument: str, axes: Sequence[SupportsIndex], ndim: int) -> tuple
         refuse("a", "an array without axes", "an array of at least one dimension")
     for axis in found:
         if not -ndim <= axis < ndim:
-            refuse(argument, axis, f"{-ndim}..{ndim - 1} for an array of {ndim} dimensions")
+            allowed = f"{-ndim}..{ndim - 1} for an array of {ndim} dimensions"
+            refuse(argument, axis, allowed, kind=AxisError)
     found = tuple(axis % ndim for axis in found)
     if len(set(found)) < len(found):
         refuse(argument, tuple(axes), "every axis at most once")

@@ -221,13 +221,33 @@ def test_dtypes_of_several_axes(name, dtype):
     if name in REAL_IN and np.dtype(dtype).kind == "c":
         pytest.skip("real input")
     x = numbers((6, 8), dtype)
-    wide = x.astype("f4") if dtype == "f2" else x  # SciPy's way, too
-    expected = peer(name)(wide)
-    result = getattr(fft, name)(da.from_array(x, chunks=(3, 4))).compute()
-    if dtype == "f2" and expected.dtype == np.float32 and name != "hfftn":
-        expected = expected.astype("f2")
-    eps = max(np.finfo(result.dtype).eps, np.finfo(expected.dtype).eps)
-    assert_same(result.astype(expected.dtype), expected, eps)
+    expected = peer(name)(x)
+    result = getattr(fft, name)(da.from_array(x, chunks=(3, 4)))
+    assert result.dtype == expected.dtype
+    # NumPy scales half precision by a half precision 1/n.
+    assert_same(result.compute(), expected, np.finfo(np.float16).eps if dtype == "f2" else None)
+
+
+@pytest.mark.parametrize("axes", [(0,), (-1,), (0, 1)])
+def test_half_precision_stays_where_numpy_keeps_it(axes):
+    x = numbers((6, 8), "f2")
+    result = fft.irfftn(da.from_array(x, chunks=(3, 4)), axes=axes)
+    assert result.dtype == np.fft.irfftn(x, axes=axes).dtype
+    assert result.compute().dtype == result.dtype
+
+
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [("fft", {"axis": 2}), ("rfft", {"axis": -3}), ("irfft2", {"axes": (0, 5)}),
+     ("fftn", {"axes": (7,)})],
+)
+def test_axes_that_are_not_there_raise_what_numpy_raises(name, where):
+    x = numbers((4, 6), "d")
+    with pytest.raises(IndexError):
+        peer(name)(x, **where)
+    for kind in (IndexError, ValueError):
+        with pytest.raises(kind, match=r"is not allowed: need -2\.\.1"):
+            getattr(fft, name)(da.from_array(x, chunks=2), **where)
 
 
 @pytest.mark.parametrize("dtype", [">f4", ">f8", ">c8", ">c16", ">i4", ">f2"])
@@ -250,6 +270,15 @@ def test_empty_batches(name, shape):
     axes = {"axes": (-1,)} if name.endswith("n") else {}
     expected = peer(name)(x, **axes)
     result = getattr(fft, name)(da.from_array(x, chunks=(4, 4, 2)[: x.ndim]), **axes)
+    assert (result.shape, result.dtype) == (expected.shape, expected.dtype)
+    assert_same(result.compute(), expected)
+
+
+@pytest.mark.parametrize("name", ["fft", "rfft", "irfft", "hfft"])
+def test_empty_batches_beside_axes_that_are_not_transformed(name):
+    x = numbers((22, 0, 37), "d")
+    result = getattr(fft, name)(da.from_array(x, chunks=(7, 1, 5)), axis=0, memory_limit="1 MiB")
+    expected = peer(name)(x, axis=0)
     assert (result.shape, result.dtype) == (expected.shape, expected.dtype)
     assert_same(result.compute(), expected)
 

@@ -54,6 +54,18 @@ def assert_close(got, expected, single=False):
     assert np.linalg.norm(got - expected) <= eps * np.linalg.norm(expected)
 
 
+@pytest.mark.parametrize("device", ["gpu", "hybrid"])
+@pytest.mark.parametrize("name", ["fftn", "rfftn"])
+@pytest.mark.parametrize("rows", [(0, 1), (0,)])
+def test_chunks_without_entries(name, rows, device):
+    x = values(sum(rows), 40, 6, real=name == "rfftn")
+    with split(), simulated_devices(1 << 13, limits=SMALL):
+        a = da.from_array(x, chunks=(rows, (17, 23), 6))
+        result = getattr(fft, name)(a, axes=(1, 2), device=device)
+        got = result.compute()
+    assert_close(got, getattr(scipy.fft, name)(x, axes=(1, 2)))
+
+
 @pytest.mark.parametrize("single", [False, True])
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from dask_bigfft.errors import DamagedShardError, VerificationError
 from dask_bigfft.exchange import p2p
 from dask_bigfft.exchange.scratch import Scratch
 from dask_bigfft.kernels.libraries import available, get_library
+from dask_bigfft.kernels.verify import same_values
 from dask_bigfft.testing.faults import DAMAGES, Dropping, Faulty, Times, flip
 from dask_bigfft.testing.strategies import cases, random_array, round_cases
 
@@ -167,6 +168,26 @@ def test_half_spectra(monkeypatch, found, kind):
         result = function(x, verify="energy").compute()
     assert [name for name, _ in found] == ["mismatch"]
     np.testing.assert_array_equal(result, right)
+
+
+def test_of_long_doubles_values_are_compared():
+    """Six of their sixteen bytes mean nothing, and are what memory was before."""
+    one = np.array([1, 2j, np.nan], "G")
+    other = one.copy()
+    other.view(np.uint8).reshape(-1, other.itemsize // 2)[:, -1] ^= 255
+    pads = np.finfo("g").nmant == 63
+    assert same_values(one, other) is pads
+    assert not same_values(one, np.array([1, 2j, 3], "G"))
+    assert same_values(np.float64([-0.0, np.nan]), np.float64([-0.0, np.nan]))
+    assert not same_values(np.float64([0.0]), np.float64([-0.0]))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_rounds_of_long_doubles_that_keep_no_energy(mode):
+    x = random_array((60,), "g", 0)
+    with planned_small(1):
+        result = fft.hfft(da.from_array(x, chunks=9), 955, verify=mode)
+    np.testing.assert_allclose(result.compute(), np.fft.hfft(x, 955), rtol=0, atol=1e-16)
 
 
 @pytest.mark.parametrize(("damage", "after"), [("exponent bit", 5), ("sign bit", 150)])

@@ -140,6 +140,11 @@ class Step:
         """Length of the FFTs."""
         return self.source.radix
 
+    @property
+    def alone(self) -> bool:
+        """Whether all of a convolution is this step, so that its spectrum has no other digit."""
+        return None not in (self.chirp_in, self.convolve, self.chirp_out)
+
 
 def _follow(digits: Sequence[Digit]) -> bool:
     """Whether digits follow one another as in an axis that is whole."""

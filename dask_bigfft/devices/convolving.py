@@ -12,6 +12,13 @@ first values of those digits, and only the first of the result go back::
 
 The spectrum of the filter is made in the same way, from a chirp of the smooth length.
 
+A digit of a cut axis is no different: its own index is that of the convolution, and the digits that
+are still to come make the twiddle that follows. Half a spectrum is not completed. Real values are
+
+    x[n] = Re(X[0] + 2 X[1] w^n + 2 X[2] w^2n + ...),    w = exp(2i pi / N),
+
+with no factor 2 for X[N/2], so that half as many values come, and the real parts go.
+
 Imports `decomposition`, `kernels`, `memory` and this room.
 """
 
@@ -22,7 +29,7 @@ import numpy as np
 from dask_bigfft.decomposition.factors import factorize, smooth_length
 from dask_bigfft.decomposition.layout import AxisLayout, Digit, Layout, plain, whole
 from dask_bigfft.decomposition.rounds import Round, transformed
-from dask_bigfft.decomposition.steps import axis_program
+from dask_bigfft.decomposition.steps import Step, axis_program
 from dask_bigfft.devices.jobs import Job
 from dask_bigfft.devices.pieces import MOST_PRIME
 from dask_bigfft.devices.protocol import Array
@@ -44,29 +51,46 @@ def is_hard(job: Job) -> bool:
 def convolving(job: Job) -> Job | None:
     """Return a job that does the same as a convolution; None where there is no such.
 
-    Half a spectrum is not completed here, and what follows a step has to follow it still.
+    What is a convolution already, with a filter of an axis, is none here.
     """
     if len(job.round.steps) != 1 or not is_hard(job):
         return None
     (step,) = job.round.steps
-    more = step.twiddle, step.convolve, step.chirp_in, step.chirp_out
-    if step.kind == "c2r" or any(found is not None for found in more):
+    if any(found is not None for found in (step.convolve, step.chirp_in, step.chirp_out)):
         return None
-    n, dim, shape = step.length, job.round.dim(step), job.round.source.shape(job.block)
-    padded = smooth_length(2 * n - 1)
-    (found,) = axis_program(dim, n, (padded,), sign=step.sign, bluestein=True).steps
+    n, padded = step.length, smooth_length(2 * step.length - 1)
+    (found,) = axis_program(step.axis, n, (padded,), sign=step.sign, bluestein=True).steps
     chirped = replace(
         found,
-        source=Digit(0, 1, n, padded),
+        sign=-step.sign,  # there; back with the sign of the step, which is that of its twiddle
+        source=Digit(0, 1, step.source.size, padded),
         target=Digit(found.target.stage, 1, step.target.size, padded),
         divisor=step.divisor,
+        twiddle=step.twiddle,
     )
-    axes = [plain(size, (size,)) for size in shape]
-    axes[dim] = AxisLayout((whole(chirped.source),))
+    axes = list(job.round.source.axes)
+    axes[step.axis] = _beside(axes[step.axis], step, chirped)
     layout = Layout(tuple(axes))
     round_ = Round((chirped,), layout, transformed(layout, (chirped,)))
-    block = (0,) * len(shape)
-    return Job(round_, block, job.target, job.target, settings=job.settings, convolves=True)
+    source = max(job.source, job.target, key=lambda name: np.dtype(name).kind == "c")
+    return Job(round_, job.block, source, job.target, settings=job.settings, convolves=True)
+
+
+def _beside(axis: AxisLayout, step: Step, chirped: Step) -> AxisLayout:
+    """An axis in which the digit of a step is one of its own, with as many stages as it needs.
+
+    The digits that the twiddle is of are of the last stage but one, as those of all twiddles are.
+    """
+    def staged(digit: Digit) -> Digit:
+        stage = chirped.target.stage
+        return replace(digit, stage=stage - 1 if digit.stage == step.source.stage else stage + 1)
+
+    groups = []
+    for group in axis.groups:
+        own = group.digits == (step.source,)
+        digits = tuple(map(staged, group.digits))
+        groups.append(whole(chirped.source) if own else replace(group, digits=digits))
+    return AxisLayout(tuple(groups))
 
 
 def filter_job(job: Job) -> Job:
@@ -75,14 +99,14 @@ def filter_job(job: Job) -> Job:
     layout = Layout((plain(step.length, (step.length,)),))
     (own,) = axis_program(0, step.length, (step.length,)).steps
     round_ = Round((own,), layout, transformed(layout, (own,)))
-    return Job(round_, (0,), job.target, job.target, settings=job.settings)
+    return Job(round_, (0,), job.source, job.source, settings=job.settings)
 
 
 def filter_of(job: Job) -> Array:
     """The filter of a job that convolves."""
     (step,) = job.round.steps
     assert step.convolve is not None
-    found = lend((step.length,), np.dtype(job.target))
+    found = lend((step.length,), np.dtype(job.source))
     for part in parts(step.length, TILE):
         places = np.arange(part.start, part.stop, dtype=np.int64)
         found[part] = chirp_filter(

@@ -126,6 +126,8 @@ class Line:
         Whether the transformed digit is multiplied by a spectrum, which then is on the device, too.
     whole : bool
         Whether one FFT may be as long as the line; else it has to fall apart if it can.
+    real : bool
+        Whether only the real parts of what is filtered go back.
     """
 
     dim: int
@@ -133,6 +135,7 @@ class Line:
     kind: Kind = "c2c"
     filtered: bool = False
     whole: bool = True
+    real: bool = False
 
     def steps(self, digits: int) -> int:
         """Steps that transform so many digits: what is filtered is transformed back as well."""
@@ -415,6 +418,9 @@ def _registers(
     whole, real = problem.itemsize, problem.itemsize // 2
     lines = [(problem.lines[i].kind, j, len(factors[i]) - 1) for i, j in digits]
     kinds = {k for k, j, last in lines if (k, j) in (("r2c", 0), ("c2r", last))}
+    if any(problem.lines[i].real and j + 1 == problem.lines[i].steps(len(factors[i]))
+           for i, j in digits):
+        kinds.add("c2r")  # as far as places are concerned
     reorders = order != tuple(range(len(order)))
     first: _Register = (real if "r2c" in kinds else whole, 0)
     second: _Register = (0, 0)

@@ -350,7 +350,7 @@ def multiplication(op: Multiply) -> tuple[Multiplying, list[Any]]:
         numbers += _numbers(twiddle.left, left) + _numbers(twiddle.right, right)
     for chirp in op.chirps:
         places = _places(chirp.place, op.shape)
-        factors.append(Factor(places, None))
+        factors.append(Factor(places, None, chirp.half))
         numbers += [np.uint64(chirp.length), np.float64(chirp.sign)]
         numbers += _numbers(chirp.place, places)
     double, wide = np.dtype(op.dtype).itemsize == 16, math.prod(op.shape) >= WIDE

@@ -54,24 +54,26 @@ def index_of(terms: tuple[Term, ...], shape: tuple[int, ...]) -> Array:
     return index
 
 
-def _twiddle(factor: Twiddle, shape: tuple[int, ...]) -> Array:
+def _twiddle(factor: Twiddle, shape: tuple[int, ...], most: int) -> Array:
     power = index_of(factor.left, shape) * index_of(factor.right, shape)
-    if power.size and power.max() >= factor.modulus:
-        raise DeviceError(f"the product of indices reaches the modulus in {factor}")
-    return phase_table(factor.modulus, factor.sign).at(power)
+    if power.size and power.max() >= most * factor.modulus:
+        raise DeviceError(f"the product of indices reaches {most} times the modulus in {factor}")
+    return phase_table(factor.modulus, factor.sign).at(power % factor.modulus)
 
 
 def _chirp(factor: ChirpFactor, shape: tuple[int, ...]) -> Array:
     place = index_of(factor.place, shape)
     values = chirp(place, factor.length, factor.sign)
-    return np.where(place < factor.length, values, 0)
+    if factor.half:
+        values = np.where((place == 0) | (2 * place == factor.length), values, 2 * values)
+    return np.where(place < factor.end, values, 0)
 
 
 def factors_of(op: Multiply) -> Any:
     """What every element is multiplied with, but for the scale."""
     factors: Any = 1.0
     for twiddle in op.twiddles:
-        factors = factors * _twiddle(twiddle, op.shape)
+        factors = factors * _twiddle(twiddle, op.shape, 4 if op.chirps else 1)
     for found in op.chirps:
         factors = factors * _chirp(found, op.shape)
     return factors
@@ -82,7 +84,7 @@ def multiplied(op: Multiply, x: Array) -> Array:
     with np.errstate(invalid="ignore"):  # whatever lies behind the end of a chirp
         found = np.asarray((np.conj(x) if op.conjugate else x) * (op.scale * factors_of(op)))
     for chirp_factor in op.chirps:
-        found = np.where(index_of(chirp_factor.place, op.shape) < chirp_factor.length, found, 0)
+        found = np.where(index_of(chirp_factor.place, op.shape) < chirp_factor.end, found, 0)
     return found
 
 

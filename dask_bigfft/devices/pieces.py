@@ -17,7 +17,7 @@ import numpy as np
 from dask_bigfft.decomposition.factors import factorize
 from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout
 from dask_bigfft.decomposition.rounds import Round, transformed
-from dask_bigfft.decomposition.steps import Step, axis_program
+from dask_bigfft.decomposition.steps import AxisProgram, Step, axis_program
 from dask_bigfft.devices.crossings import Line, PieceLimits, Problem
 from dask_bigfft.devices.piecework import PieceWork
 from dask_bigfft.devices.protocol import FFT
@@ -75,10 +75,7 @@ class PiecePlan:
     def rounds(self) -> tuple[Round, ...]:
         """The crossings as rounds: a block's dimensions as axes, its pieces as blocks."""
         programs = [
-            axis_program(
-                dim, step.length, factors, kind=step.kind, sign=step.sign,
-                bluestein=step.convolve is not None,  # its steps: there, filtered, and back
-            )
+            _program(dim, step, factors)
             for dim, step, factors in zip(
                 self.dims, self.round.steps, self.schedule.factors, strict=True
             )
@@ -161,8 +158,14 @@ class PiecePlan:
     def _trip(self, number: int) -> Trip:
         return Trip(
             self.round, self.block, self.dims, self.schedule.factors,
-            self.schedule.crossings[number], self.rounds[number], self.dtype,
+            self.schedule.crossings[number], self.rounds[number], self.dtype, self._real_parts,
         )
+
+    @property
+    def _real_parts(self) -> bool:
+        """Whether the block after the round is the real parts of a convolution."""
+        filtered = any(step.convolve is not None for step in self.round.steps)
+        return filtered and self.target != self.dtype
 
     @cached_property
     def ffts(self) -> frozenset[FFT]:
@@ -276,18 +279,30 @@ def piece_plan(
             raise DeviceError(f"devices compute in single and double precision, not in {name}")
         if np.dtype(name).kind == "f" and source != target:
             itemsize = 2 * np.dtype(name).itemsize
-    lines = tuple(_line(round_, step) for step in round_.steps)
+    lines = tuple(_line(round_, step, np.dtype(target).kind == "f") for step in round_.steps)
     shape, blocks = round_.source.shape(block), round_.source.blocks
     problem = Problem(shape, lines, itemsize, inside, order, blocks, shards, mirrored)
     return PiecePlan(round_, block, source, target, find_schedule(problem, limits, work))
 
 
-def _line(round_: Round, step: Step) -> Line:
+def _program(dim: int, step: Step, factors: tuple[int, ...]) -> AxisProgram:
+    """The steps of a dimension in digits; of a convolution: there, filtered, and back."""
+    filtered = step.convolve is not None
+    program = axis_program(
+        dim, step.length, factors, kind=step.kind, sign=step.sign, bluestein=filtered
+    )
+    if not filtered or step.sign == program.steps[0].sign:
+        return program
+    turned = tuple(replace(found, sign=-found.sign) for found in program.steps)
+    return replace(program, steps=turned)
+
+
+def _line(round_: Round, step: Step, real: bool) -> Line:
     filtered = step.convolve is not None
     whole = filtered or step.kind != "c2c" or not awkward(step.length)
     if filtered and step.source.is_partial:
         whole = False  # only digits are completed by zeros
-    return Line(round_.dim(step), step.length, step.kind, filtered, whole)
+    return Line(round_.dim(step), step.length, step.kind, filtered, whole, real and filtered)
 
 
 def awkward(n: int) -> bool:

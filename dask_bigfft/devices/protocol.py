@@ -122,7 +122,8 @@ class Term:
 class Twiddle:
     """The factor exp(sign * 2j*pi * left * right / modulus).
 
-    ``left`` and ``right`` are sums of terms; their product stays below ``modulus`` <= 2**53.
+    ``left`` and ``right`` are sums of terms; their product stays below ``modulus`` <= 2**53, and
+    below four times that where a chirp makes zeros of what lies behind its end.
     """
 
     modulus: int
@@ -133,14 +134,21 @@ class Twiddle:
 
 @dataclass(frozen=True, slots=True)
 class ChirpFactor:
-    """The factor exp(sign * 1j*pi * n**2 / length); where n >= length, 0 whatever is there.
+    """The factor exp(sign * 1j*pi * n**2 / length); where n >= `end`, 0 whatever is there.
 
     ``n`` is the sum of terms; ``n**2`` needs reducing mod 2*length in more than 64 bits.
+    ``half`` is for half a spectrum: twice as much, but where n is 0 or half the length.
     """
 
     length: int
     sign: int
     place: tuple[Term, ...]
+    half: bool = False
+
+    @property
+    def end(self) -> int:
+        """How many values there are."""
+        return self.length // 2 + 1 if self.half else self.length
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,6 +111,8 @@ class Trip:
         The crossing as a round: dimensions of the block as axes, pieces as blocks.
     dtype : str
         Of complex values.
+    real : bool
+        Whether what is convolved was half a spectrum, and its real parts are the result.
     """
 
     round: Round
@@ -120,6 +122,7 @@ class Trip:
     crossing: Crossing
     inner: Round
     dtype: str
+    real: bool = False
 
     def work(self, piece: Block) -> PieceWork:
         """What is done with one piece."""
@@ -173,6 +176,8 @@ class _Piece:
         for step in self.inner.steps:
             if step.kind == "c2r":
                 self._real_fft(step, self.real)
+        if self.trip.real and self.ended:
+            self._real_parts()
         order = self.crossing.order
         if self.crossing.reorders:
             shape = tuple(self.now.shape[dim] for dim in order)
@@ -303,6 +308,15 @@ class _Piece:
         op = FFT(step.kind, before, after, (dim,), sign, self.trip.dtype)
         self._elsewhere(op, after, dtype)
 
+    def _real_parts(self) -> None:
+        """Copy the real parts to where they are dense."""
+        shape, count = self.now.shape, self.now.size
+        both = replace(self.now, shape=(2 * count,), dtype=self.real)
+        self.place = 1 - self.place
+        self.now = DeviceArray(self.offsets[self.place], shape, self.real)
+        copy = Strided((count,), (2,), 0, (1,), 0, self.real)
+        self.done.append(Computation(copy, both, self.now))
+
     def _ffts(self, steps: list[Step]) -> None:
         """Complex FFTs of one sign together."""
         by_sign: dict[int, list[int]] = {}
@@ -316,7 +330,10 @@ class _Piece:
         """Multiply by the spectrum of a filter, and transform the last digit back."""
         number = self.trip.round.steps.index(step)
         axis, own = self.trip.round.source.axes[step.axis], self.trip.dims[number]
-        factors, first = self.trip.factors[number], self.firsts[own - len(axis.groups) + 1]
+        factors, others = self.trip.factors[number], axis.shape(self.trip.block[step.axis])[:-1]
+        if step.alone:  # the spectrum is of this digit, whatever is beside it
+            others = ()
+        first = self.firsts[own - len(others)]
         begin, end = self.firsts[own], self.firsts[own] + len(factors)
         dims, shape = range(first, end), self.now.shape
         # The spectrum has its index whole, which is that of the digits from the last to the first.
@@ -324,7 +341,7 @@ class _Piece:
         parts = [slice(low, low + n) for low, n in zip(self.starts, shape, strict=True)]
         kept = tuple(n if d in dims else 1 for d, n in enumerate(shape))
         array = self._filter_place(tuple(kept[d] for d in order))
-        whole = (*axis.shape(self.trip.block[step.axis])[:-1], *factors[::-1])
+        whole = (*others, *factors[::-1])
         part = tuple(parts[d] for d in order if d in dims)
         self.filters.append(Filter(step.axis, whole, part, array))
         if len(factors) > 1:
@@ -352,7 +369,7 @@ class _Piece:
                 chirp = step.chirp_in
                 place = self._index(self.trip.round.source, step, step.source.stage)
                 place += self._digits(step, 0, step.source.stride)
-                chirps.append(ChirpFactor(chirp.length, chirp.sign, place))
+                chirps.append(ChirpFactor(chirp.length, chirp.sign, place, self.trip.real))
         self._multiply(1.0, conjugate, (), tuple(chirps))
 
     def _after(self) -> None:

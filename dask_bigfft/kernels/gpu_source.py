@@ -32,7 +32,7 @@ _COMMON = r"""
 typedef unsigned long long u64;
 typedef unsigned int u32;
 
-// exp(sign * 2 pi i * t / m) for t < m < 2^61.
+// exp(sign * 2 pi i * t / m) for m < 2^61 and t < 2^61.
 __device__ __forceinline__ double2 turn(u64 t, u64 m, double sign) {
     const u64 four = 4 * t + m / 2;
     const u64 q = (m & (m - 1)) ? four / m : four >> (__ffsll((long long)m) - 1);
@@ -75,10 +75,14 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """Structure of a factor: a twiddle of two indices, or a chirp of one (`right` is None)."""
+    """Structure of a factor: a twiddle of two indices, or a chirp of one (`right` is None).
+
+    A chirp may be that of `half` a spectrum: it ends there, and is doubled but at 0 and its end.
+    """
 
     left: tuple[Place, ...]
     right: tuple[Place, ...] | None
+    half: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +153,13 @@ def multiply_source(structure: Multiplying) -> str:
             used |= {place.dim for place in factor.right}
             body.append(f"    w = times(w, turn(({left}) * ({right}), f{f}_modulus, f{f}_sign));")
         else:
+            end, twice = f"n < f{f}_modulus", ""
+            if factor.half:
+                end = f"2 * n <= f{f}_modulus"
+                twice = f"      if (n && 2 * n != f{f}_modulus) {{ w.x *= 2; w.y *= 2; }}\n"
             body.append(
-                f"    {{ const u64 n = {left}; const u64 m = 2 * f{f}_modulus;\n"
-                f"      if (n < f{f}_modulus) w = times(w, turn(square_mod(n, m), m, f{f}_sign));\n"
+                f"    {{ const u64 n = {left}; const u64 m = 2 * f{f}_modulus;\n{twice}"
+                f"      if ({end}) w = times(w, turn(square_mod(n, m), m, f{f}_sign));\n"
                 "      else beyond = true; }"
             )
     lengths = [f"u64 n{dim}_" for dim in range(structure.ndim)]

@@ -10,9 +10,15 @@ import pytest
 from dask_bigfft.decomposition.phases import chirp, unit_roots
 from dask_bigfft.devices import cuda_operations
 from dask_bigfft.devices.cuda_operations import Operations, multiplication, simplified
-from dask_bigfft.devices.numpy_operations import index_of
+from dask_bigfft.devices.numpy_operations import index_of, multiplied
 from dask_bigfft.devices.protocol import ChirpFactor, Multiply, Strided, Term, Transpose, Twiddle
-from dask_bigfft.kernels.gpu_source import THREADS, TILE, copy_source, transpose_source
+from dask_bigfft.kernels.gpu_source import (
+    THREADS,
+    TILE,
+    copy_source,
+    multiply_source,
+    transpose_source,
+)
 
 BIG = 1 << 62
 
@@ -145,7 +151,9 @@ def values(op):
         at += 2
         left = total(factor.left)
         if factor.right is None:
-            factors *= np.where(left < modulus, chirp(left, modulus, int(sign)), 0)
+            end = modulus // 2 + 1 if factor.half else modulus
+            much = np.where((left == 0) | (2 * left == modulus), 1, 2) if factor.half else 1
+            factors *= np.where(left < end, much * chirp(left, modulus, int(sign)), 0)
         else:
             factors *= unit_roots(left * total(factor.right), modulus, int(sign))
     assert at == len(numbers)
@@ -166,6 +174,22 @@ def test_structures_and_numbers_say_what_the_description_says():
     n = index_of(factor.place, shape)
     expected = 0.25 * unit_roots(power, 9991, -1) * np.where(n < 41, chirp(n, 41, 1), 0)
     np.testing.assert_allclose(values(op), np.broadcast_to(expected, shape), atol=1e-15)
+
+
+@pytest.mark.parametrize("length", [41, 42])
+def test_half_a_spectrum_is_doubled_but_at_its_ends(length):
+    shape, place = (5, 10), (Term(0, 0, 1, BIG, 10), Term(1, 0, 1, BIG, 1))
+    op = Multiply(shape, "<c8", 1.0, False, (), (ChirpFactor(length, -1, place, half=True),))
+    expected = np.zeros(50, complex)
+    expected[: length // 2 + 1] = 2 * chirp(np.arange(length // 2 + 1), length, -1)
+    expected[0] = 1
+    expected[21] /= 1 if length % 2 else 2
+    np.testing.assert_allclose(values(op), expected.reshape(shape), atol=1e-15)
+    ones = np.ones(shape, "c8")
+    np.testing.assert_allclose(multiplied(op, ones), expected.reshape(shape), atol=1e-15)
+    source = multiply_source(multiplication(op)[0])
+    assert "if (2 * n <= f0_modulus) w" in source
+    assert "w.x *= 2" in source
 
 
 def test_structures_do_not_depend_on_numbers():

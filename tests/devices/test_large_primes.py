@@ -1,5 +1,7 @@
 """Lengths with nothing to split that are larger than the card: a convolution inside the block."""
 
+import math
+
 import dask.array as da
 import numpy as np
 import pytest
@@ -23,19 +25,27 @@ LARGE = [
     ("rfft", (2 * 2053,), 3),
     ("fft", (3, 1031), 2),
     ("rfft", (3, 1031), 2),
+    ("irfft", (4099,), 3),
+    ("hfft", (4099,), 3),
+    ("irfft", (2 * 2053,), 3),  # half the length is an index, too
+    ("irfft", (3, 1031), 2),
 ]
 
 
 def example(name, shape):
-    return values(*shape, dtype="f8" if name in ("rfft", "ihfft") else "c16")
+    """Values of which there are `shape` before or after the transform, and its arguments."""
+    if name.startswith(("irfft", "hfft")):
+        x = values(*shape[:-1], shape[-1] // 2 + 1)
+        return x, {"s": shape, "axes": (0, 1)} if name.endswith("2") else {"n": shape[-1]}
+    return values(*shape, dtype="f8" if name.startswith(("rfft", "ihfft")) else "c16"), {}
 
 
 @pytest.mark.parametrize(("name", "shape", "part"), LARGE)
 @pytest.mark.parametrize("norm", ["ortho", "forward"])
 def test_scheme(name, shape, part, norm):
-    x, n = example(name, shape), shape[-1]
-    nbytes = 16 * n // part
-    job, _ = job_of(x, name, norm=norm)
+    (x, keywords), n = example(name, shape), shape[-1]
+    keywords["norm"], nbytes = norm, 16 * n // part
+    job, _ = job_of(x, name, **keywords)
     simulated = engine(nbytes, seed=part, limits=SMALL)
     with pytest.raises(DeviceMemoryError):
         simulated.pieces(job)
@@ -43,17 +53,17 @@ def test_scheme(name, shape, part, norm):
     found, _ = simulated.pieces(link)
     axis = found.notation[1]
     assert found.notation == f"{{{axis}1}} {{{axis}2}} {{{axis}1}}"
-    got = run(simulated, x, name, norm=norm)
-    assert distance(got, scipys(x, name, norm=norm)) < 1e-14
+    got = run(simulated, x, name, **keywords)
+    assert distance(got, scipys(x, name, **keywords)) < 1e-14
     assert simulated.device.peak <= nbytes
     crossings = found.schedule.crossings
     works = [list(found.works(number)) for number in range(len(crossings))]
-    rows, (step,) = x.size // n, link.round.steps
+    rows, (step,) = x.size // x.shape[-1], link.round.steps
     padded = step.source.radix
     came = [sum(m.array.size for w in all_ for m in w.comes) for all_ in works]
     went = [sum(m.array.size for w in all_ for m in w.goes) for all_ in works]
     # Nothing that is padding crosses the bus on the first way in, or the last way out.
-    assert came == [rows * n, rows * padded, rows * padded]
+    assert came == [x.size, rows * padded, rows * padded]
     assert went == [rows * padded, rows * padded, rows * got.shape[-1]]
     for crossing, mine in zip(crossings, works, strict=True):
         runs, width = crossing.reads
@@ -65,40 +75,47 @@ def test_scheme(name, shape, part, norm):
     assert sum(len(w.filters) for w in works[1]) == len(works[1])
 
 
-@pytest.mark.parametrize("name", ["fft", "rfft"])
+@pytest.mark.parametrize("name", ["fft", "rfft", "irfft"])
 def test_single_precision(name):
-    x = example(name, (2, 2053))
+    x, keywords = example(name, (2, 2053))
     single = x.astype("f4" if name == "rfft" else "c8")
-    got = run(engine(8 * 2053 // 2), single, name)
-    assert got.dtype == np.complex64
-    assert distance(got, scipys(x, name)) < 2e-6
+    got = run(engine(8 * 2053 // 2), single, name, **keywords)
+    assert got.dtype == ("f4" if name == "irfft" else "c8")
+    assert distance(got, scipys(x, name, **keywords)) < 2e-6
 
 
-@pytest.mark.parametrize("name", ["fft2", "rfft2", "ifft2", "ihfft2"])
+@pytest.mark.parametrize("name", ["fft2", "rfft2", "ifft2", "ihfft2", "irfft2", "hfft2"])
 @pytest.mark.parametrize("shape", [(6, 2053), (5, 1031), (1, 2053)])
 def test_other_axes_are_transformed_as_they_are(name, shape):
-    x = example(name[:-1], shape)
+    x, keywords = example(name, shape)
     nbytes = 16 * shape[-1] // 2
-    job, _ = job_of(x, name)
+    job, _ = job_of(x, name, **keywords)
     simulated = engine(nbytes, seed=1)
     links = simulated.links(job, simulated.limits)
     assert [link.convolves for link in links].count(True) == 1
-    got = run(simulated, x, name)
-    assert distance(got, scipys(x, name)) < 1e-14
+    got = run(simulated, x, name, **keywords)
+    assert distance(got, scipys(x, name, **keywords)) < 1e-14
     assert simulated.device.peak <= nbytes
+
+
+def test_what_does_not_matter_of_half_a_spectrum_does_not_matter_here():
+    """The imaginary parts at 0 and in the middle."""
+    for n in (4099, 2 * 2053):
+        x, keywords = example("irfft", (n,))
+        expected = scipys(x, "irfft", **keywords)
+        x[0] += 3j
+        x[-1] += 0 if n % 2 else 7j
+        assert distance(run(engine(6 * n), x, "irfft", **keywords), expected) < 1e-14
 
 
 def test_what_fits_or_splits_is_no_convolution():
     for name, shape, nbytes in (("fft", (4099,), 1 << 20), ("fft", (4096,), 1 << 14)):
-        job, _ = job_of(example(name, shape), name)
+        job, _ = job_of(example(name, shape)[0], name)
         simulated = engine(nbytes)
         assert simulated.links(job, simulated.limits) == (job,)
-    smooth, _ = job_of(example("fft", (4096,)), "fft")
+    smooth, _ = job_of(example("fft", (4096,))[0], "fft")
     assert not is_hard(smooth)
     assert convolving(smooth) is None
-    half, _ = job_of(values(2050), "irfft", n=4099)
-    assert is_hard(half)
-    assert convolving(half) is None  # its mirror image would have to be there first
 
 
 def test_what_lies_on_the_card_beyond_the_block_does_not_matter():
@@ -110,20 +127,62 @@ def test_what_lies_on_the_card_beyond_the_block_does_not_matter():
     assert distance(run(simulated, x, "fft"), scipys(x, "fft")) < 1e-14
 
 
-@pytest.mark.parametrize(("name", "fallback"), [("fft", 0), ("rfft", 0), ("ifft", 0), ("irfft", 1)])
-def test_one_large_block_is_done_on_the_card(name, fallback):
-    """c2r is not: half a spectrum would have to be completed first."""
-    events, nbytes = [], 1 << 14
-    x = example(name, (2050,) if name == "irfft" else (4099,))
-    keywords = {"n": 4099} if name == "irfft" else {}
+@pytest.mark.parametrize("name", ["fft", "rfft", "ifft", "irfft", "hfft"])
+def test_one_large_block_is_done_on_the_card(name):
+    x, keywords = example(name, (4099,))
+    got = on_the_card(name, da.from_array(x, chunks=-1), 1 << 14, **keywords)
+    assert distance(got, scipys(x, name, **keywords)) < 1e-14
+
+
+def on_the_card(name, lazy, nbytes, **keywords):
+    """A transform of which the CPU does no round."""
+    events = []
     add_sink(sink := lambda event, numbers: events.append(event))
     try:
         with simulated_devices(nbytes, limits=PieceLimits(nbytes, least=256)) as (device,):
-            y = getattr(fft, name)(da.from_array(x, chunks=-1), device="gpu", **keywords)
-            got = y.compute(scheduler="sync")
-            assert bool(device.trace) is not bool(fallback)
+            got = getattr(fft, name)(lazy, device="gpu", **keywords).compute(scheduler="sync")
+            assert device.trace
             assert device.peak <= nbytes
     finally:
         remove_sink(sink)
-    assert ("fallback" in events) is bool(fallback)
+    assert "fallback" not in events
+    return got
+
+
+#: Digits of the rounds, chunks, and bytes of the device as a part of the largest digit's.
+CUT = [
+    ((1031, 4), 1031, 2),  # the first digit is larger than the card
+    ((4, 1031), 1031, 2),  # the last one
+    ((131, 29), 2000, 1),  # the first one, in blocks of several rows
+    ((3, 257, 4), 1000, 1),  # the one in the middle, which has digits on both sides
+    ((2 * 131, 5), 700, 2),
+]
+
+
+@pytest.mark.parametrize("name", ["ifft", "rfft", "ihfft", "irfft", "hfft"])
+@pytest.mark.parametrize(("digits", "chunks", "part"), CUT)
+def test_digits_of_cut_axes(name, digits, chunks, part):
+    n = math.prod(digits)
+    x, keywords = example(name, (n,))
+    lazy = da.from_array(x, chunks // 2 if keywords else chunks)
+    got = on_the_card(name, lazy, 16 * max(digits) // part, rounds=digits, **keywords)
+    assert distance(got, scipys(x, name, **keywords)) < 1e-14
+
+
+@pytest.mark.parametrize("name", ["fft", "rfft"])
+def test_digits_of_cut_axes_in_transposed_order(name):
+    digits, chunks, part = CUT[3]
+    x, _ = example(name, (math.prod(digits),))
+    lazy, keywords = da.from_array(x, chunks), {"rounds": digits, "order": "transposed"}
+    got = on_the_card(name, lazy, 16 * max(digits) // part, **keywords)
+    host = getattr(fft, name)(lazy, device="cpu", **keywords).compute(scheduler="sync")
+    assert distance(got, host) < 1e-14
+
+
+@pytest.mark.parametrize("name", ["fft2", "rfft2", "irfft2"])
+def test_digits_of_cut_axes_beside_others(name):
+    x, keywords = example(name, (6, 4 * 257))
+    rounds = [{0: 6, 1: 257}, {1: 4}] if name != "irfft2" else [{1: 4}, {0: 6, 1: 257}]
+    lazy = da.from_array(x, (6, 257))
+    got = on_the_card(name, lazy, 1 << 12, rounds=rounds, **keywords)
     assert distance(got, scipys(x, name, **keywords)) < 1e-14

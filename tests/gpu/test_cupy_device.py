@@ -174,7 +174,15 @@ CHIRPS = [
     ChirpFactor(13, 1, (Term(0, 5, 1, BIG, 2), Term(2, 0, 1, BIG, 1))),
     ChirpFactor(2**33 + 1, -1, (Term(0, 2**33 - 40, 1, BIG, 1), Term(1, 0, 1, BIG, 5))),
     ChirpFactor(2**45 + 9, 1, (Term(0, 0, 1, BIG, 2**40 + 3), Term(2, 17, 1, BIG, 2**20 + 7))),
+    ChirpFactor(1301, 1, (Term(0, 0, 1, BIG, 300), Term(1, 0, 1, BIG, 50), Term(2, 0, 1, BIG, 1)),
+                half=True),
+    ChirpFactor(1300, -1, (Term(0, 0, 1, BIG, 300), Term(1, 0, 1, BIG, 50), Term(2, 0, 1, BIG, 1)),
+                half=True),
 ]
+#: Behind the end of a chirp products of indices go on.
+BEYOND = Twiddle(
+    97 * 41, -1, (Term(1, 0, 1, BIG, 50), Term(2, 0, 1, BIG, 1)), (Term(0, 9, 1, BIG, 3),)
+)
 
 
 @pytest.mark.parametrize("dtype", ["c16", "c8"])
@@ -182,7 +190,8 @@ CHIRPS = [
 @pytest.mark.parametrize(
     ("twiddles", "chirps"),
     [((), ()), *(((t,), ()) for t in TWIDDLES), *(((), (c,)) for c in CHIRPS),
-     (tuple(TWIDDLES[:2]), (CHIRPS[1],))],
+     (tuple(TWIDDLES[:2]), (CHIRPS[1],)),
+     ((BEYOND,), (ChirpFactor(97, 1, BEYOND.left),))],
 )
 def test_multiply(device, twiddles, chirps, conjugate, dtype):
     x = values((4, 6, 50), dtype)

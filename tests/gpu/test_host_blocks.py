@@ -179,21 +179,40 @@ def test_half_spectra_larger_than_the_card(name, shape, pinned):
 
 @pytest.mark.parametrize("pinned", [True, False])
 @pytest.mark.parametrize("shape", [(262_147,), (3, 131_101), (2 * 131_101,), (5, 131_101)])
-@pytest.mark.parametrize("name", ["fft", "ifft", "rfft", "ihfft", "fft2", "rfft2"])
+@pytest.mark.parametrize("name", ["fft", "ifft", "rfft", "ihfft", "irfft", "hfft", "fft2", "rfft2"])
 def test_large_primes_larger_than_the_card(name, shape, pinned):
     """Nothing splits: a convolution of a smooth length does, whose filter the card makes."""
     if name.endswith("2") and len(shape) == 1:
         shape = (2, *shape)
+    keywords = {}
+    if name in ("irfft", "hfft"):
+        keywords, shape = {"n": shape[-1]}, (*shape[:-1], shape[-1] // 2 + 1)
     x = values(*shape, real=name in ("rfft", "ihfft", "rfft2"))
     if pinned:
         find.leases()
         kept, x = x, lend(x.shape, x.dtype)
         x[...] = kept
-    lazy = getattr(fft, name)(da.from_array(x, -1), device="gpu", device_memory_limit=2 * MIB)
+    ours, theirs = getattr(fft, name), getattr(scipy.fft, name)
+    lazy = ours(da.from_array(x, -1), device="gpu", device_memory_limit=2 * MIB, **keywords)
     got, counts = counted(lazy)
-    assert_close(got, getattr(scipy.fft, name)(x))
+    assert_close(got, theirs(x, **keywords))
     assert "fallback" not in counts
     assert counts["h2d"] > 1
+
+
+@pytest.mark.parametrize("single", [False, True])
+@pytest.mark.parametrize("digits", [(131_101, 4), (4, 131_101), (2 * 65_537, 3)])
+@pytest.mark.parametrize("name", ["fft", "ifft", "rfft", "ihfft", "irfft", "hfft"])
+def test_large_primes_of_cut_axes_larger_than_the_card(name, digits, single):
+    """The digit is convolved, and its twiddle follows; of half a spectrum real parts go."""
+    n = digits[0] * digits[1]
+    keywords, size = ({"n": n}, n // 2 + 1) if name in ("irfft", "hfft") else ({}, n)
+    x = values(size, real=name in ("rfft", "ihfft"), single=single)
+    ours, array = getattr(fft, name), da.from_array(x, size // 4 + 1)
+    lazy = ours(array, device="gpu", device_memory_limit=2 * MIB, rounds=digits, **keywords)
+    got, counts = counted(lazy)
+    assert_close(got, getattr(scipy.fft, name)(x, **keywords), single)
+    assert "fallback" not in counts
 
 
 @pytest.mark.parametrize("single", [False, True])

@@ -117,8 +117,8 @@ def barrier_task(
     transfers : list of TaskRef
         All transfer tasks.
     **what
-        `targets`, `before`, `width`, `plan`, `number` and `together`, as a `p2p_run.Spec` has
-        them.
+        `targets`, `before`, `width`, `plan`, `number`, `together` and `output`, as a `p2p_run.Spec`
+        has them.
     """
     names = _names()
     disk = bool(dask.config.get("distributed.p2p.storage.disk", default=True))

@@ -55,6 +55,7 @@ from distributed.shuffle._core import (
 from distributed.shuffle._disk import DiskShardsBuffer
 from distributed.shuffle._exceptions import DataUnavailable
 from distributed.shuffle._pickle import unpickle_bytestream
+from distributed.shuffle._scheduler_plugin import ShuffleSchedulerPlugin
 from distributed.shuffle._worker_plugin import ShuffleWorkerPlugin
 
 from dask_bigfft.events import emit
@@ -362,6 +363,8 @@ class Spec(ShuffleSpec[Block]):  # type: ignore[misc, unused-ignore]
         Exchange of the plan, from 0.
     together : int
         Number of target blocks of a worker whose shards wait in one file.
+    output : str
+        Name of the tasks that put target blocks together, whose keys it begins.
     """
 
     targets: tuple[Sequence[int], ...]
@@ -370,6 +373,7 @@ class Spec(ShuffleSpec[Block]):  # type: ignore[misc, unused-ignore]
     plan: str
     number: int
     together: int = 1
+    output: str = ""
 
     @property
     def output_partitions(self) -> Generator[Block, None, None]:
@@ -390,6 +394,24 @@ class Spec(ShuffleSpec[Block]):  # type: ignore[misc, unused-ignore]
         take turns over all groups of an exchange as over the blocks of one.
         """
         return _in_order(tuple(workers))[self.rank(partition) // self.width % len(workers)]
+
+    def create_new_run(self, worker_for: dict[Block, str], span_id: str | None) -> Any:
+        """Return the shuffle as the scheduler has it, which knows where target blocks belong.
+
+        Else tasks would be tried on any worker, and sent away one after the other where their turn
+        comes, while others wait for them. What has been fused with another task is tried.
+        """
+        key = barrier_key(self.id)
+        for scheduler in list(_schedulers):
+            barrier = scheduler.tasks.get(key)
+            if barrier is None or getattr(barrier.run_spec, "spec", None) is not self:
+                continue
+            plugin: Any = scheduler.plugins["shuffle"]
+            for task in barrier.dependents:
+                found: Any = task.key  # a name, or a name and a block
+                if isinstance(found, tuple) and found[0] == self.output:
+                    plugin._set_restriction(task, worker_for[found[1:]])
+        return super().create_new_run(worker_for, span_id)
 
     def create_run_on_worker(
         self, run_id: int, span_id: str | None, worker_for: dict[Block, str], plugin: Any
@@ -442,6 +464,8 @@ _EXPECTED: dict[Callable[..., Any], str] = {
     DiskShardsBuffer._write_frames: "self frames id",
     ShuffleSpec.__init__: "self id disk",
     ShuffleSpec.pick_worker: "self partition workers",
+    ShuffleSpec.create_new_run: "self worker_for span_id",
+    ShuffleSchedulerPlugin._set_restriction: "self ts worker",
     ShuffleSpec.create_run_on_worker: "self run_id span_id worker_for plugin",
     ShuffleRun.add_partition: "self data partition_id",
     ShuffleWorkerPlugin.get_or_create_shuffle: "self shuffle_id",

@@ -407,7 +407,7 @@ class _Weave:
             if not shuffle.travels:
                 self._make(run_block, shuffle.targets, shuffle.sources)
                 continue
-            barrier = shuffles.write_barrier(self.graph, shuffle, width)
+            barrier = shuffles.write_barrier(self.graph, shuffle, width, self.name)
             for blocks in turns(shuffle, width):
                 self._collect(blocks, shuffle, barrier)
 

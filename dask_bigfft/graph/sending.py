@@ -154,12 +154,13 @@ class Shuffles:
         block = exchange.shard_nbytes // max(1, exchange.target.blocks)
         return max(1, min(LEAST_WRITTEN // max(1, shard), MOST_IN_FILE // max(1, block)))
 
-    def write_barrier(self, graph: Graph, shuffle: Shuffle, width: int) -> TaskRef:
-        """Add a shuffle's barrier; return what it hands on."""
+    def write_barrier(self, graph: Graph, shuffle: Shuffle, width: int, output: str) -> TaskRef:
+        """Add a shuffle's barrier, for tasks of a name; return what it hands on."""
         refs = [TaskRef(key) for key in self.senders[shuffle.name]]
         barrier = p2p.barrier_task(
             shuffle.name, shuffle_barrier, refs, targets=shuffle.along, before=shuffle.before,
             width=width, plan=self.names.token, number=self.number, together=self._together(),
+            output=output,
         )
         graph[barrier.key] = barrier
         return TaskRef(barrier.key)

@@ -195,6 +195,27 @@ def test_the_scheduler_is_asked_again_where_a_connection_is_lost(
     assert {"shuffle_get_or_create", "shuffle_barrier"} <= set(cut)
 
 
+@pytest.mark.parametrize("seen", [False, True])
+def test_no_block_is_tried_on_another_worker_than_its_own(
+    client: Client, monkeypatch: pytest.MonkeyPatch, seen: bool
+) -> None:
+    """Blocks of the result, and those between rounds, which nobody else sees or somebody does."""
+    plainly, asked = distributed.core.send_recv, Counter[str]()
+
+    async def counting(comm: Any, op: str, **others: Any) -> Any:
+        asked[op] += 1
+        return await plainly(comm, op=op, **others)
+
+    monkeypatch.setattr(distributed.core, "send_recv", counting)
+    a = RNG.standard_normal(4096)
+    y = fft.fft(da.from_array(a, chunks=256), chunks=256)
+    if seen:
+        y.dask.layers[y.name].share_rounds()
+    assert close(y.compute(), np.fft.fft(a))
+    assert asked["shuffle_get_or_create"]
+    assert not asked["shuffle_restrict_task"]
+
+
 def test_elsewhere_it_says_what_to_do() -> None:
     with dask.config.set({"bigfft.exchange.carrier": "p2p"}):
         y = fft.fftn(blocks())

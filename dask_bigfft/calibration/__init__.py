@@ -18,7 +18,7 @@ from dask_bigfft import config, profiles
 from dask_bigfft.calibration.cards import device_speeds, peer_speeds, peers_of, together
 from dask_bigfft.calibration.cluster import network_speeds, workers_of
 from dask_bigfft.calibration.cpu import Effort, gather_speeds, library_speeds
-from dask_bigfft.calibration.runs import company
+from dask_bigfft.calibration.runs import between_blocks
 from dask_bigfft.calibration.system import (
     disk_speeds,
     page_speed,
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 DTYPES = ("complex128", "complex64")
 
 #: Seconds after which no further library is measured: it is then as fast as in its other dtype.
-ENOUGH = 25.0
+ENOUGH = 35.0
 
 #: Bytes of arrays that say anything of a machine: below, times are those of calls alone.
 LEAST_NBYTES = 1 << 14
@@ -79,8 +79,8 @@ def measure(effort: Effort, folder: str, kernels: Sequence[str] | None = None) -
     if current_worker() is not None:
         return profile
     known = [one.name for one in libraries if one.dtype == DTYPES[0]]
-    free, python = company(profile, effort.nbytes, effort.repeat, known)
-    return replace(profile, company=free, waiting=python)
+    between: dict[str, Any] = between_blocks(profile, effort.nbytes, effort.repeat, known)
+    return replace(profile, **between)
 
 
 def _devices(threads: int, copy: float, nbytes: int) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def calibrate(
     folder = config.get("bigfft.scratch.directory")
     if client is None:
         place, effort = "", Effort(_threads(), nbytes, repeat)
-        with dask.config.set(scheduler="threads"):
+        with dask.config.set(scheduler="threads", pool=None):  # so that a number of threads counts
             profile = measure(effort, folder)
     else:
         workers = workers_of(client)

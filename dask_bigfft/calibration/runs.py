@@ -1,35 +1,38 @@
-"""Whole transforms, run by dask: what they take beyond the sum of their parts.
+"""Whole transforms, run by dask: what they take beside their blocks, and what blocks take in them.
 
-Parts are measured one by one. In a graph threads wait for each other, for the interpreter and for
-memory: least in FFTs, which are few calls of a library, most where they copy, tile by tile, and
-where tasks are handed out. A few transforms of several sizes of blocks tell how many times as long
-these then take, by the very model that makes forecasts (Chen and Li, Proc. ICPADS, 2013, calibrate
-by whole runs).
+Parts are measured one by one. In a graph tasks are put in order before the first one runs, the next
+task is handed to a thread while others are at work, and threads wait for the last block of a round:
+what lies between the blocks of a few transforms of several sizes of blocks tells how long
+(`timelines`), and the blocks themselves whether copies take as long as by themselves. (Chen and Li,
+Proc. ICPADS, 2013, calibrate by whole runs, too, but by their totals.)
 
-Imports `graph`, `planner`, `transforms`, `tuning` and SciPy.
+Imports `planner`, `transforms`, `tuning` and this room.
 """
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import dask
 import dask.array as da
 import numpy as np
-import numpy.typing as npt
-from scipy.optimize import least_squares
+from scipy.optimize import nnls
 
 from dask_bigfft import config
+from dask_bigfft.calibration.timelines import Span, Timeline, taken
 from dask_bigfft.planner.cost import forecast_rounds, model_of
+from dask_bigfft.planner.interpreter import block_seconds
+from dask_bigfft.planner.machine import RoundForecast
 from dask_bigfft.planner.plan import Machine, Plan
 from dask_bigfft.planner.profile import Profile
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.search import find_plan
 from dask_bigfft.transforms.spec import transform_spec
-from dask_bigfft.tuning import ones, timer_on
+from dask_bigfft.tuning import ones
 
-__all__ = ["company"]
+__all__ = ["between_blocks"]
 
 #: Shapes of about 2^21 numbers, and into how many chunks their first axes are cut: few, so that
 #: nearly all is work, and many, so that Python counts.
@@ -38,12 +41,42 @@ SHAPES = (((1200, 1764), 4), ((1200, 1764), 40), ((2_000_000,), 16), ((120, 130,
 #: How many times as long parts may take in company.
 LEAST, MOST = 0.5, 6.0
 
-#: How firmly the logarithms of the factors are held to 0, and to each other, in units of that of an
-#: error of a forecast; and the error from which on one counts less than it would.
-FIRM, ALIKE, OFF = 0.15, 0.1, 0.1
+#: Seconds for a task that are reckoned with at least, so that waiting for one can be told in them.
+TASK = 2e-5
 
 #: Runs of each transform that count, at least.
 RUNS = 6
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A round of some runs of a plan, medians of all of them, beside what was forecast.
+
+    Parameters
+    ----------
+    forecast : RoundForecast
+        Of it.
+    span : Span
+        What it took.
+    local : bool
+        Whether its blocks wait for no others.
+    """
+
+    forecast: RoundForecast
+    span: Span
+    local: bool
+
+    @property
+    def even(self) -> bool:
+        """Whether all lanes have as many blocks, so that they end together but for chance."""
+        return self.span.lanes > 0 and self.span.blocks % self.span.lanes == 0
+
+    def lane(self, python: float) -> float:
+        """Seconds of a lane for its blocks where Python takes so long for each, by the model."""
+        blocks, lanes = self.span.blocks, self.span.lanes
+        free = (self.span.copies + self.span.ffts) / blocks
+        handled = self.forecast.handling / blocks
+        return blocks / lanes * block_seconds(lanes, free, handled + python)
 
 
 def _plans(nbytes: int, kernels: Sequence[str], on: Machine) -> Iterator[Plan]:
@@ -58,31 +91,80 @@ def _plans(nbytes: int, kernels: Sequence[str], on: Machine) -> Iterator[Plan]:
             yield find_plan(spec, request, on)
 
 
-def _seconds(plans: Sequence[Plan], repeat: int) -> list[float]:
-    """Seconds of each plan on ones, warm: medians of runs of all plans in turn."""
+def _timelines(plans: Sequence[Plan], repeat: int) -> list[list[Timeline]]:
+    """Runs of each plan on ones, warm, of all plans in turn."""
     arrays = {plan.source: ones(plan) for plan in plans}
-    found: list[list[float]] = [[] for _ in plans]
+    found: list[list[Timeline]] = [[] for _ in plans]
     with dask.config.set({"bigfft.exchange.carrier": "shared"}):
         for _ in range(max(RUNS, repeat) + 1):
-            for plan, times in zip(plans, found, strict=True):
-                times.append(timer_on(arrays[plan.source])(plan))
-    return [statistics.median(times[1:]) for times in found]
+            for plan, runs in zip(plans, found, strict=True):
+                runs.append(taken(arrays[plan.source], plan))
+    return [runs[1:] for runs in found]
 
 
-def _forecast(plan: Plan, profile: Profile) -> float:
-    """Seconds of a plan by the model, on a machine with another profile."""
-    model = replace(model_of(plan), machine=replace(plan.machine, profile=profile))
-    return profile.start + sum(found.seconds for found in forecast_rounds(plan, model))
+def _median(spans: Sequence[Span]) -> Span:
+    """Medians of all that a round took in some runs."""
+    names = ("before", "idle", "tail", "busy", "copies", "ffts")
+    found: dict[str, Any] = {
+        name: statistics.median(getattr(span, name) for span in spans) for name in names}
+    lanes = round(statistics.median(span.lanes for span in spans))
+    return replace(spans[0], lanes=max(1, lanes), **found)
 
 
-def company(
+def _seen(plan: Plan, runs: Sequence[Timeline]) -> list[Seen]:
+    """The rounds of a plan, by their numbers, as far as they have blocks."""
+    rounds = {found.index: found for found in forecast_rounds(plan, model_of(plan))}
+    by_number: dict[int, list[Span]] = {}
+    for run in runs:
+        for span in run.spans:
+            by_number.setdefault(span.number, []).append(span)
+    return [
+        Seen(rounds[number], _median(spans), plan.exchanges[number - 1].local)
+        for number, spans in sorted(by_number.items()) if number in rounds
+    ]
+
+
+def _tasks(plan: Plan) -> int:
+    """Tasks of a graph that the model puts into order."""
+    shapes = [exchange.shape for exchange in plan.exchanges]
+    return sum(shape.blocks_out + (0 if shape.local else shape.groups) for shape in shapes)
+
+
+def _line(points: Iterable[tuple[float, float]]) -> tuple[float, float]:
+    """Where a straight line through points begins, and how it rises, both at least 0."""
+    sizes, values = (np.array(row) for row in zip(*points, strict=True))
+    (first, each), _ = nnls(np.stack([np.ones(len(sizes)), sizes], axis=1), values)
+    return float(first), float(each)
+
+
+def _crossing(rising: Callable[[float], float]) -> float:
+    """Where a rising function is 0, between `LEAST` and `MOST`."""
+    low, high = math.log(LEAST), math.log(MOST)
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (low, middle) if rising(math.exp(middle)) > 0 else (middle, high)
+    return math.exp((low + high) / 2)
+
+
+def _waiting(seen: Sequence[Seen], task: float) -> float:
+    """How many times as long handing out a task takes in a graph.
+
+    So that the model is right about all that lanes take beside copies and FFTs, on the whole.
+    """
+    known = [one for one in seen if one.even and one.span.copies + one.span.ffts > 0]
+
+    def more(factor: float) -> float:
+        return sum(
+            one.lane(factor * task) - (one.span.busy + one.span.idle) / one.span.lanes
+            for one in known)
+
+    return _crossing(more) if known else 1.0
+
+
+def between_blocks(
     profile: Profile, nbytes: int, repeat: int, kernels: Sequence[str]
-) -> tuple[float, float]:
-    """Return how many times as long copies take in a graph, and handing out tasks.
-
-    They are chosen so that the model is right for some transforms on the whole; one that it is
-    wrong about for a reason of its own counts little. Both come of the same waiting, so they are
-    alike as far as these transforms allow, and near 1 where they do not tell.
+) -> dict[str, float]:
+    """Return what graphs take beside their blocks, by names of a `Profile`'s fields.
 
     Parameters
     ----------
@@ -100,15 +182,23 @@ def company(
     on = Machine(None, profile.threads, 1, profile=alone, shared=together)
     with dask.config.set(scheduler="threads", num_workers=profile.threads):
         plans = list(_plans(nbytes, kernels, on))
-        taken = _seconds(plans, repeat)
-
-    def errors(factors: npt.NDArray[np.float64]) -> list[float]:
-        free, python = map(float, np.exp(factors))
-        held = replace(profile, company=free, waiting=python)
-        off = [math.log(_forecast(plan, held) / t) for plan, t in zip(plans, taken, strict=True)]
-        return [*off, *(FIRM * factors), ALIKE * (factors[0] - factors[1])]
-
-    limits = math.log(LEAST), math.log(MOST)
-    found = least_squares(errors, (0.0, 0.0), bounds=limits, loss="soft_l1", f_scale=OFF).x
-    free, python = map(float, np.exp(found))
-    return free, python
+        timelines = _timelines(plans, repeat)
+    seen = [_seen(plan, runs) for plan, runs in zip(plans, timelines, strict=True)]
+    start, planned = _line(
+        (_tasks(plan), rounds[0].span.before + statistics.median(run.after for run in runs))
+        for plan, runs, rounds in zip(plans, timelines, seen, strict=True))
+    task = max(profile.task - planned, TASK)
+    flat = [one for rounds in seen for one in rounds]
+    tail, uneven = _line([(0.0, 0.0), *(
+        (one.span.busy / one.span.blocks, one.span.tail / one.span.lanes)
+        for one in flat if one.even and one.span.lanes > 1)])
+    waits = [one.span.before for rounds in seen for one in rounds[1:] if not one.local]
+    copied, expected = (sum(numbers) for numbers in zip(
+        *((one.span.copies, one.forecast.gather) for one in flat), strict=True))
+    company = copied / expected if copied and expected else 1.0
+    return {
+        "start": start + tail, "planned": planned, "task": task,
+        "exchange": statistics.median(waits or [profile.exchange]) + tail,
+        "uneven": min(1.0, uneven),
+        "company": min(MOST, max(LEAST, company)), "waiting": _waiting(flat, task),
+    }

@@ -25,17 +25,13 @@ from functools import lru_cache
 import numpy as np
 
 from dask_bigfft.decomposition.rounds import Round, exchange_shape
+from dask_bigfft.planner.device_seconds import device_block_seconds
 from dask_bigfft.planner.machine import Machine
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.search import find_plan
-from dask_bigfft.planner.seconds import (
-    Model,
-    Walk,
-    cpu_block_seconds,
-    device_block_seconds,
-)
+from dask_bigfft.planner.seconds import Model, Walk, cpu_block_seconds
 from dask_bigfft.transforms.spec import TransformSpec
 
 __all__ = ["FEEDERS", "Balance", "balances", "decided", "divided", "gathering_threads",

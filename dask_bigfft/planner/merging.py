@@ -168,7 +168,8 @@ def own_nbytes(spec: TransformSpec) -> int:
 
 
 def _task(machine: Machine) -> float:
-    return machine.profile.task if machine.workers == 1 else machine.profile.sent_task
+    profile = machine.profile
+    return profile.task + profile.planned if machine.workers == 1 else profile.sent_task
 
 
 def merge_seconds(machine: Machine, before: int, after: int, nbytes: int) -> float:

@@ -23,7 +23,7 @@ __all__ = ["DEFAULT", "Curve", "DeviceProfile", "LibrarySpeeds", "Peer", "Profil
 SCHEMA = 4
 
 #: Entries that profiles of this version may lack: they came later.
-LATER = {"energy", "checksum", "tables"}
+LATER = {"energy", "checksum", "tables", "planned", "uneven"}
 
 #: Bytes after which places in memory share those in the nearest cache.
 PAGE = 1 << 12
@@ -307,12 +307,16 @@ class Profile:
         Those that were measured. Others are as fast as `flops`.
     flops : float
         Flops per second of a library that nobody has measured.
-    start : float
-        Seconds until the first task of a graph runs, and after the last.
+    start, planned : float
+        Seconds until the first task of a graph runs, and after the last; and those more for each
+        of its tasks, which are put in order before.
     task : float
         Seconds of the scheduler, and of Python, for a task; one after the other.
     exchange : float
-        Seconds in which threads wait for the last block of an exchange.
+        Seconds in which threads wait for the last block of an exchange, and for the next task.
+    uneven : float
+        Part of a block's seconds in which threads wait for the last one of a round, on the whole,
+        though each has as many: they do not keep step.
     block, gathered_block, lying_block, shard, tile : float
         Seconds of Python for a block that is taken as it comes, one that is gathered, one that is
         found where it lies, a shard of a gather, and a tile; one after the other.
@@ -324,7 +328,6 @@ class Profile:
     company, waiting : float
         How many times as long threads take in a graph for what they copy, and until the next task
         is handed to them, as by themselves: then others have to be woken, too, while all are busy.
-        FFTs take as long: they are few calls that run on their own.
     pair : float
         Seconds of dask's ordering for each pair of blocks of an exchange.
     sent_task, sent_shard : float
@@ -365,8 +368,10 @@ class Profile:
     libraries: tuple[LibrarySpeeds, ...] = ()
     flops: float = 1e10
     start: float = 0.0
+    planned: float = 0.0
     task: float = 3e-4
     exchange: float = 2e-2
+    uneven: float = 0.0
     block: float = 0.0
     gathered_block: float = 0.0
     lying_block: float = 0.0
@@ -392,9 +397,9 @@ class Profile:
     checksum: float = 1e18
 
     def __post_init__(self) -> None:
-        zero = ("start", "task", "exchange", "block", "gathered_block", "lying_block", "shard",
-                "tile", "tables", "packed", "pair", "sent_task", "sent_shard", "shared_round",
-                "shared_block")
+        zero = ("start", "planned", "task", "exchange", "uneven", "block", "gathered_block",
+                "lying_block", "shard", "tile", "tables", "packed", "pair", "sent_task",
+                "sent_shard", "shared_round", "shared_block")
         _positive(self, "threads", "copy", "alone", "narrow", "narrow_turned", "twiddle", "touch",
                   "flops", "network", "write", "read",
                   "together", "shared_tiles", "company", "waiting", "energy", "checksum",

@@ -20,6 +20,7 @@ import numpy as np
 
 from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.decomposition.rounds import ExchangeShape, Round, exchange_shape
+from dask_bigfft.planner.device_seconds import device_block_seconds
 from dask_bigfft.planner.interpreter import block_seconds
 from dask_bigfft.planner.joints import Joint, Joints
 from dask_bigfft.planner.machine import Machine, RoundForecast
@@ -27,13 +28,7 @@ from dask_bigfft.planner.profile import DeviceProfile, LibrarySpeeds
 from dask_bigfft.planner.traffic import Traffic, block_of, tiles_of, traffic
 from dask_bigfft.planner.work import is_real, is_turned, shuffled, step_flops
 
-__all__ = [
-    "LEAST_NBYTES",
-    "Model",
-    "Walk",
-    "cpu_block_seconds",
-    "device_block_seconds",
-]
+__all__ = ["LEAST_NBYTES", "Model", "Walk", "cpu_block_seconds"]
 
 #: Seconds of a device for each of many blocks of a round; None where that cannot be walked.
 Walk = Callable[[Round], float | None]
@@ -54,8 +49,8 @@ BY_KERNEL = 0.25
 #: Rows from which on a device reads shards where they lie.
 NARROWEST_NBYTES = 1 << 10
 
-#: Bytes of elements in which copies are measured; pieces that a device holds at the same time.
-WIDE, SLOTS = 16, 3
+#: Bytes of elements in which copies are measured.
+WIDE = 16
 
 
 @dataclass(frozen=True)
@@ -232,12 +227,15 @@ class Model:
         block = block_of(round_.source)
         last = max((dim for dim, n in enumerate(block) if n > 1), default=0)
         uncut, alone, inner = not self.in_tiles(round_), len(round_.steps) == 1, False
+        first = next(iter(sorted(round_.steps, key=lambda step: step.kind != "r2c")), None)
         seconds = beside = 0.0
         for step, count in step_flops(round_):
-            inner = round_.dim(step) == last and not (flow.direct and flow.turned)
+            # The first FFT of a tile reads where it lies, the others what that has left in a cache.
+            read = flow.direct and (uncut or step == first)
+            inner = round_.dim(step) == last and not (read and flow.turned)
             factor = 1.0 if step.kind == "c2c" else library.real.at(step.length)
-            direct = flow.direct or (uncut and alone and not inner)
-            apart = flow.steps[round_.dim(step)] if flow.direct else 0
+            direct = read or (uncut and alone and not inner)
+            apart = flow.steps[round_.dim(step)] if read else 0
             seconds += factor * count / library.rate(
                 step.length, innermost=inner, direct=direct, away=flow.away, step=apart)
             passes = sum(x is not None for x in (step.twiddle, step.convolve))
@@ -358,17 +356,18 @@ class Model:
         """Seconds of the threads of a process for its blocks, each of which takes so long.
 
         What is left for the last wave may be less than there are threads: these wait less for the
-        interpreter, and for memory.
+        interpreter, and for memory. Threads do not keep step, so some wait for the last block.
         """
         own, lanes = -(-blocks // self.machine.workers), self._lanes(blocks)
         full, rest = divmod(own, lanes)
-        seconds = 0.0
+        seconds = last = 0.0
         for waves, busy in ((full, lanes), (1, rest)):
             if waves and busy:
                 copied = copies * self._alone(lanes) / self._alone(busy)
                 free = self.machine.profile.company * copied + ffts
-                seconds += waves * block_seconds(busy, free, python)
-        return seconds
+                last = block_seconds(busy, free, python)
+                seconds += waves * last
+        return seconds + (self.machine.profile.uneven * last if lanes > 1 else 0.0)
 
     def _handing_out(self, shape: ExchangeShape) -> float:
         """Seconds of the interpreter for the task of a block, and for those of its shards."""
@@ -385,7 +384,7 @@ class Model:
         if self.carrier == "tasks" and not shape.local:
             scheduled += shape.shards * (profile.packed if workers == 1 else profile.sent_task)
         pairs = shape.blocks_in * shape.blocks_out / max(1, shape.groups) ** 2
-        serial = pairs * profile.pair
+        serial = pairs * profile.pair + (tasks * profile.planned if workers == 1 else 0.0)
         if not shape.local:
             serial += profile.exchange
             if workers > 1:
@@ -468,30 +467,3 @@ def cpu_block_seconds(
     seconds = model.gather(shape, source, round_.source, round_, flow) + model.handling(shape, flow)
     seconds += model.transform(round_, flow) + model.store(round_, flow)
     return seconds / max(1, round_.source.blocks)
-
-
-def device_block_seconds(round_: Round, itemsize: int, device: DeviceProfile) -> float:
-    """Seconds that a device takes for each of many blocks of a round.
-
-    Both directions of the bus and the FFTs work at the same time on different pieces. A block that
-    does not fit crosses the bus once more.
-
-    Parameters
-    ----------
-    round_ : Round
-        What is done.
-    itemsize : int
-        Bytes of a complex number.
-    device : DeviceProfile
-        How fast it is.
-    """
-    there = round_.source.largest * (itemsize // 2 if is_real(round_) else itemsize)
-    back = round_.target.largest * (itemsize // 2 if is_real(round_, after=True) else itemsize)
-    blocks = max(1, round_.source.blocks)
-    kernels = sum(
-        max(count / blocks / device.fft_rate(step.length), 4 * max(there, back) / device.memory)
-        for step, count in step_flops(round_)
-    )
-    piece = math.prod(step.length for step in round_.steps) * itemsize
-    crossings = 1 if SLOTS * piece <= device.nbytes else 2
-    return crossings * max(there / device.h2d, back / device.d2h, kernels)

@@ -4,6 +4,7 @@ import itertools
 import json
 import logging
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import dask
@@ -12,7 +13,7 @@ import pytest
 
 import dask_bigfft
 from dask_bigfft import calibration, kept, profiles
-from dask_bigfft.calibration import cpu, runs
+from dask_bigfft.calibration import cpu
 from dask_bigfft.calibration.cpu import (
     HANDLED,
     Effort,
@@ -27,10 +28,8 @@ from dask_bigfft.calibration.system import disk_speeds, outside, scheduling_cost
 from dask_bigfft.cli import main
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
 from dask_bigfft.events import emit
-from dask_bigfft.planner.machine import Machine
 from dask_bigfft.planner.profile import DEFAULT, Profile
 from dask_bigfft.testing.devices import simulated_devices
-from dask_bigfft.tuning import ones
 
 TINY = Effort(2, 1 << 18, 1)
 COSTS = {"start": 1e-3, "task": 1e-4, "exchange": 0.0, "pair": 0.0}
@@ -41,7 +40,8 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(profiles, "_read", {})
     monkeypatch.setattr("dask_bigfft.calibration.scheduling_costs", lambda *args: COSTS)
     monkeypatch.setattr("dask_bigfft.calibration.available", lambda: ["scipy"])
-    monkeypatch.setattr("dask_bigfft.calibration.company", lambda *args: (1.25, 2.0))
+    between = {"company": 1.25, "waiting": 2.0}
+    monkeypatch.setattr("dask_bigfft.calibration.between_blocks", lambda *args: between)
     with dask.config.set({"bigfft.wisdom.directory": str(tmp_path)}):
         yield tmp_path
 
@@ -122,48 +122,6 @@ def test_a_library_in_both_directions():
     assert len(found.across.points) > 1
     assert all(1e5 < rate < 1e13 for _, rate in found.along.points + found.across.points)
     assert not found.elsewhere
-
-
-def test_parts_take_longer_in_company(monkeypatch):
-    profile = Profile("one", 2, start=1e-4, task=1e-3, block=1e-3)
-    held, asked = replace(profile, company=2.0, waiting=2.0), []
-
-    def seconds(plans, repeat):
-        asked.extend(plans)
-        return [runs._forecast(plan, held) for plan in plans]
-
-    monkeypatch.setattr(runs, "_seconds", seconds)
-    free, python = runs.company(profile, 32 << 20, 1, ["scipy"])
-    assert len(asked) == len(runs.SHAPES)
-    assert 1.8 < free < 2.1  # drawn to 1 a little
-    assert 1.8 < python < 2.1
-    assert free == pytest.approx(python, rel=0.1)
-
-
-def test_a_transform_that_the_model_is_wrong_about_counts_little(monkeypatch):
-    profile = Profile("one", 2, start=1e-4, task=1e-3, block=1e-3)
-
-    def seconds(plans, repeat):
-        taken = [runs._forecast(plan, profile) for plan in plans]
-        return [3 * taken[0], *taken[1:]]
-
-    monkeypatch.setattr(runs, "_seconds", seconds)
-    free, python = runs.company(profile, 32 << 20, 1, ["scipy", "ducc0"])
-    assert 0.9 < free < 1.5
-    assert 0.7 < python < 1.1
-
-
-def test_what_is_run_has_memory_of_its_own():
-    on = Machine(None, 2, 1, profile=Profile("one", 2))
-    (plan, *_) = runs._plans(1 << 16, ["scipy"], on)
-    blocks = dask.compute(*ones(plan).to_delayed().ravel())
-    assert all(block.flags.c_contiguous for block in blocks)
-
-
-def test_whole_transforms_are_run():
-    free, python = runs.company(Profile("one", 2), 1 << 16, 1, ["scipy"])
-    assert runs.LEAST <= free <= runs.MOST
-    assert runs.LEAST <= python <= runs.MOST
 
 
 def test_scheduling_costs_are_of_the_right_size():
@@ -346,3 +304,16 @@ def test_a_cluster_has_its_own(folder):
         assert found.pair != DEFAULT.pair
         assert machine().profile == found
     assert machine().profile == DEFAULT
+
+
+def test_a_pool_that_others_have_set_does_not_measure(folder, monkeypatch):
+    seen = []
+
+    def measure(effort, folder):
+        seen.append(dask.config.get("pool"))
+        return Profile("one", 2)
+
+    monkeypatch.setattr(calibration, "measure", measure)
+    with ThreadPoolExecutor(2) as pool, dask.config.set(pool=pool):
+        dask_bigfft.calibrate(path=folder / "speeds.json")
+    assert seen == [None]  # so that what is measured with one thread is

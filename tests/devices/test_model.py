@@ -9,8 +9,8 @@ from dask_bigfft.devices.crossings import PieceLimits
 from dask_bigfft.devices.jobs import Job
 from dask_bigfft.devices.walk import walk_on, walked_seconds
 from dask_bigfft.front import plan
+from dask_bigfft.planner.device_seconds import device_block_seconds
 from dask_bigfft.planner.profile import DeviceProfile
-from dask_bigfft.planner.seconds import device_block_seconds
 from dask_bigfft.testing.devices import simulated_devices
 
 MIB = 1 << 20

@@ -197,6 +197,48 @@ def test_copies_take_longer_in_company_and_ffts_do_not():
     assert seconds(plan, company=2.0) - seconds(plan) == pytest.approx(copies / 2)
 
 
+def test_tasks_are_put_in_order_before_the_first_runs():
+    plan = planned((256, 256), (64, 256), QUICK)
+    tasks = sum(e.shape.blocks_out + (0 if e.local else e.shape.groups) for e in plan.exchanges)
+    assert tasks > 8
+    assert seconds(plan, planned=1e-3) - seconds(plan) == pytest.approx(1e-3 * tasks)
+    many = replace(plan, machine=replace(plan.machine, workers=2, shared=False))
+    assert seconds(many, planned=1e-3) == seconds(many)  # its scheduler does that
+
+
+def test_threads_wait_for_the_last_of_long_blocks():
+    long, short = planned((256, 256), (128, 256), QUICK), planned((256, 256), (16, 256), QUICK)
+    for plan in (long, short):
+        blocks = sum((f.gather + f.fft) / f.blocks for f in forecast(plan).rounds)
+        assert seconds(plan, uneven=0.5) - seconds(plan) == pytest.approx(blocks / 2)
+    alone = planned((256, 256), (128, 256), QUICK, threads=1)
+    assert seconds(alone, uneven=0.5) == seconds(alone)
+
+
+def test_only_the_first_fft_of_a_tile_reads_memory():
+    """The others find in a cache what it has left, unless the block is no tile."""
+    ducc = LibrarySpeeds(
+        "ducc0", "complex128", constant(4e9), constant(3e9), elsewhere=True,
+        direct_along=constant(2e9), direct_across=constant(1e9))
+
+    def ffts(shape, rounds):
+        plan = Probe("fftn", shape, "c16", 0, 4, rounds, "ducc0").plan(2)
+        machine = replace(plan.machine, profile=replace(QUICK, libraries=(ducc,)))
+        return forecast(replace(plan, machine=machine)).rounds[0].fft
+
+    def count(shape, axis):
+        return 5 * math.prod(shape) * math.log2(shape[axis])
+
+    one, two, three = ((2, 32),), ((1, 48),), ((0, 64),)
+    shape = (64, 48, 32)  # planes are tiles
+    expected = count(shape, 1) / 1e9 + count(shape, 2) / 4e9
+    assert ffts(shape, ((*two, *one), three)) == pytest.approx(expected)
+    wide = (8, 1024, 512)  # planes are more than a tile
+    uncut = ((1, 1024), (2, 512)), ((0, 8),)
+    expected = count(wide, 1) / 1e9 + count(wide, 2) / 2e9
+    assert ffts(wide, uncut) == pytest.approx(expected)
+
+
 def test_waiting_is_for_the_next_task_and_not_for_what_python_does_itself():
     plan = dask_bigfft.plan(da.zeros((64, 64), chunks=(4, 64)), "fft", kernel="scipy")
     assert seconds(plan, block=1e-2, task=0.0, waiting=3.0) == seconds(plan, block=1e-2, task=0.0)

@@ -1,0 +1,97 @@
+"""What graphs take beside their blocks, found again in runs that were made up of it."""
+
+import time
+
+import dask
+import pytest
+
+from dask_bigfft.calibration import runs
+from dask_bigfft.calibration.timelines import Span, Timeline, _span, _Watch, taken
+from dask_bigfft.planner.cost import forecast_rounds, model_of
+from dask_bigfft.planner.interpreter import block_seconds
+from dask_bigfft.planner.machine import Machine
+from dask_bigfft.planner.profile import Profile
+from dask_bigfft.tuning import ones
+
+TRUE = {"start": 2e-3, "planned": 5e-5, "task": 3e-4, "exchange": 7e-4, "uneven": 0.1,
+        "company": 1.5, "waiting": 2.0}
+
+
+def made_up(plan, late=0.0):
+    """What a plan would take where everything between its blocks is as `TRUE` says."""
+    spans = []
+    for number, found in enumerate(forecast_rounds(plan, model_of(plan))):
+        lanes, blocks = min(2, found.blocks), found.blocks
+        copies, ffts = TRUE["company"] * found.gather, found.fft
+        python = found.handling / blocks + TRUE["waiting"] * TRUE["task"]
+        lane = blocks * block_seconds(lanes, (copies + ffts) / blocks, python)
+        busy = copies + ffts + found.handling
+        before = TRUE["exchange"]
+        if number == 0:
+            before = TRUE["start"] + TRUE["planned"] * runs._tasks(plan)
+        tail = lanes * TRUE["uneven"] * busy / blocks
+        span = Span(number + 1, blocks, lanes, before + late, lane - busy, tail, busy, copies, ffts)
+        spans.append(span)
+    return Timeline(1.0, 0.0, tuple(spans))
+
+
+def test_what_lies_between_blocks_is_found(monkeypatch):
+    def timelines(plans, repeat):
+        # One of three runs of each was held up by something else.
+        return [[made_up(plan), made_up(plan, 1.0), made_up(plan)] for plan in plans]
+
+    monkeypatch.setattr(runs, "_timelines", timelines)
+    profile = Profile("one", 2, task=TRUE["task"] + TRUE["planned"], block=1e-4, tables=1e-3)
+    found = runs.between_blocks(profile, 32 << 20, 1, ["scipy", "ducc0"])
+    assert found == pytest.approx(TRUE, rel=1e-3, abs=1e-9)
+
+
+def test_a_round_is_unfolded():
+    watch = _Watch()
+    watch.parts = {(1, "gather"): 0.5, (1, "scatter"): 0.25, (1, "fft"): 2.0, (2, "fft"): 9.0}
+    blocks = [(7, 1.0, 2.0), (8, 1.5, 3.0), (7, 2.25, 3.5), (8, 3.0, 4.0)]
+    found = _span(watch, 1, blocks, 0.5)
+    assert (found.blocks, found.lanes, found.before) == (4, 2, 0.5)
+    assert found.busy == 1.0 + 1.5 + 1.25 + 1.0
+    assert found.tail == 0.5  # of thread 7, until the other one is done
+    assert found.idle == 0.5 + 0.25  # thread 8 began late, 7 waited for its second block
+    assert (found.copies, found.ffts) == (0.75, 2.0)
+
+
+def small_plan():
+    on = Machine(None, 2, 1, profile=Profile("one", 2))
+    (plan, *_) = runs._plans(1 << 16, ["scipy"], on)
+    return plan
+
+
+def test_what_is_run_has_memory_of_its_own():
+    blocks = dask.compute(*ones(small_plan()).to_delayed().ravel())
+    assert all(block.flags.c_contiguous for block in blocks)
+
+
+def test_a_computation_is_the_sum_of_what_it_is_unfolded_into():
+    plan = small_plan()
+    with dask.config.set(scheduler="threads", num_workers=2):
+        started = time.perf_counter()
+        found = taken(ones(plan), plan)
+        most = time.perf_counter() - started
+    assert [span.blocks for span in found.spans] == [
+        exchange.target.blocks for exchange in plan.exchanges]
+    assert 0 < found.seconds < most
+    lanes = [(s.busy + s.idle + s.tail) / s.lanes + s.before for s in found.spans]
+    assert sum(lanes) + found.after == pytest.approx(found.seconds)
+    for span in found.spans:
+        assert 0 <= span.copies + span.ffts <= span.busy
+        assert span.tail >= 0
+
+
+def test_whole_transforms_are_run():
+    found = runs.between_blocks(Profile("one", 2), 1 << 16, 1, ["scipy"])
+    assert set(found) == set(TRUE)
+    assert all(0 <= value < 10 for value in found.values())
+    assert runs.LEAST <= found["waiting"] <= runs.MOST
+
+
+def test_a_line_starts_and_rises_from_nothing_at_least():
+    assert runs._line([(1.0, 3.0), (2.0, 5.0), (4.0, 9.0)]) == pytest.approx((1.0, 2.0))
+    assert runs._line([(1.0, 3.0), (3.0, 1.0)]) == pytest.approx((2.0, 0.0))

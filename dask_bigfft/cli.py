@@ -39,7 +39,11 @@ class Terminated(KeyboardInterrupt):
 
 
 def _integers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(","))
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not allowed: need integers such as 0,1") from None
 
 
 def _chunks(text: str) -> Any:
@@ -55,10 +59,9 @@ def _order(text: str) -> str | tuple[str, ...]:
 
 
 def _count(text: str) -> int:
-    found = int(text)
-    if found < 1:
+    if not re.fullmatch(r"0*[1-9]\d*", text):
         raise argparse.ArgumentTypeError(f"{text} is not allowed: need a number of at least 1")
-    return found
+    return int(text)
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -318,8 +321,10 @@ def _calibrate(args: argparse.Namespace) -> None:
     with _place(args.scheduler, args.workers) as place:
         profile = calibration.calibrate(place.client, args.output)
     print(f"{profile.name}, measured in {human_seconds(time.perf_counter() - started)}")
-    for name, value in speed_rows(profile):
-        print(f"  {name:24}{value}")
+    rows = speed_rows(profile)
+    width = 2 + max(len(name) for name, _ in rows)
+    for name, value in rows:
+        print(f"  {name:{width}}{value}")
 
 
 def _display(args: argparse.Namespace) -> Display | None:

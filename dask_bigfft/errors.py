@@ -53,7 +53,7 @@ class ArgumentTypeError(BigFFTError, TypeError):
 
 
 class AxisError(ArgumentError, IndexError):
-    """An array has no such axis: a `ValueError` and an `IndexError`, as NumPy's of that name is."""
+    """An array has no such axis: a `ValueError` and an `IndexError`, like NumPy's of that name."""
 
 
 class PlanError(ArgumentError):

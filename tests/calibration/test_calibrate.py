@@ -285,7 +285,9 @@ def test_command_line(folder, capsys, monkeypatch):
     monkeypatch.setattr("dask_bigfft.calibration.calibrate", quick)
     assert main(["calibrate", "--output", str(folder / "p.json")]) == 0
     assert asked == [(None, folder / "p.json")]
-    assert "copies, a thread" in capsys.readouterr().out
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("  copies, a thread  ") for line in lines)
+    assert any(line.startswith("  a graph, task, gather, shard  ") for line in lines)
 
 
 def test_a_cluster_has_its_own(folder):

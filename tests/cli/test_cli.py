@@ -299,11 +299,19 @@ def test_resuming_is_offered_only_where_something_was_begun(here, capsys, monkey
     assert "s keeps what is done: --resume goes on from there" in capsys.readouterr().err
 
 
-def test_what_is_not_a_number_is_refused_by_name(here, capsys):
+@pytest.mark.parametrize(
+    ("option", "value", "text"),
+    [("--axes", "x,y", "--axes: 'x,y' is not allowed: need integers such as 0,1"),
+     ("--s", "", "--s: '' is not allowed: need integers"),
+     ("--workers", "0", "--workers: 0 is not allowed: need a number of at least 1"),
+     ("--workers", "two", "--workers: two is not allowed: need a number of at least 1"),
+     ("--n", "x", "--n: invalid int value: 'x'")],
+)
+def test_what_is_not_a_number_is_refused_by_name(here, capsys, option, value, text):
     with pytest.raises(SystemExit) as info:
-        main(["run", "a.npy", "b.zarr", "--axes", "one"])
+        main(["run", "a.npy", "o.zarr", option, value])
     assert info.value.code == 2
-    assert "--axes" in capsys.readouterr().err
+    assert text in capsys.readouterr().err
 
 
 def test_a_dtype_that_zarr_cannot_hold(here, capsys):

@@ -90,6 +90,25 @@ def test_views_of_any_size_go_round_there_and_back(seed, part):
 
 
 @pytest.mark.parametrize("seed", range(3))
+def test_a_buffer_is_not_overwritten_before_threads_have_emptied_it(seed, monkeypatch):
+    buffers = [np.zeros(512, np.uint8) for _ in range(4)]
+    ring, card = Ring(buffers, 3), Card((40, 11), buffers, seed)
+    copy = ring.copiers.copy
+
+    def late(target, source):
+        time.sleep(4e-3)  # the card is twice as fast, at least
+        return copy(target, source)
+
+    monkeypatch.setattr(ring.copiers, "copy", late)
+    card.memory[:] = np.random.default_rng(seed).standard_normal((40, 11))
+    back = np.zeros((40, 11))
+    for future in ring.store(back, card.give):
+        future.result()
+    ring.close()
+    assert np.array_equal(back, card.memory)
+
+
+@pytest.mark.parametrize("seed", range(3))
 def test_small_views_share_a_buffer(seed):
     buffers = [np.zeros(4096, np.uint8) for _ in range(4)]
     ring, rng = Ring(buffers, 3), np.random.default_rng(seed)
@@ -159,6 +178,7 @@ def test_what_is_told_of_ahead_comes_whole_in_its_turn(seed, count):
         if i in asked:
             load(i)
     ring.forget()
+    assert len(ring.free) == count // 2  # also those with what nobody has asked for
     ring.close()
     for i in range(24):
         assert np.array_equal(there[i], pieces[i]) is (i in asked)

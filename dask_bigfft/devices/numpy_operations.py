@@ -16,8 +16,10 @@ from dask_bigfft.devices.protocol import (
     ChirpFactor,
     DeviceArray,
     Multiply,
+    Product,
     Strided,
     Term,
+    Transpose,
     Twiddle,
 )
 from dask_bigfft.errors import DeviceError
@@ -109,3 +111,34 @@ def check_strided(op: Strided, source: DeviceArray, target: DeviceArray) -> None
     first, second = sorted((source, target), key=lambda a: a.offset)
     if first.offset + first.nbytes > second.offset:
         raise DeviceError(f"{op} between arrays that overlap: {source}, {target}")
+
+
+def check_arrays(
+    op: FFT | Multiply | Product | Transpose, source: DeviceArray, target: DeviceArray
+) -> None:
+    """Refuse arrays that are not what the description says, or that overlap."""
+    if isinstance(op, FFT):
+        shapes, real = (op.source, op.target), np.empty(0, op.dtype).real.dtype.str
+        came, goes = (real if op.kind == kind else op.dtype for kind in ("r2c", "c2r"))
+        dtypes = (came, goes)
+        inside = op.kind == "c2c"
+    else:
+        after = op.shape
+        if isinstance(op, Transpose):
+            after = tuple(op.shape[axis] for axis in op.axes)
+        shapes, dtypes = (op.shape, after), (op.dtype, op.dtype)
+        inside = not isinstance(op, Transpose)
+    if (source.shape, target.shape) != shapes or (source.dtype, target.dtype) != dtypes:
+        raise DeviceError(f"{op} from {source} to {target}")
+    low, high = sorted((source, target), key=lambda a: a.offset)
+    if not (inside and source == target) and low.offset + low.nbytes > high.offset:
+        raise DeviceError(f"{op} between arrays that overlap: {source}, {target}")
+
+
+def check_copy(host: Array, device: DeviceArray) -> None:
+    """Refuse a copy between arrays of unlike shapes or dtypes, or of strides that do not fall."""
+    if host.shape != device.shape or host.dtype.str != device.dtype:
+        raise DeviceError(f"copy between {host.shape} {host.dtype.str} and {device}")
+    steps = [s for n, s in zip(host.shape, host.strides, strict=True) if n > 1]
+    if host.size and (any(s <= 0 for s in steps) or steps != sorted(steps, reverse=True)):
+        raise DeviceError(f"a host array with strides {host.strides}: they have to fall")

@@ -5,6 +5,7 @@ order drawn from a seed, any that the events permit, and no others: a pipeline w
 gives a wrong answer here, where a card may give the right one for years. Memory that nothing was
 written to holds NaN, more memory than there is is refused, and a clock follows a profile: copies
 each way and computing are three engines that work at the same time, each in the order of the calls.
+Of host memory that is not pinned the clock knows the ring it travels through (`simulated_ring`).
 
 Imports `planner`, `kernels`, `errors` and this room.
 """
@@ -20,6 +21,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dask_bigfft.devices.numpy_operations import (
+    check_arrays,
+    check_copy,
     check_strided,
     index_of,
     multiplied,
@@ -42,6 +45,7 @@ from dask_bigfft.devices.protocol import (
     each,
 )
 from dask_bigfft.devices.ring import BUFFER_NBYTES, BUFFERS
+from dask_bigfft.devices.simulated_ring import Copying, RingClock
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.kernels.composite import Composite, Shards
 from dask_bigfft.planner.profile import DeviceProfile
@@ -65,21 +69,31 @@ class Span:
 
 @dataclass
 class SimulatedEvent:
-    """A mark: how often it was made, how often it was reached, and when the latest is reached."""
+    """A mark: how often it was made, how often it was reached, and when the latest is reached.
+
+    And when the host has what was copied to it before.
+    """
 
     name: str
     made: int = 0
     reached: int = 0
     time: float = 0.0
+    stored: float = 0.0
 
 
 @dataclass
 class SimulatedStream:
-    """Operations that wait, and when the clock says that they will be done."""
+    """Operations that wait, and when the clock says that they will be done.
+
+    And what the host is to wait for: until all that was copied to it is there, and before it puts
+    more into the stream.
+    """
 
     name: str
     waiting: deque[tuple[Callable[[], bool], Callable[[], None]]] = field(default_factory=deque)
     time: float = 0.0
+    stored: float = 0.0
+    awaited: float = 0.0
 
 
 def contiguous_runs(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> int:
@@ -131,8 +145,8 @@ class SimulatedDevice:
         pageable: bool = False,
     ) -> None:
         self.total, self.refuses, self.dry, self.pageable = memory, refuses, dry, pageable
-        self.ring = RING
         self.profile = DeviceProfile() if profile is None else profile
+        self.ring = RingClock(self.profile.ring, *RING)
         self.libraries, self._table = libraries, table
         self._plans: set[FFT] = set()
         self.peak = 0
@@ -176,6 +190,7 @@ class SimulatedDevice:
     def release(self) -> None:
         """Run what waits, and give the arena back."""
         self.synchronize_all()
+        self.ring.forget()
         self._arena = np.empty(0, np.uint8)
 
     def drop_caches(self) -> None:
@@ -220,6 +235,7 @@ class SimulatedDevice:
         with self._lock:
             event.made += 1
             event.time = stream.time
+            event.stored = max(stream.stored, stream.awaited) if stored else 0.0
             mark = event.made
 
             def reach() -> None:
@@ -234,6 +250,7 @@ class SimulatedDevice:
         with self._lock:
             mark = event.made
             stream.time = max(stream.time, event.time)
+            stream.awaited = max(stream.awaited, event.stored)
             stream.waiting.append((lambda: event.reached >= mark, lambda: None))
 
     def synchronize(self, event: Event) -> None:
@@ -243,7 +260,7 @@ class SimulatedDevice:
         while True:
             with self._lock:
                 if event.reached >= mark:
-                    self._host_time = max(self._host_time, event.time)
+                    self._host_time = max(self._host_time, event.time, event.stored)
                     return
                 self._run_one()
 
@@ -252,7 +269,7 @@ class SimulatedDevice:
         with self._lock:
             while any(stream.waiting for stream in self._streams):
                 self._run_one()
-            ends = [stream.time for stream in self._streams]
+            ends = [max(stream.time, stream.stored) for stream in self._streams]
             self._host_time = max([self._host_time, *ends])
 
     def _run_one(self) -> None:
@@ -268,14 +285,23 @@ class SimulatedDevice:
         """Put an operation into a stream, and its time on the clock of its engine."""
         assert isinstance(stream, SimulatedStream)
         with self._lock:
-            engine = operation if operation in self._engines else "compute"
-            self._host_time += self.profile.call
-            start = max(self._engines[engine], stream.time, self._host_time)
-            self._engines[engine] = stream.time = start + seconds
-            self.trace.append(Span(engine, operation, start, start + seconds))
-            stream.waiting.append((lambda: True, (lambda: None) if self.dry else run))
-            if self._random.random() < 0.1:
-                self._run_one()
+            self._timed(stream, operation, seconds)
+            self._queue(stream, run)
+
+    def _timed(self, stream: SimulatedStream, operation: str, seconds: float) -> float:
+        """Let an operation take its time; when it is done."""
+        engine = operation if operation in self._engines else "compute"
+        self._host_time = max(self._host_time, stream.awaited) + self.profile.call
+        start = max(self._engines[engine], stream.time, self._host_time)
+        self._engines[engine] = stream.time = start + seconds
+        self.trace.append(Span(engine, operation, start, start + seconds))
+        return stream.time
+
+    def _queue(self, stream: SimulatedStream, run: Callable[[], None]) -> None:
+        """Let an operation wait in a stream; maybe one of all that wait is run."""
+        stream.waiting.append((lambda: True, (lambda: None) if self.dry else run))
+        if self._random.random() < 0.1:
+            self._run_one()
 
     def clock(self) -> float:
         """Seconds of simulated time that have passed for the host."""
@@ -284,11 +310,11 @@ class SimulatedDevice:
 
     def stage(self, buffers: int | None, nbytes: int | None) -> None:
         """Set the ring that the clock reckons with."""
-        self.ring = buffers or RING[0], nbytes or RING[1]
+        self.ring = RingClock(self.profile.ring, buffers or RING[0], nbytes or RING[1])
 
     def ring_nbytes(self, host: Array | Composite) -> int:
         """Bytes of the ring that the clock reckons with, one way, if nothing is pinned."""
-        return math.prod(self.ring) if self.pageable else 0
+        return self.ring.buffers * self.ring.nbytes if self.pageable else 0
 
     @property
     def staged(self) -> bool:
@@ -303,20 +329,34 @@ class SimulatedDevice:
     # --- operations -------------------------------------------------------------------------
 
     def ahead(self, stream: Stream, source: Array | Shards) -> None:
-        """Nothing: the clock alone knows of staging."""
+        """Nothing but for the clock, which knows of staging."""
+        assert isinstance(stream, SimulatedStream)
+        if self.pageable:
+            with self._lock:
+                self._host_time = max(self._host_time, stream.awaited)
+                self.ring.ahead(source, source.nbytes, self._host_time)
 
     def h2d(self, stream: Stream, source: Array | Shards, target: DeviceArray) -> None:
         """Copy to the device when its time comes."""
-        if isinstance(source, Shards):
-            for view, place in each(source, target):
-                self.h2d(stream, view, place)
-            return
-        _check_copy(source, target)
+        pairs = list(each(source, target)) if isinstance(source, Shards) else [(source, target)]
+        assert isinstance(stream, SimulatedStream)
+        with self._lock:
+            if self.pageable:
+                copy = self._staged(stream, "h2d", self.profile.h2d)
+                started = max(self._host_time, stream.awaited)
+                self._host_time = self.ring.load(source, source.nbytes, started, copy)
+            for view, place in pairs:
+                self._come(stream, view, place)
+
+    def _come(self, stream: SimulatedStream, source: Array, target: DeviceArray) -> None:
+        check_copy(source, target)
 
         def run() -> None:
             self._array(target, source.itemsize)[...] = source
 
-        self._put(stream, "h2d", self._copy_seconds(source, self.profile.h2d), run)
+        if not self.pageable:
+            self._timed(stream, "h2d", self._copy_seconds(source, self.profile.h2d))
+        self._queue(stream, run)
 
     def d2h(self, stream: Stream, source: DeviceArray, target: Array | Shards) -> None:
         """Copy to the host when its time comes."""
@@ -324,24 +364,34 @@ class SimulatedDevice:
             for view, place in each(target, source):
                 self.d2h(stream, place, view)
             return
-        _check_copy(target, source)
+        check_copy(target, source)
 
         def run() -> None:
             target[...] = self._array(source, target.itemsize)
 
-        self._put(stream, "d2h", self._copy_seconds(target, self.profile.d2h), run)
+        assert isinstance(stream, SimulatedStream)
+        with self._lock:
+            if self.pageable:
+                copy = self._staged(stream, "d2h", self.profile.d2h)
+                started = max(self._host_time, stream.awaited)
+                stored, self._host_time = self.ring.store(target.nbytes, started, copy)
+                stream.stored = max(stream.stored, stored)
+            else:
+                self._timed(stream, "d2h", self._copy_seconds(target, self.profile.d2h))
+            self._queue(stream, run)
 
     def _copy_seconds(self, host: Array, bandwidth: float) -> float:
-        if not self.pageable:
-            runs = contiguous_runs(host.shape, host.strides, host.itemsize)
-            return self.profile.bus_seconds(host.nbytes, runs, bandwidth)
-        bus = host.nbytes / bandwidth
-        buffers, nbytes = self.ring
-        parts = max(1, math.ceil(host.nbytes / nbytes))
-        staged, calls = host.nbytes / self.profile.ring, parts * self.profile.call
-        if buffers == 1:
-            return staged + bus + calls
-        return max(staged, bus) + min(staged, bus) / parts + calls
+        runs = contiguous_runs(host.shape, host.strides, host.itemsize)
+        return self.profile.bus_seconds(host.nbytes, runs, bandwidth)
+
+    def _staged(self, stream: SimulatedStream, operation: str, bandwidth: float) -> Copying:
+        """What copies between staging buffers and the device, by the clock."""
+        def copy(nbytes: int, now: float) -> tuple[float, float]:
+            self._host_time = max(self._host_time, now)
+            done = self._timed(stream, operation, nbytes / bandwidth)
+            return done, self._host_time
+
+        return copy
 
     def clear(self, stream: Stream, array: DeviceArray) -> None:
         """Put zeros there when its time comes."""
@@ -363,7 +413,7 @@ class SimulatedDevice:
         self, stream: Stream, op: FFT, source: DeviceArray, target: DeviceArray, work: DeviceArray
     ) -> None:
         """Transform when its time comes, if nobody else is at the work area; NaN is left there."""
-        self._check(op, source, target)
+        check_arrays(op, source, target)
         if op.sign != {"r2c": -1, "c2r": 1}.get(op.kind, op.sign) or work.nbytes < work_area(op):
             raise DeviceError(f"{op} with a work area of {work.nbytes} bytes")
 
@@ -391,7 +441,7 @@ class SimulatedDevice:
 
     def multiply(self, stream: Stream, op: Multiply, array: DeviceArray) -> None:
         """Multiply by computed factors when its time comes."""
-        self._check(op, array, array)
+        check_arrays(op, array, array)
 
         def run() -> None:
             x = self._array(array, np.dtype(array.dtype).itemsize)
@@ -403,7 +453,7 @@ class SimulatedDevice:
         self, stream: Stream, op: Product, array: DeviceArray, other: DeviceArray
     ) -> None:
         """Multiply by another array when its time comes."""
-        self._check(op, array, array)
+        check_arrays(op, array, array)
         if other.shape != op.other or other.dtype != op.dtype:
             raise DeviceError(f"{op} by {other}")
 
@@ -417,7 +467,7 @@ class SimulatedDevice:
         self, stream: Stream, op: Transpose, source: DeviceArray, target: DeviceArray
     ) -> None:
         """Copy in another order when its time comes."""
-        self._check(op, source, target)
+        check_arrays(op, source, target)
 
         def run() -> None:
             self._array(target)[...] = self._array(source).transpose(op.axes)
@@ -437,35 +487,6 @@ class SimulatedDevice:
 
         seconds = 2 * math.prod(op.counts) * np.dtype(op.dtype).itemsize / self.profile.memory
         self._put(stream, "transpose", seconds, run)
-
-    def _check(
-        self, op: FFT | Multiply | Product | Transpose, source: DeviceArray, target: DeviceArray
-    ) -> None:
-        """Refuse arrays that are not what the description says, or that overlap."""
-        if isinstance(op, FFT):
-            shapes, real = (op.source, op.target), np.empty(0, op.dtype).real.dtype.str
-            came, goes = (real if op.kind == kind else op.dtype for kind in ("r2c", "c2r"))
-            dtypes = (came, goes)
-            inside = op.kind == "c2c"
-        else:
-            after = op.shape
-            if isinstance(op, Transpose):
-                after = tuple(op.shape[axis] for axis in op.axes)
-            shapes, dtypes = (op.shape, after), (op.dtype, op.dtype)
-            inside = not isinstance(op, Transpose)
-        if (source.shape, target.shape) != shapes or (source.dtype, target.dtype) != dtypes:
-            raise DeviceError(f"{op} from {source} to {target}")
-        low, high = sorted((source, target), key=lambda a: a.offset)
-        if not (inside and source == target) and low.offset + low.nbytes > high.offset:
-            raise DeviceError(f"{op} between arrays that overlap: {source}, {target}")
-
-
-def _check_copy(host: Array, device: DeviceArray) -> None:
-    if host.shape != device.shape or host.dtype.str != device.dtype:
-        raise DeviceError(f"copy between {host.shape} {host.dtype.str} and {device}")
-    steps = [s for n, s in zip(host.shape, host.strides, strict=True) if n > 1]
-    if host.size and (any(s <= 0 for s in steps) or steps != sorted(steps, reverse=True)):
-        raise DeviceError(f"a host array with strides {host.strides}: they have to fall")
 
 
 __all__ = [

@@ -6,7 +6,7 @@ walked is what would run: the same pieces, slots, streams and events.
 Imports `planner` and this room.
 """
 
-import itertools
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -96,12 +96,21 @@ def walked_seconds(
     engine = Engine(simulated, nbytes, limits)
     links = [placed(engine, link) for link in engine.links(job, engine.limits)]
     spectra = [_spectra(pieces) for pieces, _, _ in links]
+    waiting = deque(
+        (carve, Coming(pieces, arrays, found))
+        for _ in range(blocks)
+        for (pieces, carve, arrays), found in zip(links, spectra, strict=True)
+    )
+
+    def following() -> Coming | None:
+        """The next block, which is ready unless it has to be done by another job first."""
+        return waiting[0][1] if waiting and len(links) == 1 else None
+
     ends = []
-    for _, ((pieces, carve, arrays), found) in itertools.product(
-        range(blocks), zip(links, spectra, strict=True)
-    ):
+    while waiting:
+        carve, coming = waiting.popleft()
         engine.pipeline.prepare(carve, engine.limits.nbytes)
-        ends.append(engine.pipeline.submit(Coming(pieces, arrays, found)))
+        ends.append(engine.pipeline.submit(coming, following))
     for end in ends:
         simulated.synchronize(end)
     return simulated.clock()

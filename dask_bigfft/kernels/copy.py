@@ -165,8 +165,8 @@ class CopyTable:
         """Do the copies, or what of them lies at `low` to `high - 1` along the tiled dimension.
 
         The target's first element lies at `origin` along it. May be called again. Return the sum
-        of squared magnitudes of what is copied, if that is asked for and the compiled copy takes
-        all of it: it costs nothing beside the copy.
+        of squared magnitudes of what is copied, if that is asked for, the compiled copy takes all
+        of it and transposes none: it costs nothing beside such a copy.
         """
         total = 0.0
         for dtype, rows in self._rows.items():
@@ -177,10 +177,11 @@ class CopyTable:
             self._tables.append((dtype, table))
         self._rows.clear()
         for dtype, table in self._tables:
-            total += copy_rows(
+            found = copy_rows(
                 table, (table.shape[1] - HEAD) // 3, low, high, origin,
                 _like(dtype), _like(self.target.dtype), weigh,
             )
+            weigh, total = weigh and not found < 0, total + found
         return total if weigh and self._all else None
 
 
@@ -214,7 +215,7 @@ def copied(target: np.ndarray, source: np.ndarray, weigh: bool = False) -> float
     total: float = copy_rows(
         table, source.ndim, 0, _ALL, 0, _like(dtype), _like(to), weigh
     )
-    return total if weigh else None
+    return None if total < 0 else total
 
 
 @lru_cache(maxsize=1024)  # the tiles of a block are alike

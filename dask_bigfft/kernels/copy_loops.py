@@ -28,7 +28,8 @@ TILE = 8
 #: Length of the strips in which a dense transposing copy runs: its lines stay in L1.
 STRIP = 16
 
-#: Values of a line from which on it is weighed while it is copied.
+#: Bytes of a line from which on it is weighed while it is copied: adding up what its lanes have
+#: found costs shorter ones more than going over them again.
 DENSE = 512
 
 #: Values of short lines that are copied before they are weighed: they stay in L2.
@@ -79,36 +80,46 @@ def _normalise(row, dims, count, source_step, target_step):  # type: ignore[no-u
 
 
 @partial(compiled, fastmath=FAST)
-def _weighed_line(source, target, s, t, m):  # type: ignore[no-untyped-def]
-    """Copy a dense line of m values; return its energy."""
-    total = target.dtype.type(0).real
-    for j in range(m):
-        v = source[s + np.uintp(j)]
-        target[t + np.uintp(j)] = v
-        total += v.real * v.real + v.imag * v.imag
+def _weighed_dense(source, target, s0, t0, n, sn, tn, m):  # type: ignore[no-untyped-def]
+    """Copy n dense lines of m values; return their energy."""
+    total = 0.0
+    for i in range(n):
+        s, t = np.uintp(s0 + i * sn), np.uintp(t0 + i * tn)
+        found = target.dtype.type(0).real
+        for j in range(np.uintp(m)):
+            v = source[s + j]
+            target[t + j] = v
+            found += v.real * v.real + v.imag * v.imag
+        total += found
     return total
 
 
 @partial(compiled, fastmath=FAST)
-def _weight(values, at, m, step):  # type: ignore[no-untyped-def]
-    """Energy of m values."""
-    total = values.dtype.type(0).real
-    for j in range(m):
-        v = values[at + np.uintp(j) * step]
-        total += v.real * v.real + v.imag * v.imag
+def _weight(values, at, n, sn, m, sm):  # type: ignore[no-untyped-def]
+    """Energy of n lines of m values; the sum of each in its own precision."""
+    total, step = 0.0, np.uintp(sm)
+    for i in range(n):
+        place, found = np.uintp(at + i * sn), values.dtype.type(0).real
+        if sm == 1:
+            for j in range(np.uintp(m)):
+                v = values[place + j]
+                found += v.real * v.real + v.imag * v.imag
+        else:
+            for j in range(np.uintp(m)):
+                v = values[place + j * step]
+                found += v.real * v.real + v.imag * v.imag
+        total += found
     return total
 
 
 @compiled
 def _weight_of_lines(values, at, n, sn, m, sm):  # type: ignore[no-untyped-def]
     """Energy of n lines of m values, in double precision."""
-    total, at, one = 0.0, np.uintp(at), np.uintp(sm)
+    total = 0.0
     if sm == 1 and sn == m:  # one line
         n, m = 1, n * m
-    for i in range(n):
-        for low in range(0, m, STRETCH):
-            place = at + np.uintp(i) * np.uintp(sn) + np.uintp(low) * one
-            total += _weight(values, place, min(STRETCH, m - low), one)
+    for low in range(0, m, STRETCH):
+        total += _weight(values, at + low * sm, n, sn, min(STRETCH, m - low), sm)
     return total
 
 
@@ -141,12 +152,10 @@ def _weighed_lines(source, target, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # 
     Long ones are weighed on the way, others a few at a time, while they are in cache.
     """
     total = 0.0
-    if m >= DENSE and sm == 1 and tm == 1 and not conjugate:
-        for i in range(n):
-            s, t = np.uintp(s0 + i * sn), np.uintp(t0 + i * tn)
-            for low in range(0, m, STRETCH):
-                k, count = np.uintp(low), min(STRETCH, m - low)
-                total += _weighed_line(source, target, s + k, t + k, count)
+    if m * target.itemsize >= DENSE and sm == 1 and tm == 1 and not conjugate:
+        for low in range(0, m, STRETCH):
+            count = min(STRETCH, m - low)
+            total += _weighed_dense(source, target, s0 + low, t0 + low, n, sn, tn, count)
         return total
     some = max(1, WEIGHED // m)
     for i in range(0, n, some):
@@ -232,7 +241,8 @@ def _copy_planes(  # type: ignore[no-untyped-def]
 ):
     """Copy plane after plane: the target runs along the last dimension of each.
 
-    Return their energy if asked.
+    Return their energy if asked, or -1 where they are transposed: that waits for instructions and
+    not for memory, so that weighing what has been copied takes less.
     """
     last, total = used - 1, 0.0
     other = _densest(used, count, source_step)
@@ -255,8 +265,6 @@ def _copy_planes(  # type: ignore[no-untyped-def]
             _lines(source, target, s_at, t_at, n, sn, tn, m, sm, tm, conjugate)
         else:
             _plane(source, target, buffer, s_at, t_at, n, sn, tn, m, sm, tm, conjugate)
-            if weigh:
-                total += _weight_of_lines(target, t_at, n, tn, m, tm)
         for d in range(last - 1, -1, -1):
             if d == other:
                 continue
@@ -268,7 +276,7 @@ def _copy_planes(  # type: ignore[no-untyped-def]
             index[d] = 0
             s_at -= count[d] * source_step[d]
             t_at -= count[d] * target_step[d]
-    return total
+    return total if straight else -1.0
 
 
 @compiled
@@ -296,7 +304,7 @@ def copy_rows(  # type: ignore[no-untyped-def]
 ):
     """Do the copies of a table, row by row, as far as they lie within a tile.
 
-    Return the energy of what is copied if asked.
+    Return the energy of what is copied if asked, and -1 where it has not been weighed.
     """
     huge, total = 1 << 62, 0.0
     count, index = np.empty(dims + 2, np.int64), np.empty(dims + 2, np.int64)
@@ -330,8 +338,9 @@ def copy_rows(  # type: ignore[no-untyped-def]
             (huge,),
             target_like.dtype,
         )
-        total += _copy_planes(
+        found = _copy_planes(
             source, target, buffer, index, count, source_step, target_step, used,
             -s_low, -t_low, row[2] != 0, weigh,
         )
-    return total
+        weigh, total = weigh and not found < 0, total + found
+    return total if weigh else -1.0

@@ -134,14 +134,6 @@ def _transformed(
     return tile
 
 
-def _cut(
-    shape: tuple[int, ...], fixed: set[int], nbytes: int, tile_bytes: int, weighs: bool
-) -> tuple[int, int] | None:
-    """How a block is cut into tiles: smaller ones if that may be, where two of them are weighed."""
-    found = tiling(shape, fixed, nbytes, tile_bytes // 2, ROW_BYTES) if weighs else None
-    return found or tiling(shape, fixed, nbytes, tile_bytes, ROW_BYTES, TILE_BYTES)
-
-
 def run_round(
     round_: Round,
     block: tuple[int, ...],
@@ -189,8 +181,7 @@ def run_round(
         given = incoming.as_is if watch is None else watch.given
     # Where libraries answer in fresh memory, there are two tiles.
     tile_bytes = TILE_BYTES // 4 if changes and not halved else TILE_BYTES
-    weighs = watch is not None and given is not None and not changes
-    found = _cut(incoming.shape, set(calls.dims), nbytes, tile_bytes, weighs)
+    found = tiling(incoming.shape, set(calls.dims), nbytes, tile_bytes, ROW_BYTES, TILE_BYTES)
     dense = bool(out.flags.c_contiguous)
     if found is not None:
         dense = dense and math.prod(shape[: found[0]]) == 1
@@ -200,9 +191,9 @@ def run_round(
     if found is None or (given is not None and only and len(calls.dims) == 1 and not watch):
         own = None if changes or not dense else out
         tile = incoming.whole(own) if given is None else given
-        if watch and given is not None:
-            watch.before(tile)
         result = _transformed(tile, calls, works, library, place)
+        if watch and given is not None:  # which the library has only read
+            watch.before(tile)
         if watch:
             watch.after(result, 0, None)
         _store(out, result, round_.rolls)
@@ -213,7 +204,8 @@ def run_round(
         if given is None
         else _views(given, dim, parts(given.shape[dim], width))
     )
-    _tile_by_tile(tiles, dim, calls, works, library, out, place, round_.rolls, watch)
+    kept = given is not None
+    _tile_by_tile(tiles, dim, calls, works, library, out, place, round_.rolls, watch, kept)
     return out
 
 
@@ -271,17 +263,24 @@ def run_tiles(
 
 def _tile_by_tile(
     tiles: Iterable[tuple[slice, Array]], dim: int, calls: Calls, works: list[Work],
-    library: FFTLibrary, out: Array, place: Array | None, rolls: Rolls, watch: Watch | None = None
+    library: FFTLibrary, out: Array, place: Array | None, rolls: Rolls,
+    watch: Watch | None = None, kept: bool = False,
 ) -> None:
-    """Take tiles through a round into `out`, at once where it is their `place`."""
+    """Take tiles through a round into `out`, at once where it is their `place`.
+
+    Tiles that are `kept` are only read, and looked at when the library has them in cache: it
+    reads ahead while it computes, and a sum can only wait for memory.
+    """
     for part, tile in tiles:
         if watch and watch.is_done(part):
             continue
         inside = [work.within(dim, part) for work in works]
         target = out[(slice(None),) * dim + (part,)]
-        if watch:
+        if watch and not kept:
             watch.before(tile)
         result = _transformed(tile, calls, inside, library, None if place is None else target)
+        if watch and kept:
+            watch.before(tile)
         if watch:
             watch.after(result, dim, part)
         _store(target, result, rolls)

@@ -7,7 +7,8 @@ what goes out before it is stored, both still in cache::
     checksum    beside that, for every tile:  sum r*FFT(x) = sum FFT(r)*x
 
 with seeded random weights r (`kernels.weights`); twiddles are taken back before. What is gathered
-is weighed on the way, where the copy waits for memory and its energy costs next to nothing. Half a
+is weighed on the way, where the copy waits for memory and its energy costs next to nothing; what is
+transposed, and what a library reads where it lies, is weighed after that, in cache. Half a
 spectrum counts twice but for its entries 0 and N/2, of which an inverse real transform uses the
 real part only. Rounds with chirps (Bluestein's algorithm) keep no energy: they are done twice and
 compared.

@@ -23,7 +23,8 @@ from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.exchange.common import Common
 from dask_bigfft.graph.blocks import Blocks
 from dask_bigfft.graph.groups import Groups
-from dask_bigfft.graph.tasks import Run, barrier_in_common, common_memory, run_block
+from dask_bigfft.graph.run import Run
+from dask_bigfft.graph.tasks import barrier_in_common, common_memory, run_block
 from dask_bigfft.memory import lend
 from dask_bigfft.planner.plan import Machine, Plan
 from dask_bigfft.planner.request import Request

@@ -3,9 +3,11 @@
 Imports `decomposition`, `planner`, `kernels`, `memory`, `events` and this room.
 """
 
+import contextlib
 import math
 import os
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -25,11 +27,15 @@ from dask_bigfft.events import emit, working_for
 from dask_bigfft.kernels.composite import Composite
 from dask_bigfft.kernels.incoming import Divisible, Incoming, Whole
 from dask_bigfft.kernels.libraries import FFTLibrary
+from dask_bigfft.kernels.stacked import Stacked
 from dask_bigfft.planner.cost import admitted
 from dask_bigfft.planner.device_settings import AS_IS, DeviceSettings
 from dask_bigfft.threads import task_threads
 
-__all__ = ["Pace", "Place", "inside_device", "job_of", "moved_on_device", "on_device", "together"]
+__all__ = [
+    "Pace", "Place", "getting_ready", "inside_device", "job_of", "moved_on_device", "on_device",
+    "together",
+]
 
 Device = Literal["auto", "cpu", "gpu", "hybrid"]
 
@@ -83,8 +89,28 @@ def job_of(
     return Job(round_, block, source.str, target.str, inside)
 
 
+def getting_ready(place: Place, nbytes: int, dtype: str) -> AbstractContextManager[None]:
+    """Let a task look at a block, in turn with others if a device is to take it.
+
+    The turn is over when the task has a lease, or `on_device` finds that the CPU has to do it.
+
+    Parameters
+    ----------
+    place : Place
+        Where rounds are done.
+    nbytes : int
+        Bytes of the block.
+    dtype : str
+        Of the block.
+    """
+    # CPU threads that take blocks like devices do not wait for these.
+    found = None if place.device == "hybrid" else _leases(place, nbytes, dtype)
+    return contextlib.nullcontext() if found is None else found.getting_ready()
+
+
 def on_device(
-    job: Job, incoming: Incoming, filters: Mapping[int, Array] | None, place: Place
+    job: Job, incoming: Incoming, filters: Mapping[int, Array] | None, place: Place,
+    stacked: Stacked | None = None,
 ) -> Array | None:
     """Return a block after a round that was done on a device; None if the CPU has to do it.
 
@@ -98,6 +124,9 @@ def on_device(
         Spectrum of the convolution's filter, for the axes that need one.
     place : Place
         Where rounds are done.
+    stacked : Stacked, optional
+        How the block had better lie in memory after the round; it has one dimension more if it
+        does.
 
     Raises
     ------
@@ -109,6 +138,7 @@ def on_device(
     if found is None:
         return None
     source, job = _source(incoming, np.dtype(job.source)), replace(job, settings=place.settings)
+    source.stacked = stacked
     if source.composite is not None:
         job = replace(job, shards=source.composite.count, mirrored=_turns(job, source.composite))
     try:
@@ -120,10 +150,11 @@ def on_device(
         with found.lease(need, now) as engine:
             return engine.run(job, source, filters, nbytes=place.nbytes)
     except TimeoutError:
-        return None
+        pass
     except DeviceMemoryError:
         emit("fallback", nbytes=nbytes)  # the CPU's kernel takes the block
-        return None
+    found.ready()
+    return None
 
 
 def together(
@@ -193,9 +224,12 @@ def moved_on_device(incoming: Incoming, place: Place, blocks: int = 1) -> Array 
     """
     dtype, nbytes = incoming.dtype, incoming.dtype.itemsize * math.prod(incoming.shape)
     found = _leases(place, nbytes, dtype.str)
-    shards = None if found is None else incoming.composite()
+    if found is None:
+        return None
+    shards = incoming.composite()
     order = None if shards is None or shards.image else shards.order
-    if found is None or shards is None or order is None:
+    if shards is None or order is None:
+        found.ready()
         return None
     turned, back = shards.turned(order), tuple(order.index(edge) for edge in range(len(order)))
     job = Job(_still(turned.sizes, back, blocks), (0,) * len(order), dtype.str, dtype.str,
@@ -208,14 +242,14 @@ def moved_on_device(incoming: Incoming, place: Place, blocks: int = 1) -> Array 
     try:
         limits = found.limits(place.nbytes)
         plan = job.plan(limits)
-        if readable(plan, turned, limits) is None:
-            return None
-        with found.lease(_need(plan.schedule, nbytes)) as engine:
-            source = Source(gathered, composite=turned)
-            return engine.run(job, source, nbytes=place.nbytes).reshape(incoming.shape)
+        if readable(plan, turned, limits) is not None:
+            with found.lease(_need(plan.schedule, nbytes)) as engine:
+                source = Source(gathered, composite=turned)
+                return engine.run(job, source, nbytes=place.nbytes).reshape(incoming.shape)
     except DeviceMemoryError:
         emit("fallback", nbytes=nbytes)
-        return None
+    found.ready()
+    return None
 
 
 def inside_device(job: Job, shards: Composite, place: Place) -> bool:

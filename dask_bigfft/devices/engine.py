@@ -21,8 +21,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-import numpy as np
-
 from dask_bigfft.devices.convolving import convolving, filter_job, filter_of, is_hard
 from dask_bigfft.devices.crossings import PieceLimits, aligned
 from dask_bigfft.devices.jobs import Job, Part, Source
@@ -137,6 +135,8 @@ class Engine:
         """
         limits = self.within(nbytes)
         *before, last = links = self.links(job, limits)
+        if before:
+            source.stacked = None  # these blocks are not the round's
         if links[0].source != job.source:
             source = source.converted(links[0].source)
         for link in before:
@@ -338,10 +338,7 @@ class Engine:
         moved = sum(array.nbytes for array in arrays[:-1])
         emit("h2d", nbytes=moved)
         emit("d2h", nbytes=sum(array.nbytes for array in arrays[1:]))
-        done = arrays[-1]
-        if isinstance(done, Composite):
-            return np.empty(0, done.dtype)  # it is where it was
-        return done.reshape(job.round.target.shape(job.block))
+        return source.done(arrays[-1], job.round.target.shape(job.block))
 
     @contextlib.contextmanager
     def _in_turn(self, coming: Coming) -> Iterator[None]:

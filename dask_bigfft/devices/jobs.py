@@ -24,6 +24,7 @@ from dask_bigfft.devices.work import Block
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.kernels.composite import Composite
 from dask_bigfft.kernels.incoming import parts
+from dask_bigfft.kernels.stacked import Stacked
 from dask_bigfft.memory import lend
 from dask_bigfft.planner.device_settings import AS_IS, DeviceSettings
 
@@ -155,6 +156,8 @@ class Source:
         The block as shards of others, which are read in its place where their rows are wide.
     inside : bool
         Whether the shards are overwritten, and nothing else is done with the block.
+    stacked : Stacked, optional
+        How the block had better lie in memory of its own in the end.
     """
 
     def __init__(
@@ -165,9 +168,10 @@ class Source:
         borrowed: bool = False,
         composite: Composite | None = None,
         inside: bool = False,
+        stacked: Stacked | None = None,
     ) -> None:
         self.gather, self.again, self.borrowed = gather, again or borrowed, borrowed
-        self.composite, self.inside = composite, inside
+        self.composite, self.inside, self.stacked = composite, inside, stacked
         self.values: Array | None = None
         self.gathered = False
 
@@ -176,10 +180,18 @@ class Source:
         shards = self.in_place(plan, limits)
         if shards is not None and (not self.inside or fits_inside(plan)):
             self.gathered = self.gathered or self.inside
-            return arrays_of(plan, shards, not self.inside)
+            return arrays_of(plan, shards, not self.inside, self.stacked)
         if self.inside:
             raise DeviceMemoryError("no pieces fit that can be written where they were")
-        return arrays_of(plan, self.get(), self.borrowed)
+        return arrays_of(plan, self.get(), self.borrowed, self.stacked)
+
+    def done(self, last: Array | Composite, shape: tuple[int, ...]) -> Array:
+        """The block after a round, from what the last of `arrays` is then."""
+        if not isinstance(last, Composite):
+            return last.reshape(shape)
+        if self.inside or self.stacked is None:
+            return np.empty(0, last.dtype)  # it is where it was
+        return self.stacked.whole(last)
 
     def in_place(self, plan: PiecePlan, limits: PieceLimits) -> Composite | None:
         """The block as shards of others, if the device reads them where they lie."""
@@ -242,11 +254,11 @@ def fits_inside(plan: PiecePlan) -> bool:
 
 
 def arrays_of(
-    plan: PiecePlan, block: Array | Composite, borrowed: bool
+    plan: PiecePlan, block: Array | Composite, borrowed: bool, stacked: Stacked | None = None
 ) -> list[Array | Composite]:
     """The block before the first crossing and after each; where it can be, the same array.
 
-    What is borrowed is only read.
+    What is borrowed is only read. What is `stacked` is so if it gets memory of its own.
     """
     arrays = [block]
     for number, crossing in enumerate(plan.schedule.crossings):
@@ -254,7 +266,11 @@ def arrays_of(
         shape, before = plan.shape(number), arrays[-1]
         same = math.prod(shape) == math.prod(before.shape) and dtype == before.dtype.str
         if crossing.reorders or (borrowed and number == 0) or not same:
-            arrays.append(lend(shape, np.dtype(dtype)))
+            as_read = crossing.swap is None and not crossing.reorders and crossing.after == shape
+            if stacked is not None and as_read and number == len(plan.schedule.crossings) - 1:
+                arrays.append(stacked.lent(shape, np.dtype(dtype)))
+            else:
+                arrays.append(lend(shape, np.dtype(dtype)))
         else:
             arrays.append(before)
     return arrays

@@ -1,7 +1,9 @@
 """Leases: which task may use a device now, first come, first served.
 
 A few tasks are admitted to a device: while the pieces of one go back those of another come.
-A task that waits holds no block. What tasks need of a device's memory is added up, once for tasks
+A task that waits holds no block. What a task has to look up before it may wait, it looks up in
+turn with the others: it takes the interpreter, and many at once would keep each other, and the
+device, waiting. What tasks need of a device's memory is added up, once for tasks
 that divide the arena alike, and stays within what may be used; so a task never waits for memory
 that another one waits with. A task has one lease at a time.
 
@@ -20,6 +22,9 @@ from dask_bigfft.devices.engine import Engine
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit
 from dask_bigfft.planner.cost import ADMITTED
+
+#: Tasks that get ready for a device at a time.
+GETTING_READY = 2
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,26 @@ class Leases:
         self._lock = threading.Lock()
         self._waiting: deque[_Ticket] = deque()
         self._own = threading.local()
+        self._door = threading.Semaphore(GETTING_READY)
+
+    @contextlib.contextmanager
+    def getting_ready(self) -> Iterator[None]:
+        """Let this task look at its block and then wait for a lease, in turn with others.
+
+        The turn is over when the task has its lease, at `ready`, or at the end.
+        """
+        self._door.acquire()
+        self._own.entered = True
+        try:
+            yield
+        finally:
+            self.ready()
+
+    def ready(self) -> None:
+        """End this task's turn to get ready, if it has one."""
+        if getattr(self._own, "entered", False):
+            self._own.entered = False
+            self._door.release()
 
     @contextlib.contextmanager
     def lease(self, need: Need, timeout: float | None = None) -> Iterator[Engine]:
@@ -108,6 +133,7 @@ class Leases:
             raise DeviceMemoryError(f"{need.nbytes} bytes of a device asked, {most} to be had")
         desk = self._wait(need, timeout)
         self._own.leased = True
+        self.ready()
         try:
             yield desk.engine
         finally:

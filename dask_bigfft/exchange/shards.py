@@ -335,22 +335,32 @@ class AxisExchange:
         """Source blocks of a target block, each with its pieces."""
         found = self._pieces.get(block)
         if found is None:
-            targets = self.target_boxes(block)
-            found = {}
-            for candidate in self._candidates(targets):
-                pairs = itertools.product(self.source_boxes(candidate), targets)
-                met = [piece for a, b in pairs if (piece := meet(a, b)) is not None]
-                if met:
-                    found[candidate] = met
-            self._keep(block, found)
+            found = self._pieces[block] = self._met(block)
+            self._keep(found)
+        return found
+
+    def _met(self, block: int) -> dict[int, list[Piece]]:
+        """Source blocks of a target block, each with its pieces, worked out."""
+        targets, found = self.target_boxes(block), dict[int, list[Piece]]()
+        for candidate in self._candidates(targets):
+            pairs = itertools.product(self.source_boxes(candidate), targets)
+            met = [piece for a, b in pairs if (piece := meet(a, b)) is not None]
+            if met:
+                found[candidate] = met
         return found
 
     def table(self, block: int) -> PieceTable | None:
-        """The pieces of a target block in one table."""
+        """The pieces of a target block in one table.
+
+        Where only this is asked for, the pieces are not kept: thousands of small objects that live
+        long are what Python's garbage collector goes through, again and again.
+        """
         found = self._tables.get(block, _UNKNOWN)
         if found is _UNKNOWN:  # another thread may empty the memory at any time
-            found = piece_table(self.pieces(block))
-            self._tables[block] = found
+            known = self._pieces.get(block)
+            pieces = self._met(block) if known is None else known
+            found = self._tables[block] = piece_table(pieces)
+            self._keep(pieces)
         return found  # type: ignore[return-value]
 
     def between(self, block: int, source: int) -> list[Piece] | None:
@@ -361,7 +371,7 @@ class AxisExchange:
         pairs = itertools.product(self.source_boxes(source), self.target_boxes(block))
         return [piece for a, b in pairs if (piece := meet(a, b)) is not None] or None
 
-    def _keep(self, block: int, found: dict[int, list[Piece]]) -> None:
+    def _keep(self, found: dict[int, list[Piece]]) -> None:
         """Remember pieces while they are few: blocks of other axes ask for the same ones."""
         self._kept += sum(map(len, found.values()))
         if self._kept > MOST_KEPT:
@@ -369,7 +379,6 @@ class AxisExchange:
             self._tables.clear()
             self._source_boxes.clear()
             self._kept = 0
-        self._pieces[block] = found
 
     def _candidates(self, targets: list[Box]) -> Iterator[int]:
         """Source blocks that may meet any of the target's boxes."""

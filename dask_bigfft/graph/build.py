@@ -43,6 +43,7 @@ from dask_bigfft.graph.groups import Groups
 from dask_bigfft.graph.inside import own_block, weave_inside
 from dask_bigfft.graph.known import Known
 from dask_bigfft.graph.names import Names
+from dask_bigfft.graph.run import Run
 from dask_bigfft.graph.sending import Shuffle, Shuffles, shuffles_of, turns
 from dask_bigfft.graph.shuffles import (
     Send,
@@ -52,7 +53,6 @@ from dask_bigfft.graph.shuffles import (
     send_blocks,
 )
 from dask_bigfft.graph.tasks import (
-    Run,
     barrier,
     barrier_in_common,
     common_memory,
@@ -119,7 +119,8 @@ def build_graph(
     own = _names(plan, token)
     if carrier == "disk":
         return _graph_on_disk(plan, own, source, place)
-    graph: Graph = {own.plan: DataNode(own.plan, Run(plan, token))}
+    private = carrier == "shared" and alone and known is None
+    graph: Graph = {own.plan: DataNode(own.plan, Run(plan, token, private))}
     by_number = [own] * len(plan.exchanges)
     if known is not None and (count := known.shared(plan)):
         by_number[:count] = [Names(known.token)] * count
@@ -129,7 +130,7 @@ def build_graph(
         name = _filter_graph(graph, found, by_number[found.used_in].token, carrier, wanted)
         filters.setdefault(found.used_in, {})[found.axis] = name
     joints: Sequence[Joint | None] = (None,) * len(plan.exchanges)
-    if carrier == "shared" and alone and known is None and isinstance(plan, Plan):
+    if private and isinstance(plan, Plan):
         joints = plan.joints.exchanges
     before, inside = source, isinstance(plan, Plan) and plan.inside
     unseen = alone and known is None and not inside

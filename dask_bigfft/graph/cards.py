@@ -22,7 +22,8 @@ from dask_bigfft.errors import DeviceError
 from dask_bigfft.events import emit
 from dask_bigfft.exchange.peers import ROUTES, Route, fits, home, peer_exchange, route_of
 from dask_bigfft.graph.blocks import Blocks, checked
-from dask_bigfft.graph.tasks import Run, barrier, reported, run_block
+from dask_bigfft.graph.run import Run
+from dask_bigfft.graph.tasks import barrier, reported, run_block
 from dask_bigfft.kernels.incoming import Whole
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.profile import DEFAULT

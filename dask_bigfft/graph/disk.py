@@ -35,7 +35,8 @@ from dask_bigfft.exchange.scratch import Part, Scratch, ScratchPlace, open_scrat
 from dask_bigfft.files import LEAST, UNIT, Underway, places
 from dask_bigfft.graph.blocks import checked
 from dask_bigfft.graph.groups import Groups
-from dask_bigfft.graph.tasks import Run, reported, run_block
+from dask_bigfft.graph.run import Run
+from dask_bigfft.graph.tasks import reported, run_block
 from dask_bigfft.memory import lend
 from dask_bigfft.planner.cost import PACKED
 from dask_bigfft.record import current_worker

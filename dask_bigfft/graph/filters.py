@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.events import during
-from dask_bigfft.graph.tasks import Run
+from dask_bigfft.graph.run import Run
 from dask_bigfft.kernels.calls import axis_index
 from dask_bigfft.kernels.incoming import Whole
 from dask_bigfft.kernels.twiddle import chirp_filter

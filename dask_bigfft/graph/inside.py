@@ -28,7 +28,8 @@ from dask_bigfft.graph.blocks import Blocks, checked
 from dask_bigfft.graph.dask_private import Task, TaskRef
 from dask_bigfft.graph.groups import Groups
 from dask_bigfft.graph.names import Names
-from dask_bigfft.graph.tasks import Run, barrier, reported
+from dask_bigfft.graph.run import Run
+from dask_bigfft.graph.tasks import barrier, reported
 from dask_bigfft.kernels.composite import Composite
 from dask_bigfft.kernels.in_place import run_round
 from dask_bigfft.kernels.incoming import Whole

@@ -36,7 +36,7 @@ from dask_bigfft.graph.dask_private import (
 from dask_bigfft.graph.known import Known
 from dask_bigfft.graph.names import PLAN_NAME
 from dask_bigfft.graph.results import assembled
-from dask_bigfft.graph.tasks import Run
+from dask_bigfft.graph.run import Run
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.shifts import ShiftPlan
 

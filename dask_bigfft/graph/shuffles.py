@@ -18,7 +18,8 @@ from dask_bigfft.events import emit
 from dask_bigfft.exchange import p2p
 from dask_bigfft.exchange.packing import Packed, shard_checksum
 from dask_bigfft.graph.blocks import checked
-from dask_bigfft.graph.tasks import Run, compare, put_together, reported, run_block
+from dask_bigfft.graph.run import Run
+from dask_bigfft.graph.tasks import compare, put_together, reported, run_block
 
 Array = npt.NDArray[Any]
 Block = tuple[int, ...]

@@ -31,7 +31,8 @@ from dask_bigfft.exchange.common import Common, lying, note_result, same_memory
 from dask_bigfft.graph.blocks import Blocks
 from dask_bigfft.graph.dask_private import Task, TaskRef
 from dask_bigfft.graph.names import Names
-from dask_bigfft.graph.tasks import Run, reported, run_block
+from dask_bigfft.graph.run import Run
+from dask_bigfft.graph.tasks import reported, run_block
 from dask_bigfft.kernels.copy import copied
 from dask_bigfft.kernels.lying import Lying
 from dask_bigfft.kernels.verify import facts_of

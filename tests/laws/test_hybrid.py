@@ -22,7 +22,7 @@ from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.devices.taking import Taking
 from dask_bigfft.errors import ArgumentError, DeviceError, DeviceMemoryError
 from dask_bigfft.events import add_sink, remove_sink
-from dask_bigfft.graph.tasks import Run
+from dask_bigfft.graph.run import Run
 from dask_bigfft.planner import balance
 from dask_bigfft.planner.profile import Curve, DeviceProfile, LibrarySpeeds, Profile
 from dask_bigfft.testing.devices import simulated_devices

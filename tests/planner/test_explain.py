@@ -13,7 +13,7 @@ import pytest
 from dask.base import tokenize
 
 import dask_bigfft
-from dask_bigfft.graph.tasks import Run
+from dask_bigfft.graph.run import Run
 from dask_bigfft.planner import explain
 from dask_bigfft.planner.drawing import digit_name, draw
 from dask_bigfft.planner.plan import Plan

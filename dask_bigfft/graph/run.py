@@ -1,0 +1,262 @@
+"""`Run`: a plan where it is executed, and how a block is taken through one of its rounds.
+
+It keeps the exchange maps and the FFT library, which are made on first use and never travel.
+
+Imports `planner`, `devices`, `exchange`, `kernels` and `events`.
+"""
+
+import functools
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dask_bigfft.decomposition.layout import Layout
+from dask_bigfft.decomposition.rounds import Round
+from dask_bigfft.devices.dispatch import Pace, Place, job_of, moved_on_device, on_device, together
+from dask_bigfft.devices.find import missing
+from dask_bigfft.devices.on_card import is_on_card, roll_on_card, round_on_card
+from dask_bigfft.errors import refuse
+from dask_bigfft.events import emit
+from dask_bigfft.exchange.common import same_memory
+from dask_bigfft.exchange.gather import Gathering
+from dask_bigfft.exchange.packing import Packing
+from dask_bigfft.exchange.shards import ExchangeMap
+from dask_bigfft.exchange.stacking import stacked_layout, stacking
+from dask_bigfft.graph.spare import with_spare_threads
+from dask_bigfft.kernels.copy import copied
+from dask_bigfft.kernels.cpu import rolled
+from dask_bigfft.kernels.in_place import run_round
+from dask_bigfft.kernels.incoming import Incoming
+from dask_bigfft.kernels.libraries import FFTLibrary, get_library
+from dask_bigfft.kernels.stacked import Stacked
+from dask_bigfft.kernels.verify import verified_round
+from dask_bigfft.memory_settings import configure_arena
+from dask_bigfft.planner.balance import paces
+from dask_bigfft.planner.filters import FilterPlan
+from dask_bigfft.planner.joints import Joints, no_joints
+from dask_bigfft.planner.plan import Exchange, Plan
+from dask_bigfft.planner.shifts import ShiftPlan
+
+Array = npt.NDArray[Any]
+Block = tuple[int, ...]
+
+
+class Run:
+    """A plan, one of its filters or a shift, where it is executed.
+
+    Parameters
+    ----------
+    plan : Plan, FilterPlan or ShiftPlan
+        What is executed.
+    token : str
+        Of the plan in task names; events carry it.
+    private : bool
+        Whether blocks between rounds stay in this process, and nobody else sees them: then they
+        may lie in memory as suits the exchange that takes them.
+    """
+
+    #: Bytes that the arena may keep for this run; None where the settings alone decide.
+    arena_most: int | None = None
+
+    def __init__(
+        self, plan: Plan | FilterPlan | ShiftPlan, token: str = "", private: bool = False
+    ) -> None:
+        self.plan, self.token, self.private = plan, token, private
+        self._maps: dict[int, ExchangeMap] = {}
+        self._packings: dict[tuple[int, Any], Packing] = {}
+        self._places: dict[int, Place] = {}
+        self._stored: dict[int, Layout] = {}
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[type["Run"], tuple[Plan | FilterPlan | ShiftPlan, str, bool]]:
+        return Run, (self.plan, self.token, self.private)
+
+    def __dask_tokenize__(self) -> tuple[str, str, str]:
+        plan = self.plan.in_full() if isinstance(self.plan, Plan) else repr(self.plan)
+        return "dask_bigfft.Run", plan, self.token
+
+    @cached_property
+    def library(self) -> FFTLibrary:
+        """FFT library of the plan."""
+        return get_library(self.plan.kernel)
+
+    @property
+    def place(self) -> Place:
+        """Where rounds are done. Filters are small, and made once."""
+        plan = self.plan if isinstance(self.plan, Plan) else None
+        if plan is None:
+            return Place("cpu")
+        return Place(plan.device, plan.device_memory_limit, plan.settings)
+
+    def place_of(self, number: int) -> Place:
+        """Where a round is done."""
+        found = self._places.get(number)
+        if found is None:
+            found = self.place
+            if isinstance(self.plan, Plan):
+                found = found.for_share(self.plan.shares[number : number + 1])
+            self._places[number] = found
+        return found
+
+    @cached_property
+    def _paces(self) -> tuple[tuple[float, float], ...]:
+        return paces(self.plan) if isinstance(self.plan, Plan) else ()
+
+    def pace(self, number: int) -> Pace:
+        """How fast a CPU thread and a feeder of a device are in a round, by the model."""
+        return Pace(*self._paces[number])
+
+    def exchange(self, number: int) -> Exchange:
+        """An exchange of the plan."""
+        return self.plan.exchanges[number]
+
+    def stays(self, number: int) -> bool:
+        """Whether an exchange leaves each block as it is."""
+        exchange = self.exchange(number)
+        return exchange.local and exchange.mirror is None and exchange.source == exchange.target
+
+    def overwrites(self, number: int) -> bool:
+        """Whether a round may work in the memory of the blocks that come in.
+
+        What is verified may have to be done once more, which takes what came in.
+        """
+        plan = self.plan
+        asked = isinstance(plan, Plan) and plan.overwrite and plan.verify == "none"
+        return asked and number == 0 and self.stays(number)
+
+    def map(self, number: int) -> ExchangeMap:
+        """The shards of an exchange, worked out once in this process."""
+        configure_arena(most=self.arena_most)
+        with self._lock:
+            found = self._maps.get(number)
+            if found is None:
+                exchange = self.exchange(number)
+                found = ExchangeMap(self.stored(number), exchange.target, exchange.mirror)
+                self._maps[number] = found
+            return found
+
+    def stacking(self, number: int) -> Stacked | None:
+        """How a device stacks the blocks before an exchange, if it does."""
+        plan = self.plan
+        if not self.private or not 0 < number < len(plan.exchanges) or plan.verify != "none":
+            return None
+        cpu = self.place_of(number - 1).device == "cpu" or missing() is not None
+        return None if cpu or plan.rounds[number - 1].rolls else stacking(self.exchange(number))
+
+    def stored(self, number: int) -> Layout:
+        """The blocks before an exchange as they lie in memory."""
+        found = self._stored.get(number)
+        if found is None:
+            found, stacked = self.exchange(number).source, self.stacking(number)
+            if stacked is not None:
+                found = stacked_layout(found, stacked)
+            self._stored[number] = found
+        return found
+
+    def packing(self, number: int, targets: tuple[Sequence[int], ...]) -> Packing:
+        """What source blocks give to some targets in an exchange, worked out once."""
+        exchange = self.map(number)
+        with self._lock:
+            return self._packings.setdefault((number, targets), Packing(exchange, targets))
+
+    @property
+    def joints(self) -> Joints:
+        """Which blocks lie together."""
+        plan = self.plan
+        if isinstance(plan, Plan):
+            return plan.joints
+        return no_joints(len(plan.exchanges), len(plan.rounds))
+
+    def finish(
+        self,
+        number: int,
+        block: Block,
+        incoming_of: Callable[[], Incoming],
+        filters: Mapping[int, Array],
+        here: Array | None = None,
+        flat: Array | None = None,
+    ) -> Array:
+        """The block after the round that follows an exchange, verified if the plan says so.
+
+        `here` is where it has to lie, `flat` the same place as a block of the result has it.
+        """
+        round_ = self.plan.rounds[number]
+        started = time.perf_counter()
+        done = self.transformed(number, round_, block, incoming_of, filters, (block,))
+        if here is not None and not same_memory(done, here):
+            copied(here, done)
+            done = here
+        if number == len(self.plan.rounds) - 1 and self.plan.ends_in_round:
+            done = done.reshape(round_.target.flat_shape(block)) if flat is None else flat
+        emit("round", nbytes=done.nbytes, seconds=time.perf_counter() - started)
+        return done
+
+    def transformed(
+        self, number: int, round_: Round, block: Block, incoming_of: Callable[[], Incoming],
+        filters: Mapping[int, Array], blocks: tuple[Block, ...],
+    ) -> Array:
+        """The block after a round, verified if the plan says so.
+
+        `round_` is that of the plan, or done on `blocks` of it together, which errors name.
+        """
+        mode, dtype = self.plan.verify, np.dtype(self.plan.dtypes[2 * number + 1])
+        arguments = self.library, dtype, filters
+        if mode == "none":
+            return self.worked(number, round_, block, incoming_of(), *arguments)
+        run = functools.partial(self.worked, number)
+        host = functools.partial(_in_host_memory, mode, incoming_of)
+        return verified_round(
+            mode, round_, block, host, *arguments, number=number + 1, names=blocks, run=run
+        )
+
+    def worked(
+        self, number: int, round_: Round, block: Block, incoming: Incoming, library: FFTLibrary,
+        dtype: np.dtype[Any], filters: Mapping[int, Array]
+    ) -> Array:
+        """The block after a round, done on a device or here."""
+        on_card, place = getattr(incoming, "on_card", False), self.place_of(number)
+        done: Array | None = None
+        none = place.device == "cpu" or (place.device == "auto" and missing() is not None)
+        if on_card or not none:
+            job = job_of(round_, block, incoming.dtype, dtype, inside=self.overwrites(number))
+            if on_card:
+                done = round_on_card(job, incoming.whole, filters)
+            elif place.device == "hybrid" and isinstance(incoming, Gathering):
+                pace = functools.partial(self.pace, number)
+                done = together(job, incoming, library, filters, place, pace)
+            if done is None:
+                done = on_device(job, incoming, filters, place, self.stacking(number + 1))
+        if done is None:
+            with with_spare_threads(library, round_.target.blocks) as own:
+                return run_round(round_, block, incoming, own, dtype, filters)
+        roll = roll_on_card if is_on_card(done) else rolled
+        return roll(done, round_.rolls)
+
+    def moved(self, number: int, incoming: Gathering) -> Array:
+        """The block after the last exchange, put together on the way over a device or here."""
+        found = None
+        if not incoming.on_card:
+            blocks = self.exchange(number).target.blocks
+            found = moved_on_device(incoming, self.place, blocks)
+        return incoming.whole() if found is None else found
+
+    def done(self, number: int, block: Block) -> tuple[Any] | None:
+        """What the task of a block after exchange `number` would return, if that is known."""
+        return None
+
+    def deliver(self, number: int, block: Block, values: Array) -> Array:
+        """Hand on what a task has made of a block after exchange `number`: here, the block."""
+        return values
+
+
+def _in_host_memory(mode: str, incoming_of: Callable[[], Incoming]) -> Incoming:
+    """A block on its way in, refused on a card, where nothing is verified."""
+    incoming = incoming_of()
+    if getattr(incoming, "on_card", False):
+        refuse("verify", mode, "'none' for blocks on a card, or blocks in host memory")
+    return incoming

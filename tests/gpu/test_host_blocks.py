@@ -15,6 +15,7 @@ from dask_bigfft.devices.crossings import PieceLimits
 from dask_bigfft.devices.cuda import available
 from dask_bigfft.devices.jobs import Job, Source
 from dask_bigfft.events import add_sink, remove_sink
+from dask_bigfft.exchange.stacking import stacking
 from dask_bigfft.front import plan as plan_of
 from dask_bigfft.memory import lend
 from dask_bigfft.planner.device_settings import DeviceSettings
@@ -308,3 +309,15 @@ def test_the_device_holds_no_more_than_it_may():
     assert engines[0].pipeline.arena_nbytes <= 4 * MIB
     # plans and kernels that the libraries load take memory of their own
     assert before - engines[0].device.memory().free <= 512 * MIB
+
+
+@pytest.mark.parametrize(("columns", "single"), [(4096, False), (8192, True), (1536, False)])
+def test_blocks_stored_by_the_shards_of_the_next_exchange(columns, single):
+    """Rows of 3 to 8 KiB, which lie apart on the card only; see `exchange/stacking.py`."""
+    x = values(512, columns, single=single)
+    lazy = da.from_array(x, chunks=(64, columns))
+    exchange = plan_of(lazy, "fft2", device="gpu").exchanges[1]
+    assert stacking(exchange) is not None
+    got, counts = counted(fft.fft2(lazy, device="gpu"))
+    assert not counts.get("fallback")
+    assert_close(got, scipy.fft.fft2(x), single)

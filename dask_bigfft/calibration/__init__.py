@@ -17,7 +17,8 @@ import numpy as np
 from dask_bigfft import config, profiles
 from dask_bigfft.calibration.cards import device_speeds, peer_speeds, peers_of, together
 from dask_bigfft.calibration.cluster import network_speeds, workers_of
-from dask_bigfft.calibration.cpu import Effort, gather_speeds, library_speeds
+from dask_bigfft.calibration.cpu import OF_A_THREAD, Effort, gather_speeds
+from dask_bigfft.calibration.fft_libraries import library_like, library_speeds
 from dask_bigfft.calibration.runs import between_blocks
 from dask_bigfft.calibration.system import (
     disk_speeds,
@@ -38,11 +39,15 @@ log = logging.getLogger(__name__)
 #: Complex dtypes that libraries are measured in.
 DTYPES = ("complex128", "complex64")
 
-#: Seconds after which no further library is measured: it is then as fast as in its other dtype.
+#: Seconds after which no further library is measured at length: of one that is known in another
+#: dtype a single sample tells how much faster it is.
 ENOUGH = 35.0
 
 #: Bytes of arrays that say anything of a machine: below, times are those of calls alone.
 LEAST_NBYTES = 1 << 14
+
+#: Bytes of arrays that are transformed where nothing is said, at least, and at most.
+USUAL_NBYTES, MOST_NBYTES = 32 << 20, 1 << 30
 
 
 def measure(effort: Effort, folder: str, kernels: Sequence[str] | None = None) -> Profile:
@@ -58,7 +63,7 @@ def measure(effort: Effort, folder: str, kernels: Sequence[str] | None = None) -
         FFT libraries; by default all that are installed.
     """
     began = time.perf_counter()
-    few = min(1.0, effort.nbytes / (32 << 20))
+    few = min(1.0, effort.nbytes / USUAL_NBYTES)
     found: dict[str, Any] = {
         **gather_speeds(effort),
         **disk_speeds(Path(folder), int(few * (256 << 20))),
@@ -68,10 +73,15 @@ def measure(effort: Effort, folder: str, kernels: Sequence[str] | None = None) -
     libraries: list[LibrarySpeeds] = []
     for dtype in DTYPES:
         for name in names:
-            late = time.perf_counter() - began > ENOUGH and libraries
-            if not late and np.dtype(dtype) in get_library(name).dtypes:
+            if np.dtype(dtype) not in get_library(name).dtypes:
+                continue
+            other = [one for one in libraries if one.name == name]
+            if time.perf_counter() - began < ENOUGH or not libraries:
                 libraries.append(library_speeds(name, dtype, effort))
-    found |= _devices(effort.threads, found.get("copy", DEFAULT.copy), effort.nbytes * 8)
+            elif other:
+                libraries.append(library_like(other[0], dtype, effort))
+    copied = min(effort.nbytes, USUAL_NBYTES) * 8
+    found |= _devices(effort.threads, found.get("copy", DEFAULT.copy), copied)
     if current_worker() is None:  # a cluster's tasks are its scheduler's
         found |= scheduling_costs(effort.repeat)
     host = f"{os.cpu_count()} cores, {effort.threads} threads"
@@ -105,6 +115,11 @@ def _devices(threads: int, copy: float, nbytes: int) -> dict[str, Any]:
     return {"devices": tuple(found), "together": left, "peers": speeds}
 
 
+def _nbytes(threads: int) -> int:
+    """Bytes of the arrays that so many threads work on where nothing else is said."""
+    return min(MOST_NBYTES, max(USUAL_NBYTES, OF_A_THREAD * threads))
+
+
 def _threads() -> int:
     return int(dask.config.get("num_workers", None) or os.cpu_count() or 1)
 
@@ -113,7 +128,7 @@ def calibrate(
     client: Any = None,
     path: str | os.PathLike[str] | None = None,
     *,
-    nbytes: int = 32 << 20,
+    nbytes: int | None = None,
     repeat: int = 3,
 ) -> Profile:
     """Measure a machine's speeds and keep them, so that plans are made for it.
@@ -132,8 +147,9 @@ def calibrate(
     path : path, optional
         Where the profile goes; the setting ``bigfft.planner.profile`` finds it there. By default a
         file in the folder ``bigfft.wisdom.directory``, which plans use from then on.
-    nbytes : int
-        Bytes of the arrays that are transformed, at least `LEAST_NBYTES`.
+    nbytes : int, optional
+        Bytes of the arrays that are transformed, at least `LEAST_NBYTES`. By default 16 MiB for
+        each thread, so that all threads together work on more than caches hold.
     repeat : int
         Times that each counts, at least 1.
 
@@ -158,10 +174,12 @@ def calibrate(
     if client is not None and not hasattr(client, "scheduler_info"):
         refuse("client", client, "a distributed.Client, or None for this process",
                kind=ArgumentTypeError)
-    nbytes, repeat = parse_count("nbytes", nbytes, LEAST_NBYTES), parse_count("repeat", repeat)
+    repeat = parse_count("repeat", repeat)
+    if nbytes is not None:
+        nbytes = parse_count("nbytes", nbytes, LEAST_NBYTES)
     folder = config.get("bigfft.scratch.directory")
     if client is None:
-        place, effort = "", Effort(_threads(), nbytes, repeat)
+        place, effort = "", Effort(_threads(), nbytes or _nbytes(_threads()), repeat)
         with dask.config.set(scheduler="threads", pool=None):  # so that a number of threads counts
             profile = measure(effort, folder)
     else:
@@ -175,17 +193,19 @@ def calibrate(
 
 
 def _of_cluster(
-    client: Any, workers: dict[str, Any], nbytes: int, repeat: int, folder: str
+    client: Any, workers: dict[str, Any], nbytes: int | None, repeat: int, folder: str
 ) -> Profile:
     """The slowest worker, as it is while all work, with the scheduler and the network."""
+    threads = {address: max(1, int(info["nthreads"])) for address, info in workers.items()}
     asked = [
-        client.submit(measure, Effort(max(1, int(info["nthreads"])), nbytes, repeat), folder,
+        client.submit(measure, Effort(count, nbytes or _nbytes(count), repeat), folder,
                       ["scipy"], workers=[address], allow_other_workers=False, pure=False)
-        for address, info in workers.items()
+        for address, count in threads.items()
     ]
     found: list[Profile] = client.gather(asked)
     slowest = min(found, key=lambda profile: profile.copy)
     name = f"{len(workers)} workers, {slowest.name}"
-    speeds: dict[str, Any] = dict(network_speeds(client, list(workers), nbytes, repeat))
+    speeds: dict[str, Any] = dict(
+        network_speeds(client, list(workers), nbytes or USUAL_NBYTES, repeat))
     speeds["pair"] = pair_seconds(repeat)  # ordering is done here, or on the scheduler
     return replace(slowest, name=name, **speeds)

@@ -1,6 +1,6 @@
-"""Speeds of a CPU, measured by probes: gathers by row width, FFT libraries by length.
+"""Speeds of a CPU, measured by probes: gathers by row width, and what Python sees to.
 
-Imports `decomposition`, `planner`, `kernels`, dask's configuration, SciPy and this room.
+Imports `decomposition`, `planner`, `kernels`, SciPy and this room.
 """
 
 import math
@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import dask.config
 import numpy as np
 from scipy.optimize import nnls
 
@@ -18,26 +17,34 @@ from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.planner.cost import joints_in, model_of
 from dask_bigfft.planner.plan import Exchange, Plan
-from dask_bigfft.planner.profile import Curve, LibrarySpeeds
-from dask_bigfft.planner.traffic import Traffic, block_of, tiles_of, traffic
-from dask_bigfft.planner.work import flops, is_turned, step_flops
+from dask_bigfft.planner.profile import Curve
+from dask_bigfft.planner.traffic import Traffic, tiles_of, traffic
+from dask_bigfft.planner.work import flops, is_turned
 
-__all__ = ["Effort", "gather_speeds", "library_speeds"]
+__all__ = [
+    "OF_A_THREAD",
+    "TALL",
+    "WAYS",
+    "Effort",
+    "Points",
+    "Sample",
+    "add",
+    "curve",
+    "gather_speeds",
+    "measured",
+    "sampled",
+]
 
-#: Planes of about 2^21 numbers in which libraries are measured: most lengths are products of small
-#: primes, each of few factors of 5, which cost more than others. Powers of two are held against
-#: them: libraries treat short and long ones in different ways.
-PLANES = ((36, 60000), (240, 9000), (1440, 1440), (15000, 135))
-POWERS = ((256, 8192), (2048, 1024), (4096, 512))
-
-#: A tall one, whose columns are longer than a tile, in narrow rows, and whose rows are short.
+#: A tall plane of about 2^21 numbers, whose columns are longer than a tile, in narrow rows, and
+#: whose rows are short.
 TALL = (43200, 48)
-
-#: Lengths of real rows.
-REALS = (160, 1024)
 
 #: Blocks that a probe is cut into.
 WAYS = 8
+
+#: Bytes of a probe for each thread, so that all of them are more than what caches hold, and of
+#: probes by which Python's seconds are measured, at most, which one thread works on.
+OF_A_THREAD, HANDLED_NBYTES = 16 << 20, 32 << 20
 
 #: What Python sees to, and the passes that count, at least, where its seconds are measured.
 HANDLED = ("block", "gathered_block", "lying_block", "shard", "tile", "tables")
@@ -136,12 +143,13 @@ def sampled(probe: Probe, effort: Effort) -> Iterator[Sample]:
 Points = dict[str, dict[float, list[float]]]
 
 
-def _curve(points: Mapping[float, Sequence[float]]) -> Curve:
+def curve(points: Mapping[float, Sequence[float]]) -> Curve:
     """A curve through the medians of what was measured at each size."""
     return Curve(tuple((size, statistics.median(points[size])) for size in sorted(points)))
 
 
-def _add(points: Points, name: str, size: float, speed: float) -> None:
+def add(points: Points, name: str, size: float, speed: float) -> None:
+    """Enter a speed at a size into the points of a curve."""
     points.setdefault(name, {}).setdefault(size, []).append(speed)
 
 
@@ -186,18 +194,18 @@ def _gathered(sample: Sample, points: Points) -> None:
     if stage.gather:
         speed = exchange.nbytes / stage.gather
         if flow is not None and flow.read == "block":
-            _add(points, "copy", 0.0, speed)
+            add(points, "copy", 0.0, speed)
         elif flow is not None and flow.read == "lying":
-            _add(points, "lying_turned" if flow.turned else "lying", sample.row, speed)
+            add(points, "lying_turned" if flow.turned else "lying", sample.row, speed)
         elif not exchange.local:
             turned = is_turned(exchange.source, exchange.target)
             into = "turned" if turned else "straight"
             tiled = sample.round is not None and tiles_of(sample.round, 16) is not None
-            _add(points, into if tiled else f"{into}_whole", sample.row, speed)
+            add(points, into if tiled else f"{into}_whole", sample.row, speed)
     if stage.stored and flow is not None and flow.stored:
-        _add(points, "stored", float(flow.stored), exchange.nbytes / stage.stored)
+        add(points, "stored", float(flow.stored), exchange.nbytes / stage.stored)
     if stage.parts.get("twiddle"):
-        _add(points, "twiddle", 0.0, exchange.nbytes / stage.parts["twiddle"])
+        add(points, "twiddle", 0.0, exchange.nbytes / stage.parts["twiddle"])
 
 
 def gather_speeds(effort: Effort) -> dict[str, Any]:
@@ -218,7 +226,7 @@ def gather_speeds(effort: Effort) -> dict[str, Any]:
     found |= _narrow(points, 2 * sizes, effort)
     for name, speeds in points.items():
         flat = name in ("copy", "twiddle")
-        found[name] = statistics.median(speeds[0.0]) if flat else _curve(speeds)
+        found[name] = statistics.median(speeds[0.0]) if flat else curve(speeds)
     return found
 
 
@@ -232,7 +240,7 @@ def _narrow(points: Points, elements: int, effort: Effort) -> dict[str, float]:
     ratios: dict[bool, list[float]] = {False: [], True: []}
     for name in ("straight", "turned", "lying", "lying_turned", "stored"):
         for size, speeds in narrow.get(name, {}).items():
-            known = _curve(points[name]).at(size) if name in points else speeds[0]
+            known = curve(points[name]).at(size) if name in points else speeds[0]
             ratios["turned" in name].append(known / statistics.median(speeds))
     return {
         name: statistics.median(ratios[turned] or [1.0])
@@ -247,9 +255,10 @@ def _handling(effort: Effort) -> dict[str, float]:
     as large as those that matter, which drive out of the caches what Python needs. Weighted so
     that each stage counts as much as it takes.
     """
-    alone = replace(effort, threads=1, repeat=max(PASSES, effort.repeat))
+    nbytes = min(effort.nbytes, HANDLED_NBYTES)
+    alone = Effort(1, nbytes, max(PASSES, effort.repeat))
     rows: list[list[float]] = []
-    for probe in _handled(effort.elements):
+    for probe in _handled(alone.elements):
         rows += [handled(sample) for sample in sampled(probe, alone)]
     seconds = np.maximum([sample_seconds for *_, sample_seconds in rows], 1e-9)
     counts = np.array([row[:-1] for row in rows]) / seconds[:, None]
@@ -306,161 +315,3 @@ def _checking(effort: Effort) -> dict[str, float]:
             taken[mode] = min(taken[mode], sum(stage.seconds for stage in stages))
     plain, nbytes = taken["none"], 2 * len(probe.rounds) * 16 * effort.elements
     return {mode: nbytes / max(taken[mode] - plain, FAINT * plain) for mode in modes[1:]}
-
-
-# --- FFT libraries --------------------------------------------------------------------------
-
-
-def _place(sample: Sample, itemsize: int) -> str | None:
-    """The curve that a sample with one step belongs to; None where it says nothing of these."""
-    round_, flow = sample.round, sample.flow
-    if round_ is None or flow is None or len(round_.steps) != 1:
-        return None
-    (step,) = round_.steps
-    block = block_of(round_.source)
-    last = max((dim for dim, n in enumerate(block) if n > 1), default=0)
-    turned = flow.direct and flow.turned
-    name = "along" if round_.dim(step) == last and not turned else "across"
-    if not flow.direct and tiles_of(round_, itemsize) is None:  # what is too long for tiles
-        return "direct_across" if name == "across" else None
-    if flow.direct:
-        return f"away_{name}" if flow.away else f"direct_{name}"
-    return name
-
-
-def _transformed(sample: Sample, points: Points, itemsize: int) -> None:
-    """Enter what a sample says of FFTs."""
-    if (name := _place(sample, itemsize)) is not None:
-        assert sample.round is not None
-        (step,) = sample.round.steps
-        _add(points, name, float(step.length), sample.rate)
-
-
-def library_speeds(name: str, dtype: str, effort: Effort) -> LibrarySpeeds:
-    """Return how fast a library is in rounds.
-
-    Parameters
-    ----------
-    name, dtype : str
-        Of the library, and of its complex numbers.
-    effort : Effort
-        How much is measured.
-    """
-    itemsize = np.dtype(dtype).itemsize
-    elements = 16 * effort.elements // itemsize
-    elsewhere = get_library(name).elsewhere
-    points: Points = {}
-    for probe in _transforms((*PLANES, TALL), elements, dtype, name, elsewhere):
-        for sample in sampled(probe, effort):
-            _transformed(sample, points, itemsize)
-    curves = {kind: _curve(speeds) for kind, speeds in points.items()}
-    for kind, other in (("along", "direct_along"), ("across", "direct_across")):
-        curves.setdefault(kind, curves.get(other) or curves["along"])
-    found = LibrarySpeeds(
-        name, np.dtype(dtype).name, curves["along"], curves["across"], elsewhere=elsewhere,
-        direct_along=curves.get("direct_along"), direct_across=curves.get("direct_across"),
-        away_along=curves.get("away_along"), away_across=curves.get("away_across"),
-    )
-    found = _powers(found, _transforms(POWERS, elements, dtype, name, elsewhere), effort)
-    return replace(
-        found, whole=_whole(found, elements, effort), real=_real(found, elements, effort),
-        spare=_spare(found, elements, effort),
-    )
-
-
-def _powers(found: LibrarySpeeds, probes: Iterator[Probe], effort: Effort) -> LibrarySpeeds:
-    """A library with its speed at powers of two, in units of that at other lengths."""
-    points: Points = {}
-    itemsize = np.dtype(found.dtype).itemsize
-    for probe in probes:
-        for sample in sampled(probe, effort):
-            if (name := _place(sample, itemsize)) is not None:
-                assert sample.round is not None
-                (step,) = sample.round.steps
-                ratio = _expected(found, sample) / sample.stage.fft
-                along = name.endswith("along")
-                _add(points, "along" if along else "across", float(step.length), ratio)
-    curves = {name: _curve(ratios) for name, ratios in points.items()}
-    one = found.powers
-    return replace(found, powers=curves.get("along", one), powers_across=curves.get("across", one))
-
-
-def _transforms(
-    planes: Sequence[tuple[int, int]], elements: int, dtype: str, name: str, elsewhere: bool
-) -> Iterator[Probe]:
-    """Planes whose columns lie where they were left, and what a library does in tiles."""
-    for n, most in planes:
-        wide = most * elements >> 21
-        if min(n, wide) < 2 * WAYS:
-            continue
-        rows, columns = ((1, wide),), ((0, n),)
-        yield Probe("fftn", (n, wide), dtype, 0, WAYS, (rows, columns), name)
-        if elsewhere:  # the other one goes elsewhere, too, and the first one stays in its place
-            yield Probe("fftn", (n, wide), dtype, 1, WAYS, (columns, rows), name)
-        if elsewhere and (n, most) != TALL:  # where something else is done, they work in tiles
-            both = ((0, 4), (1, wide // 4))
-            yield Probe("fftn", (4 * n, wide // 4), dtype, 0, WAYS, (columns, both), name)
-            line = (((0, n),), ((0, wide),))
-            yield Probe("fftn", (n * wide,), dtype, 0, WAYS, line, name)
-
-
-def _one(found: LibrarySpeeds, shape: tuple[int, ...], effort: Effort, kind: str = "fftn",
-         axes: tuple[int, ...] = (1,)) -> Sample:
-    """A sample of FFTs of rows that lie whole in every block."""
-    digits = (tuple((axis, shape[axis]) for axis in axes),)
-    probe = Probe(kind, shape, found.dtype, 0, min(WAYS, shape[0]), digits, found.name)
-    return next(sampled(probe, effort))
-
-
-def _expected(found: LibrarySpeeds, sample: Sample) -> float:
-    """Seconds of a sample's FFTs by what is known of a library's speed in tiles."""
-    round_, flow = sample.round, sample.flow
-    assert round_ is not None
-    assert flow is not None
-    block = block_of(round_.source)
-    last = max((dim for dim, n in enumerate(block) if n > 1), default=0)
-    turned, seconds = flow.direct and flow.turned, 0.0
-    for step, count in step_flops(round_):
-        dim = round_.dim(step)
-        inner, apart = dim == last and not turned, flow.steps[dim] if flow.direct else 0
-        seconds += count / found.rate(
-            step.length, innermost=inner, direct=flow.direct, away=flow.away, step=apart)
-    return seconds
-
-
-def _whole(found: LibrarySpeeds, elements: int, effort: Effort) -> Curve:
-    """What is left of the speed in tiles where blocks cannot be cut into such."""
-    itemsize = np.dtype(found.dtype).itemsize
-    points = [(1.0, 1.0)]
-    for side in (500, 1000):  # whose columns do not meet in a cache
-        if elements < side**2:
-            break
-        batch = max(elements // side**2, effort.threads)  # a block for each thread
-        sample = _one(found, (batch, side, side), effort, axes=(1, 2))
-        nbytes = float(side**2 * itemsize)
-        if len(points) == 1:
-            points.append((nbytes / 2, 1.0))
-        points.append((nbytes, _expected(found, sample) / sample.stage.fft))
-    return Curve(tuple(points))
-
-
-def _real(found: LibrarySpeeds, elements: int, effort: Effort) -> Curve:
-    """Time of FFTs of real numbers, in units of those of half as many complex ones."""
-    points = []
-    for n in REALS if elements >= 2 * max(REALS) else (16,):
-        sample = _one(found, (2 * elements // n, n), effort, "rfftn")
-        points.append((float(n), sample.stage.fft / _expected(found, sample)))
-    return Curve(tuple(points))
-
-
-def _spare(found: LibrarySpeeds, elements: int, effort: Effort) -> float:
-    """What each thread more adds to FFTs of one block, in units of the first."""
-    if effort.threads == 1:
-        return 0.0
-    n = 1000 if elements >= 2000 else 16
-    probe = Probe("fftn", (elements // n, n), found.dtype, 0, 1, (((1, n),),), found.name)
-    plan, taken = probe.plan(effort.threads), []
-    for threads in (1, effort.threads):
-        with dask.config.set(num_workers=threads):
-            taken.append(measured_stages(plan, 1, effort.repeat)[0].fft)
-    return min(1.0, max(0.0, taken[0] / taken[1] - 1) / (effort.threads - 1))

@@ -6,6 +6,7 @@ gathers, tiles, common memory, libraries and twiddles, with all threads of a pro
 Imports `decomposition`, `exchange`, `graph`, `planner`, `transforms`, `kernels` and `memory`.
 """
 
+import statistics
 import threading
 import time
 import uuid
@@ -235,7 +236,14 @@ def measured_stages(plan: Plan, threads: int, repeat: int = 3) -> Sequence[Stage
     """
     with ThreadPoolExecutor(threads) as pool:
         passes = [_Pass(plan, pool).stages() for _ in range(repeat + 1)][1:]
-    return [
-        sorted(stages, key=lambda stage: stage.seconds)[(len(stages) - 1) // 2]
-        for stages in zip(*passes, strict=True)
-    ]
+    return [_middle(stages) for stages in zip(*passes, strict=True)]
+
+
+def _middle(stages: Sequence[Stage]) -> Stage:
+    """The median of each part of a stage, and of what Python does, in some passes."""
+    names = {name: None for stage in stages for name in stage.parts}
+    parts = {name: statistics.median_low(stage.parts.get(name, 0.0) for stage in stages)
+             for name in names}
+    rest = statistics.median_low(stage.rest for stage in stages)
+    wall = statistics.median_low(stage.wall for stage in stages)
+    return Stage(rest + sum(parts.values()), parts, wall)

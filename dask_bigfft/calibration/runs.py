@@ -34,9 +34,12 @@ from dask_bigfft.tuning import ones
 
 __all__ = ["between_blocks"]
 
-#: Shapes of about 2^21 numbers, and into how many chunks their first axes are cut: few, so that
-#: nearly all is work, and many, so that Python counts.
+#: Shapes of about 2^21 numbers, and into how many chunks their first axes are cut for two threads:
+#: few, so that nearly all is work, and many, so that Python counts.
 SHAPES = (((1200, 1764), 4), ((1200, 1764), 40), ((2_000_000,), 16), ((120, 130, 128), 12))
+
+#: Bytes of these.
+USUAL_NBYTES = 32 << 20
 
 #: How many times as long parts may take in company.
 LEAST, MOST = 0.5, 6.0
@@ -45,7 +48,7 @@ LEAST, MOST = 0.5, 6.0
 TASK = 2e-5
 
 #: Runs of each transform that count, at least.
-RUNS = 6
+RUNS = 9
 
 
 @dataclass(frozen=True)
@@ -80,9 +83,9 @@ class Seen:
 
 
 def _plans(nbytes: int, kernels: Sequence[str], on: Machine) -> Iterator[Plan]:
-    few = min(1.0, nbytes / (32 << 20))
-    for shape, ways in SHAPES:
-        first = max(2 * ways, round(shape[0] * few))
+    for shape, few in SHAPES:
+        ways = max(few, few * on.threads // 2)
+        first = max(2 * ways, round(shape[0] * nbytes / USUAL_NBYTES))
         chunk = -(-first // ways)
         chunks = (*da.core.normalize_chunks(chunk, (first,)), *((n,) for n in shape[1:]))
         spec = transform_spec("fftn", (first, *shape[1:]), np.dtype("c16"))

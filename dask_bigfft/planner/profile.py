@@ -120,6 +120,8 @@ class LibrarySpeeds:
     spare : float
         What each thread more adds to FFTs of one block where there are fewer blocks than threads,
         in units of the first.
+    alone : float
+        How many times as fast a thread is when no other one works: all of them share the memory.
     """
 
     name: str
@@ -136,9 +138,10 @@ class LibrarySpeeds:
     powers: Curve = Curve(((1.0, 1.0),))
     powers_across: Curve = Curve(((1.0, 1.0),))
     spare: float = 0.0
+    alone: float = 1.0
 
     def __post_init__(self) -> None:
-        _positive(self, zero=("spare",))
+        _positive(self, "alone", zero=("spare",))
 
     def rate(
         self, length: int, *, innermost: bool, direct: bool = False, away: bool = False,

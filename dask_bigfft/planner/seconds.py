@@ -112,14 +112,28 @@ class Model:
         """Threads of a process that work at a time."""
         return max(1, min(self.machine.threads, -(-blocks // self.machine.workers)))
 
+    def _fewer(self, lanes: int, alone: float) -> float:
+        """How many times as fast a thread is because fewer work than when it was measured.
+
+        They share the memory, of which one alone takes `alone` times as much as each of them all.
+        """
+        busy = max(1, lanes * self.machine.workers)  # which may all be on one machine
+        return max(1.0, min(alone, self.machine.profile.threads / busy))
+
     def _alone(self, lanes: int) -> float:
-        """How many times as fast copies are because fewer threads work than when measured."""
-        profile = self.machine.profile
-        busy = lanes * self.machine.workers  # which may all be on one machine
-        if busy >= profile.threads:
-            return 1.0
-        part = (busy - 1) / (profile.threads - 1)
-        return profile.alone * (1 - part) + part
+        """How many times as fast copies are because fewer threads work."""
+        return self._fewer(lanes, self.machine.profile.alone)
+
+    def _ffts(self, lanes: int) -> float:
+        """How many times as fast a lane's FFTs are because there are more threads than lanes.
+
+        The library uses those that have no block, but all together have no more memory than all
+        have when each works on a block of its own.
+        """
+        threads, most = self.machine.threads, self.machine.profile.threads
+        own = self._fewer(lanes, self.library.alone)
+        spare = 1 + (threads // lanes - 1) * self.library.spare
+        return min(own * spare, max(threads // lanes, most / lanes, own))
 
     # --- on the CPU: seconds of one thread that does everything ------------------------------
 
@@ -230,21 +244,24 @@ class Model:
         first = next(iter(sorted(round_.steps, key=lambda step: step.kind != "r2c")), None)
         seconds = beside = 0.0
         for step, count in step_flops(round_):
-            # The first FFT of a tile reads where it lies, the others what that has left in a cache.
+            # The first FFT of a tile reads where it lies, the others what that has left in a cache,
+            # which is as fast as memory at least: one call does all of them.
             read = flow.direct and (uncut or step == first)
             inner = round_.dim(step) == last and not (read and flow.turned)
             factor = 1.0 if step.kind == "c2c" else library.real.at(step.length)
             direct = read or (uncut and alone and not inner)
             apart = flow.steps[round_.dim(step)] if read else 0
-            seconds += factor * count / library.rate(
+            rate = library.rate(
                 step.length, innermost=inner, direct=direct, away=flow.away, step=apart)
+            if flow.direct and not read:
+                rate = max(rate, library.rate(step.length, innermost=inner, direct=True))
+            seconds += factor * count / rate
             passes = sum(x is not None for x in (step.twiddle, step.convolve))
             passes += 2 * sum(x is not None for x in (step.chirp_in, step.chirp_out))
             beside += passes * round_.target.size * WIDE / profile.twiddle
         if uncut and (not alone or (inner and not flow.direct)):
             seconds /= library.whole.at(max(1, math.prod(block)) * self.itemsize)
-        each = self.machine.threads // self._lanes(round_.source.blocks)
-        return seconds / (1 + (each - 1) * library.spare) + beside
+        return seconds / self._ffts(self._lanes(round_.source.blocks)) + beside
 
     def checking(self, round_: Round) -> float:
         """Seconds of verifying all blocks of a round."""
@@ -360,14 +377,15 @@ class Model:
         """
         own, lanes = -(-blocks // self.machine.workers), self._lanes(blocks)
         full, rest = divmod(own, lanes)
+        profile, library = self.machine.profile, self.library
         seconds = last = 0.0
         for waves, busy in ((full, lanes), (1, rest)):
             if waves and busy:
                 copied = copies * self._alone(lanes) / self._alone(busy)
-                free = self.machine.profile.company * copied + ffts
-                last = block_seconds(busy, free, python)
+                done = ffts * self._fewer(lanes, library.alone) / self._fewer(busy, library.alone)
+                last = block_seconds(busy, profile.company * copied + done, python)
                 seconds += waves * last
-        return seconds + (self.machine.profile.uneven * last if lanes > 1 else 0.0)
+        return seconds + (profile.uneven * last if lanes > 1 else 0.0)
 
     def _handing_out(self, shape: ExchangeShape) -> float:
         """Seconds of the interpreter for the task of a block, and for those of its shards."""

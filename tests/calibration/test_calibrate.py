@@ -19,10 +19,10 @@ from dask_bigfft.calibration.cpu import (
     Effort,
     gather_speeds,
     handled,
-    library_speeds,
     measured,
     sampled,
 )
+from dask_bigfft.calibration.fft_libraries import library_like, library_speeds
 from dask_bigfft.calibration.probes import Probe, Stage
 from dask_bigfft.calibration.system import disk_speeds, outside, scheduling_costs
 from dask_bigfft.cli import main
@@ -129,6 +129,33 @@ def test_scheduling_costs_are_of_the_right_size():
     assert set(found) == {"start", "task", "exchange", "pair", "packed"}
     assert 1e-5 < found["task"] < 0.1
     assert all(0 <= seconds < 1 for seconds in found.values())
+
+
+def test_one_sample_tells_how_fast_a_library_is_in_another_dtype():
+    known = library_speeds("scipy", "complex128", TINY)
+    found = library_like(known, "complex64", TINY)
+    assert (found.name, found.dtype) == ("scipy", "complex64")
+    pairs = zip(found.along.points, known.along.points, strict=True)
+    times = [after / before for (_, after), (_, before) in pairs]
+    assert times == pytest.approx([times[0]] * len(times))
+    assert times[0] != 1.0
+    assert found.across.points[0][1] == pytest.approx(times[0] * known.across.points[0][1])
+    assert (found.powers, found.whole, found.spare) == (known.powers, known.whole, known.spare)
+
+
+def test_what_is_late_is_measured_by_a_sample(monkeypatch, tmp_path):
+    monkeypatch.setattr(calibration, "ENOUGH", 0.0)
+    monkeypatch.setattr(calibration, "scheduling_costs", lambda *args: COSTS)
+    monkeypatch.setattr(calibration, "between_blocks", lambda *args: {})
+    profile = calibration.measure(TINY, str(tmp_path), ["scipy", "ducc0"])
+    assert [(one.name, one.dtype) for one in profile.libraries] == [
+        ("scipy", "complex128"), ("scipy", "complex64")]
+
+
+def test_many_threads_work_on_more_than_caches_hold():
+    assert calibration._nbytes(1) == calibration._nbytes(2) == 32 << 20
+    assert calibration._nbytes(16) == 256 << 20
+    assert calibration._nbytes(1000) == 1 << 30
 
 
 class Reporting:

@@ -72,6 +72,31 @@ def test_a_round_of_one_block_uses_all_threads():
     assert seconds(many) == seconds(many, libraries=(library(spare=1.0),))
 
 
+def test_threads_share_the_memory_that_there_is():
+    """Fewer of them are faster each, as far as one alone is, and none faster than all together."""
+    four = replace(QUICK, threads=4)
+    plan = planned((64, 1024), (16, 1024), four, threads=4)  # as many blocks as threads
+    two, three = (planned((64, 1024), (rows, 1024), four, threads=4) for rows in (32, 22))
+
+    def each(plan, alone, spare=0.0):
+        fast = replace(plan.machine.profile, libraries=(library(alone=alone, spare=spare),))
+        return sum(f.fft / f.blocks for f in plan.forecast_on(fast, threads=4).rounds)
+
+    assert each(plan, 4.0) == each(plan, 1.0)
+    assert each(two, 1.5) == pytest.approx(each(two, 1.0) / 1.5)
+    assert each(two, 4.0) == pytest.approx(each(two, 1.0) / 2)
+    assert each(two, 4.0, spare=1.0) == pytest.approx(each(two, 1.0) / 2)
+    assert each(three, 4.0) == pytest.approx(each(three, 1.0) * 3 / 4)
+
+
+def test_the_last_blocks_have_the_memory_for_themselves():
+    """Six blocks on four threads: the last two are as fast as two threads are."""
+    plan = planned((96, 1024), (16, 1024), replace(QUICK, threads=4), threads=4)
+    fft = sum(found.fft for found in forecast(plan).rounds) / 6
+    alone = seconds(plan, libraries=(library(alone=1.5),))
+    assert seconds(plan) - alone == pytest.approx(fft * (1 - 1 / 1.5))
+
+
 @pytest.mark.parametrize("mode", ["energy", "checksum"])
 def test_what_is_verified_takes_longer(mode):
     plan = planned((256, 256), (64, 256), QUICK, verify=mode)
@@ -221,9 +246,10 @@ def test_only_the_first_fft_of_a_tile_reads_memory():
         "ducc0", "complex128", constant(4e9), constant(3e9), elsewhere=True,
         direct_along=constant(2e9), direct_across=constant(1e9))
 
-    def ffts(shape, rounds):
+    def ffts(shape, rounds, along=4e9):
+        found = replace(ducc, along=constant(along))
         plan = Probe("fftn", shape, "c16", 0, 4, rounds, "ducc0").plan(2)
-        machine = replace(plan.machine, profile=replace(QUICK, libraries=(ducc,)))
+        machine = replace(plan.machine, profile=replace(QUICK, libraries=(found,)))
         return forecast(replace(plan, machine=machine)).rounds[0].fft
 
     def count(shape, axis):
@@ -233,6 +259,8 @@ def test_only_the_first_fft_of_a_tile_reads_memory():
     shape = (64, 48, 32)  # planes are tiles
     expected = count(shape, 1) / 1e9 + count(shape, 2) / 4e9
     assert ffts(shape, ((*two, *one), three)) == pytest.approx(expected)
+    expected = count(shape, 1) / 1e9 + count(shape, 2) / 2e9  # no slower than from memory
+    assert ffts(shape, ((*two, *one), three), along=1e9) == pytest.approx(expected)
     wide = (8, 1024, 512)  # planes are more than a tile
     uncut = ((1, 1024), (2, 512)), ((0, 8),)
     expected = count(wide, 1) / 1e9 + count(wide, 2) / 2e9

@@ -2,6 +2,8 @@
 
 import collections
 import os
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import dask
@@ -12,6 +14,7 @@ import pytest
 import dask_bigfft
 from dask_bigfft import choosing, fft
 from dask_bigfft.planner import search
+from dask_bigfft.planner.explain import human_bytes
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.runs.job import Asked, planned_input
 from dask_bigfft.testing.strategies import random_array
@@ -82,6 +85,14 @@ def test_too_little_memory_is_said_with_numbers() -> None:
     assert plan.forecast.peak_host <= 256 * MIB
     assert plan.forecast.seconds < small.forecast.seconds
     assert "pieces of 64.0 KiB on average" in plan.reason
+    said = re.search(r"; pieces of (\S+ KiB) are smaller than bigfft.scratch.piece-size, 1.00 MiB: "
+                     "(.*)", plan.reason)
+    assert said is not None
+    assert said[1] == human_bytes(plan.piece_nbytes)
+    needs = r"would take \S+ MiB of memory with 2 threads \(\S+ MiB with 1\)"
+    assert re.match(r"1\.00 MiB " + needs, said[2])
+    larger, _ = planned("fft", (2**31,), 2**21, 256 * MIB)
+    assert re.search(r"256 KiB " + needs + r", 1\.00 MiB about \S+ MiB;", larger.reason)
     # Blocks of half as much again do not fit, or the search has ended too early.
     largest = max(round_.source.largest for round_ in plan.rounds)
     with dask.config.set({"bigfft.exchange.carrier": "disk"}):
@@ -89,6 +100,34 @@ def test_too_little_memory_is_said_with_numbers() -> None:
         with dask.config.set(AS_THEY_COME):
             wider = dask_bigfft.plan(x, "fft", memory_limit=64 * GIB)
     assert wider.forecast.peak_host > 256 * MIB
+
+
+def test_slabs_whose_doubles_do_not_fit_meet_larger_blocks() -> None:
+    """Chunks of 8 planes can be merged to 16, which memory has no room for, and not to 12."""
+    shape, planes = (2**12, 2**11, 2**11), 8
+    x = da.zeros(shape, chunks=(planes, *shape[1:]), dtype="c8")
+    plan = dask_bigfft.plan(x, "fftn", memory_limit=2 * GIB)
+    assert 512 << 10 < plan.piece_nbytes < MIB
+    assert plan.forecast.peak_host <= 2 * GIB
+    assert plan.incoming is None
+    assert "in blocks of other sizes pieces of 512 KiB" in plan.reason
+    text = " ".join(plan.explain().split())
+    needs = re.search(r"2\.00 MiB would take (\S+ GiB) of memory with 2 threads \(", text)
+    assert needs is not None
+    with dask.config.set(AS_THEY_COME):
+        x = da.zeros(shape, chunks=(2 * planes, *shape[1:]), dtype="c8")
+        doubled = dask_bigfft.plan(x, "fftn", memory_limit=4 * GIB)
+    assert doubled.piece_nbytes == 2 * MIB
+    assert human_bytes(doubled.forecast.peak_host) == needs[1]
+
+
+def test_small_data_are_said_to_have_small_pieces() -> None:
+    with dask.config.set({"bigfft.exchange.carrier": "disk"}):
+        x = da.zeros((2**20,), chunks=2**14, dtype="c16")
+        assert "are smaller than" in (text := dask_bigfft.plan(x, "fft").reason)
+        assert text.endswith("the data are less than 256 MiB")
+        with dask.config.set(AS_THEY_COME):
+            assert "are smaller than" not in dask_bigfft.plan(x, "fft").reason
 
 
 def test_what_is_dearer_by_the_model_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +152,7 @@ def test_small_arrays_keep_their_blocks() -> None:
         assert plan.chunks == x.chunks
         assert plan.incoming is None
         with dask.config.set(AS_THEY_COME):
-            assert dask_bigfft.plan(x, "fft") == plan
+            assert dask_bigfft.plan(x, "fft") == replace(plan, reason=plan.reason.split(";")[0])
 
 
 @pytest.mark.parametrize("size", ["16 kiB", 0])

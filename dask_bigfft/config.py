@@ -291,6 +291,15 @@ _TABLE = (
         _parse_bool,
     ),
     Knob(
+        "bigfft.exchange.shuffle-memory",
+        None,
+        "bytes",
+        "Memory of each worker in which shards of p2p wait to be put together at most, beyond which"
+        " they go to files. Null takes what distributed.p2p's buffers leave of themselves, about"
+        " 750 MiB as they are by themselves, and it cannot be more; 0 leaves all to files.",
+        _parse_nbytes_none_or_0,
+    ),
+    Knob(
         "bigfft.exchange.peer",
         "auto",
         "name",

@@ -48,8 +48,8 @@ def configure_arena(worker: Any = None, most: int | None = None) -> None:
     prefault = config.get("bigfft.memory.prefault")
     wanted = enabled, limit, None if worker is None else str(worker.address), prefault
     if wanted != _applied:
-        pressure = None if worker is None else _pressure(worker)
-        configure(limit, enabled, pressure=pressure, prefault=prefault)
+        pressed = None if worker is None else pressure(worker)
+        configure(limit, enabled, pressure=pressed, prefault=prefault)
         _applied = wanted
 
 
@@ -106,7 +106,7 @@ def _memory_limit(worker: Any) -> int | None:
     return getattr(manager, "memory_limit", None) or None
 
 
-def _pressure(worker: Any) -> Callable[[], bool] | None:
+def pressure(worker: Any) -> Callable[[], bool] | None:
     """Return a test for a process above the memory target of its worker."""
     target = getattr(getattr(worker, "memory_manager", None), "memory_target_fraction", None)
     nbytes = _memory_limit(worker)

@@ -92,6 +92,7 @@ def test_defaults(monkeypatch):
         "bigfft.install": False,
         "bigfft.exchange.carrier": "auto",
         "bigfft.exchange.in-place": True,
+            "bigfft.exchange.shuffle-memory": None,
         "bigfft.exchange.peer": "auto",
         "bigfft.verify": "none",
         "bigfft.scratch.directory": tempfile.gettempdir(),

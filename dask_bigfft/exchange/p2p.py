@@ -1,7 +1,8 @@
 """The carrier `p2p`: an exchange that distributed's peer-to-peer shuffle carries.
 
 Its tasks are few (one for each source block and each target block, and a barrier), and shards wait
-in files of the workers, so that it takes neither many tasks nor much memory.
+in memory of the workers as far as there is room, and else in their files, so that it takes neither
+many tasks nor much memory.
 
 Imports `errors`, and `p2p_run` where distributed is as that expects it.
 """
@@ -14,7 +15,6 @@ from types import ModuleType
 from typing import Any
 
 import dask.config
-import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.errors import CarrierError, ScratchError
@@ -22,7 +22,8 @@ from dask_bigfft.errors import CarrierError, ScratchError
 Array = npt.NDArray[Any]
 Block = tuple[int, ...]
 Message = tuple[Array, Array, Array, Array]
-Pack = Callable[[dict[Block, str], tuple[Sequence[int], ...]], dict[str, Message]]
+Owner = str | Block
+Pack = Callable[[Callable[[Block], Owner], tuple[Sequence[int], ...]], dict[Owner, Message]]
 
 #: How often a worker asks the scheduler of a shuffle before a lost connection is an error.
 MOST_ASKED = 3
@@ -147,9 +148,10 @@ def transfer(shuffle: str, source: Block, pack: Pack) -> int:
     source : tuple of int
         Which block.
     pack : callable
-        Called with the worker of each target block and with the target blocks along each axis,
-        returns for each worker the target blocks, the bounds of their shards, the shards in one
-        array, and their checksums.
+        Called with what gives the owner of a target block, and with the target blocks along each
+        axis, returns for each owner its target blocks, the bounds of their shards, the shards in
+        one array, and their checksums. An owner is another worker, or those blocks of this one
+        whose shards wait together.
     """
     plugin = _plugin()
     with _storage_named(), _names().handle_transfer_errors(shuffle):
@@ -160,7 +162,7 @@ def transfer(shuffle: str, source: Block, pack: Pack) -> int:
 def collect(shuffle: str, attempt: int, block: Block) -> dict[Block, tuple[Array, int]]:
     """Return the packed shards of a target block and their checksums, by source.
 
-    They are aligned in memory.
+    They are aligned in memory, and wait until they are released.
 
     Raises
     ------
@@ -170,8 +172,9 @@ def collect(shuffle: str, attempt: int, block: Block) -> dict[Block, tuple[Array
     plugin = _plugin()
     with _storage_named(), _names().handle_unpack_errors(shuffle):
         found = _asked(lambda: plugin.get_output_partition(shuffle, attempt, block))
-        # What comes from a file is; what comes from elsewhere begins anywhere.
-        return {
-            tuple(source): (np.require(shard, requirements="A"), checksum)
-            for source, checksum, shard in found
-        }
+        return {tuple(source): (shard, checksum) for source, checksum, shard in found}
+
+
+def release(shuffle: str, attempt: int, block: Block) -> None:
+    """Let go of what was collected for a block, which has been put together."""
+    _names().release(_plugin().worker.address, shuffle, attempt, block)

@@ -5,38 +5,38 @@ if one has moved, the import fails and `p2p` falls back. A shuffle runs like thi
 
     transfer task   packs what its source block gives to each worker, and sends it
     send, receive   batched and limited by distributed; what stays on a worker takes no socket
-    storage         shards wait by target block, in files under the worker's directory, tiny ones
-                    of several blocks in one file; what cannot be written is a `StorageError`
+    memory          shards wait by target block, as far as there is room
+    storage         others wait in files under the worker's directory, tiny ones of several blocks
+                    in one file; what cannot be written is a `StorageError`
     barrier task    all source blocks are in
     output task     reads the shards of its block
 
 A `Spec` travels inside the barrier task, makes a `ShuffleRun` on every worker, and says which
 worker a target block belongs to. What is sent is packed by the task itself, so neither knows the
-plan. When a worker is lost, distributed starts the shuffle anew, under another number.
+plan. When a worker is lost, distributed starts the shuffle anew, under another number; so it does
+where a block is asked for whose shards were in memory and have gone.
 
 Source of the protocol: `distributed.shuffle` 2026.8 (`_core.py`, `_rechunk.py`).
 
-Imports distributed, and of this package `events` and `files`.
+Imports distributed, and of this package `config`, `events`, `memory_settings` and this room.
 """
 
 import contextlib
-import errno
 import inspect
 import itertools
 import math
 import mmap
 import os
 import struct
-import threading
 import time
-from collections import OrderedDict, defaultdict
+import weakref
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy.typing as npt
 from distributed.comm.core import CommClosedError
 from distributed.core import Status
 from distributed.exceptions import Reschedule
@@ -54,25 +54,21 @@ from distributed.shuffle._core import (
 )
 from distributed.shuffle._disk import DiskShardsBuffer
 from distributed.shuffle._exceptions import DataUnavailable
+from distributed.shuffle._limiter import ResourceLimiter
 from distributed.shuffle._pickle import unpickle_bytestream
 from distributed.shuffle._scheduler_plugin import ShuffleSchedulerPlugin
 from distributed.shuffle._worker_plugin import ShuffleWorkerPlugin
+from distributed.utils import sync
 
+from dask_bigfft import config
 from dask_bigfft.events import emit
-from dask_bigfft.files import room_missing
+from dask_bigfft.exchange import p2p_shards
+from dask_bigfft.exchange.p2p_shards import Array, Block, Kept, Message, Room, StorageError
+from dask_bigfft.memory_settings import pressure
 
 __all__ = [
-    "CommClosedError",
-    "P2PBarrierTask",
-    "Reschedule",
-    "Run",
-    "Spec",
-    "StorageError",
-    "barrier_key",
-    "get_worker_plugin",
-    "handle_transfer_errors",
-    "handle_unpack_errors",
-    "p2p_barrier",
+    "CommClosedError", "P2PBarrierTask", "Reschedule", "Run", "Spec", "StorageError", "barrier_key",
+    "get_worker_plugin", "handle_transfer_errors", "handle_unpack_errors", "p2p_barrier", "release",
     "scheduler_runs",
 ]
 
@@ -84,49 +80,10 @@ def scheduler_runs() -> bool:
     return any(scheduler.status == Status.running for scheduler in _schedulers)
 
 
-#: Files of several target blocks of which a worker remembers what is in them.
-MOST_OPEN = 4
-
-Array = npt.NDArray[Any]
-Block = tuple[int, ...]
-#: Target blocks, bounds of their shards, the shards in one array, and their checksums (0: none).
-Message = tuple[Array, Array, Array, Array]
-#: Packs a source block: workers by target block and these along each axis in, messages out.
-Pack = Callable[[dict[Block, str], tuple[Sequence[int], ...]], dict[str, Message]]
-
-
-class StorageError(RuntimeError):
-    """A worker cannot keep shards in its files; has errno, text and path of an `OSError`.
-
-    It is none itself: of an `OSError` distributed believes that a connection was lost, and sends
-    the same again and again for minutes.
-    """
-
-
-def _failed(path: Path, error: OSError, missing: int, worker: str) -> StorageError:
-    """Return what is to be raised where a worker's file cannot be written."""
-    text = error.strerror or str(error)
-    lack = room_missing(path, error, missing)
-    if lack is not None:
-        text += f": {lack} bytes are missing for shards that wait on the worker {worker}"
-    text += "; give workers a `local_directory` with more room (dask's temporary-directory)"
-    return StorageError(error.errno or errno.EIO, text, str(path))
-
-
-class Kept(NamedTuple):
-    """What a source block gives to some target blocks, as it waits to be put together."""
-
-    source: Block
-    blocks: list[Block]
-    #: Where each one's shard begins, and where the last one ends.
-    bounds: list[int]
-    checksums: list[int]
-    values: Array
-
-    def copy(self) -> "Kept":
-        """The same in memory of its own."""
-        return self._replace(values=self.values.copy())
-
+#: Whoever gets what is packed for some target blocks: a worker, or here, what waits together.
+Owner = str | Block
+#: Packs a source block: owners of target blocks and these along each axis in, messages out.
+Pack = Callable[[Callable[[Block], Owner], tuple[Sequence[int], ...]], dict[Owner, Message]]
 
 #: Bytes at whole multiples of which the values of a part begin in a file, and so in memory.
 ALIGNMENT = 64
@@ -157,62 +114,6 @@ def aligned_frames(frames: Iterable[Any], begin: int) -> Iterator[Any]:
             yield frame
 
 
-class Files:
-    """Which target blocks' shards wait in one file: tiny ones of several, which costs less.
-
-    Parameters
-    ----------
-    blocks : iterable of tuple of int
-        Target blocks of this worker, in order; of others each has a file of its own.
-    together : int
-        How many of them share a file.
-    """
-
-    def __init__(self, blocks: Iterable[Block], together: int) -> None:
-        self._name: dict[Block, Block] = {}
-        for number, block in enumerate(blocks):
-            if number % together == 0:
-                first = block
-            self._name[block] = first
-        self._lock = threading.Lock()
-        self._read: OrderedDict[Block, dict[Block, list[tuple[Block, int, Array]]]] = OrderedDict()
-
-    def parts(self, source: Block, message: Message) -> Iterator[tuple[Block, Kept]]:
-        """Give the file of each part of a message, and the part."""
-        blocks, bounds, values, checksums = message
-        names = [tuple(block) for block in blocks.tolist()]
-        ends, sums, low = bounds.tolist(), checksums.tolist(), 0
-        for name, run in itertools.groupby(names, lambda block: self._name.get(block, block)):
-            mine = list(run)
-            high = low + len(mine)
-            begins = [end - ends[low] for end in ends[low : high + 1]]
-            yield name, Kept(source, mine, begins, sums[low:high], values[ends[low] : ends[high]])
-            low = high
-
-    def shards_of(
-        self, block: Block, read: Callable[[Block], Iterable[Kept]]
-    ) -> list[tuple[Block, int, Array]]:
-        """Source, checksum and values of all shards of a target block; `read` gives a file's."""
-        name = self._name.get(block)
-        if name is None:
-            return _by_block(read(block)).get(block, [])
-        with self._lock:
-            found = self._read.get(name)
-            if found is None:
-                found = self._read[name] = _by_block(read(name))
-                if len(self._read) > MOST_OPEN:
-                    self._read.popitem(last=False)
-        return found.get(block, [])
-
-
-def _by_block(parts: Iterable[Kept]) -> dict[Block, list[tuple[Block, int, Array]]]:
-    found: dict[Block, list[tuple[Block, int, Array]]] = defaultdict(list)
-    for source, blocks, bounds, checksums, values in parts:
-        for i, block in enumerate(blocks):
-            found[block].append((source, checksums[i], values[bounds[i] : bounds[i + 1]]))
-    return found
-
-
 class Run(ShuffleRun[Block, Any]):  # type: ignore[misc, unused-ignore]
     """A shuffle on one worker.
 
@@ -225,63 +126,82 @@ class Run(ShuffleRun[Block, Any]):  # type: ignore[misc, unused-ignore]
     plan, number : str, int
         Token of the plan and the exchange, for events.
     disk : bool
-        Whether shards wait in files.
+        Whether shards wait in files where there is no room in memory.
     together : int
         Number of target blocks whose shards wait in one file.
+    room : Room
+        Of the worker's memory.
     **environment
         What the base class takes.
     """
 
     def __init__(
         self, *, worker_for: dict[Block, str], targets: tuple[Sequence[int], ...], plan: str,
-        number: int, disk: bool, together: int = 1, **environment: Any,
+        number: int, disk: bool, room: Room, together: int = 1, **environment: Any,
     ) -> None:
         self._folder = Path(environment["directory"])
         try:
             super().__init__(disk=disk, **environment)
         except OSError as error:  # the folder cannot be made
-            raise _failed(self._folder, error, 0, environment["local_address"]) from error
+            worker = environment["local_address"]
+            raise p2p_shards.cannot_keep(self._folder, error, 0, worker) from error
         storage: Any = self._disk_buffer
         if disk:
             storage._write_frames = self._write_frames
-        self.worker_for, self.on_disk = worker_for, disk
+        self.worker_for = worker_for
         self.targets, self.plan, self.number = targets, plan, number
-        self.files = Files(self._mine() if disk and together > 1 else (), together)
+        self.files = p2p_shards.Files(self._mine() if together > 1 else (), together)
+        self.waiting = p2p_shards.Waiting(room if disk else None)
+        self._began_anew = 0
+        _runs[self.local_address, self.id, self.run_id] = self
 
     def _mine(self) -> Iterator[Block]:
         """Target blocks of this worker, row-major."""
         found = (block for block in itertools.product(*self.targets) if block in self.worker_for)
         return (block for block in found if self.worker_for[block] == self.local_address)
 
+    def _owner(self, block: Block) -> Owner:
+        worker = self.worker_for[block]
+        return self.files.name(block) if worker == self.local_address else worker
+
     def _shard_partition(
         self, data: Pack, partition_id: Block
-    ) -> dict[str, tuple[Block, Message]]:
-        messages = data(self.worker_for, self.targets)
-        return {worker: (partition_id, message) for worker, message in messages.items()}
+    ) -> dict[str, tuple[Block, list[Message]]]:
+        found: dict[str, tuple[Block, list[Message]]] = {}
+        for owner, message in data(self._owner, self.targets).items():
+            worker = owner if isinstance(owner, str) else self.local_address
+            found.setdefault(worker, (partition_id, []))[1].append(message)
+        return found
 
-    async def send(self, address: str, shards: list[tuple[Block, Message]]) -> Any:
+    async def send(self, address: str, shards: list[tuple[Block, list[Message]]]) -> Any:
         """Send messages to a worker; those to this one are handed over."""
         started = time.perf_counter()
         if address == self.local_address:
-            answer = await self.receive(shards)
+            await self._take_in(shards, copy=False)
+            answer: Any = {"status": "OK"}
         else:
             answer = await super().send(address, shards)
-        nbytes = sum(message[2].nbytes for _, message in shards)
+        nbytes = sum(message[2].nbytes for _, messages in shards for message in messages)
         seconds = time.perf_counter() - started
         emit("send", plan=self.plan, index=self.number + 1, nbytes=nbytes, seconds=seconds)
         return answer
 
-    async def _receive(self, data: list[tuple[Block, Message]]) -> None:
+    async def _receive(self, data: list[tuple[Block, list[Message]]]) -> None:
+        await self._take_in(data, copy=True)
+
+    async def _take_in(self, data: list[tuple[Block, list[Message]]], copy: bool) -> None:
+        """Keep shards, or copies of them, in memory as far as there is room, and else in files."""
         self.raise_if_closed()
         shards: dict[Block, list[Kept]] = defaultdict(list)
-        for source, message in data:
+        for source, messages in data:
             if source in self.received:  # sent again because the answer was lost
                 continue
             self.received.add(source)
-            self.total_recvd += message[2].nbytes
-            for name, kept in self.files.parts(source, message):
-                # In memory a shard must not keep the whole message alive.
-                shards[name].append(kept if self.on_disk else kept.copy())
+            for message in messages:
+                self.total_recvd += message[2].nbytes
+                for name, part in self.files.parts(source, message):
+                    if not self.waiting.keep(name, part, copy):
+                        shards[name].append(part)
         if shards:
             try:
                 await self._write_to_disk(shards)
@@ -312,19 +232,55 @@ class Run(ShuffleRun[Block, Any]):  # type: ignore[misc, unused-ignore]
             with contextlib.suppress(OSError):
                 written = path.stat().st_size - before
             missing = sum(memoryview(part).nbytes for part in parts) - written
-            raise _failed(path, error, missing, self.local_address) from error
+            raise p2p_shards.cannot_keep(path, error, missing, self.local_address) from error
 
     def _get_output_partition(
         self, partition_id: Block, key: Any, **kwargs: Any
     ) -> list[tuple[Block, int, Array]]:
         try:
-            return self.files.shards_of(partition_id, self._parts_in)
-        except DataUnavailable:  # nothing was sent: whoever asked knows whether that is right
-            return []
+            found = self.files.shards_of(partition_id, self._parts_in)
+        except p2p_shards.Gone:
+            sync(self._loop, self._begin_anew, partition_id)
+            raise
+        self.raise_if_closed()  # else what was in memory may be missing
+        return found
 
-    def _parts_in(self, name: Block) -> Iterator["Kept"]:
-        """What waits in a file."""
-        return itertools.chain.from_iterable(self._read_from_disk(name))
+    def _parts_in(self, name: Block) -> Iterator[Kept]:
+        """What waits in memory and in a file."""
+        found = self.waiting.parts(name)
+        try:
+            stored = self._read_from_disk(name)
+        except DataUnavailable:  # nothing was written: whoever asked knows whether that is right
+            stored = []
+        return itertools.chain(found, *stored)
+
+    def release(self, block: Block) -> None:
+        """Forget what waits in memory for a block that has been put together."""
+        name = self.files.done(block)
+        if name is not None:
+            self.waiting.release(name)
+
+    async def _begin_anew(self, block: Block) -> None:
+        """Have the scheduler begin the shuffle anew, since shards have gone that are asked for.
+
+        That is where a block is lost, or given up by everyone, and wanted again while others have
+        not been put together. The task that asked is among those that are done again.
+        """
+        self._began_anew += 1
+        if self._began_anew > MOST_ANEW:
+            raise RuntimeError(f"{self}: shards of block {block} have gone")
+        with contextlib.suppress(KeyError, ValueError):  # that has happened already
+            await self.scheduler.shuffle_barrier(
+                id=self.id, run_id=self.run_id, consistent=False
+            )
+        raise Reschedule
+
+    async def close(self) -> None:
+        """Forget all shards."""
+        try:
+            await super().close()
+        finally:
+            self.waiting.close()
 
     def _get_assigned_worker(self, i: Block) -> str:
         return self.worker_for[i]
@@ -338,6 +294,49 @@ class Run(ShuffleRun[Block, Any]):  # type: ignore[misc, unused-ignore]
     def deserialize(self, buffer: Any) -> Any:
         """What was stored."""
         return buffer
+
+
+#: How often a run may have the scheduler begin anew: it does not while a task has failed.
+MOST_ANEW = 8
+
+#: Shuffles of this process by worker, name and attempt.
+_runs: weakref.WeakValueDictionary[tuple[str, str, int], Run] = weakref.WeakValueDictionary()
+
+
+def release(worker: str, shuffle: str, attempt: int, block: Block) -> None:
+    """Forget what waits in a worker's memory for a block that has been put together."""
+    run = _runs.get((worker, shuffle, attempt))
+    if run is not None:
+        run.release(block)
+
+
+class _Buffers:
+    """What shuffles of a worker may hold in memory: in flight, before it is written, and waiting.
+
+    All of it is no more than distributed's settings allow for the former two, which it takes a
+    quarter and an eighth of at most.
+    """
+
+    def __init__(self, plugin: Any) -> None:
+        comms, disk = plugin.memory_limiter_comms.limit, plugin.memory_limiter_disk.limit
+        flying, writing = min(comms, (comms + disk) // 4), min(disk, (comms + disk) // 8)
+        self.comms = ResourceLimiter(flying, metrics_label="p2p-comms-limiter")
+        self.disk = ResourceLimiter(writing, metrics_label="p2p-disk-limiter")
+        self.most = comms + disk - flying - writing
+        self.room = Room(self.most, pressure(plugin.worker))
+
+
+_buffers: weakref.WeakKeyDictionary[Any, _Buffers] = weakref.WeakKeyDictionary()
+
+
+def _buffers_of(plugin: Any) -> _Buffers:
+    """Buffers of a worker, as large as the settings are now."""
+    found = _buffers.get(plugin)
+    if found is None:
+        found = _buffers[plugin] = _Buffers(plugin)
+    wanted = config.get("bigfft.exchange.shuffle-memory")
+    found.room.most = found.most if wanted is None else min(wanted, found.most)
+    return found
 
 
 @lru_cache(maxsize=16)
@@ -417,7 +416,7 @@ class Spec(ShuffleSpec[Block]):  # type: ignore[misc, unused-ignore]
         self, run_id: int, span_id: str | None, worker_for: dict[Block, str], plugin: Any
     ) -> Run:
         """Return the shuffle as a worker has it."""
-        worker = plugin.worker
+        worker, buffers = plugin.worker, _buffers_of(plugin)
         return Run(
             worker_for=worker_for,
             targets=self.targets,
@@ -425,6 +424,7 @@ class Spec(ShuffleSpec[Block]):  # type: ignore[misc, unused-ignore]
             number=self.number,
             disk=self.disk,
             together=self.together,
+            room=buffers.room,
             id=self.id,
             run_id=run_id,
             span_id=span_id,
@@ -434,8 +434,8 @@ class Spec(ShuffleSpec[Block]):  # type: ignore[misc, unused-ignore]
             rpc=worker.rpc,
             digest_metric=worker.digest_metric,
             scheduler=worker.scheduler,
-            memory_limiter_disk=plugin.memory_limiter_disk,
-            memory_limiter_comms=plugin.memory_limiter_comms,
+            memory_limiter_disk=buffers.disk,
+            memory_limiter_comms=buffers.comms,
             loop=worker.loop,
         )
 
@@ -456,6 +456,8 @@ _EXPECTED: dict[Callable[..., Any], str] = {
     ShuffleRun._read_from_disk: "self id",
     ShuffleRun._write_to_disk: "self data",
     ShuffleRun.inputs_done: "self",
+    ShuffleRun.close: "self",
+    ResourceLimiter.__init__: "self limit metrics_label",
     ShuffleRun.send: "self address shards",
     ShuffleRun.receive: "self data",
     ShuffleRun.read: "self path",

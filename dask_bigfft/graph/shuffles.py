@@ -135,12 +135,12 @@ def send_shards(run: Run, number: int, source: Block, shuffle: str, values: Arra
         return found
 
     def packed(
-        worker_for: dict[Block, str], targets: tuple[Sequence[int], ...]
-    ) -> dict[str, p2p.Message]:
+        owner_of: Callable[[Block], p2p.Owner], targets: tuple[Sequence[int], ...]
+    ) -> dict[p2p.Owner, p2p.Message]:
         started = time.perf_counter()
         packing = run.packing(number, targets)
-        found = packing.pack(source, block, dtype, worker_for.__getitem__)
-        messages = {w: (m.blocks, m.bounds, m.values, checksums(m)) for w, m in found.items()}
+        found = packing.pack(source, block, dtype, owner_of)
+        messages = {o: (m.blocks, m.bounds, m.values, checksums(m)) for o, m in found.items()}
         nbytes = sum(message.values.nbytes for message in found.values())
         emit("pack", nbytes=nbytes, seconds=time.perf_counter() - started)
         return messages
@@ -174,4 +174,6 @@ def run_block_of_shuffle(
     if run.plan.verify == "checksum":
         compare(number, block, shards)
     plain = {source: shard for source, (shard, _) in shards.items()}
-    return put_together(run, number, block, plain, filters)
+    done = put_together(run, number, block, plain, filters)
+    p2p.release(shuffle, attempt, block)
+    return done

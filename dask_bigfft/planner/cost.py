@@ -79,10 +79,10 @@ def peak_host(plan: Plan) -> int:
 
     In memory, the blocks before and after an exchange are there together, since a barrier lies
     between them; every thread holds what its task makes beside that, and tiles. A round that works
-    in place needs no more than its tiles. Between processes
-    shards in flight are counted once more, and blocks lie unevenly; in a shuffle they wait in
-    files, and what is in flight is limited. With scratch files only what the tasks of the moment
-    work on is there. FFT libraries copy long lines, and keep the roots of unity of each length.
+    in place needs no more than its tiles. Between processes shards in flight are counted once more,
+    and blocks lie unevenly; in a shuffle those in flight and those that wait in memory are limited
+    together, and others wait in files. With scratch files only what the tasks of the moment work on
+    is there. FFT libraries copy long lines, and keep the roots of unity of each length.
     """
     return _peak_of_blocks(plan) + library_bytes(plan)
 

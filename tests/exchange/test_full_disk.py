@@ -50,6 +50,7 @@ def client(workers: Processes) -> Iterator[Client]:
     options = {**SETTINGS, "bigfft.exchange.carrier": "p2p", "bigfft.planner.merge-up-to": 0}
     with dask.config.set(options), Client(scheduler_file=workers.file) as found:
         found.wait_for_workers(2)
+        found.run(dask.config.set, {"bigfft.exchange.shuffle-memory": 0})
         assert right(found)  # compiles: what that keeps on disk would fall under a limit
         yield found
         found.run(limit, -1)
@@ -131,6 +132,7 @@ def test_a_small_disk(client: Client, small_disk: Path) -> None:
     """Half of what waits on two workers has room there."""
     with Processes(small_disk, 2) as workers, Client(scheduler_file=workers.file) as own:
         own.wait_for_workers(2)
+        own.run(dask.config.set, {"bigfft.exchange.shuffle-memory": 0})
         future = own.compute(spectrum())
         with pytest.raises(ScratchError, match=r"No space left on device: " + SAID):
             future.result(timeout=SOON)

@@ -11,7 +11,8 @@ import pytest
 from distributed.shuffle._pickle import pickle_bytelist
 
 from dask_bigfft import fft
-from dask_bigfft.exchange.p2p_run import ALIGNMENT, MOST_OPEN, Files, Kept, Run, aligned_frames
+from dask_bigfft.exchange.p2p_run import ALIGNMENT, Run, aligned_frames
+from dask_bigfft.exchange.p2p_shards import MOST_OPEN, Files, Kept
 from dask_bigfft.graph.build import build_graph
 from dask_bigfft.graph.layer import PlanLayer
 

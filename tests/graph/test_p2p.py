@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +20,8 @@ from distributed import Client, LocalCluster, wait
 import dask_bigfft
 from dask_bigfft import fft
 from dask_bigfft.errors import CarrierError
-from dask_bigfft.graph import sending
+from dask_bigfft.exchange import p2p_run, p2p_shards
+from dask_bigfft.graph import sending, shuffles
 from dask_bigfft.graph.build import build_graph
 
 RNG = np.random.default_rng(11)
@@ -214,6 +217,86 @@ def test_no_block_is_tried_on_another_worker_than_its_own(
     assert close(y.compute(), np.fft.fft(a))
     assert asked["shuffle_get_or_create"]
     assert not asked["shuffle_restrict_task"]
+
+
+def rooms() -> list[Any]:
+    """What shards take of the memory of each worker that has shuffled."""
+    return [found.room for found in list(p2p_run._buffers.values())]
+
+
+@pytest.mark.parametrize(("most", "memory", "files"), [
+    (0, False, True), (20_000, True, True), (None, True, False),
+])
+@pytest.mark.parametrize("together", [1, 1 << 16])
+def test_shards_wait_in_memory_as_far_as_there_is_room(
+    client: Client, monkeypatch: pytest.MonkeyPatch, most: int | None, memory: bool, files: bool,
+    together: int,
+) -> None:
+    """A signal of 64 KiB goes two ways, of which three workers take 20,000 bytes or as they like.
+
+    Nothing is left behind.
+    """
+    monkeypatch.setattr(sending, "LEAST_WRITTEN", together)
+    kept, written = Counter[str](), Counter[str]()
+    keep, write = p2p_shards.Waiting.keep, p2p_run.Run._write_frames
+
+    def counted(self: Any, *arguments: Any) -> bool:
+        found = keep(self, *arguments)
+        kept["parts"] += found
+        assert all(room.nbytes <= room.most for room in rooms())
+        return found
+
+    def noted(self: Any, *arguments: Any) -> None:
+        written["files"] += 1
+        write(self, *arguments)
+
+    monkeypatch.setattr(p2p_shards.Waiting, "keep", counted)
+    monkeypatch.setattr(p2p_run.Run, "_write_frames", noted)
+    a = RNG.standard_normal(4096) + 1j * RNG.standard_normal(4096)
+    options = {"bigfft.exchange.shuffle-memory": most, "bigfft.planner.merge-up-to": 0}
+    with dask.config.set(options):
+        y = fft.fft(da.from_array(a, chunks=256), chunks=256)
+        assert close(y.compute(), np.fft.fft(a))
+    assert (kept["parts"] > 0, written["files"] > 0) == (memory, files)
+    end = time.monotonic() + 30
+    while any(room.nbytes for room in rooms()) and time.monotonic() < end:
+        time.sleep(0.01)  # workers hear of the end of a shuffle after it
+    assert [room.nbytes for room in rooms()] == [0] * len(rooms())
+
+
+def test_blocks_that_are_wanted_again_while_others_are_not_made(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their shards have gone from memory: the shuffle begins anew, and what comes out is right."""
+    monkeypatch.setattr(sending, "LEAST_WRITTEN", 1)
+    go_on, last, asked = threading.Event(), (15,), Counter[str]()
+    put_together, anew = shuffles.put_together, p2p_run.Run._begin_anew
+
+    def waiting(run: Any, number: int, block: tuple[int, ...], *rest: Any) -> np.ndarray:
+        if block == last and number == len(run.plan.exchanges) - 1:
+            assert go_on.wait(60)
+        return put_together(run, number, block, *rest)
+
+    async def noted(self: Any, block: tuple[int, ...]) -> None:
+        asked["anew"] += 1
+        go_on.set()
+        await anew(self, block)
+
+    monkeypatch.setattr(shuffles, "put_together", waiting)
+    monkeypatch.setattr(p2p_run.Run, "_begin_anew", noted)
+    a = RNG.standard_normal(4096)
+    with dask.config.set({"bigfft.planner.merge-up-to": 0}):
+        y = fft.fft(da.from_array(a, chunks=256), chunks=256)
+        kept = {future.key: future for future in distributed.futures_of(y.persist())}
+        lost = kept.pop((y.name, 1))  # of another worker than the last one
+        wait(lost)
+        del lost
+        again = y.blocks[1].persist()
+        assert close(again.compute(), np.fft.fft(a)[256:512])
+        assert close(y.compute(), np.fft.fft(a))
+    assert go_on.is_set()
+    assert asked["anew"]
+    assert len(kept) == 15
 
 
 def test_elsewhere_it_says_what_to_do() -> None:

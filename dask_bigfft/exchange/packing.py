@@ -12,7 +12,7 @@ import numpy.typing as npt
 from dask_bigfft.decomposition.rounds import packed_dtype
 from dask_bigfft.devices.on_card import as_block
 from dask_bigfft.exchange.product import Block, Ints, Product
-from dask_bigfft.exchange.shards import AxisExchange, ExchangeMap, PieceTable, piece_table
+from dask_bigfft.exchange.shards import AxisExchange, ExchangeMap, PieceTable
 from dask_bigfft.exchange.tables import Table, table_for
 from dask_bigfft.kernels.checksums import checksum
 from dask_bigfft.kernels.copy import Rows
@@ -175,8 +175,7 @@ class Packing:
         key = number, conjugate, source
         found: Any = self._tables.get(key, _UNKNOWN)
         if found is _UNKNOWN:  # another thread may empty the memory at any time
-            given = {t: p for t in self.targets[number] if (p := axis.between(t, source))}
-            found = piece_table(given)
+            found = axis.given(source, tuple(self.targets[number]))
             self._kept += 0 if found is None else len(found)
             if self._kept > MOST_KEPT:
                 self._tables, self._kept = {}, 0

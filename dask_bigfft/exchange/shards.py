@@ -13,7 +13,7 @@ Half a spectrum (of real data) is completed by its mirror image, X[N - k] = conj
 source's boxes are reflected (negative strides), on the real axis by N - k, on the other
 transformed axes by -k modulo their length, and what they add is copied conjugated.
 
-Imports `decomposition` and numpy only: needs neither dask nor an array.
+Imports `decomposition`, `boxes` of this room and numpy only: needs neither dask nor an array.
 """
 
 from __future__ import annotations
@@ -25,40 +25,25 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
-from dask_bigfft.decomposition.layout import (
-    AxisLayout,
-    Digit,
-    Layout,
-    Ranges,
-    interval_boxes,
-    radix_points,
-    sub_radices,
-)
+from dask_bigfft.decomposition.layout import AxisLayout, Digit, Layout, radix_points, sub_radices
 from dask_bigfft.decomposition.rounds import Mirror
-
-Ints = npt.NDArray[np.int64]
+from dask_bigfft.exchange.boxes import (
+    Box,
+    BoxTable,
+    Ints,
+    box_table,
+    flat_strides,
+    mirror_full,
+    mirror_half,
+    refined,
+    stored_boxes,
+)
 
 #: Pieces that the exchange of one axis remembers at most.
 MOST_KEPT = 50_000
 
 _UNKNOWN = object()
-
-
-@dataclass(frozen=True, slots=True)
-class Box:
-    """A box of digits inside a block's axis, and where it lies in the block.
-
-    ``ranges`` are the values of every digit, ``dims`` the array dimension (counted within the
-    axis) that holds the digit, ``steps`` the distance there from one value to the next
-    (negative where mirrored), ``starts`` the place of the box's first element per dimension.
-    """
-
-    ranges: Ranges
-    dims: tuple[int, ...]
-    steps: tuple[int, ...]
-    starts: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,155 +69,14 @@ class Piece:
         return math.prod(self.counts)
 
 
-def _flat_strides(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """Row-major strides of flattened digits.
-
-    >>> _flat_strides((3, 4, 5))
-    (20, 5, 1)
-    """
-    return tuple(math.prod(sizes[i + 1 :]) for i in range(len(sizes)))
-
-
-def _stored_boxes(layout: AxisLayout, block: int) -> Iterator[Box]:
-    """Boxes of a block in the layout's own digits."""
-    per_group: list[list[tuple[Ranges, tuple[int, ...], int]]] = []
-    for group, chunk in zip(layout.groups, layout.chunk_of(block), strict=True):
-        sizes = tuple(digit.size for digit in group.digits)
-        found = []
-        for low, high, at, step in group.runs(chunk):
-            steps = tuple(step * s for s in _flat_strides(sizes))
-            for ranges in interval_boxes(low, high, sizes):
-                at_first = at + sum(r[0] * s for r, s in zip(ranges, steps, strict=True))
-                found.append((ranges, steps, at_first - low * step))
-        per_group.append(found)
-    dims = tuple(d for d, group in enumerate(layout.groups) for _ in group.digits)
-    for parts in itertools.product(*per_group):
-        yield Box(
-            tuple(r for part in parts for r in part[0]),
-            dims,
-            tuple(s for part in parts for s in part[1]),
-            tuple(part[2] for part in parts),
-        )
-
-
-def _reflected(box: Box, digit: int, low: int, high: int, constant: int) -> Box:
-    """The box with one digit's values v replaced by ``constant - v``, v in low..high-1."""
-    (start, _), step, dim = box.ranges[digit], box.steps[digit], box.dims[digit]
-    starts = list(box.starts)
-    starts[dim] += (high - 1 - start) * step
-    ranges, steps = list(box.ranges), list(box.steps)
-    ranges[digit] = (constant - high + 1, constant - low + 1)
-    steps[digit] = -step
-    return Box(tuple(ranges), box.dims, tuple(steps), tuple(starts))
-
-
-def _complemented(box: Box, digits: tuple[Digit, ...], which: list[int]) -> Box:
-    """The box with the values v of some digits replaced by radix - 1 - v."""
-    for i in which:
-        low, high = box.ranges[i]
-        box = _reflected(box, i, low, high, digits[i].radix - 1)
-    return box
-
-
-def mirror_half(box: Box, digits: tuple[Digit, ...], length: int) -> Iterator[Box]:
-    """Where N - k lies for the half spectrum's places k of a box, as far as it is new.
-
-    The digit of stride 1 is partial: of its values only the reflected ones that are not
-    stored themselves are given, so nothing is covered twice.
-    """
-    partial = next(i for i, digit in enumerate(digits) if digit.stride == 1)
-    digit = digits[partial]
-    period = length if len(digits) == 1 else digit.radix
-    low, high = box.ranges[partial]
-    low, high = max(low, 1), min(high, period - digit.size + 1)
-    if low >= high:
-        return
-    others = [i for i in range(len(digits)) if i != partial]
-    yield _complemented(_reflected(box, partial, low, high, period), digits, others)
-
-
-def mirror_full(box: Box, digits: tuple[Digit, ...]) -> Iterator[Box]:
-    """Where -k modulo N lies for the places k of a box.
-
-    -k keeps the zeros at the low end of k, turns the lowest other digit v into radix - v
-    and the higher ones into radix - 1 - v.
-    """
-    ascending = sorted(range(len(digits)), key=lambda i: digits[i].stride)
-    # A lone digit may have room for more than N values (an axis padded by Bluestein's algorithm).
-    moduli = [digit.size if len(digits) == 1 else digit.radix for digit in digits]
-    zeros = box
-    for place, i in enumerate(ascending):
-        low, high = zeros.ranges[i]
-        start = max(low, 1)
-        if start < high:
-            turned = _reflected(zeros, i, start, high, moduli[i])
-            yield _complemented(turned, digits, ascending[place + 1 :])
-        if low > 0:
-            return
-        ranges = list(zeros.ranges)
-        ranges[i] = (0, 1)
-        zeros = Box(tuple(ranges), zeros.dims, zeros.steps, zeros.starts)
-    yield zeros
-
-
-def _refined(
-    box: Box, digits: tuple[Digit, ...], points: dict[int, tuple[int, ...]]
-) -> Iterator[Box]:
-    """The box in the finer digits between `points`, sorted by stage and falling stride."""
-    order = sorted(range(len(digits)), key=lambda i: (digits[i].stage, -digits[i].stride))
-    choices = []
-    for i in order:
-        sizes = sub_radices(digits[i], points[digits[i].stage])
-        flat = _flat_strides(sizes)
-        low, high = box.ranges[i]
-        choices.append([(i, ranges, flat) for ranges in interval_boxes(low, high, sizes)])
-    for parts in itertools.product(*choices):
-        ranges: list[tuple[int, int]] = []
-        dims: list[int] = []
-        steps: list[int] = []
-        starts = list(box.starts)
-        for i, found, flat in parts:
-            first = sum(r[0] * f for r, f in zip(found, flat, strict=True))
-            starts[box.dims[i]] += (first - box.ranges[i][0]) * box.steps[i]
-            ranges += found
-            dims += [box.dims[i]] * len(found)
-            steps += [box.steps[i] * f for f in flat]
-        yield Box(tuple(ranges), tuple(dims), tuple(steps), tuple(starts))
-
-
-def _moved(box: Box, lows: tuple[int, ...]) -> tuple[int, ...]:
-    """Starts of the part of a box that begins at digit values `lows`."""
-    starts = list(box.starts)
-    for low, (first, _), step, dim in zip(lows, box.ranges, box.steps, box.dims, strict=True):
-        starts[dim] += (low - first) * step
-    return tuple(starts)
-
-
-def meet(source: Box, target: Box) -> Piece | None:
-    """The copy of what two boxes of the same digits have in common, if anything."""
-    lows = tuple(max(a[0], b[0]) for a, b in zip(source.ranges, target.ranges, strict=True))
-    highs = tuple(min(a[1], b[1]) for a, b in zip(source.ranges, target.ranges, strict=True))
-    if any(low >= high for low, high in zip(lows, highs, strict=True)):
-        return None
-    return Piece(
-        tuple(high - low for low, high in zip(lows, highs, strict=True)),
-        source.dims,
-        source.steps,
-        _moved(source, lows),
-        target.dims,
-        target.steps,
-        _moved(target, lows),
-    )
-
-
 @dataclass(frozen=True, eq=False)
 class PieceTable:
-    """All pieces of one axis of a target block, one row each.
+    """All pieces of one axis of a target block, or of a source block, one row each.
 
     Parameters
     ----------
     sources : ndarray, (rows,)
-        Source block along the axis.
+        Source block along the axis (of a source block's pieces: target block).
     counts, source_steps, target_steps : ndarray, (rows, digits)
         As a `Piece` has them.
     source_starts, target_starts : ndarray, (rows, dimensions)
@@ -253,26 +97,54 @@ class PieceTable:
     def __len__(self) -> int:
         return len(self.sources)
 
+    def pieces(self) -> dict[int, list[Piece]]:
+        """The pieces, by the blocks that are met."""
+        found: dict[int, list[Piece]] = {}
+        columns = (
+            self.counts, self.source_steps, self.source_starts, self.target_steps,
+            self.target_starts,
+        )
+        rows = zip(self.sources.tolist(), *(column.tolist() for column in columns), strict=True)
+        for block, *numbers in rows:
+            counts, steps, starts, to_steps, to_starts = map(tuple, numbers)
+            piece = Piece(
+                counts, self.source_dims, steps, starts, self.target_dims, to_steps, to_starts
+            )
+            found.setdefault(block, []).append(piece)
+        return found
 
-def piece_table(pieces: dict[int, list[Piece]]) -> PieceTable | None:
-    """The pieces of a target block in one table; None if there are none."""
-    rows = [(source, piece) for source, found in pieces.items() for piece in found]
-    if not rows:
+
+def piece_table(
+    source: BoxTable, target: BoxTable, *, by_target: bool = False
+) -> PieceTable | None:
+    """What the boxes of two tables have in common; None if that is nothing.
+
+    The blocks that are met are those of the sources, or `by_target` those of the targets. The
+    pieces of two blocks stand in the same order both ways.
+    """
+    lows = np.maximum(source.lows[:, None], target.lows[None])
+    highs = np.minimum(source.highs[:, None], target.highs[None])
+    came, goes = np.nonzero((lows < highs).all(axis=2))
+    if by_target:
+        order = np.argsort(target.blocks[goes], kind="stable")
+        came, goes = came[order], goes[order]
+    if not len(came):
         return None
-
-    def column(name: str) -> Ints:
-        return np.array([getattr(piece, name) for _, piece in rows], np.int64)
-
+    lows, highs = lows[came, goes], highs[came, goes]
     return PieceTable(
-        np.array([source for source, _ in rows], np.int64),
-        column("counts"),
-        column("source_steps"),
-        column("target_steps"),
-        column("source_starts"),
-        column("target_starts"),
-        rows[0][1].source_dims,
-        rows[0][1].target_dims,
+        target.blocks[goes] if by_target else source.blocks[came],
+        highs - lows,
+        source.steps[came],
+        target.steps[goes],
+        source.moved(came, lows),
+        target.moved(goes, lows),
+        source.dims,
+        target.dims,
     )
+
+
+#: Blocks along an axis, and their boxes.
+_Stacked = tuple[tuple[int, ...], BoxTable | None]
 
 
 @dataclass
@@ -294,9 +166,11 @@ class AxisExchange:
     mirror: str | None = None
     length: int = 0
     _source_boxes: dict[int, list[Box]] = field(default_factory=dict, repr=False)
-    _pieces: dict[int, dict[int, list[Piece]]] = field(default_factory=dict, repr=False)
     _tables: dict[int, PieceTable | None] = field(default_factory=dict, repr=False)
     _kept: int = 0
+    #: Blocks and all their boxes in one table: the last ones that were asked for.
+    _came: _Stacked = ((), None)
+    _goes: _Stacked = ((), None)
 
     @cached_property
     def points(self) -> dict[int, tuple[int, ...]]:
@@ -309,9 +183,9 @@ class AxisExchange:
         if found is None:
             digits = self.source.digits
             found = []
-            for box in _stored_boxes(self.source, block):
+            for box in stored_boxes(self.source, block):
                 for image in self._images(box, digits):
-                    found += _refined(image, digits, self.points)
+                    found += refined(image, digits, self.points)
             self._source_boxes[block] = found
         return found
 
@@ -327,58 +201,60 @@ class AxisExchange:
         digits = self.target.digits
         return [
             fine
-            for box in _stored_boxes(self.target, block)
-            for fine in _refined(box, digits, self.points)
+            for box in stored_boxes(self.target, block)
+            for fine in refined(box, digits, self.points)
         ]
-
-    def pieces(self, block: int) -> dict[int, list[Piece]]:
-        """Source blocks of a target block, each with its pieces."""
-        found = self._pieces.get(block)
-        if found is None:
-            found = self._pieces[block] = self._met(block)
-            self._keep(found)
-        return found
-
-    def _met(self, block: int) -> dict[int, list[Piece]]:
-        """Source blocks of a target block, each with its pieces, worked out."""
-        targets, found = self.target_boxes(block), dict[int, list[Piece]]()
-        for candidate in self._candidates(targets):
-            pairs = itertools.product(self.source_boxes(candidate), targets)
-            met = [piece for a, b in pairs if (piece := meet(a, b)) is not None]
-            if met:
-                found[candidate] = met
-        return found
 
     def table(self, block: int) -> PieceTable | None:
         """The pieces of a target block in one table.
 
-        Where only this is asked for, the pieces are not kept: thousands of small objects that live
-        long are what Python's garbage collector goes through, again and again.
+        Made of tables of boxes, not box by box: thousands of small objects for every block would
+        take the interpreter, and its garbage collector, longer than the copies do.
         """
         found = self._tables.get(block, _UNKNOWN)
         if found is _UNKNOWN:  # another thread may empty the memory at any time
-            known = self._pieces.get(block)
-            pieces = self._met(block) if known is None else known
-            found = self._tables[block] = piece_table(pieces)
-            self._keep(pieces)
+            targets = self.target_boxes(block)
+            sources = self._sources(tuple(self._candidates(targets)))
+            found = None
+            if sources is not None and targets:
+                found = piece_table(sources, box_table([(block, box) for box in targets]))
+            self._keep(0 if found is None else len(found))
+            self._tables[block] = found
         return found  # type: ignore[return-value]
 
-    def between(self, block: int, source: int) -> list[Piece] | None:
-        """The pieces that one source block gives to a target block, or None."""
-        known = self._pieces.get(block)
-        if known is not None:
-            return known.get(source)
-        pairs = itertools.product(self.source_boxes(source), self.target_boxes(block))
-        return [piece for a, b in pairs if (piece := meet(a, b)) is not None] or None
+    def given(self, source: int, targets: tuple[int, ...]) -> PieceTable | None:
+        """The pieces that a source block gives to some target blocks, which its `sources` are."""
+        came, goes = self._sources((source,)), self._targets(targets)
+        return None if came is None or goes is None else piece_table(came, goes, by_target=True)
 
-    def _keep(self, found: dict[int, list[Piece]]) -> None:
+    def pieces(self, block: int) -> dict[int, list[Piece]]:
+        """Source blocks of a target block, each with its pieces."""
+        table = self.table(block)
+        return {} if table is None else table.pieces()
+
+    def _sources(self, blocks: tuple[int, ...]) -> BoxTable | None:
+        known, found = self._came
+        if known != blocks:
+            boxes = [(i, box) for i in blocks for box in self.source_boxes(i)]
+            found = box_table(boxes) if boxes else None
+            self._came = blocks, found
+        return found
+
+    def _targets(self, blocks: tuple[int, ...]) -> BoxTable | None:
+        known, found = self._goes
+        if known != blocks:
+            boxes = [(i, box) for i in blocks for box in self.target_boxes(i)]
+            found = box_table(boxes) if boxes else None
+            self._goes = blocks, found
+        return found
+
+    def _keep(self, count: int) -> None:
         """Remember pieces while they are few: blocks of other axes ask for the same ones."""
-        self._kept += sum(map(len, found.values()))
+        self._kept += count
         if self._kept > MOST_KEPT:
-            self._pieces.clear()
             self._tables.clear()
             self._source_boxes.clear()
-            self._kept = 0
+            self._kept = count
 
     def _candidates(self, targets: list[Box]) -> Iterator[int]:
         """Source blocks that may meet any of the target's boxes."""
@@ -404,12 +280,12 @@ class AxisExchange:
         strides = [
             s
             for group in self.source.groups
-            for s in _flat_strides(tuple(digit.size for digit in group.digits))
+            for s in flat_strides(tuple(digit.size for digit in group.digits))
         ]
         order = sorted(range(len(digits)), key=lambda i: (digits[i].stage, -digits[i].stride))
         places = []
         for i in order:
-            flat = _flat_strides(sub_radices(digits[i], self.points[digits[i].stage]))
+            flat = flat_strides(sub_radices(digits[i], self.points[digits[i].stage]))
             places += [(dims[i], strides[i] * f) for f in flat]
         return places
 
@@ -465,8 +341,8 @@ class ExchangeMap:
     def sources(self, block: tuple[int, ...]) -> set[tuple[int, ...]]:
         """Source blocks of a target block."""
         found: set[tuple[int, ...]] = set()
-        for axes, _ in self.images:
-            per_axis = [axis.pieces(i) for axis, i in zip(axes, block, strict=True)]
+        for tables, _ in self.tables(block):
+            per_axis = [np.unique(table.sources).tolist() for table in tables]
             found.update(itertools.product(*per_axis))
         return found
 

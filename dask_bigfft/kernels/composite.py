@@ -311,6 +311,8 @@ class Composite:
 
         None where dimensions of several edges are taken apart.
         """
+        if all(len(split) == 1 for split in factors):
+            return self
         edges: list[Edge] = []
         groups: list[int] = []
         made: list[tuple[int, ...]] = []  # of each edge: the new ones that it falls into

@@ -32,7 +32,7 @@ from dask_bigfft.kernels.libraries import available, get_library
 from dask_bigfft.planner.profile import DEFAULT, LibrarySpeeds, Profile
 from dask_bigfft.record import current_worker
 
-__all__ = ["Effort", "calibrate", "measure"]
+__all__ = ["Effort", "calibrate", "measure", "usual_nbytes", "usual_threads"]
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ DTYPES = ("complex128", "complex64")
 
 #: Seconds after which no further library is measured at length: of one that is known in another
 #: dtype a single sample tells how much faster it is.
-ENOUGH = 35.0
+ENOUGH = 30.0
 
 #: Bytes of arrays that say anything of a machine: below, times are those of calls alone.
 LEAST_NBYTES = 1 << 14
@@ -115,12 +115,13 @@ def _devices(threads: int, copy: float, nbytes: int) -> dict[str, Any]:
     return {"devices": tuple(found), "together": left, "peers": speeds}
 
 
-def _nbytes(threads: int) -> int:
+def usual_nbytes(threads: int) -> int:
     """Bytes of the arrays that so many threads work on where nothing else is said."""
     return min(MOST_NBYTES, max(USUAL_NBYTES, OF_A_THREAD * threads))
 
 
-def _threads() -> int:
+def usual_threads() -> int:
+    """Threads that dask has for the tasks of a process where nothing else is said."""
     return int(dask.config.get("num_workers", None) or os.cpu_count() or 1)
 
 
@@ -179,7 +180,7 @@ def calibrate(
         nbytes = parse_count("nbytes", nbytes, LEAST_NBYTES)
     folder = config.get("bigfft.scratch.directory")
     if client is None:
-        place, effort = "", Effort(_threads(), nbytes or _nbytes(_threads()), repeat)
+        place, effort = "", Effort(usual_threads(), nbytes or usual_nbytes(usual_threads()), repeat)
         with dask.config.set(scheduler="threads", pool=None):  # so that a number of threads counts
             profile = measure(effort, folder)
     else:
@@ -198,7 +199,7 @@ def _of_cluster(
     """The slowest worker, as it is while all work, with the scheduler and the network."""
     threads = {address: max(1, int(info["nthreads"])) for address, info in workers.items()}
     asked = [
-        client.submit(measure, Effort(count, nbytes or _nbytes(count), repeat), folder,
+        client.submit(measure, Effort(count, nbytes or usual_nbytes(count), repeat), folder,
                       ["scipy"], workers=[address], allow_other_workers=False, pure=False)
         for address, count in threads.items()
     ]

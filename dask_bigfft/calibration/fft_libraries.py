@@ -32,7 +32,10 @@ __all__ = ["library_like", "library_speeds"]
 #: primes, each of few factors of 5, which cost more than others. Powers of two are held against
 #: them: libraries treat short and long ones in different ways.
 PLANES = ((36, 60000), (240, 9000), (1440, 1440), (15000, 135))
-POWERS = ((256, 8192), (2048, 1024), (4096, 512))
+POWERS = ((256, 8192), (2048, 1024), (4096, 512), (32768, 64))
+
+#: Rows of planes that are too narrow for tiles.
+NARROW = 128
 
 #: Passes that count, at least, where libraries work in tiles: these are short calls, after each of
 #: which a thread needs the interpreter, so that what they take differs by a half.
@@ -154,7 +157,7 @@ def _transforms(
         yield Probe("fftn", (n, wide), dtype, 0, WAYS, (rows, columns), name)
         if elsewhere:  # the other one goes elsewhere, too, and the first one stays in its place
             yield Probe("fftn", (n, wide), dtype, 1, WAYS, (columns, rows), name)
-        if elsewhere and (n, most) != TALL:  # where something else is done, they work in tiles
+        if elsewhere and most >= NARROW:  # where something else is done, they work in tiles
             both = ((0, 4), (1, wide // 4))
             yield Probe("fftn", (4 * n, wide // 4), dtype, 0, WAYS, (columns, both), name)
             line = (((0, n),), ((0, wide),))

@@ -153,9 +153,9 @@ def test_what_is_late_is_measured_by_a_sample(monkeypatch, tmp_path):
 
 
 def test_many_threads_work_on_more_than_caches_hold():
-    assert calibration._nbytes(1) == calibration._nbytes(2) == 32 << 20
-    assert calibration._nbytes(16) == 256 << 20
-    assert calibration._nbytes(1000) == 1 << 30
+    assert calibration.usual_nbytes(1) == calibration.usual_nbytes(2) == 32 << 20
+    assert calibration.usual_nbytes(16) == 256 << 20
+    assert calibration.usual_nbytes(1000) == 1 << 30
 
 
 class Reporting:

@@ -1,0 +1,197 @@
+"""Large transforms on many threads: forecasts beside times, round by round.
+
+``python -m dask_bigfft.bench.large`` calibrates this machine with all its threads, or takes the
+profile it is given, and runs transforms of 1 to 4 GiB that calibration does not know, on the CPU:
+once, so that they are warm, and some times more. Of each round it says what was forecast and what
+threads took for copies, FFTs and the rest, and how long they were without a block. What is timed is
+`persist` of an array whose blocks are in memory.
+
+Imports `calibration`, `planner`, `kernels` and this folder.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import dask.config
+
+from dask_bigfft import calibration, config
+from dask_bigfft.bench import machine
+from dask_bigfft.bench.model import ERROR
+from dask_bigfft.bench.model_problems import Problem, machine_of
+from dask_bigfft.calibration import Effort
+from dask_bigfft.calibration.timelines import Timeline, taken
+from dask_bigfft.kernels.libraries import available
+from dask_bigfft.planner.plan import Machine
+from dask_bigfft.planner.profile import Profile
+
+__all__ = ["LARGE", "main", "markdown"]
+
+#: Of each kind of bound: memory and FFTs of rows, more and fewer blocks than threads, exchanges.
+LARGE = (
+    Problem("rows of 256", "fftn", (3 << 18, 256), (1 << 15, 256), axes=(1,)),
+    Problem("rows of 256, 8 blocks", "fftn", (1 << 20, 256), (1 << 17, 256), axes=(1,)),
+    Problem("rows of 64, single", "fftn", (3 << 21, 64), (1 << 18, 64), "complex64", axes=(1,)),
+    Problem("rows of 16384", "fftn", (1 << 14, 1 << 14), (1 << 10, 1 << 14), axes=(1,)),
+    Problem("large plane", "fftn", (15000, 16000), (940, 16000)),
+    Problem("large cube", "fftn", (512, 500, 600), (32, 500, 600)),
+    Problem("large cube, single", "fftn", (512, 768, 768), (32, 768, 768), "complex64"),
+    Problem("large line", "fftn", (3 << 26,), (3 << 22,)),
+)
+
+#: Numbers of a round that are kept beside its forecast.
+SPAN = ("before", "idle", "tail", "busy", "copies", "ffts")
+
+
+def _round(timelines: Sequence[Timeline], number: int) -> dict[str, float]:
+    """Medians of what a round took."""
+    spans = [line.spans[number] for line in timelines]
+    return {name: statistics.median(getattr(span, name) for span in spans) for name in SPAN}
+
+
+def measured(
+    problem: Problem, x: da.Array, kernel: str, on: Machine, repeat: int
+) -> dict[str, Any]:
+    """Return the forecast of a problem beside what some runs took.
+
+    Parameters
+    ----------
+    problem : Problem
+        What is planned and run.
+    x : dask.array.Array
+        Of it, in memory.
+    kernel : str
+        FFT library.
+    on : Machine
+        Where it is run.
+    repeat : int
+        Runs that count, after one that does not.
+    """
+    plan = problem.plan(x, kernel, on)
+    runs = [taken(x, plan) for _ in range(repeat + 1)][1:]
+    times = [run.seconds for run in runs]
+    seconds = statistics.median(times)
+    rounds = [
+        {"round": found.index, "blocks": found.blocks, "seconds_forecast": found.seconds,
+         "copies_forecast": found.gather, "ffts_forecast": found.fft,
+         "python_forecast": found.handling, **_round(runs, number)}
+        for number, found in enumerate(plan.forecast.rounds)
+    ]
+    return {"problem": problem.name, "kernel": kernel, "rounds": plan.notation,
+            "shape": list(problem.shape), "dtype": problem.dtype, "blocks": x.npartitions,
+            "forecast": plan.forecast.seconds, "seconds": seconds, "times": times,
+            "error": plan.forecast.seconds / seconds - 1,
+            "spread": (max(times) - min(times)) / 2 / seconds, "phases": rounds}
+
+
+def markdown(found: dict[str, Any]) -> str:
+    """Return the tables of what was found."""
+    about, rows = found["machine"], found["rows"]
+    within = sum(abs(row["error"]) <= max(ERROR, row["spread"]) for row in rows)
+    lines = [
+        "# Large transforms on many threads: forecasts against the clock", "",
+        f"{about['cpu']}, {found['threads']} threads, calibrated in "
+        f"{found['calibrated']:.0f} s, load {found['load_before']} before and "
+        f"{found['load_after']} after. {within} of {len(rows)} forecasts are within "
+        f"{100 * ERROR:.0f} %, or the spread.", "",
+        "| problem | blocks | library | rounds | forecast, s | measured, s | error | spread |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {row['problem']} | {row['blocks']} | {row['kernel']} | `{row['rounds']}` | "
+        f"{row['forecast']:.3f} | {row['seconds']:.3f} | {100 * row['error']:+.0f} % | "
+        f"{100 * row['spread']:.0f} % |" for row in rows
+    ]
+    lines += [
+        "", "Rounds: seconds of all threads, forecast and measured, and those without a block.", "",
+        "| problem | library | round | blocks | copies | | FFTs | | the rest | | without |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        for one in row["phases"]:
+            rest = one["busy"] - one["copies"] - one["ffts"]
+            numbers = (one["copies_forecast"], one["copies"], one["ffts_forecast"], one["ffts"],
+                       one["python_forecast"], rest, one["idle"] + one["tail"])
+            lines.append(
+                f"| {row['problem']} | {row['kernel']} | {one['round']} | {one['blocks']} | "
+                + " | ".join(f"{number:.3f}" for number in numbers) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m dask_bigfft.bench.large")
+    add = parser.add_argument
+    add("--threads", type=int, default=0, metavar="N", help="threads of dask (default: all cores)")
+    add("--problems", metavar="TEXT", default="", help="problems whose name contains this")
+    add("--kernels", default="", metavar="A,B", help="FFT libraries (default: scipy and ducc0)")
+    add("--repeat", type=int, default=5, metavar="N", help="runs that count (default: 5)")
+    add("--scale", type=float, default=1.0, metavar="X", help="part of the first axis")
+    add("--profile", type=Path, metavar="PATH", help="speeds, instead of measuring them now")
+    add("--seconds", type=float, default=300.0, metavar="S",
+        help="no problem is begun after these (default: 300)")
+    add("--out", type=Path, metavar="PATH",
+        help="JSON of everything; tables and the profile go beside it")
+    return parser
+
+
+def _profile(args: argparse.Namespace, threads: int, kernels: Sequence[str]) -> Profile:
+    if args.profile is not None:
+        return Profile.from_json(args.profile.read_text(encoding="utf-8"))
+    effort = Effort(threads, calibration.usual_nbytes(threads))
+    return calibration.measure(effort, str(config.get("bigfft.scratch.directory")), kernels)
+
+
+def _write(found: dict[str, Any], profile: Profile, path: Path | None) -> str:
+    """Write what was found until now; return its tables."""
+    text = markdown({**found, "load_after": machine.load()})
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(found, indent=1), encoding="utf-8")
+        path.with_suffix(".md").write_text(text, encoding="utf-8")
+        path.with_suffix(".profile.json").write_text(profile.to_json(), encoding="utf-8")
+    return text
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark; return 0 if every forecast is within bounds, else 1."""
+    parser = _parser()
+    args = parser.parse_args(argv)
+    threads = args.threads or calibration.usual_threads()
+    kernels = args.kernels.split(",") if args.kernels else [
+        name for name in ("scipy", "ducc0") if name in available()]
+    chosen = [p.scaled(args.scale) for p in LARGE if args.problems in p.name]
+    if not chosen:
+        parser.error(f"--problems {args.problems}: need part of one of: "
+                     f"{', '.join(p.name for p in LARGE)}")
+    if unknown := [name for name in kernels if name not in available()]:
+        parser.error(f"--kernels {unknown[0]}: need some of {', '.join(available())}")
+    rows: list[dict[str, Any]] = []
+    found = {"schema": 1, "machine": machine.describe(), "threads": threads,
+             "load_before": machine.load(), "rows": rows}
+    started = time.perf_counter()
+    with dask.config.set(scheduler="threads", num_workers=threads, pool=None):
+        profile = _profile(args, threads, kernels)
+        found["calibrated"] = time.perf_counter() - started
+        on = machine_of(profile, threads)
+        for problem in chosen:
+            if time.perf_counter() - started > args.seconds:
+                break
+            x = problem.array()
+            rows += [measured(problem, x, kernel, on, args.repeat) for kernel in kernels]
+            print(f"{time.perf_counter() - started:4.0f} s  {problem.name}: " + ", ".join(
+                f"{row['kernel']} {row['forecast']:.3f} of {row['seconds']:.3f} s"
+                for row in rows[-len(kernels):]), flush=True)
+            del x
+            _write(found, profile, args.out)
+    print(_write(found, profile, args.out))
+    return int(not all(abs(row["error"]) <= max(ERROR, row["spread"]) for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

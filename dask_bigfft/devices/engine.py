@@ -21,7 +21,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from dask_bigfft.devices.convolving import convolving, filter_job, filter_of, is_hard
+from dask_bigfft.devices.convolving import (
+    Spectra,
+    convolving,
+    filter_job,
+    filter_of,
+    is_hard,
+)
 from dask_bigfft.devices.crossings import PieceLimits, aligned
 from dask_bigfft.devices.jobs import Job, Part, Source
 from dask_bigfft.devices.pieces import PiecePlan
@@ -99,6 +105,7 @@ class Engine:
         self._coming: deque[Coming] = deque()
         self._turns = threading.Condition()
         self._works: dict[FFT, int] = {}
+        self._spectra = Spectra()
         #: Bytes that FFT plans take beyond what is set aside, as of the last one that was made.
         self._tables = 0
         self._staged: tuple[int | None, int | None] = (None, None)
@@ -193,8 +200,10 @@ class Engine:
 
     def _filters(self, job: Job, nbytes: int | None) -> dict[int, Array]:
         """The spectrum that a job convolves with, by the dimension that it belongs to."""
-        made = self.run(filter_job(job), Source(lambda: filter_of(job)), nbytes=nbytes)
-        return {job.round.steps[0].axis: made}
+        def make() -> Array:
+            return self.run(filter_job(job), Source(lambda: filter_of(job)), nbytes=nbytes)
+
+        return {job.round.steps[0].axis: self._spectra.of(job, make)}
 
     def _after(
         self, job: Job, source: Source, filters: Mapping[int, Array] | None, nbytes: int | None

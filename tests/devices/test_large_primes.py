@@ -1,6 +1,9 @@
 """Lengths with nothing to split that are larger than the card: a convolution inside the block."""
 
+import gc
 import math
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import dask.array as da
 import numpy as np
@@ -8,8 +11,10 @@ import pytest
 from devices.blocks import SMALL, distance, engine, job_of, run, scipys, values
 
 from dask_bigfft import fft
-from dask_bigfft.devices.convolving import convolving, is_hard
+from dask_bigfft.devices import engine as module
+from dask_bigfft.devices.convolving import convolving, filter_of, is_hard
 from dask_bigfft.devices.crossings import PieceLimits
+from dask_bigfft.devices.jobs import Source
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.events import add_sink, remove_sink
@@ -147,6 +152,34 @@ def on_the_card(name, lazy, nbytes, **keywords):
         remove_sink(sink)
     assert "fallback" not in events
     return got
+
+
+def test_blocks_that_are_done_at_the_same_time_share_a_filter(monkeypatch):
+    """It is made once, and goes with the last of them."""
+    made, began = [], threading.Barrier(3)
+    simulated, (x, _) = engine(1 << 14), example("fft", (4099,))
+
+    def slow(job):
+        made.append(job)
+        return filter_of(job)
+
+    def gather():
+        began.wait(20)  # so nobody is done before all have the filter
+        return x.copy()
+
+    monkeypatch.setattr(module, "filter_of", slow)
+    job, _ = job_of(x, "fft")
+    with ThreadPoolExecutor(3) as pool:
+        futures = [pool.submit(simulated.run, job, Source(gather)) for _ in range(3)]
+        for future in futures:
+            assert distance(future.result(), scipys(x, "fft")) < 1e-14
+    assert len(made) == 1
+    del futures, future
+    gc.collect()
+    assert not list(simulated._spectra._made)
+    other = values(4099, dtype="c8")
+    assert distance(run(simulated, other, "fft"), scipys(other, "fft")) < 1e-6
+    assert len(made) == 2
 
 
 #: Digits of the rounds, chunks, and bytes of the device as a part of the largest digit's.

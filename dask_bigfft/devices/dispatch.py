@@ -4,6 +4,7 @@ Imports `decomposition`, `planner`, `kernels`, `memory`, `events` and this room.
 """
 
 import contextlib
+import itertools
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -21,11 +22,12 @@ from dask_bigfft.devices.jobs import Job, Source, converted, fits_inside, readab
 from dask_bigfft.devices.leases import Leases, Need
 from dask_bigfft.devices.pieces import COMPUTED
 from dask_bigfft.devices.protocol import Array
+from dask_bigfft.devices.ragged import Window
 from dask_bigfft.devices.schedule import Schedule
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit, working_for
-from dask_bigfft.kernels.composite import Composite
-from dask_bigfft.kernels.incoming import Divisible, Incoming, Whole
+from dask_bigfft.kernels.composite import Composite, Windowed
+from dask_bigfft.kernels.incoming import Divisible, Incoming, Placed, Whole
 from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.kernels.stacked import Stacked
 from dask_bigfft.planner.cost import admitted
@@ -203,7 +205,7 @@ def together(
     return found.run(round_, min(job.round.source.blocks, task_threads()), nbytes, opened)
 
 
-def moved_on_device(incoming: Incoming, place: Place, blocks: int = 1) -> Array | None:
+def moved_on_device(incoming: Placed, place: Place, blocks: int = 1) -> Array | None:
     """Return a block that only has to be put together, by way of a device; None: the CPU has to.
 
     The device reads the shards in the order in which they lie, and turns them on the way.
@@ -226,17 +228,19 @@ def moved_on_device(incoming: Incoming, place: Place, blocks: int = 1) -> Array 
     found = _leases(place, nbytes, dtype.str)
     if found is None:
         return None
-    shards = incoming.composite()
-    order = None if shards is None or shards.image else shards.order
+    shards = incoming.windowed()
+    order = None if shards is None else shards.around.order
     if shards is None or order is None:
         found.ready()
         return None
-    turned, back = shards.turned(order), tuple(order.index(edge) for edge in range(len(order)))
+    turned, back = shards.around.turned(order), tuple(map(order.index, range(len(order))))
+    window = _window(shards)
     job = Job(_still(turned.sizes, back, blocks), (0,) * len(order), dtype.str, dtype.str,
-              order=back, shards=shards.count, settings=place.settings)
+              order=back, shards=turned.count, mirrored=bool(turned.image), settings=place.settings,
+              window=window if shards.inner else None)
 
     def gathered() -> Array:
-        values = incoming.whole(threads=os.cpu_count() or 1).reshape(shards.sizes)
+        values = window.filled(incoming.whole(threads=os.cpu_count() or 1))
         return np.ascontiguousarray(values.transpose(order))
 
     try:
@@ -250,6 +254,13 @@ def moved_on_device(incoming: Incoming, place: Place, blocks: int = 1) -> Array 
         emit("fallback", nbytes=nbytes)
     found.ready()
     return None
+
+
+def _window(shards: Windowed) -> Window:
+    """What a block has of the one around it, in digits."""
+    sizes = iter(shards.around.sizes)
+    digits = (tuple(itertools.islice(sizes, count)) for count in shards.around.groups)
+    return Window(tuple(digits), shards.bounds)
 
 
 def inside_device(job: Job, shards: Composite, place: Place) -> bool:

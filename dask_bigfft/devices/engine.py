@@ -347,7 +347,7 @@ class Engine:
         moved = sum(array.nbytes for array in arrays[:-1])
         emit("h2d", nbytes=moved)
         emit("d2h", nbytes=sum(array.nbytes for array in arrays[1:]))
-        return source.done(arrays[-1], job.round.target.shape(job.block))
+        return source.done(arrays[-1], plan.shape(len(arrays) - 2))
 
     @contextlib.contextmanager
     def _in_turn(self, coming: Coming) -> Iterator[None]:

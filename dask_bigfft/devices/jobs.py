@@ -19,6 +19,7 @@ from dask_bigfft.decomposition.steps import Step
 from dask_bigfft.devices.crossings import PieceLimits
 from dask_bigfft.devices.pieces import PiecePlan, piece_plan
 from dask_bigfft.devices.protocol import Array, dense
+from dask_bigfft.devices.ragged import Window
 from dask_bigfft.devices.transfer import row_nbytes
 from dask_bigfft.devices.work import Block
 from dask_bigfft.errors import DeviceMemoryError
@@ -61,6 +62,8 @@ class Job:
         What is set of the pipeline.
     convolves : bool
         Whether values are multiplied by the spectrum of a filter that the engine makes.
+    window : Window, optional
+        Of a round without steps: what the block has of the one around it that is read.
     """
 
     round: Round
@@ -73,6 +76,7 @@ class Job:
     mirrored: bool = False
     settings: DeviceSettings = AS_IS
     convolves: bool = False
+    window: Window | None = None
 
     @cached_property
     def _plans(self) -> dict[tuple[PieceLimits, int], PiecePlan]:
@@ -119,13 +123,14 @@ class Job:
     def _planned(self, limits: PieceLimits, work: int) -> PiecePlan:
         limits = limits.tuned(self.settings)
         arguments = self.round, self.block, self.source, self.target, limits
+        kept: dict[str, Any] = {"order": self.order, "shards": self.shards, "window": self.window}
         if self.inside:
             with contextlib.suppress(DeviceMemoryError):
                 return piece_plan(*arguments, work=work, inside=True)
         if self.mirrored:
             with contextlib.suppress(DeviceMemoryError):
-                return piece_plan(*arguments, work=work, shards=self.shards, mirrored=True)
-        return piece_plan(*arguments, work=work, order=self.order, shards=self.shards)
+                return piece_plan(*arguments, work=work, mirrored=True, **kept)
+        return piece_plan(*arguments, work=work, **kept)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from dask_bigfft.decomposition.steps import AxisProgram, Step, axis_program
 from dask_bigfft.devices.crossings import Line, PieceLimits, Problem
 from dask_bigfft.devices.piecework import PieceWork
 from dask_bigfft.devices.protocol import FFT
+from dask_bigfft.devices.ragged import Window
 from dask_bigfft.devices.schedule import Schedule, find_schedule
 from dask_bigfft.devices.swaps import swap_works
 from dask_bigfft.devices.work import Block, Trip
@@ -53,6 +54,8 @@ class PiecePlan:
         Dtype of the block before and after.
     schedule : Schedule
         The crossings.
+    window : Window or None
+        What the block has of one around it that the last crossing would write.
     """
 
     round: Round
@@ -60,6 +63,7 @@ class PiecePlan:
     source: str
     target: str
     schedule: Schedule
+    window: Window | None = None
 
     @cached_property
     def dtype(self) -> str:
@@ -109,7 +113,8 @@ class PiecePlan:
     def shape(self, number: int) -> tuple[int, ...]:
         """Shape of what a crossing writes."""
         if number == len(self.schedule.crossings) - 1:
-            return self.round.target.shape(self.block)
+            found = self.round.target.shape(self.block)
+            return found if self.window is None else self.window.shape
         crossing = self.schedule.crossings[number]
         return tuple(crossing.after[dim] for dim in crossing.order)
 
@@ -159,6 +164,7 @@ class PiecePlan:
         return Trip(
             self.round, self.block, self.dims, self.schedule.factors,
             self.schedule.crossings[number], self.rounds[number], self.dtype, self._real_parts,
+            self.window if number == len(self.schedule.crossings) - 1 else None,
         )
 
     @property
@@ -242,6 +248,7 @@ def piece_plan(
     order: tuple[int, ...] = (),
     shards: int = 1,
     mirrored: bool = False,
+    window: Window | None = None,
 ) -> PiecePlan:
     """Return how a round on a block is done in pieces.
 
@@ -265,6 +272,8 @@ def piece_plan(
         Source blocks that the block is read from.
     mirrored : bool
         Whether some of these lie backwards.
+    window : Window, optional
+        What is written.
 
     Raises
     ------
@@ -282,7 +291,7 @@ def piece_plan(
     lines = tuple(_line(round_, step, np.dtype(target).kind == "f") for step in round_.steps)
     shape, blocks = round_.source.shape(block), round_.source.blocks
     problem = Problem(shape, lines, itemsize, inside, order, blocks, shards, mirrored)
-    return PiecePlan(round_, block, source, target, find_schedule(problem, limits, work))
+    return PiecePlan(round_, block, source, target, find_schedule(problem, limits, work), window)
 
 
 def _program(dim: int, step: Step, factors: tuple[int, ...]) -> AxisProgram:

@@ -10,15 +10,20 @@ X[N - n] = conj X[n], and that is a few boxes, too, each reversed::
                                n1 = 1    4 5 6 .      . . . 5*
                                n1 = 2    . . . .      4*3*2*1*
 
-Imports `protocol` of this room.
+A block that ends within digits is written to in the same way: boxes of one around it (`Window`).
+
+Imports `decomposition`, and `protocol` of this room.
 """
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
+from dask_bigfft.decomposition.layout import interval_boxes
 from dask_bigfft.devices.protocol import Array, dense
 
 Slices = tuple[slice, ...]
@@ -37,10 +42,13 @@ class HostView:
         Of the view.
     strides : tuple of int, optional
         In elements, where the block has not got all places of the view.
+    first : int
+        Place of the view's first element in the block: below 0 where the block has not got it.
     """
 
     shape: tuple[int, ...]
     strides: tuple[int, ...] | None = None
+    first: int = 0
 
     def part(self, block: Array, part: Slices) -> Array:
         """A part of the view, which the block has got; a view of the block."""
@@ -48,9 +56,69 @@ class HostView:
             return block.reshape(self.shape)[part]
         # Not by `as_strided`: this looks at the bounds, and knows whose memory it is.
         strides = [s * block.itemsize for s in self.strides]
-        first = sum(cut.start * s for cut, s in zip(part, strides, strict=True))
+        first = self.first * block.itemsize
+        first += sum(cut.start * s for cut, s in zip(part, strides, strict=True))
         shape = tuple(cut.stop - cut.start for cut in part)
         return np.ndarray(shape, block.dtype, block, first, strides)
+
+
+@dataclass(frozen=True)
+class Window:
+    """What a block has of one around it, whose dimensions are seen in digits.
+
+    Parameters
+    ----------
+    digits : tuple of tuple of int
+        Radices of the digits of each dimension, outermost first.
+    bounds : tuple of (int, int)
+        First value of the block along each dimension, and the one behind the last.
+    """
+
+    digits: tuple[tuple[int, ...], ...]
+    bounds: tuple[tuple[int, int], ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the block."""
+        return tuple(high - low for low, high in self.bounds)
+
+    @cached_property
+    def view(self) -> HostView:
+        """How the block is seen."""
+        steps, first, strides = dense(self.shape, 1), 0, list[int]()
+        for radices, (low, _), step in zip(self.digits, self.bounds, steps, strict=True):
+            strides += [n * step for n in dense(radices, 1)]
+            first -= low * step
+        sizes = itertools.chain.from_iterable(self.digits)
+        return HostView(tuple(sizes), tuple(strides), first)
+
+    def parts(self, part: Slices) -> Iterator[Slices]:
+        """What of a part of the view the block has."""
+        cuts, choices = iter(part), []
+        for radices, (low, high) in zip(self.digits, self.bounds, strict=True):
+            mine = list(itertools.islice(cuts, len(radices)))
+            choices.append([
+                found for box in interval_boxes(low, high, radices)
+                if (found := _common(mine, box)) is not None
+            ])
+        for chosen in itertools.product(*choices):
+            yield tuple(itertools.chain.from_iterable(chosen))
+
+
+    def filled(self, block: Array) -> Array:
+        """The block around a block, in digits, zero where the block is not."""
+        everything = tuple(slice(0, n) for n in self.view.shape)
+        found = np.zeros(self.view.shape, block.dtype)
+        for part in self.parts(everything):
+            found[part] = self.view.part(block, part)
+        return found
+
+
+def _common(part: list[slice], box: Box) -> Slices | None:
+    """What a part and a box have in common, if anything."""
+    pairs = zip(part, box, strict=True)
+    found = tuple(slice(max(c.start, low), min(c.stop, high)) for c, (low, high) in pairs)
+    return found if all(cut.start < cut.stop for cut in found) else None
 
 
 def below(box: Box, radices: tuple[int, ...], length: int) -> Iterator[Box]:

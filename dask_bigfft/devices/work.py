@@ -41,6 +41,7 @@ from dask_bigfft.devices.ragged import (
     Half,
     HostView,
     Slices,
+    Window,
     below,
     completing,
     missing,
@@ -64,6 +65,12 @@ NO_MODULUS = 1 << 62
 
 def _slices(starts: list[int], shape: tuple[int, ...]) -> Slices:
     return tuple(slice(low, low + n) for low, n in zip(starts, shape, strict=True))
+
+
+def _within(cut: Slices, part: Slices) -> Slices:
+    """Where in a part a smaller one lies."""
+    pairs = zip(cut, part, strict=True)
+    return tuple(slice(c.start - p.start, c.stop - p.start) for c, p in pairs)
 
 
 def _conjugation(array: DeviceArray) -> Computation:
@@ -113,6 +120,8 @@ class Trip:
         Of complex values.
     real : bool
         Whether what is convolved was half a spectrum, and its real parts are the result.
+    window : Window or None
+        Of what is written: the part that the block has.
     """
 
     round: Round
@@ -123,6 +132,7 @@ class Trip:
     inner: Round
     dtype: str
     real: bool = False
+    window: Window | None = None
 
     def work(self, piece: Block) -> PieceWork:
         """What is done with one piece."""
@@ -191,7 +201,11 @@ class _Piece:
         stored = tuple(ends[dim] for dim in order)
         after = HostView(tuple(self.crossing.after[dim] for dim in order))
         goes: tuple[Move, ...] = (Move(stored, self.now),)
-        ragged = self._ragged(self.ended, "target")
+        ragged, window = self._ragged(self.ended, "target"), self.trip.window
+        if window is not None:
+            within = [(cut, _within(cut, stored)) for cut in window.parts(stored)]
+            goes = tuple(Move(cut, _part_of(self.now, own)) for cut, own in within)
+            after = window.view
         if ragged is not None:
             goes, after = self._half_goes(*ragged, after.shape, stored)
         scratch = None

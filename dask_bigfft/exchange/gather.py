@@ -15,11 +15,11 @@ import numpy.typing as npt
 from dask_bigfft.devices.on_card import as_block, is_on_card
 from dask_bigfft.errors import refuse
 from dask_bigfft.events import measured
-from dask_bigfft.exchange.parts import composite
+from dask_bigfft.exchange.parts import windowed
 from dask_bigfft.exchange.product import Block, Product, firsts
 from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.exchange.tables import Table, table_for
-from dask_bigfft.kernels.composite import Composite
+from dask_bigfft.kernels.composite import Composite, Windowed
 from dask_bigfft.kernels.copy import CopyTable, compiles
 from dask_bigfft.kernels.incoming import Whole, parts
 from dask_bigfft.kernels.lying import destination
@@ -58,6 +58,7 @@ class Gathering:
         packed: bool = False,
     ) -> None:
         self.exchange, self.shape, self.dtype, self.packed = exchange, shape, dtype, packed
+        self.block = block
         self.products = [
             Product(tables, conj and not packed) for tables, conj in exchange.tables(block)
         ]
@@ -82,13 +83,21 @@ class Gathering:
 
     def composite(self) -> Composite | None:
         """The block as shards of its sources, where it is made of such that are only copied."""
+        found = self._windowed(None)
+        return None if found is None else found.around
+
+    def windowed(self) -> Windowed | None:
+        """The block in digits that it may end within, as shards of its sources."""
+        return self._windowed(self.block)
+
+    def _windowed(self, block: Block | None) -> Windowed | None:
         if self.packed or any(s.dtype != self.dtype for found in self.sources for s in found):
             return None
         products = [(product.tables, product.conjugate) for product in self.products]
         by_block: dict[Block, Array] = {}
         for product, sources in zip(self.products, self.sources, strict=True):
             by_block.update(zip(product.blocks, sources, strict=True))
-        return composite(self.exchange, products, by_block, self.shape)
+        return windowed(self.exchange, products, by_block, self.shape, block)
 
     def place(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """Memory for the block after the round."""

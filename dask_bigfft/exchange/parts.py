@@ -1,8 +1,14 @@
 """A block as a composite of its source blocks, so that nothing has to be gathered.
 
-Along each axis the pieces of an exchange are boxes of the block's digits; where they are not (a
-block of the result ends in the middle of a digit), the block is gathered after all. A mirror image
-has boxes that lie backwards.
+Along each axis the pieces of an exchange are boxes of the block's digits. Where a block of the
+result ends within a digit, they are boxes of one around it, which has the digits whole::
+
+    block of 7..18, digits of 4        . . . 7       around it: 4..19, of which the block has
+                                       8 ...11       3..14
+                                      12 ...15
+                                      16 17 18 .
+
+A mirror image has boxes that lie backwards.
 
 Imports `decomposition`, `kernels` and this room.
 """
@@ -16,8 +22,15 @@ import numpy.typing as npt
 
 from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.exchange.product import firsts
-from dask_bigfft.exchange.shards import ExchangeMap, PieceTable
-from dask_bigfft.kernels.composite import Block, Composite, Edge, Stretch, Stretches
+from dask_bigfft.exchange.shards import AxisExchange, ExchangeMap, PieceTable
+from dask_bigfft.kernels.composite import (
+    Block,
+    Composite,
+    Edge,
+    Stretch,
+    Stretches,
+    Windowed,
+)
 
 Array = npt.NDArray[np.generic]
 Ints = npt.NDArray[np.int64]
@@ -25,16 +38,20 @@ Ints = npt.NDArray[np.int64]
 #: Shards beyond which a block is gathered all the same.
 MOST_SHARDS = 4096
 
+#: Times a block that what lies around it may be. Only what the block has crosses the bus.
+MOST_AROUND = 2
+
 Axis = tuple[list[tuple[Edge, ...]], Stretches]
 
 
-def composite(
+def windowed(
     exchange: ExchangeMap,
     products: list[tuple[tuple[PieceTable, ...], bool]],
     sources: Mapping[Block, Array],
     shape: tuple[int, ...],
-) -> Composite | None:
-    """Return a block as a composite of its sources, or None where it is not one.
+    block: Block | None = None,
+) -> Windowed | None:
+    """Return a block as a composite of its sources, or of a block around it; None if it is neither.
 
     Parameters
     ----------
@@ -47,6 +64,8 @@ def composite(
         The source blocks, of the block's dtype.
     shape : tuple of int
         Of the block.
+    block : tuple of int, optional
+        Which block it is, if it may end within digits.
     """
     if not math.prod(shape) or [conj for _, conj in products] not in ([False], [False, True]):
         return None
@@ -55,6 +74,7 @@ def composite(
     axes: list[Stretches] = []
     image: list[Stretches] = []
     flipped: set[int] = set()
+    bounds: list[tuple[int, int]] = []
     begins = zip(
         zip(*(tables for tables, _ in products), strict=True), firsts(exchange.source_dims),
         firsts(exchange.target_dims), exchange.target_dims, strict=True,
@@ -64,10 +84,14 @@ def composite(
         if mirrored and turned is None:
             return None
         both = table if turned is None else _stacked(table, turned[0])
+        ends = tuple((0, n) for n in shape[goes : goes + dims])
         found = _axis(axis, both, came, shape[goes : goes + dims])
+        if found is None and block is not None:
+            found, ends = _around(axis, both, came, exchange.direct[axis], block[axis])
         if found is None:
             return None
         per_dim, stretches = found
+        bounds += ends
         own = tuple(e + len(edges) for e in stretches.edges)
         axes.append(Stretches(own, stretches.parts[: len(table)]))
         if turned is not None:
@@ -75,10 +99,40 @@ def composite(
             flipped |= set(own) if turned[1] else set()
         edges += [edge for group in per_dim for edge in group]
         groups += [len(group) for group in per_dim]
-    block = Composite(
+    made = Composite(
         tuple(edges), tuple(groups), tuple(axes), sources, tuple(image), frozenset(flipped)
     )
-    return block if block.count <= MOST_SHARDS else None
+    return Windowed(made, tuple(bounds)) if made.count <= MOST_SHARDS else None
+
+
+def _around(
+    axis: int, table: PieceTable, came: int, along: AxisExchange, block: int
+) -> tuple[Axis | None, tuple[tuple[int, int], ...]]:
+    """Edges and boxes of what lies around a block of an axis, and where the block is in it."""
+    (group, *others) = along.target.groups
+    if others or len(group.digits) > 1 or group.offset or group.arrangement:
+        return None, ()
+    low, high = group.interval(block)
+    if high - low != group.chunks[block] or low >= high:
+        return None, ()
+    begin, end = _outer(low, high, along.points[group.digits[0].stage])
+    if end - begin > MOST_AROUND * (high - low):
+        return None, ()
+    moved = replace(table, target_starts=table.target_starts + (low - begin))
+    return _axis(axis, moved, came, (end - begin,)), ((low - begin, high - begin),)
+
+
+def _outer(low: int, high: int, points: tuple[int, ...]) -> tuple[int, int]:
+    """The least interval around another one that ends with digits; of longer ones it has no two.
+
+    >>> _outer(7, 19, (1, 4, 24)), _outer(5, 7, (1, 4, 24)), _outer(20, 27, (1, 4, 24))
+    ((4, 20), (5, 7), (20, 28))
+    """
+    for number, point in enumerate(points):
+        begin, end = low // point * point, -(-high // point) * point
+        if all(end - begin <= outer for outer in points[number + 1 :]):
+            return begin, end
+    return low, high
 
 
 def _unflipped(table: PieceTable) -> tuple[PieceTable, bool] | None:

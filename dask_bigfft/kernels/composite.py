@@ -87,6 +87,28 @@ class Stretches:
 
 
 @dataclass(frozen=True, eq=False)
+class Windowed:
+    """A block that ends within digits, and one around it that has them whole.
+
+    Parameters
+    ----------
+    around : Composite
+        The block around it; what no source has of it is nothing.
+    bounds : tuple of (int, int)
+        First value of the block along each dimension of the other, and the one behind the last.
+    """
+
+    around: "Composite"
+    bounds: tuple[tuple[int, int], ...]
+
+    @property
+    def inner(self) -> bool:
+        """Whether the block ends within digits at all."""
+        ends = zip(self.bounds, self.around.shape, strict=True)
+        return any(bound != (0, n) for bound, n in ends)
+
+
+@dataclass(frozen=True, eq=False)
 class Shards:
     """Shards of one form: views of as many source blocks that differ in where they begin.
 

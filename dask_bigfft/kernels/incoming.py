@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from dask_bigfft.kernels.composite import Composite
+from dask_bigfft.kernels.composite import Composite, Windowed
 from dask_bigfft.memory import lend
 
 Array = npt.NDArray[Any]
@@ -72,6 +72,14 @@ class Watch(Protocol):
 
     def after(self, result: Array, dim: int, part: slice | None) -> None:
         """Compare the result of the tile that came in last, cut along `dim`."""
+        ...
+
+
+class Placed(Incoming, Protocol):
+    """A block on its way in that only has to be put together."""
+
+    def windowed(self) -> Windowed | None:
+        """The block in shards, in digits that it may end within; None where it is not that."""
         ...
 
 

@@ -109,19 +109,24 @@ def test_wide_rows_are_read_from_the_blocks_they_lie_in(name, shape, chunks, pin
 
 
 RAGGED = {
-    "padded": ("fft2", (700, 500), (200, 500), {"s": (768, 1024)}, 0),
-    "padded, real": ("rfft2", (700, 501), (200, 501), {"s": (768, 1023)}, 0),
-    "padded, columns": ("fft", (700, 512), (700, 100), {"n": 1024, "axis": 0}, 0),
-    "padded far": ("fft", (3, 10), (3, 10), {"n": 1 << 19}, 0),
-    "cropped": ("ifft2", (1024, 768), (200, 768), {"s": (1000, 700)}, 0),
-    "within digits": ("fft", (4095 * 256,), (100_003,), {"rounds": [4095, 256]}, 1),
+    "padded": ("fft2", (700, 500), (200, 500), {"s": (768, 1024)}),
+    "padded, real": ("rfft2", (700, 501), (200, 501), {"s": (768, 1023)}),
+    "padded, columns": ("fft", (700, 512), (700, 100), {"n": 1024, "axis": 0}),
+    "padded far": ("fft", (3, 10), (3, 10), {"n": 1 << 19}),
+    "cropped": ("ifft2", (1024, 768), (200, 768), {"s": (1000, 700)}),
+    "within digits": ("fft", (4095 * 256,), (100_003,), {"rounds": [4095, 256]}),
     "within digits, padded": (
-        "rfft", (900_001,), (100_003,), {"rounds": [4095, 256], "n": 4095 * 256}, 1
+        "rfft", (900_001,), (100_003,), {"rounds": [4095, 256], "n": 4095 * 256}
     ),
-    "half": ("irfft", (2**19 + 1,), (100_003,), {"rounds": [4096, 256]}, 1),
-    "half, odd": ("irfft", (410_063,), (50_001,), {"rounds": [3645, 225], "n": 3645 * 225}, 1),
+    "half": ("irfft", (2**19 + 1,), (100_003,), {"rounds": [4096, 256]}),
+    "half, odd": ("irfft", (410_063,), (50_001,), {"rounds": [3645, 225], "n": 3645 * 225}),
+    "half, out": ("rfft", (4095 * 256,), (100_003,), {"rounds": [4095, 256]}),
+    "half, out, even": ("ihfft", (4096 * 250,), (100_003,), {"rounds": [4096, 250]}),
+    "half of two axes, out": (
+        "rfft2", (96, 10_000), (96, 1000), {"rounds": [{0: 96, 1: 100}, {1: 100}]}
+    ),
     "half of two axes": (
-        "irfft2", (96, 5001), (40, 700), {"rounds": [{0: 96, 1: 100}, {1: 100}]}, 1
+        "irfft2", (96, 5001), (40, 700), {"rounds": [{0: 96, 1: 100}, {1: 100}]}
     ),
 }
 
@@ -130,9 +135,9 @@ RAGGED = {
 @pytest.mark.parametrize("pinned", [True, False])
 @pytest.mark.parametrize("case", RAGGED)
 def test_what_does_not_lie_as_a_round_has_it_is_read_where_it_lies(case, pinned, single):
-    """Padding, chunks that end within digits, mirror images: the CPU gathers results at most."""
+    """Padding, chunks and blocks of the result that end within digits, mirror images."""
     find.use(None, replace(LIMITS, run_nbytes=1))  # any row is wide enough
-    name, shape, chunks, keywords, gathers = RAGGED[case]
+    name, shape, chunks, keywords = RAGGED[case]
     x = values(*shape, real=name.startswith("r"), single=single)
     if pinned:
         find.leases()
@@ -145,7 +150,7 @@ def test_what_does_not_lie_as_a_round_has_it_is_read_where_it_lies(case, pinned,
     assert_close(got, theirs(x, **keywords), single)
     assert counts["h2d"]
     assert "fallback" not in counts
-    assert counts.get("gather", 0) <= gathers * lazy.npartitions
+    assert "gather" not in counts
 
 
 @pytest.mark.parametrize("n", [1 << 20, 3**6 * 1000, 1 << 21])

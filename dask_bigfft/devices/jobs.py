@@ -266,11 +266,12 @@ def arrays_of(
     What is borrowed is only read. What is `stacked` is so if it gets memory of its own.
     """
     arrays = [block]
-    for number, crossing in enumerate(plan.schedule.crossings):
+    for number in range(len(plan.schedule.crossings)):
         dtype = plan.written(number)
         shape, before = plan.shape(number), arrays[-1]
         same = math.prod(shape) == math.prod(before.shape) and dtype == before.dtype.str
-        if crossing.reorders or (borrowed and number == 0) or not same:
+        if plan.moves(number) or (borrowed and number == 0) or not same:
+            crossing = plan.schedule.crossings[number]
             as_read = crossing.swap is None and not crossing.reorders and crossing.after == shape
             if stacked is not None and as_read and number == len(plan.schedule.crossings) - 1:
                 arrays.append(stacked.lent(shape, np.dtype(dtype)))

@@ -118,6 +118,19 @@ class PiecePlan:
         crossing = self.schedule.crossings[number]
         return tuple(crossing.after[dim] for dim in crossing.order)
 
+    def moves(self, number: int) -> bool:
+        """Whether a crossing writes pieces to other places than it read them from.
+
+        In another order; or of a spectrum of which half comes, or goes, and the digits have the
+        other half as well: that lies elsewhere, also where both are as many values.
+        """
+        crossing, factors = self.schedule.crossings[number], self.schedule.factors
+        for i, j in crossing.digits:
+            halved = {"c2r": 0, "r2c": len(factors[i]) - 1}.get(self.round.steps[i].kind)
+            if len(factors[i]) > 1 and j == halved:
+                return True
+        return crossing.reorders
+
     def works(self, number: int) -> Iterator[PieceWork]:
         """What is done with each piece in a crossing."""
         crossing = self.schedule.crossings[number]

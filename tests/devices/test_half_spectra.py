@@ -6,6 +6,7 @@ What is not in the block is the mirror image of what is; the card makes it.
 import itertools
 import math
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -245,3 +246,18 @@ def test_memory_that_runs_out_between_the_jobs_of_a_round_is_recovered():
     assert refused
     for got in (first, second):
         assert distance(got, scipys(x, "rfft2")) < 1e-15
+
+
+@pytest.mark.parametrize("n", [106, 142, 202])
+@pytest.mark.parametrize("dtype", ["f8", "c16"])
+@pytest.mark.parametrize("chunks", [(), (0,)])
+def test_a_spectrum_in_as_many_values_as_its_digits_is_not_written_over(n, dtype, chunks):
+    """n/2 + 1 values come, and 2 times (n/2 + 1)/2 of the digits: they lie in other places."""
+    half = n // 2 + 1
+    x = values(half).astype(dtype) if dtype == "c16" else values(half).real
+    with dask.config.set({"bigfft.planner.whole-axis-floor": 1}):
+        a = da.from_array(x, chunks=((*chunks, half // 2, half - half // 2),))
+        with simulated_devices(32 * n, limits=PieceLimits(0, least=64, run_nbytes=16)) as (device,):
+            result = fft.irfft(a, n, device="gpu").compute()
+    assert distance(result, np.fft.irfft(x, n)) < 1e-14
+    assert device.peak <= 32 * n

@@ -211,8 +211,14 @@ class Run:
         run = functools.partial(self.worked, number)
         host = functools.partial(_in_host_memory, mode, incoming_of)
         return verified_round(
-            mode, round_, block, host, *arguments, number=number + 1, names=blocks, run=run
+            mode, round_, block, host, *arguments, number=number + 1, names=blocks, run=run,
+            exact=not self.on_devices(number),
         )
+
+    def on_devices(self, number: int) -> bool:
+        """Whether devices may do a round on blocks in host memory, or are asked to."""
+        device = self.place_of(number).device
+        return device != "cpu" and (device != "auto" or missing() is None)
 
     def worked(
         self, number: int, round_: Round, block: Block, incoming: Incoming, library: FFTLibrary,
@@ -221,8 +227,7 @@ class Run:
         """The block after a round, done on a device or here."""
         on_card, place = getattr(incoming, "on_card", False), self.place_of(number)
         done: Array | None = None
-        none = place.device == "cpu" or (place.device == "auto" and missing() is not None)
-        if on_card or not none:
+        if on_card or self.on_devices(number):
             job = job_of(round_, block, incoming.dtype, dtype, inside=self.overwrites(number))
             if on_card:
                 done = round_on_card(job, incoming.whole, filters)

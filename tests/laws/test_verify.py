@@ -20,11 +20,13 @@ import dask_bigfft.graph.build
 import dask_bigfft.graph.tasks
 import dask_bigfft.kernels.cpu
 from dask_bigfft import events, fft, plan
+from dask_bigfft.devices.crossings import PieceLimits
 from dask_bigfft.errors import DamagedShardError, VerificationError
 from dask_bigfft.exchange import p2p
 from dask_bigfft.exchange.scratch import Scratch
 from dask_bigfft.kernels.libraries import available, get_library
-from dask_bigfft.kernels.verify import same_values
+from dask_bigfft.kernels.verify import near_values, same_values
+from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.testing.faults import DAMAGES, Dropping, Faulty, Times, flip
 from dask_bigfft.testing.strategies import cases, random_array, round_cases
 
@@ -168,6 +170,39 @@ def test_half_spectra(monkeypatch, found, kind):
         result = function(x, verify="energy").compute()
     assert [name for name, _ in found] == ["mismatch"]
     np.testing.assert_array_equal(result, right)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
+def test_two_ways_of_doing_a_round_may_differ_by_rounding_errors_only(dtype):
+    one = random_array((300, 70), dtype, 0)
+    eps = np.finfo(dtype).eps
+    other = one * (1 + 8 * eps)
+    assert near_values(one, other)
+    assert near_values(np.zeros(8, dtype), np.zeros(8, dtype))
+    for damage in ("exponent bit", "sign bit"):
+        damaged = one.copy()
+        DAMAGES[damage](damaged)
+        assert not near_values(one, damaged)
+    assert not near_values(one, one * (1 + 4000 * eps))
+    for value in (np.nan, np.inf):
+        one[5, 7], different = value, other.copy()
+        assert not near_values(one, different)
+        different[5, 7] = np.nan
+        assert near_values(one, different)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("device", ["gpu", "hybrid"])
+def test_rounds_that_keep_no_energy_may_be_shared_by_threads_and_devices(found, mode, device):
+    """Who does which part of a block is another one each time, and so is the last bit."""
+    a = signal(n=1009)
+    settings = {"bigfft.planner.whole-axis-floor": 1, "bigfft.hybrid-gain": 0}
+    with dask.config.set(settings), simulated_devices(1 << 16, limits=PieceLimits(0, least=64)):
+        x = da.from_array(a, chunks=144)
+        assert "*" in plan(x, "fft", device=device).notation
+        result = fft.fft(x, device=device, verify=mode).compute()
+    assert np.linalg.norm(result - np.fft.fft(a)) < 1e-14 * np.linalg.norm(result)
+    assert not found
 
 
 def test_of_long_doubles_values_are_compared():

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from laws.law import call, planned_small
 
 import dask_bigfft.graph.build
-import dask_bigfft.graph.tasks
+import dask_bigfft.graph.run
 import dask_bigfft.kernels.cpu
 from dask_bigfft import events, fft, plan
 from dask_bigfft.devices.crossings import PieceLimits
@@ -87,7 +87,7 @@ def test_no_answer_of_named_rounds_changes(tiles, case, mode):
 
 def damaged(monkeypatch, damage, when):
     monkeypatch.setattr(
-        dask_bigfft.graph.tasks, "get_library", lambda name: Faulty(get_library(name), damage, when)
+        dask_bigfft.graph.run, "get_library", lambda name: Faulty(get_library(name), damage, when)
     )
 
 
@@ -145,7 +145,7 @@ def test_without_verification_it_passes(monkeypatch, found):
 @pytest.mark.parametrize(("mode", "finds"), [("energy", False), ("checksum", True)])
 def test_a_twiddle_left_out(monkeypatch, found, mode, finds):
     right = transformed(signal())
-    monkeypatch.setattr(dask_bigfft.graph.tasks, "run_round", Dropping(Times(1, after=3)))
+    monkeypatch.setattr(dask_bigfft.graph.run, "run_round", Dropping(Times(1, after=3)))
     result = transformed(signal(), verify=mode)
     assert bool(found) == finds
     assert np.array_equal(result, right) == finds
@@ -256,7 +256,7 @@ def test_what_cannot_be_verified_says_so(found, mode, value):
 @pytest.mark.parametrize("mode", MODES)
 def test_what_was_checked_is_let_go(monkeypatch, mode):
     """At once: blocks that wait for the collector of cycles are memory that the next ones lack."""
-    seen, original = [], dask_bigfft.graph.tasks.verified_round
+    seen, original = [], dask_bigfft.graph.run.verified_round
 
     def noted(mode, round_, block, incoming_of, *arguments, **options):
         def kept():
@@ -266,7 +266,7 @@ def test_what_was_checked_is_let_go(monkeypatch, mode):
 
         return original(mode, round_, block, kept, *arguments, **options)
 
-    monkeypatch.setattr(dask_bigfft.graph.tasks, "verified_round", noted)
+    monkeypatch.setattr(dask_bigfft.graph.run, "verified_round", noted)
     gc.disable()
     try:
         transformed(signal(), verify=mode)
@@ -291,7 +291,7 @@ def test_tiles_that_are_stored_before_they_are_compared(monkeypatch, found, kind
         np.testing.assert_allclose(right, getattr(np.fft, kind)(a), rtol=1e-10, atol=1e-10)
         library = functools.partial(Faulty, damage=DAMAGES[damage], when=(when := Times(1, 9)))
         monkeypatch.setattr(
-            dask_bigfft.graph.tasks, "get_library", lambda name: library(get_library(name))
+            dask_bigfft.graph.run, "get_library", lambda name: library(get_library(name))
         )
         result = getattr(fft, kind)(x, verify="checksum", kernel=kernel).compute()
     assert when.left < 0

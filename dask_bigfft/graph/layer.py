@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import dask.array as da
 import numpy as np
@@ -24,6 +24,7 @@ from dask_bigfft.devices.cuda import available
 from dask_bigfft.devices.on_card import is_on_card
 from dask_bigfft.exchange.scratch import ScratchPlace
 from dask_bigfft.graph.build import CARDS, Graph, build_graph, output_name
+from dask_bigfft.graph.cutting import cut_blocks, merged_blocks
 from dask_bigfft.graph.dask_private import (
     HighLevelGraph,
     Layer,
@@ -240,13 +241,6 @@ def scratch_place(plan: AnyPlan) -> ScratchPlace:
     return ScratchPlace(directory, "", sync, False, forecast.scratch, forecast.peak_host)
 
 
-def _in_chunks(x: da.Array, chunks: tuple[tuple[int, ...], ...]) -> da.Array:
-    """Return the array with neighbouring blocks merged, or cut, by plain tasks."""
-    if tuple(tuple(map(int, cut)) for cut in x.chunks) == chunks:
-        return x
-    return cast("da.Array", x.rechunk(chunks, method="tasks"))
-
-
 def transformed_array(
     x: da.Array, plan: AnyPlan, carrier: str, known: Known | None = None,
     place: ScratchPlace | None = None,
@@ -258,8 +252,9 @@ def transformed_array(
     carrier is asked for. Tiny blocks are merged before, and cut from larger ones after.
     """
     if isinstance(plan, Plan) and (plan.incoming is not None or plan.outgoing is not None):
-        merged = _in_chunks(x, plan.core.chunks_in)
-        return _in_chunks(transformed_array(merged, plan.core, carrier, known, place), plan.chunks)
+        merged = merged_blocks(x, plan.core.chunks_in)
+        core = transformed_array(merged, plan.core, carrier, known, place)
+        return cut_blocks(core, plan.chunks)
     if carrier == "auto" and is_on_card(x._meta):
         carrier, known = _on_cards(known)
     elif isinstance(plan, Plan) and plan.carrier == "disk":

@@ -1,0 +1,81 @@
+"""Results that are cut from larger blocks: right, and few of them the last thing that is done."""
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from dask.core import get_deps
+
+from dask_bigfft import fft
+from dask_bigfft.graph import cutting
+
+RNG = np.random.default_rng(3)
+LENGTH, CHUNK = 2**15, 32
+VALUES = RNG.standard_normal(LENGTH) + 1j * RNG.standard_normal(LENGTH)
+
+
+def close(found: np.ndarray, wanted: np.ndarray) -> bool:
+    return bool(np.linalg.norm(found - wanted) <= 1e-14 * np.linalg.norm(wanted))
+
+
+@pytest.fixture
+def spectrum() -> da.Array:
+    """1,024 blocks, which come from a few."""
+    return fft.fft(da.from_array(VALUES, chunks=CHUNK), chunks=CHUNK)
+
+
+def ends(y: da.Array) -> int:
+    """Blocks that nothing comes after in the graph that dask puts in order."""
+    (optimized,) = dask.optimize(y)
+    _, dependents = get_deps(dict(optimized.__dask_graph__()))
+    return sum(not after for after in dependents.values())
+
+
+def test_few_blocks_are_last(spectrum: da.Array) -> None:
+    assert spectrum.npartitions == LENGTH // CHUNK
+    assert ends(spectrum) <= 16
+
+
+def test_kept_sliced_and_computed(spectrum: da.Array) -> None:
+    wanted = np.fft.fft(VALUES)
+    assert spectrum.chunks == ((CHUNK,) * (LENGTH // CHUNK),)
+    assert close(spectrum.compute(scheduler="sync"), wanted)
+    kept = spectrum.persist(scheduler="threads")
+    assert kept.chunks == spectrum.chunks
+    assert close(kept.compute(scheduler="sync"), wanted)
+    assert close(spectrum[100:5000:7].compute(scheduler="threads"), wanted[100:5000:7])
+    for block in (0, 500, LENGTH // CHUNK - 1):  # one of them is the last of its group
+        part = spectrum.blocks[block].compute(scheduler="sync")
+        assert close(part, wanted[block * CHUNK : (block + 1) * CHUNK])
+
+
+@pytest.mark.parametrize(("chunks", "ours"), [
+    ((32, 64), True), (((1, 127) * 4, (256, 1, 255)), True),
+    ((48, 64), False),
+])
+def test_blocks_of_any_size(
+    monkeypatch: pytest.MonkeyPatch, chunks: tuple[object, ...], ours: bool
+) -> None:
+    """Dask does those that are put together from several."""
+    monkeypatch.setattr(cutting, "MANY", 2)
+    a = np.arange(512 * 512).reshape(512, 512)
+    x = da.from_array(a, chunks=(128, 256))
+    wanted = da.core.normalize_chunks(chunks, a.shape)
+    found = cutting.cut_blocks(x, wanted)
+    assert found.chunks == wanted
+    assert found.name.startswith("bigfft_cut") == ours
+    assert ends(found) == (x.npartitions if ours else found.npartitions)
+    np.testing.assert_array_equal(found.compute(scheduler="sync"), a)
+    (kept,) = dask.persist(found, scheduler="sync")
+    plainly = x.rechunk(wanted)
+    for place in np.ndindex(found.numblocks):
+        np.testing.assert_array_equal(
+            kept.blocks[place].compute(scheduler="sync"),
+            plainly.blocks[place].compute(scheduler="sync"),
+        )
+
+
+def test_few_blocks_are_left_to_dask() -> None:
+    x = da.from_array(VALUES, chunks=LENGTH)
+    assert "rechunk" in cutting.cut_blocks(x, ((LENGTH // 4,) * 4,)).name
+    assert cutting.cut_blocks(x, x.chunks) is x

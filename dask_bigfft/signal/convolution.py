@@ -20,6 +20,7 @@ from typing import Any, Literal, Unpack, cast
 
 import dask.array as da
 import numpy as np
+from dask.delayed import delayed
 
 from dask_bigfft import config
 from dask_bigfft.decomposition.factors import transposed_digits
@@ -34,7 +35,7 @@ from dask_bigfft.signal.arguments import (
     fast_length,
     parse_inputs,
 )
-from dask_bigfft.signal.kernel_spectrum import KernelAxis, filtered, product
+from dask_bigfft.signal.kernel_spectrum import KernelAxis, filtered, product, spectrum_block
 from dask_bigfft.signal.overlap import direct_blocks, overlapped
 from dask_bigfft.signal.transforms import Transforms, applied, planned
 
@@ -72,6 +73,9 @@ def _product(
     turned = conjugate[::-1] if swapped else conjugate
     dtype = np.result_type(spectrum.dtype, _work_dtype(second))
     axes = _kernel_axes(transforms, there, second)
+    if axes is not None and any(spectrum.numblocks[a] > 1 for a in transforms.others(second.ndim)):
+        made = _kernel_array(second.rechunk(-1), axes, there, spectrum.dtype)
+        return _multiplied(spectrum, made, turned)
     if axes is not None:
         return da.map_blocks(
             filtered, spectrum, second.rechunk(-1), axes=axes, conjugate=turned,
@@ -86,6 +90,26 @@ def _product(
     later = _after(second, spectrum)
     other = applied(later, transforms.forward(later, options, chunks=wanted))
     return _multiplied(spectrum, other, turned)
+
+
+def _kernel_array(
+    kernel: da.Array, axes: tuple[KernelAxis, ...], there: Plan, dtype: np.dtype[Any]
+) -> da.Array:
+    """The spectrum of a small kernel, each block of which serves many of the other spectrum's.
+
+    These differ along axes that are not transformed, and each would make it anew.
+    """
+    make = delayed(spectrum_block, pure=True)
+    (values,) = kernel.to_delayed().ravel()
+    cuts: list[tuple[int, ...]] = [(n,) for n in kernel.shape]
+    for along in axes:
+        cuts[along.axis] = there.chunks[along.axis]
+    blocks = np.empty([len(cut) for cut in cuts], object)
+    for block in np.ndindex(blocks.shape):
+        shape = tuple(cut[i] for cut, i in zip(cuts, block, strict=True))
+        found = make(values, axes, block, there.kernel, dtype)
+        blocks[block] = da.from_delayed(found, shape, meta=np.empty((0,) * kernel.ndim, dtype))
+    return cast("da.Array", da.block(blocks.tolist()))
 
 
 def _mark(block: Any) -> Any:

@@ -156,6 +156,21 @@ def product(
     return np.multiply(out, plain, out=out)
 
 
+def _work_dtype(spectrum: np.dtype[Any], kernel: Array, axes: tuple[KernelAxis, ...]) -> Any:
+    """Dtype that a kernel is transformed in: real where half a spectrum is made of real values."""
+    real = np.empty(0, spectrum).real.dtype
+    return spectrum if kernel.dtype.kind == "c" or not any(a.half for a in axes) else real
+
+
+def spectrum_block(
+    kernel: Array, axes: tuple[KernelAxis, ...], block: tuple[int, ...], library: str,
+    dtype: np.dtype[Any],
+) -> Array:
+    """Return a block of a kernel's spectrum, to be multiplied with spectra of a dtype."""
+    work = _work_dtype(dtype, kernel, axes)
+    return kernel_spectrum(kernel.astype(work, copy=False), axes, block, library)
+
+
 def filtered(
     spectrum: Array,
     kernel: Array,
@@ -167,7 +182,5 @@ def filtered(
     """Return a block of a spectrum times that of a kernel; see `product`, `kernel_spectrum`."""
     if spectrum.size == 0:
         return spectrum
-    real = np.empty(0, spectrum.dtype).real.dtype
-    work = spectrum.dtype if kernel.dtype.kind == "c" or not any(a.half for a in axes) else real
-    found = kernel_spectrum(kernel.astype(work, copy=False), axes, block_id, library)
+    found = spectrum_block(kernel, axes, block_id, library, spectrum.dtype)
     return product(spectrum, found, conjugate, own=found is not kernel)

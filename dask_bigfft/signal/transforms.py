@@ -45,6 +45,10 @@ class Transforms:
         """Names of the forward and the inverse transform."""
         return ("rfftn", "irfftn") if self.real else ("fftn", "ifftn")
 
+    def others(self, ndim: int) -> tuple[int, ...]:
+        """Axes that are not transformed."""
+        return tuple(axis for axis in range(ndim) if axis not in self.axes)
+
     def forward(self, a: da.Array, options: Options, chunks: Any = "auto") -> Plan:
         """Plan of the transform of an input."""
         extras = inner_extras(options, order=self.orders, chunks=chunks)

@@ -17,7 +17,7 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from dask_bigfft.kernels.compiled import compiled
-from dask_bigfft.kernels.sums import FAST, STRETCH
+from dask_bigfft.kernels.squares import FAST, STRETCH
 
 __all__ = ["HEAD", "TILE", "copy_rows"]
 

@@ -60,8 +60,11 @@ def _chirped(
     multiply_chirp(rows, places, along, chirp.length, chirp.sign, scale, chirp.turns)
 
 
-def _multiplied(tile: Array, work: Work, library: FFTLibrary) -> Array:
-    """Filter (and transform back) and twiddle."""
+def _multiplied(
+    tile: Array, work: Work, library: FFTLibrary, weigh: bool
+) -> tuple[Array, float | None]:
+    """Filter (and transform back) and twiddle; and the energy of that, where it is found."""
+    energy: float | None = None
     step, sign = work.step, work.step.sign
     if work.spectrum is not None:
         rows, table = _rows(tile, work.dim), work.spectrum.table
@@ -73,8 +76,9 @@ def _multiplied(tile: Array, work: Work, library: FFTLibrary) -> Array:
         rows = _rows(tile, work.dim)
         scale = factor(step.divisor, tile.dtype)
         with measured("twiddle", tile.nbytes):
-            twiddle(rows, work.index_twiddle.rows(len(rows)), step.twiddle, sign, scale)
-    return tile
+            index = work.index_twiddle.rows(len(rows))
+            energy = twiddle(rows, index, step.twiddle, sign, scale, weigh)
+    return tile, energy
 
 
 def _room(tile: Array, call: Call, out: Array | None, dense: bool) -> Array | None:
@@ -93,9 +97,12 @@ def _room(tile: Array, call: Call, out: Array | None, dense: bool) -> Array | No
 
 
 def _transformed(
-    tile: Array, calls: Calls, works: list[Work], library: FFTLibrary, out: Array | None = None
-) -> Array:
+    tile: Array, calls: Calls, works: list[Work], library: FFTLibrary, out: Array | None = None,
+    weigh: bool = False,
+) -> tuple[Array, float | None]:
     """All steps of a round on a contiguous tile, which is overwritten.
+
+    And the energy of the result if it is asked for, and what comes last finds it on the way.
 
     A library that can answers in `out` and leaves the tile alone, where the first call may, and
     where the last one does, which gives real values; what follows a call needs `out` to be
@@ -118,20 +125,23 @@ def _transformed(
     for call in calls.c2c:
         tile = library.c2c(tile, call.dims, call.sign, call.scale, place)
         _divide(tile, call.left)
+    energy: float | None = None
     for work in works:
         if work.step.kind != "c2r":
-            tile = _multiplied(tile, work, library)
+            tile, energy = _multiplied(tile, work, library, weigh and work is works[-1])
     for work in works:
         if (step := work.step).kind == "c2c" and step.chirp_out is not None:
+            energy = None
             _chirped(
                 tile, work, work.index_out, step.target.stride, step.chirp_out, step.divisor
             )
     for call in calls.c2r:
+        energy = None
         (dim,), real = call.dims, _room(tile, call, out, dense=False)
         tile = library.c2r(tile, dim, call.length, call.sign, call.scale, real)
         tile = np.ascontiguousarray(tile) if real is None else real
         _divide(tile, call.left)
-    return tile
+    return tile, energy
 
 
 def run_round(
@@ -191,11 +201,12 @@ def run_round(
     if found is None or (given is not None and only and len(calls.dims) == 1 and not watch):
         own = None if changes or not dense else out
         tile = incoming.whole(own) if given is None else given
-        result = _transformed(tile, calls, works, library, place)
+        weigh = watch is not None and watch.weighs
+        result, energy = _transformed(tile, calls, works, library, place, weigh)
         if watch and given is not None:  # which the library has only read
             watch.before(tile)
         if watch:
-            watch.after(result, 0, None)
+            watch.after(result, 0, None, energy)
         _store(out, result, round_.rolls)
         return out
     dim, width = found
@@ -271,6 +282,7 @@ def _tile_by_tile(
     Tiles that are `kept` are only read, and looked at when the library has them in cache: it
     reads ahead while it computes, and a sum can only wait for memory.
     """
+    weigh = watch is not None and watch.weighs
     for part, tile in tiles:
         if watch and watch.is_done(part):
             continue
@@ -278,12 +290,18 @@ def _tile_by_tile(
         target = out[(slice(None),) * dim + (part,)]
         if watch and not kept:
             watch.before(tile)
-        result = _transformed(tile, calls, inside, library, None if place is None else target)
+        room = None if place is None else target
+        result, energy = _transformed(tile, calls, inside, library, room, weigh)
         if watch and kept:
             watch.before(tile)
+        first = watch is not None and watch.stays and not rolls  # what is wrong is stored again
+        if first:
+            stored = _store(target, result, rolls, weigh)
+            energy = stored if energy is None else energy
         if watch:
-            watch.after(result, dim, part)
-        _store(target, result, rolls)
+            watch.after(result, dim, part, energy)
+        if not first:
+            _store(target, result, rolls)
 
 
 def rolled(values: Array, rolls: Rolls) -> Array:
@@ -306,14 +324,15 @@ def _views(values: Array, dim: int, cuts: Iterable[slice]) -> Iterator[tuple[sli
         yield part, values[(slice(None),) * dim + (part,)]
 
 
-def _store(target: Array, result: Array, rolls: Rolls) -> None:
+def _store(target: Array, result: Array, rolls: Rolls, weigh: bool = False) -> float | None:
     """Copy a tile to where it belongs, unless it lies there already.
 
-    In a dimension that is rolled, its first values go behind the others.
+    In a dimension that is rolled, its first values go behind the others. Return its energy if it
+    is asked for, and the copy finds it on the way.
     """
     there = same_memory(result, target)
     if there and not rolls:
-        return
+        return None
     if there:
         kept = lend(result.shape, result.dtype)
         kept[...] = result
@@ -328,6 +347,9 @@ def _store(target: Array, result: Array, rolls: Rolls) -> None:
             for a, b in parts
             for cut, place in ends
         ]
+    total: float | None = 0.0
     with measured("scatter", target.nbytes):
         for cut, place in parts:
-            copied(target[place], result[cut])
+            found = copied(target[place], result[cut], weigh)
+            total = None if total is None or found is None else total + found
+    return total if weigh else None

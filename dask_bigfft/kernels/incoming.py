@@ -57,6 +57,8 @@ class Watch(Protocol):
     with.
     """
 
+    #: Whether what goes out is to be weighed on the way, where that costs little.
+    weighs: bool
     #: Whether what comes in can be had once more when its result has been stored.
     stays: bool
     #: The block as it lies in memory, contiguous, only to be read, if it stays.
@@ -70,8 +72,13 @@ class Watch(Protocol):
         """Look at what comes in; the block on its way in knows its energy if it `weighs`."""
         ...
 
-    def after(self, result: Array, dim: int, part: slice | None) -> None:
-        """Compare the result of the tile that came in last, cut along `dim`."""
+    def after(
+        self, result: Array, dim: int, part: slice | None, energy: float | None = None
+    ) -> None:
+        """Compare the result of the tile that came in last, cut along `dim`.
+
+        `energy` is its sum of squared magnitudes, where it was weighed on the way.
+        """
         ...
 
 

@@ -16,15 +16,13 @@ import numpy.typing as npt
 
 from dask_bigfft.decomposition.phases import phase_table
 from dask_bigfft.kernels.compiled import compiled
+from dask_bigfft.kernels.squares import FAST, squares, squares_of_lines
 from dask_bigfft.kernels.twiddle import twiddle
 from dask_bigfft.kernels.weights import Weights
 
-__all__ = ["FAST", "STRETCH", "Turn", "energy", "energy_of_real", "weighted_sum"]
+__all__ = ["Turn", "energy", "energy_of_real", "weighted_sum"]
 
 Array = npt.NDArray[Any]
-
-#: Values that are summed in their own precision before the sum is added to the others in double.
-STRETCH = 4096
 
 #: Width of the strips in which lines are added up: the sums stay in L1.
 STRIP = 512
@@ -32,8 +30,10 @@ STRIP = 512
 #: Lines that are added up before the sum is added to the others in double precision.
 ROWS = 1024
 
-#: What the compiler may do with sums; not that it may take NaN for impossible.
-FAST = {"reassoc", "contract", "nsz", "arcp"}
+#: The dtype of real and imaginary parts, of values that compiled loops add up.
+_PARTS: dict[str, np.dtype[Any]] = {
+    char: np.dtype(np.float32 if char in "fF" else np.float64) for char in "FDfd"
+}
 
 
 class Turn(NamedTuple):
@@ -45,14 +45,6 @@ class Turn(NamedTuple):
     rest: npt.NDArray[np.int64]
     modulus: int
     sign: int
-
-
-def _squares(x):  # type: ignore[no-untyped-def]
-    total = x.dtype.type(0)
-    for i in range(len(x)):
-        v = x[i]
-        total += v * v
-    return total
 
 
 def _dot(x, a, b):  # type: ignore[no-untyped-def]
@@ -100,30 +92,25 @@ def _adding(twice: bool) -> Any:
     return compiled(add, fastmath=FAST)
 
 
-_fast_squares = compiled(_squares, fastmath=FAST)
 _fast_dot = compiled(_dot, fastmath=FAST)
 _fast_weighed_dot = compiled(_weighed_dot, fastmath=FAST)
 _fast_add_four, _fast_add_four_twice = _adding(False), _adding(True)
 
 
 @compiled
-def _squares_of_lines(x):  # type: ignore[no-untyped-def]
-    """Sum of squares of all lines, in double precision."""
-    total = 0.0
-    for i in range(x.shape[0]):
-        for start in range(0, x.shape[1], STRETCH):
-            total += _fast_squares(x[i, start : start + STRETCH])
-    return total
-
-
-@compiled
 def _squares_of_ends(x, middle):  # type: ignore[no-untyped-def]
     """Sum of squares of the first line of each plane, and of another one unless it is the first."""
     total = 0.0
+    if x.shape[2] == 2:  # lines of one value: calls would take longer than sums
+        for o in range(x.shape[0]):
+            u, v = float(x[o, 0, 0]), float(x[o, 0, 1])
+            s, t = (float(x[o, middle, 0]), float(x[o, middle, 1])) if middle > 0 else (0.0, 0.0)
+            total += (u * u + v * v) + (s * s + t * t)
+        return total
     for o in range(x.shape[0]):
-        total += _fast_squares(x[o, 0])
+        total += squares(x[o, 0])
         if middle > 0:
-            total += _fast_squares(x[o, middle])
+            total += squares(x[o, middle])
     return total
 
 
@@ -205,9 +192,9 @@ def _sum_of_turned(x, a, outer, inner, rest, coarse, fine, shift, mask):  # type
 
 
 @compiled
-def _squares_of_half(planes, lines, middle):  # type: ignore[no-untyped-def]
-    """Twice the sum of squares, with those of the ends of planes once; `lines` are all values."""
-    return 2 * _squares_of_lines(lines) - _squares_of_ends(planes, middle)
+def _squares_of_half(planes, middle):  # type: ignore[no-untyped-def]
+    """Twice the sum of squares, with those of the ends of planes once."""
+    return 2 * squares_of_lines(planes.reshape((1, planes.size))) - _squares_of_ends(planes, middle)
 
 
 def weighted_sum(
@@ -259,9 +246,12 @@ def energy(values: Array, dim: int = 0) -> float:
     >>> energy(np.array([[3 + 4j, 0], [0, 1j]]))
     26.0
     """
+    part = _PARTS.get(values.dtype.char)
+    if part is not None and values.flags.c_contiguous and values.size:
+        return float(squares_of_lines(values.reshape(1, -1).view(part)))
     lines = values.reshape(math.prod(values.shape[:dim]), math.prod(values.shape[dim:]))
-    if values.dtype.char in "FDfd" and lines.size and lines.strides[1] == lines.itemsize:
-        return float(_squares_of_lines(lines.view(lines.real.dtype)))
+    if part is not None and lines.size and lines.strides[1] == lines.itemsize:
+        return float(squares_of_lines(lines.view(part)))
     wide = lines.astype(np.result_type(lines.dtype, np.float64))
     with np.errstate(over="ignore", invalid="ignore"):
         return float((wide.real**2 + wide.imag**2).sum())
@@ -292,8 +282,8 @@ def energy_of_real(values: Array, dim: int, n: int, total: float | None = None) 
         ends = values.take([0, middle] if middle else [0], axis=dim)
         return 2 * total - energy(np.ascontiguousarray(ends))
     shape, dense = values.shape, np.ascontiguousarray(values)
-    parts = dense.view(dense.real.dtype)
+    parts = dense.view(_PARTS[values.dtype.char])
     planes = parts.reshape(math.prod(shape[:dim]), shape[dim], -1)
     if total is None:
-        return float(_squares_of_half(planes, parts.reshape(1, -1), middle))
+        return float(_squares_of_half(planes, middle))
     return 2 * total - float(_squares_of_ends(planes, middle))

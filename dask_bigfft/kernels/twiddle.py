@@ -18,9 +18,13 @@ import numpy.typing as npt
 
 from dask_bigfft.decomposition.phases import chirp, mulmod, phase_table, unit_roots
 from dask_bigfft.kernels.compiled import compiled
+from dask_bigfft.kernels.squares import squares_of_line
 
 #: Length of the inner of the two tables of a row.
 _INNER = 64
+
+#: Values that are multiplied before they are weighed.
+WEIGHED = 512
 
 #: Lengths up to which the squares of their indices fit int64.
 _SHORT = 3 * 10**9
@@ -32,15 +36,22 @@ def _power(t, coarse, fine, shift, mask):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _twiddle_rows(x, rest, coarse, fine, shift, mask, scale):  # type: ignore[no-untyped-def]
-    """Multiply x[l, f, b] by scale * W^(rest[l] * f), in place."""
+def _twiddle_rows(x, rest, coarse, fine, shift, mask, scale, parts, weigh):  # type: ignore[no-untyped-def]
+    """Multiply x[l, f, b] by scale * W^(rest[l] * f), in place.
+
+    Return the energy of what has been made of it if asked, or -1: of some values at a time, while
+    they are in L1; `parts` are all values, as real ones.
+    """
     rows, digits, width = x.shape
+    total, some = 0.0, max(1, WEIGHED // (_INNER * width))
     outer = (digits + _INNER - 1) // _INNER
     low = np.empty(_INNER, coarse.dtype)
     high = np.empty(outer, coarse.dtype)
     for row in range(rows):
-        r = rest[row]
+        r, begin = rest[row], 2 * row * digits * width
         if r == 0 and scale == 1:
+            if weigh:
+                total += squares_of_line(parts[begin : begin + 2 * digits * width])
             continue
         for j in range(min(_INNER, digits)):
             low[j] = _power(r * j, coarse, fine, shift, mask)
@@ -60,6 +71,11 @@ def _twiddle_rows(x, rest, coarse, fine, shift, mask, scale):  # type: ignore[no
                     line = x[row, first + j]
                     for b in range(width):
                         line[b] *= w
+            if weigh and ((i + 1) % some == 0 or i + 1 == outer):
+                end = 2 * (row * digits + first + count) * width
+                total += squares_of_line(parts[begin:end])
+                begin = end
+    return total if weigh else -1.0
 
 
 @compiled
@@ -111,8 +127,9 @@ def _filter_values(  # type: ignore[no-untyped-def]
 
 
 def twiddle(
-    x: npt.NDArray[Any], rest: npt.NDArray[np.int64], modulus: int, sign: int, scale: Any = 1.0
-) -> None:
+    x: npt.NDArray[Any], rest: npt.NDArray[np.int64], modulus: int, sign: int, scale: Any = 1.0,
+    weigh: bool = False,
+) -> float | None:
     """Multiply ``x[l, f, b]`` by scale * exp(sign*2j*pi*rest[l]*f/modulus), in place.
 
     Parameters
@@ -125,14 +142,20 @@ def twiddle(
         Product of the lengths of the digit and of those still to come.
     scale : float
         Real factor of all values.
+    weigh : bool
+        Whether to return the sum of squared magnitudes of what has been made; long double has none.
     """
     if x.dtype.char == "G":
         steps = np.arange(x.shape[1], dtype=np.int64)
         for row, r in zip(x, rest, strict=True):
             row *= (scale * unit_roots(r * steps, modulus, sign, x.dtype))[:, None]
-        return
+        return None
     table = phase_table(modulus, sign)
-    _twiddle_rows(x, rest, table.coarse, table.fine, table.shift, table.mask, float(scale))
+    parts = x.reshape(-1).view(np.float32 if x.dtype.char == "F" else np.float64)
+    total: float = _twiddle_rows(
+        x, rest, table.coarse, table.fine, table.shift, table.mask, float(scale), parts, weigh
+    )
+    return total if weigh else None
 
 
 def _chirp(n: npt.NDArray[np.int64], length: int, sign: int, dtype: Any) -> npt.NDArray[Any]:

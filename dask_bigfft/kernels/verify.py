@@ -8,11 +8,11 @@ what goes out before it is stored, both still in cache::
 
 with seeded random weights r (`kernels.weights`); twiddles are taken back before. What is gathered
 is weighed on the way, where the copy waits for memory and its energy costs next to nothing; what is
-transposed, and what a library reads where it lies, is weighed after that, in cache. Half a
-spectrum counts twice but for its entries 0 and N/2, of which an inverse real transform uses the
-real part only. Rounds with chirps (Bluestein's algorithm) keep no energy: they are done twice and
-compared, to the bit; within rounding errors where each time CPU threads or a card may have done
-other parts of them.
+transposed, and what a library reads where it lies, is weighed after that, in cache. What goes out
+is weighed while it is twiddled, or stored where that can be done once more. Half a spectrum counts
+twice but for its entries 0 and N/2, of which an inverse real transform uses the real part only.
+Rounds with chirps (Bluestein's algorithm) keep no energy: they are done twice and compared, to the
+bit; within rounding errors where each time CPU threads or a card may have done other parts of them.
 
 A tile that holds NaN or infinity cannot be checked, and that is said. What does not match is done
 once more, from where its block comes from, and if it does not match again, that is an error. So in
@@ -144,6 +144,8 @@ class Check:
         #: Of each step that twiddles: index made of the digits still to come, for all its rows.
         self._rests: dict[int, Array] = {}
         self._ready: dict[Any, tuple[int, Weights]] = {}
+        #: How far sums may be off, of values of one.
+        self._error: float | None = None
         #: Whether something could not be checked.
         self.undecided = False
 
@@ -164,22 +166,29 @@ class Check:
             seen -= self._unseen(tile, *joins)
         return whole, seen, checksum
 
-    def after(self, result: Array, before: Found, dim: int, part: slice | None) -> None:
-        """Compare a tile's result, cut along `dim`, with what was found before."""
+    def after(
+        self, result: Array, before: Found, dim: int, part: slice | None,
+        total: float | None = None,
+    ) -> None:
+        """Compare a tile's result, cut along `dim`, with what was found before.
+
+        `total` is its sum of squared magnitudes, where it is known.
+        """
         whole, seen, wanted = before
         if not math.isfinite(whole):
             self.undecided = True
             return
-        total: float | None = None
         if wanted is not None:
             checksum, total = self._summed(result, False, dim, part)
-        found = _weighed(result, self.facts.halves, total)
-        gain, error = self.facts.gain, _eps(result.dtype) * self.facts.digits
+        facts, error = self.facts, self._error
+        if error is None:
+            error = self._error = _eps(result.dtype) * facts.digits
+        found, gain = _weighed(result, facts.halves, total), facts.gain
         if not abs(found - gain * seen) <= error * gain * whole:
             raise Unmatched(f"the energy is {found!r} and should be {gain * seen!r}")
         if wanted is None:
             return
-        off, allowed = abs(checksum - wanted), error * math.sqrt(max(found, 0) * self.facts.length)
+        off, allowed = abs(checksum - wanted), error * math.sqrt(max(found, 0) * facts.length)
         if not off <= allowed:
             raise Unmatched(f"a linear checksum is off by {off:.3g}, more than {allowed:.3g}")
 
@@ -259,7 +268,7 @@ class _Watched:
     as_is: Array | None = None
 
     def __init__(self, check: Check) -> None:
-        self.check = check
+        self.check, self.weighs = check, check.mode == "energy"
         self.stays, self.given = True, cast("Array | None", None)
         self.incoming: Incoming
         self._before: Found | None = None
@@ -275,7 +284,7 @@ class _Watched:
         """Take the block, for the first time or once more: in place, what is stored stays."""
         self.incoming, self._before = incoming, None
         self.shape, self.dtype = incoming.shape, incoming.dtype
-        incoming.weighs = self.check.mode == "energy"
+        incoming.weighs = self.weighs
         self.stays = not (isinstance(incoming, Lying) and incoming.into is incoming.values)
         if self.stays:
             self._done.clear()
@@ -312,11 +321,13 @@ class _Watched:
         """Weigh what comes in."""
         self._before = self.check.before(tile, self.incoming.energy)
 
-    def after(self, result: Array, dim: int, part: slice | None) -> None:
+    def after(
+        self, result: Array, dim: int, part: slice | None, energy: float | None = None
+    ) -> None:
         """Compare the result of what came in last."""
         if self._before is None:
             return
-        self.check.after(result, self._before, dim, part)
+        self.check.after(result, self._before, dim, part, energy)
         self._before = None
         if part is not None:
             self._done.add(part.start)

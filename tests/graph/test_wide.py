@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.fft
 
-import dask_bigfft.graph.tasks as tasks
+import dask_bigfft.graph.run as graph_run
 from dask_bigfft import fft
 from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.graph.wide import counts_of
@@ -129,14 +129,14 @@ def test_each_block_counts_as_one():
 
 def test_an_error_in_one_call_ends_the_computation(monkeypatch):
     y, _ = made("2D")
-    run = tasks.run_round
+    run = graph_run.run_round
 
     def failing(round_, block, *rest):
         if round_.source.grid[1] > 1 and block[1] == 3:
             raise OSError("planted")
         return run(round_, block, *rest)
 
-    monkeypatch.setattr(tasks, "run_round", failing)
+    monkeypatch.setattr(graph_run, "run_round", failing)
     with pytest.raises(OSError, match="planted"):
         y.compute()
     monkeypatch.undo()

@@ -1,10 +1,12 @@
 """Registered plugins make workers ready, count what they do, and leave nothing behind."""
 
+import asyncio
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import dask.array as da
 import numpy as np
@@ -14,6 +16,7 @@ from distributed import Client, LocalCluster
 import dask_bigfft
 from dask_bigfft.cluster import register, registry, unregister
 from dask_bigfft.cluster.follow import follow, following, state
+from dask_bigfft.cluster.worker import WatchWorker
 from dask_bigfft.errors import ArgumentError, ClusterError
 
 ROOT = Path(dask_bigfft.__file__).resolve().parents[1]
@@ -245,6 +248,16 @@ def test_versions_that_differ_are_said_process_by_process(client, monkeypatch):
     monkeypatch.setattr(registry, "_ASK", "__import__('dask_bigfft_that_is_not_there').x")
     with pytest.raises(ClusterError, match=r"worker tcp://[^ ]*: not there"):
         register(client)
+
+
+def test_a_worker_that_comes_with_another_version_says_so(caplog):
+    plugin = WatchWorker("9.9")
+    plugin._prepare = lambda: None
+    asyncio.run(plugin.setup(SimpleNamespace(address="tcp://10.0.0.7:1", metrics={})))
+    plugin.teardown(plugin.worker)
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert "tcp://10.0.0.7:1 has dask_bigfft" in said
+    assert "the client that registered it has 9.9" in said
 
 
 def test_what_is_no_client_or_number_is_refused(client):

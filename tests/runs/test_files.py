@@ -1,6 +1,7 @@
 """Files in and out: how often data are read and written, chunk by chunk, in every format."""
 
 import collections
+import errno
 import itertools
 import os
 import pickle
@@ -477,6 +478,23 @@ def test_a_source_may_be_replaced_by_its_transform():
     dask_bigfft.run("in.zarr", "in.zarr", overwrite=True)
     np.testing.assert_allclose(zarr.open_array("in.zarr", mode="r")[...], np.fft.fftn(values))
     assert os.listdir() == ["in.zarr"]
+
+
+def test_what_was_there_comes_back_where_the_new_one_cannot_take_its_place(monkeypatch):
+    stored("a.zarr", complex_values(8, 8), (4, 8))
+    stored("out.zarr", np.arange(4.0), (4,))
+    rename = Path.rename
+
+    def failing(path, target):
+        if ".partial-" in path.name:
+            raise OSError(errno.EACCES, "not today", str(path))
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(OSError, match="not today"):
+        dask_bigfft.run("a.zarr", "out.zarr", overwrite=True)
+    assert zarr.open_array("out.zarr")[...].tolist() == [0, 1, 2, 3]
+    assert sorted(path.name for path in Path().iterdir()) == ["a.zarr", "out.zarr"]
 
 
 def test_what_is_no_path_is_refused_by_name():

@@ -306,6 +306,17 @@ def test_what_differs_from_the_run_that_was_begun_is_refused_by_name(begun, monk
     assert files_of("scratch") == before
 
 
+def test_a_result_that_is_gone_is_not_begun_anew_in_silence(here, processes):
+    """What is recorded as stored would be missing in it."""
+    processes(dying_runs.run_and_die_in, "dask_bigfft.storage:Target.finish", 1, "in.zarr",
+              "out.zarr", **ASKED, scratch="scratch")
+    assert done_so_far()[-1]
+    (partial,) = Path().glob("out.zarr.partial-*")
+    shutil.rmtree(partial)
+    with pytest.raises(ArgumentError, match=r"`scratch`=.*which is gone; delete the scratch"):
+        again()
+
+
 def test_another_version_of_the_library_that_transforms_is_refused(here, processes, monkeypatch):
     """Not that of SciPy alone, which is always there."""
     others = [name for name in available() if name != "scipy"]

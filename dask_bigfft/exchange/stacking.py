@@ -49,6 +49,8 @@ def _width(came: AxisLayout, goes: AxisLayout) -> int | None:
     even = set(after.chunks)
     if not whole or not plain or before.digits != after.digits or len(even) != 1:
         return None
+    if before.digits[0].is_partial:
+        return None  # half a spectrum: the place has room for more than the chunks together
     (width,) = even
     return width if 0 < width < before.size and before.size % width == 0 else None
 

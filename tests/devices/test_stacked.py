@@ -81,6 +81,18 @@ def test_blocks_are_stacked_where_the_next_exchange_takes_narrow_rows(
             assert layout.shape(block) == found.shape(exchange.source.shape(block))
 
 
+def test_half_a_spectrum_that_is_cut_evenly_is_not_stacked(heard):
+    """Its 512 values are in digits of 1023, which chunks of 128 do not end."""
+    x = values(768, 1023, dtype="f8")
+    array, keywords = da.from_array(x, (192, 1023)), {"device": "gpu", "chunks": (768, 128)}
+    exchange = plan(array, "rfft2", **keywords).exchanges[1]
+    assert exchange.target.axes[1].groups[0].chunks == (128,) * 4
+    assert stacking(exchange) is None
+    got = fft.rfft2(array, **keywords).compute(scheduler="sync")
+    assert distance(got, np.fft.rfft2(x)) < 1e-14
+    assert heard.rows["h2d"]
+
+
 def test_a_mirror_image_is_not_stacked():
     exchange = first_exchange((512, 4096), (64, 4096))
     assert stacking(exchange) is not None

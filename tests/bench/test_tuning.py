@@ -9,6 +9,7 @@ from dask_bigfft import profiles
 from dask_bigfft.bench import tuning
 from dask_bigfft.bench.model import Problem
 from dask_bigfft.planner.profile import DEFAULT
+from dask_bigfft.testing.devices import simulated_devices
 
 
 def test_the_tables(tmp_path, monkeypatch):
@@ -39,3 +40,22 @@ def test_the_tables(tmp_path, monkeypatch):
     text = path.with_suffix(".md").read_text()
     assert row["table"] in text
     assert f"gain {row['gain']:.2f}" in text
+
+
+def test_what_a_card_is_tuned_with(tmp_path, monkeypatch):
+    small = Problem("small box", "fftn", (16, 32, 64), (4, 32, 64))
+    loose = Problem("small box that is not pinned", "fftn", (16, 32, 160), (4, 32, 160))
+    monkeypatch.setattr(tuning, "GPU", (small,))
+    monkeypatch.setattr(tuning, "UNPINNED", loose)
+    monkeypatch.setattr(tuning, "CARD_NBYTES", 1 << 18)
+    path = tmp_path / "tuning.json"
+    with simulated_devices(1 << 20) as devices:
+        assert tuning.main(["--device", "gpu", "--out", str(path)]) == 0
+        assert devices[0].peak > 0
+    rows = json.loads(path.read_text())["tuned"]
+    assert [row["problem"] for row in rows] == [small.name, loose.name]
+    for row in rows:
+        assert row["place"] == "gpu"
+        tried = {trial["pieces"] != "" for trial in row["trials"]}
+        assert tried == {True, False}  # plans, and settings of the pipeline with the best of them
+        assert all(trial["measured"] for trial in row["trials"])

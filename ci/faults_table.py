@@ -35,7 +35,7 @@ def cases(path: str) -> dict[str, Case]:
 
 
 def table(found: list[Case]) -> list[str]:
-    """Return a table of a carrier: phases down, faults and victims across."""
+    """Return a table of a carrier: phases down, faults and victims across, none left out."""
     by_place = {case.words[1:]: case for case in found}
     columns = [
         (fault, victim) for fault in FAULTS for victim in VICTIMS
@@ -49,8 +49,10 @@ def table(found: list[Case]) -> list[str]:
         cells = []
         for fault, victim in columns:
             case = by_place.get((phase, fault, victim))
-            text = "" if case is None else f"{case.seconds:.1f}"
-            cells.append(text if case is None or case.outcome == "passed" else case.outcome)
+            if case is None:
+                cells.append("not run")
+            else:
+                cells.append(f"{case.seconds:.1f}" if case.outcome == "passed" else case.outcome)
         lines.append(f"| {phase} | " + " | ".join(cells) + " |")
     return [line.replace("cut_off", "cut off") for line in lines]
 

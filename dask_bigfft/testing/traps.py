@@ -22,6 +22,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from dask_bigfft.events import add_sink, remove_sink
 
 __all__ = ["FAULTS", "Board", "remove_traps", "set_trap"]
@@ -57,6 +59,15 @@ DEEDS: dict[str, Callable[[Any], int]] = {"cut": _cut, "cut off": _cut_off}
 
 #: All faults: a process is ended at once, or stopped for a while, or does one of the `DEEDS`.
 FAULTS = ("killed", "paused", *DEEDS)
+
+
+def _wait_until_stopped(process: int) -> None:
+    """Wait until a process does nothing; one that has ended, unnoticed, never gets there."""
+    end = time.monotonic() + LONGEST
+    while psutil.Process(process).status() != psutil.STATUS_STOPPED:
+        if time.monotonic() > end:
+            raise TimeoutError(f"process {process} was not stopped")
+        time.sleep(0.005)
 
 
 class Board:
@@ -121,6 +132,7 @@ class Board:
             os.kill(process, signal.SIGKILL)
         elif fault == "paused":
             os.kill(process, signal.SIGSTOP)
+            _wait_until_stopped(process)
             timer = threading.Timer(STOPPED, os.kill, (process, signal.SIGCONT))
             timer.start()
         else:

@@ -25,7 +25,7 @@ from distributed import Client, LocalCluster
 import dask_bigfft
 from dask_bigfft import fft
 from dask_bigfft.testing.clusters import SETTINGS, Processes, run_on, started
-from dask_bigfft.testing.traps import FAULTS, Board, remove_traps, set_trap
+from dask_bigfft.testing.traps import FAULTS, LONGEST, Board, remove_traps, set_trap
 
 zarr = pytest.importorskip("zarr")
 
@@ -103,7 +103,7 @@ def close(found: np.ndarray, wanted: np.ndarray) -> bool:
 
 def trapped(client: Client, board: Board, phase: str) -> set[int]:
     """Set the trap on all workers; return their processes."""
-    client.wait_for_workers(WORKERS)
+    client.wait_for_workers(WORKERS, LONGEST)
     after = 0 if phase == "barrier" else 2
     found = set(client.run(set_trap, phase, str(board.folder), after).values())
     assert len(found) == WORKERS
@@ -123,7 +123,7 @@ def hit(board: Board, cluster: Processes, fault: str, victim: str, rest: dict[st
     ends = fault in ("killed", "cut off")
     if ends and process in workers:
         (ended,) = [worker for worker in cluster.alive if worker.pid == process]
-        ended.join(30)
+        ended.join(LONGEST)
         assert not ended.is_alive()
         cluster.add_worker()  # in its place, as a nanny does it
 
@@ -137,11 +137,14 @@ def test_the_result_is_right(
     folder = tmp_path / "scratch"
     options = {"bigfft.exchange.carrier": carrier, "bigfft.scratch.directory": str(folder)}
     cluster, board = whole(), Board(tmp_path / "board")
-    with dask.config.set({**SETTINGS, **options}), Client(scheduler_file=cluster.file) as client:
+    with (
+        dask.config.set({**SETTINGS, **options}),
+        Client(scheduler_file=cluster.file, timeout=LONGEST) as client,
+    ):
         trapped(client, board, phase)
         future = client.compute(fft.fft(da.from_array(a, chunks=512)))
         hit(board, cluster, fault, victim, {})
-        assert close(future.result(timeout=200), np.fft.fft(a))
+        assert close(future.result(timeout=LONGEST), np.fft.fft(a))
         client.run(remove_traps)
         del future
         end = time.monotonic() + 60
@@ -187,13 +190,13 @@ def test_the_result_of_a_run_is_the_same_to_the_bit(
     cluster, board, out = whole(), Board(tmp_path / "board"), tmp_path / "out.zarr"
     asked = {**ASKED, "scratch": tmp_path / "scratch"}
     source = files(undisturbed / "in.zarr")
-    with Client(scheduler_file=cluster.file) as client:
+    with Client(scheduler_file=cluster.file, timeout=LONGEST) as client:
         trapped(client, board, phase)
     said = tmp_path / "said"
     run = started(run_on, cluster.file, str(said), undisturbed / "in.zarr", out, **asked,
                   settings=FLOOR)
     hit(board, cluster, fault, victim, {"scheduler": cluster.scheduler.pid, "client": run.pid})
-    run.join(200)
+    run.join(LONGEST)
     assert run.exitcode is not None
     if fault == "killed" and victim in REST:
         assert run.exitcode != 0
@@ -201,9 +204,10 @@ def test_the_result_of_a_run_is_the_same_to_the_bit(
         assert not out.exists()
         assert (tmp_path / "scratch/run.json").exists()
         with (
-            dask.config.set({**SETTINGS, **FLOOR}), Client(scheduler_file=whole().file) as client
+            dask.config.set({**SETTINGS, **FLOOR}),
+            Client(scheduler_file=whole().file, timeout=LONGEST) as client,
         ):
-            client.wait_for_workers(WORKERS)
+            client.wait_for_workers(WORKERS, LONGEST)
             dask_bigfft.run(undisturbed / "in.zarr", out, **asked, resume=True)
     else:
         assert run.exitcode == 0, said.read_text()
@@ -221,7 +225,7 @@ def test_a_worker_that_dies_again_and_again_is_an_error(whole: Whole) -> None:
     """Nothing looks complete: the caller learns which task killed the workers."""
     a = np.random.default_rng(5).standard_normal(16 * 512)
     with (
-        Client(scheduler_file=whole().file) as client,
+        Client(scheduler_file=whole().file, timeout=LONGEST) as client,
         dask.config.set({"bigfft.exchange.carrier": "p2p"}),
     ):
         def end(block: np.ndarray) -> np.ndarray:
@@ -229,7 +233,7 @@ def test_a_worker_that_dies_again_and_again_is_an_error(whole: Whole) -> None:
                 os._exit(1)
             return block
 
-        client.wait_for_workers(WORKERS)
+        client.wait_for_workers(WORKERS, LONGEST)
         x = da.from_array(a, chunks=512).map_blocks(end, dtype=float)
         future = client.compute(fft.fft(x))
         while not future.done():
@@ -240,7 +244,7 @@ def test_a_worker_that_dies_again_and_again_is_an_error(whole: Whole) -> None:
         client.cancel(future)  # its other blocks would go on killing workers
         time.sleep(0.2)
         whole()
-        client.wait_for_workers(WORKERS)
+        client.wait_for_workers(WORKERS, LONGEST)
         assert close(fft.fft(da.from_array(a, chunks=512)).compute(), np.fft.fft(a))
 
 

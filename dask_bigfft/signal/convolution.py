@@ -74,7 +74,7 @@ def _product(
     dtype = np.result_type(spectrum.dtype, _work_dtype(second))
     axes = _kernel_axes(transforms, there, second)
     if axes is not None and any(spectrum.numblocks[a] > 1 for a in transforms.others(second.ndim)):
-        made = _kernel_array(second.rechunk(-1), axes, there, spectrum.dtype)
+        made = _kernel_array(second.rechunk(-1), axes, there, dtype)
         return _multiplied(spectrum, made, turned)
     if axes is not None:
         return da.map_blocks(

@@ -395,3 +395,15 @@ def test_blocks_of_a_convolution_take_each_others_memory(monkeypatch):
     assert arena.counters().peak_bytes <= 1.1 * arena.most
     half_spectrum = 2**22 * 16
     assert arena.most <= 2.5 * half_spectrum  # one of each, and a few blocks
+
+
+@pytest.mark.parametrize("dtypes", [("f4", "f8"), ("c8", "f8"), ("f8", "f4"), ("f4", "c16")])
+def test_the_dtype_does_not_depend_on_chunks(dtypes):
+    x, kernel = (random_array(s, d, 0) for s, d in zip([(8, 400), (1, 5)], dtypes, strict=True))
+    expected = scipy.signal.fftconvolve(x, kernel, axes=1)
+    for chunks in [(8, 400), (2, 100)]:
+        with dask.config.set({"bigfft.planner.whole-axis-floor": 1}):
+            result = signal.fftconvolve(da.from_array(x, chunks), da.from_array(kernel), axes=1)
+        assert result.dtype == expected.dtype
+        assert result.compute().dtype == expected.dtype
+        assert relative_l2(result.compute(), expected) < 1e-6

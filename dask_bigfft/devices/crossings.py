@@ -19,8 +19,8 @@ FINER = (1 / 8, 1 / 4, 1 / 2, 1, 4)
 #: nothing is transformed: a piece that is turned needs room both ways.
 SQUARER = (1, 1 / 4, 1 / 16, 1 / 64)
 
-#: Calls for a piece beside its copies from shards: events, kernels, and the copy back.
-CALLS = 12
+#: Calls for a piece beside its copies: events and kernels.
+CALLS = 11
 
 #: Blocks beyond which it does not matter how many more follow.
 FOLLOWING = 4
@@ -172,6 +172,8 @@ class Problem:
         Parts in which a piece comes, about: as many calls for each.
     mirrored : bool
         Whether some of them lie backwards in host memory, and are turned on the device.
+    stores : int
+        Parts in which a piece goes in the end: as many calls for each.
     """
 
     shape: tuple[int, ...]
@@ -182,6 +184,7 @@ class Problem:
     blocks: int = 1
     shards: int = 1
     mirrored: bool = False
+    stores: int = 1
 
 
 @dataclass(frozen=True)
@@ -272,9 +275,9 @@ def run_of(shape: tuple[int, ...], extents: tuple[int, ...]) -> tuple[int, int]:
 
 
 def crossing_cost(
-    crossing: Crossing, problem: Problem, limits: PieceLimits, first: bool
+    crossing: Crossing, problem: Problem, limits: PieceLimits, first: bool, last: bool
 ) -> float:
-    """Time of a crossing, the first of a block or another, in units of its bytes one way.
+    """Time of a crossing, maybe the first of a block or the last, in units of its bytes one way.
 
     The first piece comes alone and the last one goes alone, but for the blocks around this one.
     """
@@ -282,7 +285,8 @@ def crossing_cost(
     there, back = (
         1 + limits.run_nbytes / (side[1] * itemsize) for side in (crossing.reads, crossing.writes)
     )
-    calls = crossing.pieces * (CALLS + (problem.shards if first else 1)) * limits.call_nbytes
+    parts = (problem.shards if first else 1) + (problem.stores if last else 1)
+    calls = crossing.pieces * (CALLS + parts) * limits.call_nbytes
     called = calls / (itemsize * max(1, math.prod(crossing.view)))
     alone = limits.ends / (crossing.pieces * min(problem.blocks, limits.following))
     return max(there, back) * (1 + alone) + 0.01 * (there + back) + called
@@ -377,7 +381,7 @@ def _crossing(
             run_of(tuple(kept[d] for d in order), tuple(ends[d] for d in order)),
             _places(registers, extents, ends), mirrored=mirrored,
         )
-        cost = crossing_cost(crossing, problem, limits, number == 0)
+        cost = crossing_cost(crossing, problem, limits, number == 0, last)
         if best is None or cost < best[0]:
             best = cost, crossing
     return None if best is None else best[1]

@@ -140,7 +140,9 @@ def on_device(
     if found is None:
         return None
     source, job = _source(incoming, np.dtype(job.source)), replace(job, settings=place.settings)
-    source.stacked = stacked
+    if stacked is not None:
+        count = job.round.target.shape(job.block)[stacked.dim] // stacked.width
+        source.stacked, job = stacked, replace(job, stores=count)
     if source.composite is not None:
         job = replace(job, shards=source.composite.count, mirrored=_turns(job, source.composite))
     try:

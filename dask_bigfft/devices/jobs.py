@@ -58,6 +58,8 @@ class Job:
         Source blocks that the block is read from.
     mirrored : bool
         Whether some of these lie backwards: the mirror image of half a spectrum.
+    stores : int
+        Shards in which the block is written.
     settings : DeviceSettings
         What is set of the pipeline.
     convolves : bool
@@ -74,6 +76,7 @@ class Job:
     order: tuple[int, ...] = ()
     shards: int = 1
     mirrored: bool = False
+    stores: int = 1
     settings: DeviceSettings = AS_IS
     convolves: bool = False
     window: Window | None = None
@@ -123,7 +126,10 @@ class Job:
     def _planned(self, limits: PieceLimits, work: int) -> PiecePlan:
         limits = limits.tuned(self.settings)
         arguments = self.round, self.block, self.source, self.target, limits
-        kept: dict[str, Any] = {"order": self.order, "shards": self.shards, "window": self.window}
+        kept: dict[str, Any] = {
+            "order": self.order, "shards": self.shards, "window": self.window,
+            "stores": self.stores,
+        }
         if self.inside:
             with contextlib.suppress(DeviceMemoryError):
                 return piece_plan(*arguments, work=work, inside=True)

@@ -261,6 +261,7 @@ def piece_plan(
     order: tuple[int, ...] = (),
     shards: int = 1,
     mirrored: bool = False,
+    stores: int = 1,
     window: Window | None = None,
 ) -> PiecePlan:
     """Return how a round on a block is done in pieces.
@@ -285,6 +286,8 @@ def piece_plan(
         Source blocks that the block is read from.
     mirrored : bool
         Whether some of these lie backwards.
+    stores : int
+        Shards in which it is written.
     window : Window, optional
         What is written.
 
@@ -303,7 +306,7 @@ def piece_plan(
             itemsize = 2 * np.dtype(name).itemsize
     lines = tuple(_line(round_, step, np.dtype(target).kind == "f") for step in round_.steps)
     shape, blocks = round_.source.shape(block), round_.source.blocks
-    problem = Problem(shape, lines, itemsize, inside, order, blocks, shards, mirrored)
+    problem = Problem(shape, lines, itemsize, inside, order, blocks, shards, mirrored, stores)
     return PiecePlan(round_, block, source, target, find_schedule(problem, limits, work), window)
 
 

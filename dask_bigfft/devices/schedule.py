@@ -156,7 +156,7 @@ def _best(
         for crossing in _all_crossings(problem, limits, room, factors, rounds):
             if crossing is None:
                 break
-            cost += crossing_cost(crossing, problem, limits, not found)
+            cost += crossing_cost(crossing, problem, limits, not found, len(found) == crossings - 1)
             found.append(crossing)
             if best is not None and cost + max(0, crossings - len(found)) >= best[0]:
                 break

@@ -13,8 +13,10 @@ from devices.blocks import SMALL, distance, values
 from dask_bigfft import fft, plan
 from dask_bigfft.decomposition.rounds import Mirror
 from dask_bigfft.devices import find
+from dask_bigfft.devices.crossings import Line, PieceLimits, Problem
 from dask_bigfft.devices.engine import Engine
 from dask_bigfft.devices.leases import GETTING_READY, Leases, Need
+from dask_bigfft.devices.schedule import find_schedule
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.devices.transfer import row_nbytes
 from dask_bigfft.errors import DeviceMemoryError
@@ -222,3 +224,12 @@ def test_few_tasks_get_ready_at_a_time_and_a_lease_ends_their_turn():
         for _ in range(GETTING_READY - 1):
             assert leases._door.acquire(blocking=False)
         assert not leases._door.acquire(blocking=False)
+
+
+def test_pieces_that_go_in_many_parts_are_fewer():
+    """As many calls go for each piece as it has parts, and each of them costs something."""
+    shape, blocks, limits = (512, 32768), 64, PieceLimits(2 << 30)
+    problem = Problem(shape, (Line(1, shape[1]),), 16, blocks=blocks)
+    plain, parts = (find_schedule(replace(problem, stores=n), limits).crossings[0].pieces
+                    for n in (1, 64))
+    assert parts < plain

@@ -281,13 +281,11 @@ def crossing_cost(
 
     The first piece comes alone and the last one goes alone, but for the blocks around this one.
     """
-    itemsize = problem.itemsize
-    there, back = (
-        1 + limits.run_nbytes / (side[1] * itemsize) for side in (crossing.reads, crossing.writes)
-    )
-    parts = (problem.shards if first else 1) + (problem.stores if last else 1)
-    calls = crossing.pieces * (CALLS + parts) * limits.call_nbytes
-    called = calls / (itemsize * max(1, math.prod(crossing.view)))
+    itemsize, sides = problem.itemsize, (crossing.reads, crossing.writes)
+    there, back = (1 + limits.run_nbytes / (width * itemsize) for _, width in sides)
+    calls = CALLS + (problem.shards if first else 1) + (problem.stores if last else 1)
+    nbytes = itemsize * max(1, math.prod(crossing.view))
+    called = crossing.pieces * calls * limits.call_nbytes / nbytes
     alone = limits.ends / (crossing.pieces * min(problem.blocks, limits.following))
     return max(there, back) * (1 + alone) + 0.01 * (there + back) + called
 

@@ -40,7 +40,8 @@ log = logging.getLogger(__name__)
 DTYPES = ("complex128", "complex64")
 
 #: Seconds after which no further library is measured at length: of one that is known in another
-#: dtype a single sample tells how much faster it is.
+#: dtype a single sample tells how much faster it is, any other one is tried on little data. None is
+#: left out, for plans would take the speeds of another one for its own.
 ENOUGH = 30.0
 
 #: Bytes of arrays that say anything of a machine: below, times are those of calls alone.
@@ -80,6 +81,9 @@ def measure(effort: Effort, folder: str, kernels: Sequence[str] | None = None) -
                 libraries.append(library_speeds(name, dtype, effort))
             elif other:
                 libraries.append(library_like(other[0], dtype, effort))
+            else:
+                little = replace(effort, nbytes=min(effort.nbytes, USUAL_NBYTES))
+                libraries.append(library_speeds(name, dtype, little))
     copied = min(effort.nbytes, USUAL_NBYTES) * 8
     found |= _devices(effort.threads, found.get("copy", DEFAULT.copy), copied)
     if current_worker() is None:  # a cluster's tasks are its scheduler's
@@ -149,7 +153,7 @@ def calibrate(
         Where the profile goes; the setting ``bigfft.planner.profile`` finds it there. By default a
         file in the folder ``bigfft.wisdom.directory``, which plans use from then on.
     nbytes : int, optional
-        Bytes of the arrays that are transformed, at least `LEAST_NBYTES`. By default 16 MiB for
+        Bytes of the arrays that are transformed, at least `LEAST_NBYTES`. By default 8 MiB for
         each thread, so that all threads together work on more than caches hold.
     repeat : int
         Times that each counts, at least 1.

@@ -44,7 +44,7 @@ WAYS = 8
 
 #: Bytes of a probe for each thread, so that all of them are more than what caches hold, and of
 #: probes by which Python's seconds are measured, at most, which one thread works on.
-OF_A_THREAD, HANDLED_NBYTES = 16 << 20, 32 << 20
+OF_A_THREAD, HANDLED_NBYTES = 8 << 20, 32 << 20
 
 #: What Python sees to, and the passes that count, at least, where its seconds are measured.
 HANDLED = ("block", "gathered_block", "lying_block", "shard", "tile", "tables")

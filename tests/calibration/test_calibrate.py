@@ -143,18 +143,28 @@ def test_one_sample_tells_how_fast_a_library_is_in_another_dtype():
     assert (found.powers, found.whole, found.spare) == (known.powers, known.whole, known.spare)
 
 
-def test_what_is_late_is_measured_by_a_sample(monkeypatch, tmp_path):
+def test_what_is_late_is_measured_on_little_and_nothing_is_left_out(monkeypatch, tmp_path):
+    asked = []
+
+    def speeds(name, dtype, effort):
+        asked.append((name, dtype, effort.nbytes))
+        return library_speeds(name, dtype, TINY)
+
     monkeypatch.setattr(calibration, "ENOUGH", 0.0)
+    monkeypatch.setattr(calibration, "USUAL_NBYTES", TINY.nbytes // 2)
+    monkeypatch.setattr(calibration, "library_speeds", speeds)
     monkeypatch.setattr(calibration, "scheduling_costs", lambda *args: COSTS)
     monkeypatch.setattr(calibration, "between_blocks", lambda *args: {})
     profile = calibration.measure(TINY, str(tmp_path), ["scipy", "ducc0"])
     assert [(one.name, one.dtype) for one in profile.libraries] == [
-        ("scipy", "complex128"), ("scipy", "complex64")]
+        (name, dtype) for dtype in calibration.DTYPES for name in ("scipy", "ducc0")]
+    assert asked == [  # the first one as it should be, and the rest by a sample of these
+        ("scipy", "complex128", TINY.nbytes), ("ducc0", "complex128", TINY.nbytes // 2)]
 
 
 def test_many_threads_work_on_more_than_caches_hold():
     assert calibration.usual_nbytes(1) == calibration.usual_nbytes(2) == 32 << 20
-    assert calibration.usual_nbytes(16) == 256 << 20
+    assert calibration.usual_nbytes(16) == 128 << 20
     assert calibration.usual_nbytes(1000) == 1 << 30
 
 

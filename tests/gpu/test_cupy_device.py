@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.fft
 
-from dask_bigfft.devices import copiers, cuda_copies, cupy_device
+from dask_bigfft.devices import copiers, cuda_copies, cupy_device, find
 from dask_bigfft.devices.cuda import available
 from dask_bigfft.devices.cuda_copies import Way, is_pinned, pins, way
 from dask_bigfft.devices.cupy_device import open_device
@@ -467,6 +467,7 @@ def test_traced_operations_have_begun_and_ended():
 
 
 def test_pinned_memory_is_let_go_with_the_last_device(device):
+    find.release()  # those that other tests have opened
     other = open_device(available()[0])
     block = lend((1 << 20,), "c16")
     assert is_pinned(block)

@@ -42,7 +42,7 @@ DTYPES = ("complex128", "complex64")
 #: Seconds after which no further library is measured at length: of one that is known in another
 #: dtype a single sample tells how much faster it is, any other one is tried on little data. None is
 #: left out, for plans would take the speeds of another one for its own.
-ENOUGH = 30.0
+ENOUGH = 25.0
 
 #: Bytes of arrays that say anything of a machine: below, times are those of calls alone.
 LEAST_NBYTES = 1 << 14

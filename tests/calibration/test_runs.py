@@ -1,6 +1,7 @@
 """What graphs take beside their blocks, found again in runs that were made up of it."""
 
 import time
+from types import SimpleNamespace
 
 import dask
 import pytest
@@ -95,3 +96,14 @@ def test_whole_transforms_are_run():
 def test_a_line_starts_and_rises_from_nothing_at_least():
     assert runs._line([(1.0, 3.0), (2.0, 5.0), (4.0, 9.0)]) == pytest.approx((1.0, 2.0))
     assert runs._line([(1.0, 3.0), (3.0, 1.0)]) == pytest.approx((2.0, 0.0))
+
+
+def test_small_blocks_say_nothing_of_copies_in_company():
+    """Threads wait for the interpreter after copies of small blocks, and that is in their time."""
+    def seen(blocks, forecast, copies):
+        span = SimpleNamespace(blocks=blocks, copies=copies)
+        return runs.Seen(SimpleNamespace(gather=forecast), span, True)
+
+    large, small, none = seen(32, 0.19, 0.25), seen(320, 0.08, 0.5), seen(32, 0.0, 0.0)
+    assert runs._company([large, small, none]) == pytest.approx(0.25 / 0.19)
+    assert runs._company([none]) == 1.0

@@ -11,6 +11,7 @@ Imports `planner`, `transforms`, `tuning` and this room.
 
 import math
 import statistics
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -47,8 +48,9 @@ LEAST, MOST = 0.5, 6.0
 #: Seconds for a task that are reckoned with at least, so that waiting for one can be told in them.
 TASK = 2e-5
 
-#: Runs of each transform that count, at least.
-RUNS = 9
+#: Runs of each transform that count, at least; fewer, but `FEWEST`, where they take longer than so
+#: many seconds together.
+RUNS, FEWEST, LONGEST = 9, 4, 10.0
 
 
 @dataclass(frozen=True)
@@ -98,8 +100,11 @@ def _timelines(plans: Sequence[Plan], repeat: int) -> list[list[Timeline]]:
     """Runs of each plan on ones, warm, of all plans in turn."""
     arrays = {plan.source: ones(plan) for plan in plans}
     found: list[list[Timeline]] = [[] for _ in plans]
+    began = time.perf_counter()
     with dask.config.set({"bigfft.exchange.carrier": "shared"}):
-        for _ in range(max(RUNS, repeat) + 1):
+        for number in range(max(RUNS, repeat) + 1):
+            if number > FEWEST and time.perf_counter() - began > LONGEST:
+                break
             for plan, runs in zip(plans, found, strict=True):
                 runs.append(taken(arrays[plan.source], plan))
     return [runs[1:] for runs in found]

@@ -107,3 +107,12 @@ def test_small_blocks_say_nothing_of_copies_in_company():
     large, small, none = seen(32, 0.19, 0.25), seen(320, 0.08, 0.5), seen(32, 0.0, 0.0)
     assert runs._company([large, small, none]) == pytest.approx(0.25 / 0.19)
     assert runs._company([none]) == 1.0
+
+
+@pytest.mark.parametrize(("longest", "expected"), [(1e9, 9), (0.0, 4)])
+def test_runs_that_take_long_are_fewer(monkeypatch, longest, expected):
+    monkeypatch.setattr(runs, "LONGEST", longest)
+    with dask.config.set(scheduler="threads", num_workers=2):
+        plans = list(runs._plans(1 << 18, ["scipy"], Machine(None, 2, 1)))[:1]
+        (found,) = runs._timelines(plans, 1)
+    assert len(found) == expected

@@ -60,7 +60,8 @@ def _twiddle(factor: Twiddle, shape: tuple[int, ...], most: int) -> Array:
     power = index_of(factor.left, shape) * index_of(factor.right, shape)
     if power.size and power.max() >= most * factor.modulus:
         raise DeviceError(f"the product of indices reaches {most} times the modulus in {factor}")
-    return phase_table(factor.modulus, factor.sign).at(power % factor.modulus)
+    power %= factor.modulus
+    return phase_table(factor.modulus, factor.sign).at(power)
 
 
 def _chirp(factor: ChirpFactor, shape: tuple[int, ...]) -> Array:

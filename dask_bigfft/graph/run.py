@@ -145,6 +145,8 @@ class Run:
         plan = self.plan
         if not self.private or not 0 < number < len(plan.exchanges) or plan.verify != "none":
             return None
+        if isinstance(plan, Plan) and plan.inside:
+            return None  # blocks stay where they are
         cpu = self.place_of(number - 1).device == "cpu" or missing() is not None
         return None if cpu or plan.rounds[number - 1].rolls else stacking(self.exchange(number))
 

@@ -99,8 +99,11 @@ class Page:
 
     def close(self) -> None:
         """Hang up."""
-        self._socket.close()
-        self._loop.run_until_complete(asyncio.sleep(0))
+        async def closing() -> None:  # where there is a loop, whatever other tests have left
+            self._socket.close()
+            await asyncio.sleep(0)
+
+        self._loop.run_until_complete(closing())
         self._loop.close()
 
 

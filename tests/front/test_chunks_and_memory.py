@@ -164,9 +164,9 @@ def test_the_arena_on_a_worker_follows_its_limit(calls, monkeypatch):
     rss = psutil.Process().memory_info().rss
     assert pressure() == (rss > 6 * 10**8)
     for worker, loaded in ((Worker(rss), True), (Worker(100 * rss), False)):
-        assert memory_settings._pressure(worker)() is loaded
-    assert memory_settings._pressure(Worker(None)) is None
-    assert memory_settings._pressure(Worker(10**9, target=False)) is None
+        assert memory_settings.pressure(worker)() is loaded
+    assert memory_settings.pressure(Worker(None)) is None
+    assert memory_settings.pressure(Worker(10**9, target=False)) is None
 
 
 def test_planning_alone_leaves_the_arena_alone(calls):

@@ -1,4 +1,4 @@
-"""Calibration: a machine is measured once, in less than a minute, so that plans know its speeds.
+"""Calibration: a machine is measured once, in about a minute, so that plans know its speeds.
 
 Imports the rest of this folder, `profiles` and `planner`.
 """
@@ -138,7 +138,7 @@ def calibrate(
 ) -> Profile:
     """Measure a machine's speeds and keep them, so that plans are made for it.
 
-    Takes less than a minute, during which nothing else should run. Measured are copies and gathers
+    Takes about a minute, during which nothing else should run. Measured are copies and gathers
     by row width, the installed FFT libraries by length, fresh pages, what tasks and shards cost,
     dask's ordering, the disk of the scratch folder, and devices: both ways of the bus by size and
     row width, also for memory that is not pinned, pinning, their memory and FFTs, what is left of

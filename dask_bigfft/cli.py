@@ -22,7 +22,8 @@ from typing import Any
 import dask.array as da
 import dask.config
 
-from dask_bigfft import calibration, runs, storage
+from dask_bigfft.storage import targets
+from dask_bigfft import calibration, runs
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError, ScratchError, refuse
 from dask_bigfft.planner.explain import human_bytes, human_count, human_seconds, speed_rows
 from dask_bigfft.watch.display import Display, LocalProgress, TextDisplay
@@ -305,7 +306,7 @@ def _plan(args: argparse.Namespace) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
-    for left in storage.leftovers(args.output) if args.output.parent.is_dir() else ():
+    for left in targets.leftovers(args.output) if args.output.parent.is_dir() else ():
         print(f"note: {left} is what a killed run has left; it may be deleted", file=sys.stderr)
     with _place(args.scheduler, args.workers) as place:
         done = runs.execute(

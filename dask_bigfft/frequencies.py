@@ -19,7 +19,7 @@ from dask_bigfft.decomposition.factors import transposed_digits
 from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.graph.layer import origin
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planning import normalized_chunks
+from dask_bigfft.planning.arguments import normalized_chunks
 from dask_bigfft.transforms.spec import parse_axes, parse_orders
 
 __all__ = ["fftfreq", "frequencies_of", "rfftfreq"]

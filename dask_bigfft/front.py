@@ -19,9 +19,10 @@ from dask_bigfft.graph.layer import scratch_place, transformed_array
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.rows import Stored
-from dask_bigfft.planning import Extras, make_plan, parse_array
+from dask_bigfft.planning.arguments import Extras, parse_array
+from dask_bigfft.planning.making import make_plan
 from dask_bigfft.shifts import take_over
-from dask_bigfft.sources import stored_reader
+from dask_bigfft.storage.sources import stored_reader
 from dask_bigfft.transforms.spec import parse_name, parse_scale
 
 __all__ = ["Axes", "N", "Norm", "S", "documented", "plan", "transform", "transform_as_planned"]

@@ -49,7 +49,7 @@ from dask_bigfft.devices.engine import Engine
 from dask_bigfft.devices.transfer import TO_DEVICE
 from dask_bigfft.front import plan as plan_of
 from dask_bigfft.memory import configure, default_arena, lend
-from dask_bigfft.planning import Order
+from dask_bigfft.planning.arguments import Order
 
 __all__ = ["Bench", "Results", "best", "held"]
 

@@ -1,6 +1,6 @@
 """Transforms on which the cost model is held against the clock; calibration does not know them.
 
-Imports `tuning`, `planner`, `transforms` and the settings.
+Imports `planning`, `planner`, `transforms` and the settings.
 """
 
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from dask_bigfft.planner.profile import Profile
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.search import find_plan
 from dask_bigfft.transforms.spec import transform_spec
-from dask_bigfft.tuning import in_memory
+from dask_bigfft.planning.tuning import in_memory
 
 __all__ = ["PROBLEMS", "Problem", "machine_of"]
 

@@ -10,7 +10,7 @@ carriers, and a seeded sample of those that it drops as too dear. Every plan of 
 A plan that was stopped has taken at least the seconds that are noted of it. Most of the time of a
 grid would go to plans that take ten times as long as the best one.
 
-Imports `graph`, `planner`, `tuning` and this folder.
+Imports `graph`, `planner`, `planning` and this folder.
 """
 
 import random
@@ -34,7 +34,7 @@ from dask_bigfft.planner.profile import Profile
 from dask_bigfft.planner.search import every_plan
 from dask_bigfft.planner.seconds import Model
 from dask_bigfft.transforms.spec import transform_spec
-from dask_bigfft.tuning import SCALES, region
+from dask_bigfft.planning.tuning import SCALES, region
 
 __all__ = ["BEHIND", "FINALS", "HOPELESS", "Run", "Threads", "grid", "sweep"]
 

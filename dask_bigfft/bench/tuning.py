@@ -10,7 +10,7 @@
     The same for real, on the cards of this process (``--device gpu``), a GiB of which may be used.
 
 Wisdom and profiles of this machine are neither read nor written. Imports `bench`, `calibration`,
-`tuning`, `devices`, `planner` and `machine`.
+`planning`, `devices`, `planner` and `machine`.
 """
 
 import argparse
@@ -28,7 +28,8 @@ from typing import Any
 import dask.config
 import numpy as np
 
-from dask_bigfft import config, profiles
+from dask_bigfft.planning import profiles
+from dask_bigfft import config
 from dask_bigfft.bench import machine
 from dask_bigfft.bench.model_problems import PROBLEMS, Problem
 from dask_bigfft.calibration import calibrate
@@ -42,7 +43,7 @@ from dask_bigfft.planner.plan import Machine, Plan
 from dask_bigfft.planner.profile import DeviceProfile, Profile
 from dask_bigfft.planner.request import Request
 from dask_bigfft.transforms.spec import TransformSpec, transform_spec
-from dask_bigfft.tuning import Timer, Tuning, ones, tuned
+from dask_bigfft.planning.tuning import Timer, Tuning, ones, tuned
 
 __all__ = ["CARDS", "clocked", "main", "markdown"]
 

@@ -1,6 +1,6 @@
 """Calibration: a machine is measured once, in about a minute, so that plans know its speeds.
 
-Imports the rest of this folder, `profiles` and `planner`.
+Imports the rest of this folder, `planning` and `planner`.
 """
 
 import logging
@@ -14,7 +14,8 @@ from typing import Any
 import dask.config
 import numpy as np
 
-from dask_bigfft import config, profiles
+from dask_bigfft.planning import profiles
+from dask_bigfft import config
 from dask_bigfft.calibration.cards import device_speeds, peer_speeds, peers_of, together
 from dask_bigfft.calibration.cluster import network_speeds, workers_of
 from dask_bigfft.calibration.cpu import OF_A_THREAD, Effort, gather_speeds

@@ -6,7 +6,7 @@ what lies between the blocks of a few transforms of several sizes of blocks tell
 (`timelines`), and the blocks themselves whether copies take as long as by themselves. (Chen and Li,
 Proc. ICPADS, 2013, calibrate by whole runs, too, but by their totals.)
 
-Imports `planner`, `transforms`, `tuning` and this room.
+Imports `planner`, `transforms`, `planning` and this room.
 """
 
 import math
@@ -31,7 +31,7 @@ from dask_bigfft.planner.profile import Profile
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.search import find_plan
 from dask_bigfft.transforms.spec import transform_spec
-from dask_bigfft.tuning import ones
+from dask_bigfft.planning.tuning import ones
 
 __all__ = ["between_blocks"]
 

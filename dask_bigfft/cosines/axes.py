@@ -48,14 +48,14 @@ from dask_bigfft.kernels.cosines import (
 )
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.shifts import ShiftPlan
-from dask_bigfft.planning import (
+from dask_bigfft.planning.arguments import (
     Options,
     inner_extras,
-    make_plan,
     normalized_chunks,
     parse_array,
     parse_options,
 )
+from dask_bigfft.planning.making import make_plan
 from dask_bigfft.transforms.spec import parse_axes, parse_scale
 
 _INVERSE: dict[int, Type] = {1: 1, 2: 3, 3: 2, 4: 4}

@@ -9,7 +9,7 @@ from typing import Any, SupportsIndex, Unpack
 import dask.array as da
 
 from dask_bigfft.cosines.axes import cosine_transform
-from dask_bigfft.planning import Options
+from dask_bigfft.planning.arguments import Options
 
 __all__ = ["dct", "dctn", "dst", "dstn", "idct", "idctn", "idst", "idstn"]
 

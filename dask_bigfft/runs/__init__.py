@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from dask_bigfft.errors import ArgumentTypeError, refuse
-from dask_bigfft.planning import Extras
+from dask_bigfft.planning.arguments import Extras
 from dask_bigfft.runs.job import Asked, Done, Store, execute, planned_input, store_now
 from dask_bigfft.runs.pinned import has_begun
 from dask_bigfft.transforms.spec import parse_name

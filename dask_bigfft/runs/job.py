@@ -16,8 +16,7 @@ from typing import Any, cast
 import dask.array as da
 import dask.config
 
-from dask_bigfft import config, front, sources, storage
-from dask_bigfft.chunk_files import plain_chunks
+from dask_bigfft import config, front
 from dask_bigfft.errors import ArgumentTypeError, DamagedShardError, PlanError, refuse
 from dask_bigfft.exchange.folders import begin_life, check_room, lock_folder, unlock_folder
 from dask_bigfft.exchange.scratch import Scratch, ScratchPlace, make_folder
@@ -27,9 +26,11 @@ from dask_bigfft.graph.layer import scratch_place, transformed_array
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.explain import human_bytes, human_seconds
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planning import Extras, parse_memory_limit
+from dask_bigfft.planning.arguments import Extras, parse_memory_limit
 from dask_bigfft.runs import pinned
 from dask_bigfft.runs.sink import Sink
+from dask_bigfft.storage import sources, targets
+from dask_bigfft.storage.chunk_files import plain_chunks
 
 Block = tuple[int, ...]
 
@@ -174,7 +175,7 @@ def planned(asked: Asked, x: da.Array) -> Plan:
         return front.plan_of_stored(x, stored, asked.kind, asked.where, norm, extras)
 
     found = plan()
-    if storage.uniform(found.chunks) is None:
+    if targets.uniform(found.chunks) is None:
         options["chunks"] = tuple(max(cut, default=1) or 1 for cut in found.chunks)
         found = plan()
     return found
@@ -223,15 +224,15 @@ def execute(
     for name, value in (("resume", resume), ("checksum", checksum)):
         if value:
             refuse(name, value, "a scratch folder beside it", kind=ArgumentTypeError)
-    storage.check_target(asked.destination, asked.source, overwrite=overwrite)
+    targets.check_target(asked.destination, asked.source, overwrite=overwrite)
     started = time.perf_counter()
     _refuse_missing(asked)
     x, plan = planned_input(asked)
-    shape, dtype = storage.uniform(plan.chunks) or (), result_dtype(plan, x)
+    shape, dtype = targets.uniform(plan.chunks) or (), result_dtype(plan, x)
     place = replace(scratch_place(plan), rows=open_rows(asked)) if plan.from_rows else None
     result = _lazy(x, plan, place)
     record = attributes(plan, asked.norm)
-    with storage.writing(
+    with targets.writing(
         asked.destination, result.shape, shape, dtype, record, asked.inner_chunks
     ) as target:
         sink = Sink(target.array, shape, plain=plain_chunks(target.array, target.partial))
@@ -293,7 +294,7 @@ def _resumable(
     open_input(asked)  # refused before anything else is looked at
     ours = found is not None and _complete(asked.destination, found["run"])
     if not ours:
-        storage.check_target(asked.destination, asked.source, overwrite=overwrite)
+        targets.check_target(asked.destination, asked.source, overwrite=overwrite)
     if found is None:
         _refuse_missing(asked)
         found = _pin(asked, scratch, checksum)
@@ -333,7 +334,7 @@ def _place(asked: Asked, scratch: Path, plan: Plan) -> ScratchPlace:
 def _pin(asked: Asked, scratch: Path, checksum: bool) -> dict[str, Any]:
     """Plan a run and write down what it is."""
     _, plan = planned_input(asked)
-    storage.check_inner(asked.inner_chunks, storage.uniform(plan.chunks) or ())
+    targets.check_inner(asked.inner_chunks, targets.uniform(plan.chunks) or ())
     check_room(scratch, plan.forecast.scratch)
     run = uuid.uuid4().hex
     found = {
@@ -368,28 +369,28 @@ def _has_content(found: Mapping[str, Any]) -> bool:
 
 def _complete(path: Path, run: str) -> bool:
     """Whether the result of a run is in its place already: only cleaning up was left."""
-    record = storage.read_attributes(path)
+    record = targets.read_attributes(path)
     return bool(record.get("run") == run and record.get("complete"))
 
 
 def _target(
     asked: Asked, x: da.Array, plan: Plan, found: Mapping[str, Any], begun: bool
-) -> storage.Target:
+) -> targets.Target:
     """The result as far as it is there; a new one if nothing is stored yet."""
-    partial, shape = Path(found["partial"]), storage.uniform(plan.chunks) or ()
+    partial, shape = Path(found["partial"]), targets.uniform(plan.chunks) or ()
     if begun:
         if not partial.is_dir():
             refuse("scratch", str(partial.name), "the part of the result that the run has stored, "
                    "which is gone; delete the scratch folder to start over")
-        return storage.reopened(asked.destination, partial)
+        return targets.reopened(asked.destination, partial)
     record = attributes(plan, asked.norm) | {"run": found["run"]}
-    return storage.created(
+    return targets.created(
         asked.destination, partial, plan.spec.out_shape, shape, result_dtype(plan, x), record,
         asked.inner_chunks,
     )
 
 
-def _sink(target: storage.Target, plan: Plan, scratch: Path, place: ScratchPlace) -> Sink:
+def _sink(target: targets.Target, plan: Plan, scratch: Path, place: ScratchPlace) -> Sink:
     """The sink of a run; files that nobody needs any more go."""
     files = Scratch(scratch, place.sync, kept=True, life=place.life)
     folders = [exchange_folder("", i) if moves else None for i, moves in enumerate(plan.moves)]
@@ -397,7 +398,7 @@ def _sink(target: storage.Target, plan: Plan, scratch: Path, place: ScratchPlace
         before = folders[number - 1] if number else None
         for block in blocks if before is not None else ():
             files.free(cast("str", before), block)
-    shape, last, parts = storage.uniform(plan.chunks) or (), folders[-1], {}
+    shape, last, parts = targets.uniform(plan.chunks) or (), folders[-1], {}
     if last is None and len(folders) > len(plan.rounds) and not plan.exchanges[-1].local:
         last, parts = folders[-2], _parts(plan)
     folder = target.partial if place.sync else None

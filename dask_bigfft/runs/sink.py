@@ -1,6 +1,6 @@
 """Where the blocks of a result go: each into one chunk, or shard, of a Zarr array.
 
-Imports `chunk_files`, `exchange`, `events` and `files`.
+Imports `storage`, `exchange`, `events` and `files`.
 """
 
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
 
-from dask_bigfft.chunk_files import PlainChunks
+from dask_bigfft.storage.chunk_files import PlainChunks
 from dask_bigfft.events import emit
 from dask_bigfft.exchange.folders import sync_folders
 from dask_bigfft.exchange.scratch import Scratch

@@ -22,7 +22,7 @@ import scipy.fft
 
 from dask_bigfft.decomposition.factors import smooth_length
 from dask_bigfft.errors import ArgumentTypeError, refuse
-from dask_bigfft.planning import parse_array
+from dask_bigfft.planning.arguments import parse_array
 from dask_bigfft.transforms.spec import parse_axes
 
 Mode = Literal["full", "same", "valid"]

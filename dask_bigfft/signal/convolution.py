@@ -27,7 +27,7 @@ from dask_bigfft.decomposition.factors import transposed_digits
 from dask_bigfft.decomposition.layout import scaled
 from dask_bigfft.errors import refuse
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planning import Options, parse_options
+from dask_bigfft.planning.arguments import Options, parse_options
 from dask_bigfft.signal.arguments import (
     Axes,
     Inputs,

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.memory import lend
-from dask_bigfft.planning import Options, parse_array, parse_options
+from dask_bigfft.planning.arguments import Options, parse_array, parse_options
 from dask_bigfft.signal.transforms import SpectrumAxis, applied, planned, spectrum_axes
 from dask_bigfft.transforms.spec import parse_axes
 

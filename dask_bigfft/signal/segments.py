@@ -26,7 +26,7 @@ import scipy.signal
 
 from dask_bigfft.decomposition.layout import even_chunks
 from dask_bigfft.errors import refuse
-from dask_bigfft.planning import parse_array
+from dask_bigfft.planning.arguments import parse_array
 from dask_bigfft.signal.spectra import sum_of_blocks
 from dask_bigfft.transforms.spec import parse_axes
 

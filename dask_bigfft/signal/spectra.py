@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from dask_bigfft.errors import refuse
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planning import Options, parse_array, parse_options
+from dask_bigfft.planning.arguments import Options, parse_array, parse_options
 from dask_bigfft.signal.differentiation import (
     Axes,
     Spacing,

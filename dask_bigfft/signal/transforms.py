@@ -16,7 +16,8 @@ from dask_bigfft.decomposition.steps import Order, flat_digits
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planning import Options, inner_extras, make_plan
+from dask_bigfft.planning.arguments import Options, inner_extras
+from dask_bigfft.planning.making import make_plan
 
 Orders = tuple[Order, ...]
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from dask_bigfft import profiles
+from dask_bigfft.planning import profiles
 from dask_bigfft.bench import tuning
 from dask_bigfft.bench.model import Problem
 from dask_bigfft.planner.profile import DEFAULT

@@ -12,7 +12,8 @@ import dask.array as da
 import pytest
 
 import dask_bigfft
-from dask_bigfft import calibration, kept, profiles
+from dask_bigfft.planning import profiles
+from dask_bigfft import calibration, kept
 from dask_bigfft.calibration import cpu
 from dask_bigfft.calibration.cpu import (
     HANDLED,

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 import dask_bigfft
-from dask_bigfft import cli, runs, sources, storage
-from dask_bigfft.chunk_files import PlainChunks
+from dask_bigfft.storage import sources, targets
+from dask_bigfft import cli, runs
+from dask_bigfft.storage.chunk_files import PlainChunks
 from dask_bigfft.cli import main
 
 zarr = pytest.importorskip("zarr")
@@ -49,7 +50,7 @@ def complex_values(*shape):
 
 def check(name, wanted, tolerance=1e-12):
     found = zarr.open_array(name, mode="r")
-    assert found.attrs[storage.ATTRIBUTE]["complete"] is True
+    assert found.attrs[targets.ATTRIBUTE]["complete"] is True
     assert found.dtype == wanted.dtype
     assert found.shape == wanted.shape
     error = np.linalg.norm((found[...] - wanted).ravel()) / np.linalg.norm(wanted.ravel())
@@ -86,7 +87,7 @@ def test_a_long_axis_over_many_blocks(here):
     assert main(["run", "a.npy", "b.zarr", "--kind", "fft", *SMALL]) == 0
     found = check("b.zarr", np.fft.fft(values))
     assert found.nchunks == 8
-    assert found.attrs[storage.ATTRIBUTE]["rounds"] == "{X1} {X2}"
+    assert found.attrs[targets.ATTRIBUTE]["rounds"] == "{X1} {X2}"
 
 
 def test_keywords_of_transforms_that_are_options(here, monkeypatch):
@@ -160,7 +161,7 @@ def test_axes_lengths_and_norm(here):
     arguments = ["--axes", "-3,-1", "--s", "9,-1", "--norm", "ortho", *SMALL]
     assert main(["run", "a.npy", "b.zarr", *arguments]) == 0
     wanted = np.fft.fftn(values, s=(9, 10), axes=(0, 2), norm="ortho")
-    record = check("b.zarr", wanted).attrs[storage.ATTRIBUTE]
+    record = check("b.zarr", wanted).attrs[targets.ATTRIBUTE]
     assert (record["axes"], record["lengths"], record["norm"]) == ([0, 2], [9, 10], "ortho")
     assert record["kind"] == "fftn"
     assert main(["run", "a.npy", "c.zarr", "--kind", "fft", "--axes", "-2", "--n", "15"]) == 0
@@ -173,10 +174,10 @@ def test_there_and_back_in_transposed_order(here):
     values = npy("a.npy", complex_values(4096))
     one = ["--kind", "fft", "--order", "transposed", *SMALL]
     assert main(["run", "a.npy", "b.zarr", *one]) == 0
-    assert zarr.open_array("b.zarr", mode="r").attrs[storage.ATTRIBUTE]["order"] == ["transposed"]
+    assert zarr.open_array("b.zarr", mode="r").attrs[targets.ATTRIBUTE]["order"] == ["transposed"]
     back = ["--kind", "ifft", "--order", "transposed", *SMALL]
     assert main(["run", "b.zarr", "c.zarr", *back]) == 0
-    record = check("c.zarr", values).attrs[storage.ATTRIBUTE]
+    record = check("c.zarr", values).attrs[targets.ATTRIBUTE]
     assert (record["order"], record["order_of"]) == (["transposed"], "input")
 
 
@@ -410,7 +411,7 @@ def test_while_it_is_written_it_is_marked_incomplete(here, monkeypatch):
     real = PlainChunks.write
 
     def write(plain, index, values):
-        seen.append(dict(plain.array.attrs[storage.ATTRIBUTE]))
+        seen.append(dict(plain.array.attrs[targets.ATTRIBUTE]))
         assert not Path("b.zarr").exists()
         return real(plain, index, values)
 
@@ -478,7 +479,7 @@ def test_a_program_that_is_interrupted_leaves_no_result(here, number, status):
         assert left == []
     for path in left:
         assert ".partial-" in path.name
-        record = json.loads((path / "zarr.json").read_text())["attributes"][storage.ATTRIBUTE]
+        record = json.loads((path / "zarr.json").read_text())["attributes"][targets.ATTRIBUTE]
         assert record["complete"] is False
 
 
@@ -550,7 +551,7 @@ def test_a_write_that_comes_late_is_removed_too(here):
     thread = threading.Thread(target=late, args=(Path(f"b.zarr.partial-{os.getpid()}"),))
 
     def fail():
-        with storage.writing(Path("b.zarr"), (4,), (4,), np.dtype("f8"), {}):
+        with targets.writing(Path("b.zarr"), (4,), (4,), np.dtype("f8"), {}):
             thread.start()
             started.set()
             raise RuntimeError("stop")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dask_bigfft
-from dask_bigfft import planning
+from dask_bigfft.planning import arguments
 from dask_bigfft.kernels import wisdom
 from dask_bigfft.kernels.libraries import available
 from dask_bigfft.kernels.wisdom import fastest_library, measured_rates
@@ -134,9 +134,9 @@ def test_planes_count(monkeypatch):
 
 def test_plans_take_the_fastest_and_scipy_on_a_cluster(monkeypatch):
     x = da.zeros(64, chunks=8, dtype=complex)
-    monkeypatch.setattr(planning, "fastest_library", lambda dtype: f"fast {dtype}")
+    monkeypatch.setattr(arguments, "fastest_library", lambda dtype: f"fast {dtype}")
     assert dask_bigfft.plan(x, "fft", kernel="auto").kernel == "fast complex128"
     assert dask_bigfft.plan(x, "fft", kernel="scipy").kernel == "scipy"
-    assert planning.parse_kernel("auto", np.dtype("c8")) == "fast complex64"
-    monkeypatch.setattr(planning, "running_client", object)
-    assert planning.parse_kernel("auto", np.dtype("c8")) == "scipy"
+    assert arguments.parse_kernel("auto", np.dtype("c8")) == "fast complex64"
+    monkeypatch.setattr(arguments, "running_client", object)
+    assert arguments.parse_kernel("auto", np.dtype("c8")) == "scipy"

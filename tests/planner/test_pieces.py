@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import dask_bigfft
-from dask_bigfft import choosing, fft
+from dask_bigfft.planning import choosing
+from dask_bigfft import fft
 from dask_bigfft.planner import search
 from dask_bigfft.planner.explain import human_bytes
 from dask_bigfft.planner.plan import Plan

@@ -16,7 +16,8 @@ import pytest
 from distributed import Client, LocalCluster
 
 import dask_bigfft
-from dask_bigfft import chunk_files, events, sources, storage
+from dask_bigfft.storage import chunk_files, sources, targets
+from dask_bigfft import events
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
 from dask_bigfft.exchange.scratch import Scratch
 from dask_bigfft.runs.sink import Sink
@@ -63,7 +64,7 @@ def stored(name, values, chunks, **options):
 
 def result(name="out.zarr"):
     found = zarr.open_array(name, mode="r")
-    assert found.attrs[storage.ATTRIBUTE]["complete"] is True
+    assert found.attrs[targets.ATTRIBUTE]["complete"] is True
     return found
 
 
@@ -432,7 +433,7 @@ def test_a_chunk_that_cannot_be_read_leaves_no_result():
         dask_bigfft.run("in", "out.zarr", block_size=600, scratch="s")
     assert sorted(p for p in os.listdir() if "partial" not in p) == ["in", "s"]
     (left,) = Path().glob("out.zarr.partial-*")
-    assert storage.read_attributes(left)["complete"] is False
+    assert targets.read_attributes(left)["complete"] is False
     Path("in/c/2/1").write_bytes(before)
     with pytest.raises(ArgumentError, match=r"c/2/1 has changed"):  # it has: who knows how
         dask_bigfft.run("in", "out.zarr", block_size=600, scratch="s", resume=True)
@@ -440,8 +441,8 @@ def test_a_chunk_that_cannot_be_read_leaves_no_result():
 
 def test_a_source_that_changes_meanwhile_makes_no_result(monkeypatch):
     stored("in.zarr", complex_values(30, 28), (5, 7))
-    real = storage.Target.finish
-    monkeypatch.setattr(storage.Target, "finish", lambda target: pytest.fail("finished"))
+    real = targets.Target.finish
+    monkeypatch.setattr(targets.Target, "finish", lambda target: pytest.fail("finished"))
     wrote = []
 
     def sink(name, numbers):

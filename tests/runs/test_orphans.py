@@ -12,7 +12,7 @@ import pytest
 from distributed import Client
 
 import dask_bigfft
-from dask_bigfft import storage
+from dask_bigfft.storage import targets
 from dask_bigfft.testing.clusters import Processes, run_on, started
 from dask_bigfft.testing.traps import Board
 
@@ -59,9 +59,9 @@ def test_what_a_worker_of_an_earlier_life_stores_late_does_not_count(
         assert run.pid is not None
         os.kill(run.pid, signal.SIGKILL)
         run.join()
-        real = storage.created
+        real = targets.created
 
-        def created(*arguments: Any) -> storage.Target:
+        def created(*arguments: Any) -> targets.Target:
             """Let the worker go on as soon as this life's result is there, and empty."""
             found = real(*arguments)
             board.release()
@@ -71,7 +71,7 @@ def test_what_a_worker_of_an_earlier_life_stores_late_does_not_count(
                 time.sleep(0.005)
             return found
 
-        monkeypatch.setattr(storage, "created", created)
+        monkeypatch.setattr(targets, "created", created)
         with dask.config.set(scheduler="sync"):
             dask_bigfft.run(source, out, **asked, resume=True)
     assert board.process("tried") is not None

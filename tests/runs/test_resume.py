@@ -137,7 +137,7 @@ def test_neighbours_that_become_larger_blocks_are_resumed_to_the_bit(here, proce
 
 def test_blocks_that_nobody_has_sized_fit_into_memory(here, monkeypatch):
     """Of the size that is taken unasked no two would."""
-    monkeypatch.setattr("dask_bigfft.sources.SMALLEST", 512)
+    monkeypatch.setattr("dask_bigfft.storage.sources.SMALLEST", 512)
     limit = {"kind": "fft", "memory_limit": "24 kiB"}
     with dask.config.set({"bigfft.exchange.carrier": "disk", "bigfft.scratch.piece-size": 0}):
         with pytest.raises(PlanError):
@@ -202,8 +202,8 @@ def test_a_run_without_files_at_its_ends(here, processes, counted, rounds):
     "place",
     [
         "dask_bigfft.runs.pinned.source_identity",
-        "dask_bigfft.storage.created",
-        "dask_bigfft.storage:Target.finish",
+        "dask_bigfft.storage.targets.created",
+        "dask_bigfft.storage.targets:Target.finish",
         "dask_bigfft.runs.pinned.clear",
         "shutil.rmtree",
     ],
@@ -308,7 +308,7 @@ def test_what_differs_from_the_run_that_was_begun_is_refused_by_name(begun, monk
 
 def test_a_result_that_is_gone_is_not_begun_anew_in_silence(here, processes):
     """What is recorded as stored would be missing in it."""
-    processes(dying_runs.run_and_die_in, "dask_bigfft.storage:Target.finish", 1, "in.zarr",
+    processes(dying_runs.run_and_die_in, "dask_bigfft.storage.targets:Target.finish", 1, "in.zarr",
               "out.zarr", **ASKED, scratch="scratch")
     assert done_so_far()[-1]
     (partial,) = Path().glob("out.zarr.partial-*")

@@ -8,7 +8,8 @@ import dask.array as da
 import numpy as np
 import pytest
 
-from dask_bigfft import device_tuning, fft, tuning
+from dask_bigfft.planning import device_tuning, tuning
+from dask_bigfft import fft
 from dask_bigfft.bench.model import Problem
 from dask_bigfft.bench.tuning import CARDS, clocked, on_simulated
 from dask_bigfft.devices import find
@@ -21,7 +22,7 @@ from dask_bigfft.planner.profile import Profile
 from dask_bigfft.planner.search import find_plan
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.transforms.spec import transform_spec
-from dask_bigfft.tuning import tuned
+from dask_bigfft.planning.tuning import tuned
 
 SMALL = Problem("a plane", "fftn", (256, 256), (64, 256))
 NBYTES = 3 << 17

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from dask_bigfft.errors import refuse
-from dask_bigfft.sources import URL, zarr_package
+from dask_bigfft.storage.sources import URL, zarr_package
 
 #: Attribute of written arrays that says how they came to be, and whether they are complete.
 ATTRIBUTE = "dask_bigfft"

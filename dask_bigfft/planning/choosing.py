@@ -17,9 +17,9 @@ from dask_bigfft.planner.merging import merged_request, with_merging
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.search import find_plan
-from dask_bigfft.surroundings import running_client
+from dask_bigfft.planning.surroundings import running_client
 from dask_bigfft.transforms.spec import TransformSpec
-from dask_bigfft.tuning import tuned_plan
+from dask_bigfft.planning.tuning import tuned_plan
 
 __all__ = ["Choice", "chosen_plan"]
 

@@ -12,7 +12,7 @@ import dask.config
 from dask_bigfft import config
 from dask_bigfft.memory_settings import machine_nbytes, shuffle_nbytes, worker_budget
 from dask_bigfft.planner.plan import Machine
-from dask_bigfft.profiles import cluster_place, known_profile
+from dask_bigfft.planning.profiles import cluster_place, known_profile
 from dask_bigfft.threads import task_threads
 
 __all__ = ["current_machine", "possible_carrier", "running_client"]

@@ -1,7 +1,8 @@
-"""From a call to a plan: arguments and settings in, `Plan` out, no data touched.
+"""Arguments of a call: what a user wrote, as the planner understands it.
 
-Each `parse_*` takes what a user wrote and returns what the planner understands, or refuses it by
-name. Imports `transforms`, `planner`, `kernels`, `config`; looks up a running client.
+Each `parse_*` takes an argument, or the setting where there is none, and refuses by name what it
+cannot be. Imports `transforms`, `decomposition`, `kernels`, `devices` and `config`; looks up a
+running client.
 """
 
 import itertools
@@ -9,8 +10,7 @@ import math
 import os
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Literal, TypedDict, Unpack, cast
+from typing import Any, Literal, TypedDict, cast
 
 import dask.array as da
 import numpy as np
@@ -19,27 +19,20 @@ from dask.array.utils import meta_from_array
 from dask.base import is_dask_collection, tokenize
 from dask.utils import parse_bytes
 
-from dask_bigfft import config, settings
-from dask_bigfft.choosing import Choice, chosen_plan
+from dask_bigfft import config
 from dask_bigfft.decomposition.factors import factorize
 from dask_bigfft.decomposition.layout import scaled
-from dask_bigfft.decomposition.steps import Waves
 from dask_bigfft.decomposition.variants import VARIANTS
 from dask_bigfft.devices.find import missing
 from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.kernels.wisdom import fastest_library
-from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planner.request import Request
-from dask_bigfft.planner.rows import Stored
-from dask_bigfft.surroundings import current_machine, possible_carrier, running_client
+from dask_bigfft.planning.surroundings import running_client
 from dask_bigfft.transforms.spec import (
     TransformSpec,
     complete_factors,
     parse_dtype,
     parse_name,
-    parse_transform_axes,
-    transform_spec,
 )
 
 Chunks = tuple[tuple[int, ...], ...]
@@ -166,7 +159,7 @@ def parse_rounds(rounds: Any, axes: tuple[int, ...], ndim: int) -> Rounds | None
             refuse("rounds", rounds, "every axis at most once in a round")
         found.append(pairs)
     for axis in axes:
-        factors = _factors(found, axis)
+        factors = factors_along(found, axis)
         if not factors or factors.count(-1) > 1:
             refuse("rounds", rounds, f"one or more factors of axis {axis}, at most one of them -1")
     return tuple(found)
@@ -189,7 +182,7 @@ def _is_int(value: Any) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
-def _factors(rounds: Sequence[Sequence[tuple[int, int]]], axis: int) -> tuple[int, ...]:
+def factors_along(rounds: Sequence[Sequence[tuple[int, int]]], axis: int) -> tuple[int, ...]:
     """Factors of an axis in the order of the rounds."""
     return tuple(n for named in rounds for found, n in named if found == axis)
 
@@ -198,7 +191,7 @@ def complete_rounds(rounds: Rounds, spec: TransformSpec, variant: str) -> Rounds
     """Return rounds with every -1 filled in; refuse those that the transform cannot have."""
     completed = {}
     for axis, length in zip(spec.axes, spec.lengths, strict=True):
-        factors = complete_factors(axis, _factors(rounds, axis), length)
+        factors = complete_factors(axis, factors_along(rounds, axis), length)
         if variant == "pease" and len(set(factors)) > 1:
             allowed = "equal factors of every axis for variant 'pease', whose exchanges are alike"
             refuse("rounds", {axis: factors}, allowed)
@@ -392,73 +385,3 @@ def inner_extras(options: Options, **named: Any) -> Extras:
     """Keywords of a transform inside: limits and kernel as given, the rest as named."""
     kept = {k: v for k, v in options.items() if k in ("memory_limit", "kernel")}
     return {"chunks": "auto", **kept, **named}  # type: ignore[typeddict-item]
-
-
-def make_plan(
-    a: da.Array,
-    name: str,
-    n_or_s: Any = None,
-    axis_or_axes: Any = None,
-    norm: str | None = None,
-    windows: Mapping[int, tuple[int, int]] | None = None,
-    digits: tuple[int, ...] | None = None,
-    waves: Waves | None = None,
-    stored: Stored | None = None,
-    **extras: Unpack[Extras],
-) -> Plan:
-    """Return the plan of a transform of a dask array.
-
-    Parameters
-    ----------
-    a, name, n_or_s, axis_or_axes, norm, **extras
-        As at the front door.
-    windows : mapping, optional
-        Start and count, by axis, of the values that go out: those from `start` on, cyclically.
-    digits : tuple of int, optional
-        Digits in which the signal lies along the one axis: its spectrum has them reversed.
-    waves : Waves, optional
-        Sums over cosines or sines along the one axis instead, on the CPU.
-    stored : Stored, optional
-        How the array lies in files that the first round can read by itself.
-    """
-    settings.check()
-    order = extras.get("order")
-    order = config.get("bigfft.order") if order is None else order
-    variant = parse_variant(extras.get("variant"))
-    axes = parse_transform_axes(parse_name(name), a.ndim, n_or_s, axis_or_axes)
-    rounds = parse_rounds(extras.get("rounds"), axes, a.ndim)
-    factors = None if rounds is None else {axis: _factors(rounds, axis) for axis in axes}
-    spec = transform_spec(name, a.shape, a.dtype, n_or_s, axis_or_axes, norm, order, factors)
-    if digits is not None:
-        (axis,) = axes
-        orders: tuple[Order, ...] = ("transposed",)
-        spec = replace(spec, orders_in=orders, orders_out=orders, digits=((axis, digits),))
-    kept = tuple((axis, start, count) for axis, (start, count) in sorted((windows or {}).items()))
-    spec = replace(spec, windows=kept)
-    if waves is not None:
-        spec = replace(spec, waves=waves, name="dst" if waves.turns else "dct")
-        extras["device"] = "cpu"
-    before = tuple(tuple(map(int, cut)) for cut in a.chunks)
-    if variant == "pease" and rounds is None:
-        refuse_uneven(spec, before)
-    limit = extras.get("device_memory_limit")
-    device, nbytes = parse_device(extras.get("device"), limit, spec.work_dtype)
-    request = Request(
-        chunks=before,
-        wanted=parse_chunks(extras.get("chunks"), before, spec),
-        rounds=None if rounds is None else complete_rounds(rounds, spec, variant),
-        variant=variant,
-        kernel=parse_kernel(extras.get("kernel"), spec.work_dtype),
-        verify=parse_verify(extras.get("verify")),
-        max_rounds=config.get("bigfft.planner.max-rounds"),
-        floor_bytes=config.get("bigfft.planner.whole-axis-floor"),
-        carrier=possible_carrier(),
-        device=device,
-        device_nbytes=nbytes,
-        stored=stored,
-        piece_nbytes=config.get("bigfft.scratch.piece-size"),
-    )
-    machine = current_machine(parse_memory_limit(extras.get("memory_limit")))
-    measure = parse_planner(extras.get("planner")) == "measure"
-    overwrite = parse_overwrite(extras.get("overwrite_x"))
-    return chosen_plan(spec, request, machine, Choice(extras.get("kernel"), measure, overwrite))

@@ -1,0 +1,1 @@
+"""Arrays in files: sources that are read block by block, and targets that grow until complete."""

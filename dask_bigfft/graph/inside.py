@@ -27,7 +27,7 @@ from dask_bigfft.exchange.parts import all_composite
 from dask_bigfft.graph.blocks import Blocks, checked
 from dask_bigfft.graph.dask_private import Task, TaskRef
 from dask_bigfft.graph.groups import Groups
-from dask_bigfft.graph.names import Names
+from dask_bigfft.graph.names import Block, Graph, Key, Names, block_ref
 from dask_bigfft.graph.run import Run
 from dask_bigfft.graph.tasks import barrier, reported
 from dask_bigfft.kernels.composite import Composite
@@ -39,9 +39,6 @@ from dask_bigfft.planner.machine import Machine
 from dask_bigfft.planner.plan import Exchange, Plan, overwritten
 
 Array = npt.NDArray[Any]
-Block = tuple[int, ...]
-Key = Any  # a dask key: a name, or a name and a block index
-Graph = dict[Key, Any]
 
 
 def inside_blocks(plan: Plan) -> Plan:
@@ -137,20 +134,15 @@ def weave_inside(
     after, rounds = names.settled(number), names.round(number)
     for group, sources, targets in Groups(exchange):
         here: Key = (names.barrier(number), *group)
-        refs = [_ref(before, block) for block in sources]
+        refs = [block_ref(before, block) for block in sources]
         graph[here] = Task(here, barrier, tuple(sources), wanted, *refs)
         for block in targets:
             key: Key = (rounds, *block)
             graph[key] = Task(key, run_inside, TaskRef(names.plan), number, block, TaskRef(here))
         there: Key = (f"{after}-all", *group)
-        done = [_ref(rounds, block) for block in targets]
+        done = [block_ref(rounds, block) for block in targets]
         graph[there] = Task(there, settled, TaskRef(here), *done)
         for block in sources:
             key = (after, *block)
             graph[key] = Task(key, settled_block, TaskRef(there), block)
     return after
-
-
-def _ref(name: str, block: Block) -> TaskRef:
-    key: Key = (name, *block)
-    return TaskRef(key)

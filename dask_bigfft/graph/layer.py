@@ -23,7 +23,7 @@ from dask_bigfft import config
 from dask_bigfft.devices.cuda import available
 from dask_bigfft.devices.on_card import is_on_card
 from dask_bigfft.exchange.scratch import ScratchPlace
-from dask_bigfft.graph.build import CARDS, Graph, build_graph, output_name
+from dask_bigfft.graph.build import build_graph, output_name
 from dask_bigfft.graph.cutting import cut_blocks, merged_blocks
 from dask_bigfft.graph.dask_private import (
     HighLevelGraph,
@@ -35,9 +35,10 @@ from dask_bigfft.graph.dask_private import (
     results_are_kept,
 )
 from dask_bigfft.graph.known import Known
-from dask_bigfft.graph.names import PLAN_NAME
+from dask_bigfft.graph.names import PLAN_NAME, Graph
 from dask_bigfft.graph.results import assembled
 from dask_bigfft.graph.run import Run
+from dask_bigfft.graph.weave import CARDS
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.shifts import ShiftPlan
 

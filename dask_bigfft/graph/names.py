@@ -1,11 +1,16 @@
-"""Names of the tasks of a graph.
+"""Names of the tasks of a graph, and how a task names what it depends on.
 
-Imports the standard library.
+Imports `dask_private`.
 """
 
 from dataclasses import dataclass
+from typing import Any
+
+from dask_bigfft.graph.dask_private import TaskRef
 
 Block = tuple[int, ...]
+Key = Any  # a dask key: a name, or a name and a block index
+Graph = dict[Key, Any]
 
 
 @dataclass(frozen=True)
@@ -72,3 +77,9 @@ class Names:
 
 #: How the names of plans of transforms begin; their token follows.
 PLAN_NAME = Names("").plan
+
+
+def block_ref(name: str, block: Block) -> TaskRef:
+    """Return what stands for a block of an array among the inputs of a task."""
+    key: Key = (name, *block)
+    return TaskRef(key)

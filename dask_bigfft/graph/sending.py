@@ -23,14 +23,10 @@ import numpy as np
 from dask_bigfft.exchange import p2p
 from dask_bigfft.graph.dask_private import Task, TaskRef
 from dask_bigfft.graph.groups import Groups
-from dask_bigfft.graph.names import Names
+from dask_bigfft.graph.names import Block, Graph, Key, Names
 from dask_bigfft.graph.shuffles import Send, shuffle_barrier
 from dask_bigfft.planner.plan import Exchange
 from dask_bigfft.planner.work import shuffled
-
-Block = tuple[int, ...]
-Key = Any  # a dask key: a name, or a name and a block index
-Graph = dict[Key, Any]
 
 #: Shuffles of an exchange: each costs connections, files and a barrier on every worker.
 MOST_SHUFFLES = 16

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from laws.law import call, planned_small
 
-import dask_bigfft.graph.build
+import dask_bigfft.graph.weave
 import dask_bigfft.graph.run
 import dask_bigfft.kernels.cpu
 from dask_bigfft import events, fft, plan
@@ -381,7 +381,7 @@ def is_wrong(result, right):
 @pytest.mark.parametrize("fault", SHARD_FAULTS)
 def test_shards_of_tasks(monkeypatch, found, fault, mode):
     """The data themselves are damaged, on their way from one task to another."""
-    original, when = dask_bigfft.graph.build.run_block_of_shards, Times(1, after=2)
+    original, when = dask_bigfft.graph.weave.run_block_of_shards, Times(1, after=2)
 
     def broken(run, number, block, filter_axes, sources, *inputs):
         count = len(filter_axes)
@@ -392,7 +392,7 @@ def test_shards_of_tasks(monkeypatch, found, fault, mode):
             run, number, block, filter_axes, sources, *inputs[:count], *shards.values()
         )
 
-    monkeypatch.setattr(dask_bigfft.graph.build, "run_block_of_shards", broken)
+    monkeypatch.setattr(dask_bigfft.graph.weave, "run_block_of_shards", broken)
     right = transformed(signal())
     with dask.config.set({"bigfft.exchange.carrier": "tasks"}):
         if mode in FINDS_IN_SHARDS[fault]:

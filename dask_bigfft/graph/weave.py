@@ -1,0 +1,312 @@
+"""One exchange, woven into a graph: which tasks it takes, and which blocks each depends on.
+
+Each carrier has its way (see `build`); exchanges that connect nothing, and those in which every
+block is made of few, go around barriers whatever the carrier is.
+
+Imports `decomposition`, `planner`, `exchange` and this room.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dask_bigfft.decomposition.joints import joint_block
+from dask_bigfft.decomposition.layout import Layout
+from dask_bigfft.errors import CarrierError
+from dask_bigfft.exchange.shards import ExchangeMap, Shard
+from dask_bigfft.graph.cards import exchange_on_cards, run_block_of_cards
+from dask_bigfft.graph.dask_private import Alias, Task, TaskRef
+from dask_bigfft.graph.disk import (
+    collect,
+    recall,
+    run_block_here,
+    run_block_of_file,
+    run_block_of_rows,
+)
+from dask_bigfft.graph.groups import Groups
+from dask_bigfft.graph.names import Block, Graph, Key, Names, block_ref
+from dask_bigfft.graph.sending import Shuffle, Shuffles, turns
+from dask_bigfft.graph.shuffles import (
+    Send,
+    collect_and_send,
+    run_and_send,
+    run_block_of_shuffle,
+    send_blocks,
+)
+from dask_bigfft.graph.tasks import (
+    barrier,
+    barrier_in_common,
+    common_memory,
+    pack_shard,
+    run_block,
+    run_block_of_shards,
+)
+from dask_bigfft.graph.wide import Widening, weave_wide
+from dask_bigfft.planner.joints import Joint
+from dask_bigfft.planner.plan import Exchange
+
+#: Shard tasks of one exchange beyond which the `tasks` carrier refuses.
+MAX_SHARD_TASKS = 2_000_000
+
+#: Carriers of blocks on several cards begin with it; how they travel between two follows.
+CARDS = "cards/"
+
+#: Source blocks of a target block up to which it depends on them directly.
+FEW = 8
+
+
+@dataclass(frozen=True)
+class Weave:
+    """One exchange being written into a graph."""
+
+    graph: Graph
+    names: Names
+    number: int
+    exchange: Exchange
+    before: str
+    name: str
+    filters: Mapping[int, str]
+    finished: frozenset[Block] = frozenset()
+    #: How the blocks of this exchange lie together, and those of the next one.
+    joint: Joint | None = None
+    following: Joint | None = None
+    #: Blocks after the round.
+    made: Layout | None = None
+    #: What carries this exchange between processes, and the next one if the round sends to it.
+    shuffles: Shuffles | None = None
+    onward: Shuffles | None = None
+    #: How blocks that lie together are done several at a time, if they are.
+    wide: Widening | None = None
+
+    def run(self, carrier: str, wanted: bool) -> None:
+        """Write the exchange as a carrier has it, which was `wanted` by name or chosen."""
+        if carrier == "disk":
+            self.on_disk(not self.exchange.local)
+            return
+        near = carrier == "shared" or carrier.startswith(CARDS) or self.exchange.local
+        few = self._few_sources() if near and self.joint is None else None
+        if few is not None:
+            self._from_few(few)
+        elif self.exchange.local:
+            self._directly(run_block)
+        elif carrier == "shared":
+            self._through_barriers(wanted)
+        elif carrier.startswith(CARDS):
+            self._through_cards(carrier.removeprefix(CARDS))
+        elif self.shuffles is not None:
+            self._through_shuffles(self.shuffles)
+        else:
+            self._through_shards()
+
+    def from_rows(self) -> None:
+        """Let every block of the first round be read in rows of the stored array."""
+        for block in self.exchange.target.indices():
+            self._task(run_block_of_rows, block, TaskRef(self.names.rows), [])
+
+    def on_disk(self, moves: bool) -> None:
+        """Write the exchange for scratch files; without any if nothing `moves`."""
+        if moves:
+            self._through_files()
+        elif self.exchange.local:
+            self._directly(run_block_here)
+        else:  # each block is a part of another one
+            shards = ExchangeMap(self.exchange.source, self.exchange.target)
+            for block in self.exchange.target.indices():
+                sources = sorted(shards.sources(block))
+                self._task(run_block_here, block, tuple(sources), self._refs(sources))
+
+    def _task(self, function: Callable[..., Any], block: Block, sources: Any, inputs: Any) -> None:
+        key = (self.name, *block)
+        if block in self.finished:
+            self.graph[key] = Task(key, recall, TaskRef(self.names.plan), self.number, block)
+            return
+        self.graph[key] = Task(
+            key, function, TaskRef(self.names.plan), self.number, block, tuple(self.filters),
+            sources, *self._into(function, block), *self._spectra(block), *inputs,
+        )
+
+    def _spectra(self, block: Block) -> list[TaskRef]:
+        """The filters of a block."""
+        return [block_ref(name, (block[axis],)) for axis, name in self.filters.items()]
+
+    def _into(self, function: Callable[..., Any], block: Block) -> tuple[Any, ...]:
+        """For `run_block`, the common memory that its block goes to, if there is one."""
+        if function is not run_block:
+            return ()
+        joint, following = self.following, self.number + 1
+        if joint is None or joint.home != following:
+            return (None,)
+        assert self.made is not None
+        group = joint_block(joint.layout, self.made, block)
+        return (self._common(following, group),)
+
+    def _common(self, number: int, group: Block) -> TaskRef:
+        """The memory of a group of the blocks before an exchange, and its task."""
+        key: Key = (self.names.common(number), *group)
+        if key not in self.graph:
+            self.graph[key] = Task(key, common_memory, TaskRef(self.names.plan), number, group)
+        return TaskRef(key)
+
+    def _refs(self, sources: Sequence[Block]) -> list[Any]:
+        return [block_ref(self.before, block) for block in sources]
+
+    def _directly(self, function: Callable[..., Any]) -> None:
+        if self.onward is not None:
+            self._directly_onward(self.onward)
+            return
+        for _, sources, targets in Groups(self.exchange):
+            self._make(function, targets, sources)
+
+    def _directly_onward(self, onward: Shuffles) -> None:
+        """Local rounds whose blocks are sent on."""
+        groups = Groups(self.exchange)
+        made_of = {block: sources for _, sources, blocks in groups for block in blocks}
+        for sends in onward.source_batches():
+            blocks: Sequence[Block] = [block for send in sends for block in send.blocks]
+            self._run_and_send(onward, sends, [made_of[block] for block in blocks], blocks)
+
+    def _run_and_send(
+        self, onward: Shuffles, sends: tuple[Send, ...], sources: Sequence[Sequence[Block]],
+        blocks: Sequence[Block],
+    ) -> None:
+        inputs: list[Any] = []
+        for block, mine in zip(blocks, sources, strict=True):
+            inputs += [*self._spectra(block), *self._refs(mine)]
+        onward.write(
+            self.graph, (self.name, *blocks[0]), run_and_send, self.number, sends,
+            tuple(self.filters), tuple(map(tuple, sources)), *inputs,
+        )
+
+    def _make(
+        self, function: Callable[..., Any], targets: Sequence[Block], sources: Sequence[Block]
+    ) -> None:
+        """Add the tasks of blocks that are made of some source blocks as they are."""
+        onward = self.onward
+        for block in targets:
+            if onward is None:
+                self._task(function, block, tuple(sources), self._refs(sources))
+            else:
+                self._run_and_send(onward, onward.sends([block]), [sources], [block])
+
+    def _through_files(self) -> None:
+        for group, sources, targets in Groups(self.exchange):
+            key: Key = (self.names.barrier(self.number), *group)
+            self.graph[key] = Task(
+                key, collect, tuple(sources), tuple(targets), *self._refs(sources)
+            )
+            for block in targets:
+                self._task(run_block_of_file, block, TaskRef(key), [])
+
+    def _through_barriers(self, wanted: bool) -> None:
+        for group, sources, targets in Groups(self.exchange):
+            if self.joint is None and (len(targets) == 1 or len(sources) <= 1):
+                self._make(run_block, targets, sources)
+                continue
+            key: Key = (self.names.barrier(self.number), *group)
+            refs = self._refs(sources)
+            if self.joint is None:
+                self.graph[key] = Task(key, barrier, tuple(sources), wanted, *refs)
+            else:
+                common, plan = self._common(self.joint.home, group), TaskRef(self.names.plan)
+                self.graph[key] = Task(
+                    key, barrier_in_common, plan, self.number, tuple(sources), wanted, common, *refs
+                )
+            if self.wide is not None:
+                weave_wide(self.graph, self.names, self.name, self.wide, targets, TaskRef(key))
+                continue
+            for block in targets:
+                self._task(run_block, block, None, [TaskRef(key)])
+
+    def _through_cards(self, route: str) -> None:
+        for group, sources, targets in Groups(self.exchange):
+            key: Key = (self.names.barrier(self.number), *group)
+            self.graph[key] = Task(
+                key, exchange_on_cards, TaskRef(self.names.plan), self.number, tuple(sources),
+                tuple(targets), route, *self._refs(sources),
+            )
+            for block in targets:
+                self._task(run_block_of_cards, block, TaskRef(key), [])
+
+    def _through_shuffles(self, shuffles: Shuffles) -> None:
+        if not shuffles.sent:
+            for sends in shuffles.source_batches():
+                blocks: Sequence[Block] = [block for send in sends for block in send.blocks]
+                key: Key = (self.names.pack(self.number), *blocks[0])
+                shuffles.write(
+                    self.graph, key, send_blocks, self.number, sends, *self._refs(blocks)
+                )
+        # The filters' spectra that several blocks need may be too many at the same time.
+        width = shuffles.width(self.onward is not None and not self.filters)
+        for shuffle in shuffles.by_group.values():
+            if not shuffle.travels:
+                self._make(run_block, shuffle.targets, shuffle.sources)
+                continue
+            barrier = shuffles.write_barrier(self.graph, shuffle, width, self.name)
+            for blocks in turns(shuffle, width):
+                self._collect(blocks, shuffle, barrier)
+
+    def _collect(self, blocks: Sequence[Block], shuffle: Shuffle, barrier: TaskRef) -> None:
+        """Add the task of some blocks of a shuffle; of one block, if it is not sent on."""
+        key: Key = (self.name, *blocks[0])
+        onward = self.onward
+        spectra = [spectrum for block in blocks for spectrum in self._spectra(block)]
+        given = tuple(self.filters), shuffle.name, barrier, *spectra
+        if onward is None:
+            self.graph[key] = Task(
+                key, run_block_of_shuffle, TaskRef(self.names.plan), self.number, blocks[0], *given
+            )
+        else:
+            sends = onward.sends(blocks)
+            onward.write(self.graph, key, collect_and_send, self.number, sends, *given)
+
+    def _few_sources(self) -> ExchangeMap | None:
+        """The shards of an exchange in which every block is made of few, without a round after."""
+        axes = zip(self.exchange.source.axes, self.exchange.target.axes, strict=True)
+        flat = all(a.digits == b.digits and len(a.groups) == 1 for a, b in axes)
+        if not flat or self.name != self.names.unpack or self.exchange.mirror is not None:
+            return None
+        few = self.exchange.shape.fan_in <= FEW
+        return ExchangeMap(self.exchange.source, self.exchange.target) if few else None
+
+    def _from_few(self, exchange: ExchangeMap) -> None:
+        for block in self.exchange.target.indices():
+            shards = list(exchange.shards(block))
+            if self._is_copy(block, shards):
+                key: Key = (self.name, *block)
+                self.graph[key] = Alias(key, block_ref(self.before, shards[0].source))
+                continue
+            sources = list(dict.fromkeys(shard.source for shard in shards))
+            self._task(run_block, block, tuple(sources), self._refs(sources))
+
+    def _is_copy(self, block: Block, shards: list[Shard]) -> bool:
+        """Whether a target block is a source block as it is."""
+        if len(shards) != 1 or any(len(pieces) != 1 for pieces in shards[0].pieces):
+            return False
+        shape = self.exchange.target.shape(block)
+        pieces = [piece for (piece,) in shards[0].pieces]
+        if any(piece.source_steps != piece.target_steps for piece in pieces):
+            return False
+        return self.exchange.source.shape(shards[0].source) == shape == tuple(
+            piece.size for piece in pieces
+        )
+
+    def _through_shards(self) -> None:
+        expected = self.exchange.shape.shards
+        if expected > MAX_SHARD_TASKS:
+            raise CarrierError(
+                f"exchange {self.number} needs {expected} shard tasks, more than "
+                f"{MAX_SHARD_TASKS}: use larger chunks"
+            )
+        shards = ExchangeMap(self.exchange.source, self.exchange.target, self.exchange.mirror)
+        for _, _, targets in Groups(self.exchange):
+            for block in targets:
+                sources = tuple(dict.fromkeys(s.source for s in shards.shards(block)))
+                name = self.names.pack(self.number)
+                keys: list[Key] = [(name, *block, *source) for source in sources]
+                for key, source in zip(keys, sources, strict=True):
+                    self.graph[key] = Task(
+                        key, pack_shard, TaskRef(self.names.plan), self.number, block, source,
+                        block_ref(self.before, source),
+                    )
+                refs = [TaskRef(key) for key in keys]
+                self._task(run_block_of_shards, block, sources, refs)

@@ -34,7 +34,7 @@ from dask_bigfft.bench import machine
 from dask_bigfft.bench.model_problems import PROBLEMS, Problem
 from dask_bigfft.calibration import calibrate
 from dask_bigfft.devices import find
-from dask_bigfft.devices.crossings import PieceLimits
+from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.kernels.libraries import available

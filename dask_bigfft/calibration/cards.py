@@ -17,7 +17,7 @@ from typing import Any
 import dask.config
 import numpy as np
 
-from dask_bigfft.devices.crossings import aligned
+from dask_bigfft.devices.extents import aligned
 from dask_bigfft.devices.cupy_device import CupyDevice
 from dask_bigfft.devices.peers import CupyPeers, Peers
 from dask_bigfft.devices.protocol import FFT, Array, Device, DeviceArray, Multiply

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dask_bigfft.devices.crew import Crew, crew_of
-from dask_bigfft.devices.crossings import PieceLimits
+from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.cuda import available, reason
 from dask_bigfft.devices.cupy_device import open_device
 from dask_bigfft.devices.engine import Engine

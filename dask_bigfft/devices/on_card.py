@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from dask_bigfft.devices.crossings import PieceLimits
+from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.cuda import cupy, current
 from dask_bigfft.devices.cuda_operations import Operations
 from dask_bigfft.devices.cupy_device import errors_of_cuda

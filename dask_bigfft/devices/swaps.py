@@ -17,7 +17,9 @@ import math
 from collections.abc import Iterator
 
 from dask_bigfft.decomposition.layout import even_chunks
-from dask_bigfft.devices.crossings import Crossing, PieceLimits, aligned, run_of
+from dask_bigfft.devices.crossings import Crossing
+from dask_bigfft.devices.extents import aligned, run_of
+from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.piecework import Computation, Move, PieceWork
 from dask_bigfft.devices.protocol import DeviceArray, Transpose
 from dask_bigfft.devices.ragged import HostView, Slices

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Iterator
 
 from dask_bigfft.devices import find
-from dask_bigfft.devices.crossings import PieceLimits
+from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.simulated import DeviceProfile, SimulatedDevice
 
 

@@ -10,7 +10,7 @@ import scipy.fft
 
 from dask_bigfft import fft
 from dask_bigfft.bench import gpu, gpu_peers, gpu_report
-from dask_bigfft.devices.crossings import PieceLimits
+from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.cupy_device import Span
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.fft
 
 from dask_bigfft.bench import gpu, gpu_hybrid, gpu_routes
-from dask_bigfft.devices.crossings import PieceLimits
+from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.peers import SimulatedPeers
 from dask_bigfft.testing.devices import simulated_devices
 

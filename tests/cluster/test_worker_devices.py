@@ -14,7 +14,7 @@ from dask_bigfft.cluster.dashboard import device_rows
 from dask_bigfft.cluster.devices import PinnedTransferPlugin, StreamWorkerPlugin
 from dask_bigfft.cluster.follow import state
 from dask_bigfft.devices import find
-from dask_bigfft.devices.crossings import PieceLimits
+from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.errors import ArgumentError
 from dask_bigfft.memory.default import default_arena
 from dask_bigfft.testing.devices import simulated_devices

@@ -4,7 +4,7 @@ import dask.array as da
 import numpy as np
 import scipy.fft
 
-from dask_bigfft.devices.crossings import PieceLimits
+from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.engine import Engine
 from dask_bigfft.devices.jobs import Job, Source
 from dask_bigfft.devices.simulated import SimulatedDevice

@@ -7,7 +7,7 @@ import scipy.fft
 from devices.blocks import distance, engine, values
 
 from dask_bigfft import fft
-from dask_bigfft.devices.crossings import PieceLimits
+from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.jobs import Job, Source
 from dask_bigfft.devices.protocol import Multiply
 from dask_bigfft.events import add_sink, remove_sink

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from devices.blocks import SMALL, distance, job_of, scipys, values
 
-from dask_bigfft.devices.crossings import PieceLimits
+from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.engine import Engine
 from dask_bigfft.devices.jobs import Source
 from dask_bigfft.devices.leases import ADMITTED, Leases, Need

@@ -5,7 +5,7 @@ import dask.array as da
 import numpy as np
 import pytest
 
-from dask_bigfft.devices.crossings import PieceLimits
+from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.jobs import Job
 from dask_bigfft.devices.walk import walk_on, walked_seconds
 from dask_bigfft.front import plan

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from devices.blocks import SMALL, distance, job_of, scipys, values
 
-from dask_bigfft.devices.crossings import PieceLimits
+from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.engine import Engine
 from dask_bigfft.devices.jobs import Source
 from dask_bigfft.devices.pipeline import Carve, Coming, Pipeline

@@ -5,7 +5,7 @@ import pytest
 
 from dask_bigfft.bench.gpu_data import even_shape
 from dask_bigfft.bench.gpu_rounds import SCHEMES, one_round
-from dask_bigfft.devices.crossings import PieceLimits
+from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.pipeline import Carve, Coming, Pipeline
 from dask_bigfft.devices.protocol import DeviceArray
 from dask_bigfft.devices.simulated import SimulatedDevice

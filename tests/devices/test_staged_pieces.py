@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from devices.blocks import distance, engine, job_of, values
 
-from dask_bigfft.devices.crossings import Line, PieceLimits, Problem
+from dask_bigfft.devices.limits import PieceLimits
+from dask_bigfft.devices.problem import Line, Problem
 from dask_bigfft.devices.jobs import Job, Source
 from dask_bigfft.devices.pipeline import Carve
 from dask_bigfft.devices.schedule import find_schedule

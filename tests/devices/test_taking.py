@@ -12,7 +12,7 @@ import dask.array as da
 import numpy as np
 import pytest
 
-from dask_bigfft.devices.crossings import PieceLimits
+from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.engine import Engine
 from dask_bigfft.devices.jobs import Job
 from dask_bigfft.devices.simulated import DeviceProfile, SimulatedDevice

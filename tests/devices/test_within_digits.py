@@ -10,7 +10,7 @@ import scipy.fft
 from devices.blocks import distance, engine, values
 
 from dask_bigfft import fft
-from dask_bigfft.devices.crossings import PieceLimits
+from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.dispatch import _still
 from dask_bigfft.devices.jobs import Job, Source
 from dask_bigfft.devices.ragged import Window

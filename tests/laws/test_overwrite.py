@@ -9,7 +9,7 @@ import pytest
 import scipy.fft
 
 from dask_bigfft import fft
-from dask_bigfft.devices.crossings import PieceLimits
+from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.front import plan
 from dask_bigfft.memory.default import default_arena
 from dask_bigfft.testing.devices import simulated_devices

@@ -20,7 +20,7 @@ import dask_bigfft.graph.weave
 import dask_bigfft.graph.run
 import dask_bigfft.kernels.cpu
 from dask_bigfft import events, fft, plan
-from dask_bigfft.devices.crossings import PieceLimits
+from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.errors import DamagedShardError, VerificationError
 from dask_bigfft.exchange import p2p
 from dask_bigfft.exchange.scratch import Scratch

@@ -13,7 +13,7 @@ from dask_bigfft import fft
 from dask_bigfft.bench.model import Problem
 from dask_bigfft.bench.tuning import CARDS, clocked, on_simulated
 from dask_bigfft.devices import find
-from dask_bigfft.devices.crossings import PieceLimits
+from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.planner.device_settings import AS_IS, DeviceSettings

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 from dask_bigfft.devices import find
 from dask_bigfft.devices.limits import PieceLimits
-from dask_bigfft.devices.simulated import DeviceProfile, SimulatedDevice
+from dask_bigfft.devices.simulated import SimulatedDevice
+from dask_bigfft.planner.profile import DeviceProfile
 
 
 @contextlib.contextmanager

@@ -10,7 +10,8 @@ from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.engine import Engine
 from dask_bigfft.devices.jobs import Source
 from dask_bigfft.devices.pipeline import Carve, Coming, Pipeline
-from dask_bigfft.devices.simulated import DeviceProfile, SimulatedDevice
+from dask_bigfft.devices.simulated import SimulatedDevice
+from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.planner.device_settings import DeviceSettings
 

@@ -16,7 +16,8 @@ from dask_bigfft.devices.protocol import (
     Transpose,
     Twiddle,
 )
-from dask_bigfft.devices.simulated import DeviceProfile, SimulatedDevice, contiguous_runs
+from dask_bigfft.devices.simulated import SimulatedDevice, contiguous_runs
+from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 
 RNG = np.random.default_rng(3)

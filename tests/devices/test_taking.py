@@ -15,7 +15,8 @@ import pytest
 from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.engine import Engine
 from dask_bigfft.devices.jobs import Job
-from dask_bigfft.devices.simulated import DeviceProfile, SimulatedDevice
+from dask_bigfft.devices.simulated import SimulatedDevice
+from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.devices.taking import OpenBlock, Taken, Taking
 from dask_bigfft.front import plan
 from dask_bigfft.planner.balance import FEEDERS

@@ -9,14 +9,13 @@ Answers are checked: some frequencies against a direct DFT, everything by Parsev
 ``--out`` what is found is written after every step, and ``--resume`` goes on with the steps that
 are not there yet, from the source that lies in the folder.
 
-Imports the package, `cgroup`, and distributed for the peer.
+Imports the package, `outofcore_data`, `cgroup`, and distributed for the peer.
 """
 
 import argparse
 import collections
 import contextlib
 import json
-import math
 import os
 import shutil
 import signal
@@ -26,147 +25,33 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import dask
-import numpy as np
-import numpy.typing as npt
 from dask.utils import parse_bytes
 
 from dask_bigfft import events
 from dask_bigfft.bench.cgroup import Cgroup, memory_cgroup
 from dask_bigfft.bench.machine import describe
+from dask_bigfft.bench.outofcore_data import (
+    BUDGETS,
+    PROBLEMS,
+    OutOfCore,
+    check_answer,
+    make_source,
+)
 from dask_bigfft.planner.explain import human_bytes, human_seconds
 from dask_bigfft.runs import run
 
-__all__ = ["PROBLEMS", "OutOfCore", "main"]
-
-SEED = 20240101
+__all__ = ["main"]
 
 #: Bytes that are copied at a time.
 COPY_BYTES = 8 << 20
 
 #: Part of the budget, without what a process takes before it works, that a plan may use.
 SHARE = 0.8
-
-
-@dataclass(frozen=True)
-class OutOfCore:
-    """A problem: `shape` and `chunks` are of the array that comes in."""
-
-    name: str
-    kind: str
-    shape: tuple[int, ...]
-    chunks: tuple[int, ...]
-    dtype: str
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the array."""
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
-
-    @property
-    def tolerance(self) -> float:
-        """Relative error that is allowed."""
-        return 2e-5 if self.dtype == "c8" else 1e-12
-
-
-#: By scale: 12 and 8 GiB; less than 1 GiB each; a few MiB.
-PROBLEMS = {
-    "full": (
-        OutOfCore("3d", "fftn", (1024, 1536, 1024), (16, 1536, 1024), "c8"),
-        OutOfCore("1d", "fft", (2**29,), (2**23,), "c16"),
-    ),
-    "medium": (
-        OutOfCore("3d", "fftn", (512, 448, 512), (32, 448, 512), "c8"),
-        OutOfCore("1d", "fft", (2**25,), (2**22,), "c16"),
-    ),
-    "small": (
-        OutOfCore("3d", "fftn", (64, 96, 128), (4, 96, 128), "c8"),
-        OutOfCore("1d", "fft", (2**18,), (2**13,), "c16"),
-    ),
-}
-
-#: Memory of everything, imports and page cache included.
-BUDGETS = {"full": "2 GiB", "medium": "1 GiB", "small": "640 MiB"}
-
-
-# --- data and answers -----------------------------------------------------------------------
-
-
-def frequencies(problem: OutOfCore) -> list[tuple[int, ...]]:
-    """Return the frequencies that are checked: the first, the last, and some in between."""
-    rng = np.random.default_rng(SEED)
-    inner = [tuple(int(rng.integers(n)) for n in problem.shape) for _ in range(4)]
-    return [(0,) * len(problem.shape), tuple(n - 1 for n in problem.shape), *inner]
-
-
-def block_values(problem: OutOfCore, number: int, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """Return the numbers of a chunk, the same in every process."""
-    rng = np.random.Generator(np.random.Philox(key=SEED + number))
-    real = np.float32 if problem.dtype == "c8" else np.float64
-    found = np.empty((*shape, 2), real)
-    rng.standard_normal(out=found, dtype=real)
-    return found.view(problem.dtype)[..., 0]
-
-
-def direct(
-    values: npt.NDArray[Any], first: int, total: int, at: tuple[int, ...]
-) -> complex:
-    """Return what values from `first` on along the first axis give to one frequency.
-
-    Phases are exact integers modulo the length before the sine.
-    """
-    found = values
-    for axis in range(values.ndim - 1, 0, -1):
-        n = values.shape[axis]
-        phase = np.exp(-2j * np.pi * (np.arange(n) * at[axis] % n) / n)
-        found = found @ phase
-    places = (np.arange(len(found)) + first) * at[0] % total
-    return complex(found.astype(complex) @ np.exp(-2j * np.pi * places / total))
-
-
-def make_source(problem: OutOfCore, path: Path) -> dict[str, Any]:
-    """Write the array; return its energy, and the frequencies by a direct DFT."""
-    array = import_module("zarr").create_array(
-        str(path), shape=problem.shape, chunks=problem.chunks, dtype=problem.dtype,
-        compressors=None,
-    )
-    energy, wanted = 0.0, dict.fromkeys(frequencies(problem), 0j)
-    step, total = problem.chunks[0], problem.shape[0]
-    for number, first in enumerate(range(0, total, step)):
-        count = min(step, total - first)
-        values = block_values(problem, number, (count, *problem.shape[1:]))
-        array[first : first + count] = values
-        energy += float(np.vdot(values, values).real) if problem.dtype == "c16" else float(
-            np.sum(np.abs(values.astype("c16")) ** 2))
-        for at in wanted:
-            wanted[at] += direct(values, first, total, at)
-    return {"energy": energy, "wanted": wanted}
-
-
-def check_answer(problem: OutOfCore, path: Path, truth: dict[str, Any]) -> dict[str, float]:
-    """Return how far an answer is off: at the checked frequencies, and by Parseval's theorem."""
-    array = import_module("zarr").open_array(str(path), mode="r")
-    size = math.sqrt(truth["energy"])  # of a typical element of the spectrum
-    wanted = truth["wanted"]
-    if isinstance(wanted, list):  # as JSON has it
-        wanted = {tuple(at): complex(real, imag) for at, real, imag in wanted}
-    worst = max(abs(complex(array[at]) - value) / size for at, value in wanted.items())
-    energy = 0.0
-    for region in _regions(array):
-        values = array[region]
-        energy += float(np.sum(values.real.astype("f8") ** 2 + values.imag.astype("f8") ** 2))
-    parseval = abs(energy / math.prod(problem.shape) / truth["energy"] - 1)
-    return {"frequencies": worst, "parseval": parseval}
-
-
-def _regions(array: Any) -> Iterator[tuple[slice, ...]]:
-    for index in np.ndindex(*(-(-n // c) for n, c in zip(array.shape, array.chunks, strict=True))):
-        yield tuple(slice(i * c, (i + 1) * c) for i, c in zip(index, array.chunks, strict=True))
 
 
 # --- what is measured, each in a process of its own -----------------------------------------
@@ -220,7 +105,7 @@ def ours(task: dict[str, Any]) -> dict[str, Any]:
         with _watched(peak):
             done = run(
                 folder / "in.zarr", folder / "out.zarr", problem.kind, memory_limit=limit,
-                overwrite=True, block_size=math.prod(problem.chunks) * problem_itemsize(problem),
+                overwrite=True, block_size=problem.chunk_nbytes,
                 kernel=task["kernel"],
             )
     moved = sum(totals[k] for k in ("source_read", "scratch_read", "scratch_write", "sink_write"))
@@ -231,11 +116,6 @@ def ours(task: dict[str, Any]) -> dict[str, Any]:
         "memory_forecast": done.plan.forecast.peak_host, "memory_limit": limit,
         "events": dict(totals),
     }
-
-
-def problem_itemsize(problem: OutOfCore) -> int:
-    """Return bytes of an element."""
-    return np.dtype(problem.dtype).itemsize
 
 
 def _warm_up(folder: Path, problem: OutOfCore) -> None:

@@ -17,6 +17,7 @@ from dask_bigfft.devices.protocol import Event, Stream
 from dask_bigfft.errors import DeviceError
 from dask_bigfft.planner.profile import DeviceProfile
 
+
 @dataclass(frozen=True)
 class Span:
     """Work that an engine (``h2d``, ``compute`` or ``d2h``) did, and when, by the clock."""

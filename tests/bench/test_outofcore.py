@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from dask_bigfft.bench import outofcore
+from dask_bigfft.bench import outofcore, outofcore_data
 from dask_bigfft.bench.cgroup import memory_cgroup
-from dask_bigfft.bench.outofcore import OutOfCore
+from dask_bigfft.bench.outofcore_data import OutOfCore
 
 zarr = pytest.importorskip("zarr")
 
@@ -19,7 +19,7 @@ SMALL = [
 
 @pytest.mark.parametrize("problem", SMALL, ids=lambda p: p.name)
 def test_the_direct_transform_is_numpys(tmp_path, problem):
-    truth = outofcore.make_source(problem, tmp_path / "in.zarr")
+    truth = outofcore_data.make_source(problem, tmp_path / "in.zarr")
     values = zarr.open_array(tmp_path / "in.zarr", mode="r")[...]
     assert values.std() > 1
     spectrum = np.fft.fftn(values.astype("c16"))
@@ -29,13 +29,13 @@ def test_the_direct_transform_is_numpys(tmp_path, problem):
     options = {"chunks": problem.chunks, "compressors": None, "dtype": problem.dtype}
     answer = zarr.create_array(tmp_path / "out.zarr", shape=problem.shape, **options)
     answer[...] = spectrum
-    errors = outofcore.check_answer(problem, tmp_path / "out.zarr", truth)
+    errors = outofcore_data.check_answer(problem, tmp_path / "out.zarr", truth)
     assert max(errors.values()) < problem.tolerance
-    spectrum[outofcore.frequencies(problem)[-1]] *= -1
+    spectrum[outofcore_data.frequencies(problem)[-1]] *= -1
     answer[...] = spectrum
-    assert outofcore.check_answer(problem, tmp_path / "out.zarr", truth)["frequencies"] > 1e-3
+    assert outofcore_data.check_answer(problem, tmp_path / "out.zarr", truth)["frequencies"] > 1e-3
     answer[...] = spectrum * 1.01
-    assert outofcore.check_answer(problem, tmp_path / "out.zarr", truth)["parseval"] > 1e-3
+    assert outofcore_data.check_answer(problem, tmp_path / "out.zarr", truth)["parseval"] > 1e-3
 
 
 def test_the_program(tmp_path, capsys):
@@ -61,7 +61,7 @@ def test_the_program(tmp_path, capsys):
 def test_memory_is_as_forecast(tmp_path):
     """Measured in a process of its own, in a memory cgroup where one can be made."""
     problem = OutOfCore("3d", "fftn", (40, 512, 1024), (10, 512, 1024), "c8")
-    outofcore.make_source(problem, tmp_path / "in.zarr")
+    outofcore_data.make_source(problem, tmp_path / "in.zarr")
     budget = 640 << 20
     task = {"problem": problem.__dict__, "folder": str(tmp_path), "threads": 2, "budget": budget,
             "kernel": "auto"}

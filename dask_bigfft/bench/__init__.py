@@ -15,7 +15,9 @@ that exists. ``--help`` says how to choose; `report` describes the JSON that com
 `report`          JSON, table and picture
 `convolution`     a program of its own: convolutions, time and memory
 `outofcore`       a program of its own: from file to file, larger than memory
+`outofcore_data`  its problems, and whether answers are right
 `cgroup`          a limit of memory that counts the page cache
+`peaks`           the most memory that a process has used
 `model`           a program of its own: forecasts against times, on `model_problems`
 `sweep`           plans of a problem that are all run
 ================  ==============================================================

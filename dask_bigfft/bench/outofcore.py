@@ -9,7 +9,7 @@ Answers are checked: some frequencies against a direct DFT, everything by Parsev
 ``--out`` what is found is written after every step, and ``--resume`` goes on with the steps that
 are not there yet, from the source that lies in the folder.
 
-Imports the package, `outofcore_data`, `cgroup`, and distributed for the peer.
+Imports the package, `outofcore_data`, `cgroup`, `peaks`, and distributed for the peer.
 """
 
 import argparse
@@ -24,7 +24,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ from dask_bigfft.bench.outofcore_data import (
     check_answer,
     make_source,
 )
+from dask_bigfft.bench.peaks import in_use, watched
 from dask_bigfft.planner.explain import human_bytes, human_seconds
 from dask_bigfft.runs import run
 
@@ -57,33 +58,6 @@ SHARE = 0.8
 # --- what is measured, each in a process of its own -----------------------------------------
 
 
-def resident() -> int:
-    """Return the anonymous and shared memory of this process."""
-    found = 0
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(("RssAnon", "RssShmem")):
-            found += int(line.split()[1]) << 10
-    return found
-
-
-@contextlib.contextmanager
-def _watched(peak: list[int]) -> Iterator[None]:
-    """Keep the most memory that this process has in the meantime."""
-    ended = threading.Event()
-
-    def look() -> None:
-        while not ended.wait(0.01):
-            peak[0] = max(peak[0], resident())
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
 def ours(task: dict[str, Any]) -> dict[str, Any]:
     """Do a run of ours; return seconds, bytes and memory."""
     folder, problem = Path(task["folder"]), OutOfCore(**task["problem"])
@@ -91,7 +65,7 @@ def ours(task: dict[str, Any]) -> dict[str, Any]:
                "bigfft.scratch.directory": str(folder), "bigfft.exchange.carrier": "disk"}
     with dask.config.set(options):
         _warm_up(folder, problem)
-        before, peak = resident(), [0]
+        before = in_use(os.getpid())
         limit = int(SHARE * (task["budget"] - before))
         totals: collections.Counter[str] = collections.Counter()
         lock = threading.Lock()
@@ -102,7 +76,7 @@ def ours(task: dict[str, Any]) -> dict[str, Any]:
                 totals[f"{name} seconds"] += numbers.get("seconds", 0)
 
         events.add_sink(sink)
-        with _watched(peak):
+        with watched(os.getpid(), cgroups=False, poll=0.01) as peak:
             done = run(
                 folder / "in.zarr", folder / "out.zarr", problem.kind, memory_limit=limit,
                 overwrite=True, block_size=problem.chunk_nbytes,
@@ -112,7 +86,7 @@ def ours(task: dict[str, Any]) -> dict[str, Any]:
     return {
         "seconds": done.seconds, "bytes": moved, "carrier": done.plan.carrier,
         "rounds": done.plan.notation, "exchanges": len(done.plan.travelling),
-        "memory_before": before, "memory_peak": peak[0] - before,
+        "memory_before": before, "memory_peak": peak.nbytes,
         "memory_forecast": done.plan.forecast.peak_host, "memory_limit": limit,
         "events": dict(totals),
     }

@@ -22,10 +22,10 @@ from typing import Any
 import dask.array as da
 import dask.config
 
-from dask_bigfft.storage import targets
 from dask_bigfft import calibration, runs
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError, ScratchError, refuse
 from dask_bigfft.planner.explain import human_bytes, human_count, human_seconds, speed_rows
+from dask_bigfft.storage import targets
 from dask_bigfft.watch.display import Display, LocalProgress, TextDisplay
 
 _THREADS, _SYNC = ("threads", "threaded"), ("sync", "synchronous", "single-threaded")

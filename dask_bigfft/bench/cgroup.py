@@ -86,7 +86,7 @@ def _parents() -> Iterator[tuple[Path, int]]:
 
 @contextlib.contextmanager
 def memory_cgroup(limit: int | None = None) -> Iterator[Cgroup | None]:
-    """Give a group that counts its peak, or has a limit and no swap; None where none can be made."""
+    """Give a group, which has no swap if it has a limit; None where none can be made."""
     made = (_made(parent, version, limit) for parent, version in _parents())
     found = next((group for group in made if group is not None), None)
     try:

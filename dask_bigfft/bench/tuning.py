@@ -28,7 +28,6 @@ from typing import Any
 import dask.config
 import numpy as np
 
-from dask_bigfft.planning import profiles
 from dask_bigfft import config
 from dask_bigfft.bench import machine
 from dask_bigfft.bench.model_problems import PROBLEMS, Problem
@@ -42,8 +41,9 @@ from dask_bigfft.memory_settings import machine_nbytes
 from dask_bigfft.planner.plan import Machine, Plan
 from dask_bigfft.planner.profile import DeviceProfile, Profile
 from dask_bigfft.planner.request import Request
-from dask_bigfft.transforms.spec import TransformSpec, transform_spec
+from dask_bigfft.planning import profiles
 from dask_bigfft.planning.tuning import Timer, Tuning, ones, tuned
+from dask_bigfft.transforms.spec import TransformSpec, transform_spec
 
 __all__ = ["CARDS", "clocked", "main", "markdown"]
 

@@ -14,7 +14,6 @@ from typing import Any
 import dask.config
 import numpy as np
 
-from dask_bigfft.planning import profiles
 from dask_bigfft import config
 from dask_bigfft.calibration.cards import device_speeds, peer_speeds, peers_of, together
 from dask_bigfft.calibration.cluster import network_speeds, workers_of
@@ -31,6 +30,7 @@ from dask_bigfft.devices.find import leases
 from dask_bigfft.errors import ArgumentTypeError, DeviceError, parse_count, refuse
 from dask_bigfft.kernels.libraries import available, get_library
 from dask_bigfft.planner.profile import DEFAULT, LibrarySpeeds, Profile
+from dask_bigfft.planning import profiles
 from dask_bigfft.record import current_worker
 
 __all__ = ["Effort", "calibrate", "measure", "usual_nbytes", "usual_threads"]

@@ -17,8 +17,8 @@ from typing import Any
 import dask.config
 import numpy as np
 
-from dask_bigfft.devices.extents import aligned
 from dask_bigfft.devices.cupy_device import CupyDevice
+from dask_bigfft.devices.extents import aligned
 from dask_bigfft.devices.peers import CupyPeers, Peers
 from dask_bigfft.devices.protocol import FFT, Array, Device, DeviceArray, Multiply
 from dask_bigfft.memory import default_arena, lend

@@ -29,8 +29,8 @@ from dask_bigfft.devices.convolving import (
     is_hard,
 )
 from dask_bigfft.devices.extents import aligned
-from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.jobs import Job, Part, Source
+from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.pieces import PiecePlan
 from dask_bigfft.devices.pipeline import Carve, Coming, Pipeline
 from dask_bigfft.devices.protocol import FFT, Array, Device, Event

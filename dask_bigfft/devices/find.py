@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dask_bigfft.devices.crew import Crew, crew_of
-from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.cuda import available, reason
 from dask_bigfft.devices.cupy_device import open_device
 from dask_bigfft.devices.engine import Engine
 from dask_bigfft.devices.leases import Leases
+from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.protocol import Device
 from dask_bigfft.errors import DeviceError
 

@@ -17,8 +17,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.engine import Engine
+from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit
 from dask_bigfft.planner.cost import ADMITTED

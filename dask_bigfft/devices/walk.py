@@ -14,9 +14,9 @@ from functools import lru_cache
 import numpy as np
 
 from dask_bigfft.decomposition.rounds import Round
-from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.engine import Engine
 from dask_bigfft.devices.jobs import Job
+from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.pieces import COMPUTED, PiecePlan
 from dask_bigfft.devices.pipeline import Carve, Coming
 from dask_bigfft.devices.protocol import Array

@@ -18,8 +18,8 @@ from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.search import find_plan
 from dask_bigfft.planning.surroundings import running_client
-from dask_bigfft.transforms.spec import TransformSpec
 from dask_bigfft.planning.tuning import tuned_plan
+from dask_bigfft.transforms.spec import TransformSpec
 
 __all__ = ["Choice", "chosen_plan"]
 

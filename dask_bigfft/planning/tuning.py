@@ -24,7 +24,6 @@ import dask.array as da
 import numpy as np
 
 from dask_bigfft import config, kept
-from dask_bigfft.planning.device_tuning import Group, choices, on_devices
 from dask_bigfft.devices import find
 from dask_bigfft.errors import PlanError
 from dask_bigfft.graph.layer import transformed_array
@@ -35,6 +34,7 @@ from dask_bigfft.planner.explain import human_seconds
 from dask_bigfft.planner.plan import Machine, Plan
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.search import find_plans
+from dask_bigfft.planning.device_tuning import Group, choices, on_devices
 from dask_bigfft.planning.surroundings import running_client
 from dask_bigfft.transforms.spec import TransformSpec
 

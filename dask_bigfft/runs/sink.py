@@ -11,11 +11,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
 
-from dask_bigfft.storage.chunk_files import PlainChunks
 from dask_bigfft.events import emit
 from dask_bigfft.exchange.folders import sync_folders
 from dask_bigfft.exchange.scratch import Scratch
 from dask_bigfft.files import room_missing
+from dask_bigfft.storage.chunk_files import PlainChunks
 
 Block = tuple[int, ...]
 

@@ -23,11 +23,11 @@ import numpy.typing as npt
 from dask.base import tokenize
 
 from dask_bigfft import config
-from dask_bigfft.storage.chunk_files import PlainChunks, chunk_pieces, plain_chunks, refuse_missing
 from dask_bigfft.errors import refuse
 from dask_bigfft.events import emit
 from dask_bigfft.graph.dask_private import original_of
 from dask_bigfft.planner.rows import Stored
+from dask_bigfft.storage.chunk_files import PlainChunks, chunk_pieces, plain_chunks, refuse_missing
 
 #: Largest block that chunks are put together to, and the smallest worth a task of its own.
 LARGEST, SMALLEST = 128 << 20, 4 << 20

@@ -10,8 +10,8 @@ import scipy.fft
 
 from dask_bigfft import fft
 from dask_bigfft.bench import gpu, gpu_peers, gpu_report
-from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.cupy_device import Span
+from dask_bigfft.devices.limits import PieceLimits
 
 
 @pytest.mark.parametrize(("elements", "ndim"), [(2**10, 1), (2**11, 2), (2**30, 3), (2**31, 3)])

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from dask_bigfft.planning import profiles
 from dask_bigfft.bench import tuning
 from dask_bigfft.bench.model import Problem
 from dask_bigfft.planner.profile import DEFAULT
+from dask_bigfft.planning import profiles
 from dask_bigfft.testing.devices import simulated_devices
 
 

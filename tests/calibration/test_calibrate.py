@@ -12,7 +12,6 @@ import dask.array as da
 import pytest
 
 import dask_bigfft
-from dask_bigfft.planning import profiles
 from dask_bigfft import calibration, kept
 from dask_bigfft.calibration import cpu
 from dask_bigfft.calibration.cpu import (
@@ -30,6 +29,7 @@ from dask_bigfft.cli import main
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
 from dask_bigfft.events import emit
 from dask_bigfft.planner.profile import DEFAULT, Profile
+from dask_bigfft.planning import profiles
 from dask_bigfft.testing.devices import simulated_devices
 
 TINY = Effort(2, 1 << 18, 1)

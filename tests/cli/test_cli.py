@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import dask_bigfft
-from dask_bigfft.storage import sources, targets
 from dask_bigfft import cli, runs
-from dask_bigfft.storage.chunk_files import PlainChunks
 from dask_bigfft.cli import main
+from dask_bigfft.storage import sources, targets
+from dask_bigfft.storage.chunk_files import PlainChunks
 
 zarr = pytest.importorskip("zarr")
 

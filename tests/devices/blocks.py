@@ -4,9 +4,9 @@ import dask.array as da
 import numpy as np
 import scipy.fft
 
-from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.engine import Engine
 from dask_bigfft.devices.jobs import Job, Source
+from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.front import plan
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from devices.blocks import SMALL, distance, job_of, scipys, values
 
-from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.engine import Engine
 from dask_bigfft.devices.jobs import Source
 from dask_bigfft.devices.leases import ADMITTED, Leases, Need
+from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import add_sink, remove_sink

@@ -13,8 +13,8 @@ import pytest
 from devices.blocks import distance, engine, job_of, run, scipys, values
 
 from dask_bigfft import fft
-from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.jobs import Source
+from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.ragged import Half, below, completing, missing
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.errors import DeviceMemoryError

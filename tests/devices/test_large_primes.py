@@ -13,8 +13,8 @@ from devices.blocks import SMALL, distance, engine, job_of, run, scipys, values
 from dask_bigfft import fft
 from dask_bigfft.devices import engine as module
 from dask_bigfft.devices.convolving import convolving, filter_of, is_hard
-from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.jobs import Source
+from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.events import add_sink, remove_sink

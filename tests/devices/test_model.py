@@ -5,8 +5,8 @@ import dask.array as da
 import numpy as np
 import pytest
 
-from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.jobs import Job
+from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.walk import walk_on, walked_seconds
 from dask_bigfft.front import plan
 from dask_bigfft.planner.device_seconds import device_block_seconds

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from devices.blocks import SMALL, distance, job_of, scipys, values
 
-from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.engine import Engine
 from dask_bigfft.devices.jobs import Source
+from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.pipeline import Carve, Coming, Pipeline
 from dask_bigfft.devices.simulated import SimulatedDevice
-from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.planner.device_settings import DeviceSettings
+from dask_bigfft.planner.profile import DeviceProfile
 
 SEEDS = range(12)
 

@@ -17,8 +17,8 @@ from dask_bigfft.devices.protocol import (
     Twiddle,
 )
 from dask_bigfft.devices.simulated import SimulatedDevice, contiguous_runs
-from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
+from dask_bigfft.planner.profile import DeviceProfile
 
 RNG = np.random.default_rng(3)
 BIG = 10**9

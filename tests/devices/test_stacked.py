@@ -13,10 +13,10 @@ from devices.blocks import SMALL, distance, values
 from dask_bigfft import fft, plan
 from dask_bigfft.decomposition.rounds import Mirror
 from dask_bigfft.devices import find
-from dask_bigfft.devices.limits import PieceLimits
-from dask_bigfft.devices.problem import Line, Problem
 from dask_bigfft.devices.engine import Engine
 from dask_bigfft.devices.leases import GETTING_READY, Leases, Need
+from dask_bigfft.devices.limits import PieceLimits
+from dask_bigfft.devices.problem import Line, Problem
 from dask_bigfft.devices.schedule import find_schedule
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.devices.transfer import row_nbytes

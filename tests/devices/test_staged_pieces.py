@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from devices.blocks import distance, engine, job_of, values
 
-from dask_bigfft.devices.limits import PieceLimits
-from dask_bigfft.devices.problem import Line, Problem
 from dask_bigfft.devices.jobs import Job, Source
+from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.pipeline import Carve
+from dask_bigfft.devices.problem import Line, Problem
 from dask_bigfft.devices.schedule import find_schedule
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.devices.walk import placed, walked_seconds

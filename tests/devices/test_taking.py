@@ -12,14 +12,14 @@ import dask.array as da
 import numpy as np
 import pytest
 
-from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.engine import Engine
 from dask_bigfft.devices.jobs import Job
+from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.simulated import SimulatedDevice
-from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.devices.taking import OpenBlock, Taken, Taking
 from dask_bigfft.front import plan
 from dask_bigfft.planner.balance import FEEDERS
+from dask_bigfft.planner.profile import DeviceProfile
 
 MIB = 1 << 20
 THREADS, CPU = 2, 1e9  # threads, and bytes per second of all of them

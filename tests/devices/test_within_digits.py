@@ -10,9 +10,9 @@ import scipy.fft
 from devices.blocks import distance, engine, values
 
 from dask_bigfft import fft
-from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.dispatch import _still
 from dask_bigfft.devices.jobs import Job, Source
+from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.ragged import Window
 from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.kernels.composite import Shards

@@ -11,9 +11,9 @@ import scipy.fft
 
 from dask_bigfft import fft
 from dask_bigfft.devices import find
-from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.cuda import available
 from dask_bigfft.devices.jobs import Job, Source
+from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.exchange.stacking import stacking
 from dask_bigfft.front import plan as plan_of

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import dask_bigfft
-from dask_bigfft.planning import arguments
 from dask_bigfft.kernels import wisdom
 from dask_bigfft.kernels.libraries import available
 from dask_bigfft.kernels.wisdom import fastest_library, measured_rates
+from dask_bigfft.planning import arguments
 
 several = pytest.mark.skipif(len(available()) < 2, reason="only one FFT library is installed")
 

@@ -8,8 +8,8 @@ import scipy.fft
 
 from dask_bigfft import fft, plan, transposed_index
 from dask_bigfft.devices import find
-from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.jobs import Source
+from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.errors import ArgumentError, DeviceError
 from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.kernels.composite import Composite

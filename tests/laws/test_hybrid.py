@@ -16,8 +16,8 @@ from laws.test_devices import KINDS, SMALL, WIDE, assert_close, split, values
 
 from dask_bigfft import fft, plan, report
 from dask_bigfft.devices import crew, find, hybrid, taking
-from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.dispatch import Pace
+from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.devices.taking import Taking
 from dask_bigfft.errors import ArgumentError, DeviceError, DeviceMemoryError

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from laws.law import call, planned_small
 
-import dask_bigfft.graph.weave
 import dask_bigfft.graph.run
+import dask_bigfft.graph.weave
 import dask_bigfft.kernels.cpu
 from dask_bigfft import events, fft, plan
 from dask_bigfft.devices.limits import PieceLimits

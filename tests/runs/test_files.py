@@ -16,11 +16,11 @@ import pytest
 from distributed import Client, LocalCluster
 
 import dask_bigfft
-from dask_bigfft.storage import chunk_files, sources, targets
 from dask_bigfft import events
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
 from dask_bigfft.exchange.scratch import Scratch
 from dask_bigfft.runs.sink import Sink
+from dask_bigfft.storage import chunk_files, sources, targets
 from dask_bigfft.testing.oracles import relative_l2
 
 zarr = pytest.importorskip("zarr")

@@ -8,7 +8,6 @@ import dask.array as da
 import numpy as np
 import pytest
 
-from dask_bigfft.planning import device_tuning, tuning
 from dask_bigfft import fft
 from dask_bigfft.bench.model import Problem
 from dask_bigfft.bench.tuning import CARDS, clocked, on_simulated
@@ -20,9 +19,10 @@ from dask_bigfft.planner.device_settings import AS_IS, DeviceSettings
 from dask_bigfft.planner.plan import Machine, Plan
 from dask_bigfft.planner.profile import Profile
 from dask_bigfft.planner.search import find_plan
+from dask_bigfft.planning import device_tuning, tuning
+from dask_bigfft.planning.tuning import tuned
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.transforms.spec import transform_spec
-from dask_bigfft.planning.tuning import tuned
 
 SMALL = Problem("a plane", "fftn", (256, 256), (64, 256))
 NBYTES = 3 << 17

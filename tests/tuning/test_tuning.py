@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import dask_bigfft
-from dask_bigfft.planning import tuning
 from dask_bigfft import fft, kept
 from dask_bigfft.errors import ArgumentError
 from dask_bigfft.planner.plan import Machine
 from dask_bigfft.planner.request import Request
-from dask_bigfft.transforms.spec import transform_spec
+from dask_bigfft.planning import tuning
 from dask_bigfft.planning.tuning import measured_trials, problem_class, region, tuned
+from dask_bigfft.transforms.spec import transform_spec
 
 MACHINE = Machine(memory_limit=1 << 34, threads=2)
 

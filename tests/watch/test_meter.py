@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import dask_bigfft
-from dask_bigfft.storage import sources
 from dask_bigfft import fft
+from dask_bigfft.storage import sources
 from dask_bigfft.watch.display import LocalProgress, TextDisplay, runs_html
 from dask_bigfft.watch.meter import Board, Meter, line_of
 

@@ -189,7 +189,7 @@ class TransformRecipe:
         return TransformRecipe, (self.plan, self.carrier, True, self.place)
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
-        return "TransformRecipe", self.plan, self.carrier
+        return "TransformRecipe", self.plan, self.carrier, *_attempt(self.place)
 
     @property
     def chunks(self) -> tuple[tuple[int, ...], ...]:
@@ -242,6 +242,17 @@ def scratch_place(plan: AnyPlan) -> ScratchPlace:
     return ScratchPlace(directory, "", sync, False, forecast.scratch, forecast.peak_host)
 
 
+def _attempt(place: ScratchPlace | None) -> tuple[ScratchPlace, ...]:
+    """What task names say of scratch files: which life of a run it is, where these are kept.
+
+    What one life has done the next only looks up: tasks of other dependencies, which must not go by
+    the same names. As long as a worker is busy with a task of a run whose client has died, it
+    remembers all that this was made from; asked for a task of the same name, it would wait for
+    what that depended on before, which nobody makes any more.
+    """
+    return () if place is None or not place.kept else (place,)
+
+
 def transformed_array(
     x: da.Array, plan: AnyPlan, carrier: str, known: Known | None = None,
     place: ScratchPlace | None = None,
@@ -264,7 +275,7 @@ def transformed_array(
         place = scratch_place(plan)
     if array_expressions_enabled():
         return expression_array(x, TransformRecipe(plan, carrier, place=place))
-    token = tokenize(x.name, plan, carrier)
+    token = tokenize(x.name, plan, carrier, *_attempt(place))
     name = output_name(plan, token)
     layer = _layer_class(plan)(plan, token, x.name, carrier, known=known, place=place)
     dependencies: Any = [x]

@@ -59,11 +59,11 @@ def _schedule(file: str, settings: Mapping[str, Any]) -> None:
     _run(serve, settings)
 
 
-def _work(file: str, folder: str, settings: Mapping[str, Any]) -> None:
+def _work(file: str, folder: str, settings: Mapping[str, Any], threads: int) -> None:
     async def serve() -> None:
         async with Worker(
-            scheduler_file=file, nthreads=1, host="127.0.0.1", dashboard_address="127.0.0.1:0",
-            local_directory=folder,
+            scheduler_file=file, nthreads=threads, host="127.0.0.1",
+            dashboard_address="127.0.0.1:0", local_directory=folder,
         ) as worker:
             await worker.finished()
 
@@ -94,7 +94,7 @@ def run_on(file: str, said: str, *args: Any, **kwargs: Any) -> None:
 
 
 class Processes:
-    """A scheduler and workers with one thread each, every one a process of its own.
+    """A scheduler and workers, every one a process of its own.
 
     Parameters
     ----------
@@ -102,12 +102,16 @@ class Processes:
         Of their files.
     workers : int
         How many.
-    **settings
-        Of dask, in all these processes, beside `SETTINGS`.
+    settings : mapping
+        Of dask, in all these processes.
+    threads : int
+        Of each worker.
     """
 
-    def __init__(self, folder: Path, workers: int, settings: Mapping[str, Any] = SETTINGS) -> None:
-        self.folder, self.settings = folder, settings
+    def __init__(
+        self, folder: Path, workers: int, settings: Mapping[str, Any] = SETTINGS, threads: int = 1
+    ) -> None:
+        self.folder, self.settings, self.threads = folder, settings, threads
         self.folder.mkdir(parents=True, exist_ok=True)
         self.file = str(folder / "scheduler.json")
         self.scheduler = started(_schedule, self.file, settings)
@@ -123,7 +127,7 @@ class Processes:
     def add_worker(self) -> None:
         """Begin one more worker."""
         local = str(self.folder / "workers")
-        self._all.append(started(_work, self.file, local, self.settings))
+        self._all.append(started(_work, self.file, local, self.settings, self.threads))
 
     @property
     def alive(self) -> list[BaseProcess]:

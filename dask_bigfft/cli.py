@@ -224,7 +224,9 @@ def _local_cluster(workers: int | None) -> Iterator[_Place]:
     from distributed import Client, LocalCluster
 
     threads = max(1, (os.cpu_count() or 1) // workers) if workers else None
-    with _uninterrupted():
+    # Ctrl-C reaches a terminal's every process, and workers that it kills cannot stop in order:
+    # those that are started meanwhile go on ignoring it.
+    with _handled(signal.SIGINT, signal.SIG_IGN):
         cluster = LocalCluster(
             n_workers=workers, threads_per_worker=threads, silence_logs="CRITICAL",
             dashboard_address="127.0.0.1:0", scheduler_kwargs={"dashboard": False},  # any free port
@@ -234,20 +236,17 @@ def _local_cluster(workers: int | None) -> Iterator[_Place]:
 
 
 @contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Ignore Ctrl-C for a moment: processes that are started meanwhile go on ignoring it.
-
-    It reaches a terminal's every process, and workers that it kills cannot stop in order.
-    """
+def _handled(number: int, handler: Any) -> Iterator[None]:
+    """Let a handler have a signal for a while, where that can be done."""
     try:
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        before = signal.signal(number, handler)
     except ValueError:  # not in the main thread
         yield
         return
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(number, before)
 
 
 def _connected(address: str) -> Iterator[_Place]:
@@ -385,21 +384,8 @@ def _kept(args: argparse.Namespace) -> str:
 
 
 def _terminate(number: int, frame: object) -> None:
+    """Turn a request to end into an exception."""
     raise Terminated
-
-
-@contextlib.contextmanager
-def _ending_kindly() -> Iterator[None]:
-    """Turn a request to end into an exception, where that can be done."""
-    try:
-        before = signal.signal(signal.SIGTERM, _terminate)
-    except ValueError:  # not in the main thread
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -412,7 +398,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     args = _parser().parse_args(_joined(sys.argv[1:] if argv is None else argv))
     try:
-        with _ending_kindly():
+        with _handled(signal.SIGTERM, _terminate):
             args.command(args)
     except BrokenPipeError:  # whoever read the output has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

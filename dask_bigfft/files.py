@@ -32,6 +32,7 @@ from dask_bigfft import config
 
 __all__ = [
     "LEAST", "UNIT", "File", "Underway", "opened", "places", "room_missing", "rounded_up",
+    "sync_path",
 ]
 
 T = TypeVar("T")
@@ -76,6 +77,15 @@ def places(nbytes: Ints) -> Ints:
 
 
 # --- several at a time ----------------------------------------------------------------------
+
+
+def sync_path(path: str | Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def room_missing(path: Path, error: OSError, missing: int) -> int | None:

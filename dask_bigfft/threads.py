@@ -4,7 +4,6 @@ Imports dask's configuration and `record`, which looks a distributed worker up i
 """
 
 import os
-from typing import Any
 
 import dask.config
 
@@ -16,16 +15,9 @@ __all__ = ["task_threads"]
 ONE_AT_A_TIME = ("sync", "synchronous", "single-threaded")
 
 
-def task_threads(worker: Any = None) -> int:
+def task_threads() -> int:
     """Return how many tasks run at a time here: on a worker its threads, else those of dask's pool.
 
-    Parameters
-    ----------
-    worker : distributed.Worker, optional
-        Which worker, outside of its tasks.
-
-    Examples
-    --------
     >>> with dask.config.set(num_workers=3):
     ...     task_threads()
     3
@@ -33,7 +25,7 @@ def task_threads(worker: Any = None) -> int:
     ...     task_threads()
     1
     """
-    worker = current_worker() if worker is None else worker
+    worker = current_worker()
     if worker is not None:
         return int(worker.state.nthreads)
     if dask.config.get("scheduler", None) in ONE_AT_A_TIME:

@@ -103,14 +103,14 @@ def _marking(block: Array, mark: str) -> Array:
     return block
 
 
-def first_task(name: str, merged: bool = False, workers: int = 2) -> dict[str, Any]:
+def first_task(name: str, merged: bool = False) -> dict[str, Any]:
     """Return seconds from `compute` to the first task, and bytes that the client's memory grows.
 
     The rest of the graph is not waited for. `merged` leaves it to the settings whether neighbouring
     blocks are merged; without it they stand for large ones.
     """
     shape, chunks = FIRST[name]
-    with tempfile.TemporaryDirectory() as folder, _cluster(workers, folder) as (_, client):
+    with tempfile.TemporaryDirectory() as folder, _cluster(2, folder) as (_, client):
         mark = Path(folder, "mark")
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         x = da.zeros(shape, chunks=chunks, dtype="c8").map_blocks(_marking, str(mark), dtype="c8")
@@ -131,7 +131,7 @@ def first_task(name: str, merged: bool = False, workers: int = 2) -> dict[str, A
 # --- tiny blocks ------------------------------------------------------------------------------
 
 
-def tiny_blocks(side: int, repeat: int, workers: int = 2) -> dict[str, Any]:
+def tiny_blocks(side: int, repeat: int) -> dict[str, Any]:
     """Return seconds of the first and of further transforms of a square in tiny blocks.
 
     Parameters
@@ -140,12 +140,10 @@ def tiny_blocks(side: int, repeat: int, workers: int = 2) -> dict[str, Any]:
         Of the square.
     repeat : int
         Number of further transforms, of other values each; the worst answer is told.
-    workers : int
-        Number of processes.
     """
     wait = import_module("distributed").wait
     rng, times, errors = np.random.default_rng(1), [], []
-    with tempfile.TemporaryDirectory() as folder, _cluster(workers, folder) as (_, client):
+    with tempfile.TemporaryDirectory() as folder, _cluster(2, folder) as (_, client):
         for _ in range(repeat + 1):
             values = rng.standard_normal((side, side, 2)).view("c16")[..., 0]
             x = client.persist(da.from_array(values, chunks=TINY_BLOCK))

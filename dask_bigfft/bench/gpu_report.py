@@ -64,7 +64,7 @@ def _ratios(found: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def _held(rows: Iterable[dict[str, Any]], kind: str = "pinned") -> list[dict[str, Any]]:
+def _held(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows with what was asked for and what is allowed, as fractions of the bus.
 
     >>> _held([{"fraction": 0.8, "of_allowed": 0.9}])[0]["most"]
@@ -72,7 +72,7 @@ def _held(rows: Iterable[dict[str, Any]], kind: str = "pinned") -> list[dict[str
     """
     held = []
     for row in rows:
-        asked = ASKED[row.get("memory", row.get("source", kind))]
+        asked = ASKED[row.get("memory", row.get("source", "pinned"))]
         most = {
             name: row["fraction"] / row[of]
             for name, of in (("most", "of_allowed"), ("most_working", "of_working"))

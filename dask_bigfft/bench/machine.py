@@ -129,10 +129,10 @@ def copy(source: Array, target: Array, threads: int) -> tuple[int, float]:
 
 
 #: Points and rows of what `fft_rate` transforms, half a MiB of double precision, and its windows.
-_LENGTH, _ROWS, _WINDOWS = 1024, 32, 5
+_LENGTH, _ROWS, _WINDOWS, _WINDOW_SECONDS = 1024, 32, 5, 0.02
 
 
-def fft_rate(kernel: str, dtype: str, threads: int, seconds: float = 0.1) -> float:
+def fft_rate(kernel: str, dtype: str, threads: int) -> float:
     """Return the flops per second of a library on rows in cache, all threads together.
 
     The best of a few short windows: a bound on what can be reached has no use for the time that
@@ -147,7 +147,7 @@ def fft_rate(kernel: str, dtype: str, threads: int, seconds: float = 0.1) -> flo
         library.c2c(tile, (1,), -1)
         for window in range(_WINDOWS):
             count, started, taken = 0, time.perf_counter(), 0.0
-            while taken < seconds / _WINDOWS:
+            while taken < _WINDOW_SECONDS:
                 library.c2c(tile, (1,), -1)
                 count, taken = count + 1, time.perf_counter() - started
             rates[thread][window] = count * flops / taken

@@ -80,7 +80,6 @@ def follow(
     client: Any,
     start: Callable[[], list[Any]],
     display: Display | None,
-    tokens: Set[str] | None = None,
 ) -> None:
     """Wait for what `start` sends to a cluster, and show meanwhile how far it is.
 
@@ -90,7 +89,7 @@ def follow(
         Connected to the cluster.
     start : callable
         Returns the futures.
-    display, tokens
+    display
         As for `following`.
 
     Raises
@@ -98,7 +97,7 @@ def follow(
     Exception
         What a task has raised; the others are cancelled.
     """
-    with following(client, display, tokens):
+    with following(client, display):
         wait_for(client, start())
 
 

@@ -59,9 +59,9 @@ def digest(name: str, numbers: Mapping[str, Any]) -> None:
         context_meter.digest_metric(label, int(numbers["nbytes"]), "bytes")
 
 
-def warm_up(dtypes: tuple[str, ...] = ("c16", "c8", "f8")) -> None:
+def warm_up() -> None:
     """Run small transforms, so that compiled code and FFT libraries are there when work comes."""
-    for dtype in dtypes:
+    for dtype in ("c16", "c8", "f8"):
         values = np.ones(64, dtype)
         kind = "rfft" if values.dtype.kind == "f" else "fft"
         spec = transform_spec(kind, values.shape, values.dtype)

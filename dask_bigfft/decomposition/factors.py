@@ -131,15 +131,13 @@ def transposed_digits(n: int) -> tuple[int, ...]:
     return (n,)
 
 
-def smooth_length(n: int, *, primes: tuple[int, ...] = (2, 3, 5)) -> int:
-    """Return the smallest length from `n` on that has only these primes and splits nearly square.
+def smooth_length(n: int) -> int:
+    """Return the smallest length from `n` on with no prime above 5 that splits nearly square.
 
     Parameters
     ----------
     n
         The least length wanted, in 1..2**60.
-    primes
-        The prime factors allowed.
 
     Returns
     -------
@@ -155,9 +153,7 @@ def smooth_length(n: int, *, primes: tuple[int, ...] = (2, 3, 5)) -> int:
     """
     if not 1 <= n <= MAX_LENGTH // 4:
         refuse("n", n, f"1..{MAX_LENGTH // 4}")
-    if not primes or any(p < 2 or _prime_powers(p) != ((p, 1),) for p in primes):
-        refuse("primes", primes, "one or more prime numbers")
-    return next(c for c in _smooth_numbers(n, tuple(sorted(set(primes)))) if _is_nearly_square(c))
+    return next(c for c in _smooth_numbers(n, (2, 3, 5)) if _is_nearly_square(c))
 
 
 def _parse_length(n: int) -> int:

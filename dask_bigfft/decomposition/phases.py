@@ -234,8 +234,11 @@ class PhaseTable:
         return np.asarray(self.coarse[index >> self.shift] * self.fine[index & self.mask])
 
 
-def phase_table(modulus: int, sign: int, dtype: npt.DTypeLike = np.complex128) -> PhaseTable:
-    """Return the cached table of the powers of exp(sign*2j*pi/modulus).
+def phase_table(modulus: int, sign: int) -> PhaseTable:
+    """Return the cached table of the powers of exp(sign*2j*pi/modulus), in double precision.
+
+    Kernels of complex64 data take it as well, so that the product of its two parts is rounded to
+    single precision once.
 
     Parameters
     ----------
@@ -243,9 +246,6 @@ def phase_table(modulus: int, sign: int, dtype: npt.DTypeLike = np.complex128) -
         Number of powers, 1..2**53 (twiddles of an axis of that length).
     sign
         Sign of the exponent, -1 or +1.
-    dtype
-        Type of the tables. Kernels of complex64 data take complex128 tables as well, so that the
-        product of the two parts is rounded to single precision once.
 
     Examples
     --------
@@ -254,15 +254,15 @@ def phase_table(modulus: int, sign: int, dtype: npt.DTypeLike = np.complex128) -
     """
     if not 1 <= modulus <= 2**53:
         refuse("modulus", modulus, "1..2**53")
-    return _phase_table(int(modulus), sign, np.dtype(dtype))
+    return _phase_table(int(modulus), sign)
 
 
 # A process works on a few lengths at a time; the tables of 2**40 take 32 MiB.
 @lru_cache(maxsize=8)
-def _phase_table(modulus: int, sign: int, dtype: np.dtype[Any]) -> PhaseTable:
+def _phase_table(modulus: int, sign: int) -> PhaseTable:
     shift = ((modulus - 1).bit_length() + 1) // 2
     count = ((modulus - 1) >> shift) + 1
-    coarse = unit_roots(np.arange(count, dtype=np.int64) << shift, modulus, sign, dtype)
-    fine = unit_roots(np.arange(1 << shift, dtype=np.int64), modulus, sign, dtype)
+    coarse = unit_roots(np.arange(count, dtype=np.int64) << shift, modulus, sign)
+    fine = unit_roots(np.arange(1 << shift, dtype=np.int64), modulus, sign)
     coarse.flags.writeable = fine.flags.writeable = False
     return PhaseTable(modulus, sign, shift, coarse, fine)

@@ -11,6 +11,7 @@ import uuid
 from pathlib import Path
 
 from dask_bigfft.errors import ScratchError
+from dask_bigfft.files import sync_path
 
 try:
     import fcntl
@@ -160,18 +161,9 @@ def remove_unused(folder: Path) -> bool:
     return False
 
 
-def sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def sync_folders(folder: Path, root: Path) -> None:
     """Wait until the names in a folder, and in those above it up to a root, are on the disk."""
-    sync_folder(folder)
+    sync_path(folder)
     while folder != root and root in folder.parents:
         folder = folder.parent
-        sync_folder(folder)
+        sync_path(folder)

@@ -229,12 +229,7 @@ def run_block_of_file(
     def gathering() -> Gathering:
         return _read(run, number, block, written)
 
-    if number < len(run.plan.rounds):
-        values = run.finish(number, block, gathering, filters)
-    else:
-        started = time.perf_counter()
-        values = gathering().whole()
-        emit("unpack", nbytes=values.nbytes, seconds=time.perf_counter() - started)
+    values = taken_through(run, number, block, gathering, filters)
     return run.deliver(number, block, values)
 
 

@@ -283,13 +283,21 @@ def put_together(
     """Return a block put together from packed shards and taken through the round that follows."""
     exchange = run.exchange(number)
     shape, dtype = exchange.target.shape(block), np.dtype(exchange.dtype)
-    started = time.perf_counter()
 
     def gathering() -> Gathering:
         return Gathering(run.map(number), block, shape, dtype, shards.__getitem__, packed=True)
 
+    return taken_through(run, number, block, gathering, filters)
+
+
+def taken_through(
+    run: Run, number: int, block: Block, gathering: Callable[[], Gathering],
+    filters: dict[int, Array],
+) -> Array:
+    """Return a block that is gathered, taken through the round that follows, if one does."""
     if number < len(run.plan.rounds):
         return run.finish(number, block, gathering, filters)
+    started = time.perf_counter()
     values = gathering().whole()
     emit("unpack", nbytes=values.nbytes, seconds=time.perf_counter() - started)
     return values

@@ -93,30 +93,6 @@ class Exchange:
         """Bytes of all packed shards."""
         return self.target.size * self.shard_dtype.itemsize
 
-    @cached_property
-    def geometry(self) -> tuple[Any, ...]:
-        """What the exchange does to places, whatever the digits that lie there.
-
-        Two exchanges with the same geometry gather by the same pattern; Pease's variant has
-        only one. Per axis: for each group that is stored after, where it was stored before,
-        its length, and both cuts.
-        """
-        found = []
-        for a, b in zip(self.source.axes, self.target.axes, strict=True):
-            was = {group.digits: i for i, group in enumerate(a.groups)}
-            found.append(
-                tuple(
-                    (
-                        was.get(group.digits),
-                        group.size,
-                        a.groups[was[group.digits]].chunks if group.digits in was else None,
-                        group.chunks,
-                    )
-                    for group in b.groups
-                )
-            )
-        return tuple(found)
-
 
 @dataclass(frozen=True)
 class Plan:

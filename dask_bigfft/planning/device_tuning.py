@@ -111,9 +111,11 @@ def _choice(plan: Plan, settings: DeviceSettings, pageable: bool) -> tuple[objec
 
 
 def choices(
-    plan: Plan, base: DeviceSettings, group: Group, most: int = MOST, *, pageable: bool = False
+    plan: Plan, base: DeviceSettings, group: Group, *, pageable: bool = False
 ) -> Sequence[Choice]:
     """Return settings worth trying: those that are given, then others, cheapest by a walk first.
+
+    `MOST` at most; settings that cut blocks alike count once.
 
     Parameters
     ----------
@@ -123,8 +125,6 @@ def choices(
         What is set already.
     group : {"pieces", "ring"}
         What is varied.
-    most : int
-        How many at most. Settings that cut blocks alike count once.
     pageable : bool
         Whether host memory is not pinned, so that it goes through the ring.
     """
@@ -136,4 +136,4 @@ def choices(
     first, *others = found.values() if found else (None,)
     if first is None:
         return ()
-    return (first, *sorted(others, key=lambda c: c.forecast)[: most - 1])
+    return (first, *sorted(others, key=lambda c: c.forecast)[: MOST - 1])

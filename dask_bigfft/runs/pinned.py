@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from dask_bigfft.errors import DamagedShardError, refuse
-from dask_bigfft.exchange.folders import ENDED, LIFE, LOCK, sync_folder
+from dask_bigfft.exchange.folders import ENDED, LIFE, LOCK
 from dask_bigfft.exchange.scratch import RESULT, Scratch, failed, recorded_blocks
 from dask_bigfft.exchange.shards import ExchangeMap
+from dask_bigfft.files import sync_path
 from dask_bigfft.graph.disk import exchange_folder
 from dask_bigfft.planner.plan import Plan
 
@@ -178,7 +179,7 @@ def write_record(scratch: Path, found: Mapping[str, Any]) -> None:
                 handle.write(text[handle.tell() :])
             os.fsync(handle.fileno())
         fresh.replace(scratch / RECORD)
-        sync_folder(scratch)
+        sync_path(scratch)
     except OSError as error:
         fresh.unlink(missing_ok=True)
         failed(fresh, error, len(text), len(text))

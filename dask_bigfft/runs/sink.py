@@ -3,7 +3,6 @@
 Imports `storage`, `exchange`, `events` and `files`.
 """
 
-import os
 import time
 import uuid
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ from typing import Any, NoReturn
 from dask_bigfft.events import emit
 from dask_bigfft.exchange.folders import sync_folders
 from dask_bigfft.exchange.scratch import Scratch
-from dask_bigfft.files import room_missing
+from dask_bigfft.files import room_missing, sync_path
 from dask_bigfft.storage.chunk_files import PlainChunks
 
 Block = tuple[int, ...]
@@ -99,9 +98,5 @@ class Sink:
     def _sync(self, folder: Path, block: tuple[int, ...]) -> None:
         """Wait until a block's file is on the disk, and the names of all folders down to it."""
         path = folder / self.array.metadata.encode_chunk_key(block)
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        sync_path(path)
         sync_folders(path.parent, folder)

@@ -53,14 +53,11 @@ def _segments(
     count: int, out_dtype: np.dtype[Any], same: bool, block_id: tuple[int, ...],
 ) -> Array:
     """Sum of the cross spectra of the segments that begin in a block."""
-    nperseg, step = keywords["nperseg"], keywords["nperseg"] - keywords["noverlap"]
-    low = bounds[block_id[axis]]
-    starts = _starts(low, bounds[block_id[axis] + 1], total, nperseg, step)
+    starts, cut = _beginning_in(bounds, block_id[axis], axis, total, keywords)
     shape = list(x.shape)
     shape[axis] = count
     if not starts or x.size == 0:
         return np.zeros(shape, out_dtype)
-    cut = (slice(None),) * axis + (slice(starts[0] - low, starts[-1] + nperseg - low),)
     a = x[cut]
     _, mean = scipy.signal.csd(a, a if same else y[cut], axis=axis, **keywords)
     return np.asarray(mean * len(starts), out_dtype)
@@ -75,19 +72,27 @@ def _starts(low: int, high: int, total: int, nperseg: int, step: int) -> range:
     return range(-(-low // step) * step, min(high - 1, total - nperseg) + 1, step)
 
 
+def _beginning_in(
+    bounds: tuple[int, ...], block: int, axis: int, total: int, keywords: dict[str, Any]
+) -> tuple[range, tuple[slice, ...]]:
+    """Where the segments begin that begin in a block, and what of the block they take."""
+    nperseg, step = keywords["nperseg"], keywords["nperseg"] - keywords["noverlap"]
+    low, high = bounds[block : block + 2]
+    starts = _starts(low, high, total, nperseg, step)
+    end = starts[-1] + nperseg - low if starts else 0
+    return starts, (slice(None),) * axis + (slice(starts.start - low, end),)
+
+
 def _each(
     x: Array, y: Array, axis: int, bounds: tuple[int, ...], total: int, keywords: dict[str, Any],
     count: int, out_dtype: np.dtype[Any], same: bool, block_id: tuple[int, ...],
 ) -> Array:
     """Cross spectra of the segments that begin in a block, along a last axis of their own."""
-    nperseg, step = keywords["nperseg"], keywords["nperseg"] - keywords["noverlap"]
-    low = bounds[block_id[axis]]
-    starts = _starts(low, bounds[block_id[axis] + 1], total, nperseg, step)
+    starts, cut = _beginning_in(bounds, block_id[axis], axis, total, keywords)
     shape = [*x.shape, len(starts)]
     shape[axis] = count
     if x.size == 0:
         return np.zeros(shape, out_dtype)
-    cut = (slice(None),) * axis + (slice(starts[0] - low, starts[-1] + nperseg - low),)
     spectra = [
         scipy.signal.spectrogram(a[cut], axis=axis, mode="complex", **keywords)[2]
         for a in ((x,) if same else (x, y))

@@ -5,7 +5,7 @@
     OUT.partial-<pid>     being written, marked incomplete
     OUT                   the old one, if any, until the new one takes its place
 
-so an interrupted run leaves nothing that looks complete. Imports `errors` and `sources`.
+so an interrupted run leaves nothing that looks complete. Imports `errors`, `files` and `sources`.
 """
 
 import contextlib
@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from dask_bigfft.errors import refuse
+from dask_bigfft.files import sync_path
 from dask_bigfft.storage.sources import URL, zarr_package
 
 #: Attribute of written arrays that says how they came to be, and whether they are complete.
@@ -110,7 +111,7 @@ class Target:
             if replaces and not self.path.exists():
                 old.rename(self.path)
             raise
-        _sync(self.path.parent)  # before anything goes that could make it once more
+        sync_path(self.path.parent)  # before anything goes that could make it once more
         if replaces:
             shutil.rmtree(old)
 
@@ -123,21 +124,12 @@ class Target:
                 break
 
 
-def _sync(path: str | Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def _flush(folder: Path, files: Sequence[str] | None = None) -> None:
     """Wait until the files of a folder are on the disk."""
     for root, folders, names in os.walk(folder):
         found = [n for n in names if files is None or n in files]
         for name in [*found, "."]:
-            _sync(os.path.join(root, name))
+            sync_path(os.path.join(root, name))
         if files is not None:
             folders.clear()
 

@@ -115,3 +115,18 @@ def allowance(found_plan):
     """Eps beyond 1.5 times SciPy's own error."""
     forced = any(program.bluestein for program in found_plan.programs)
     return FORCED_BLUESTEIN if forced else 1.0
+
+
+def geometry(exchange):
+    """What an exchange does to places, whatever the digits that lie there.
+
+    Two exchanges with the same geometry gather by the same pattern. Per axis: for each group that
+    is stored after, where it was stored before, its length, and both cuts.
+    """
+    found = []
+    for before, after in zip(exchange.source.axes, exchange.target.axes, strict=True):
+        was = {group.digits: (i, group.chunks) for i, group in enumerate(before.groups)}
+        found.append(
+            tuple((was.get(group.digits), group.size, group.chunks) for group in after.groups)
+        )
+    return tuple(found)

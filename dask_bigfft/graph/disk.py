@@ -36,7 +36,7 @@ from dask_bigfft.files import LEAST, UNIT, Underway, places
 from dask_bigfft.graph.blocks import checked
 from dask_bigfft.graph.groups import Groups
 from dask_bigfft.graph.run import Run
-from dask_bigfft.graph.tasks import reported, run_block
+from dask_bigfft.graph.tasks import reported, run_block, taken_through
 from dask_bigfft.memory import lend
 from dask_bigfft.planner.cost import PACKED
 from dask_bigfft.record import current_worker

@@ -8,6 +8,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, SupportsIndex, TypeVar, Unpack
 
 import dask.array as da
@@ -181,12 +182,16 @@ def transform_as_planned(
     ArgumentError
         If the plan is for another transform, or other chunks.
     """
+    allowed = f"one for {name} of {array.shape} in chunks {array.chunks}"
+    other = partial(refuse, "plan", f"{given.spec.name} of {given.spec.shape}", allowed)
+    one = not name.endswith(("2", "n"))
+    if len(given.spec.axes) != (1 if one else array.ndim if axes is None else len(axes)):
+        other()
     order = given.spec.orders_out if given.spec.sign < 0 else given.spec.orders_in
     found = make_plan(parse_array(array, name), name, lengths, axes, norm, order=order)
     wanted, made = replace(found.spec, name="", digits=()), replace(given.spec, name="", digits=())
     if wanted != made or given.source != found.source:
-        allowed = f"one for {name} of {found.spec.shape} in chunks {array.chunks}"
-        refuse("plan", f"{given.spec.name} of {given.spec.shape}", allowed)
+        other()
     return _lazily(array, given)
 
 

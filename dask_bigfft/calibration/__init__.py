@@ -177,9 +177,11 @@ def calibrate(
     >>> profile.copy > 0, profile.library("scipy", "complex128").along.at(64) > 0
     (True, True)
     """
-    if client is not None and not hasattr(client, "scheduler_info"):
-        refuse("client", client, "a distributed.Client, or None for this process",
-               kind=ArgumentTypeError)
+    if client is not None and (
+        not hasattr(client, "scheduler_info") or getattr(client, "asynchronous", False)
+    ):
+        refuse("client", client, "a distributed.Client that is not asynchronous, or None for this "
+               "process", kind=ArgumentTypeError)
     repeat = parse_count("repeat", repeat)
     if nbytes is not None:
         nbytes = parse_count("nbytes", nbytes, LEAST_NBYTES)

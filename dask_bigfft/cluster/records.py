@@ -1,10 +1,11 @@
 """What a cluster's workers have measured of a plan, brought to the client.
 
-Imports `record`.
+Imports `record` and this room.
 """
 
 from typing import Any
 
+from dask_bigfft.cluster.registry import refuse_asynchronous
 from dask_bigfft.record import RECORD, PlanRecord
 
 __all__ = ["cluster_records"]
@@ -20,6 +21,7 @@ def cluster_records(client: Any, token: str) -> dict[str, PlanRecord]:
     token : str
         Of the plan in task names.
     """
+    refuse_asynchronous(client)
     found = client.run(_record, token)
     return {address: record for address, record in found.items() if record is not None}
 

@@ -16,7 +16,7 @@ from dask_bigfft.cluster.scheduler import WatchScheduler
 from dask_bigfft.cluster.worker import METRIC, PrefaultPlugin, WatchWorker, own_version
 from dask_bigfft.errors import ClusterError, refuse
 
-__all__ = ["plugins", "register", "unregister"]
+__all__ = ["plugins", "refuse_asynchronous", "register", "unregister"]
 
 #: Asks a process for its version; only built-in names travel, so it works without the package.
 _ASK = "__import__('dask_bigfft').__version__"
@@ -60,6 +60,8 @@ def register(
 
     Raises
     ------
+    ArgumentError
+        If the client is an asynchronous one.
     ClusterError
         If the scheduler or a worker has not got this package, or another version of it.
 
@@ -69,6 +71,7 @@ def register(
     """
     if not isinstance(client, Client):
         refuse("client", client, "a distributed.Client that is connected to a cluster")
+    refuse_asynchronous(client)
     for name, nbytes in (("prefault", prefault), ("pinned", pinned)):
         if nbytes is None:
             continue
@@ -85,6 +88,16 @@ def register(
     prefault, pinned = (numbers[found.name] for found in (PrefaultPlugin, PinnedTransferPlugin))
     for plugin in plugins(version, prefault, pinned):
         client.register_plugin(plugin)
+
+
+def refuse_asynchronous(client: Client) -> None:
+    """Refuse a client whose answers have to be awaited, which nothing here can do.
+
+    Transforms themselves can be computed by it.
+    """
+    if client.asynchronous:
+        refuse("client", client, "a client made without asynchronous=True, in a thread other than "
+               "that of an event loop: another one for the same scheduler will do")
 
 
 def _numbers(dask_scheduler: Any = None) -> dict[str, int]:
@@ -135,6 +148,7 @@ def unregister(client: Client) -> None:
     client : distributed.Client
         Connected to the cluster.
     """
+    refuse_asynchronous(client)
     names = client.run_on_scheduler(_leave)
     for name in names:
         client.unregister_worker_plugin(name)

@@ -17,8 +17,8 @@ from dask_bigfft.errors import DeviceError
 
 #: How to get CuPy.
 INSTALL = (
-    "install CuPy for the driver's version of CUDA, such as pip install 'dask-bigfft[gpu13]' "
-    "(CUDA 13) or 'dask-bigfft[gpu12]' (CUDA 12)"
+    "install CuPy for the driver's version of CUDA, such as pip install cupy-cuda13x (CUDA 13) "
+    "or cupy-cuda12x (CUDA 12)"
 )
 
 

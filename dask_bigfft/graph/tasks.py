@@ -116,9 +116,9 @@ def _refuse_cluster(wanted: bool) -> None:
         return
     raise CarrierError(
         f"this graph shares blocks inside one process, but it runs on worker {worker.address} of "
-        "a cluster: it was turned into tasks before the cluster was known. Call compute() or "
-        "persist() on the unoptimised array while the client is there, or build it again with "
-        "dask.config.set({'bigfft.exchange.carrier': 'tasks'})"
+        "a cluster: it was turned into tasks before the cluster was known, or its carrier was "
+        "named 'shared'. Call compute() or persist() on the unoptimised array while the client is "
+        "there, or build it again with dask.config.set({'bigfft.exchange.carrier': 'tasks'})"
     )
 
 

@@ -90,8 +90,9 @@ def parse_array(a: Any, kind: str | None = None) -> da.Array:
     if not isinstance(a, da.Array):
         lazy = hasattr(a, "chunks") and hasattr(a, "dtype") and hasattr(a, "shape")
         a = a if lazy or hasattr(a, "__cuda_array_interface__") else np.asanyarray(a)
-        if kind is not None:  # before dask looks for chunks, which it cannot for objects
-            parse_dtype(np.dtype(a.dtype), _kind_of(kind))
+    if kind is not None:  # before dask looks for chunks, which it cannot for objects
+        parse_dtype(np.dtype(a.dtype), _kind_of(kind))
+    if not isinstance(a, da.Array):
         name = f"bigfft_input-{tokenize(_PROCESS, os.getpid(), next(_count))}"
         a = da.from_array(a, name=name)
     for axis, chunks in enumerate(a.chunks):

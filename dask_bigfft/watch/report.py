@@ -33,6 +33,9 @@ HEADINGS = ("phase", "steps", "blocks", "bytes", "thread time", "forecast", "rat
 
 _PARTS = frozenset(WATCHED) - frozenset(PHASES)
 
+#: Phases that are done once for every block in every run.
+_COUNTED = frozenset({"round", "unpack"})
+
 #: Colours of rounds in the picture, and that of exchanges (Okabe and Ito, 2008).
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 _EXCHANGE = "#999999"
@@ -134,13 +137,22 @@ class RunReport:
 
     @cached_property
     def spans(self) -> list[Span]:
-        """The phases of the last run, block by block, as far as they are remembered."""
+        """The phases of the last run, block by block, as far as they are remembered.
+
+        Every run does as many rounds and unpacks as many blocks; of what travels each may send
+        other shards, so there it is the time that tells.
+        """
         found: list[Span] = []
+        before = [0.0]  # when what earlier runs did came to its end
         everything = [span for record in self.places.values() for span in record.spans]
         everything.sort(key=lambda span: (span.phase, span.index, span.stop))
-        for _, group in itertools.groupby(everything, key=lambda span: (span.phase, span.index)):
+        counted = (span for span in everything if span.phase in _COUNTED)
+        for _, group in itertools.groupby(counted, key=lambda span: (span.phase, span.index)):
             spans = list(group)
-            found += spans[-math.ceil(len(spans) / self.runs) :]
+            last = math.ceil(len(spans) / self.runs)
+            found += spans[-last:]
+            before += [span.stop for span in spans[:-last]]
+        found += [s for s in everything if s.phase not in _COUNTED and s.stop > max(before)]
         return sorted(found, key=lambda span: span.start)
 
     @property

@@ -1,6 +1,7 @@
 """Registered plugins make workers ready, count what they do, and leave nothing behind."""
 
 import asyncio
+import io
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from distributed import Client, LocalCluster
 import dask_bigfft
 from dask_bigfft.cluster import register, registry, unregister
 from dask_bigfft.cluster.follow import follow, following, state
+from dask_bigfft.cluster.records import cluster_records
 from dask_bigfft.cluster.worker import WatchWorker
 from dask_bigfft.errors import ArgumentError, ClusterError
 
@@ -266,6 +268,27 @@ def test_what_is_no_client_or_number_is_refused(client):
     for wrong in (-1, True, "1 GiB"):
         with pytest.raises(ArgumentError, match="`prefault`"):
             register(client, prefault=wrong)
+
+
+def test_asynchronous_clients_compute_and_are_refused_where_somebody_would_have_to_wait():
+    async def run():
+        async with (
+            LocalCluster(n_workers=2, threads_per_worker=1, processes=False, asynchronous=True,
+                         dashboard_address="127.0.0.1:0") as cluster,
+            Client(cluster, asynchronous=True) as client,
+        ):
+            y = dask_bigfft.fft.fft2(blocks(17))
+            assert np.allclose(await client.compute(y), np.fft.fft2(FIELD + 17))
+            for asked in (
+                lambda: register(client), lambda: unregister(client),
+                lambda: dask_bigfft.progress(y, stream=io.StringIO()),
+                lambda: cluster_records(client, token_of(y)),
+                lambda: dask_bigfft.calibrate(client),
+            ):
+                with pytest.raises((ValueError, TypeError), match=r"`client`=.*asynchronous"):
+                    asked()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
 
 
 def test_dask_worker_processes(tmp_path):

@@ -166,8 +166,10 @@ def test_plans_for_something_else_are_refused():
     a = da.ones((8, 6), chunks=2)
     plan = dask_bigfft.plan(a, "fft2")
     for function, array in ((scipy.fft.ifft2, a), (scipy.fft.fft2, a.rechunk(3))):
-        with pytest.raises(ArgumentError, match="plan"):
+        with pytest.raises(ArgumentError, match="`plan`='fft2 of"):
             function(array, plan=plan)
+    with pytest.raises(ArgumentError, match="`plan`='fft2 of"):
+        scipy.fft.fft(a, plan=plan)  # of one axis
     with pytest.raises(ArgumentTypeError, match="plan"):
         scipy.fft.fft2(a, plan="a plan")
 

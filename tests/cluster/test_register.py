@@ -189,23 +189,29 @@ def test_unregistering_gives_everything_back():
     def left(dask_worker):
         from dask_bigfft import events
         from dask_bigfft.memory.default import default_arena
+        from dask_bigfft.record import RECORD
 
         sinks = [sink.__name__ for sink in events._sinks]
-        return "bigfft" in dask_worker.metrics, sinks, default_arena().counters().idle_bytes
+        counted = len(RECORD.counters(dask_worker.address))
+        idle = default_arena().counters().idle_bytes
+        return "bigfft" in dask_worker.metrics, sinks, counted, idle
 
     with (
         LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0") as one,
         Client(one) as client,
     ):
         register(client, prefault=1 << 22)
-        ((there, sinks, idle),) = client.run(left).values()
+        for seed in (1, 2):
+            dask_bigfft.fft.fft2(blocks(seed)).compute()
+        ((there, sinks, counted, idle),) = client.run(left).values()
         assert there
+        assert counted == 2  # runs are remembered as long as somebody may ask
         assert "digest" in sinks
         assert idle >= 1 << 22
         unregister(client)
         unregister(client)
-        ((there, sinks, idle),) = client.run(left).values()
-        assert (there, sinks, idle) == (False, ["take"], 0)
+        ((there, sinks, counted, idle),) = client.run(left).values()
+        assert (there, sinks, counted, idle) == (False, ["take"], 0, 0)
         assert "bigfft" not in client.run_on_scheduler(
             lambda dask_scheduler: list(dask_scheduler.plugins))
 

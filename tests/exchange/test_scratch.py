@@ -8,7 +8,11 @@ import pickle
 import resource
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -64,6 +68,42 @@ def test_a_file_has_its_size_from_the_first_shard_on(scratch):
     found = scratch.path("exchange1", (0,)).stat()
     assert found.st_size == total
     assert found.st_blocks * 512 >= total  # taken from the disk, not only promised
+
+
+def test_a_file_gets_its_size_once_while_nobody_else_writes(scratch, monkeypatch):
+    """Where a file system cannot reserve room, the C library writes zeros: over what comes then."""
+    began, calls = threading.Barrier(2), []
+
+    def reserve(handle, begin, total):
+        """Look what is there, and a while later write zeros where nothing was."""
+        calls.append(handle)
+        before = os.pread(handle, total, begin).ljust(total, b"\0")
+        time.sleep(0.2)
+        os.pwrite(handle, before, begin)
+
+    sizes = []
+
+    def fstat(handle):
+        """Of a file that is empty for both who ask first."""
+        found = os.fstat(handle)
+        if len(sizes) < 2:
+            sizes.append(found.st_size)
+            began.wait(10)
+        return found
+
+    own = SimpleNamespace(**vars(os))
+    own.posix_fallocate, own.fstat = reserve, fstat
+    monkeypatch.setattr(files, "os", own)
+    shards = random_shards(100, 33)
+    total, begins = sum(s.nbytes for s in shards), [0, shards[0].nbytes]
+    with ThreadPoolExecutor(2) as pool:
+        done = [pool.submit(scratch.write, "exchange1", 0, (2, 1), total, begin, shard)
+                for begin, shard in zip(begins, shards, strict=True)]
+        sums = [each.result() for each in done]
+    assert sums == [checksum(s.view(np.uint8)) for s in shards]
+    assert sizes == [0, 0]
+    assert len(calls) == 1
+    assert scratch.path("exchange1", (2, 1)).read_bytes() == np.concatenate(shards).tobytes()
 
 
 def test_what_is_read_and_written_is_counted(scratch):

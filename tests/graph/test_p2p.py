@@ -20,7 +20,7 @@ from distributed import Client, LocalCluster, wait
 import dask_bigfft
 from dask_bigfft import fft
 from dask_bigfft.errors import CarrierError
-from dask_bigfft.exchange import p2p_run, p2p_shards
+from dask_bigfft.exchange import p2p_run, p2p_shards, packing
 from dask_bigfft.graph import sending, shuffles
 from dask_bigfft.graph.build import build_graph
 
@@ -262,6 +262,49 @@ def test_shards_wait_in_memory_as_far_as_there_is_room(
     while any(room.nbytes for room in rooms()) and time.monotonic() < end:
         time.sleep(0.01)  # workers hear of the end of a shuffle after it
     assert [room.nbytes for room in rooms()] == [0] * len(rooms())
+
+
+def memory_of(values: np.ndarray) -> Any:
+    """What an array keeps alive: whoever has the memory that it lies in."""
+    owner: Any = values
+    while isinstance(owner, np.ndarray) and owner.base is not None:
+        owner = owner.base
+    return owner
+
+
+def test_shards_that_wait_keep_no_other_memory_alive(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the block that they are of, nor shards that go before them, nor what has arrived."""
+    monkeypatch.setattr(sending, "LEAST_WRITTEN", 1)
+    keep, packed = p2p_shards.Waiting.keep, packing.Packing.pack
+    waiting: dict[int, set[Any]] = {}
+    alive, messages = [], []
+
+    def noted(self: Any, name: Any, part: Any, copy: bool) -> bool:
+        found = keep(self, name, part, copy)
+        if found:
+            with self._lock:
+                owner = memory_of(self._parts[name][-1].values)
+            alive.append(owner)
+            waiting.setdefault(id(owner), set()).add((id(self), name))
+        return found
+
+    def sent(self: Any, source: Any, values: np.ndarray, *rest: Any) -> Any:
+        found = packed(self, source, values, *rest)
+        owners = [memory_of(values), *(memory_of(one.values) for one in found.values())]
+        messages.append((len(owners), len(set(map(id, owners)))))
+        return found
+
+    monkeypatch.setattr(p2p_shards.Waiting, "keep", noted)
+    monkeypatch.setattr(packing.Packing, "pack", sent)
+    a = RNG.standard_normal(4096) + 1j * RNG.standard_normal(4096)
+    with dask.config.set({"bigfft.planner.merge-up-to": 0}):
+        y = fft.fft(da.from_array(a, chunks=256), chunks=256)
+        assert close(y.compute(), np.fft.fft(a))
+    assert all(count == different for count, different in messages)
+    assert len(waiting) >= len(messages) >= 16
+    assert {len(names) for names in waiting.values()} == {1}
 
 
 def test_blocks_that_are_wanted_again_while_others_are_not_made(

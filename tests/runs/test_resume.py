@@ -1,116 +1,25 @@
 """Runs that are killed go on where they stopped, to the bit; others than the same are refused."""
 
-import collections
-import itertools
-import json
 import os
 import re
 import shutil
 import signal
 import subprocess
-import warnings
 from pathlib import Path
 
 import dask
 import numpy as np
 import pytest
+from runs.resuming import ASKED, BLOCK, NBYTES, RNG, N, again, done_so_far, files, stored
 
 import dask_bigfft
-from dask_bigfft import events
 from dask_bigfft.cli import main
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError, PlanError, ScratchError
-from dask_bigfft.exchange import scratch
-from dask_bigfft.exchange.scratch import recorded_blocks
 from dask_bigfft.kernels.libraries import available
 from dask_bigfft.runs import pinned
 from dask_bigfft.testing import dying_runs
-from dask_bigfft.testing.clusters import started
 
 zarr = pytest.importorskip("zarr")
-
-RNG = np.random.default_rng(11)
-N, BLOCK = 2**12, 2**8
-NBYTES = BLOCK * 16
-
-
-#: Events of a run of a prime length after which files of its filter are there.
-FILTER_WRITTEN = 1000
-
-
-@pytest.fixture(scope="module")
-def processes():
-    """Processes that have imported everything before they begin."""
-    def start(function, *args, **kwargs):
-        process = started(function, *args, **kwargs)
-        process.join(120)
-        assert process.exitcode is not None
-        return process.exitcode
-
-    return start
-
-
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    values = RNG.normal(size=N) + 1j * RNG.normal(size=N)
-    stored("in.zarr", values, (BLOCK,))
-    with dask.config.set({"scheduler": "sync", "bigfft.planner.whole-axis-floor": 1}):
-        yield tmp_path
-
-
-def stored(name, values, chunks, **options):
-    array = zarr.create_array(
-        name, shape=values.shape, chunks=chunks, dtype=values.dtype, **options
-    )
-    array[...] = values
-    return values
-
-
-def files(folder):
-    """What lies in a folder, but for the record of how it came to be."""
-    found = {}
-    for path in sorted(Path(folder).rglob("*")):
-        if path.is_file():
-            found[str(path.relative_to(folder))] = path.read_bytes()
-    text = json.loads(found.pop("zarr.json"))
-    text["attributes"]["dask_bigfft"].pop("run", None)
-    return found, text
-
-
-ASKED = {"kind": "fft", "block_size": NBYTES}
-
-
-def again(scratch="scratch", **options):
-    return dask_bigfft.run("in.zarr", "out.zarr", **ASKED, scratch=scratch, resume=True, **options)
-
-
-@pytest.fixture
-def undisturbed(here):
-    dask_bigfft.run("in.zarr", "whole.zarr", **ASKED, scratch="whole")
-    assert not Path("whole").exists()
-    values = zarr.open_array("in.zarr")[...]
-    found = zarr.open_array("whole.zarr")[...]
-    assert np.linalg.norm(found - np.fft.fft(values)) < 1e-13 * np.linalg.norm(found)
-    return files("whole.zarr")
-
-
-@pytest.fixture
-def counted():
-    found = collections.Counter()
-
-    def sink(name, numbers):
-        found[name] += 1
-        found[f"{name} bytes"] += numbers.get("nbytes", 0)
-
-    events.add_sink(sink)
-    yield found
-    events.remove_sink(sink)
-
-
-def done_so_far():
-    scratch = Path("scratch")
-    numbers = [len(recorded_blocks(scratch, f"exchange{i}")) for i in (1, 2, 3)]
-    return [*numbers, len(recorded_blocks(scratch, None))]
 
 
 def test_neighbours_that_become_larger_blocks_are_resumed_to_the_bit(here, processes, counted):
@@ -271,13 +180,6 @@ def test_halves_of_chunks_do_not_stay(here, processes, undisturbed):
 # --- what is refused ------------------------------------------------------------------------
 
 
-@pytest.fixture
-def begun(here, processes):
-    """A run that has been killed in the middle."""
-    processes(dying_runs.run_and_die, 150, 1, "in.zarr", "out.zarr", **ASKED, scratch="scratch")
-    assert sum(done_so_far()) > 0
-
-
 #: What differs from the run that was begun, and the argument that is named.
 OTHERS = [
     ({"norm": "ortho"}, "norm"), ({"kind": "ifft"}, "kind"), ({"n": 100}, "n"),
@@ -362,79 +264,6 @@ def test_contents_that_changed_in_secret_are_found_by_checksum(here, processes):
     os.utime("in.zarr/c/3", ns=(times, times))
     with pytest.raises(ArgumentError, match="c/3 has changed"):
         again()
-
-
-@pytest.mark.parametrize("damage", ["a bit of each", "a bit", "cut", "gone"])
-def test_damaged_scratch_files_are_made_once_more(here, processes, undisturbed, damage):
-    """From the source on, where what they were made of is gone; the result is the same."""
-    processes(dying_runs.run_and_die, 450, 1, "in.zarr", "out.zarr", **ASKED, scratch="scratch")
-    assert done_so_far()[0] == 16
-    assert 0 < done_so_far()[1] < 16
-    damaged = 0
-    which = "exchange*" if damage == "a bit of each" else "exchange1"
-    for path in sorted(Path("scratch").glob(f"{which}/to-*.shards")):
-        data = bytearray(path.read_bytes())
-        # one bit of every shard, or of one
-        for place in range(3, len(data), len(data) // 16 if damage == "a bit of each" else 10**9):
-            data[place] ^= 1
-        if damage == "gone":
-            path.unlink()
-        else:
-            path.write_bytes(data[:100] if damage == "cut" else data)
-        damaged += 1
-        if damage != "a bit of each" and damaged == 2:
-            break
-    assert damaged
-    text = "bytes early|No such file|not what was written"
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        again()
-    assert re.search(text, str(said[0].message))
-    assert files("out.zarr") == undisturbed
-
-
-def test_a_damaged_filter_is_made_once_more(here, processes):
-    """A prime length: the spectrum of its chirp goes through scratch files of its own."""
-    shutil.rmtree("in.zarr")
-    values = stored("in.zarr", RNG.normal(size=1009) + 0j, (64,))
-    asked = {"kind": "fft", "block_size": 64 * 16}
-    dask_bigfft.run("in.zarr", "whole.zarr", **asked, scratch="whole")
-    processes(dying_runs.run_and_die, FILTER_WRITTEN, 1, "in.zarr", "out.zarr", **asked,
-              scratch="scratch")
-    damaged = sorted(Path("scratch").glob("filter*exchange*/to-*.shards"))
-    assert damaged
-    for path in damaged:
-        data = bytearray(path.read_bytes())
-        data[::16] = bytes(value ^ 1 for value in data[::16])
-        path.write_bytes(data)
-    with pytest.warns(RuntimeWarning, match="not what was written"):
-        dask_bigfft.run("in.zarr", "out.zarr", **asked, scratch="scratch", resume=True)
-    assert files("out.zarr") == files("whole.zarr")
-    found = zarr.open_array("out.zarr")[...]
-    assert np.linalg.norm(found - np.fft.fft(values)) < 1e-12 * np.linalg.norm(found)
-    assert not Path("scratch").exists()
-
-
-def test_without_a_scratch_folder_all_is_done_once_more(here, undisturbed, monkeypatch):
-    numbers, real = itertools.count(), scratch.checksum
-    monkeypatch.setattr(scratch, "checksum", lambda values: real(values) + (next(numbers) == 5))
-    with (
-        dask.config.set({"bigfft.exchange.carrier": "disk"}),
-        pytest.warns(RuntimeWarning, match="not what was written"),
-    ):
-        dask_bigfft.run("in.zarr", "out.zarr", **ASKED)
-    assert files("out.zarr") == undisturbed
-    assert sorted(p.name for p in here.iterdir()) == ["in.zarr", "out.zarr", "whole.zarr"]
-
-
-def test_what_is_damaged_again_and_again_is_an_error(begun, monkeypatch):
-    numbers = itertools.count()
-    monkeypatch.setattr("dask_bigfft.exchange.scratch.checksum", lambda values: next(numbers))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        with pytest.raises(ScratchError, match="not what was written"):
-            again()
-    assert not Path("out.zarr").exists()
 
 
 def test_scratch_folders_of_others_are_refused(here):

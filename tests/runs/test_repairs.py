@@ -1,0 +1,153 @@
+"""Scratch files that are damaged, or half written, are made once more; the result is the same."""
+
+import itertools
+import json
+import re
+import shutil
+import warnings
+from pathlib import Path
+
+import dask
+import numpy as np
+import pytest
+from runs.resuming import ASKED, NBYTES, RNG, again, done_so_far, files, stored
+
+import dask_bigfft
+from dask_bigfft.errors import DamagedShardError, ScratchError
+from dask_bigfft.exchange import scratch
+from dask_bigfft.exchange.scratch import block_name, recorded_blocks
+from dask_bigfft.planner.plan import Plan
+from dask_bigfft.runs import Asked, execute, pinned
+from dask_bigfft.runs.job import store_now
+from dask_bigfft.testing import dying_runs
+
+zarr = pytest.importorskip("zarr")
+
+#: Events of a run of a prime length after which files of its filter are there.
+FILTER_WRITTEN = 1000
+
+
+@pytest.mark.parametrize("damage", ["a bit of each", "a bit", "cut", "gone"])
+def test_damaged_scratch_files_are_made_once_more(here, processes, undisturbed, damage):
+    """From the source on, where what they were made of is gone; the result is the same."""
+    processes(dying_runs.run_and_die, 450, 1, "in.zarr", "out.zarr", **ASKED, scratch="scratch")
+    assert done_so_far()[0] == 16
+    assert 0 < done_so_far()[1] < 16
+    damaged = 0
+    which = "exchange*" if damage == "a bit of each" else "exchange1"
+    for path in sorted(Path("scratch").glob(f"{which}/to-*.shards")):
+        data = bytearray(path.read_bytes())
+        # one bit of every shard, or of one
+        for place in range(3, len(data), len(data) // 16 if damage == "a bit of each" else 10**9):
+            data[place] ^= 1
+        if damage == "gone":
+            path.unlink()
+        else:
+            path.write_bytes(data[:100] if damage == "cut" else data)
+        damaged += 1
+        if damage != "a bit of each" and damaged == 2:
+            break
+    assert damaged
+    text = "bytes early|No such file|not what was written"
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        again()
+    assert re.search(text, str(said[0].message))
+    assert files("out.zarr") == undisturbed
+
+
+def half_written(number):
+    """Put files of a finished block there that nobody has written all of; return the blocks."""
+    done = sorted(recorded_blocks(Path("scratch"), f"exchange{number + 1}" if number < 3 else None))
+    assert 0 < len(done) < 16
+    paths = [Path(f"scratch/exchange{number}/to-{block_name(block)}.shards") for block in done]
+    for path in paths:
+        assert not path.exists()
+        path.write_bytes(bytes(NBYTES))
+    return done, paths
+
+
+@pytest.mark.parametrize(("after", "number"), [(450, 1), (800, 2), (1050, 3)])
+def test_what_a_repair_has_left_of_files_is_not_taken_for_whole(
+    here, processes, undisturbed, after, number
+):
+    """A block that writes its shards once more writes them all, also those for finished blocks."""
+    processes(dying_runs.run_and_die, after, 1, "in.zarr", "out.zarr", **ASKED, scratch="scratch")
+    done, paths = half_written(number)
+    plan = Plan.from_json(json.loads(Path("scratch/run.json").read_text())["plan"])
+    error = DamagedShardError(5, "damaged", "here")
+    error.exchange, error.number, error.sources = f"exchange{number + 1}", number, tuple(done[:1])
+    if number == 3:  # blocks of the result: what they are made of is damaged
+        error.exchange, error.number, error.sources = "exchange3", 2, ((0,),)
+    pinned.forget_damaged(Path("scratch"), plan, error)
+    assert not [path for path in paths if path.exists()]
+    if number < 3:
+        left = recorded_blocks(Path("scratch"), f"exchange{number}")
+        assert not left  # each of them has a shard for the block that has to be made again
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        again()
+    assert files("out.zarr") == undisturbed
+
+
+@pytest.mark.parametrize(("after", "number"), [(450, 1), (800, 2), (1050, 3)])
+def test_files_of_finished_blocks_go_before_anything_is_done(
+    here, processes, undisturbed, after, number
+):
+    """A run that is killed after a record, and before the file that is not needed any more went."""
+    processes(dying_runs.run_and_die, after, 1, "in.zarr", "out.zarr", **ASKED, scratch="scratch")
+    _, paths = half_written(number)
+    left = []
+
+    def store(result, sink):
+        left.extend(path for path in paths if path.exists())
+        store_now(result, sink)
+
+    asked = Asked(Path("in.zarr"), Path("out.zarr"), "fft", block_size=NBYTES)
+    execute(asked, store, scratch=Path("scratch"), resume=True)
+    assert not left
+    assert files("out.zarr") == undisturbed
+
+
+def test_a_damaged_filter_is_made_once_more(here, processes):
+    """A prime length: the spectrum of its chirp goes through scratch files of its own."""
+    shutil.rmtree("in.zarr")
+    values = stored("in.zarr", RNG.normal(size=1009) + 0j, (64,))
+    asked = {"kind": "fft", "block_size": 64 * 16}
+    dask_bigfft.run("in.zarr", "whole.zarr", **asked, scratch="whole")
+    processes(dying_runs.run_and_die, FILTER_WRITTEN, 1, "in.zarr", "out.zarr", **asked,
+              scratch="scratch")
+    damaged = sorted(Path("scratch").glob("filter*exchange*/to-*.shards"))
+    assert damaged
+    for path in damaged:
+        data = bytearray(path.read_bytes())
+        data[::16] = bytes(value ^ 1 for value in data[::16])
+        path.write_bytes(data)
+    with pytest.warns(RuntimeWarning, match="not what was written"):
+        dask_bigfft.run("in.zarr", "out.zarr", **asked, scratch="scratch", resume=True)
+    assert files("out.zarr") == files("whole.zarr")
+    found = zarr.open_array("out.zarr")[...]
+    assert np.linalg.norm(found - np.fft.fft(values)) < 1e-12 * np.linalg.norm(found)
+    assert not Path("scratch").exists()
+
+
+def test_without_a_scratch_folder_all_is_done_once_more(here, undisturbed, monkeypatch):
+    numbers, real = itertools.count(), scratch.checksum
+    monkeypatch.setattr(scratch, "checksum", lambda values: real(values) + (next(numbers) == 5))
+    with (
+        dask.config.set({"bigfft.exchange.carrier": "disk"}),
+        pytest.warns(RuntimeWarning, match="not what was written"),
+    ):
+        dask_bigfft.run("in.zarr", "out.zarr", **ASKED)
+    assert files("out.zarr") == undisturbed
+    assert sorted(p.name for p in here.iterdir()) == ["in.zarr", "out.zarr", "whole.zarr"]
+
+
+def test_what_is_damaged_again_and_again_is_an_error(begun, monkeypatch):
+    numbers = itertools.count()
+    monkeypatch.setattr("dask_bigfft.exchange.scratch.checksum", lambda values: next(numbers))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        with pytest.raises(ScratchError, match="not what was written"):
+            again()
+    assert not Path("out.zarr").exists()

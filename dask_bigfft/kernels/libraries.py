@@ -71,6 +71,8 @@ class FFTLibrary:
     takes_real: bool = False
     #: Whether all of them can answer in other memory as fast as in their own.
     elsewhere: bool = False
+    #: How many threads of its own it uses in a call.
+    threads: int = 1
 
     def __reduce__(self) -> tuple[Callable[[str], "FFTLibrary"], tuple[str]]:
         return get_library, (self.name,)
@@ -83,7 +85,12 @@ class FFTLibrary:
         threads
             How many of its own threads it uses in each call.
         """
-        return self if threads == 1 else replace(self, _backend=self._backend.using(threads))
+        if threads == 1:
+            return self
+        return replace(self, threads=threads, _backend=self._backend.using(threads))
+
+    def _measured(self, x: Array) -> measured:
+        return measured("fft", x.nbytes, shared=self.threads > 1)
 
     def c2c(
         self,
@@ -117,11 +124,11 @@ class FFTLibrary:
         if x.size == 0 or not dims:
             return x
         if out is not None and self.elsewhere:
-            with measured("fft", x.nbytes):
+            with self._measured(x):
                 return self._backend.c2c(regular(x), self._dims(x, dims), sign, scale, out)
         # mkl_fft would write to read-only memory all the same.
         work = regular(x) if x.flags.writeable else np.array(x)
-        with measured("fft", x.nbytes):
+        with self._measured(x):
             result = self._backend.c2c(work, self._dims(x, dims), sign, scale, None)
         if not self.in_place or not x.flags.writeable:
             return result
@@ -137,7 +144,7 @@ class FFTLibrary:
         if x.size == 0 or not dims or not self.takes_real:
             return self.c2c(x.astype(wide), dims, sign, scale, out)
         kept = out if self.elsewhere else None
-        with measured("fft", x.nbytes):
+        with self._measured(x):
             return self._backend.c2c(regular(x), self._dims(x, dims), sign, scale, kept)
 
     def _dims(self, x: Array, dims: tuple[int, ...]) -> tuple[int, ...]:
@@ -171,7 +178,7 @@ class FFTLibrary:
         dim %= x.ndim
         if x.size == 0:
             return np.zeros(with_length(x.shape, dim, x.shape[dim] // 2 + 1), complex_dtype)
-        with measured("fft", x.nbytes):
+        with self._measured(x):
             dims = (*self._dims(x, others), dim)
             return self._backend.r2c(regular(x), dims, sign, scale, out if self.elsewhere else None)
 
@@ -207,7 +214,7 @@ class FFTLibrary:
             refuse("n", n, allowed, kind=KernelError)
         if x.size == 0 or n == 0:
             return np.zeros(with_length(x.shape, dim, n), real_dtype)
-        with measured("fft", x.nbytes):
+        with self._measured(x):
             kept = out if self.elsewhere else None
             return self._backend.c2r(regular(x), dim, n, sign, scale, kept)
 

@@ -2,8 +2,9 @@
 
 A profile is data: it is measured elsewhere, handed in with `Machine`, kept as JSON, and read back
 only if every number in it makes sense. Speeds are those of one thread while all threads of a
-process are busy, since that is how a transform runs; what one thread reaches alone is said by
-`Profile.alone`.
+process are busy, since that is how a transform runs, and without what threads wait for the
+interpreter, which the model reckons with; how much faster they are while fewer work is said by
+`Profile.fewer`.
 
 Pure: imports `errors` and this room.
 """
@@ -20,10 +21,7 @@ from dask_bigfft.planner.encoding import decode, encode
 __all__ = ["DEFAULT", "Curve", "DeviceProfile", "LibrarySpeeds", "Peer", "Profile"]
 
 #: Version of the JSON. A profile of another one is not read.
-SCHEMA = 4
-
-#: Entries that profiles of this version may lack: they came later.
-LATER = {"energy", "checksum", "tables", "planned", "uneven"}
+SCHEMA = 5
 
 #: Bytes after which places in memory share those in the nearest cache.
 PAGE = 1 << 12
@@ -120,8 +118,11 @@ class LibrarySpeeds:
     spare : float
         What each thread more adds to FFTs of one block where there are fewer blocks than threads,
         in units of the first.
-    alone : float
-        How many times as fast a thread is when no other one works: all of them share the memory.
+    fewer : Curve
+        By how many threads work, how many times as fast each is as while all do: they share the
+        memory, and some of them a core.
+    call : float
+        Seconds of Python in a call, beside what the speeds say.
     """
 
     name: str
@@ -138,10 +139,11 @@ class LibrarySpeeds:
     powers: Curve = Curve(((1.0, 1.0),))
     powers_across: Curve = Curve(((1.0, 1.0),))
     spare: float = 0.0
-    alone: float = 1.0
+    fewer: Curve = Curve(((1.0, 1.0),))
+    call: float = 0.0
 
     def __post_init__(self) -> None:
-        _positive(self, "alone", zero=("spare",))
+        _positive(self, zero=("spare", "call"))
 
     def rate(
         self, length: int, *, innermost: bool, direct: bool = False, away: bool = False,
@@ -284,8 +286,8 @@ class Profile:
         Threads that were busy while it was measured.
     copy : float
         Bytes per second that a thread copies, in long rows.
-    alone : float
-        How many times as fast a thread copies when no other one works.
+    fewer : Curve
+        By how many threads work, how many times as fast each copies as while all do.
     straight, turned : Curve
         Bytes per second of a gather, tile by tile, by the bytes of its rows: where rows stay rows,
         and where they become columns.
@@ -323,14 +325,19 @@ class Profile:
     block, gathered_block, lying_block, shard, tile : float
         Seconds of Python for a block that is taken as it comes, one that is gathered, one that is
         found where it lies, a shard of a gather, and a tile; one after the other.
+    copied : float
+        Seconds of Python in a call that copies a tile, or a block, beside what the speeds say.
     tables : float
         Seconds of Python for an exchange whose blocks are gathered: what the first of them works
         out for all.
     packed : float
         Seconds of the scheduler, and of Python, for a shard that is a task of its own.
+    slack : float
+        How many times as long threads take in a graph for copies and FFTs as they work on them by
+        themselves: nobody else's work is left out there.
     company, waiting : float
-        How many times as long threads take in a graph for what they copy, and until the next task
-        is handed to them, as by themselves: then others have to be woken, too, while all are busy.
+        How many times as long Python takes where threads wait for it all the time as by one of
+        them, and how many times as long until the next task is handed to a thread.
     pair : float
         Seconds of dask's ordering for each pair of blocks of an exchange.
     sent_task, sent_shard : float
@@ -356,7 +363,7 @@ class Profile:
     name: str = ""
     threads: int = 2
     copy: float = 1 / 1.5e-10
-    alone: float = 1.0
+    fewer: Curve = Curve(((1.0, 1.0),))
     straight: Curve = COMMON_GATHER
     turned: Curve = COMMON_GATHER
     straight_whole: Curve = COMMON_GATHER
@@ -380,8 +387,10 @@ class Profile:
     lying_block: float = 0.0
     shard: float = 3e-5
     tile: float = 0.0
+    copied: float = 0.0
     tables: float = 0.0
     packed: float = 3.3e-4
+    slack: float = 1.0
     company: float = 1.0
     waiting: float = 1.0
     pair: float = 2.5e-8
@@ -401,11 +410,11 @@ class Profile:
 
     def __post_init__(self) -> None:
         zero = ("start", "planned", "task", "exchange", "uneven", "block", "gathered_block",
-                "lying_block", "shard", "tile", "tables", "packed", "pair", "sent_task",
+                "lying_block", "shard", "tile", "copied", "tables", "packed", "pair", "sent_task",
                 "sent_shard", "shared_round", "shared_block")
-        _positive(self, "threads", "copy", "alone", "narrow", "narrow_turned", "twiddle", "touch",
+        _positive(self, "threads", "copy", "narrow", "narrow_turned", "twiddle", "touch",
                   "flops", "network", "write", "read",
-                  "together", "shared_tiles", "company", "waiting", "energy", "checksum",
+                  "together", "shared_tiles", "slack", "company", "waiting", "energy", "checksum",
                   zero=zero)
         for peer in self.peers:
             if max(peer.source, peer.target) >= len(self.devices):
@@ -441,7 +450,7 @@ class Profile:
             found = json.loads(text)
             if found["schema"] != SCHEMA:
                 raise ValueError(f"schema {found['schema']!r} is not {SCHEMA}")
-            missing = {f.name for f in fields(cls)} - set(found["profile"]) - LATER
+            missing = {f.name for f in fields(cls)} - set(found["profile"])
             if missing:
                 raise ValueError(f"no entries {sorted(missing)}")
             profile = decode(cls, found["profile"])

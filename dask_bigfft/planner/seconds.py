@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -24,8 +25,8 @@ from dask_bigfft.planner.device_seconds import device_block_seconds
 from dask_bigfft.planner.interpreter import block_seconds
 from dask_bigfft.planner.joints import Joint, Joints
 from dask_bigfft.planner.machine import Machine, RoundForecast
-from dask_bigfft.planner.profile import DeviceProfile, LibrarySpeeds
-from dask_bigfft.planner.traffic import Traffic, block_of, tiles_of, traffic
+from dask_bigfft.planner.profile import Curve, DeviceProfile, LibrarySpeeds
+from dask_bigfft.planner.traffic import Traffic, block_of, library_calls, tiles_of, traffic
 from dask_bigfft.planner.work import is_real, is_turned, shuffled, step_flops
 
 __all__ = ["LEAST_NBYTES", "Model", "Walk", "cpu_block_seconds"]
@@ -112,17 +113,13 @@ class Model:
         """Threads of a process that work at a time."""
         return max(1, min(self.machine.threads, -(-blocks // self.machine.workers)))
 
-    def _fewer(self, lanes: int, alone: float) -> float:
-        """How many times as fast a thread is because fewer work than when it was measured.
-
-        They share the memory, of which one alone takes `alone` times as much as each of them all.
-        """
-        busy = max(1, lanes * self.machine.workers)  # which may all be on one machine
-        return max(1.0, min(alone, self.machine.profile.threads / busy))
+    def _fewer(self, lanes: int, curve: Curve) -> float:
+        """How many times as fast a thread is because fewer work than when it was measured."""
+        return curve.at(max(1, lanes * self.machine.workers))  # which may all be on one machine
 
     def _alone(self, lanes: int) -> float:
         """How many times as fast copies are because fewer threads work."""
-        return self._fewer(lanes, self.machine.profile.alone)
+        return self._fewer(lanes, self.machine.profile.fewer)
 
     def _ffts(self, lanes: int) -> float:
         """How many times as fast a lane's FFTs are because there are more threads than lanes.
@@ -131,7 +128,7 @@ class Model:
         have when each works on a block of its own.
         """
         threads, most = self.machine.threads, self.machine.profile.threads
-        own = self._fewer(lanes, self.library.alone)
+        own = self._fewer(lanes, self.library.fewer)
         spare = 1 + (threads // lanes - 1) * self.library.spare
         return min(own * spare, max(threads // lanes, most / lanes, own))
 
@@ -334,7 +331,7 @@ class Model:
         gather = 0.0 if nothing else self.gather(shape, before, after, round_, flow)
         on_card = self.on_device(round_) or (round_ is None and bool(self.devices))
         handling = 0.0 if nothing else self.handling(shape, flow, tiled=not on_card)
-        fft = device = 0.0
+        fft = device = calls = copied = called = 0.0
         lanes, threads, profile = self._lanes(blocks), self.machine.threads, self.machine.profile
         block = after.size * self.itemsize / blocks
         if on_card:
@@ -351,8 +348,11 @@ class Model:
             if round_ is not None and flow is not None:
                 fft = self.transform(round_, flow) + self.checking(round_)
                 gather += self.store(round_, flow)
-            python = handling / blocks + profile.waiting * self._handing_out(shape)
+                calls = blocks * (copied := flow.copies * profile.copied)
+                calls += blocks * (called := library_calls(round_, flow) * self.library.call)
+            python = (handling + calls) / blocks + profile.waiting * self._handing_out(shape)
             work = self._side_by_side(blocks, gather / blocks, fft / blocks, python)
+            gather, fft = gather + blocks * copied, fft + blocks * called
         scheduled, serial = self._scheduling(shape)
         scheduled += handling / self.machine.workers
         files = moves or self.carrier != "disk"
@@ -367,7 +367,7 @@ class Model:
         }
         bound = max(parts, key=lambda name: parts[name])
         return RoundForecast(number, blocks, seconds, gather, fft, handling, device,
-                             travel, scheduled + serial, bound)
+                             travel, scheduled + serial, bound, calls=calls)
 
     def _side_by_side(self, blocks: int, copies: float, ffts: float, python: float) -> float:
         """Seconds of the threads of a process for its blocks, each of which takes so long.
@@ -382,8 +382,9 @@ class Model:
         for waves, busy in ((full, lanes), (1, rest)):
             if waves and busy:
                 copied = copies * self._alone(lanes) / self._alone(busy)
-                done = ffts * self._fewer(lanes, library.alone) / self._fewer(busy, library.alone)
-                last = block_seconds(busy, profile.company * copied + done, python)
+                done = ffts * self._fewer(lanes, library.fewer) / self._fewer(busy, library.fewer)
+                free = profile.slack * (copied + done)
+                last = block_seconds(busy, free, python, profile.company)
                 seconds += waves * last
         return seconds + (profile.uneven * last if lanes > 1 else 0.0)
 
@@ -423,9 +424,24 @@ class Model:
 
     # --- whole plans -------------------------------------------------------------------------
 
+    @cached_property
+    def _known(self) -> dict[Any, RoundForecast]:
+        """Stages that have been asked for: candidates have many rounds in common."""
+        return {}
+
+    def _apart(
+        self, number: int, before: Layout, round_: Round | None, after: Layout | None, moves: bool
+    ) -> RoundForecast:
+        """A stage whose blocks do not lie with others, worked out once."""
+        key = number, before, round_, after, moves
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self.stage(number, before, round_, after, moves=moves)
+        return found
+
     def exchange_seconds(self, before: Layout, after: Layout, moves: bool = True) -> float:
         """Seconds of an exchange alone: what ways to cut blocks are compared by."""
-        return self.stage(1, before, None, after, moves=moves).seconds
+        return self._apart(1, before, None, after, moves).seconds
 
     def route(
         self, source: Layout, rounds: Iterable[Round], result: Layout | None,
@@ -454,11 +470,17 @@ class Model:
             follows = next(after)
             writes = follows if follows is not None and follows.home == number else None
             there = reads, writes, stays is not None
-            found.append(self.stage(number, before, round_, None, *there, next(files)))
+            if joints is None:
+                found.append(self._apart(number, before, round_, None, next(files)))
+            else:
+                found.append(self.stage(number, before, round_, None, *there, next(files)))
             before, reads = round_.target, follows
         if result is not None:
-            number = len(found) + 1
-            found.append(self.stage(number, before, None, result, reads, moves=next(files)))
+            number, moves_it = len(found) + 1, next(files)
+            if joints is None:
+                found.append(self._apart(number, before, None, result, moves_it))
+            else:
+                found.append(self.stage(number, before, None, result, reads, moves=moves_it))
         return tuple(found)
 
 
@@ -484,4 +506,5 @@ def cpu_block_seconds(
     flow = model.flow(source, round_)
     seconds = model.gather(shape, source, round_.source, round_, flow) + model.handling(shape, flow)
     seconds += model.transform(round_, flow) + model.store(round_, flow)
-    return seconds / max(1, round_.source.blocks)
+    calls = flow.copies * machine.profile.copied + library_calls(round_, flow) * model.library.call
+    return seconds / max(1, round_.source.blocks) + calls

@@ -29,7 +29,7 @@ from dask_bigfft.planner.profile import Curve, DeviceProfile, LibrarySpeeds
 from dask_bigfft.planner.traffic import Traffic, block_of, library_calls, tiles_of, traffic
 from dask_bigfft.planner.work import is_real, is_turned, shuffled, step_flops
 
-__all__ = ["LEAST_NBYTES", "Model", "Walk", "cpu_block_seconds"]
+__all__ = ["LEAST_NBYTES", "Model", "Walk"]
 
 #: Seconds of a device for each of many blocks of a round; None where that cannot be walked.
 Walk = Callable[[Round], float | None]
@@ -482,29 +482,3 @@ class Model:
             else:
                 found.append(self.stage(number, before, None, result, reads, moves=moves_it))
         return tuple(found)
-
-
-def cpu_block_seconds(
-    round_: Round, before: Layout | None, machine: Machine, kernel: str, dtype: str
-) -> float:
-    """Seconds of one thread for a block of a round, while the other threads work, too.
-
-    Parameters
-    ----------
-    round_ : Round
-        What is done.
-    before : Layout or None
-        The blocks that its blocks are gathered from; None where they lie as the round has them.
-    machine : Machine
-        How fast it is.
-    kernel, dtype : str
-        FFT library, and complex dtype.
-    """
-    model = Model(machine, kernel, dtype, device="cpu")
-    source = round_.source if before is None else before
-    shape = exchange_shape(source, round_.source)
-    flow = model.flow(source, round_)
-    seconds = model.gather(shape, source, round_.source, round_, flow) + model.handling(shape, flow)
-    seconds += model.transform(round_, flow) + model.store(round_, flow)
-    calls = flow.copies * machine.profile.copied + library_calls(round_, flow) * model.library.call
-    return seconds / max(1, round_.source.blocks) + calls

@@ -174,13 +174,13 @@ def calibrate(
 ) -> Profile:
     """Measure a machine's speeds and keep them, so that plans are made for it.
 
-    Takes less than a minute, which its parts share, during which nothing else should run: where code
-    has to be compiled first, or a machine is slow, things are measured less often, and then on less
-    data, but none is left out. Measured are copies and gathers
-    by row width, the installed FFT libraries by length, fresh pages, what tasks and shards cost,
-    dask's ordering, the disk of the scratch folder, and devices: both ways of the bus by size and
-    row width, also for memory that is not pinned, pinning, their memory and FFTs, what is left of
-    the bus while threads copy, and what devices send each other.
+    Takes less than a minute, which its parts share, and during which nothing else should run: where
+    code has to be compiled first, or a machine is slow, things are measured less often, and then on
+    less data, but none is left out. Measured are copies and gathers by row width, the installed FFT
+    libraries by length, fresh pages, what tasks and shards cost, dask's ordering, the disk of the
+    scratch folder, and devices: both ways of the bus by size and row width, also for memory that is
+    not pinned, pinning, their memory and FFTs, what is left of the bus while threads copy, and what
+    devices send each other.
 
     Parameters
     ----------

@@ -7,7 +7,7 @@ import dask.config
 import pytest
 
 import dask_bigfft
-from dask_bigfft import settings
+from dask_bigfft.config import checking
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
 
 X = da.zeros((8, 8), chunks=4, dtype=complex)
@@ -15,7 +15,7 @@ X = da.zeros((8, 8), chunks=4, dtype=complex)
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
-    monkeypatch.setattr(settings, "_reported", set())
+    monkeypatch.setattr(checking, "_reported", set())
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from typing import Any, Unpack
 
 import dask.array as da
 
-from dask_bigfft import config, settings
+from dask_bigfft import config
+from dask_bigfft.config import checking
 from dask_bigfft.decomposition.steps import Waves
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.request import Request
@@ -62,7 +63,7 @@ def make_plan(
     stored : Stored, optional
         How the array lies in files that the first round can read by itself.
     """
-    settings.check()
+    checking.check()
     order = extras.get("order")
     order = config.get("bigfft.order") if order is None else order
     variant = parse_variant(extras.get("variant"))

@@ -16,7 +16,6 @@ PACKAGE = "dask_bigfft"
 FLOORS = {
     "errors": 0,
     "config": 0,
-    "settings": 0,
     "events": 0,
     "record": 0,
     "kept": 0,

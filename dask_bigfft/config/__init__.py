@@ -1,29 +1,42 @@
 """The settings of the package: their keys, units, defaults and what each may be.
 
-May import dask and `errors`. The values live in `dask.config` under ``bigfft.``, so files,
-environment variables (``DASK_BIGFFT__MEMORY_LIMIT=4GiB``) and ``dask.config.set`` work as for dask.
-Importing this module loads ``bigfft.yaml`` as the defaults. An argument of a call wins over a
-setting.
+The values live in `dask.config` under ``bigfft.``, so files, environment variables
+(``DASK_BIGFFT__MEMORY_LIMIT=4GiB``) and ``dask.config.set`` work as for dask. Importing this module
+loads ``bigfft.yaml`` as the defaults. An argument of a call wins over a setting.
+
+Imports dask, `errors` and this room.
 """
 
-import os
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from numbers import Integral
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import dask.config
 import yaml
-from dask.utils import parse_bytes
 
+from dask_bigfft.config.values import (
+    Parse,
+    one_of,
+    parse_bool,
+    parse_cache_directory,
+    parse_chunks,
+    parse_count,
+    parse_directory,
+    parse_file,
+    parse_gain,
+    parse_name,
+    parse_nbytes,
+    parse_nbytes_none_or_0,
+    parse_nbytes_or_0,
+    parse_nbytes_or_none,
+    parse_order,
+    parse_rounds,
+)
 from dask_bigfft.errors import refuse
 
 __all__ = ["KNOBS", "Knob", "get"]
-
-Parse = Callable[[str, Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,144 +54,6 @@ class Knob:
     parse: Parse
 
 
-def _parse_gain(key: str, value: Any) -> float:
-    """Return a number that is not negative."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-        refuse(key, value, "a number of at least 0")
-    return float(value)
-
-
-def _one_of(*names: str, **meaning: str) -> Parse:
-    """Return a parser of names, with those of `meaning` standing for another name."""
-
-    def parse(key: str, value: Any) -> str:
-        if not isinstance(value, str) or value not in (*meaning, *names):
-            refuse(key, value, f"one of {', '.join((*meaning, *names))}")
-        return meaning.get(value, value)
-
-    return parse
-
-
-def _parse_order(key: str, value: Any) -> str | tuple[str, ...]:
-    """Return one order, or a tuple with an order for each transformed axis."""
-    per_axis = isinstance(value, list | tuple)
-    orders = tuple(value) if per_axis else (value,)
-    for order in orders:
-        if order not in ("natural", "transposed"):
-            refuse(key, value, "natural or transposed, or a list of these with one for each axis")
-    return orders if per_axis else str(value)
-
-
-def _parse_chunks(key: str, value: Any) -> Any:
-    """Return ``auto``, ``preserve`` or dask chunks, with tuples where YAML has lists."""
-    if isinstance(value, list | tuple):
-        return tuple(_parse_chunks(key, item) for item in value)
-    if value in ("auto", "preserve") or (_is_int(value) and (value > 0 or value == -1)):
-        return value
-    if isinstance(value, str):
-        return f"{_parse_nbytes(key, value)} B"
-    refuse(key, value, "auto, preserve, or dask chunks: lengths, a size, or a list of these")
-
-
-def _parse_rounds(key: str, value: Any) -> tuple[Any, ...] | None:
-    """Return a tuple with a factor, or a mapping of axes to factors, for each round."""
-    if value is None:
-        return None
-    allowed = "null, or a list with a factor or a mapping of axis to factor for each round"
-    if not isinstance(value, list | tuple) or not value:
-        refuse(key, value, allowed)
-    for named in value:
-        pairs = named.items() if isinstance(named, Mapping) else [(0, named)]
-        if not pairs or not all(_is_int(axis) and _is_int(n) for axis, n in pairs):
-            refuse(key, value, allowed)
-    return tuple(value)
-
-
-def _parse_nbytes(key: str, value: Any) -> int:
-    """Return a number of bytes from an integer or a string such as ``4 GiB``."""
-    allowed = "a number of bytes above 0, such as 1073741824 or '1 GiB'"
-    if isinstance(value, str):
-        try:
-            nbytes = int(parse_bytes(value))
-        except ValueError:
-            refuse(key, value, allowed)
-    elif _is_int(value):
-        nbytes = int(value)
-    else:
-        refuse(key, value, allowed)
-    if nbytes <= 0:
-        refuse(key, value, allowed)
-    return nbytes
-
-
-def _parse_nbytes_or_none(key: str, value: Any) -> int | None:
-    """Return a number of bytes, or None where the setting is null."""
-    return None if value is None else _parse_nbytes(key, value)
-
-
-def _parse_nbytes_none_or_0(key: str, value: Any) -> int | None:
-    """Return a number of bytes that may be 0, or None where the setting is null."""
-    nothing = isinstance(value, str | int) and not isinstance(value, bool) and value in (0, "0")
-    return 0 if nothing else _parse_nbytes_or_none(key, value)
-
-
-def _parse_nbytes_or_0(key: str, value: Any) -> int:
-    """Return a number of bytes that may be 0; null is refused."""
-    found = None if value is None else _parse_nbytes_none_or_0(key, value)
-    return _parse_nbytes(key, value) if found is None else found
-
-
-def _parse_bool(key: str, value: Any) -> bool:
-    """Return a truth value; numbers and strings are refused."""
-    if not isinstance(value, bool):
-        refuse(key, value, "true or false")
-    return value
-
-
-def _parse_count(key: str, value: Any) -> int:
-    """Return a count of at least 1."""
-    if not _is_int(value) or value < 1:
-        refuse(key, value, "an integer of at least 1")
-    return int(value)
-
-
-def _parse_name(key: str, value: Any) -> str:
-    """Return the name of an FFT library, or ``auto``; the kernels know which exist."""
-    if not isinstance(value, str) or not value.isidentifier():
-        refuse(key, value, "auto, scipy, mkl_fft, ducc0, pyfftw, or another kernel's name")
-    return value
-
-
-def _parse_cache_directory(key: str, value: Any) -> str:
-    """Return an absolute path; null is a folder of the user's cache."""
-    if value is None:
-        cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-        value = os.path.join(cache, "dask_bigfft")
-    return _parse_directory(key, value)
-
-
-def _parse_directory(key: str, value: Any) -> str:
-    """Return an absolute path; null is dask's temporary directory, or the system's."""
-    if value is None:
-        value = dask.config.get("temporary-directory", None) or tempfile.gettempdir()
-    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
-        refuse(key, value, "the path of a folder, or null for dask's temporary-directory")
-    return os.path.abspath(value)
-
-
-def _parse_file(key: str, value: Any) -> str | None:
-    """Return an absolute path, or None where the setting is null."""
-    if value is None:
-        return None
-    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
-        refuse(key, value, "the path of a file, or null")
-    return os.path.abspath(value)
-
-
-def _is_int(value: Any) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
-
-
 _TABLE = (
     Knob(
         "bigfft.order",
@@ -186,7 +61,7 @@ _TABLE = (
         "name",
         "Order of the spectrum along each transformed axis: natural, or transposed (digit-reversed,"
         " which saves an exchange). A list gives one order for each axis.",
-        _parse_order,
+        parse_order,
     ),
     Knob(
         "bigfft.chunks",
@@ -195,7 +70,7 @@ _TABLE = (
         "Chunks of the result: auto (what the last round gives: about as large as the input's,"
         " unless these are tiny, see planner.merge-up-to), preserve (the input's), or any dask"
         " chunks.",
-        _parse_chunks,
+        parse_chunks,
     ),
     Knob(
         "bigfft.memory-limit",
@@ -203,7 +78,7 @@ _TABLE = (
         "bytes",
         "Memory that a plan may need in one process. Null takes the smallest limit of the cluster's"
         " workers, or this machine's memory.",
-        _parse_nbytes_or_none,
+        parse_nbytes_or_none,
     ),
     Knob(
         "bigfft.rounds",
@@ -211,14 +86,14 @@ _TABLE = (
         "elements",
         "Decomposition of every transform: a list with a mapping of axis to factor for each round"
         " (or only the factor, for one axis). Null lets the planner choose.",
-        _parse_rounds,
+        parse_rounds,
     ),
     Knob(
         "bigfft.variant",
         "auto",
         "name",
         "Data movement of a split axis: auto, dif, dit, stockham or pease.",
-        _one_of("auto", "dif", "dit", "stockham", "pease"),
+        one_of("auto", "dif", "dit", "stockham", "pease"),
     ),
     Knob(
         "bigfft.kernel",
@@ -227,7 +102,7 @@ _TABLE = (
         "FFT library that transforms a block: scipy, mkl_fft, ducc0 or pyfftw where installed, or"
         " auto (the fastest of them here, measured once for each dtype; on a cluster scipy, which"
         " all workers have).",
-        _parse_name,
+        parse_name,
     ),
     Knob(
         "bigfft.device",
@@ -235,7 +110,7 @@ _TABLE = (
         "name",
         "Where rounds are done: auto (on a GPU where a worker has one and the block is worth the"
         " trip), cpu, gpu, or hybrid (CPU threads and GPUs take pieces of the same blocks).",
-        _one_of("auto", "cpu", "gpu", "hybrid"),
+        one_of("auto", "cpu", "gpu", "hybrid"),
     ),
     Knob(
         "bigfft.device-memory-limit",
@@ -244,7 +119,7 @@ _TABLE = (
         "Memory of each GPU that may be used; larger blocks cross the bus several times. Null takes"
         " 0.8 of what is free. Kernels and FFT plans take some 64 MiB of it, counted in full from"
         " 256 MiB on.",
-        _parse_nbytes_or_none,
+        parse_nbytes_or_none,
     ),
     Knob(
         "bigfft.hybrid-gain",
@@ -253,7 +128,7 @@ _TABLE = (
         "How many times as fast as the faster of CPU threads and GPUs alone both together have to"
         " be by the model for a hybrid transform to be shared; else the faster ones do it alone."
         " 0 shares every round.",
-        _parse_gain,
+        parse_gain,
     ),
     Knob(
         "bigfft.install",
@@ -261,7 +136,7 @@ _TABLE = (
         "true or false",
         "Whether importing dask_bigfft puts its transforms in the place of those of dask.array.fft,"
         " as dask_bigfft.install does.",
-        _parse_bool,
+        parse_bool,
     ),
     Knob(
         "bigfft.verify",
@@ -269,7 +144,7 @@ _TABLE = (
         "name",
         "Checks while a transform works: none, energy (Parseval, every round) or checksum (linear"
         " checksums of every round and those of every shard that travels, too).",
-        _one_of("none", "energy", "checksum"),
+        one_of("none", "energy", "checksum"),
     ),
     Knob(
         "bigfft.exchange.carrier",
@@ -279,7 +154,7 @@ _TABLE = (
         " tasks, or by way of the disk where they do not fit), shared (inside one process), tasks"
         " (a task for every shard), p2p (distributed's peer-to-peer shuffle, with settings of its"
         " own under distributed.p2p) or disk (scratch files).",
-        _one_of("auto", "shared", "tasks", "p2p", "disk"),
+        one_of("auto", "shared", "tasks", "p2p", "disk"),
     ),
     Knob(
         "bigfft.exchange.in-place",
@@ -288,7 +163,7 @@ _TABLE = (
         "Whether rounds in one process write their blocks into common memory, where the next round"
         " finds its own without copying them and works in place. The blocks of such a result are"
         " views of one array, which goes when the last of them does.",
-        _parse_bool,
+        parse_bool,
     ),
     Knob(
         "bigfft.exchange.shuffle-memory",
@@ -297,7 +172,7 @@ _TABLE = (
         "Memory of each worker in which shards of p2p wait to be put together at most, beyond which"
         " they go to files. Null takes what distributed.p2p's buffers leave of themselves, about"
         " 750 MiB as they are by themselves, and it cannot be more; 0 leaves all to files.",
-        _parse_nbytes_none_or_0,
+        parse_nbytes_none_or_0,
     ),
     Knob(
         "bigfft.exchange.peer",
@@ -307,7 +182,7 @@ _TABLE = (
         " profile), host, staged (of two that change places one by host), swap (copied into a"
         " second buffer), kernel (a kernel reads the other GPU's memory, in place) or none (a task"
         " for every shard).",
-        _one_of("auto", "host", "staged", "swap", "kernel", "none"),
+        one_of("auto", "host", "staged", "swap", "kernel", "none"),
     ),
     Knob(
         "bigfft.scratch.directory",
@@ -315,7 +190,7 @@ _TABLE = (
         "path",
         "Folder for scratch files, which all processes have to see. Null takes dask's"
         " temporary-directory, or the system's.",
-        _parse_directory,
+        parse_directory,
     ),
     Knob(
         "bigfft.scratch.direct",
@@ -324,7 +199,7 @@ _TABLE = (
         "Whether large pieces of scratch files, and of plain Zarr chunks, go around the system's"
         " page cache where the file system permits that. A file that is written once and read once"
         " gains nothing there, and inside a memory limit loses much.",
-        _parse_bool,
+        parse_bool,
     ),
     Knob(
         "bigfft.scratch.sync",
@@ -332,7 +207,7 @@ _TABLE = (
         "true or false",
         "Whether scratch files are on the disk before a record says that they are complete, so that"
         " a run can be resumed after a loss of power; after a killed process it can always be.",
-        _parse_bool,
+        parse_bool,
     ),
     Knob(
         "bigfft.scratch.row-size",
@@ -341,7 +216,7 @@ _TABLE = (
         "Rows of a stored array that are at least this wide are read where they lie, in the order"
         " in which the first round needs them, instead of being put in order in scratch files"
         " before.",
-        _parse_nbytes,
+        parse_nbytes,
     ),
     Knob(
         "bigfft.scratch.piece-size",
@@ -350,7 +225,7 @@ _TABLE = (
         "Where scratch files would be written in smaller pieces than this, blocks become larger, as"
         " far as the memory limit allows, unless the cost model says that this takes longer. 0"
         " leaves blocks as they are.",
-        _parse_nbytes_or_0,
+        parse_nbytes_or_0,
     ),
     Knob(
         "bigfft.scratch.threads",
@@ -358,7 +233,7 @@ _TABLE = (
         "threads",
         "Threads of a process that read and write large pieces of files for its tasks, so that the"
         " disk has several to do at a time. With 1 every task waits for each of its own.",
-        _parse_count,
+        parse_count,
     ),
     Knob(
         "bigfft.wisdom.directory",
@@ -366,7 +241,7 @@ _TABLE = (
         "path",
         "Folder for what was measured on this machine. Null takes dask_bigfft in the user's cache"
         " directory (XDG_CACHE_HOME, or ~/.cache).",
-        _parse_cache_directory,
+        parse_cache_directory,
     ),
     Knob(
         "bigfft.planner.mode",
@@ -374,7 +249,7 @@ _TABLE = (
         "name",
         "How plans are chosen: estimate (the cheapest by the cost model) or measure (the few that"
         " look best are tried, and the fastest is kept for such transforms on this machine).",
-        _one_of("estimate", "measure"),
+        one_of("estimate", "measure"),
     ),
     Knob(
         "bigfft.planner.profile",
@@ -382,7 +257,7 @@ _TABLE = (
         "path",
         "File with the speeds of the machine that plans are made for, as dask_bigfft.calibrate"
         " writes it. Null takes what was measured on this machine, or else common speeds.",
-        _parse_file,
+        parse_file,
     ),
     Knob(
         "bigfft.memory.arena",
@@ -390,7 +265,7 @@ _TABLE = (
         "true or false",
         "Whether blocks come from memory that is kept and lent again, which spares the cost of"
         " fresh pages.",
-        _parse_bool,
+        parse_bool,
     ),
     Knob(
         "bigfft.memory.arena-limit",
@@ -398,7 +273,7 @@ _TABLE = (
         "bytes",
         "Memory that the arena keeps at most; above it, ordinary memory is lent. Null takes 0.4 of"
         " the memory of the process.",
-        _parse_nbytes_or_none,
+        parse_nbytes_or_none,
     ),
     Knob(
         "bigfft.memory.prefault",
@@ -407,7 +282,7 @@ _TABLE = (
         "Whether threads that are about to fill a block in fresh memory first have the system back"
         " all of its pages, each a part of them (on Linux 5.14 and later; elsewhere pages come as"
         " they are written to).",
-        _parse_bool,
+        parse_bool,
     ),
     Knob(
         "bigfft.memory.pinned-limit",
@@ -415,7 +290,7 @@ _TABLE = (
         "bytes",
         "Memory of the arena that is pinned at most where a GPU is used, so that the card reads and"
         " writes it by itself. Null takes all of the arena, 0 pins nothing.",
-        _parse_nbytes_none_or_0,
+        parse_nbytes_none_or_0,
     ),
     Knob(
         "bigfft.memory.pin-arrays",
@@ -424,14 +299,14 @@ _TABLE = (
         "Whether NumPy arrays of 16 MiB and more that a GPU works on are pinned, too, where they"
         " are and as long as they live: as many bytes as of the arena at most. Otherwise, and"
         " beyond it, they are copied through pinned buffers.",
-        _parse_bool,
+        parse_bool,
     ),
     Knob(
         "bigfft.planner.max-rounds",
         4,
         "rounds",
         "Rounds that a plan may have at most, unless rounds are given by hand.",
-        _parse_count,
+        parse_count,
     ),
     Knob(
         "bigfft.planner.whole-axis-floor",
@@ -439,7 +314,7 @@ _TABLE = (
         "bytes",
         "An axis whose length has no good split is gathered whole into each block while the block"
         " stays below this size; above it Bluestein's algorithm is considered.",
-        _parse_nbytes,
+        parse_nbytes,
     ),
     Knob(
         "bigfft.planner.merge-up-to",
@@ -448,7 +323,7 @@ _TABLE = (
         "Where an axis in several chunks is transformed and more than 64 blocks come in that are"
         " several times smaller than this, neighbouring ones are merged up to this size first, and"
         " the result has chunks of about this size unless others are asked for. 0 merges none.",
-        _parse_nbytes_or_0,
+        parse_nbytes_or_0,
     ),
 )
 
@@ -479,7 +354,7 @@ def get(key: str) -> Any:
 
 
 def _load_defaults() -> None:
-    text = Path(__file__).with_name("bigfft.yaml").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[1] / "bigfft.yaml").read_text(encoding="utf-8")
     dask.config.update_defaults(yaml.safe_load(text))
 
 

@@ -34,7 +34,8 @@ def cupy() -> Any:
     try:
         return importlib.import_module("cupy")
     except ImportError as error:
-        raise DeviceError(f"CuPy is missing ({error}): {INSTALL}") from error
+        cause = error.__cause__ or error  # CuPy says it in ten lines
+        raise DeviceError(f"CuPy is missing ({cause}): {INSTALL}") from error
 
 
 @contextlib.contextmanager

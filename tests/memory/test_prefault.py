@@ -1,0 +1,137 @@
+"""Pages of the arena that are there before they are written to."""
+
+import concurrent.futures
+import ctypes
+import sys
+import threading
+
+import numpy as np
+import pytest
+from memory.arenas import MIB, address
+
+from dask_bigfft.memory import HostArena, pages
+
+# Prefault
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_prefault(arena, threads):
+    assert arena.prefault(5 * MIB, count=3, threads=threads) == 15 * MIB
+    counters = arena.counters()
+    assert (counters.idle_bytes, counters.lent_bytes, counters.lends) == (15 * MIB, 0, 0)
+    blocks = [arena.lend(5 * MIB, np.uint8) for _ in range(3)]
+    assert arena.counters().reuses == 3
+    # What is idle and fits counts, what is lent does not.
+    del blocks[0]
+    assert arena.prefault(5 * MIB, count=2, threads=threads) == 5 * MIB
+
+
+def test_prefault_keeps_the_limit_and_idle_memory():
+    arena = HostArena(10 * MIB)
+    block = arena.lend(2 * MIB, np.uint8)
+    other = arena.lend(MIB, np.uint8)
+    del other
+    assert arena.prefault(4 * MIB, count=5) == 4 * MIB
+    counters = arena.counters()
+    assert (counters.lent_bytes, counters.idle_bytes) == (block.nbytes, 5 * MIB)
+    assert arena.prefault(100) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts page faults")
+@pytest.mark.parametrize("threads", [1, 2])
+def test_prefaulted_pages_do_not_fault_again(arena, threads):
+    import resource
+
+    arena.prefault(32 * MIB, threads=threads)
+    block = arena.lend(32 * MIB, np.uint8)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    block.fill(1)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 16
+
+
+def test_interrupted_prefault_returns_its_memory(arena, monkeypatch):
+    def interrupt(share):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pages, "_touch_range", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        arena.prefault(MIB, count=2)
+    counters = arena.counters()
+    assert (counters.lent_bytes, counters.idle_bytes) == (0, 2 * MIB)
+    assert counters.prefaulted_bytes == 0
+
+
+POPULATES = pages.populate(pages.Buffer(MIB).memory)
+needs_populate = pytest.mark.skipif(not POPULATES, reason="takes Linux 5.14")
+
+
+def pages_there(block):
+    """Bytes of a block's pages that lie in memory, asked of the system."""
+    count = -(-block.nbytes // 4096)
+    found = (ctypes.c_ubyte * count)()
+    where = ctypes.c_void_p(address(block))
+    assert ctypes.CDLL(None).mincore(where, ctypes.c_size_t(block.nbytes), found) == 0
+    return 4096 * sum(page & 1 for page in found)
+
+
+@needs_populate
+def test_a_block_is_faulted_in_once_and_no_other(arena):
+    block, other = arena.lend(40 * MIB, np.uint8), arena.lend(10 * MIB, np.uint8)
+    assert pages_there(block) == 0
+    view = block[5 * MIB :].reshape(5, -1).T  # all of its memory is meant
+    assert arena.fault_in(view) == 40 * MIB == arena.counters().prefaulted_bytes
+    assert pages_there(block) == 40 * MIB
+    assert pages_there(other) == 0
+    assert arena.fault_in(block) == 0
+    del block, view
+    again = arena.lend(40 * MIB, np.uint8)  # was used before
+    assert arena.fault_in(again) == 0
+    assert arena.counters().prefaulted_bytes == 40 * MIB
+
+
+@needs_populate
+def test_of_a_larger_buffer_no_more_is_faulted_in_than_the_block_takes(arena):
+    block = arena.lend(37 * MIB, np.uint8)
+    assert arena.counters().lent_bytes == 40 * MIB
+    assert 37 * MIB <= arena.fault_in(block) <= 39 * MIB
+    assert pages_there(block) == 37 * MIB
+
+
+@needs_populate
+def test_threads_share_a_block_and_lose_nothing(arena, monkeypatch):
+    arena.resize(1 << 30)
+    block, taken, all_begun = arena.lend(200 * MIB, np.uint8), {}, threading.Barrier(3)
+
+    def slowly(memory):
+        own = taken.setdefault(threading.get_ident(), [])
+        if not own:
+            all_begun.wait(30)
+        own.append((address(memory) - address(block), memory.nbytes))
+        block[address(memory) - address(block)] = 7  # while nobody knows whether pages are there
+        return populated(memory)
+
+    populated = pages.populate
+    monkeypatch.setattr("dask_bigfft.memory.host.populate", slowly)
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        assert sum(pool.map(arena.fault_in, [block] * 3)) == block.nbytes
+    assert len(taken) == 3
+    ranges = sorted(part for own in taken.values() for part in own)
+    assert [low for low, _ in ranges] == [0, *np.cumsum([n for _, n in ranges])[:-1]]
+    assert all(block[low] == 7 for low, _ in ranges)
+    assert pages_there(block) == block.nbytes  # the rest of its buffer as well
+
+
+def test_where_the_system_cannot_pages_come_as_they_are_written_to(arena, monkeypatch):
+    monkeypatch.setattr(pages, "_madvise", None)
+    block = arena.lend(40 * MIB, np.uint8)
+    assert arena.fault_in(block) == arena.fault_in(block) == 0
+    assert arena.counters().prefaulted_bytes == 0
+    assert arena.prefault(3 * MIB) == 3 * MIB == arena.counters().prefaulted_bytes
+
+
+def test_what_is_not_lent_or_not_wanted_is_left_alone(arena):
+    assert arena.fault_in(np.zeros(8 * MIB, np.uint8)) == 0
+    arena.prefaults(False)
+    assert arena.fault_in(arena.lend(8 * MIB, np.uint8)) == 0
+    assert arena.fault_in(arena.lend(7, np.uint8)) == 0
+    assert arena.counters().prefaulted_bytes == 0

@@ -1,0 +1,141 @@
+"""The arena of a process: one, set up when it is needed, and gone in silence."""
+
+import concurrent.futures
+import os
+
+import numpy as np
+import pytest
+from memory.arenas import MIB, run_python
+
+import dask_bigfft.memory as memory
+from dask_bigfft.errors import ArgumentError, ArgumentTypeError
+from dask_bigfft.memory import default
+from dask_bigfft.memory.blocks import Loan
+
+
+@pytest.fixture
+def fresh_process(monkeypatch):
+    """Let the test see the process's arena as a process does that has just begun."""
+    process = default._Process(default._Settings(64 * MIB))
+    monkeypatch.setattr(default, "_process", process)
+    return process
+
+
+# The process's arena
+
+
+def test_default_arena_is_one(fresh_process):
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        arenas = set(pool.map(lambda _: memory.default_arena(), range(64)))
+    assert arenas == {fresh_process.arena}
+    block = memory.lend((512, 512), np.complex64)
+    assert isinstance(block.base, Loan)
+    assert memory.default_arena().counters().lent_bytes == block.nbytes
+
+
+def test_configure_before_and_after(fresh_process):
+    memory.configure(2 * MIB)
+    assert fresh_process.arena is None
+    arena = memory.default_arena()
+    assert arena.limit == 2 * MIB
+    memory.configure(8 * MIB)
+    assert memory.default_arena() is arena
+    assert arena.limit == 8 * MIB
+    block = memory.lend(MIB, np.uint8)
+    del block
+    memory.configure(8 * MIB, pressure=lambda: True)
+    assert arena.counters().idle_bytes == 0
+    memory.configure(8 * MIB, enabled=False)
+    assert not isinstance(memory.lend(MIB, np.uint8).base, Loan)
+    assert memory.default_arena() is arena
+    memory.configure(8 * MIB, enabled=True)
+    assert isinstance(memory.lend(MIB, np.uint8).base, Loan)
+
+
+def test_configure_refuses_and_changes_nothing(fresh_process):
+    before = fresh_process.settings
+    with pytest.raises(ArgumentError, match="limit"):
+        memory.configure(-1)
+    with pytest.raises(ArgumentTypeError, match="limit"):
+        memory.configure("1 GiB")
+    assert fresh_process.settings is before
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_fork_makes_a_new_arena():
+    program = """
+import os
+import warnings
+import numpy as np
+from dask_bigfft import memory
+from dask_bigfft.memory import default
+
+memory.configure(64 * 2**20)
+arena = memory.default_arena()
+block = memory.lend(2**20, np.uint8)
+idle = memory.lend(2**20, np.uint8)
+del idle
+block.fill(1)
+# Another thread holds every lock at the moment of the fork.
+default._process.lock.acquire()
+arena._lock.acquire()
+# From Python 3.12 on it warns of the threads that NumPy's BLAS has started.
+warnings.simplefilter("ignore", DeprecationWarning)
+child = os.fork()
+if not child:
+    try:
+        assert (block == 1).all()
+        block.fill(2)
+        del block
+        assert memory.default_arena() is not arena
+        assert memory.default_arena().limit == 64 * 2**20
+        assert memory.default_arena().counters().lent_bytes == 0
+        mine = memory.lend(2**20, np.uint8)
+        mine.fill(3)
+        assert memory.default_arena().counters().lent_bytes == 2**20
+        del arena, mine
+    except BaseException:
+        import traceback
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+arena._lock.release()
+assert (block == 1).all()
+assert arena.counters().lent_bytes == arena.counters().idle_bytes == 2**20
+print("same")
+"""
+    assert run_python(program) == "same"
+
+
+# The end of the interpreter
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "",
+        "del arena",
+        "cycle = [block, arena]; cycle.append(cycle)",
+        "import sys; sys.modules['kept'] = block",
+        "class Late:\n    def __del__(self): self.block.fill(9)\nlate = Late(); late.block = block",
+        "import atexit; atexit.register(lambda: arena.lend(2**20, 'u1').fill(1))",
+        "import threading, time\n"
+        "def work():\n"
+        "    while True: arena.lend(2**20, 'u1')[::4096] = 1\n"
+        "threading.Thread(target=work, daemon=True).start(); time.sleep(0.05)",
+        "raise SystemExit(0)",
+    ],
+)
+def test_interpreter_ends_in_silence(ending):
+    program = f"""
+from dask_bigfft import memory
+
+arena = memory.default_arena()
+block = memory.lend(2**20, "u1")
+idle = memory.lend(2**20, "u1")
+del idle
+views = [block[i::7] for i in range(7)]
+{ending}
+"""
+    assert run_python(program) == ""

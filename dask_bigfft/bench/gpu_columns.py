@@ -35,7 +35,7 @@ import numpy as np
 from dask_bigfft.bench.gpu_bench import GIB, MIB, Array, Bench, best, held
 from dask_bigfft.bench.gpu_data import even_shape
 from dask_bigfft.bench.gpu_rounds import inside, one_round
-from dask_bigfft.devices import cuda_operations
+from dask_bigfft.devices import cuda_kernels
 from dask_bigfft.devices.cuda import cupy, current
 from dask_bigfft.devices.cupy_device import CupyDevice, Span
 from dask_bigfft.devices.engine import Engine
@@ -228,7 +228,7 @@ def replaced(
         among = min(nbytes, CACHED_NBYTES) if instead == "cached" else nbytes
         arguments = np.uint64(other.ptr), np.uint64(nbytes // 16), np.uint64(among // 16)
         kernel = cupy().RawKernel(traffic(*PASSING if instead == "passing" else KEPT), "traffic")
-        device.fft = device.multiply = _launching(kernel, cuda_operations.GRID, arguments)
+        device.fft = device.multiply = _launching(kernel, cuda_kernels.GRID, arguments)
     try:
         yield
     finally:

@@ -33,7 +33,7 @@ from dask_bigfft.planner.plan import Machine, Plan
 from dask_bigfft.planner.profile import Profile
 from dask_bigfft.planner.search import every_plan
 from dask_bigfft.planner.seconds import Model
-from dask_bigfft.planning.tuning import SCALES, region
+from dask_bigfft.planning.trials import SCALES, region
 from dask_bigfft.transforms.spec import transform_spec
 
 __all__ = ["BEHIND", "FINALS", "HOPELESS", "Run", "Threads", "grid", "sweep"]

@@ -42,7 +42,8 @@ from dask_bigfft.planner.plan import Machine, Plan
 from dask_bigfft.planner.profile import DeviceProfile, Profile
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planning import profiles
-from dask_bigfft.planning.tuning import Timer, Tuning, ones, tuned
+from dask_bigfft.planning.trials import Timer, ones
+from dask_bigfft.planning.tuning import Tuning, tuned
 from dask_bigfft.transforms.spec import TransformSpec, transform_spec
 
 __all__ = ["CARDS", "clocked", "main", "markdown"]

@@ -32,7 +32,7 @@ from dask_bigfft.planner.plan import Machine, Plan
 from dask_bigfft.planner.profile import Profile
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.search import find_plan
-from dask_bigfft.planning.tuning import ones
+from dask_bigfft.planning.trials import ones
 from dask_bigfft.transforms.spec import transform_spec
 
 __all__ = ["between_blocks"]

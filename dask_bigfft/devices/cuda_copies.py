@@ -22,7 +22,7 @@ import numpy as np
 from dask_bigfft import config
 from dask_bigfft.devices import ring as staging
 from dask_bigfft.devices.cuda import cupy
-from dask_bigfft.devices.cuda_operations import strided_copy
+from dask_bigfft.devices.cuda_kernels import strided_copy
 from dask_bigfft.devices.cuda_planes import planes
 from dask_bigfft.devices.protocol import Array, dense, places_of
 from dask_bigfft.devices.transfer import (

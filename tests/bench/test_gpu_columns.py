@@ -12,7 +12,7 @@ import pytest
 from dask_bigfft.bench import gpu_columns, gpu_report
 from dask_bigfft.bench.gpu_bench import GIB, Bench, Results
 from dask_bigfft.bench.gpu_columns import VARIANTS, columns, engines
-from dask_bigfft.devices import cuda_operations
+from dask_bigfft.devices import cuda_kernels
 from dask_bigfft.devices.cupy_device import Span
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.kernels import gpu_plans
@@ -81,7 +81,7 @@ def test_every_variant_is_measured(tmp_path, launched, monkeypatch):
     kernels = {name: [call for call in launched if call[0] == name] for name in ("wait", "traffic")}
     assert all(kernels.values())
     assert all(int(ns) > 0 for _, grid, _, (ns,) in kernels["wait"] if grid == (1,))
-    assert {grid for _, grid, _, _ in kernels["traffic"]} == {(cuda_operations.GRID,)}
+    assert {grid for _, grid, _, _ in kernels["traffic"]} == {(cuda_kernels.GRID,)}
     told = {(int(count), int(among)) for *_, (_, count, among) in kernels["traffic"]}
     cached = 64 << 10
     assert {among < count for count, among in told} == {False, True}

@@ -11,7 +11,7 @@ from dask_bigfft.planner.cost import forecast_rounds, model_of
 from dask_bigfft.planner.interpreter import block_seconds
 from dask_bigfft.planner.machine import Machine
 from dask_bigfft.planner.profile import Profile
-from dask_bigfft.planning.tuning import ones
+from dask_bigfft.planning.trials import ones
 
 TRUE = {"start": 2e-3, "planned": 5e-5, "task": 3e-4, "exchange": 7e-4, "uneven": 0.1,
         "slack": 1.25, "company": 1.5, "waiting": 2.0}

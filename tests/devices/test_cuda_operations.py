@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from dask_bigfft.decomposition.phases import chirp, unit_roots
-from dask_bigfft.devices import cuda_operations
-from dask_bigfft.devices.cuda_operations import Operations, multiplication, simplified
+from dask_bigfft.devices import cuda_kernels
+from dask_bigfft.devices.cuda_kernels import multiplication, simplified
+from dask_bigfft.devices.cuda_operations import Operations
 from dask_bigfft.devices.numpy_operations import index_of, multiplied
 from dask_bigfft.devices.protocol import ChirpFactor, Multiply, Strided, Term, Transpose, Twiddle
 from dask_bigfft.kernels.gpu_source import (
@@ -69,7 +70,7 @@ def by_hand(source):
 @pytest.mark.parametrize("axes", list(itertools.permutations(range(4)))[::2])
 @pytest.mark.parametrize(("shape", "dtype"), [((2, 3, 1, 4), "c16"), ((1, 2, 5, 3), "f4")])
 def test_transposes(monkeypatch, axes, shape, dtype):
-    monkeypatch.setattr(cuda_operations, "kernel", by_hand)
+    monkeypatch.setattr(cuda_kernels, "kernel", by_hand)
     x = np.arange(math.prod(shape), dtype=dtype).reshape(shape)
     expected = np.ascontiguousarray(x.transpose(axes))
     out = np.full_like(expected, -1)
@@ -82,7 +83,7 @@ def test_transposes(monkeypatch, axes, shape, dtype):
 @pytest.mark.parametrize("flips", list(itertools.product((1, -1), repeat=3)))
 def test_strided_copies(monkeypatch, flips, dtype):
     """A box of one array, turned round along some dimensions, into a box of another one."""
-    monkeypatch.setattr(cuda_operations, "kernel", by_hand)
+    monkeypatch.setattr(cuda_kernels, "kernel", by_hand)
     x, out = np.arange(4 * 5 * 6, dtype=dtype), np.full(3 * 4 * 5 + 7, -1, dtype)
     counts, places = (2, 3, 4), [(1, 30), (2, 6), (1, 1)]  # of x as (4, 5, 6)
     start = sum((low if flip > 0 else low + n - 1) * step
@@ -116,7 +117,7 @@ def test_as_few_dimensions_as_can_be(shape, axes, expected):
 def test_grids_are_within_what_cuda_allows(monkeypatch):
     seen = []
     monkeypatch.setattr(
-        cuda_operations, "kernel", lambda source: lambda grid, block, args: seen.append(grid)
+        cuda_kernels, "kernel", lambda source: lambda grid, block, args: seen.append(grid)
     )
     shape = (1 << 20, TILE * 3, 1 << 10)
     Operations().transpose(Transpose(shape, (0, 2, 1), "<c16"), 0, 0)

@@ -19,7 +19,7 @@ from dask_bigfft.planner.device_settings import AS_IS, DeviceSettings
 from dask_bigfft.planner.plan import Machine, Plan
 from dask_bigfft.planner.profile import Profile
 from dask_bigfft.planner.search import find_plan
-from dask_bigfft.planning import device_tuning, tuning
+from dask_bigfft.planning import device_tuning, trials
 from dask_bigfft.planning.tuning import tuned
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.transforms.spec import transform_spec
@@ -106,8 +106,8 @@ def by_clock(card, nbytes, plan, settings):
 @pytest.fixture
 def few(monkeypatch):
     """A region that can be tried as a whole."""
-    monkeypatch.setattr(tuning, "SCALES", (1.0,))
-    monkeypatch.setattr(tuning, "REPEAT", 1)
+    monkeypatch.setattr(trials, "SCALES", (1.0,))
+    monkeypatch.setattr(trials, "REPEAT", 1)
     monkeypatch.setattr(device_tuning, "BUFFERS", (2, 3))
     monkeypatch.setattr(device_tuning, "PASSES", (2, 16))
     monkeypatch.setattr(device_tuning, "RING_BUFFERS", (1, 4))

@@ -14,7 +14,8 @@ from dask_bigfft.errors import ArgumentError
 from dask_bigfft.planner.plan import Machine
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planning import tuning
-from dask_bigfft.planning.tuning import measured_trials, problem_class, region, tuned
+from dask_bigfft.planning.trials import measured_trials, region
+from dask_bigfft.planning.tuning import problem_class, tuned
 from dask_bigfft.transforms.spec import transform_spec
 
 MACHINE = Machine(memory_limit=1 << 34, threads=2)
@@ -130,7 +131,7 @@ def test_slow_plans_drop_out_and_turns_are_taken():
         calls.append(id(plan))
         return times[id(plan)]
 
-    done = measured_trials(pairs, timer, repeat=3)
+    done = measured_trials(pairs, timer)
     assert [len(trial.measured) for _, trial in done] == [3, 1, 1]
     order = [id(plan) for plan, _ in pairs]
     assert calls[:6] == order[::-1] + order

@@ -1,0 +1,229 @@
+"""Plans that are tried: which, and how long they take when they are run.
+
+Each is run on ones, all in turn and again in the other direction, so that a machine that slows down
+meanwhile wrongs nobody; those that are clearly slower drop out early.
+
+Imports `device_tuning`, `devices`, `graph`, `planner` and `config`.
+"""
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import dask.array as da
+import numpy as np
+
+from dask_bigfft import config
+from dask_bigfft.devices import find
+from dask_bigfft.errors import PlanError
+from dask_bigfft.graph.layer import transformed_array
+from dask_bigfft.planner.device_settings import AS_IS, DeviceSettings
+from dask_bigfft.planner.plan import Machine, Plan
+from dask_bigfft.planner.request import Request
+from dask_bigfft.planner.search import find_plans
+from dask_bigfft.planning.device_tuning import Group, choices
+from dask_bigfft.transforms.spec import TransformSpec
+
+#: Sizes of blocks that are tried, in units of those that come in.
+SCALES = (1.0, 0.5, 2.0, 4.0)
+
+#: Plans that are tried at most, and how much dearer than the cheapest one may be.
+MOST, DEARER = 8, 2.0
+
+#: Times that each is run after one that does not count; those that take `SLOWER` times as long as
+#: the fastest so far are run no more.
+REPEAT, SLOWER = 3, 1.5
+
+Timer = Callable[[Plan], float]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A plan that was tried.
+
+    Parameters
+    ----------
+    rounds : str
+        In short.
+    factors : tuple of tuple of int
+        Lengths of the digits of each axis.
+    kernel : str
+        FFT library.
+    carrier : str
+        Where blocks were between rounds.
+    scale : float
+        Size of the blocks, in units of those that came in.
+    forecast : float
+        Seconds by the model.
+    measured : tuple of float
+        Seconds of its runs.
+    settings : DeviceSettings
+        What was set of the devices' pipelines.
+    pieces : str
+        What each round's first crossing was cut into then, where settings were tried.
+    """
+
+    rounds: str
+    factors: tuple[tuple[int, ...], ...]
+    kernel: str
+    carrier: str
+    scale: float
+    forecast: float
+    measured: tuple[float, ...] = ()
+    settings: DeviceSettings = AS_IS
+    pieces: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """The median of the runs."""
+        return statistics.median(self.measured) if self.measured else math.inf
+
+
+def _trial(plan: Plan, scale: float) -> Trial:
+    factors = tuple(program.factors for program in plan.programs)
+    return Trial(plan.notation, factors, plan.kernel, plan.carrier, scale, plan.forecast.seconds)
+
+
+# --- what is tried --------------------------------------------------------------------------
+
+
+def region(
+    spec: TransformSpec, request: Request, machine: Machine, kernels: Sequence[str]
+) -> list[tuple[Plan, Trial]]:
+    """Return different plans worth trying, cheapest by the model first.
+
+    Parameters
+    ----------
+    spec, request, machine
+        What is asked, as `find_plan` takes it.
+    kernels : sequence of str
+        FFT libraries that may be used.
+    """
+    found: dict[Any, tuple[Plan, Trial]] = {}
+    for scale in SCALES if request.rounds is None else (1.0,):
+        for kernel in kernels:
+            asked = replace(request, scale=scale, kernel=kernel)
+            try:
+                plans = find_plans(spec, asked, machine)
+            except PlanError:  # chunks so small that nothing of that size can be had
+                continue
+            for fits in plans:
+                plan = replace(fits, device_memory_limit=request.device_nbytes)
+                same = (plan.rounds, plan.result, plan.kernel, plan.carrier)
+                found.setdefault(same, (plan, _trial(plan, scale)))
+    return sorted(found.values(), key=lambda pair: pair[0].forecast.seconds)
+
+
+def worth_trying(pairs: list[tuple[Plan, Trial]]) -> list[tuple[Plan, Trial]]:
+    """Return the plans that the model holds to be not much dearer than the first."""
+    if not pairs:
+        return []
+    most = DEARER * pairs[0][0].forecast.seconds
+    return [pair for pair in pairs if pair[0].forecast.seconds <= most][:MOST]
+
+
+# --- measuring ------------------------------------------------------------------------------
+
+
+def ones(plan: Plan) -> da.Array:
+    """Return an array in memory that a plan can be run on."""
+    chunks = tuple(axis.groups[0].chunks for axis in plan.source.axes)
+    return in_memory(da.ones(plan.spec.shape, chunks=chunks, dtype=np.dtype(plan.spec.dtype)))
+
+
+def in_memory(x: da.Array) -> da.Array:
+    """Return an array whose blocks have memory of their own.
+
+    Blocks of `da.ones` are a single number that is seen everywhere: reading them costs nothing.
+    """
+    blocks: Any = x
+    found: da.Array = blocks.map_blocks(np.ascontiguousarray, dtype=x.dtype, meta=x._meta).persist()
+    return found
+
+
+def timer_on(x: da.Array) -> Timer:
+    """Return what runs a plan on an array, and gives the seconds that it took."""
+    carrier = config.get("bigfft.exchange.carrier")
+
+    def timed(plan: Plan) -> float:
+        result = transformed_array(x, plan, carrier)
+        started = time.perf_counter()
+        kept_blocks = result.persist()
+        if hasattr(kept_blocks, "dask"):
+            _wait(kept_blocks)
+        return time.perf_counter() - started
+
+    return timed
+
+
+def _wait(array: Any) -> None:
+    """Wait for the blocks of an array that a cluster has."""
+    futures = [value for value in dict(array.dask).values() if hasattr(value, "result")]
+    for future in futures:
+        getattr(future, "exception", lambda: None)()
+
+
+def measured_trials(
+    pairs: Sequence[tuple[Plan, Trial]], timer: Timer
+) -> list[tuple[Plan, Trial]]:
+    """Return plans with the seconds of their runs, fastest first.
+
+    The first runs do not count: they make compiled code and memory ready.
+
+    Parameters
+    ----------
+    pairs : sequence of (Plan, Trial)
+        What is tried.
+    timer : callable
+        Runs a plan and returns the seconds.
+    """
+    taken: list[list[float]] = [[] for _ in pairs]
+    alive = list(range(len(pairs)))
+    for number in range(REPEAT + 1):
+        for i in alive if number % 2 else reversed(alive):
+            seconds = timer(pairs[i][0])
+            if number:
+                taken[i].append(seconds)
+        if number:
+            best = min(statistics.median(taken[i]) for i in alive)
+            alive = [i for i in alive if statistics.median(taken[i]) <= SLOWER * best]
+    done = [
+        (plan, replace(trial, measured=tuple(found)))
+        for (plan, trial), found in zip(pairs, taken, strict=True)
+    ]
+    return sorted(done, key=lambda pair: (-len(pair[1].measured), pair[1].seconds))
+
+
+def measured_settings(plan: Plan, trial: Trial, timer: Timer) -> list[tuple[Plan, Trial]]:
+    """Return a plan with settings of the devices' pipelines that were tried, fastest first.
+
+    What was best of one group of settings is what the next group is tried with. The ring is tried
+    where anything goes through it.
+    """
+    staged = find.staged()
+    groups: tuple[Group, ...] = ("pieces", "ring") if staged else ("pieces",)
+    tried: list[tuple[Plan, Trial]] = []
+    best = plan
+    for group in groups:
+        pairs = [
+            (replace(best, settings=found.settings),
+             replace(trial, settings=found.settings, forecast=found.forecast, pieces=found.pieces))
+            for found in choices(best, best.settings, group, pageable=staged)
+        ]
+        if pairs:
+            done = measured_trials(pairs, timer if group == "pieces" else _again(timer))
+            best, tried = done[0][0], [*done, *tried]
+    return tried
+
+
+def _again(timer: Timer) -> Timer:
+    """Run a plan twice, and give the seconds of the second time: the first one makes the ring."""
+
+    def timed(plan: Plan) -> float:
+        timer(plan)
+        return timer(plan)
+
+    return timed

@@ -1,5 +1,7 @@
 """The program on tiny arrays: complete, checked, and not to be fooled."""
 
+import contextlib
+import io
 import json
 import math
 import re
@@ -49,6 +51,19 @@ class Broken(PEERS["scipy"][0]):
 
     def run(self, data):
         raise RuntimeError("no such transform")
+
+
+@pytest.fixture
+def in_this_process(monkeypatch):
+    """Children are no processes of their own; `test_program` has such."""
+
+    def call(task, threads, seconds):
+        answer = io.StringIO()
+        with contextlib.redirect_stdout(answer):
+            children.serve(json.dumps({**task, "threads": threads, "seconds": min(seconds, 1e9)}))
+        return json.loads(answer.getvalue().splitlines()[-1])
+
+    monkeypatch.setattr(children, "call", call)
 
 
 def entry_of(name, entrants, repeat=2):
@@ -174,7 +189,7 @@ def test_pictures_in_results_that_are_kept_exist():
             assert (folder / name).is_file(), f"{path.name} shows {name}"
 
 
-def test_a_run_of_some_problems_keeps_the_others(tmp_path, capsys):
+def test_a_run_of_some_problems_keeps_the_others(tmp_path, capsys, in_this_process):
     out = tmp_path / "tiny.json"
     argv = ["--scale", "1e-5", "--cold", "0", "--repeat", "1", "--peers", "--kernels", "scipy",
             "--out", str(out)]
@@ -194,7 +209,8 @@ def test_a_run_of_some_problems_keeps_the_others(tmp_path, capsys):
     assert "merge" in capsys.readouterr().err
 
 
-def test_quick_runs_let_slow_peers_run_once(tmp_path, capsys, monkeypatch):
+def test_quick_runs_let_slow_peers_run_once(tmp_path, capsys, monkeypatch, in_this_process):
+    slow = measure.SLOW
     monkeypatch.setattr(measure, "SLOW", 0.0)  # everybody but the first in turn is slow
     problem = PROBLEMS["2d-8192x8192-c128-x16"].scaled(SCALE)
     entrants = contenders(2, ["scipy"], ["scipy"])
@@ -203,7 +219,7 @@ def test_quick_runs_let_slow_peers_run_once(tmp_path, capsys, monkeypatch):
     assert peer["seconds"] == [peer["first_seconds"]]
     assert len(ours["seconds"]) == 1  # slow, too, once it was measured
     assert all(record["ok"] and len(record["checks"]) == 1 for record in found.values())
-    monkeypatch.undo()
+    monkeypatch.setattr(measure, "SLOW", slow)
     out = tmp_path / "quick.json"
     argv = ["--quick", "--scale", "1e-5", "--peers", "scipy", "--kernels", "scipy", "--only",
             "1d-2p24-c64-x16", "--out", str(out)]

@@ -34,9 +34,10 @@ class PieceLimits:
     ----------
     nbytes : int
         Bytes of the device that slots and work area take together.
-    slots : int
+    slots, fewest : int
         Pieces that are on the device at a time: one that comes, one that is worked on, one that
-        goes.
+        goes; and how few there may be, so that they are larger, where one comes to what another
+        leaves.
     most, least : int
         Bytes that a piece has at most where a smaller one is as good, and at least where the
         block is cut only to keep all three engines busy.
@@ -55,6 +56,7 @@ class PieceLimits:
 
     nbytes: int
     slots: int = 3
+    fewest: int = 2
     most: int = 1 << 30
     least: int = 1 << 22
     pieces: int = 8
@@ -68,7 +70,7 @@ class PieceLimits:
         """The limits with what is set of them."""
         found = self
         if settings.buffers is not None:
-            found = replace(found, slots=settings.buffers)
+            found = replace(found, slots=settings.buffers, fewest=settings.buffers)
         if settings.passes is not None:
             least = min(self.least, LEAST_PASS)
             found = replace(found, pieces=settings.passes, least=least, finer=(1,))
@@ -93,7 +95,7 @@ class PieceLimits:
         if settings.passes is not None:
             most = self.most
         return replace(
-            self, most=most, run_nbytes=min(self.run_nbytes, STAGED_RUN_NBYTES),
+            self, fewest=self.slots, most=most, run_nbytes=min(self.run_nbytes, STAGED_RUN_NBYTES),
             finer=(*self.finer, 2 * self.finer[-1]), ends=STAGED_ENDS, following=STAGED_FOLLOWING,
         )
 

@@ -17,6 +17,7 @@ what it reads.
 Imports `kernels` and this room.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -37,6 +38,7 @@ from dask_bigfft.devices.protocol import (
     dense,
 )
 from dask_bigfft.devices.ragged import HostView
+from dask_bigfft.devices.slots import PARTS, ROOMY, Slot, parts_of
 from dask_bigfft.kernels.composite import Composite, Shards
 
 
@@ -64,10 +66,12 @@ class Carve:
 Copied = tuple[Array | Shards | None, DeviceArray]
 
 
-def loads(source: Array | Composite, work: PieceWork) -> tuple[list[Copied], list[Computation]]:
-    """What is copied where for a piece, and what is done with it before all else."""
+def loads(
+    source: Array | Composite, work: PieceWork, parts: int = 1
+) -> tuple[list[Copied], list[Computation]]:
+    """What is copied where for a piece, in so many parts, and what is done with it before all."""
     comes, first, used = list[Copied](), list[Computation](), 0
-    for move in work.comes:
+    for move in _apart(work.comes, parts):
         found = list(_copies(source, work.view, move))
         padded = isinstance(source, Composite) and not source.full
         if padded and sum(shards.nbytes for shards, _ in found) < move.array.nbytes:
@@ -104,11 +108,16 @@ def _turned(shards: Shards, dtype: str, used: int) -> Iterator[tuple[Array, Stri
 
 
 def stores(
-    target: Array | Composite, work: PieceWork
+    target: Array | Composite, work: PieceWork, parts: int = 1
 ) -> Iterator[tuple[Array | Shards, DeviceArray]]:
-    """What of a piece is copied back where to."""
-    for move in work.goes:
+    """What of a piece is copied back where to, in so many parts."""
+    for move in _apart(work.goes, parts):
         yield from _copies(target, work.stored_view, move)
+
+
+def _apart(moves: Iterable[Move], parts: int) -> Iterator[Move]:
+    """Each of some moves in parts."""
+    return itertools.chain.from_iterable(parts_of(move, parts) for move in moves)
 
 
 def _copies(
@@ -160,36 +169,19 @@ class Coming:
         """Whether the first piece has been looked at."""
         return self._first is not None
 
-    def first(self) -> Loads:
-        """The first piece."""
+    def first(self, parts: int) -> Loads:
+        """The first piece, which comes in so many parts."""
         if self._first is None:
             work = next(self._works)
-            self._first = Loads(work, *loads(self.arrays[0], work))
+            self._first = Loads(work, *loads(self.arrays[0], work, parts))
         return self._first
 
-    def crossing(self, number: int) -> Iterator[Loads]:
-        """The pieces of a crossing; those of the first one, once."""
+    def crossing(self, number: int, parts: int) -> Iterator[Loads]:
+        """The pieces of a crossing, each in so many parts; those of the first one, once."""
         if number == 0:
-            yield self.first()
+            yield self.first(parts)
         for work in self.plan.works(number) if number else self._works:
-            yield Loads(work, *loads(self.arrays[number], work))
-
-
-class _Slot:
-    """A part of the arena that holds one piece at a time, and what is known of it."""
-
-    def __init__(
-        self, device: Device, offset: int, streams: tuple[Stream, Stream, Stream]
-    ) -> None:
-        self.offset = offset
-        self.h2d, self.compute, self.d2h = streams
-        self.loaded = device.event("loaded")
-        self.done = device.event("done")
-        self.free = device.event("free")
-
-    def array(self, array: DeviceArray) -> DeviceArray:
-        """An array of a piece, in this slot."""
-        return replace(array, offset=array.offset + self.offset)
+            yield Loads(work, *loads(self.arrays[number], work, parts))
 
 
 class Pipeline:
@@ -210,7 +202,7 @@ class Pipeline:
         self.d2h = device.stream("d2h")
         self.carve = Carve(0, 0, 0)
         self.arena_nbytes = 0
-        self._slots: list[_Slot] = []
+        self._slots: list[Slot] = []
         self._by_piece: list[Stream] = []
         self._computed = device.event("computed")
         self._work = DeviceArray(0, (0,), "|u1")
@@ -238,7 +230,7 @@ class Pipeline:
             self._mark(cleared)
         self.carve = carve
         self._slots = [
-            _Slot(self.device, i * carve.slot_nbytes, self._streams(i)) for i in range(carve.slots)
+            Slot(self.device, i * carve.slot_nbytes, self._streams(i)) for i in range(carve.slots)
         ]
         self._hold(cleared)
         offset = carve.slots * carve.slot_nbytes
@@ -251,6 +243,11 @@ class Pipeline:
         while len(self._by_piece) <= slot:
             self._by_piece.append(self.device.stream("piece"))
         return (self._by_piece[slot],) * 3
+
+    @property
+    def _parts(self) -> int:
+        """Parts in which pieces come and go."""
+        return 1 if len(self._slots) >= ROOMY else PARTS
 
     def _mark(self, event: Event) -> None:
         """Record what is reached when all that was submitted is stored."""
@@ -291,7 +288,7 @@ class Pipeline:
                 self._hold(stored)
             last = number == numbers[-1]
             self._pieces(
-                coming.crossing(number), coming.arrays[number + 1], coming.filters,
+                coming.crossing(number, self._parts), coming.arrays[number + 1], coming.filters,
                 following if last else lambda: None,
             )
             self._mark(stored)
@@ -303,7 +300,8 @@ class Pipeline:
     ) -> Event:
         """Put some pieces of one crossing into the streams; as `submit`."""
         stored = self.device.event("stored")
-        self._pieces((Loads(work, *loads(source, work)) for work in works), target, filters)
+        pieces = (Loads(work, *loads(source, work, self._parts)) for work in works)
+        self._pieces(pieces, target, filters)
         self._mark(stored)
         return stored
 
@@ -318,7 +316,7 @@ class Pipeline:
         def told() -> None:
             """Tell the device of the next block."""
             if (coming := following()) is not None and not coming.opened:
-                self._tell(coming.first())
+                self._tell(coming.first(self._parts))
 
         before: Loads | None = None
         for piece in pieces:
@@ -344,18 +342,21 @@ class Pipeline:
         device, work = self.device, piece.work
         slot = self._slots[self._turn % len(self._slots)]
         self._turn += 1
-        device.wait(slot.h2d, slot.free)
+        slot.begin()
         for view, array in piece.comes:
+            slot.make_room(array)
             if view is None:
                 device.clear(slot.h2d, slot.array(array))
             else:
                 device.h2d(slot.h2d, view, slot.array(array))
         for found in work.filters:
             spectrum = filters[found.axis].reshape(found.shape)[found.part]
+            slot.make_room(found.array)
             device.h2d(slot.h2d, spectrum.reshape(found.array.shape), slot.array(found.array))
         device.record(slot.loaded, slot.h2d)
         loaded()
         device.wait(slot.compute, slot.loaded)
+        device.wait(slot.compute, slot.free)  # what nothing came to may still go
         if self.carve.streams == "piece":
             device.wait(slot.compute, self._computed)
         for computation in (*piece.before, *work.computations):
@@ -364,11 +365,12 @@ class Pipeline:
             device.record(self._computed, slot.compute)
         device.record(slot.done, slot.compute)
         device.wait(slot.d2h, slot.done)
-        for view, array in stores(target, work):
+        going = list(stores(target, work, self._parts))
+        for (view, _), array in zip(going, slot.going([array for _, array in going]), strict=True):
             device.d2h(slot.d2h, slot.array(array), view)
         device.record(slot.free, slot.d2h, stored=self.carve.streams == "piece")
 
-    def _run(self, computation: Computation, slot: _Slot) -> None:
+    def _run(self, computation: Computation, slot: Slot) -> None:
         device, stream, op = self.device, slot.compute, computation.op
         source, target = slot.array(computation.source), slot.array(computation.target)
         if isinstance(op, FFT):

@@ -15,7 +15,7 @@ Pure arithmetic on shapes: imports `errors` and this room.
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -23,11 +23,15 @@ from dask_bigfft.devices.crossings import Crossing, crossing_cost, crossings_of
 from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.problem import Line, Problem
 from dask_bigfft.devices.protocol import ALIGNMENT
+from dask_bigfft.devices.slots import LEAST_PART, PARTS
 from dask_bigfft.devices.swaps import swap_crossing
 from dask_bigfft.errors import DeviceMemoryError
 
 #: Crossings that a block may take at most.
 MAX_CROSSINGS = 4
+
+#: Part of the cost at which fewer slots, and so larger pieces, are worth their many copies.
+WIDER = 0.98
 
 #: Splits into two digits that are tried for one dimension.
 MAX_SPLITS = 24
@@ -59,7 +63,8 @@ def find_schedule(problem: Problem, limits: PieceLimits, work: int = 0) -> Sched
 
     As few as possible where one is enough, else those that the bus is estimated to take the least
     time for: a crossing counts as much as its slower direction, and a run of ``limits.run_nbytes``
-    counts twice.
+    counts twice. With fewer slots than ``limits.slots``, down to ``limits.fewest``, pieces are
+    larger, and so their runs may be.
 
     Parameters
     ----------
@@ -75,18 +80,14 @@ def find_schedule(problem: Problem, limits: PieceLimits, work: int = 0) -> Sched
     DeviceMemoryError
         If no number of crossings up to `MAX_CROSSINGS` makes pieces small enough.
     """
-    counts = range(limits.slots, 0, -1)
-    for slots in counts:
-        found = _best(problem, limits, slots, work, 1)
-        if found is not None:
-            return found[1]
-    for slots in counts:
+    for counts in ((1,), range(2, MAX_CROSSINGS + 1)):
         best: tuple[float, Schedule] | None = None
-        for crossings in range(2, MAX_CROSSINGS + 1):
-            if best is not None and best[0] <= crossings:  # what as many crossings cost at least
+        for slots in range(limits.slots, 0, -1):
+            if best is not None and slots < limits.fewest:
                 break
-            found = _best(problem, limits, slots, work, crossings)
-            if found is not None and (best is None or found[0] < best[0]):
+            most = math.inf if best is None else WIDER * best[0]
+            found = _cheapest(problem, limits, slots, work, counts, most)
+            if best is None or (found is not None and found[1].slot_nbytes >= PARTS * LEAST_PART):
                 best = found
         if best is not None:
             return best[1]
@@ -138,6 +139,20 @@ def _schedule(
 def _room(limits: PieceLimits, slots: int, work: int) -> int:
     """Bytes of a slot."""
     return limits.nbytes // (slots + work) // ALIGNMENT * ALIGNMENT
+
+
+def _cheapest(
+    problem: Problem, limits: PieceLimits, slots: int, work: int, counts: Iterable[int], most: float
+) -> tuple[float, Schedule] | None:
+    """Cheapest schedule of some numbers of crossings, with its cost, if that is below a bound."""
+    best: tuple[float, Schedule] | None = None
+    for crossings in counts:
+        if most <= crossings:  # what as many cost at least
+            break
+        found = _best(problem, limits, slots, work, crossings)
+        if found is not None and found[0] < most:
+            best, most = found, found[0]
+    return best
 
 
 def _best(

@@ -247,7 +247,7 @@ class SimulatedDevice(SimulatedStreams):
     def clear(self, stream: Stream, array: DeviceArray) -> None:
         """Put zeros there when its time comes."""
         def run() -> None:
-            self._array(array)[...] = 0
+            self._array(array, np.dtype(array.dtype).itemsize)[...] = 0
 
         self._put(stream, "clear", array.nbytes / self.profile.memory, run)
 

@@ -1,10 +1,12 @@
 """The pipeline: no event too few, engines that work at the same time, an arena within its limit."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from devices.blocks import SMALL, distance, job_of, scipys, values
+from devices import blocks
+from devices.blocks import SMALL, distance, job_of, run, scipys, values
 
 from dask_bigfft.devices.engine import Engine
 from dask_bigfft.devices.jobs import Source
@@ -19,8 +21,10 @@ SEEDS = range(12)
 
 #: Every wait of the pipeline: the stream that waits, and for which event. "host" is the task.
 WAITS = [
-    ("h2d", "free"),
+    ("h2d", "gone"),
+    ("h2d", "done"),
     ("compute", "loaded"),
+    ("compute", "free"),
     ("d2h", "done"),
     ("h2d", "stored"),
     ("h2d", "cleared"),
@@ -55,16 +59,27 @@ class Deaf(SimulatedDevice):
             super().synchronize(event)
 
 
-def transform_two(device, streams=None):
-    """Two blocks one after the other whose pieces are of different sizes, two crossings each.
+#: Two blocks whose pieces are of different sizes, two crossings each, by the number of slots.
+SHAPES = {3: [(64, 48), (2048,)], 2: [(2048,), (64, 48)]}
+
+
+@pytest.fixture(params=SHAPES)
+def slots(request, monkeypatch):
+    """How many slots there are; where they are few, pieces come to what others leave."""
+    monkeypatch.setattr("dask_bigfft.devices.slots.LEAST_PART", 64)
+    return request.param
+
+
+def transform_two(device, slots, streams=None):
+    """Two blocks one after the other.
 
     Returns whether both answers are right when the host has them.
     """
     engine = Engine(device, 1 << 14, SMALL)
     first = Carve(1, 1 << 14, 0, streams or "role")  # all of it, so that it is divided anew
     engine.pipeline.prepare(first, 1 << 14)
-    inputs = [values(64, 48), values(2048)]
-    settings = DeviceSettings(streams=streams)
+    inputs = [values(*shape) for shape in SHAPES[slots]]
+    settings = DeviceSettings(streams=streams, buffers=slots)
     jobs = [replace(job_of(x, "fftn")[0], settings=settings) for x in inputs]
     plans = [engine.pieces(job) for job in jobs]  # this waits for the device
     tasks = []
@@ -89,28 +104,29 @@ def plan_shape(plan):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_any_order_that_events_permit_is_right(seed):
+def test_any_order_that_events_permit_is_right(seed, slots):
     device = Deaf(1 << 14, seed)
-    assert transform_two(device)
+    assert transform_two(device, slots)
     assert device.waited == set(WAITS)  # so that the next test leaves none out
 
 
 @pytest.mark.parametrize("deaf", WAITS)
-def test_without_any_one_wait_some_order_is_wrong(deaf):
-    assert not all(transform_two(Deaf(1 << 14, seed, deaf)) for seed in SEEDS)
+def test_without_any_one_wait_some_order_is_wrong(deaf, slots):
+    assert not all(transform_two(Deaf(1 << 14, seed, deaf), slots) for seed in SEEDS)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_streams_of_pieces_are_right_in_any_order(seed):
+def test_streams_of_pieces_are_right_in_any_order(seed, slots):
     device = Deaf(1 << 14, seed)
-    assert transform_two(device, "piece")
-    own = {("piece", name) for name in ("free", "loaded", "done")}  # in one stream all the same
+    assert transform_two(device, slots, "piece")
+    # In one stream these are all the same.
+    own = {("piece", name) for name in ("gone", "free", "loaded", "done")}
     assert device.waited == {*WAITS_BY_PIECE, *own}
 
 
 @pytest.mark.parametrize("deaf", WAITS_BY_PIECE)
-def test_without_any_one_wait_of_pieces_some_order_is_wrong(deaf):
-    assert not all(transform_two(Deaf(1 << 14, seed, deaf), "piece") for seed in SEEDS)
+def test_without_any_one_wait_of_pieces_some_order_is_wrong(deaf, slots):
+    assert not all(transform_two(Deaf(1 << 14, seed, deaf), slots, "piece") for seed in SEEDS)
 
 
 def test_copies_both_ways_and_computing_overlap():
@@ -126,6 +142,33 @@ def test_copies_both_ways_and_computing_overlap():
     assert device.clock() == pytest.approx(one_way * 14 / 12, rel=0.1)
     busy = {span.engine for span in device.trace}
     assert busy == {"h2d", "compute", "d2h"}
+
+
+@pytest.mark.parametrize("name", ["fftn", "ifftn", "rfftn", "irfftn", "hfftn", "ihfftn"])
+@pytest.mark.parametrize("shape", [(30, 7, 13), (5, 4, 3, 2, 6), (411,), (60, 40)])
+def test_few_slots(name, shape, monkeypatch):
+    monkeypatch.setattr("dask_bigfft.devices.slots.LEAST_PART", 64)
+    x = values(*shape, dtype="f8" if name in ("rfftn", "ihfftn") else "c16")
+    for seed, slots in itertools.product(range(3), (1, 2)):
+        found = blocks.engine(1 << 14, seed, limits=replace(SMALL, slots=slots, fewest=slots))
+        assert distance(run(found, x, name), scipys(x, name)) < 1e-14
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_pieces_come_to_what_others_leave(seed, monkeypatch):
+    """Two slots keep all engines busy, if pieces come in parts; else computing is waited for."""
+    x = values(48, 256)
+    job, seconds = replace(job_of(x, "fft")[0], settings=DeviceSettings(buffers=2)), {}
+    for least in (1 << 20, 64):
+        monkeypatch.setattr("dask_bigfft.devices.slots.LEAST_PART", least)
+        # a transform takes half as long as a copy
+        profile = DeviceProfile(h2d=1e6, d2h=1e6, run=0.0, flops=3e6, memory=1e9, call=0.0)
+        device = SimulatedDevice(1 << 20, seed, profile=profile)
+        limits = PieceLimits(0, least=256, pieces=12, run_nbytes=0, call_nbytes=0, finer=(1,))
+        got = Engine(device, 1 << 20, limits).run(job, Source(x.copy))
+        assert distance(got, scipys(x, "fft")) < 1e-14
+        seconds[least] = device.clock() * 1e6 / x.nbytes
+    assert seconds[64] < 1.3 < 1.5 < seconds[1 << 20]
 
 
 def test_one_slot_does_not_overlap():

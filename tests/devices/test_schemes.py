@@ -128,7 +128,7 @@ def test_found_unaided_for_large_blocks(shape, gib, notation, run):
     assert " ".join(names) == notation
     narrowest = min(width for c in found.crossings for _, width in (c.reads, c.writes))
     assert narrowest * 16 >= run
-    assert found.slots == 3
+    assert found.slots == (2 if run < 1 << 15 else 3)  # narrow runs become wider
     assert (found.slots + 1) * found.slot_nbytes <= gib << 30
 
 

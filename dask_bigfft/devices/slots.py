@@ -1,0 +1,112 @@
+"""A slot of the arena, to which a piece comes while the one before it still goes.
+
+::
+
+    rows of a slot    piece 1 goes     1 1 1 1 1 1 1 1
+                      piece 3 comes            3 3 3 3 3 3 3 3
+
+With three slots one piece comes, one is worked on and one goes. Where a piece comes to what the one
+before has left, part by part, two slots keep the three engines as busy, and pieces may be half as
+large again. So a device holds little more than it works on, as Lee and Kim's ring does (Electronics
+12, 2023).
+
+Imports this room.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from dask_bigfft.devices.piecework import Move
+from dask_bigfft.devices.protocol import Device, DeviceArray, Event, Stream
+
+#: Slots from which on a piece comes to one that is empty.
+ROOMY = 3
+
+#: Parts in which a piece comes and goes where there are fewer slots: it comes as much later than
+#: the one before goes as a part takes.
+PARTS = 8
+
+#: Bytes that a part has at least: a call takes the host longer than a bus takes for smaller ones.
+LEAST_PART = 1 << 20
+
+
+def parts_of(move: Move, count: int) -> Iterator[Move]:
+    """A move in as many moves as said, or fewer, one after the other along the first dimension.
+
+    What does not lie together on the device stays one.
+    """
+    array, count = move.array, min(count, move.array.nbytes // LEAST_PART)
+    if array.strides is not None or not array.shape or count < 2:
+        yield move
+        return
+    rows, (first, *rest) = array.shape[0], move.part
+    step, width = -(-rows // count), array.nbytes // rows
+    for low in range(0, rows, step):
+        high = min(low + step, rows)
+        cut = slice(first.start + low, first.start + high)
+        yield Move((cut, *rest), replace(
+            array, offset=array.offset + low * width, shape=(high - low, *array.shape[1:])
+        ))
+
+
+class Slot:
+    """A part of the arena that holds one piece at a time, and what is known of it.
+
+    Parameters
+    ----------
+    device : Device
+        Whose arena it is.
+    offset : int
+        Where the slot begins.
+    streams : tuple of Stream
+        In which its pieces come, are worked on, and go.
+    """
+
+    def __init__(
+        self, device: Device, offset: int, streams: tuple[Stream, Stream, Stream]
+    ) -> None:
+        self._device, self.offset = device, offset
+        self.h2d, self.compute, self.d2h = streams
+        self.loaded = device.event("loaded")
+        self.done = device.event("done")
+        self.free = device.event("free")
+        #: What went last: where it was, and what is reached when it has gone, in order.
+        self._gone: list[tuple[int, int, Event]] = []
+        self._marks: list[Event] = []
+        #: How many of them the next piece has waited for; whether it has for the work.
+        self._seen, self._idle = 0, False
+
+    def array(self, array: DeviceArray) -> DeviceArray:
+        """An array of a piece, in this slot."""
+        return replace(array, offset=array.offset + self.offset)
+
+    def begin(self) -> None:
+        """Begin with another piece: nothing of it has come yet."""
+        self._seen = 0
+        self._idle = False
+
+    def make_room(self, array: DeviceArray) -> None:
+        """Let nothing come to an array of the next piece before what was there has gone."""
+        low, high = array.offset, array.offset + array.span
+        last = self._seen
+        for number, (start, end, _) in enumerate(self._gone[last:], last + 1):
+            if start < high and low < end:
+                self._seen = number
+        if self._seen > last:
+            self._device.wait(self.h2d, self._gone[self._seen - 1][2])
+        elif not self._seen and not self._idle:  # nothing of this goes, but it was worked on
+            self._device.wait(self.h2d, self.done)
+            self._idle = True
+
+    def going(self, parts: list[DeviceArray]) -> Iterator[DeviceArray]:
+        """Parts of a piece that are copied back while this is iterated, each in its turn.
+
+        A mark follows each one; what comes next waits for those that lie where it comes to.
+        """
+        self._gone.clear()
+        while len(self._marks) < len(parts):
+            self._marks.append(self._device.event("gone"))
+        for array, mark in zip(parts, self._marks, strict=False):
+            yield array
+            self._device.record(mark, self.d2h, stored=self.d2h is self.h2d)
+            self._gone.append((array.offset, array.offset + array.span, mark))

@@ -32,7 +32,7 @@ from dask_bigfft.planner.cost import largest_fan_in
 from dask_bigfft.planner.digits import Factors, factor_choices, wide_factors
 from dask_bigfft.planner.layouts import Assignment, Sizes, result_layout, round_layouts
 from dask_bigfft.planner.plan import Machine, flattened
-from dask_bigfft.planner.request import Request
+from dask_bigfft.planner.request import Request, largest_block
 from dask_bigfft.planner.rows import is_split, reads_rows, row_factors, split_result
 from dask_bigfft.planner.seconds import Model, Walk
 from dask_bigfft.planner.work import flops
@@ -78,19 +78,6 @@ class Candidate:
         steps, most = -sum(counts), -min(counts)
         seconds = float(f"{self.seconds:.2g}")
         return seconds, steps, len(counts), self.travelling, most, largest, counts
-
-
-def largest_block(spec: TransformSpec, request: Request) -> int:
-    """Size of the largest block that comes in, in complex elements (real ones are half as wide).
-
-    Axes that lie whole in it count as long as they are padded to.
-    """
-    lengths = dict(zip(spec.axes, spec.lengths, strict=True))
-    size = 1
-    for axis, chunks in enumerate(request.chunks):
-        largest = max(chunks, default=0)
-        size *= max(largest, lengths.get(axis, 0)) if len(chunks) == 1 else largest
-    return max(1, size // 2 if spec.kind == "r2c" else size)
 
 
 def source_layout(spec: TransformSpec, chunks: tuple[Chunks, ...]) -> Layout:

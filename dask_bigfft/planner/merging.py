@@ -24,7 +24,7 @@ import numpy as np
 
 from dask_bigfft.decomposition.layout import Chunks
 from dask_bigfft.planner.machine import Machine
-from dask_bigfft.planner.request import Request
+from dask_bigfft.planner.request import Request, largest_block
 from dask_bigfft.transforms.spec import TransformSpec
 
 if TYPE_CHECKING:
@@ -41,11 +41,15 @@ __all__ = [
     "merged_up_to",
     "merging_seconds",
     "own_nbytes",
+    "roomy_request",
     "with_merging",
 ]
 
 #: Blocks of which there are at most so many are left as they are.
 MANY = 64
+
+#: How many blocks of an array that padding makes much longer there are at most.
+MOST_PADDED = 1024
 
 #: How unevenly blocks are spread over processes.
 UNEVEN = 1.5
@@ -153,6 +157,31 @@ def merged_request(
     tiny = request.wanted is not None and _is_tiny(spec, request.wanted, nbytes)
     wanted = None if tiny else request.wanted
     return replace(request, chunks=merged, wanted=wanted, stored=None)
+
+
+def roomy_request(spec: TransformSpec, request: Request, nbytes: int) -> Request:
+    """Return what is asked in larger blocks, where padding would make very many tiny ones.
+
+    Blocks are as large as those that come in, and padding has none of its own: a short filter in a
+    few chunks, as long as the signal that it is for, would become thousands of blocks.
+
+    Parameters
+    ----------
+    spec : TransformSpec
+        What is asked.
+    request : Request
+        And how.
+    nbytes : int
+        Size up to which tiny blocks grow, as complex values take it; 0 leaves them as they are.
+    """
+    lengths = dict(zip(spec.axes, spec.lengths, strict=True))
+    longest = [max(n, lengths.get(axis, 0)) for axis, n in enumerate(spec.shape)]
+    cut = any(n > spec.shape[a] and len(request.chunks[a]) > 1 for a, n in lengths.items())
+    total, block = math.prod(longest), largest_block(spec, request)
+    wanted = max(nbytes // spec.work_dtype.itemsize, total // MOST_PADDED)
+    if not cut or not nbytes or total <= MANY * block or wanted < FEWER * block:
+        return request
+    return replace(request, scale=request.scale * wanted / block)
 
 
 def _is_tiny(spec: TransformSpec, chunks: tuple[Chunks, ...], nbytes: int) -> bool:

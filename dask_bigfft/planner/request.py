@@ -1,6 +1,6 @@
 """What a plan has to respect beside the transform itself.
 
-Pure: imports `decomposition` and this room.
+Pure: imports `decomposition`, `transforms` and this room.
 """
 
 from dataclasses import dataclass
@@ -8,8 +8,9 @@ from typing import Literal
 
 from dask_bigfft.decomposition.layout import Chunks
 from dask_bigfft.planner.rows import Stored
+from dask_bigfft.transforms.spec import TransformSpec
 
-__all__ = ["Request"]
+__all__ = ["Request", "largest_block"]
 
 
 @dataclass(frozen=True)
@@ -62,3 +63,16 @@ class Request:
     device_nbytes: int | None = None
     stored: Stored | None = None
     piece_nbytes: int = 0
+
+
+def largest_block(spec: TransformSpec, request: Request) -> int:
+    """Size of the largest block that comes in, in complex elements (real ones are half as wide).
+
+    Axes that lie whole in it count as long as they are padded to.
+    """
+    lengths = dict(zip(spec.axes, spec.lengths, strict=True))
+    size = 1
+    for axis, chunks in enumerate(request.chunks):
+        largest = max(chunks, default=0)
+        size *= max(largest, lengths.get(axis, 0)) if len(chunks) == 1 else largest
+    return max(1, size // 2 if spec.kind == "r2c" else size)

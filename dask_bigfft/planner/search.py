@@ -25,7 +25,6 @@ from dask_bigfft.errors import PlanError, refuse
 from dask_bigfft.planner.candidates import (
     Candidate,
     Candidates,
-    largest_block,
     program_of,
     with_padding,
 )
@@ -34,7 +33,7 @@ from dask_bigfft.planner.explain import human_bytes, human_seconds
 from dask_bigfft.planner.layouts import Sizes
 from dask_bigfft.planner.merging import merged_up_to
 from dask_bigfft.planner.plan import Forecast, Machine, Plan, notation
-from dask_bigfft.planner.request import Request
+from dask_bigfft.planner.request import Request, largest_block
 from dask_bigfft.planner.seconds import Walk
 from dask_bigfft.transforms.spec import TransformSpec
 

@@ -13,7 +13,7 @@ from dask_bigfft.errors import PlanError
 from dask_bigfft.graph.inside import inside_blocks, plan_within
 from dask_bigfft.planner.balance import decided, known_devices
 from dask_bigfft.planner.machine import Machine
-from dask_bigfft.planner.merging import merged_request, with_merging
+from dask_bigfft.planner.merging import merged_request, roomy_request, with_merging
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.search import find_plan
@@ -51,14 +51,17 @@ def chosen_plan(
 ) -> Plan:
     """Return the plan that is taken for a transform.
 
-    Very many tiny blocks are merged first, where the plan then fits into the same memory.
+    Very many tiny blocks are merged first, where the plan then fits into the same memory, and
+    blocks of much padding are larger than those that come in.
 
     Raises
     ------
     PlanError
         If no plan meets the memory limit.
     """
-    merged = merged_request(spec, request, machine, config.get("bigfft.planner.merge-up-to"))
+    tiny = config.get("bigfft.planner.merge-up-to")
+    request = roomy_request(spec, request, tiny)
+    merged = merged_request(spec, request, machine, tiny)
     found = None if merged is None else _merged(spec, request, merged, machine, choice)
     if found is None:
         found = _searched(spec, request, machine, choice)

@@ -105,3 +105,32 @@ def test_cuts_are_cuts_of_the_chunks(chunks: list[int], room: int) -> None:
     ends = set(itertools.accumulate(chunks))
     assert set(itertools.accumulate(found)) <= ends
     assert all(length <= max(room, max(chunks)) for length in found)
+
+
+@pytest.mark.parametrize(("kind", "n", "most"), [
+    ("fft", 2**20, 16), ("rfft", 2**20, 16), ("fft", 2**24, 260), ("fft", 2**33, 1024),
+])
+def test_padding_makes_no_tiny_blocks(kind: str, n: int, most: int) -> None:
+    """A short filter in a few chunks, as long as the signal that it is for."""
+    x = da.zeros(1000, chunks=100, dtype="f8" if kind.startswith("r") else "c16")
+    plan = dask_bigfft.plan(x, kind, n=n, memory_limit="20 GiB")
+    assert max(round_.target.blocks for round_ in plan.rounds) <= most
+    if n <= 2**20:
+        with dask.config.set(NEVER):
+            kept = dask_bigfft.plan(x, kind, n=n)
+        assert kept.rounds[0].target.blocks > 100 * most
+        assert kept.forecast.seconds > plan.forecast.seconds
+
+
+def test_blocks_of_little_padding_stay_as_large_as_those_that_come_in() -> None:
+    x = da.zeros(2**20, chunks=2**14, dtype="c16")
+    plan = dask_bigfft.plan(x, "fft", n=2**21)
+    assert {round_.target.blocks for round_ in plan.rounds} == {128}
+
+
+@pytest.mark.parametrize("kind", ["fft", "rfft", "irfft"])
+def test_padded_much_and_right(kind: str) -> None:
+    x = RNG.standard_normal(1000)
+    found = getattr(fft, kind)(da.from_array(x, chunks=90), n=2**18)
+    assert found.npartitions <= 16
+    np.testing.assert_allclose(found, getattr(np.fft, kind)(x, n=2**18), atol=1e-12)

@@ -14,7 +14,7 @@ from dask_bigfft.events import measured
 from dask_bigfft.kernels.composite import Composite
 from dask_bigfft.kernels.copy import copied
 from dask_bigfft.kernels.fresh import lend_backed
-from dask_bigfft.kernels.incoming import parts
+from dask_bigfft.kernels.incoming import Incoming, parts
 from dask_bigfft.memory import lend
 
 Array = npt.NDArray[Any]
@@ -47,6 +47,17 @@ class Lying:
     def place(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """Memory for the block after the round."""
         return destination(self.into, shape, dtype)
+
+    def turned(self, order: tuple[int, ...]) -> tuple[Incoming, Array] | None:
+        """The block with its dimensions in another order, and where its result goes.
+
+        For rounds in its own place only.
+        """
+        if self.into is not self.values:
+            return None
+        found = Lying(self.values.transpose(order), inside=True)
+        found.weighs = self.weighs
+        return found, found.values
 
     def whole(self, out: Array | None = None, *, threads: int = 1) -> Array:
         """The block in `out` or in memory of its own."""

@@ -27,6 +27,13 @@ Array = npt.NDArray[Any]
 #: Width of the strips in which lines are added up: the sums stay in L1.
 STRIP = 512
 
+#: Bytes of a line of the caches.
+LINE = 64
+
+#: Bytes of a page. Two strips begin half a page apart, or that and whole pages: a load from one
+#: whose place in its page is that of a store to the other just before is taken to depend on it.
+PAGE = 4096
+
 #: Lines that are added up before the sum is added to the others in double precision.
 ROWS = 1024
 
@@ -131,13 +138,26 @@ def _add_rows(x, first, last, low, n, step, a, b, p, q):  # type: ignore[no-unty
 
 
 @compiled
+def _strips(x, width):  # type: ignore[no-untyped-def]
+    """Room for two strips of values like those of `x`, each from the beginning of a cache line on.
+
+    Vectors that reach across the end of a line are loaded and stored in two.
+    """
+    half = PAGE // 2
+    apart = ((width * x.itemsize + half - 1) // PAGE * PAGE + half) // x.itemsize
+    room = np.empty(apart + width + LINE // x.itemsize, x.dtype)
+    skip = (LINE - room.ctypes.data % LINE) % LINE // x.itemsize
+    return room[skip : skip + width], room[skip + apart : skip + apart + width]
+
+
+@compiled
 def _sum_of_rows(x, rows, a, b, one, other):  # type: ignore[no-untyped-def]
     """Sum of lines with weights, real parts and imaginary parts, if there are any, and of places.
 
     Also the energy of all.
     """
     width, re, im, total = len(one), 0.0, 0.0, 0.0
-    sums, step = np.empty((2, STRIP), x.dtype), np.uintp(len(one))
+    (ours, theirs), step = _strips(x, STRIP), np.uintp(len(one))
     for first in range(0, rows, ROWS):
         last = min(rows, first + ROWS)
         done = last - (last - first) % 4
@@ -145,8 +165,8 @@ def _sum_of_rows(x, rows, a, b, one, other):  # type: ignore[no-untyped-def]
             high = min(width, low + STRIP)
             u, v, n = one[low:high], other[low:high], high - low
             if done > first:
-                p, q = sums[0, :n], sums[1, :n]
-                sums[:, :n] = 0
+                p, q = ours[:n], theirs[:n]
+                p[:], q[:] = 0, 0
                 total += _add_rows(x, first, done, low, n, step, a, b, p, q)
                 s, t = _fast_dot(p, u, v)
                 re += s
@@ -174,7 +194,7 @@ def _sum_of_turned(x, a, outer, inner, rest, coarse, fine, shift, mask):  # type
     each line has sums of stretches with the same weights, and then a sum of these.
     """
     n, width, total, found = x.shape[1] // 2, len(inner), 0.0, 0j
-    one, other = np.empty(2 * width, x.dtype), np.empty(2 * width, x.dtype)
+    one, other = _strips(x, 2 * width)
     for o in range(x.shape[0]):
         r, along = rest[o % len(rest)], 0j
         for j in range(min(width, n)):

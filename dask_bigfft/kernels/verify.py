@@ -40,7 +40,7 @@ May import `decomposition`, `memory` and this room.
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from operator import mul
 from typing import Any, Self, cast
@@ -148,6 +148,12 @@ class Check:
         self._error: float | None = None
         #: Whether something could not be checked.
         self.undecided = False
+
+    def turn(self, order: tuple[int, ...]) -> None:
+        """Take tiles with their dimensions in another order, of rounds that are one complex FFT."""
+        facts = facts_of(self.round)
+        steps = tuple((order.index(dim), step) for dim, step in facts.steps)
+        self.facts = replace(facts, steps=steps)
 
     # --- what comes in, what goes out ---
 
@@ -297,6 +303,16 @@ class _Watched:
         if self._out is None:
             self._out = self.incoming.place(shape, dtype)
         return self._out
+
+    def turned(self, order: tuple[int, ...]) -> tuple[Self, Array] | None:
+        """The block with its dimensions in another order, and where its result goes."""
+        found = self.incoming.turned(order) if isinstance(self.incoming, Lying) else None
+        if found is None:
+            return None
+        self.incoming, out = found
+        self.shape = self.incoming.shape
+        self.check.turn(order)
+        return self, out
 
     def composite(self) -> None:
         """Who takes a block shard by shard would not weigh it."""

@@ -19,6 +19,7 @@ from dask_bigfft.kernels.cpu import run_round
 from dask_bigfft.kernels.incoming import Whole, parts
 from dask_bigfft.kernels.libraries import available, get_library
 from dask_bigfft.kernels.lying import Lying
+from dask_bigfft.kernels.verify import verified_round
 from dask_bigfft.testing.oracles import exact_dft, exact_irdft, relative_l2
 from dask_bigfft.testing.strategies import chunks_of, random_array
 
@@ -264,6 +265,45 @@ def test_real_rounds_are_one_call_a_tile_and_store_nothing_apart(monkeypatch, ki
     ordered = sorted(round_.steps, key=lambda s: ("r2c", "c2c", "c2r").index(s.kind))
     expected = expected_round(values, round_, (0, 0, 0), ordered)
     assert relative_l2(place, expected) < 1e-14
+
+
+class Noted:
+    """SciPy, and the shapes and dimensions that it is given."""
+
+    def __init__(self):
+        self.seen = []
+
+    def __getattr__(self, name):
+        return getattr(SCIPY, name)
+
+    def c2c(self, x, dims, *arguments):
+        self.seen.append((x.shape, dims))
+        return SCIPY.c2c(x, dims, *arguments)
+
+
+@pytest.mark.parametrize("mode", ["none", "energy", "checksum"])
+@pytest.mark.parametrize("kinds", [(None, None, "c2c"), ("c2c", None, "c2c")])
+def test_blocks_in_place_are_worked_through_as_they_lie(monkeypatch, mode, kinds):
+    """No tile is transposed where another order of dimensions is that of memory."""
+    monkeypatch.setattr(cpu, "TILE_BYTES", 7000)
+    monkeypatch.setattr(cpu, "ROW_BYTES", 1)
+    round_ = whole_axes(kinds, (6, 20, 10), -1)
+    memory = random_array((10, 6, 20), "c16", 3)
+    values, library = memory.transpose(1, 2, 0), Noted()
+    expected = expected_round(values.copy(), round_, (0, 0, 0), round_.steps)
+    arguments = library, values.dtype
+    if mode == "none":
+        found = run_round(round_, (0, 0, 0), Lying(values, inside=True), *arguments)
+    else:
+        incoming = Lying(values, inside=True)
+        found = verified_round(mode, round_, (0, 0, 0), lambda: incoming, *arguments)
+    assert found.strides == values.strides
+    assert np.may_share_memory(found, memory)
+    assert relative_l2(found, expected) < 1e-14
+    assert len(library.seen) > 1
+    for shape, dims in library.seen:
+        assert shape[0] == 10
+        assert 0 in dims
 
 
 def test_empty_blocks_pass():

@@ -4,6 +4,7 @@ Imports NumPy, the standard library and the package's errors; sizes and limits a
 """
 
 from dask_bigfft.memory.blocks import ALIGNMENT_NBYTES
+from dask_bigfft.memory.counters import ArenaCounters
 from dask_bigfft.memory.default import (
     configure,
     default_arena,
@@ -12,7 +13,7 @@ from dask_bigfft.memory.default import (
     pin_blocks,
     pinned,
 )
-from dask_bigfft.memory.host import SMALL_NBYTES, ArenaCounters, HostArena
+from dask_bigfft.memory.host import SMALL_NBYTES, HostArena
 from dask_bigfft.memory.pinned import PinnedCounters, Pinner
 
 __all__ = [

@@ -26,7 +26,7 @@ from dask_bigfft.graph.layer import scratch_place, transformed_array
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.explain import human_bytes, human_seconds
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planning.arguments import Extras, parse_memory_limit
+from dask_bigfft.planning.arguments import Extras, parse_limit, parse_memory_limit
 from dask_bigfft.runs import pinned
 from dask_bigfft.runs.sink import Sink
 from dask_bigfft.storage import sources, targets
@@ -79,10 +79,14 @@ class Asked:
     missing_chunks: str = "refuse"
 
     @property
+    def block_nbytes(self) -> int | None:
+        """Size of the blocks that are read in bytes, if it was given."""
+        return None if self.block_size is None else parse_limit("block_size", self.block_size)
+
+    @property
     def pinned(self) -> dict[str, Any]:
         """What may not differ where a run is resumed, for JSON; sizes in bytes."""
-        size = None if self.block_size is None else parse_memory_limit(self.block_size)
-        found = {"kind": self.kind, "norm": self.norm, "block_size": size,
+        found = {"kind": self.kind, "norm": self.norm, "block_size": self.block_nbytes,
                  "inner_chunks": self.inner_chunks, "destination": str(self.destination.resolve()),
                  "missing_chunks": self.missing_chunks}
         given = {**self.where, **self.options}
@@ -131,7 +135,7 @@ class Done:
 
 def open_input(asked: Asked, plan: Plan | None = None) -> da.Array:
     """Return the array that is asked for, lazily, in blocks of whole stored chunks, or a plan's."""
-    nbytes = None if asked.block_size is None else parse_memory_limit(asked.block_size)
+    nbytes = asked.block_nbytes
     keep = asked.options.get("chunks") == "preserve" and asked.block_size is None
     if asked.missing_chunks not in ("refuse", "fill"):
         refuse("missing_chunks", asked.missing_chunks, "'refuse' or 'fill'")

@@ -27,6 +27,8 @@ from dask_bigfft.storage.sources import URL, zarr_package
 #: Attribute of written arrays that says how they came to be, and whether they are complete.
 ATTRIBUTE = "dask_bigfft"
 
+#: Endings of names that promise a file of another form.
+_OTHERS = (".npy", ".npz", ".h5", ".hdf5", ".nc", ".zip")
 _ZARR_FILES = ("zarr.json", ".zarray", ".zgroup")
 
 
@@ -56,6 +58,9 @@ def check_target(path: Path, source: Path, *, overwrite: bool) -> None:
     if not path.parent.is_dir():
         refuse("destination", str(path), f"a folder that exists, which {path.parent} is not")
     if not os.path.lexists(path):
+        if path.suffix.lower() in _OTHERS:
+            refuse("destination", str(path), "a name for a folder: results are Zarr arrays, and "
+                   f"{path.suffix} says something else")
         return
     if not overwrite:
         refuse("destination", str(path), "a path where nothing is yet, or overwrite=True")

@@ -506,6 +506,20 @@ def test_what_is_no_path_is_refused_by_name():
         dask_bigfft.run("in.zarr", None)
 
 
+@pytest.mark.parametrize("name", ["out.npy", "out.H5", "out.zip"])
+def test_results_are_not_called_what_they_are_not(name):
+    stored("in.zarr", complex_values(8, 8), (4, 4))
+    with pytest.raises(ArgumentError, match=r"`destination`=.*results are Zarr arrays"):
+        dask_bigfft.run("in.zarr", name)
+    assert os.listdir() == ["in.zarr"]
+
+
+def test_a_wrong_size_of_blocks_is_refused_by_name():
+    stored("in.zarr", complex_values(8, 8), (4, 4))
+    with pytest.raises(ArgumentError, match="`block_size`='q' is not allowed: need a positive"):
+        dask_bigfft.run("in.zarr", "out.zarr", block_size="q")
+
+
 def test_what_is_there_is_not_replaced_unasked():
     values = stored("in.zarr", complex_values(8, 8), (4, 4))
     old = stored("out.zarr", complex_values(3), (3,))

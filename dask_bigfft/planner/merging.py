@@ -178,8 +178,9 @@ def roomy_request(spec: TransformSpec, request: Request, nbytes: int) -> Request
     longest = [max(n, lengths.get(axis, 0)) for axis, n in enumerate(spec.shape)]
     cut = any(n > spec.shape[a] and len(request.chunks[a]) > 1 for a, n in lengths.items())
     total, block = math.prod(longest), largest_block(spec, request)
+    much = cut and total >= FEWER * math.prod(spec.shape)
     wanted = max(nbytes // spec.work_dtype.itemsize, total // MOST_PADDED)
-    if not cut or not nbytes or total <= MANY * block or wanted < FEWER * block:
+    if not much or not nbytes or total <= MANY * block or wanted < FEWER * block:
         return request
     return replace(request, scale=request.scale * wanted / block)
 

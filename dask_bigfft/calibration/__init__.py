@@ -103,8 +103,9 @@ def measure(effort: Effort, folder: str, kernels: Sequence[str] | None = None) -
     profile = Profile(host, effort.threads, libraries=tuple(libraries), **found)
     if not alone:
         return profile
+    held = min(effort.nbytes, max(USUAL_NBYTES, OF_A_THREAD * effort.threads))
     with pace.part("runs") as until:
-        between: dict[str, Any] = between_blocks(profile, effort.nbytes, names, until)
+        between: dict[str, Any] = between_blocks(profile, held, names, until)
     return replace(profile, **between)
 
 
@@ -174,7 +175,7 @@ def calibrate(
 ) -> Profile:
     """Measure a machine's speeds and keep them, so that plans are made for it.
 
-    Takes less than a minute, which its parts share, and during which nothing else should run: where
+    Takes about a minute at most, which its parts share, and in which nothing else should run: where
     code has to be compiled first, or a machine is slow, things are measured less often, and then on
     less data, but none is left out. Measured are copies and gathers by row width, the installed FFT
     libraries by length, fresh pages, what tasks and shards cost, dask's ordering, the disk of the

@@ -89,14 +89,16 @@ def library_speeds(
         How much is measured.
     known : LibrarySpeeds, optional
         The same in another dtype: how threads share what there is, and what is left of speeds in
-        whole blocks, are taken from there.
+        whole blocks, are taken from there, and fewer lengths are measured.
     """
     elements = 16 * effort.elements // np.dtype(dtype).itemsize
     pace = Pace(effort.until, SHARES)
     with pace.part("lengths") as until:
-        found = _lengths(name, dtype, elements, replace(effort, until=until))
+        planes = (*PLANES, TALL) if known is None else PLANES
+        found = _lengths(name, dtype, planes, elements, replace(effort, until=until))
     with pace.part("powers of two") as until:
-        found = _powers(found, elements, replace(effort, until=until))
+        planes = POWERS if known is None else POWERS[::2]
+        found = _powers(found, planes, elements, replace(effort, until=until))
     with pace.part("real values") as until:
         found = replace(found, real=_real(found, elements, replace(effort, until=until)))
     if known is not None:
@@ -115,11 +117,16 @@ def _samples(probes: Iterable[Probe], effort: Effort) -> Iterator[Sample]:
         yield from sampled(probe, replace(_often(probe, effort), until=until))
 
 
-def _lengths(name: str, dtype: str, elements: int, effort: Effort) -> LibrarySpeeds:
+Planes = Sequence[tuple[int, int]]
+
+
+def _lengths(
+    name: str, dtype: str, planes: Planes, elements: int, effort: Effort
+) -> LibrarySpeeds:
     """A library with its speeds by length."""
     itemsize, points = np.dtype(dtype).itemsize, Points()
     elsewhere, call = get_library(name).elsewhere, _call(name, dtype, effort)
-    probes = _transforms((*PLANES, TALL), elements, dtype, name, elsewhere)
+    probes = _transforms(planes, elements, dtype, name, elsewhere)
     for sample in _samples(probes, effort):
         _transformed(sample, points, itemsize, call)
     curves = {kind: curve(speeds) for kind, speeds in points.items()}
@@ -139,12 +146,14 @@ def _call(name: str, dtype: str, effort: Effort) -> float:
     return sample.stage.fft / 32
 
 
-def _powers(found: LibrarySpeeds, elements: int, effort: Effort) -> LibrarySpeeds:
+def _powers(
+    found: LibrarySpeeds, planes: Planes, elements: int, effort: Effort
+) -> LibrarySpeeds:
     """A library with its speed at powers of two, in units of that at other lengths."""
     points: Points = {}
     dtype, itemsize = found.dtype, np.dtype(found.dtype).itemsize
     for sample in _samples(
-        _transforms(POWERS, elements, dtype, found.name, found.elsewhere), effort
+        _transforms(planes, elements, dtype, found.name, found.elsewhere), effort
     ):
         if (name := _place(sample, itemsize)) is not None:
             assert sample.round is not None
@@ -158,7 +167,7 @@ def _powers(found: LibrarySpeeds, elements: int, effort: Effort) -> LibrarySpeed
 
 
 def _transforms(
-    planes: Sequence[tuple[int, int]], elements: int, dtype: str, name: str, elsewhere: bool
+    planes: Planes, elements: int, dtype: str, name: str, elsewhere: bool
 ) -> Iterator[Probe]:
     """Planes whose columns lie where they were left, and what a library does in tiles."""
     for n, most in planes:

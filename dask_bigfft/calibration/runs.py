@@ -44,11 +44,11 @@ SHAPES = (((1200, 1764), 4), ((1200, 1764), 40), ((2_000_000,), 16), ((120, 130,
 #: Bytes of these.
 USUAL_NBYTES = 32 << 20
 
-#: What factors may be: of work, of Python in company, and of handing out a task.
-ALLOWED = ((0.7, 3.0), (1.0, 40.0), (0.5, 40.0))
+#: What factors may be: of Python in company, and of handing out a task.
+ALLOWED = ((1.0, 40.0), (0.5, 40.0))
 
 #: Where one looks for something better than what is known, and how near to it one ends.
-AROUND, FINE = tuple(itertools.product((-1, 0, 1), repeat=3)), 1.0005
+AROUND, FINE = tuple(itertools.product((-2, -1, 0, 1, 2), repeat=2)), 1.0005
 
 #: Seconds for a task that are reckoned with at least, so that waiting for one can be told in them.
 TASK = 2e-5
@@ -60,7 +60,6 @@ RUNS, FEWEST = 9, 2
 class Factors(NamedTuple):
     """How many times as long as by themselves some things take in a graph: see `Profile`."""
 
-    slack: float
     company: float
     waiting: float
 
@@ -93,10 +92,10 @@ class Seen:
         """Seconds of a lane for its blocks, and between them."""
         return (self.span.busy + self.span.idle) / self.span.lanes
 
-    def expected(self, slack: float, company: float, task: float) -> float:
-        """These by the model: by factors of a `Profile`, and where handing out takes so long."""
+    def expected(self, company: float, task: float) -> float:
+        """These by the model: Python in company so slow, and handing out a task."""
         blocks, lanes, found = self.span.blocks, self.span.lanes, self.forecast
-        free = slack * max(0.0, found.gather + found.fft - found.calls) / blocks
+        free = max(0.0, self.span.copies + self.span.ffts - found.calls) / blocks
         python = (found.handling + found.calls) / blocks + task
         return blocks / lanes * block_seconds(lanes, free, python, company)
 
@@ -162,20 +161,18 @@ def _line(points: Iterable[tuple[float, float]]) -> tuple[float, float]:
 
 
 def _factors(seen: Sequence[Seen], task: float) -> Factors:
-    """How many times as long work, Python in company, and handing out a task take in a graph.
+    """How many times as long Python in company, and handing out a task take in a graph.
 
     So that what lanes take is what the model says, in the sense of least squares of how far off it
     is in each round.
     """
-    known = [one for one in seen if one.even and one.forecast.gather + one.forecast.fft > 0]
-    best, step = Factors(1.0, 1.0, 1.0), 2.0
+    known = [one for one in seen if one.even and one.span.lanes > 1 and one.span.copies + one.span.ffts > 0]
+    best, step = Factors(1.0, 1.0), 2.0
     if not known:
         return best
 
     def off(found: Factors) -> float:
-        ratios = (
-            one.expected(found.slack, found.company, found.waiting * task) / one.lane
-            for one in known)
+        ratios = (one.expected(found.company, found.waiting * task) / one.lane for one in known)
         return sum(math.log(ratio) ** 2 for ratio in ratios)
 
     while step > FINE:  # it has no derivative
@@ -205,7 +202,7 @@ def between_blocks(
         When runs should end, by `time.perf_counter`.
     """
     together = config.get("bigfft.exchange.in-place")
-    alone = replace(profile, slack=1.0, company=1.0, waiting=1.0)
+    alone = replace(profile, company=1.0, waiting=1.0)
     on = Machine(None, profile.threads, 1, profile=alone, shared=together)
     with dask.config.set(scheduler="threads", num_workers=profile.threads):
         plans = list(_plans(nbytes, kernels, on))

@@ -292,6 +292,11 @@ class Layout(HashedOnce):
         return math.prod(axis.largest for axis in self.axes)
 
     @cached_property
+    def full_shape(self) -> tuple[int, ...]:
+        """Longest chunk of each dimension of a block."""
+        return tuple(max(g.chunks, default=0) for axis in self.axes for g in axis.groups)
+
+    @cached_property
     def largest_block(self) -> tuple[int, ...]:
         """Index of the largest block; of several the first one.
 

@@ -132,6 +132,15 @@ def _extents(layout: AxisLayout, points: dict[int, tuple[int, ...]]) -> list[tup
     return found
 
 
+@lru_cache(maxsize=1024)
+def _met(source: AxisLayout, target: AxisLayout) -> tuple[tuple[int, int], ...]:
+    """Extents of each common digit of an axis in full blocks before and after, innermost first."""
+    points = radix_points(source, target)
+    want = {(stage, stride): extent for stage, stride, extent in _extents(target, points)}
+    return tuple((extent, want.get((stage, stride), extent))
+                 for stage, stride, extent in reversed(_extents(source, points)))
+
+
 @dataclass(frozen=True)
 class ExchangeShape:
     """What a full block of an exchange is gathered from.
@@ -180,11 +189,7 @@ def exchange_shape(source: Layout, target: Layout) -> ExchangeShape:
     """
     fan_in, width, closed, elements, largest = 1, 1, False, 1, 1
     for a, b in reversed(list(zip(source.axes, target.axes, strict=True))):
-        points = radix_points(a, b)
-        have = _extents(a, points)
-        want = {(stage, stride): extent for stage, stride, extent in _extents(b, points)}
-        for stage, stride, extent in reversed(have):
-            need = want.get((stage, stride), extent)
+        for extent, need in _met(a, b):
             shard = min(extent, need)
             fan_in *= -(-need // shard)
             elements *= need

@@ -308,5 +308,6 @@ def _cpu_block_seconds(
     flow = model.flow(source, round_)
     seconds = model.gather(shape, source, round_.source, round_, flow) + model.handling(shape, flow)
     seconds += model.transform(round_, flow) + model.store(round_, flow)
-    calls = flow.copies * machine.profile.copied + library_calls(round_, flow) * model.library.call
+    calls = flow.passes(round_) * machine.profile.copied
+    calls += library_calls(round_, flow) * model.library.call
     return seconds / max(1, round_.source.blocks) + calls

@@ -10,12 +10,13 @@ whose mean values follow exactly from those with one thread less (Reiser and Lav
 S is what Python takes for a block, Z what is done without it, X blocks per second, Q how many
 threads need the interpreter.
 
-Where it is wanted nearly all the time, it takes longer: whoever waits sleeps, and has to be woken
-while nobody works; what Python needs has left the caches; and threads share cores. On 16 threads of
-a virtual machine calls of 85 us took 280 us each, by 8 threads that needed it for 86 % of the time
-210 us, and by 4 (48 %) no longer than by one; blocks of 8 threads that needed it for 60 % did not
-wait. So it is as fast as alone up to `LEAST_CROWDED`, and `company` times as slow from
-`MOST_CROWDED` on.
+Where threads wait for it all the time it takes longer: they sleep, and have to be woken while
+nobody works; what Python needs has left the caches; and threads share cores. On 16 threads of a
+virtual machine calls of 85 us took 280 us each so. Once begun that goes on by itself as long as the
+threads need more than all the time there is, Python being so slow. It begins where they need a good
+deal more: 16 threads that would have needed it for 2.1 times the time waited so, and 8 that would
+have for 2.0 times, while 8 that would have for 1.2 times, and 4 for 0.8 times, did not. Between
+`LEAST_CROWDED` and `MOST_CROWDED` the model goes from one to the other.
 
 Pure: imports nothing of the package.
 """
@@ -25,8 +26,9 @@ __all__ = ["block_seconds"]
 #: Threads that are reckoned with at most: beyond them nothing changes but the time this takes.
 MOST = 256
 
-#: Parts of the time for which the interpreter is taken, between which it becomes slow.
-LEAST_CROWDED, MOST_CROWDED = 0.65, 0.85
+#: How many times as long as there is threads need the interpreter, in company, between which it
+#: becomes slow.
+LEAST_CROWDED, MOST_CROWDED = 1.4, 1.9
 
 
 def block_seconds(threads: int, free: float, python: float, company: float = 1.0) -> float:
@@ -52,12 +54,10 @@ def block_seconds(threads: int, free: float, python: float, company: float = 1.0
     """
     if python <= 0:
         return free
-    alone = _queued(threads, free, python)
-    taken = threads * python / alone
-    crowded = min(1.0, max(0.0, (taken - LEAST_CROWDED) / (MOST_CROWDED - LEAST_CROWDED)))
-    if threads == 1 or not crowded or company == 1.0:
-        return alone
-    return _queued(threads, free, python * (1 + (company - 1) * crowded))
+    slow = company * python
+    needed = threads * slow / (free + slow)
+    crowded = min(1.0, max(0.0, (needed - LEAST_CROWDED) / (MOST_CROWDED - LEAST_CROWDED)))
+    return _queued(threads, free, python + (slow - python) * crowded)
 
 
 def _queued(threads: int, free: float, python: float) -> float:

@@ -332,9 +332,6 @@ class Profile:
         out for all.
     packed : float
         Seconds of the scheduler, and of Python, for a shard that is a task of its own.
-    slack : float
-        How many times as long threads take in a graph for copies and FFTs as they work on them by
-        themselves: nobody else's work is left out there.
     company, waiting : float
         How many times as long Python takes where threads wait for it all the time as by one of
         them, and how many times as long until the next task is handed to a thread.
@@ -390,7 +387,6 @@ class Profile:
     copied: float = 0.0
     tables: float = 0.0
     packed: float = 3.3e-4
-    slack: float = 1.0
     company: float = 1.0
     waiting: float = 1.0
     pair: float = 2.5e-8
@@ -414,7 +410,7 @@ class Profile:
                 "sent_shard", "shared_round", "shared_block")
         _positive(self, "threads", "copy", "narrow", "narrow_turned", "twiddle", "touch",
                   "flops", "network", "write", "read",
-                  "together", "shared_tiles", "slack", "company", "waiting", "energy", "checksum",
+                  "together", "shared_tiles", "company", "waiting", "energy", "checksum",
                   zero=zero)
         for peer in self.peers:
             if max(peer.source, peer.target) >= len(self.devices):

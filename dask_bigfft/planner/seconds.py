@@ -228,8 +228,16 @@ class Model:
         return self._tiles(round_) is not None
 
     def _tiles(self, round_: Round | None) -> tuple[int, int] | None:
-        elsewhere = self.library.elsewhere
-        return None if round_ is None else tiles_of(round_, self.itemsize, elsewhere)
+        if round_ is None:
+            return None
+        if round_ not in self._cut:
+            self._cut[round_] = tiles_of(round_, self.itemsize, self.library.elsewhere)
+        return self._cut[round_]
+
+    @cached_property
+    def _cut(self) -> dict[Round, tuple[int, int] | None]:
+        """How blocks of rounds are cut into tiles, which is asked several times."""
+        return {}
 
     def transform(self, round_: Round, flow: Traffic | None = None) -> float:
         """Seconds of a round's FFTs on all blocks, and of the twiddles that follow."""
@@ -348,7 +356,7 @@ class Model:
             if round_ is not None and flow is not None:
                 fft = self.transform(round_, flow) + self.checking(round_)
                 gather += self.store(round_, flow)
-                calls = blocks * (copied := flow.copies * profile.copied)
+                calls = blocks * (copied := flow.passes(round_) * profile.copied)
                 calls += blocks * (called := library_calls(round_, flow) * self.library.call)
             python = (handling + calls) / blocks + profile.waiting * self._handing_out(shape)
             work = self._side_by_side(blocks, gather / blocks, fft / blocks, python)
@@ -383,10 +391,15 @@ class Model:
             if waves and busy:
                 copied = copies * self._alone(lanes) / self._alone(busy)
                 done = ffts * self._fewer(lanes, library.fewer) / self._fewer(busy, library.fewer)
-                free = profile.slack * (copied + done)
-                last = block_seconds(busy, free, python, profile.company)
+                company = self._company(busy)
+                last = block_seconds(busy, copied + done, python, company)
                 seconds += waves * last
         return seconds + (profile.uneven * last if lanes > 1 else 0.0)
+
+    def _company(self, busy: int) -> float:
+        """How many times as long Python takes where so many threads wait for it all the time."""
+        others = max(1, self.machine.profile.threads - 1)
+        return 1 + (self.machine.profile.company - 1) * min(1.0, (busy - 1) / others)
 
     def _handing_out(self, shape: ExchangeShape) -> float:
         """Seconds of the interpreter for the task of a block, and for those of its shards."""

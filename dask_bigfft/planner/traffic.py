@@ -75,10 +75,14 @@ class Traffic:
         """Calls that copy something of a block."""
         return self.tiles * ((self.read != "none") + bool(self.stored))
 
+    def passes(self, round_: Round) -> int:
+        """Calls that copy something of a block, or multiply it."""
+        return self.copies + self.tiles * sum(step.twiddle is not None for step in round_.steps)
+
 
 def block_of(layout: Layout) -> Shape:
     """Shape of the largest block."""
-    return tuple(max(g.chunks, default=0) for axis in layout.axes for g in axis.groups)
+    return layout.full_shape
 
 
 def lies(joint: Joint, layout: Layout, itemsize: int) -> Lies:

@@ -47,7 +47,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(profiles, "_read", {})
     monkeypatch.setattr("dask_bigfft.calibration.scheduling_costs", lambda *args: COSTS)
     monkeypatch.setattr("dask_bigfft.calibration.available", lambda: ["scipy"])
-    between = {"slack": 1.25, "company": 1.5, "waiting": 2.0}
+    between = {"company": 1.5, "waiting": 2.0}
     monkeypatch.setattr("dask_bigfft.calibration.between_blocks", lambda *args: between)
     with dask.config.set({"bigfft.wisdom.directory": str(tmp_path)}):
         yield tmp_path

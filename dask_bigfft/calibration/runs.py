@@ -166,7 +166,9 @@ def _factors(seen: Sequence[Seen], task: float) -> Factors:
     So that what lanes take is what the model says, in the sense of least squares of how far off it
     is in each round.
     """
-    known = [one for one in seen if one.even and one.span.lanes > 1 and one.span.copies + one.span.ffts > 0]
+    known = [
+        one for one in seen
+        if one.even and one.span.lanes > 1 and one.span.copies + one.span.ffts > 0]
     best, step = Factors(1.0, 1.0), 2.0
     if not known:
         return best

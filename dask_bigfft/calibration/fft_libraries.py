@@ -40,6 +40,8 @@ SHARES = {"lengths": 5.0, "powers of two": 4.0, "real values": 1.0, "whole block
 PLANES = ((36, 60000), (240, 9000), (1440, 1440), (15000, 135))
 POWERS = ((256, 8192), (2048, 1024), (4096, 512), (32768, 64))
 
+Planes = Sequence[tuple[int, int]]
+
 #: Rows of planes that are too narrow for tiles.
 NARROW = 128
 
@@ -94,7 +96,7 @@ def library_speeds(
     elements = 16 * effort.elements // np.dtype(dtype).itemsize
     pace = Pace(effort.until, SHARES)
     with pace.part("lengths") as until:
-        planes = (*PLANES, TALL) if known is None else PLANES
+        planes: Planes = (*PLANES, TALL) if known is None else PLANES
         found = _lengths(name, dtype, planes, elements, replace(effort, until=until))
     with pace.part("powers of two") as until:
         planes = POWERS if known is None else POWERS[::2]
@@ -115,9 +117,6 @@ def _samples(probes: Iterable[Probe], effort: Effort) -> Iterator[Sample]:
     """What the stages of some probes took, each as often as a library has to be tried."""
     for probe, until in shared_out(list(probes), effort.until):
         yield from sampled(probe, replace(_often(probe, effort), until=until))
-
-
-Planes = Sequence[tuple[int, int]]
 
 
 def _lengths(

@@ -146,17 +146,17 @@ def _transformed(
 
 
 def _as_in_memory(
-    incoming: Incoming, out: Array, calls: Calls, rolls: Rolls
+    incoming: Incoming, out: Array, calls: Calls, rolls: Rolls, library: FFTLibrary
 ) -> tuple[Incoming, Array, Calls]:
     """A block that is transformed in its place, with its dimensions in the order of its memory.
 
     Tiles are then copied line by line, and not transposed there and back, which takes twice as
-    long; an FFT finds its values across lines as well. That is so where nothing but one FFT is to
-    be done; where dimensions lie in order already, or elsewhere, they stay as they are.
+    long. That is so where nothing but one FFT is to be done, by a library that is as fast across
+    lines as along them, as those are that answer `elsewhere`: SciPy loses there what copies gain.
     """
     order = tuple(sorted(range(out.ndim), key=lambda dim: -out.strides[dim]))
     turned = getattr(incoming, "turned", None)
-    one = calls.one_call and not rolls and len(calls.c2c) == 1
+    one = library.elsewhere and calls.one_call and not rolls and len(calls.c2c) == 1
     if not one or turned is None or order == tuple(range(out.ndim)):
         return incoming, out, calls
     dims = tuple(map(order.index, calls.dims))
@@ -208,7 +208,7 @@ def run_round(
         return out
     calls, works = calls_of(round_), works_of(round_, block, filters or {})
     done = out
-    incoming, out, calls = _as_in_memory(incoming, out, calls, round_.rolls)
+    incoming, out, calls = _as_in_memory(incoming, out, calls, round_.rolls, library)
     shape = out.shape
     nbytes = max(out.nbytes, before * incoming.dtype.itemsize)
     changes = shape != incoming.shape or out_dtype != incoming.dtype

@@ -10,8 +10,7 @@ below emit in its thread, then carries both without being told.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any
@@ -19,8 +18,8 @@ from typing import Any
 from dask_bigfft.errors import refuse
 
 __all__ = [
-    "EVENTS", "PHASES", "SUBPHASES", "Sink", "add_sink", "at_work", "during", "emit",
-    "interrupted", "measured", "remove_sink", "working_for",
+    "EVENTS", "PHASES", "SUBPHASES", "Sink", "add_sink", "during", "emit", "interrupted",
+    "measured", "remove_sink", "working_for",
 ]
 
 #: Called as ``sink(name, numbers)``. All are numbers but `plan`, the token of a plan in task names.
@@ -153,39 +152,10 @@ def interrupted(seconds: float) -> None:
         job.waited += seconds
 
 
-#: The clock of `measured`: that on the wall, or within `at_work` that of the thread.
-_clock: Callable[[], float] = time.perf_counter
-
-
-@contextmanager
-def at_work() -> Iterator[None]:
-    """Let `measured` count what threads work while the context lasts, not what they wait.
-
-    A thread that comes back from a library waits until it is handed the interpreter, the longer the
-    more threads there are. That is in the time of what it did by the clock on the wall, and not in
-    the processor's time of the thread. Where several threads do a part together the wall counts.
-
-    Examples
-    --------
-    >>> sink = lambda name, numbers: print(name, numbers["seconds"] < 0.01)
-    >>> add_sink(sink)
-    >>> with at_work(), measured("fft", 16):
-    ...     time.sleep(0.02)
-    fft True
-    >>> remove_sink(sink)
-    """
-    global _clock
-    before, _clock = _clock, time.thread_time
-    try:
-        yield
-    finally:
-        _clock = before
-
-
-def _waited() -> float:
-    """Seconds that this thread's task has waited for its own code."""
+def _clock() -> float:
+    """Seconds that this thread's task has worked."""
     job = _job.get()
-    return 0.0 if job is None else job.waited
+    return time.perf_counter() - (0.0 if job is None else job.waited)
 
 
 class measured:
@@ -199,8 +169,6 @@ class measured:
         The event.
     nbytes
         Bytes worked on.
-    shared
-        Whether other threads do a part of it, so that this one's own time says little.
 
     Examples
     --------
@@ -214,19 +182,18 @@ class measured:
     >>> remove_sink(sink)
     """
 
-    __slots__ = ("clock", "name", "nbytes", "started")
+    __slots__ = ("name", "nbytes", "started")
 
-    def __init__(self, name: str, nbytes: int, shared: bool = False) -> None:
+    def __init__(self, name: str, nbytes: int) -> None:
         self.name, self.nbytes = name, nbytes
-        self.clock = time.perf_counter if shared else _clock
 
     def __enter__(self) -> None:
-        self.started = self.clock() - _waited()
+        self.started = _clock()
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         if kind is not None:
             return
-        seconds, job = max(0.0, self.clock() - _waited() - self.started), _job.get()
+        seconds, job = _clock() - self.started, _job.get()
         if job is None:
             emit(self.name, nbytes=self.nbytes, seconds=seconds)
             return

@@ -37,7 +37,7 @@ from dask_bigfft.bench import machine
 from dask_bigfft.bench.model_problems import PROBLEMS, Problem, machine_of
 from dask_bigfft.bench.sweep import BEHIND, HOPELESS, sweep
 from dask_bigfft.calibration import Effort, measure
-from dask_bigfft.events import add_sink, at_work, remove_sink
+from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.kernels.libraries import available
 from dask_bigfft.planner.plan import Plan
@@ -82,15 +82,11 @@ class _Phases:
 
 
 def phases(x: da.Array, plan: Plan) -> list[dict[str, float]]:
-    """Return what each round took, by phase, beside what was forecast: seconds of threads.
-
-    Copies and FFTs are what threads worked, and all the rest is Python's, and waiting for it.
-    """
+    """Return what each round took, by phase, beside what was forecast: seconds of threads."""
     watch = _Phases()
     add_sink(watch.take)
     try:
-        with at_work():
-            timed(x, plan, "shared")
+        timed(x, plan, "shared")
     finally:
         remove_sink(watch.take)
     rows = []

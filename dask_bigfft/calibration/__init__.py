@@ -17,12 +17,10 @@ import numpy as np
 from dask_bigfft import config
 from dask_bigfft.calibration.cards import device_speeds, peer_speeds, peers_of, together
 from dask_bigfft.calibration.cluster import network_speeds, workers_of
-from dask_bigfft.calibration.cpu import OF_A_THREAD, Effort, gather_speeds, probe_seconds
-from dask_bigfft.calibration.fft_libraries import library_speeds
-from dask_bigfft.calibration.pace import Pace
+from dask_bigfft.calibration.cpu import OF_A_THREAD, Effort, gather_speeds
+from dask_bigfft.calibration.fft_libraries import library_like, library_speeds
 from dask_bigfft.calibration.runs import between_blocks
 from dask_bigfft.calibration.system import (
-    cache_nbytes,
     disk_speeds,
     page_speed,
     pair_seconds,
@@ -42,13 +40,10 @@ log = logging.getLogger(__name__)
 #: Complex dtypes that libraries are measured in.
 DTYPES = ("complex128", "complex64")
 
-#: Seconds until all should be done, and those for measuring at least where code that is not ready
-#: took the others.
-SECONDS, LEAST_SECONDS = 48.0, 25.0
-
-#: Passes through a usual probe that all others are worth where everything counts once: copies and
-#: runs; a library in its first dtype, and in others; as many times where it answers elsewhere.
-PASSES, PASSES_OF_A_LIBRARY, PASSES_IN_ANOTHER, ELSEWHERE = 100, 38, 22, 1.2
+#: Seconds after which no further library is measured at length: of one that is known in another
+#: dtype a single sample tells how much faster it is, any other one is tried on little data. None is
+#: left out, for plans would take the speeds of another one for its own.
+ENOUGH = 25.0
 
 #: Bytes of arrays that say anything of a machine: below, times are those of calls alone.
 LEAST_NBYTES = 1 << 14
@@ -69,66 +64,38 @@ def measure(effort: Effort, folder: str, kernels: Sequence[str] | None = None) -
     kernels : sequence of str, optional
         FFT libraries; by default all that are installed.
     """
-    names = available() if kernels is None else kernels
-    wanted = [(name, dtype) for dtype in DTYPES for name in names
-              if np.dtype(dtype) in get_library(name).dtypes]
     began = time.perf_counter()
-    _made_ready(effort, wanted)
-    until = max(began + SECONDS, time.perf_counter() + LEAST_SECONDS)
-    effort = _fitted(effort, wanted, until)
-    alone = current_worker() is None  # a cluster's tasks are its scheduler's
-    weights = {"around": 4.0, "copies": 10.0, "devices": 3.0, "runs": 8.0 if alone else 0.0}
-    for name, dtype in wanted:
-        weights[f"{name} {dtype}"] = (6.0 if get_library(name).elsewhere else 4.0) * (
-            1.0 if dtype == DTYPES[0] else 0.7)
-    pace = Pace(until, weights)
     few = min(1.0, effort.nbytes / USUAL_NBYTES)
-    with pace.part("around"):
-        found: dict[str, Any] = {
-            **disk_speeds(Path(folder), int(few * (256 << 20))),
-            "touch": page_speed(effort.threads, int(few * (128 << 20))),
-            **(scheduling_costs(effort.repeat) if alone else {}),
-        }
-    with pace.part("copies") as until:
-        found |= gather_speeds(replace(effort, until=until))
-    with pace.part("devices"):
-        copied = min(effort.nbytes, USUAL_NBYTES) * 8
-        found |= _devices(effort.threads, found.get("copy", DEFAULT.copy), copied)
+    found: dict[str, Any] = {
+        **gather_speeds(effort),
+        **disk_speeds(Path(folder), int(few * (256 << 20))),
+        "touch": page_speed(effort.threads, int(few * (128 << 20))),
+    }
+    names = available() if kernels is None else kernels
     libraries: list[LibrarySpeeds] = []
-    for name, dtype in wanted:
-        known = next((one for one in libraries if one.name == name), None)
-        with pace.part(f"{name} {dtype}") as until:
-            libraries.append(library_speeds(name, dtype, replace(effort, until=until), known))
+    for dtype in DTYPES:
+        for name in names:
+            if np.dtype(dtype) not in get_library(name).dtypes:
+                continue
+            other = [one for one in libraries if one.name == name]
+            if time.perf_counter() - began < ENOUGH or not libraries:
+                libraries.append(library_speeds(name, dtype, effort))
+            elif other:
+                libraries.append(library_like(other[0], dtype, effort))
+            else:
+                little = replace(effort, nbytes=min(effort.nbytes, USUAL_NBYTES))
+                libraries.append(library_speeds(name, dtype, little))
+    copied = min(effort.nbytes, USUAL_NBYTES) * 8
+    found |= _devices(effort.threads, found.get("copy", DEFAULT.copy), copied)
+    if current_worker() is None:  # a cluster's tasks are its scheduler's
+        found |= scheduling_costs(effort.repeat)
     host = f"{os.cpu_count()} cores, {effort.threads} threads"
     profile = Profile(host, effort.threads, libraries=tuple(libraries), **found)
-    if not alone:
+    if current_worker() is not None:
         return profile
-    held = min(effort.nbytes, max(USUAL_NBYTES, OF_A_THREAD * effort.threads))
-    with pace.part("runs") as until:
-        between: dict[str, Any] = between_blocks(profile, held, names, until)
+    known = [one.name for one in libraries if one.dtype == DTYPES[0]]
+    between: dict[str, Any] = between_blocks(profile, effort.nbytes, effort.repeat, known)
     return replace(profile, **between)
-
-
-def _made_ready(effort: Effort, wanted: Sequence[tuple[str, str]]) -> None:
-    """Let all code that is measured be compiled, or read, and libraries be loaded."""
-    little = replace(effort, nbytes=LEAST_NBYTES, repeat=1)
-    gather_speeds(little)
-    for name, dtype in wanted:
-        library_speeds(name, dtype, little)
-
-
-def _fitted(effort: Effort, wanted: Sequence[tuple[str, str]], until: float) -> Effort:
-    """What can be measured in the time that there is, by what a probe takes: of less data else."""
-    passes = float(PASSES)
-    for name, dtype in wanted:
-        each = PASSES_OF_A_LIBRARY if dtype == DTYPES[0] else PASSES_IN_ANOTHER
-        passes += each * (ELSEWHERE if get_library(name).elsewhere else 1)
-    part = (until - time.perf_counter()) / (passes * probe_seconds(effort))
-    if part >= 1:
-        return effort
-    nbytes = max(LEAST_NBYTES, int(effort.nbytes * part))
-    log.info("in the time that there is %d bytes are measured, not %d", nbytes, effort.nbytes)
-    return replace(effort, nbytes=min(nbytes, effort.nbytes))
 
 
 def _devices(threads: int, copy: float, nbytes: int) -> dict[str, Any]:
@@ -154,11 +121,8 @@ def _devices(threads: int, copy: float, nbytes: int) -> dict[str, Any]:
 
 
 def usual_nbytes(threads: int) -> int:
-    """Bytes of the arrays that so many threads work on where nothing else is said.
-
-    As many as caches hold, so that what comes in and what goes out are twice as many.
-    """
-    return min(MOST_NBYTES, max(USUAL_NBYTES, OF_A_THREAD * threads, cache_nbytes()))
+    """Bytes of the arrays that so many threads work on where nothing else is said."""
+    return min(MOST_NBYTES, max(USUAL_NBYTES, OF_A_THREAD * threads))
 
 
 def usual_threads() -> int:
@@ -175,13 +139,11 @@ def calibrate(
 ) -> Profile:
     """Measure a machine's speeds and keep them, so that plans are made for it.
 
-    Takes about a minute at most, which its parts share, and in which nothing else should run: where
-    code has to be compiled first, or a machine is slow, things are measured less often, and then on
-    less data, but none is left out. Measured are copies and gathers by row width, the installed FFT
-    libraries by length, fresh pages, what tasks and shards cost, dask's ordering, the disk of the
-    scratch folder, and devices: both ways of the bus by size and row width, also for memory that is
-    not pinned, pinning, their memory and FFTs, what is left of the bus while threads copy, and what
-    devices send each other.
+    Takes about a minute, during which nothing else should run. Measured are copies and gathers
+    by row width, the installed FFT libraries by length, fresh pages, what tasks and shards cost,
+    dask's ordering, the disk of the scratch folder, and devices: both ways of the bus by size and
+    row width, also for memory that is not pinned, pinning, their memory and FFTs, what is left of
+    the bus while threads copy, and what devices send each other.
 
     Parameters
     ----------
@@ -192,11 +154,10 @@ def calibrate(
         Where the profile goes; the setting ``bigfft.planner.profile`` finds it there. By default a
         file in the folder ``bigfft.wisdom.directory``, which plans use from then on.
     nbytes : int, optional
-        Bytes of the arrays that are transformed, at least `LEAST_NBYTES`. By default as many as
-        caches hold, so that these with what comes of them do not fit there, and 8 MiB for each
-        thread; fewer where the minute would not do.
+        Bytes of the arrays that are transformed, at least `LEAST_NBYTES`. By default 8 MiB for
+        each thread, so that all threads together work on more than caches hold.
     repeat : int
-        Times that each counts, at least 1; fewer, but one, where the minute would not do.
+        Times that each counts, at least 1.
 
     Returns
     -------

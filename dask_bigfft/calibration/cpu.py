@@ -5,26 +5,23 @@ Imports `decomposition`, `planner`, `kernels`, SciPy and this room.
 
 import math
 import statistics
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from scipy.optimize import nnls
 
-from dask_bigfft.calibration.pace import Pace, shared_out
 from dask_bigfft.calibration.probes import Probe, Stage, measured_stages
 from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.planner.cost import joints_in, model_of
 from dask_bigfft.planner.plan import Exchange, Plan
 from dask_bigfft.planner.profile import Curve
-from dask_bigfft.planner.traffic import Traffic, library_calls, tiles_of, traffic
+from dask_bigfft.planner.traffic import Traffic, tiles_of, traffic
 from dask_bigfft.planner.work import flops, is_turned
 
 __all__ = [
-    "CALLS",
     "OF_A_THREAD",
     "TALL",
     "WAYS",
@@ -33,11 +30,8 @@ __all__ = [
     "Sample",
     "add",
     "curve",
-    "each_sampled",
-    "fewer",
     "gather_speeds",
     "measured",
-    "probe_seconds",
     "sampled",
 ]
 
@@ -48,19 +42,13 @@ TALL = (43200, 48)
 #: Blocks that a probe is cut into.
 WAYS = 8
 
-#: Bytes of a probe for each thread, at least, so that each has several tiles, and of probes by
-#: which Python's seconds are measured, at most, which one thread works on.
+#: Bytes of a probe for each thread, so that all of them are more than what caches hold, and of
+#: probes by which Python's seconds are measured, at most, which one thread works on.
 OF_A_THREAD, HANDLED_NBYTES = 8 << 20, 32 << 20
 
 #: What Python sees to, and the passes that count, at least, where its seconds are measured.
 HANDLED = ("block", "gathered_block", "lying_block", "shard", "tile", "tables")
 PASSES = 3
-
-#: Passes through tiny blocks, which take no time.
-CALLS = 15
-
-#: What parts of what is measured of copies and Python take, in units of each other.
-SHARES = {"copies": 5.0, "narrow copies": 2.0, "fewer threads": 1.0, "Python": 2.0, "checks": 1.5}
 
 #: Part of what a probe takes below which nothing can be told from chance.
 FAINT = 0.01
@@ -77,15 +65,12 @@ class Effort:
     nbytes : int
         Bytes of a probe.
     repeat : int
-        Passes that count; fewer where the time is over, but one.
-    until : float
-        When it should be done, by `time.perf_counter`.
+        Passes that count.
     """
 
     threads: int
     nbytes: int = 32 << 20
     repeat: int = 3
-    until: float = math.inf
 
     @property
     def elements(self) -> int:
@@ -97,7 +82,7 @@ def measured(probe: Probe, effort: Effort) -> tuple[Plan, Sequence[Stage]]:
     """The plan of a probe, cut so that no thread is idle, and what its stages took."""
     ways = max(probe.ways, min(effort.threads, probe.shape[probe.cut]))
     plan = replace(probe, ways=ways).plan(effort.threads)
-    return plan, measured_stages(plan, effort.threads, effort.repeat, effort.until)
+    return plan, measured_stages(plan, effort.threads, effort.repeat)
 
 
 @dataclass(frozen=True)
@@ -124,32 +109,11 @@ class Sample:
     row: float
     stage: Stage
 
-    def ffts(self, call: float) -> float:
-        """Seconds of FFTs, but for Python's in each call."""
+    @property
+    def rate(self) -> float:
+        """Flops per second of the round's FFTs."""
         assert self.round is not None
-        assert self.flow is not None
-        calls = self.exchange.target.blocks * library_calls(self.round, self.flow)
-        return net(self.stage.fft, call * calls)
-
-    def rate(self, call: float) -> float:
-        """Flops per second of the round's FFTs, but for Python's seconds in each call."""
-        assert self.round is not None
-        return flops(self.round) / self.ffts(call)
-
-
-def net(seconds: float, python: float) -> float:
-    """Seconds without those of Python: a part is left, for none is known exactly.
-
-    >>> net(4.0, 1.0), net(4.0, 5.0)
-    (3.0, 0.4)
-    """
-    return max(seconds - python, seconds / 10)
-
-
-def each_sampled(probes: Iterable[Probe], effort: Effort) -> Iterator[Sample]:
-    """What the stages of some probes took, which share the time that there is."""
-    for probe, until in shared_out(list(probes), effort.until):
-        yield from sampled(probe, replace(effort, until=until))
+        return flops(self.round) / self.stage.fft
 
 
 def sampled(probe: Probe, effort: Effort) -> Iterator[Sample]:
@@ -189,13 +153,6 @@ def add(points: Points, name: str, size: float, speed: float) -> None:
     points.setdefault(name, {}).setdefault(size, []).append(speed)
 
 
-def probe_seconds(effort: Effort) -> float:
-    """Seconds of a pass through a probe of a usual kind, when its code is ready."""
-    (probe, *_) = _planes(effort.elements)
-    _, stages = measured(probe, replace(effort, repeat=1))
-    return sum(stage.wall for stage in stages)
-
-
 # --- gathers --------------------------------------------------------------------------------
 
 
@@ -231,12 +188,11 @@ def _lines(elements: int) -> Iterator[Probe]:
             yield Probe("fftn", (elements,), "c16", 0, WAYS, digits)
 
 
-def _gathered(sample: Sample, points: Points, copied: float) -> None:
-    """Enter what a sample says of copies, but for Python's seconds in each call, and twiddles."""
+def _gathered(sample: Sample, points: Points) -> None:
+    """Enter what a sample says of copies and twiddles."""
     stage, flow, exchange = sample.stage, sample.flow, sample.exchange
-    calls = exchange.target.blocks * (1 if flow is None else flow.tiles) * copied
     if stage.gather:
-        speed = exchange.nbytes / net(stage.gather, calls)
+        speed = exchange.nbytes / stage.gather
         if flow is not None and flow.read == "block":
             add(points, "copy", 0.0, speed)
         elif flow is not None and flow.read == "lying":
@@ -247,8 +203,7 @@ def _gathered(sample: Sample, points: Points, copied: float) -> None:
             tiled = sample.round is not None and tiles_of(sample.round, 16) is not None
             add(points, into if tiled else f"{into}_whole", sample.row, speed)
     if stage.stored and flow is not None and flow.stored:
-        speed = exchange.nbytes / net(stage.stored, calls)
-        add(points, "stored", float(flow.stored), speed)
+        add(points, "stored", float(flow.stored), exchange.nbytes / stage.stored)
     if stage.parts.get("twiddle"):
         add(points, "twiddle", 0.0, exchange.nbytes / stage.parts["twiddle"])
 
@@ -262,38 +217,26 @@ def gather_speeds(effort: Effort) -> dict[str, Any]:
         How much is measured.
     """
     points: Points = {}
-    pace = Pace(effort.until, SHARES)
-    with pace.part("Python") as until:
-        found = _handling(replace(effort, until=until))
-    copied = found["copied"] = _copied(effort)
-    sizes = effort.elements
+    sizes = 2 * effort.elements  # more than the caches that all cores share
     apart = (replace(probe, together=False) for probe in _lines(sizes))
-    with pace.part("copies") as until:
-        probes = (*_planes(sizes), *_boxes(sizes), *_lines(sizes), *apart)
-        for sample in each_sampled(probes, replace(effort, until=until)):
-            _gathered(sample, points, copied)
-    with pace.part("narrow copies") as until:
-        found |= _narrow(points, 2 * sizes, replace(effort, until=until), copied)
-    with pace.part("fewer threads") as until:
-        found["fewer"] = _fewer(replace(effort, until=until))
-    with pace.part("checks") as until:
-        found |= _checking(replace(effort, until=until))
+    for probe in (*_planes(sizes), *_boxes(sizes), *_lines(sizes), *apart):
+        for sample in sampled(probe, effort):
+            _gathered(sample, points)
+    found: dict[str, Any] = {"alone": _alone(effort), **_handling(effort), **_checking(effort)}
+    found |= _narrow(points, 2 * sizes, effort)
     for name, speeds in points.items():
         flat = name in ("copy", "twiddle")
         found[name] = statistics.median(speeds[0.0]) if flat else curve(speeds)
     return found
 
 
-def _narrow(
-    points: Points, elements: int, effort: Effort, copied: float
-) -> dict[str, float]:
+def _narrow(points: Points, elements: int, effort: Effort) -> dict[str, float]:
     """How many times as long bytes take in elements of half the size, in and out of turn."""
     narrow: Points = {}
-    probes = [
-        replace(probe, dtype="c8") for probe in (*_planes(elements), *_lines(elements))
-        if min(probe.shape) >= 2048 or len(probe.shape) == 1]
-    for sample in each_sampled(probes, effort):
-        _gathered(sample, narrow, copied)
+    for probe in (*_planes(elements), *_lines(elements)):
+        if min(probe.shape) >= 2048 or len(probe.shape) == 1:
+            for sample in sampled(replace(probe, dtype="c8"), effort):
+                _gathered(sample, narrow)
     ratios: dict[bool, list[float]] = {False: [], True: []}
     for name in ("straight", "turned", "lying", "lying_turned", "stored"):
         for size, speeds in narrow.get(name, {}).items():
@@ -305,19 +248,7 @@ def _narrow(
     }
 
 
-def _copied(effort: Effort) -> float:
-    """Seconds of Python in a call that copies something: tiny blocks take nothing else."""
-    probe = Probe("fftn", (64, 64), "c16", 0, 16, (((1, 64),), ((0, 64),)))
-    each = [
-        (sample.stage.gather + sample.stage.stored)
-        / (sample.exchange.target.blocks * sample.flow.copies)
-        for sample in sampled(probe, Effort(1, effort.nbytes, CALLS))
-        if sample.flow is not None and sample.flow.copies
-    ]
-    return statistics.median(each)
-
-
-def _handling(effort: Effort) -> dict[str, Any]:
+def _handling(effort: Effort) -> dict[str, float]:
     """Seconds of Python for a block, by how it is read, a shard of a gather, and a tile.
 
     By one thread: several would wait for each other, which the model reckons with. Blocks are
@@ -325,8 +256,10 @@ def _handling(effort: Effort) -> dict[str, Any]:
     that each stage counts as much as it takes.
     """
     nbytes = min(effort.nbytes, HANDLED_NBYTES)
-    alone = Effort(1, nbytes, max(PASSES, effort.repeat), effort.until)
-    rows = [handled(sample) for sample in each_sampled(_handled(alone.elements), alone)]
+    alone = Effort(1, nbytes, max(PASSES, effort.repeat))
+    rows: list[list[float]] = []
+    for probe in _handled(alone.elements):
+        rows += [handled(sample) for sample in sampled(probe, alone)]
     seconds = np.maximum([sample_seconds for *_, sample_seconds in rows], 1e-9)
     counts = np.array([row[:-1] for row in rows]) / seconds[:, None]
     found, _ = nnls(counts, np.ones(len(rows)))
@@ -359,32 +292,16 @@ def _handled(elements: int) -> Iterator[Probe]:
         yield Probe("rfftn", box, "c16", 0, 8, (((1, 64), (2, 64)), ((0, deep),)))
 
 
-def fewer(plan: Plan, effort: Effort, part: str) -> Curve:
-    """By threads at work, how many times as fast each is as while all do, in the first stage.
-
-    Parameters
-    ----------
-    plan : Plan
-        Of a probe with a block for each thread at least.
-    effort : Effort
-        How much is measured.
-    part : str
-        Attribute of `Stage` that counts.
-    """
-    every = effort.threads
-    counts = sorted({max(1, every // share) for share in (1, 2, 4, every)})
-    taken = {
-        count: getattr(measured_stages(plan, count, effort.repeat, until)[0], part)
-        for count, until in shared_out(counts, effort.until)}
-    return Curve(tuple(
-        (float(count), max(1.0, taken[every] / max(taken[count], 1e-9))) for count in counts))
-
-
-def _fewer(effort: Effort) -> Curve:
-    """How many times as fast threads copy while fewer work, by how many."""
+def _alone(effort: Effort) -> float:
+    """How many times as fast one thread copies as each of all threads."""
+    if effort.threads == 1:
+        return 1.0
     (probe, *_) = _planes(effort.elements)
-    ways = max(probe.ways, effort.threads)
-    return fewer(replace(probe, ways=ways).plan(effort.threads), effort, "gather")
+    plan = probe.plan(effort.threads)
+    together, alone = (
+        measured_stages(plan, threads, effort.repeat)[0].gather for threads in (effort.threads, 1)
+    )
+    return max(1.0, together / max(alone, 1e-9))
 
 
 def _checking(effort: Effort) -> dict[str, float]:
@@ -392,9 +309,7 @@ def _checking(effort: Effort) -> dict[str, float]:
     (probe, *_) = _planes(effort.elements)
     modes, once = ("none", "energy", "checksum"), replace(effort, repeat=1)
     taken = dict.fromkeys(modes, math.inf)
-    for number in range(max(PASSES, effort.repeat)):
-        if number and time.perf_counter() > effort.until:
-            break
+    for _ in range(max(PASSES, effort.repeat)):
         for mode in modes:  # in turn, since what is looked for is small beside what all of them do
             _, stages = measured(replace(probe, verify=mode), once)
             taken[mode] = min(taken[mode], sum(stage.seconds for stage in stages))

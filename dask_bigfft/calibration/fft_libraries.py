@@ -3,14 +3,14 @@
 Imports `decomposition`, `planner`, `kernels`, dask's configuration and this room.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import dask.config
 import numpy as np
 
 from dask_bigfft.calibration.cpu import (
-    CALLS,
     TALL,
     WAYS,
     Effort,
@@ -18,29 +18,21 @@ from dask_bigfft.calibration.cpu import (
     Sample,
     add,
     curve,
-    fewer,
     sampled,
 )
-from dask_bigfft.calibration.pace import Pace, shared_out
 from dask_bigfft.calibration.probes import Probe, measured_stages
 from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.planner.profile import Curve, LibrarySpeeds
 from dask_bigfft.planner.traffic import block_of, tiles_of
 from dask_bigfft.planner.work import step_flops
 
-__all__ = ["library_speeds"]
-
-#: What parts of what is measured of a library take, in units of each other.
-SHARES = {"lengths": 5.0, "powers of two": 4.0, "real values": 1.0, "whole blocks": 1.0,
-          "spare threads": 1.0, "fewer threads": 1.5}
+__all__ = ["library_like", "library_speeds"]
 
 #: Planes of about 2^21 numbers in which libraries are measured: most lengths are products of small
 #: primes, each of few factors of 5, which cost more than others. Powers of two are held against
 #: them: libraries treat short and long ones in different ways.
 PLANES = ((36, 60000), (240, 9000), (1440, 1440), (15000, 135))
 POWERS = ((256, 8192), (2048, 1024), (4096, 512), (32768, 64))
-
-Planes = Sequence[tuple[int, int]]
 
 #: Rows of planes that are too narrow for tiles.
 NARROW = 128
@@ -49,8 +41,8 @@ NARROW = 128
 #: which a thread needs the interpreter, so that what they take differs by a half.
 TILED = 7
 
-#: Lengths of real rows, and sides of squares whose columns do not meet in a cache.
-REALS, SIDES = (160, 1024), (500, 1000)
+#: Lengths of real rows.
+REALS = (160, 1024)
 
 
 def _place(sample: Sample, itemsize: int) -> str | None:
@@ -70,17 +62,15 @@ def _place(sample: Sample, itemsize: int) -> str | None:
     return name
 
 
-def _transformed(sample: Sample, points: Points, itemsize: int, call: float) -> None:
+def _transformed(sample: Sample, points: Points, itemsize: int) -> None:
     """Enter what a sample says of FFTs."""
     if (name := _place(sample, itemsize)) is not None:
         assert sample.round is not None
         (step,) = sample.round.steps
-        add(points, name, float(step.length), sample.rate(call))
+        add(points, name, float(step.length), sample.rate)
 
 
-def library_speeds(
-    name: str, dtype: str, effort: Effort, known: LibrarySpeeds | None = None
-) -> LibrarySpeeds:
+def library_speeds(name: str, dtype: str, effort: Effort) -> LibrarySpeeds:
     """Return how fast a library is in rounds.
 
     Parameters
@@ -89,84 +79,74 @@ def library_speeds(
         Of the library, and of its complex numbers.
     effort : Effort
         How much is measured.
-    known : LibrarySpeeds, optional
-        The same in another dtype: how threads share what there is, and what is left of speeds in
-        whole blocks, are taken from there, and fewer lengths are measured.
     """
-    elements = 16 * effort.elements // np.dtype(dtype).itemsize
-    pace = Pace(effort.until, SHARES)
-    with pace.part("lengths") as until:
-        planes: Planes = (*PLANES, TALL) if known is None else PLANES
-        found = _lengths(name, dtype, planes, elements, replace(effort, until=until))
-    with pace.part("powers of two") as until:
-        planes = POWERS if known is None else POWERS[::2]
-        found = _powers(found, planes, elements, replace(effort, until=until))
-    with pace.part("real values") as until:
-        found = replace(found, real=_real(found, elements, replace(effort, until=until)))
-    if known is not None:
-        return replace(found, whole=known.whole, spare=known.spare, fewer=known.fewer)
-    with pace.part("whole blocks") as until:
-        found = replace(found, whole=_whole(found, elements, replace(effort, until=until)))
-    with pace.part("spare threads") as until:
-        found = replace(found, spare=_spare(found, elements, replace(effort, until=until)))
-    with pace.part("fewer threads") as until:
-        return replace(found, fewer=_fewer_in(found, elements, replace(effort, until=until)))
-
-
-def _samples(probes: Iterable[Probe], effort: Effort) -> Iterator[Sample]:
-    """What the stages of some probes took, each as often as a library has to be tried."""
-    for probe, until in shared_out(list(probes), effort.until):
-        yield from sampled(probe, replace(_often(probe, effort), until=until))
-
-
-def _lengths(
-    name: str, dtype: str, planes: Planes, elements: int, effort: Effort
-) -> LibrarySpeeds:
-    """A library with its speeds by length."""
-    itemsize, points = np.dtype(dtype).itemsize, Points()
-    elsewhere, call = get_library(name).elsewhere, _call(name, dtype, effort)
-    probes = _transforms(planes, elements, dtype, name, elsewhere)
-    for sample in _samples(probes, effort):
-        _transformed(sample, points, itemsize, call)
+    itemsize = np.dtype(dtype).itemsize
+    elements = 16 * effort.elements // itemsize
+    elsewhere = get_library(name).elsewhere
+    points: Points = {}
+    for probe in _transforms((*PLANES, TALL), elements, dtype, name, elsewhere):
+        for sample in sampled(probe, _often(probe, effort)):
+            _transformed(sample, points, itemsize)
     curves = {kind: curve(speeds) for kind, speeds in points.items()}
     for kind, other in (("along", "direct_along"), ("across", "direct_across")):
         curves.setdefault(kind, curves.get(other) or curves["along"])
-    return LibrarySpeeds(
+    found = LibrarySpeeds(
         name, np.dtype(dtype).name, curves["along"], curves["across"], elsewhere=elsewhere,
         direct_along=curves.get("direct_along"), direct_across=curves.get("direct_across"),
-        away_along=curves.get("away_along"), away_across=curves.get("away_across"), call=call,
+        away_along=curves.get("away_along"), away_across=curves.get("away_across"),
+    )
+    found = _powers(found, _transforms(POWERS, elements, dtype, name, elsewhere), effort)
+    return replace(
+        found, whole=_whole(found, elements, effort), real=_real(found, elements, effort),
+        spare=_spare(found, elements, effort), alone=_alone_in(found, elements, effort),
     )
 
 
-def _call(name: str, dtype: str, effort: Effort) -> float:
-    """Seconds of Python in a call of a library: tiny blocks take nothing else."""
-    probe = Probe("fftn", (64, 16), dtype, 0, 32, (((1, 16),),), name)
-    (sample,) = sampled(probe, Effort(1, effort.nbytes, CALLS))
-    return sample.stage.fft / 32
+def library_like(known: LibrarySpeeds, dtype: str, effort: Effort) -> LibrarySpeeds:
+    """Return how fast a library is in another dtype, as far as one sample tells.
+
+    Parameters
+    ----------
+    known : LibrarySpeeds
+        How fast it is in a dtype.
+    dtype : str
+        The other one.
+    effort : Effort
+        How much is measured.
+    """
+    elements = 16 * effort.elements // np.dtype(dtype).itemsize
+    found = replace(known, dtype=np.dtype(dtype).name)
+    n = 1000 if elements >= 1000 * effort.threads else 16
+    sample = _one(found, (elements // n, n), effort)
+    times = _expected(found, sample) / sample.stage.fft
+    speeds = ("along", "across", "direct_along", "direct_across", "away_along", "away_across")
+    curves = {name: getattr(known, name) for name in speeds}
+    faster: dict[str, Any] = {
+        name: Curve(tuple((size, times * speed) for size, speed in curve.points))
+        for name, curve in curves.items() if curve is not None
+    }
+    return replace(found, **faster)
 
 
-def _powers(
-    found: LibrarySpeeds, planes: Planes, elements: int, effort: Effort
-) -> LibrarySpeeds:
+def _powers(found: LibrarySpeeds, probes: Iterator[Probe], effort: Effort) -> LibrarySpeeds:
     """A library with its speed at powers of two, in units of that at other lengths."""
     points: Points = {}
-    dtype, itemsize = found.dtype, np.dtype(found.dtype).itemsize
-    for sample in _samples(
-        _transforms(planes, elements, dtype, found.name, found.elsewhere), effort
-    ):
-        if (name := _place(sample, itemsize)) is not None:
-            assert sample.round is not None
-            (step,) = sample.round.steps
-            ratio = _expected(found, sample) / sample.ffts(found.call)
-            along = name.endswith("along")
-            add(points, "along" if along else "across", float(step.length), ratio)
+    itemsize = np.dtype(found.dtype).itemsize
+    for probe in probes:
+        for sample in sampled(probe, _often(probe, effort)):
+            if (name := _place(sample, itemsize)) is not None:
+                assert sample.round is not None
+                (step,) = sample.round.steps
+                ratio = _expected(found, sample) / sample.stage.fft
+                along = name.endswith("along")
+                add(points, "along" if along else "across", float(step.length), ratio)
     curves = {name: curve(ratios) for name, ratios in points.items()}
     one = found.powers
     return replace(found, powers=curves.get("along", one), powers_across=curves.get("across", one))
 
 
 def _transforms(
-    planes: Planes, elements: int, dtype: str, name: str, elsewhere: bool
+    planes: Sequence[tuple[int, int]], elements: int, dtype: str, name: str, elsewhere: bool
 ) -> Iterator[Probe]:
     """Planes whose columns lie where they were left, and what a library does in tiles."""
     for n, most in planes:
@@ -219,24 +199,24 @@ def _whole(found: LibrarySpeeds, elements: int, effort: Effort) -> Curve:
     """What is left of the speed in tiles where blocks cannot be cut into such."""
     itemsize = np.dtype(found.dtype).itemsize
     points = [(1.0, 1.0)]
-    sides = [side for side in SIDES if elements >= side**2]
-    for side, until in shared_out(sides, effort.until):
+    for side in (500, 1000):  # whose columns do not meet in a cache
+        if elements < side**2:
+            break
         batch = max(elements // side**2, effort.threads)  # a block for each thread
-        sample = _one(found, (batch, side, side), replace(effort, until=until), axes=(1, 2))
+        sample = _one(found, (batch, side, side), effort, axes=(1, 2))
         nbytes = float(side**2 * itemsize)
         if len(points) == 1:
             points.append((nbytes / 2, 1.0))
-        points.append((nbytes, _expected(found, sample) / sample.ffts(found.call)))
+        points.append((nbytes, _expected(found, sample) / sample.stage.fft))
     return Curve(tuple(points))
 
 
 def _real(found: LibrarySpeeds, elements: int, effort: Effort) -> Curve:
     """Time of FFTs of real numbers, in units of those of half as many complex ones."""
     points = []
-    lengths = REALS if elements >= 2 * max(REALS) else (16,)
-    for n, until in shared_out(lengths, effort.until):
-        sample = _one(found, (2 * elements // n, n), replace(effort, until=until), "rfftn")
-        points.append((float(n), sample.ffts(found.call) / _expected(found, sample)))
+    for n in REALS if elements >= 2 * max(REALS) else (16,):
+        sample = _one(found, (2 * elements // n, n), effort, "rfftn")
+        points.append((float(n), sample.stage.fft / _expected(found, sample)))
     return Curve(tuple(points))
 
 
@@ -247,15 +227,21 @@ def _spare(found: LibrarySpeeds, elements: int, effort: Effort) -> float:
     n = 1000 if elements >= 2000 else 16
     probe = Probe("fftn", (elements // n, n), found.dtype, 0, 1, (((1, n),),), found.name)
     plan, taken = probe.plan(effort.threads), []
-    for threads, until in shared_out((1, effort.threads), effort.until):
+    for threads in (1, effort.threads):
         with dask.config.set(num_workers=threads):
-            taken.append(measured_stages(plan, 1, effort.repeat, until)[0].fft)
+            taken.append(measured_stages(plan, 1, effort.repeat)[0].fft)
     return min(1.0, max(0.0, taken[0] / taken[1] - 1) / (effort.threads - 1))
 
 
-def _fewer_in(found: LibrarySpeeds, elements: int, effort: Effort) -> Curve:
-    """How many times as fast FFTs are while fewer threads work, by how many."""
+def _alone_in(found: LibrarySpeeds, elements: int, effort: Effort) -> float:
+    """How many times as fast FFTs are in one thread as in each of all threads."""
+    if effort.threads == 1:
+        return 1.0
     n = 1000 if elements >= 1000 * effort.threads else 16
     ways = max(WAYS, effort.threads)
     probe = Probe("fftn", (elements // n, n), found.dtype, 0, ways, (((1, n),),), found.name)
-    return fewer(probe.plan(effort.threads), effort, "fft")
+    plan = probe.plan(effort.threads)
+    together, alone = (
+        measured_stages(plan, threads, effort.repeat)[0].fft for threads in (effort.threads, 1)
+    )
+    return max(1.0, together / alone)

@@ -6,7 +6,6 @@ gathers, tiles, common memory, libraries and twiddles, with all threads of a pro
 Imports `decomposition`, `exchange`, `graph`, `planner`, `transforms`, `kernels` and `memory`.
 """
 
-import math
 import statistics
 import threading
 import time
@@ -21,7 +20,7 @@ import numpy.typing as npt
 
 from dask_bigfft.decomposition.joints import joint_block
 from dask_bigfft.decomposition.layout import even_chunks
-from dask_bigfft.events import add_sink, at_work, remove_sink
+from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.exchange.common import Common
 from dask_bigfft.graph.blocks import Blocks
 from dask_bigfft.graph.groups import Groups
@@ -98,10 +97,9 @@ class Stage:
     Parameters
     ----------
     seconds : float
-        In all, by the clock on the wall.
+        In all.
     parts : mapping of str to float
-        ``gather``, ``twiddle`` and so on: what threads worked, without what they waited for the
-        interpreter.
+        ``gather``, ``twiddle`` and so on.
     wall : float
         Seconds of the clock.
     """
@@ -127,7 +125,7 @@ class Stage:
 
     @property
     def rest(self) -> float:
-        """Seconds of everything else: what Python does, and waiting for it."""
+        """Seconds of everything else: what Python does."""
         return max(self.seconds - sum(self.parts.values()), 0.0)
 
 
@@ -147,16 +145,13 @@ class _Watch:
                 self.seconds[key] = before + float(numbers.get("seconds", 0.0))
 
 
-def _source(plan: Plan, pool: ThreadPoolExecutor) -> dict[Block, Array]:
-    """Blocks that come in, made once: nobody writes to them."""
-
-    def made(index: Block) -> Array:
+def _source(plan: Plan) -> dict[Block, Array]:
+    blocks = {}
+    for index in plan.source.indices():
         values = lend(plan.source.shape(index), np.dtype(plan.spec.dtype))
         values.fill(1)
-        return values
-
-    indices = list(plan.source.indices())
-    return dict(zip(indices, pool.map(made, indices), strict=True))
+        blocks[index] = values
+    return blocks
 
 
 class _Pass:
@@ -170,9 +165,9 @@ class _Pass:
         self.commons: dict[tuple[int, Block], Common] = {}
         self._lock = threading.Lock()
 
-    def stages(self, blocks: dict[Block, Array]) -> list[Stage]:
-        """What each exchange took, with its round, where such blocks come in."""
-        watch, walls = _Watch(self.run.token), []
+    def stages(self) -> list[Stage]:
+        """What each exchange took, with its round."""
+        watch, blocks, walls = _Watch(self.run.token), _source(self.plan), []
         add_sink(watch.take)
         try:
             for number in range(len(self.plan.exchanges)):
@@ -227,9 +222,7 @@ def _stage(seconds: Mapping[tuple[int, str], float], number: int, wall: float) -
     return Stage(whole, parts, wall)
 
 
-def measured_stages(
-    plan: Plan, threads: int, repeat: int = 3, until: float = math.inf
-) -> Sequence[Stage]:
+def measured_stages(plan: Plan, threads: int, repeat: int = 3) -> Sequence[Stage]:
     """Return what each exchange of a plan took, with its round; medians of some passes.
 
     Parameters
@@ -240,15 +233,10 @@ def measured_stages(
         Blocks that are worked on at a time.
     repeat : int
         Passes that count, after one that does not.
-    until : float
-        When no further one is begun, by `time.perf_counter`; one counts in any case.
     """
-    passes: list[list[Stage]] = []
-    with ThreadPoolExecutor(threads) as pool, at_work():
-        blocks = _source(plan, pool)
-        while len(passes) <= 1 or (len(passes) <= repeat and time.perf_counter() < until):
-            passes.append(_Pass(plan, pool).stages(blocks))
-    return [_middle(stages) for stages in zip(*passes[1:], strict=True)]
+    with ThreadPoolExecutor(threads) as pool:
+        passes = [_Pass(plan, pool).stages() for _ in range(repeat + 1)][1:]
+    return [_middle(stages) for stages in zip(*passes, strict=True)]
 
 
 def _middle(stages: Sequence[Stage]) -> Stage:

@@ -3,20 +3,18 @@
 Parts are measured one by one. In a graph tasks are put in order before the first one runs, the next
 task is handed to a thread while others are at work, and threads wait for the last block of a round:
 what lies between the blocks of a few transforms of several sizes of blocks tells how long
-(`timelines`), and what threads take for all their blocks tells how much longer Python takes while
-all of them are at work. (Chen and Li, Proc. ICPADS, 2013, calibrate by whole runs, too, but by
-their totals.)
+(`timelines`), and the blocks themselves whether copies take as long as by themselves. (Chen and Li,
+Proc. ICPADS, 2013, calibrate by whole runs, too, but by their totals.)
 
 Imports `planner`, `transforms`, `planning` and this room.
 """
 
-import itertools
 import math
 import statistics
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import dask
 import dask.array as da
@@ -44,24 +42,15 @@ SHAPES = (((1200, 1764), 4), ((1200, 1764), 40), ((2_000_000,), 16), ((120, 130,
 #: Bytes of these.
 USUAL_NBYTES = 32 << 20
 
-#: What factors may be: of Python in company, and of handing out a task.
-ALLOWED = ((1.0, 40.0), (0.5, 40.0))
-
-#: Where one looks for something better than what is known, and how near to it one ends.
-AROUND, FINE = tuple(itertools.product((-2, -1, 0, 1, 2), repeat=2)), 1.0005
+#: How many times as long parts may take in company.
+LEAST, MOST = 0.5, 6.0
 
 #: Seconds for a task that are reckoned with at least, so that waiting for one can be told in them.
 TASK = 2e-5
 
-#: Runs of each transform that count; fewer, but `FEWEST`, where the time is over.
-RUNS, FEWEST = 9, 2
-
-
-class Factors(NamedTuple):
-    """How many times as long as by themselves some things take in a graph: see `Profile`."""
-
-    company: float
-    waiting: float
+#: Runs of each transform that count, at least; fewer, but `FEWEST`, where they take longer than so
+#: many seconds together.
+RUNS, FEWEST, LONGEST = 9, 4, 10.0
 
 
 @dataclass(frozen=True)
@@ -87,17 +76,12 @@ class Seen:
         """Whether all lanes have as many blocks, so that they end together but for chance."""
         return self.span.lanes > 0 and self.span.blocks % self.span.lanes == 0
 
-    @property
-    def lane(self) -> float:
-        """Seconds of a lane for its blocks, and between them."""
-        return (self.span.busy + self.span.idle) / self.span.lanes
-
-    def expected(self, company: float, task: float) -> float:
-        """These by the model: Python in company so slow, and handing out a task."""
-        blocks, lanes, found = self.span.blocks, self.span.lanes, self.forecast
-        free = max(0.0, self.span.copies + self.span.ffts - found.calls) / blocks
-        python = (found.handling + found.calls) / blocks + task
-        return blocks / lanes * block_seconds(lanes, free, python, company)
+    def lane(self, python: float) -> float:
+        """Seconds of a lane for its blocks where Python takes so long for each, by the model."""
+        blocks, lanes = self.span.blocks, self.span.lanes
+        free = (self.span.copies + self.span.ffts) / blocks
+        handled = self.forecast.handling / blocks
+        return blocks / lanes * block_seconds(lanes, free, handled + python)
 
 
 def _plans(nbytes: int, kernels: Sequence[str], on: Machine) -> Iterator[Plan]:
@@ -112,13 +96,14 @@ def _plans(nbytes: int, kernels: Sequence[str], on: Machine) -> Iterator[Plan]:
             yield find_plan(spec, request, on)
 
 
-def _timelines(plans: Sequence[Plan], until: float) -> list[list[Timeline]]:
+def _timelines(plans: Sequence[Plan], repeat: int) -> list[list[Timeline]]:
     """Runs of each plan on ones, warm, of all plans in turn."""
     arrays = {plan.source: ones(plan) for plan in plans}
     found: list[list[Timeline]] = [[] for _ in plans]
+    began = time.perf_counter()
     with dask.config.set({"bigfft.exchange.carrier": "shared"}):
-        for number in range(RUNS + 1):
-            if number > FEWEST and time.perf_counter() > until:
+        for number in range(max(RUNS, repeat) + 1):
+            if number > FEWEST and time.perf_counter() - began > LONGEST:
                 break
             for plan, runs in zip(plans, found, strict=True):
                 runs.append(taken(arrays[plan.source], plan))
@@ -160,35 +145,48 @@ def _line(points: Iterable[tuple[float, float]]) -> tuple[float, float]:
     return float(first), float(each)
 
 
-def _factors(seen: Sequence[Seen], task: float) -> Factors:
-    """How many times as long Python in company, and handing out a task take in a graph.
+def _crossing(rising: Callable[[float], float]) -> float:
+    """Where a rising function is 0, between `LEAST` and `MOST`."""
+    low, high = math.log(LEAST), math.log(MOST)
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (low, middle) if rising(math.exp(middle)) > 0 else (middle, high)
+    return math.exp((low + high) / 2)
 
-    So that what lanes take is what the model says, in the sense of least squares of how far off it
-    is in each round.
+
+def _waiting(seen: Sequence[Seen], task: float) -> float:
+    """How many times as long handing out a task takes in a graph.
+
+    So that the model is right about all that lanes take beside copies and FFTs, on the whole.
     """
-    known = [
-        one for one in seen
-        if one.even and one.span.lanes > 1 and one.span.copies + one.span.ffts > 0]
-    best, step = Factors(1.0, 1.0), 2.0
-    if not known:
-        return best
+    known = [one for one in seen if one.even and one.span.copies + one.span.ffts > 0]
 
-    def off(found: Factors) -> float:
-        ratios = (one.expected(found.company, found.waiting * task) / one.lane for one in known)
-        return sum(math.log(ratio) ** 2 for ratio in ratios)
+    def more(factor: float) -> float:
+        return sum(
+            one.lane(factor * task) - (one.span.busy + one.span.idle) / one.span.lanes
+            for one in known)
 
-    while step > FINE:  # it has no derivative
-        around = [
-            Factors(*(min(most, max(least, value * step**power))
-                      for value, power, (least, most) in zip(best, powers, ALLOWED, strict=True)))
-            for powers in AROUND]
-        found = min([best, *around], key=off)
-        step, best = (math.sqrt(step), best) if found == best else (step, found)
-    return best
+    return _crossing(more) if known else 1.0
+
+
+def _company(seen: Sequence[Seen]) -> float:
+    """How many times as long copies take in a graph.
+
+    Of the rounds whose blocks take longest to copy: with many threads the copies of small blocks
+    take as long as threads wait for the interpreter after them (6.5 times as long with 16, and 1.3
+    in blocks of 4 MiB), which is not what takes time in large ones.
+    """
+    each = [(one.forecast.gather / one.span.blocks, one) for one in seen]
+    most = max((seconds for seconds, _ in each), default=0.0)
+    known = [one for seconds, one in each if seconds and 2 * seconds >= most]
+    copied, expected = (
+        sum(numbers) for numbers in
+        ([one.span.copies for one in known], [one.forecast.gather for one in known]))
+    return min(MOST, max(LEAST, copied / expected)) if copied and expected else 1.0
 
 
 def between_blocks(
-    profile: Profile, nbytes: int, kernels: Sequence[str], until: float = math.inf
+    profile: Profile, nbytes: int, repeat: int, kernels: Sequence[str]
 ) -> dict[str, float]:
     """Return what graphs take beside their blocks, by names of a `Profile`'s fields.
 
@@ -198,17 +196,17 @@ def between_blocks(
         Of this machine, whose parts are measured.
     nbytes : int
         Bytes of a transform.
+    repeat : int
+        Times that each is run, if more than a few.
     kernels : sequence of str
         FFT libraries.
-    until : float
-        When runs should end, by `time.perf_counter`.
     """
     together = config.get("bigfft.exchange.in-place")
     alone = replace(profile, company=1.0, waiting=1.0)
     on = Machine(None, profile.threads, 1, profile=alone, shared=together)
     with dask.config.set(scheduler="threads", num_workers=profile.threads):
         plans = list(_plans(nbytes, kernels, on))
-        timelines = _timelines(plans, until)
+        timelines = _timelines(plans, repeat)
     seen = [_seen(plan, runs) for plan, runs in zip(plans, timelines, strict=True)]
     start, planned = _line(
         (_tasks(plan), rounds[0].span.before + statistics.median(run.after for run in runs))
@@ -223,5 +221,5 @@ def between_blocks(
         "start": start + tail, "planned": planned, "task": task,
         "exchange": statistics.median(waits or [profile.exchange]) + tail,
         "uneven": min(1.0, uneven),
-        **_factors(flat, task)._asdict(),
+        "company": _company(flat), "waiting": _waiting(flat, task),
     }

@@ -14,46 +14,18 @@ import dask
 import dask.array as da
 import numpy as np
 from dask.order import order
-from dask.utils import parse_bytes
 
 from dask_bigfft import fft
 from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.memory.pages import Buffer, touch
 
-__all__ = [
-    "cache_nbytes", "disk_speeds", "outside", "page_speed", "pair_seconds", "scheduling_costs",
-]
+__all__ = ["disk_speeds", "outside", "page_speed", "pair_seconds", "scheduling_costs"]
 
 #: Bytes that the disk is tried with, and pages.
 DISK_NBYTES, PAGES_NBYTES = 256 << 20, 128 << 20
 
 #: Blocks of a graph that tells what a task costs, and runs of tiny graphs that count, at least.
 MANY, FEW = 256, 5
-
-
-#: Where the system says what caches a core has.
-_CACHES = "/sys/devices/system/cpu/cpu{}/cache"
-
-
-def cache_nbytes(folders: str = _CACHES) -> int:
-    """Bytes of the last caches before memory, of all cores of this process; 0 if nobody says.
-
-    Parameters
-    ----------
-    folders : str
-        Where a core's caches are described, by its number.
-    """
-    found: dict[tuple[int, str], int] = {}
-    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
-    try:
-        for folder in (one for core in cores for one in Path(folders.format(core)).glob("index*")):
-            names = ("level", "size", "shared_cpu_list")
-            level, size, shared = ((folder / name).read_text().strip() for name in names)
-            found[int(level), shared] = parse_bytes(f"{size}iB")
-    except (OSError, ValueError):
-        return 0
-    last = max((level for level, _ in found), default=0)
-    return sum(nbytes for (level, _), nbytes in found.items() if level == last)
 
 
 def seconds_of(work: Callable[[], object], repeat: int) -> float:

@@ -2,8 +2,7 @@
 
 Threads report each block when they have done it. So it is known when the first of a graph began,
 how long threads were without a block between two of a round, how long between the last of a round
-and the first of the next, and what of a block threads worked on copies and FFTs: the rest is
-Python's, and waiting for the interpreter.
+and the first of the next, and what of a block were copies and FFTs.
 
 Imports `events`, `graph` and the planner's plans.
 """
@@ -16,13 +15,13 @@ from typing import Any
 
 import dask.array as da
 
-from dask_bigfft.events import add_sink, at_work, remove_sink
+from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.planner.plan import Plan
 
 __all__ = ["Span", "Timeline", "taken"]
 
-#: What of a block are copies, and FFTs with what is multiplied.
+#: What of a block are copies, and FFTs with what is multiplied; the rest is Python's.
 COPIES, FFTS = ("gather", "scatter"), ("fft", "twiddle")
 
 
@@ -43,7 +42,7 @@ class Span:
     tail : float
         Seconds, of all lanes, after the last block of a lane.
     busy, copies, ffts : float
-        Seconds of threads for blocks, and what of these they worked on copies and FFTs.
+        Seconds of threads for blocks, and what of these were copies and FFTs.
     """
 
     number: int
@@ -123,10 +122,9 @@ def taken(x: da.Array, plan: Plan) -> Timeline:
     result, watch = transformed_array(x, plan, "shared"), _Watch()
     add_sink(watch.take)
     try:
-        with at_work():
-            started = time.perf_counter()
-            kept = result.persist()
-            ended = time.perf_counter()
+        started = time.perf_counter()
+        kept = result.persist()
+        ended = time.perf_counter()
     finally:
         remove_sink(watch.take)
     del kept

@@ -71,8 +71,6 @@ class FFTLibrary:
     takes_real: bool = False
     #: Whether all of them can answer in other memory as fast as in their own.
     elsewhere: bool = False
-    #: How many threads of its own it uses in a call.
-    threads: int = 1
 
     def __reduce__(self) -> tuple[Callable[[str], "FFTLibrary"], tuple[str]]:
         return get_library, (self.name,)
@@ -85,12 +83,7 @@ class FFTLibrary:
         threads
             How many of its own threads it uses in each call.
         """
-        if threads == 1:
-            return self
-        return replace(self, threads=threads, _backend=self._backend.using(threads))
-
-    def _measured(self, x: Array) -> measured:
-        return measured("fft", x.nbytes, shared=self.threads > 1)
+        return self if threads == 1 else replace(self, _backend=self._backend.using(threads))
 
     def c2c(
         self,
@@ -124,11 +117,11 @@ class FFTLibrary:
         if x.size == 0 or not dims:
             return x
         if out is not None and self.elsewhere:
-            with self._measured(x):
+            with measured("fft", x.nbytes):
                 return self._backend.c2c(regular(x), self._dims(x, dims), sign, scale, out)
         # mkl_fft would write to read-only memory all the same.
         work = regular(x) if x.flags.writeable else np.array(x)
-        with self._measured(x):
+        with measured("fft", x.nbytes):
             result = self._backend.c2c(work, self._dims(x, dims), sign, scale, None)
         if not self.in_place or not x.flags.writeable:
             return result
@@ -144,7 +137,7 @@ class FFTLibrary:
         if x.size == 0 or not dims or not self.takes_real:
             return self.c2c(x.astype(wide), dims, sign, scale, out)
         kept = out if self.elsewhere else None
-        with self._measured(x):
+        with measured("fft", x.nbytes):
             return self._backend.c2c(regular(x), self._dims(x, dims), sign, scale, kept)
 
     def _dims(self, x: Array, dims: tuple[int, ...]) -> tuple[int, ...]:
@@ -178,7 +171,7 @@ class FFTLibrary:
         dim %= x.ndim
         if x.size == 0:
             return np.zeros(with_length(x.shape, dim, x.shape[dim] // 2 + 1), complex_dtype)
-        with self._measured(x):
+        with measured("fft", x.nbytes):
             dims = (*self._dims(x, others), dim)
             return self._backend.r2c(regular(x), dims, sign, scale, out if self.elsewhere else None)
 
@@ -214,7 +207,7 @@ class FFTLibrary:
             refuse("n", n, allowed, kind=KernelError)
         if x.size == 0 or n == 0:
             return np.zeros(with_length(x.shape, dim, n), real_dtype)
-        with self._measured(x):
+        with measured("fft", x.nbytes):
             kept = out if self.elsewhere else None
             return self._backend.c2r(regular(x), dim, n, sign, scale, kept)
 

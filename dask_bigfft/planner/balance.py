@@ -24,7 +24,6 @@ from functools import lru_cache
 
 import numpy as np
 
-from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.decomposition.rounds import Round, exchange_shape
 from dask_bigfft.planner.device_seconds import device_block_seconds
 from dask_bigfft.planner.machine import Machine
@@ -32,8 +31,7 @@ from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.search import find_plan
-from dask_bigfft.planner.seconds import Model, Walk
-from dask_bigfft.planner.traffic import library_calls
+from dask_bigfft.planner.seconds import Model, Walk, cpu_block_seconds
 from dask_bigfft.transforms.spec import TransformSpec
 
 __all__ = ["FEEDERS", "Balance", "balances", "decided", "divided", "gathering_threads",
@@ -157,7 +155,7 @@ def balances(plan: Plan, cards: int = 0, walk: Walk | None = None) -> tuple[Bala
     found = []
     for number, round_ in enumerate(plan.rounds):
         before = plan.exchanges[number].source
-        cpu = max(_cpu_block_seconds(round_, before, machine, plan.kernel, dtype), 1e-12)
+        cpu = max(cpu_block_seconds(round_, before, machine, plan.kernel, dtype), 1e-12)
         shape = exchange_shape(before, round_.source)
         gather = model.gather(shape, before, round_.source, round_) / max(1, round_.source.blocks)
         walked = None if walk is None else walk(round_)
@@ -284,30 +282,3 @@ def decided(
     if both and faster.forecast.seconds >= least * shared.forecast.seconds:
         return shared
     return replace(faster, shares=(float(faster is theirs),) * len(faster.rounds))
-
-
-def _cpu_block_seconds(
-    round_: Round, before: Layout | None, machine: Machine, kernel: str, dtype: str
-) -> float:
-    """Seconds of one thread for a block of a round, while the other threads work, too.
-
-    Parameters
-    ----------
-    round_ : Round
-        What is done.
-    before : Layout or None
-        The blocks that its blocks are gathered from; None where they lie as the round has them.
-    machine : Machine
-        How fast it is.
-    kernel, dtype : str
-        FFT library, and complex dtype.
-    """
-    model = Model(machine, kernel, dtype, device="cpu")
-    source = round_.source if before is None else before
-    shape = exchange_shape(source, round_.source)
-    flow = model.flow(source, round_)
-    seconds = model.gather(shape, source, round_.source, round_, flow) + model.handling(shape, flow)
-    seconds += model.transform(round_, flow) + model.store(round_, flow)
-    calls = flow.passes(round_) * machine.profile.copied
-    calls += library_calls(round_, flow) * model.library.call
-    return seconds / max(1, round_.source.blocks) + calls

@@ -73,8 +73,6 @@ class RoundForecast:
         Which of them is the longest.
     share : float
         Part that devices do where CPU threads and devices share the round.
-    calls : float
-        What of gathering and FFTs is Python's, in the calls that do them.
     """
 
     index: int
@@ -88,7 +86,6 @@ class RoundForecast:
     scheduling: float
     bound: str
     share: float = 0.0
-    calls: float = 0.0
 
 
 @dataclass(frozen=True)

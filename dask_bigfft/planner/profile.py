@@ -2,9 +2,8 @@
 
 A profile is data: it is measured elsewhere, handed in with `Machine`, kept as JSON, and read back
 only if every number in it makes sense. Speeds are those of one thread while all threads of a
-process are busy, since that is how a transform runs, and without what threads wait for the
-interpreter, which the model reckons with; how much faster they are while fewer work is said by
-`Profile.fewer`.
+process are busy, since that is how a transform runs; what one thread reaches alone is said by
+`Profile.alone`.
 
 Pure: imports `errors` and this room.
 """
@@ -21,7 +20,10 @@ from dask_bigfft.planner.encoding import decode, encode
 __all__ = ["DEFAULT", "Curve", "DeviceProfile", "LibrarySpeeds", "Peer", "Profile"]
 
 #: Version of the JSON. A profile of another one is not read.
-SCHEMA = 5
+SCHEMA = 4
+
+#: Entries that profiles of this version may lack: they came later.
+LATER = {"energy", "checksum", "tables", "planned", "uneven"}
 
 #: Bytes after which places in memory share those in the nearest cache.
 PAGE = 1 << 12
@@ -118,11 +120,8 @@ class LibrarySpeeds:
     spare : float
         What each thread more adds to FFTs of one block where there are fewer blocks than threads,
         in units of the first.
-    fewer : Curve
-        By how many threads work, how many times as fast each is as while all do: they share the
-        memory, and some of them a core.
-    call : float
-        Seconds of Python in a call, beside what the speeds say.
+    alone : float
+        How many times as fast a thread is when no other one works: all of them share the memory.
     """
 
     name: str
@@ -139,11 +138,10 @@ class LibrarySpeeds:
     powers: Curve = Curve(((1.0, 1.0),))
     powers_across: Curve = Curve(((1.0, 1.0),))
     spare: float = 0.0
-    fewer: Curve = Curve(((1.0, 1.0),))
-    call: float = 0.0
+    alone: float = 1.0
 
     def __post_init__(self) -> None:
-        _positive(self, zero=("spare", "call"))
+        _positive(self, "alone", zero=("spare",))
 
     def rate(
         self, length: int, *, innermost: bool, direct: bool = False, away: bool = False,
@@ -286,8 +284,8 @@ class Profile:
         Threads that were busy while it was measured.
     copy : float
         Bytes per second that a thread copies, in long rows.
-    fewer : Curve
-        By how many threads work, how many times as fast each copies as while all do.
+    alone : float
+        How many times as fast a thread copies when no other one works.
     straight, turned : Curve
         Bytes per second of a gather, tile by tile, by the bytes of its rows: where rows stay rows,
         and where they become columns.
@@ -325,16 +323,14 @@ class Profile:
     block, gathered_block, lying_block, shard, tile : float
         Seconds of Python for a block that is taken as it comes, one that is gathered, one that is
         found where it lies, a shard of a gather, and a tile; one after the other.
-    copied : float
-        Seconds of Python in a call that copies a tile, or a block, beside what the speeds say.
     tables : float
         Seconds of Python for an exchange whose blocks are gathered: what the first of them works
         out for all.
     packed : float
         Seconds of the scheduler, and of Python, for a shard that is a task of its own.
     company, waiting : float
-        How many times as long Python takes where threads wait for it all the time as by one of
-        them, and how many times as long until the next task is handed to a thread.
+        How many times as long threads take in a graph for what they copy, and until the next task
+        is handed to them, as by themselves: then others have to be woken, too, while all are busy.
     pair : float
         Seconds of dask's ordering for each pair of blocks of an exchange.
     sent_task, sent_shard : float
@@ -360,7 +356,7 @@ class Profile:
     name: str = ""
     threads: int = 2
     copy: float = 1 / 1.5e-10
-    fewer: Curve = Curve(((1.0, 1.0),))
+    alone: float = 1.0
     straight: Curve = COMMON_GATHER
     turned: Curve = COMMON_GATHER
     straight_whole: Curve = COMMON_GATHER
@@ -384,7 +380,6 @@ class Profile:
     lying_block: float = 0.0
     shard: float = 3e-5
     tile: float = 0.0
-    copied: float = 0.0
     tables: float = 0.0
     packed: float = 3.3e-4
     company: float = 1.0
@@ -406,9 +401,9 @@ class Profile:
 
     def __post_init__(self) -> None:
         zero = ("start", "planned", "task", "exchange", "uneven", "block", "gathered_block",
-                "lying_block", "shard", "tile", "copied", "tables", "packed", "pair", "sent_task",
+                "lying_block", "shard", "tile", "tables", "packed", "pair", "sent_task",
                 "sent_shard", "shared_round", "shared_block")
-        _positive(self, "threads", "copy", "narrow", "narrow_turned", "twiddle", "touch",
+        _positive(self, "threads", "copy", "alone", "narrow", "narrow_turned", "twiddle", "touch",
                   "flops", "network", "write", "read",
                   "together", "shared_tiles", "company", "waiting", "energy", "checksum",
                   zero=zero)
@@ -446,7 +441,7 @@ class Profile:
             found = json.loads(text)
             if found["schema"] != SCHEMA:
                 raise ValueError(f"schema {found['schema']!r} is not {SCHEMA}")
-            missing = {f.name for f in fields(cls)} - set(found["profile"])
+            missing = {f.name for f in fields(cls)} - set(found["profile"]) - LATER
             if missing:
                 raise ValueError(f"no entries {sorted(missing)}")
             profile = decode(cls, found["profile"])

@@ -15,7 +15,6 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -25,11 +24,11 @@ from dask_bigfft.planner.device_seconds import device_block_seconds
 from dask_bigfft.planner.interpreter import block_seconds
 from dask_bigfft.planner.joints import Joint, Joints
 from dask_bigfft.planner.machine import Machine, RoundForecast
-from dask_bigfft.planner.profile import Curve, DeviceProfile, LibrarySpeeds
-from dask_bigfft.planner.traffic import Traffic, block_of, library_calls, tiles_of, traffic
+from dask_bigfft.planner.profile import DeviceProfile, LibrarySpeeds
+from dask_bigfft.planner.traffic import Traffic, block_of, tiles_of, traffic
 from dask_bigfft.planner.work import is_real, is_turned, shuffled, step_flops
 
-__all__ = ["LEAST_NBYTES", "Model", "Walk"]
+__all__ = ["LEAST_NBYTES", "Model", "Walk", "cpu_block_seconds"]
 
 #: Seconds of a device for each of many blocks of a round; None where that cannot be walked.
 Walk = Callable[[Round], float | None]
@@ -113,13 +112,17 @@ class Model:
         """Threads of a process that work at a time."""
         return max(1, min(self.machine.threads, -(-blocks // self.machine.workers)))
 
-    def _fewer(self, lanes: int, curve: Curve) -> float:
-        """How many times as fast a thread is because fewer work than when it was measured."""
-        return curve.at(max(1, lanes * self.machine.workers))  # which may all be on one machine
+    def _fewer(self, lanes: int, alone: float) -> float:
+        """How many times as fast a thread is because fewer work than when it was measured.
+
+        They share the memory, of which one alone takes `alone` times as much as each of them all.
+        """
+        busy = max(1, lanes * self.machine.workers)  # which may all be on one machine
+        return max(1.0, min(alone, self.machine.profile.threads / busy))
 
     def _alone(self, lanes: int) -> float:
         """How many times as fast copies are because fewer threads work."""
-        return self._fewer(lanes, self.machine.profile.fewer)
+        return self._fewer(lanes, self.machine.profile.alone)
 
     def _ffts(self, lanes: int) -> float:
         """How many times as fast a lane's FFTs are because there are more threads than lanes.
@@ -128,7 +131,7 @@ class Model:
         have when each works on a block of its own.
         """
         threads, most = self.machine.threads, self.machine.profile.threads
-        own = self._fewer(lanes, self.library.fewer)
+        own = self._fewer(lanes, self.library.alone)
         spare = 1 + (threads // lanes - 1) * self.library.spare
         return min(own * spare, max(threads // lanes, most / lanes, own))
 
@@ -339,7 +342,7 @@ class Model:
         gather = 0.0 if nothing else self.gather(shape, before, after, round_, flow)
         on_card = self.on_device(round_) or (round_ is None and bool(self.devices))
         handling = 0.0 if nothing else self.handling(shape, flow, tiled=not on_card)
-        fft = device = calls = copied = called = 0.0
+        fft = device = 0.0
         lanes, threads, profile = self._lanes(blocks), self.machine.threads, self.machine.profile
         block = after.size * self.itemsize / blocks
         if on_card:
@@ -356,11 +359,8 @@ class Model:
             if round_ is not None and flow is not None:
                 fft = self.transform(round_, flow) + self.checking(round_)
                 gather += self.store(round_, flow)
-                calls = blocks * (copied := flow.passes(round_) * profile.copied)
-                calls += blocks * (called := library_calls(round_, flow) * self.library.call)
-            python = (handling + calls) / blocks + profile.waiting * self._handing_out(shape)
+            python = handling / blocks + profile.waiting * self._handing_out(shape)
             work = self._side_by_side(blocks, gather / blocks, fft / blocks, python)
-            gather, fft = gather + blocks * copied, fft + blocks * called
         scheduled, serial = self._scheduling(shape)
         scheduled += handling / self.machine.workers
         files = moves or self.carrier != "disk"
@@ -375,7 +375,7 @@ class Model:
         }
         bound = max(parts, key=lambda name: parts[name])
         return RoundForecast(number, blocks, seconds, gather, fft, handling, device,
-                             travel, scheduled + serial, bound, calls=calls)
+                             travel, scheduled + serial, bound)
 
     def _side_by_side(self, blocks: int, copies: float, ffts: float, python: float) -> float:
         """Seconds of the threads of a process for its blocks, each of which takes so long.
@@ -390,16 +390,10 @@ class Model:
         for waves, busy in ((full, lanes), (1, rest)):
             if waves and busy:
                 copied = copies * self._alone(lanes) / self._alone(busy)
-                done = ffts * self._fewer(lanes, library.fewer) / self._fewer(busy, library.fewer)
-                company = self._company(busy)
-                last = block_seconds(busy, copied + done, python, company)
+                done = ffts * self._fewer(lanes, library.alone) / self._fewer(busy, library.alone)
+                last = block_seconds(busy, profile.company * copied + done, python)
                 seconds += waves * last
         return seconds + (profile.uneven * last if lanes > 1 else 0.0)
-
-    def _company(self, busy: int) -> float:
-        """How many times as long Python takes where so many threads wait for it all the time."""
-        others = max(1, self.machine.profile.threads - 1)
-        return 1 + (self.machine.profile.company - 1) * min(1.0, (busy - 1) / others)
 
     def _handing_out(self, shape: ExchangeShape) -> float:
         """Seconds of the interpreter for the task of a block, and for those of its shards."""
@@ -437,24 +431,9 @@ class Model:
 
     # --- whole plans -------------------------------------------------------------------------
 
-    @cached_property
-    def _known(self) -> dict[Any, RoundForecast]:
-        """Stages that have been asked for: candidates have many rounds in common."""
-        return {}
-
-    def _apart(
-        self, number: int, before: Layout, round_: Round | None, after: Layout | None, moves: bool
-    ) -> RoundForecast:
-        """A stage whose blocks do not lie with others, worked out once."""
-        key = number, before, round_, after, moves
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = self.stage(number, before, round_, after, moves=moves)
-        return found
-
     def exchange_seconds(self, before: Layout, after: Layout, moves: bool = True) -> float:
         """Seconds of an exchange alone: what ways to cut blocks are compared by."""
-        return self._apart(1, before, None, after, moves).seconds
+        return self.stage(1, before, None, after, moves=moves).seconds
 
     def route(
         self, source: Layout, rounds: Iterable[Round], result: Layout | None,
@@ -483,15 +462,34 @@ class Model:
             follows = next(after)
             writes = follows if follows is not None and follows.home == number else None
             there = reads, writes, stays is not None
-            if joints is None:
-                found.append(self._apart(number, before, round_, None, next(files)))
-            else:
-                found.append(self.stage(number, before, round_, None, *there, next(files)))
+            found.append(self.stage(number, before, round_, None, *there, next(files)))
             before, reads = round_.target, follows
         if result is not None:
-            number, moves_it = len(found) + 1, next(files)
-            if joints is None:
-                found.append(self._apart(number, before, None, result, moves_it))
-            else:
-                found.append(self.stage(number, before, None, result, reads, moves=moves_it))
+            number = len(found) + 1
+            found.append(self.stage(number, before, None, result, reads, moves=next(files)))
         return tuple(found)
+
+
+def cpu_block_seconds(
+    round_: Round, before: Layout | None, machine: Machine, kernel: str, dtype: str
+) -> float:
+    """Seconds of one thread for a block of a round, while the other threads work, too.
+
+    Parameters
+    ----------
+    round_ : Round
+        What is done.
+    before : Layout or None
+        The blocks that its blocks are gathered from; None where they lie as the round has them.
+    machine : Machine
+        How fast it is.
+    kernel, dtype : str
+        FFT library, and complex dtype.
+    """
+    model = Model(machine, kernel, dtype, device="cpu")
+    source = round_.source if before is None else before
+    shape = exchange_shape(source, round_.source)
+    flow = model.flow(source, round_)
+    seconds = model.gather(shape, source, round_.source, round_, flow) + model.handling(shape, flow)
+    seconds += model.transform(round_, flow) + model.store(round_, flow)
+    return seconds / max(1, round_.source.blocks)

@@ -18,7 +18,7 @@ from dask_bigfft.decomposition.steps import Divisor
 from dask_bigfft.decomposition.tiles import ROW_BYTES, TILE_BYTES, tiling
 from dask_bigfft.planner.joints import Joint
 
-__all__ = ["Lies", "Traffic", "block_of", "library_calls", "lies", "rows_of", "traffic"]
+__all__ = ["Lies", "Traffic", "block_of", "lies", "rows_of", "traffic"]
 
 Shape = tuple[int, ...]
 
@@ -69,15 +69,6 @@ class Traffic:
     tiles: int
     lies: bool
     steps: Shape = ()
-
-    @property
-    def copies(self) -> int:
-        """Calls that copy something of a block."""
-        return self.tiles * ((self.read != "none") + bool(self.stored))
-
-    def passes(self, round_: Round) -> int:
-        """Calls that copy something of a block, or multiply it."""
-        return self.copies + self.tiles * sum(step.twiddle is not None for step in round_.steps)
 
 
 def block_of(layout: Layout) -> Shape:
@@ -209,13 +200,6 @@ def traffic(
     away = given and not inside and len(steps) == 1
     lying = reads is not None
     return Traffic(read, row, turned, stored, given, away, tiles, lying, source.steps)
-
-
-def library_calls(round_: Round, flow: Traffic) -> int:
-    """Calls of the FFT library for a block: all axes of a kind are one."""
-    kinds = {step.kind for step in round_.steps}
-    back = any(step.convolve is not None for step in round_.steps)
-    return flow.tiles * (len(kinds) + back)
 
 
 def _astuple(where: Lies) -> tuple[Shape, Shape]:

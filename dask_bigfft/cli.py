@@ -139,7 +139,8 @@ def _parser() -> argparse.ArgumentParser:
                     "minute, and keep what was found: plans are made for it from then on.",
     )
     speeds.add_argument("--output", metavar="FILE", type=Path,
-                        help="where the profile goes (default: the user's cache directory)")
+                        help="where the profile goes, in a folder that exists (default: the user's "
+                             "cache directory)")
     speeds.add_argument("--scheduler", default="threads", metavar="NAME",
                         help="threads (default), processes, or the address of a cluster")
     speeds.add_argument("--workers", type=_count, metavar="N",
@@ -343,8 +344,8 @@ def _report(done: runs.Done) -> None:
 
 # --- what goes wrong ------------------------------------------------------------------------
 
-#: Arguments of `run` that have another name here.
-_TYPED = {"source": "IN", "destination": "OUT"}
+#: Arguments of `run` and `calibrate` that have another name here.
+_TYPED = {"source": "IN", "destination": "OUT", "path": "--output"}
 
 
 def _failure(error: BaseException, kept: str) -> tuple[int, str]:
@@ -366,12 +367,12 @@ def _failure(error: BaseException, kept: str) -> tuple[int, str]:
 
 
 def _as_typed(text: str) -> str:
-    """Return what is said of an argument of `run`, by its name on the command line.
+    """Return what is said of an argument, by its name on the command line.
 
     >>> _as_typed("`destination`='b' is not allowed: need another path, or overwrite=True")
     "`OUT`='b' is not allowed: need another path, or --overwrite"
     """
-    named = re.sub("^`(source|destination)`=", lambda found: f"`{_TYPED[found[1]]}`=", text)
+    named = re.sub(f"^`({'|'.join(_TYPED)})`=", lambda found: f"`{_TYPED[found[1]]}`=", text)
     return re.sub(r"\b(overwrite|resume)=True", r"--\1", named)
 
 

@@ -151,8 +151,9 @@ def calibrate(
         Of a cluster: all its workers are measured at the same time (the slowest one counts), and
         the network between them. By default this process is measured.
     path : path, optional
-        Where the profile goes; the setting ``bigfft.planner.profile`` finds it there. By default a
-        file in the folder ``bigfft.wisdom.directory``, which plans use from then on.
+        Where the profile goes, in a folder that exists; what is there is replaced. The setting
+        ``bigfft.planner.profile`` finds it there. By default a file in the folder
+        ``bigfft.wisdom.directory``, which is made if need be, and plans use it from then on.
     nbytes : int, optional
         Bytes of the arrays that are transformed, at least `LEAST_NBYTES`. By default 8 MiB for
         each thread, so that all threads together work on more than caches hold.
@@ -185,6 +186,8 @@ def calibrate(
     repeat = parse_count("repeat", repeat)
     if nbytes is not None:
         nbytes = parse_count("nbytes", nbytes, LEAST_NBYTES)
+    if path is not None:
+        _refuse_unwritable(Path(path))
     folder = config.get("bigfft.scratch.directory")
     if client is None:
         place, effort = "", Effort(usual_threads(), nbytes or usual_nbytes(usual_threads()), repeat)
@@ -198,6 +201,15 @@ def calibrate(
     if not profiles.save_profile(profile, target):
         refuse("path", str(target), "a file that can be written")
     return profile
+
+
+def _refuse_unwritable(path: Path) -> None:
+    """Refuse a file that cannot be made or replaced, before a minute goes by."""
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        refuse("path", str(path), f"a file in a folder that exists, which {folder} is not")
+    if path.is_dir() or not os.access(folder, os.W_OK):
+        refuse("path", str(path), "a file that can be written")
 
 
 def _of_cluster(

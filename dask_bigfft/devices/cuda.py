@@ -9,7 +9,7 @@ import functools
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -48,6 +48,18 @@ def current(device: Any) -> Iterator[None]:
     with device:
         device.use()
         yield
+
+
+def software(ordinals: Iterable[int]) -> dict[str, str]:
+    """Return what decides about the last bit of what cards compute, by name.
+
+    Those are the versions of libraries, and which cards these are: cuFFT has other kernels for
+    others.
+    """
+    found = cupy()
+    names = {found.cuda.runtime.getDeviceProperties(i)["name"].decode() for i in ordinals}
+    return {"card": ", ".join(sorted(names)), "cupy": str(found.__version__),
+            "cufft": str(found.cuda.cufft.getVersion())}
 
 
 def loaded() -> ModuleType | None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from dask_bigfft.devices.cuda import available, cupy, current, reason
+from dask_bigfft.devices.cuda import available, cupy, current, reason, software
 from dask_bigfft.devices.cuda_copies import CupyStream, HostCopies, pins
 from dask_bigfft.devices.cuda_operations import Operations
 from dask_bigfft.devices.protocol import (
@@ -118,6 +118,11 @@ class CupyDevice:
     def name(self) -> str:
         """Name of the hardware."""
         return self._name
+
+    @property
+    def software(self) -> dict[str, str]:
+        """What the card is, and the versions of CuPy and cuFFT."""
+        return software([self.ordinal])
 
     # --- memory -----------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ from dask_bigfft.threads import task_threads
 
 __all__ = [
     "Pace", "Place", "getting_ready", "inside_device", "job_of", "moved_on_device", "on_device",
-    "together",
+    "takes", "together",
 ]
 
 Device = Literal["auto", "cpu", "gpu", "hybrid"]
@@ -330,6 +330,17 @@ def _still(sizes: tuple[int, ...], order: tuple[int, ...], blocks: int) -> Round
     return Round((), layout(sizes), layout(tuple(sizes[d] for d in order)))
 
 
+def takes(device: Device, nbytes: int, *dtypes: str) -> bool:
+    """Whether devices take a block of so many bytes, where there are some.
+
+    >>> takes("auto", LEAST_NBYTES, "c16"), takes("auto", 64, "c16"), takes("gpu", 64, "c16")
+    (True, False, True)
+    """
+    if device == "cpu" or any(np.dtype(name).char not in COMPUTED for name in dtypes):
+        return False
+    return nbytes >= (1 if device == "gpu" else LEAST_NBYTES)
+
+
 def _leases(place: Place, nbytes: int, *dtypes: str) -> Leases | None:
     """The leases of devices that take a block; None if the CPU has to do it."""
     if place.device == "cpu":
@@ -337,11 +348,7 @@ def _leases(place: Place, nbytes: int, *dtypes: str) -> Leases | None:
     found = leases()
     if found is None and place.device == "gpu":
         raise DeviceError(f"device='gpu' is asked for, but {missing()}")
-    if any(np.dtype(name).char not in COMPUTED for name in dtypes):
-        return None
-    if nbytes == 0 or (place.device in ("auto", "hybrid") and nbytes < LEAST_NBYTES):
-        return None
-    return found
+    return found if takes(place.device, nbytes, *dtypes) else None
 
 
 def _source(incoming: Incoming, dtype: np.dtype[Any]) -> Source:

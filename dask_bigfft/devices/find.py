@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from dask_bigfft.devices.crew import Crew, crew_of
 from dask_bigfft.devices.cuda import available, reason
+from dask_bigfft.devices.cuda import software as software_of_cards
 from dask_bigfft.devices.cupy_device import open_device
 from dask_bigfft.devices.engine import Engine
 from dask_bigfft.devices.leases import Leases
@@ -22,7 +23,7 @@ from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.protocol import Device
 from dask_bigfft.errors import DeviceError
 
-__all__ = ["count", "crew", "in_use", "leases", "missing", "release", "use"]
+__all__ = ["count", "crew", "in_use", "leases", "missing", "release", "software", "use"]
 
 
 @dataclass
@@ -61,6 +62,16 @@ def count() -> int:
     if _process.given is not None:
         return len(_process.given)
     return 0 if _process.failure else len(available())
+
+
+def software() -> dict[str, str]:
+    """Return what decides about the last bit of what this process' devices compute, by name.
+
+    Opens none; nothing where there is no device.
+    """
+    if _process.given is not None:
+        return {name: text for device in _process.given for name, text in device.software.items()}
+    return software_of_cards(available()) if count() else {}
 
 
 def leases() -> Leases | None:

@@ -284,6 +284,10 @@ class Device(Protocol):
         """Name of the hardware."""
 
     @property
+    def software(self) -> dict[str, str]:
+        """What decides about the last bit of what it computes, by name: versions of libraries."""
+
+    @property
     def libraries(self) -> int:
         """Bytes of its memory that libraries take beside the arena: kernels, plans of most FFTs."""
 

@@ -103,6 +103,7 @@ class SimulatedDevice(SimulatedStreams):
         self.total, self.refuses, self.pageable = memory, refuses, pageable
         self.ring = RingClock(self.profile.ring, *RING)
         self.libraries, self._table = libraries, table
+        self.software = {"card": self.name}
         self._plans: set[FFT] = set()
         self.peak = 0
         self.dropped = self.closed = 0

@@ -1,6 +1,7 @@
 """What is known, where a graph is built, of where it will run.
 
-Imports `planner`, `profiles`, `config`, `memory_settings` and `threads`; looks up a running client.
+Imports `devices`, `planner`, `profiles`, `config`, `memory_settings` and `threads`; looks up a
+running client.
 """
 
 import sys
@@ -10,12 +11,13 @@ from typing import Any
 import dask.config
 
 from dask_bigfft import config
+from dask_bigfft.devices.find import software
 from dask_bigfft.memory_settings import machine_nbytes, shuffle_nbytes, worker_budget
 from dask_bigfft.planner.plan import Machine
 from dask_bigfft.planning.profiles import cluster_place, known_profile
 from dask_bigfft.threads import task_threads
 
-__all__ = ["current_machine", "possible_carrier", "running_client"]
+__all__ = ["current_machine", "device_software", "possible_carrier", "running_client"]
 
 
 def current_machine(memory_limit: int | None) -> Machine:
@@ -58,6 +60,23 @@ def running_client() -> Any:
         return distributed.default_client()
     except ValueError:
         return None
+
+
+def device_software() -> dict[str, str]:
+    """Return what decides about the last bit of what devices compute where a graph would run now.
+
+    By name, such as ``"cupy"``: of workers that differ all that they have. Nothing where there is
+    no device.
+    """
+    client = running_client()
+    answers = [] if client is None else list(client.run(software).values())
+    if not answers:
+        return software()
+    names = sorted({name for answer in answers for name in answer})
+    return {
+        name: ", ".join(sorted({answer[name] for answer in answers if name in answer}))
+        for name in names
+    }
 
 
 def possible_carrier() -> str:

@@ -27,6 +27,7 @@ from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.explain import human_bytes, human_seconds
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planning.arguments import Extras, parse_limit, parse_memory_limit
+from dask_bigfft.planning.surroundings import device_software
 from dask_bigfft.runs import pinned
 from dask_bigfft.runs.sink import Sink
 from dask_bigfft.storage import sources, targets
@@ -364,7 +365,8 @@ def _check(asked: Asked, found: Mapping[str, Any], scratch: Path) -> None:
 
 def _versions(plan: Plan) -> dict[str, str]:
     own = str(sys.modules["dask_bigfft"].__version__)
-    return {"dask_bigfft": own, **pinned.versions(plan.kernel)}
+    cards = device_software() if pinned.on_devices(plan) else {}
+    return {"dask_bigfft": own, **pinned.versions(plan.kernel), **cards}
 
 
 def _has_content(found: Mapping[str, Any]) -> bool:

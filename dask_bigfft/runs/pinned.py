@@ -8,7 +8,7 @@ The scratch folder of such a run::
     <scratch>/result/..     records of stored blocks
     <scratch>/life-../..    records that are being written
 
-Imports `errors`, `exchange` and `planner`.
+Imports `devices`, `errors`, `exchange` and `planner`.
 """
 
 import json
@@ -21,6 +21,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from dask_bigfft.devices.dispatch import takes
 from dask_bigfft.errors import DamagedShardError, refuse
 from dask_bigfft.exchange.folders import ENDED, LIFE, LOCK
 from dask_bigfft.exchange.scratch import RESULT, Scratch, failed, recorded_blocks
@@ -38,8 +41,19 @@ FORMAT = 1
 PACKAGES = ("numpy", "scipy", "numba")
 
 
+def on_devices(plan: Plan) -> bool:
+    """Whether devices would do a round of a plan, where there are some."""
+    for number, round_ in enumerate(plan.rounds):
+        before, after = plan.dtypes[2 * number : 2 * number + 2]
+        sizes = (round_.source.largest * np.dtype(before).itemsize,
+                 round_.target.largest * np.dtype(after).itemsize)
+        if takes(plan.device, max(sizes), before, after):
+            return True
+    return False
+
+
 def versions(kernel: str) -> dict[str, str]:
-    """Return the versions of everything that computes."""
+    """Return the versions of everything that computes on the host."""
     found = {}
     for name in dict.fromkeys((*PACKAGES, kernel)):
         try:
@@ -203,8 +217,9 @@ def refuse_another_run(
     for name in sorted(now["versions"].keys() | before["versions"].keys()):
         found, pinned = now["versions"].get(name), before["versions"].get(name)
         if found != pinned:
-            refuse("resume", True, f"{name} {pinned}, which the run in {scratch} began with, for "
-                   f"the same result to the bit; this is {found}")
+            wanted = f"no {name}" if pinned is None else f"{name} {pinned}"
+            refuse("resume", True, f"{wanted}, which the run in {scratch} began with, for "
+                   f"the same result to the bit; this is {found or 'none'}")
 
 
 def finished_blocks(

@@ -6,6 +6,7 @@ import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import dask
 import dask.array as da
@@ -294,9 +295,23 @@ def test_a_better_file_is_read_when_it_comes(folder):
 def test_bad_arguments(folder, tmp_path):
     with pytest.raises(TypeError, match="client"):
         dask_bigfft.calibrate("tcp://127.0.0.1:1")
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ArgumentError, match="path"):
-        dask_bigfft.calibrate(path=tmp_path / "file" / "p.json", nbytes=1 << 14, repeat=1)
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
+    folder, tmp_path, monkeypatch, capsys
+):
+    """Like the place of a result: a folder that is not there may be a slip of the pen."""
+    monkeypatch.setattr(calibration, "measure", None)
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("")
+    for path in ("file/p.json", "none/p.json", tmp_path / "none" / "deep" / "p.json"):
+        with pytest.raises(ArgumentError, match=r"`path`=.*in a folder that exists, which .* is n"):
+            dask_bigfft.calibrate(path=path)
+    with pytest.raises(ArgumentError, match=r"`path`=.*a file that can be written"):
+        dask_bigfft.calibrate(path=tmp_path)
+    assert main(["calibrate", "--output", "none/p.json"]) == 2
+    assert "`--output`='none/p.json'" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.rglob("*") if path != folder) == ["file"]
 
 
 @pytest.mark.parametrize(

@@ -333,6 +333,21 @@ SECTIONS = (
 )
 
 
+def others(found: dict[str, Any], only: Sequence[str]) -> dict[str, Any]:
+    """What a file has of other parts than those that are run; the bus is measured each time.
+
+    >>> found = {"bus": [1], "peak": [2], "rounds": [{"memory": "pinned"}, {"memory": "ring"}]}
+    >>> others(found, ["rounds"])
+    {'peak': [2], 'rounds': [{'memory': 'ring'}]}
+    """
+    made = {"transforms": ("transforms", "cpu", "loops"), "rounds": (), "ring": ()}
+    gone = {"bus", *(section for name in only for section in made.get(name, (name,)))}
+    kept = {name: rows for name, rows in found.items() if name not in gone}
+    part = {True: "rounds", False: "ring"}  # both are rows of one table
+    left = [row for row in kept.pop("rounds", []) if part[row["memory"] == "pinned"] not in only]
+    return {**kept, "rounds": left} if left else kept
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark; return 1 where there is no card."""
     parser = argparse.ArgumentParser(prog="python -m dask_bigfft.bench.gpu")
@@ -348,10 +363,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     nbytes, budget = args.gib * GIB // args.scale, 2 * GIB // args.scale
     _arena(96 * GIB)
-    kept = json.loads(args.out.read_text(encoding="utf-8")) if args.keep else {}
-    for name in args.only:
-        for section in ("transforms", "cpu", "loops") if name == "transforms" else (name,):
-            kept.pop(section, None)
+    kept = others(json.loads(args.out.read_text(encoding="utf-8")), args.only) if args.keep else {}
     results = Results(args.out, time.monotonic() + args.budget_seconds, kept)
     properties = cupy().cuda.runtime.getDeviceProperties(0)
     results.found["machine"] = machine.describe()

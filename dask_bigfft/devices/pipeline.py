@@ -355,8 +355,7 @@ class Pipeline:
             device.h2d(slot.h2d, spectrum.reshape(found.array.shape), slot.array(found.array))
         device.record(slot.loaded, slot.h2d)
         loaded()
-        device.wait(slot.compute, slot.loaded)
-        device.wait(slot.compute, slot.free)  # what nothing came to may still go
+        slot.wait_for_all()
         if self.carve.streams == "piece":
             device.wait(slot.compute, self._computed)
         for computation in (*piece.before, *work.computations):
@@ -365,10 +364,8 @@ class Pipeline:
             device.record(self._computed, slot.compute)
         device.record(slot.done, slot.compute)
         device.wait(slot.d2h, slot.done)
-        going = list(stores(target, work, self._parts))
-        for (view, _), array in zip(going, slot.going([array for _, array in going]), strict=True):
+        for view, array in slot.going(list(stores(target, work, self._parts))):
             device.d2h(slot.d2h, slot.array(array), view)
-        device.record(slot.free, slot.d2h, stored=self.carve.streams == "piece")
 
     def _run(self, computation: Computation, slot: Slot) -> None:
         device, stream, op = self.device, slot.compute, computation.op

@@ -10,14 +10,18 @@ before has left, part by part, two slots keep the three engines as busy, and pie
 large again. So a device holds little more than it works on, as Lee and Kim's ring does (Electronics
 12, 2023).
 
-Imports this room.
+Imports `kernels` and this room.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from dask_bigfft.devices.piecework import Move
-from dask_bigfft.devices.protocol import Device, DeviceArray, Event, Stream
+from dask_bigfft.devices.protocol import Array, Device, DeviceArray, Event, Stream
+from dask_bigfft.kernels.composite import Shards
+
+#: Where a part is copied back to, and where it is.
+Going = tuple[Array | Shards, DeviceArray]
 
 #: Slots from which on a piece comes to one that is empty.
 ROOMY = 3
@@ -98,15 +102,22 @@ class Slot:
             self._device.wait(self.h2d, self.done)
             self._idle = True
 
-    def going(self, parts: list[DeviceArray]) -> Iterator[DeviceArray]:
+    def wait_for_all(self) -> None:
+        """Let the work on a piece wait until it is there, and the one before has gone."""
+        self._device.wait(self.compute, self.loaded)
+        if self._seen < len(self._gone):  # what nothing came to may still go
+            self._device.wait(self.compute, self.free)
+
+    def going(self, parts: Sequence[Going]) -> Iterator[Going]:
         """Parts of a piece that are copied back while this is iterated, each in its turn.
 
         A mark follows each one; what comes next waits for those that lie where it comes to.
         """
         self._gone.clear()
-        while len(self._marks) < len(parts):
+        while len(self._marks) < len(parts) - 1:
             self._marks.append(self._device.event("gone"))
-        for array, mark in zip(parts, self._marks, strict=False):
-            yield array
+        for number, part in enumerate(parts, 1):
+            yield part
+            mark, array = self.free if number == len(parts) else self._marks[number - 1], part[1]
             self._device.record(mark, self.d2h, stored=self.d2h is self.h2d)
             self._gone.append((array.offset, array.offset + array.span, mark))

@@ -32,7 +32,7 @@ import time
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -131,13 +131,16 @@ class Run(ShuffleRun[Block, Any]):  # type: ignore[misc, unused-ignore]
         Number of target blocks whose shards wait in one file.
     room : Room
         Of the worker's memory.
+    lasting : bool
+        Whether shards stay when their block has been put together, as others want it, too.
     **environment
         What the base class takes.
     """
 
     def __init__(
         self, *, worker_for: dict[Block, str], targets: tuple[Sequence[int], ...], plan: str,
-        number: int, disk: bool, room: Room, together: int = 1, **environment: Any,
+        number: int, disk: bool, room: Room, together: int = 1, lasting: bool = False,
+        **environment: Any,
     ) -> None:
         self._folder = Path(environment["directory"])
         try:
@@ -152,7 +155,7 @@ class Run(ShuffleRun[Block, Any]):  # type: ignore[misc, unused-ignore]
         self.targets, self.plan, self.number = targets, plan, number
         self.files = p2p_shards.Files(self._mine() if together > 1 else (), together)
         self.waiting = p2p_shards.Waiting(room if disk else None)
-        self._began_anew = 0
+        self._began_anew, self._lasting = 0, lasting
         _runs[self.local_address, self.id, self.run_id] = self
 
     def _mine(self) -> Iterator[Block]:
@@ -256,7 +259,7 @@ class Run(ShuffleRun[Block, Any]):  # type: ignore[misc, unused-ignore]
 
     def release(self, block: Block) -> None:
         """Forget what waits in memory for a block that has been put together."""
-        name = self.files.done(block)
+        name = None if self._lasting else self.files.done(block)
         if name is not None:
             self.waiting.release(name)
 
@@ -364,6 +367,8 @@ class Spec(ShuffleSpec[Block]):  # type: ignore[misc, unused-ignore]
         Number of target blocks of a worker whose shards wait in one file.
     output : str
         Name of the tasks that put target blocks together, whose keys it begins.
+    lasting : bool
+        Whether shards stay until the shuffle is over.
     """
 
     targets: tuple[Sequence[int], ...]
@@ -373,6 +378,7 @@ class Spec(ShuffleSpec[Block]):  # type: ignore[misc, unused-ignore]
     number: int
     together: int = 1
     output: str = ""
+    lasting: bool = False
 
     @property
     def output_partitions(self) -> Generator[Block, None, None]:
@@ -399,8 +405,10 @@ class Spec(ShuffleSpec[Block]):  # type: ignore[misc, unused-ignore]
 
         Else tasks would be tried on any worker, and sent away one after the other where their turn
         comes, while others wait for them. What has been fused with another task is tried.
+
+        Tasks of several names are those of several computations, which may want the same blocks.
         """
-        key = barrier_key(self.id)
+        key, names = barrier_key(self.id), set[Any]()
         for scheduler in list(_schedulers):
             barrier = scheduler.tasks.get(key)
             if barrier is None or getattr(barrier.run_spec, "spec", None) is not self:
@@ -408,9 +416,11 @@ class Spec(ShuffleSpec[Block]):  # type: ignore[misc, unused-ignore]
             plugin: Any = scheduler.plugins["shuffle"]
             for task in barrier.dependents:
                 found: Any = task.key  # a name, or a name and a block
+                names.add(found[0] if isinstance(found, tuple) else found)
                 if isinstance(found, tuple) and found[0] == self.output:
                     plugin._set_restriction(task, worker_for[found[1:]])
-        return super().create_new_run(worker_for, span_id)
+        shared = replace(self, lasting=len(names) > 1)
+        return super(Spec, shared).create_new_run(worker_for, span_id)
 
     def create_run_on_worker(
         self, run_id: int, span_id: str | None, worker_for: dict[Block, str], plugin: Any
@@ -425,6 +435,7 @@ class Spec(ShuffleSpec[Block]):  # type: ignore[misc, unused-ignore]
             disk=self.disk,
             together=self.together,
             room=buffers.room,
+            lasting=self.lasting,
             id=self.id,
             run_id=run_id,
             span_id=span_id,

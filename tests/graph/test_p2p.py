@@ -169,6 +169,34 @@ def test_computed_twice_and_with_other_blocks_kept(client: Client) -> None:
     del first
 
 
+def test_two_computations_of_one_shuffle(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What tasks of one have put together those of the other ask for as well."""
+    asked, plainly = threading.Event(), shuffles.p2p.barrier
+
+    def barrier(*arguments: Any) -> int:
+        asked.wait(20)
+        return plainly(*arguments)
+
+    monkeypatch.setattr(shuffles.p2p, "barrier", barrier)
+    began = Counter[str]()
+    anew = p2p_run.Run._begin_anew
+
+    async def counted(run: p2p_run.Run, block: tuple[int, ...]) -> None:
+        began[run.id] += 1
+        await anew(run, block)
+
+    monkeypatch.setattr(p2p_run.Run, "_begin_anew", counted)
+    y, wanted = fft.fftn(blocks()), np.fft.fftn(FIELD)
+    part = y.blocks[0].persist()  # all of them, by tasks of other names
+    whole = client.compute(y)
+    asked.set()
+    assert close(whole.result(timeout=60), wanted)
+    assert close(part.compute(), wanted)
+    assert sum(began.values()) <= 8  # until the first attempt was over
+
+
 def test_a_block_that_lies_is_refused_by_name(client: Client) -> None:
     x = da.from_array(RNG.standard_normal(4096), chunks=256)
     wrong = x.map_blocks(lambda b: b[:-1], chunks=x.chunks, dtype=x.dtype)

@@ -428,14 +428,8 @@ class Spec(ShuffleSpec[Block]):  # type: ignore[misc, unused-ignore]
         """Return the shuffle as a worker has it."""
         worker, buffers = plugin.worker, _buffers_of(plugin)
         return Run(
-            worker_for=worker_for,
-            targets=self.targets,
-            plan=self.plan,
-            number=self.number,
-            disk=self.disk,
-            together=self.together,
-            room=buffers.room,
-            lasting=self.lasting,
+            worker_for=worker_for, targets=self.targets, plan=self.plan, number=self.number,
+            disk=self.disk, together=self.together, room=buffers.room, lasting=self.lasting,
             id=self.id,
             run_id=run_id,
             span_id=span_id,

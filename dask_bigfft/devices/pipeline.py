@@ -230,7 +230,8 @@ class Pipeline:
             self._mark(cleared)
         self.carve = carve
         self._slots = [
-            Slot(self.device, i * carve.slot_nbytes, self._streams(i)) for i in range(carve.slots)
+            Slot(self.device, i * carve.slot_nbytes, self._streams(i), carve.slots < ROOMY)
+            for i in range(carve.slots)
         ]
         self._hold(cleared)
         offset = carve.slots * carve.slot_nbytes

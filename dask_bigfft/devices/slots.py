@@ -64,12 +64,15 @@ class Slot:
         Where the slot begins.
     streams : tuple of Stream
         In which its pieces come, are worked on, and go.
+    in_parts : bool
+        Whether a piece comes as parts of the one before go, and not when all of it has gone.
     """
 
     def __init__(
-        self, device: Device, offset: int, streams: tuple[Stream, Stream, Stream]
+        self, device: Device, offset: int, streams: tuple[Stream, Stream, Stream],
+        in_parts: bool = False,
     ) -> None:
-        self._device, self.offset = device, offset
+        self._device, self.offset, self._in_parts = device, offset, in_parts
         self.h2d, self.compute, self.d2h = streams
         self.loaded = device.event("loaded")
         self.done = device.event("done")
@@ -111,13 +114,16 @@ class Slot:
     def going(self, parts: Sequence[Going]) -> Iterator[Going]:
         """Parts of a piece that are copied back while this is iterated, each in its turn.
 
-        A mark follows each one; what comes next waits for those that lie where it comes to.
+        A mark follows each one, or all of them; what comes next waits for those that lie where
+        it comes to.
         """
         self._gone.clear()
-        while len(self._marks) < len(parts) - 1:
+        batches = [parts[i : i + 1] for i in range(len(parts))] if self._in_parts else [parts]
+        while len(self._marks) < len(batches) - 1:
             self._marks.append(self._device.event("gone"))
-        for number, part in enumerate(parts, 1):
-            yield part
-            mark, array = self.free if number == len(parts) else self._marks[number - 1], part[1]
+        for batch, mark in zip(batches, (*self._marks[: len(batches) - 1], self.free), strict=True):
+            yield from batch
             self._device.record(mark, self.d2h, stored=self.d2h is self.h2d)
-            self._gone.append((array.offset, array.offset + array.span, mark))
+            low = min((array.offset for _, array in batch), default=0)
+            high = max((array.offset + array.span for _, array in batch), default=0)
+            self._gone.append((low, high, mark))

@@ -17,7 +17,8 @@ from dask_bigfft.planner.plan import Machine
 from dask_bigfft.planning.profiles import cluster_place, known_profile
 from dask_bigfft.threads import task_threads
 
-__all__ = ["current_machine", "device_software", "possible_carrier", "running_client"]
+__all__ = ["current_machine", "device_software", "possible_carrier", "running_client",
+           "workers_place"]
 
 
 def current_machine(memory_limit: int | None) -> Machine:
@@ -35,6 +36,13 @@ def current_machine(memory_limit: int | None) -> Machine:
     profile = known_profile("")
     limit = memory_limit or machine_nbytes()
     return Machine(limit, task_threads(), 1, profile=profile, shared=_shared())
+
+
+def workers_place() -> str:
+    """Return the short name of the cluster that a graph would run on now; empty without one."""
+    client = running_client()
+    return "" if client is None else cluster_place(
+        client.scheduler_info(n_workers=-1)["workers"].values())
 
 
 def _all_here(workers: Iterable[Mapping[str, Any]]) -> bool:

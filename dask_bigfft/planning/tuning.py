@@ -2,9 +2,9 @@
 
 The model proposes a small region: the rounds that it ranks best, for a few sizes of blocks and
 every FFT library at hand. All are run (`trials`). What won is kept for the machine, the versions of
-the libraries, and the class of the problem: transform, dtype, and lengths and numbers of chunks to
-the next power of two. Where devices do the rounds, the settings of their pipelines are then tried
-with the plan that won.
+the libraries, and the class of the problem: transform, dtype, what was left to choose, and lengths
+and numbers of chunks to the next power of two. Where devices do the rounds, the settings of their
+pipelines are then tried with the plan that won.
 
 Imports `trials`, `device_tuning`, `planner`, `kernels`, `config`, `kept` and `surroundings`.
 """
@@ -26,7 +26,7 @@ from dask_bigfft.planner.explain import human_seconds
 from dask_bigfft.planner.plan import Machine, Plan
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planning.device_tuning import on_devices
-from dask_bigfft.planning.surroundings import running_client
+from dask_bigfft.planning.surroundings import device_software, running_client, workers_place
 from dask_bigfft.planning.trials import (
     Timer,
     Trial,
@@ -44,7 +44,12 @@ __all__ = ["Tuning", "tuned", "tuned_plan"]
 #: Part of the memory that may be used which an array and its transform may take, to be tried.
 SHARE = 0.3
 
-SCHEMA = 2
+SCHEMA = 3
+
+#: Packages whose versions decide how fast a plan is, beside those of devices.
+PACKAGES = ("dask", "distributed", "numpy", "scipy", "numba", "ducc0", "mkl_fft", "pyfftw",
+            "dask-bigfft")
+
 
 @dataclass(frozen=True)
 class Tuning:
@@ -90,15 +95,17 @@ def _power(n: int) -> int:
     return max(0, n - 1).bit_length()
 
 
-def problem_class(spec: TransformSpec, request: Request) -> str:
+def problem_class(spec: TransformSpec, request: Request, kernels: Sequence[str]) -> str:
     """Return the name of the problems that share their wisdom.
 
-    Lengths and numbers of chunks count to the next power of two.
+    Lengths and numbers of chunks count to the next power of two. What won where less could be
+    chosen, such as one FFT library, or with less of a device's memory, says nothing of the rest.
     """
     lengths = "x".join(f"2^{_power(n)}" for n in spec.shape)
     cuts = "x".join(f"2^{_power(len(chunks))}" for chunks in request.chunks)
     orders = "".join(order[0] for order in (*spec.orders_in, *spec.orders_out))
     fixed = f"{request.variant},{request.carrier},{request.device},{request.verify}"
+    fixed += f",{request.rounds},{request.device_nbytes} by {'|'.join(sorted(kernels))}"
     wanted = "auto" if request.wanted is None else "chunks"
     asked = f"{spec.name} {spec.dtype} axes {spec.axes} {orders} {wanted} {fixed}"
     return f"{asked}: {lengths} in {cuts}"
@@ -106,16 +113,16 @@ def problem_class(spec: TransformSpec, request: Request) -> str:
 
 def _context(machine: Machine) -> dict[str, Any]:
     """What wisdom depends on beside the problem."""
-    versions = {}
-    for name in ("dask", "numpy", "scipy", "ducc0", "mkl_fft", "pyfftw", "dask-bigfft"):
+    versions = device_software() if machine.cards else {}
+    for name in PACKAGES:
         try:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
     running = [machine.threads, machine.workers, machine.cards]
     devices = [device.name for device in machine.devices]
-    return {"machine": kept.machine(), "running": running, "versions": versions,
-            "devices": devices}
+    return {"machine": kept.machine(), "workers": workers_place(), "running": running,
+            "versions": versions, "devices": devices}
 
 
 def _path() -> Path:
@@ -195,7 +202,7 @@ def tuned(
     timer : callable, optional
         Runs a plan and returns the seconds; by default it does so on an array of ones.
     """
-    name = problem_class(spec, request)
+    name = problem_class(spec, request, kernels)
     winner, too_large = _winner(name, machine), _too_large(spec, machine)
     if winner is None and too_large:  # the region takes long for large arrays
         return None

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import replace
 
 import dask
 import dask.array as da
@@ -72,14 +73,46 @@ def test_wisdom_holds_for_the_class_and_no_other(folder):
     tuned(*asked(), MACHINE, ["scipy"], clock)
     clock.calls.clear()
     like = asked((1000, 1000), ((200,) * 5, (1000,)))
-    assert problem_class(*like) == problem_class(*asked())
+    own = problem_class(*asked(), ["scipy"])
+    assert problem_class(*like, ["scipy"]) == own
     assert tuned(*like, MACHINE, ["scipy"], clock).trials == ()
     larger = asked((2048, 1024), ((256,) * 8, (1024,)))
     for other in (larger, asked(name="ifftn"), asked(verify="energy")):
-        assert problem_class(*other) != problem_class(*asked())
+        assert problem_class(*other, ["scipy"]) != own
         assert tuned(*other, MACHINE, ["scipy"], clock).trials
     clock.calls.clear()
     assert tuned(*asked(), Machine(1 << 34, threads=3), ["scipy"], clock).trials
+
+
+def test_what_won_of_fewer_choices_is_no_wisdom_for_more(folder):
+    """As of one FFT library, of rounds by hand, and of a part of a device's memory."""
+    clock = Clock(lambda plan: plan.kernel == "ducc0")
+    rounds = (((0, 8), (1, 1)), ((0, 128), (1, 1024)))
+    for kernels, few in ((["scipy"], {}), (["scipy", "ducc0"], {"rounds": rounds}),
+                         (["scipy", "ducc0"], {"device_nbytes": 1 << 20})):
+        assert tuned(*asked(**few), MACHINE, kernels, clock).trials
+        assert not tuned(*asked(**few), MACHINE, kernels, clock).trials
+    found = tuned(*asked(), MACHINE, ["scipy", "ducc0"], clock)
+    assert found.trials
+    assert found.plan.kernel == "ducc0"
+    again = tuned(*asked(), MACHINE, ["ducc0", "scipy"], clock)
+    assert (again.trials, again.plan.kernel) == ((), "ducc0")
+
+
+@pytest.mark.parametrize(
+    ("what", "machine"),
+    [("device_software", replace(MACHINE, cards=1)), ("workers_place", MACHINE)],
+)
+def test_wisdom_of_other_device_software_or_workers_is_measured_again(
+    folder, monkeypatch, what, machine
+):
+    clock = Clock(lambda plan: True)
+    problem = asked(device="gpu" if machine.cards else "auto")
+    monkeypatch.setattr(tuning, "on_devices", lambda plan: False)
+    for value in ({"cupy": "14.0"}, {"cupy": "14.1"}):
+        monkeypatch.setattr(tuning, what, lambda value=value: dict(value))
+        assert tuned(*problem, machine, ["scipy"], clock).trials
+        assert not tuned(*problem, machine, ["scipy"], clock).trials
 
 
 def damaged(text, old, new):
@@ -96,7 +129,7 @@ def damaged(text, old, new):
         ("}", "", True),
         ('"scale": ', '"scale": -', True),
         ('"machine"', '"engine"', False),
-        ('"schema": 2', '"schema": 7', False),
+        ('"schema": 3', '"schema": 7', False),
         ('"buffers": null', '"buffers": 0', True),
         ('"numpy": "', '"numpy": "0.', False),
     ],

@@ -54,7 +54,9 @@ def read(path: Path, schema: int, checked: Callable[[Any], T]) -> T | None:
         return checked(found) if found["schema"] == schema else None
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (
+        OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError,
+    ) as error:
         log.warning("%s is damaged and ignored: %r", path, error)
         return None
 

@@ -142,7 +142,7 @@ def _checked(found: Any) -> dict[str, Any]:
     """What the file holds by dtype."""
     dtypes = dict(found["dtypes"])
     for entry in dtypes.values():
-        rates = entry["rates"].values()
-        if not isinstance(entry["context"], dict) or not all(float(r) > 0 for r in rates):
+        names = entry["context"]["versions"]
+        if not all(float(entry["rates"][name]) > 0 for name in names):
             raise ValueError("rates")
     return dtypes

@@ -47,6 +47,8 @@ def decode(hint: Any, value: Any) -> Any:
             raise ValueError(f"unknown entries {sorted(unknown)}")
         return typing.cast("Any", hint)(**{k: decode(hints[k], v) for k, v in value.items()})
     if origin is tuple:
+        if not isinstance(value, list):
+            raise TypeError(f"{value!r} is not a list")
         if args[-1] is Ellipsis:
             return tuple(decode(args[0], item) for item in value)
         return tuple(decode(a, item) for a, item in zip(args, value, strict=True))
@@ -58,8 +60,19 @@ def decode(hint: Any, value: Any) -> Any:
         if value not in args:
             raise ValueError(f"{value!r} is not one of {args}")
         return value
-    if hint is float:
-        return float(value)
+    if hint in (int, float):
+        return _number(hint, value)
     if not isinstance(value, hint):
         raise TypeError(f"{value!r} is not {hint}")
     return value
+
+
+def _number(hint: Any, value: Any) -> Any:
+    """A number as JSON has it: neither a truth value nor text, and not beyond all floats."""
+    if isinstance(value, bool) or not isinstance(value, (int, float) if hint is float else int):
+        raise TypeError(f"{value!r} is not {hint}")
+    try:
+        found = float(value)
+    except OverflowError as error:
+        raise ValueError("a number that is too large") from error
+    return found if hint is float else value

@@ -314,7 +314,7 @@ class Plan:
         """
         try:
             plan = decode(cls, json.loads(text))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             refuse("text", text, f"the JSON of a plan ({error})")
         assert isinstance(plan, cls)
         return plan

@@ -25,6 +25,9 @@ SCHEMA = 4
 #: Entries that profiles of this version may lack: they came later.
 LATER = {"energy", "checksum", "tables", "planned", "uneven"}
 
+#: Least speed, and largest one, that are believed: what is reckoned with them stays finite.
+LEAST, MOST = 1e-30, 1e30
+
 #: Bytes after which places in memory share those in the nearest cache.
 PAGE = 1 << 12
 
@@ -32,8 +35,7 @@ PAGE = 1 << 12
 def _positive(owner: object, *names: str, zero: tuple[str, ...] = ()) -> None:
     for name in (*names, *zero):
         value = getattr(owner, name)
-        least = value >= 0 if name in zero else value > 0
-        if not (math.isfinite(value) and least):
+        if not (0 if name in zero else LEAST) <= value <= MOST:
             raise ValueError(f"{type(owner).__name__}.{name} is {value!r}")
 
 
@@ -61,7 +63,7 @@ class Curve:
         numbers = [number for point in self.points for number in point]
         sizes = [size for size, _ in self.points]
         rising = all(a < b for a, b in itertools.pairwise(sizes))
-        if not numbers or not rising or not all(math.isfinite(n) and n > 0 for n in numbers):
+        if not numbers or not rising or not all(LEAST <= n <= MOST for n in numbers):
             raise ValueError(f"not a curve of rising sizes and speeds above 0: {self.points}")
 
     @property
@@ -407,6 +409,9 @@ class Profile:
                   "flops", "network", "write", "read",
                   "together", "shared_tiles", "company", "waiting", "energy", "checksum",
                   zero=zero)
+        if max(self.together, self.shared_tiles) > 1:
+            raise ValueError(f"Profile.together is {self.together!r}, .shared_tiles "
+                             f"{self.shared_tiles!r}: parts of 1")
         for peer in self.peers:
             if max(peer.source, peer.target) >= len(self.devices):
                 raise ValueError(f"{peer} of {len(self.devices)} devices")
@@ -445,7 +450,7 @@ class Profile:
             if missing:
                 raise ValueError(f"no entries {sorted(missing)}")
             profile = decode(cls, found["profile"])
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             refuse("text", text[:60], f"the JSON of a profile ({error})")
         assert isinstance(profile, cls)
         return profile

@@ -284,6 +284,15 @@ def test_a_named_file_that_is_not_there_is_reported(folder, caplog, tmp_path):
     assert "does not exist" in caplog.text
 
 
+@pytest.mark.parametrize("content", ["{", '{"schema": 3, "machine": 0}'])
+def test_a_named_file_that_cannot_be_used_is_reported_once(folder, caplog, tmp_path, content):
+    path = tmp_path / "old.json"
+    path.write_text(content)
+    with dask.config.set({"bigfft.planner.profile": str(path)}):
+        assert machine().profile == machine().profile == DEFAULT
+    assert caplog.text.count("old.json cannot be used") == 1
+
+
 def test_a_better_file_is_read_when_it_comes(folder):
     path = profiles.profile_path()
     path.write_text("{")

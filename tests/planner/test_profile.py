@@ -83,7 +83,11 @@ def test_entries_can_be_altered():
         altered(straight={"points": [[1, 0]]}), altered(straight={"points": [[1]]}),
         altered(straight=[[1, 1]]), altered(libraries=[{"name": "scipy"}]),
         altered(devices=[{"h2d": 0}]), altered(peers=[{"source": 0, "target": 1, "speed": 1}]),
-        altered(network=float("inf")),
+        altered(network=float("inf")), altered(threads=10**400), altered(copy=10**400),
+        altered(copy=1e-320), altered(copy="1e9"), altered(copy=True), altered(threads=True),
+        altered(straight={"points": [[10**400, 1]]}), altered(straight={"points": [[1, 1e-320]]}),
+        altered(peers={}), altered(peers=""), altered(together=1.5), altered(shared_tiles=1.5),
+        "[" * 100_000, '{"schema":' * 100_000,
     ],
 )
 def test_what_is_no_profile_is_refused(text):

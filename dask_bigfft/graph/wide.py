@@ -33,9 +33,9 @@ from dask_bigfft.graph.dask_private import Task, TaskRef
 from dask_bigfft.graph.names import Names
 from dask_bigfft.graph.run import Run
 from dask_bigfft.graph.tasks import reported, run_block
+from dask_bigfft.kernels.checks import facts_of
 from dask_bigfft.kernels.copy import copied
 from dask_bigfft.kernels.lying import Lying
-from dask_bigfft.kernels.verify import facts_of
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.threads import task_threads
 

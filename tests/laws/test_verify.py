@@ -24,8 +24,8 @@ from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.errors import DamagedShardError, VerificationError
 from dask_bigfft.exchange import p2p
 from dask_bigfft.exchange.scratch import Scratch
+from dask_bigfft.kernels.comparing import near_values, same_values
 from dask_bigfft.kernels.libraries import available, get_library
-from dask_bigfft.kernels.verify import near_values, same_values
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.testing.faults import DAMAGES, Dropping, Faulty, Times, flip
 from dask_bigfft.testing.strategies import cases, random_array, round_cases

@@ -1,0 +1,50 @@
+"""Whether two blocks hold the same: to the bit, or within what FFT libraries round differently.
+
+May import this room.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dask_bigfft.kernels.incoming import parts
+from dask_bigfft.kernels.sums import energy
+
+Array = npt.NDArray[Any]
+
+#: Rounding errors by which two ways of doing a round may differ, times the logarithm of its size;
+#: and values that are compared at a time.
+NEAR, COMPARED = 16, 1 << 16
+
+
+def same_values(one: Array, other: Array) -> bool:
+    """Whether all bytes are the same; of long doubles, of which some mean nothing, the values."""
+    if one.dtype.char in "gG":
+        return bool(np.array_equal(one, other, equal_nan=True))
+    ours, theirs = (values.reshape(-1).view(np.uint8) for values in (one, other))
+    return bool(np.array_equal(ours, theirs))
+
+
+def near_values(one: Array, other: Array) -> bool:
+    """Whether values differ by no more than what FFT libraries round differently.
+
+    An error of rounding is one of the largest values of a line, so it is held against the root
+    mean square of all. What is not finite has to be so in both.
+    """
+    ours, theirs = one.reshape(-1), other.reshape(-1)
+    rounding = NEAR * math.log2(max(2, ours.size)) * float(np.finfo(one.dtype).eps)
+    with np.errstate(over="ignore", invalid="ignore"):
+        finite = np.isfinite(ours)
+        if not np.array_equal(finite, np.isfinite(theirs)):
+            return False
+        if not finite.all():
+            ours, theirs = ours[finite], theirs[finite]
+        scale = math.sqrt(energy(ours) / max(1, ours.size))
+        for part in parts(ours.size, COMPARED):
+            size = np.abs(ours[part])
+            allowed = rounding * (size + (scale if math.isfinite(scale) else size.max()))
+            if (np.abs(ours[part] - theirs[part]) > allowed).any():
+                return False
+    return True

@@ -177,7 +177,7 @@ def grid(problem: Problem, x: da.Array, kernels: Sequence[str], on: Machine) -> 
         for plan, trial in region(spec, request, on, kernels):
             forecast = plan.forecast.seconds
             if carrier == "tasks":
-                model = Model(on, plan.kernel, spec.work_dtype.name, "tasks", "cpu")
+                model = Model(on, plan.kernel, spec.work_dtype.name, "tasks", device="cpu")
                 result = None if plan.ends_in_round else plan.result
                 rounds = model.route(plan.source, plan.rounds, result)
                 forecast = on.profile.start + sum(found.seconds for found in rounds)

@@ -31,7 +31,8 @@ from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.search import find_plan
-from dask_bigfft.planner.seconds import Model, Walk, cpu_block_seconds
+from dask_bigfft.planner.seconds import Model, Walk
+from dask_bigfft.planner.thread_seconds import cpu_block_seconds
 from dask_bigfft.transforms.spec import TransformSpec
 
 __all__ = ["FEEDERS", "Balance", "balances", "decided", "divided", "gathering_threads",

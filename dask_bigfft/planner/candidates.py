@@ -174,7 +174,7 @@ class Candidates:
         self.carrier, self.walk = carrier, walk
         dtype = spec.work_dtype.name
         self.model = Model(
-            machine, request.kernel, dtype, carrier, request.device, verify=request.verify)
+            machine, request.kernel, dtype, carrier, request.verify, request.device)
         self.itemsize = spec.work_dtype.itemsize
         self.source = source_layout(spec, request.chunks)
         self.windows = {axis: (start, count) for axis, start, count in spec.windows}

@@ -286,7 +286,7 @@ def model_of(plan: Plan) -> Model:
     """The cost model of a plan's machine and kernel."""
     dtype = plan.spec.work_dtype.name
     return Model(
-        plan.machine, plan.kernel, dtype, plan.carrier, plan.device, verify=plan.verify)
+        plan.machine, plan.kernel, dtype, plan.carrier, plan.verify, plan.device)
 
 
 def largest_fan_in(source: Layout, rounds: Iterable[Round], result: Layout | None) -> int:

@@ -305,9 +305,18 @@ def _plan(args: argparse.Namespace) -> None:
         print(runs.planned_input(asked)[1].explain())
 
 
-def _run(args: argparse.Namespace) -> None:
-    for left in targets.leftovers(args.output) if args.output.parent.is_dir() else ():
+def _name_leftovers(path: Path) -> None:
+    """Say what runs that were killed have left."""
+    if not path.parent.is_dir():
+        return
+    for left in targets.leftovers(path):
         print(f"note: {left} is what a killed run has left; it may be deleted", file=sys.stderr)
+    for left in targets.leftovers(path, targets.REPLACED):
+        print(f"note: {left} was {path} until a run was killed that replaced it", file=sys.stderr)
+
+
+def _run(args: argparse.Namespace) -> None:
+    _name_leftovers(args.output)
     with _place(args.scheduler, args.workers) as place:
         done = runs.execute(
             _asked(args), lambda result, sink: place.store(result, sink, _display(args)),

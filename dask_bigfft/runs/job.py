@@ -4,6 +4,7 @@ Imports `planning`, `front`, `storage`, `graph` and this room.
 """
 
 import contextlib
+import math
 import sys
 import time
 import uuid
@@ -15,6 +16,7 @@ from typing import Any, cast
 
 import dask.array as da
 import dask.config
+import numpy as np
 
 from dask_bigfft import config, front
 from dask_bigfft.errors import ArgumentTypeError, DamagedShardError, PlanError, refuse
@@ -246,7 +248,7 @@ def execute(
         except DamagedShardError as error:  # its files are gone: all is done once more
             _warn(error)
             store(result, sink)
-    return _done(asked, plan, x, result, started)
+    return _done(asked, plan, started)
 
 
 def _warn(error: DamagedShardError) -> None:
@@ -263,9 +265,11 @@ def _lazy(x: da.Array, plan: Plan, place: ScratchPlace | None) -> da.Array:
     return transformed_array(x, plan, config.get("bigfft.exchange.carrier"), place=place)
 
 
-def _done(asked: Asked, plan: Plan, x: da.Array, result: da.Array, started: float) -> Done:
-    seconds = time.perf_counter() - started
-    return Done(asked.destination, plan, str(x.dtype), int(x.nbytes), int(result.nbytes), seconds)
+def _done(asked: Asked, plan: Plan, started: float) -> Done:
+    seconds, spec, dtype = time.perf_counter() - started, plan.spec, np.dtype(plan.spec.dtype)
+    read = math.prod(spec.shape) * dtype.itemsize
+    written = math.prod(spec.out_shape) * spec.out_dtype.itemsize
+    return Done(asked.destination, plan, str(dtype), read, written, seconds)
 
 
 # --- runs that can be resumed ---------------------------------------------------------------
@@ -296,6 +300,8 @@ def _resumable(
     started, found = time.perf_counter(), pinned.read_record(scratch)
     if found is not None and not resume:
         refuse("scratch", str(scratch), "a folder where no run has begun, or resume=True")
+    if found is not None:
+        targets.settle(Path(found["partial"]))
     open_input(asked)  # refused before anything else is looked at
     ours = found is not None and _complete(asked.destination, found["run"])
     if not ours:
@@ -304,27 +310,33 @@ def _resumable(
         _refuse_missing(asked)
         found = _pin(asked, scratch, checksum)
     else:
-        _check(asked, found, scratch)
+        _check(asked, found, scratch, ours)
     plan = Plan.from_json(found["plan"])
-    x = open_input(asked, plan)
-    place = _place(asked, scratch, plan)
     if not ours:
-        target = _target(asked, x, plan, found, bool(dict(place.finished)[len(plan.exchanges)]))
-        for left in reversed(range(MOST_REPAIRS + 1)):
-            try:
-                store(_lazy(x, plan, place), _sink(target, plan, scratch, place))
-                break
-            except DamagedShardError as error:
-                if not left:
-                    raise
-                pinned.forget_damaged(scratch, plan, error)
-                _warn(error)
-                place = _place(asked, scratch, plan)
-        now = pinned.source_identity(asked.source, asked.component, _has_content(found))
-        pinned.refuse_changed_source(found["source"], now)
-        target.finish()
+        _make(asked, store, scratch, plan, found)
     pinned.clear(scratch)
-    return _done(asked, plan, x, _lazy(x, plan, place), started)
+    return _done(asked, plan, started)
+
+
+def _make(
+    asked: Asked, store: Store, scratch: Path, plan: Plan, found: Mapping[str, Any]
+) -> None:
+    """Do what is left of a run, and put the result in its place."""
+    x, place = open_input(asked, plan), _place(asked, scratch, plan)
+    target = _target(asked, x, plan, found, bool(dict(place.finished)[len(plan.exchanges)]))
+    for left in reversed(range(MOST_REPAIRS + 1)):
+        try:
+            store(_lazy(x, plan, place), _sink(target, plan, scratch, place))
+            break
+        except DamagedShardError as error:
+            if not left:
+                raise
+            pinned.forget_damaged(scratch, plan, error)
+            _warn(error)
+            place = _place(asked, scratch, plan)
+    now = pinned.source_identity(asked.source, asked.component, _has_content(found))
+    pinned.refuse_changed_source(found["source"], now)
+    target.finish()
 
 
 def _place(asked: Asked, scratch: Path, plan: Plan) -> ScratchPlace:
@@ -348,18 +360,22 @@ def _pin(asked: Asked, scratch: Path, checksum: bool) -> dict[str, Any]:
         "versions": _versions(plan),
         "source": pinned.source_identity(asked.source, asked.component, checksum),
         "partial": str(asked.destination.resolve().with_name(
-            f"{asked.destination.name}.partial-{run[:12]}")),
+            f"{asked.destination.name}{targets.PARTIAL}{run[:12]}")),
         "plan": plan.to_json(),
     }
     pinned.write_record(scratch, found)
     return found
 
 
-def _check(asked: Asked, found: Mapping[str, Any], scratch: Path) -> None:
-    """Refuse to go on with a run that is not the one that was pinned."""
+def _check(asked: Asked, found: Mapping[str, Any], scratch: Path, ours: bool) -> None:
+    """Refuse to go on with a run that is not the one that was pinned.
+
+    Where its result (`ours`) has replaced its source, there is no source to be looked at any more.
+    """
     now = {"asked": asked.pinned, "versions": _versions(Plan.from_json(found["plan"]))}
-    source = pinned.source_identity(asked.source, asked.component, _has_content(found))
-    pinned.refuse_changed_source(found["source"], source)
+    if not ours or asked.source.resolve() != asked.destination.resolve():
+        source = pinned.source_identity(asked.source, asked.component, _has_content(found))
+        pinned.refuse_changed_source(found["source"], source)
     pinned.refuse_another_run(scratch, found, now)
 
 

@@ -2,8 +2,9 @@
 
 ::
 
-    OUT.partial-<pid>     being written, marked incomplete
+    OUT.partial-<run>     being written, marked incomplete
     OUT                   the old one, if any, until the new one takes its place
+    OUT.replaced-<run>    the old one, while the new one takes its place
 
 so an interrupted run leaves nothing that looks complete. Imports `errors`, `files` and `sources`.
 """
@@ -30,6 +31,9 @@ ATTRIBUTE = "dask_bigfft"
 #: Endings of names that promise a file of another form.
 _OTHERS = (".npy", ".npz", ".h5", ".hdf5", ".nc", ".zip")
 _ZARR_FILES = ("zarr.json", ".zarray", ".zgroup")
+
+#: What stands between a result's name and its run's, in the names of folders beside it.
+PARTIAL, REPLACED = ".partial-", ".replaced-"
 
 
 def uniform(chunks: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
@@ -106,7 +110,7 @@ class Target:
         _flush(self.partial)
         self.array.attrs[ATTRIBUTE] = record
         _flush(self.partial, files=_ZARR_FILES)
-        old = self.partial.with_name(f"{self.path.name}.replaced-{os.getpid()}")
+        old = _names(self.partial)[1]
         replaces = os.path.lexists(self.path)
         if replaces:
             self.path.rename(old)
@@ -137,6 +141,24 @@ def _flush(folder: Path, files: Sequence[str] | None = None) -> None:
             sync_path(os.path.join(root, name))
         if files is not None:
             folders.clear()
+
+
+def _names(partial: Path) -> tuple[Path, Path]:
+    """Where the array in `partial` goes, and where what was there is meanwhile."""
+    name, _, run = partial.name.rpartition(PARTIAL)
+    return partial.with_name(name), partial.with_name(name + REPLACED + run)
+
+
+def settle(partial: Path) -> None:
+    """Put things right where a run was killed while its array took an old one's place.
+
+    The old one comes back if the new one has not come there yet, and goes if it has.
+    """
+    path, old = _names(partial)
+    if not os.path.lexists(path) and old.exists():
+        old.rename(path)
+    elif not partial.exists():
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def created(
@@ -215,7 +237,7 @@ def writing(
     path, shape, blocks, dtype, record, inner
         As `created` takes them.
     """
-    partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
+    partial = path.with_name(f"{path.name}{PARTIAL}{os.getpid()}")
     target = Target(path, partial, None)
     try:
         target = created(path, partial, shape, blocks, dtype, record, inner)
@@ -230,9 +252,12 @@ def _refuse_dtype(dtype: np.dtype[Any], error: Exception) -> NoReturn:
     refuse("source", f"of which the result is {dtype}", f"a dtype that Zarr can store ({error})")
 
 
-def leftovers(path: Path) -> list[Path]:
-    """Return what runs that were killed have left beside `path`."""
-    start = f"{path.name}.partial-"
+def leftovers(path: Path, what: str = PARTIAL) -> list[Path]:
+    """Return what runs that were killed have left beside `path`: parts of a new array.
+
+    With `REPLACED` the arrays that were at `path` before.
+    """
+    start = f"{path.name}{what}"
     found = (p for p in path.parent.iterdir() if p.name.startswith(start))
     return sorted(p for p in found if not _alive(p.name.removeprefix(start)))
 

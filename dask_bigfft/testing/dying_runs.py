@@ -8,6 +8,7 @@ import itertools
 import os
 import resource
 import signal
+import sys
 from typing import Any
 
 import dask
@@ -55,6 +56,31 @@ def run_and_die_in(place: str, threads: int, *args: Any, **kwargs: Any) -> None:
 
     setattr(holder, name, die)
     _run(threads, *args, **kwargs)
+
+
+#: What the system is asked for where arrays take each other's place.
+_CHANGES = frozenset({"os.rename", "shutil.rmtree", "os.remove", "os.rmdir"})
+
+
+def run_and_die_replacing(after: int, *args: Any, **kwargs: Any) -> None:
+    """Do a run, and kill this process at change number `after` of folders at its end.
+
+    The first one moves away what was at the destination before.
+    """
+    from dask_bigfft.storage.targets import REPLACED
+
+    count = itertools.count(1)
+    begun = False
+
+    def hook(name: str, values: tuple[Any, ...]) -> None:
+        nonlocal begun
+        if name in _CHANGES:
+            begun = begun or (name == "os.rename" and REPLACED in str(values[1]))
+            if begun and next(count) == after:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+    _run(1, *args, **kwargs)
 
 
 def run_with_small_files(most: int, said: str, *args: Any, **kwargs: Any) -> None:

@@ -428,8 +428,13 @@ def test_what_a_killed_run_has_left_is_named(here, capsys):
     left = Path(f"b.zarr.partial-{process.stdout.strip()}")
     left.mkdir()
     Path(f"b.zarr.partial-{os.getppid()}").mkdir()  # of a run that goes on
+    old = Path(left.name.replace("partial", "replaced"))
+    old.mkdir()
     assert main(["run", "a.npy", "b.zarr", "--quiet"]) == 0
-    assert [line.split()[1] for line in capsys.readouterr().err.splitlines()] == [str(left)]
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split()[1] for line in lines] == [str(left), str(old)]
+    assert "it may be deleted" in lines[0]
+    assert "was b.zarr until a run was killed" in lines[1]
 
 
 # --- processes ------------------------------------------------------------------------------

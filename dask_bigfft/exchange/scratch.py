@@ -21,6 +21,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import time
 import uuid
 import weakref
@@ -56,6 +57,9 @@ Block = tuple[int, ...]
 READ_BYTES = 8 << 20
 
 RESULT = "result"
+
+#: A checksum as records have it.
+CHECKSUM = re.compile("[0-9a-f]{16}")
 
 
 @dataclass(frozen=True)
@@ -288,9 +292,9 @@ class Scratch:
     def recorded(self, exchange: str, source: Block, targets: Sequence[Block]) -> Array | None:
         """Return the checksums of a source block's shards, or None if they are not all written."""
         found = _read_record(self.folder / exchange / f"from-{block_name(source)}.json")
-        if found is None:
+        shards = {} if found is None else found["shards"]
+        if not all(block_name(target) in shards for target in targets):
             return None
-        shards = found["shards"]
         return np.array([int(shards[block_name(t)], 16) for t in targets], np.uint64)
 
     def forget(self, exchange: str, source: Block) -> None:
@@ -336,7 +340,18 @@ def _read_record(path: Path) -> dict[str, Any] | None:
         return None
     except ValueError:  # after a loss of power, without `sync`
         return None
-    return found if isinstance(found, dict) else None
+    return found if _is_record(path, found) else None
+
+
+def _is_record(path: Path, found: Any) -> bool:
+    """Whether what a file holds is the record that its name says; what is none is done again."""
+    start, _, name = path.stem.partition("-")
+    block = found.get("source" if start == "from" else "block") if isinstance(found, dict) else None
+    if not isinstance(block, list) or block_name(tuple(block)) != name:
+        return False
+    shards = found.get("shards", {} if start == "stored" else None)
+    return isinstance(shards, dict) and all(
+        isinstance(value, str) and CHECKSUM.fullmatch(value) for value in shards.values())
 
 
 def recorded_blocks(folder: Path, exchange: str | None) -> frozenset[Block]:

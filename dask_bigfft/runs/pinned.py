@@ -144,7 +144,7 @@ def read_record(scratch: Path) -> dict[str, Any] | None:
     """
     allowed = "an empty folder, or the scratch folder of a run"
     try:
-        text = (scratch / RECORD).read_text(encoding="utf-8")
+        text = (scratch / RECORD).read_bytes()
     except FileNotFoundError:
         found_there = scratch.iterdir() if scratch.is_dir() else ()
         others = [p.name for p in found_there if p.name != LOCK and not _is_fresh(p)]
@@ -155,11 +155,24 @@ def read_record(scratch: Path) -> dict[str, Any] | None:
         refuse("scratch", str(scratch), f"{allowed} ({error})")
     try:
         found = json.loads(text)
-        if found["format"] != FORMAT:
-            refuse("scratch", str(scratch), f"one of format {FORMAT}, not {found['format']}")
+        _check_record(found)
     except (ValueError, KeyError, TypeError) as error:
         refuse("scratch", str(scratch), f"{allowed}; {RECORD} cannot be read ({error})")
     return dict(found)
+
+
+def _check_record(found: Any) -> None:
+    """Raise what is wrong with a record."""
+    if found["format"] != FORMAT:
+        raise ValueError(f"it is of format {found['format']}, not {FORMAT}")
+    source = found["source"]
+    texts = found["run"], found["partial"], source["path"], found["plan"]
+    tables = found["asked"], found["versions"], source["files"]
+    if not all(isinstance(text, str) for text in texts) or not all(
+        isinstance(table, dict) for table in tables
+    ):
+        raise TypeError("it holds other types than are written")
+    Plan.from_json(found["plan"])
 
 
 def _is_fresh(path: Path) -> bool:

@@ -16,6 +16,7 @@ import dask
 from dask_bigfft import events
 from dask_bigfft.cli import main
 from dask_bigfft.runs import run
+from dask_bigfft.storage.targets import REPLACED
 
 
 def run_and_die(after: int, threads: int, *args: Any, **kwargs: Any) -> None:
@@ -67,8 +68,6 @@ def run_and_die_replacing(after: int, *args: Any, **kwargs: Any) -> None:
 
     The first one moves away what was at the destination before.
     """
-    from dask_bigfft.storage.targets import REPLACED
-
     count = itertools.count(1)
     begun = False
 

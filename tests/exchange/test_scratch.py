@@ -183,12 +183,28 @@ def test_a_record_gives_the_checksums_back(scratch):
     assert files.recorded_blocks(scratch.folder, None) == {(3, 0)}
 
 
-def test_half_a_record_is_none(scratch):
-    """As a loss of power may leave it."""
+@pytest.mark.parametrize("text", [
+    '{"source": [0], "sha', "", "[]", "{}", '{"source": [0]}', '{"source": 0, "shards": {}}',
+    '{"source": [1], "shards": {"1": "0000000000000009"}}', '{"source": [0], "shards": {"1": 9}}',
+    '{"source": [0], "shards": {"1": "000000000000000g"}}', '{"source": [0], "shards": []}',
+])
+def test_what_is_no_record_is_none(scratch, text):
+    """As a loss of power, or of a disk, may leave it: the block is done again."""
     scratch.record("exchange1", (0,), [(1,)], np.array([9], np.uint32))
     path = scratch.folder / "exchange1" / "from-0.json"
-    path.write_text(path.read_text()[:20])
+    assert files.recorded_blocks(scratch.folder, "exchange1") == {(0,)}
+    path.write_text(text)
     assert scratch.recorded("exchange1", (0,), [(1,)]) is None
+    assert files.recorded_blocks(scratch.folder, "exchange1") == frozenset()
+    scratch.record_stored((0,))
+    (scratch.folder / "result" / "stored-0.json").write_text(text)
+    assert not scratch.stored((0,))
+    assert files.recorded_blocks(scratch.folder, None) == frozenset()
+
+
+def test_a_record_that_lacks_a_shard_is_none(scratch):
+    scratch.record("exchange1", (0,), [(1,)], np.array([9], np.uint32))
+    assert scratch.recorded("exchange1", (0,), [(1,), (2,)]) is None
 
 
 def test_data_are_synced_before_their_record(tmp_path, monkeypatch):

@@ -295,9 +295,10 @@ def test_scratch_folders_of_others_are_refused(here):
     with pytest.raises(ArgumentError, match=r"this one holds (photo|result)"):
         again("full")
     Path("odd").mkdir()
-    Path("odd/run.json").write_text("[1]")
-    with pytest.raises(ArgumentError, match=r"run\.json cannot be read"):
-        again("odd")
+    for text in (b"[1]", b"{}", b"\xff", b'{"format": 1}', b'{"format": 2}'):
+        Path("odd/run.json").write_bytes(text)
+        with pytest.raises(ArgumentError, match=r"`scratch`='.*odd'.*run\.json cannot be read"):
+            again("odd")
     with pytest.raises(ArgumentError, match="norm"):
         again("fresh", norm="loud")
     assert not Path("fresh").exists()

@@ -7,7 +7,7 @@ import dask.array as da
 import numpy as np
 import pytest
 
-from dask_bigfft.planner import search
+from dask_bigfft.planner import ranking, search
 from dask_bigfft.planner.cost import least_host
 from dask_bigfft.planner.plan import Machine, Plan
 from dask_bigfft.planner.request import Request
@@ -71,13 +71,13 @@ def test_what_is_not_searched_would_not_fit(
 
 def test_input_that_is_too_large_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
-    plans = search._plans
+    plans = search.ranked_plans
 
     def watched(one: Any, tried: Any, *rest: Any) -> list[Plan]:
         sizes.append(tried.target)
         return plans(one, tried, *rest)
 
-    monkeypatch.setattr(search, "_plans", watched)
+    monkeypatch.setattr(search, "ranked_plans", watched)
     asked = _asked(CASES[0], "auto")
     with pytest.raises(ValueError, match="memory_limit"):
         search.find_plan(*asked, Machine(600_000, 2, 1))
@@ -85,4 +85,4 @@ def test_input_that_is_too_large_is_refused_at_once(monkeypatch: pytest.MonkeyPa
     sizes.clear()
     search.find_plan(*asked, Machine(4_000_000, 2, 1))  # 10 kB less than memory would take
     halves = [size for size in dict.fromkeys(sizes) if size < max(sizes) // 32]
-    assert len(halves) < search.SMALLER
+    assert len(halves) < ranking.SMALLER

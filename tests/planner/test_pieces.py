@@ -13,7 +13,7 @@ import pytest
 
 import dask_bigfft
 from dask_bigfft import fft
-from dask_bigfft.planner import search
+from dask_bigfft.planner import pieces
 from dask_bigfft.planner.explain import human_bytes
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planning import choosing
@@ -56,8 +56,8 @@ def test_pieces_are_large_where_memory_has_room(case: str) -> None:
     assert plan.carrier == small.carrier == "disk"
     assert small.piece_nbytes < MIB <= plan.piece_nbytes
     assert plan.forecast.peak_host <= plan.machine.memory_limit
-    assert plan.forecast.seconds <= search.ALIKE * small.forecast.seconds
-    assert plan.source.blocks >= search.FEWEST
+    assert plan.forecast.seconds <= pieces.ALIKE * small.forecast.seconds
+    assert plan.source.blocks >= pieces.FEWEST
     assert "pieces of" in plan.explain()
     assert Plan.from_json(plan.to_json()) == plan
 
@@ -138,7 +138,7 @@ def test_what_is_dearer_by_the_model_is_not_taken(monkeypatch: pytest.MonkeyPatc
     alike, small = planned(*case)
     assert small.forecast.seconds < alike.forecast.seconds <= 1.05 * small.forecast.seconds
     assert alike.piece_nbytes >= MIB
-    monkeypatch.setattr(search, "ALIKE", 1.0)
+    monkeypatch.setattr(pieces, "ALIKE", 1.0)
     choosing._found_plan.cache_clear()
     fastest, _ = planned(*case)
     assert fastest.forecast.seconds <= small.forecast.seconds

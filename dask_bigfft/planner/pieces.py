@@ -1,0 +1,166 @@
+"""Larger blocks where scratch files would be written in small pieces.
+
+A source block gives each block on the other side a piece of its file, so twice as large blocks are
+written in pieces four times as large.
+
+Pure: imports `transforms`, `decomposition` and this room.
+"""
+
+import math
+from dataclasses import replace
+
+from dask_bigfft.planner.candidates import Candidates
+from dask_bigfft.planner.cost import forecast
+from dask_bigfft.planner.explain import human_bytes, human_seconds
+from dask_bigfft.planner.merging import merged_up_to
+from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.ranking import chosen, ladder, ranked_plans
+from dask_bigfft.planner.request import largest_block
+
+#: How often blocks are doubled for larger pieces, and into how many the data are cut at least.
+MOST_DOUBLED, FEWEST = 12, 16
+
+#: Parts of a block twice as large that are tried, until one has room in memory.
+STEPS = (1, 3 / 4, 11 / 16)
+
+#: How much longer the model may say that a plan with pieces of the wanted size takes.
+ALIKE = 1.05
+
+
+def in_larger_pieces(search: Candidates, plan: Plan) -> Plan:
+    """The plan, or one in larger blocks where scratch files are written in small pieces.
+
+    A source block gives each block on the other side a piece of its file, so twice as large blocks
+    are written in pieces four times as large, until they are large enough; the reason says what was
+    compared, and what larger pieces would want where they stay small.
+    """
+    least, limit = search.request.piece_nbytes, search.machine.memory_limit
+    size = max(round_.source.largest for round_ in plan.rounds)
+    total = max(round_.source.size for round_ in plan.rounds)
+    if plan.piece_nbytes >= least:
+        return plan
+    if total * search.itemsize < FEWEST**2 * least:
+        text = f"the data are less than {human_bytes(FEWEST**2 * least)}"
+        return _with_reason(plan, f"{_small(plan, least)}: {text}")
+    tried, too_large = [plan], list[Plan]()
+    for _ in range(MOST_DOUBLED):
+        size *= 2
+        if limit is None or tried[-1].piece_nbytes >= least or total < FEWEST * size:
+            break
+        for part in STEPS:  # too large for memory: less of that step may not be
+            found = _in_blocks(search, int(size * part), limit, too_large)
+            if found is not None and found.piece_nbytes > tried[-1].piece_nbytes:
+                tried.append(found)
+                break
+        if found is None or part < 1:
+            break
+    best = _best(tried, least)
+    if others := "; ".join(_in_pieces(found) for found in tried if found is not best):
+        text = f"scratch files take {_in_pieces(best)}, in blocks of other sizes {others}"
+        best = _with_reason(best, text)
+    if best.piece_nbytes < least:
+        want = _what_larger_want(best, too_large, least)
+        best = _with_reason(best, f"{_small(best, least)}: {want}")
+    return best
+
+
+def _with_reason(plan: Plan, text: str) -> Plan:
+    return replace(plan, reason=f"{plan.reason}; {text}")
+
+
+def _small(plan: Plan, least: int) -> str:
+    found, wanted = human_bytes(plan.piece_nbytes), human_bytes(least)
+    return f"pieces of {found} are smaller than bigfft.scratch.piece-size, {wanted}"
+
+
+def _what_larger_want(best: Plan, too_large: list[Plan], least: int) -> str:
+    """Why there are no larger pieces: what those that memory has no room for would take.
+
+    Blocks of p bytes each give pieces of p^2 bytes over those of the data, and memory holds a few
+    of them for each thread: so what pieces want of it grows with the root of their size.
+    """
+    larger = [plan for plan in too_large if plan.piece_nbytes > best.piece_nbytes]
+    if best.machine.memory_limit is None:
+        return "without a memory limit blocks stay as they are"
+    if not larger:
+        return "larger blocks take longer by the model, or are fewer than are kept busy"
+    found = max(larger, key=lambda plan: plan.piece_nbytes)
+    text = f"{human_bytes(found.piece_nbytes)} would take {_peak_of(found)}"
+    if found.machine.threads > 1:
+        alone = replace(found, machine=replace(found.machine, threads=1))
+        alone = replace(alone, forecast=forecast(alone))
+        text += f" ({human_bytes(alone.forecast.peak_host)} with 1)"
+    if found.piece_nbytes < least:
+        wanted = int(found.forecast.peak_host * math.sqrt(least / found.piece_nbytes))
+        text += f", {human_bytes(least)} about {human_bytes(wanted)}"
+    return text
+
+
+def _peak_of(plan: Plan) -> str:
+    threads = f"thread{'' if plan.machine.threads == 1 else 's'}"
+    peak = human_bytes(plan.forecast.peak_host)
+    return f"{peak} of memory with {plan.machine.threads} {threads}"
+
+
+def _best(plans: list[Plan], least: int) -> Plan:
+    """Of the plans that the model finds about as fast as the fastest, the one of largest pieces.
+
+    Larger ones than `least` bytes are no better; of equals the fastest, or the first.
+    """
+    fastest = min(plan.forecast.seconds for plan in plans)
+    alike = [plan for plan in plans if plan.forecast.seconds <= ALIKE * fastest]
+    return min(alike, key=lambda plan: (-min(plan.piece_nbytes, least), plan.forecast.seconds))
+
+
+def _in_pieces(plan: Plan) -> str:
+    size, seconds = human_bytes(plan.piece_nbytes), human_seconds(plan.forecast.seconds)
+    return f"pieces of {size} on average and {seconds}"
+
+
+def _in_blocks(
+    search: Candidates, size: int, limit: int, too_large: list[Plan]
+) -> Plan | None:
+    """The best plan with scratch files in blocks of some size, neighbours that come in merged.
+
+    They may stay as they are where the first round reads rows of a stored array, without them.
+    What would need too much memory is added to `too_large`.
+    """
+    spec, request = search.spec, search.request
+    nbytes = size * spec.work_dtype.itemsize
+    merged = merged_up_to(spec, request.chunks, nbytes)
+    both = (request.chunks, merged) if request.stored is not None else (merged,)
+    fitting = []
+    for chunks in dict.fromkeys(both):
+        asked = replace(request, chunks=chunks)
+        asked = replace(asked, scale=size / largest_block(spec, asked))
+        larger = Candidates(spec, asked, search.machine, search.carrier, search.walk)
+        found = _fitting_in(larger, limit, too_large)
+        if found is None:
+            continue
+        if chunks != request.chunks:
+            found = replace(found, incoming=request.chunks)
+            found = replace(found, forecast=forecast(found, search.walk))
+        rows = found.from_rows or request.stored is None or not found.moves[0]
+        if (rows or chunks == merged) and found.forecast.peak_host <= limit:
+            fitting.append(found)
+        elif rows or chunks == merged:
+            too_large.append(found)
+    return _best(fitting, request.piece_nbytes) if fitting else None
+
+
+def _fitting_in(search: Candidates, limit: int, too_large: list[Plan]) -> Plan | None:
+    """The cheapest plan that fits, in blocks of the size that is tried first.
+
+    If none does, the one that needs the least memory is added to `too_large`.
+    """
+    rungs = list(ladder(search.spec, search.request))
+    for sizes, bluestein, merge in rungs:
+        if sizes.target != rungs[0][0].target:
+            break
+        plans = ranked_plans(search, sizes, bluestein, merge)
+        fitting = [plan for plan in plans if plan.forecast.peak_host <= limit]
+        if fitting:
+            return chosen(fitting, sizes)
+        if plans:
+            too_large.append(min(plans, key=lambda plan: plan.forecast.peak_host))
+    return None

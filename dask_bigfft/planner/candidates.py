@@ -8,30 +8,27 @@ Pure: imports `transforms`, `decomposition` and this room.
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from dask_bigfft.decomposition.factors import (
-    balanced_split,
-    smooth_length,
-    transposed_digits,
-)
-from dask_bigfft.decomposition.layout import (
-    AxisLayout,
-    Chunks,
-    Group,
-    Layout,
-    NoCommonDigits,
-)
+from dask_bigfft.decomposition.factors import balanced_split, smooth_length, transposed_digits
+from dask_bigfft.decomposition.layout import Layout, NoCommonDigits
 from dask_bigfft.decomposition.rounds import Round, exchange_shape
-from dask_bigfft.decomposition.steps import AxisProgram, axis_program, flat_digits
+from dask_bigfft.decomposition.steps import AxisProgram
 from dask_bigfft.planner.cost import largest_fan_in
 from dask_bigfft.planner.digits import Factors, factor_choices, wide_factors
 from dask_bigfft.planner.layouts import Assignment, Sizes, result_layout, round_layouts
 from dask_bigfft.planner.plan import Machine, flattened
+from dask_bigfft.planner.programs import (
+    assignments,
+    digits_of_splits,
+    program_of,
+    source_layout,
+    with_padding,
+)
 from dask_bigfft.planner.request import Request, largest_block
 from dask_bigfft.planner.rows import is_split, reads_rows, row_factors, split_result
 from dask_bigfft.planner.seconds import Model, Walk
@@ -78,84 +75,6 @@ class Candidate:
         steps, most = -sum(counts), -min(counts)
         seconds = float(f"{self.seconds:.2g}")
         return seconds, steps, len(counts), self.travelling, most, largest, counts
-
-
-def source_layout(spec: TransformSpec, chunks: tuple[Chunks, ...]) -> Layout:
-    """Blocks of the array that comes in."""
-    axes = []
-    for axis, cut in enumerate(chunks):
-        if axis in spec.axes:
-            program = program_of(spec, axis, (spec.lengths[spec.axes.index(axis)],))
-            digits = program.source
-        else:
-            digits = flat_digits(0, spec.shape[axis], "natural", real=False)
-        axes.append(AxisLayout((Group(digits, cut),)))
-    return Layout(tuple(axes))
-
-
-def program_of(
-    spec: TransformSpec, axis: int, factors: Factors, *, bluestein: bool = False
-) -> AxisProgram:
-    """The program of one axis of a transform."""
-    i = spec.axes.index(axis)
-    return axis_program(
-        axis,
-        spec.lengths[i],
-        factors,
-        kind=spec.kind if axis == spec.axes[-1] else "c2c",
-        sign=spec.sign,
-        order_in=spec.orders_in[i],
-        order_out=spec.orders_out[i],
-        digits=spec.digits_of(axis),
-        bluestein=bluestein,
-        waves=spec.waves if bluestein else None,
-    )
-
-
-def with_padding(source: Layout, programs: dict[int, AxisProgram]) -> Layout:
-    """The source with room for the padding that Bluestein's algorithm needs in its digits."""
-    axes = [
-        AxisLayout((Group(programs[a].source, axis.groups[0].chunks),)) if a in programs else axis
-        for a, axis in enumerate(source.axes)
-    ]
-    return Layout(tuple(axes))
-
-
-# --- candidates -----------------------------------------------------------------------------
-
-
-def _places(steps: int, rounds: int) -> list[tuple[int, ...]]:
-    """Ways to put an axis' steps, in order, into different rounds."""
-    return list(itertools.combinations(range(rounds), steps))
-
-
-def assignments(
-    spec: TransformSpec, steps: dict[int, int], rounds: int
-) -> Iterator[Assignment]:
-    """Ways to put the steps of all axes into exactly `rounds` rounds.
-
-    Real input is halved in the first round, real output is made in the last.
-    """
-    choices = []
-    for axis in spec.axes:
-        places = _places(steps[axis], rounds)
-        if axis == spec.real_axis and spec.kind == "r2c":
-            places = [p for p in places if p[0] == 0]
-        if axis == spec.real_axis and spec.kind == "c2r":
-            places = [p for p in places if p[-1] == rounds - 1]
-        choices.append(places)
-    for chosen in itertools.product(*choices):
-        if len({r for places in chosen for r in places}) == rounds:
-            yield dict(zip(spec.axes, chosen, strict=True))
-
-
-def _splits(axes: Sequence[int], count: int, most: int) -> Iterator[dict[int, int]]:
-    """Number of digits per axis, with `count` of the axes split into 2 to `most` digits."""
-    for chosen in itertools.combinations(axes, count):
-        for numbers in itertools.product(range(2, most + 1), repeat=count):
-            digits = dict.fromkeys(axes, 1)
-            digits.update(zip(chosen, numbers, strict=True))
-            yield digits
 
 
 def _width(round_: Round) -> int:
@@ -404,7 +323,7 @@ class Candidates:
                 most = rounds if self.request.variant == "pease" else min(rounds, MOST_DIGITS)
                 if self.request.variant == "pease" and count == 0 and self.one_cut_axis:
                     continue  # an axis gathered whole has no geometry
-                for digits in _splits(axes, count, most):
+                for digits in digits_of_splits(axes, count, most):
                     if self.rectangle is not None and digits[self.rectangle] == 1:
                         continue
                     if max(digits.values()) > rounds or sum(digits.values()) < rounds:
@@ -430,7 +349,7 @@ class Candidates:
             for count in range(len(regular) + 1):
                 if count and found:
                     break
-                for digits in _splits(regular, count, 2):
+                for digits in digits_of_splits(regular, count, 2):
                     found += self._with_bluestein(padded, digits, rounds, sizes, merge)
             if found:
                 break

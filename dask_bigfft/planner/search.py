@@ -20,11 +20,12 @@ from typing import NoReturn
 import numpy as np
 
 from dask_bigfft.errors import PlanError, refuse
-from dask_bigfft.planner.candidates import Candidate, Candidates, program_of
+from dask_bigfft.planner.candidates import Candidate, Candidates
 from dask_bigfft.planner.cost import least_host
 from dask_bigfft.planner.layouts import Sizes
 from dask_bigfft.planner.pieces import in_larger_pieces
 from dask_bigfft.planner.plan import Machine, Plan
+from dask_bigfft.planner.programs import program_of
 from dask_bigfft.planner.ranking import all_whole, chosen, finished, ladder, ranked_plans
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.seconds import Walk

@@ -71,7 +71,7 @@ def loads(
 ) -> tuple[list[Copied], list[Computation]]:
     """What is copied where for a piece, in so many parts, and what is done with it before all."""
     comes, first, used = list[Copied](), list[Computation](), 0
-    for move in _apart(work.comes, parts):
+    for move in _apart(source, work.comes, parts):
         found = list(_copies(source, work.view, move))
         padded = isinstance(source, Composite) and not source.full
         if padded and sum(shards.nbytes for shards, _ in found) < move.array.nbytes:
@@ -111,13 +111,23 @@ def stores(
     target: Array | Composite, work: PieceWork, parts: int = 1
 ) -> Iterator[tuple[Array | Shards, DeviceArray]]:
     """What of a piece is copied back where to, in so many parts."""
-    for move in _apart(work.goes, parts):
+    for move in _apart(target, work.goes, parts):
         yield from _copies(target, work.stored_view, move)
 
 
-def _apart(moves: Iterable[Move], parts: int) -> Iterator[Move]:
-    """Each of some moves in parts."""
-    return itertools.chain.from_iterable(parts_of(move, parts) for move in moves)
+def _apart(block: Array | Composite, moves: Iterable[Move], parts: int) -> Iterator[Move]:
+    """Each of some moves in parts; those of a composite in its edges."""
+    for move in moves:
+        yield from parts_of(_in_edges(block, move), parts)
+
+
+def _in_edges(block: Array | Composite, move: Move) -> Move:
+    """A move in what can be cut: dimensions, or the edges that those of a composite are made of."""
+    if not isinstance(block, Composite):
+        return move
+    cuts = block.part(move.part)
+    assert cuts is not None
+    return Move(cuts, replace(move.array, shape=tuple(cut.stop - cut.start for cut in cuts)))
 
 
 def _copies(
@@ -127,9 +137,7 @@ def _copies(
     if not isinstance(block, Composite):
         yield view.part(block, move.part), move.array
         return
-    cuts = block.part(move.part)
-    assert cuts is not None
-    for shards in block.shards(cuts):
+    for shards in block.shards(move.part):
         yield shards, move.array
 
 

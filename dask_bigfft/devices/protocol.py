@@ -389,7 +389,7 @@ class Device(Protocol):
     def strided(
         self, stream: Stream, op: Strided, source: DeviceArray, target: DeviceArray
     ) -> None:
-        """Copy elements to other places of another array."""
+        """Copy elements to other places of another array; both may begin at any element."""
 
     def stage(self, buffers: int | None, nbytes: int | None) -> None:
         """Set the ring through which host memory travels that is not pinned.

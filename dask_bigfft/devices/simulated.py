@@ -335,7 +335,9 @@ class SimulatedDevice(SimulatedStreams):
         def run() -> None:
             from_ = places_at(op.source_start, op.source, op.counts)
             to = places_at(op.target_start, op.target, op.counts)
-            self._array(target).reshape(-1)[to] = self._array(source).reshape(-1)[from_]
+            itemsize = np.dtype(op.dtype).itemsize
+            came = self._array(source, itemsize).reshape(-1)[from_]
+            self._array(target, itemsize).reshape(-1)[to] = came
 
         seconds = 2 * math.prod(op.counts) * np.dtype(op.dtype).itemsize / self.profile.memory
         self._put(stream, "transpose", seconds, run)

@@ -35,22 +35,23 @@ LEAST_PART = 1 << 20
 
 
 def parts_of(move: Move, count: int) -> Iterator[Move]:
-    """A move in as many moves as said, or fewer, one after the other along the first dimension.
+    """A move in as many moves as said, or fewer, along the first dimension of more than one value.
 
     What does not lie together on the device stays one.
     """
     array, count = move.array, min(count, move.array.nbytes // LEAST_PART)
-    if array.strides is not None or not array.shape or count < 2:
+    dim = next((dim for dim, n in enumerate(array.shape) if n > 1), None)
+    if array.strides is not None or dim is None or count < 2:
         yield move
         return
-    rows, (first, *rest) = array.shape[0], move.part
+    rows, first = array.shape[dim], move.part[dim].start
     step, width = -(-rows // count), array.nbytes // rows
     for low in range(0, rows, step):
         high = min(low + step, rows)
-        cut = slice(first.start + low, first.start + high)
-        yield Move((cut, *rest), replace(
-            array, offset=array.offset + low * width, shape=(high - low, *array.shape[1:])
-        ))
+        part, shape = list(move.part), list(array.shape)
+        part[dim], shape[dim] = slice(first + low, first + high), high - low
+        at = replace(array, offset=array.offset + low * width, shape=tuple(shape))
+        yield Move(tuple(part), at)
 
 
 class Slot:
@@ -118,7 +119,8 @@ class Slot:
         it comes to.
         """
         self._gone.clear()
-        batches = [parts[i : i + 1] for i in range(len(parts))] if self._in_parts else [parts]
+        batches = [parts[i : i + 1] for i in range(len(parts))] if self._in_parts else []
+        batches = batches or [parts]  # of a piece of which nothing goes the end is marked as well
         while len(self._marks) < len(batches) - 1:
             self._marks.append(self._device.event("gone"))
         for batch, mark in zip(batches, (*self._marks[: len(batches) - 1], self.free), strict=True):

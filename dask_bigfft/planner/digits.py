@@ -69,7 +69,9 @@ def wide_factors(n: int, room: int, blocks: int) -> list[Factors]:
     --------
     >>> wide_factors(2**30, 2**24, 64), wide_factors(2**30, 2**24, 1024), wide_factors(7, 4, 2)
     ([(256, 4194304)], [(1024, 1048576)], [])
+    >>> wide_factors(11, 2**24, 1)
+    []
     """
-    least = max(blocks, -(-n // max(1, room)), math.isqrt(math.isqrt(n)))
+    least = max(2, blocks, -(-n // max(1, room)), math.isqrt(math.isqrt(n)))
     found = next((d for d in divisors(n) if least <= d < n), None)
     return [] if found is None else [(found, n // found)]

@@ -1,6 +1,7 @@
 """The pipeline: no event too few, engines that work at the same time, an arena within its limit."""
 
 import itertools
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -11,8 +12,11 @@ from devices.blocks import SMALL, distance, job_of, run, scipys, values
 from dask_bigfft.devices.engine import Engine
 from dask_bigfft.devices.jobs import Source
 from dask_bigfft.devices.limits import PieceLimits
+from dask_bigfft.devices.piecework import Move
 from dask_bigfft.devices.pipeline import Carve, Coming, Pipeline
+from dask_bigfft.devices.protocol import DeviceArray
 from dask_bigfft.devices.simulated import SimulatedDevice
+from dask_bigfft.devices.slots import parts_of
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.planner.device_settings import DeviceSettings
 from dask_bigfft.planner.profile import DeviceProfile
@@ -152,6 +156,21 @@ def test_copies_both_ways_and_computing_overlap():
     assert device.clock() == pytest.approx(one_way * 14 / 12, rel=0.1)
     busy = {span.engine for span in device.trace}
     assert busy == {"h2d", "compute", "d2h"}
+
+
+@pytest.mark.parametrize("lead", [(), (1,), (1, 1)])
+def test_moves_fall_apart_where_there_is_more_than_one_value(lead, monkeypatch):
+    """A piece of one plane comes in parts as one of many does."""
+    monkeypatch.setattr("dask_bigfft.devices.slots.LEAST_PART", 64)
+    shape, alone = (*lead, 11, 3), (slice(5, 6),) * len(lead)
+    move = Move((*alone, slice(4, 15), slice(0, 3)), DeviceArray(512, shape, "<c16"))
+    parts = list(parts_of(move, 4))
+    assert [found.array.offset for found in parts] == [512 + 48 * low for low in (0, 3, 6, 9)]
+    assert sum(found.array.size for found in parts) == math.prod(shape)
+    for found, low in zip(parts, (0, 3, 6, 9), strict=True):
+        cut = slice(4 + low, 4 + min(low + 3, 11))
+        assert found.part == (*alone, cut, slice(0, 3))
+        assert found.array.shape == tuple(one.stop - one.start for one in found.part)
 
 
 @pytest.mark.parametrize("name", ["fftn", "ifftn", "rfftn", "irfftn", "hfftn", "ihfftn"])

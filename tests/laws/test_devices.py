@@ -1,5 +1,7 @@
 """Whole transforms through simulated devices: the CPU's answers, in every kind and order."""
 
+from dataclasses import replace
+
 import dask
 import dask.array as da
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 import scipy.fft
 
 from dask_bigfft import fft, plan, transposed_index
-from dask_bigfft.devices import find
+from dask_bigfft.devices import find, pipeline
 from dask_bigfft.devices.jobs import Source
 from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.errors import ArgumentError, DeviceError
@@ -105,6 +107,57 @@ def test_transposed_order(name, n):
     assert_close(got, host)
     if name == "fft":
         assert_close(got, scipy.fft.fft(x, axis=0)[transposed_index(n)])
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3])
+@pytest.mark.parametrize("name", ["fftn", "ifftn"])
+def test_transposed_order_of_several_axes(name, slots, monkeypatch):
+    """Blocks whose first dimension is several digits, also where they come in parts."""
+    monkeypatch.setattr("dask_bigfft.devices.slots.LEAST_PART", 64)
+    limits = replace(SMALL, run_nbytes=1, slots=slots, fewest=slots)
+    x, ours = values(28, 20, 10), getattr(fft, name)
+    array = da.from_array(x, (14, 10, 2))
+    with split(), simulated_devices(1 << 12, limits=limits):
+        host = ours(array, order="transposed", device="cpu").compute()
+        got, counts = computed(ours(array, order="transposed", device="gpu"))
+    assert counts["h2d"]
+    assert_close(got, host)
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3])
+def test_pieces_of_which_nothing_goes(slots, monkeypatch):
+    """Parts of what lies around a block of the result, which ends within digits."""
+    monkeypatch.setattr("dask_bigfft.devices.slots.LEAST_PART", 64)
+    goes, stored = [], pipeline.stores
+
+    def watched(target, work, parts):
+        goes.append(list(stored(target, work, parts)))
+        return iter(goes[-1])
+
+    monkeypatch.setattr(pipeline, "stores", watched)
+    limits = replace(SMALL, least=16, call_nbytes=64, pieces=10, finer=(1,))
+    x = values(1000)
+    with simulated_devices(1 << 10, limits=replace(limits, slots=slots, fewest=slots)):
+        got = fft.fft(da.from_array(x, 125), device="gpu").compute()
+    assert [] in goes
+    assert_close(got, scipy.fft.fft(x))
+
+
+@pytest.mark.parametrize("name", ["hfftn", "irfftn"])
+@pytest.mark.parametrize("n", [7, 11, 13])
+def test_short_prime_lengths_are_not_split(name, n):
+    """Wide rows are looked for in digits of two values or more."""
+    x = values(11, 3, 11, 12, single=True)
+    keywords = {"axes": (0, 3, 2), "s": (13, 10, n)}
+    with simulated_devices(1 << 12, limits=SMALL), dask.config.set(
+        {"bigfft.planner.merge-up-to": 0}
+    ):
+        array = da.from_array(x, (11, 2, 11, 3))
+        found = plan(array, name, device="gpu", **keywords)
+        got = getattr(fft, name)(array, device="gpu", **keywords).compute()
+    digits = [s.source for r in found.rounds for s in r.steps]
+    assert all(digit.radix > 1 for digit in digits)
+    assert_close(got, getattr(scipy.fft, name)(x, **keywords), single=True)
 
 
 @pytest.mark.parametrize("nbytes", [1 << 16, 3000])
@@ -339,9 +392,15 @@ RAGGED = {
 }
 
 
+@pytest.mark.parametrize("slots", [2, 3])
 @pytest.mark.parametrize("case", RAGGED)
-def test_what_does_not_lie_as_a_round_has_it_is_read_where_it_lies(case, monkeypatch):
-    """By copies of boxes, into zeros, turned where they lie backwards: the CPU gathers nothing."""
+def test_what_does_not_lie_as_a_round_has_it_is_read_where_it_lies(case, slots, monkeypatch):
+    """By copies of boxes, into zeros, turned where they lie backwards: the CPU gathers nothing.
+
+    Also in parts, as where there are few slots, and where a part or all of a piece is nothing.
+    """
+    monkeypatch.setattr("dask_bigfft.devices.slots.LEAST_PART", 64)
+    limits = replace(WIDE, slots=slots, fewest=slots)
     single = list(RAGGED).index(case) % 2 == 1
     name, shape, chunks, keywords = RAGGED[case]
     x, gathered, get = values(*shape, real=name.startswith("r"), single=single), [], Source.get
@@ -352,7 +411,7 @@ def test_what_does_not_lie_as_a_round_has_it_is_read_where_it_lies(case, monkeyp
         return get(self)
 
     monkeypatch.setattr(Source, "get", watched)
-    with simulated_devices(1 << 13, seed=len(case), limits=WIDE) as (device,):
+    with simulated_devices(1 << 13, seed=len(case), limits=limits) as (device,):
         lazy = getattr(fft, name)(da.from_array(x, chunks), device="gpu", **keywords)
         got, counts = computed(lazy, scheduler="sync")
         operations = {span.operation for span in device.trace}

@@ -17,7 +17,6 @@ what it reads.
 Imports `kernels` and this room.
 """
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal

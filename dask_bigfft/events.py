@@ -43,7 +43,7 @@ EVENTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         **dict.fromkeys(PHASES + SUBPHASES, _WORK),
         "lease_wait": _WORK,  # how long a task waited for a device
-        "round_cpu": _WORK,  # what CPU threads did of a block that they shared with devices,
+        "round_cpu": _WORK,  # of a round that is shared: what CPU threads did of a block,
         "round_device": _WORK,  # and what devices did
         "peer_host": _WORK,  # what went between devices by the host, both ways counted
         "peer_direct": _WORK,  # what went from device to device

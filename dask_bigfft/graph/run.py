@@ -238,9 +238,12 @@ class Run:
                 done = together(job, incoming, library, filters, place, pace)
             if done is None:
                 done = on_device(job, incoming, filters, place, self.stacking(number + 1))
+                _told("round_device", place, done)
         if done is None:
             with with_spare_threads(library, round_.target.blocks) as own:
-                return run_round(round_, block, incoming, own, dtype, filters)
+                done = run_round(round_, block, incoming, own, dtype, filters)
+            _told("round_cpu", place, done)
+            return done
         roll = roll_on_card if is_on_card(done) else rolled
         return roll(done, round_.rolls)
 
@@ -259,6 +262,12 @@ class Run:
     def deliver(self, number: int, block: Block, values: Array) -> Array:
         """Hand on what a task has made of a block after exchange `number`: here, the block."""
         return values
+
+
+def _told(event: str, place: Place, done: Array | None) -> None:
+    """Tell who has done a whole block of a round that CPU threads and devices share."""
+    if done is not None and place.device == "hybrid":
+        emit(event, nbytes=done.nbytes)
 
 
 def _in_host_memory(mode: str, incoming_of: Callable[[], Incoming]) -> Incoming:

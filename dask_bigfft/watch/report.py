@@ -202,11 +202,33 @@ class RunReport:
             ("memory", f"{human_bytes(max(0, self.rss_peak))} more at most in a process; forecast "
                        f"{budget_text(plan)}"),
         ]
+        if self.shares:
+            rows.append(("devices", self._shares_text))
         if self.runs > 1:
             rows.append(("runs", f"{self.runs}; phases are their means"))
         if not self.totals:
             rows = [("nothing", "was measured here: has it been computed?")]
         return rows
+
+    @property
+    def shares(self) -> dict[int, float]:
+        """What part devices did of each round, from 1, that CPU threads and devices shared."""
+        found = {}
+        for index in range(1, len(self.plan.rounds) + 1):
+            parts = [self.totals.get((name, index)) for name in ("round_cpu", "round_device")]
+            cpu, device = (0 if part is None else part.nbytes for part in parts)
+            if cpu + device:
+                found[index] = device / (cpu + device)
+        return found
+
+    @property
+    def _shares_text(self) -> str:
+        planned = dict(enumerate(self.plan.shares, 1))
+        return ", ".join(
+            f"{100 * share:.0f} % of round {index}"
+            + (f" ({100 * planned[index]:.0f} % by the model)" if index in planned else "")
+            for index, share in self.shares.items()
+        )
 
     @property
     def busy_share(self) -> float:

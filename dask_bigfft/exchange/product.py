@@ -72,9 +72,14 @@ class Product:
         return np.concatenate(found, axis=1)
 
     def along(self, axis: int, dim: int) -> int:
-        """The one digit that runs along a dimension of an axis, counted over all axes, or -1."""
+        """The one digit that runs along a dimension of an axis, counted over all axes, or -1.
+
+        Digits of which every copy has a single value run along nothing: they are those of sources
+        in whose memory shards lie one after the other.
+        """
         table = self.tables[axis]
-        found = [i for i, d in enumerate(table.target_dims) if d == dim]
+        there = [i for i, d in enumerate(table.target_dims) if d == dim]
+        found = [i for i in there if (table.counts[:, i] != 1).any()] or there[-1:]
         if len(found) != 1 or (table.target_steps[:, found[0]] != 1).any():
             return -1
         return sum(len(t.source_dims) for t in self.tables[:axis]) + found[0]

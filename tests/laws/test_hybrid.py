@@ -105,6 +105,36 @@ def test_every_kind(monkeypatch, name, shape, chunks, nbytes, single):
 
 
 @pytest.mark.parametrize(
+    ("name", "shape", "chunks"),
+    [
+        ("fft2", (1024, 1024), (256, 1024)),
+        ("fft2", (64, 64), (32, 32)),
+        ("fftn", (24, 24, 24), (6, 24, 24)),
+        ("fft", (4096,), (512,)),
+        ("rfft2", (64, 96), (16, 96)),
+    ],
+)
+def test_all_blocks_of_all_rounds_are_shared(monkeypatch, name, shape, chunks):
+    """Also those that are gathered from blocks in whose memory shards lie one after the other."""
+    real, opened = hybrid.shared, Counter()
+
+    def counted(*arguments):
+        found = real(*arguments)
+        opened[found is not None] += 1
+        return found
+
+    monkeypatch.setattr("dask_bigfft.devices.dispatch.shared", counted)
+    x = values(*shape, real=name == "rfft2")
+    with split(), simulated_devices(1 << 24, limits=SMALL):
+        array = da.from_array(x, chunks)
+        blocks = [r.target.blocks for r in plan(array, name, device="hybrid").rounds]
+        got = getattr(fft, name)(array, device="hybrid").compute()
+    assert_close(got, getattr(scipy.fft, name)(x))
+    assert len(blocks) > 1
+    assert opened == {True: sum(blocks)}
+
+
+@pytest.mark.parametrize(
     ("name", "shape", "chunks", "limits"),
     [
         ("fft2", (64, 48), (13, 48), WIDE),  # read as slabs of other blocks

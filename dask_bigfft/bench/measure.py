@@ -7,7 +7,7 @@ memory, and starts a new process for each.
 
 The answers of the first and of the last round are checked, and that of the cold run.
 
-Imports `peers`, `data`, `machine`, the front door and `memory`.
+Imports `peers`, `data`, `machine`, the front door, `kernels` and `memory`.
 """
 
 import dataclasses
@@ -28,6 +28,7 @@ from dask_bigfft.bench.data import Check, Data, sketch
 from dask_bigfft.bench.peers import PEERS, Contender, Mode, Ours
 from dask_bigfft.bench.problems import Problem
 from dask_bigfft.front import plan
+from dask_bigfft.kernels import warming
 from dask_bigfft.kernels.libraries import available
 from dask_bigfft.memory import default_arena
 from dask_bigfft.memory.blocks import Loan
@@ -112,6 +113,7 @@ def warm(
     quick : bool
         Whether only the answers of the round that does not count are checked.
     """
+    warming.at_once()
     before = machine.load()
     data = Data(problem)
     records = {e.name: _Record(e.library, isinstance(e, Ours)) for e in entrants}

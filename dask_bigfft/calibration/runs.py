@@ -6,7 +6,7 @@ what lies between the blocks of a few transforms of several sizes of blocks tell
 (`timelines`), and the blocks themselves whether copies take as long as by themselves. (Chen and Li,
 Proc. ICPADS, 2013, calibrate by whole runs, too, but by their totals.)
 
-Imports `planner`, `transforms`, `planning` and this room.
+Imports `kernels`, `planner`, `transforms`, `planning` and this room.
 """
 
 import math
@@ -23,6 +23,7 @@ from scipy.optimize import nnls
 
 from dask_bigfft import config
 from dask_bigfft.calibration.timelines import Span, Timeline, taken
+from dask_bigfft.kernels import warming
 from dask_bigfft.planner.cost import forecast_rounds, model_of
 from dask_bigfft.planner.interpreter import block_seconds
 from dask_bigfft.planner.machine import RoundForecast
@@ -101,6 +102,7 @@ def _timelines(plans: Sequence[Plan], repeat: int) -> list[list[Timeline]]:
     arrays = {plan.source: ones(plan) for plan in plans}
     found: list[list[Timeline]] = [[] for _ in plans]
     began = time.perf_counter()
+    warming.at_once()
     with dask.config.set({"bigfft.exchange.carrier": "shared"}):
         for number in range(max(RUNS, repeat) + 1):
             if number > FEWEST and time.perf_counter() - began > LONGEST:

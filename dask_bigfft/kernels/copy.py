@@ -7,7 +7,8 @@ it transposes in small tiles through a buffer that stays in cache, so that every
 that is touched is used whole on both sides.
 
 The tables hold addresses: whoever builds one keeps the arrays alive until the call returns.
-Types that numba does not know (long double, and casts) take NumPy's own strided copy.
+Types that numba does not know (long double, and casts) take NumPy's own strided copy, and so does
+what a process copies first: small arrays do not wait until loops are compiled (`warming`).
 
 Imports numpy and this room.
 """
@@ -20,6 +21,7 @@ from functools import cache, lru_cache
 
 import numpy as np
 
+from dask_bigfft.kernels import warming
 from dask_bigfft.kernels.copy_loops import HEAD, copy_rows
 
 #: Pairs (source, target) that the compiled copy takes; complex to complex may conjugate.
@@ -76,8 +78,8 @@ class CopyTable:
 
     def __init__(self, target: np.ndarray) -> None:
         self.target = target
-        self._rows: dict[np.dtype, list[tuple[int, ...]]] = {}
-        self._tables: list[tuple[np.dtype, np.ndarray]] = []
+        self._rows: dict[tuple[np.dtype, bool], list[tuple[int, ...]]] = {}
+        self._tables: list[tuple[np.dtype, bool, np.ndarray]] = []
         self._keep: list[np.ndarray] = []
         self._all = True  # whether the compiled copy takes all
 
@@ -112,10 +114,10 @@ class CopyTable:
             self._all = False
             return
         row = [source.ctypes.data + source_start, target.ctypes.data + target_start]
-        row += (int(conjugate), along, first, step // target.itemsize)
+        row += (along, first, step // target.itemsize)
         for n, s, t in zip(counts, source_strides, target_strides, strict=True):
             row += (n, s // source.itemsize, t // target.itemsize)
-        self._rows.setdefault(source.dtype, []).append(tuple(row))
+        self._rows.setdefault((source.dtype, conjugate), []).append(tuple(row))
         self._keep.append(source)
 
     def extend(self, sources: Sequence[np.ndarray], which: np.ndarray, rows: Rows) -> None:
@@ -136,12 +138,11 @@ class CopyTable:
         table = np.empty((count, HEAD + 3 * dims), np.int64)
         table[:, 0] = addresses[which] + rows.source_starts
         table[:, 1] = self.target.ctypes.data + rows.target_starts
-        table[:, 2] = rows.conjugate
-        table[:, 3], table[:, 4], table[:, 5] = rows.along, rows.firsts, rows.step // item
+        table[:, 2], table[:, 3], table[:, 4] = rows.along, rows.firsts, rows.step // item
         table[:, HEAD::3] = rows.counts
         table[:, HEAD + 1 :: 3] = rows.source_strides // size
         table[:, HEAD + 2 :: 3] = rows.target_strides // item
-        self._tables.append((plain[0].dtype, table))
+        self._enter(plain[0].dtype, rows.conjugate, table)
         self._keep += plain
 
     def _add_each(self, sources: Sequence[np.ndarray], which: np.ndarray, rows: Rows) -> None:
@@ -169,20 +170,28 @@ class CopyTable:
         of it and transposes none: it costs nothing beside such a copy.
         """
         total = 0.0
-        for dtype, rows in self._rows.items():
+        for (dtype, conjugate), rows in self._rows.items():
             widest = max(map(len, rows))
             table = np.ones((len(rows), widest), np.int64)
             for i, row in enumerate(rows):
                 table[i, : len(row)] = row
-            self._tables.append((dtype, table))
+            self._enter(dtype, conjugate, table)
         self._rows.clear()
-        for dtype, table in self._tables:
-            found = copy_rows(
-                table, (table.shape[1] - HEAD) // 3, low, high, origin,
-                _like(dtype), _like(self.target.dtype), weigh,
-            )
+        to = self.target.dtype
+        for dtype, conjugate, table in self._tables:
+            part = table, (table.shape[1] - HEAD) // 3, low, high, origin
+            if warming.pays(dtype, to):
+                like = _like(dtype), _like(to)
+                found = copy_rows(*part, *like, conjugate or None, weigh or None)
+            else:
+                found = _copied_by_numpy(table, low, high, origin, dtype, to, conjugate)
             weigh, total = weigh and not found < 0, total + found
         return total if weigh and self._all else None
+
+    def _enter(self, dtype: np.dtype, conjugate: bool, table: np.ndarray) -> None:
+        nbytes = int(table[:, HEAD::3].prod(axis=1).sum()) * self.target.itemsize
+        warming.count(dtype, self.target.dtype, len(table), nbytes)
+        self._tables.append((dtype, conjugate, table))
 
 
 def compiles(source: np.ndarray, target: np.dtype, strides: Sequence[int] = ()) -> bool:
@@ -206,14 +215,15 @@ def copied(target: np.ndarray, source: np.ndarray, weigh: bool = False) -> float
     if to.kind != "c" and dtype.kind == "c":
         source, dtype = source.real, to
     row = _row(dtype, to, source.shape, source.strides, target.strides)
-    if row is None or not source.flags.aligned or not source.size:
+    warming.count(dtype, to, 1, target.nbytes)
+    if row is None or not source.flags.aligned or not source.size or not warming.pays(dtype, to):
         target[...] = source
         return None
     table = row.copy()
     table[0, 0] = source.__array_interface__["data"][0]
     table[0, 1] = target.__array_interface__["data"][0]
     total: float = copy_rows(
-        table, source.ndim, 0, _ALL, 0, _like(dtype), _like(to), weigh
+        table, source.ndim, 0, _ALL, 0, _like(dtype), _like(to), None, weigh or None
     )
     return None if total < 0 else total
 
@@ -230,25 +240,49 @@ def _row(
     size, item = dtype.itemsize, to.itemsize
     if (dtype, to) not in COMPILED or any(stride % size for stride in (*from_, *into)):
         return None
-    row = [0, 0, 0, -1, 0, 0]
+    row = [0, 0, -1, 0, 0]
     for n, s, t in zip(counts, from_, into, strict=True):
         row += (n, s // size, t // item)
     return np.array([row], np.int64)
 
 
+def _copied_by_numpy(
+    table: np.ndarray, low: int, high: int, origin: int, dtype: np.dtype, to: np.dtype,
+    conjugate: bool,
+) -> float:
+    """Do the copies of a table as `copy_rows` does; return -1, for nothing is weighed."""
+    size, item = dtype.itemsize, to.itemsize
+    for row in table.tolist():
+        from_, into, along, first, step = row[:HEAD]
+        counts = row[HEAD::3]
+        begin, end = max(low - first, 0), high - first
+        if along >= 0:
+            end = min(end, counts[along])
+            counts[along] = end - begin
+            from_ += begin * row[HEAD + 1 + 3 * along] * size
+        if end <= begin or (along < 0 and begin > 0):
+            continue
+        into += (first + begin - origin) * step * item
+        values = np.asarray(_Memory(dtype, from_, counts, [n * size for n in row[HEAD + 1 :: 3]]))
+        place = np.asarray(_Memory(to, into, counts, [n * item for n in row[HEAD + 2 :: 3]]))
+        place[...] = values.conj() if conjugate else values
+    return -1.0
+
+
 class _Memory:
-    """Strided memory beside an array's first element; keeps the array alive."""
+    """Strided memory from an address on; keeps the array alive that has it, if that is given."""
 
     def __init__(
-        self, array: np.ndarray, start: int, counts: Sequence[int], strides: Sequence[int]
+        self, dtype: np.dtype, address: int, counts: Sequence[int], strides: Sequence[int],
+        array: np.ndarray | None = None,
     ) -> None:
         self.array = array
         self.__array_interface__ = {
             "version": 3,
-            "typestr": array.dtype.str,
+            "typestr": dtype.str,
             "shape": tuple(counts),
             "strides": tuple(strides),
-            "data": (array.ctypes.data + start, not array.flags.writeable),
+            "data": (address, array is not None and not array.flags.writeable),
         }
 
 
@@ -256,4 +290,4 @@ def strided_view(
     array: np.ndarray, start: int, counts: Sequence[int], strides: Sequence[int]
 ) -> np.ndarray:
     """View of an array's memory that begins `start` bytes after its first element."""
-    return np.asarray(_Memory(array, start, counts, strides))
+    return np.asarray(_Memory(array.dtype, array.ctypes.data + start, counts, strides, array))

@@ -5,6 +5,9 @@ it transposes in small tiles through a buffer that stays in cache, so that every
 touched is used whole on both sides. What is copied can be weighed on the way: its energy costs
 nothing beside memory that has to be waited for.
 
+Whether to conjugate and whether to weigh is None or True, so that numba compiles either form, and
+only when it is wanted. Most of a first call's time goes into that.
+
 Imports numba, numpy and this room.
 """
 
@@ -35,9 +38,13 @@ DENSE = 512
 #: Values of short lines that are copied before they are weighed: they stay in L2.
 WEIGHED = 1 << 14
 
-#: Entries of a row before its dimensions: both addresses, whether to conjugate, which dimension
-#: runs along the tiled one (-1: none), where along it the copy begins, and the target's step there.
-HEAD = 6
+#: Entries of a row before its dimensions: both addresses, which dimension runs along the tiled one
+#: (-1: none), where along it the copy begins, and the target's step there.
+HEAD = 5
+
+
+#: Compiled for callers in this file alone, so without entries for Python and C.
+inner = partial(compiled, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
 @intrinsic  # type: ignore[untyped-decorator, unused-ignore]
@@ -50,7 +57,7 @@ def _pointer(typing_context: Any, address: Any) -> Any:
     return types.voidptr(types.intp), codegen
 
 
-@compiled
+@inner
 def _normalise(row, dims, count, source_step, target_step):  # type: ignore[no-untyped-def]
     """Dimensions of a row by falling target stride, length-1 ones dropped, runs merged."""
     used = 0
@@ -79,7 +86,7 @@ def _normalise(row, dims, count, source_step, target_step):  # type: ignore[no-u
     return kept
 
 
-@partial(compiled, fastmath=FAST)
+@partial(inner, fastmath=FAST)
 def _weighed_dense(source, target, s0, t0, n, sn, tn, m):  # type: ignore[no-untyped-def]
     """Copy n dense lines of m values; return their energy."""
     total = 0.0
@@ -94,7 +101,7 @@ def _weighed_dense(source, target, s0, t0, n, sn, tn, m):  # type: ignore[no-unt
     return total
 
 
-@partial(compiled, fastmath=FAST)
+@partial(inner, fastmath=FAST)
 def _weight(values, at, n, sn, m, sm):  # type: ignore[no-untyped-def]
     """Energy of n lines of m values; the sum of each in its own precision."""
     total, step = 0.0, np.uintp(sm)
@@ -112,7 +119,7 @@ def _weight(values, at, n, sn, m, sm):  # type: ignore[no-untyped-def]
     return total
 
 
-@compiled
+@inner
 def _weight_of_lines(values, at, n, sn, m, sm):  # type: ignore[no-untyped-def]
     """Energy of n lines of m values, in double precision."""
     total = 0.0
@@ -123,7 +130,7 @@ def _weight_of_lines(values, at, n, sn, m, sm):  # type: ignore[no-untyped-def]
     return total
 
 
-@compiled
+@inner
 def _lines(source, target, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # type: ignore[no-untyped-def]
     """Copy n lines of m values; both sides run along the line.
 
@@ -134,7 +141,7 @@ def _lines(source, target, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # type: ig
     one = np.uintp(1)
     for i in range(n):
         s, t = s0 + np.uintp(i) * sn, t0 + np.uintp(i) * tn
-        if conjugate:
+        if conjugate is not None:
             for j in range(m):
                 target[t + np.uintp(j) * tm] = np.conj(source[s + np.uintp(j) * sm])
         elif sm == one and tm == one:
@@ -145,14 +152,14 @@ def _lines(source, target, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # type: ig
                 target[t + np.uintp(j) * tm] = source[s + np.uintp(j) * sm]
 
 
-@compiled
+@inner
 def _weighed_lines(source, target, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # type: ignore[no-untyped-def]
     """Copy n lines of m values; return their energy.
 
     Long ones are weighed on the way, others a few at a time, while they are in cache.
     """
     total = 0.0
-    if m * target.itemsize >= DENSE and sm == 1 and tm == 1 and not conjugate:
+    if conjugate is None and m * target.itemsize >= DENSE and sm == 1 and tm == 1:
         for low in range(0, m, STRETCH):
             count = min(STRETCH, m - low)
             total += _weighed_dense(source, target, s0 + low, t0 + low, n, sn, tn, count)
@@ -165,7 +172,7 @@ def _weighed_lines(source, target, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # 
     return total
 
 
-@compiled
+@inner
 def _tile(source, target, buffer, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # type: ignore[no-untyped-def]
     """Copy n x m values, at most TILE each way, through a buffer."""
     for j in range(m):
@@ -175,24 +182,27 @@ def _tile(source, target, buffer, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # t
     for i in range(n):
         at = t0 + i * tn
         for j in range(m):
-            target[at + j * tm] = np.conj(buffer[i, j]) if conjugate else buffer[i, j]
+            if conjugate is None:
+                target[at + j * tm] = buffer[i, j]
+            else:
+                target[at + j * tm] = np.conj(buffer[i, j])
 
 
-@partial(compiled, inline="always")
+@partial(inner, inline="always")
 def _four(source, target, s, t, sn, sm, tn, conjugate):  # type: ignore[no-untyped-def]
     """Transpose 4 x 4 values: the source is dense one way, the target the other."""
     for k in range(4):
         at = s + np.uintp(k) * sn
         a, b = source[at], source[at + sm]
         c, d = source[at + sm + sm], source[at + sm + sm + sm]
-        if conjugate:
+        if conjugate is not None:
             a, b, c, d = np.conj(a), np.conj(b), np.conj(c), np.conj(d)
         to = t + np.uintp(k) * tn
         target[to], target[to + np.uintp(1)] = a, b
         target[to + np.uintp(2)], target[to + np.uintp(3)] = c, d
 
 
-@compiled
+@inner
 def _dense_plane(source, target, s0, t0, n, sn, tn, m, sm, conjugate):  # type: ignore[no-untyped-def]
     """Copy n x m values, multiples of 4; the source is dense along n, the target along m."""
     s0, t0, sn = np.uintp(s0), np.uintp(t0), np.uintp(sn)
@@ -205,7 +215,7 @@ def _dense_plane(source, target, s0, t0, n, sn, tn, m, sm, conjugate):  # type: 
                 _four(source, target, s, t, sn, sm, tn, conjugate)
 
 
-@compiled
+@inner
 def _plane(source, target, buffer, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # type: ignore[no-untyped-def]
     """Copy n x m values; the source runs along n, the target along m."""
     n_done, m_done = 0, 0
@@ -224,7 +234,7 @@ def _plane(source, target, buffer, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # 
             )
 
 
-@compiled
+@inner
 def _densest(used, count, source_step):  # type: ignore[no-untyped-def]
     """Dimension in which the source runs; the last one if several do."""
     found = used - 1
@@ -234,7 +244,7 @@ def _densest(used, count, source_step):  # type: ignore[no-untyped-def]
     return found
 
 
-@compiled
+@inner
 def _copy_planes(  # type: ignore[no-untyped-def]
     source, target, buffer, index, count, source_step, target_step, used, s_at, t_at, conjugate,
     weigh,
@@ -257,14 +267,14 @@ def _copy_planes(  # type: ignore[no-untyped-def]
     n, sn, tn = count[other], source_step[other], target_step[other]
     m, sm, tm = count[last], source_step[last], target_step[last]
     for _ in range(planes):
-        if straight and weigh:
+        if not straight:
+            _plane(source, target, buffer, s_at, t_at, n, sn, tn, m, sm, tm, conjugate)
+        elif weigh is None:
+            _lines(source, target, s_at, t_at, n, sn, tn, m, sm, tm, conjugate)
+        else:
             total += _weighed_lines(
                 source, target, s_at, t_at, n, sn, tn, m, sm, tm, conjugate
             )
-        elif straight:
-            _lines(source, target, s_at, t_at, n, sn, tn, m, sm, tm, conjugate)
-        else:
-            _plane(source, target, buffer, s_at, t_at, n, sn, tn, m, sm, tm, conjugate)
         for d in range(last - 1, -1, -1):
             if d == other:
                 continue
@@ -279,10 +289,10 @@ def _copy_planes(  # type: ignore[no-untyped-def]
     return total if straight else -1.0
 
 
-@compiled
+@inner
 def _clip(row, low, high, origin, source_size, target_size):  # type: ignore[no-untyped-def]
     """Cut a row down to the part of it within a tile; whether anything is left."""
-    along, first, step = row[3], row[4], row[5]
+    along, first, step = row[2], row[3], row[4]
     begin, end = max(low - first, 0), high - first
     if along < 0:
         if begin > 0 or end <= 0:
@@ -300,19 +310,20 @@ def _clip(row, low, high, origin, source_size, target_size):  # type: ignore[no-
 
 @compiled
 def copy_rows(  # type: ignore[no-untyped-def]
-    table, dims, low, high, origin, source_like, target_like, weigh
+    table, dims, low, high, origin, source_like, target_like, conjugate, weigh
 ):
     """Do the copies of a table, row by row, as far as they lie within a tile.
 
     Return the energy of what is copied if asked, and -1 where it has not been weighed.
     """
-    huge, total = 1 << 62, 0.0
+    huge, total, weighed = 1 << 62, 0.0, weigh is not None
     count, index = np.empty(dims + 2, np.int64), np.empty(dims + 2, np.int64)
     source_step, target_step = np.empty(dims + 2, np.int64), np.empty(dims + 2, np.int64)
     buffer = np.empty((TILE, TILE), target_like.dtype)
     row = np.empty(table.shape[1], np.int64)
     for r in range(table.shape[0]):
-        row[:] = table[r]
+        for i in range(row.size):
+            row[i] = table[r, i]
         if not _clip(row, low, high, origin, source_like.itemsize, target_like.itemsize):
             continue
         used = _normalise(row, dims, count, source_step, target_step)
@@ -340,7 +351,9 @@ def copy_rows(  # type: ignore[no-untyped-def]
         )
         found = _copy_planes(
             source, target, buffer, index, count, source_step, target_step, used,
-            -s_low, -t_low, row[2] != 0, weigh,
+            -s_low, -t_low, conjugate, weigh,
         )
-        weigh, total = weigh and not found < 0, total + found
-    return total if weigh else -1.0
+        if found < 0:
+            weighed = False
+        total += found
+    return total if weighed else -1.0

@@ -39,8 +39,8 @@ def _power(t, coarse, fine, shift, mask):  # type: ignore[no-untyped-def]
 def _twiddle_rows(x, rest, coarse, fine, shift, mask, scale, parts, weigh):  # type: ignore[no-untyped-def]
     """Multiply x[l, f, b] by scale * W^(rest[l] * f), in place.
 
-    Return the energy of what has been made of it if asked, or -1: of some values at a time, while
-    they are in L1; `parts` are all values, as real ones.
+    Return the energy of what has been made of it if `weigh` is True and not None: of some values at
+    a time, while they are in L1; `parts` are all values, as real ones.
     """
     rows, digits, width = x.shape
     total, some = 0.0, max(1, WEIGHED // (_INNER * width))
@@ -50,7 +50,7 @@ def _twiddle_rows(x, rest, coarse, fine, shift, mask, scale, parts, weigh):  # t
     for row in range(rows):
         r, begin = rest[row], 2 * row * digits * width
         if r == 0 and scale == 1:
-            if weigh:
+            if weigh is not None:
                 total += squares_of_line(parts[begin : begin + 2 * digits * width])
             continue
         for j in range(min(_INNER, digits)):
@@ -71,11 +71,11 @@ def _twiddle_rows(x, rest, coarse, fine, shift, mask, scale, parts, weigh):  # t
                     line = x[row, first + j]
                     for b in range(width):
                         line[b] *= w
-            if weigh and ((i + 1) % some == 0 or i + 1 == outer):
+            if weigh is not None and ((i + 1) % some == 0 or i + 1 == outer):
                 end = 2 * (row * digits + first + count) * width
                 total += squares_of_line(parts[begin:end])
                 begin = end
-    return total if weigh else -1.0
+    return total
 
 
 @compiled
@@ -153,7 +153,8 @@ def twiddle(
     table = phase_table(modulus, sign)
     parts = x.reshape(-1).view(np.float32 if x.dtype.char == "F" else np.float64)
     total: float = _twiddle_rows(
-        x, rest, table.coarse, table.fine, table.shift, table.mask, float(scale), parts, weigh
+        x, rest, table.coarse, table.fine, table.shift, table.mask, float(scale), parts,
+        weigh or None,
     )
     return total if weigh else None
 

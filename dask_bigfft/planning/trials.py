@@ -3,7 +3,7 @@
 Each is run on ones, all in turn and again in the other direction, so that a machine that slows down
 meanwhile wrongs nobody; those that are clearly slower drop out early.
 
-Imports `device_tuning`, `devices`, `graph`, `planner` and `config`.
+Imports `device_tuning`, `devices`, `graph`, `kernels`, `planner` and `config`.
 """
 
 import math
@@ -20,6 +20,7 @@ from dask_bigfft import config
 from dask_bigfft.devices import find
 from dask_bigfft.errors import PlanError
 from dask_bigfft.graph.layer import transformed_array
+from dask_bigfft.kernels import warming
 from dask_bigfft.planner.device_settings import AS_IS, DeviceSettings
 from dask_bigfft.planner.plan import Machine, Plan
 from dask_bigfft.planner.request import Request
@@ -180,6 +181,7 @@ def measured_trials(
     timer : callable
         Runs a plan and returns the seconds.
     """
+    warming.at_once()
     taken: list[list[float]] = [[] for _ in pairs]
     alive = list(range(len(pairs)))
     for number in range(REPEAT + 1):

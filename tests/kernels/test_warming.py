@@ -9,6 +9,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from dask_bigfft.cluster.worker import warm_up
 from dask_bigfft.kernels import copy, warming
 from dask_bigfft.testing.oracles import index_valued
 
@@ -90,6 +91,11 @@ def test_who_measures_speeds_has_loops_compiled_at_once(fresh):
     warming.at_once()
     straight(index_valued((4, 4), "f8"))
     assert fresh == [np.dtype("f8")]
+
+
+def test_workers_are_ready_before_their_first_task(fresh):
+    warm_up()
+    assert set(fresh) >= {np.dtype("c16"), np.dtype("f8")}
 
 
 @pytest.mark.parametrize(

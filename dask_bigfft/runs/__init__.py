@@ -108,6 +108,8 @@ def run(
         if not isinstance(path, str | os.PathLike):
             refuse(name, type(path).__name__, "the path of a stored array; dask arrays are "
                    "transformed by dask_bigfft.fft, and stored by to_zarr", kind=ArgumentTypeError)
+    if not isinstance(scratch, str | os.PathLike | None):
+        refuse("scratch", scratch, "the path of a folder", kind=ArgumentTypeError)
     one = not parse_name(kind).endswith(("2", "n"))
     where: Mapping[str, Any] = {"n": n, "axis": axis} if one else {"s": s, "axes": axes}
     if not one and axes is None and (s is not None or kind.endswith("2")):

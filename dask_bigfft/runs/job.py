@@ -11,6 +11,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,6 +32,7 @@ from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planning.arguments import Extras, parse_limit, parse_memory_limit
 from dask_bigfft.planning.surroundings import device_software
 from dask_bigfft.runs import pinned
+from dask_bigfft.runs.places import refuse_places
 from dask_bigfft.runs.sink import Sink
 from dask_bigfft.storage import sources, targets
 from dask_bigfft.storage.chunk_files import plain_chunks
@@ -95,14 +97,17 @@ class Asked:
         given = {**self.where, **self.options}
         if given.get("memory_limit") is not None:
             given["memory_limit"] = parse_memory_limit(given["memory_limit"])
-        return found | {name: value if _plain(value) else repr(value)
-                        for name, value in given.items() if value is not None}
+        found |= {name: value for name, value in given.items() if value is not None}
+        return {name: _plain(value) for name, value in found.items()}
 
 
-def _plain(value: Any) -> bool:
+def _plain(value: Any) -> Any:
+    """A value as JSON can hold it: integers of NumPy are integers."""
     if isinstance(value, list | tuple):
-        return all(map(_plain, value))
-    return isinstance(value, str | int | float | bool | None)
+        return [_plain(item) for item in value]
+    if isinstance(value, Integral):
+        return int(value)
+    return value if isinstance(value, str | float | None) else repr(value)
 
 
 @dataclass(frozen=True)
@@ -225,6 +230,7 @@ def execute(
     overwrite: bool = False, checksum: bool = False,
 ) -> Done:
     """Carry out a run; see `run` for what is given."""
+    refuse_places(asked.source, asked.component, asked.destination, scratch)
     if scratch is not None:
         with _locked(scratch) as folder:
             return _resumable(asked, store, folder, resume, overwrite, checksum)
@@ -350,7 +356,8 @@ def _place(asked: Asked, scratch: Path, plan: Plan) -> ScratchPlace:
 
 def _pin(asked: Asked, scratch: Path, checksum: bool) -> dict[str, Any]:
     """Plan a run and write down what it is."""
-    _, plan = planned_input(asked)
+    x, plan = planned_input(asked)
+    targets.check_dtype(result_dtype(plan, x))
     targets.check_inner(asked.inner_chunks, targets.uniform(plan.chunks) or ())
     check_room(scratch, plan.forecast.scratch)
     run = uuid.uuid4().hex

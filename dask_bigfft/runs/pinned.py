@@ -8,11 +8,12 @@ The scratch folder of such a run::
     <scratch>/result/..     records of stored blocks
     <scratch>/life-../..    records that are being written
 
-Imports `devices`, `errors`, `exchange` and `planner`.
+Imports `devices`, `errors`, `exchange`, `planner` and `storage`.
 """
 
 import json
 import os
+import re
 import shutil
 import uuid
 import zlib
@@ -31,11 +32,15 @@ from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.files import sync_path
 from dask_bigfft.graph.disk import exchange_folder
 from dask_bigfft.planner.plan import Plan
+from dask_bigfft.storage.sources import array_folder
 
 RECORD = "run.json"
 
 #: Version of what `RECORD` holds.
 FORMAT = 1
+
+#: Names of the folders that a run puts into its scratch folder.
+_OURS = re.compile(rf"(\w*filter\w*)?exchange\d+|{RESULT}|({LIFE}|{ENDED})[0-9a-f]+")
 
 #: Packages whose versions decide about the last bit of a result.
 PACKAGES = ("numpy", "scipy", "numba")
@@ -86,7 +91,7 @@ def source_identity(path: Path, component: str | None, content: bool) -> dict[st
     root = path.resolve()
     if root.is_file():
         return {"path": str(root), "component": component, "files": {"": _file(root, content)}}
-    start = root / component if component else root
+    start = array_folder(root, component)
     files = {}
     for folder, folders, names in os.walk(start):
         folders.sort()
@@ -127,7 +132,7 @@ def refuse_changed_source(before: Mapping[str, Any], now: Mapping[str, Any]) -> 
         if a == b:
             continue
         what = "is gone" if b is None else "is new" if a is None else "has changed"
-        file = os.path.join(path, before["component"] or "", name) if name else path
+        file = array_folder(Path(path), before["component"]) / name if name else path
         refuse("source", path, f"{allowed}: {file} {what}")
 
 
@@ -280,8 +285,7 @@ def forget_damaged(scratch: Path, plan: Plan, error: DamagedShardError) -> None:
 def clear(scratch: Path) -> None:
     """Remove all that a run has put into its scratch folder, the record last; then the folder."""
     for path in scratch.iterdir():
-        ours = "exchange" in path.name or path.name.startswith((RESULT, LIFE, ENDED))
-        if path.is_dir() and ours:
+        if path.is_dir() and _OURS.fullmatch(path.name):
             shutil.rmtree(path)
     for path in sorted(scratch.glob(f"{RECORD}*"), reverse=True):
         path.unlink()

@@ -270,6 +270,15 @@ def block_bytes(nbytes: int) -> int:
     return min(LARGEST, max(SMALLEST, nbytes // FEWEST))
 
 
+def array_folder(path: Path, component: str | None) -> Path:
+    """Return the folder of the array within a Zarr group; the path itself without a component.
+
+    >>> array_folder(Path("a.zarr"), "/deep/er/")
+    PosixPath('a.zarr/deep/er')
+    """
+    return path / (component or "").strip("/")
+
+
 def open_reader(path: Path, component: str | None = None) -> Reader:
     """Return the array in a file; see `open_source`."""
     if not path.exists():
@@ -278,7 +287,7 @@ def open_reader(path: Path, component: str | None = None) -> Reader:
     stored: Any
     if path.is_dir() or path.suffix == ".zip":
         stored = _open_zarr(path, component)
-        return _zarr_reader(stored, path.resolve() / (component or ""))
+        return _zarr_reader(stored, array_folder(path.resolve(), component))
     if _is_hdf5(path):
         stored = _open_hdf5(path, component)
         return Reader(stored, stored.chunks)

@@ -16,12 +16,13 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
-from dask_bigfft.errors import refuse
+from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.files import sync_path
 from dask_bigfft.storage.sources import URL, zarr_package
 
@@ -201,10 +202,24 @@ def created(
 
 def check_inner(inner: tuple[int, ...] | None, blocks: tuple[int, ...]) -> None:
     """Refuse chunks that do not divide the shards they are to lie in."""
-    if inner is not None and (len(inner) != len(blocks) or any(
+    if inner is None:
+        return
+    allowed = f"divisors of the blocks' shape, {blocks}"
+    if not isinstance(inner, Sequence) or not all(isinstance(n, Integral) for n in inner):
+        refuse("inner_chunks", inner, allowed, kind=ArgumentTypeError)
+    if len(inner) != len(blocks) or any(
         n < 1 or block % n for n, block in zip(inner, blocks, strict=True)
-    )):
-        refuse("inner_chunks", inner, f"divisors of the blocks' shape, {blocks}")
+    ):
+        refuse("inner_chunks", inner, allowed)
+
+
+def check_dtype(dtype: np.dtype[Any]) -> None:
+    """Refuse a result whose dtype no Zarr array can have, before anything is made."""
+    zarr = zarr_package()
+    try:
+        zarr.create_array(zarr.storage.MemoryStore(), shape=(1,), chunks=(1,), dtype=dtype)
+    except (TypeError, ValueError) as error:
+        _refuse_dtype(dtype, error)
 
 
 def reopened(path: Path, partial: Path) -> Target:

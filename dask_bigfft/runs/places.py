@@ -1,0 +1,35 @@
+"""Where a run may write: not into what it reads, and not into what it deletes.
+
+Imports `errors` and `storage`.
+"""
+
+from pathlib import Path
+
+from dask_bigfft.errors import refuse
+from dask_bigfft.storage.sources import array_folder
+
+__all__ = ["refuse_places"]
+
+
+def refuse_places(
+    source: Path, component: str | None, destination: Path, scratch: Path | None
+) -> None:
+    """Refuse places for the result and the scratch files that lie inside of each other.
+
+    Raises
+    ------
+    ArgumentError
+        Naming the one that has to be elsewhere.
+    """
+    read, written = array_folder(source.resolve(), component), destination.resolve()
+    if read in written.parents:
+        refuse("destination", str(destination), f"a path outside of the source, {source}")
+    if scratch is None:
+        return
+    folder = scratch.resolve()
+    for name, place in {"source": read, "destination": written}.items():
+        if place in (folder, *folder.parents):
+            refuse("scratch", str(scratch), f"a folder outside of the {name}, {place}")
+    if folder in written.parents:
+        refuse("destination", str(destination),
+               f"a path outside of the scratch folder, {scratch}, which is deleted at the end")

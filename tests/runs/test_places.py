@@ -1,0 +1,98 @@
+"""Runs are refused before anything is made where they would write into what they read or delete."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dask_bigfft
+from dask_bigfft.errors import ArgumentError, ArgumentTypeError
+from dask_bigfft.runs import Asked, pinned
+
+zarr = pytest.importorskip("zarr")
+
+
+@pytest.fixture
+def group(tmp_path, monkeypatch):
+    """A Zarr group with one array, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    root = zarr.open_group("g.zarr", mode="w")
+    array = root.create_array("a", shape=(8,), chunks=(4,), dtype=float)
+    array[...] = np.arange(8.0)
+    return Path("g.zarr")
+
+
+PLACES = [
+    ("g.zarr/a/out", None, "destination", "outside of the source"),
+    ("out.zarr", "g.zarr/a", "scratch", "outside of the source"),
+    ("out.zarr", "g.zarr/a/s", "scratch", "outside of the source"),
+    ("out.zarr", "out.zarr", "scratch", "outside of the destination"),
+    ("out.zarr", "out.zarr/s", "scratch", "outside of the destination"),
+    ("work/result.zarr", "work", "destination", "outside of the scratch folder"),
+]
+
+
+@pytest.mark.parametrize(("destination", "scratch", "name", "text"), PLACES)
+def test_places_inside_of_each_other_are_refused(group, destination, scratch, name, text):
+    """Nothing is made then; what lies in a scratch folder would be deleted at the end."""
+    before = sorted(Path().rglob("*"))
+    with pytest.raises(ArgumentError, match=rf"`{name}`=.*{text}"):
+        dask_bigfft.run(group, destination, "fft", component="a", scratch=scratch)
+    assert sorted(Path().rglob("*")) == before
+
+
+def test_beside_the_source_in_its_group_there_is_room(group):
+    dask_bigfft.run(group, "g.zarr/b", "fft", component="/a/", scratch="g.zarr/s")
+    np.testing.assert_allclose(zarr.open_array("g.zarr/b", mode="r")[...], np.fft.fft(np.arange(8)))
+    assert sorted(os.listdir(group)) == ["a", "b", "zarr.json"]
+
+
+def test_only_what_a_run_has_made_is_deleted_at_its_end(tmp_path):
+    ours = ["exchange1", "filter0_exchange12", "result", "life-0af", "ended-12"]
+    others = ["results", "my exchange1", "exchange1.zarr", "life-of-brian"]
+    for name in ours + others:
+        (tmp_path / name).mkdir()
+    (tmp_path / "run.json").write_text("{}")
+    pinned.clear(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == sorted(others)
+
+
+@pytest.mark.parametrize("component", ["a", "/a", "a/"])
+def test_files_of_a_component_are_pinned_however_it_is_written(group, component):
+    found = pinned.source_identity(group, component, False)
+    assert set(found["files"]) == {"c/0", "c/1", "zarr.json"}
+    (group / "a/c/1").unlink()
+    now = pinned.source_identity(group, component, False)
+    with pytest.raises(ArgumentError, match=r"g\.zarr/a/c/1 is gone"):
+        pinned.refuse_changed_source(found, now)
+
+
+def test_a_dtype_that_zarr_cannot_hold_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", np.ones(8, "g"))
+    for scratch in (None, "s"):
+        with pytest.raises(ArgumentError, match=r"`source`=.*a dtype that Zarr can store"):
+            dask_bigfft.run("x.npy", "out.zarr", "fft", kernel="scipy", scratch=scratch)
+        assert os.listdir() == ["x.npy"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("inner_chunks", "abc"), ("inner_chunks", (2.0,)), ("inner_chunks", 4),
+                        ("scratch", 3)]
+)
+def test_wrong_types_are_refused_by_name(group, name, value):
+    with pytest.raises(ArgumentTypeError, match=f"`{name}`="):
+        dask_bigfft.run(group, "out.zarr", "fft", component="a", **{name: value})
+    assert os.listdir() == ["g.zarr"]
+
+
+def test_integers_of_numpy_are_pinned_as_integers():
+    """So that a run may be gone on with by either."""
+    def asked(integer):
+        where = {"n": integer(7), "axis": integer(0)}
+        return Asked(Path("a"), Path("b"), where=where, inner_chunks=(integer(2), integer(3)),
+                     options={"chunks": [integer(4)]})
+
+    assert json.dumps(asked(np.int64).pinned) == json.dumps(asked(int).pinned)

@@ -4,7 +4,7 @@ Imports `front`, `storage`, `graph` and what lies below.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -17,6 +17,13 @@ from dask_bigfft.transforms.spec import parse_name
 __all__ = ["Asked", "Done", "Store", "execute", "has_begun", "planned_input", "run"]
 
 AnyPath = str | os.PathLike[str]
+
+
+def _last_axes(s: object) -> tuple[int, ...]:
+    """As many axes as there are lengths."""
+    if not isinstance(s, Sequence):
+        refuse("s", s, "a sequence of integers", kind=ArgumentTypeError)
+    return tuple(range(-len(s), 0))
 
 
 def run(
@@ -110,10 +117,12 @@ def run(
                    "transformed by dask_bigfft.fft, and stored by to_zarr", kind=ArgumentTypeError)
     if not isinstance(scratch, str | os.PathLike | None):
         refuse("scratch", scratch, "the path of a folder", kind=ArgumentTypeError)
+    if not isinstance(component, str | None):
+        refuse("component", component, "the name of an array", kind=ArgumentTypeError)
     one = not parse_name(kind).endswith(("2", "n"))
     where: Mapping[str, Any] = {"n": n, "axis": axis} if one else {"s": s, "axes": axes}
     if not one and axes is None and (s is not None or kind.endswith("2")):
-        where = {"s": s, "axes": (-2, -1) if s is None else tuple(range(-len(s), 0))}
+        where = {"s": s, "axes": (-2, -1) if s is None else _last_axes(s)}
     for name, value in {"n": n, "axis": axis, "s": s, "axes": axes}.items():
         if name not in where and value is not None:
             where = {**where, name: value}  # refused by name where the plan is made

@@ -6,7 +6,7 @@ Imports `errors` and `storage`.
 from pathlib import Path
 
 from dask_bigfft.errors import refuse
-from dask_bigfft.storage.sources import array_folder
+from dask_bigfft.storage.sources import URL, array_folder
 
 __all__ = ["refuse_places"]
 
@@ -22,13 +22,15 @@ def refuse_places(
         Naming the one that has to be elsewhere.
     """
     read, written = array_folder(source.resolve(), component), destination.resolve()
-    if read in written.parents:
+    if read.is_dir() and read in written.parents:
         refuse("destination", str(destination), f"a path outside of the source, {source}")
     if scratch is None:
         return
+    if URL.match(str(scratch)):
+        refuse("scratch", str(scratch), "a local path")
     folder = scratch.resolve()
     for name, place in {"source": read, "destination": written}.items():
-        if place in (folder, *folder.parents):
+        if place in (folder, *folder.parents) and not place.is_file():
             refuse("scratch", str(scratch), f"a folder outside of the {name}, {place}")
     if folder in written.parents:
         refuse("destination", str(destination),

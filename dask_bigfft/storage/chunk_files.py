@@ -182,7 +182,7 @@ def refuse_missing(path: Path, component: str | None, array: Any) -> None:
     keys = map(array.metadata.encode_chunk_key, itertools.product(*map(range, grid)))
     start = f"{component.strip('/')}/" if component else ""
     if path.is_dir():
-        missing = [key for key in keys if not (path / start / key).exists()]
+        missing = [key for key in keys if not (path / start / key).is_file()]
     else:
         with ZipFile(path) as file:
             names = set(file.namelist())

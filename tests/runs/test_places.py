@@ -30,6 +30,7 @@ PLACES = [
     ("out.zarr", "g.zarr/a/s", "scratch", "outside of the source"),
     ("out.zarr", "out.zarr", "scratch", "outside of the destination"),
     ("out.zarr", "out.zarr/s", "scratch", "outside of the destination"),
+    ("out.zarr", "s3://bucket/s", "scratch", "a local path"),
     ("work/result.zarr", "work", "destination", "outside of the scratch folder"),
 ]
 
@@ -80,11 +81,13 @@ def test_a_dtype_that_zarr_cannot_hold_leaves_nothing(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("name", "value"), [("inner_chunks", "abc"), ("inner_chunks", (2.0,)), ("inner_chunks", 4),
-                        ("scratch", 3)]
+                        ("scratch", 3), ("component", 3)]
 )
 def test_wrong_types_are_refused_by_name(group, name, value):
     with pytest.raises(ArgumentTypeError, match=f"`{name}`="):
-        dask_bigfft.run(group, "out.zarr", "fft", component="a", **{name: value})
+        dask_bigfft.run(group, "out.zarr", "fft", **{"component": "a", name: value})
+    with pytest.raises(ArgumentTypeError, match="`s`=3"):
+        dask_bigfft.run(group, "out.zarr", "fftn", component="a", s=3)
     assert os.listdir() == ["g.zarr"]
 
 
@@ -96,3 +99,11 @@ def test_integers_of_numpy_are_pinned_as_integers():
                      options={"chunks": [integer(4)]})
 
     assert json.dumps(asked(np.int64).pinned) == json.dumps(asked(int).pinned)
+
+
+def test_a_folder_in_the_place_of_a_chunk_is_no_chunk(group):
+    """Zarr reads it as the fill value."""
+    (group / "a/c/1").unlink()
+    (group / "a/c/1").mkdir()
+    with pytest.raises(ArgumentError, match=r"1 of 2 are missing, the first of them c/1"):
+        dask_bigfft.run(group, "out.zarr", "fft", component="a")

@@ -12,6 +12,7 @@ The ways between two cards are in `gpu_routes`. Imports the rest of this folder 
 
 import argparse
 import gc
+import itertools
 import math
 import sys
 import time
@@ -41,8 +42,12 @@ Place = Literal["cpu", "gpu", "hybrid"]
 PLACES: tuple[Place, ...] = ("cpu", "gpu", "hybrid")
 
 #: The CPU is far behind where it takes so many times as long as the slower one of the others: then
-#: it takes part in one of so many turns.
-FAR, SELDOM = 1.2, 3
+#: it takes part in these turns only.
+FAR, SELDOM = 1.2, (1, 4, 7)
+
+#: Turns go on, up to so many times as many, while a problem has taken less than so many seconds: of
+#: short transforms chance is a larger part.
+MORE, SPAN = 3, 8.0
 
 
 @dataclass(frozen=True)
@@ -140,7 +145,12 @@ def _order(turn: int, far: bool) -> tuple[Place, ...]:
     (('gpu', 'hybrid', 'cpu'), ('hybrid', 'gpu'))
     """
     pair: tuple[Place, ...] = ("gpu", "hybrid") if turn % 2 else ("hybrid", "gpu")
-    return pair if far and turn % SELDOM != 1 else (*pair, "cpu")
+    return pair if far and turn not in SELDOM else (*pair, "cpu")
+
+
+def _another(turn: int, turns: int, began: float) -> bool:
+    """Whether a turn follows: so many at least, and more of short ones."""
+    return turn < turns or (turn < MORE * turns and time.monotonic() - began < SPAN)
 
 
 def _timed(x: Any, place: Place, keywords: dict[str, Any]) -> tuple[float, Any]:
@@ -160,7 +170,8 @@ def _one(bench: gpu.Bench, turns: int, x: Any, problem: Problem) -> None:
     seconds: dict[Place, dict[int, float]] = {place: {} for place in PLACES}
     share, error, far = 0.0, 0.0, False
     answers: dict[Place, Any] = {}
-    for turn in range(turns + 1):
+    began = time.monotonic()
+    for turn in itertools.count():
         for place in _order(turn, far):
             with _Counted() as counted:
                 taken, done = _timed(x, place, keywords)
@@ -174,9 +185,10 @@ def _one(bench: gpu.Bench, turns: int, x: Any, problem: Problem) -> None:
         if not turn:
             error = max(_off(answers["cpu"], answers[place]) for place in ("gpu", "hybrid"))
             answers.clear()
+            began = time.monotonic()
         elif turn == 1:
             far = seconds["cpu"][1] > FAR * max(seconds["gpu"][1], seconds["hybrid"][1])
-        if bench.results.over and turn:
+        if turn and (bench.results.over or not _another(turn, turns, began)):
             break
     _told(bench, x, problem, keywords, seconds, share, error)
 
@@ -280,7 +292,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark; return 1 where there is no card."""
     parser = argparse.ArgumentParser(prog="python -m dask_bigfft.bench.gpu_hybrid")
     parser.add_argument("--out", type=Path, default=Path("ci/results/gpu_hybrid.json"))
-    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--turns", type=int, default=7,
+                        help=f"of each problem, at least; up to {MORE} times as many of short ones")
     parser.add_argument("--profile", type=Path, help="speeds, as dask-bigfft calibrate writes them")
     parser.add_argument("--only", nargs="*", type=int,
                         help="numbers of problems, from 0; none: the ways alone")

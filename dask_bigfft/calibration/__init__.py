@@ -45,6 +45,9 @@ DTYPES = ("complex128", "complex64")
 #: left out, for plans would take the speeds of another one for its own.
 ENOUGH = 25.0
 
+#: Seconds after which copies are measured by single passes: with many threads probes are large.
+BRIEF = 10.0
+
 #: Bytes of arrays that say anything of a machine: below, times are those of calls alone.
 LEAST_NBYTES = 1 << 14
 
@@ -67,11 +70,13 @@ def measure(effort: Effort, folder: str, kernels: Sequence[str] | None = None) -
     began = time.perf_counter()
     few = min(1.0, effort.nbytes / USUAL_NBYTES)
     found: dict[str, Any] = {
-        **gather_speeds(effort),
+        **gather_speeds(replace(effort, until=began + BRIEF)),
         **disk_speeds(Path(folder), int(few * (256 << 20))),
         "touch": page_speed(effort.threads, int(few * (128 << 20))),
     }
+    log.info("copies, disk and pages: %.1f s", time.perf_counter() - began)
     names = available() if kernels is None else kernels
+    timely = replace(effort, until=began + ENOUGH)
     libraries: list[LibrarySpeeds] = []
     for dtype in DTYPES:
         for name in names:
@@ -79,14 +84,16 @@ def measure(effort: Effort, folder: str, kernels: Sequence[str] | None = None) -
                 continue
             other = [one for one in libraries if one.name == name]
             if time.perf_counter() - began < ENOUGH or not libraries:
-                libraries.append(library_speeds(name, dtype, effort))
+                libraries.append(library_speeds(name, dtype, timely))
             elif other:
                 libraries.append(library_like(other[0], dtype, effort))
             else:
-                little = replace(effort, nbytes=min(effort.nbytes, USUAL_NBYTES))
+                little = replace(timely, nbytes=min(effort.nbytes, USUAL_NBYTES))
                 libraries.append(library_speeds(name, dtype, little))
+    log.info("FFT libraries, until %.1f s", time.perf_counter() - began)
     copied = min(effort.nbytes, USUAL_NBYTES) * 8
     found |= _devices(effort.threads, found.get("copy", DEFAULT.copy), copied)
+    log.info("devices, until %.1f s", time.perf_counter() - began)
     if current_worker() is None:  # a cluster's tasks are its scheduler's
         found |= scheduling_costs(effort.repeat)
     host = f"{os.cpu_count()} cores, {effort.threads} threads"
@@ -95,6 +102,7 @@ def measure(effort: Effort, folder: str, kernels: Sequence[str] | None = None) -
         return profile
     known = [one.name for one in libraries if one.dtype == DTYPES[0]]
     between: dict[str, Any] = between_blocks(profile, effort.nbytes, effort.repeat, known)
+    log.info("whole transforms, until %.1f s", time.perf_counter() - began)
     return replace(profile, **between)
 
 

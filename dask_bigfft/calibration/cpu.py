@@ -5,6 +5,7 @@ Imports `decomposition`, `planner`, `kernels`, SciPy and this room.
 
 import math
 import statistics
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -66,11 +67,19 @@ class Effort:
         Bytes of a probe.
     repeat : int
         Passes that count.
+    until : float
+        Time by the performance counter from which on a single pass does.
     """
 
     threads: int
     nbytes: int = 32 << 20
     repeat: int = 3
+    until: float = math.inf
+
+    @property
+    def passes(self) -> int:
+        """Passes that count of what is measured now."""
+        return self.repeat if time.perf_counter() < self.until else 1
 
     @property
     def elements(self) -> int:
@@ -82,7 +91,7 @@ def measured(probe: Probe, effort: Effort) -> tuple[Plan, Sequence[Stage]]:
     """The plan of a probe, cut so that no thread is idle, and what its stages took."""
     ways = max(probe.ways, min(effort.threads, probe.shape[probe.cut]))
     plan = replace(probe, ways=ways).plan(effort.threads)
-    return plan, measured_stages(plan, effort.threads, effort.repeat)
+    return plan, measured_stages(plan, effort.threads, effort.passes)
 
 
 @dataclass(frozen=True)
@@ -299,7 +308,7 @@ def _alone(effort: Effort) -> float:
     (probe, *_) = _planes(effort.elements)
     plan = probe.plan(effort.threads)
     together, alone = (
-        measured_stages(plan, threads, effort.repeat)[0].gather for threads in (effort.threads, 1)
+        measured_stages(plan, threads, effort.passes)[0].gather for threads in (effort.threads, 1)
     )
     return max(1.0, together / max(alone, 1e-9))
 

@@ -229,7 +229,7 @@ def _spare(found: LibrarySpeeds, elements: int, effort: Effort) -> float:
     plan, taken = probe.plan(effort.threads), []
     for threads in (1, effort.threads):
         with dask.config.set(num_workers=threads):
-            taken.append(measured_stages(plan, 1, effort.repeat)[0].fft)
+            taken.append(measured_stages(plan, 1, effort.passes)[0].fft)
     return min(1.0, max(0.0, taken[0] / taken[1] - 1) / (effort.threads - 1))
 
 
@@ -242,6 +242,6 @@ def _alone_in(found: LibrarySpeeds, elements: int, effort: Effort) -> float:
     probe = Probe("fftn", (elements // n, n), found.dtype, 0, ways, (((1, n),),), found.name)
     plan = probe.plan(effort.threads)
     together, alone = (
-        measured_stages(plan, threads, effort.repeat)[0].fft for threads in (effort.threads, 1)
+        measured_stages(plan, threads, effort.passes)[0].fft for threads in (effort.threads, 1)
     )
     return max(1.0, together / alone)

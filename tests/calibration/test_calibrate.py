@@ -116,6 +116,22 @@ def test_checks_are_the_least_of_what_they_add(monkeypatch):
     assert found["checksum"] == pytest.approx(nbytes / cpu.FAINT)
 
 
+def test_late_measurements_are_single(monkeypatch):
+    passes = []
+    real = cpu.measured_stages
+
+    def watched(plan, threads, repeat):
+        passes.append(repeat)
+        return real(plan, threads, 1)
+
+    monkeypatch.setattr(cpu, "measured_stages", watched)
+    (probe, *_) = cpu._planes(1 << 14)
+    in_time = Effort(2, 1 << 18, 5, until=time.perf_counter() + 60)
+    for effort in (in_time, replace(in_time, until=time.perf_counter())):
+        cpu.measured(probe, effort)
+    assert passes == [5, 1]
+
+
 def test_a_library_in_both_directions():
     found = library_speeds("scipy", "complex64", TINY)
     assert found.name == "scipy"

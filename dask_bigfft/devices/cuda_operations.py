@@ -104,6 +104,8 @@ class Operations(Kernels):
         before = free()[0]
         with cp.cuda.using_allocator(lend):
             plan = _make_plan(cp.cuda.cufft, batch)
+        # cuFFT copies tables in the null stream, which streams of ours do not wait for.
+        cp.cuda.Stream.null.synchronize()
         taken = before - free()[0]
         while len(self._plans) >= MAX_PLANS:
             old, _ = self._plans.popitem(last=False)

@@ -1,18 +1,28 @@
 """Operations for a CUDA device: what kernels are told, followed by hand, is NumPy's answer."""
 
+import contextlib
 import ctypes
 import itertools
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from dask_bigfft.decomposition.phases import chirp, unit_roots
-from dask_bigfft.devices import cuda_kernels
+from dask_bigfft.devices import cuda_kernels, cuda_operations
 from dask_bigfft.devices.cuda_kernels import multiplication, simplified
 from dask_bigfft.devices.cuda_operations import Operations
 from dask_bigfft.devices.numpy_operations import index_of, multiplied
-from dask_bigfft.devices.protocol import ChirpFactor, Multiply, Strided, Term, Transpose, Twiddle
+from dask_bigfft.devices.protocol import (
+    FFT,
+    ChirpFactor,
+    Multiply,
+    Strided,
+    Term,
+    Transpose,
+    Twiddle,
+)
 from dask_bigfft.kernels.gpu_source import (
     THREADS,
     TILE,
@@ -112,6 +122,66 @@ def test_strided_copies(monkeypatch, flips, dtype):
 )
 def test_as_few_dimensions_as_can_be(shape, axes, expected):
     assert simplified(shape, axes) == expected
+
+
+class Card:
+    """As much of CuPy as making a plan takes; writes down what is done with it."""
+
+    def __init__(self, taken=0):
+        self.did, self.free = [], 1 << 30
+        plans = {name: self.making(name, taken) for name in ("PlanNd", "XtPlanNd")}
+        kinds = {f"CUFFT_{name}": name for name in ("C2C", "R2C", "C2R", "Z2Z", "D2Z", "Z2D")}
+        null = SimpleNamespace(synchronize=lambda: self.did.append("synchronized"))
+        memory = SimpleNamespace(
+            UnownedMemory=lambda address, size, owner: size, MemoryPointer=lambda size, at: size)
+        self.cuda = SimpleNamespace(
+            cufft=SimpleNamespace(**plans, **kinds), memory=memory,
+            Stream=SimpleNamespace(null=null),
+            runtime=SimpleNamespace(memGetInfo=lambda: (self.free, 1 << 30)),
+            using_allocator=self.using)
+
+    @contextlib.contextmanager
+    def using(self, lend):
+        self.lend = lend
+        yield
+        self.lend = None
+
+    def making(self, name, taken):
+        def made(*arguments, **keywords):
+            self.did.append(name)
+            assert self.lend(1000) == 1000
+            self.free -= taken
+            return SimpleNamespace(handle=len(self.did))
+
+        return made
+
+
+def test_plans_are_made_once_and_ready_when_they_are_there(monkeypatch):
+    """Their tables come in the null stream; their work area is lent at the call."""
+    card, own = Card(taken=96), Operations()
+    monkeypatch.setattr(cuda_operations, "cupy", lambda: card)
+    monkeypatch.setattr(cuda_operations, "MAX_PLANS", 3)
+    ops = [FFT("c2c", (n, 8), (n, 8), (1,), -1, "<c16") for n in range(2, 6)]
+    assert [own.work_nbytes(op) for op in (*ops[:3], ops[0])] == [1024] * 4
+    assert card.did == ["PlanNd", "synchronized"] * 3
+    assert own.tables == 3 * 96
+    own.work_nbytes(ops[3])  # in the place of the one that was needed longest ago
+    own.work_nbytes(ops[0])
+    assert card.did == ["PlanNd", "synchronized"] * 4
+    own.work_nbytes(ops[1])
+    assert card.did == ["PlanNd", "synchronized"] * 5
+    assert own.tables == 3 * 96
+    own.drop_plans()
+    assert own.tables == 0
+
+
+def test_sizes_of_64_bits_have_plans_of_their_own(monkeypatch):
+    card = Card()
+    monkeypatch.setattr(cuda_operations, "cupy", lambda: card)
+    op = FFT("c2c", (1 << 28, 16), (1 << 28, 16), (1,), -1, "<c8")
+    monkeypatch.setattr("dask_bigfft.kernels.gpu_plans.MOST_NBYTES", 1 << 62)
+    Operations().work_nbytes(op)
+    assert card.did == ["XtPlanNd", "synchronized"]
 
 
 def test_grids_are_within_what_cuda_allows(monkeypatch):

@@ -1,16 +1,22 @@
 """What the clock of a simulated device knows of the ring: who waits for a buffer, and for whom."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from devices.blocks import distance, job_of, scipys, values
 
 from dask_bigfft.bench.gpu_data import even_shape
 from dask_bigfft.bench.gpu_rounds import SCHEMES, one_round
+from dask_bigfft.devices.engine import Engine
+from dask_bigfft.devices.jobs import Source
 from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.pipeline import Carve, Coming, Pipeline
 from dask_bigfft.devices.protocol import DeviceArray
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.devices.simulated_ring import RingClock
 from dask_bigfft.devices.walk import _untouched, walked_seconds
+from dask_bigfft.planner.device_settings import DeviceSettings
 from dask_bigfft.planner.profile import DeviceProfile
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -87,6 +93,29 @@ def test_values_are_there_when_threads_have_scattered_them():
     device.wait(other, stored)
     device.h2d(other, block, place)  # what was stored is gathered again: the host waits for it
     assert device.clock() == pytest.approx(cleared + 3e-6 + 2e-6)
+
+
+@pytest.mark.parametrize("streams", ["role", "piece"])
+@pytest.mark.parametrize("slots", [1, 2, 3])
+def test_a_block_is_done_when_all_of_it_is_scattered(streams, slots):
+    """Whatever stream a piece goes in; and a piece comes to where one was that is not scattered."""
+    profile = DeviceProfile(
+        h2d=1e12, d2h=1e12, ring=1e6, run=0.0, flops=1e18, memory=1e15, call=0.0
+    )
+    device = SimulatedDevice(1 << 20, profile=profile, pageable=True)
+    engine = Engine(device, 1 << 20, PieceLimits(0, least=256, pieces=8, call_nbytes=0))
+    x = values(48, 256)
+    settings = DeviceSettings(buffers=slots, passes=8, streams=streams)
+    job = replace(job_of(x, "fft")[0], settings=settings)
+    pieces = engine.pieces(job)[0].pieces
+    assert pieces > 1
+    got = engine.run(job, Source(x.copy))
+    assert distance(got, scipys(x, "fft")) < 1e-14
+    # gathered one after the other, and scattered beside that, the last piece at the end; one
+    # stream's gathers wait for what it scattered before
+    one_way = x.nbytes / profile.ring
+    most = 1 + 1 / pieces if streams == "role" else 2
+    assert one_way * (1 + 0.9 / pieces) < device.clock() < one_way * most * 1.05
 
 
 @pytest.mark.parametrize("mib", [4096, 256])

@@ -19,10 +19,10 @@ from dask_bigfft.decomposition.layout import AxisLayout, Layout
 from dask_bigfft.decomposition.rounds import exchange_shape
 from dask_bigfft.decomposition.steps import Step
 from dask_bigfft.planner.cost import fresh_seconds
+from dask_bigfft.planner.profile import Profile
 
 if TYPE_CHECKING:
     from dask_bigfft.planner.plan import Exchange, Forecast, Plan
-    from dask_bigfft.planner.profile import Profile
 
 WIDTH = 100
 
@@ -120,7 +120,11 @@ def speed_rows(profile: Profile) -> list[tuple[str, str]]:
         ("a graph, task, gather, shard", ", ".join(human_seconds(s) for s in (
             profile.start, profile.task, profile.gathered_block, profile.shard))),
         ("an exchange", human_seconds(profile.exchange)),
+        ("order, 10^6 pairs of blocks", human_seconds(1e6 * profile.pair)),
     ]
+    if (profile.network, profile.sent_shard) != (Profile.network, Profile.sent_shard):
+        rows.append(("between workers", f"{rate(profile.network)}, a shard "
+                                        f"{human_seconds(profile.sent_shard)}"))
     for library in profile.libraries:
         speeds = ", ".join(f"{n}: {library.along.at(n) / 1e9:.3g}" for n in (64, 1024, 16384))
         rows.append((f"{library.name}, {library.dtype}", f"GFLOP/s by length {speeds}"))

@@ -324,6 +324,9 @@ class Plan:
     ) -> Forecast:
         """Return what the plan would need on another machine, which nobody has to have.
 
+        What CPU threads and devices share is reckoned as done by devices alone, where there are
+        some.
+
         Parameters
         ----------
         profile : Profile
@@ -343,7 +346,8 @@ class Plan:
             parse_count(name, value, least)
         if not isinstance(profile, Profile):
             refuse("profile", profile, "a Profile, as calibrate returns", kind=ArgumentTypeError)
-        machine = Machine(None, threads, workers, SHUFFLE_BUFFERS, profile, cards)
+        shared = self.machine.shared and workers == 1
+        machine = Machine(None, threads, workers, SHUFFLE_BUFFERS, profile, cards, shared)
         return cost.forecast(replace(self, machine=machine))
 
     def explain(self) -> str:

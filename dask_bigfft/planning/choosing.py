@@ -18,7 +18,7 @@ from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.search import find_plan
 from dask_bigfft.planning.surroundings import running_client
-from dask_bigfft.planning.tuning import tuned_plan
+from dask_bigfft.planning.tuning import SHARE, tuned_plan
 from dask_bigfft.transforms.spec import TransformSpec
 
 __all__ = ["Choice", "chosen_plan"]
@@ -99,7 +99,8 @@ def _searched(
     if request.device == "hybrid":
         walk = walk_on(known_devices(machine, _cards("gpu")), nbytes, dtype)
         least = config.get("bigfft.hybrid-gain")
-        return decided(spec, request, machine, _cards("gpu"), least, walk)
+        found = decided(spec, request, machine, _cards("gpu"), least, walk)
+        return _unmeasured(found, "who shares a round is for the model to say", choice)
     machine = replace(machine, cards=_cards(request.device))
     tried = tuned_plan(spec, request, machine, choice.kernel) if choice.measure else None
     if tried is not None:
@@ -107,7 +108,15 @@ def _searched(
     walk = walk_on(machine.devices, nbytes, dtype)
     search = partial(_found_plan, spec, request, walk=walk)
     inside = choice.overwrite and machine.cards and machine.workers == 1
-    return plan_within(search, machine) if inside else search(machine)
+    found = plan_within(search, machine) if inside else search(machine)
+    text = f"array and result take more than {100 * SHARE:.0f} % of the memory"
+    return _unmeasured(found, text, choice)
+
+
+def _unmeasured(plan: Plan, reason: str, choice: Choice) -> Plan:
+    """A plan that says why it was not measured, where that was asked for."""
+    text = f"{plan.reason}; not measured: {reason}"
+    return replace(plan, reason=text) if choice.measure else plan
 
 
 def _cards(device: str) -> int:

@@ -29,6 +29,7 @@ from dask_bigfft.calibration.system import disk_speeds, outside, scheduling_cost
 from dask_bigfft.cli import main
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
 from dask_bigfft.events import emit
+from dask_bigfft.planner.explain import speed_rows
 from dask_bigfft.planner.profile import DEFAULT, Profile
 from dask_bigfft.planning import profiles
 from dask_bigfft.testing.devices import simulated_devices
@@ -366,6 +367,10 @@ def test_command_line(folder, capsys, monkeypatch):
     lines = capsys.readouterr().out.splitlines()
     assert any(line.startswith("  copies, a thread  ") for line in lines)
     assert any(line.startswith("  a graph, task, gather, shard  ") for line in lines)
+    assert "  order, 10^6 pairs of blocks   25.0 ms" in lines
+    assert not any("between workers" in line for line in lines)
+    there = speed_rows(replace(DEFAULT, network=2e9))
+    assert ("between workers", "2 GB/s, a shard 100 us") in there
 
 
 def test_a_cluster_has_its_own(folder):

@@ -211,3 +211,60 @@ def test_more_threads_than_blocks_share_them():
     walk = Walk(1.0, 1, threads=4)
     assert_nobody_waits(walk)
     assert all(taker.pieces for taker in walk.takers)
+
+
+def opened(rows=64, piece=8, least=4, cpu=1e-9, device=1e-9, takers=(2, 2)):
+    """A block that has just been opened, of bytes for rows, and who takes of it."""
+    block = OpenBlock(rows, 1, 1, piece, least, {"cpu": cpu, "device": device})
+    taking = Taking(dict(zip(("cpu", "device"), takers, strict=True)))
+    taking.open(block)
+    return taking, block
+
+
+def test_nobody_takes_what_the_others_will_have_done_sooner():
+    taking, block = opened(device=1e-6)
+    assert taking.take("device", block) is not None  # nobody else is at work yet
+    taking, block = opened(device=1e-6)
+    first = taking.take("cpu", block)
+    assert first is not None
+    assert taking.take("device", block) is None
+    assert not taking.offers("device", block)
+    taking.done(first, 0.0)  # nobody is at work any more
+    assert taking.take("device", block) is not None
+
+
+def test_a_device_that_had_no_memory_for_a_part_gets_no_other_of_that_block():
+    taking, block = opened()
+    lost = taking.take("device", block)
+    taking.give_back(lost)
+    assert block.left_rows == 64
+    assert taking.take("device", block) is None
+    assert taking.take("cpu", block) is not None
+    taking, block = opened()
+    taking.give_back(taking.take("cpu", block))
+    assert taking.take("device", block) is not None
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "believed"),
+    [("device", 8, True), ("device", 4, False), ("cpu", 1, True)],
+)
+def test_a_small_piece_is_no_evidence_that_a_device_is_slow(kind, rows, believed):
+    for pace, learned in ((1.5e-9, believed), (0.7e-9, True)):
+        taking, block = opened()
+        block.flying, taking.working[kind] = 1, 1
+        taking.done(Taken(block, kind, 0, rows, rows), rows * pace)
+        assert (block.pace[kind] != 1e-9) == learned
+
+
+def test_what_happens_once_is_not_believed():
+    taking, block = opened()
+    block.flying, taking.working["cpu"] = 1, 1
+    taking.done(Taken(block, "cpu", 0, 1, 1), 1.0)
+    assert block.pace["cpu"] <= 2e-9
+
+
+def test_a_device_is_given_few_pieces_at_once():
+    taking, block = opened(rows=1 << 16)
+    taken = taking.take("device", block)
+    assert taken.width < taken.high - taken.low <= 8 * taken.width

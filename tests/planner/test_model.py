@@ -120,6 +120,15 @@ def test_another_machine_has_whole_numbers_of_things(arguments):
     assert plan.forecast_on(Profile(), workers=2, threads=1, cards=0).seconds > 0
 
 
+def test_a_machine_like_this_one_has_the_same_forecast():
+    plan = dask_bigfft.plan(da.zeros((512, 512), chunks=(64, 512)), "fft2", kernel="scipy")
+    profile, machine = plan.machine.profile, plan.machine
+    found = plan.forecast_on(profile, threads=machine.threads, cards=machine.cards)
+    assert machine.shared
+    assert found == plan.forecast
+    assert plan.forecast_on(profile, workers=2, threads=1).seconds != plan.forecast.seconds
+
+
 def test_lines_that_meet_in_a_cache_are_slow():
     powers = Curve(((1024.0, 1.5), (4096.0, 0.75)))
     found = library(elsewhere=True, powers=powers, powers_across=Curve(((1.0, 0.5),)))

@@ -92,6 +92,18 @@ def test_settings_cut_pieces():
         DeviceSettings(buffers=0)
 
 
+def test_the_region_has_buffers_passes_streams_and_rings():
+    pieces = [*device_tuning._group(AS_IS, "pieces")]
+    tried = {(s.buffers, s.passes, s.streams) for s in pieces if s != AS_IS}
+    wanted = {2, 3, 4, 8}, {4, 8, 16, 32}, {"role", "piece"}
+    assert tried == set(itertools.product(*wanted))
+    before = DeviceSettings(buffers=3, streams="piece")
+    rings = [s for s in device_tuning._group(before, "ring") if s != before]
+    assert {s.ring_buffers for s in rings} == {2, 4, 8}
+    assert len({s.ring_nbytes for s in rings}) > 2
+    assert {replace(s, ring_buffers=None, ring_nbytes=None) for s in rings} == {before}
+
+
 def by_clock(card, nbytes, plan, settings):
     """Seconds of a plan with some settings, on a device of its own."""
     device = SimulatedDevice(nbytes, profile=card.profile, pageable=card.pageable)

@@ -17,6 +17,7 @@ from dask_bigfft.planner.request import Request
 from dask_bigfft.planning import tuning
 from dask_bigfft.planning.trials import measured_trials, region
 from dask_bigfft.planning.tuning import problem_class, tuned
+from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.transforms.spec import transform_spec
 
 MACHINE = Machine(memory_limit=1 << 34, threads=2)
@@ -191,6 +192,19 @@ def test_of_too_large_arrays_no_region_is_made_unless_one_is_remembered(folder, 
     assert len(made) == 2
     assert again.plan.rounds == found.plan.rounds
     assert again.trials == ()
+
+
+def test_a_plan_says_why_it_was_not_measured(folder):
+    x = da.zeros((512, 512), chunks=(64, 512), dtype=complex)
+    keywords = {"kernel": "scipy", "memory_limit": "16 MiB"}
+    found = dask_bigfft.plan(x, "fft2", planner="measure", **keywords)
+    assert "not measured: array and result take more than 30 % of the memory" in found.reason
+    assert " ".join(found.explain().split()).count("not measured: array") == 1
+    with simulated_devices(1 << 20):
+        shared = dask_bigfft.plan(x, "fft2", planner="measure", device="hybrid", kernel="scipy")
+        assert "not measured: who shares a round" in shared.reason
+    assert "not measured" not in dask_bigfft.plan(x, "fft2", **keywords).reason
+    assert not list(folder.iterdir())
 
 
 def test_the_table_of_what_was_tried(folder):

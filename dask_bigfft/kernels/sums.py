@@ -34,6 +34,10 @@ LINE = 64
 #: whose place in its page is that of a store to the other just before is taken to depend on it.
 PAGE = 4096
 
+#: Widths in double precision up to which two sums are made one after the other: short loops with
+#: one sum take less than half the time of those with two (of 32 values 0.56 of it, of 128 0.9).
+NARROW = 128
+
 #: Lines that are added up before the sum is added to the others in double precision.
 ROWS = 1024
 
@@ -99,9 +103,19 @@ def _adding(twice: bool) -> Any:
     return compiled(add, fastmath=FAST)
 
 
+def _add_again(x, at, step, n, b, row, q):  # type: ignore[no-untyped-def]
+    """Add four lines, each times a weight, to a sum."""
+    b0, b1, b2, b3 = b[row], b[row + 1], b[row + 2], b[row + 3]
+    at1, at2, at3 = at + step, at + step + step, at + step + step + step
+    for i in range(np.uintp(n)):
+        j = np.uintp(i)
+        q[j] += (b0 * x[at + j] + b1 * x[at1 + j]) + (b2 * x[at2 + j] + b3 * x[at3 + j])
+
+
 _fast_dot = compiled(_dot, fastmath=FAST)
 _fast_weighed_dot = compiled(_weighed_dot, fastmath=FAST)
 _fast_add_four, _fast_add_four_twice = _adding(False), _adding(True)
+_fast_add_again = compiled(_add_again, fastmath=FAST)
 
 
 @compiled
@@ -127,13 +141,15 @@ def _add_rows(x, first, last, low, n, step, a, b, p, q):  # type: ignore[no-unty
 
     Return the energy.
     """
-    total = 0.0
+    total, narrow = 0.0, x.itemsize == 8 and n <= NARROW
     for j in range(first, last, 4):
         at = np.uintp(j) * step + np.uintp(low)
-        if len(b):
+        if len(b) and not narrow:
             total += _fast_add_four_twice(x, at, step, n, a, b, j, p, q)
         else:
             total += _fast_add_four(x, at, step, n, a, b, j, p, q)
+            if len(b):
+                _fast_add_again(x, at, step, n, b, j, q)
     return total
 
 

@@ -349,8 +349,10 @@ def fits(
 ) -> bool:
     """Whether every device has room for second buffers, and for a shard on its way."""
     needs: dict[int, int] = {}
+    shard = 0  # is no larger than a block, and lies packed where it leaves and where it arrives
     for target in exchange.target.indices() if targets is None else targets:
         nbytes = int(np.prod(exchange.target.shape(target))) * itemsize
         needs[target_home(target)] = needs.get(target_home(target), 0) + nbytes
-    return all(peers.room(device) >= nbytes for device, nbytes in needs.items())
+        shard = max(shard, nbytes)
+    return all(peers.room(device) >= nbytes + shard for device, nbytes in needs.items())
 

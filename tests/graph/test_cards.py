@@ -96,10 +96,11 @@ def test_other_transforms(on_devices, shape, chunks, name, route):
     np.testing.assert_array_equal(x, source)
 
 
-def test_the_kernel_is_taken_where_there_is_no_room_for_the_swap(on_devices):
+@pytest.mark.parametrize("swap", ["refused", "without room for a shard on its way"])
+def test_the_kernel_is_taken_where_there_is_no_room_for_the_swap(on_devices, swap):
     x = np.random.default_rng(7).standard_normal((32, 32, 8)) + 0j
     data, block = x.nbytes // 2, x.nbytes // 8
-    peers = SimulatedPeers((data + block,) * 2)
+    peers = SimulatedPeers((data + block if swap == "refused" else 2 * data,) * 2)
     on_devices(peers)
     got, moved = computed(x, (4, 32, 8), "fftn", "auto")
     assert np.linalg.norm(got - scipy.fft.fftn(x)) <= 1e-14 * np.linalg.norm(got)

@@ -13,7 +13,7 @@ import numpy as np
 __all__ = ["EACH", "FIRST", "at_once", "count", "pays"]
 
 #: Bytes of a pair of types that a process leaves to NumPy.
-FIRST = 1 << 27
+FIRST = 1 << 29
 
 #: Bytes that a copy counts beside its own: NumPy takes some microseconds to begin one.
 EACH = 1 << 14

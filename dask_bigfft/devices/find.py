@@ -20,6 +20,7 @@ from dask_bigfft.devices.cupy_device import open_device
 from dask_bigfft.devices.engine import Engine
 from dask_bigfft.devices.leases import Leases
 from dask_bigfft.devices.limits import PieceLimits
+from dask_bigfft.devices.on_card import forget_plans
 from dask_bigfft.devices.protocol import Device
 from dask_bigfft.errors import DeviceError
 
@@ -180,9 +181,10 @@ def use(
 
 
 def release() -> None:
-    """Close all devices; they are opened again when they are needed."""
+    """Close all devices, and drop the plans of blocks that live on cards; all come when needed."""
     with _process.lock:
         held, _process.leases, _process.crew = _process.leases, None, None
+    forget_plans()
     if held is not None:
         held.close()
 

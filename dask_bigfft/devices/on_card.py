@@ -9,6 +9,7 @@ Imports `errors`, `events` and this room.
 """
 
 import math
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -26,7 +27,7 @@ from dask_bigfft.devices.protocol import FFT, DeviceArray, Multiply, Product, Tr
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit
 
-__all__ = ["as_block", "is_on_card", "roll_on_card", "round_on_card"]
+__all__ = ["as_block", "forget_plans", "is_on_card", "roll_on_card", "round_on_card"]
 
 _NO_LIMIT = 1 << 62
 
@@ -56,6 +57,7 @@ class _Card:
 
     operations: Operations = field(default_factory=Operations)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    process: int = field(default_factory=os.getpid)
 
 
 _cards: dict[int, _Card] = {}
@@ -65,6 +67,16 @@ _lock = threading.Lock()
 def _card(ordinal: int) -> _Card:
     with _lock:
         return _cards.setdefault(ordinal, _Card())
+
+
+def forget_plans() -> None:
+    """Give back what is kept for later on all cards."""
+    with _lock:  # a fork has the objects, but not the cards
+        own = [ordinal for ordinal, card in _cards.items() if card.process == os.getpid()]
+        held = {ordinal: _cards.pop(ordinal) for ordinal in own}
+    for ordinal, card in held.items():
+        with card.lock, cupy().cuda.Device(ordinal):
+            card.operations.drop_plans()
 
 
 def round_on_card(job: Job, gather: Callable[[], Any], filters: Mapping[int, Any]) -> Any:

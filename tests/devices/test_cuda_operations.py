@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dask_bigfft.decomposition.phases import chirp, unit_roots
-from dask_bigfft.devices import cuda_kernels, cuda_operations
+from dask_bigfft.devices import cuda_kernels, cuda_operations, find, on_card
 from dask_bigfft.devices.cuda_kernels import multiplication, simplified
 from dask_bigfft.devices.cuda_operations import Operations
 from dask_bigfft.devices.numpy_operations import index_of, multiplied
@@ -269,3 +269,30 @@ def test_structures_do_not_depend_on_numbers():
         return multiplication(Multiply((8, 8), "<c8", 1.0, False, (twiddle,)))[0]
 
     assert structure(0, 64) == structure(56, 12345)
+
+
+def test_plans_for_blocks_that_live_on_cards_are_given_back_with_the_devices(monkeypatch):
+    dropped, inside = [], []
+
+    class Device:
+        def __init__(self, ordinal):
+            self.ordinal = ordinal
+
+        def __enter__(self):
+            inside.append(self.ordinal)
+
+        def __exit__(self, *error):
+            inside.remove(self.ordinal)
+
+    monkeypatch.setattr(on_card, "_cards", {})
+    monkeypatch.setattr(
+        on_card, "cupy", lambda: SimpleNamespace(cuda=SimpleNamespace(Device=Device)))
+    monkeypatch.setattr(
+        Operations, "drop_plans", lambda self: dropped.append(list(inside)))
+    for ordinal in (0, 3, 5):
+        on_card._card(ordinal)
+    on_card._card(5).process += 1  # of a process that this one was forked from
+    find.release()
+    find.release()
+    assert dropped == [[0], [3]]
+    assert list(on_card._cards) == [5]

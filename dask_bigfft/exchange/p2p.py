@@ -33,7 +33,7 @@ try:
     from dask_bigfft.exchange import p2p_run
 
     _private, _reason = p2p_run, ""
-except (ImportError, AttributeError) as error:  # a name has moved
+except (ImportError, AttributeError, TypeError, ValueError) as error:  # has moved, or is another
     _private, _reason = None, str(error)
 
 

@@ -42,7 +42,9 @@ def addresses(count):
 
 
 @pytest.mark.parametrize(
-    "grid", [(8, 1, 8), (16, 1, 16), (4, 4, 4), (8, 8, 8), (5, 1, 3, 2), (2, 3, 1, 2, 3), (7, 1)]
+    "grid",
+    [(64,), (7, 1), (64, 1), (8, 1, 8), (16, 1, 16), (4, 4, 4), (8, 8, 8), (5, 1, 3, 2),
+     (8, 1, 1, 8), (2, 3, 1, 2, 3), (4, 1, 4, 1, 4)],
 )
 def test_grids_that_stock_p2p_skews(grid):
     workers = addresses(8)
@@ -51,8 +53,8 @@ def test_grids_that_stock_p2p_skews(grid):
     assert even(found)
     assert sum(found.values()) == math.prod(grid)
     stock = ArrayRechunkSpec("x", True, new=tuple((1,) * n for n in grid), old=())
-    if len(grid) == 3:
-        assert not even(counts([stock], workers))  # else this test shows nothing
+    if len(grid) > 2:  # half of the workers or more have nothing: else this test shows nothing
+        assert list(counts([stock], workers).values()).count(0) >= 4
 
 
 @given(

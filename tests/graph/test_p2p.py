@@ -403,7 +403,9 @@ print("as tasks:", texts[0])
 
 
 @pytest.mark.parametrize(
-    "change", ["del core.P2PBarrierTask", "core.ShuffleRun.receive = lambda self: None"]
+    "change",
+    ["del core.P2PBarrierTask", "core.ShuffleRun.receive = lambda self: None",
+     "core.ShuffleRun = type('ShuffleRun', (), {})"],
 )
 def test_moved_names_fall_back_to_tasks(change: str, tmp_path: Path) -> None:
     root = str(Path(__file__).resolve().parents[2])

@@ -349,7 +349,9 @@ def budget_text(plan: Plan) -> str:
     peak, limit = plan.forecast.peak_host, plan.machine.memory_limit
     if limit is None:
         return f"{human_bytes(peak)}, no limit is known"
-    return f"{human_bytes(peak)} of {human_bytes(limit)} ({100 * peak / limit:.3g} %)"
+    percent = 100 * peak / limit
+    part = f"{percent:.3g} %" if percent >= 0.1 else "below 0.1 %"
+    return f"{human_bytes(peak)} of {human_bytes(limit)} ({part})"
 
 
 def forecast_rows(plan: Plan) -> list[tuple[str, str]]:

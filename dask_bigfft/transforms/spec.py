@@ -227,8 +227,9 @@ def complete_factors(axis: int, factors: Sequence[int], length: int) -> tuple[in
     known = math.prod(n for n in factors if n != -1)
     found = tuple(length // known if n == -1 else n for n in factors)
     if math.prod(found) != length:
-        refuse("rounds", {axis: tuple(factors)}, f"factors of axis {axis} whose product is its "
-               f"length {length}, not {known}")
+        wanted = f"divides its length {length}, as {known} does not" if -1 in factors else (
+            f"is its length {length}, not {known}")
+        refuse("rounds", {axis: tuple(factors)}, f"factors of axis {axis} whose product {wanted}")
     if len(found) > 1 and 1 in found:
         refuse("rounds", {axis: tuple(factors)}, f"factors of axis {axis}, whose length is "
                f"{length}, of at least 2 each")

@@ -311,6 +311,18 @@ def test_seconds_have_a_unit(seconds, text):
     assert explain.human_seconds(seconds) == text
 
 
+@pytest.mark.parametrize(
+    ("peak", "limit", "part"),
+    [(3 << 30, 16 << 30, "18.8 %"), (100 << 10, 16 << 30, "below 0.1 %"), (1, 1, "100 %")],
+)
+def test_parts_of_the_budget_are_said_in_few_digits(two_rounds, peak, limit, part):
+    found = replace(
+        two_rounds, forecast=replace(two_rounds.forecast, peak_host=peak),
+        machine=replace(two_rounds.machine, memory_limit=limit),
+    )
+    assert f"({part})" in explain.budget_text(found)
+
+
 def test_an_array_without_elements_has_a_plan_to_print():
     found = plan((0, 8), 2, kind="fft")
     assert "moves 0 B" in str(found) or "nothing travels" in str(found)

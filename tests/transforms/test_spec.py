@@ -130,6 +130,8 @@ def test_lengths_of_named_factors():
     assert complete_factors(0, (-1,), 1) == (1,)
     with pytest.raises(ArgumentError, match=r"`rounds`=\{3: \(4, 5\)\}.*24, not 20"):
         complete_factors(3, (4, 5), 24)
+    with pytest.raises(ArgumentError, match="product divides its length 24, as 5 does not"):
+        complete_factors(3, (5, -1), 24)
     with pytest.raises(ArgumentError, match="axis 0, whose length is 24, of at least 2"):
         complete_factors(0, (24, -1), 24)
 

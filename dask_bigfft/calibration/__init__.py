@@ -203,6 +203,8 @@ def calibrate(
             profile = measure(effort, folder)
     else:
         workers = workers_of(client)
+        if not workers:
+            refuse("client", client, "a client of a cluster that has workers")
         place = profiles.cluster_place(workers.values())
         profile = _of_cluster(client, workers, nbytes, repeat, folder)
     target = profiles.profile_path(place) if path is None else Path(path)

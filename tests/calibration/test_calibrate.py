@@ -117,6 +117,17 @@ def test_checks_are_the_least_of_what_they_add(monkeypatch):
     assert found["checksum"] == pytest.approx(nbytes / cpu.FAINT)
 
 
+def test_a_cluster_without_workers_is_refused():
+    class Empty:
+        asynchronous = False
+
+        def scheduler_info(self, n_workers=-1):
+            return {"workers": {}}
+
+    with pytest.raises(ArgumentError, match=r"`client`=.*has workers"):
+        calibration.calibrate(Empty())
+
+
 def test_late_measurements_are_single(monkeypatch):
     passes = []
     real = cpu.measured_stages

@@ -9,7 +9,7 @@ import pytest
 from devices.blocks import SMALL, distance, job_of, scipys, values
 
 from dask_bigfft.devices.engine import Engine
-from dask_bigfft.devices.jobs import Source
+from dask_bigfft.devices.jobs import Part, Source
 from dask_bigfft.devices.leases import ADMITTED, Leases, Need
 from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.simulated import SimulatedDevice
@@ -144,6 +144,36 @@ def test_a_block_overwritten_when_it_failed_is_gathered_again():
     assert len(filled) == 2
     assert distance(filled[0].reshape(x.shape), x) > 1e-3  # it was overwritten
     assert distance(got.reshape(x.shape), scipys(x, "ifft2")) < 1e-15
+
+
+class Broken(SimulatedDevice):
+    """A device that fails in the middle of a block, for no want of memory."""
+
+    left = 5
+
+    def multiply(self, stream, op, array):
+        self.left -= 1
+        if self.left == 0:
+            raise DeviceError("a kernel was not to be had")
+        super().multiply(stream, op, array)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nothing_goes_on_writing_to_a_block_that_has_failed(seed):
+    device, x = Broken(NBYTES, seed), values(32, 128)
+    engine, (job, _) = Engine(device, NBYTES, SMALL), job_of(x, "ifft2")
+    with pytest.raises(DeviceError, match="not to be had"):
+        engine.run(job, Source(fill_of(x, job)))
+    assert not any(stream.waiting for stream in device._streams)
+    assert engine.busy._users == 0
+    got = engine.run(job, Source(fill_of(x, job)))
+    assert distance(got.reshape(x.shape), scipys(x, "ifft2")) < 1e-15
+    device.left = 3
+    prepared = engine.prepared(job_of(x, "ifft", axis=1)[0])
+    with pytest.raises(DeviceError, match="not to be had"):
+        engine.run_part(prepared, Part(0, 0, 32, 4), x.copy(), np.empty_like(x))
+    assert not any(stream.waiting for stream in device._streams)
+    assert engine.busy._users == 0
 
 
 def test_a_block_that_cannot_be_gathered_again_is_an_error_not_a_wrong_answer():

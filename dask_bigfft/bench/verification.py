@@ -9,7 +9,7 @@ ranks). Two runs without checks in each turn, held against each other, show the 
 the clock, and those of the processor, which a busy machine disturbs less. What is asked is kept
 where the whole interval is below, missed where it is above, else open.
 
-Imports `machine` and the front door.
+Imports `machine`, `kernels` and the front door.
 """
 
 import argparse
@@ -30,6 +30,7 @@ import numpy.typing as npt
 
 from dask_bigfft import fft
 from dask_bigfft.bench import machine
+from dask_bigfft.kernels import warming
 
 __all__ = ["PROBLEMS", "costs", "main", "median_interval", "verdict"]
 
@@ -182,6 +183,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--scale", type=int, default=1, metavar="N", help="divides the first axis")
     add("--out", type=Path, metavar="PATH", help="JSON")
     args = parser.parse_args(argv)
+    warming.at_once()
     kernels: dict[str, dict[str, Any]] = {kernel: {} for kernel in args.kernel}
     found = {"machine": machine.describe(), "repeat": args.repeat, "kernels": kernels}
     with dask.config.set(scheduler="threads", num_workers=args.threads):

@@ -117,7 +117,8 @@ def _parser() -> argparse.ArgumentParser:
                      help="folder for this run's scratch files; if the run is killed, --resume "
                           "goes on from them")
     run.add_argument("--resume", action="store_true",
-                     help="go on with the run that --scratch is of, or begin one")
+                     help="go on with the run that --scratch is of, or begin one; nothing is done "
+                          "where OUT is its result")
     run.add_argument("--checksum", action="store_true",
                      help="tell a changed source by its contents, too (reads it once more)")
     run.add_argument("--inner-chunks", metavar="N,M", type=_integers,
@@ -342,6 +343,10 @@ def _display(args: argparse.Namespace) -> Display | None:
 
 
 def _report(done: runs.Done) -> None:
+    if done.already:
+        print(f"{done.path}: already done, {done.plan.spec.name} of {done.plan.spec.shape} "
+              f"{done.dtype}; nothing was computed or changed")
+        return
     speed = human_count((done.read + done.written) / done.seconds, "B/s")
     spec, count = done.plan.spec, len(done.plan.rounds)
     print(

@@ -69,7 +69,11 @@ def run(
         another run can go on from it.
     resume : bool
         Whether to go on with the run that `scratch` is of; if there is none, one begins. What is
-        done is not done again, and the result is the same to the bit.
+        done is not done again, and the result is the same to the bit. Where `destination` holds
+        the result of just this run, which had a scratch folder, nothing is done at all
+        (``Done.already``), also where it has replaced `source`. That is not so where an argument,
+        the source or a file of the result is another one since: all is then as without `resume`,
+        but that a result in its source's place that has changed is refused.
     overwrite : bool
         Whether an array at `destination` may be replaced, once the new one is complete. That may be
         `source` itself, which is only read until then, and gone afterwards.
@@ -92,7 +96,7 @@ def run(
     Returns
     -------
     Done
-        The plan, and bytes and seconds.
+        The plan, bytes and seconds, and whether all was done already.
 
     Raises
     ------

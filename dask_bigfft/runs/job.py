@@ -31,7 +31,7 @@ from dask_bigfft.planner.explain import human_bytes, human_seconds
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planning.arguments import Extras, parse_limit, parse_memory_limit
 from dask_bigfft.planning.surroundings import device_software
-from dask_bigfft.runs import pinned
+from dask_bigfft.runs import identity, pinned
 from dask_bigfft.runs.places import refuse_places
 from dask_bigfft.runs.sink import Sink
 from dask_bigfft.storage import sources, targets
@@ -126,6 +126,8 @@ class Done:
         Bytes of the source, and of the result.
     seconds : float
         How long it took.
+    already : bool
+        Whether an earlier call had done it all: this one has computed and written nothing.
     """
 
     path: Path
@@ -134,8 +136,11 @@ class Done:
     read: int
     written: int
     seconds: float
+    already: bool = False
 
     def __repr__(self) -> str:
+        if self.already:
+            return f"<Done {self.path}: {self.plan.spec.name}, already done, {self.plan.notation}>"
         sizes = f"{human_bytes(self.read)} read, {human_bytes(self.written)} written"
         return (f"<Done {self.path}: {self.plan.spec.name} in {human_seconds(self.seconds)}, "
                 f"{sizes}, {self.plan.notation}>")
@@ -271,11 +276,11 @@ def _lazy(x: da.Array, plan: Plan, place: ScratchPlace | None) -> da.Array:
     return transformed_array(x, plan, config.get("bigfft.exchange.carrier"), place=place)
 
 
-def _done(asked: Asked, plan: Plan, started: float) -> Done:
+def _done(asked: Asked, plan: Plan, started: float, already: bool = False) -> Done:
     seconds, spec, dtype = time.perf_counter() - started, plan.spec, np.dtype(plan.spec.dtype)
     read = math.prod(spec.shape) * dtype.itemsize
     written = math.prod(spec.out_shape) * spec.out_dtype.itemsize
-    return Done(asked.destination, plan, str(dtype), read, written, seconds)
+    return Done(asked.destination, plan, str(dtype), read, written, seconds, already)
 
 
 # --- runs that can be resumed ---------------------------------------------------------------
@@ -309,9 +314,14 @@ def _resumable(
     if found is not None:
         targets.settle(Path(found["partial"]))
     open_input(asked)  # refused before anything else is looked at
-    ours = found is not None and _complete(asked.destination, found["run"])
+    ours, there = found is not None and _complete(asked.destination, found["run"]), None
+    if found is None and resume and (made := identity.read(asked.destination)) is not None:
+        there = identity.compared(
+            made, asked.pinned, asked.source, asked.component, asked.destination)
+        if there is None:
+            return _done(asked, made.plan, started, already=True)
     if not ours:
-        targets.check_target(asked.destination, asked.source, overwrite=overwrite)
+        targets.check_target(asked.destination, asked.source, overwrite=overwrite, there=there)
     if found is None:
         _refuse_missing(asked)
         found = _pin(asked, scratch, checksum)
@@ -321,7 +331,7 @@ def _resumable(
     if not ours:
         _make(asked, store, scratch, plan, found)
     pinned.clear(scratch)
-    return _done(asked, plan, started)
+    return _done(asked, plan, started, already=ours)
 
 
 def _make(
@@ -342,7 +352,8 @@ def _make(
             place = _place(asked, scratch, plan)
     now = pinned.source_identity(asked.source, asked.component, _has_content(found))
     pinned.refuse_changed_source(found["source"], now)
-    target.finish()
+    made = identity.written(found["asked"], found["source"], found["plan"], _has_content(found))
+    target.finish({identity.IDENTITY: made})
 
 
 def _place(asked: Asked, scratch: Path, plan: Plan) -> ScratchPlace:
@@ -380,7 +391,7 @@ def _check(asked: Asked, found: Mapping[str, Any], scratch: Path, ours: bool) ->
     Where its result (`ours`) has replaced its source, there is no source to be looked at any more.
     """
     now = {"asked": asked.pinned, "versions": _versions(Plan.from_json(found["plan"]))}
-    if not ours or asked.source.resolve() != asked.destination.resolve():
+    if not ours or not identity.in_place(asked.source, asked.component, asked.destination):
         source = pinned.source_identity(asked.source, asked.component, _has_content(found))
         pinned.refuse_changed_source(found["source"], source)
     pinned.refuse_another_run(scratch, found, now)

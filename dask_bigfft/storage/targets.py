@@ -10,11 +10,12 @@ so an interrupted run leaves nothing that looks complete. Imports `errors`, `fil
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
@@ -49,8 +50,10 @@ def uniform(chunks: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
     return tuple(max(1, found[0]) for found in chunks)
 
 
-def check_target(path: Path, source: Path, *, overwrite: bool) -> None:
+def check_target(path: Path, source: Path, *, overwrite: bool, there: str | None = None) -> None:
     """Refuse a place that an array cannot be written to, or must not.
+
+    What is known of what is `there` is said where it is not to be replaced.
 
     Raises
     ------
@@ -68,7 +71,8 @@ def check_target(path: Path, source: Path, *, overwrite: bool) -> None:
                    f"{path.suffix} says something else")
         return
     if not overwrite:
-        refuse("destination", str(path), "a path where nothing is yet, or overwrite=True")
+        known = f"; {there}" if there else ""
+        refuse("destination", str(path), f"a path where nothing is yet, or overwrite=True{known}")
     if path.resolve() in source.resolve().parents:
         refuse("destination", str(path), "another path: the source lies inside of it")
     if path.is_symlink() or not path.is_dir() or not _is_array(path):
@@ -105,10 +109,15 @@ class Target:
     partial: Path
     array: Any
 
-    def finish(self) -> None:
-        """Mark the array complete, wait until it is on the disk, and move it to its place."""
+    def finish(self, more: Mapping[str, Any] | None = None) -> None:
+        """Mark the array complete, wait until it is on the disk, and move it to its place.
+
+        What `more` there is by name goes into the mark, with the digest of the files.
+        """
         record = dict(self.array.attrs[ATTRIBUTE]) | {"complete": True}
         _flush(self.partial)
+        for name, found in (more or {}).items():
+            record[name] = {**found, "files": files_digest(self.partial)}
         self.array.attrs[ATTRIBUTE] = record
         _flush(self.partial, files=_ZARR_FILES)
         old = _names(self.partial)[1]
@@ -142,6 +151,23 @@ def _flush(folder: Path, files: Sequence[str] | None = None) -> None:
             sync_path(os.path.join(root, name))
         if files is not None:
             folders.clear()
+
+
+def files_digest(folder: Path) -> str:
+    """Return what tells an array's files from changed ones: their names, sizes and times.
+
+    Those that hold the attributes are left out.
+    """
+    digest = hashlib.sha256()
+    for root, folders, names in os.walk(folder):
+        folders.sort()
+        for path in (Path(root, name) for name in sorted(names)):
+            name = str(path.relative_to(folder))
+            if name not in (*_ZARR_FILES, ".zattrs"):
+                found = path.stat()
+                line = json.dumps([name, found.st_size, found.st_mtime_ns])
+                digest.update(f"{line}\n".encode())
+    return digest.hexdigest()
 
 
 def _names(partial: Path) -> tuple[Path, Path]:

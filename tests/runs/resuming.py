@@ -31,7 +31,8 @@ def files(folder):
         if path.is_file():
             found[str(path.relative_to(folder))] = path.read_bytes()
     text = json.loads(found.pop("zarr.json"))
-    text["attributes"]["dask_bigfft"].pop("run", None)
+    for name in ("run", "identity"):
+        text["attributes"]["dask_bigfft"].pop(name, None)
     return found, text
 
 

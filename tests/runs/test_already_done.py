@@ -1,0 +1,199 @@
+"""Runs that were killed when all was done are not done twice; what only looks like that is."""
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from runs.resuming import ASKED, BLOCK, NBYTES, again, files, stored
+
+import dask_bigfft
+from dask_bigfft.cli import main
+from dask_bigfft.errors import ArgumentError
+from dask_bigfft.testing import dying_runs
+
+zarr = pytest.importorskip("zarr")
+
+#: Calls after which nothing says that a run was there: its scratch folder is as good as empty.
+ENDS = ["dask_bigfft.runs.pinned.leave", "dask_bigfft.runs.job._done"]
+
+#: What happens where anything is done.
+WORK = ["source_read bytes", "round", "sink_write", "scratch_write"]
+
+IN_PLACE = {**ASKED, "scratch": "scratch", "overwrite": True}
+
+
+def everything(folder):
+    return {str(p): (p.read_bytes(), p.stat().st_mtime_ns)
+            for p in Path(folder).rglob("*") if p.is_file()}
+
+
+def values(name):
+    return zarr.open_array(name, mode="r")[...]
+
+
+def close(found, wanted):
+    return np.linalg.norm(found - wanted) < 1e-13 * np.linalg.norm(wanted)
+
+
+@pytest.mark.parametrize("place", ENDS)
+@pytest.mark.parametrize("destination", ["out.zarr", "in.zarr"])
+def test_killed_after_the_end(here, processes, undisturbed, counted, capsys, destination, place):
+    """In its source's place it would be transformed once more."""
+    asked = {**ASKED, "scratch": "scratch", "overwrite": destination == "in.zarr"}
+    code = processes(dying_runs.run_and_die_in, place, 1, "in.zarr", destination, **asked)
+    assert code == -signal.SIGKILL
+    assert not Path("scratch/run.json").exists()
+    assert Path("scratch").exists() == (place == ENDS[0])
+    before = everything(".")
+    before.pop("scratch/lock", None)
+    counted.clear()
+    done = dask_bigfft.run("in.zarr", destination, **asked, resume=True)
+    assert done.already
+    assert done.plan.spec.name == "fft"
+    assert "already done" in repr(done)
+    line = ["run", "in.zarr", destination, "--kind", "fft", "--block-size", f"{NBYTES} B",
+            "--scratch", "scratch", "--resume", "--quiet"]
+    assert main(line) == 0
+    assert "already done" in capsys.readouterr().out
+    assert not any(counted[name] for name in WORK)
+    assert everything(".") == before
+    assert not Path("scratch").exists()
+    assert files(destination) == undisturbed
+
+
+def test_a_run_that_is_not_killed_says_so_too(here, counted):
+    """Where only the scratch folder was left, too, nothing is said to have been computed."""
+    assert not again().already
+    assert counted["round"] > 0
+    counted.clear()
+    assert again().already
+    assert again(checksum=True).already
+    assert not any(counted[name] for name in WORK)
+
+
+def test_what_is_not_this_run_is_refused_and_says_why(here):
+    again()
+    before = everything("out.zarr")
+    with pytest.raises(ArgumentError, match=r"where nothing is yet, or overwrite=True$"):
+        dask_bigfft.run("in.zarr", "out.zarr", **ASKED, scratch="scratch")
+    with pytest.raises(ArgumentError, match=r"overwrite=True; .* made with other arguments"):
+        again(norm="ortho")
+    shutil.copytree("in.zarr", "copy.zarr")
+    with pytest.raises(ArgumentError, match=r"other arguments, or of another source"):
+        dask_bigfft.run("copy.zarr", "out.zarr", **ASKED, scratch="scratch", resume=True)
+    shutil.copytree("out.zarr", "moved.zarr")
+    with pytest.raises(ArgumentError, match=r"`destination`=.*other arguments"):
+        dask_bigfft.run("in.zarr", "moved.zarr", **ASKED, scratch="scratch", resume=True)
+    assert everything("out.zarr") == before
+    assert not Path("scratch").exists()
+
+
+def test_a_changed_source_is_not_already_done(here):
+    again()
+    array = zarr.open_array("in.zarr", mode="r+")
+    array[:BLOCK] = 1
+    with pytest.raises(ArgumentError, match=r"`destination`=.*source as it was before it changed"):
+        again()
+    assert not again(overwrite=True).already
+    assert close(values("out.zarr"), np.fft.fft(values("in.zarr")))
+    assert again().already
+
+
+def test_contents_that_changed_in_secret_are_not_already_done(here):
+    again(checksum=True)
+    assert again().already
+    chunk = Path("in.zarr/c/3")
+    times = chunk.stat()
+    data = chunk.read_bytes()
+    chunk.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    os.utime(chunk, ns=(times.st_atime_ns, times.st_mtime_ns))
+    with pytest.raises(ArgumentError, match=r"source as it was before it changed"):
+        again()
+
+
+@pytest.mark.parametrize("change", ["value", "gone"])
+def test_a_changed_result_is_not_already_done(here, change):
+    again()
+    chunk = Path("out.zarr/c/3")
+    if change == "value":
+        zarr.open_array("out.zarr", mode="r+")[3 * BLOCK] = 0
+    else:
+        chunk.unlink()
+    with pytest.raises(ArgumentError, match=r"`destination`=.*has been changed since it was made"):
+        again()
+    assert not again(overwrite=True).already
+    assert close(values("out.zarr"), np.fft.fft(values("in.zarr")))
+
+
+def test_attributes_of_others_are_kept_and_nonsense_is_no_identity(here):
+    again()
+    zarr.open_array("out.zarr", mode="r+").attrs["units"] = "K"
+    assert again().already
+    path = Path("out.zarr/zarr.json")
+    text = json.loads(path.read_text())
+    whole = text["attributes"]["dask_bigfft"]["identity"]
+    for wrong in ({}, [], {**whole, "plan": "x"}, {**whole, "plan": 3}, {**whole, "files": "0"}):
+        text["attributes"]["dask_bigfft"]["identity"] = wrong
+        path.write_text(json.dumps(text))
+        with pytest.raises(ArgumentError, match="`destination`"):
+            again()
+
+
+# --- where the result replaces its source ---------------------------------------------------
+
+
+def in_place(kind="fft", **options):
+    asked = {**IN_PLACE, "kind": kind, "resume": True, **options}
+    return dask_bigfft.run("in.zarr", "in.zarr", **asked)
+
+
+def test_in_its_place_other_runs_begin(here):
+    x = values("in.zarr")
+    assert not in_place().already
+    assert in_place().already
+    assert not in_place("ifft").already
+    assert close(values("in.zarr"), x)
+    assert not in_place().already
+    assert not in_place(resume=False).already  # once more, as is asked for
+    assert close(values("in.zarr"), np.fft.fft(np.fft.fft(x)))
+    stored("in.zarr", x, (BLOCK,), overwrite=True)
+    assert not in_place().already
+    assert close(values("in.zarr"), np.fft.fft(x))
+
+
+def test_in_its_place_a_changed_one_is_refused(here):
+    """It may be a new source whose attributes were kept, or a damaged result."""
+    in_place()
+    zarr.open_array("in.zarr", mode="r+")[3] = 0
+    before = everything("in.zarr")
+    with pytest.raises(ArgumentError, match=r"`resume`=True .*in\.zarr as this run has left it"):
+        in_place()
+    assert everything("in.zarr") == before
+    assert not in_place(resume=False).already
+
+
+def test_a_result_that_becomes_a_source_is_none_that_was_replaced(here):
+    """The same transform of what it has made is another run."""
+    x = values("in.zarr")
+    again()
+    done = dask_bigfft.run("out.zarr", "out.zarr", **IN_PLACE, resume=True)
+    assert not done.already
+    assert close(values("out.zarr"), np.fft.fft(np.fft.fft(x)))
+
+
+@pytest.mark.parametrize("place", ["dask_bigfft.runs.pinned.clear", *ENDS])
+def test_in_the_place_of_an_array_of_a_group(here, processes, place):
+    x = values("in.zarr")
+    zarr.open_group("group.zarr", mode="w")
+    stored("group.zarr/a", x, (BLOCK,))
+    asked = {**IN_PLACE, "component": "a"}
+    code = processes(
+        dying_runs.run_and_die_in, place, 1, "group.zarr", "group.zarr/a", **asked)
+    assert code == -signal.SIGKILL
+    assert dask_bigfft.run("group.zarr", "group.zarr/a", **asked, resume=True).already
+    assert close(values("group.zarr/a"), np.fft.fft(x))
+    assert not Path("scratch").exists()

@@ -24,7 +24,7 @@ import dask.config
 
 from dask_bigfft import calibration, runs
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError, ScratchError, refuse
-from dask_bigfft.planner.explain import human_bytes, human_count, human_seconds, speed_rows
+from dask_bigfft.planner.wording import human_bytes, human_count, human_seconds, speed_rows
 from dask_bigfft.storage import targets
 from dask_bigfft.watch.display import Display, LocalProgress, TextDisplay
 

@@ -17,9 +17,9 @@ from pathlib import Path
 import dask
 import numpy as np
 import zarr
+from dask.utils import format_bytes
 
 import dask_bigfft
-from dask_bigfft.planner.explain import human_bytes
 
 
 def make_field(path, shape, rows):
@@ -75,14 +75,14 @@ def main():
     try:
         field, energy = make_field(args.folder / "field.zarr", shape, rows)
         limit = field.nbytes // 4
-        print(f"field {shape}, {human_bytes(field.nbytes)}; memory {human_bytes(limit)}")
+        print(f"field {shape}, {format_bytes(field.nbytes)}; memory {format_bytes(limit)}")
         records = kill_in_the_middle(args.folder, limit)
         print(f"killed with {records} blocks recorded; nothing looks complete: "
               f"{not (args.folder / 'spectrum.zarr').exists()}")
         done = transform(args.folder, limit)
         print(f"rounds {done.plan.notation} by way of {done.plan.carrier}, forecast "
-              f"{human_bytes(done.plan.forecast.peak_host)} of memory, "
-              f"{human_bytes(done.plan.forecast.scratch)} of scratch files")
+              f"{format_bytes(done.plan.forecast.peak_host)} of memory, "
+              f"{format_bytes(done.plan.forecast.scratch)} of scratch files")
         speed = (done.read + done.written) / 1e9 / done.seconds
         print(f"the rest took {done.seconds:.1f} s ({speed:.2f} GB/s)")
         check(field, energy, rows, args.folder / "spectrum.zarr")

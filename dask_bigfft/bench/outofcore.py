@@ -43,7 +43,7 @@ from dask_bigfft.bench.outofcore_data import (
     make_source,
 )
 from dask_bigfft.bench.peaks import in_use, watched
-from dask_bigfft.planner.explain import human_bytes, human_seconds
+from dask_bigfft.planner.wording import human_bytes, human_seconds
 from dask_bigfft.runs import run
 
 __all__ = ["main"]

@@ -22,11 +22,12 @@ from typing import Any
 import numpy as np
 
 from dask_bigfft.decomposition.layout import even_chunks
-from dask_bigfft.planner.explain import human_bytes, human_seconds, round_names
+from dask_bigfft.planner.explain import round_names
 from dask_bigfft.planner.plan import Machine, Plan
 from dask_bigfft.planner.profile import DEFAULT, DeviceProfile, Profile
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.search import find_plan
+from dask_bigfft.planner.wording import human_bytes, human_seconds
 from dask_bigfft.transforms.spec import transform_spec
 
 __all__ = ["CASES", "Case", "main", "markdown", "on_paper", "planned"]

@@ -21,7 +21,7 @@ from distributed.dashboard.core import BokehApplication
 from distributed.dashboard.scheduler import template_variables
 from tornado.ioloop import IOLoop
 
-from dask_bigfft.planner.explain import human_bytes, human_count, human_seconds
+from dask_bigfft.planner.wording import human_bytes, human_count, human_seconds
 
 __all__ = ["add_page", "balance_rows", "device_rows", "memory_rows", "menu_pages", "phase_bars",
            "runs_table", "stage_rows"]

@@ -26,12 +26,12 @@ from dask_bigfft.planner.explain import (
     HEADINGS,
     block_shape,
     forecast_rows,
-    human_bytes,
     item_sizes,
     rejected_rows,
     round_names,
     step_text,
 )
+from dask_bigfft.planner.wording import human_bytes
 
 if TYPE_CHECKING:
     from dask_bigfft.planner.plan import Exchange, Plan

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -19,123 +17,25 @@ from dask_bigfft.decomposition.layout import AxisLayout, Layout
 from dask_bigfft.decomposition.rounds import exchange_shape
 from dask_bigfft.decomposition.steps import Step
 from dask_bigfft.planner.cost import fresh_seconds
-from dask_bigfft.planner.profile import Profile
+from dask_bigfft.planner.wording import (
+    human_bytes,
+    human_count,
+    human_seconds,
+    table,
+    wrapped,
+)
 
 if TYPE_CHECKING:
     from dask_bigfft.planner.plan import Exchange, Forecast, Plan
 
-WIDTH = 100
-
 #: How a scale is written where N is the product of the lengths.
 _SCALES = {"none": "1", "ortho": "1/sqrt(N)", "full": "1/N"}
-
-#: What stays on one line: short parentheses, C and W with their values, numbers with units.
-_GLUED = re.compile(
-    r"\b[CW] = \d+( \([^()]*\))?|moves [\d.]+ \w+|\d+ (blocks?|groups?)\b|fan-in \d+"
-    r"|\([^()]{1,70}\)"
-)
 
 _LEGEND = (
     "d(n, i, o): FFTs of length n, read at stride i and written at stride o, in elements of the "
     "whole array (in, and out). t_M: twiddles of modulus M. C, W: contiguous runs that a block is "
     "gathered from, and their width in elements."
 )
-
-
-# --- units ----------------------------------------------------------------------------------
-
-
-def human_bytes(nbytes: float) -> str:
-    """Return bytes in a unit that keeps the number short.
-
-    >>> human_bytes(0), human_bytes(1536), human_bytes(3 << 30)
-    ('0 B', '1.50 KiB', '3.00 GiB')
-    """
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
-        if abs(nbytes) < 1023.995 or unit == "PiB":
-            break
-        nbytes /= 1024
-    return f"{nbytes:.0f} B" if unit == "B" else f"{_short(nbytes)} {unit}"
-
-
-def human_count(count: float, unit: str = "") -> str:
-    """Return a number with a decimal prefix.
-
-    >>> human_count(999), human_count(2.5e9, "flop")
-    ('999', '2.50 Gflop')
-    """
-    prefixes = ("", "k", "M", "G", "T", "P", "E")
-    power = min(max(0, int(math.log10(max(count, 1)) // 3)), len(prefixes) - 1)
-    number = f"{count:.0f}" if power == 0 else _short(count / 1000**power)
-    return f"{number} {prefixes[power]}{unit}".rstrip()
-
-
-def human_seconds(seconds: float) -> str:
-    """Return a time in a unit that keeps the number short.
-
-    >>> human_seconds(0.0123), human_seconds(2.5), human_seconds(200), human_seconds(7300)
-    ('12.3 ms', '2.50 s', '3 min 20 s', '2 h 01 min')
-    """
-    if seconds < 1e-3:
-        return f"{_short(seconds * 1e6)} us"
-    if seconds < 0.9995:
-        return f"{_short(seconds * 1e3)} ms"
-    if seconds < 99.95:
-        return f"{_short(seconds)} s"
-    whole = round(seconds)
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-
-
-def _short(number: float) -> str:
-    """Return three digits of a number below a thousand or so."""
-    return f"{number:.{2 if number < 9.995 else 1 if number < 99.95 else 0}f}"
-
-
-def _wrapped(text: str, indent: str, first: str = "") -> Iterator[str]:
-    """Return lines of at most `WIDTH` columns, never broken inside what belongs together."""
-    glued = re.sub(_GLUED, lambda found: found[0].replace(" ", "\u00a0"), text)
-    lines = textwrap.wrap(
-        glued, WIDTH, initial_indent=first or indent, subsequent_indent=indent,
-        break_long_words=False, break_on_hyphens=False,
-    )
-    yield from (line.replace("\u00a0", " ") for line in lines)
-
-
-def speed_rows(profile: Profile) -> list[tuple[str, str]]:
-    """Return the speeds of a machine, as names and values."""
-
-    def rate(speed: float) -> str:
-        return f"{speed / 1e9:.3g} GB/s"
-
-    rows = [
-        ("copies, a thread", rate(profile.copy)),
-        ("gathers, rows 256 B", f"{rate(profile.straight.at(256))}, turned "
-                                f"{rate(profile.turned.at(256))}"),
-        ("gathers, rows 64 KiB", f"{rate(profile.straight.at(65536))}, turned "
-                                 f"{rate(profile.turned.at(65536))}"),
-        ("fresh pages", rate(profile.touch)),
-        ("disk", f"written at {rate(profile.write)}, read at {rate(profile.read)}"),
-        ("a graph, task, gather, shard", ", ".join(human_seconds(s) for s in (
-            profile.start, profile.task, profile.gathered_block, profile.shard))),
-        ("an exchange", human_seconds(profile.exchange)),
-        ("order, 10^6 pairs of blocks", human_seconds(1e6 * profile.pair)),
-    ]
-    if (profile.network, profile.sent_shard) != (Profile.network, Profile.sent_shard):
-        rows.append(("between workers", f"{rate(profile.network)}, a shard "
-                                        f"{human_seconds(profile.sent_shard)}"))
-    for library in profile.libraries:
-        speeds = ", ".join(f"{n}: {library.along.at(n) / 1e9:.3g}" for n in (64, 1024, 16384))
-        rows.append((f"{library.name}, {library.dtype}", f"GFLOP/s by length {speeds}"))
-    for device in profile.devices:
-        rows.append((device.name, f"bus {rate(device.h2d)} and {rate(device.d2h)} at once, "
-                                  f"{rate(device.ring)} if not pinned, FFTs "
-                                  f"{human_count(device.flops, 'FLOP/s')}"))
-    if profile.devices:
-        rows.append(("threads and devices", f"{100 * profile.together:.0f} % of both at once"))
-    rows += [(f"device {pair.source} to {pair.target}", rate(pair.speed)) for pair in profile.peers]
-    return rows
 
 
 # --- what blocks and digits look like -------------------------------------------------------
@@ -211,14 +111,14 @@ def _asked(plan: Plan) -> Iterator[str]:
     spec = plan.spec
     nbytes = math.prod(spec.shape) * np.dtype(spec.dtype).itemsize
     out = math.prod(spec.out_shape) * spec.out_dtype.itemsize
-    yield from _wrapped(
+    yield from wrapped(
         f"{spec.name} of {spec.shape} {np.dtype(spec.dtype)} ({human_bytes(nbytes)}) into "
         f"{spec.out_shape} {spec.out_dtype} ({human_bytes(out)})", "  ", " ")
     axes = ", ".join(
         f"{axis}: {n}" for axis, n in zip(spec.axes, spec.lengths, strict=True)
     )
     orders = (_order(spec.orders_in), _order(spec.orders_out))
-    yield from _wrapped(
+    yield from wrapped(
         f"lengths by axis {{{axes}}}, exponent {'+' if spec.sign > 0 else '-'}i, scale "
         f"{_SCALES[spec.scale]}, {orders[0]} to {orders[1]} order", "    ", "  ")
     for side, layout in (("input", plan.source), ("result", plan.result)):
@@ -226,18 +126,18 @@ def _asked(plan: Plan) -> Iterator[str]:
         shifted = ", ".join(f"{a}: {first}" for a, first in firsts if first)
         if shifted:
             text = f"the {side} is stored cyclically from the element of each axis {{{shifted}}}"
-            yield from _wrapped(text, "    ", "  ")
+            yield from wrapped(text, "    ", "  ")
     for program in plan.programs:
         if program.bluestein:
             padded = " x ".join(map(str, program.factors))
-            yield from _wrapped(
+            yield from wrapped(
                 f"axis {program.axis} of length {program.length} as a convolution of length "
                 f"{math.prod(program.factors)} = {padded} (Bluestein)", "    ", "  ")
-    yield from _wrapped(
+    yield from wrapped(
         f"rounds {plan.notation}; variant {plan.variant}, kernel {plan.kernel}{placed(plan)}",
         "    ", "  ")
     if plan.shares:
-        yield from _wrapped(share_text(plan), "    ", "  ")
+        yield from wrapped(share_text(plan), "    ", "  ")
 
 
 def share_text(plan: Plan) -> str:
@@ -301,7 +201,7 @@ def _travels(plan: Plan) -> Iterator[str]:
     if plan.incoming is not None:
         count = math.prod(map(len, plan.incoming))
         text = f"{count} tiny blocks -> {blocks_text(plan.source)}, neighbours become one"
-        yield from _wrapped(text, " " * 12, "  merge     ")
+        yield from wrapped(text, " " * 12, "  merge     ")
     for number, exchange in enumerate(plan.exchanges):
         kind, instead = "local" if exchange.local else "exchange", ""
         if not exchange.local and not plan.moves[number]:
@@ -309,20 +209,20 @@ def _travels(plan: Plan) -> Iterator[str]:
             instead = _WITHOUT_FILES[kind]
         itemsize = sizes[min(number, len(sizes) - 1)]
         text = exchange_text(exchange, itemsize, instead)
-        yield from _wrapped(text, " " * 12, f"  {kind:8}  ")
+        yield from wrapped(text, " " * 12, f"  {kind:8}  ")
         if number < len(names):
             steps = "  ".join(step_text(plan, step) for step in plan.rounds[number].steps)
             text = f"{{{names[number]}}}  {steps}"
-            yield from _wrapped(text, " " * 12, f"  {f'round {number + 1}':8}  ")
+            yield from wrapped(text, " " * 12, f"  {f'round {number + 1}':8}  ")
 
 
 def _final(plan: Plan) -> Iterator[str]:
     chunks = "; ".join(f"{axis}: {chunks_text(c)}" for axis, c in enumerate(plan.chunks))
     if plan.outgoing is not None:
-        yield from _wrapped(f"from {blocks_text(plan.result)}", " " * 12, "  cut       ")
+        yield from wrapped(f"from {blocks_text(plan.result)}", " " * 12, "  cut       ")
     blocks = math.prod(map(len, plan.chunks))
     text = f"{blocks} chunk{'' if blocks == 1 else 's'} by axis {{{chunks}}}"
-    yield from _wrapped(text, " " * 12, "  result    ")
+    yield from wrapped(text, " " * 12, "  result    ")
 
 
 def in_a_line(plan: Plan) -> str:
@@ -336,7 +236,7 @@ def in_a_line(plan: Plan) -> str:
 
 def summary(plan: Plan) -> str:
     """Return what is asked, and the rounds in I/O-tensor notation with C and W between them."""
-    lines = [*_asked(plan), *_travels(plan), *_final(plan), *_wrapped(_LEGEND, "  ")]
+    lines = [*_asked(plan), *_travels(plan), *_final(plan), *wrapped(_LEGEND, "  ")]
     lines[0] = lines[0].lstrip()
     return "\n".join(lines)
 
@@ -425,17 +325,6 @@ ROUND_HEADINGS = ("forecast by round", "time", "gathers", "FFTs", "device", "tra
 HEADINGS = ("rounds", "exchanged", "peak", "tasks", "time", "ratio")
 
 
-def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Right-aligned numbers after a name, which takes a line of its own where it is long."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    room = min(widths[0], WIDTH - 4 - sum(widths[1:]) - 2 * len(widths[1:]))
-    for name, *numbers in rows:
-        *before, last = textwrap.wrap(name, room, break_on_hyphens=False) or [""]
-        yield from (f"    {line}" for line in before)
-        cells = "  ".join(n.rjust(w) for n, w in zip(numbers, widths[1:], strict=True))
-        yield f"    {last.ljust(room)}  {cells}"
-
-
 def preserved(plan: Plan) -> str | None:
     """Return what ``chunks="preserve"`` would cost, or None where the shape of an axis changes."""
     spec = plan.spec
@@ -461,15 +350,15 @@ def preserved(plan: Plan) -> str | None:
 
 def explain(plan: Plan) -> str:
     """Return what was chosen, why, what it will need, and what else was considered."""
-    lines = [summary(plan), "", *_wrapped(f"why: {plan.reason or 'not said'}", "  ", " ")]
+    lines = [summary(plan), "", *wrapped(f"why: {plan.reason or 'not said'}", "  ", " ")]
     lines[2] = lines[2].lstrip()
     lines += ["", "forecast"]
     lines += [f"    {name:14}{value}" for name, value in forecast_rows(plan)]
     note = preserved(plan)
     if note is not None:
-        lines += _wrapped(note, " " * 18, f"    {'chunks':14}")
+        lines += wrapped(note, " " * 18, f"    {'chunks':14}")
     if plan.forecast.rounds:
-        lines += ["", *_table([ROUND_HEADINGS, *round_rows(plan)])]
+        lines += ["", *table([ROUND_HEADINGS, *round_rows(plan)])]
     if plan.rejected:
-        lines += ["", "considered", *_table([HEADINGS, *rejected_rows(plan)])]
+        lines += ["", "considered", *table([HEADINGS, *rejected_rows(plan)])]
     return "\n".join(lines)

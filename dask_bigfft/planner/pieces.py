@@ -11,11 +11,11 @@ from dataclasses import replace
 
 from dask_bigfft.planner.candidates import Candidates
 from dask_bigfft.planner.cost import forecast
-from dask_bigfft.planner.explain import human_bytes, human_seconds
 from dask_bigfft.planner.merging import merged_up_to
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.ranking import chosen, ladder, ranked_plans
 from dask_bigfft.planner.request import largest_block
+from dask_bigfft.planner.wording import human_bytes, human_seconds
 
 #: How often blocks are doubled for larger pieces, and into how many the data are cut at least.
 MOST_DOUBLED, FEWEST = 12, 16

@@ -22,9 +22,9 @@ from dask_bigfft import config, kept
 from dask_bigfft.kernels.libraries import available, get_library
 from dask_bigfft.planner.device_settings import DeviceSettings
 from dask_bigfft.planner.encoding import decode
-from dask_bigfft.planner.explain import human_seconds
 from dask_bigfft.planner.plan import Machine, Plan
 from dask_bigfft.planner.request import Request
+from dask_bigfft.planner.wording import human_seconds
 from dask_bigfft.planning.device_tuning import on_devices
 from dask_bigfft.planning.surroundings import device_software, running_client, workers_place
 from dask_bigfft.planning.trials import (

@@ -27,8 +27,8 @@ from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.graph.disk import exchange_folder
 from dask_bigfft.graph.layer import scratch_place, transformed_array
 from dask_bigfft.memory_settings import configure_arena
-from dask_bigfft.planner.explain import human_bytes, human_seconds
 from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.wording import human_bytes, human_seconds
 from dask_bigfft.planning.arguments import Extras, parse_limit, parse_memory_limit
 from dask_bigfft.planning.surroundings import device_software
 from dask_bigfft.runs import identity, pinned

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TextIO
 from dask.callbacks import Callback
 
 from dask_bigfft.events import add_sink, remove_sink
-from dask_bigfft.planner.explain import human_bytes, human_count, human_seconds
+from dask_bigfft.planner.wording import human_bytes, human_count, human_seconds
 from dask_bigfft.watch.meter import SHOWN, Board, is_running, label_of, line_of
 
 #: Seconds between lines where the output is no terminal, and between updates where it is.

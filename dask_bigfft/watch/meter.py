@@ -20,9 +20,9 @@ import numpy as np
 from dask_bigfft.graph.dask_private import Alias, DataNode
 from dask_bigfft.graph.layer import plans_among
 from dask_bigfft.graph.names import PLAN_NAME
-from dask_bigfft.planner.explain import human_bytes, human_count, human_seconds
 from dask_bigfft.planner.phases import phase_forecasts, plan_card
 from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.wording import human_bytes, human_count, human_seconds
 
 READ, WRITE = "read", "write"
 

@@ -11,8 +11,8 @@ from dask_bigfft.bench import model, paper
 from dask_bigfft.bench import sweep as sweeping
 from dask_bigfft.bench.model import PROBLEMS, Problem, main
 from dask_bigfft.bench.sweep import Run, Threads
-from dask_bigfft.planner.explain import human_bytes
 from dask_bigfft.planner.profile import Profile
+from dask_bigfft.planner.wording import human_bytes
 
 
 @pytest.fixture(scope="module")

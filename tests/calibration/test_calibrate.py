@@ -29,8 +29,8 @@ from dask_bigfft.calibration.system import disk_speeds, outside, scheduling_cost
 from dask_bigfft.cli import main
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
 from dask_bigfft.events import emit
-from dask_bigfft.planner.explain import speed_rows
 from dask_bigfft.planner.profile import DEFAULT, Profile
+from dask_bigfft.planner.wording import speed_rows
 from dask_bigfft.planning import profiles
 from dask_bigfft.testing.devices import simulated_devices
 

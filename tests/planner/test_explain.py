@@ -14,7 +14,7 @@ from dask.base import tokenize
 
 import dask_bigfft
 from dask_bigfft.graph.run import Run
-from dask_bigfft.planner import explain
+from dask_bigfft.planner import explain, wording
 from dask_bigfft.planner.drawing import digit_name, draw
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.profile import Profile
@@ -132,7 +132,7 @@ def test_each_exchange_says_what_the_plan_has(name, request):
         shape = exchange.shape
         assert f"fan-in {shape.fan_in}, C = {shape.runs}, W = {shape.width} (" in line
         assert f"{shape.groups} group" in line
-        assert line.endswith(f"moves {explain.human_bytes(exchange.nbytes)}")
+        assert line.endswith(f"moves {wording.human_bytes(exchange.nbytes)}")
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -144,7 +144,7 @@ def test_the_width_in_bytes_is_that_of_the_source(name, request):
             assert sizes[number] == np.dtype(found.spec.dtype).itemsize
         if not exchange.local:
             width = exchange.shape.width * sizes[number]
-            assert f"({explain.human_bytes(width)})" in str(found)
+            assert f"({wording.human_bytes(width)})" in str(found)
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -162,9 +162,9 @@ def test_explain_has_reason_forecast_and_runners_up():
     forecast = found.forecast
     assert f"why: {found.reason}" in text
     assert f"{forecast.tasks}\n" in text
-    assert explain.human_bytes(forecast.bytes_exchanged) in text
-    assert explain.human_seconds(forecast.seconds) in text
-    assert f"{explain.human_bytes(forecast.peak_host)} of 100 TiB" in text
+    assert wording.human_bytes(forecast.bytes_exchanged) in text
+    assert wording.human_seconds(forecast.seconds) in text
+    assert f"{wording.human_bytes(forecast.peak_host)} of 100 TiB" in text
     assert found.rejected
     for (name, other), row in zip(found.rejected, explain.rejected_rows(found)[1:], strict=True):
         assert row[0] == name
@@ -189,7 +189,7 @@ def test_the_table_of_rounds_has_what_each_is_forecast_to_take(name, request):
     for cells, one in zip(numbers, rounds, strict=True):
         parts = one.gather, one.fft, one.device * one.blocks, one.travel, one.scheduling
         wanted = [one.seconds, *parts]
-        assert cells[:6] == [explain.human_seconds(part) if part else "-" for part in wanted]
+        assert cells[:6] == [wording.human_seconds(part) if part else "-" for part in wanted]
         assert cells[6] == one.bound
     for number, digits in enumerate(explain.round_names(found), 1):
         assert f"round {number} {{{digits}}}" in " ".join(table.split())
@@ -201,7 +201,7 @@ def test_what_preserve_costs_is_what_it_costs(slabs):
                 chunks="preserve")
     more = kept.exchanges[-1]
     assert len(kept.travelling) == len(slabs.travelling) + 1
-    assert f"{explain.human_bytes(more.nbytes)}, C = {more.shape.runs}, " in note
+    assert f"{wording.human_bytes(more.nbytes)}, C = {more.shape.runs}, " in note
     assert f"W = {more.shape.width} (" in note
     assert "costs nothing" in explain.preserved(kept)
     assert explain.preserved(plan(64, 8, kind="fft", n=128)) is None
@@ -299,7 +299,7 @@ def test_text_in_the_drawing_is_escaped(two_rounds):
      (2**40 - 1, "1.00 TiB"), (2**60, "1024 PiB")],
 )
 def test_bytes_have_a_unit(nbytes, text):
-    assert explain.human_bytes(nbytes) == text
+    assert wording.human_bytes(nbytes) == text
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ def test_bytes_have_a_unit(nbytes, text):
      (3599.9, "1 h 00 min")],
 )
 def test_seconds_have_a_unit(seconds, text):
-    assert explain.human_seconds(seconds) == text
+    assert wording.human_seconds(seconds) == text
 
 
 @pytest.mark.parametrize(

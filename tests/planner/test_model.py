@@ -11,11 +11,11 @@ import dask_bigfft
 from dask_bigfft.calibration.probes import Probe
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
 from dask_bigfft.planner.cost import forecast, fresh_seconds, joints_in, peak_host
-from dask_bigfft.planner.explain import human_seconds
 from dask_bigfft.planner.interpreter import block_seconds
 from dask_bigfft.planner.machine import Machine
 from dask_bigfft.planner.profile import Curve, DeviceProfile, LibrarySpeeds, Profile, constant
 from dask_bigfft.planner.traffic import traffic
+from dask_bigfft.planner.wording import human_seconds
 
 
 def repaired(threads, free, python):

@@ -14,8 +14,8 @@ import pytest
 import dask_bigfft
 from dask_bigfft import fft
 from dask_bigfft.planner import pieces
-from dask_bigfft.planner.explain import human_bytes
 from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.wording import human_bytes
 from dask_bigfft.planning import choosing
 from dask_bigfft.runs.job import Asked, planned_input
 from dask_bigfft.testing.strategies import random_array

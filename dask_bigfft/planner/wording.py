@@ -1,0 +1,124 @@
+"""Numbers with units, lines and tables, and the speeds of a machine in words.
+
+Pure: imports this room.
+"""
+
+import math
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from dask_bigfft.planner.profile import Profile
+
+#: Columns of a line.
+WIDTH = 100
+
+#: What stays on one line: short parentheses, C and W with their values, numbers with units.
+_GLUED = re.compile(
+    r"\b[CW] = \d+( \([^()]*\))?|moves [\d.]+ \w+|\d+ (blocks?|groups?)\b|fan-in \d+"
+    r"|\([^()]{1,70}\)"
+)
+
+
+def human_bytes(nbytes: float) -> str:
+    """Return bytes in a unit that keeps the number short.
+
+    >>> human_bytes(0), human_bytes(1536), human_bytes(3 << 30)
+    ('0 B', '1.50 KiB', '3.00 GiB')
+    """
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
+        if abs(nbytes) < 1023.995 or unit == "PiB":
+            break
+        nbytes /= 1024
+    return f"{nbytes:.0f} B" if unit == "B" else f"{_short(nbytes)} {unit}"
+
+
+def human_count(count: float, unit: str = "") -> str:
+    """Return a number with a decimal prefix.
+
+    >>> human_count(999), human_count(2.5e9, "flop")
+    ('999', '2.50 Gflop')
+    """
+    prefixes = ("", "k", "M", "G", "T", "P", "E")
+    power = min(max(0, int(math.log10(max(count, 1)) // 3)), len(prefixes) - 1)
+    number = f"{count:.0f}" if power == 0 else _short(count / 1000**power)
+    return f"{number} {prefixes[power]}{unit}".rstrip()
+
+
+def human_seconds(seconds: float) -> str:
+    """Return a time in a unit that keeps the number short.
+
+    >>> human_seconds(0.0123), human_seconds(2.5), human_seconds(200), human_seconds(7300)
+    ('12.3 ms', '2.50 s', '3 min 20 s', '2 h 01 min')
+    """
+    if seconds < 1e-3:
+        return f"{_short(seconds * 1e6)} us"
+    if seconds < 0.9995:
+        return f"{_short(seconds * 1e3)} ms"
+    if seconds < 99.95:
+        return f"{_short(seconds)} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def _short(number: float) -> str:
+    """Return three digits of a number below a thousand or so."""
+    return f"{number:.{2 if number < 9.995 else 1 if number < 99.95 else 0}f}"
+
+
+def wrapped(text: str, indent: str, first: str = "") -> Iterator[str]:
+    """Return lines of at most `WIDTH` columns, never broken inside what belongs together."""
+    glued = re.sub(_GLUED, lambda found: found[0].replace(" ", "\u00a0"), text)
+    lines = textwrap.wrap(
+        glued, WIDTH, initial_indent=first or indent, subsequent_indent=indent,
+        break_long_words=False, break_on_hyphens=False,
+    )
+    yield from (line.replace("\u00a0", " ") for line in lines)
+
+
+def speed_rows(profile: Profile) -> list[tuple[str, str]]:
+    """Return the speeds of a machine, as names and values."""
+
+    def rate(speed: float) -> str:
+        return f"{speed / 1e9:.3g} GB/s"
+
+    rows = [
+        ("copies, a thread", rate(profile.copy)),
+        ("gathers, rows 256 B", f"{rate(profile.straight.at(256))}, turned "
+                                f"{rate(profile.turned.at(256))}"),
+        ("gathers, rows 64 KiB", f"{rate(profile.straight.at(65536))}, turned "
+                                 f"{rate(profile.turned.at(65536))}"),
+        ("fresh pages", rate(profile.touch)),
+        ("disk", f"written at {rate(profile.write)}, read at {rate(profile.read)}"),
+        ("a graph, task, gather, shard", ", ".join(human_seconds(s) for s in (
+            profile.start, profile.task, profile.gathered_block, profile.shard))),
+        ("an exchange", human_seconds(profile.exchange)),
+        ("order, 10^6 pairs of blocks", human_seconds(1e6 * profile.pair)),
+    ]
+    if (profile.network, profile.sent_shard) != (Profile.network, Profile.sent_shard):
+        rows.append(("between workers", f"{rate(profile.network)}, a shard "
+                                        f"{human_seconds(profile.sent_shard)}"))
+    for library in profile.libraries:
+        speeds = ", ".join(f"{n}: {library.along.at(n) / 1e9:.3g}" for n in (64, 1024, 16384))
+        rows.append((f"{library.name}, {library.dtype}", f"GFLOP/s by length {speeds}"))
+    for device in profile.devices:
+        rows.append((device.name, f"bus {rate(device.h2d)} and {rate(device.d2h)} at once, "
+                                  f"{rate(device.ring)} if not pinned, FFTs "
+                                  f"{human_count(device.flops, 'FLOP/s')}"))
+    if profile.devices:
+        rows.append(("threads and devices", f"{100 * profile.together:.0f} % of both at once"))
+    rows += [(f"device {pair.source} to {pair.target}", rate(pair.speed)) for pair in profile.peers]
+    return rows
+
+
+def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Right-aligned numbers after a name, which takes a line of its own where it is long."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    room = min(widths[0], WIDTH - 4 - sum(widths[1:]) - 2 * len(widths[1:]))
+    for name, *numbers in rows:
+        *before, last = textwrap.wrap(name, room, break_on_hyphens=False) or [""]
+        yield from (f"    {line}" for line in before)
+        cells = "  ".join(n.rjust(w) for n, w in zip(numbers, widths[1:], strict=True))
+        yield f"    {last.ljust(room)}  {cells}"

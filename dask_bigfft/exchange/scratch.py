@@ -301,15 +301,20 @@ class Scratch:
         """Take back that a source block's shards are written."""
         (self.folder / exchange / f"from-{block_name(source)}.json").unlink(missing_ok=True)
 
-    def record_stored(self, block: Block) -> None:
-        """Say that a block of the result is stored."""
-        path = self.folder / RESULT / f"stored-{block_name(block)}.json"
-        self._write_record(path, {"block": block})
+    def record_stored(self, block: Block, nbytes: int | None = None) -> None:
+        """Say that a block of the result is stored, in a file of so many bytes."""
+        self._write_record(self._stored(block), {"block": block, "nbytes": nbytes})
 
     def stored(self, block: Block) -> bool:
         """Whether a block of the result is stored."""
-        path = self.folder / RESULT / f"stored-{block_name(block)}.json"
-        return _read_record(path) is not None
+        return _read_record(self._stored(block)) is not None
+
+    def forget_stored(self, block: Block) -> None:
+        """Take back that a block of the result is stored."""
+        self._stored(block).unlink(missing_ok=True)
+
+    def _stored(self, block: Block) -> Path:
+        return self.folder / RESULT / f"stored-{block_name(block)}.json"
 
     def _write_record(self, path: Path, found: dict[str, Any]) -> None:
         place = self.folder / self.life if self.life else path.parent
@@ -349,6 +354,8 @@ def _is_record(path: Path, found: Any) -> bool:
     block = found.get("source" if start == "from" else "block") if isinstance(found, dict) else None
     if not isinstance(block, list) or block_name(tuple(block)) != name:
         return False
+    if not isinstance(found.get("nbytes"), int | None):
+        return False
     shards = found.get("shards", {} if start == "stored" else None)
     return isinstance(shards, dict) and all(
         isinstance(value, str) and CHECKSUM.fullmatch(value) for value in shards.values())
@@ -356,13 +363,23 @@ def _is_record(path: Path, found: Any) -> bool:
 
 def recorded_blocks(folder: Path, exchange: str | None) -> frozenset[Block]:
     """Return the source blocks of an exchange that are recorded; of the result for None."""
-    start, key = ("stored-", "block") if exchange is None else ("from-", "source")
+    if exchange is None:
+        return frozenset(stored_sizes(folder))
+    return frozenset(tuple(found["source"]) for found in _records(folder / exchange, "from-"))
+
+
+def stored_sizes(folder: Path) -> dict[Block, int | None]:
+    """Return the blocks of the result that are recorded, and the bytes of their files if known."""
+    return {tuple(found["block"]): found.get("nbytes")
+            for found in _records(folder / RESULT, "stored-")}
+
+
+def _records(folder: Path, start: str) -> list[dict[str, Any]]:
     try:
-        paths = list((folder / (exchange or RESULT)).glob(f"{start}*.json"))
+        paths = list(folder.glob(f"{start}*.json"))
     except FileNotFoundError:
-        return frozenset()
-    records = [found for path in paths if (found := _read_record(path)) is not None]
-    return frozenset(tuple(found[key]) for found in records)
+        return []
+    return [found for path in paths if (found := _read_record(path)) is not None]
 
 
 # --- files ----------------------------------------------------------------------------------

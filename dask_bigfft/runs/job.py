@@ -22,8 +22,7 @@ import numpy as np
 from dask_bigfft import config, front
 from dask_bigfft.errors import ArgumentTypeError, DamagedShardError, PlanError, refuse
 from dask_bigfft.exchange.folders import begin_life, check_room, lock_folder, unlock_folder
-from dask_bigfft.exchange.scratch import Scratch, ScratchPlace, make_folder
-from dask_bigfft.exchange.shards import ExchangeMap
+from dask_bigfft.exchange.scratch import Scratch, ScratchPlace, make_folder, stored_sizes
 from dask_bigfft.graph.disk import exchange_folder
 from dask_bigfft.graph.layer import scratch_place, transformed_array
 from dask_bigfft.memory_settings import configure_arena
@@ -33,7 +32,7 @@ from dask_bigfft.planning.arguments import Extras, parse_limit, parse_memory_lim
 from dask_bigfft.planning.surroundings import device_software
 from dask_bigfft.runs import identity, pinned
 from dask_bigfft.runs.places import refuse_places
-from dask_bigfft.runs.sink import Sink
+from dask_bigfft.runs.sink import Sink, file_size
 from dask_bigfft.storage import sources, targets
 from dask_bigfft.storage.chunk_files import plain_chunks
 
@@ -340,6 +339,9 @@ def _make(
     """Do what is left of a run, and put the result in its place."""
     x, place = open_input(asked, plan), _place(asked, scratch, plan)
     target = _target(asked, x, plan, found, bool(dict(place.finished)[len(plan.exchanges)]))
+    if lost := _lost(target, plan, stored_sizes(scratch)):
+        pinned.forget_lost(scratch, plan, lost)
+        place = _place(asked, scratch, plan)
     for left in reversed(range(MOST_REPAIRS + 1)):
         try:
             store(_lazy(x, plan, place), _sink(target, plan, scratch, place))
@@ -430,6 +432,30 @@ def _target(
     )
 
 
+def _lost(
+    target: targets.Target, plan: Plan, sizes: Mapping[Block, int | None]
+) -> list[Block]:
+    """Blocks that are recorded as stored, but whose files are not as large as they were then.
+
+    Without `sync`, a loss of power can keep the record and lose the file, or a part of it. Files
+    that are not whole go, also those that nothing is recorded of: of a shard that is there Zarr
+    reads the index before it writes it anew.
+    """
+    lost: dict[Block, Path] = {}
+    for block in plan.result.indices():
+        path = target.partial / str(target.array.metadata.encode_chunk_key(block))
+        if block in sizes and sizes[block] in (None, file_size(path)):
+            continue
+        path.unlink(missing_ok=True)
+        if block in sizes:
+            lost[block] = path
+    if lost:
+        path = next(iter(lost.values()))
+        warnings.warn(f"{len(lost)} files of the result are not as large as they were when they "
+                      f"were stored, and are made once more: {path}", RuntimeWarning, stacklevel=3)
+    return list(lost)
+
+
 def _sink(target: targets.Target, plan: Plan, scratch: Path, place: ScratchPlace) -> Sink:
     """The sink of a run; files that nobody needs any more go."""
     files = Scratch(scratch, place.sync, kept=True, life=place.life)
@@ -438,15 +464,7 @@ def _sink(target: targets.Target, plan: Plan, scratch: Path, place: ScratchPlace
         before = folders[number - 1] if number else None
         for block in blocks if before is not None else ():
             files.free(cast("str", before), block)
-    shape, last, parts = targets.uniform(plan.chunks) or (), folders[-1], {}
-    if last is None and len(folders) > len(plan.rounds) and not plan.exchanges[-1].local:
-        last, parts = folders[-2], _parts(plan)
-    folder = target.partial if place.sync else None
+    shape, (last, parts) = targets.uniform(plan.chunks) or (), pinned.result_files(plan)
+    exchange = None if last is None else folders[last]
     plain = plain_chunks(target.array, target.partial)
-    return Sink(target.array, shape, files, last, folder, plain, parts)
-
-
-def _parts(plan: Plan) -> dict[Block, Block]:
-    """Of each chunk of the result, the block of the last round that it is part of."""
-    shards = ExchangeMap(plan.exchanges[-1].source, plan.exchanges[-1].target)
-    return {block: next(iter(shards.sources(block))) for block in plan.result.indices()}
+    return Sink(target.array, shape, files, exchange, target.partial, plain, parts)

@@ -17,7 +17,7 @@ import re
 import shutil
 import uuid
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,8 @@ from dask_bigfft.files import sync_path
 from dask_bigfft.graph.disk import exchange_folder
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.storage.sources import array_folder
+
+Block = tuple[int, ...]
 
 RECORD = "run.json"
 
@@ -264,22 +266,68 @@ def forget_damaged(scratch: Path, plan: Plan, error: DamagedShardError) -> None:
         for found in scratch.glob(f"{filter_}exchange*"):
             shutil.rmtree(found)
         return
+    files = _without_finished(scratch, plan)
+    for block in error.sources:
+        files.forget(exchange_folder("", error.number), block)
+    _forget_sources(files, plan, error.number - 1, set(error.sources))
+
+
+def _without_finished(scratch: Path, plan: Plan) -> Scratch:
+    """Return the scratch files, of which those of finished blocks are gone.
+
+    What an earlier repair has left of them is not whole.
+    """
     files = Scratch(scratch, sync=False, kept=True)
     for finished, done in finished_blocks(scratch, plan):
-        for block in done if finished else ():  # what an earlier repair has left is not whole
+        for block in done if finished else ():
             files.free(exchange_folder("", finished - 1), block)
-    number, blocks = error.number, set(error.sources)
-    while True:
-        folder = exchange_folder("", number)
+    return files
+
+
+def _forget_sources(files: Scratch, plan: Plan, number: int, blocks: set[Block]) -> None:
+    """Take back what files of target blocks of an exchange are made of, where they are gone."""
+    while blocks and number >= 0 and plan.moves[number]:
+        exchange, folder = plan.exchanges[number], exchange_folder("", number)
+        gone = [block for block in blocks if not files.path(folder, block).exists()]
+        shards = ExchangeMap(exchange.source, exchange.target, exchange.mirror)
+        blocks = {source for block in gone for source in shards.sources(block)}
         for block in blocks:
             files.forget(folder, block)
         number -= 1
-        if number < 0 or not plan.moves[number]:
-            return
-        before, folder = plan.exchanges[number], exchange_folder("", number)
-        gone = [block for block in blocks if not files.path(folder, block).exists()]
-        shards = ExchangeMap(before.source, before.target, before.mirror)
-        blocks = {source for block in gone for source in shards.sources(block)}
+
+
+def result_files(plan: Plan) -> tuple[int | None, dict[Block, Block]]:
+    """Return where the blocks of the result come from and go with.
+
+    Returns
+    -------
+    int or None
+        Exchange whose files they come from, each of which goes when what is made of it is stored.
+    dict
+        Of each chunk of the result that is a part of a block of the last round, that block.
+    """
+    last, moves = len(plan.moves) - 1, plan.moves
+    if moves[last] or len(moves) <= len(plan.rounds) or plan.exchanges[last].local:
+        return (last if moves[last] else None), {}
+    shards = ExchangeMap(plan.exchanges[last].source, plan.exchanges[last].target)
+    parts = {block: next(iter(shards.sources(block))) for block in plan.result.indices()}
+    return (last - 1 if moves[last - 1] else None), parts
+
+
+def forget_lost(scratch: Path, plan: Plan, lost: Sequence[Block]) -> None:
+    """Take back that blocks of the result are stored, and all that is needed to make them.
+
+    Their records go last: a run that is killed meanwhile comes here once more.
+    """
+    files = _without_finished(scratch, plan)
+    number, parts = result_files(plan)
+    if number is not None:
+        made_of = {parts.get(block, block) for block in lost}
+        for block in made_of:
+            files.free(exchange_folder("", number), block)
+        _forget_sources(files, plan, number, made_of)
+    for block in lost:
+        files.forget_stored(block)
 
 
 def clear(scratch: Path) -> None:

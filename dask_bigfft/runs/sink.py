@@ -33,7 +33,8 @@ class Sink:
     exchange : str or None
         Folder of the scratch files that the blocks come from; a stored block's file goes.
     folder : Path or None
-        Of the array; its chunks are then on the disk before they are recorded.
+        Of the array: where its chunks are files. Their sizes are recorded, and with `sync` they
+        are on the disk before.
     plain : PlainChunks or None
         Its chunks, where they are files of nothing but their values.
     parts : mapping of block to block
@@ -65,9 +66,7 @@ class Sink:
         except OSError as error:
             self._fail(error, block, values.nbytes)
         if self.scratch is not None:
-            if self.folder is not None:
-                self._sync(self.folder, block)
-            self.scratch.record_stored(block)
+            self.scratch.record_stored(block, self._settled(self.scratch, block))
             if self.exchange is not None:
                 self._free(self.scratch, self.exchange, block)
         emit("sink_write", nbytes=values.nbytes, seconds=time.perf_counter() - started)
@@ -95,8 +94,23 @@ class Sink:
         if all(scratch.stored(part) for part in self._parts_of.get(whole, ())):
             scratch.free(exchange, whole)
 
-    def _sync(self, folder: Path, block: tuple[int, ...]) -> None:
-        """Wait until a block's file is on the disk, and the names of all folders down to it."""
-        path = folder / self.array.metadata.encode_chunk_key(block)
-        sync_path(path)
-        sync_folders(path.parent, folder)
+    def _settled(self, scratch: Scratch, block: Block) -> int | None:
+        """Return the bytes of a block's file, if it is one.
+
+        With `sync` the file is then on the disk, and the names of all folders down to it.
+        """
+        if self.folder is None:
+            return None
+        path = self.folder / self.array.metadata.encode_chunk_key(block)
+        if scratch.sync:
+            sync_path(path)
+            sync_folders(path.parent, self.folder)
+        return file_size(path)
+
+
+def file_size(path: Path) -> int | None:
+    """Return the bytes of a file; None if there is none."""
+    try:
+        return path.stat().st_size
+    except (FileNotFoundError, NotADirectoryError):
+        return None

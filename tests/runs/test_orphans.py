@@ -40,11 +40,11 @@ def hold(folder: str) -> None:
 
     record, there = Scratch.record_stored, Board(Path(folder))
 
-    def waiting(self: Scratch, block: tuple[int, ...]) -> None:
+    def waiting(self: Scratch, block: tuple[int, ...], nbytes: int | None = None) -> None:
         if there.claim("sprung"):
             there.stay()
         try:
-            record(self, block)
+            record(self, block, nbytes)
         finally:
             there.claim("tried")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import dask
 import numpy as np
 import pytest
-from runs.resuming import ASKED, NBYTES, RNG, again, done_so_far, files, stored
+from runs.resuming import ASKED, BLOCK, NBYTES, RNG, again, done_so_far, files, stored
 
 import dask_bigfft
 from dask_bigfft.errors import DamagedShardError, ScratchError
@@ -151,3 +151,82 @@ def test_what_is_damaged_again_and_again_is_an_error(begun, monkeypatch):
         with pytest.raises(ScratchError, match="not what was written"):
             again()
     assert not Path("out.zarr").exists()
+
+
+# --- files of the result that are recorded and lost ------------------------------------------
+
+
+def stored_files():
+    (partial,) = Path().glob("out.zarr.partial-*")
+    return sorted(path for path in (partial / "c").rglob("*") if path.is_file())
+
+
+def lose(paths):
+    """What a loss of power may leave: a part of a file, an empty one, and none."""
+    for path, left in zip(paths, itertools.cycle([100, 0, None]), strict=False):
+        if left is None:
+            path.unlink()
+        else:
+            path.write_bytes(path.read_bytes()[:left])
+
+
+@pytest.mark.parametrize("inner", [None, (BLOCK // 4,)])
+@pytest.mark.parametrize("until", ["some are stored", "all are stored"])
+def test_what_is_lost_of_the_result_is_made_once_more(here, processes, counted, inner, until):
+    """More of it than damaged scratch files are made once more; what is whole is left alone."""
+    asked = {**ASKED, "inner_chunks": inner}
+    dask_bigfft.run("in.zarr", "whole.zarr", **asked, scratch="whole")
+    if until == "some are stored":
+        processes(dying_runs.run_and_die, 1080, 1, "in.zarr", "out.zarr", **asked,
+                  scratch="scratch")
+    else:
+        processes(dying_runs.run_and_die_in, "dask_bigfft.storage.targets:Target.finish", 1,
+                  "in.zarr", "out.zarr", **asked, scratch="scratch")
+    recorded = recorded_blocks(Path("scratch"), None)
+    done = len(recorded)
+    assert 6 < done < 16 if until == "some are stored" else done == 16
+    lost = [path for path in stored_files() if (int(path.name),) in recorded][:5]
+    lose(lost)
+    for number in range(16):  # of what nothing is recorded of, a part may be there, too
+        if (number,) not in recorded:
+            (lost[0].parent / str(number)).write_bytes(b"half")
+    counted.clear()
+    with pytest.warns(RuntimeWarning, match=f"5 files of the result .*: .*{lost[0]}"):
+        again(inner_chunks=inner)
+    assert counted["sink_write"] == 16 - done + 5
+    assert files("out.zarr") == files("whole.zarr")
+    assert sorted(p.name for p in here.iterdir()) == ["in.zarr", "out.zarr", "whole.zarr"]
+
+
+def test_parts_of_blocks_that_are_lost_are_made_once_more(here, processes, counted):
+    """Whose block of the last round had gone when all of its parts were stored."""
+    asked = {**ASKED, "rounds": [-1, 16]}
+    with dask.config.set({"bigfft.scratch.row-size": "256 B"}):
+        whole = dask_bigfft.run("in.zarr", "whole.zarr", **asked, scratch="whole").plan
+        assert pinned.result_files(whole)[1]
+        processes(dying_runs.run_and_die_in, "dask_bigfft.storage.targets:Target.finish", 1,
+                  "in.zarr", "out.zarr", **asked, scratch="scratch",
+                  settings={"bigfft.scratch.row-size": "256 B"})
+        stored = stored_files()
+        lose([stored[0], stored[-1]])
+        counted.clear()
+        with pytest.warns(RuntimeWarning, match="2 files of the result"):
+            dask_bigfft.run("in.zarr", "out.zarr", **asked, scratch="scratch", resume=True)
+    assert counted["sink_write"] == 2
+    assert files("out.zarr") == files("whole.zarr")
+
+
+def test_killed_while_what_is_lost_is_taken_back(here, processes, undisturbed):
+    """All of it is found once more: records of what is lost go last."""
+    finish = "dask_bigfft.storage.targets:Target.finish"
+    processes(dying_runs.run_and_die_in, finish, 1, "in.zarr", "out.zarr", **ASKED,
+              scratch="scratch")
+    lose(stored_files()[:5])
+    for place in ("forget", "forget_stored"):
+        processes(dying_runs.run_and_die_in, f"dask_bigfft.exchange.scratch:Scratch.{place}", 1,
+                  "in.zarr", "out.zarr", **ASKED, scratch="scratch", resume=True)
+    assert done_so_far()[3] == 16
+    with pytest.warns(RuntimeWarning) as said:
+        again()
+    assert [str(w.message)[:7] for w in said] == ["5 files"]
+    assert files("out.zarr") == undisturbed

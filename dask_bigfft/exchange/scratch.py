@@ -6,10 +6,10 @@
     <folder>/exchange2/from-1.2.json    manifest: source block (1, 2) has written all its shards
     <folder>/result/stored-0.3.json     manifest: block (0, 3) of the result is stored
 
-A shards file has its full size before anything is written to it. A record is written elsewhere and
-moved to its place after the data that it speaks of, so at any instant a record that is there is
-true; what has none is written again. With ``sync`` the data are on the disk before the record,
-which then also survives a loss of power.
+A shards file has its full size before anything is written to it. A record (`records`) is written
+elsewhere and moved to its place after the data that it speaks of, so at any instant a record that
+is there is true; what has none is written again. With ``sync`` the data are on the disk before the
+record, which then also survives a loss of power.
 
 Where shards are large, each begins at a whole unit of `files`, so that they can go around the page
 cache.
@@ -21,7 +21,6 @@ import contextlib
 import errno
 import json
 import os
-import re
 import time
 import uuid
 import weakref
@@ -47,6 +46,7 @@ from dask_bigfft.exchange.folders import (
     sync_folders,
     unlock_folder,
 )
+from dask_bigfft.exchange.records import RESULT, block_name, read_record
 from dask_bigfft.files import File, Underway, opened, room_missing, rounded_up
 from dask_bigfft.kernels.checksums import checksum
 
@@ -55,12 +55,6 @@ Block = tuple[int, ...]
 
 #: Bytes that are read at a time, as far as whole shards make them.
 READ_BYTES = 8 << 20
-
-RESULT = "result"
-
-#: A checksum as records have it.
-CHECKSUM = re.compile("[0-9a-f]{16}")
-
 
 @dataclass(frozen=True)
 class ScratchPlace:
@@ -112,15 +106,6 @@ class Part:
     begin: int
     nbytes: int
     checksum: int
-
-
-def block_name(block: Block) -> str:
-    """Return a block's index as part of a file's name.
-
-    >>> block_name((3, 0))
-    '3.0'
-    """
-    return ".".join(map(str, block))
 
 
 class Scratch:
@@ -291,7 +276,7 @@ class Scratch:
 
     def recorded(self, exchange: str, source: Block, targets: Sequence[Block]) -> Array | None:
         """Return the checksums of a source block's shards, or None if they are not all written."""
-        found = _read_record(self.folder / exchange / f"from-{block_name(source)}.json")
+        found = read_record(self.folder / exchange / f"from-{block_name(source)}.json")
         shards = {} if found is None else found["shards"]
         if not all(block_name(target) in shards for target in targets):
             return None
@@ -307,7 +292,7 @@ class Scratch:
 
     def stored(self, block: Block) -> bool:
         """Whether a block of the result is stored."""
-        return _read_record(self._stored(block)) is not None
+        return read_record(self._stored(block)) is not None
 
     def forget_stored(self, block: Block) -> None:
         """Take back that a block of the result is stored."""
@@ -336,50 +321,6 @@ class Scratch:
             failed(fresh, error, 0, 0)
         if self.sync:
             sync_folders(path.parent, self.folder)
-
-
-def _read_record(path: Path) -> dict[str, Any] | None:
-    try:
-        found = json.loads(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except ValueError:  # after a loss of power, without `sync`
-        return None
-    return found if _is_record(path, found) else None
-
-
-def _is_record(path: Path, found: Any) -> bool:
-    """Whether what a file holds is the record that its name says; what is none is done again."""
-    start, _, name = path.stem.partition("-")
-    block = found.get("source" if start == "from" else "block") if isinstance(found, dict) else None
-    if not isinstance(block, list) or block_name(tuple(block)) != name:
-        return False
-    if not isinstance(found.get("nbytes"), int | None):
-        return False
-    shards = found.get("shards", {} if start == "stored" else None)
-    return isinstance(shards, dict) and all(
-        isinstance(value, str) and CHECKSUM.fullmatch(value) for value in shards.values())
-
-
-def recorded_blocks(folder: Path, exchange: str | None) -> frozenset[Block]:
-    """Return the source blocks of an exchange that are recorded; of the result for None."""
-    if exchange is None:
-        return frozenset(stored_sizes(folder))
-    return frozenset(tuple(found["source"]) for found in _records(folder / exchange, "from-"))
-
-
-def stored_sizes(folder: Path) -> dict[Block, int | None]:
-    """Return the blocks of the result that are recorded, and the bytes of their files if known."""
-    return {tuple(found["block"]): found.get("nbytes")
-            for found in _records(folder / RESULT, "stored-")}
-
-
-def _records(folder: Path, start: str) -> list[dict[str, Any]]:
-    try:
-        paths = list(folder.glob(f"{start}*.json"))
-    except FileNotFoundError:
-        return []
-    return [found for path in paths if (found := _read_record(path)) is not None]
 
 
 # --- files ----------------------------------------------------------------------------------

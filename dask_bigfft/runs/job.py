@@ -22,7 +22,8 @@ import numpy as np
 from dask_bigfft import config, front
 from dask_bigfft.errors import ArgumentTypeError, DamagedShardError, PlanError, refuse
 from dask_bigfft.exchange.folders import begin_life, check_room, lock_folder, unlock_folder
-from dask_bigfft.exchange.scratch import Scratch, ScratchPlace, make_folder, stored_sizes
+from dask_bigfft.exchange.records import stored_sizes
+from dask_bigfft.exchange.scratch import Scratch, ScratchPlace, make_folder
 from dask_bigfft.graph.disk import exchange_folder
 from dask_bigfft.graph.layer import scratch_place, transformed_array
 from dask_bigfft.memory_settings import configure_arena

@@ -27,7 +27,8 @@ import numpy as np
 from dask_bigfft.devices.dispatch import takes
 from dask_bigfft.errors import DamagedShardError, refuse
 from dask_bigfft.exchange.folders import ENDED, LIFE, LOCK
-from dask_bigfft.exchange.scratch import RESULT, Scratch, failed, recorded_blocks
+from dask_bigfft.exchange.records import RESULT, recorded_blocks
+from dask_bigfft.exchange.scratch import Scratch, failed
 from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.files import sync_path
 from dask_bigfft.graph.disk import exchange_folder

@@ -19,7 +19,7 @@ import pytest
 
 from dask_bigfft import events
 from dask_bigfft.errors import BigFFTError, ScratchError
-from dask_bigfft.exchange import folders
+from dask_bigfft.exchange import folders, records
 from dask_bigfft.exchange import scratch as files
 from dask_bigfft.exchange.scratch import Part, Scratch, ScratchPlace, checksum, open_scratch
 from dask_bigfft.files import places
@@ -175,12 +175,12 @@ def test_a_record_gives_the_checksums_back(scratch):
     assert scratch.recorded("exchange2", (4, 6), targets) is None
     text = (scratch.folder / "exchange2" / "from-4.5.json").read_text()
     assert json.loads(text)["shards"]["12.3"] == "0000000000000007"
-    assert files.recorded_blocks(scratch.folder, "exchange2") == {(4, 5)}
-    assert files.recorded_blocks(scratch.folder, "exchange1") == frozenset()
+    assert records.recorded_blocks(scratch.folder, "exchange2") == {(4, 5)}
+    assert records.recorded_blocks(scratch.folder, "exchange1") == frozenset()
     scratch.record_stored((3, 0))
     assert scratch.stored((3, 0))
     assert not scratch.stored((0, 3))
-    assert files.recorded_blocks(scratch.folder, None) == {(3, 0)}
+    assert records.recorded_blocks(scratch.folder, None) == {(3, 0)}
 
 
 @pytest.mark.parametrize("text", [
@@ -192,14 +192,14 @@ def test_what_is_no_record_is_none(scratch, text):
     """As a loss of power, or of a disk, may leave it: the block is done again."""
     scratch.record("exchange1", (0,), [(1,)], np.array([9], np.uint32))
     path = scratch.folder / "exchange1" / "from-0.json"
-    assert files.recorded_blocks(scratch.folder, "exchange1") == {(0,)}
+    assert records.recorded_blocks(scratch.folder, "exchange1") == {(0,)}
     path.write_text(text)
     assert scratch.recorded("exchange1", (0,), [(1,)]) is None
-    assert files.recorded_blocks(scratch.folder, "exchange1") == frozenset()
+    assert records.recorded_blocks(scratch.folder, "exchange1") == frozenset()
     scratch.record_stored((0,))
     (scratch.folder / "result" / "stored-0.json").write_text(text)
     assert not scratch.stored((0,))
-    assert files.recorded_blocks(scratch.folder, None) == frozenset()
+    assert records.recorded_blocks(scratch.folder, None) == frozenset()
 
 
 def test_a_record_that_lacks_a_shard_is_none(scratch):

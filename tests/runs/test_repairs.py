@@ -15,7 +15,7 @@ from runs.resuming import ASKED, BLOCK, NBYTES, RNG, again, done_so_far, files, 
 import dask_bigfft
 from dask_bigfft.errors import DamagedShardError, ScratchError
 from dask_bigfft.exchange import scratch
-from dask_bigfft.exchange.scratch import block_name, recorded_blocks
+from dask_bigfft.exchange.records import block_name, recorded_blocks
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.runs import Asked, execute, pinned
 from dask_bigfft.runs.job import store_now

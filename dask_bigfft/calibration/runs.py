@@ -77,12 +77,21 @@ class Seen:
         """Whether all lanes have as many blocks, so that they end together but for chance."""
         return self.span.lanes > 0 and self.span.blocks % self.span.lanes == 0
 
-    def lane(self, python: float) -> float:
-        """Seconds of a lane for its blocks where Python takes so long for each, by the model."""
+    @property
+    def measured(self) -> float:
+        """Seconds of a lane for its blocks, and what it waits for between them."""
+        return (self.span.busy + self.span.idle) / self.span.lanes
+
+    def lane(self, python: float, free: float | None = None) -> float:
+        """Seconds of a lane for its blocks where Python takes so long for each, by the model.
+
+        Copies and FFTs take `free` seconds in all, by default as they did.
+        """
         blocks, lanes = self.span.blocks, self.span.lanes
-        free = (self.span.copies + self.span.ffts) / blocks
+        if free is None:
+            free = self.span.copies + self.span.ffts
         handled = self.forecast.handling / blocks
-        return blocks / lanes * block_seconds(lanes, free, handled + python)
+        return blocks / lanes * block_seconds(lanes, free / blocks, handled + python)
 
 
 def _plans(nbytes: int, kernels: Sequence[str], on: Machine) -> Iterator[Plan]:
@@ -164,9 +173,24 @@ def _waiting(seen: Sequence[Seen], task: float) -> float:
     known = [one for one in seen if one.even and one.span.copies + one.span.ffts > 0]
 
     def more(factor: float) -> float:
+        return sum(one.lane(factor * task) - one.measured for one in known)
+
+    return _crossing(more) if known else 1.0
+
+
+def _of_library(seen: Sequence[Seen], company: float, python: float) -> float:
+    """How many times as long copies and FFTs of one library take in a graph.
+
+    So that the model is right about all that lanes take in its rounds, on the whole: short calls,
+    after each of which a thread needs the interpreter, take longer beside other threads' than
+    those of whole blocks.
+    """
+    known = [one for one in seen if one.even and one.forecast.gather + one.forecast.fft > 0]
+
+    def more(factor: float) -> float:
         return sum(
-            one.lane(factor * task) - (one.span.busy + one.span.idle) / one.span.lanes
-            for one in known)
+            one.lane(python, factor * (company * one.forecast.gather + one.forecast.fft))
+            - one.measured for one in known)
 
     return _crossing(more) if known else 1.0
 
@@ -189,7 +213,7 @@ def _company(seen: Sequence[Seen]) -> float:
 
 def between_blocks(
     profile: Profile, nbytes: int, repeat: int, kernels: Sequence[str]
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Return what graphs take beside their blocks, by names of a `Profile`'s fields.
 
     Parameters
@@ -218,10 +242,19 @@ def between_blocks(
     tail, uneven = _line([(0.0, 0.0), *(
         (one.span.busy / one.span.blocks, one.span.tail / one.span.lanes)
         for one in flat if one.even and one.span.lanes > 1)])
+    company, waiting = _company(flat), _waiting(flat, task)
+    factors = {
+        kernel: _of_library(
+            [one for plan, rounds in zip(plans, seen, strict=True)
+             if plan.kernel == kernel for one in rounds], company, waiting * task)
+        for kernel in kernels
+    }
     waits = [one.span.before for rounds in seen for one in rounds[1:] if not one.local]
     return {
         "start": start + tail, "planned": planned, "task": task,
         "exchange": statistics.median(waits or [profile.exchange]) + tail,
         "uneven": min(1.0, uneven),
-        "company": _company(flat), "waiting": _waiting(flat, task),
+        "company": company, "waiting": waiting,
+        "libraries": tuple(
+            replace(one, company=factors.get(one.name, 1.0)) for one in profile.libraries),
     }

@@ -124,6 +124,9 @@ class LibrarySpeeds:
         in units of the first.
     alone : float
         How many times as fast a thread is when no other one works: all of them share the memory.
+    company : float
+        How many times as long its threads take in a graph for what they copy and transform, beside
+        what the profile says of that for all libraries.
     """
 
     name: str
@@ -141,9 +144,10 @@ class LibrarySpeeds:
     powers_across: Curve = Curve(((1.0, 1.0),))
     spare: float = 0.0
     alone: float = 1.0
+    company: float = 1.0
 
     def __post_init__(self) -> None:
-        _positive(self, "alone", zero=("spare",))
+        _positive(self, "alone", "company", zero=("spare",))
 
     def rate(
         self, length: int, *, innermost: bool, direct: bool = False, away: bool = False,

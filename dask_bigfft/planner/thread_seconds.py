@@ -117,7 +117,8 @@ class ThreadModel:
             if waves and busy:
                 copied = copies * self._alone(lanes) / self._alone(busy)
                 done = ffts * self._fewer(lanes, library.alone) / self._fewer(busy, library.alone)
-                last = block_seconds(busy, profile.company * copied + done, python)
+                free = library.company * (profile.company * copied + done)
+                last = block_seconds(busy, free, python)
                 seconds += waves * last
         return seconds + (profile.uneven * last if lanes > 1 else 0.0)
 

@@ -11,21 +11,27 @@ from dask_bigfft.calibration.timelines import Span, Timeline, _span, _Watch, tak
 from dask_bigfft.planner.cost import forecast_rounds, model_of
 from dask_bigfft.planner.interpreter import block_seconds
 from dask_bigfft.planner.machine import Machine
-from dask_bigfft.planner.profile import Profile
+from dask_bigfft.planner.profile import LibrarySpeeds, Profile, constant
 from dask_bigfft.planning.trials import ones
 
 TRUE = {"start": 2e-3, "planned": 5e-5, "task": 3e-4, "exchange": 7e-4, "uneven": 0.1,
         "company": 1.5, "waiting": 2.0}
 
+#: How many times as long copies and FFTs take in a graph by library, beside that.
+OF_LIBRARY = {"scipy": 1.25, "ducc0": 0.8}
 
-def made_up(plan, late=0.0):
-    """What a plan would take where everything between its blocks is as `TRUE` says."""
+
+def made_up(plan, late=0.0, library=1.0):
+    """What a plan would take where everything between its blocks is as `TRUE` says.
+
+    Lanes take as if their blocks took `library` times as long.
+    """
     spans = []
     for number, found in enumerate(forecast_rounds(plan, model_of(plan))):
         lanes, blocks = min(2, found.blocks), found.blocks
         copies, ffts = TRUE["company"] * found.gather, found.fft
         python = found.handling / blocks + TRUE["waiting"] * TRUE["task"]
-        lane = blocks * block_seconds(lanes, (copies + ffts) / blocks, python)
+        lane = blocks * block_seconds(lanes, library * (copies + ffts) / blocks, python)
         busy = copies + ffts + found.handling
         before = TRUE["exchange"]
         if number == 0:
@@ -44,7 +50,25 @@ def test_what_lies_between_blocks_is_found(monkeypatch):
     monkeypatch.setattr(runs, "_timelines", timelines)
     profile = Profile("one", 2, task=TRUE["task"] + TRUE["planned"], block=1e-4, tables=1e-3)
     found = runs.between_blocks(profile, 32 << 20, 1, ["scipy", "ducc0"])
+    libraries = found.pop("libraries")
     assert found == pytest.approx(TRUE, rel=1e-3, abs=1e-9)
+    assert libraries == ()  # the profile knows of none
+
+
+def test_what_graphs_add_is_found_for_each_library(monkeypatch):
+    def timelines(plans, repeat):
+        return [[made_up(plan, library=OF_LIBRARY[plan.kernel])] for plan in plans]
+
+    monkeypatch.setattr(runs, "_timelines", timelines)
+    monkeypatch.setattr(runs, "_waiting", lambda seen, task: TRUE["waiting"])
+    curve = constant(1e9)
+    libraries = [LibrarySpeeds(name, dtype, curve, curve)
+                 for name in (*OF_LIBRARY, "pyfftw") for dtype in ("complex128", "complex64")]
+    profile = Profile("one", 2, task=TRUE["task"] + TRUE["planned"], libraries=tuple(libraries))
+    found = runs.between_blocks(profile, 32 << 20, 1, list(OF_LIBRARY))["libraries"]
+    assert [(one.name, one.dtype) for one in found] == [(one.name, one.dtype) for one in libraries]
+    for one in found:
+        assert one.company == pytest.approx(OF_LIBRARY.get(one.name, 1.0), rel=1e-3)
 
 
 def test_a_round_is_unfolded():
@@ -88,7 +112,8 @@ def test_a_computation_is_the_sum_of_what_it_is_unfolded_into():
 
 def test_whole_transforms_are_run():
     found = runs.between_blocks(Profile("one", 2), 1 << 16, 1, ["scipy"])
-    assert set(found) == set(TRUE)
+    assert set(found) == {*TRUE, "libraries"}
+    assert found.pop("libraries") == ()
     assert all(0 <= value < 10 for value in found.values())
     assert runs.LEAST <= found["waiting"] <= runs.MOST
 

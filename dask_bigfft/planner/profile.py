@@ -114,7 +114,8 @@ class LibrarySpeeds:
         By length, the same down other dimensions, where neighbours lie a multiple of `PAGE` bytes
         apart: they fall on the same few places of a cache.
     whole : Curve
-        By the bytes of a block that is not cut into tiles: what is left of these speeds; about 1 or less.
+        By the bytes of a block that is not cut into tiles: what is left of these speeds, about 1 at
+        most.
     real : Curve
         By length, the time of FFTs of real numbers, in units of those of half as many complex ones.
     elsewhere : bool

@@ -153,7 +153,7 @@ def _folded(array: da.Array, found: Origin, plan: Plan, offsets: Offsets) -> da.
 
 def _too_large(plan: Plan) -> bool:
     limit = plan.machine.memory_limit
-    return limit is not None and plan.forecast.peak_host > limit
+    return limit is not None and plan.expected.peak_host > limit
 
 
 def _pieced(array: da.Array, offsets: Offsets) -> da.Array:

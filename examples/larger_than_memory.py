@@ -81,8 +81,8 @@ def main():
               f"{not (args.folder / 'spectrum.zarr').exists()}")
         done = transform(args.folder, limit)
         print(f"rounds {done.plan.notation} by way of {done.plan.carrier}, forecast "
-              f"{format_bytes(done.plan.forecast.peak_host)} of memory, "
-              f"{format_bytes(done.plan.forecast.scratch)} of scratch files")
+              f"{format_bytes(done.plan.expected.peak_host)} of memory, "
+              f"{format_bytes(done.plan.expected.scratch)} of scratch files")
         speed = (done.read + done.written) / 1e9 / done.seconds
         print(f"the rest took {done.seconds:.1f} s ({speed:.2f} GB/s)")
         check(field, energy, rows, args.folder / "spectrum.zarr")

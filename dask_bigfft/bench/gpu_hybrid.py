@@ -205,7 +205,7 @@ def _told(
     faster, found = min(alone, key=median.__getitem__), plans["hybrid"]
     pairs = [(s, seconds["hybrid"][turn]) for turn, s in seconds[faster].items()]
     gain = ratio(*zip(*pairs, strict=True))
-    expected = {place: plan.forecast.seconds for place, plan in plans.items()}
+    expected = {place: plan.expected.seconds for place, plan in plans.items()}
     section = "hybrid" if config.get("bigfft.hybrid-gain") else "forced"
     bench.results.add(
         section, shape=x.shape, dtype=str(x.dtype), axes=problem.axes, blocks=x.npartitions,
@@ -216,11 +216,11 @@ def _told(
         seconds=times,
     )
     for place, plan in plans.items():
-        for one in plan.forecast.rounds if len(plan.rounds) == 1 else ():
+        for one in plan.expected.rounds if len(plan.rounds) == 1 else ():
             bench.results.add(
                 "model", shape=x.shape, dtype=str(x.dtype), blocks=x.npartitions, device=place,
-                forecast=plan.forecast.seconds, bound=one.bound, measured=median[place],
-                error=plan.forecast.seconds / median[place] - 1,
+                forecast=plan.expected.seconds, bound=one.bound, measured=median[place],
+                error=plan.expected.seconds / median[place] - 1,
             )
 
 

@@ -81,12 +81,12 @@ def measured(
         {"round": found.index, "blocks": found.blocks, "seconds_forecast": found.seconds,
          "copies_forecast": found.gather, "ffts_forecast": found.fft,
          "python_forecast": found.handling, **_round(runs, number)}
-        for number, found in enumerate(plan.forecast.rounds)
+        for number, found in enumerate(plan.expected.rounds)
     ]
     return {"problem": problem.name, "kernel": kernel, "rounds": plan.notation,
             "shape": list(problem.shape), "dtype": problem.dtype, "blocks": x.npartitions,
-            "forecast": plan.forecast.seconds, "seconds": seconds, "times": times,
-            "error": plan.forecast.seconds / seconds - 1,
+            "forecast": plan.expected.seconds, "seconds": seconds, "times": times,
+            "error": plan.expected.seconds / seconds - 1,
             "spread": (max(times) - min(times)) / 2 / seconds, "phases": rounds}
 
 

@@ -63,8 +63,8 @@ def planned(problem: Problem, threads: int, kernel: str = "auto") -> dict[str, A
         "rounds": found.notation,
         "exchanges": len(found.travelling),
         "pass_bytes": copied,
-        "peak_bytes": found.forecast.peak_host,
-        "tasks": found.forecast.tasks,
+        "peak_bytes": found.expected.peak_host,
+        "tasks": found.expected.tasks,
     }
 
 

@@ -90,7 +90,7 @@ def phases(x: da.Array, plan: Plan) -> list[dict[str, float]]:
     finally:
         remove_sink(watch.take)
     rows = []
-    for found in plan.forecast.rounds:
+    for found in plan.expected.rounds:
         copies, ffts = (watch.of(found.index, *names) for names in (
             ("gather", "scatter"), ("fft", "twiddle")))
         python = watch.of(found.index, "round", "unpack") - copies - ffts
@@ -147,7 +147,7 @@ def errors(
                     "rounds": [], "company": [], "unfolded": [],
                 })
                 if turn:  # the first one makes memory and compiled code ready
-                    row["forecasts"].append(plan.forecast.seconds)
+                    row["forecasts"].append(plan.expected.seconds)
                     row["times"].append(seconds)
                     row["rounds"].append(plan.notation)
                     row["company"].append([profile.company, profile.waiting])

@@ -87,7 +87,7 @@ def ours(task: dict[str, Any]) -> dict[str, Any]:
         "seconds": done.seconds, "bytes": moved, "carrier": done.plan.carrier,
         "rounds": done.plan.notation, "exchanges": len(done.plan.travelling),
         "memory_before": before, "memory_peak": peak.nbytes,
-        "memory_forecast": done.plan.forecast.peak_host, "memory_limit": limit,
+        "memory_forecast": done.plan.expected.peak_host, "memory_limit": limit,
         "events": dict(totals),
     }
 

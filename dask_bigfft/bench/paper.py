@@ -108,17 +108,17 @@ def planned(case: Case) -> Plan:
         case.memory, case.threads, case.workers, 1 << 30, case.profile, case.cards)
     request = Request(cut, device="gpu" if case.cards else "cpu")
     plan = find_plan(spec, request, machine)
-    found = plan.forecast_on(
+    found = plan.forecast(
         case.profile, workers=case.workers, threads=case.threads, cards=case.cards
     )
-    return replace(plan, forecast=found)
+    return replace(plan, expected=found)
 
 
 def on_paper(case: Case) -> dict[str, Any]:
     """Return what a case takes, as numbers for JSON."""
     started = time.perf_counter()
     plan = planned(case)
-    forecast, names = plan.forecast, round_names(plan)
+    forecast, names = plan.expected, round_names(plan)
     rounds = []
     for exchange, found in zip(plan.exchanges, forecast.rounds, strict=True):
         shape = exchange.shape

@@ -175,7 +175,7 @@ def grid(problem: Problem, x: da.Array, kernels: Sequence[str], on: Machine) -> 
     for carrier, place in CARRIERS.items():
         request = problem.request(x, kernels[0], place)
         for plan, trial in region(spec, request, on, kernels):
-            forecast = plan.forecast.seconds
+            forecast = plan.expected.seconds
             if carrier == "tasks":
                 model = Model(on, plan.kernel, spec.work_dtype.name, "tasks", device="cpu")
                 result = None if plan.ends_in_round else plan.result
@@ -191,8 +191,8 @@ def grid(problem: Problem, x: da.Array, kernels: Sequence[str], on: Machine) -> 
     chosen = random.Random(problem.name)
     for plan, scale in chosen.sample(rest, min(DROPPED, len(rest))):
         one = replace(plan, kernel=chosen.choice(kernels))
-        one = replace(one, forecast=cost.forecast(one))
-        yield Run(one, "shared", scale, one.forecast.seconds, dropped=True)
+        one = replace(one, expected=cost.forecast(one))
+        yield Run(one, "shared", scale, one.expected.seconds, dropped=True)
 
 
 def timed(threads: Threads, x: da.Array, run: Run, limit: float | None = None) -> bool:

@@ -49,7 +49,7 @@ def inside_blocks(plan: Plan) -> Plan:
     exchanges = inside.exchanges[: len(inside.rounds)]
     if not all(all_composite(exchange.source, exchange.target) for exchange in exchanges):
         return plan
-    return replace(inside, forecast=forecast(inside))
+    return replace(inside, expected=forecast(inside))
 
 
 def plan_within(search: Callable[[Machine], Plan], machine: Machine) -> Plan:
@@ -67,7 +67,7 @@ def plan_within(search: Callable[[Machine], Plan], machine: Machine) -> Plan:
     if limit is not None and (found is None or found.carrier == "disk"):
         roomy = search(replace(machine, memory_limit=None))
         inside = inside_blocks(roomy)
-        if inside.inside and inside.forecast.peak_host <= limit:
+        if inside.inside and inside.expected.peak_host <= limit:
             return replace(roomy, machine=machine)
     if found is None:
         assert failure is not None

@@ -238,7 +238,7 @@ def scratch_place(plan: AnyPlan) -> ScratchPlace:
     directory, sync = config.get("bigfft.scratch.directory"), config.get("bigfft.scratch.sync")
     if isinstance(plan, ShiftPlan):
         return ScratchPlace(directory, "", sync, needed=sum(e.nbytes for e in plan.exchanges))
-    forecast = plan.forecast
+    forecast = plan.expected
     return ScratchPlace(directory, "", sync, False, forecast.scratch, forecast.peak_host)
 
 

@@ -222,7 +222,7 @@ def divided(plan: Plan, cards: int, least: float, walk: Walk | None = None) -> P
     walk : callable, optional
         As `balances` takes it.
     """
-    shares, rounds = [], list(plan.forecast.rounds)
+    shares, rounds = [], list(plan.expected.rounds)
     model = Model(plan.machine, plan.kernel, plan.spec.work_dtype.name)
     for number, found in enumerate(balances(plan, cards, walk)):
         share, ours = found.kept(least), rounds[number]
@@ -238,8 +238,8 @@ def divided(plan: Plan, cards: int, least: float, walk: Walk | None = None) -> P
         )
     start = plan.machine.profile.start
     total = start + sum(found.seconds for found in rounds)
-    forecast = replace(plan.forecast, seconds=total, rounds=tuple(rounds))
-    return replace(plan, shares=tuple(shares), forecast=forecast)
+    expected = replace(plan.expected, seconds=total, rounds=tuple(rounds))
+    return replace(plan, shares=tuple(shares), expected=expected)
 
 
 @lru_cache(maxsize=128)
@@ -276,10 +276,10 @@ def decided(
         return shared
     ours = find_plan(spec, replace(request, device="cpu"), machine)
     theirs = find_plan(spec, replace(request, device="gpu"), replace(machine, cards=cards), walk)
-    faster = min(ours, theirs, key=lambda plan: plan.forecast.seconds)
-    if theirs.forecast.seconds < CERTAIN * ours.forecast.seconds:
+    faster = min(ours, theirs, key=lambda plan: plan.expected.seconds)
+    if theirs.expected.seconds < CERTAIN * ours.expected.seconds:
         faster = theirs
     both = any(0 < share < 1 for share in shared.shares)
-    if both and faster.forecast.seconds >= least * shared.forecast.seconds:
+    if both and faster.expected.seconds >= least * shared.expected.seconds:
         return shared
     return replace(faster, shares=(float(faster is theirs),) * len(faster.rounds))

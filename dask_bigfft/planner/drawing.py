@@ -230,7 +230,7 @@ def _forecast(plan: Plan) -> str:
     for name, value in forecast_rows(plan):
         rows.append(_cells("td", (name, value)))
         if name == "peak memory" and limit is not None:
-            share = 200 * min(1.0, plan.forecast.peak_host / limit)
+            share = 200 * min(1.0, plan.expected.peak_host / limit)
             bar = _rect(0, 0, 200, 8, "none") + _rect(0, 0, share, 8, _WORK)
             svg = f'<svg width="202" height="10" aria-hidden="true">{bar}</svg>'
             rows.append(f"<tr><td></td><td>{svg}</td></tr>")

@@ -147,7 +147,7 @@ def share_text(plan: Plan) -> str:
         return f"{who} do all rounds alone by the model: {rest} would not gain enough"
     names = {0.0: "CPU threads alone", 1.0: "devices alone"}
     parts = []
-    for share, found in zip(plan.shares, plan.forecast.rounds, strict=False):
+    for share, found in zip(plan.shares, plan.expected.rounds, strict=False):
         text = f"devices {100 * share:.0f} % of it at the same time"
         seconds = human_seconds(found.seconds)
         parts.append(f"round {found.index} {names.get(share, text)} ({seconds})")
@@ -227,7 +227,7 @@ def _final(plan: Plan) -> Iterator[str]:
 
 def in_a_line(plan: Plan) -> str:
     """Return a plan's rounds, of what, and what it needs, for a prompt."""
-    spec, forecast, moving = plan.spec, plan.forecast, len(plan.travelling)
+    spec, forecast, moving = plan.spec, plan.expected, len(plan.travelling)
     exchanges = f"{moving} exchange{'' if moving == 1 else 's'}"
     needs = f"{human_bytes(forecast.peak_host)} per process, {human_seconds(forecast.seconds)}"
     return (f"<Plan {plan.notation}: {spec.name} of {spec.shape} {np.dtype(spec.dtype)}, "
@@ -246,7 +246,7 @@ def summary(plan: Plan) -> str:
 
 def budget_text(plan: Plan) -> str:
     """Peak memory against the budget, such as ``3.00 GiB of 16.0 GiB (19 %)``."""
-    peak, limit = plan.forecast.peak_host, plan.machine.memory_limit
+    peak, limit = plan.expected.peak_host, plan.machine.memory_limit
     if limit is None:
         return f"{human_bytes(peak)}, no limit is known"
     percent = 100 * peak / limit
@@ -256,7 +256,7 @@ def budget_text(plan: Plan) -> str:
 
 def forecast_rows(plan: Plan) -> list[tuple[str, str]]:
     """Return what a plan is expected to need, as names and values."""
-    forecast, machine = plan.forecast, plan.machine
+    forecast, machine = plan.expected, plan.machine
     moving = len(plan.travelling)
     rows = [
         ("exchanged", f"{human_bytes(forecast.bytes_exchanged)} in {moving} "
@@ -284,8 +284,8 @@ def forecast_rows(plan: Plan) -> list[tuple[str, str]]:
 
 def rejected_rows(plan: Plan) -> list[tuple[str, ...]]:
     """Return a row of the table for the plan and each of its runners-up."""
-    chosen = (f"{plan.notation} (chosen)", plan.forecast)
-    return [_row(name, found, plan.forecast) for name, found in (chosen, *plan.rejected)]
+    chosen = (f"{plan.notation} (chosen)", plan.expected)
+    return [_row(name, found, plan.expected) for name, found in (chosen, *plan.rejected)]
 
 
 def _row(name: str, found: Forecast, best: Forecast) -> tuple[str, ...]:
@@ -304,7 +304,7 @@ def round_rows(plan: Plan) -> list[tuple[str, ...]]:
     """Return a row of the table for each exchange with its round: where its time goes."""
     names = round_names(plan)
     rows: list[tuple[str, ...]] = []
-    for found in plan.forecast.rounds:
+    for found in plan.expected.rounds:
         last = found.index > len(names)
         name = "last exchange" if last else f"round {found.index} {{{names[found.index - 1]}}}"
         device = found.device * found.blocks
@@ -357,7 +357,7 @@ def explain(plan: Plan) -> str:
     note = preserved(plan)
     if note is not None:
         lines += wrapped(note, " " * 18, f"    {'chunks':14}")
-    if plan.forecast.rounds:
+    if plan.expected.rounds:
         lines += ["", *table([ROUND_HEADINGS, *round_rows(plan)])]
     if plan.rejected:
         lines += ["", "considered", *table([HEADINGS, *rejected_rows(plan)])]

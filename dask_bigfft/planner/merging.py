@@ -261,8 +261,8 @@ def with_merging(
     The plan may have merged some of them again.
     """
     found = replace(plan, incoming=incoming, outgoing=outgoing)
-    needed = plan.forecast
-    return replace(found, forecast=replace(
+    needed = plan.expected
+    return replace(found, expected=replace(
         needed,
         peak_host=needed.peak_host + merge_nbytes(found) - merge_nbytes(plan),
         tasks=needed.tasks + merge_tasks(found) - merge_tasks(plan),

@@ -55,7 +55,7 @@ def phase_forecasts(plan: Plan) -> tuple[PhaseForecast, ...]:
     follow it; their times are in its own.
     """
     found = []
-    for exchange, expected in zip(plan.exchanges, plan.forecast.rounds, strict=False):
+    for exchange, expected in zip(plan.exchanges, plan.expected.rounds, strict=False):
         number, blocks, gather = expected.index, expected.blocks, expected.gather
         rest = expected.handling
         if number > len(plan.rounds):
@@ -79,7 +79,7 @@ def phase_forecasts(plan: Plan) -> tuple[PhaseForecast, ...]:
 
 def plan_card(plan: Plan) -> dict[str, object]:
     """Return what a page shows of a plan: names and numbers, nothing else."""
-    spec, forecast = plan.spec, plan.forecast
+    spec, forecast = plan.spec, plan.expected
     return {
         "name": spec.name,
         "shape": list(spec.shape),

@@ -88,17 +88,17 @@ def _what_larger_want(best: Plan, too_large: list[Plan], least: int) -> str:
     text = f"{human_bytes(found.piece_nbytes)} would take {_peak_of(found)}"
     if found.machine.threads > 1:
         alone = replace(found, machine=replace(found.machine, threads=1))
-        alone = replace(alone, forecast=forecast(alone))
-        text += f" ({human_bytes(alone.forecast.peak_host)} with 1)"
+        alone = replace(alone, expected=forecast(alone))
+        text += f" ({human_bytes(alone.expected.peak_host)} with 1)"
     if found.piece_nbytes < least:
-        wanted = int(found.forecast.peak_host * math.sqrt(least / found.piece_nbytes))
+        wanted = int(found.expected.peak_host * math.sqrt(least / found.piece_nbytes))
         text += f", {human_bytes(least)} about {human_bytes(wanted)}"
     return text
 
 
 def _peak_of(plan: Plan) -> str:
     threads = f"thread{'' if plan.machine.threads == 1 else 's'}"
-    peak = human_bytes(plan.forecast.peak_host)
+    peak = human_bytes(plan.expected.peak_host)
     return f"{peak} of memory with {plan.machine.threads} {threads}"
 
 
@@ -107,13 +107,13 @@ def _best(plans: list[Plan], least: int) -> Plan:
 
     Larger ones than `least` bytes are no better; of equals the fastest, or the first.
     """
-    fastest = min(plan.forecast.seconds for plan in plans)
-    alike = [plan for plan in plans if plan.forecast.seconds <= ALIKE * fastest]
-    return min(alike, key=lambda plan: (-min(plan.piece_nbytes, least), plan.forecast.seconds))
+    fastest = min(plan.expected.seconds for plan in plans)
+    alike = [plan for plan in plans if plan.expected.seconds <= ALIKE * fastest]
+    return min(alike, key=lambda plan: (-min(plan.piece_nbytes, least), plan.expected.seconds))
 
 
 def _in_pieces(plan: Plan) -> str:
-    size, seconds = human_bytes(plan.piece_nbytes), human_seconds(plan.forecast.seconds)
+    size, seconds = human_bytes(plan.piece_nbytes), human_seconds(plan.expected.seconds)
     return f"pieces of {size} on average and {seconds}"
 
 
@@ -139,9 +139,9 @@ def _in_blocks(
             continue
         if chunks != request.chunks:
             found = replace(found, incoming=request.chunks)
-            found = replace(found, forecast=forecast(found, search.walk))
+            found = replace(found, expected=forecast(found, search.walk))
         rows = found.from_rows or request.stored is None or not found.moves[0]
-        if (rows or chunks == merged) and found.forecast.peak_host <= limit:
+        if (rows or chunks == merged) and found.expected.peak_host <= limit:
             fitting.append(found)
         elif rows or chunks == merged:
             too_large.append(found)
@@ -158,9 +158,9 @@ def _fitting_in(search: Candidates, limit: int, too_large: list[Plan]) -> Plan |
         if sizes.target != rungs[0][0].target:
             break
         plans = ranked_plans(search, sizes, bluestein, merge)
-        fitting = [plan for plan in plans if plan.forecast.peak_host <= limit]
+        fitting = [plan for plan in plans if plan.expected.peak_host <= limit]
         if fitting:
             return chosen(fitting, sizes)
         if plans:
-            too_large.append(min(plans, key=lambda plan: plan.forecast.peak_host))
+            too_large.append(min(plans, key=lambda plan: plan.expected.peak_host))
     return None

@@ -114,7 +114,7 @@ class Plan:
         Data movement within an axis, and the FFT library.
     machine : Machine
         What the plan was made for.
-    forecast : Forecast
+    expected : Forecast
         What it is expected to need.
     rejected : tuple of (str, Forecast)
         The runners-up: their rounds, and what they would have needed.
@@ -156,7 +156,7 @@ class Plan:
     variant: str
     kernel: str
     machine: Machine
-    forecast: Forecast
+    expected: Forecast
     rejected: tuple[tuple[str, Forecast], ...] = ()
     reason: str = ""
     device: Literal["auto", "cpu", "gpu", "hybrid"] = "auto"
@@ -319,7 +319,7 @@ class Plan:
         assert isinstance(plan, cls)
         return plan
 
-    def forecast_on(
+    def forecast(
         self, profile: Profile, *, workers: int = 1, threads: int = 1, cards: int = 0
     ) -> Forecast:
         """Return what the plan would need on another machine, which nobody has to have.

@@ -69,13 +69,13 @@ def finished(search: Candidates, candidate: Candidate) -> Plan:
         kernel=request.kernel,
         verify=request.verify,
         machine=search.machine,
-        forecast=empty,
+        expected=empty,
         carrier=search.carrier,
         device=request.device,
         from_rows=candidate.from_rows,
         decoded=0 if request.stored is None else request.stored.decoded,
     )
-    return replace(plan, forecast=forecast(plan, search.walk))
+    return replace(plan, expected=forecast(plan, search.walk))
 
 
 def ranked_plans(search: Candidates, sizes: Sizes, bluestein: bool, merge: bool) -> list[Plan]:
@@ -97,7 +97,7 @@ def ranked_plans(search: Candidates, sizes: Sizes, bluestein: bool, merge: bool)
     measured = search.machine.shared and search.machine.profile.name
     if search.walk is not None or measured:  # which say more than what candidates are ranked by
         penalties = {id(plan): c.penalty for plan, c in zip(plans, few, strict=True)}
-        plans.sort(key=lambda plan: plan.forecast.seconds * penalties[id(plan)])
+        plans.sort(key=lambda plan: plan.expected.seconds * penalties[id(plan)])
     return plans
 
 
@@ -112,12 +112,12 @@ def _different(ranked: list[Candidate]) -> list[Candidate]:
 def chosen(plans: list[Plan], sizes: Sizes) -> Plan:
     """The first plan, with the reason, and with what it was compared with."""
     best, others = plans[0], plans[1:]
-    seen = {best.forecast}
+    seen = {best.expected}
     rejected = []
     for plan in others:
-        if plan.forecast not in seen:  # mere permutations of the same work say nothing
-            seen.add(plan.forecast)
-            rejected.append((_described(plan), plan.forecast))
+        if plan.expected not in seen:  # mere permutations of the same work say nothing
+            seen.add(plan.expected)
+            rejected.append((_described(plan), plan.expected))
     reason = (
         f"cheapest of the candidates whose blocks have at most {sizes.cap} elements"
         if rejected

@@ -106,7 +106,7 @@ def find_plans(spec: TransformSpec, request: Request, machine: Machine) -> tuple
     for carrier in carriers:
         found = _fitting(Candidates(spec, request, machine, carrier))
         if not isinstance(found, int):
-            return tuple(sorted(found[0], key=lambda plan: plan.forecast.seconds))
+            return tuple(sorted(found[0], key=lambda plan: plan.expected.seconds))
     return ()
 
 
@@ -145,8 +145,8 @@ def _fitting(search: Candidates) -> tuple[list[Plan], Sizes] | int:
     if request.rounds is not None:
         sizes = next(ladder(spec, request))[0]
         plan = finished(search, _named(search, sizes))
-        if limit is not None and plan.forecast.peak_host > limit:
-            return plan.forecast.peak_host
+        if limit is not None and plan.expected.peak_host > limit:
+            return plan.expected.peak_host
         return [plan], sizes
     smallest: int | None = None
     in_vain = probed = False
@@ -159,11 +159,11 @@ def _fitting(search: Candidates) -> tuple[list[Plan], Sizes] | int:
             continue  # what failed was not the memory limit, or smaller blocks do not help
         plans = ranked_plans(search, sizes, bluestein, merge)
         if limit is not None and plans:
-            lowest = min(plan.forecast.peak_host for plan in plans)
+            lowest = min(plan.expected.peak_host for plan in plans)
             smallest = lowest if smallest is None else min(smallest, lowest)
             in_vain = _in_vain(search, plans, limit)
             hopeless = hopeless or (in_vain and search.carrier == "disk")
-            plans = [plan for plan in plans if plan.forecast.peak_host <= limit]
+            plans = [plan for plan in plans if plan.expected.peak_host <= limit]
         if plans:
             return plans, sizes
         if limit is not None and smaller and not probed:  # are those between worth a look?
@@ -204,7 +204,7 @@ def _least_in_smallest(search: Candidates) -> int | None:
     sizes = min((rung for rung, *_ in ladder(search.spec, search.request)),
                 key=lambda sizes: sizes.target)
     plans = ranked_plans(search, sizes, True, False)
-    return min((plan.forecast.peak_host for plan in plans), default=None)
+    return min((plan.expected.peak_host for plan in plans), default=None)
 
 
 def _refuse_memory(limit: int, needed: dict[str, int]) -> NoReturn:

@@ -137,7 +137,7 @@ def shifted_plan(plan: Plan, before: Offsets, after: Offsets) -> Plan:
     )
     source, result = chain.layouts[0], chain.layouts[-1]
     found = replace(plan, source=source, rounds=rounds, result=result)
-    return replace(found, forecast=forecast(found))
+    return replace(found, expected=forecast(found))
 
 
 class _Chain:

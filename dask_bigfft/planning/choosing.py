@@ -85,7 +85,7 @@ def _merged(
         outgoing = None
     found = with_merging(found, request.chunks, outgoing)
     limit = machine.memory_limit
-    if limit is not None and found.forecast.peak_host > limit:
+    if limit is not None and found.expected.peak_host > limit:
         return None
     unasked = found.carrier == "disk" and request.carrier == "auto"
     return None if unasked else found

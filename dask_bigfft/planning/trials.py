@@ -85,7 +85,7 @@ class Trial:
 
 def _trial(plan: Plan, scale: float) -> Trial:
     factors = tuple(program.factors for program in plan.programs)
-    return Trial(plan.notation, factors, plan.kernel, plan.carrier, scale, plan.forecast.seconds)
+    return Trial(plan.notation, factors, plan.kernel, plan.carrier, scale, plan.expected.seconds)
 
 
 # --- what is tried --------------------------------------------------------------------------
@@ -115,15 +115,15 @@ def region(
                 plan = replace(fits, device_memory_limit=request.device_nbytes)
                 same = (plan.rounds, plan.result, plan.kernel, plan.carrier)
                 found.setdefault(same, (plan, _trial(plan, scale)))
-    return sorted(found.values(), key=lambda pair: pair[0].forecast.seconds)
+    return sorted(found.values(), key=lambda pair: pair[0].expected.seconds)
 
 
 def worth_trying(pairs: list[tuple[Plan, Trial]]) -> list[tuple[Plan, Trial]]:
     """Return the plans that the model holds to be not much dearer than the first."""
     if not pairs:
         return []
-    most = DEARER * pairs[0][0].forecast.seconds
-    return [pair for pair in pairs if pair[0].forecast.seconds <= most][:MOST]
+    most = DEARER * pairs[0][0].expected.seconds
+    return [pair for pair in pairs if pair[0].expected.seconds <= most][:MOST]
 
 
 # --- measuring ------------------------------------------------------------------------------

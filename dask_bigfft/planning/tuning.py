@@ -229,7 +229,7 @@ def tuned(
 def _rejected(done: Sequence[tuple[Plan, Trial]]) -> Iterator[tuple[str, Any]]:
     for plan, trial in done:
         digits = ", ".join(" x ".join(map(str, f)) for f in trial.factors)
-        yield f"{trial.rounds} with {digits}, {trial.kernel}", plan.forecast
+        yield f"{trial.rounds} with {digits}, {trial.kernel}", plan.expected
 
 
 def usable_kernels(kernel: str | None, chosen: str, dtype: np.dtype[Any]) -> tuple[str, ...]:

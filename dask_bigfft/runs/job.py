@@ -363,7 +363,7 @@ def _place(asked: Asked, scratch: Path, plan: Plan) -> ScratchPlace:
     """The scratch folder of a plan, with what is done already, for a life that begins now."""
     life = begin_life(scratch)
     finished = pinned.finished_blocks(scratch, plan)
-    sync, memory = config.get("bigfft.scratch.sync"), plan.forecast.peak_host
+    sync, memory = config.get("bigfft.scratch.sync"), plan.expected.peak_host
     rows = open_rows(asked) if plan.from_rows else None
     return ScratchPlace(str(scratch), "", sync, True, 0, memory, finished, rows, life)
 
@@ -373,7 +373,7 @@ def _pin(asked: Asked, scratch: Path, checksum: bool) -> dict[str, Any]:
     x, plan = planned_input(asked)
     targets.check_dtype(result_dtype(plan, x))
     targets.check_inner(asked.inner_chunks, targets.uniform(plan.chunks) or ())
-    check_room(scratch, plan.forecast.scratch)
+    check_room(scratch, plan.expected.scratch)
     run = uuid.uuid4().hex
     found = {
         "run": run,

@@ -40,7 +40,7 @@ Block = tuple[int, ...]
 RECORD = "run.json"
 
 #: Version of what `RECORD` holds.
-FORMAT = 1
+FORMAT = 2
 
 #: Names of the folders that a run puts into its scratch folder.
 _OURS = re.compile(rf"(\w*filter\w*)?exchange\d+|{RESULT}|({LIFE}|{ENDED})[0-9a-f]+")

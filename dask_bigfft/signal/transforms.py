@@ -100,7 +100,7 @@ def _price(transforms: Transforms, there: Plan, options: Options) -> tuple[int, 
     """Exchanges there and back, and the seconds that both are forecast to take."""
     back = transforms.inverse(spectrum_like(there), {**options, "chunks": "auto"}, {})
     count = len(there.travelling) + len(back.travelling)
-    return count, there.forecast.seconds + back.forecast.seconds
+    return count, there.expected.seconds + back.expected.seconds
 
 
 def applied(a: Any, plan: Plan) -> Any:

@@ -186,7 +186,7 @@ class RunReport:
     def summary(self) -> list[tuple[str, str]]:
         """Forecast against measured for the whole transform, as names and values."""
         plan, seconds = self.plan, self.seconds
-        forecast = plan.forecast
+        forecast = plan.expected
         lanes = len({(span.place, span.lane) for span in self._in_tasks})
         speed = human_count(forecast.flops / seconds, "FLOP/s") if seconds else "not known"
         rows = [

@@ -69,7 +69,7 @@ def test_explain_shows_the_walk():
     with dask.config.set({"bigfft.wisdom.directory": "/nonexistent"}), simulated_devices(64 * MIB):
         known = plan(x, "fftn", device="gpu")
     walk = walk_on((DeviceProfile(),), None, "<c16")
-    device = [found.device for found in known.forecast.rounds]
+    device = [found.device for found in known.expected.rounds]
     assert device[0] == walk(known.rounds[0]) > 0
     assert f"bound by\n    round 1 {{{known.notation[1]}}}" in known.explain()
     assert walk_on((slow,), None, "<c16")(known.rounds[0]) > 10 * device[0]

@@ -107,12 +107,12 @@ def test_without_a_limit_the_machines_memory_counts():
 
 def test_a_plan_keeps_to_the_limit_or_is_refused_with_the_least_one():
     x = da.zeros(2**16, chunks=2**12, dtype=complex)
-    needed = dask_bigfft.plan(x, "fft").forecast.peak_host
-    assert dask_bigfft.plan(x, "fft", memory_limit=needed).forecast.peak_host <= needed
+    needed = dask_bigfft.plan(x, "fft").expected.peak_host
+    assert dask_bigfft.plan(x, "fft", memory_limit=needed).expected.peak_host <= needed
     with pytest.raises(PlanError, match=r"at least (\d+) bytes") as caught:
         fft.fft(x, memory_limit=1000)
     least = int(str(caught.value).partition("at least ")[2].split()[0])
-    assert dask_bigfft.plan(x, "fft", memory_limit=least).forecast.peak_host <= least
+    assert dask_bigfft.plan(x, "fft", memory_limit=least).expected.peak_host <= least
 
 
 # --- the arena --------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ def test_a_memory_limit_makes_blocks_smaller():
     with dask.config.set(num_workers=16):
         large = dask_bigfft.plan(x, "fft", memory_limit="1 TiB")
         small = dask_bigfft.plan(x, "fft", memory_limit="3 GiB")
-    assert large.forecast.peak_host > 3 * 2**30 >= small.forecast.peak_host
+    assert large.expected.peak_host > 3 * 2**30 >= small.expected.peak_host
     assert max(small.chunks[0]) < max(large.chunks[0])
 
 

@@ -143,7 +143,7 @@ def test_shifts_beside_a_transform_cost_no_exchange_and_no_tasks(shape, chunks, 
     assert isinstance(found.plan, Plan)
     assert found.array.name == a.name
     assert exchanges(found.plan) == exchanges(origin(bare).plan)
-    assert found.plan.forecast.bytes_exchanged == origin(bare).plan.forecast.bytes_exchanged
+    assert found.plan.expected.bytes_exchanged == origin(bare).plan.expected.bytes_exchanged
     assert len(tasks(shifted)) <= len(tasks(bare)) + 1  # a second plan, which shares rounds
     assert shifted.chunks == bare.chunks
 
@@ -198,9 +198,9 @@ def test_a_transposed_spectrum_is_shifted_place_by_place(sync):
 def test_a_shift_that_needs_too_much_memory_stays_outside(sync):
     a = da.from_array(RNG.standard_normal((60, 64)) + 0j, chunks=(4, 64))
     spectrum = fft.fft(a)
-    needed = origin(spectrum).plan.forecast.peak_host
+    needed = origin(spectrum).plan.expected.peak_host
     folded = fft.fftshift(spectrum, 0)  # which lets blocks travel that otherwise stay
-    assert origin(folded).plan.forecast.peak_host > needed
+    assert origin(folded).plan.expected.peak_host > needed
     tight = fft.fft(a, memory_limit=needed)
     outside = fft.fftshift(tight, 0)
     assert isinstance(origin(outside).plan, ShiftPlan)

@@ -66,7 +66,7 @@ def test_every_exchange_writes_and_reads_the_data_once(on_disk, counted, scheme)
     plan = dask_bigfft.plan(array, name, **options)
     found = getattr(fft, name)(array, **options).compute()
     assert counted["scratch_write"] == counted["scratch_read"] == exchanges * x.nbytes
-    assert counted["worst"] <= plan.forecast.scratch <= 2 * x.nbytes
+    assert counted["worst"] <= plan.expected.scratch <= 2 * x.nbytes
     with dask.config.set({"bigfft.exchange.carrier": "shared"}):
         assert found.tobytes() == getattr(fft, name)(array, **options).compute().tobytes()
 
@@ -205,8 +205,8 @@ def test_the_disk_is_taken_where_memory_is_too_small(tmp_path):
     assert dask_bigfft.plan(x, "fft", memory_limit="64 MiB").carrier == "memory"
     plan = dask_bigfft.plan(x, "fft", memory_limit="20 MiB")
     assert plan.carrier == "disk"
-    assert plan.forecast.peak_host <= 20 * 2**20
-    assert plan.forecast.scratch == 2 * 2**24
+    assert plan.expected.peak_host <= 20 * 2**20
+    assert plan.expected.scratch == 2 * 2**24
     text = " ".join(plan.explain().split())
     assert "in memory it would take" in text
     assert "scratch files 32.0 MiB" in text
@@ -238,4 +238,4 @@ def test_the_carrier_that_was_asked_for_is_named_in_the_plan():
     with dask.config.set({"bigfft.exchange.carrier": "disk"}):
         plan = dask_bigfft.plan(x, "fftn")
     assert plan.carrier == "disk"
-    assert dask_bigfft.plan(x, "fftn").forecast.seconds < plan.forecast.seconds
+    assert dask_bigfft.plan(x, "fftn").expected.seconds < plan.expected.seconds

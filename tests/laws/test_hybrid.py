@@ -406,15 +406,15 @@ def test_the_faster_ones_do_alone_what_sharing_would_not_gain(tmp_path, profile,
         found = plan(array, "fft", device="hybrid", **keywords)
     assert found.device == device
     if device == "hybrid":
-        fastest = min(one.forecast.seconds for one in alone.values())
-        assert found.forecast.seconds * 1.1 <= fastest
+        fastest = min(one.expected.seconds for one in alone.values())
+        assert found.expected.seconds * 1.1 <= fastest
         assert all(0.3 < share < 0.7 for share in found.shares)
-        rounds = found.forecast.rounds
+        rounds = found.expected.rounds
         assert [one.share for one in rounds] == list(found.shares)
-        assert sum(one.seconds for one in rounds) == pytest.approx(found.forecast.seconds)
+        assert sum(one.seconds for one in rounds) == pytest.approx(found.expected.seconds)
     else:
         assert found.rounds == alone[device].rounds
-        assert found.forecast == alone[device].forecast
+        assert found.expected == alone[device].expected
         assert set(found.shares) == {float(device == "gpu")}
         assert "do all rounds alone by the model" in found.explain().replace("\n", " ")
 
@@ -429,10 +429,10 @@ def test_the_share_of_a_plan_lets_all_end_together(tmp_path, factor):
             plan(array, "fft", axis=1, kernel="ducc0", device=name)
             for name in ("cpu", "gpu", "hybrid")
         )
-    ours, theirs = cpu.forecast.seconds * 4 / 3, gpu.forecast.seconds
+    ours, theirs = cpu.expected.seconds * 4 / 3, gpu.expected.seconds
     (share,) = found.shares
     assert abs(share - ours / (ours + theirs)) <= 0.05
-    assert found.forecast.seconds == pytest.approx(share * theirs, rel=0.05)
+    assert found.expected.seconds == pytest.approx(share * theirs, rel=0.05)
     assert 0.9 * factor < ours / theirs < 1.1 * factor
 
 
@@ -442,7 +442,7 @@ def test_rounds_that_are_not_shared_stay_with_one_kind(tmp_path, monkeypatch):
 
     def parted(plan, *arguments):
         found = real(plan, *arguments)
-        return replace(found, shares=(0.0, 1.0), forecast=replace(found.forecast, seconds=1e-9))
+        return replace(found, shares=(0.0, 1.0), expected=replace(found.expected, seconds=1e-9))
 
     monkeypatch.setattr(balance, "divided", parted)
     array = da.zeros((2048, 2048), chunks=(256, 2048), dtype="c16")

@@ -107,10 +107,10 @@ def test_it_can_be_switched_off():
     x = da.from_array(data("fft2", (256, 256)), chunks=(32, 256))
     with dask.config.set({"bigfft.exchange.in-place": False}):
         y = fft.fft2(x).persist(scheduler="threads")
-        less = dask_bigfft.plan(x, "fft2").forecast.peak_host
+        less = dask_bigfft.plan(x, "fft2").expected.peak_host
     assert len({root(block).ctypes.data for block in blocks_of(y)}) == 8
     with dask.config.set(scheduler="threads"):
-        assert dask_bigfft.plan(x, "fft2").forecast.peak_host < less
+        assert dask_bigfft.plan(x, "fft2").expected.peak_host < less
 
 
 CHUNKED = [
@@ -139,7 +139,7 @@ def test_fresh_memory_is_faulted_in_by_all_threads_and_no_more_than_forecast(
                           "num_workers": 2}):
         x = da.from_array(data(kind, shape), chunks=chunks)
         with dask.config.set({"bigfft.verify": extras.get("verify", "none")}):
-            forecast = dask_bigfft.plan(x, kind).forecast
+            forecast = dask_bigfft.plan(x, kind).expected
             y = getattr(fft, kind)(x)
         default_arena().trim()
         before = default_arena().counters()

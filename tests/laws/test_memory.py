@@ -63,7 +63,7 @@ x = source(problem)
 if limit is None:
     x = x * x.dtype.type(2)  # blocks of ones hold one number each
 plan = dask_bigfft.plan(x, problem.kind, memory_limit=limit)
-tight = dask_bigfft.plan(x, problem.kind, memory_limit=plan.forecast.peak_host)
+tight = dask_bigfft.plan(x, problem.kind, memory_limit=plan.expected.peak_host)
 print("ready", flush=True)
 sys.stdin.readline()
 y = kind(x, memory_limit=limit)
@@ -72,7 +72,7 @@ if plan.carrier == "disk":
     da.store(y, sink, lock=False)
 else:
     y = y.persist()
-found = {"peak": plan.forecast.peak_host, "tight": tight.forecast.peak_host,
+found = {"peak": plan.expected.peak_host, "tight": tight.expected.peak_host,
          "carrier": plan.carrier, "nbytes": x.nbytes, "merged": plan.incoming is not None}
 print(json.dumps(found), flush=True)
 sys.stdin.readline()
@@ -106,7 +106,7 @@ with dask.config.set({"bigfft.scratch.row-size": "4 kiB"}):
 print("ready", flush=True)
 sys.stdin.readline()
 done = dask_bigfft.run(folder / "in", folder / "out", **job).plan
-found = {"peak": done.forecast.peak_host, "rows": done.from_rows, "decoded": done.decoded,
+found = {"peak": done.expected.peak_host, "rows": done.from_rows, "decoded": done.decoded,
          "longest": max(max(program.factors) for program in done.programs)}
 print(json.dumps(found), flush=True)
 sys.stdin.readline()
@@ -211,7 +211,7 @@ def test_every_scheme_holds_no_more_blocks_than_forecast(
         default_arena().trim()  # a block may lie in a larger buffer that was idle
         before = default_arena().counters().lent_bytes
         kept = getattr(fft, kind)(x).persist()
-    assert kept.nbytes <= peak - before <= plan.forecast.peak_host + PAGE
+    assert kept.nbytes <= peak - before <= plan.expected.peak_host + PAGE
 
 
 @pytest.mark.parametrize("piece", ["0", "128 KiB"])
@@ -267,14 +267,14 @@ def test_workers_with_small_limits(cluster, carrier):
         plan = dask_bigfft.plan(x, "fft")
         budget = worker_budget(640 * 2**20)
         assert plan.machine.memory_limit == budget
-        assert plan.forecast.peak_host <= budget
+        assert plan.expected.peak_host <= budget
         pids = client.run(os.getpid)
         with contextlib.ExitStack() as stack:
             peaks = [stack.enter_context(watched(pid, cgroups=False)) for pid in pids.values()]
             y = fft.fft(x).persist()
             wait(y)
         assert client.run(os.getpid) == pids  # no worker was killed
-        assert max(peak.nbytes for peak in peaks) <= plan.forecast.peak_host + OBJECTS
+        assert max(peak.nbytes for peak in peaks) <= plan.expected.peak_host + OBJECTS
         expected = np.fft.fft(x.compute())
         assert np.linalg.norm(y.compute() - expected) <= 1e-14 * np.linalg.norm(expected)
 

@@ -85,7 +85,7 @@ k = rng.integers(0, n, 8)
 direct = np.array([np.vdot(np.exp(2j * np.pi * ((m * np.arange(n)) % n) / n), a) for m in k])
 found = np.array([y[int(m)].compute(scheduler="sync") for m in k])
 error = abs(found - direct).max() / abs(direct).max()
-print(plan.notation, used, plan.forecast.peak_host, limit, error)
+print(plan.notation, used, plan.expected.peak_host, limit, error)
 """
 
 

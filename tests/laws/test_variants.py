@@ -80,7 +80,7 @@ def test_exchanges_and_bytes(variant, order):
     n = 4096
     found = plan(signal(n), "fft", rounds=LONG[n], variant=variant, order=order)
     assert len(found.travelling) == TRAVELLING[variant, order]
-    assert found.forecast.bytes_exchanged == TRAVELLING[variant, order] * n * 16
+    assert found.expected.bytes_exchanged == TRAVELLING[variant, order] * n * 16
     assert all(exchange.nbytes == n * 16 for exchange in found.exchanges)
 
 

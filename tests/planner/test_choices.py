@@ -120,7 +120,7 @@ def test_memory_limit_changes_the_plan() -> None:
     x = da.zeros(10_000_019, chunks=625_002, dtype=complex)
     assert dask_bigfft.plan(x, "fft", memory_limit="2 GiB").notation == "{X1} {X2*} {X3}"
     small = dask_bigfft.plan(x, "fft", memory_limit="1 GiB")
-    assert small.forecast.peak_host <= 2**30
+    assert small.expected.peak_host <= 2**30
     with pytest.raises(ValueError, match="memory_limit"):
         dask_bigfft.plan(x, "fft", memory_limit="300 MiB")
 
@@ -129,7 +129,7 @@ def test_runner_up_has_its_own_forecast() -> None:
     x = da.zeros((512, 512, 512), chunks=(32, 512, 512), dtype=complex)
     plan = dask_bigfft.plan(x, "fftn", memory_limit="1 PiB")
     assert plan.rejected
-    assert all(forecast != plan.forecast for _, forecast in plan.rejected)
+    assert all(forecast != plan.expected for _, forecast in plan.rejected)
 
 
 def test_json_both_ways() -> None:

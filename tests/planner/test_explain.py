@@ -159,7 +159,7 @@ def test_no_line_is_longer_than_a_hundred_columns(name, request):
 def test_explain_has_reason_forecast_and_runners_up():
     found = plan((64, 64, 64), (8, -1, -1), "c8")
     text = found.explain()
-    forecast = found.forecast
+    forecast = found.expected
     assert f"why: {found.reason}" in text
     assert f"{forecast.tasks}\n" in text
     assert wording.human_bytes(forecast.bytes_exchanged) in text
@@ -178,10 +178,10 @@ def test_the_table_of_rounds_has_what_each_is_forecast_to_take(name, request):
     """Each exchange with its round has a row, and what rows take is what the plan takes."""
     found = request.getfixturevalue(name)
     if name == "slabs":  # as on several machines, between which blocks travel
-        found = replace(found, forecast=found.forecast_on(Profile(), workers=8, threads=2))
-        assert found.forecast.rounds[-1].travel
-    rounds, text = found.forecast.rounds, found.explain()
-    assert sum(one.seconds for one in rounds) == pytest.approx(found.forecast.seconds, rel=1e-6)
+        found = replace(found, expected=found.forecast(Profile(), workers=8, threads=2))
+        assert found.expected.rounds[-1].travel
+    rounds, text = found.expected.rounds, found.explain()
+    assert sum(one.seconds for one in rounds) == pytest.approx(found.expected.seconds, rel=1e-6)
     table = text.partition("forecast by round")[2].partition("\n\n")[0]
     told = [re.split(r" {2,}", line.strip()) for line in table.splitlines()[1:]]
     numbers = [cells[-7:] for cells in told if len(cells) > 6]  # a long name has lines of its own
@@ -317,7 +317,7 @@ def test_seconds_have_a_unit(seconds, text):
 )
 def test_parts_of_the_budget_are_said_in_few_digits(two_rounds, peak, limit, part):
     found = replace(
-        two_rounds, forecast=replace(two_rounds.forecast, peak_host=peak),
+        two_rounds, expected=replace(two_rounds.expected, peak_host=peak),
         machine=replace(two_rounds.machine, memory_limit=limit),
     )
     assert f"({part})" in explain.budget_text(found)

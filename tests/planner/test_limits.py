@@ -44,8 +44,8 @@ def test_no_smaller_blocks_need_less_than_the_least(case: tuple[Any, ...], carri
         assert least > 0
         for scale in (1.0, 0.25):
             for plan in search.find_plans(*_asked(case, carrier, scale=scale), on):
-                assert least_host(plan) <= plan.forecast.peak_host
-                assert least <= plan.forecast.peak_host
+                assert least_host(plan) <= plan.expected.peak_host
+                assert least <= plan.expected.peak_host
 
 
 @pytest.mark.parametrize("case", CASES[1:])

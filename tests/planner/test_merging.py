@@ -46,7 +46,7 @@ def test_few_shards(case: str) -> None:
     assert "neighbours become one" in plan.explain()
     if len(shape) < 3:  # many candidates among very many blocks take their time
         with dask.config.set(NEVER):
-            assert dask_bigfft.plan(x, kind, **options).forecast.seconds > plan.forecast.seconds
+            assert dask_bigfft.plan(x, kind, **options).expected.seconds > plan.expected.seconds
     assert Plan.from_json(plan.to_json()) == plan
 
 
@@ -119,7 +119,7 @@ def test_padding_makes_no_tiny_blocks(kind: str, n: int, most: int) -> None:
         with dask.config.set(NEVER):
             kept = dask_bigfft.plan(x, kind, n=n)
         assert kept.rounds[0].target.blocks > 100 * most
-        assert kept.forecast.seconds > plan.forecast.seconds
+        assert kept.expected.seconds > plan.expected.seconds
 
 
 def test_blocks_of_little_padding_stay_as_large_as_those_that_come_in() -> None:

@@ -80,7 +80,7 @@ def test_threads_share_the_memory_that_there_is():
 
     def each(plan, alone, spare=0.0):
         fast = replace(plan.machine.profile, libraries=(library(alone=alone, spare=spare),))
-        return sum(f.fft / f.blocks for f in plan.forecast_on(fast, threads=4).rounds)
+        return sum(f.fft / f.blocks for f in plan.forecast(fast, threads=4).rounds)
 
     assert each(plan, 4.0) == each(plan, 1.0)
     assert each(two, 1.5) == pytest.approx(each(two, 1.0) / 1.5)
@@ -114,19 +114,19 @@ def test_another_machine_has_whole_numbers_of_things(arguments):
     plan = planned((64, 64), (16, 64), Profile())
     ((name, value),) = arguments.items()
     with pytest.raises((ArgumentError, ArgumentTypeError), match=f"`{name}`={value}"):
-        plan.forecast_on(Profile(), **arguments)
+        plan.forecast(Profile(), **arguments)
     with pytest.raises(ArgumentTypeError, match="`profile`"):
-        plan.forecast_on("fast")
-    assert plan.forecast_on(Profile(), workers=2, threads=1, cards=0).seconds > 0
+        plan.forecast("fast")
+    assert plan.forecast(Profile(), workers=2, threads=1, cards=0).seconds > 0
 
 
 def test_a_machine_like_this_one_has_the_same_forecast():
     plan = dask_bigfft.plan(da.zeros((512, 512), chunks=(64, 512)), "fft2", kernel="scipy")
     profile, machine = plan.machine.profile, plan.machine
-    found = plan.forecast_on(profile, threads=machine.threads, cards=machine.cards)
+    found = plan.forecast(profile, threads=machine.threads, cards=machine.cards)
     assert machine.shared
-    assert found == plan.forecast
-    assert plan.forecast_on(profile, workers=2, threads=1).seconds != plan.forecast.seconds
+    assert found == plan.expected
+    assert plan.forecast(profile, workers=2, threads=1).seconds != plan.expected.seconds
 
 
 def test_lines_that_meet_in_a_cache_are_slow():
@@ -286,7 +286,7 @@ def test_a_card_has_no_tiles_of_the_cpu():
     x = da.zeros((2**16, 64), chunks=(2**14, 64), dtype=complex)
     plan = replace(dask_bigfft.plan(x, "fft", device="cpu", kernel="scipy"), device="gpu")
     usual, dear = (
-        plan.forecast_on(profile, threads=2, cards=1).seconds
+        plan.forecast(profile, threads=2, cards=1).seconds
         for profile in (Profile(), replace(Profile(), tile=10.0))
     )
     assert dear == usual

@@ -55,8 +55,8 @@ def test_pieces_are_large_where_memory_has_room(case: str) -> None:
     plan, small = planned(*LARGER[case])
     assert plan.carrier == small.carrier == "disk"
     assert small.piece_nbytes < MIB <= plan.piece_nbytes
-    assert plan.forecast.peak_host <= plan.machine.memory_limit
-    assert plan.forecast.seconds <= pieces.ALIKE * small.forecast.seconds
+    assert plan.expected.peak_host <= plan.machine.memory_limit
+    assert plan.expected.seconds <= pieces.ALIKE * small.expected.seconds
     assert plan.source.blocks >= pieces.FEWEST
     assert "pieces of" in plan.explain()
     assert Plan.from_json(plan.to_json()) == plan
@@ -77,14 +77,14 @@ def test_a_stored_plane_at_64_times_the_memory(
     assert plan.moves == (False, True)  # read once, written to scratch files once
     assert plan.from_rows == rows
     assert plan.piece_nbytes >= MIB
-    assert plan.forecast.peak_host <= 2 * GIB
+    assert plan.expected.peak_host <= 2 * GIB
 
 
 def test_too_little_memory_is_said_with_numbers() -> None:
     plan, small = planned("fft", (2**29,), 2**21, 256 * MIB)
     assert small.piece_nbytes < plan.piece_nbytes < MIB
-    assert plan.forecast.peak_host <= 256 * MIB
-    assert plan.forecast.seconds < small.forecast.seconds
+    assert plan.expected.peak_host <= 256 * MIB
+    assert plan.expected.seconds < small.expected.seconds
     assert "pieces of 64.0 KiB on average" in plan.reason
     said = re.search(r"; pieces of (\S+ KiB) are smaller than bigfft.scratch.piece-size, 1.00 MiB: "
                      "(.*)", plan.reason)
@@ -100,7 +100,7 @@ def test_too_little_memory_is_said_with_numbers() -> None:
         x = da.zeros((2**29,), chunks=largest * 3 // 2, dtype="c8")
         with dask.config.set(AS_THEY_COME):
             wider = dask_bigfft.plan(x, "fft", memory_limit=64 * GIB)
-    assert wider.forecast.peak_host > 256 * MIB
+    assert wider.expected.peak_host > 256 * MIB
 
 
 def test_slabs_whose_doubles_do_not_fit_meet_larger_blocks() -> None:
@@ -109,7 +109,7 @@ def test_slabs_whose_doubles_do_not_fit_meet_larger_blocks() -> None:
     x = da.zeros(shape, chunks=(planes, *shape[1:]), dtype="c8")
     plan = dask_bigfft.plan(x, "fftn", memory_limit=2 * GIB)
     assert 512 << 10 < plan.piece_nbytes < MIB
-    assert plan.forecast.peak_host <= 2 * GIB
+    assert plan.expected.peak_host <= 2 * GIB
     assert plan.incoming is None
     assert "in blocks of other sizes pieces of 512 KiB" in plan.reason
     text = " ".join(plan.explain().split())
@@ -119,7 +119,7 @@ def test_slabs_whose_doubles_do_not_fit_meet_larger_blocks() -> None:
         x = da.zeros(shape, chunks=(2 * planes, *shape[1:]), dtype="c8")
         doubled = dask_bigfft.plan(x, "fftn", memory_limit=4 * GIB)
     assert doubled.piece_nbytes == 2 * MIB
-    assert human_bytes(doubled.forecast.peak_host) == needs[1]
+    assert human_bytes(doubled.expected.peak_host) == needs[1]
 
 
 def test_small_data_are_said_to_have_small_pieces() -> None:
@@ -136,12 +136,12 @@ def test_what_is_dearer_by_the_model_is_not_taken(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("dask_bigfft.planner.thread_seconds.DISK_SHARD", 0.0)
     case = LARGER["2D, 32 times"]
     alike, small = planned(*case)
-    assert small.forecast.seconds < alike.forecast.seconds <= 1.05 * small.forecast.seconds
+    assert small.expected.seconds < alike.expected.seconds <= 1.05 * small.expected.seconds
     assert alike.piece_nbytes >= MIB
     monkeypatch.setattr(pieces, "ALIKE", 1.0)
     choosing._found_plan.cache_clear()
     fastest, _ = planned(*case)
-    assert fastest.forecast.seconds <= small.forecast.seconds
+    assert fastest.expected.seconds <= small.expected.seconds
     assert fastest.piece_nbytes < MIB
     assert "pieces of 1.00 MiB" in fastest.reason  # what it was compared with
 

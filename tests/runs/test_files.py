@@ -176,7 +176,7 @@ def test_rows_save_a_pass(counted, scheme, scratch):
     assert counted["source_read"] == counted["sink_write"] == values.nbytes
     assert len(done.plan.travelling) == 2
     assert "3 times the data are read" in done.plan.explain()
-    assert counted["worst"] <= done.plan.forecast.scratch <= 2 * values.nbytes
+    assert counted["worst"] <= done.plan.expected.scratch <= 2 * values.nbytes
     found = result()
     assert found.chunks == (cut.get("chunk", 2**8),)
     assert relative_l2(found[...], np.fft.fft(values)) < 1e-14

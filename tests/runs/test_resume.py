@@ -52,7 +52,7 @@ def test_blocks_that_nobody_has_sized_fit_into_memory(here, monkeypatch):
         with pytest.raises(PlanError):
             dask_bigfft.run("in.zarr", "refused.zarr", block_size=2 * NBYTES, **limit)
         plan = dask_bigfft.run("in.zarr", "out.zarr", **limit).plan
-    assert plan.forecast.peak_host <= 24 << 10
+    assert plan.expected.peak_host <= 24 << 10
     wanted = np.fft.fft(zarr.open_array("in.zarr")[...])
     assert np.linalg.norm(zarr.open_array("out.zarr")[...] - wanted) < 1e-13 * N
 

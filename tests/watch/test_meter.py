@@ -62,7 +62,7 @@ def test_a_run_that_is_done_stops_its_clock():
         meter.add(name)
     time_now[0] = 1000.0
     assert (meter.state, meter.elapsed, meter.left) == ("done", 24.0, None)
-    assert meter.flops == pytest.approx(meter.plan.forecast.flops)
+    assert meter.flops == pytest.approx(meter.plan.expected.flops)
     meter.fail("cancelled")
     assert meter.state == "done"
 

@@ -10,7 +10,8 @@ below emit in its thread, then carries both without being told.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any
@@ -18,8 +19,8 @@ from typing import Any
 from dask_bigfft.errors import refuse
 
 __all__ = [
-    "EVENTS", "PHASES", "SUBPHASES", "Sink", "add_sink", "during", "emit", "interrupted",
-    "measured", "remove_sink", "working_for",
+    "EVENTS", "PHASES", "SUBPHASES", "Sink", "add_sink", "counting_work", "during", "emit",
+    "interrupted", "measured", "remove_sink", "working_for",
 ]
 
 #: Called as ``sink(name, numbers)``. All are numbers but `plan`, the token of a plan in task names.
@@ -32,13 +33,14 @@ PHASES = ("round", "pack", "send", "barrier", "unpack")
 SUBPHASES = ("gather", "h2d", "fft", "twiddle", "d2h", "scatter")
 
 _WORK = MappingProxyType(
-    {"plan": "name", "index": "ordinal", "nbytes": "byte", "seconds": "second"}
+    {"plan": "name", "index": "ordinal", "nbytes": "byte", "seconds": "second", "worked": "second"}
 )
 _MEMORY = MappingProxyType({"nbytes": "byte"})
 _READ = MappingProxyType({"nbytes": "byte", "seconds": "second"})
 
 #: Each event's numbers and their units. `plan` is the plan's token in task names; `index` is the
-#: number of the round, or of the round that an exchange leads to, from 1 as in task names.
+#: number of the round, or of the round that an exchange leads to, from 1 as in task names; `worked`
+#: is, inside `counting_work`, how long the thread had a processor.
 EVENTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         **dict.fromkeys(PHASES + SUBPHASES, _WORK),
@@ -90,13 +92,43 @@ def remove_sink(sink: Sink) -> None:
     _sinks = tuple(found for found in _sinks if found != sink)
 
 
+#: Whether threads say how long they had a processor.
+_counting = False
+
+
+@contextmanager
+def counting_work() -> Iterator[None]:
+    """Let phases and their parts say how long their thread had a processor, too: ``worked``.
+
+    A thread that comes back from a library waits until it is handed the interpreter, the longer the
+    more threads there are. That is in its ``seconds``, but not in what it worked. Asking costs a
+    system call each time, so it is done by those who want to know.
+
+    Examples
+    --------
+    >>> sink = lambda name, numbers: print(name, numbers["worked"] < 0.01 < numbers["seconds"])
+    >>> add_sink(sink)
+    >>> with counting_work(), during("0a1b", 1), measured("fft", 16):
+    ...     time.sleep(0.02)
+    fft True
+    >>> remove_sink(sink)
+    """
+    global _counting
+    before, _counting = _counting, True
+    try:
+        yield
+    finally:
+        _counting = before
+
+
 class _Job:
     """What a task works for, and the time that its sub-phases have taken so far."""
 
-    __slots__ = ("index", "plan", "sums", "waited")
+    __slots__ = ("began", "index", "plan", "sums", "waited")
 
     def __init__(self, plan: str, index: int) -> None:
         self.plan, self.index, self.waited = plan, index, 0.0
+        self.began = time.thread_time() if _counting else 0.0
         self.sums: dict[str, list[float]] = {}
 
 
@@ -127,8 +159,9 @@ class during:
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         try:
             sums = {} if kind is not None else self._work.sums
-            for name, (nbytes, seconds) in sums.items():
-                emit(name, nbytes=int(nbytes), seconds=seconds)
+            for name, (nbytes, seconds, worked) in sums.items():
+                more = {"worked": worked} if _counting else {}
+                emit(name, nbytes=int(nbytes), seconds=seconds, **more)
         finally:
             _job.reset(self._token)
 
@@ -182,12 +215,14 @@ class measured:
     >>> remove_sink(sink)
     """
 
-    __slots__ = ("name", "nbytes", "started")
+    __slots__ = ("began", "name", "nbytes", "started")
 
     def __init__(self, name: str, nbytes: int) -> None:
-        self.name, self.nbytes = name, nbytes
+        self.name, self.nbytes, self.began = name, nbytes, 0.0
 
     def __enter__(self) -> None:
+        if _counting:
+            self.began = time.thread_time()
         self.started = _clock()
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
@@ -197,9 +232,11 @@ class measured:
         if job is None:
             emit(self.name, nbytes=self.nbytes, seconds=seconds)
             return
-        found = job.sums.setdefault(self.name, [0, 0.0])
+        found = job.sums.setdefault(self.name, [0, 0.0, 0.0])
         found[0] += self.nbytes
         found[1] += seconds
+        if _counting:
+            found[2] += time.thread_time() - self.began
 
 
 def emit(name: str, **numbers: Any) -> None:
@@ -231,5 +268,7 @@ def emit(name: str, **numbers: Any) -> None:
         numbers = {"plan": job.plan, "index": job.index, **numbers}
         if job.waited and name in PHASES and "seconds" in numbers:
             numbers["seconds"] = max(0.0, numbers["seconds"] - job.waited)
+        if _counting and name in PHASES:
+            numbers["worked"] = time.thread_time() - job.began
     for sink in _sinks:
         sink(name, numbers)

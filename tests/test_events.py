@@ -130,3 +130,23 @@ def test_a_task_that_fails_leaves_no_job_behind(seen):
         raise RuntimeError
     assert events.working_for() is None
     assert seen == []
+
+
+def test_work_is_counted_only_where_it_is_asked_for(seen):
+    def task():
+        with events.during("0a1b", 1):
+            for _ in range(2):
+                with events.measured("fft", 1):
+                    time.sleep(0.01)  # as one who waits for the interpreter
+            until = time.thread_time() + 0.01
+            while time.thread_time() < until:
+                pass
+            events.emit("round", nbytes=1, seconds=0.0)
+
+    with events.counting_work():
+        task()
+    task()
+    (_, block), (_, fft), *later = seen
+    assert fft["worked"] < 0.01 < fft["seconds"]
+    assert block["worked"] >= 0.01 + fft["worked"]
+    assert all("worked" not in numbers for _, numbers in later)

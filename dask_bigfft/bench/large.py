@@ -1,20 +1,26 @@
 """Large transforms on many threads: forecasts beside times, round by round.
 
 ``python -m dask_bigfft.bench.large`` calibrates this machine with all its threads, or takes the
-profile it is given, and runs transforms of 1 to 4 GiB that calibration does not know, on the CPU:
-once, so that they are warm, and some times more. Of each round it says what was forecast and what
-threads took for copies, FFTs and the rest, and how long they were without a block. What is timed is
-`persist` of an array whose blocks are in memory.
+profile it is given, and runs transforms of 64 MiB to 4 GiB that calibration does not know, on the
+CPU: once, so that they are warm, and some times more. Of each round it says what was forecast and
+what threads took for copies, FFTs and the rest, for how long of that they had a processor, and how
+long they were without a block. What is timed is `persist` of an array whose blocks are in memory.
+
+With ``--out`` there is also a file ``.trace.jsonl`` of what each probe of the calibration took, by
+which others can be tried afterwards. Everything is written after each problem.
 
 Imports `calibration`, `planner`, `kernels` and this folder.
 """
 
 import argparse
+import contextlib
 import json
+import logging
+import math
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +40,19 @@ from dask_bigfft.planner.profile import Profile
 __all__ = ["LARGE", "main", "markdown"]
 
 #: Of each kind of bound: memory and FFTs of rows, more and fewer blocks than threads, exchanges.
+#: Small ones first, in which what Python does matters most.
 LARGE = (
+    Problem("plane of 64 MiB", "fftn", (2100, 2000), (66, 2000)),
+    Problem("line of 128 MiB", "fftn", (1 << 23,), (1 << 19,)),
+    Problem("cube of 128 MiB, single", "fftn", (256, 256, 256), (16, 256, 256), "complex64"),
+    Problem("plane of 512 MiB, 4 blocks", "fftn", (6000, 5600), (1500, 5600)),
+    Problem("rows of 200", "fftn", (160_000, 200), (5000, 200), axes=(1,)),
+    Problem("real cube of 1 GiB", "rfftn", (512, 500, 525), (16, 500, 525), "float64"),
+    Problem("rows of 64, 1 GiB, single", "fftn", (1 << 21, 64), (1 << 17, 64), "complex64",
+            axes=(1,)),
+    Problem("cube of 1 GiB", "fftn", (400, 400, 420), (25, 400, 420)),
+    Problem("plane of 2 GiB", "fftn", (12000, 11200), (750, 11200)),
+    Problem("line of 2 GiB", "fftn", (1 << 27,), (1 << 23,)),
     Problem("rows of 256", "fftn", (3 << 18, 256), (1 << 15, 256), axes=(1,)),
     Problem("rows of 256, 8 blocks", "fftn", (1 << 20, 256), (1 << 17, 256), axes=(1,)),
     Problem("rows of 64, single", "fftn", (3 << 21, 64), (1 << 18, 64), "complex64", axes=(1,)),
@@ -48,11 +66,16 @@ LARGE = (
 #: Numbers of a round that are kept beside its forecast.
 SPAN = ("before", "idle", "tail", "busy", "copies", "ffts")
 
+#: How long threads had a processor for blocks, and for these parts of them.
+WORKED = ("worked", "worked_copies", "worked_ffts")
+
 
 def _round(timelines: Sequence[Timeline], number: int) -> dict[str, float]:
     """Medians of what a round took."""
     spans = [line.spans[number] for line in timelines]
-    return {name: statistics.median(getattr(span, name) for span in spans) for name in SPAN}
+    found = {name: statistics.median(getattr(span, name) for span in spans) for name in SPAN}
+    worked = map(statistics.median, zip(*(span.worked for span in spans), strict=True))
+    return found | dict(zip(WORKED, worked, strict=True))
 
 
 def measured(
@@ -109,15 +132,19 @@ def markdown(found: dict[str, Any]) -> str:
         f"{100 * row['spread']:.0f} % |" for row in rows
     ]
     lines += [
-        "", "Rounds: seconds of all threads, forecast and measured, and those without a block.", "",
-        "| problem | library | round | blocks | copies | | FFTs | | the rest | | without |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "", "Rounds: seconds of all threads, forecast and measured, and those without a block; "
+        "`worked` is for how long of them they had a processor.", "",
+        "| problem | library | round | blocks | copies | | worked | FFTs | | worked | the rest | | "
+        "worked | without |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         for one in row["phases"]:
             rest = one["busy"] - one["copies"] - one["ffts"]
-            numbers = (one["copies_forecast"], one["copies"], one["ffts_forecast"], one["ffts"],
-                       one["python_forecast"], rest, one["idle"] + one["tail"])
+            worked = one["worked"] - one["worked_copies"] - one["worked_ffts"]
+            numbers = (one["copies_forecast"], one["copies"], one["worked_copies"],
+                       one["ffts_forecast"], one["ffts"], one["worked_ffts"],
+                       one["python_forecast"], rest, worked, one["idle"] + one["tail"])
             lines.append(
                 f"| {row['problem']} | {row['kernel']} | {one['round']} | {one['blocks']} | "
                 + " | ".join(f"{number:.3f}" for number in numbers) + " |")
@@ -132,6 +159,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--kernels", default="", metavar="A,B", help="FFT libraries (default: scipy and ducc0)")
     add("--repeat", type=int, default=5, metavar="N", help="runs that count (default: 5)")
     add("--scale", type=float, default=1.0, metavar="X", help="part of the first axis")
+    add("--most", type=float, default=math.inf, metavar="GIB",
+        help="leave out larger arrays, before --scale (default: none)")
     add("--profile", type=Path, metavar="PATH", help="speeds, instead of measuring them now")
     add("--seconds", type=float, default=300.0, metavar="S",
         help="no problem is begun after these (default: 300)")
@@ -145,6 +174,38 @@ def _profile(args: argparse.Namespace, threads: int, kernels: Sequence[str]) -> 
         return Profile.from_json(args.profile.read_text(encoding="utf-8"))
     effort = Effort(threads, calibration.usual_nbytes(threads))
     return calibration.measure(effort, str(config.get("bigfft.scratch.directory")), kernels)
+
+
+class _Trace(logging.Handler):
+    """A file of what calibration says that it has measured, line by line."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(logging.DEBUG)
+        self.path = path.with_suffix(".trace.jsonl")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_text("", encoding="utf-8")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno == logging.DEBUG:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(record.getMessage() + "\n")
+
+
+@contextlib.contextmanager
+def _traced(path: Path | None) -> Iterator[None]:
+    """Keep what calibration measures beside a file of results, while the context lasts."""
+    if path is None:
+        yield
+        return
+    log, trace = logging.getLogger("dask_bigfft.calibration"), _Trace(path)
+    level = log.level
+    log.setLevel(logging.DEBUG)
+    log.addHandler(trace)
+    try:
+        yield
+    finally:
+        log.removeHandler(trace)
+        log.setLevel(level)
 
 
 def _write(found: dict[str, Any], profile: Profile, path: Path | None) -> str:
@@ -165,9 +226,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     threads = args.threads or calibration.usual_threads()
     kernels = args.kernels.split(",") if args.kernels else [
         name for name in ("scipy", "ducc0") if name in available()]
-    chosen = [p.scaled(args.scale) for p in LARGE if args.problems in p.name]
+    chosen = [p.scaled(args.scale) for p in LARGE
+              if args.problems in p.name and p.nbytes <= args.most * (1 << 30)]
     if not chosen:
-        parser.error(f"--problems {args.problems}: need part of one of: "
+        parser.error(f"--problems {args.problems}: need part of one of, none above --most: "
                      f"{', '.join(p.name for p in LARGE)}")
     if unknown := [name for name in kernels if name not in available()]:
         parser.error(f"--kernels {unknown[0]}: need some of {', '.join(available())}")
@@ -175,10 +237,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     found = {"schema": 1, "machine": machine.describe(), "threads": threads,
              "load_before": machine.load(), "rows": rows}
     started = time.perf_counter()
-    with dask.config.set(scheduler="threads", num_workers=threads, pool=None):
+    threaded = dask.config.set(scheduler="threads", num_workers=threads, pool=None)
+    with _traced(args.out), threaded:
         profile = _profile(args, threads, kernels)
         found["calibrated"] = time.perf_counter() - started
+        print(f"{found['calibrated']:4.0f} s  calibrated", flush=True)
         on = machine_of(profile, threads)
+        _write(found, profile, args.out)
         for problem in chosen:
             if time.perf_counter() - started > args.seconds:
                 break

@@ -3,6 +3,7 @@
 Imports `planning`, `planner`, `transforms` and the settings.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,6 +44,11 @@ class Problem:
     chunks: tuple[int, ...]
     dtype: str = "complex128"
     axes: tuple[int, ...] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
     def lazy(self) -> da.Array:
         """An array of ones, lazily."""

@@ -6,13 +6,15 @@ gathers, tiles, common memory, libraries and twiddles, with all threads of a pro
 Imports `decomposition`, `exchange`, `graph`, `planner`, `transforms`, `kernels` and `memory`.
 """
 
+import json
+import logging
 import statistics
 import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,7 @@ import numpy.typing as npt
 
 from dask_bigfft.decomposition.joints import joint_block
 from dask_bigfft.decomposition.layout import even_chunks
-from dask_bigfft.events import add_sink, remove_sink
+from dask_bigfft.events import add_sink, counting_work, remove_sink
 from dask_bigfft.exchange.common import Common
 from dask_bigfft.graph.blocks import Blocks
 from dask_bigfft.graph.groups import Groups
@@ -35,6 +37,8 @@ from dask_bigfft.record import current_worker
 from dask_bigfft.transforms.spec import transform_spec
 
 __all__ = ["Probe", "Stage", "measured_stages"]
+
+log = logging.getLogger(__name__)
 
 Array = npt.NDArray[Any]
 Block = tuple[int, ...]
@@ -103,11 +107,15 @@ class Stage:
         ``gather``, ``twiddle`` and so on.
     wall : float
         Seconds of the clock.
+    worked : mapping of str to float
+        Seconds in which threads had a processor, by sub-phase, and of whole blocks as ``round`` or
+        ``unpack``: without what they waited for the interpreter.
     """
 
     seconds: float
     parts: Mapping[str, float]
     wall: float
+    worked: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def gather(self) -> float:
@@ -136,14 +144,23 @@ class _Watch:
     def __init__(self, token: str) -> None:
         self.token = token
         self.seconds: dict[tuple[int, str], float] = {}
+        self.worked: dict[tuple[int, str], float] = {}
         self._lock = threading.Lock()
 
     def take(self, name: str, numbers: Mapping[str, Any]) -> None:
         if numbers.get("plan") == self.token:
             key = int(numbers["index"]), name
             with self._lock:
-                before = self.seconds.get(key, 0.0)
-                self.seconds[key] = before + float(numbers.get("seconds", 0.0))
+                for found, number in ((self.seconds, "seconds"), (self.worked, "worked")):
+                    found[key] = found.get(key, 0.0) + float(numbers.get(number, 0.0))
+
+    def stage(self, number: int, wall: float) -> Stage:
+        """What was seen of an exchange and its round."""
+        parts, worked = (
+            {name: value for (index, name), value in found.items() if index == number}
+            for found in (self.seconds, self.worked))
+        whole = parts.pop("round", 0.0) + parts.pop("unpack", 0.0)
+        return Stage(whole, parts, wall, worked)
 
 
 def _source(plan: Plan, pool: ThreadPoolExecutor) -> dict[Block, Array]:
@@ -182,7 +199,7 @@ class _Pass:
                 blocks = dict(zip(inputs, done, strict=True))
         finally:
             remove_sink(watch.take)
-        return [_stage(watch.seconds, number, wall) for number, wall in enumerate(walls, 1)]
+        return [watch.stage(number, wall) for number, wall in enumerate(walls, 1)]
 
     def _common(self, number: int, group: Block) -> Common:
         """The memory of a group of the blocks before an exchange."""
@@ -219,12 +236,6 @@ class _Pass:
         return found
 
 
-def _stage(seconds: Mapping[tuple[int, str], float], number: int, wall: float) -> Stage:
-    parts = {name: value for (index, name), value in seconds.items() if index == number}
-    whole = parts.pop("round", 0.0) + parts.pop("unpack", 0.0)
-    return Stage(whole, parts, wall)
-
-
 def measured_stages(plan: Plan, threads: int, repeat: int = 3) -> Sequence[Stage]:
     """Return what each exchange of a plan took, with its round; medians of some passes.
 
@@ -238,16 +249,29 @@ def measured_stages(plan: Plan, threads: int, repeat: int = 3) -> Sequence[Stage
         Passes that count, after one that does not.
     """
     warming.at_once()
-    with ThreadPoolExecutor(threads) as pool:
+    with ThreadPoolExecutor(threads) as pool, counting_work():
         passes = [_Pass(plan, pool).stages() for _ in range(repeat + 1)][1:]
-    return [_middle(stages) for stages in zip(*passes, strict=True)]
+    found = [_middle(stages) for stages in zip(*passes, strict=True)]
+    if log.isEnabledFor(logging.DEBUG):
+        log.debug("%s", json.dumps(_noted(plan, threads, found)))
+    return found
+
+
+def _noted(plan: Plan, threads: int, stages: Sequence[Stage]) -> dict[str, Any]:
+    """What was measured, for those who look into a calibration afterwards."""
+    spec, targets = plan.spec, [exchange.target for exchange in plan.exchanges]
+    cut = [list(layout.full_shape) for layout in (plan.source, *targets)]
+    probe = [spec.kind, list(spec.shape), spec.dtype, plan.notation, cut, plan.kernel, plan.verify,
+             plan.machine.shared]
+    return {"probe": probe, "threads": threads, "stages": [asdict(stage) for stage in stages]}
 
 
 def _middle(stages: Sequence[Stage]) -> Stage:
     """The median of each part of a stage, and of what Python does, in some passes."""
-    names = {name: None for stage in stages for name in stage.parts}
-    parts = {name: statistics.median_low(stage.parts.get(name, 0.0) for stage in stages)
-             for name in names}
+    parts, worked = (
+        {name: statistics.median_low(one.get(name, 0.0) for one in ones)
+         for name in {name: None for one in ones for name in one}}
+        for ones in ([stage.parts for stage in stages], [stage.worked for stage in stages]))
     rest = statistics.median_low(stage.rest for stage in stages)
     wall = statistics.median_low(stage.wall for stage in stages)
-    return Stage(rest + sum(parts.values()), parts, wall)
+    return Stage(rest + sum(parts.values()), parts, wall, worked)

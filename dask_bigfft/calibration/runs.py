@@ -9,11 +9,13 @@ Proc. ICPADS, 2013, calibrate by whole runs, too, but by their totals.)
 Imports `kernels`, `planner`, `transforms`, `planning` and this room.
 """
 
+import json
+import logging
 import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import dask
@@ -35,6 +37,8 @@ from dask_bigfft.planning.trials import ones
 from dask_bigfft.transforms.spec import transform_spec
 
 __all__ = ["between_blocks"]
+
+log = logging.getLogger(__name__)
 
 #: Shapes of about 2^21 numbers, and into how many chunks their first axes are cut for two threads:
 #: few, so that nearly all is work, and many, so that Python counts.
@@ -127,7 +131,8 @@ def _median(spans: Sequence[Span]) -> Span:
     found: dict[str, Any] = {
         name: statistics.median(getattr(span, name) for span in spans) for name in names}
     lanes = round(statistics.median(span.lanes for span in spans))
-    return replace(spans[0], lanes=max(1, lanes), **found)
+    blocks, copies, ffts = map(statistics.median, zip(*(one.worked for one in spans), strict=True))
+    return replace(spans[0], lanes=max(1, lanes), worked=(blocks, copies, ffts), **found)
 
 
 def _seen(plan: Plan, runs: Sequence[Timeline]) -> list[Seen]:
@@ -233,6 +238,9 @@ def between_blocks(
     with dask.config.set(scheduler="threads", num_workers=profile.threads):
         plans = list(_plans(nbytes, kernels, on))
         timelines = _timelines(plans, repeat)
+    if log.isEnabledFor(logging.DEBUG):
+        log.debug("%s", json.dumps({"parts": json.loads(profile.to_json())["profile"], "runs": [
+            [asdict(run) for run in runs] for runs in timelines]}))
     seen = [_seen(plan, runs) for plan, runs in zip(plans, timelines, strict=True)]
     start, planned = _line(
         (_tasks(plan), rounds[0].span.before + statistics.median(run.after for run in runs))

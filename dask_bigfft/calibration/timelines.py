@@ -15,14 +15,14 @@ from typing import Any
 
 import dask.array as da
 
-from dask_bigfft.events import add_sink, remove_sink
+from dask_bigfft.events import add_sink, counting_work, remove_sink
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.planner.plan import Plan
 
 __all__ = ["Span", "Timeline", "taken"]
 
-#: What of a block are copies, and FFTs with what is multiplied; the rest is Python's.
-COPIES, FFTS = ("gather", "scatter"), ("fft", "twiddle")
+#: Blocks, and what of them are copies, and FFTs with what is multiplied; the rest is Python's.
+BLOCKS, COPIES, FFTS = ("round", "unpack"), ("gather", "scatter"), ("fft", "twiddle")
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,9 @@ class Span:
         Seconds, of all lanes, after the last block of a lane.
     busy, copies, ffts : float
         Seconds of threads for blocks, and what of these were copies and FFTs.
+    worked : tuple of float
+        Seconds in which threads had a processor, for blocks, for copies, and for FFTs: without what
+        they waited for the interpreter.
     """
 
     number: int
@@ -54,6 +57,7 @@ class Span:
     busy: float
     copies: float
     ffts: float
+    worked: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,7 @@ class _Watch:
     def __init__(self) -> None:
         self.blocks: dict[int, list[tuple[int, float, float]]] = {}
         self.parts: dict[tuple[int, str], float] = {}
+        self.worked: dict[tuple[int, str], float] = {}
         self._lock = threading.Lock()
 
     def take(self, name: str, numbers: Mapping[str, Any]) -> None:
@@ -86,12 +91,21 @@ class _Watch:
             return
         now, number = time.perf_counter(), int(numbers["index"])
         seconds = float(numbers["seconds"])
+        worked = float(numbers.get("worked", 0.0))
         with self._lock:
-            if name in ("round", "unpack"):
+            self.worked[number, name] = self.worked.get((number, name), 0.0) + worked
+            if name in BLOCKS:
                 block = threading.get_ident(), now - seconds, now
                 self.blocks.setdefault(number, []).append(block)
             else:
                 self.parts[number, name] = self.parts.get((number, name), 0.0) + seconds
+
+    def of(self, found: Mapping[tuple[int, str], float], number: int) -> tuple[float, float, float]:
+        """Seconds of the blocks of a round, of their copies, and of their FFTs."""
+        blocks, copies, ffts = (
+            sum(found.get((number, name), 0.0) for name in names)
+            for names in (BLOCKS, COPIES, FFTS))
+        return blocks, copies, ffts
 
 
 def _span(
@@ -103,10 +117,11 @@ def _span(
     for thread, _, done in blocks:
         ends[thread] = max(done, ends.get(thread, done))
     tail = sum(last - end for end in ends.values())
-    copies, ffts = (
-        sum(watch.parts.get((number, name), 0.0) for name in names) for names in (COPIES, FFTS))
+    _, copies, ffts = watch.of(watch.parts, number)
     idle = len(ends) * (last - first) - busy - tail
-    return Span(number, len(blocks), len(ends), first - since, idle, tail, busy, copies, ffts)
+    worked = watch.of(watch.worked, number)
+    return Span(
+        number, len(blocks), len(ends), first - since, idle, tail, busy, copies, ffts, worked)
 
 
 def taken(x: da.Array, plan: Plan) -> Timeline:
@@ -122,9 +137,10 @@ def taken(x: da.Array, plan: Plan) -> Timeline:
     result, watch = transformed_array(x, plan, "shared"), _Watch()
     add_sink(watch.take)
     try:
-        started = time.perf_counter()
-        kept = result.persist()
-        ended = time.perf_counter()
+        with counting_work():
+            started = time.perf_counter()
+            kept = result.persist()
+            ended = time.perf_counter()
     finally:
         remove_sink(watch.take)
     del kept

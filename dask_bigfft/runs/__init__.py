@@ -10,8 +10,10 @@ from typing import Any, Unpack
 
 from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.planning.arguments import Extras
-from dask_bigfft.runs.job import Asked, Done, Store, execute, planned_input, store_now
+from dask_bigfft.runs.asked import Asked, Done, planned_input
+from dask_bigfft.runs.job import execute, store_now
 from dask_bigfft.runs.pinned import has_begun
+from dask_bigfft.runs.sink import Store
 from dask_bigfft.transforms.spec import parse_name
 
 __all__ = ["Asked", "Done", "Store", "execute", "has_begun", "planned_input", "run"]
@@ -86,10 +88,11 @@ def run(
     inner_chunks : tuple of int, optional
         Chunks of the result inside of shards (Zarr version 3), each of which is a dask block.
     missing_chunks : {"refuse", "fill"}
-        What becomes of a Zarr array some of whose chunks, or shards, have no file: either they
-        were lost, or whoever wrote the array has left out what holds nothing but the fill value,
-        as zarr does by default. Only you know which. "refuse" (the default) is an error before
-        anything is written; "fill" reads them as the fill value.
+        What becomes of a Zarr array some of whose chunks have no file, or no place in their shard,
+        and of a virtual HDF5 dataset that lacks a part: either they were lost, or whoever wrote the
+        array has left out what holds nothing but the fill value, as zarr does by default. Only you
+        know which. "refuse" (the default) is an error before anything is written; "fill" reads them
+        as the fill value.
     **extras
         `order`, `chunks`, `memory_limit` and the other keywords of transforms, see `fft`.
 
@@ -102,7 +105,7 @@ def run(
     ------
     ArgumentError, ArgumentTypeError
         For what is not allowed; also where a source, argument or library differs from those of
-        the run that is resumed.
+        the run that is resumed, and where the source has changed while it was read.
     ScratchError
         An `OSError`: the disk is full, or a file is not what was written.
 

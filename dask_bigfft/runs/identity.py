@@ -11,7 +11,7 @@ All of it is written before the result takes its place. A source that the result
 be compared with nothing any more; the result's own files then say whether they are still what the
 run has left.
 
-Imports `errors`, `planner`, `storage` and `pinned`.
+Imports `errors`, `planner`, `storage` and `source`.
 """
 
 import base64
@@ -25,7 +25,7 @@ from typing import Any
 
 from dask_bigfft.errors import refuse
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.runs.pinned import source_identity
+from dask_bigfft.runs.source import source_identity
 from dask_bigfft.storage import targets
 from dask_bigfft.storage.sources import array_folder
 

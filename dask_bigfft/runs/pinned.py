@@ -1,4 +1,4 @@
-"""What a run that can be resumed holds on to: its plan, its source, and who computes it.
+"""The record of a run that can be resumed: its plan, its source, and who computes it.
 
 The scratch folder of such a run::
 
@@ -8,7 +8,7 @@ The scratch folder of such a run::
     <scratch>/result/..     records of stored blocks
     <scratch>/life-../..    records that are being written
 
-Imports `devices`, `errors`, `exchange`, `planner` and `storage`.
+Imports `devices`, `errors`, `exchange`, `files` and `planner`.
 """
 
 import json
@@ -16,8 +16,7 @@ import os
 import re
 import shutil
 import uuid
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -25,17 +24,12 @@ from typing import Any
 import numpy as np
 
 from dask_bigfft.devices.dispatch import takes
-from dask_bigfft.errors import DamagedShardError, refuse
+from dask_bigfft.errors import refuse
 from dask_bigfft.exchange.folders import ENDED, LIFE, LOCK
-from dask_bigfft.exchange.records import RESULT, recorded_blocks
-from dask_bigfft.exchange.scratch import Scratch, failed
-from dask_bigfft.exchange.shards import ExchangeMap
+from dask_bigfft.exchange.records import RESULT
+from dask_bigfft.exchange.scratch import failed
 from dask_bigfft.files import sync_path
-from dask_bigfft.graph.disk import exchange_folder
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.storage.sources import array_folder
-
-Block = tuple[int, ...]
 
 RECORD = "run.json"
 
@@ -69,77 +63,6 @@ def versions(kernel: str) -> dict[str, str]:
         except PackageNotFoundError:
             found[name] = "unknown"
     return found
-
-
-# --- the source -----------------------------------------------------------------------------
-
-
-def source_identity(path: Path, component: str | None, content: bool) -> dict[str, Any]:
-    """Return what tells a source from a changed one.
-
-    Parameters
-    ----------
-    path : Path
-        File, or folder of a Zarr array or group.
-    component : str or None
-        Array within a group.
-    content : bool
-        Whether everything is read, for checksums.
-
-    Returns
-    -------
-    dict
-        Of each file: size in bytes, time of the last change in ns, CRC-32 or None.
-    """
-    root = path.resolve()
-    if root.is_file():
-        return {"path": str(root), "component": component, "files": {"": _file(root, content)}}
-    start = array_folder(root, component)
-    files = {}
-    for folder, folders, names in os.walk(start):
-        folders.sort()
-        for name in sorted(names):
-            found = Path(folder, name)
-            files[str(found.relative_to(start))] = _file(found, content)
-    return {"path": str(root), "component": component, "files": files}
-
-
-def _file(path: Path, content: bool) -> list[int | None]:
-    found = path.stat()
-    return [found.st_size, found.st_mtime_ns, _crc(path) if content else None]
-
-
-def _crc(path: Path) -> int:
-    crc = 0
-    with path.open("rb") as handle:
-        while data := handle.read(1 << 22):
-            crc = zlib.crc32(data, crc)
-    return crc
-
-
-def refuse_changed_source(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse a source that is not what it was when the run began.
-
-    Raises
-    ------
-    ArgumentError
-        Naming the file that has changed.
-    """
-    allowed = "the source as it was when the run began; delete the scratch folder to start over"
-    path = str(now["path"])
-    if (before["path"], before["component"]) != (now["path"], now["component"]):
-        refuse("source", path, f"{before['path']}, which the scratch folder is of")
-    was, found = before["files"], now["files"]
-    for name in sorted(was.keys() | found.keys()):
-        a, b = was.get(name), found.get(name)
-        if a == b:
-            continue
-        what = "is gone" if b is None else "is new" if a is None else "has changed"
-        file = array_folder(Path(path), before["component"]) / name if name else path
-        refuse("source", path, f"{allowed}: {file} {what}")
-
-
-# --- the record -----------------------------------------------------------------------------
 
 
 def read_record(scratch: Path) -> dict[str, Any] | None:
@@ -241,94 +164,6 @@ def refuse_another_run(
             wanted = f"no {name}" if pinned is None else f"{name} {pinned}"
             refuse("resume", True, f"{wanted}, which the run in {scratch} began with, for "
                    f"the same result to the bit; this is {found or 'none'}")
-
-
-def finished_blocks(
-    scratch: Path, plan: Plan
-) -> tuple[tuple[int, frozenset[tuple[int, ...]]], ...]:
-    """Return what is done, by the number of the exchange that it was done for."""
-    found = [
-        (number, recorded_blocks(scratch, exchange_folder("", number)))
-        for number, moves in enumerate(plan.moves)
-        if moves
-    ]
-    return (*found, (len(plan.exchanges), recorded_blocks(scratch, None)))
-
-
-def forget_damaged(scratch: Path, plan: Plan, error: DamagedShardError) -> None:
-    """Take back the records of shards that are damaged, and of all that is needed to make them.
-
-    What a block was made of is deleted once its shards are written, so the blocks before it have
-    to write theirs once more, and so on back to a file that is still there, or to the source.
-    The spectrum of a filter, which is made from nothing, is made anew as a whole.
-    """
-    filter_ = error.exchange.removesuffix(exchange_folder("", error.number))
-    if filter_:
-        for found in scratch.glob(f"{filter_}exchange*"):
-            shutil.rmtree(found)
-        return
-    files = _without_finished(scratch, plan)
-    for block in error.sources:
-        files.forget(exchange_folder("", error.number), block)
-    _forget_sources(files, plan, error.number - 1, set(error.sources))
-
-
-def _without_finished(scratch: Path, plan: Plan) -> Scratch:
-    """Return the scratch files, of which those of finished blocks are gone.
-
-    What an earlier repair has left of them is not whole.
-    """
-    files = Scratch(scratch, sync=False, kept=True)
-    for finished, done in finished_blocks(scratch, plan):
-        for block in done if finished else ():
-            files.free(exchange_folder("", finished - 1), block)
-    return files
-
-
-def _forget_sources(files: Scratch, plan: Plan, number: int, blocks: set[Block]) -> None:
-    """Take back what files of target blocks of an exchange are made of, where they are gone."""
-    while blocks and number >= 0 and plan.moves[number]:
-        exchange, folder = plan.exchanges[number], exchange_folder("", number)
-        gone = [block for block in blocks if not files.path(folder, block).exists()]
-        shards = ExchangeMap(exchange.source, exchange.target, exchange.mirror)
-        blocks = {source for block in gone for source in shards.sources(block)}
-        for block in blocks:
-            files.forget(folder, block)
-        number -= 1
-
-
-def result_files(plan: Plan) -> tuple[int | None, dict[Block, Block]]:
-    """Return where the blocks of the result come from and go with.
-
-    Returns
-    -------
-    int or None
-        Exchange whose files they come from, each of which goes when what is made of it is stored.
-    dict
-        Of each chunk of the result that is a part of a block of the last round, that block.
-    """
-    last, moves = len(plan.moves) - 1, plan.moves
-    if moves[last] or len(moves) <= len(plan.rounds) or plan.exchanges[last].local:
-        return (last if moves[last] else None), {}
-    shards = ExchangeMap(plan.exchanges[last].source, plan.exchanges[last].target)
-    parts = {block: next(iter(shards.sources(block))) for block in plan.result.indices()}
-    return (last - 1 if moves[last - 1] else None), parts
-
-
-def forget_lost(scratch: Path, plan: Plan, lost: Sequence[Block]) -> None:
-    """Take back that blocks of the result are stored, and all that is needed to make them.
-
-    Their records go last: a run that is killed meanwhile comes here once more.
-    """
-    files = _without_finished(scratch, plan)
-    number, parts = result_files(plan)
-    if number is not None:
-        made_of = {parts.get(block, block) for block in lost}
-        for block in made_of:
-            files.free(exchange_folder("", number), block)
-        _forget_sources(files, plan, number, made_of)
-    for block in lost:
-        files.forget_stored(block)
 
 
 def clear(scratch: Path) -> None:

@@ -5,10 +5,12 @@ Imports `storage`, `exchange`, `events` and `files`.
 
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
+
+import dask.array as da
 
 from dask_bigfft.events import emit
 from dask_bigfft.exchange.folders import sync_folders
@@ -106,6 +108,10 @@ class Sink:
             sync_path(path)
             sync_folders(path.parent, self.folder)
         return file_size(path)
+
+
+#: Stores a result in a sink, whole, before it returns.
+Store = Callable[[da.Array, Sink], object]
 
 
 def file_size(path: Path) -> int | None:

@@ -4,9 +4,7 @@ A chunk that is neither compressed nor in a shard lies in its file as it lies in
 such a file by way of the page cache and two more copies in fresh memory. Here it goes from the disk
 to where the block is, and the other way round; only the rows that are wanted are read.
 
-Also tells which chunks of any local Zarr array are missing: zarr reads them as the fill value.
-
-Imports `errors`, `files` and `memory`.
+Imports `files` and `memory`.
 """
 
 import errno
@@ -18,16 +16,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
-from zipfile import ZipFile
 
 import numpy as np
 import numpy.typing as npt
 
-from dask_bigfft.errors import refuse
 from dask_bigfft.files import Underway, opened
 from dask_bigfft.memory import lend
 
-__all__ = ["PlainChunks", "chunk_pieces", "plain_chunks", "refuse_missing"]
+__all__ = ["PlainChunks", "chunk_pieces", "plain_chunks"]
 
 Array = npt.NDArray[Any]
 Region = tuple[slice, ...]
@@ -164,33 +160,3 @@ def _runs(inside: Region, shape: tuple[int, ...], out: Array) -> Iterator[tuple[
         begin = first + sum(i * stride for i, stride in zip(index, strides, strict=False))
         place = tuple(i - s.start for i, s in zip(index, inside, strict=False))
         yield begin, out[place]
-
-
-# --- chunks that are not there --------------------------------------------------------------
-
-
-def refuse_missing(path: Path, component: str | None, array: Any) -> None:
-    """Refuse a Zarr array some of whose chunks, or shards, are not in its folder or ``.zip`` file.
-
-    Raises
-    ------
-    ArgumentError
-        Saying how many, and naming the first.
-    """
-    shape = array.shards or array.chunks
-    grid = [-(-n // c) for n, c in zip(array.shape, shape, strict=True)]
-    keys = map(array.metadata.encode_chunk_key, itertools.product(*map(range, grid)))
-    start = f"{component.strip('/')}/" if component else ""
-    if path.is_dir():
-        missing = [key for key in keys if not (path / start / key).is_file()]
-    else:
-        with ZipFile(path) as file:
-            names = set(file.namelist())
-        missing = [key for key in keys if start + key not in names]
-    if missing:
-        refuse(
-            "source", str(path), f"an array whose chunks are all there: {len(missing)} of "
-            f"{math.prod(grid)} are missing, the first of them {missing[0]}; where they were left "
-            "out because they hold nothing but the fill value, missing_chunks='fill' "
-            "(--missing-chunks fill) reads them so"
-        )

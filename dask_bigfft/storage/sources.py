@@ -3,12 +3,13 @@
 Blocks hold whole chunks of the file, as many as make a block of a good size, and follow the order
 in which the file lies. A `Reader` also gives single rows.
 
-Imports `config`, `errors`, `events`, `planner`, `graph`, `chunk_files` and dask; zarr and h5py only
-when they are needed.
+Imports `config`, `errors`, `events`, `planner`, `graph`, this room and dask; zarr only when it is
+needed.
 """
 
 import errno
 import math
+import os
 import re
 import time
 from collections.abc import Sequence
@@ -27,7 +28,9 @@ from dask_bigfft.errors import refuse
 from dask_bigfft.events import emit
 from dask_bigfft.graph.dask_private import original_of
 from dask_bigfft.planner.rows import Stored
-from dask_bigfft.storage.chunk_files import PlainChunks, chunk_pieces, plain_chunks, refuse_missing
+from dask_bigfft.storage.chunk_files import PlainChunks, chunk_pieces, plain_chunks
+from dask_bigfft.storage.hdf5 import is_hdf5, open_hdf5
+from dask_bigfft.storage.missing import LEFT_OUT, refuse_missing
 
 #: Largest block that chunks are put together to, and the smallest worth a task of its own.
 LARGEST, SMALLEST = 128 << 20, 4 << 20
@@ -80,33 +83,6 @@ class NpyFile:
     def __dask_tokenize__(self) -> tuple[str, str, int, int]:
         found = self.path.stat()
         return "dask_bigfft.NpyFile", str(self.path), found.st_size, found.st_mtime_ns
-
-
-class H5Dataset:
-    """A dataset of an HDF5 file as dask reads it: the file is opened anew for every block.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    name : str
-        Of the dataset.
-    """
-
-    def __init__(self, path: Path, name: str) -> None:
-        self.path, self.name = path, name
-        with _h5py().File(path, "r") as file:
-            found = file[name]
-            self.shape, self.dtype, self.ndim = found.shape, found.dtype, found.ndim
-            self.chunks: tuple[int, ...] | None = found.chunks
-
-    def __getitem__(self, index: Any) -> npt.NDArray[Any]:
-        with _h5py().File(self.path, "r") as file:
-            return np.asarray(file[self.name][index])
-
-    def __dask_tokenize__(self) -> tuple[str, str, str, int, int]:
-        found = self.path.stat()
-        return "H5Dataset", str(self.path), self.name, found.st_size, found.st_mtime_ns
 
 
 class Reader:
@@ -228,15 +204,6 @@ def _zarr_reader(stored: Any, folder: Path) -> Reader:
     return Reader(stored, stored.shards or stored.chunks, plain, last_first=stored.order == "C")
 
 
-def _h5py() -> Any:
-    """Return the h5py package."""
-    try:
-        return import_module("h5py")
-    except ImportError as error:
-        text = "HDF5 files need the package h5py: pip install 'dask-bigfft[hdf5]'"
-        raise ImportError(text) from error
-
-
 def grown(
     shape: Sequence[int], unit: Sequence[int], itemsize: int, nbytes: int, *, last_first: bool
 ) -> tuple[int, ...]:
@@ -288,8 +255,8 @@ def open_reader(path: Path, component: str | None = None) -> Reader:
     if path.is_dir() or path.suffix == ".zip":
         stored = _open_zarr(path, component)
         return _zarr_reader(stored, array_folder(path.resolve(), component))
-    if _is_hdf5(path):
-        stored = _open_hdf5(path, component)
+    if is_hdf5(path):
+        stored = open_hdf5(path, component)
         return Reader(stored, stored.chunks)
     if component is not None:
         refuse("component", component, "none: only Zarr groups and HDF5 files have them")
@@ -331,30 +298,42 @@ def open_source(
 
 
 def refuse_missing_chunks(path: Path, component: str | None = None) -> None:
-    """Refuse a Zarr array some of whose chunks are missing; other files are not looked at."""
+    """Refuse an array whose values are not all there, which would be read as the fill value.
+
+    Raises
+    ------
+    ArgumentError
+        For chunks of a Zarr array, and for what a virtual HDF5 dataset is put together of: how
+        many, and the first of them.
+    """
     if path.is_dir() or path.suffix == ".zip":
         refuse_missing(path, component, _open_zarr(path, component))
+    elif path.is_file() and is_hdf5(path) and (
+        missing := open_hdf5(path, component).places().missing
+    ):
+        refuse(
+            "source", str(path), f"an array that is all there: {len(missing)} of the datasets that "
+            f"it is put together of are missing, the first of them {missing[0]}; {LEFT_OUT}"
+        )
 
 
-def _is_hdf5(path: Path) -> bool:
-    with path.open("rb") as handle:
-        return handle.read(8) == b"\x89HDF\r\n\x1a\n"
+def source_files(path: Path, component: str | None = None) -> dict[str, Path]:
+    """Return all files that an array's values come from, by the names that they are known by.
 
-
-def _open_hdf5(path: Path, component: str | None) -> H5Dataset:
-    h5py, names = _h5py(), []
-    try:
-        with h5py.File(path, "r") as file:
-            file.visititems(lambda name, found: names.append(name)
-                            if isinstance(found, h5py.Dataset) else None)
-    except OSError as error:
-        refuse("source", str(path), f"an HDF5 file that can be read ({error})")
-    if component is None and len(names) == 1:
-        return H5Dataset(path.resolve(), names[0])
-    if component is None or component.strip("/") not in names:
-        refuse("component", component, f"the name of a dataset in {path}: "
-               + (", ".join(sorted(names)) or "none"))
-    return H5Dataset(path.resolve(), component)
+    Those of a Zarr array in a folder are known by their paths there, other ones by whole paths; a
+    file that is a source by itself has no name.
+    """
+    root = path.resolve()
+    if root.is_file():
+        others = open_hdf5(root, component).places().files if is_hdf5(root) else []
+        return {"": root} | {str(other): other for other in others if other != root}
+    start = array_folder(root, component)
+    found = {}
+    for folder, folders, names in os.walk(start):
+        folders.sort()
+        for file in (Path(folder, name) for name in sorted(names)):
+            found[str(file.relative_to(start))] = file
+    return found
 
 
 def _open_npy(path: Path) -> NpyFile:

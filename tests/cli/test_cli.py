@@ -92,13 +92,13 @@ def test_a_long_axis_over_many_blocks(here):
 
 def test_keywords_of_transforms_that_are_options(here, monkeypatch):
     values, asked = npy("a.npy", complex_values(32, 64)), []
-    planned = runs.job.front.plan_of_stored
+    planned = runs.asked.front.plan_of_stored
 
     def seen(x, stored, kind, where, norm, extras):
         asked.append(extras)
         return planned(x, stored, kind, where, norm, extras)
 
-    monkeypatch.setattr(runs.job.front, "plan_of_stored", seen)
+    monkeypatch.setattr(runs.asked.front, "plan_of_stored", seen)
     options = {"verify": "energy", "device": "cpu", "device_memory_limit": "1 GiB",
                "planner": "estimate"}
     words = [w for name, v in options.items() for w in (f"--{name.replace('_', '-')}", v)]

@@ -17,7 +17,7 @@ from dask_bigfft.planner import pieces
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.wording import human_bytes
 from dask_bigfft.planning import choosing
-from dask_bigfft.runs.job import Asked, planned_input
+from dask_bigfft.runs.asked import Asked, planned_input
 from dask_bigfft.testing.strategies import random_array
 
 MIB, GIB = 1 << 20, 1 << 30

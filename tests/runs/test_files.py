@@ -416,7 +416,8 @@ def test_a_missing_chunk_is_refused_unless_it_is_meant_so(name, scratch):
     lost = Path("in/2.1" if name == "zarr 2" else "in/c/2/1")
     lost.unlink()
     values[8:12, 6:12] = 0
-    with pytest.raises(ArgumentError, match=f"1 of 40 are missing.*{lost.relative_to('in')};"):
+    count = "4 of 150" if "sharded" in name else "1 of 40"
+    with pytest.raises(ArgumentError, match=f"{count} are missing.*{lost.relative_to('in')};"):
         dask_bigfft.run("in", "out.zarr", scratch=scratch)
     assert os.listdir() == ["in"]
     dask_bigfft.run("in", "out.zarr", scratch=scratch, missing_chunks="fill")
@@ -437,26 +438,6 @@ def test_a_chunk_that_cannot_be_read_leaves_no_result():
     Path("in/c/2/1").write_bytes(before)
     with pytest.raises(ArgumentError, match=r"c/2/1 has changed"):  # it has: who knows how
         dask_bigfft.run("in", "out.zarr", block_size=600, scratch="s", resume=True)
-
-
-def test_a_source_that_changes_meanwhile_makes_no_result(monkeypatch):
-    stored("in.zarr", complex_values(30, 28), (5, 7))
-    real = targets.Target.finish
-    monkeypatch.setattr(targets.Target, "finish", lambda target: pytest.fail("finished"))
-    wrote = []
-
-    def sink(name, numbers):
-        if name == "sink_write" and not wrote:
-            wrote.append(os.utime("in.zarr/c/0/0", ns=(0, 0)))
-
-    events.add_sink(sink)
-    try:
-        with pytest.raises(ArgumentError, match="c/0/0 has changed"):
-            dask_bigfft.run("in.zarr", "out.zarr", block_size=600, scratch="s")
-    finally:
-        events.remove_sink(sink)
-    assert real is not None
-    assert not Path("out.zarr").exists()
 
 
 def test_errors_name_the_arguments_of_python():

@@ -110,7 +110,7 @@ def test_a_run_without_files_at_its_ends(here, processes, counted, rounds):
 @pytest.mark.parametrize(
     "place",
     [
-        "dask_bigfft.runs.pinned.source_identity",
+        "dask_bigfft.runs.resumable.source_identity",
         "dask_bigfft.storage.targets.created",
         "dask_bigfft.storage.targets:Target.finish",
         "dask_bigfft.runs.pinned.clear",
@@ -377,7 +377,7 @@ def test_a_small_disk(here, small_disk, undisturbed):
     """Too small from the start is said before anything is written; later it is said where."""
     with pytest.raises(ScratchError, match=r"\d+ bytes are missing: scratch files take 131072"):
         again("small/scratch")
-    import dask_bigfft.runs.job as job
+    import dask_bigfft.runs.resumable as job
 
     real, job.check_room = job.check_room, lambda *_: None
     try:

@@ -1,0 +1,235 @@
+"""A run in a scratch folder: begun, killed at any time, and gone on with.
+
+Imports `config`, `exchange`, `graph`, `planning`, `storage` and this room.
+"""
+
+import contextlib
+import sys
+import time
+import uuid
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import dask.array as da
+import dask.config
+
+from dask_bigfft import config
+from dask_bigfft.errors import DamagedShardError, refuse
+from dask_bigfft.exchange.folders import begin_life, check_room, lock_folder, unlock_folder
+from dask_bigfft.exchange.records import stored_sizes
+from dask_bigfft.exchange.scratch import Scratch, ScratchPlace, make_folder
+from dask_bigfft.graph.disk import exchange_folder
+from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planning.surroundings import device_software
+from dask_bigfft.runs import identity, pinned
+from dask_bigfft.runs.asked import (
+    Asked,
+    Done,
+    attributes,
+    done_by,
+    lazy_result,
+    open_input,
+    open_rows,
+    planned_input,
+    refuse_missing,
+    result_dtype,
+    warn,
+)
+from dask_bigfft.runs.sink import Sink, Store, file_size
+from dask_bigfft.runs.source import refuse_changed_source, source_identity
+from dask_bigfft.runs.undone import finished_blocks, forget_damaged, forget_lost, result_files
+from dask_bigfft.storage import targets
+from dask_bigfft.storage.chunk_files import plain_chunks
+
+Block = tuple[int, ...]
+
+#: How often damaged scratch files are made once more before a run gives up.
+MOST_REPAIRS = 3
+
+
+@contextlib.contextmanager
+def locked(scratch: Path) -> Iterator[Path]:
+    """Give a scratch folder that only this process uses, and the disk as carrier."""
+    folder = scratch.resolve()
+    if folder.exists() and not folder.is_dir():
+        refuse("scratch", str(scratch), "a folder, or a name that nothing has")
+    make_folder(folder)
+    handle = lock_folder(folder)
+    if handle is None:
+        refuse("scratch", str(scratch), "a folder that no other run is using now")
+    try:
+        with dask.config.set({"bigfft.exchange.carrier": "disk"}):
+            yield folder
+    finally:
+        if folder.is_dir() and not (folder / pinned.RECORD).exists():
+            pinned.leave(folder)  # refused before anything was begun
+        unlock_folder(handle)
+
+
+def go_on(
+    asked: Asked, store: Store, scratch: Path, resume: bool, overwrite: bool, checksum: bool
+) -> Done:
+    """Carry out a run in its scratch folder, or what is left of it; see `run` for the arguments."""
+    started, found = time.perf_counter(), pinned.read_record(scratch)
+    if found is not None and not resume:
+        refuse("scratch", str(scratch), "a folder where no run has begun, or resume=True")
+    if found is not None:
+        targets.settle(Path(found["partial"]))
+    open_input(asked)  # refused before anything else is looked at
+    ours, there = found is not None and _complete(asked.destination, found["run"]), None
+    if found is None and resume and (made := identity.read(asked.destination)) is not None:
+        there = identity.compared(
+            made, asked.pinned, asked.source, asked.component, asked.destination)
+        if there is None:
+            return done_by(asked, made.plan, started, already=True)
+    if not ours:
+        targets.check_target(asked.destination, asked.source, overwrite=overwrite, there=there)
+    if found is None:
+        refuse_missing(asked)
+        found = _pin(asked, scratch, checksum)
+    else:
+        _check(asked, found, scratch, ours)
+    plan = Plan.from_json(found["plan"])
+    if not ours:
+        _make(asked, store, scratch, plan, found)
+    pinned.clear(scratch)
+    return done_by(asked, plan, started, already=ours)
+
+
+def _make(
+    asked: Asked, store: Store, scratch: Path, plan: Plan, found: Mapping[str, Any]
+) -> None:
+    """Do what is left of a run, and put the result in its place."""
+    x, place = open_input(asked, plan), _place(asked, scratch, plan)
+    target = _target(asked, x, plan, found, bool(dict(place.finished)[len(plan.exchanges)]))
+    if lost := _lost(target, plan, stored_sizes(scratch)):
+        forget_lost(scratch, plan, lost)
+        place = _place(asked, scratch, plan)
+    for left in reversed(range(MOST_REPAIRS + 1)):
+        try:
+            store(lazy_result(x, plan, place), _sink(target, plan, scratch, place))
+            break
+        except DamagedShardError as error:
+            if not left:
+                raise
+            forget_damaged(scratch, plan, error)
+            warn(error)
+            place = _place(asked, scratch, plan)
+    now = source_identity(asked.source, asked.component, _has_content(found))
+    refuse_changed_source(found["source"], now)
+    made = identity.written(found["asked"], found["source"], found["plan"], _has_content(found))
+    target.finish({identity.IDENTITY: made})
+
+
+def _place(asked: Asked, scratch: Path, plan: Plan) -> ScratchPlace:
+    """The scratch folder of a plan, with what is done already, for a life that begins now."""
+    life = begin_life(scratch)
+    finished = finished_blocks(scratch, plan)
+    sync, memory = config.get("bigfft.scratch.sync"), plan.expected.peak_host
+    rows = open_rows(asked) if plan.from_rows else None
+    return ScratchPlace(str(scratch), "", sync, True, 0, memory, finished, rows, life)
+
+
+def _pin(asked: Asked, scratch: Path, checksum: bool) -> dict[str, Any]:
+    """Plan a run and write down what it is."""
+    x, plan = planned_input(asked)
+    targets.check_dtype(result_dtype(plan, x))
+    targets.check_inner(asked.inner_chunks, targets.uniform(plan.chunks) or ())
+    check_room(scratch, plan.expected.scratch)
+    run = uuid.uuid4().hex
+    found = {
+        "run": run,
+        "asked": asked.pinned,
+        "versions": _versions(plan),
+        "source": source_identity(asked.source, asked.component, checksum),
+        "partial": str(asked.destination.resolve().with_name(
+            f"{asked.destination.name}{targets.PARTIAL}{run[:12]}")),
+        "plan": plan.to_json(),
+    }
+    pinned.write_record(scratch, found)
+    return found
+
+
+def _check(asked: Asked, found: Mapping[str, Any], scratch: Path, ours: bool) -> None:
+    """Refuse to go on with a run that is not the one that was pinned.
+
+    Where its result (`ours`) has replaced its source, there is no source to be looked at any more.
+    """
+    now = {"asked": asked.pinned, "versions": _versions(Plan.from_json(found["plan"]))}
+    if not ours or not identity.in_place(asked.source, asked.component, asked.destination):
+        source = source_identity(asked.source, asked.component, _has_content(found))
+        refuse_changed_source(found["source"], source)
+    pinned.refuse_another_run(scratch, found, now)
+
+
+def _versions(plan: Plan) -> dict[str, str]:
+    own = str(sys.modules["dask_bigfft"].__version__)
+    cards = device_software() if pinned.on_devices(plan) else {}
+    return {"dask_bigfft": own, **pinned.versions(plan.kernel), **cards}
+
+
+def _has_content(found: Mapping[str, Any]) -> bool:
+    return any(file[2] is not None for file in found["source"]["files"].values())
+
+
+def _complete(path: Path, run: str) -> bool:
+    """Whether the result of a run is in its place already: only cleaning up was left."""
+    record = targets.read_attributes(path)
+    return bool(record.get("run") == run and record.get("complete"))
+
+
+def _target(
+    asked: Asked, x: da.Array, plan: Plan, found: Mapping[str, Any], begun: bool
+) -> targets.Target:
+    """The result as far as it is there; a new one if nothing is stored yet."""
+    partial, shape = Path(found["partial"]), targets.uniform(plan.chunks) or ()
+    if begun:
+        if not partial.is_dir():
+            refuse("scratch", str(partial.name), "the part of the result that the run has stored, "
+                   "which is gone; delete the scratch folder to start over")
+        return targets.reopened(asked.destination, partial)
+    record = attributes(plan, asked.norm) | {"run": found["run"]}
+    return targets.created(
+        asked.destination, partial, plan.spec.out_shape, shape, result_dtype(plan, x), record,
+        asked.inner_chunks,
+    )
+
+
+def _lost(
+    target: targets.Target, plan: Plan, sizes: Mapping[Block, int | None]
+) -> list[Block]:
+    """Blocks that are recorded as stored, but whose files are not as large as they were then.
+
+    Without `sync`, a loss of power can keep the record and lose the file, or a part of it. Files
+    that are not whole go, also those that nothing is recorded of: of a shard that is there Zarr
+    reads the index before it writes it anew.
+    """
+    lost: dict[Block, Path] = {}
+    for block in plan.result.indices():
+        path = target.partial / str(target.array.metadata.encode_chunk_key(block))
+        if block in sizes and sizes[block] in (None, file_size(path)):
+            continue
+        path.unlink(missing_ok=True)
+        if block in sizes:
+            lost[block] = path
+    if lost:
+        path = next(iter(lost.values()))
+        warnings.warn(f"{len(lost)} files of the result are not as large as they were when they "
+                      f"were stored, and are made once more: {path}", RuntimeWarning, stacklevel=3)
+    return list(lost)
+
+
+def _sink(target: targets.Target, plan: Plan, scratch: Path, place: ScratchPlace) -> Sink:
+    """The sink of a run; files that nobody needs any more go."""
+    files = Scratch(scratch, place.sync, kept=True, life=place.life)
+    folders = [exchange_folder("", i) if moves else None for i, moves in enumerate(plan.moves)]
+    for number, blocks in place.finished:
+        before = folders[number - 1] if number else None
+        for block in blocks if before is not None else ():
+            files.free(cast("str", before), block)
+    shape, (last, parts) = targets.uniform(plan.chunks) or (), result_files(plan)
+    exchange = None if last is None else folders[last]
+    plain = plain_chunks(target.array, target.partial)
+    return Sink(target.array, shape, files, exchange, target.partial, plain, parts)

@@ -1,0 +1,231 @@
+"""Datasets of HDF5 files, and all the files that their values lie in.
+
+A dataset may be reached by links into other files, it may be a virtual one, put together of
+datasets of other files, and its values may lie in plain files beside it (external storage). Where
+a file of a virtual dataset is not there, HDF5 gives the fill value without a word.
+
+Imports `errors`; h5py only when it is needed.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib import import_module
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dask_bigfft.errors import refuse
+
+__all__ = ["H5Dataset", "is_hdf5", "open_hdf5"]
+
+
+def _h5py() -> Any:
+    """Return the h5py package."""
+    try:
+        return import_module("h5py")
+    except ImportError as error:
+        text = "HDF5 files need the package h5py: pip install 'dask-bigfft[hdf5]'"
+        raise ImportError(text) from error
+
+
+@dataclass
+class Places:
+    """Where the values of a dataset lie.
+
+    Parameters
+    ----------
+    files : list of Path
+        The file itself, first, those of links on the way, and those that hold values.
+    missing : list of str
+        What a virtual dataset is put together of, and is not there.
+    """
+
+    files: list[Path] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+    def add(self, path: Path) -> None:
+        """Note a file, once."""
+        if path not in self.files:
+            self.files.append(path)
+
+
+class H5Dataset:
+    """A dataset of an HDF5 file as dask reads it: the file is opened anew for every block.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    name : str
+        Of the dataset.
+    """
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.path, self.name = path, name
+        with _h5py().File(path, "r") as file:
+            found = file[name]
+            self.shape, self.dtype, self.ndim = found.shape, found.dtype, found.ndim
+            self.chunks: tuple[int, ...] | None = found.chunks
+
+    def __getitem__(self, index: Any) -> npt.NDArray[Any]:
+        with _h5py().File(self.path, "r") as file:
+            return np.asarray(file[self.name][index])
+
+    def __dask_tokenize__(self) -> tuple[Any, ...]:
+        found = [(str(path), path.stat()) for path in self.places().files if path.exists()]
+        files = [(path, stat.st_size, stat.st_mtime_ns) for path, stat in found]
+        return "H5Dataset", str(self.path), self.name, files
+
+    def places(self) -> Places:
+        """Return where the values lie, as the files say now."""
+        places = Places([self.path])
+        _look(self.path, self.name, places, set())
+        return places
+
+
+def is_hdf5(path: Path) -> bool:
+    """Whether a file begins as HDF5 files do."""
+    with path.open("rb") as handle:
+        return handle.read(8) == b"\x89HDF\r\n\x1a\n"
+
+
+def open_hdf5(path: Path, component: str | None) -> H5Dataset:
+    """Return a dataset of a file: the only one that it holds, or the one of a name.
+
+    Raises
+    ------
+    ArgumentError
+        If there is no such dataset, or if the file cannot be read.
+    """
+    try:
+        with _h5py().File(path, "r") as file:
+            names, linked = _names(file)
+            there = component is not None and _dataset(file, component) is not None
+    except OSError as error:
+        refuse("source", str(path), f"an HDF5 file that can be read ({error})")
+    if component is None and len(names) == 1:
+        return H5Dataset(path.resolve(), names[0])
+    if component is None or not there:
+        refuse("component", component, f"the name of a dataset in {path}: "
+               + (", ".join(sorted(names + linked)) or "none"))
+    return H5Dataset(path.resolve(), component)
+
+
+def _names(file: Any) -> tuple[list[str], list[str]]:
+    """Names of a file's own datasets, and of links to datasets."""
+    h5py = _h5py()
+    own, linked = list[str](), list[str]()
+    file.visititems(lambda name, found: own.append(name)
+                    if isinstance(found, h5py.Dataset) else None)
+    file.visititems_links(lambda name, link: None if isinstance(link, h5py.HardLink)
+                          or _dataset(file, name) is None else linked.append(name))
+    return own, linked
+
+
+def _dataset(group: Any, name: str) -> Any:
+    """A dataset by its name; None if there is none."""
+    try:
+        found = group.get(name)
+    except (KeyError, OSError):  # a link that leads nowhere
+        return None
+    return found if isinstance(found, _h5py().Dataset) else None
+
+
+# --- where values lie -----------------------------------------------------------------------
+
+
+def _look(path: Path, name: str, places: Places, seen: set[tuple[Path, str]]) -> bool:
+    """Note all files that the values of a dataset come from; return whether there is one."""
+    if (path, name) in seen:
+        return True
+    seen.add((path, name))
+    try:
+        file = _h5py().File(path, "r")
+    except OSError:  # HDF5 says so, too, where it reads
+        return True
+    with file:
+        if (dataset := _dataset(file, name)) is None:
+            return False
+        for other in (*_linked_files(file, name), *_plain_files(dataset)):
+            places.add(other)
+        for pattern in _sources(dataset):
+            _look_for(dataset, pattern, places, seen)
+    return True
+
+
+def _plain_files(dataset: Any) -> Iterator[Path]:
+    """Files in which the values of a dataset lie and nothing else."""
+    own, prefix = Path(dataset.file.filename), dataset.id.get_access_plist().get_efile_prefix()
+    for name, *_ in dataset.external or ():
+        if (found := _file(name, own, "HDF5_EXTFILE_PREFIX", prefix, Path())) is not None:
+            yield found
+
+
+def _sources(dataset: Any) -> list[tuple[str, str]]:
+    """Files and names of the datasets that a virtual one is put together of."""
+    found = dataset.virtual_sources() if dataset.is_virtual else ()
+    return sorted({(source.file_name, source.dset_name) for source in found})
+
+
+def _look_for(
+    dataset: Any, source: tuple[str, str], places: Places, seen: set[tuple[Path, str]]
+) -> None:
+    """Note the files of one source of a virtual dataset, or of those of one numbered name."""
+    own, prefix = Path(dataset.file.filename), dataset.id.get_access_plist().get_virtual_prefix()
+    numbered = any("%b" in name for name in source)
+    for number in count() if numbered else (0,):
+        wanted, name = (part.replace("%b", str(number)).replace("%%", "%") for part in source)
+        found = own if wanted == "." else _file(
+            wanted, own, "HDF5_VDS_PREFIX", prefix, own.parent)
+        if found is not None and _look(found, name, places, seen):
+            places.add(found)
+            continue
+        if not numbered:  # else there are as many as are there
+            places.missing.append(f"{name} in {wanted}")
+        return
+
+
+def _linked_files(group: Any, name: str) -> Iterator[Path]:
+    """Files that links lead to, on the way to an object that is there."""
+    h5py = _h5py()
+    for part in filter(None, name.split("/")):
+        link, own = group.get(part, getlink=True), Path(group.file.filename)
+        if isinstance(link, h5py.SoftLink):
+            start = group.file["/"] if link.path.startswith("/") else group
+            yield from _linked_files(start, link.path)
+        elif isinstance(link, h5py.ExternalLink):
+            found = _file(link.filename, own, "HDF5_EXT_PREFIX", b"", own.parent)
+            if found is not None:
+                yield found
+                with h5py.File(found, "r") as file:
+                    yield from _linked_files(file["/"], link.path)
+        group = group[part]
+
+
+def _file(name: str, own: Path, variable: str, prefix: bytes, beside: Path) -> Path | None:
+    """Return the file that HDF5 would find by a name that is written in another one, if any.
+
+    Parameters
+    ----------
+    name : str
+        As it is written there.
+    own : Path
+        File in which it is written.
+    variable, prefix
+        Of the environment, and of the dataset: where to look first.
+    beside : Path
+        Where to look then.
+    """
+    given = [*os.environ.get(variable, "").split(":"), prefix.decode()]
+    folders = [Path(text.replace("${ORIGIN}", str(own.parent))) for text in given if text]
+    if Path(name).is_absolute():
+        folders = [Path(), *folders]
+    for folder in (*folders, beside, Path()):
+        for wanted in (name, Path(name).name) if Path(name).is_absolute() else (name,):
+            if (found := folder / wanted).is_file():
+                return found.resolve()
+    return None

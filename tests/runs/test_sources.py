@@ -1,0 +1,215 @@
+"""Sources that change, or are not all there: every file that values come from is looked at."""
+
+import os
+import shutil
+from pathlib import Path
+
+import dask
+import numpy as np
+import pytest
+
+import dask_bigfft
+from dask_bigfft import events
+from dask_bigfft.errors import ArgumentError
+from dask_bigfft.storage import targets
+from dask_bigfft.storage.hdf5 import open_hdf5
+
+h5py = pytest.importorskip("h5py")
+zarr = pytest.importorskip("zarr")
+
+RNG = np.random.default_rng(5)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with dask.config.set({"scheduler": "sync", "bigfft.planner.whole-axis-floor": 1}):
+        yield tmp_path
+
+
+def spectrum():
+    return zarr.open_array("out.zarr", mode="r")[...]
+
+
+def close(found, wanted):
+    return np.linalg.norm(found - wanted) < 1e-13 * np.linalg.norm(wanted)
+
+
+# --- sources that change --------------------------------------------------------------------
+
+
+def zarr_source(values):
+    zarr.create_array("in", data=values, chunks=(4, 8))
+    return "in", "in/c/0/0"
+
+
+def npy_source(values):
+    np.save("in.npy", values)
+    return "in.npy", "in.npy"
+
+
+def virtual_source(values):
+    """A virtual dataset, of whose file nothing changes where its sources do."""
+    layout = h5py.VirtualLayout(values.shape, values.dtype)
+    Path("parts").mkdir()
+    for i, row in enumerate(values):
+        with h5py.File(f"parts/{i}.h5", "w") as file:
+            file["deep/x"] = row
+        layout[i] = h5py.VirtualSource(f"parts/{i}.h5", "deep/x", row.shape)
+    with h5py.File("in.h5", "w") as file:
+        file.create_virtual_dataset("v", layout)
+    return "in.h5", "parts/1.h5"
+
+
+def external_source(values):
+    with h5py.File("in.h5", "w") as file:
+        file.create_dataset("x", values.shape, values.dtype, external=[
+            ("one.raw", 0, values.nbytes // 2), ("two.raw", 16, h5py.h5f.UNLIMITED)])
+        file["x"][...] = values
+    return "in.h5", "two.raw"
+
+
+def numbered_source(values):
+    """A virtual dataset of as many files as there are."""
+    for i, row in enumerate(values):
+        with h5py.File(f"n{i}.h5", "w") as file:
+            file["x"] = row[None]
+    with h5py.File("in.h5", "w") as file:
+        space = h5py.h5s.create_simple((0, values.shape[1]), (h5py.h5s.UNLIMITED, values.shape[1]))
+        whole = h5py.h5s.create_simple((1, values.shape[1]))
+        space.select_hyperslab((0, 0), (h5py.h5s.UNLIMITED, 1), (1, 1), (1, values.shape[1]))
+        plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        plist.set_virtual(space, b"n%b.h5", b"x", whole)
+        kind = h5py.h5t.py_create(values.dtype)
+        h5py.h5d.create(file.id, b"x", kind, space, plist)
+    return "in.h5", f"n{len(values) - 1}.h5"
+
+
+SOURCES = {found.__name__.partition("_")[0]: found for found in (
+    zarr_source, npy_source, virtual_source, external_source, numbered_source)}
+
+
+@pytest.mark.parametrize("scratch", [None, "s"])
+@pytest.mark.parametrize("kind", SOURCES)
+def test_a_source_that_changes_meanwhile_makes_no_result(monkeypatch, kind, scratch):
+    values = RNG.normal(size=(8, 16))
+    path, changed = SOURCES[kind](values)
+    dask_bigfft.run(path, "out.zarr", scratch=scratch, block_size=1024)
+    assert close(spectrum(), np.fft.fftn(values))
+    shutil.rmtree("out.zarr")
+    before = set(os.listdir())
+    monkeypatch.setattr(targets.Target, "finish", lambda *_: pytest.fail("finished"))
+    wrote = []
+
+    def sink(name, numbers):
+        if name == "sink_write" and not wrote:
+            wrote.append(os.utime(changed, ns=(0, 0)))
+
+    events.add_sink(sink)
+    try:
+        with pytest.raises(ArgumentError, match=rf"`source`=.*{changed} has changed"):
+            dask_bigfft.run(path, "out.zarr", scratch=scratch, block_size=1024)
+    finally:
+        events.remove_sink(sink)
+    assert wrote
+    assert not Path("out.zarr").exists()
+    if scratch is None:
+        assert set(os.listdir()) == before
+
+
+def test_links_lead_to_other_files():
+    """By way of any number of them; each one's file is looked at, and found where it was moved."""
+    Path("deep").mkdir()
+    values = RNG.normal(size=(4, 4))
+    with h5py.File("deep/last.h5", "w") as file:
+        file["group/x"] = values
+    with h5py.File("deep/middle.h5", "w") as file:
+        file["soft"] = h5py.SoftLink("/hard/x")
+        file["hard"] = h5py.ExternalLink("last.h5", "/group")
+    with h5py.File("in.h5", "w") as file:
+        file["first"] = h5py.ExternalLink("deep/middle.h5", "soft")
+        file["nowhere"] = h5py.ExternalLink("gone.h5", "x")
+    found = open_hdf5(Path("in.h5"), "first").places()
+    assert [path.name for path in found.files] == ["in.h5", "middle.h5", "last.h5"]
+    assert not found.missing
+    dask_bigfft.run("in.h5", "out.zarr", component="first", scratch="s", checksum=True)
+    assert close(spectrum(), np.fft.fftn(values))
+    again = {"component": "first", "scratch": "s", "checksum": True, "resume": True}
+    assert dask_bigfft.run("in.h5", "out.zarr", **again).already
+    os.utime("deep/last.h5", ns=(0, 0))
+    with pytest.raises(ArgumentError, match="source as it was before it changed"):
+        dask_bigfft.run("in.h5", "out.zarr", **again)
+    for name in (None, "nowhere", "deep"):
+        with pytest.raises(ArgumentError, match=r"`component`=.*dataset in in.h5: first$"):
+            dask_bigfft.run("in.h5", "other.zarr", component=name)
+
+
+def test_a_virtual_dataset_of_its_own_file_and_of_virtual_ones():
+    values = RNG.normal(size=(8, 16))
+    virtual_source(values)
+    layout = h5py.VirtualLayout(values.shape, values.dtype)
+    layout[...] = h5py.VirtualSource(str(Path("in.h5").resolve()), "v", values.shape)
+    with h5py.File("outer.h5", "w") as file:
+        file.create_virtual_dataset("v", layout)
+        again = h5py.VirtualLayout(values.shape, values.dtype)
+        again[...] = h5py.VirtualSource(file["v"])
+        file.create_virtual_dataset("w", again)
+    found = open_hdf5(Path("outer.h5"), "w").places()
+    names = [path.name for path in found.files]
+    assert sorted(names) == [*(f"{i}.h5" for i in range(8)), "in.h5", "outer.h5"]
+    dask_bigfft.run("outer.h5", "out.zarr", component="w")
+    assert close(spectrum(), np.fft.fftn(values))
+
+
+# --- sources that are not all there ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", ["no file", "no dataset"])
+def test_what_a_virtual_dataset_lacks_is_refused_unless_it_is_meant_so(damage):
+    """HDF5 reads it as the fill value."""
+    values = RNG.normal(size=(8, 16))
+    virtual_source(values)
+    Path("parts/3.h5").unlink()
+    if damage == "no dataset":
+        with h5py.File("parts/3.h5", "w") as file:
+            file["deep/y"] = values[3]
+    with pytest.raises(ArgumentError, match=r"`source`='in.h5'.* 1 of the datasets .* missing, "
+                       r"the first of them deep/x in parts/3\.h5; .*missing_chunks='fill'"):
+        dask_bigfft.run("in.h5", "out.zarr")
+    assert not Path("out.zarr").exists()
+    values[3] = 0
+    dask_bigfft.run("in.h5", "out.zarr", missing_chunks="fill")
+    assert close(spectrum(), np.fft.fftn(values))
+
+
+def test_a_part_of_a_virtual_dataset_that_is_no_hdf5_file_is_an_error():
+    virtual_source(RNG.normal(size=(8, 16)))
+    Path("parts/3.h5").write_text("nothing")
+    with pytest.raises(OSError, match=r"cannot be read \(OSError: .*in\.h5"):
+        dask_bigfft.run("in.h5", "out.zarr")
+    assert not Path("out.zarr").exists()
+
+
+@pytest.mark.parametrize("where", ["folder", "zip"])
+@pytest.mark.parametrize("index", ["end", "start", "big"])
+def test_an_inner_chunk_that_a_shard_lacks_is_a_missing_one(where, index):
+    """As zarr leaves out what holds nothing but the fill value; beyond the end none need be."""
+    values = RNG.normal(size=(30, 28))
+    values[9:12, 12:16] = 0
+    endian = "big" if index == "big" else "little"
+    codec = zarr.codecs.ShardingCodec(
+        chunk_shape=(3, 4), index_location="start" if index == "start" else "end",
+        index_codecs=[zarr.codecs.BytesCodec(endian=endian), zarr.codecs.Crc32cCodec()])
+    store = "in" if where == "folder" else zarr.storage.ZipStore("in.zip", mode="w")
+    group = zarr.open_group(store, mode="w")
+    array = zarr.create(values.shape, chunks=(9, 8), dtype="f8", codecs=[codec], store=group.store,
+                        path="a", zarr_format=3)
+    array[...] = values
+    if where == "zip":
+        store.close()
+    path = "in" if where == "folder" else "in.zip"
+    text = r"1 of 70 are missing, the first of them chunk \(0, 1\) in the shard c/1/1; "
+    with pytest.raises(ArgumentError, match=f"{text}.*missing_chunks='fill'"):
+        dask_bigfft.run(path, "out.zarr", component="a")
+    dask_bigfft.run(path, "out.zarr", component="a", missing_chunks="fill")
+    assert close(spectrum(), np.fft.fftn(values))

@@ -95,28 +95,28 @@ def _searched(
     spec: TransformSpec, request: Request, machine: Machine, choice: Choice
 ) -> Plan:
     """The best plan for blocks as they are."""
-    nbytes, dtype = request.device_nbytes, spec.work_dtype.str
-    if request.device == "hybrid":
-        walk = walk_on(known_devices(machine, _cards("gpu")), nbytes, dtype)
-        least = config.get("bigfft.hybrid-gain")
-        found = decided(spec, request, machine, _cards("gpu"), least, walk)
-        return _unmeasured(found, "who shares a round is for the model to say", choice)
-    machine = replace(machine, cards=_cards(request.device))
-    tried = tuned_plan(spec, request, machine, choice.kernel) if choice.measure else None
+    here = replace(machine, cards=_cards(request.device))
+    tried = tuned_plan(spec, request, here, choice.kernel) if choice.measure else None
     if tried is not None:
         return tried
+    found = _estimated(spec, request, here, choice)
+    text = f"; not measured: array and result take more than {100 * SHARE:.0f} % of the memory"
+    return replace(found, reason=found.reason + text) if choice.measure else found
+
+
+def _estimated(
+    spec: TransformSpec, request: Request, machine: Machine, choice: Choice
+) -> Plan:
+    """The best plan for blocks as they are, by the model."""
+    nbytes, dtype = request.device_nbytes, spec.work_dtype.str
+    if request.device == "hybrid":
+        walk = walk_on(known_devices(machine), nbytes, dtype)
+        least = config.get("bigfft.hybrid-gain")
+        return decided(spec, request, replace(machine, cards=0), machine.cards, least, walk)
     walk = walk_on(machine.devices, nbytes, dtype)
     search = partial(_found_plan, spec, request, walk=walk)
     inside = choice.overwrite and machine.cards and machine.workers == 1
-    found = plan_within(search, machine) if inside else search(machine)
-    text = f"array and result take more than {100 * SHARE:.0f} % of the memory"
-    return _unmeasured(found, text, choice)
-
-
-def _unmeasured(plan: Plan, reason: str, choice: Choice) -> Plan:
-    """A plan that says why it was not measured, where that was asked for."""
-    text = f"{plan.reason}; not measured: {reason}"
-    return replace(plan, reason=text) if choice.measure else plan
+    return plan_within(search, machine) if inside else search(machine)
 
 
 def _cards(device: str) -> int:
@@ -124,6 +124,6 @@ def _cards(device: str) -> int:
 
     On a cluster, whose workers may have any, as many as they need to have where one is demanded.
     """
-    if device not in ("auto", "gpu"):
+    if device == "cpu":
         return 0
-    return count() if running_client() is None else int(device == "gpu")
+    return count() if running_client() is None else int(device != "auto")

@@ -9,7 +9,7 @@ Imports `device_tuning`, `devices`, `graph`, `kernels`, `planner` and `config`.
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from dask_bigfft.devices import find
 from dask_bigfft.errors import PlanError
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.kernels import warming
+from dask_bigfft.planner.balance import divided
 from dask_bigfft.planner.device_settings import AS_IS, DeviceSettings
 from dask_bigfft.planner.plan import Machine, Plan
 from dask_bigfft.planner.request import Request
@@ -33,6 +34,10 @@ SCALES = (1.0, 0.5, 2.0, 4.0)
 
 #: Plans that are tried at most, and how much dearer than the cheapest one may be.
 MOST, DEARER = 8, 2.0
+
+#: Gain by the model from which on CPU threads and devices share a round of a plan that is tried: of
+#: what gains or loses little by it, measuring says more.
+NEAR = 0.9
 
 #: Times that each is run after one that does not count; those that take `SLOWER` times as long as
 #: the fastest so far are run no more.
@@ -65,6 +70,8 @@ class Trial:
         What was set of the devices' pipelines.
     pieces : str
         What each round's first crossing was cut into then, where settings were tried.
+    device : str
+        Where rounds were done.
     """
 
     rounds: str
@@ -76,6 +83,7 @@ class Trial:
     measured: tuple[float, ...] = ()
     settings: DeviceSettings = AS_IS
     pieces: str = ""
+    device: str = "auto"
 
     @property
     def seconds(self) -> float:
@@ -85,7 +93,8 @@ class Trial:
 
 def _trial(plan: Plan, scale: float) -> Trial:
     factors = tuple(program.factors for program in plan.programs)
-    return Trial(plan.notation, factors, plan.kernel, plan.carrier, scale, plan.expected.seconds)
+    return Trial(plan.notation, factors, plan.kernel, plan.carrier, scale, plan.expected.seconds,
+                 device=plan.device)
 
 
 # --- what is tried --------------------------------------------------------------------------
@@ -95,6 +104,9 @@ def region(
     spec: TransformSpec, request: Request, machine: Machine, kernels: Sequence[str]
 ) -> list[tuple[Plan, Trial]]:
     """Return different plans worth trying, cheapest by the model first.
+
+    Where it is left open who does the rounds, plans are there for CPU threads, for devices, and for
+    both together.
 
     Parameters
     ----------
@@ -106,24 +118,55 @@ def region(
     found: dict[Any, tuple[Plan, Trial]] = {}
     for scale in SCALES if request.rounds is None else (1.0,):
         for kernel in kernels:
-            asked = replace(request, scale=scale, kernel=kernel)
-            try:
-                plans = find_plans(spec, asked, machine)
-            except PlanError:  # chunks so small that nothing of that size can be had
-                continue
-            for fits in plans:
+            for fits in _plans(spec, replace(request, scale=scale, kernel=kernel), machine):
                 plan = replace(fits, device_memory_limit=request.device_nbytes)
-                same = (plan.rounds, plan.result, plan.kernel, plan.carrier)
+                same = (plan.rounds, plan.result, plan.kernel, plan.carrier, plan.device)
                 found.setdefault(same, (plan, _trial(plan, scale)))
     return sorted(found.values(), key=lambda pair: pair[0].expected.seconds)
 
 
+def _plans(spec: TransformSpec, request: Request, machine: Machine) -> Iterator[Plan]:
+    """Plans for all who may do the rounds: none where chunks are too small for such blocks."""
+    try:
+        if not _open(spec, request, machine):
+            yield from find_plans(spec, request, machine)
+            return
+        yield from find_plans(spec, replace(request, device="auto"), machine)
+        bare = replace(machine, cards=0)
+        least = min(NEAR, config.get("bigfft.hybrid-gain"))
+        for plan in find_plans(spec, replace(request, device="cpu"), bare):
+            yield plan
+            both = divided(replace(plan, device="hybrid"), machine.cards, least)
+            if any(0 < share < 1 for share in both.shares):
+                yield both
+    except PlanError:
+        return
+
+
+def _open(spec: TransformSpec, request: Request, machine: Machine) -> bool:
+    """Whether it is left open who does the rounds, and both CPU threads and devices can.
+
+    What is verified is not shared, unless that is asked for.
+    """
+    possible = machine.cards > 0 and spec.work_dtype.char in "FD"
+    unasked = request.device == "auto" and request.verify == "none"
+    return possible and (unasked or request.device == "hybrid")
+
+
 def worth_trying(pairs: list[tuple[Plan, Trial]]) -> list[tuple[Plan, Trial]]:
-    """Return the plans that the model holds to be not much dearer than the first."""
+    """Return the plans that the model holds to be not much dearer than the first.
+
+    Among them the best one for each of CPU threads, devices and both.
+    """
     if not pairs:
         return []
     most = DEARER * pairs[0][0].expected.seconds
-    return [pair for pair in pairs if pair[0].expected.seconds <= most][:MOST]
+    near = [pair for pair in pairs if pair[0].expected.seconds <= most]
+    best: dict[str, tuple[Plan, Trial]] = {}
+    for pair in near:
+        best.setdefault(pair[0].device, pair)
+    tried = {pair[0].device for pair in near[:MOST]}
+    return near[:MOST] + [pair for device, pair in best.items() if device not in tried]
 
 
 # --- measuring ------------------------------------------------------------------------------

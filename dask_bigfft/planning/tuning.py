@@ -1,10 +1,11 @@
 """The tuner: plans that the model holds to be good are tried, and the fastest is kept as wisdom.
 
 The model proposes a small region: the rounds that it ranks best, for a few sizes of blocks and
-every FFT library at hand. All are run (`trials`). What won is kept for the machine, the versions of
-the libraries, and the class of the problem: transform, dtype, what was left to choose, and lengths
-and numbers of chunks to the next power of two. Where devices do the rounds, the settings of their
-pipelines are then tried with the plan that won.
+every FFT library at hand, by CPU threads, devices and both together where that is left open. All
+are run (`trials`). What won is kept for the machine, the versions of the libraries, and the class
+of the problem: transform, dtype, what was left to choose, and lengths and numbers of chunks to the
+next power of two. Where devices alone do the rounds, the settings of their pipelines are then tried
+with the plan that won.
 
 Imports `trials`, `device_tuning`, `planner`, `kernels`, `config`, `kept` and `surroundings`.
 """
@@ -44,11 +45,18 @@ __all__ = ["Tuning", "tuned", "tuned_plan"]
 #: Part of the memory that may be used which an array and its transform may take, to be tried.
 SHARE = 0.3
 
-SCHEMA = 3
+SCHEMA = 4
+
+#: What of a plan that won is kept by its name.
+_NAMED = ("rounds", "kernel", "carrier", "device")
 
 #: Packages whose versions decide how fast a plan is, beside those of devices.
 PACKAGES = ("dask", "distributed", "numpy", "scipy", "numba", "ducc0", "mkl_fft", "pyfftw",
             "dask-bigfft")
+
+
+#: Who does the rounds of a plan, by its `Plan.device`, where others would have been possible.
+_DONE_BY = {"auto": "devices", "gpu": "devices", "cpu": "CPU threads", "hybrid": "both"}
 
 
 @dataclass(frozen=True)
@@ -74,7 +82,9 @@ class Tuning:
     def to_markdown(self) -> str:
         """Return a table of what was tried."""
         devices = any(trial.pieces for trial in self.trials)
+        places = _places_differ(self.trials)
         head = ["rounds", "digits", "library", "carrier", "blocks", "forecast", "measured"]
+        head += ["done by"] if places else []
         head += ["devices", "pieces"] if devices else []
         lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
         for trial in self.trials:
@@ -83,9 +93,15 @@ class Tuning:
                 f"| `{trial.rounds}` | {digits} | {trial.kernel} | {trial.carrier} | "
                 f"{trial.scale:g} | {human_seconds(trial.forecast)} | "
                 f"{human_seconds(trial.seconds)} ({len(trial.measured)}) |"
+                + (f" {_DONE_BY[trial.device]} |" if places else "")
                 + (f" {trial.settings} | {trial.pieces} |" if devices else "")
             )
         return "\n".join(lines)
+
+
+def _places_differ(trials: Sequence[Trial]) -> bool:
+    """Whether not the same did the rounds in all trials."""
+    return len({trial.device for trial in trials}) > 1
 
 
 # --- wisdom ---------------------------------------------------------------------------------
@@ -135,7 +151,7 @@ def _checked(found: Any) -> dict[str, Any]:
         winner, context = entry["winner"], entry["context"]
         if not isinstance(context, dict) or not float(winner["scale"]) > 0:
             raise ValueError("plans")
-        if not all(isinstance(winner[name], str) for name in ("rounds", "kernel", "carrier")):
+        if not all(isinstance(winner[name], str) for name in _NAMED):
             raise ValueError("plans")
         decode(DeviceSettings, winner["settings"])
     return entries
@@ -154,8 +170,8 @@ def _alike(pairs: Sequence[tuple[Plan, Trial]], winner: dict[str, Any]) -> Plan 
     """The plan of a region that is like the one that won before."""
     alike = [
         plan for plan, trial in pairs
-        if (trial.rounds, trial.kernel, trial.carrier, trial.scale)
-        == (winner["rounds"], winner["kernel"], winner["carrier"], winner["scale"])
+        if trial.scale == winner["scale"]
+        and all(getattr(trial, name) == winner[name] for name in _NAMED)
     ]
     exact = [
         plan for plan in alike
@@ -220,16 +236,19 @@ def tuned(
     _remember(name, machine, trial)
     done = [*set_, *done]
     reason = f"the fastest of {len(done)} that were measured: {human_seconds(trial.seconds)}"
-    rejected = tuple(_rejected(done[1:4]))
+    rejected = tuple(_rejected(done))
     return Tuning(
         replace(best, reason=reason, rejected=rejected), tuple(trial for _, trial in done)
     )
 
 
 def _rejected(done: Sequence[tuple[Plan, Trial]]) -> Iterator[tuple[str, Any]]:
-    for plan, trial in done:
+    """What came in behind the fastest, in words."""
+    differ = _places_differ([trial for _, trial in done])
+    for plan, trial in done[1:4]:
         digits = ", ".join(" x ".join(map(str, f)) for f in trial.factors)
-        yield f"{trial.rounds} with {digits}, {trial.kernel}", plan.expected
+        place = f", {_DONE_BY[trial.device]}" if differ else ""
+        yield f"{trial.rounds} with {digits}, {trial.kernel}{place}", plan.expected
 
 
 def usable_kernels(kernel: str | None, chosen: str, dtype: np.dtype[Any]) -> tuple[str, ...]:

@@ -1,0 +1,121 @@
+"""The tuner tries who does the rounds: CPU threads, devices, or both together."""
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from laws.test_hybrid import EVEN, SLOW_DEVICE, SLOW_THREADS
+
+import dask_bigfft
+from dask_bigfft import fft
+from dask_bigfft.planner.machine import Machine
+from dask_bigfft.planner.request import Request
+from dask_bigfft.planning import trials
+from dask_bigfft.planning.trials import region, worth_trying
+from dask_bigfft.planning.tuning import tuned
+from dask_bigfft.testing.devices import simulated_devices
+from dask_bigfft.transforms.spec import transform_spec
+
+#: Rows are long enough for a device to take blocks, and short enough for threads to keep up.
+SHAPE, CHUNKS = (2048, 2048), ((512,) * 4, (2048,))
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path):
+    with dask.config.set({"bigfft.wisdom.directory": str(tmp_path)}):
+        yield tmp_path
+
+
+def asked(device, dtype="c16", **options):
+    """Transforms along rows, in place, of a machine with a device that is as fast as its threads.
+    """
+    spec = transform_spec("fft", SHAPE, np.dtype(dtype), axis_or_axes=1)
+    machine = Machine(1 << 34, 4, 1, profile=EVEN, cards=1)
+    return spec, Request(CHUNKS, device=device, **options), machine
+
+
+class Clock:
+    """By which those who are named do it in half the time of others."""
+
+    def __init__(self, fastest):
+        self.fastest, self.tried = fastest, set()
+
+    def __call__(self, plan):
+        self.tried.add(plan.device)
+        return 1.0 if plan.device == self.fastest else 2.0
+
+
+@pytest.mark.parametrize("device", ["hybrid", "auto"])
+@pytest.mark.parametrize("fastest", ["hybrid", "auto", "cpu"])
+def test_whoever_is_the_fastest_wins_and_wisdom_brings_that_back(monkeypatch, device, fastest):
+    monkeypatch.setattr(trials, "SCALES", (1.0, 0.5))
+    clock = Clock(fastest)
+    found = tuned(*asked(device), ["ducc0"], clock)
+    assert clock.tried == {"hybrid", "auto", "cpu"}
+    assert found.plan.device == found.trials[0].device == fastest
+    assert any(0 < share < 1 for share in found.plan.shares) == (fastest == "hybrid")
+    clock.tried.clear()
+    again = tuned(*asked(device), ["ducc0"], clock)
+    assert not again.trials
+    assert not clock.tried
+    assert (again.plan.device, again.plan.shares) == (fastest, found.plan.shares)
+    assert again.plan.reason.startswith("the fastest when such transforms were measured")
+    text = found.to_markdown()
+    assert "| done by |" in text
+    assert {"both", "CPU threads", "devices"} <= {cell.strip() for cell in text.split("|")}
+    assert all(name.endswith((", CPU threads", ", devices", ", both"))
+               for name, _ in found.plan.rejected)
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_those_who_are_named_do_it_alone(device):
+    pairs = region(*asked(device), ["ducc0"])
+    assert {plan.device for plan, _ in pairs} == {device}
+
+
+@pytest.mark.parametrize("change", [{"dtype": "G"}, {"verify": "energy"}])
+def test_what_cannot_be_shared_is_not_tried_unasked(change):
+    pairs = region(*asked("auto", **change), ["scipy"])
+    assert {plan.device for plan, _ in pairs} == {"auto"}
+
+
+@pytest.mark.parametrize(("profile", "near"), [(SLOW_DEVICE, "cpu"), (SLOW_THREADS, "auto")])
+def test_who_is_far_behind_by_the_model_is_not_tried_alone(profile, near):
+    spec, request, _ = asked("hybrid")
+    pairs = region(spec, request, Machine(1 << 34, 4, 1, profile=profile, cards=1), ["ducc0"])
+    assert {plan.device for plan, _ in worth_trying(pairs)} == {near, "hybrid"}
+
+
+def test_the_best_of_each_is_tried_however_many_others_are_before_it():
+    pairs = region(*asked("hybrid"), ["ducc0"])
+    first = {}
+    for pair in pairs:
+        first.setdefault(pair[0].device, pair)
+    crowd = [first["cpu"]] * 2 * trials.MOST
+    tried = worth_trying([*crowd, first["auto"], first["hybrid"]])
+    assert [plan.device for plan, _ in tried[trials.MOST :]] == ["auto", "hybrid"]
+
+
+@pytest.mark.parametrize("device", ["hybrid", "auto"])
+def test_from_the_front_door(tmp_path, monkeypatch, device):
+    real, tried = trials.transformed_array, set()
+
+    def seen(x, plan, carrier):
+        tried.add(plan.device)
+        return real(x, plan, carrier)
+
+    monkeypatch.setattr(trials, "transformed_array", seen)
+    path = tmp_path / "speeds.json"
+    path.write_text(EVEN.to_json())
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal(SHAPE) + 1j * rng.standard_normal(SHAPE)
+    x = da.from_array(values, chunks=CHUNKS)
+    settings = {"bigfft.planner.profile": str(path), "num_workers": 4}
+    with dask.config.set(settings), simulated_devices(1 << 22):
+        lazy = fft.fft(x, axis=1, device=device, planner="measure", kernel="ducc0")
+        got = lazy.compute()
+        again = dask_bigfft.plan(
+            x, "fft", axis=1, device=device, planner="measure", kernel="ducc0")
+    assert np.allclose(got, np.fft.fft(values, axis=1))
+    assert again.reason.startswith("the fastest when such")
+    assert tried == {"auto", "cpu", "hybrid"}

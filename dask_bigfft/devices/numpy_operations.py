@@ -91,6 +91,16 @@ def multiplied(op: Multiply, x: Array) -> Array:
     return found
 
 
+def carried(by: Multiply | None, x: Array) -> Array:
+    """What a copy takes to another place."""
+    return x if by is None else multiplied(by, x)
+
+
+def _fits(by: Multiply | None, shape: tuple[int, ...], dtype: str) -> bool:
+    """Whether a copy of elements can multiply them by some factors."""
+    return by is None or (by.shape == shape and by.dtype == dtype)
+
+
 def places_at(start: int, strides: tuple[int, ...], counts: tuple[int, ...]) -> Array:
     """Places of the elements of a box in an array: those of one side of a `Strided`."""
     places = np.full((1,) * len(counts), start, np.int64)
@@ -107,7 +117,8 @@ def check_strided(op: Strided, source: DeviceArray, target: DeviceArray) -> None
     for array, start, strides in sides:
         reach = [(n - 1) * s for n, s in zip(op.counts, strides, strict=True)]
         low, high = start + sum(r for r in reach if r < 0), start + sum(r for r in reach if r > 0)
-        if array.dtype != op.dtype or low < 0 or (count and high >= array.size):
+        inside = low >= 0 and (not count or high < array.size)
+        if array.dtype != op.dtype or not inside or not _fits(op.by, op.counts, op.dtype):
             raise DeviceError(f"{op} from {source} to {target}")
     first, second = sorted((source, target), key=lambda a: a.offset)
     if first.offset + first.nbytes > second.offset:
@@ -127,6 +138,8 @@ def check_arrays(
         after = op.shape
         if isinstance(op, Transpose):
             after = tuple(op.shape[axis] for axis in op.axes)
+            if not _fits(op.by, op.shape, op.dtype):
+                raise DeviceError(f"{op} has factors of another array")
         shapes, dtypes = (op.shape, after), (op.dtype, op.dtype)
         inside = not isinstance(op, Transpose)
     if (source.shape, target.shape) != shapes or (source.dtype, target.dtype) != dtypes:

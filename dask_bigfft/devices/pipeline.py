@@ -85,16 +85,14 @@ def loads(
                 comes.append((backwards, DeviceArray(start, backwards.shape, array.dtype)))
                 first.append(Computation(copy, work.scratch, array))
                 used += backwards.size
-    if used:
-        assert work.scratch is not None
-        op = Multiply((used,), work.scratch.dtype, conjugate=True)
-        array = replace(work.scratch, shape=(used,))
-        first.insert(0, Computation(op, array, array))
     return comes, first
 
 
 def _turned(shards: Shards, dtype: str, used: int) -> Iterator[tuple[Array, Strided]]:
-    """Views of what lies backwards, one after the other, and copies from there to their places."""
+    """Views of what lies backwards, one after the other, and copies from there to their places.
+
+    It belongs there conjugated.
+    """
     strides = dense(tuple(cut.stop - cut.start for cut in shards.part), 1)
     for place, view in shards.views():
         ends, steps = list(place), list(strides)
@@ -102,7 +100,10 @@ def _turned(shards: Shards, dtype: str, used: int) -> Iterator[tuple[Array, Stri
             ends[e] += view.shape[e] - 1
             steps[e] = -steps[e]
         start = sum(i * step for i, step in zip(ends, strides, strict=True))
-        yield view, Strided(view.shape, dense(view.shape, 1), used, tuple(steps), start, dtype)
+        yield view, Strided(
+            view.shape, dense(view.shape, 1), used, tuple(steps), start, dtype,
+            Multiply(view.shape, dtype, conjugate=True),
+        )
         used += view.size
 
 

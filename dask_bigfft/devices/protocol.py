@@ -207,12 +207,14 @@ class Product:
 class Transpose:
     """Copy to another place with the dimensions in another order: ``target = source.T(axes)``.
 
-    Dimension ``i`` of the target is dimension ``axes[i]`` of the source.
+    Dimension ``i`` of the target is dimension ``axes[i]`` of the source. Elements are multiplied on
+    the way by the factors of `by`, which is of the source's shape.
     """
 
     shape: tuple[int, ...]
     axes: tuple[int, ...]
     dtype: str
+    by: Multiply | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +234,8 @@ class Strided:
         Place of the first element.
     dtype : str
         Of both arrays.
+    by : Multiply, optional
+        Factors, of an array of shape `counts`, that elements are multiplied by on the way.
     """
 
     counts: tuple[int, ...]
@@ -240,6 +244,7 @@ class Strided:
     target: tuple[int, ...]
     target_start: int
     dtype: str
+    by: Multiply | None = None
 
 
 Compute = FFT | Multiply | Product | Transpose | Strided
@@ -384,12 +389,12 @@ class Device(Protocol):
     def transpose(
         self, stream: Stream, op: Transpose, source: DeviceArray, target: DeviceArray
     ) -> None:
-        """Copy with the dimensions in another order."""
+        """Copy with the dimensions in another order, multiplied on the way if that is asked."""
 
     def strided(
         self, stream: Stream, op: Strided, source: DeviceArray, target: DeviceArray
     ) -> None:
-        """Copy elements to other places of another array; both may begin at any element."""
+        """Copy elements to other places of another array, as `transpose`; both begin anywhere."""
 
     def stage(self, buffers: int | None, nbytes: int | None) -> None:
         """Set the ring through which host memory travels that is not pinned.

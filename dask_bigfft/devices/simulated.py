@@ -16,6 +16,7 @@ from collections.abc import Callable
 import numpy as np
 
 from dask_bigfft.devices.numpy_operations import (
+    carried,
     check_arrays,
     check_copy,
     check_strided,
@@ -322,7 +323,7 @@ class SimulatedDevice(SimulatedStreams):
         check_arrays(op, source, target)
 
         def run() -> None:
-            self._array(target)[...] = self._array(source).transpose(op.axes)
+            self._array(target)[...] = carried(op.by, self._array(source)).transpose(op.axes)
 
         self._put(stream, "transpose", 2 * source.nbytes / self.profile.memory, run)
 
@@ -337,7 +338,7 @@ class SimulatedDevice(SimulatedStreams):
             to = places_at(op.target_start, op.target, op.counts)
             itemsize = np.dtype(op.dtype).itemsize
             came = self._array(source, itemsize).reshape(-1)[from_]
-            self._array(target, itemsize).reshape(-1)[to] = came
+            self._array(target, itemsize).reshape(-1)[to] = carried(op.by, came)
 
         seconds = 2 * math.prod(op.counts) * np.dtype(op.dtype).itemsize / self.profile.memory
         self._put(stream, "transpose", seconds, run)

@@ -4,8 +4,9 @@
 
     r2c -> chirp -> c2c -> filter, c2c back -> twiddle, chirp, divisor -> c2r -> transpose
 
-Everything that follows an FFT is one `Multiply`. The steps of a dimension that was split are those
-of `decomposition.steps`: a dimension of a block is an axis to its own digits.
+Everything that follows an FFT is one `Multiply`; a transpose right behind it does that on its way,
+in one pass over the device's memory. The steps of a dimension that was split are those of
+`decomposition.steps`: a dimension of a block is an axis to its own digits.
 
 Imports `decomposition` and this room.
 """
@@ -71,11 +72,6 @@ def _within(cut: Slices, part: Slices) -> Slices:
     """Where in a part a smaller one lies."""
     pairs = zip(cut, part, strict=True)
     return tuple(slice(c.start - p.start, c.stop - p.start) for c, p in pairs)
-
-
-def _conjugation(array: DeviceArray) -> Computation:
-    """Conjugate an array where it lies."""
-    return Computation(Multiply(array.shape, array.dtype, conjugate=True), array, array)
 
 
 def _part_of(array: DeviceArray, part: Slices) -> DeviceArray:
@@ -190,8 +186,7 @@ class _Piece:
             self._real_parts()
         order = self.crossing.order
         if self.crossing.reorders:
-            shape = tuple(self.now.shape[dim] for dim in order)
-            self._elsewhere(Transpose(self.now.shape, order, self.now.dtype), shape, self.now.dtype)
+            self._reorder(order)
         ends = [
             slice(0, n) if n != before else cut
             for n, before, cut in zip(
@@ -239,10 +234,9 @@ class _Piece:
         """
         mirrored = missing if step.kind == "c2r" else unmirrored
         moves, images, scratch = self._half_moves(half, part, self.source, mirrored)
-        if images:
-            self.done.append(_conjugation(scratch))
         for shape, at, start, steps in images:
-            copy = Strided(shape, dense(shape, 1), at, steps, start, self.trip.dtype)
+            by = Multiply(shape, self.trip.dtype, conjugate=True)
+            copy = Strided(shape, dense(shape, 1), at, steps, start, self.trip.dtype, by)
             self.done.append(Computation(copy, scratch, self.source))
         return moves, half.view(self.crossing.view)
 
@@ -252,33 +246,25 @@ class _Piece:
         """How digits become half a spectrum: what lies in it, and the mirror image of the rest."""
         mirrored = completing if step.kind == "r2c" else unmirrored
         moves, images, scratch = self._half_moves(half, part, self.now, mirrored)
+        twiddles = self._turned_back(step)
         for counts, at, start, steps in images:
-            copy = Strided(counts, steps, start, dense(counts, 1), at, self.trip.dtype)
+            by = Multiply(counts, self.trip.dtype, conjugate=True, twiddles=twiddles)
+            copy = Strided(counts, steps, start, dense(counts, 1), at, self.trip.dtype, by)
             self.done.append(Computation(copy, self.now, scratch))
-        if step.twiddle is not None:
-            self.done += self._turned_back(images, scratch, step)
-        elif images:
-            self.done.append(_conjugation(scratch))
         return moves, half.view(shape)
 
-    def _turned_back(
-        self, images: list[Image], scratch: DeviceArray, step: Step
-    ) -> Iterator[Computation]:
-        """Conjugate mirror images of values that have been multiplied by the step's twiddle.
+    def _turned_back(self, step: Step) -> tuple[Twiddle, ...]:
+        """What the conjugate of values is multiplied by that have been so by the step's twiddle.
 
         Of N values, conj(X[k] w^(k r)) times w^(N r) is conj(X[k]) w^((N - k) r).
         """
-        assert step.twiddle is not None
+        if step.twiddle is None:
+            return ()
         right = self._index(self.trip.round.target, step, step.target.stage - 1)
         stored = self.crossing.order.index
         behind = tuple(replace(term, dim=stored(term.dim)) for term in right)
         length = Term(0, NO_MODULUS, NO_MODULUS, NO_MODULUS, step.length)  # at every place
-        twiddle = Twiddle(step.twiddle, step.sign, (length,), behind)
-        itemsize = np.dtype(scratch.dtype).itemsize
-        for counts, at, _, _ in images:
-            image = DeviceArray(scratch.offset + at * itemsize, counts, scratch.dtype)
-            op = Multiply(counts, image.dtype, conjugate=True, twiddles=(twiddle,))
-            yield Computation(op, image, image)
+        return (Twiddle(step.twiddle, step.sign, (length,), behind),)
 
     def _half_moves(
         self, half: Half, part: Slices, digits: DeviceArray, mirrored: Mirrored
@@ -313,6 +299,19 @@ class _Piece:
         target = DeviceArray(self.offsets[self.place], shape, dtype)
         self.done.append(Computation(op, self.now, target))
         self.now = target
+
+    def _reorder(self, order: Block) -> None:
+        """Put dimensions in the order in which they are stored.
+
+        What the piece is multiplied by just before is multiplied by on the way: one pass over the
+        device's memory instead of two.
+        """
+        last = self.done[-1].op if self.done else None
+        by = last if isinstance(last, Multiply) else None
+        if by is not None:
+            self.done.pop()
+        op = Transpose(self.now.shape, order, self.now.dtype, by)
+        self._elsewhere(op, tuple(self.now.shape[dim] for dim in order), self.now.dtype)
 
     def _real_fft(self, step: Step, dtype: str) -> None:
         dim, before = self.inner.dim(step), self.now.shape

@@ -16,7 +16,7 @@ import scipy.fft
 
 from dask_bigfft import fft
 from dask_bigfft.devices import cuda, on_card
-from dask_bigfft.devices.numpy_operations import factors_of, places_at, transformed
+from dask_bigfft.devices.numpy_operations import carried, factors_of, places_at, transformed
 from dask_bigfft.memory.default import default_arena
 
 
@@ -136,7 +136,7 @@ class Operations:
     def transpose(self, op, source, target):
         shape = tuple(op.shape[axis] for axis in op.axes)
         x, y = Memory(None, source).at(op.shape, op.dtype), Memory(None, target)
-        y.at(shape, op.dtype)[...] = x.transpose(op.axes)
+        y.at(shape, op.dtype)[...] = carried(op.by, x).transpose(op.axes)
 
     def strided(self, op, source, target):
         raise AssertionError(f"{places_at} of a block that is whole on the card")

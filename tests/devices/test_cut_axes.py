@@ -9,7 +9,7 @@ from devices.blocks import distance, engine, values
 from dask_bigfft import fft
 from dask_bigfft.devices.jobs import Job, Source
 from dask_bigfft.devices.limits import PieceLimits
-from dask_bigfft.devices.protocol import Multiply
+from dask_bigfft.devices.protocol import Strided
 from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.front import plan
 from dask_bigfft.testing.devices import simulated_devices
@@ -73,8 +73,8 @@ def test_the_twiddle_of_a_mirror_image_is_exact():
     found, _ = engine(1 << 13, limits=PieceLimits(1 << 13, least=256)).pieces(job)
     works = list(found.works(len(found.schedule.crossings) - 1))
     turned = [
-        done.op for work in works for done in work.computations
-        if isinstance(done.op, Multiply) and done.op.conjugate
+        done.op.by for work in works for done in work.computations
+        if isinstance(done.op, Strided) and done.op.by.conjugate
     ]
     assert turned
     for op in turned:

@@ -14,6 +14,7 @@ from dask_bigfft.devices.extents import run_of
 from dask_bigfft.devices.jobs import Job, Source
 from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.problem import Line, Problem
+from dask_bigfft.devices.protocol import Multiply, Transpose
 from dask_bigfft.devices.schedule import arranged, find_schedule
 from dask_bigfft.devices.swaps import swap_crossing, swap_works
 from dask_bigfft.errors import DeviceMemoryError
@@ -52,6 +53,14 @@ class Given(Job):
         return replace(found, schedule=arranged(problem, limits, factors, rounds, work))
 
 
+def given(x, kind, name):
+    """The round of a transform of a block, in the decomposition of a scheme."""
+    job, _ = job_of(x, kind)
+    job = Given(job.round, job.block, job.source, job.target)
+    object.__setattr__(job, "scheme", SCHEMES[name])
+    return job
+
+
 def test_lengths_with_a_large_prime_fall_apart_on_a_device(monkeypatch):
     monkeypatch.setattr("dask_bigfft.devices.pieces.AWKWARD", 256)
     for n, apart in ((131 * 12, True), (2048, False), (131 * 13 * 2, True), (1571, False)):
@@ -66,6 +75,26 @@ def test_lengths_with_a_large_prime_fall_apart_on_a_device(monkeypatch):
     assert plan.pieces == len(plan.schedule.crossings) == 2
 
 
+@pytest.mark.parametrize("name", SCHEMES)
+def test_what_is_reordered_is_multiplied_on_the_way(name):
+    """The scale of an inverse transform takes no pass of its own where digits change places."""
+    shape, nbytes, _, _, _ = SCHEMES[name]
+    x = values(*shape)
+    job, own = given(x, "ifftn", name), engine(nbytes, limits=PieceLimits(nbytes, least=256))
+    plan, _ = own.pieces(job)
+    for number, crossing in enumerate(plan.schedule.crossings):
+        for work in plan.works(number):
+            ops = [one.op for one in work.computations]
+            if not crossing.reorders:
+                assert not any(isinstance(op, Transpose) for op in ops)
+                continue
+            assert isinstance(ops[-1], Transpose)
+            assert ops[-1].by.scale < 1
+            assert not any(isinstance(op, Multiply) for op in ops)
+    got = own.run(job, Source(lambda: np.array(x).reshape(job.round.source.shape(job.block))))
+    assert distance(got.reshape(shape), scipys(x, "ifftn")) < 1e-15
+
+
 def counted_runs(view, part):
     """Runs of a box, counted element by element."""
     places = np.arange(math.prod(view)).reshape(view)[part].ravel()
@@ -77,9 +106,7 @@ def test_scheme(name):
     shape, nbytes, _, _, notation = SCHEMES[name]
     x, limits = values(*shape), PieceLimits(nbytes, least=256)
     assert x.nbytes > nbytes  # larger than the card
-    job, _ = job_of(x, "fftn")
-    job = Given(job.round, job.block, job.source, job.target)
-    object.__setattr__(job, "scheme", SCHEMES[name])
+    job = given(x, "fftn", name)
     simulated = engine(nbytes, limits=limits)
     got = simulated.run(job, Source(lambda: np.array(x).reshape(job.round.source.shape(job.block))))
     assert distance(got.reshape(shape), scipys(x, "fftn")) < 1e-15

@@ -113,6 +113,54 @@ def test_product_repeats_and_transpose_permutes():
     np.testing.assert_array_equal(got, x.transpose(2, 0, 1))
 
 
+def on_the_way(shape, dtype="<c16"):
+    """Factors of an array whose last two dimensions they depend on."""
+    last = len(shape) - 1
+    twiddle = Twiddle(97, -1, (Term(last, 6, 1, BIG, 1),), (Term(last - 1, 5, 2, 3, 4),))
+    return Multiply(shape, dtype, 0.5, True, (twiddle,))
+
+
+def test_copies_multiply_on_the_way():
+    x = complex_values(4, 3, 2)
+    by = on_the_way(x.shape)
+    turn = Transpose(x.shape, (2, 0, 1), x.dtype.str, by)
+    multiplied = run(lambda d, stream, a, _: d.multiply(stream, by, a), x)
+    got = run(lambda d, stream, a, b: d.transpose(stream, turn, a, b), x, (2, 4, 3))
+    np.testing.assert_array_equal(got, multiplied.transpose(2, 0, 1))
+    by = on_the_way((3, 2))
+    multiplied = run(lambda d, stream, a, _: d.multiply(stream, by, a), x[::-1][:3, 2].copy())
+    op = Strided((3, 2), (-6, 1), 22, (1, 3), 0, x.dtype.str, by)
+    got = run(lambda d, stream, a, b: d.strided(stream, op, a, b), x, (2, 3))
+    np.testing.assert_array_equal(got, multiplied.T)
+
+
+def test_factors_of_another_array_are_refused():
+    device = SimulatedDevice(1 << 12)
+    device.reserve(1 << 12)
+    stream, arrays = device.stream("compute"), [DeviceArray(0, (3, 2), "<c16")]
+    arrays.append(DeviceArray(1024, (2, 3), "<c16"))
+    for by in (on_the_way((2, 3)), on_the_way((3, 2), "<c8")):
+        with pytest.raises(DeviceError, match="factors of another"):
+            device.transpose(stream, Transpose((3, 2), (1, 0), "<c16", by), *arrays)
+        with pytest.raises(DeviceError, match="Strided"):
+            device.strided(stream, Strided((3, 2), (2, 1), 0, (1, 3), 0, "<c16", by), *arrays)
+
+
+def test_what_is_multiplied_on_the_way_costs_one_pass():
+    profile = DeviceProfile(memory=1e6, call=0.0)
+    device = SimulatedDevice(1 << 20, profile=profile, dry=True)
+    device.reserve(1 << 20)
+    stream, shape = device.stream("compute"), (100, 125)
+    there, back = DeviceArray(0, shape, "<c16"), DeviceArray(1 << 18, shape[::-1], "<c16")
+    device.transpose(stream, Transpose(shape, (1, 0), "<c16", on_the_way(shape)), there, back)
+    device.synchronize_all()
+    assert device.clock() == pytest.approx(0.4)  # 200 kB read, and as many written
+    op = Strided(shape, (125, 1), 0, (1, 100), 0, "<c16", on_the_way(shape))
+    device.strided(stream, op, there, back)
+    device.synchronize_all()
+    assert device.clock() == pytest.approx(0.8)
+
+
 def test_strided_copies_stay_within_their_arrays():
     x = complex_values(4, 6)
     op = Strided((3, 2), (-6, 1), 19, (1, 4), 1, x.dtype.str)

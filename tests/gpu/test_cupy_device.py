@@ -8,9 +8,11 @@ import pytest
 import scipy.fft
 
 from dask_bigfft.devices import copiers, cuda_copies, cupy_device, find
-from dask_bigfft.devices.cuda import available
+from dask_bigfft.devices.cuda import available, cupy
 from dask_bigfft.devices.cuda_copies import Way, is_pinned, pins, way
+from dask_bigfft.devices.cuda_operations import Operations
 from dask_bigfft.devices.cupy_device import open_device
+from dask_bigfft.devices.numpy_operations import multiplied
 from dask_bigfft.devices.protocol import (
     FFT,
     ChirpFactor,
@@ -260,6 +262,108 @@ def test_transposes(device, shape, dtype):
         # through() works in place where shapes agree, which a transpose cannot
         got = through(device, compute, x, expected.shape, dtype)
         assert np.array_equal(got, expected), axes
+
+
+#: Shapes whose dimensions do not fill tiles, whose products are prime, or are 1, and orders.
+TURNED = [
+    ((1, 1), (1, 0)), ((1, 1009), (1, 0)), ((1009, 1), (1, 0)), ((33, 31), (1, 0)),
+    ((2, 4099), (1, 0)), ((4099, 2), (1, 0)), ((1024, 512), (1, 0)),
+    ((3, 50, 1, 70), (3, 2, 1, 0)), ((3, 50, 1, 70), (1, 3, 0, 2)), ((33, 2, 65, 4), (2, 3, 0, 1)),
+    ((33, 2, 65, 4), (0, 2, 1, 3)), ((97, 5, 64), (1, 0, 2)), ((5, 2, 3, 67), (0, 3, 1, 2)),
+    ((70000, 3, 2), (0, 2, 1)),  # more than the grid has blocks
+]
+
+
+def on_the_way(shape, dtype, conjugate, chirped):
+    """Factors that depend on every dimension, by its place or by a digit of it."""
+    last = len(shape) - 1
+    digits = tuple(Term(d, 5, 2, 3, 4 + d) for d in range(last)) or (Term(0, 1, 1, 9, 1),)
+    twiddles = (
+        Twiddle(10007 * 2**20, -1, (Term(last, 6, 1, BIG, 3),), digits),
+        Twiddle(2**45, 1, (Term(0, 2**20, 1, BIG, 33),), (Term(last, 0, 1, BIG, 1),)),
+    )
+    steps = [int(np.prod(shape[d + 1 :])) for d in range(len(shape))]
+    place = tuple(Term(d, 0, 1, BIG, step) for d, step in enumerate(steps))
+    length = max(1, int(np.prod(shape)) - 2)
+    chirps = (ChirpFactor(length, 1, place),) if chirped else ()
+    return Multiply(shape, np.dtype(dtype).str, 0.5, conjugate, twiddles, chirps)
+
+
+@pytest.mark.parametrize("dtype", ["c16", "c8"])
+@pytest.mark.parametrize(("conjugate", "chirped"), [(False, False), (True, True)])
+@pytest.mark.parametrize(("shape", "axes"), TURNED)
+def test_transposes_multiply_on_the_way(device, shape, axes, conjugate, chirped, dtype):
+    x = values(shape, dtype)
+    by = on_the_way(shape, dtype, conjugate, chirped)
+    for factors in (by, Multiply(shape, x.dtype.str, -0.25, conjugate)):
+        expected = multiplied(factors, x).transpose(axes)
+        op = Transpose(shape, axes, x.dtype.str, factors)
+
+        def compute(device, stream, source, target, op=op):
+            device.transpose(stream, op, source, target)
+
+        got = through(device, compute, x, expected.shape, dtype)
+        eps = np.finfo(x.dtype).eps
+        np.testing.assert_allclose(got, expected, rtol=0, atol=4 * eps * np.abs(x).max())
+
+
+@pytest.mark.parametrize("dtype", ["c16", "c8"])
+def test_what_lies_behind_a_chirp_is_zero_where_it_is_turned_to(device, dtype):
+    x = values((4, 50), dtype)
+    x[2, 9:], x[3, 1] = np.nan, np.inf
+    place = Term(0, 0, 1, BIG, 50), Term(1, 0, 1, BIG, 1)
+    by = Multiply(x.shape, x.dtype.str, 0.5, True, (), (ChirpFactor(109, -1, place),))
+    op = Transpose(x.shape, (1, 0), x.dtype.str, by)
+
+    def compute(device, stream, source, target):
+        device.transpose(stream, op, source, target)
+
+    got = through(device, compute, x, (50, 4), dtype)
+    assert not got.T.ravel()[109:].any()
+    eps = np.finfo(x.dtype).eps
+    np.testing.assert_allclose(got, multiplied(by, x).T, rtol=0, atol=20 * eps)
+
+
+@pytest.mark.parametrize("dtype", ["c16", "c8"])
+@pytest.mark.parametrize("flips", [(1, 1, 1), (-1, 1, -1), (-1, -1, 1)])
+def test_strided_copies_multiply_on_the_way(device, flips, dtype):
+    shape = (6, 53, 70)
+    x, by = values(shape, dtype), on_the_way(shape, dtype, True, True)
+    strides = tuple(flip * step for flip, step in zip(flips, (3710, 70, 1), strict=True))
+    start = sum((n - 1) * -min(0, s) for n, s in zip(shape, strides, strict=True))
+    op = Strided(shape, strides, start, (1, 6 * 70, 6), 0, x.dtype.str, by)
+
+    def compute(device, stream, source, target):
+        device.strided(stream, op, source, target)
+
+    got = through(device, compute, x, (53, 70, 6), dtype)
+    expected = multiplied(by, x[tuple(slice(None, None, flip) for flip in flips)])
+    eps = np.finfo(x.dtype).eps
+    close_to = {"rtol": 0, "atol": 4 * eps * np.abs(x).max()}
+    np.testing.assert_allclose(got, expected.transpose(1, 2, 0), **close_to)
+
+
+def test_more_elements_are_turned_than_32_bits_count(device):
+    """Compared where they are; 34 GiB of the card."""
+    shape = (65537, 32771)
+    if device.memory().free < 40 << 30:
+        pytest.skip("the card has not 40 GiB free")
+    cp = cupy()
+    left, right = Term(0, 0, 1, BIG, 1), Term(1, 0, 1, BIG, 1)
+    by = Multiply(shape, "<c8", 0.5, False, (Twiddle(2**32, -1, (left,), (right,)),))
+    op = Transpose(shape, (1, 0), "<c8", by)
+    with cp.cuda.Device(available()[0]):
+        try:
+            x, y = cp.full(shape, 2, "c8"), cp.zeros(shape[::-1], "c8")
+            cp.cuda.get_current_stream().synchronize()
+            Operations().transpose(op, x.data.ptr, y.data.ptr)
+            for row in (0, 1, 16384, 32770):
+                power = np.arange(shape[0]) * row % 2**32
+                expected = np.exp(-2j * np.pi * (power / 2**32))
+                np.testing.assert_allclose(y[row].get(), expected, rtol=0, atol=1e-6)
+        finally:
+            x = y = None
+            cp.get_default_memory_pool().free_all_blocks()
 
 
 @pytest.mark.parametrize("dtype", ["c16", "c8"])

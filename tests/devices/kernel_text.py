@@ -1,0 +1,112 @@
+"""Runs the text of a CUDA kernel on the CPU, by a C++ compiler: each thread of a block a thread.
+
+What is C++ in it means the same there; what is CUDA's (indices, barriers, shared memory, loads and
+stores) is defined here.
+"""
+
+import ctypes
+import functools
+import hashlib
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+COMPILER = shutil.which("c++") or shutil.which("g++")
+
+needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+
+BEFORE = r"""
+#include <math.h>
+#include <pthread.h>
+struct float2 { float x, y; };
+struct alignas(16) double2 { double x, y; };
+struct uint2 { unsigned x, y; };
+struct alignas(16) uint4 { unsigned x, y, z, w; };
+struct Index { unsigned x, y, z; };
+static thread_local Index threadIdx, blockIdx;
+static Index gridDim, blockDim;
+static pthread_barrier_t line;
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __shared__ static
+static void __syncthreads() { pthread_barrier_wait(&line); }
+template <class T> T __ldcs(const T* from) { return *from; }
+template <class T> void __stcs(T* to, T value) { *to = value; }
+static int __ffsll(long long x) { return __builtin_ffsll(x); }
+static void sincospi(double x, double* s, double* c) {
+    const long double pi = 3.14159265358979323846264338327950288L;
+    *s = sinl(pi * x); *c = cosl(pi * x);
+}
+"""
+
+AFTER = r"""
+struct Call { unsigned number; void** a; };
+static void* thread(void* given) {
+    void** a = ((Call*)given)->a;
+    threadIdx = {((Call*)given)->number, 0, 0};
+    for (unsigned y = 0; y < gridDim.y; y++) for (unsigned x = 0; x < gridDim.x; x++) {
+        blockIdx = {x, y, 0};
+        bigfft(ARGUMENTS);
+        __syncthreads();
+    }
+    return 0;
+}
+extern "C" int launch(unsigned gx, unsigned gy, unsigned threads, void** a) {
+    gridDim = {gx, gy, 1}; blockDim = {threads, 1, 1};
+    pthread_barrier_init(&line, 0, threads);
+    pthread_t running[1024]; Call calls[1024];
+    for (unsigned t = 0; t < threads; t++) {
+        calls[t] = {t, a};
+        if (pthread_create(running + t, 0, thread, calls + t)) return 1;
+    }
+    for (unsigned t = 0; t < threads; t++) pthread_join(running[t], 0);
+    return 0;
+}
+"""
+
+#: How numbers are passed, by the type of the parameter.
+PASSED = {"u64": "u8", "u32": "u4", "long long": "i8", "double": "f8"}
+
+
+def parameters(source):
+    """Type of each parameter of the kernel."""
+    (found,) = re.findall(r"void bigfft\((.*?)\) \{", source, re.DOTALL)
+    return [re.sub(r"\w+$", "", one.strip()).strip() for one in found.split(",")]
+
+
+@functools.cache
+def compiled(source, folder):
+    """The launcher of a kernel."""
+    place = folder / hashlib.sha256(source.encode()).hexdigest()
+    arguments = ", ".join(f"*({kind}*)a[{i}]" for i, kind in enumerate(parameters(source)))
+    text = BEFORE + source + AFTER.replace("ARGUMENTS", arguments)
+    place.with_suffix(".cpp").write_text(text)
+    command = [COMPILER, "-std=c++17", "-shared", "-fPIC", "-pthread", "-w", "-fno-strict-aliasing"]
+    command += ["-o", str(place), str(place.with_suffix(".cpp"))]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return ctypes.CDLL(str(place)).launch
+
+
+def kernels_of(folder):
+    """What stands in the place of `cuda_kernels.kernel`; the folder is for compiled files."""
+
+    def kernel(source):
+        def run(grid, block, arguments):
+            kinds = parameters(source)
+            assert len(kinds) == len(arguments)
+            for kind, number in zip(kinds, arguments, strict=True):
+                expected = "u8" if kind.endswith("*") else PASSED[kind]
+                assert np.dtype(type(number)) == np.dtype(expected), (kind, type(number))
+            (threads,), (x, y) = block, (*grid, 1)[:2]
+            held = [np.asarray(number) for number in arguments]
+            pointers = (ctypes.c_void_p * len(held))(*(one.ctypes.data for one in held))
+            assert compiled(source, folder)(x, y, threads, pointers) == 0
+
+        return run
+
+    return kernel

@@ -1,0 +1,181 @@
+"""CUDA kernels, their own text run on the CPU: what copies multiply on the way is NumPy's."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dask_bigfft.devices import cuda_kernels
+from dask_bigfft.devices.cuda_kernels import weighing
+from dask_bigfft.devices.cuda_operations import Operations
+from dask_bigfft.devices.numpy_operations import carried, multiplied, places_at
+from dask_bigfft.devices.protocol import (
+    ChirpFactor,
+    Multiply,
+    Product,
+    Strided,
+    Term,
+    Transpose,
+    Twiddle,
+)
+from dask_bigfft.kernels.gpu_factors import Found
+from dask_bigfft.kernels.gpu_source import TILE
+from tests.devices.kernel_text import kernels_of, needs_compiler
+
+BIG = 1 << 62
+RNG = np.random.default_rng(11)
+
+pytestmark = needs_compiler
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("kernels")
+
+
+@pytest.fixture
+def own(monkeypatch, folder):
+    monkeypatch.setattr(cuda_kernels, "kernel", kernels_of(folder))
+    return Operations()
+
+
+def values(shape, dtype):
+    x = RNG.standard_normal(shape)
+    if np.dtype(dtype).kind == "c":
+        x = x + 1j * RNG.standard_normal(shape)
+    return np.ascontiguousarray(x.astype(dtype))
+
+
+def factors(shape, dtype, conjugate=True):
+    """Factors that depend on all dimensions of an array: places, digits of places, a chirp."""
+    last = len(shape) - 1
+    twiddle = Twiddle(10007 * 64, -1, (Term(last, 6, 1, BIG, 3),),
+                      tuple(Term(d, 5, 2, 3, 4 + d) for d in range(last)) or (Term(0, 1, 1, 9, 1),))
+    other = Twiddle(2**40, 1, (Term(0, 2**20, 1, BIG, 33),), (Term(last, 0, 1, BIG, 1),))
+    steps = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
+    place = tuple(Term(d, 0, 1, BIG, step) for d, step in enumerate(steps))
+    chirp = ChirpFactor(max(1, math.prod(shape) - 2), 1, place)
+    return Multiply(shape, dtype, 0.5, conjugate, (twiddle, other), (chirp,))
+
+
+def close(got, expected):
+    eps = np.finfo(got.dtype).eps
+    np.testing.assert_allclose(got, expected, rtol=0, atol=4 * eps * np.abs(expected).max())
+
+
+SHAPES = [
+    (1, 1), (1, 37), (37, 1), (TILE, TILE), (TILE + 1, TILE - 1), (2, 101), (101, 2), (67, 71),
+]
+
+
+@pytest.mark.parametrize("dtype", ["<c16", "<c8"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_turned_and_multiplied_in_one_pass(own, shape, dtype):
+    x, by = values(shape, dtype), factors(shape, dtype)
+    out = np.full(shape[::-1], np.nan, dtype)
+    own.transpose(Transpose(shape, (1, 0), dtype, by), x.ctypes.data, out.ctypes.data)
+    close(out, multiplied(by, x).T)
+
+
+@pytest.mark.parametrize("axes", list(itertools.permutations(range(4)))[1::3])
+def test_any_order_of_dimensions_that_factors_depend_on(own, axes):
+    """Also where some stay together and are one to the kernel, and where a length is 1."""
+    for shape, dtype in (((3, 5, 1, 37), "<c16"), ((2, 3, 5, 7), "<c8")):
+        x, by = values(shape, dtype), factors(shape, dtype, conjugate=False)
+        out = np.full([shape[a] for a in axes], np.nan, dtype)
+        own.transpose(Transpose(shape, axes, dtype, by), x.ctypes.data, out.ctypes.data)
+        close(out, multiplied(by, x).transpose(axes))
+
+
+@pytest.mark.parametrize("dtype", ["<c16", "<f4", "<f2"])
+def test_without_factors_bits_are_carried(own, dtype):
+    x = values((3, 45, 2, 34), dtype)
+    x[0, 1] = np.nan
+    for axes in ((3, 1, 2, 0), (1, 0, 2, 3), (0, 3, 2, 1), (2, 3, 0, 1)):
+        out = np.zeros([x.shape[a] for a in axes], dtype)
+        own.transpose(Transpose(x.shape, axes, dtype), x.ctypes.data, out.ctypes.data)
+        np.testing.assert_array_equal(out, x.transpose(axes))
+
+
+@pytest.mark.parametrize("dtype", ["<c16", "<c8"])
+@pytest.mark.parametrize("flips", [(1, 1, 1), (-1, 1, -1), (1, -1, 1)])
+def test_strided_copies_multiply_on_the_way(own, flips, dtype):
+    x, counts = values((7, 9, 11), dtype), (5, 1, 10)
+    strides = tuple(flip * step for flip, step in zip(flips, (99, 11, 1), strict=True))
+    start = sum((n - 1) * -min(0, s) for n, s in zip(counts, strides, strict=True))
+    by = factors(counts, dtype)
+    op = Strided(counts, strides, start, (1, 700, 5), 3, dtype, by)
+    out = np.full(1000, -1, dtype)
+    own.strided(op, x.ctypes.data, out.ctypes.data)
+    expected = np.full(1000, -1, dtype)
+    came = x.reshape(-1)[places_at(start, strides, counts)]
+    expected[places_at(3, op.target, counts)] = carried(by, came)
+    close(out, expected)
+
+
+@pytest.mark.parametrize("dtype", ["<c16", "<c8"])
+@pytest.mark.parametrize("shape", [(1,), (37, 5), (4, 1, 67), (3, 5, 2, 41)])
+def test_multiplications_in_place(own, shape, dtype):
+    for by in (factors(shape, dtype), Multiply(shape, dtype, -0.25, True)):
+        x = values(shape, dtype)
+        expected = multiplied(by, x)
+        own.multiply(by, x.ctypes.data)
+        close(x, expected)
+
+
+def test_a_conjugate_of_what_is_not_finite_keeps_its_other_part(own):
+    """Nothing but a scale is no complex product: inf times 0 would be a NaN."""
+    x = np.array([complex(np.inf, 1), complex(2, np.nan), complex(-np.inf, np.inf)])
+    out = np.zeros(3, "c16")
+    by = Multiply((3, 1), "<c16", conjugate=True)
+    own.strided(Strided((3, 1), (1, 1), 0, (-1, 1), 2, "<c16", by), x.ctypes.data, out.ctypes.data)
+    np.testing.assert_array_equal(out[::-1].real, x.real)
+    np.testing.assert_array_equal(out[::-1].imag, -x.imag)
+
+
+def test_what_lies_behind_the_end_of_a_chirp_is_zero_elsewhere_too(own):
+    x = values((4, 50), "<c16")
+    x[2, 9:], x[3, 1] = np.nan, np.inf
+    place = Term(0, 0, 1, BIG, 50), Term(1, 0, 1, BIG, 1)
+    by = Multiply(x.shape, "<c16", 0.5, True, (), (ChirpFactor(109, -1, place),))
+    out = np.full((50, 4), np.nan, "c16")
+    own.transpose(Transpose(x.shape, (1, 0), "<c16", by), x.ctypes.data, out.ctypes.data)
+    assert not out.T.ravel()[109:].any()
+    close(out, multiplied(by, x).T)
+
+
+@pytest.mark.parametrize("other", [(1, 30, 1), (4, 1, 7), (4, 30, 7), (1, 1, 1)])
+def test_products(own, other):
+    x, y = values((4, 30, 7), "<c8"), values(other, "<c8")
+    expected = x * y
+    own.product(Product(x.shape, other, "<c8"), x.ctypes.data, y.ctypes.data)
+    close(x, expected)
+
+
+def test_groups_of_more_than_32_bits_are_taken_apart_in_64():
+    """By arithmetic alone: nothing of that size is touched."""
+    shape = (3, 1 << 20, 1 << 13, 2)
+    right = (Term(0, 0, 1, BIG, 1), Term(1, 0, 1, BIG, 1))
+    op = Multiply(shape, "<c8", twiddles=(Twiddle(97, -1, (Term(2, 0, 1, BIG, 1),), right),))
+    found, numbers = weighing(op, [(3,), (0, 1, 2)])
+    assert found.wide
+    assert found.found == (Found(0, 1, True, False), Found(1, 1, True, True),
+                           Found(2, 1, False, True))
+    assert numbers[-4:] == [np.uint64(1 << 33), np.uint64(1 << 13), np.uint64(1 << 20),
+                            np.uint64(1 << 13)]
+    assert all(type(number) is np.uint64 for number in numbers[-4:])
+    found, numbers = weighing(replace(op, shape=(3, 1 << 10, 1 << 13, 2)), [(3,), (0, 1, 2)])
+    assert not found.wide
+    assert all(type(number) is np.uint32 for number in numbers[-4:])
+
+
+def test_wide_indices_are_found_as_narrow_ones_are(own, monkeypatch):
+    shape, dtype = (2, 3, 5, 7), "<c16"
+    monkeypatch.setattr(cuda_kernels, "_NARROW", 0)
+    x, by = values(shape, dtype), factors(shape, dtype)
+    assert weighing(by, [(0, 1), (2, 3)])[0].wide
+    out = np.full((5, 7, 2, 3), np.nan, dtype)
+    own.transpose(Transpose(shape, (2, 3, 0, 1), dtype, by), x.ctypes.data, out.ctypes.data)
+    close(out, multiplied(by, x).transpose(2, 3, 0, 1))

@@ -16,11 +16,14 @@ import numpy as np
 
 from dask_bigfft import config
 from dask_bigfft.calibration.cards import device_speeds, peer_speeds, peers_of, together
-from dask_bigfft.calibration.cluster import network_speeds, workers_of
+from dask_bigfft.calibration.cluster import disks_of, hosts_of, network_speeds, workers_of
 from dask_bigfft.calibration.cpu import OF_A_THREAD, Effort, gather_speeds
 from dask_bigfft.calibration.fft_libraries import library_like, library_speeds
 from dask_bigfft.calibration.runs import between_blocks
+from dask_bigfft.calibration.several import slowest
 from dask_bigfft.calibration.system import (
+    DISK_NBYTES,
+    PAGES_NBYTES,
     disk_speeds,
     page_speed,
     pair_seconds,
@@ -54,16 +57,21 @@ LEAST_NBYTES = 1 << 14
 #: Bytes of arrays that are transformed where nothing is said, at least, and at most.
 USUAL_NBYTES, MOST_NBYTES = 32 << 20, 1 << 30
 
+#: Bytes of those of one of several workers of a host, at least.
+PART_NBYTES = 16 << 20
 
-def measure(effort: Effort, folder: str, kernels: Sequence[str] | None = None) -> Profile:
+
+def measure(
+    effort: Effort, folder: str | None, kernels: Sequence[str] | None = None
+) -> Profile:
     """Return the profile of the machine that this runs on, measured now.
 
     Parameters
     ----------
     effort : Effort
         How much is measured.
-    folder : str
-        Where a scratch file goes, for the speed of the disk.
+    folder : str or None
+        Where a scratch file goes, for the speed of the disk; None leaves that out.
     kernels : sequence of str, optional
         FFT libraries; by default all that are installed.
     """
@@ -71,9 +79,10 @@ def measure(effort: Effort, folder: str, kernels: Sequence[str] | None = None) -
     few = min(1.0, effort.nbytes / USUAL_NBYTES)
     found: dict[str, Any] = {
         **gather_speeds(replace(effort, until=began + BRIEF)),
-        **disk_speeds(Path(folder), int(few * (256 << 20))),
-        "touch": page_speed(effort.threads, int(few * (128 << 20))),
+        "touch": page_speed(effort.threads, int(few * PAGES_NBYTES)),
     }
+    if folder is not None:
+        found |= disk_speeds(Path(folder), int(few * DISK_NBYTES))
     log.info("copies, disk and pages: %.1f s", time.perf_counter() - began)
     names = available() if kernels is None else kernels
     timely = replace(effort, until=began + ENOUGH)
@@ -156,8 +165,10 @@ def calibrate(
     Parameters
     ----------
     client : distributed.Client, optional
-        Of a cluster: all its workers are measured at the same time (the slowest one counts), and
-        the network between them. By default this process is measured.
+        Of a cluster: all its workers are measured at the same time, with the FFT libraries that all
+        of them have, and the network between them. Of each quantity the slowest worker's counts;
+        of disks what the workers of a host write and read together, at the slowest host. By default
+        this process is measured.
     path : path, optional
         Where the profile goes, in a folder that exists; what is there is replaced. The setting
         ``bigfft.planner.profile`` finds it there. By default a file in the folder
@@ -225,17 +236,45 @@ def _refuse_unwritable(path: Path) -> None:
 def _of_cluster(
     client: Any, workers: dict[str, Any], nbytes: int | None, repeat: int, folder: str
 ) -> Profile:
-    """The slowest worker, as it is while all work, with the scheduler and the network."""
-    threads = {address: max(1, int(info["nthreads"])) for address, info in workers.items()}
+    """The slowest of all workers in each respect, while all work, and what they share."""
+    hosts = hosts_of(workers)
+    installed = client.run(available)
+    common = [name for name in installed[next(iter(installed))]
+              if all(name in names for names in installed.values())]
+    efforts = _efforts(workers, hosts, nbytes, repeat)
     asked = [
-        client.submit(measure, Effort(count, nbytes or usual_nbytes(count), repeat), folder,
-                      ["scipy"], workers=[address], allow_other_workers=False, pure=False)
-        for address, count in threads.items()
+        client.submit(measure, effort, None, common,
+                      workers=[address], allow_other_workers=False, pure=False)
+        for address, effort in efforts.items()
     ]
-    found: list[Profile] = client.gather(asked)
-    slowest = min(found, key=lambda profile: profile.copy)
-    name = f"{len(workers)} workers, {slowest.name}"
-    speeds: dict[str, Any] = dict(
-        network_speeds(client, list(workers), nbytes or USUAL_NBYTES, repeat))
-    speeds["pair"] = pair_seconds(repeat)  # ordering is done here, or on the scheduler
-    return replace(slowest, name=name, **speeds)
+    found = slowest(client.gather(asked))
+    few = min(1.0, (nbytes or USUAL_NBYTES) / USUAL_NBYTES)
+    shared: dict[str, Any] = {
+        **disks_of(client, hosts, folder, int(few * DISK_NBYTES)),
+        **network_speeds(client, list(workers), nbytes or USUAL_NBYTES, repeat),
+        "pair": pair_seconds(repeat),  # ordering is done here, or on the scheduler
+    }
+    return replace(found, name=_cluster_name(hosts, found), **shared)
+
+
+def _efforts(
+    workers: dict[str, Any], hosts: dict[str, list[str]], nbytes: int | None, repeat: int
+) -> dict[str, Effort]:
+    """How much each worker measures: those of a host together as much as one that has it alone."""
+    threads = {address: max(1, int(info["nthreads"])) for address, info in workers.items()}
+    found = {}
+    for addresses in hosts.values():
+        every = sum(threads[address] for address in addresses)
+        for address in addresses:
+            part = usual_nbytes(every) * threads[address] // every
+            found[address] = Effort(
+                threads[address], nbytes or max(PART_NBYTES, part), repeat)
+    return found
+
+
+def _cluster_name(hosts: dict[str, list[str]], found: Profile) -> str:
+    """What was measured of a cluster: how many workers share a host, its memory and its disk."""
+    workers, most = sum(map(len, hosts.values())), max(map(len, hosts.values()))
+    shared = f", up to {most} share one and its disk" if most > 1 else ""
+    where = "1 host" if len(hosts) == 1 else f"{len(hosts)} hosts"
+    return f"{workers} workers on {where}{shared}: the slowest of {found.name}"

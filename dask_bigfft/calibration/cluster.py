@@ -1,15 +1,24 @@
-"""Speeds of what lies between the workers of a cluster, measured through its client.
+"""Speeds of what the workers of a cluster share, measured through its client.
 
-A client is handed in; nothing is imported but NumPy.
+That is the network between them, the scheduler, and the disk of each host. A client is handed in.
+Imports NumPy and this room.
 """
 
 import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["network_speeds", "workers_of"]
+from dask_bigfft.calibration.system import DISK_NBYTES, was_read, written
+
+__all__ = ["disks_of", "hosts_of", "network_speeds", "workers_of"]
+
+#: Bytes that each of many workers of a host writes, at least.
+DISK_EACH = 16 << 20
 
 #: Tasks, and pieces that travel between two workers, that are timed.
 TASKS, PIECES = 200, 64
@@ -19,6 +28,67 @@ def workers_of(client: Any) -> dict[str, Any]:
     """Return what a client's scheduler knows of its workers, by their addresses."""
     found: dict[str, Any] = dict(client.scheduler_info(n_workers=-1)["workers"])
     return found
+
+
+def hosts_of(workers: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Return the addresses of the workers of each host.
+
+    >>> hosts_of({"a:1": {"host": "a"}, "b:1": {"host": "b"}, "a:2": {"host": "a"}})
+    {'a': ['a:1', 'a:2'], 'b': ['b:1']}
+    """
+    found: dict[str, list[str]] = {}
+    for address, info in workers.items():
+        found.setdefault(str(info.get("host")), []).append(address)
+    return found
+
+
+def disks_of(
+    client: Any, hosts: Mapping[str, list[str]], folder: str, nbytes: int = DISK_NBYTES
+) -> dict[str, float]:
+    """Return the bytes per second of the slowest host's disk: ``write`` and ``read``.
+
+    All workers write at the same time, and then all read, as they do in a run. What the workers of
+    a host move together is the speed of its disk, or its part of one that several hosts share.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        Of the cluster.
+    hosts : mapping of str to list of str
+        Addresses of the workers of each host.
+    folder : str
+        Where they write.
+    nbytes : int
+        Bytes that the workers of a host write together.
+    """
+    each = {
+        address: max(min(nbytes, DISK_EACH), nbytes // len(addresses))
+        for addresses in hosts.values() for address in addresses
+    }
+    name = f"bigfft-calibration-{uuid.uuid4().hex[:12]}"
+    paths = {address: Path(folder) / f"{name}-{i}" for i, address in enumerate(each)}
+
+    def at_once(work: Any, *arguments: Mapping[str, Any]) -> dict[str, Any]:
+        asked = {
+            address: client.submit(work, path, *(found[address] for found in arguments),
+                                   workers=[address], allow_other_workers=False, pure=False)
+            for address, path in paths.items()}
+        return dict(zip(asked, client.gather(list(asked.values())), strict=True))
+
+    try:
+        wrote, read = at_once(written, each), at_once(was_read)
+    finally:
+        at_once(_removed)
+    return {
+        what: min(
+            sum(each[a] for a in addresses) / max(seconds[a] for a in addresses)
+            for addresses in hosts.values())
+        for what, seconds in (("write", wrote), ("read", read))
+    }
+
+
+def _removed(path: Path) -> None:
+    path.unlink(missing_ok=True)
 
 
 def _array(nbytes: int) -> npt.NDArray[np.uint8]:

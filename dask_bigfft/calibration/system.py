@@ -19,7 +19,8 @@ from dask_bigfft import fft
 from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.memory.pages import Buffer, touch
 
-__all__ = ["disk_speeds", "outside", "page_speed", "pair_seconds", "scheduling_costs"]
+__all__ = ["disk_speeds", "outside", "page_speed", "pair_seconds", "scheduling_costs",
+           "was_read", "written"]
 
 #: Bytes that the disk is tried with, and pages.
 DISK_NBYTES, PAGES_NBYTES = 256 << 20, 128 << 20
@@ -48,34 +49,38 @@ def page_speed(threads: int, nbytes: int = PAGES_NBYTES) -> float:
 
 
 def disk_speeds(folder: Path, nbytes: int = DISK_NBYTES) -> dict[str, float]:
-    """Return the bytes per second of a folder's disk: ``write`` and ``read``.
-
-    What was written is on the disk before the clock stops, and read from there, as far as the
-    system can be told to forget it.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
+    """Return the bytes per second of a folder's disk: ``write`` and ``read``."""
     path = folder / f"bigfft-calibration-{uuid.uuid4().hex[:12]}"
-    part = np.random.default_rng(0).bytes(min(nbytes, 1 << 24))
-    count = max(1, nbytes // len(part))
     try:
-        started = time.perf_counter()
-        with path.open("wb") as file:
-            for _ in range(count):
-                file.write(part)
-            file.flush()
-            os.fsync(file.fileno())
-            wrote = time.perf_counter() - started
-            if hasattr(os, "posix_fadvise"):
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        started = time.perf_counter()
-        with path.open("rb", buffering=0) as file:
-            while file.read(len(part)):
-                pass
-        read = time.perf_counter() - started
+        wrote, read = written(path, nbytes), was_read(path)
     finally:
         path.unlink(missing_ok=True)
-    size = count * len(part)
-    return {"write": size / max(wrote, 1e-9), "read": size / max(read, 1e-9)}
+    return {"write": nbytes / wrote, "read": nbytes / read}
+
+
+def written(path: Path, nbytes: int) -> float:
+    """Write a file of so many bytes; return the seconds until the disk has it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = np.random.default_rng(0).bytes(min(nbytes, 1 << 24))
+    started = time.perf_counter()
+    with path.open("wb") as file:
+        for at in range(0, nbytes, len(part)):
+            file.write(part[: nbytes - at])
+        file.flush()
+        os.fsync(file.fileno())
+        wrote = time.perf_counter() - started
+        if hasattr(os, "posix_fadvise"):  # so that it comes from there when it is read
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return max(wrote, 1e-9)
+
+
+def was_read(path: Path) -> float:
+    """Read a file; return the seconds that took."""
+    started = time.perf_counter()
+    with path.open("rb", buffering=0) as file:
+        while file.read(1 << 24):
+            pass
+    return max(time.perf_counter() - started, 1e-9)
 
 
 def _blocks(shape: tuple[int, ...], ways: int) -> da.Array:

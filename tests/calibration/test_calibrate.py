@@ -384,24 +384,6 @@ def test_command_line(folder, capsys, monkeypatch):
     assert ("between workers", "2 GB/s, a shard 100 us") in there
 
 
-def test_a_cluster_has_its_own(folder):
-    from distributed import Client, LocalCluster
-
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=False,
-                     dashboard_address="127.0.0.1:0") as cluster,
-        Client(cluster) as client,
-    ):
-        found = dask_bigfft.calibrate(client, nbytes=1 << 14, repeat=1)
-        assert found.name.startswith("2 workers")
-        assert found.threads == 1
-        assert found.network > 0
-        assert 0 < found.sent_task < 1
-        assert found.pair != DEFAULT.pair
-        assert machine().profile == found
-    assert machine().profile == DEFAULT
-
-
 def test_a_pool_that_others_have_set_does_not_measure(folder, monkeypatch):
     seen = []
 

@@ -46,7 +46,7 @@ from dask_bigfft.exchange.folders import (
     sync_folders,
     unlock_folder,
 )
-from dask_bigfft.exchange.records import RESULT, block_name, read_record
+from dask_bigfft.exchange.records import RESULT, Stored, block_name, read_record
 from dask_bigfft.files import File, Underway, opened, room_missing, rounded_up
 from dask_bigfft.kernels.checksums import checksum
 
@@ -286,9 +286,11 @@ class Scratch:
         """Take back that a source block's shards are written."""
         (self.folder / exchange / f"from-{block_name(source)}.json").unlink(missing_ok=True)
 
-    def record_stored(self, block: Block, nbytes: int | None = None) -> None:
-        """Say that a block of the result is stored, in a file of so many bytes."""
-        self._write_record(self._stored(block), {"block": block, "nbytes": nbytes})
+    def record_stored(self, block: Block, file: Stored) -> None:
+        """Say that a block of the result is stored, and what is known of its file."""
+        sample = None if file.sample is None else f"{file.sample:016x}"
+        found = {"block": block, "nbytes": file.nbytes, "sample": sample}
+        self._write_record(self._stored(block), found)
 
     def stored(self, block: Block) -> bool:
         """Whether a block of the result is stored."""

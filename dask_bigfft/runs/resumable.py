@@ -7,7 +7,6 @@ import contextlib
 import sys
 import time
 import uuid
-import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +17,7 @@ import dask.config
 from dask_bigfft import config
 from dask_bigfft.errors import DamagedShardError, refuse
 from dask_bigfft.exchange.folders import begin_life, check_room, lock_folder, unlock_folder
-from dask_bigfft.exchange.records import stored_sizes
+from dask_bigfft.exchange.records import stored_blocks
 from dask_bigfft.exchange.scratch import Scratch, ScratchPlace, make_folder
 from dask_bigfft.graph.disk import exchange_folder
 from dask_bigfft.planner.plan import Plan
@@ -37,13 +36,12 @@ from dask_bigfft.runs.asked import (
     result_dtype,
     warn,
 )
-from dask_bigfft.runs.sink import Sink, Store, file_size
+from dask_bigfft.runs.lost import lost_blocks
+from dask_bigfft.runs.sink import Sink, Store
 from dask_bigfft.runs.source import refuse_changed_source, source_identity
 from dask_bigfft.runs.undone import finished_blocks, forget_damaged, forget_lost, result_files
 from dask_bigfft.storage import targets
 from dask_bigfft.storage.chunk_files import plain_chunks
-
-Block = tuple[int, ...]
 
 #: How often damaged scratch files are made once more before a run gives up.
 MOST_REPAIRS = 3
@@ -104,7 +102,7 @@ def _make(
     """Do what is left of a run, and put the result in its place."""
     x, place = open_input(asked, plan), _place(asked, scratch, plan)
     target = _target(asked, x, plan, found, bool(dict(place.finished)[len(plan.exchanges)]))
-    if lost := _lost(target, plan, stored_sizes(scratch)):
+    if lost := lost_blocks(target, plan, stored_blocks(scratch)):
         forget_lost(scratch, plan, lost)
         place = _place(asked, scratch, plan)
     for left in reversed(range(MOST_REPAIRS + 1)):
@@ -191,34 +189,12 @@ def _target(
                    "which is gone; delete the scratch folder to start over")
         return targets.reopened(asked.destination, partial)
     record = attributes(plan, asked.norm) | {"run": found["run"]}
-    return targets.created(
+    target = targets.created(
         asked.destination, partial, plan.spec.out_shape, shape, result_dtype(plan, x), record,
         asked.inner_chunks,
     )
-
-
-def _lost(
-    target: targets.Target, plan: Plan, sizes: Mapping[Block, int | None]
-) -> list[Block]:
-    """Blocks that are recorded as stored, but whose files are not as large as they were then.
-
-    Without `sync`, a loss of power can keep the record and lose the file, or a part of it. Files
-    that are not whole go, also those that nothing is recorded of: of a shard that is there Zarr
-    reads the index before it writes it anew.
-    """
-    lost: dict[Block, Path] = {}
-    for block in plan.result.indices():
-        path = target.partial / str(target.array.metadata.encode_chunk_key(block))
-        if block in sizes and sizes[block] in (None, file_size(path)):
-            continue
-        path.unlink(missing_ok=True)
-        if block in sizes:
-            lost[block] = path
-    if lost:
-        path = next(iter(lost.values()))
-        warnings.warn(f"{len(lost)} files of the result are not as large as they were when they "
-                      f"were stored, and are made once more: {path}", RuntimeWarning, stacklevel=3)
-    return list(lost)
+    target.begin()
+    return target
 
 
 def _sink(target: targets.Target, plan: Plan, scratch: Path, place: ScratchPlace) -> Sink:

@@ -1,6 +1,6 @@
 """Where the blocks of a result go: each into one chunk, or shard, of a Zarr array.
 
-Imports `storage`, `exchange`, `events` and `files`.
+Imports `storage`, `exchange`, `events`, `files` and `lost`.
 """
 
 import time
@@ -14,8 +14,10 @@ import dask.array as da
 
 from dask_bigfft.events import emit
 from dask_bigfft.exchange.folders import sync_folders
+from dask_bigfft.exchange.records import Stored
 from dask_bigfft.exchange.scratch import Scratch
 from dask_bigfft.files import room_missing, sync_path
+from dask_bigfft.runs.lost import file_size, sample_of
 from dask_bigfft.storage.chunk_files import PlainChunks
 
 Block = tuple[int, ...]
@@ -68,7 +70,7 @@ class Sink:
         except OSError as error:
             self._fail(error, block, values.nbytes)
         if self.scratch is not None:
-            self.scratch.record_stored(block, self._settled(self.scratch, block))
+            self.scratch.record_stored(block, self._settled(self.scratch, block, values))
             if self.exchange is not None:
                 self._free(self.scratch, self.exchange, block)
         emit("sink_write", nbytes=values.nbytes, seconds=time.perf_counter() - started)
@@ -96,27 +98,21 @@ class Sink:
         if all(scratch.stored(part) for part in self._parts_of.get(whole, ())):
             scratch.free(exchange, whole)
 
-    def _settled(self, scratch: Scratch, block: Block) -> int | None:
-        """Return the bytes of a block's file, if it is one.
+    def _settled(self, scratch: Scratch, block: Block, values: Any) -> Stored:
+        """Return what there is to be known of a block's file, if it is one.
 
-        With `sync` the file is then on the disk, and the names of all folders down to it.
+        With `sync` the file is then on the disk, and the names of all folders down to it; else a
+        sample tells later whether it has come there.
         """
         if self.folder is None:
-            return None
+            return Stored()
         path = self.folder / self.array.metadata.encode_chunk_key(block)
-        if scratch.sync:
-            sync_path(path)
-            sync_folders(path.parent, self.folder)
-        return file_size(path)
+        if not scratch.sync:
+            return Stored(file_size(path), sample_of(values, self.array.chunks, self.dtype))
+        sync_path(path)
+        sync_folders(path.parent, self.folder)
+        return Stored(file_size(path))
 
 
 #: Stores a result in a sink, whole, before it returns.
 Store = Callable[[da.Array, Sink], object]
-
-
-def file_size(path: Path) -> int | None:
-    """Return the bytes of a file; None if there is none."""
-    try:
-        return path.stat().st_size
-    except (FileNotFoundError, NotADirectoryError):
-        return None

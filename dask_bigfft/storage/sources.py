@@ -39,7 +39,7 @@ LARGEST, SMALLEST = 128 << 20, 4 << 20
 FEWEST = 16
 
 #: What packages raise where a file is not what it should be.
-_UNREADABLE = (OSError, RuntimeError, ValueError, TypeError, KeyError)
+UNREADABLE = (OSError, RuntimeError, ValueError, TypeError, KeyError)
 
 #: Beginning of an address that is no path, as `Path` writes it.
 URL = re.compile(r"\w+:/")
@@ -149,7 +149,7 @@ class Reader:
         """
         try:
             return np.asarray(self.stored[index])
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             place = self._bad_chunk(index) or f"values {index}"
             text = f"{place} cannot be read ({type(error).__name__}: {error})"
             name = getattr(self.stored, "store_path", getattr(self.stored, "path", None))
@@ -165,7 +165,7 @@ class Reader:
             region = tuple(slice(i * n + s.start, i * n + s.stop) for i, s, n in pairs)
             try:
                 self.stored[region]
-            except _UNREADABLE:
+            except UNREADABLE:
                 return f"chunk {key(chunk)}"
         return None
 

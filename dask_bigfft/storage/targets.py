@@ -134,6 +134,11 @@ class Target:
         if replaces:
             shutil.rmtree(old)
 
+    def begin(self) -> None:
+        """Wait until the array itself is on the disk, so that another run can go on with it."""
+        _flush(self.partial, files=_ZARR_FILES)
+        sync_path(self.partial.parent)
+
     def discard(self) -> None:
         """Remove what has been written, also what a task that still runs adds meanwhile."""
         for _ in range(20):

@@ -21,6 +21,7 @@ from dask_bigfft import events
 from dask_bigfft.errors import BigFFTError, ScratchError
 from dask_bigfft.exchange import folders, records
 from dask_bigfft.exchange import scratch as files
+from dask_bigfft.exchange.records import Stored
 from dask_bigfft.exchange.scratch import Part, Scratch, ScratchPlace, checksum, open_scratch
 from dask_bigfft.files import places
 from dask_bigfft.memory import lend
@@ -177,7 +178,7 @@ def test_a_record_gives_the_checksums_back(scratch):
     assert json.loads(text)["shards"]["12.3"] == "0000000000000007"
     assert records.recorded_blocks(scratch.folder, "exchange2") == {(4, 5)}
     assert records.recorded_blocks(scratch.folder, "exchange1") == frozenset()
-    scratch.record_stored((3, 0))
+    scratch.record_stored((3, 0), Stored())
     assert scratch.stored((3, 0))
     assert not scratch.stored((0, 3))
     assert records.recorded_blocks(scratch.folder, None) == {(3, 0)}
@@ -187,6 +188,7 @@ def test_a_record_gives_the_checksums_back(scratch):
     '{"source": [0], "sha', "", "[]", "{}", '{"source": [0]}', '{"source": 0, "shards": {}}',
     '{"source": [1], "shards": {"1": "0000000000000009"}}', '{"source": [0], "shards": {"1": 9}}',
     '{"source": [0], "shards": {"1": "000000000000000g"}}', '{"source": [0], "shards": []}',
+    '{"block": [0], "sample": 7}', '{"block": [0], "sample": "7"}', '{"block": [0], "nbytes": ""}',
 ])
 def test_what_is_no_record_is_none(scratch, text):
     """As a loss of power, or of a disk, may leave it: the block is done again."""
@@ -196,7 +198,7 @@ def test_what_is_no_record_is_none(scratch, text):
     path.write_text(text)
     assert scratch.recorded("exchange1", (0,), [(1,)]) is None
     assert records.recorded_blocks(scratch.folder, "exchange1") == frozenset()
-    scratch.record_stored((0,))
+    scratch.record_stored((0,), Stored())
     (scratch.folder / "result" / "stored-0.json").write_text(text)
     assert not scratch.stored((0,))
     assert records.recorded_blocks(scratch.folder, None) == frozenset()
@@ -332,6 +334,7 @@ def test_only_what_dead_processes_left_is_removed(tmp_path):
     code = f"""
 import os
 import pickle
+from dask_bigfft.exchange.records import Stored
 from dask_bigfft.exchange.scratch import ScratchPlace, open_scratch
 scratch = open_scratch(ScratchPlace({str(tmp_path)!r}, "dead"), shared=False)
 print(scratch.folder, flush=True)

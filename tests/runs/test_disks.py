@@ -145,7 +145,8 @@ def test_with_sync_nothing_is_recorded_before_it_is_on_the_disk(
                 Path().glob(f"out.zarr.partial-*/c/{name[7:-5].replace('.', '/')}")
                 if name.startswith("stored-") else Path(target).parent.glob("to-*.shards")
             )
-            for found in speaks_of:
+            of_all = Path().glob("out.zarr.partial-*/zarr.json")
+            for found in (*speaks_of, *of_all):
                 assert on_disk[str(found.resolve())] == found.read_bytes(), (name, found)
                 checked.append(name[:6])
             assert on_disk[str(path.resolve())] == path.read_bytes()

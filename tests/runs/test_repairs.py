@@ -198,6 +198,31 @@ def test_what_is_lost_of_the_result_is_made_once_more(here, processes, counted, 
     assert sorted(p.name for p in here.iterdir()) == ["in.zarr", "out.zarr", "whole.zarr"]
 
 
+@pytest.mark.parametrize("inner", [None, (BLOCK // 4,)])
+@pytest.mark.parametrize("sync", [False, True])
+def test_zeros_in_files_of_the_right_size_are_noticed(here, processes, counted, inner, sync):
+    """As a loss of power leaves them; with `sync` there are none, and nothing is read again."""
+    asked = {**ASKED, "inner_chunks": inner}
+    dask_bigfft.run("in.zarr", "whole.zarr", **asked, scratch="whole")
+    processes(dying_runs.run_and_die_in, "dask_bigfft.storage.targets:Target.finish", 1,
+              "in.zarr", "out.zarr", **asked, scratch="scratch",
+              settings={"bigfft.scratch.sync": sync})
+    lost = stored_files()[:3]
+    before = lost[0].read_bytes()
+    for path in lost:
+        path.write_bytes(bytes(path.stat().st_size))
+    counted.clear()
+    if sync:
+        again(inner_chunks=inner)
+        assert not counted["sink_write"]
+        return
+    with pytest.warns(RuntimeWarning, match=f"3 files of the result .*: .*{lost[0]}"):
+        again(inner_chunks=inner)
+    assert counted["sink_write"] == 3
+    assert any(before)
+    assert files("out.zarr") == files("whole.zarr")
+
+
 def test_parts_of_blocks_that_are_lost_are_made_once_more(here, processes, counted):
     """Whose block of the last round had gone when all of its parts were stored."""
     asked = {**ASKED, "rounds": [-1, 16]}

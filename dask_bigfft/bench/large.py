@@ -6,8 +6,9 @@ CPU: once, so that they are warm, and some times more. Of each round it says wha
 what threads took for copies, FFTs and the rest, for how long of that they had a processor, and how
 long they were without a block. What is timed is `persist` of an array whose blocks are in memory.
 
-With ``--out`` there is also a file ``.trace.jsonl`` of what each probe of the calibration took, by
-which others can be tried afterwards. Everything is written after each problem.
+With ``--out`` there is also a file ``.trace.jsonl`` of what each probe of the calibration took, and
+some with fewer threads, by which other models can be tried afterwards. Everything is written after
+each problem.
 
 Imports `calibration`, `planner`, `kernels` and this folder.
 """
@@ -32,6 +33,7 @@ from dask_bigfft.bench import machine
 from dask_bigfft.bench.model import ERROR
 from dask_bigfft.bench.model_problems import Problem, machine_of
 from dask_bigfft.calibration import Effort
+from dask_bigfft.calibration.probes import Probe, measured_stages
 from dask_bigfft.calibration.timelines import Timeline, taken
 from dask_bigfft.kernels.libraries import available
 from dask_bigfft.planner.plan import Machine
@@ -62,6 +64,12 @@ LARGE = (
     Problem("large cube, single", "fftn", (512, 768, 768), (32, 768, 768), "complex64"),
     Problem("large line", "fftn", (3 << 26,), (3 << 22,)),
 )
+
+#: Planes in small and in large blocks, which the trace has by fewer threads, too: how many threads
+#: wait for the interpreter.
+CROWDS = tuple(
+    Probe("fftn", shape, "c16", 0, ways, (((0, shape[0]),), ((1, shape[1]),)))
+    for shape, ways in (((512, 4096), 128), ((2048, 8192), 64)))
 
 #: Numbers of a round that are kept beside its forecast.
 SPAN = ("before", "idle", "tail", "busy", "copies", "ffts")
@@ -176,6 +184,13 @@ def _profile(args: argparse.Namespace, threads: int, kernels: Sequence[str]) -> 
     return calibration.measure(effort, str(config.get("bigfft.scratch.directory")), kernels)
 
 
+def _crowds(threads: int) -> None:
+    """Let one, two, four and so on threads work on the same blocks, for the trace."""
+    for probe in CROWDS:
+        for power in range(threads.bit_length()):
+            measured_stages(probe.plan(threads), 1 << power, 2)
+
+
 class _Trace(logging.Handler):
     """A file of what calibration says that it has measured, line by line."""
 
@@ -244,6 +259,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{found['calibrated']:4.0f} s  calibrated", flush=True)
         on = machine_of(profile, threads)
         _write(found, profile, args.out)
+        if args.out is not None and args.profile is None:
+            _crowds(threads)
         for problem in chosen:
             if time.perf_counter() - started > args.seconds:
                 break

@@ -54,12 +54,15 @@ def test_what_calibration_measures_is_kept(tmp_path, monkeypatch):
         return Profile("known", 2)
 
     monkeypatch.setattr(large.calibration, "measure", measure)
+    crowd = Probe("fftn", (16, 24), "c16", 0, 4, (((0, 16),), ((1, 24),)))
+    monkeypatch.setattr(large, "CROWDS", (crowd,))
     path = tmp_path / "deep" / "large.json"
     arguments = ["--problems", "rows of 200", "--kernels", "scipy", "--repeat", "1"]
     main([*arguments, "--scale", "0.001", "--threads", "2", "--out", str(path)])
     lines = path.with_suffix(".trace.jsonl").read_text().splitlines()
     found = [json.loads(line) for line in lines]
-    assert [one["probe"][1] for one in found] == shapes
+    assert [one["probe"][1] for one in found] == [*shapes, [16, 24], [16, 24]]
+    assert [one["threads"] for one in found] == [2, 2, 1, 2]
     for one in found:
         first, second = one["stages"]
         assert 0 < first["worked"]["fft"] <= first["worked"]["round"]

@@ -22,7 +22,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from dask_bigfft.devices.copiers import Copiers
+from dask_bigfft.devices.copiers import Copiers, Copying
 from dask_bigfft.devices.protocol import Array
 from dask_bigfft.devices.transfer import slabs
 
@@ -89,7 +89,7 @@ class Filling:
     """A buffer that threads fill: their shares, what has been begun, and how much is used."""
 
     buffer: Staging
-    shares: "list[Future[None]]" = field(default_factory=list)
+    shares: list[Copying] = field(default_factory=list)
     staged: list[tuple[int, Array, Part]] = field(default_factory=list)
     used: int = 0
 
@@ -137,8 +137,8 @@ class Loading:
     ) -> None:
         """Let the card take the first buffer as soon as it is full."""
         now = self.filling.popleft()
-        for future in now.shares:
-            future.result()
+        for share in now.shares:
+            share.result()
         for staged in now.staged:
             copy(*staged)
         now.buffer.mark = mark()
@@ -147,8 +147,8 @@ class Loading:
     def forget(self) -> None:
         """Give the buffers back: nobody asks for these views."""
         for now in self.filling:
-            for future in now.shares:
-                future.result()
+            for share in now.shares:
+                share.result()
             self._ring.free.append(now.buffer)
         self.filling.clear()
 

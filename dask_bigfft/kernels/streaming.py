@@ -10,7 +10,6 @@ Imports numba and this room.
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,10 +20,13 @@ from numba.extending import intrinsic
 
 from dask_bigfft.kernels.compiled import compiled
 
-__all__ = ["Rows"]
+__all__ = ["Rows", "copy_rows"]
 
 #: Bytes that are stored at a time: a line of the caches.
 LINE = 64
+
+#: Numbers, one for each dimension of rows.
+Column = tuple[int, ...]
 
 #: As numba's decorator, which changes what functions take.
 _inlined: Any = intrinsic
@@ -73,7 +75,9 @@ def _bytes(typingctx, target, source, count):  # type: ignore[no-untyped-def]
     return types.void(types.uint64, types.uint64, types.uint64), code
 
 
-def _rows(target, source, width, counts, to, from_, low, high, streamed):  # type: ignore[no-untyped-def]
+@compiled
+def copy_rows(target, source, width, counts, to, from_, low, high, streamed):  # type: ignore[no-untyped-def]
+    """Copy the bytes from `low` to `high - 1` of rows, as `Rows` says; all numbers are unsigned."""
     line = np.uint64(LINE)
     row = low // width
     skip = low - row * width
@@ -99,9 +103,6 @@ def _rows(target, source, width, counts, to, from_, low, high, streamed):  # typ
         row += np.uint64(1)
         skip = np.uint64(0)
     _fence()
-
-
-_compiled_rows = compiled(_rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,16 +141,17 @@ class Rows:
         """Bytes of all rows."""
         return self.width * math.prod(count for count, _, _ in self.rows)
 
-    @cached_property
-    def _numbers(self) -> tuple[Any, ...]:
-        numbers = np.array(self.rows, np.uint64).reshape(-1, 3)
-        addresses = (
-            np.uint64(a.__array_interface__["data"][0]) for a in (self.target, self.source)
-        )
-        columns = (np.ascontiguousarray(numbers[:, i]) for i in range(3))
-        return (*addresses, np.uint64(self.width), *columns)
+    @property
+    def numbers(self) -> tuple[int, int, int, Column, Column, Column]:
+        """Addresses, width, and of each dimension of rows: how many, and their distances."""
+        target, source = (a.__array_interface__["data"][0] for a in (self.target, self.source))
+        counts, to, from_ = zip(*self.rows, strict=True) if self.rows else ((), (), ())
+        return target, source, self.width, counts, to, from_
 
     def copy(self, low: int, high: int) -> None:
         """Copy the bytes from one place to another, in the order of the rows."""
         if low < high:
-            _compiled_rows(*self._numbers, np.uint64(low), np.uint64(high), self.streamed)
+            numbers = (np.array(found, np.uint64) for found in self.numbers)
+            target, source, width, *columns = (n if n.ndim else n[()] for n in numbers)
+            ends = np.uint64(low), np.uint64(high)
+            copy_rows(target, source, width, *columns, *ends, self.streamed)

@@ -3,6 +3,7 @@
 import random
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -10,7 +11,6 @@ import pytest
 from dask_bigfft.devices import copiers as module
 from dask_bigfft.devices.copiers import Copiers
 from dask_bigfft.devices.ring import Pending, Ring
-from dask_bigfft.kernels.streaming import Rows
 
 
 class Mark:
@@ -184,15 +184,25 @@ def test_what_is_told_of_ahead_comes_whole_in_its_turn(seed, count):
         assert np.array_equal(there[i], pieces[i]) is (i in asked)
 
 
-def test_what_a_copying_thread_raises_reaches_who_waits(monkeypatch):
-    copiers = Copiers(2)
+def test_copies_that_nobody_waits_for_are_done_before_their_arrays_go(monkeypatch):
+    monkeypatch.setattr(module, "SHARE_NBYTES", 4096)
+    copiers, out = Copiers(2), np.zeros((200, 5000))
+    for i, row in enumerate(out):
+        copiers.copy(row, np.full(5000, i + 1.0))
+    assert (out == np.arange(1.0, 201)[:, None]).all()
+    copiers.close()
 
-    def broken(self, low, high):
-        raise RuntimeError("no such memory")
 
-    monkeypatch.setattr(Rows, "copy", broken)
-    with pytest.raises(RuntimeError, match="no such memory"):
-        copiers.copy(np.zeros(4), np.ones(4)).result()
+def test_many_ask_for_more_copies_than_there_is_room_for():
+    copiers, out = Copiers(2), np.zeros((8, 300, 100))
+
+    def ask(i):
+        found = [copiers.copy(row, np.full(100, 300.0 * i + j)) for j, row in enumerate(out[i])]
+        assert all(copying.result() is None and copying.done() for copying in found)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(ask, range(8)))
+    assert (out == np.arange(2400.0).reshape(8, 300, 1)).all()
     copiers.close()
 
 

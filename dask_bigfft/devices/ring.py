@@ -27,7 +27,8 @@ from dask_bigfft.devices.protocol import Array
 from dask_bigfft.devices.transfer import slabs
 
 #: Bytes of a buffer: the card takes a millisecond for it, and so do the threads for their shares,
-#: long against what it costs to hand them out.
+#: long against what it costs to wake them. Buffers of half the size are as good for blocks in small
+#: pieces; blocks of 256 MiB that are one piece take a quarter longer, if there are no more of them.
 BUFFER_NBYTES = 64 * 1024**2
 
 #: Buffers in each direction: one under way, one being filled, and some to even things out.

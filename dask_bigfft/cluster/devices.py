@@ -40,7 +40,7 @@ def _count(change: int) -> int:
 class StreamWorkerPlugin(WorkerPlugin):  # type: ignore[misc, unused-ignore]
     """Opens a worker's devices, each with its engine and streams, and closes them at the end."""
 
-    name = "bigfft-streams"
+    name = find.METRIC
     idempotent = True
 
     async def setup(self, worker: Any) -> None:

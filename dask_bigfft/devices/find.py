@@ -24,7 +24,10 @@ from dask_bigfft.devices.on_card import forget_plans
 from dask_bigfft.devices.protocol import Device
 from dask_bigfft.errors import DeviceError
 
-__all__ = ["count", "crew", "in_use", "leases", "missing", "release", "software", "use"]
+__all__ = ["METRIC", "count", "crew", "in_use", "leases", "missing", "release", "software", "use"]
+
+#: Name under which a worker tells its scheduler of its devices.
+METRIC = "bigfft-streams"
 
 
 @dataclass

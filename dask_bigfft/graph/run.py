@@ -87,11 +87,15 @@ class Run:
 
     @property
     def place(self) -> Place:
-        """Where rounds are done. Filters are small, and made once."""
+        """Where rounds are done. Filters are small, and made once.
+
+        Devices that do all of what CPU threads might have shared are taken where there are some.
+        """
         plan = self.plan if isinstance(self.plan, Plan) else None
         if plan is None:
             return Place("cpu")
-        return Place(plan.device, plan.device_memory_limit, plan.settings)
+        device = "auto" if plan.device == "gpu" and plan.shares else plan.device
+        return Place(device, plan.device_memory_limit, plan.settings)
 
     def place_of(self, number: int) -> Place:
         """Where a round is done."""
@@ -238,14 +242,19 @@ class Run:
                 done = together(job, incoming, library, filters, place, pace)
             if done is None:
                 done = on_device(job, incoming, filters, place, self.stacking(number + 1))
-                _told("round_device", place, done)
+                self._told("round_device", done)
         if done is None:
             with with_spare_threads(library, round_.target.blocks) as own:
                 done = run_round(round_, block, incoming, own, dtype, filters)
-            _told("round_cpu", place, done)
+            self._told("round_cpu", done)
             return done
         roll = roll_on_card if is_on_card(done) else rolled
         return roll(done, round_.rolls)
+
+    def _told(self, event: str, done: Array | None) -> None:
+        """Tell who has done a whole block, where CPU threads and devices do a round together."""
+        if done is not None and self.place.device == "hybrid":
+            emit(event, nbytes=done.nbytes)
 
     def moved(self, number: int, incoming: Gathering) -> Array:
         """The block after the last exchange, put together on the way over a device or here."""
@@ -262,12 +271,6 @@ class Run:
     def deliver(self, number: int, block: Block, values: Array) -> Array:
         """Hand on what a task has made of a block after exchange `number`: here, the block."""
         return values
-
-
-def _told(event: str, place: Place, done: Array | None) -> None:
-    """Tell who has done a whole block of a round that CPU threads and devices share."""
-    if done is not None and place.device == "hybrid":
-        emit(event, nbytes=done.nbytes)
 
 
 def _in_host_memory(mode: str, incoming_of: Callable[[], Incoming]) -> Incoming:

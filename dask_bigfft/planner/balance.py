@@ -20,7 +20,6 @@ Pure: imports `decomposition` and this room.
 """
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
 
@@ -29,14 +28,11 @@ from dask_bigfft.planner.device_seconds import device_block_seconds
 from dask_bigfft.planner.machine import Machine
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.profile import DeviceProfile
-from dask_bigfft.planner.request import Request
-from dask_bigfft.planner.search import find_plan
 from dask_bigfft.planner.seconds import Model, Walk
 from dask_bigfft.planner.thread_seconds import cpu_block_seconds
-from dask_bigfft.transforms.spec import TransformSpec
 
-__all__ = ["FEEDERS", "Balance", "balances", "decided", "divided", "gathering_threads",
-           "known_devices", "lanes", "paces"]
+__all__ = ["FEEDERS", "Balance", "balances", "divided", "gathering_threads", "known_devices",
+           "lanes", "paces"]
 
 #: Threads that give pieces to one device: one whose pieces come while those of the other go.
 FEEDERS = 2
@@ -46,10 +42,6 @@ _FEEDING = 5
 
 #: Of the CPU threads, the part that gathers for one feeder of a device.
 _GATHERING = 4
-
-
-#: How many times as fast as devices CPU threads have to be by the model, to do a round alone.
-CERTAIN = 2.0
 
 
 def gathering_threads(threads: int) -> int:
@@ -240,46 +232,3 @@ def divided(plan: Plan, cards: int, least: float, walk: Walk | None = None) -> P
     total = start + sum(found.seconds for found in rounds)
     expected = replace(plan.expected, seconds=total, rounds=tuple(rounds))
     return replace(plan, shares=tuple(shares), expected=expected)
-
-
-@lru_cache(maxsize=128)
-def decided(
-    spec: TransformSpec, request: Request, machine: Machine, cards: int, least: float,
-    walk: Walk | None = None,
-) -> Plan:
-    """Return the plan of a transform that CPU threads and devices may share, and who does what.
-
-    Where both together are not so much faster by the model than the faster ones alone, those do
-    all of it, by the plan that is made for them: so the transform is never slower for what might
-    have been shared. So they do where no single round is worth sharing: that one round is better
-    here and another one there rests on two forecasts that were never measured beside each other.
-    The speed of a bus is known to a few per cent, that of many CPU threads often not to a half: so
-    they do it alone where they are `CERTAIN` times as fast, and devices otherwise.
-
-    Parameters
-    ----------
-    spec : TransformSpec
-        What is asked.
-    request : Request
-        What of it may be chosen.
-    machine : Machine
-        Where it runs, without devices.
-    cards : int
-        Devices of each process.
-    least : float
-        The gain from which on it is shared; with 0 every round is.
-    walk : callable, optional
-        As `balances` takes it.
-    """
-    shared = divided(find_plan(spec, request, machine), cards, least, walk)
-    if least == 0:
-        return shared
-    ours = find_plan(spec, replace(request, device="cpu"), machine)
-    theirs = find_plan(spec, replace(request, device="gpu"), replace(machine, cards=cards), walk)
-    faster = min(ours, theirs, key=lambda plan: plan.expected.seconds)
-    if theirs.expected.seconds < CERTAIN * ours.expected.seconds:
-        faster = theirs
-    both = any(0 < share < 1 for share in shared.shares)
-    if both and faster.expected.seconds >= least * shared.expected.seconds:
-        return shared
-    return replace(faster, shares=(float(faster is theirs),) * len(faster.rounds))

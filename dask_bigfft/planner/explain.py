@@ -142,16 +142,26 @@ def _asked(plan: Plan) -> Iterator[str]:
 
 def share_text(plan: Plan) -> str:
     """Return what part of each round devices are to do, by the model, and what both then take."""
-    if len(set(plan.shares)) == 1 and plan.shares[0] in (0.0, 1.0):
-        who, rest = ("devices", "CPU threads") if plan.shares[0] else ("CPU threads", "devices")
+    rounds = plan.expected.rounds[: len(plan.rounds)]
+    shares = {found.share for found in rounds}
+    if shares in ({0.0}, {1.0}):
+        who, rest = ("devices", "CPU threads") if 1.0 in shares else ("CPU threads", "devices")
         return f"{who} do all rounds alone by the model: {rest} would not gain enough"
     names = {0.0: "CPU threads alone", 1.0: "devices alone"}
     parts = []
-    for share, found in zip(plan.shares, plan.expected.rounds, strict=False):
-        text = f"devices {100 * share:.0f} % of it at the same time"
+    for found in rounds:
+        text = f"devices {100 * found.share:.0f} % of it at the same time"
         seconds = human_seconds(found.seconds)
-        parts.append(f"round {found.index} {names.get(share, text)} ({seconds})")
-    return f"shared by the model, {', '.join(parts)}; whoever is free takes more"
+        parts.append(f"round {found.index} {names.get(found.share, text)} ({seconds})")
+    text = f"shared by the model, {', '.join(parts)}; whoever is free takes more"
+    return text + unlike_text(plan)
+
+
+def unlike_text(plan: Plan) -> str:
+    """Return how many processes have how many devices, where they are unlike."""
+    kinds = [f"{count} with {cards or 'no'} device{'' if cards == 1 else 's'}"
+             for cards, count in plan.machine.by_cards]
+    return f"; of {plan.machine.workers} processes {', '.join(kinds)}" if kinds else ""
 
 
 def placed(plan: Plan) -> str:

@@ -31,6 +31,9 @@ class Machine:
         Devices of each process that rounds may be done on.
     shared : bool
         Whether all tasks run in one process, so that blocks may lie together.
+    by_cards : tuple of (int, int)
+        Numbers of devices, fewest first, and how many processes have so many, where that is known
+        and matters: where they are unlike, and each is to use its own. `cards` is the most.
     """
 
     memory_limit: int | None = None
@@ -40,6 +43,7 @@ class Machine:
     profile: Profile = DEFAULT
     cards: int = 0
     shared: bool = False
+    by_cards: tuple[tuple[int, int], ...] = ()
 
     @property
     def devices(self) -> tuple[DeviceProfile, ...]:
@@ -72,7 +76,7 @@ class RoundForecast:
     bound : str
         Which of them is the longest.
     share : float
-        Part that devices do where CPU threads and devices share the round.
+        Part of the round that devices do.
     """
 
     index: int

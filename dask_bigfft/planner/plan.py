@@ -125,7 +125,8 @@ class Plan:
     device_memory_limit : int or None
         Bytes of a device that may be used; None leaves it to where the graph runs.
     shares : tuple of float
-        Part of each round that devices are to do by the model, where CPU threads share it.
+        Part of each round that devices are to do by the model, where CPU threads may share it, in
+        a process that has any (in the one that has most); what they do of all is in `expected`.
     overwrite : bool
         Whether the blocks that come in may be destroyed.
     inside : bool

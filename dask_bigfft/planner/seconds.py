@@ -161,8 +161,9 @@ class Model(ThreadModel):
             "scheduling": scheduled + serial,
         }
         bound = max(parts, key=lambda name: parts[name])
+        share = float(on_card and round_ is not None)
         return RoundForecast(number, blocks, seconds, gather, fft, handling, device,
-                             travel, scheduled + serial, bound)
+                             travel, scheduled + serial, bound, share)
 
     def _handing_out(self, shape: ExchangeShape) -> float:
         """Seconds of the interpreter for the task of a block, and for those of its shards."""

@@ -11,7 +11,8 @@ from dask_bigfft.devices.find import count
 from dask_bigfft.devices.walk import walk_on
 from dask_bigfft.errors import PlanError
 from dask_bigfft.graph.inside import inside_blocks, plan_within
-from dask_bigfft.planner.balance import decided, known_devices
+from dask_bigfft.planner.balance import known_devices
+from dask_bigfft.planner.deciding import decided
 from dask_bigfft.planner.machine import Machine
 from dask_bigfft.planner.merging import merged_request, roomy_request, with_merging
 from dask_bigfft.planner.plan import Plan
@@ -95,7 +96,9 @@ def _searched(
     spec: TransformSpec, request: Request, machine: Machine, choice: Choice
 ) -> Plan:
     """The best plan for blocks as they are."""
-    here = replace(machine, cards=_cards(request.device))
+    here = _with_devices(machine, request.device)
+    if request.device == "hybrid" and not here.cards:
+        request = replace(request, device="cpu")  # no worker has a device
     tried = tuned_plan(spec, request, here, choice.kernel) if choice.measure else None
     if tried is not None:
         return tried
@@ -119,11 +122,19 @@ def _estimated(
     return plan_within(search, machine) if inside else search(machine)
 
 
-def _cards(device: str) -> int:
-    """Devices of each process that a plan is made for.
+def _with_devices(machine: Machine, device: str) -> Machine:
+    """A machine with the devices of each process that a plan is made for.
 
-    On a cluster, whose workers may have any, as many as they need to have where one is demanded.
+    On a cluster that is what workers have told: the least of it, unless each is to do with its own
+    what it can. Where they have not, they are thought to have as many as are demanded.
     """
+    known = [cards for cards, _ in machine.by_cards]  # fewest first
+    alike = replace(machine, by_cards=())
     if device == "cpu":
-        return 0
-    return count() if running_client() is None else int(device != "auto")
+        return alike
+    if running_client() is None:
+        return replace(alike, cards=count())
+    if device == "hybrid" and len(known) > 1:
+        return replace(machine, cards=max(known))
+    least = int(device == "gpu" or (device == "hybrid" and not known))
+    return replace(alike, cards=max([*known[:1], least]))

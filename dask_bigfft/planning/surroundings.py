@@ -4,6 +4,7 @@ Imports `devices`, `planner`, `profiles`, `config`, `memory_settings` and `threa
 running client.
 """
 
+import collections
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,14 +12,14 @@ from typing import Any
 import dask.config
 
 from dask_bigfft import config
-from dask_bigfft.devices.find import software
+from dask_bigfft.devices.find import METRIC, software
 from dask_bigfft.memory_settings import machine_nbytes, shuffle_nbytes, worker_budget
 from dask_bigfft.planner.plan import Machine
 from dask_bigfft.planning.profiles import cluster_place, known_profile
 from dask_bigfft.threads import task_threads
 
 __all__ = ["current_machine", "device_software", "possible_carrier", "running_client",
-           "workers_place"]
+           "workers_devices", "workers_place"]
 
 
 def current_machine(memory_limit: int | None) -> Machine:
@@ -32,10 +33,47 @@ def current_machine(memory_limit: int | None) -> Machine:
             threads = max(w["nthreads"] for w in workers)
             places = [cluster_place(workers), *([""] if _all_here(workers) else [])]
             profile = known_profile(*places)
-            return Machine(limit, threads, len(workers), shuffle_nbytes(), profile)
+            return Machine(limit, threads, len(workers), shuffle_nbytes(), profile,
+                           by_cards=workers_devices(workers))
     profile = known_profile("")
     limit = memory_limit or machine_nbytes()
     return Machine(limit, task_threads(), 1, profile=profile, shared=_shared())
+
+
+def workers_devices(
+    workers: Iterable[Mapping[str, Any]]
+) -> tuple[tuple[int, int], ...]:
+    """Return how many workers have how many devices, fewest first; nothing where that is not known.
+
+    It is known of workers that were registered, once they have told; else of those that declare a
+    resource ``GPU``, or whose driver dask has found: then the others have none.
+
+    Parameters
+    ----------
+    workers : iterable of dict
+        What the scheduler says of each.
+
+    Examples
+    --------
+    >>> workers_devices([{"resources": {"GPU": 2}}, {"resources": {}}, {}])
+    ((0, 2), (2, 1))
+    >>> workers_devices([{}, {}])
+    ()
+    """
+    told = [worker.get("metrics", {}).get(METRIC) for worker in workers]
+    if None not in told:
+        known = [len(found["devices"]) for found in told]
+    else:
+        known = [_declared(worker) for worker in workers]
+        if not any(known):
+            return ()
+    return tuple(sorted(collections.Counter(known).items()))
+
+
+def _declared(worker: Mapping[str, Any]) -> int:
+    """Devices of a worker by what it was started with."""
+    amounts = {name.upper(): amount for name, amount in worker.get("resources", {}).items()}
+    return int(amounts.get("GPU", "gpu" in worker))
 
 
 def workers_place() -> str:

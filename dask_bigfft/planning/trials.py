@@ -21,7 +21,7 @@ from dask_bigfft.devices import find
 from dask_bigfft.errors import PlanError
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.kernels import warming
-from dask_bigfft.planner.balance import divided
+from dask_bigfft.planner.deciding import divided_among
 from dask_bigfft.planner.device_settings import AS_IS, DeviceSettings
 from dask_bigfft.planner.plan import Machine, Plan
 from dask_bigfft.planner.request import Request
@@ -136,7 +136,7 @@ def _plans(spec: TransformSpec, request: Request, machine: Machine) -> Iterator[
         least = min(NEAR, config.get("bigfft.hybrid-gain"))
         for plan in find_plans(spec, replace(request, device="cpu"), bare):
             yield plan
-            both = divided(replace(plan, device="hybrid"), machine.cards, least)
+            both = divided_among(replace(plan, device="hybrid"), machine.cards, least)
             if any(0 < share < 1 for share in both.shares):
                 yield both
     except PlanError:

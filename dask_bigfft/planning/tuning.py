@@ -135,7 +135,7 @@ def _context(machine: Machine) -> dict[str, Any]:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    running = [machine.threads, machine.workers, machine.cards]
+    running = [machine.threads, machine.workers, machine.cards, *map(list, machine.by_cards)]
     devices = [device.name for device in machine.devices]
     return {"machine": kept.machine(), "workers": workers_place(), "running": running,
             "versions": versions, "devices": devices}

@@ -218,7 +218,7 @@ class RunReport:
 
     @property
     def _shares_text(self) -> str:
-        planned = dict(enumerate(self.plan.shares, 1))
+        planned = {one.index: one.share for one in self.plan.expected.rounds if self.plan.shares}
         return ", ".join(
             f"{100 * share:.0f} % of round {index}"
             + (f" ({100 * planned[index]:.0f} % by the model)" if index in planned else "")

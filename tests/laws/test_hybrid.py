@@ -15,6 +15,7 @@ from distributed import Client, LocalCluster
 from laws.test_devices import KINDS, SMALL, WIDE, assert_close, split, values
 
 from dask_bigfft import fft, plan, report
+from dask_bigfft.cluster import register
 from dask_bigfft.devices import crew, find, hybrid, taking
 from dask_bigfft.devices.dispatch import Pace
 from dask_bigfft.devices.limits import PieceLimits
@@ -23,7 +24,7 @@ from dask_bigfft.devices.taking import Taking
 from dask_bigfft.errors import ArgumentError, DeviceError, DeviceMemoryError
 from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.graph.run import Run
-from dask_bigfft.planner import balance
+from dask_bigfft.planner import deciding
 from dask_bigfft.planner.profile import Curve, DeviceProfile, LibrarySpeeds, Profile
 from dask_bigfft.testing.devices import simulated_devices
 
@@ -438,20 +439,20 @@ def test_the_share_of_a_plan_lets_all_end_together(tmp_path, factor):
 
 def test_rounds_that_are_not_shared_stay_with_one_kind(tmp_path, monkeypatch):
     """However good it looks to do one round here and another one there."""
-    real = balance.divided
+    real = deciding.divided
 
     def parted(plan, *arguments):
         found = real(plan, *arguments)
         return replace(found, shares=(0.0, 1.0), expected=replace(found.expected, seconds=1e-9))
 
-    monkeypatch.setattr(balance, "divided", parted)
+    monkeypatch.setattr(deciding, "divided", parted)
     array = da.zeros((2048, 2048), chunks=(256, 2048), dtype="c16")
-    balance.decided.cache_clear()
+    deciding.decided.cache_clear()
     try:
         with speeds(tmp_path, EVEN):
             found = plan(array, "fft2", device="hybrid", kernel="ducc0")
     finally:
-        balance.decided.cache_clear()
+        deciding.decided.cache_clear()
     assert len(found.rounds) == len(found.shares) > 1
     assert len(set(found.shares)) == 1
 
@@ -522,9 +523,21 @@ def _spans():
     return 0 if crew is None else len(crew.leases.engines[0].device.trace)
 
 
+def _told(client):
+    """Wait until all workers have told of their devices."""
+    for _ in range(int(PATIENCE / 0.05)):
+        workers = client.scheduler_info(n_workers=-1)["workers"].values()
+        if all(find.METRIC in worker["metrics"] for worker in workers):
+            return
+        time.sleep(0.05)
+    pytest.fail("a worker has told nothing")
+
+
 @pytest.mark.slow
-def test_a_cluster_of_workers_with_and_without_devices():
+def test_a_cluster_of_workers_with_and_without_devices(tmp_path):
     x = values(128, 64)
+    (tmp_path / "fast.json").write_text(SLOW_THREADS.to_json())
+    by_devices = {"bigfft.hybrid-gain": 1.1, "bigfft.planner.profile": str(tmp_path / "fast.json")}
     with (
         dask.config.set({"distributed.worker.daemon": False}),
         LocalCluster(
@@ -534,8 +547,25 @@ def test_a_cluster_of_workers_with_and_without_devices():
     ):
         one, other = client.scheduler_info()["workers"]
         client.run(_simulated, workers=[one])
-        got = fft.fft2(da.from_array(x, (16, 64)), device="hybrid").compute()
+        lazy = fft.fft2(da.from_array(x, (16, 64)), device="hybrid")
+        (thought,) = report(lazy).runs
+        got = lazy.compute()
         spans = client.run(_spans)
+        with dask.config.set(by_devices):  # before anybody knows that one worker has none
+            line = da.from_array(x.ravel(), 1024)
+            assert plan(line, "fft", device="hybrid", kernel="ducc0").device == "gpu"
+            alone = fft.fft(line, device="hybrid", kernel="ducc0").compute()
+        register(client)
+        _told(client)
+        lazy = fft.fft2(da.from_array(x, (16, 64)), device="hybrid")
+        lazy.compute()
+        (told,) = report(lazy).runs
     assert_close(got, scipy.fft.fft2(x))
+    assert_close(alone, scipy.fft.fft(x.ravel()))
     assert spans[one]
     assert not spans[other]
+    assert told.plan.machine.by_cards == ((0, 1), (1, 1))
+    for before, known in zip(thought.plan.shares, told.plan.expected.rounds, strict=False):
+        assert known.share == pytest.approx(before / 2, abs=1e-3)
+        assert 0 < told.shares[known.index] < 1
+        assert f"round {known.index} ({100 * known.share:.0f} % by the model)" in str(told)

@@ -23,7 +23,7 @@ from dask_bigfft.devices.protocol import ALIGNMENT, FFT
 from dask_bigfft.errors import DeviceError
 from dask_bigfft.kernels.gpu_plans import Batch, Call, fft_calls, tiles
 
-#: FFT plans that are kept; a round needs a handful.
+#: FFT plans that `trim` keeps; a round needs a handful.
 MAX_PLANS = 64
 
 #: Recordings of FFTs in tiles that are kept: a round needs one for each slot and form of piece.
@@ -75,11 +75,15 @@ class Operations(Kernels):
         return sum(self._tables.values())
 
     def work_nbytes(self, op: FFT) -> int:
-        """Make the plans of an FFT and return the bytes of work area that they need."""
+        """Make the plans of an FFT and return the bytes of work area that they need.
+
+        They are kept until `trim` or `drop_plans`: one that went while FFTs are under way would
+        have to be made anew beside them, in memory that nobody has counted.
+        """
         return max((self._need(call) for call in self._calls(op)), default=0)
 
     def _need(self, call: Call) -> int:
-        self._plan(call.batch)
+        self._make(call.batch)
         return _aligned(self._needs[call.batch]) + _staging_nbytes(call)
 
     def _calls(self, op: FFT) -> Any:
@@ -87,10 +91,17 @@ class Operations(Kernels):
         return fft_calls(op.kind, op.source, op.target, op.dims, double, self._tiled)
 
     def _plan(self, batch: Batch) -> Any:
+        """The plan of a batch, which `work_nbytes` has made."""
         plan = self._plans.get(batch)
-        if plan is not None:
+        if plan is None:
+            raise DeviceError(f"no plan was made for {batch} before it is needed")
+        return plan
+
+    def _make(self, batch: Batch) -> None:
+        """Make the plan of a batch, if it is not there."""
+        if batch in self._plans:
             self._plans.move_to_end(batch)
-            return plan
+            return
         cp, asked = cupy(), [0]
         owner = object()
 
@@ -107,16 +118,10 @@ class Operations(Kernels):
         # cuFFT copies tables in the null stream, which streams of ours do not wait for.
         cp.cuda.Stream.null.synchronize()
         taken = before - free()[0]
-        while len(self._plans) >= MAX_PLANS:
-            old, _ = self._plans.popitem(last=False)
-            self._work_at.pop(old, None)
-            self._tables.pop(old, None)
-            self._graphs.clear()  # which may use it
         self._plans[batch] = plan
         self._work_at[batch] = 0
         self._needs[batch] = asked[0]
         self._tables[batch] = max(0, int(taken))
-        return plan
 
     def fft(self, op: FFT, source: int, target: int, work: int) -> None:
         """Transform in the current stream; all three are addresses.
@@ -181,11 +186,20 @@ class Operations(Kernels):
             raise DeviceError(f"cuFFT refused a work area with status {status}")
         self._work_at[batch] = work
 
+    def trim(self) -> None:
+        """Forget plans needed longest ago, of more than `MAX_PLANS`; nothing may be under way."""
+        while len(self._plans) > MAX_PLANS:
+            old, _ = self._plans.popitem(last=False)
+            for kept in (self._work_at, self._needs, self._tables):
+                kept.pop(old)
+            self._graphs.clear()  # which may use it
+
     def drop_plans(self) -> None:
         """Forget all plans; nothing that uses one may be under way."""
         self._graphs.clear()
         self._plans.clear()
         self._work_at.clear()
+        self._needs.clear()
         self._tables.clear()
 
 def _aligned(nbytes: int) -> int:

@@ -18,7 +18,7 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import replace
 
 from dask_bigfft.devices.convolving import (
@@ -44,6 +44,9 @@ MEMORY_SHARE = 0.8
 
 #: Times that a block is tried: as planned, with everything given back, and with smaller pieces.
 ATTEMPTS = 6
+
+#: FFTs whose plans are kept at most, but for those of one block; a round needs a handful.
+MAX_FFTS = 256
 
 #: Work areas that are reckoned with, in units of a slot, until one is found to be enough.
 WORK_AREAS = (0, 1, 2, 4)
@@ -281,7 +284,7 @@ class Engine:
                 raise DeviceError("the engine of this device was closed")
             self.busy.begin()
             try:
-                need = max((self._work_nbytes(op) for op in ffts | plan.ffts), default=0)
+                need = self._area(ffts | plan.ffts)
                 carve = replace(carve, work_nbytes=max(carve.work_nbytes, aligned(need)))
                 self.pipeline.prepare(carve, max(carve.nbytes, self.limits.nbytes))
                 end = self.pipeline.submit_works(works, source, target, filters or {})
@@ -332,8 +335,7 @@ class Engine:
         with self._in_turn(coming), self._lock:
             if self._closed:
                 raise DeviceError("the engine of this device was closed")
-            for op in plan.ffts:  # whose plans may have been given back meanwhile
-                self._work_nbytes(op)
+            self._area(plan.ffts)  # plans may have been given back meanwhile
             self._stage(job.settings)
             self.pipeline.prepare(carve, limits.nbytes - self.device.tables)
             source.let_go()
@@ -454,8 +456,7 @@ class Engine:
     def _cut(self, job: Job, limits: PieceLimits, work: int) -> tuple[PiecePlan, Carve]:
         """Pieces that go with a work area of some size, and the one that they need."""
         plan = job.plan(limits, work)
-        need = max((self._work_nbytes(op) for op in plan.ffts), default=0)
-        return plan, _carved(plan, job.settings, need)
+        return plan, _carved(plan, job.settings, self._area(plan.ffts))
 
     def _stage(self, settings: DeviceSettings) -> None:
         """Tell the device what ring is wanted, if that is another one than before."""
@@ -463,6 +464,13 @@ class Engine:
         if wanted != self._staged:
             self.device.stage(*wanted)
             self._staged = wanted
+
+    def _area(self, ffts: Set[FFT]) -> int:
+        """Bytes of the work area that FFTs need, whose plans are there from now on."""
+        missing = len(ffts - self._works.keys())
+        if missing and len(self._works) + missing > MAX_FFTS:
+            self._drop()
+        return max((self._work_nbytes(op) for op in ffts), default=0)
 
     def _work_nbytes(self, op: FFT) -> int:
         found = self._works.get(op)

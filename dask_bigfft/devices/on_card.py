@@ -142,6 +142,7 @@ def _compute(
     operations: Operations, computations: tuple[Computation, ...], places: "_Places"
 ) -> None:
     """All operations, in the stream of the task."""
+    operations.trim()
     ffts = [found.op for found in computations if isinstance(found.op, FFT)]
     nbytes = max((operations.work_nbytes(op) for op in ffts), default=0)
     area = cupy().empty(nbytes, np.uint8)

@@ -369,8 +369,8 @@ class Device(Protocol):
     def work_nbytes(self, op: FFT) -> int:
         """Bytes of work area that an FFT needs.
 
-        Called with idle streams before the first `fft` of that description, so that the plan can
-        be made here. Raises `DeviceMemoryError` if the plan does not fit.
+        Called with idle streams before the first `fft` of that description, and the first one after
+        `drop_caches`, so that the plan is made here. Raises `DeviceMemoryError` if it does not fit.
         """
 
     def fft(

@@ -1,7 +1,8 @@
 """A device made of NumPy, on which whatever streams and events leave open goes wrong on purpose.
 
 Operations run in any order that the events permit (`simulated_streams`), and no others: a pipeline
-with an event too few gives a wrong answer here, where a card may give the right one for years.
+with an event too few gives a wrong answer here, where a card may give the right one for years. An
+FFT whose plan was not made while streams were idle is refused, where a card would make it then.
 Memory that nothing was written to holds NaN, more memory than there is is refused, and a clock
 follows a profile. Of host memory that is not pinned it knows the ring that values travel through
 (`simulated_ring`).
@@ -116,7 +117,12 @@ class SimulatedDevice(SimulatedStreams):
     @property
     def tables(self) -> int:
         """Bytes of the plans that are kept."""
-        return self._table * len(self._plans)
+        return self._table * self.planned
+
+    @property
+    def planned(self) -> int:
+        """Number of FFTs whose plans are kept."""
+        return len(self._plans)
 
     def _taken(self) -> int:
         taken = self.libraries + self.tables + self._arena.nbytes
@@ -258,6 +264,8 @@ class SimulatedDevice(SimulatedStreams):
         nbytes = work_area(op)
         if self.refuses("plan", nbytes):
             raise DeviceMemoryError(f"no plan could be made for {op}")
+        if any(stream.waiting for stream in self._streams):
+            raise DeviceError(f"a plan for {op} is made while streams are not idle")
         self._plans.add(op)
         self._taken()
         return nbytes
@@ -267,6 +275,8 @@ class SimulatedDevice(SimulatedStreams):
     ) -> None:
         """Transform when its time comes, if nobody else is at the work area; NaN is left there."""
         check_arrays(op, source, target)
+        if op not in self._plans:
+            raise DeviceError(f"no plan was made for {op} before it is needed")
         if op.sign != {"r2c": -1, "c2r": 1}.get(op.kind, op.sign) or work.nbytes < work_area(op):
             raise DeviceError(f"{op} with a work area of {work.nbytes} bytes")
 

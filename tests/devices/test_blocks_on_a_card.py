@@ -115,6 +115,9 @@ class Operations:
     def work_nbytes(self, op):
         return 0
 
+    def trim(self):
+        pass
+
     def drop_plans(self):
         pass
 

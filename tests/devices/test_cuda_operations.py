@@ -23,6 +23,7 @@ from dask_bigfft.devices.protocol import (
     Transpose,
     Twiddle,
 )
+from dask_bigfft.errors import DeviceError
 from dask_bigfft.kernels.gpu_factors import weight_source
 from dask_bigfft.kernels.gpu_source import (
     THREADS,
@@ -165,14 +166,30 @@ def test_plans_are_made_once_and_ready_when_they_are_there(monkeypatch):
     assert [own.work_nbytes(op) for op in (*ops[:3], ops[0])] == [1024] * 4
     assert card.did == ["PlanNd", "synchronized"] * 3
     assert own.tables == 3 * 96
-    own.work_nbytes(ops[3])  # in the place of the one that was needed longest ago
+    own.work_nbytes(ops[3])  # beside the others: what is under way may need them all
+    assert card.did == ["PlanNd", "synchronized"] * 4
+    assert own.tables == 4 * 96
+    own.trim()  # without the one that was needed longest ago
+    assert own.tables == 3 * 96
     own.work_nbytes(ops[0])
     assert card.did == ["PlanNd", "synchronized"] * 4
     own.work_nbytes(ops[1])
     assert card.did == ["PlanNd", "synchronized"] * 5
-    assert own.tables == 3 * 96
     own.drop_plans()
     assert own.tables == 0
+
+
+def test_no_plan_is_made_by_the_fft_that_needs_it(monkeypatch):
+    """It would wait for the streams, and take memory that nobody counted."""
+    card, own = Card(), Operations()
+    card.cuda.cufft.CUFFT_FORWARD = -1
+    monkeypatch.setattr(cuda_operations, "cupy", lambda: card)
+    op = FFT("c2c", (8, 8), (8, 8), (1,), -1, "<c16")
+    own.work_nbytes(op)
+    own.drop_plans()
+    with pytest.raises(DeviceError, match="no plan was made"):
+        own.fft(op, 0, 0, 0)
+    assert card.did == ["PlanNd", "synchronized"]
 
 
 def test_sizes_of_64_bits_have_plans_of_their_own(monkeypatch):

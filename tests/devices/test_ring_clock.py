@@ -143,6 +143,8 @@ def test_pieces_larger_than_the_ring_hold_up_who_submits_them():
         plan = job.plan(limits)
         carve = Carve(3, plan.schedule.slot_nbytes, plan.schedule.slot_nbytes)
         pipeline, block = Pipeline(device), _untouched((1, 4096, 16384), "<c16")
+        for op in plan.ffts:
+            device.work_nbytes(op)
         pipeline.prepare(carve, carve.nbytes)
         for _ in range(4):
             end = pipeline.submit(Coming(plan, [block, block], {}))

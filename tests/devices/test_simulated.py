@@ -28,6 +28,12 @@ def complex_values(*shape, dtype="c16"):
     return (RNG.standard_normal(shape) + 1j * RNG.standard_normal(shape)).astype(dtype)
 
 
+def planned(device, op):
+    """The work area of an FFT whose plan has been made."""
+    device.synchronize_all()
+    return DeviceArray(1 << 19, (device.work_nbytes(op),), "|u1")
+
+
 def run(compute, x, out_shape=None, out_dtype=None, others=()):
     """Result of one operation on an array, through the device."""
     device = SimulatedDevice(1 << 20)
@@ -62,7 +68,7 @@ def test_fft_is_scipys_without_a_scale(shape, dims, sign):
     op = FFT("c2c", shape, shape, dims, sign, x.dtype.str)
 
     def compute(device, stream, source, target):
-        work = DeviceArray(1 << 19, (device.work_nbytes(op),), "|u1")
+        work = planned(device, op)
         device.fft(stream, op, source, target, work)
 
     expected = scipy.fft.fftn(x, axes=dims)
@@ -80,7 +86,7 @@ def test_real_ffts_go_from_one_array_to_another(n):
 
     def compute(op):
         def submit(device, stream, source, target):
-            work = DeviceArray(1 << 19, (device.work_nbytes(op),), "|u1")
+            work = planned(device, op)
             device.fft(stream, op, source, target, work)
 
         return submit
@@ -255,8 +261,29 @@ def test_what_does_not_fit_together_is_refused():
     with pytest.raises(DeviceError, match="overlap"):
         device.transpose(stream, turn, array, array)
     op, line = FFT("c2c", (5,), (5,), (0,), -1, "<c16"), DeviceArray(0, (5,), "<c16")
+    device.work_nbytes(op)
     with pytest.raises(DeviceError, match="work area of 0"):
         device.fft(stream, op, line, line, DeviceArray(256, (0,), "|u1"))
+
+
+def test_plans_are_made_while_nothing_runs_and_before_they_are_needed():
+    device = SimulatedDevice(4096)
+    device.reserve(4096)
+    stream, array = device.stream("compute"), DeviceArray(0, (8,), "<c16")
+    op, work = FFT("c2c", (8,), (8,), (0,), -1, "<c16"), DeviceArray(256, (0,), "|u1")
+    with pytest.raises(DeviceError, match="no plan was made"):
+        device.fft(stream, op, array, array, work)
+    device.work_nbytes(op)
+    device.fft(stream, op, array, array, work)
+    device.synchronize_all()
+    device.drop_caches()
+    with pytest.raises(DeviceError, match="no plan was made"):
+        device.fft(stream, op, array, array, work)
+    device.record(device.event("end"), stream)
+    while not stream.waiting:  # one in ten runs at once
+        device.record(device.event("end"), stream)
+    with pytest.raises(DeviceError, match="not idle"):
+        device.work_nbytes(op)
 
 
 def test_the_clock_overlaps_engines_and_counts_narrow_runs():

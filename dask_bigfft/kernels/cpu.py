@@ -13,7 +13,7 @@ May import `decomposition`, `memory` and this room.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +32,10 @@ from dask_bigfft.kernels.incoming import Divisible, Incoming, Watch, parts
 from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.kernels.twiddle import multiply_chirp, twiddle
 from dask_bigfft.memory import lend
+
+#: Tiles that are weighed where a library reads them are cut into so many: then they and their
+#: results are in a core's own cache when they are weighed, and the FFT finds there what it reads.
+READ_IN = 4
 
 Array = npt.NDArray[Any]
 Rolls = tuple[tuple[int, int], ...]
@@ -232,21 +236,22 @@ def run_round(
         own = None if changes or not dense else out
         tile = incoming.whole(own) if given is None else given
         weigh = watch is not None and watch.weighs
-        result, energy = _transformed(tile, calls, works, library, place, weigh)
-        if watch and given is not None:  # which the library has only read
+        if watch and given is not None:
             watch.before(tile)
+        result, energy = _transformed(tile, calls, works, library, place, weigh)
         if watch:
             watch.after(result, 0, None, energy)
         _store(out, result, round_.rolls)
         return done
     dim, width = found
+    if watch and given is not None:
+        width = -(-width // READ_IN)
     tiles = (
         incoming.tiles(dim, width, out)
         if given is None
         else _views(given, dim, parts(given.shape[dim], width))
     )
-    kept = given is not None
-    _tile_by_tile(tiles, dim, calls, works, library, out, place, round_.rolls, watch, kept)
+    _tile_by_tile(tiles, dim, calls, works, library, out, place, round_.rolls, watch)
     return done
 
 
@@ -305,26 +310,25 @@ def run_tiles(
 def _tile_by_tile(
     tiles: Iterable[tuple[slice, Array]], dim: int, calls: Calls, works: list[Work],
     library: FFTLibrary, out: Array, place: Array | None, rolls: Rolls,
-    watch: Watch | None = None, kept: bool = False,
+    watch: Watch | None = None,
 ) -> None:
-    """Take tiles through a round into `out`, at once where it is their `place`.
-
-    Tiles that are `kept` are only read, and looked at when the library has them in cache: it
-    reads ahead while it computes, and a sum can only wait for memory.
-    """
+    """Take tiles through a round into `out`, at once where it is their `place`."""
     weigh = watch is not None and watch.weighs
+    first = watch is not None and watch.stays and not rolls  # what is wrong is stored again
+    again = _again(calls, library)
     for part, tile in tiles:
-        if watch and watch.is_done(part):
-            continue
-        inside = [work.within(dim, part) for work in works]
+        if watch:
+            if watch.is_done(part):
+                continue
+            watch.before(tile)
         target = out[(slice(None),) * dim + (part,)]
-        if watch and not kept:
-            watch.before(tile)
         room = None if place is None else target
-        result, energy = _transformed(tile, calls, inside, library, room, weigh)
-        if watch and kept:
-            watch.before(tile)
-        first = watch is not None and watch.stays and not rolls  # what is wrong is stored again
+        if again is not None:
+            shared = room is None or np.may_share_memory(tile, room)
+            result, energy = again(tile, None if shared else room), None
+        else:
+            inside = [work.within(dim, part) for work in works]
+            result, energy = _transformed(tile, calls, inside, library, room, weigh)
         if first:
             stored = _store(target, result, rolls, weigh)
             energy = stored if energy is None else energy
@@ -332,6 +336,14 @@ def _tile_by_tile(
             watch.after(result, dim, part, energy)
         if not first:
             _store(target, result, rolls)
+
+
+def _again(calls: Calls, library: FFTLibrary) -> Callable[[Array, Array | None], Array] | None:
+    """What takes tile after tile through a round that is one complex FFT and nothing else."""
+    if not calls.one_call or not calls.c2c:
+        return None
+    (call,) = calls.c2c
+    return library.again(call.dims, call.sign, call.scale)
 
 
 def rolled(values: Array, rolls: Rolls) -> Array:

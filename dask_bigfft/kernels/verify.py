@@ -3,8 +3,10 @@
 A round is watched from both ends of its tiles: what comes in is weighed when a tile is gathered,
 what goes out before it is stored, both still in cache (`kernels.checks` says what is summed). What
 is gathered is weighed on the way, where the copy waits for memory and its energy costs next to
-nothing; what is transposed, and what a library reads where it lies, is weighed after that, in
-cache. What goes out is weighed while it is twiddled, or stored where that can be done once more.
+nothing; what is transposed is weighed after that, in cache. What a library reads where it lies is
+weighed first, which has it in cache when the FFT begins, in tiles so small that they are still
+there with their results. What goes out is weighed while it is twiddled, or stored where that can
+be done once more.
 Rounds with chirps (Bluestein's algorithm) keep no energy: they are done twice and compared, to the
 bit; within rounding errors where each time CPU threads or a card may have done other parts of them.
 

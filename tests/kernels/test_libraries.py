@@ -201,6 +201,28 @@ def test_c2c_answers_elsewhere_and_only_reads(library):
         assert_close(found, exact_c2c(kept, (1,), -1, "ortho"), np.complex128)
 
 
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128, np.clongdouble, np.float64])
+def test_the_same_again_for_many_arrays(library, dtype):
+    """In place, or in other memory, also of what libraries do not take as it lies."""
+    wide = np.result_type(dtype, np.complex64)
+    if wide not in library.dtypes:
+        return
+    again = library.again((1,), 1, "full")
+    assert (again is not None) == library.elsewhere
+    for seed in range(3 if library.elsewhere else 0):
+        x = random((6, 20), dtype, seed)
+        kept, out = x.copy(), np.full((20, 8), np.nan, wide).T[:6]
+        expected = exact_c2c(x, (1,), 1, "full")
+        assert_close(again(x, out), expected, wide)
+        assert np.shares_memory(again(x, out), out)
+        np.testing.assert_array_equal(x, kept)
+        inside = again(x, None)
+        assert np.shares_memory(inside, x) == (x.dtype == wide)
+        assert_close(inside, expected, wide)
+        line = np.broadcast_to(kept[:, :1], kept.shape)
+        assert_close(again(line, out), exact_c2c(line, (1,), 1, "full"), wide)
+
+
 def test_r2c_answers_elsewhere_where_it_can(library):
     x = random((6, 9), np.float64)
     kept, room = x.copy(), np.full((6, 10), np.nan, complex)

@@ -67,6 +67,11 @@ def loaded() -> ModuleType | None:
     return sys.modules.get("cupy")
 
 
+def free_pinned() -> None:
+    """Give back the pinned memory that CuPy's pool keeps for later."""
+    cupy().get_default_pinned_memory_pool().free_all_blocks()
+
+
 @functools.cache
 def _found() -> tuple[tuple[int, ...], str | None]:
     """Ordinals of the devices that can be used, or what is missing."""

@@ -21,7 +21,7 @@ import numpy as np
 
 from dask_bigfft import config
 from dask_bigfft.devices import ring as staging
-from dask_bigfft.devices.cuda import cupy
+from dask_bigfft.devices.cuda import cupy, free_pinned
 from dask_bigfft.devices.cuda_kernels import strided_copy
 from dask_bigfft.devices.cuda_planes import planes
 from dask_bigfft.devices.protocol import Array, dense, places_of
@@ -407,9 +407,11 @@ class HostCopies:
         for buffer in self._ring_memory:
             pinner.pin(buffer)
         memory = [buffer.memory for buffer in self._ring_memory]
-        if pinner.counters().failures:
+        if pinner.counters().ranges < len(memory):
+            self._ring_memory, number = [], len(memory)
+            del memory
             alloc = self._cupy.cuda.alloc_pinned_memory
-            memory = [np.frombuffer(alloc(nbytes), np.uint8, nbytes) for _ in memory]
+            memory = [np.frombuffer(alloc(nbytes), np.uint8, nbytes) for _ in range(number)]
         return staging.Ring(memory, max(2, len(os.sched_getaffinity(0))))
 
     def stage(self, buffers: int | None, nbytes: int | None) -> None:
@@ -432,3 +434,4 @@ class HostCopies:
         if self._ring is not None:
             self._ring.close()
             self._ring, self._ring_memory = None, []
+            free_pinned()  # which would be kept for others otherwise

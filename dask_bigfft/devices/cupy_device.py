@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from dask_bigfft.devices.cuda import available, cupy, current, reason, software
+from dask_bigfft.devices.cuda import available, cupy, current, free_pinned, reason, software
 from dask_bigfft.devices.cuda_copies import CupyStream, HostCopies, pins
 from dask_bigfft.devices.cuda_operations import Operations
 from dask_bigfft.devices.protocol import (
@@ -164,6 +164,8 @@ class CupyDevice:
         self._free_pool()
 
     def _free_pool(self) -> None:
+        """Give back what CuPy keeps for later, pinned memory as well: exchanges take it."""
+        free_pinned()
         with self._device, errors_of_cuda():
             self._cupy.get_default_memory_pool().free_all_blocks()
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from dask_bigfft.devices.cuda import cupy, current
+from dask_bigfft.devices.cuda import cupy, current, free_pinned
 from dask_bigfft.devices.cuda_operations import Operations
 from dask_bigfft.devices.cupy_device import errors_of_cuda
 from dask_bigfft.devices.jobs import Job
@@ -77,6 +77,8 @@ def forget_plans() -> None:
     for ordinal, card in held.items():
         with card.lock, cupy().cuda.Device(ordinal):
             card.operations.drop_plans()
+    if held:
+        free_pinned()  # what blocks that changed cards by the host have left there
 
 
 def round_on_card(job: Job, gather: Callable[[], Any], filters: Mapping[int, Any]) -> Any:

@@ -304,6 +304,8 @@ def test_plans_for_blocks_that_live_on_cards_are_given_back_with_the_devices(mon
     monkeypatch.setattr(on_card, "_cards", {})
     monkeypatch.setattr(
         on_card, "cupy", lambda: SimpleNamespace(cuda=SimpleNamespace(Device=Device)))
+    freed = []
+    monkeypatch.setattr(on_card, "free_pinned", lambda: freed.append(len(dropped)))
     monkeypatch.setattr(
         Operations, "drop_plans", lambda self: dropped.append(list(inside)))
     for ordinal in (0, 3, 5):
@@ -312,4 +314,5 @@ def test_plans_for_blocks_that_live_on_cards_are_given_back_with_the_devices(mon
     find.release()
     find.release()
     assert dropped == [[0], [3]]
+    assert freed == [2]  # once, when there was something to give back
     assert list(on_card._cards) == [5]

@@ -27,7 +27,7 @@ from dask_bigfft.devices.protocol import (
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.devices.transfer import TO_DEVICE, TO_HOST
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
-from dask_bigfft.memory import default_arena, lend, pinned
+from dask_bigfft.memory import Pinner, default_arena, lend, pinned
 
 pytestmark = [
     pytest.mark.gpu,
@@ -513,6 +513,42 @@ def _through_the_ring(device, monkeypatch):
         device.record(last, back)
         device.synchronize(last)
         assert np.array_equal(out, wanted)
+
+
+def test_staging_buffers_of_the_pool_go_back_to_the_driver(monkeypatch):
+    """Where the driver does not pin what is ours, as in some containers."""
+    pool, held = cupy().get_default_pinned_memory_pool(), []
+    alloc = cupy().cuda.alloc_pinned_memory
+
+    def refused(address, nbytes):
+        raise OSError("no page may be pinned")
+
+    def taken(nbytes):
+        found = alloc(nbytes)
+        held.append(found.ptr)
+        return found
+
+    monkeypatch.setattr(
+        cuda_copies, "make_pinner", lambda limit: Pinner(refused, lambda address: None, limit))
+    monkeypatch.setattr(cupy().cuda, "alloc_pinned_memory", taken)
+    other = open_device(available()[0])
+    other.reserve(64 * MIB)
+    other.stage(2, 4 * MIB)
+    x = np.arange(3 * MIB, dtype="f8")
+    out, array = np.empty_like(x), DeviceArray(0, x.shape, "<f8")
+    with dask.config.set({"bigfft.memory.pin-arrays": False}):
+        stream, end = other.stream("h2d"), other.event("end")
+        other.h2d(stream, x, array)
+        other.d2h(stream, array, out)
+        other.record(end, stream)
+        other.synchronize(end)
+    assert np.array_equal(out, x)
+    asked = cupy().cuda.pinned_memory.is_memory_pinned
+    assert len(held) == 4
+    assert all(asked(pointer) for pointer in held)
+    other.close()
+    assert pool.n_free_blocks() == 0
+    assert not any(asked(pointer) for pointer in held)
 
 
 def test_two_plans_in_one_work_area_do_not_disturb_each_other(device):

@@ -4,7 +4,7 @@ Its tasks are few (one for each source block and each target block, and a barrie
 in memory of the workers as far as there is room, and else in their files, so that it takes neither
 many tasks nor much memory.
 
-Imports `errors`, and `p2p_run` where distributed is as that expects it.
+Imports `errors`, and `p2p_spec` where distributed is as `p2p_private` expects it.
 """
 
 import contextlib
@@ -12,12 +12,13 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import dask.config
 import numpy.typing as npt
 
 from dask_bigfft.errors import CarrierError, ScratchError
+from dask_bigfft.exchange.p2p_shards import StorageError
 
 Array = npt.NDArray[Any]
 Block = tuple[int, ...]
@@ -30,9 +31,9 @@ MOST_ASKED = 3
 
 _private: ModuleType | None
 try:
-    from dask_bigfft.exchange import p2p_run
+    from dask_bigfft.exchange import p2p_private, p2p_run, p2p_spec
 
-    _private, _reason = p2p_run, ""
+    _private, _reason = p2p_private, ""
 except (ImportError, AttributeError, TypeError, ValueError) as error:  # has moved, or is another
     _private, _reason = None, str(error)
 
@@ -80,7 +81,7 @@ def _asked(call: Callable[[], Any]) -> Any:
 @contextlib.contextmanager
 def _storage_named() -> Iterator[None]:
     """Raise what a worker's files could not keep as a `ScratchError`, which names the file."""
-    kind = _names().StorageError
+    kind = StorageError
     try:
         yield
     except RuntimeError as error:
@@ -118,12 +119,12 @@ def barrier_task(
     transfers : list of TaskRef
         All transfer tasks.
     **what
-        `targets`, `before`, `width`, `plan`, `number`, `together` and `output`, as a `p2p_run.Spec`
-        has them.
+        `targets`, `before`, `width`, `plan`, `number`, `together` and `output`, as a
+        `p2p_spec.Spec` has them.
     """
     names = _names()
     disk = bool(dask.config.get("distributed.p2p.storage.disk", default=True))
-    spec = names.Spec(id=shuffle, disk=disk, **what)
+    spec = p2p_spec.Spec(id=cast("Any", shuffle), disk=disk, **what)
     key = names.barrier_key(shuffle)
     return names.P2PBarrierTask(key, function, shuffle, *transfers, spec=spec)
 
@@ -177,4 +178,5 @@ def collect(shuffle: str, attempt: int, block: Block) -> dict[Block, tuple[Array
 
 def release(shuffle: str, attempt: int, block: Block) -> None:
     """Let go of what was collected for a block, which has been put together."""
-    _names().release(_plugin().worker.address, shuffle, attempt, block)
+    worker = _plugin().worker.address
+    p2p_run.release(worker, shuffle, attempt, block)

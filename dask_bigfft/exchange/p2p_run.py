@@ -1,7 +1,6 @@
-"""Our part in distributed's peer-to-peer shuffle: what is sent, where to, and what is kept.
+"""A shuffle on one worker: what is sent from it, what is kept there, and who asks for that.
 
-Every name of distributed's that is not public API is in this file, and probed when it is imported:
-if one has moved, the import fails and `p2p` falls back. A shuffle runs like this::
+A shuffle runs like this::
 
     transfer task   packs what its source block gives to each worker, and sends it
     send, receive   batched and limited by distributed; what stays on a worker takes no socket
@@ -11,74 +10,37 @@ if one has moved, the import fails and `p2p` falls back. A shuffle runs like thi
     barrier task    all source blocks are in
     output task     reads the shards of its block
 
-A `Spec` travels inside the barrier task, makes a `ShuffleRun` on every worker, and says which
-worker a target block belongs to. What is sent is packed by the task itself, so neither knows the
-plan. When a worker is lost, distributed starts the shuffle anew, under another number; so it does
-where a block is asked for whose shards were in memory and have gone.
+What is sent is packed by the task itself, so a run knows nothing of the plan. When a worker is
+lost, distributed starts the shuffle anew, under another number; so it does where a block is asked
+for whose shards were in memory and have gone.
 
-Source of the protocol: `distributed.shuffle` 2026.8 (`_core.py`, `_rechunk.py`).
-
-Imports distributed, and of this package `config`, `events`, `memory_settings` and this room.
+Imports `events` and this room.
 """
 
 import contextlib
-import inspect
 import itertools
-import math
 import mmap
-import os
 import struct
 import time
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from distributed.comm.core import CommClosedError
-from distributed.core import Status
-from distributed.exceptions import Reschedule
-from distributed.protocol.utils import pack_frames_prelude
-from distributed.scheduler import Scheduler
-from distributed.shuffle._core import (
-    P2PBarrierTask,
-    ShuffleRun,
-    ShuffleSpec,
-    barrier_key,
-    get_worker_plugin,
-    handle_transfer_errors,
-    handle_unpack_errors,
-    p2p_barrier,
-)
-from distributed.shuffle._disk import DiskShardsBuffer
-from distributed.shuffle._exceptions import DataUnavailable
-from distributed.shuffle._limiter import ResourceLimiter
-from distributed.shuffle._pickle import unpickle_bytestream
-from distributed.shuffle._scheduler_plugin import ShuffleSchedulerPlugin
-from distributed.shuffle._worker_plugin import ShuffleWorkerPlugin
-from distributed.utils import sync
-
-from dask_bigfft import config
 from dask_bigfft.events import emit
 from dask_bigfft.exchange import p2p_shards
+from dask_bigfft.exchange.p2p_private import (
+    DataUnavailable,
+    Reschedule,
+    ShuffleRun,
+    pack_frames_prelude,
+    sync,
+    unpickle_bytestream,
+)
 from dask_bigfft.exchange.p2p_shards import Array, Block, Kept, Message, Room, StorageError
-from dask_bigfft.memory_settings import pressure
 
-__all__ = [
-    "CommClosedError", "P2PBarrierTask", "Reschedule", "Run", "Spec", "StorageError", "barrier_key",
-    "get_worker_plugin", "handle_transfer_errors", "handle_unpack_errors", "p2p_barrier", "release",
-    "scheduler_runs",
-]
-
-_schedulers = Scheduler._instances
-
-
-def scheduler_runs() -> bool:
-    """Whether a scheduler runs in this process."""
-    return any(scheduler.status == Status.running for scheduler in _schedulers)
-
+__all__ = ["ALIGNMENT", "Run", "aligned_frames", "release"]
 
 #: Whoever gets what is packed for some target blocks: a worker, or here, what waits together.
 Owner = str | Block
@@ -311,190 +273,3 @@ def release(worker: str, shuffle: str, attempt: int, block: Block) -> None:
     run = _runs.get((worker, shuffle, attempt))
     if run is not None:
         run.release(block)
-
-
-class _Buffers:
-    """What shuffles of a worker may hold in memory: in flight, before it is written, and waiting.
-
-    All of it is no more than distributed's settings allow for the former two, which it takes a
-    quarter and an eighth of at most.
-    """
-
-    def __init__(self, plugin: Any) -> None:
-        comms, disk = plugin.memory_limiter_comms.limit, plugin.memory_limiter_disk.limit
-        flying, writing = min(comms, (comms + disk) // 4), min(disk, (comms + disk) // 8)
-        self.comms = ResourceLimiter(flying, metrics_label="p2p-comms-limiter")
-        self.disk = ResourceLimiter(writing, metrics_label="p2p-disk-limiter")
-        self.most = comms + disk - flying - writing
-        self.room = Room(self.most, pressure(plugin.worker))
-
-
-_buffers: weakref.WeakKeyDictionary[Any, _Buffers] = weakref.WeakKeyDictionary()
-
-
-def _buffers_of(plugin: Any) -> _Buffers:
-    """Buffers of a worker, as large as the settings are now."""
-    found = _buffers.get(plugin)
-    if found is None:
-        found = _buffers[plugin] = _Buffers(plugin)
-    wanted = config.get("bigfft.exchange.shuffle-memory")
-    found.room.most = found.most if wanted is None else min(wanted, found.most)
-    return found
-
-
-@lru_cache(maxsize=16)
-def _in_order(workers: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(sorted(workers))
-
-
-@dataclass(frozen=True)
-class Spec(ShuffleSpec[Block]):  # type: ignore[misc, unused-ignore]
-    """What a shuffle does, wherever it runs.
-
-    Parameters
-    ----------
-    targets : tuple of sequences of int
-        Target blocks along each axis: those of one connected group of an exchange.
-    before : int
-        Number of target blocks in the groups before this one.
-    width : int
-        Number of target blocks that a worker gets in turn.
-    plan : str
-        Token of the plan.
-    number : int
-        Exchange of the plan, from 0.
-    together : int
-        Number of target blocks of a worker whose shards wait in one file.
-    output : str
-        Name of the tasks that put target blocks together, whose keys it begins.
-    lasting : bool
-        Whether shards stay until the shuffle is over.
-    """
-
-    targets: tuple[Sequence[int], ...]
-    before: int
-    width: int
-    plan: str
-    number: int
-    together: int = 1
-    output: str = ""
-    lasting: bool = False
-
-    @property
-    def output_partitions(self) -> Generator[Block, None, None]:
-        """All target blocks."""
-        yield from itertools.product(*self.targets)
-
-    def rank(self, partition: Block) -> int:
-        """Number of a target block among those of all groups of the exchange."""
-        rank = 0
-        for i, along in zip(partition, self.targets, strict=True):
-            rank = rank * len(along) + along.index(i)
-        return self.before + rank
-
-    def pick_worker(self, partition: Block, workers: Sequence[str]) -> str:
-        """Worker of a target block: in turn, so that none has a turn more than another.
-
-        Distributed hands the workers over in another rotation for every shuffle; sorted, they
-        take turns over all groups of an exchange as over the blocks of one.
-        """
-        return _in_order(tuple(workers))[self.rank(partition) // self.width % len(workers)]
-
-    def create_new_run(self, worker_for: dict[Block, str], span_id: str | None) -> Any:
-        """Return the shuffle as the scheduler has it, which knows where target blocks belong.
-
-        Else tasks would be tried on any worker, and sent away one after the other where their turn
-        comes, while others wait for them. What has been fused with another task is tried.
-
-        Tasks of several names are those of several computations, which may want the same blocks.
-        """
-        key, names = barrier_key(self.id), set[Any]()
-        for scheduler in list(_schedulers):
-            barrier = scheduler.tasks.get(key)
-            if barrier is None or getattr(barrier.run_spec, "spec", None) is not self:
-                continue
-            plugin: Any = scheduler.plugins["shuffle"]
-            for task in barrier.dependents:
-                found: Any = task.key  # a name, or a name and a block
-                names.add(found[0] if isinstance(found, tuple) else found)
-                if isinstance(found, tuple) and found[0] == self.output:
-                    plugin._set_restriction(task, worker_for[found[1:]])
-        shared = replace(self, lasting=len(names) > 1)
-        return super(Spec, shared).create_new_run(worker_for, span_id)
-
-    def create_run_on_worker(
-        self, run_id: int, span_id: str | None, worker_for: dict[Block, str], plugin: Any
-    ) -> Run:
-        """Return the shuffle as a worker has it."""
-        worker, buffers = plugin.worker, _buffers_of(plugin)
-        return Run(
-            worker_for=worker_for, targets=self.targets, plan=self.plan, number=self.number,
-            disk=self.disk, together=self.together, room=buffers.room, lasting=self.lasting,
-            id=self.id,
-            run_id=run_id,
-            span_id=span_id,
-            directory=os.path.join(worker.local_directory, f"shuffle-{self.id}-{run_id}"),
-            executor=plugin._executor,
-            local_address=worker.address,
-            rpc=worker.rpc,
-            digest_metric=worker.digest_metric,
-            scheduler=worker.scheduler,
-            memory_limiter_disk=buffers.disk,
-            memory_limiter_comms=buffers.comms,
-            loop=worker.loop,
-        )
-
-    def __len__(self) -> int:
-        return math.prod(map(len, self.targets))
-
-
-#: What this file takes for granted: parameters of a function, by its name.
-_EXPECTED: dict[Callable[..., Any], str] = {
-    ShuffleRun.__init__: (
-        "self id run_id span_id local_address directory executor rpc digest_metric scheduler "
-        "memory_limiter_disk memory_limiter_comms disk loop"
-    ),
-    ShuffleRun._shard_partition: "self data partition_id",
-    ShuffleRun._receive: "self data",
-    ShuffleRun._get_output_partition: "self partition_id key kwargs",
-    ShuffleRun._get_assigned_worker: "self i",
-    ShuffleRun._read_from_disk: "self id",
-    ShuffleRun._write_to_disk: "self data",
-    ShuffleRun.inputs_done: "self",
-    ShuffleRun.close: "self",
-    ResourceLimiter.__init__: "self limit metrics_label",
-    ShuffleRun.send: "self address shards",
-    ShuffleRun.receive: "self data",
-    ShuffleRun.read: "self path",
-    ShuffleRun.deserialize: "self buffer",
-    DiskShardsBuffer.__init__: "self directory read memory_limiter",
-    DiskShardsBuffer._write_frames: "self frames id",
-    ShuffleSpec.__init__: "self id disk",
-    ShuffleSpec.pick_worker: "self partition workers",
-    ShuffleSpec.create_new_run: "self worker_for span_id",
-    ShuffleSchedulerPlugin._set_restriction: "self ts worker",
-    ShuffleSpec.create_run_on_worker: "self run_id span_id worker_for plugin",
-    ShuffleRun.add_partition: "self data partition_id",
-    ShuffleWorkerPlugin.get_or_create_shuffle: "self shuffle_id",
-    ShuffleWorkerPlugin.get_output_partition: "self shuffle_id run_id partition_id meta",
-    P2PBarrierTask.__init__: "self key func args spec kwargs",
-    p2p_barrier: "id run_ids",
-    pack_frames_prelude: "frames",
-    barrier_key: "shuffle_id",
-    handle_transfer_errors: "id",
-    handle_unpack_errors: "id",
-}
-
-
-def _probe() -> None:
-    """Fail like a missing name does where distributed has another interface than is known here."""
-    for function, expected in _EXPECTED.items():
-        found = " ".join(inspect.signature(function).parameters)
-        if found != expected:
-            raise ImportError(f"{function.__qualname__}({found}) has changed")
-    abstract = {"output_partitions", "pick_worker", "create_run_on_worker"}
-    if ShuffleSpec.__abstractmethods__ != abstract:
-        raise ImportError(f"ShuffleSpec leaves open {sorted(ShuffleSpec.__abstractmethods__)}")
-
-
-_probe()

@@ -17,7 +17,6 @@ cache.
 Imports `errors`, `events`, `files`, `kernels` and this room.
 """
 
-import contextlib
 import errno
 import json
 import os
@@ -28,26 +27,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.errors import DamagedShardError, ScratchError
 from dask_bigfft.events import emit
-from dask_bigfft.exchange.folders import (
-    LIFE,
-    PREFIX,
-    check_room,
-    hold_folder,
-    leave_folder,
-    lock_file,
-    remove_abandoned,
-    sync_folders,
-    unlock_folder,
-)
+from dask_bigfft.exchange.folders import hold_folder, leave_folder, sync_folders, unlock_folder
 from dask_bigfft.exchange.records import RESULT, Stored, block_name, read_record
-from dask_bigfft.files import File, Underway, opened, room_missing, rounded_up
+from dask_bigfft.exchange.scratch_files import failed, fill, make_folder, opened_file, reserve
+from dask_bigfft.files import File, Underway, rounded_up
 from dask_bigfft.kernels.checksums import checksum
 
 Array = npt.NDArray[Any]
@@ -55,47 +45,6 @@ Block = tuple[int, ...]
 
 #: Bytes that are read at a time, as far as whole shards make them.
 READ_BYTES = 8 << 20
-
-@dataclass(frozen=True)
-class ScratchPlace:
-    """Where the scratch files of a graph go.
-
-    Parameters
-    ----------
-    directory : str
-        Folder of all scratch, or, if it is kept, of this run alone.
-    name : str
-        Tells this graph's folder from others'.
-    sync : bool
-        Whether data are on the disk before a record says that they are there.
-    kept : bool
-        Whether the folder outlives the run, so that another run can go on from it. The results'
-        blocks are then stored by whoever writes the records of that.
-    needed : int
-        Bytes that all files together take at the worst moment.
-    memory : int or None
-        Bytes of memory that the tasks need meanwhile.
-    finished : tuple of (int, frozenset of blocks)
-        Blocks that an earlier run has done, by the number of the exchange that they were written
-        for; the number of exchanges stands for stored blocks of the result.
-    rows : object or None
-        The stored array, of which the first round reads rows by itself where the plan says so: has
-        `fill`, which puts a region of it into an array, and `anywhere`, whether several may be read
-        at a time.
-    """
-
-    directory: str
-    name: str
-    sync: bool = False
-    kept: bool = False
-    needed: int = 0
-    memory: int | None = None
-    finished: tuple[tuple[int, frozenset[Block]], ...] = ()
-    rows: Any = None
-    life: str = ""
-
-    def __dask_tokenize__(self) -> tuple[Any, ...]:
-        return "dask_bigfft.ScratchPlace", self.directory, self.sync, self.kept, self.life
 
 
 @dataclass(frozen=True)
@@ -177,8 +126,8 @@ class Scratch:
         data = shard.reshape(-1).view(np.uint8)
         values = data if nbytes is None else data[:nbytes]
         data[len(values) :] = 0
-        with _opened(path, os.O_RDWR | os.O_CREAT) as file:
-            _reserve(file.handle, path, total)
+        with opened_file(path, os.O_RDWR | os.O_CREAT) as file:
+            reserve(file.handle, path, total)
             try:
                 file.write(data, begin)
                 if self.sync:
@@ -225,7 +174,7 @@ class Scratch:
         self, path: Path, number: int, parts: Sequence[Part], out: Array
     ) -> list[tuple[Part, int]]:
         """Read all parts; return those that are not what was written, with their checksums."""
-        with _opened(path, os.O_RDONLY) as file, Underway[list[tuple[Part, int]]]() as calls:
+        with opened_file(path, os.O_RDONLY) as file, Underway[list[tuple[Part, int]]]() as calls:
             for some in _batches(parts):
                 nbytes = sum(part.nbytes for part in some)
                 calls.start(nbytes, partial(self._read_some, file, path, number, some, out))
@@ -238,13 +187,13 @@ class Scratch:
         bad = []
         begin, end = some[0].begin, some[-1].begin + some[-1].nbytes
         end = min(len(out), rounded_up(end)) if begin == rounded_up(begin) else end
-        _fill(file, path, out[begin:end], begin)
+        fill(file, path, out[begin:end], begin)
         for part in some:
             values = out[part.begin : part.begin + part.nbytes]
             if checksum(values) == part.checksum:
                 continue
             emit("mismatch", index=number + 1, nbytes=part.nbytes)
-            _fill(file, path, values, part.begin)
+            fill(file, path, values, part.begin)
             if (found := checksum(values)) != part.checksum:
                 bad.append((part, found))
         return bad
@@ -307,7 +256,7 @@ class Scratch:
         place = self.folder / self.life if self.life else path.parent
         fresh = place / f"{path.name}.{uuid.uuid4().hex}"
         text = json.dumps(found).encode()
-        with _opened(fresh, os.O_WRONLY | os.O_CREAT, direct=False) as file:
+        with opened_file(fresh, os.O_WRONLY | os.O_CREAT, direct=False) as file:
             try:
                 done = 0
                 while done < len(text):  # a disk that is full takes a part first
@@ -325,68 +274,6 @@ class Scratch:
             sync_folders(path.parent, self.folder)
 
 
-# --- files ----------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _opened(path: Path, flags: int, direct: bool = True) -> Iterator[File]:
-    with contextlib.ExitStack() as stack:
-        try:
-            file = stack.enter_context(opened(path, flags, direct))
-        except FileNotFoundError as error:
-            if not flags & os.O_CREAT or path.parent.name.startswith(LIFE):
-                failed(path, error, 0, 0)
-            make_folder(path.parent)
-            file = stack.enter_context(opened(path, flags, direct))
-        except OSError as error:
-            failed(path, error, 0, 0)
-        yield file
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, unless they are there."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError as error:
-        failed(folder, error, 0, 0)
-
-
-def _reserve(handle: int, path: Path, total: int) -> None:
-    """Give a file its full size, unless it has it; one writer at a time."""
-    if os.fstat(handle).st_size >= total:
-        return
-    lock_file(handle)
-    if os.fstat(handle).st_size >= total:
-        return
-    try:
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(handle, 0, total)
-        else:
-            os.ftruncate(handle, total)
-    except OSError as error:
-        failed(path, error, total, total)
-
-
-def _fill(file: File, path: Path, out: Array, begin: int) -> None:
-    """Read as many bytes as `out` has."""
-    try:
-        done = file.read(out, begin)
-    except OSError as error:
-        failed(path, error, 0, 0)
-    if done < len(out):
-        raise ScratchError(errno.EIO, f"the file ends {len(out) - done} bytes early", str(path))
-
-
-def _damaged(
-    path: Path, exchange: str, number: int, parts: Sequence[Part], text: str, code: int = errno.EIO
-) -> DamagedShardError:
-    rest = "a run from file to file makes it once more by itself, other computations start over"
-    error = DamagedShardError(code, f"{text}; {rest}", str(path))
-    error.exchange, error.number = exchange, number
-    error.sources = tuple(part.source for part in parts)
-    return error
-
-
 def _batches(parts: Sequence[Part]) -> Iterator[list[Part]]:
     """Neighbouring parts that are read together."""
     some: list[Part] = []
@@ -399,55 +286,14 @@ def _batches(parts: Sequence[Part]) -> Iterator[list[Part]]:
         yield some
 
 
-def failed(path: Path, error: OSError, total: int, missing: int) -> NoReturn:
-    """Raise what went wrong with a scratch file: which, and how many bytes are missing."""
-    text = error.strerror or str(error)
-    if (lack := room_missing(path, error, missing)) is not None:
-        text = f"{text}: {lack} bytes are missing for a scratch file of {total}"
-    elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        text = f"{text}: scratch files cannot be written here; set bigfft.scratch.directory"
-    elif error.errno == errno.ENOENT and path.parent.name.startswith(LIFE):
-        text = f"{text}: another run has gone on with this scratch folder"
-    raise ScratchError(error.errno or errno.EIO, text, str(path)) from error
-
-
-# --- folders --------------------------------------------------------------------------------
-
-
-def open_scratch(place: ScratchPlace, shared: bool) -> Scratch:
-    """Return the scratch folder of a run, made if it is not there.
-
-    A folder that is not kept goes when the object returned here is closed or dies, or with the last
-    process that holds it.
-
-    Parameters
-    ----------
-    place : ScratchPlace
-        Where.
-    shared : bool
-        Whether several processes compute the graph: each key then stands for one computation, so
-        all use one folder; else every computation has its own.
-
-    Raises
-    ------
-    ScratchError
-        If the folder cannot be made, or the disk has too little room.
-    """
-    directory = Path(place.directory)
-    make_folder(directory)
-    if place.kept:
-        return Scratch(directory, place.sync, kept=True, life=place.life)
-    remove_abandoned(directory)
-    folder = directory / f"{PREFIX}{place.name}"
-    if not shared:
-        folder = folder.with_name(f"{folder.name}-{uuid.uuid4().hex[:8]}")
-    check_room(directory, place.needed)
-    try:
-        scratch = Scratch(folder, place.sync, False, hold_folder(folder, make=True))
-    except OSError as error:
-        failed(folder, error, 0, 0)
-    scratch.own()
-    return scratch
+def _damaged(
+    path: Path, exchange: str, number: int, parts: Sequence[Part], text: str, code: int = errno.EIO
+) -> DamagedShardError:
+    rest = "a run from file to file makes it once more by itself, other computations start over"
+    error = DamagedShardError(code, f"{text}; {rest}", str(path))
+    error.exchange, error.number = exchange, number
+    error.sources = tuple(part.source for part in parts)
+    return error
 
 
 def _arrived(folder: Path, sync: bool, kept: bool, life: str) -> Scratch:

@@ -20,7 +20,7 @@ Imports `planner`, `exchange`, and this room.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dask_bigfft.exchange.scratch import ScratchPlace
+from dask_bigfft.exchange.scratch_place import ScratchPlace
 from dask_bigfft.graph.dask_private import DataNode, Task, TaskRef
 from dask_bigfft.graph.disk import recall, start_filter, start_run, write_source
 from dask_bigfft.graph.filters import generate_filter

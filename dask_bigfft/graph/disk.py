@@ -31,7 +31,8 @@ from dask_bigfft.exchange.folders import remove_unused
 from dask_bigfft.exchange.gather import Gathering
 from dask_bigfft.exchange.packing import shard_sizes
 from dask_bigfft.exchange.rows import shard_regions
-from dask_bigfft.exchange.scratch import Part, Scratch, ScratchPlace, open_scratch
+from dask_bigfft.exchange.scratch import Part, Scratch
+from dask_bigfft.exchange.scratch_place import ScratchPlace, open_scratch
 from dask_bigfft.files import LEAST, UNIT, Underway, places
 from dask_bigfft.graph.blocks import checked
 from dask_bigfft.graph.groups import Groups

@@ -22,7 +22,7 @@ from dask.base import tokenize
 from dask_bigfft import config
 from dask_bigfft.devices.cuda import available
 from dask_bigfft.devices.on_card import is_on_card
-from dask_bigfft.exchange.scratch import ScratchPlace
+from dask_bigfft.exchange.scratch_place import ScratchPlace
 from dask_bigfft.graph.build import build_graph, output_name
 from dask_bigfft.graph.cutting import cut_blocks, merged_blocks
 from dask_bigfft.graph.dask_private import (

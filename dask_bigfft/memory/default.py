@@ -14,7 +14,8 @@ from typing import Any, SupportsIndex
 
 import numpy.typing as npt
 
-from dask_bigfft.memory.host import HostArena, parse_limit
+from dask_bigfft.memory.books import parse_limit
+from dask_bigfft.memory.host import HostArena
 from dask_bigfft.memory.pinned import Pinner
 
 _UNKNOWN_MACHINE_LIMIT = 1024**3

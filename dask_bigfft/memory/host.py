@@ -15,17 +15,15 @@ when their array dies::
 
 Python may run a finalizer inside any allocation, so also in a thread that holds the arena's lock
 at that moment. Therefore `Loan.__del__` takes no lock and touches no books: it appends to a deque,
-which is atomic, and whoever holds the lock next does the rest.
+which is atomic, and whoever holds the lock next does the rest (`books`).
 
 The arena never waits for memory to come back. Beyond its limit it gives idle memory to the system,
 and if that is not enough lends ordinary memory and counts it.
 
-It imports NumPy, the package's errors, and `blocks`, `idle`, `pages` and `pinned` of this folder.
+It imports NumPy, and `blocks`, `books`, `counters`, `pages` and `pinned` of this folder.
 """
 
 import math
-import operator
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, SupportsIndex
@@ -33,17 +31,9 @@ from typing import Any, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
-from dask_bigfft.errors import ArgumentTypeError, refuse
-from dask_bigfft.memory.blocks import (
-    NUMERIC_KINDS,
-    Loan,
-    Returned,
-    loan_of,
-    ordinary_block,
-    parse_shape,
-)
+from dask_bigfft.memory.blocks import NUMERIC_KINDS, Loan, loan_of, ordinary_block, parse_shape
+from dask_bigfft.memory.books import Books, check_at_least, parse_limit
 from dask_bigfft.memory.counters import ArenaCounters
-from dask_bigfft.memory.idle import Idle
 from dask_bigfft.memory.pages import Buffer, populate, ranges_of, round_up, touch
 from dask_bigfft.memory.pinned import Pinner
 
@@ -100,44 +90,32 @@ class HostArena:
         pressure_interval_seconds: float = 0.1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._limit = parse_limit(limit)
+        self._books = Books(parse_limit(limit))
         self._pressure = pressure
         self._pressure_interval_seconds = pressure_interval_seconds
         self._pressure_due_seconds = -math.inf
         self._clock = clock
         self._pinner: Pinner | None = None
-        self._lock = threading.Lock()
-        self._returned = Returned()
-        self._idle = Idle()
-        self._lent_bytes = 0
-        self._peak_bytes = 0
-        self._fresh_bytes = 0
-        self._reused_bytes = 0
-        self._overflow_bytes = 0
-        self._prefaulted_bytes = 0
         self._prefaults = True
-        self._lends = 0
-        self._reuses = 0
-        self._overflows = 0
 
     def __del__(self) -> None:
-        # A constructor that refused its limit leaves an arena without a deque.
-        returned = getattr(self, "_returned", None)
-        if returned is not None:
+        # A constructor that refused its limit leaves an arena without books.
+        books = getattr(self, "_books", None)
+        if books is not None:
             # In this order: a block that dies in between clears the deque itself.
-            returned.abandoned = True
-            returned.clear()
+            books.returned.abandoned = True
+            books.returned.clear()
 
     def __repr__(self) -> str:
         return (
-            f"<HostArena: {self._lent_bytes} bytes lent, {self._idle.nbytes} idle, "
-            f"limit {self._limit}>"
+            f"<HostArena: {self._books.lent_bytes} bytes lent, {self._books.idle.nbytes} idle, "
+            f"limit {self._books.limit}>"
         )
 
     @property
     def limit(self) -> int:
         """The most bytes held at a time, lent and idle together."""
-        return self._limit
+        return self._books.limit
 
     def lend(
         self, shape: SupportsIndex | Sequence[SupportsIndex], dtype: npt.DTypeLike
@@ -168,15 +146,13 @@ class HostArena:
         dtype = np.dtype(dtype)
         lengths = parse_shape(shape)
         nbytes = math.prod(lengths) * dtype.itemsize
-        if nbytes < SMALL_NBYTES or dtype.kind not in NUMERIC_KINDS or not self._limit:
+        if nbytes < SMALL_NBYTES or dtype.kind not in NUMERIC_KINDS or not self._books.limit:
             return ordinary_block(lengths, dtype)
-        buffer, doomed = self._take(nbytes)
-        # Unmapping takes its time, so it waits until the lock is free again.
-        del doomed
+        buffer = self._take(nbytes)
         if buffer is None:
             block = ordinary_block(lengths, dtype)
         else:
-            block = np.asarray(Loan(buffer, self._returned, lengths, dtype.str))
+            block = np.asarray(Loan(buffer, self._books.returned, lengths, dtype.str))
             if self._pinner is not None:
                 self._pinner.pin(buffer)
         # Only now, so that what this block could use is not thrown away just before.
@@ -205,32 +181,23 @@ class HostArena:
         ArgumentError
             If an argument is out of range.
         """
-        _check_at_least("nbytes", nbytes, 0)
-        _check_at_least("count", count, 0)
-        _check_at_least("threads", threads, 1)
+        check_at_least("nbytes", nbytes, 0)
+        check_at_least("count", count, 0)
+        check_at_least("threads", threads, 1)
         if nbytes < SMALL_NBYTES:
             return 0
         size = round_up(nbytes)
-        fresh: list[Buffer] = []
-        with self._lock:
-            doomed = self._drain()
-            ready = self._idle.count(size, _largest_fit(nbytes))
-            while ready + len(fresh) < count and self._held_bytes + size <= self._limit:
-                buffer = self._map(size)
-                if buffer is None:
-                    break
-                fresh.append(buffer)
+        fresh, doomed = self._books.map_more(nbytes, count)
         del doomed
         # Until now these count as lent. They go back like any block, also when interrupted.
         try:
             touch(fresh, threads)
-            with self._lock:
-                self._prefaulted_bytes += size * len(fresh)
+            self._books.count_prefaulted(size * len(fresh))
             if self._pinner is not None:
                 for buffer in fresh:
                     self._pinner.pin(buffer)
         finally:
-            self._returned.extend(fresh)
+            self._books.returned.extend(fresh)
         return size * len(fresh)
 
     def fault_in(self, block: npt.NDArray[Any]) -> int:
@@ -261,8 +228,7 @@ class HostArena:
                 buffer.untouched.clear()
                 break
             done += part.stop - part.start
-        with self._lock:
-            self._prefaulted_bytes += done
+        self._books.count_prefaulted(done)
         return done
 
     def trim(self, target_bytes: int = 0) -> int:
@@ -275,11 +241,8 @@ class HostArena:
         ArgumentError
             If `target_bytes` is negative.
         """
-        _check_at_least("target_bytes", target_bytes, 0)
-        with self._lock:
-            doomed = self._drain()
-            doomed += self._idle.evict(target_bytes)
-        return sum(buffer.nbytes for buffer in doomed)
+        check_at_least("target_bytes", target_bytes, 0)
+        return sum(buffer.nbytes for buffer in self._books.evict(target_bytes))
 
     def resize(self, limit: int) -> None:
         """Change the limit; idle memory above it goes back to the system.
@@ -294,11 +257,7 @@ class HostArena:
         ArgumentError
             If `limit` is negative.
         """
-        limit = parse_limit(limit)
-        with self._lock:
-            self._limit = limit
-            doomed = self._drain()
-        del doomed
+        self._books.resize(parse_limit(limit))
 
     def watch(self, pressure: Callable[[], bool] | None) -> None:
         """Ask `pressure` from now on whether idle memory has to go, or nobody."""
@@ -330,20 +289,7 @@ class HostArena:
         """Return what the arena holds, with all blocks that have died counted as idle."""
         if self._pressure is not None:
             self._relieve_when_due()
-        with self._lock:
-            doomed = self._drain()
-            snapshot = ArenaCounters(
-                lent_bytes=self._lent_bytes,
-                idle_bytes=self._idle.nbytes,
-                peak_bytes=self._peak_bytes,
-                fresh_bytes=self._fresh_bytes,
-                reused_bytes=self._reused_bytes,
-                overflow_bytes=self._overflow_bytes,
-                prefaulted_bytes=self._prefaulted_bytes,
-                lends=self._lends,
-                reuses=self._reuses,
-                overflows=self._overflows,
-            )
+        snapshot, doomed = self._books.counters()
         del doomed
         return snapshot
 
@@ -354,86 +300,13 @@ class HostArena:
             self._pressure_due_seconds = now + self._pressure_interval_seconds
             self.relieve()
 
-    def _take(self, nbytes: int) -> tuple[Buffer | None, list[Buffer]]:
-        """Return a buffer that counts as lent, or None beyond the limit, and what to unmap."""
-        size = round_up(nbytes)
-        with self._lock:
-            doomed = self._drain()
-            self._lends += 1
-            divide = self._pinner is None  # what is pinned is one range
-            buffer = self._idle.take(size, _largest_fit(nbytes), divide=divide)
-            if buffer is not None:
-                self._lent_bytes += buffer.nbytes
-                self._reuses += 1
-                self._reused_bytes += buffer.nbytes
-                return buffer, doomed
-            doomed += self._idle.evict(max(0, self._limit - self._lent_bytes - size))
-            if self._held_bytes + size <= self._limit:
-                buffer = self._map(size)
-            if buffer is not None and self._prefaults and self._pinner is None:
-                # Pinning would fault them in, too.
-                buffer.untouched.extend(ranges_of(buffer, nbytes))
-            if buffer is None:
-                self._overflows += 1
-                self._overflow_bytes += nbytes
-            return buffer, doomed
-
-    # The methods below need the lock; the caller holds it.
-
-    @property
-    def _held_bytes(self) -> int:
-        return self._lent_bytes + self._idle.nbytes
-
-    def _map(self, size: int) -> Buffer | None:
-        """Return fresh pages that count as lent, or None if the system grants none."""
-        try:
-            buffer = Buffer(size)
-        except (OSError, MemoryError):
-            # Out of address space or mappings. The C library may still have some.
-            return None
-        self._lent_bytes += size
-        self._fresh_bytes += size
-        self._peak_bytes = max(self._peak_bytes, self._held_bytes)
+    def _take(self, nbytes: int) -> Buffer | None:
+        """Return a buffer that counts as lent, or None beyond the limit."""
+        divide = self._pinner is None  # what is pinned is one range
+        buffer, fresh, doomed = self._books.take(nbytes, divide=divide)
+        # Unmapping takes its time, so it waits until the lock is free again.
+        del doomed
+        if buffer is not None and fresh and self._prefaults and self._pinner is None:
+            # Pinning would fault them in, too.
+            buffer.untouched.extend(ranges_of(buffer, nbytes))
         return buffer
-
-    def _drain(self) -> list[Buffer]:
-        """Make the buffers of dead blocks idle; return those above a limit that has shrunk."""
-        returned = self._returned
-        while returned:
-            buffer = returned.popleft()
-            self._idle.keep(buffer)
-            self._lent_bytes -= buffer.nbytes
-        if self._held_bytes > self._limit:
-            return self._idle.evict(max(0, self._limit - self._lent_bytes))
-        return []
-
-
-def parse_limit(limit: SupportsIndex) -> int:
-    """Return `limit` as an integer of at least 0.
-
-    Raises
-    ------
-    ArgumentTypeError
-        If `limit` is not an integer.
-    ArgumentError
-        If `limit` is negative.
-    """
-    try:
-        parsed = operator.index(limit)
-    except TypeError:
-        refuse("limit", limit, "a whole number of bytes", kind=ArgumentTypeError)
-    _check_at_least("limit", parsed, 0)
-    return parsed
-
-
-def _check_at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        refuse(name, value, f"at least {least}")
-
-
-def _largest_fit(nbytes: int) -> int:
-    """Return the largest buffer that a block of `nbytes` bytes may occupy: half as much again.
-
-    What is larger than need be is still cheaper than fresh pages beside pages that stay idle.
-    """
-    return nbytes + nbytes // 2

@@ -19,7 +19,7 @@ import numpy as np
 
 from dask_bigfft import config, front
 from dask_bigfft.errors import DamagedShardError, PlanError, refuse
-from dask_bigfft.exchange.scratch import ScratchPlace
+from dask_bigfft.exchange.scratch_place import ScratchPlace
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.plan import Plan

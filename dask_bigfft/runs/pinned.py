@@ -27,7 +27,7 @@ from dask_bigfft.devices.dispatch import takes
 from dask_bigfft.errors import refuse
 from dask_bigfft.exchange.folders import ENDED, LIFE, LOCK
 from dask_bigfft.exchange.records import RESULT
-from dask_bigfft.exchange.scratch import failed
+from dask_bigfft.exchange.scratch_files import failed
 from dask_bigfft.files import sync_path
 from dask_bigfft.planner.plan import Plan
 

@@ -18,7 +18,9 @@ from dask_bigfft import config
 from dask_bigfft.errors import DamagedShardError, refuse
 from dask_bigfft.exchange.folders import begin_life, check_room, lock_folder, unlock_folder
 from dask_bigfft.exchange.records import stored_blocks
-from dask_bigfft.exchange.scratch import Scratch, ScratchPlace, make_folder
+from dask_bigfft.exchange.scratch import Scratch
+from dask_bigfft.exchange.scratch_files import make_folder
+from dask_bigfft.exchange.scratch_place import ScratchPlace
 from dask_bigfft.graph.disk import exchange_folder
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planning.surroundings import device_software

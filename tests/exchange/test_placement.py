@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_bigfft import fft
-from dask_bigfft.exchange.p2p_run import P2PBarrierTask, Spec
+from dask_bigfft.exchange.p2p_private import P2PBarrierTask
+from dask_bigfft.exchange.p2p_spec import Spec
 from dask_bigfft.graph.build import build_graph
 from dask_bigfft.graph.sending import MOST_SHUFFLES, Shuffle, turns
 from dask_bigfft.planning.making import make_plan

@@ -22,7 +22,8 @@ from dask_bigfft.errors import BigFFTError, ScratchError
 from dask_bigfft.exchange import folders, records
 from dask_bigfft.exchange import scratch as files
 from dask_bigfft.exchange.records import Stored
-from dask_bigfft.exchange.scratch import Part, Scratch, ScratchPlace, checksum, open_scratch
+from dask_bigfft.exchange.scratch import Part, Scratch, checksum
+from dask_bigfft.exchange.scratch_place import ScratchPlace, open_scratch
 from dask_bigfft.files import places
 from dask_bigfft.memory import lend
 
@@ -335,7 +336,7 @@ def test_only_what_dead_processes_left_is_removed(tmp_path):
 import os
 import pickle
 from dask_bigfft.exchange.records import Stored
-from dask_bigfft.exchange.scratch import ScratchPlace, open_scratch
+from dask_bigfft.exchange.scratch_place import ScratchPlace, open_scratch
 scratch = open_scratch(ScratchPlace({str(tmp_path)!r}, "dead"), shared=False)
 print(scratch.folder, flush=True)
 os._exit(1)

@@ -20,7 +20,7 @@ from distributed import Client, LocalCluster, wait
 import dask_bigfft
 from dask_bigfft import fft
 from dask_bigfft.errors import CarrierError
-from dask_bigfft.exchange import p2p_run, p2p_shards, packing
+from dask_bigfft.exchange import p2p_run, p2p_shards, p2p_spec, packing
 from dask_bigfft.graph import sending, shuffles
 from dask_bigfft.graph.build import build_graph
 
@@ -249,7 +249,7 @@ def test_no_block_is_tried_on_another_worker_than_its_own(
 
 def rooms() -> list[Any]:
     """What shards take of the memory of each worker that has shuffled."""
-    return [found.room for found in list(p2p_run._buffers.values())]
+    return [found.room for found in list(p2p_spec._buffers.values())]
 
 
 @pytest.mark.parametrize(("most", "memory", "files"), [

@@ -97,7 +97,7 @@ class ArenaAgainstModel(RuleBasedStateMachine):
         super().__init__()
         self.pressure = Pressure()
         self.arena = HostArena(self.LIMIT, pressure=self.pressure, clock=lambda: self.pressure.now)
-        self.arena._idle.least_part, self.arena._idle.patience = SMALL_NBYTES, 4
+        self.arena._books.idle.least_part, self.arena._books.idle.patience = SMALL_NBYTES, 4
         self.live = []
         self.lends = self.overflows = self.overflow_bytes = 0
 
@@ -177,7 +177,7 @@ class ArenaAgainstModel(RuleBasedStateMachine):
 
     @invariant()
     def books_of_idle_memory_agree(self):
-        idle = self.arena._idle
+        idle = self.arena._books.idle
         assert idle.sizes == sorted(idle.stacks)
         assert all(idle.stacks.values())
         assert idle.nbytes == sum(size * len(stack) for size, stack in idle.stacks.items())

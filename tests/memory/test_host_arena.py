@@ -195,7 +195,7 @@ def test_block_in_a_cycle_returns_on_collection(arena):
 def test_block_that_dies_under_the_lock(arena):
     # What a collection does that starts inside an allocation of a drain.
     blocks = [arena.lend(MIB, np.uint8) for _ in range(3)]
-    with arena._lock:
+    with arena._books.lock:
         blocks.clear()
     assert arena.counters().idle_bytes == 3 * MIB
 
@@ -203,7 +203,7 @@ def test_block_that_dies_under_the_lock(arena):
 def test_blocks_outlive_their_arena():
     arena = HostArena(64 * MIB)
     early, late = arena.lend(MIB, np.uint8), arena.lend(MIB, np.uint8)
-    returned = arena._returned
+    returned = arena._books.returned
     late.fill(5)
     del early
     assert len(returned) == 1
@@ -248,7 +248,7 @@ def test_rounding_wastes_an_eighth_at_most(nbytes):
 
 
 def test_a_large_buffer_is_lent_in_parts_and_whole_again(arena):
-    arena._idle.least_part, arena._idle.patience = MIB, 2**62
+    arena._books.idle.least_part, arena._books.idle.patience = MIB, 2**62
     whole = arena.lend(6 * MIB, np.uint8)
     place = address(whole)
     whole.fill(7)
@@ -275,7 +275,7 @@ def test_a_large_buffer_is_lent_in_parts_and_whole_again(arena):
 
 @pytest.mark.skipif(not pages.DIVISIBLE, reason="the system does not take single pages back")
 def test_a_part_goes_back_to_the_system_by_itself(arena):
-    arena._idle.patience = 2**62
+    arena._books.idle.patience = 2**62
     whole = arena.lend(16 * MIB, np.uint8)
     whole.fill(1)
     del whole
@@ -314,7 +314,7 @@ def test_a_few_blocks_leave_a_large_buffer_alone(arena):
 
 @pytest.mark.parametrize(("nbytes", "least"), [(2 * MIB, 4 * MIB), (SMALL_NBYTES, SMALL_NBYTES)])
 def test_small_blocks_leave_large_buffers_alone(arena, nbytes, least):
-    arena._idle.least_part, arena._idle.patience = least, 2**62
+    arena._books.idle.least_part, arena._books.idle.patience = least, 2**62
     block = arena.lend(40 * MIB, np.uint8)
     del block
     small = arena.lend(nbytes, np.uint8)

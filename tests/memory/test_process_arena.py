@@ -78,7 +78,7 @@ del idle
 block.fill(1)
 # Another thread holds every lock at the moment of the fork.
 default._process.lock.acquire()
-arena._lock.acquire()
+arena._books.lock.acquire()
 # From Python 3.12 on it warns of the threads that NumPy's BLAS has started.
 warnings.simplefilter("ignore", DeprecationWarning)
 child = os.fork()
@@ -100,7 +100,7 @@ if not child:
         os._exit(1)
     os._exit(0)
 assert os.waitpid(child, 0)[1] == 0
-arena._lock.release()
+arena._books.lock.release()
 assert (block == 1).all()
 assert arena.counters().lent_bytes == arena.counters().idle_bytes == 2**20
 print("same")

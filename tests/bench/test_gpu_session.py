@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dask_bigfft import cli
 from dask_bigfft.bench import gpu, gpu_hybrid
+from dask_bigfft.cli import arguments as cli
 
 ROOT = Path(gpu.__file__).resolve().parents[2]
 SESSION = ROOT / "ci" / "gpu-session"
@@ -45,7 +45,7 @@ def test_every_command_is_one_that_its_program_takes(monkeypatch, capsys, step):
         assert capsys.readouterr().err == "bench: no card here\n"
     elif words[0] == "ci/gpu-python":
         assert words[1:3] == ["-m", "dask_bigfft"]
-        arguments = cli._parser().parse_args(words[3:])
+        arguments = cli.parser().parse_args(words[3:])
         assert str(arguments.output) == words[-1]
     else:
         assert words[0] == "ci/gpu"

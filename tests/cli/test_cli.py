@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 import dask_bigfft
-from dask_bigfft import cli, runs
+from dask_bigfft import runs
 from dask_bigfft.cli import main
+from dask_bigfft.cli.failures import Terminated
 from dask_bigfft.storage import sources, targets
 from dask_bigfft.storage.chunk_files import PlainChunks
 
@@ -356,7 +357,7 @@ FAILURES = [
     (MemoryError("no"), 1, "out of memory"),
     (RuntimeError("broken\nin two"), 1, "RuntimeError: broken in two"),
     (KeyboardInterrupt(), 130, "interrupted"),
-    (cli.Terminated(), 143, "ended by a signal"),
+    (Terminated(), 143, "ended by a signal"),
 ]
 
 

@@ -50,9 +50,9 @@ def test_settings_exist():
 
 @pytest.mark.parametrize("command", ["run", "plan", "calibrate"])
 def test_options_of_the_command_line_exist(command):
-    from dask_bigfft.cli import _parser
+    from dask_bigfft.cli.arguments import parser
 
-    (choices,) = (a.choices for a in _parser()._actions if a.choices)
+    (choices,) = (a.choices for a in parser()._actions if a.choices)
     known = {option for action in choices[command]._actions for option in action.option_strings}
     lines = named(rf"dask-bigfft {command}\b([^`\n#]*)")
     options = {option for _, line in lines for option in re.findall(r"--[a-z-]+", line)}

@@ -19,7 +19,7 @@ import pytest
 
 from dask_bigfft import events
 from dask_bigfft.errors import BigFFTError, ScratchError
-from dask_bigfft.exchange import folders, records
+from dask_bigfft.exchange import folders, records, scratch_files
 from dask_bigfft.exchange import scratch as files
 from dask_bigfft.exchange.records import Stored
 from dask_bigfft.exchange.scratch import Part, Scratch, checksum
@@ -95,7 +95,7 @@ def test_a_file_gets_its_size_once_while_nobody_else_writes(scratch, monkeypatch
 
     own = SimpleNamespace(**vars(os))
     own.posix_fallocate, own.fstat = reserve, fstat
-    monkeypatch.setattr(files, "os", own)
+    monkeypatch.setattr(scratch_files, "os", own)
     shards = random_shards(100, 33)
     total, begins = sum(s.nbytes for s in shards), [0, shards[0].nbytes]
     with ThreadPoolExecutor(2) as pool:

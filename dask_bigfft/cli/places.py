@@ -1,0 +1,120 @@
+"""Where the tasks of a command run: on threads, in one thread, or on a cluster.
+
+Imports `watch`; distributed and `cluster` only when a cluster is asked for.
+"""
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import dask.array as da
+import dask.config
+
+from dask_bigfft.errors import refuse
+from dask_bigfft.watch.display import Display, LocalProgress
+
+__all__ = ["Place", "handled", "place"]
+
+_THREADS, _SYNC = ("threads", "threaded"), ("sync", "synchronous", "single-threaded")
+_CLUSTER = ("processes", "cluster")
+
+
+@dataclass
+class Place:
+    """Where tasks run, and how to make them stop."""
+
+    pool: ThreadPoolExecutor | None = None
+    client: Any = None
+    cluster: Any = None
+
+    def store(self, result: da.Array, target: Any, display: Display | None) -> None:
+        """Write a result, showing how far it is; when it fails, nothing runs any more."""
+        stored: Any = da.store(result, target, lock=False, compute=False)
+        try:
+            if self.client is not None:
+                from distributed import futures_of
+
+                from dask_bigfft.cluster.follow import follow
+
+                follow(self.client, lambda: futures_of(self.client.persist(stored)), display)
+            elif display is None:
+                stored.compute()
+            else:
+                with LocalProgress(display):
+                    stored.compute()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Wait for the tasks that run, and start no others."""
+        if self.pool is not None:
+            self.pool.shutdown(wait=True, cancel_futures=True)
+        if self.client is not None:
+            self.client.close()
+        if self.cluster is not None:
+            self.cluster.close()
+
+
+@contextlib.contextmanager
+def place(scheduler: str, workers: int | None) -> Iterator[Place]:
+    """Give the place where the tasks run, as dask's settings and the planner then see it."""
+    if scheduler in _SYNC:
+        with dask.config.set(scheduler="sync"):
+            yield Place()
+    elif scheduler in _THREADS:
+        count = workers or os.cpu_count() or 1
+        pool = ThreadPoolExecutor(count, thread_name_prefix="bigfft")
+        with pool, dask.config.set(scheduler="threads", pool=pool, num_workers=count):
+            yield Place(pool)
+    elif scheduler in _CLUSTER:
+        yield from _local_cluster(workers)
+    elif "://" in scheduler:
+        yield from _connected(scheduler)
+    else:
+        refuse("scheduler", scheduler, "threads, sync, processes, or an address such as "
+               "tcp://127.0.0.1:8786")
+
+
+def _local_cluster(workers: int | None) -> Iterator[Place]:
+    from distributed import Client, LocalCluster
+
+    threads = max(1, (os.cpu_count() or 1) // workers) if workers else None
+    # Ctrl-C reaches a terminal's every process, and workers that it kills cannot stop in order:
+    # those that are started meanwhile go on ignoring it.
+    with handled(signal.SIGINT, signal.SIG_IGN):
+        cluster = LocalCluster(
+            n_workers=workers, threads_per_worker=threads, silence_logs="CRITICAL",
+            dashboard_address="127.0.0.1:0", scheduler_kwargs={"dashboard": False},  # any free port
+        )
+    with cluster, Client(cluster) as client:
+        yield Place(client=client, cluster=cluster)
+
+
+@contextlib.contextmanager
+def handled(number: int, handler: Any) -> Iterator[None]:
+    """Let a handler have a signal for a while, where that can be done."""
+    try:
+        before = signal.signal(number, handler)
+    except ValueError:  # not in the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+def _connected(address: str) -> Iterator[Place]:
+    from distributed import Client
+
+    try:
+        client = Client(address, timeout=10)
+    except (OSError, ValueError) as error:
+        refuse("scheduler", address, f"the address of a scheduler that answers ({error})")
+    with client:
+        yield Place(client=client)

@@ -268,7 +268,8 @@ def emit(name: str, **numbers: Any) -> None:
         numbers = {"plan": job.plan, "index": job.index, **numbers}
         if job.waited and name in PHASES and "seconds" in numbers:
             numbers["seconds"] = max(0.0, numbers["seconds"] - job.waited)
-        if _counting and name in PHASES:
-            numbers["worked"] = time.thread_time() - job.began
+        if _counting and name in PHASES:  # a task may do several blocks
+            before, job.began = job.began, time.thread_time()
+            numbers["worked"] = job.began - before
     for sink in _sinks:
         sink(name, numbers)

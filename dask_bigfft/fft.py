@@ -17,7 +17,7 @@ from dask_bigfft.cosines import dct, dctn, dst, dstn, idct, idctn, idst, idstn
 from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.frequencies import fftfreq, frequencies_of, rfftfreq
 from dask_bigfft.front import Axes, N, Norm, S, documented, transform
-from dask_bigfft.planning.arguments import Extras
+from dask_bigfft.planning.arguments import Extras, parse_flag
 from dask_bigfft.shifts import fftshift, ifftshift
 
 __all__ = [
@@ -360,8 +360,9 @@ def next_fast_len(target: SupportsIndex, real: bool = False) -> int:
     >>> next_fast_len(10007), next_fast_len(10007, real=True)
     (10080, 10125)
     """
+    real = parse_flag("real", real)
     try:
-        return int(scipy.fft.next_fast_len(target, bool(real)))
+        return int(scipy.fft.next_fast_len(target, real))
     except TypeError:
         refuse("target", target, "an integer of at least 1", kind=ArgumentTypeError)
     except (ValueError, OverflowError):

@@ -53,6 +53,7 @@ from dask_bigfft.planning.arguments import (
     inner_extras,
     normalized_chunks,
     parse_array,
+    parse_flag,
     parse_options,
 )
 from dask_bigfft.planning.making import make_plan
@@ -245,7 +246,8 @@ def cosine_transform(
     kind: Type = _INVERSE[type_] if backwards else type_
     array = parse_array(x, "fft")
     along, lengths = _parse_axes(array, n_or_s, axes, several=name.endswith("n"))
-    ortho = norm == "ortho" if orthogonalize is None else bool(orthogonalize)
+    ortho = (norm == "ortho" if orthogonalize is None
+             else parse_flag("orthogonalize", orthogonalize))
     plans = {}
     for axis, n in zip(along, lengths, strict=True):
         if kind == 1 and not sine and n < 2:

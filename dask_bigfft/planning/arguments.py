@@ -311,11 +311,17 @@ def parse_device(
     return cast("Literal['auto', 'cpu', 'gpu', 'hybrid']", device), limit
 
 
-def parse_overwrite(overwrite: Any) -> bool:
-    """Return whether the contents of the array may be destroyed."""
-    if overwrite is not None and not isinstance(overwrite, bool | np.bool_):
-        refuse("overwrite_x", overwrite, "True or False", kind=ArgumentTypeError)
-    return bool(overwrite)
+def parse_flag(name: str, value: Any) -> bool:
+    """Return an argument that is true or false; what only counts as such is refused.
+
+    >>> parse_flag("overwrite", "no")
+    Traceback (most recent call last):
+        ...
+    dask_bigfft.errors.ArgumentTypeError: `overwrite`='no' is not allowed: need True or False
+    """
+    if not isinstance(value, bool | np.bool_):
+        refuse(name, value, "True or False", kind=ArgumentTypeError)
+    return bool(value)
 
 
 def parse_verify(verify: Any) -> str:

@@ -22,9 +22,9 @@ from dask_bigfft.planning.arguments import (
     factors_along,
     parse_chunks,
     parse_device,
+    parse_flag,
     parse_kernel,
     parse_memory_limit,
-    parse_overwrite,
     parse_planner,
     parse_rounds,
     parse_variant,
@@ -102,5 +102,6 @@ def make_plan(
     )
     machine = current_machine(parse_memory_limit(extras.get("memory_limit")))
     measure = parse_planner(extras.get("planner")) == "measure"
-    overwrite = parse_overwrite(extras.get("overwrite_x"))
+    overwrite = extras.get("overwrite_x")
+    overwrite = overwrite is not None and parse_flag("overwrite_x", overwrite)
     return chosen_plan(spec, request, machine, Choice(extras.get("kernel"), measure, overwrite))

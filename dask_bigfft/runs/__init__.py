@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from dask_bigfft.errors import ArgumentTypeError, refuse
-from dask_bigfft.planning.arguments import Extras
+from dask_bigfft.planning.arguments import Extras, parse_flag
 from dask_bigfft.runs.asked import Asked, Done, planned_input
 from dask_bigfft.runs.job import execute, store_now
 from dask_bigfft.runs.pinned import has_begun
@@ -126,6 +126,8 @@ def run(
         refuse("scratch", scratch, "the path of a folder", kind=ArgumentTypeError)
     if not isinstance(component, str | None):
         refuse("component", component, "the name of an array", kind=ArgumentTypeError)
+    for name, flag in {"resume": resume, "overwrite": overwrite, "checksum": checksum}.items():
+        parse_flag(name, flag)
     one = not parse_name(kind).endswith(("2", "n"))
     where: Mapping[str, Any] = {"n": n, "axis": axis} if one else {"s": s, "axes": axes}
     if not one and axes is None and (s is not None or kind.endswith("2")):

@@ -26,7 +26,7 @@ import scipy.signal
 
 from dask_bigfft.decomposition.layout import even_chunks
 from dask_bigfft.errors import refuse
-from dask_bigfft.planning.arguments import parse_array
+from dask_bigfft.planning.arguments import parse_array, parse_flag
 from dask_bigfft.signal.spectra import sum_of_blocks
 from dask_bigfft.transforms.spec import parse_axes
 
@@ -149,7 +149,7 @@ def _spectra(
     noverlap = _parse_length("noverlap", noverlap, nperseg // 2, 0, nperseg - 1)
     nfft = _parse_length("nfft", nfft, nperseg, nperseg, 2**31)
     real = first.dtype.kind != "c" and second.dtype.kind != "c"
-    onesided = bool(return_onesided) and real
+    onesided = parse_flag("return_onesided", return_onesided) and real
     keywords = {
         "fs": fs, "window": window, "nperseg": nperseg, "noverlap": noverlap, "nfft": nfft,
         "detrend": detrend, "return_onesided": onesided, "scaling": scaling,

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from dask_bigfft.errors import refuse
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planning.arguments import Options, parse_array, parse_options
+from dask_bigfft.planning.arguments import Options, parse_array, parse_flag, parse_options
 from dask_bigfft.signal.differentiation import (
     Axes,
     Spacing,
@@ -127,7 +127,8 @@ def power_spectrum(
     scale = _scale(transforms.lengths, parse_spacing(d, len(along)), scaling)
     dtype = there.spec.real_dtype
     return cast("da.Array", spectrum.map_blocks(
-        _squared, scale=scale, axes=spectrum_axes(transforms, there), onesided=bool(onesided),
+        _squared, scale=scale, axes=spectrum_axes(transforms, there),
+        onesided=parse_flag("onesided", onesided),
         dtype=dtype, meta=np.empty((0,) * array.ndim, dtype),
     ))
 
@@ -175,7 +176,8 @@ def cross_spectrum(
     dtype = np.result_type(there.spec.out_dtype, beside.spec.out_dtype)
     return cast("da.Array", da.map_blocks(
         _crossed, *spectra, scale=scale, axes=spectrum_axes(transforms, there),
-        onesided=bool(onesided), dtype=dtype, meta=np.empty((0,) * first.ndim, dtype),
+        onesided=parse_flag("onesided", onesided), dtype=dtype,
+        meta=np.empty((0,) * first.ndim, dtype),
     ))
 
 

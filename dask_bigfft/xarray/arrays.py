@@ -1,6 +1,6 @@
 """Transforms of one `DataArray`: data, and dimensions and coordinates around it.
 
-Imports `fft` and this room; needs xarray.
+Imports `fft`, `planning` and this room; needs xarray.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -13,6 +13,7 @@ import xarray as xr
 from dask_bigfft import config
 from dask_bigfft import fft as transforms
 from dask_bigfft.errors import ArgumentTypeError, refuse
+from dask_bigfft.planning.arguments import parse_flag
 from dask_bigfft.xarray.coordinates import PREFIX, Samples, remembered, samples_of
 
 Dims = Hashable | Sequence[Hashable] | None
@@ -90,7 +91,7 @@ def forward(
     dims = parse_dims(array, dim, lambda _: True)
     orders = _orders(extras, len(dims))
     half = dims[-1] if name == "rfftn" else None
-    shifted = [found for found in dims if found != half] if shift else []
+    shifted = [found for found in dims if found != half] if parse_flag("shift", shift) else []
     if shifted and "transposed" in orders:
         refuse("shift", shift, "False in transposed order")
     samples = {found: samples_of(array, found) for found in dims}

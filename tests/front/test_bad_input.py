@@ -7,7 +7,7 @@ import pytest
 
 import dask_bigfft
 from dask_bigfft import fft
-from dask_bigfft.errors import BigFFTError, PlanError
+from dask_bigfft.errors import ArgumentTypeError, BigFFTError, PlanError
 
 X = da.zeros((8, 12), chunks=(4, 3), dtype=complex)
 R = da.zeros((8, 12), chunks=(4, 3))
@@ -40,6 +40,25 @@ class DataArray:
 
     def __array__(self, dtype=None, copy=None):
         return np.zeros(4)
+
+
+#: Arguments that are true or false, each with what takes it.
+FLAGS = {
+    "overwrite_x": lambda flag: fft.fft(LINE, overwrite_x=flag),
+    "real": lambda flag: fft.next_fast_len(7, flag),
+    "orthogonalize": lambda flag: fft.dct(R, orthogonalize=flag),
+    "onesided": lambda flag: dask_bigfft.signal.power_spectrum(R, onesided=flag),
+    "return_onesided": lambda flag: dask_bigfft.signal.welch(R, nperseg=4, return_onesided=flag),
+}
+
+
+@pytest.mark.parametrize("name", FLAGS)
+@pytest.mark.parametrize("value", ["no", 1, [True]])
+def test_what_only_counts_as_true_is_refused(name, value):
+    with pytest.raises(ArgumentTypeError, match=rf"`{name}`=.* need True or False"):
+        FLAGS[name](value)
+    for flag in (True, False, np.True_):
+        FLAGS[name](flag)
 
 
 # what is wrong: call, class, argument, and words that tell the value and what is allowed

@@ -139,6 +139,8 @@ def test_transposed_order_there_and_back():
     np.testing.assert_allclose(low.values, np.fft.irfft(spectrum, n), atol=1e-12)
     with pytest.raises(ArgumentError, match="shift"):
         a.bigfft.fft("t", order="transposed", shift=True)
+    with pytest.raises(ArgumentTypeError, match="`shift`='no' is not allowed: need True or False"):
+        a.bigfft.fft("t", shift="no")
 
 
 @pytest.mark.parametrize("n", [10, 11, None])

@@ -81,7 +81,8 @@ def test_a_dtype_that_zarr_cannot_hold_leaves_nothing(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("name", "value"), [("inner_chunks", "abc"), ("inner_chunks", (2.0,)), ("inner_chunks", 4),
-                        ("scratch", 3), ("component", 3)]
+                        ("scratch", 3), ("component", 3), ("overwrite", "yes"), ("resume", "x"),
+                        ("checksum", 1)]
 )
 def test_wrong_types_are_refused_by_name(group, name, value):
     with pytest.raises(ArgumentTypeError, match=f"`{name}`="):

@@ -51,6 +51,9 @@ EVENTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "peer_direct": _WORK,  # what went from device to device
         "begun": MappingProxyType({"plan": "name", "index": "ordinal"}),  # before memory is taken
         # memory
+        "device_memory": MappingProxyType(  # that is in use of a device of this process, from 0 on
+            {"plan": "name", "index": "ordinal", "device": "ordinal", "nbytes": "byte"}
+        ),
         "prefault": _WORK,  # fresh pages of blocks, backed before anybody writes there
         # files; `index` is that of the exchange
         "scratch_write": _WORK,

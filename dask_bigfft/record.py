@@ -124,12 +124,15 @@ class PlanRecord:
     rss_before, rss_peak
         Resident memory of the process in bytes when the plan was first seen, and at most at the
         ends of its rounds, which are looked at a hundred times a second at most.
+    devices
+        Most bytes that were in use of each device of the process, by its number.
     """
 
     totals: dict[Phase, Total] = field(default_factory=dict)
     spans: deque[Span] = field(default_factory=lambda: deque(maxlen=KEPT_SPANS))
     rss_before: int = 0
     rss_peak: int = 0
+    devices: dict[int, int] = field(default_factory=dict)
 
 
 def resident() -> int:
@@ -168,7 +171,8 @@ class Record:
         """Take in an event: a sink of `events`."""
         token = numbers.get("plan")
         begun = name == "begun"  # what the process holds before the plan takes any memory
-        if token is None or not (begun or name in WATCHED):
+        held = name == "device_memory"
+        if token is None or not (begun or held or name in WATCHED):
             return
         now, place, thread = time.time(), current_place(), threading.get_ident()
         nbytes, seconds = int(numbers.get("nbytes", 0)), float(numbers.get("seconds", 0.0))
@@ -176,7 +180,10 @@ class Record:
         rss = self._resident(now)
         with self._lock:
             plan = self._plan(place, str(token), rss)
-            if begun:
+            if held:
+                device = int(numbers["device"])
+                plan.devices[device] = max(plan.devices.get(device, 0), nbytes)
+            if begun or held:
                 return
             total = plan.totals.get((name, index))
             if total is None:
@@ -215,7 +222,8 @@ class Record:
             if found is None:
                 return None
             totals = {phase: Total(*_fields(total)) for phase, total in found.totals.items()}
-            return PlanRecord(totals, found.spans.copy(), found.rss_before, found.rss_peak)
+            return PlanRecord(totals, found.spans.copy(), found.rss_before, found.rss_peak,
+                              dict(found.devices))
 
     def counters(self, place: str = "") -> dict[str, dict[str, list[float]]]:
         """Return the totals of a place by plan and phase, as plain numbers.

@@ -97,6 +97,17 @@ def available() -> tuple[int, ...]:
     return found[:1] if _under_dask_cuda() else found
 
 
+def number_of(ordinal: int) -> int:
+    """Return the number of a device among those of this process, from 0."""
+    known = available()
+    return known.index(ordinal) if ordinal in known else ordinal
+
+
+def in_pool() -> int:
+    """Return the bytes of the current device that arrays of CuPy's pool take."""
+    return int(cupy().get_default_memory_pool().used_bytes())
+
+
 def reason() -> str | None:
     """Return what is missing and how to get it; None if there is a device."""
     return _found()[1]

@@ -15,12 +15,12 @@ Imports `planner`, `kernels`, `events`, `memory` and this room.
 
 import contextlib
 import threading
-import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import replace
 
+from dask_bigfft.devices.busy import BusyClock
 from dask_bigfft.devices.convolving import (
     Spectra,
     convolving,
@@ -52,35 +52,6 @@ MAX_FFTS = 256
 WORK_AREAS = (0, 1, 2, 4)
 
 
-class BusyClock:
-    """How long something has been in use, however many use it at a time."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._users, self._since, self._seconds = 0, 0.0, 0.0
-
-    def begin(self) -> None:
-        """Count one more user."""
-        with self._lock:
-            if not self._users:
-                self._since = time.perf_counter()
-            self._users += 1
-
-    def end(self) -> None:
-        """Count one user less."""
-        with self._lock:
-            self._users -= 1
-            if not self._users:
-                self._seconds += time.perf_counter() - self._since
-
-    @property
-    def seconds(self) -> float:
-        """Seconds with one user or more, up to now."""
-        with self._lock:
-            going = time.perf_counter() - self._since if self._users else 0.0
-            return self._seconds + going
-
-
 class Engine:
     """Takes blocks to a device and back. Any number of threads may call it.
 
@@ -92,11 +63,15 @@ class Engine:
         Bytes of the device's memory that may be used; by default `MEMORY_SHARE` of what is free.
     limits : PieceLimits, optional
         How pieces are cut; its number of bytes is replaced.
+    number : int
+        Of the device among those of the process, from 0.
     """
 
     def __init__(
-        self, device: Device, nbytes: int | None = None, limits: PieceLimits | None = None
+        self, device: Device, nbytes: int | None = None, limits: PieceLimits | None = None,
+        number: int = 0,
     ) -> None:
+        self.number = number
         if nbytes is None:
             nbytes = int(MEMORY_SHARE * device.memory().free)
         self.device = device
@@ -287,12 +262,14 @@ class Engine:
                 need = self._area(ffts | plan.ffts)
                 carve = replace(carve, work_nbytes=max(carve.work_nbytes, aligned(need)))
                 self.pipeline.prepare(carve, max(carve.nbytes, self.limits.nbytes))
+                held = self._held
                 end = self.pipeline.submit_works(works, source, target, filters or {})
             except BaseException:
                 self.busy.end()
                 self._drop()  # nothing may go on writing into memory we let go
                 raise
         self._reached(end)
+        emit("device_memory", device=self.number, nbytes=held)
         emit("h2d", nbytes=sum(work.source.nbytes for work in works))
         emit("d2h", nbytes=sum(work.result.nbytes for work in works))
 
@@ -305,6 +282,11 @@ class Engine:
             raise
         finally:
             self.busy.end()
+
+    @property
+    def _held(self) -> int:
+        """Bytes of the device that are in use: the arena, and what libraries take."""
+        return self.pipeline.arena_nbytes + self.device.libraries + self.device.tables
 
     def recover(self) -> None:
         """Give back everything that is kept for later."""
@@ -338,6 +320,7 @@ class Engine:
             self._area(plan.ffts)  # plans may have been given back meanwhile
             self._stage(job.settings)
             self.pipeline.prepare(carve, limits.nbytes - self.device.tables)
+            held = self._held
             source.let_go()
             self.busy.begin()
             try:
@@ -347,6 +330,7 @@ class Engine:
                 self.pipeline.release()  # nothing may go on writing into memory we let go
                 raise
         self._reached(end)
+        emit("device_memory", device=self.number, nbytes=held)
         moved = sum(array.nbytes for array in arrays[:-1])
         emit("h2d", nbytes=moved)
         emit("d2h", nbytes=sum(array.nbytes for array in arrays[1:]))

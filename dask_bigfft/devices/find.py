@@ -90,7 +90,9 @@ def leases() -> Leases | None:
             nbytes, limits = _process.nbytes, _process.limits
             devices = _opened() if _process.given is None else _process.given
             if devices:
-                _process.leases = Leases([Engine(device, nbytes, limits) for device in devices])
+                _process.leases = Leases([
+                    Engine(device, nbytes, limits, i) for i, device in enumerate(devices)
+                ])
         return _process.leases
 
 

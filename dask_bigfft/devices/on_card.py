@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from dask_bigfft.devices.cuda import cupy, current, free_pinned
+from dask_bigfft.devices.cuda import cupy, current, free_pinned, in_pool, number_of
 from dask_bigfft.devices.cuda_operations import Operations
 from dask_bigfft.devices.cupy_device import errors_of_cuda
 from dask_bigfft.devices.jobs import Job
@@ -148,6 +148,8 @@ def _compute(
     ffts = [found.op for found in computations if isinstance(found.op, FFT)]
     nbytes = max((operations.work_nbytes(op) for op in ffts), default=0)
     area = cupy().empty(nbytes, np.uint8)
+    here = int(cupy().cuda.runtime.getDevice())
+    emit("device_memory", device=number_of(here), nbytes=in_pool())
     for found in computations:
         op, source, target = found.op, places.at(found.source), places.at(found.target)
         if isinstance(op, FFT):

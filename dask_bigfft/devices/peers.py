@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dask_bigfft.devices.cuda import cupy
+from dask_bigfft.devices.cuda import cupy, in_pool
 from dask_bigfft.devices.cupy_device import errors_of_cuda
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.kernels.copy import strided_view
@@ -61,6 +61,9 @@ class Peers(Protocol):
 
     def room(self, device: int) -> int:
         """Bytes that may still be had on a device."""
+
+    def most(self, device: int) -> int:
+        """Most bytes of a device that were in use, as far as that was looked at."""
 
     def reaches(self, device: int, other: int) -> bool:
         """Whether a device can read the memory of another one."""
@@ -133,6 +136,10 @@ class SimulatedPeers:
         """Bytes that nobody uses."""
         return self.nbytes[device] - self.used[device]
 
+    def most(self, device: int) -> int:
+        """Since this was made; blocks that it was told of included."""
+        return max(self.peak[device], self.used[device])
+
     def reaches(self, device: int, other: int) -> bool:
         """Whether the pair is not said to be apart."""
         return (device, other) not in self.apart
@@ -197,9 +204,11 @@ class CupyPeers:
     nbytes: tuple[int, ...] | None = None
     used: list[int] = field(default_factory=list)
     peak: list[int] = field(default_factory=list)
+    pools: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.used, self.peak = [0] * len(self.ordinals), [0] * len(self.ordinals)
+        self.pools = [0] * len(self.ordinals)
 
     def _on(self, device: int) -> Any:
         return cupy().cuda.Device(self.ordinals[device])
@@ -214,6 +223,7 @@ class CupyPeers:
             )
         with self._on(device), errors_of_cuda():
             values = cupy().empty(size, dtype)
+            self.pools[device] = max(self.pools[device], in_pool())
         self.used[device] += nbytes
         self.peak[device] = max(self.peak[device], self.used[device])
         return values
@@ -229,6 +239,11 @@ class CupyPeers:
         with self._on(device):
             free = int(cupy().cuda.runtime.memGetInfo()[0])
             return free + int(cupy().get_default_memory_pool().free_bytes())
+
+    def most(self, device: int) -> int:
+        """Of CuPy's pool, whoever uses it: now, and whenever memory was taken here."""
+        with self._on(device):
+            return max(self.pools[device], in_pool())
 
     def reaches(self, device: int, other: int) -> bool:
         """Whether the GPU says so; a GPU reaches itself."""

@@ -117,6 +117,8 @@ def exchange_on_cards(
         exchange, dense, homes.__getitem__, ours.__getitem__, peers,
         _chooser(run, peers, route, room), inside=number > 0, targets=targets,
     )
+    for device in sorted({*homes.values(), *ours.values()}):
+        emit("device_memory", device=device, nbytes=peers.most(device))
     emit("peer_host", nbytes=traffic.host, seconds=0.0)
     emit("peer_direct", nbytes=traffic.direct, seconds=0.0)
     emit("barrier", nbytes=traffic.net, seconds=time.perf_counter() - started)

@@ -37,6 +37,9 @@ _EXCHANGE = "#999999"
 
 _WIDTH, _LANE, _MARGIN, _MOST_LANES = 900, 14, 120, 32
 
+#: Devices whose memory is printed one by one.
+_MOST_DEVICES = 8
+
 
 @dataclass(frozen=True)
 class Row:
@@ -183,6 +186,31 @@ class RunReport:
         return max((r.rss_peak - r.rss_before for r in self.places.values()), default=0)
 
     @property
+    def device_peaks(self) -> dict[tuple[str, int], int]:
+        """Most bytes that were in use of each device, by the worker's address and its number.
+
+        Devices are numbered from 0 in each process; an empty address is this process. What FFT
+        libraries take beside the data counts as far as it is known.
+        """
+        return {
+            (place, device): nbytes
+            for place, record in sorted(self.places.items())
+            for device, nbytes in sorted(record.devices.items())
+        }
+
+    @property
+    def _peaks_text(self) -> str:
+        peaks, texts = self.device_peaks, list[str]()
+        workers = {place: number for number, place in enumerate(sorted(self.places))}
+        for (place, device), nbytes in itertools.islice(peaks.items(), _MOST_DEVICES):
+            whose = f" of worker {workers[place]}" if place else ""
+            texts.append(f"{human_bytes(nbytes)} of device {device}{whose}")
+        if len(peaks) > len(texts):
+            most = human_bytes(max(peaks.values()))
+            texts.append(f"and so on: {len(peaks)} devices, {most} of one of them")
+        return f"at most {', '.join(texts)}"
+
+    @property
     def summary(self) -> list[tuple[str, str]]:
         """Forecast against measured for the whole transform, as names and values."""
         plan, seconds = self.plan, self.seconds
@@ -199,6 +227,8 @@ class RunReport:
         ]
         if self.shares:
             rows.append(("devices", self._shares_text))
+        if self.device_peaks:
+            rows.append(("on cards", self._peaks_text))
         if self.runs > 1:
             rows.append(("runs", f"{self.runs}; phases are their means"))
         if not self.totals:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import scipy.fft
 
-from dask_bigfft import fft
+from dask_bigfft import fft, report
 from dask_bigfft.devices import cuda, on_card
 from dask_bigfft.devices.numpy_operations import carried, factors_of, places_at, transformed
 from dask_bigfft.memory.default import default_arena
@@ -159,7 +159,8 @@ def card(monkeypatch):
         empty=CardArray, zeros=lambda shape, dtype=float: CardArray.of(np.zeros(shape, dtype)),
         ascontiguousarray=lambda x: CardArray.of(x._values), asnumpy=refused,
         roll=lambda x, shift, axis: CardArray.of(np.roll(x._values, shift, axis)),
-        get_default_memory_pool=lambda: SimpleNamespace(free_all_blocks=lambda: None),
+        get_default_memory_pool=lambda: SimpleNamespace(
+            free_all_blocks=lambda: None, used_bytes=lambda: 12345),
         cuda=SimpleNamespace(
             get_current_stream=lambda: stream,
             memory=SimpleNamespace(OutOfMemoryError=errors["memory"]),
@@ -212,6 +213,7 @@ def test_nothing_goes_by_the_host(card, monkeypatch, name, shape, chunks, keywor
         ends = [np.cumsum((0, *cut))[i : i + 2] for cut, i in zip(done.chunks, at, strict=True)]
         got[tuple(slice(*end) for end in ends)] = part._values
     assert np.linalg.norm(got - expected) <= 2e-14 * np.linalg.norm(expected)
+    assert report(lazy).runs[0].device_peaks == {("", 0): 12345}  # what the pool says
 
 
 def test_the_stand_in_lets_no_one_read_it(card):

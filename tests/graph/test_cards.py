@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 import scipy.fft
 
-from dask_bigfft import plan
+from dask_bigfft import plan, report
 from dask_bigfft.devices.peers import SimulatedPeers
 from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.exchange.peers import ROUTES, home
 from dask_bigfft.graph import cards
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.graph.weave import CARDS
+from dask_bigfft.planner.wording import human_bytes
 
 RATIO = {"host": 2.0, "staged": 1.5, "swap": 1.0, "kernel": 1.0}
 
@@ -70,6 +71,26 @@ def test_batches_on_several_devices(on_devices, route, devices):
     total = moved["peer_host"] + moved["peer_direct"]
     assert moved["barrier"] == x.nbytes * (devices - 1) // devices
     assert math.isclose(total / moved["barrier"], RATIO.get(route, 1.0))
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_report_has_the_most_memory_of_each_device(on_devices, route):
+    """As the devices have counted: twice the data and a shard on its way, or a block more."""
+    rng = np.random.default_rng(8)
+    x = rng.standard_normal((24, 24, 10)) + 1j * rng.standard_normal((24, 24, 10))
+    peers = SimulatedPeers((1 << 30,) * 3)
+    on_devices(peers)
+    array = da.from_array(x, (4, 24, 10))
+    lazy = transformed_array(array, plan(array, "fftn"), CARDS + route)
+    lazy.compute(scheduler="threads")
+    (run,) = report(lazy).runs
+    assert run.device_peaks == {("", device): nbytes for device, nbytes in enumerate(peers.peak)}
+    data, block = x.nbytes // 3, x.nbytes // 6
+    needed = 2 * data + block // 6 if route == "swap" else data + block
+    assert list(run.device_peaks.values()) == [needed] * 3
+    size = human_bytes(needed)
+    line = f"on cards at most {size} of device 0, {size} of device 1, {size} of device 2"
+    assert line in str(run)
 
 
 @pytest.mark.parametrize("route", ["host", "kernel"])

@@ -1,0 +1,86 @@
+"""Reports say how much memory of each device was in use, at most."""
+
+import time
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from laws.test_hybrid import cpu_threads_wait
+
+import dask_bigfft
+from dask_bigfft import fft, report
+from dask_bigfft.devices import find
+from dask_bigfft.devices.limits import PieceLimits
+from dask_bigfft.devices.simulated import SimulatedDevice
+from dask_bigfft.planner.wording import human_bytes
+from dask_bigfft.record import PlanRecord, Record
+from dask_bigfft.watch.report import RunReport
+
+
+class Slow(SimulatedDevice):
+    """One that is busy for so long that other blocks go to other devices."""
+
+    def synchronize(self, event):
+        time.sleep(0.02)
+        super().synchronize(event)
+
+
+@pytest.fixture
+def devices():
+    """Several, which have unlike amounts of memory taken before the first block comes."""
+    limits = PieceLimits(0, least=256, run_nbytes=64)
+    found = [Slow(1 << 17, seed, libraries=1000 * seed) for seed in range(3)]
+    find.use(found, limits, 1 << 15)
+    yield found
+    find.use(None)
+
+
+@pytest.mark.parametrize("device", ["gpu", "hybrid"])
+def test_the_most_of_each_of_several_devices(devices, monkeypatch, device):
+    cpu_threads_wait(monkeypatch, lambda: sum(bool(found.trace) for found in devices) > 1)
+    values = np.random.default_rng(0).standard_normal((256, 128)) + 0j
+    x = da.from_array(values, chunks=(16, 128))
+    with dask.config.set({"bigfft.hybrid-gain": 0}):
+        lazy = fft.fft2(x, device=device, kernel="scipy")
+    assert not report(lazy).runs[0].device_peaks
+    got = lazy.compute(scheduler="threads", num_workers=6)
+    (run,) = report(lazy).runs
+    assert np.allclose(got, np.fft.fft2(values))
+    peaks = run.device_peaks
+    used = [i for i, found in enumerate(devices) if found.trace]
+    assert len(used) > 1
+    assert peaks == {("", i): devices[i].peak for i in used}
+    assert all(0 < nbytes <= 1 << 15 for nbytes in peaks.values())
+    line = ", ".join(f"{human_bytes(devices[i].peak)} of device {i}" for i in used)
+    assert f"on cards at most {line}" in str(run)
+    assert line in run._repr_html_()
+
+
+def test_nothing_is_said_of_devices_that_were_not_used(devices):
+    x = da.from_array(np.ones((64, 64)), chunks=(16, 64))
+    lazy = fft.fft2(x, device="cpu")
+    lazy.compute()
+    (run,) = report(lazy).runs
+    assert not run.device_peaks
+    assert "on cards" not in str(run)
+
+
+def test_devices_of_many_workers():
+    plan = dask_bigfft.plan(da.zeros((64, 64), chunks=(16, 64)), "fft2")
+    places = {f"tcp://{i:02}": PlanRecord(devices={0: 1 << 20, 1: i << 20}) for i in range(1, 9)}
+    text = RunReport(plan, "0a", places)._peaks_text
+    assert text.startswith("at most 1.00 MiB of device 0 of worker 0, 1.00 MiB of device 1 of ")
+    assert text.count(" of device ") == 8
+    assert text.endswith("and so on: 16 devices, 8.00 MiB of one of them")
+
+
+def test_the_record_keeps_the_most():
+    record = Record()
+    for device, nbytes in ((0, 5), (1, 7), (0, 9), (0, 3)):
+        record.take("device_memory", {"plan": "0a", "device": device, "nbytes": nbytes})
+    found = record.plan("0a")
+    assert found.devices == {0: 9, 1: 7}
+    assert not found.totals
+    record.take("device_memory", {"device": 0, "nbytes": 99})  # no task's
+    assert record.plan("0a").devices == {0: 9, 1: 7}

@@ -18,6 +18,7 @@ from dask_bigfft import config
 from dask_bigfft.calibration.cards import device_speeds, peer_speeds, peers_of, together
 from dask_bigfft.calibration.cluster import disks_of, hosts_of, network_speeds, workers_of
 from dask_bigfft.calibration.cpu import OF_A_THREAD, Effort, gather_speeds
+from dask_bigfft.calibration.crowds import in_company
 from dask_bigfft.calibration.fft_libraries import library_like, library_speeds
 from dask_bigfft.calibration.runs import between_blocks
 from dask_bigfft.calibration.several import slowest
@@ -106,6 +107,7 @@ def measure(
     if current_worker() is None:  # a cluster's tasks are its scheduler's
         found |= scheduling_costs(effort.repeat)
     host = f"{os.cpu_count()} cores, {effort.threads} threads"
+    found |= in_company(effort.seen, effort.threads, found)
     profile = Profile(host, effort.threads, libraries=tuple(libraries), **found)
     if current_worker() is not None:
         return profile

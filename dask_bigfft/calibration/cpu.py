@@ -7,7 +7,7 @@ import math
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -69,12 +69,15 @@ class Effort:
         Passes that count.
     until : float
         Time by the performance counter from which on a single pass does.
+    seen : list of Sample
+        Takes whatever was measured.
     """
 
     threads: int
     nbytes: int = 32 << 20
     repeat: int = 3
     until: float = math.inf
+    seen: list["Sample"] = field(default_factory=list, compare=False, repr=False)
 
     @property
     def passes(self) -> int:
@@ -134,7 +137,7 @@ def sampled(probe: Probe, effort: Effort) -> Iterator[Sample]:
         if number == len(plan.rounds):
             row = model.row_nbytes(exchange.shape, exchange.target, None)
             if joints.exchanges[number] is None:  # else nothing was copied
-                yield Sample(exchange, None, None, row, stage)
+                yield _kept(Sample(exchange, None, None, row, stage), effort)
             continue
         round_, after = plan.rounds[number], (*joints.exchanges, None)[number + 1]
         writes = after if after is not None and after.home == number + 1 else None
@@ -146,7 +149,12 @@ def sampled(probe: Probe, effort: Effort) -> Iterator[Sample]:
         row = flow.row
         if flow.read == "shards":
             row = model.row_nbytes(exchange.shape, exchange.target, round_)
-        yield Sample(exchange, round_, flow, row, stage)
+        yield _kept(Sample(exchange, round_, flow, row, stage), effort)
+
+
+def _kept(sample: Sample, effort: Effort) -> Sample:
+    effort.seen.append(sample)
+    return sample
 
 
 Points = dict[str, dict[float, list[float]]]
@@ -213,8 +221,8 @@ def _gathered(sample: Sample, points: Points) -> None:
             add(points, into if tiled else f"{into}_whole", sample.row, speed)
     if stage.stored and flow is not None and flow.stored:
         add(points, "stored", float(flow.stored), exchange.nbytes / stage.stored)
-    if stage.parts.get("twiddle"):
-        add(points, "twiddle", 0.0, exchange.nbytes / stage.parts["twiddle"])
+    if stage.work("twiddle"):
+        add(points, "twiddle", 0.0, exchange.nbytes / stage.work("twiddle"))
 
 
 def gather_speeds(effort: Effort) -> dict[str, Any]:
@@ -321,6 +329,6 @@ def _checking(effort: Effort) -> dict[str, float]:
     for _ in range(max(PASSES, effort.repeat)):
         for mode in modes:  # in turn, since what is looked for is small beside what all of them do
             _, stages = measured(replace(probe, verify=mode), once)
-            taken[mode] = min(taken[mode], sum(stage.seconds for stage in stages))
+            taken[mode] = min(taken[mode], sum(stage.whole for stage in stages))
     plain, nbytes = taken["none"], 2 * len(probe.rounds) * 16 * effort.elements
     return {mode: nbytes / max(taken[mode] - plain, FAINT * plain) for mode in modes[1:]}

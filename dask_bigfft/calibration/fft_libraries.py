@@ -229,7 +229,7 @@ def _spare(found: LibrarySpeeds, elements: int, effort: Effort) -> float:
     plan, taken = probe.plan(effort.threads), []
     for threads in (1, effort.threads):
         with dask.config.set(num_workers=threads):
-            taken.append(measured_stages(plan, 1, effort.passes)[0].fft)
+            taken.append(measured_stages(plan, 1, effort.passes)[0].parts["fft"])  # by all of them
     return min(1.0, max(0.0, taken[0] / taken[1] - 1) / (effort.threads - 1))
 
 

@@ -47,8 +47,8 @@ SHAPES = (((1200, 1764), 4), ((1200, 1764), 40), ((2_000_000,), 16), ((120, 130,
 #: Bytes of these.
 USUAL_NBYTES = 32 << 20
 
-#: How many times as long parts may take in company.
-LEAST, MOST = 0.5, 6.0
+#: How many times as long parts may take in company, and until the next task is handed out.
+LEAST, MOST, LONGEST_WAIT = 0.5, 6.0, 12.0
 
 #: Seconds for a task that are reckoned with at least, so that waiting for one can be told in them.
 TASK = 2e-5
@@ -70,11 +70,25 @@ class Seen:
         What it took.
     local : bool
         Whether its blocks wait for no others.
+    slack, crowd : float
+        As a profile has them.
     """
 
     forecast: RoundForecast
     span: Span
     local: bool
+    slack: float = 1.0
+    crowd: float = 1.0
+
+    @property
+    def copies(self) -> float:
+        """Seconds in which threads had a processor for copies; of the clock where nobody knows."""
+        return self.span.worked[1] or self.span.copies
+
+    @property
+    def ffts(self) -> float:
+        """The same of FFTs."""
+        return self.span.worked[2] or self.span.ffts
 
     @property
     def even(self) -> bool:
@@ -89,13 +103,14 @@ class Seen:
     def lane(self, python: float, free: float | None = None) -> float:
         """Seconds of a lane for its blocks where Python takes so long for each, by the model.
 
-        Copies and FFTs take `free` seconds in all, by default as they did.
+        Threads have a processor for copies and FFTs for `free` seconds in all, by default as they
+        had.
         """
         blocks, lanes = self.span.blocks, self.span.lanes
         if free is None:
-            free = self.span.copies + self.span.ffts
-        handled = self.forecast.handling / blocks
-        return blocks / lanes * block_seconds(lanes, free / blocks, handled + python)
+            free = self.copies + self.ffts
+        handled, free = self.forecast.handling / blocks, self.slack * free / blocks
+        return blocks / lanes * block_seconds(lanes, free, handled + python, self.crowd)
 
 
 def _plans(nbytes: int, kernels: Sequence[str], on: Machine) -> Iterator[Plan]:
@@ -142,8 +157,10 @@ def _seen(plan: Plan, runs: Sequence[Timeline]) -> list[Seen]:
     for run in runs:
         for span in run.spans:
             by_number.setdefault(span.number, []).append(span)
+    profile = plan.machine.profile
     return [
-        Seen(rounds[number], _median(spans), plan.exchanges[number - 1].local)
+        Seen(rounds[number], _median(spans), plan.exchanges[number - 1].local, profile.slack,
+             profile.crowd)
         for number, spans in sorted(by_number.items()) if number in rounds
     ]
 
@@ -161,9 +178,9 @@ def _line(points: Iterable[tuple[float, float]]) -> tuple[float, float]:
     return float(first), float(each)
 
 
-def _crossing(rising: Callable[[float], float]) -> float:
-    """Where a rising function is 0, between `LEAST` and `MOST`."""
-    low, high = math.log(LEAST), math.log(MOST)
+def _crossing(rising: Callable[[float], float], most: float = MOST) -> float:
+    """Where a rising function is 0, between `LEAST` and something."""
+    low, high = math.log(LEAST), math.log(most)
     for _ in range(40):
         middle = (low + high) / 2
         low, high = (low, middle) if rising(math.exp(middle)) > 0 else (middle, high)
@@ -175,12 +192,12 @@ def _waiting(seen: Sequence[Seen], task: float) -> float:
 
     So that the model is right about all that lanes take beside copies and FFTs, on the whole.
     """
-    known = [one for one in seen if one.even and one.span.copies + one.span.ffts > 0]
+    known = [one for one in seen if one.even and one.copies + one.ffts > 0]
 
     def more(factor: float) -> float:
         return sum(one.lane(factor * task) - one.measured for one in known)
 
-    return _crossing(more) if known else 1.0
+    return _crossing(more, LONGEST_WAIT) if known else 1.0
 
 
 def _of_library(seen: Sequence[Seen], company: float, python: float) -> float:
@@ -212,7 +229,7 @@ def _company(seen: Sequence[Seen]) -> float:
     known = [one for seconds, one in each if seconds and 2 * seconds >= most]
     copied, expected = (
         sum(numbers) for numbers in
-        ([one.span.copies for one in known], [one.forecast.gather for one in known]))
+        ([one.copies for one in known], [one.forecast.gather for one in known]))
     return min(MOST, max(LEAST, copied / expected)) if copied and expected else 1.0
 
 

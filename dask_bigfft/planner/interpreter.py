@@ -10,6 +10,14 @@ whose mean values follow exactly from those with one thread less (Reiser and Lav
 S is what Python takes for a block, Z what is done without it, X blocks per second, Q how many
 threads need the interpreter.
 
+Where others wait for it, it takes longer: whoever is next sleeps, and has to be woken while nobody
+works, and what Python needs has left the caches. So S is `crowd` times as long as long as two or
+more need it. Then states of the queue are added up, in each of which k threads need it::
+
+    p(k + 1) = p(k) (n - k) S(k + 1) / Z,   X = sum of p(k) / S(k), over that of p(k)
+
+which is the former where `crowd` is 1.
+
 Pure: imports nothing of the package.
 """
 
@@ -18,8 +26,11 @@ __all__ = ["block_seconds"]
 #: Threads that are reckoned with at most: beyond them nothing changes but the time this takes.
 MOST = 256
 
+#: Above it sums are made smaller, so that they stay finite.
+LARGE = 1e100
 
-def block_seconds(threads: int, free: float, python: float) -> float:
+
+def block_seconds(threads: int, free: float, python: float, crowd: float = 1.0) -> float:
     """Return the seconds that each of some threads takes for a block, waiting included.
 
     Parameters
@@ -30,17 +41,28 @@ def block_seconds(threads: int, free: float, python: float) -> float:
         Seconds for a block without the interpreter.
     python : float
         Seconds for a block with it.
+    crowd : float
+        How many times as long it is needed for a block while others wait for it.
 
     Examples
     --------
     >>> block_seconds(1, 3.0, 1.0), block_seconds(2, 3.0, 1.0), round(block_seconds(64, 3.0, 1.0))
     (4.0, 4.25, 64)
+    >>> block_seconds(1, 3.0, 1.0, crowd=2.0), round(block_seconds(64, 3.0, 1.0, crowd=2.0))
+    (4.0, 128)
     """
     if python <= 0:
         return free
-    needed, each = 0.0, free + python
-    for count in range(1, min(threads, MOST) + 1):
-        response = python * (1 + needed)
-        each = free + response
-        needed = count * response / each
-    return max(each, threads * python)
+    count = min(threads, MOST)
+    slow = python * (crowd if count > 1 else 1.0)
+    if free <= 0:
+        return threads * slow
+    state, states, done = 1.0, 1.0, 0.0
+    for needed in range(1, count + 1):
+        service = python if needed == 1 else slow
+        state *= (count - needed + 1) * service / free
+        states += state
+        done += state / service
+        if states > LARGE:
+            state, states, done = state / LARGE, states / LARGE, done / LARGE
+    return max(count * states / done, threads * python)

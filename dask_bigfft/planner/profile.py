@@ -2,7 +2,8 @@
 
 A profile is data: it is measured elsewhere, handed in with `Machine`, kept as JSON, and read back
 only if every number in it makes sense. Speeds are those of one thread while all threads of a
-process are busy, since that is how a transform runs; what one thread reaches alone is said by
+process are busy, since that is how a transform runs, by the time in which it had a processor: what
+it waits for the interpreter the model reckons with. What one thread reaches alone is said by
 `Profile.alone`.
 
 Pure: imports `errors` and this room.
@@ -23,7 +24,7 @@ __all__ = ["DEFAULT", "Curve", "DeviceProfile", "LibrarySpeeds", "Peer", "Profil
 SCHEMA = 4
 
 #: Entries that profiles of this version may lack: they came later.
-LATER = {"energy", "checksum", "tables", "planned", "uneven"}
+LATER = {"energy", "checksum", "tables", "planned", "uneven", "slack", "crowd"}
 
 #: Least speed, and largest one, that are believed: what is reckoned with them stays finite.
 LEAST, MOST = 1e-30, 1e30
@@ -338,6 +339,11 @@ class Profile:
     company, waiting : float
         How many times as long threads take in a graph for what they copy, and until the next task
         is handed to them, as by themselves: then others have to be woken, too, while all are busy.
+    slack : float
+        How many times as long threads take for what they copy and transform as they have a
+        processor for it.
+    crowd : float
+        How many times as long Python takes while others wait for the interpreter.
     pair : float
         Seconds of dask's ordering for each pair of blocks of an exchange.
     sent_task, sent_shard : float
@@ -391,6 +397,8 @@ class Profile:
     packed: float = 3.3e-4
     company: float = 1.0
     waiting: float = 1.0
+    slack: float = 1.0
+    crowd: float = 1.0
     pair: float = 2.5e-8
     sent_task: float = 3e-4
     sent_shard: float = 1e-4
@@ -412,7 +420,8 @@ class Profile:
                 "sent_shard", "shared_round", "shared_block")
         _positive(self, "threads", "copy", "alone", "narrow", "narrow_turned", "twiddle", "touch",
                   "flops", "network", "write", "read",
-                  "together", "shared_tiles", "company", "waiting", "energy", "checksum",
+                  "together", "shared_tiles", "company", "waiting", "slack", "crowd", "energy",
+                  "checksum",
                   zero=zero)
         if max(self.together, self.shared_tiles) > 1:
             raise ValueError(f"Profile.together is {self.together!r}, .shared_tiles "

@@ -139,7 +139,7 @@ class Model(ThreadModel):
                 gather, device = 0.0, max(device, read)
             # All threads gather a block for a device, which works on the one before meanwhile.
             work = self.waves_of(blocks, len(self.devices)) * device
-            gathered = self.waves_of(blocks, 1) * gather / blocks / threads
+            gathered = self.waves_of(blocks, 1) * profile.slack * gather / blocks / threads
             work = max(work, gathered + handling / blocks) + min(device, gathered)
             work += self.waves_of(blocks, lanes) * profile.task
         else:

@@ -117,8 +117,8 @@ class ThreadModel:
             if waves and busy:
                 copied = copies * self._alone(lanes) / self._alone(busy)
                 done = ffts * self._fewer(lanes, library.alone) / self._fewer(busy, library.alone)
-                free = library.company * (profile.company * copied + done)
-                last = block_seconds(busy, free, python)
+                free = profile.slack * library.company * (profile.company * copied + done)
+                last = block_seconds(busy, free, python, profile.crowd)
                 seconds += waves * last
         return seconds + (profile.uneven * last if lanes > 1 else 0.0)
 
@@ -287,6 +287,7 @@ def cpu_block_seconds(
     source = round_.source if before is None else before
     shape = exchange_shape(source, round_.source)
     flow = model.flow(source, round_)
-    seconds = model.gather(shape, source, round_.source, round_, flow) + model.handling(shape, flow)
+    seconds = model.gather(shape, source, round_.source, round_, flow)
     seconds += model.transform(round_, flow) + model.store(round_, flow)
+    seconds = machine.profile.slack * seconds + model.handling(shape, flow)
     return seconds / max(1, round_.source.blocks)

@@ -5,6 +5,7 @@ import math
 from dataclasses import replace
 
 import dask.array as da
+import numpy as np
 import pytest
 
 import dask_bigfft
@@ -37,9 +38,51 @@ def test_threads_wait_for_the_interpreter_as_machines_for_a_repairman(threads, p
     assert found >= max(1.0 + python, threads * python)
 
 
+def balanced(threads, free, python, crowd):
+    """The same by the flows between all states, which are in balance, solved as they stand."""
+    flows = np.zeros((threads + 1, threads + 1))
+    for needed in range(threads):
+        slow = python * (crowd if needed else 1.0)
+        flows[needed, needed + 1] = (threads - needed) / free
+        flows[needed + 1, needed] = 1 / slow
+    flows -= np.diag(flows.sum(axis=1))
+    system = np.vstack([flows.T, np.ones(threads + 1)])
+    states = np.linalg.lstsq(system, np.eye(threads + 2)[-1], rcond=None)[0]
+    done = sum(states[needed + 1] * flows[needed + 1, needed] for needed in range(threads))
+    return threads / done
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 16])
+@pytest.mark.parametrize("python", [0.01, 0.3, 5.0])
+@pytest.mark.parametrize("crowd", [1.0, 3.0])
+def test_the_interpreter_is_slower_while_threads_wait_for_it(threads, python, crowd):
+    found = block_seconds(threads, 1.0, python, crowd)
+    assert found == pytest.approx(balanced(threads, 1.0, python, crowd))
+    if crowd == 1.0:
+        assert found == pytest.approx(repaired(threads, 1.0, python))
+
+
 def test_without_python_nobody_waits():
     assert block_seconds(64, 2.0, 0.0) == 2.0
     assert block_seconds(64, 0.0, 2.0) == 128.0
+    assert block_seconds(64, 0.0, 2.0, crowd=3.0) == 384.0
+    assert block_seconds(1, 0.0, 2.0, crowd=3.0) == 2.0
+
+
+def test_many_threads_stay_finite():
+    assert block_seconds(10_000, 1e-9, 1.0) == pytest.approx(10_000)
+    assert block_seconds(256, 1e9, 1e-9, crowd=2.0) == pytest.approx(1e9)
+
+
+def test_threads_take_longer_than_they_have_a_processor():
+    """Only for what they do: Python's seconds are those of the clock."""
+    plan = planned((64, 1024), (16, 1024), QUICK, threads=1)
+    work = sum(found.fft + found.gather for found in forecast(plan).rounds)
+    assert seconds(plan, slack=1.25) - seconds(plan) == pytest.approx(work / 4)
+    plan = planned((64, 1024), (16, 1024), replace(QUICK, lying_block=1e-3, block=1e-3), threads=4)
+    assert seconds(plan, crowd=3.0) > 1.2 * seconds(plan)
+    assert seconds(planned((64, 1024), (16, 1024), QUICK, threads=4), crowd=3.0) == seconds(
+        planned((64, 1024), (16, 1024), QUICK, threads=4))
 
 
 def planned(shape, chunks, profile, threads=2, **options):

@@ -19,6 +19,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import replace
+from typing import NamedTuple
 
 from dask_bigfft.devices.busy import BusyClock
 from dask_bigfft.devices.convolving import (
@@ -50,6 +51,14 @@ MAX_FFTS = 256
 
 #: Work areas that are reckoned with, in units of a slot, until one is found to be enough.
 WORK_AREAS = (0, 1, 2, 4)
+
+
+class Prepared(NamedTuple):
+    """Pieces of a block, how the arena is cut for them, and the bytes that all of it may take."""
+
+    plan: PiecePlan
+    carve: Carve
+    nbytes: int
 
 
 class Engine:
@@ -210,10 +219,11 @@ class Engine:
             stacklevel=2,
         )
 
-    def prepared(self, job: Job, nbytes: int | None = None) -> tuple[PiecePlan, Carve]:
-        """Pieces of a block, some of which `run_part` may be given, and how the arena is cut."""
+    def prepared(self, job: Job, nbytes: int | None = None) -> Prepared:
+        """What `run_part` needs to know of a block whose parts it is given."""
+        limits = self.within(nbytes)
         with self._lock:
-            return self.pieces(job, self.within(nbytes))
+            return Prepared(*self.pieces(job, limits), limits.nbytes)
 
     def within(self, nbytes: int | None) -> PieceLimits:
         """The engine's limits, or what fewer bytes of the device leave for pieces."""
@@ -224,7 +234,7 @@ class Engine:
 
     def run_part(
         self,
-        prepared: tuple[PiecePlan, Carve],
+        prepared: Prepared,
         part: Part,
         source: Array | Composite,
         target: Array,
@@ -234,7 +244,7 @@ class Engine:
 
         Parameters
         ----------
-        prepared : tuple
+        prepared : Prepared
             What `prepared` returned; the plan divides.
         part : Part
             Which part, and in what pieces.
@@ -251,17 +261,18 @@ class Engine:
             If the device has no memory left. The part may be overwritten then; what was kept for
             later has been given back.
         """
-        plan, carve = prepared
+        plan, carve, nbytes = prepared
         works = list(plan.within(part.dim, part.low, part.high, part.width))
-        ffts = {found.op for w in works for found in w.computations if isinstance(found.op, FFT)}
+        own = {found.op for w in works for found in w.computations if isinstance(found.op, FFT)}
+        ffts = own | plan.ffts
         with self._lock:
             if self._closed:
                 raise DeviceError("the engine of this device was closed")
             self.busy.begin()
             try:
-                need = self._area(ffts | plan.ffts)
-                carve = replace(carve, work_nbytes=max(carve.work_nbytes, aligned(need)))
-                self.pipeline.prepare(carve, max(carve.nbytes, self.limits.nbytes))
+                work = max(carve.work_nbytes, aligned(self._area(ffts)))
+                carve = replace(carve, work_nbytes=work)
+                self._arrange(carve, ffts, nbytes)
                 held = self._held
                 end = self.pipeline.submit_works(works, source, target, filters or {})
             except BaseException:
@@ -317,9 +328,8 @@ class Engine:
         with self._in_turn(coming), self._lock:
             if self._closed:
                 raise DeviceError("the engine of this device was closed")
-            self._area(plan.ffts)  # plans may have been given back meanwhile
             self._stage(job.settings)
-            self.pipeline.prepare(carve, limits.nbytes - self.device.tables)
+            self._arrange(carve, plan.ffts, limits.nbytes)
             held = self._held
             source.let_go()
             self.busy.begin()
@@ -448,6 +458,17 @@ class Engine:
         if wanted != self._staged:
             self.device.stage(*wanted)
             self._staged = wanted
+
+    def _arrange(self, carve: Carve, ffts: Set[FFT], nbytes: int) -> None:
+        """Make plans and an arena that take no more than some bytes together.
+
+        They did when the pieces were cut; but since then other rounds' plans may have come.
+        """
+        self._area(ffts)
+        if self.device.tables and carve.nbytes + self.device.tables > nbytes:
+            self._drop()
+            self._area(ffts)
+        self.pipeline.prepare(carve, max(carve.nbytes, nbytes - self.device.tables))
 
     def _area(self, ffts: Set[FFT]) -> int:
         """Bytes of the work area that FFTs need, whose plans are there from now on."""

@@ -17,11 +17,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dask_bigfft.decomposition.tiles import ROW_BYTES, TILE_BYTES
-from dask_bigfft.devices.engine import Engine
+from dask_bigfft.devices.engine import Engine, Prepared
 from dask_bigfft.devices.jobs import Job, Part, Source
 from dask_bigfft.devices.leases import Need
-from dask_bigfft.devices.pieces import PiecePlan
-from dask_bigfft.devices.pipeline import Carve
 from dask_bigfft.devices.protocol import Array
 from dask_bigfft.devices.taking import Kind, OpenBlock, Taken
 from dask_bigfft.errors import DeviceMemoryError
@@ -93,9 +91,7 @@ class Shared:
     error: BaseException | None = None
     ended: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _ready: dict[Engine, tuple[tuple[PiecePlan, Carve], Composite | None]] = field(
-        default_factory=dict
-    )
+    _ready: dict[Engine, tuple[Prepared, Composite | None]] = field(default_factory=dict)
     _found: tuple[Array, Callable[[slice], None] | None, Array] | None = None
 
     @contextlib.contextmanager
@@ -112,12 +108,12 @@ class Shared:
             self.filters,
         )
 
-    def _on(self, engine: Engine) -> tuple[tuple[PiecePlan, Carve], Composite | None]:
+    def _on(self, engine: Engine) -> tuple[Prepared, Composite | None]:
         """How an engine does the block, and the block as it reads it in place, if it can."""
         found = self._ready.get(engine)
         if found is None:
             prepared = engine.prepared(self.job, self.nbytes)
-            found = prepared, self.source.in_place(prepared[0], engine.limits)
+            found = prepared, self.source.in_place(prepared.plan, engine.limits)
             self._ready[engine] = found
         return found
 
@@ -131,7 +127,7 @@ class Shared:
     def on_device(self, engine: Engine, taken: Taken, threads: int) -> None:
         """Do a part, on a device."""
         (prepared, found), dim = self._on(engine), self.tiling[0]
-        plan = prepared[0]
+        plan = prepared.plan
         width = min(taken.width, plan.schedule.crossings[0].extents[dim])
         part = Part(dim, taken.low, taken.high, width)
         source = found or self._gathered(slice(taken.low, taken.high), threads)
@@ -206,7 +202,7 @@ def shared(
     if found is None or not incoming.divides(found[0]):
         return None
     try:
-        plan, carve = engine.prepared(job, nbytes)
+        plan, carve, _ = engine.prepared(job, nbytes)
     except DeviceMemoryError:
         return None
     if not plan.divides:

@@ -214,9 +214,10 @@ def test_plans_of_many_rounds_are_not_all_kept(monkeypatch):
     assert max(kept) <= 3
     assert kept[-1] > 0
     assert device.dropped >= 2
-    x = values(32, 60, 36)  # whose pieces alone take more
+    monkeypatch.setattr("dask_bigfft.devices.engine.MAX_FFTS", 1)
+    x = values(12, 10, 9, 8)  # whose pieces alone take more
     assert distance(run(engine, x, "fftn"), scipys(x, "fftn")) < 1e-14
-    assert device.planned > 3
+    assert device.planned > 1
 
 
 def test_closing_gives_everything_back():
@@ -407,3 +408,58 @@ def test_ctrl_c_leaves_nothing_that_goes_on_writing_and_gives_memory_back():
     assert distance(again, scipys(x, "fft2")) < 1e-14
     engine.close()
     assert device.memory().free == NBYTES
+
+
+def test_an_arena_is_kept_only_where_plans_fit_beside_it():
+    """A task may use fewer bytes than the one before, and all plans are there already."""
+    device = SimulatedDevice(1 << 22, table=1024)
+    engine, done = Engine(device, 1 << 17, SMALL), {}
+    for shape in ((32, 64), (16, 16)):
+        x = values(*shape)
+        done[shape] = x, job_of(x, "fft2")[0]
+
+    def one(shape, nbytes):
+        x, job = done[shape]
+        got = engine.run(job, Source(fill_of(x, job)), nbytes=nbytes).reshape(shape)
+        assert distance(got, scipys(x, "fft2")) < 1e-15
+        return device.total - device.memory().free
+
+    for shape in ((32, 64), (16, 16), (32, 64)):
+        one(shape, 1 << 17)
+    arena, tables = engine.pipeline.arena_nbytes, device.tables
+    assert tables >= 2048
+    nbytes = arena + tables // 2  # the arena alone would fit
+    assert one((16, 16), nbytes) <= nbytes
+    assert device.tables == tables  # it was not for want of plans that the arena went
+    assert device.dropped == 0
+
+
+def test_plans_made_while_a_block_was_gathered_stay_within_the_budget():
+    """Another task's, between a block's plan and its turn."""
+    device, shape = SimulatedDevice(1 << 20, table=2000), (64, 32)
+    engine, x = Engine(device, NBYTES, SMALL), values(*shape)
+    job, _ = job_of(x, "fft2")
+
+    def gather():
+        for n in (40, 48):
+            engine.prepared(job_of(values(n, 16), "fft", axis=0)[0])
+        return fill_of(x, job)()
+
+    got = engine.run(job, Source(gather)).reshape(shape)
+    assert distance(got, scipys(x, "fft2")) < 1e-15
+    assert device.peak <= NBYTES
+
+
+def test_a_part_of_a_block_stays_within_its_tasks_share():
+    """Also where the engine has more, and has had it."""
+    device = SimulatedDevice(1 << 20, table=500)
+    engine, x = Engine(device, NBYTES, SMALL), values(32, 128)
+    job, _ = job_of(x, "ifft", axis=1)
+    engine.run(job, Source(fill_of(x, job)))
+    assert device.total - device.memory().free > NBYTES // 2
+    out = np.empty_like(x)
+    prepared = engine.prepared(job, NBYTES // 2)
+    for low in (0, 16):
+        engine.run_part(prepared, Part(0, low, low + 16, 2), x.copy(), out)
+        assert device.total - device.memory().free <= NBYTES // 2
+    assert distance(out, scipys(x, "ifft", axis=1)) < 1e-15

@@ -20,8 +20,8 @@ from dask_bigfft.planner.interpreter import block_seconds
 
 __all__ = ["in_company"]
 
-#: What both factors may be.
-SLACK, CROWD = (0.9, 4.0), (1.0, 8.0)
+#: What both factors may be: there may be many more threads than processors.
+SLACK, CROWD = (0.9, 64.0), (1.0, 8.0)
 
 #: Where one looks for something better than what is known, and how near to it one ends.
 AROUND, FINE = tuple(itertools.product((-1, 0, 1), repeat=2)), 1.002
@@ -54,8 +54,9 @@ def in_company(
             _cost(math.log(block_seconds(threads, slack * free, needed, crowd) / taken))
             for free, needed, taken in rows)
 
-    best, step = (1.2, 1.0 if threads == 1 else 2.0), 1.5
-    least = off(*best)
+    begun = itertools.product(_powers(*SLACK), _powers(*CROWD) if threads > 1 else [1.0])
+    least, best = min((off(*one), one) for one in begun)
+    step = math.sqrt(2)
     while step > FINE:  # it has no derivative
         near = [
             (min(SLACK[1], max(SLACK[0], best[0] * step**a)),
@@ -67,6 +68,15 @@ def in_company(
         else:
             step = math.sqrt(step)
     return {"slack": best[0], "crowd": best[1]}
+
+
+def _powers(least: float, most: float) -> list[float]:
+    """Powers of two in a range.
+
+    >>> _powers(0.9, 4.0)
+    [1.0, 2.0, 4.0]
+    """
+    return [2.0**power for power in range(10) if least <= 2**power <= most]
 
 
 def _cost(far: float) -> float:

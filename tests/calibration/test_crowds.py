@@ -40,7 +40,8 @@ def made_up(samples, threads, slack, crowd, held_up=0):
     return found
 
 
-@pytest.mark.parametrize(("threads", "slack", "crowd"), [(2, 1.1, 3.0), (16, 1.3, 2.5), (16, 1, 1)])
+@pytest.mark.parametrize(("threads", "slack", "crowd"), [
+    (2, 1.1, 3.0), (16, 1.3, 2.5), (16, 1, 1), (16, 8.0, 1.5)])
 @pytest.mark.parametrize("held_up", [0, 2])
 def test_both_factors_are_found(samples, threads, slack, crowd, held_up):
     found = in_company(made_up(samples, threads, slack, crowd, held_up), threads, PYTHON)

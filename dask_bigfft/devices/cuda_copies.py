@@ -8,7 +8,6 @@ Imports `config`, `kernels`, `memory` and this room.
 """
 
 import ctypes
-import math
 import operator
 import os
 import threading
@@ -209,6 +208,7 @@ class HostCopies:
         self._ring: staging.Ring | None = None
         self._ring_memory: list[Buffer] = []
         self._ring_size = staging.BUFFERS, staging.BUFFER_NBYTES
+        self._ring_part: int | None = None
         #: Whether anything has gone through the ring.
         self.staged = False
         #: By the form of a view: which way it takes, and in which calls.
@@ -412,14 +412,19 @@ class HostCopies:
             del memory
             alloc = self._cupy.cuda.alloc_pinned_memory
             memory = [np.frombuffer(alloc(nbytes), np.uint8, nbytes) for _ in range(number)]
-        return staging.Ring(memory, max(2, len(os.sched_getaffinity(0))))
+        found = staging.Ring(memory, max(2, len(os.sched_getaffinity(0))))
+        found.use(self._ring_part)
+        return found
 
-    def stage(self, buffers: int | None, nbytes: int | None) -> None:
-        """Use so many staging buffers each way from now on, of so many bytes."""
+    def stage(self, buffers: int | None, nbytes: int | None, part: int | None = None) -> None:
+        """Use so many staging buffers each way from now on, of so many bytes, in such parts."""
         wanted = buffers or staging.BUFFERS, nbytes or staging.BUFFER_NBYTES
         if wanted != self._ring_size:
             self.close()
             self._ring_size = wanted
+        self._ring_part = part
+        if self._ring is not None:
+            self._ring.use(part)
 
     def ring_nbytes(self, host: Array | Composite) -> int:
         """Bytes of the staging buffers of one way, if host memory travels through them; else 0."""
@@ -427,7 +432,8 @@ class HostCopies:
             straight = self._all_pinned(host)
         else:
             straight = not host.size or reachable(host)
-        return 0 if straight else math.prod(self._ring_size)
+        count, nbytes = self._ring_size
+        return 0 if straight else count * min(nbytes, self._ring_part or nbytes)
 
     def close(self) -> None:
         """Wait for what goes through the ring, and give the ring back."""

@@ -267,9 +267,9 @@ class CupyDevice:
 
     # --- copies -----------------------------------------------------------------------------
 
-    def stage(self, buffers: int | None, nbytes: int | None) -> None:
-        """Set the ring for what is not pinned; it is made anew when it is needed next."""
-        self._copies.stage(buffers, nbytes)
+    def stage(self, buffers: int | None, nbytes: int | None, part: int | None = None) -> None:
+        """Set the ring for what is not pinned; another one is made when it is needed next."""
+        self._copies.stage(buffers, nbytes, part)
 
     def ring_nbytes(self, host: Array | Composite) -> int:
         """Bytes of the ring, one way, if host memory is not pinned and cannot be."""

@@ -38,7 +38,7 @@ from dask_bigfft.devices.protocol import FFT, Array, Device, Event
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit
 from dask_bigfft.kernels.composite import Composite
-from dask_bigfft.planner.device_settings import DeviceSettings
+from dask_bigfft.planner.device_settings import AS_IS, DeviceSettings
 
 #: Part of a device's free memory that is used where no limit is given.
 MEMORY_SHARE = 0.8
@@ -96,7 +96,7 @@ class Engine:
         self._spectra = Spectra()
         #: Bytes that FFT plans take beyond what is set aside, as of the last one that was made.
         self._tables = 0
-        self._staged: tuple[int | None, int | None] = (None, None)
+        self._staged = AS_IS.ring
         self._closed = False
         self._warned: set[int] = set()
 
@@ -390,7 +390,7 @@ class Engine:
         """
         plan, carve = self._ready(job, limits)
         found = arrays(plan, limits)
-        if self._staged != _ring_of(job.settings):
+        if self._staged != job.settings.ring:
             with self._lock:
                 self._stage(job.settings)
         ring = max(map(self.device.ring_nbytes, found))
@@ -454,7 +454,7 @@ class Engine:
 
     def _stage(self, settings: DeviceSettings) -> None:
         """Tell the device what ring is wanted, if that is another one than before."""
-        wanted = _ring_of(settings)
+        wanted = settings.ring
         if wanted != self._staged:
             self.device.stage(*wanted)
             self._staged = wanted
@@ -493,8 +493,3 @@ def _carved(plan: PiecePlan, settings: DeviceSettings, work_nbytes: int) -> Carv
     """How the arena is cut for pieces, given the work area that their FFTs need."""
     schedule, streams = plan.schedule, settings.streams or "role"
     return Carve(schedule.slots, schedule.slot_nbytes, aligned(work_nbytes), streams)
-
-
-def _ring_of(settings: DeviceSettings) -> tuple[int | None, int | None]:
-    """Buffers of the ring each way and bytes of each, as far as they are set."""
-    return settings.ring_buffers, settings.ring_nbytes

@@ -396,11 +396,12 @@ class Device(Protocol):
     ) -> None:
         """Copy elements to other places of another array, as `transpose`; both begin anywhere."""
 
-    def stage(self, buffers: int | None, nbytes: int | None) -> None:
+    def stage(self, buffers: int | None, nbytes: int | None, part: int | None = None) -> None:
         """Set the ring through which host memory travels that is not pinned.
 
-        `buffers` are those of each way, `nbytes` the bytes of each; None is what the device has by
-        itself. Called when nothing is being submitted.
+        `buffers` are those of each way, `nbytes` the bytes of each, and `part` how many of these
+        are used at a time, which takes no other ring; None is what the device has by itself, and
+        whole buffers. Called when nothing is being submitted.
         """
 
     def ring_nbytes(self, host: Array | Composite) -> int:

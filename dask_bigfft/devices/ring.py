@@ -94,10 +94,6 @@ class Filling:
     staged: list[tuple[int, Array, Part]] = field(default_factory=list)
     used: int = 0
 
-    def fits(self, nbytes: int) -> bool:
-        """Whether there is room for so much more."""
-        return self.used + nbytes <= self.buffer.memory.nbytes
-
 
 class Loading:
     """Views on their way into buffers: threads fill as many of these as they are given."""
@@ -125,7 +121,7 @@ class Loading:
         while self._next is not None:
             number, part = self._next
             values = self.views[number][part]
-            if now.staged and not now.fits(values.nbytes):
+            if now.staged and now.used + values.nbytes > ring.part:
                 return
             staged = buffer.holding(values, now.used)
             now.used += -(-values.nbytes // APART_NBYTES) * APART_NBYTES
@@ -176,9 +172,18 @@ class Ring:
         self._out = deque(Staging(memory) for memory in buffers[half:])
         self.nbytes = sum(memory.nbytes for memory in buffers)
         self._size = buffers[0].nbytes
+        #: Bytes of a buffer that are used at a time.
+        self.part = self._size
         self.copiers = Copiers(threads)
         self._waiters = ThreadPoolExecutor(GATHERED, thread_name_prefix="bigfft-scatter")
         self._ahead: deque[Loading] = deque()
+
+    def use(self, part: int | None) -> None:
+        """Use so many bytes of a buffer at a time from now on; None: all of them.
+
+        What was begun before stays as it is.
+        """
+        self.part = min(part or self._size, self._size)
 
     def ahead(self, sources: Iterable[Array], of: object) -> None:
         """Begin to gather what `load` will be asked for later, in the order of these calls.
@@ -259,7 +264,7 @@ class Ring:
 
     def parts(self, view: Array) -> Iterator[Part]:
         """The parts of a view, none of which is larger than a buffer."""
-        return (part for part, _ in slabs(view, self._size))
+        return (part for part, _ in slabs(view, self.part))
 
     def close(self) -> None:
         """Wait until all is where it belongs, and end the threads."""

@@ -172,13 +172,16 @@ class SimulatedDevice(SimulatedStreams):
 
     # --- the ring of what is not pinned -----------------------------------------------------
 
-    def stage(self, buffers: int | None, nbytes: int | None) -> None:
+    def stage(self, buffers: int | None, nbytes: int | None, part: int | None = None) -> None:
         """Set the ring that the clock reckons with."""
-        self.ring = RingClock(self.profile.ring, buffers or RING[0], nbytes or RING[1])
+        wanted = buffers or RING[0], nbytes or RING[1]
+        if wanted != (self.ring.buffers, self.ring.nbytes):
+            self.ring = RingClock(self.profile.ring, *wanted)
+        self.ring.use(part)
 
     def ring_nbytes(self, host: Array | Composite) -> int:
         """Bytes of the ring that the clock reckons with, one way, if nothing is pinned."""
-        return self.ring.buffers * self.ring.nbytes if self.pageable else 0
+        return self.ring.buffers * self.ring.part if self.pageable else 0
 
     @property
     def staged(self) -> bool:

@@ -43,10 +43,14 @@ class RingClock:
     """
 
     def __init__(self, speed: float, buffers: int, nbytes: int) -> None:
-        self.speed, self.buffers, self.nbytes = speed, buffers, nbytes
+        self.speed, self.buffers, self.nbytes, self.part = speed, buffers, nbytes, nbytes
         self._in, self._out = deque([0.0] * buffers), deque([0.0] * buffers)
         self._gathered = self._scattered = 0.0
         self._told: deque[Loading] = deque()
+
+    def use(self, part: int | None) -> None:
+        """Use so many bytes of a buffer at a time from now on; None: all of them."""
+        self.part = min(part or self.nbytes, self.nbytes)
 
     def ahead(self, of: object, nbytes: int, now: float) -> None:
         """Take in what `load` will be asked for later, and begin to gather it."""
@@ -73,7 +77,7 @@ class RingClock:
     def store(self, nbytes: int, now: float, copy: Copying) -> tuple[float, float]:
         """Bring a view from the card; return when the values are there, and the host goes on."""
         while nbytes:
-            part = min(nbytes, self.nbytes)
+            part = min(nbytes, self.part)
             self._go_ahead(now)
             copied, now = copy(part, max(now, self._out.popleft()))
             self._scattered = max(self._scattered, copied) + part / self.speed
@@ -83,7 +87,7 @@ class RingClock:
 
     def _fill(self, loading: Loading, now: float) -> float:
         """Let threads gather into the next buffer; return when the host goes on."""
-        now, part = max(now, self._in.popleft()), min(loading.left, self.nbytes)
+        now, part = max(now, self._in.popleft()), min(loading.left, self.part)
         self._gathered = max(self._gathered, now) + part / self.speed
         loading.filling.append((self._gathered, part))
         loading.left -= part

@@ -9,6 +9,7 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -104,6 +105,7 @@ class Run:
             found = self.place
             if isinstance(self.plan, Plan):
                 found = found.for_share(self.plan.shares[number : number + 1])
+            found = replace(found, settings=found.settings.of_round(number))
             self._places[number] = found
         return found
 
@@ -261,7 +263,7 @@ class Run:
         found = None
         if not incoming.on_card:
             blocks = self.exchange(number).target.blocks
-            found = moved_on_device(incoming, self.place, blocks)
+            found = moved_on_device(incoming, self.place_of(number), blocks)
         return incoming.whole() if found is None else found
 
     def done(self, number: int, block: Block) -> tuple[Any] | None:

@@ -3,7 +3,7 @@
 Pure: imports nothing of the package.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 __all__ = ["AS_IS", "DeviceSettings"]
@@ -26,6 +26,9 @@ class DeviceSettings:
         Buffers each way of the ring through which memory travels that is not pinned.
     ring_nbytes : int or None
         Bytes of each of them.
+    ring_parts : tuple of int
+        Bytes of a buffer that are used at a time, by round, since rows of some widths (C runs of W
+        elements) are best copied in smaller parts; where a round has no number, all of it.
 
     Examples
     --------
@@ -38,12 +41,28 @@ class DeviceSettings:
     streams: Literal["role", "piece"] | None = None
     ring_buffers: int | None = None
     ring_nbytes: int | None = None
+    ring_parts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("buffers", "passes", "ring_buffers", "ring_nbytes"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"DeviceSettings.{name} is {value!r}")
+        if any(nbytes < 1 for nbytes in self.ring_parts):
+            raise ValueError(f"DeviceSettings.ring_parts is {self.ring_parts!r}")
+
+    def of_round(self, number: int) -> "DeviceSettings":
+        """What holds for a round, from 0.
+
+        >>> DeviceSettings(buffers=4, ring_parts=(1024, 2048)).of_round(1).ring_parts
+        (2048,)
+        """
+        return replace(self, ring_parts=self.ring_parts[number : number + 1])
+
+    @property
+    def ring(self) -> tuple[int | None, int | None, int | None]:
+        """Buffers of the ring, bytes of each, and how many of these are used in the first round."""
+        return self.ring_buffers, self.ring_nbytes, next(iter(self.ring_parts), None)
 
     def __str__(self) -> str:
         texts = {
@@ -52,8 +71,9 @@ class DeviceSettings:
             "streams": f"streams by {self.streams}",
             "ring_buffers": f"{self.ring_buffers} ring buffers",
             "ring_nbytes": f"of {self.ring_nbytes} bytes",
+            "ring_parts": f"in parts of {', '.join(map(str, self.ring_parts))} by round",
         }
-        found = [texts[f.name] for f in fields(self) if getattr(self, f.name) is not None]
+        found = [texts[f.name] for f in fields(self) if getattr(self, f.name) not in (None, ())]
         return ", ".join(found) or "as the engine has them"
 
 

@@ -26,7 +26,7 @@ from dask_bigfft.planner.device_settings import AS_IS, DeviceSettings
 from dask_bigfft.planner.plan import Machine, Plan
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.search import find_plans
-from dask_bigfft.planning.device_tuning import Group, choices
+from dask_bigfft.planning.device_tuning import Group, choices, rounds_by_rows
 from dask_bigfft.transforms.spec import TransformSpec
 
 #: Sizes of blocks that are tried, in units of those that come in.
@@ -246,22 +246,32 @@ def measured_settings(plan: Plan, trial: Trial, timer: Timer) -> list[tuple[Plan
     """Return a plan with settings of the devices' pipelines that were tried, fastest first.
 
     What was best of one group of settings is what the next group is tried with. The ring is tried
-    where anything goes through it.
+    where anything goes through it, and its parts by rounds that read the same rows.
     """
     staged = find.staged()
-    groups: tuple[Group, ...] = ("pieces", "ring") if staged else ("pieces",)
+    groups: list[Group] = ["pieces", "ring"] if staged else ["pieces"]
     tried: list[tuple[Plan, Trial]] = []
     best = plan
-    for group in groups:
-        pairs = [
-            (replace(best, settings=found.settings),
-             replace(trial, settings=found.settings, forecast=found.forecast, pieces=found.pieces))
-            for found in choices(best, best.settings, group, pageable=staged)
-        ]
-        if pairs:
-            done = measured_trials(pairs, timer if group == "pieces" else _again(timer))
+    while groups:
+        group = groups.pop(0)
+        done = _measured_group(best, trial, group, staged, timer)
+        if done:
             best, tried = done[0][0], [*done, *tried]
+        if group == "ring":
+            groups += rounds_by_rows(best, best.settings, pageable=True)
     return tried
+
+
+def _measured_group(
+    plan: Plan, trial: Trial, group: Group, staged: bool, timer: Timer
+) -> list[tuple[Plan, Trial]]:
+    """A plan with the settings of a group, fastest first; none where blocks do not fit."""
+    pairs = [
+        (replace(plan, settings=found.settings),
+         replace(trial, settings=found.settings, forecast=found.forecast, pieces=found.pieces))
+        for found in choices(plan, plan.settings, group, pageable=staged)
+    ]
+    return measured_trials(pairs, _again(timer) if group == "ring" else timer) if pairs else []
 
 
 def _again(timer: Timer) -> Timer:

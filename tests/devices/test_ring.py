@@ -133,6 +133,46 @@ def test_small_views_share_a_buffer(seed):
     assert len(marks) < len(views)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_no_more_of_a_buffer_is_used_than_is_said(seed):
+    """Also where that is said while views are on their way: what was begun stays as it is."""
+    buffers = [np.zeros(4096, np.uint8) for _ in range(6)]
+    ring, rng = Ring(buffers, 3), np.random.default_rng(seed)
+    views = [rng.standard_normal((30, 20)) for _ in range(6)]
+    card, found = Card((30, 20), buffers, seed), []
+
+    def reach(values):
+        start = values.ctypes.data
+        (buffer,) = (b for b in buffers if 0 <= start - b.ctypes.data < b.nbytes)
+        return start - buffer.ctypes.data + values.nbytes
+
+    for number, (view, part) in enumerate(zip(views, [800, None, 320, 160, 9999, 3], strict=True)):
+        if number % 2:
+            ring.ahead([view], view)
+        ring.use(part)
+        reached = []
+
+        def take(number, values, part, reached=reached):
+            reached.append(reach(values))
+            card.take(number, values, part)
+
+        def give(values, part, reached=reached):
+            reached.append(reach(values))
+            return card.give(values, part)
+
+        ring.load([view], take, lambda: card.last, of=view)
+        back = np.zeros_like(view)
+        for future in ring.store(back, give):
+            future.result()
+        assert np.array_equal(back, view)
+        found.append(max(reached))
+    ring.close()
+    assert found[0] <= 800
+    assert found[2] <= 320
+    assert 800 < found[1] <= found[4] <= 4096
+    assert ring.part == 3  # less than an element: these come one by one
+
+
 def test_what_a_scatter_raises_reaches_who_waits():
     ring = Ring([np.zeros(64, np.uint8) for _ in range(2)], 1)
 

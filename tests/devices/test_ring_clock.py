@@ -50,6 +50,19 @@ def test_one_buffer_is_filled_and_emptied_in_turn():
     assert card.copies == [(10, 30), (40, 60), (70, 90)]
 
 
+def test_parts_of_buffers_come_and_go_sooner():
+    ring, card = RingClock(1.0, 2, 10), Card()
+    ring.use(5)
+    now = ring.load("a", 20, 0.0, card.copy)
+    # full at 5, 10; the first buffer is free at 15, full at 20; the second at 25, full at 30
+    assert card.copies == [(5, 15), (15, 25), (25, 35), (35, 45)]
+    assert now == 30
+    ring.use(99)  # no more than there is
+    assert ring.store(10, 100.0, Card().copy) == (130, 100)
+    ring.use(None)
+    assert ring.part == 10
+
+
 def test_what_was_told_of_is_gathered_meanwhile():
     told, untold = RingClock(1.0, 4, 10), RingClock(1.0, 4, 10)
     for ring in (told, untold):

@@ -14,6 +14,7 @@ from dask_bigfft.bench.tuning import CARDS, clocked, on_simulated
 from dask_bigfft.devices import find
 from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.simulated import SimulatedDevice
+from dask_bigfft.devices.simulated_ring import RingClock
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.planner.device_settings import AS_IS, DeviceSettings
 from dask_bigfft.planner.plan import Machine, Plan
@@ -168,6 +169,91 @@ def test_settings_are_kept_with_the_plan(few):
     assert again.trials == ()
     assert again.plan.settings == wanted
     assert "k = 2, 16 passes, streams by piece" in found.to_markdown()
+
+
+def planned(shape, chunks, settings=AS_IS, **keywords):
+    """A transform on a device whose host memory is not pinned."""
+    values = np.random.default_rng(1).standard_normal(shape) + 0j
+    x = da.from_array(values, chunks=chunks)
+    request = replace(SMALL.request(x, "scipy"), device="gpu", **keywords)
+    on = Machine(threads=1, profile=Profile(devices=(CARDS[1].profile,)), cards=1)
+    plan = find_plan(transform_spec("fftn", x.shape, x.dtype), request, on)
+    return values, x, replace(plan, settings=settings)
+
+
+def test_every_round_uses_the_ring_in_parts_of_its_own(monkeypatch):
+    settings = DeviceSettings(ring_buffers=2, ring_nbytes=1 << 14, ring_parts=(1 << 12, 1 << 10))
+    values, x, plan = planned((256, 128), (64, 128), settings)
+    assert len(plan.rounds) == 2
+    assert Plan.from_json(plan.to_json()) == plan
+    assert "in parts of 4096, 1024 by round" in str(settings)
+    device, made, parts = SimulatedDevice(NBYTES, pageable=True), [], []
+    real_ring, real_load = RingClock.__init__, RingClock.load
+
+    def seen(self, *arguments):
+        made.append(arguments)
+        real_ring(self, *arguments)
+
+    def load(self, *arguments):
+        parts.append(self.part)
+        return real_load(self, *arguments)
+
+    monkeypatch.setattr(RingClock, "__init__", seen)
+    monkeypatch.setattr(RingClock, "load", load)
+    find.use([device], PieceLimits(NBYTES), NBYTES)
+    try:
+        found = transformed_array(x, plan, "shared").compute()
+    finally:
+        find.use(None)
+    assert np.allclose(found, np.fft.fftn(values))
+    assert len(made) == 1  # the ring stays one
+    kinds = [part for part, _ in itertools.groupby(parts)]
+    assert kinds[:2] == [1 << 12, 1 << 10]
+    assert set(kinds) <= {1 << 12, 1 << 10, 1 << 14}  # all of it after the last round
+    with pytest.raises(ValueError, match="ring_parts"):
+        DeviceSettings(ring_parts=(4, 0))
+
+
+def test_rounds_that_read_the_same_rows_are_tuned_together():
+    plan = planned((256, 128), (64, 128))[-1]
+    rows = device_tuning.rounds_by_rows(plan, AS_IS, pageable=True)
+    shapes = [device_tuning._placed(plan, job, True)[0].schedule.crossings[0].reads[:2]
+              for job in device_tuning._jobs(plan, AS_IS)]
+    assert sorted(itertools.chain(*rows)) == [0, 1]
+    assert len(rows) == len(set(shapes))
+    base = DeviceSettings(ring_nbytes=1 << 12)
+    tried = [s.ring_parts for s in device_tuning._group(base, (0, 2), 3)]
+    assert tried[1:] == [(4096 // n, 4096, 4096 // n) for n in device_tuning.PARTS]
+    assert all(s.ring_nbytes == 1 << 12 for s in device_tuning._group(base, (0, 2), 3))
+
+
+def test_the_parts_of_each_round_are_found_and_kept(few, monkeypatch):
+    monkeypatch.setattr(device_tuning, "RING_NBYTES", (1 << 16,))
+    wanted = (1 << 14, 1 << 13)
+    spec, request, on = asked(CARDS[1], NBYTES)
+    device = SimulatedDevice(NBYTES, profile=CARDS[1].profile, pageable=True)
+
+    def timer(plan):
+        """Each round is slower in other parts; the ring that is asked for is the fastest."""
+        if len(plan.rounds) != 2:
+            return 100.0
+        parts = plan.settings.ring_parts or (0, 0)
+        wrong = sum(a != b for a, b in zip(parts, wanted, strict=True))
+        return 2.0 + wrong - (plan.settings.ring_nbytes == 1 << 16)
+
+    monkeypatch.setattr(device_tuning, "rounds_by_rows", lambda *args, **keywords: [(0,), (1,)])
+    monkeypatch.setattr(trials, "rounds_by_rows", device_tuning.rounds_by_rows)
+    find.use([device], PieceLimits(NBYTES), NBYTES)
+    assert find.leases() is not None  # opened, as by a run
+    try:
+        found = tuned(spec, request, on, ["scipy"], timer)
+        again = tuned(spec, request, on, ["scipy"], timer)
+    finally:
+        find.use(None)
+    assert found.plan.settings.ring_nbytes == 1 << 16
+    assert found.plan.settings.ring_parts == wanted
+    assert again.trials == ()
+    assert again.plan.settings == found.plan.settings
 
 
 def test_the_front_door_tunes_devices(few):

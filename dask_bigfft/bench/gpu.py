@@ -43,7 +43,7 @@ from dask_bigfft.bench.gpu_rounds import (
 )
 from dask_bigfft.devices import find
 from dask_bigfft.devices.cuda import cupy, reason
-from dask_bigfft.devices.cuda_copies import is_pinned, pins
+from dask_bigfft.devices.cuda_pins import is_pinned, pins
 from dask_bigfft.devices.cupy_device import CupyDevice, open_device
 from dask_bigfft.devices.engine import Engine
 from dask_bigfft.devices.transfer import TO_DEVICE

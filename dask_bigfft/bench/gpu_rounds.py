@@ -15,7 +15,7 @@ import numpy as np
 from dask_bigfft.bench.gpu_bench import GIB, MIB, Array, Bench, best, held
 from dask_bigfft.bench.gpu_data import even_shape, owner
 from dask_bigfft.bench.gpu_floor import Asked, Heard, Staged, heard
-from dask_bigfft.devices.cuda_copies import is_pinned, pins
+from dask_bigfft.devices.cuda_pins import is_pinned, pins
 from dask_bigfft.devices.cupy_device import open_device
 from dask_bigfft.devices.dispatch import job_of
 from dask_bigfft.devices.engine import Engine

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from dask_bigfft.devices.cuda import available, cupy, current, free_pinned, reason, software
-from dask_bigfft.devices.cuda_copies import CupyStream, HostCopies, pins
+from dask_bigfft.devices.cuda_copies import CupyStream, HostCopies
 from dask_bigfft.devices.cuda_operations import Operations
+from dask_bigfft.devices.cuda_pins import pins
 from dask_bigfft.devices.protocol import (
     FFT,
     Array,

@@ -1,7 +1,8 @@
 """The engine of a device: takes a round on a block to the device and back, and outlives tasks.
 
-One per device and process. It owns the pipeline and keeps the arena between blocks. When the device
-has no memory left it recovers in this order, and no step of it can change the answer:
+One per device and process. It owns the pipeline and keeps the arena between blocks; how blocks fit
+the device is in `fitting`. When the device has no memory left it recovers in this order, and no
+step of it can change the answer:
 
 1. everything that is kept for later goes back (arena, FFT plans, pools), and the block is tried
    again;
@@ -10,47 +11,31 @@ has no memory left it recovers in this order, and no step of it can change the a
 
 A block that was overwritten when something failed is gathered anew before it is used again.
 
-Imports `planner`, `kernels`, `events`, `memory` and this room.
+Imports `kernels`, `events`, `errors` and this room.
 """
 
 import contextlib
 import threading
-import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from dask_bigfft.devices.busy import BusyClock
-from dask_bigfft.devices.convolving import (
-    Spectra,
-    convolving,
-    filter_job,
-    filter_of,
-    is_hard,
-)
+from dask_bigfft.devices.convolving import Spectra, filter_job, filter_of
 from dask_bigfft.devices.extents import aligned
+from dask_bigfft.devices.fitting import Fitting
 from dask_bigfft.devices.jobs import Job, Part, Source
 from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.pieces import PiecePlan
-from dask_bigfft.devices.pipeline import Carve, Coming, Pipeline
+from dask_bigfft.devices.pipeline import Carve, Coming
 from dask_bigfft.devices.protocol import FFT, Array, Device, Event
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit
 from dask_bigfft.kernels.composite import Composite
-from dask_bigfft.planner.device_settings import AS_IS, DeviceSettings
-
-#: Part of a device's free memory that is used where no limit is given.
-MEMORY_SHARE = 0.8
 
 #: Times that a block is tried: as planned, with everything given back, and with smaller pieces.
 ATTEMPTS = 6
-
-#: FFTs whose plans are kept at most, but for those of one block; a round needs a handful.
-MAX_FFTS = 256
-
-#: Work areas that are reckoned with, in units of a slot, until one is found to be enough.
-WORK_AREAS = (0, 1, 2, 4)
 
 
 class Prepared(NamedTuple):
@@ -61,7 +46,7 @@ class Prepared(NamedTuple):
     nbytes: int
 
 
-class Engine:
+class Engine(Fitting):
     """Takes blocks to a device and back. Any number of threads may call it.
 
     Parameters
@@ -69,7 +54,7 @@ class Engine:
     device : Device
         What does the work.
     nbytes : int, optional
-        Bytes of the device's memory that may be used; by default `MEMORY_SHARE` of what is free.
+        Bytes of the device's memory that may be used; by default a share of what is free.
     limits : PieceLimits, optional
         How pieces are cut; its number of bytes is replaced.
     number : int
@@ -80,25 +65,15 @@ class Engine:
         self, device: Device, nbytes: int | None = None, limits: PieceLimits | None = None,
         number: int = 0,
     ) -> None:
+        super().__init__(device, nbytes, limits)
         self.number = number
-        if nbytes is None:
-            nbytes = int(MEMORY_SHARE * device.memory().free)
-        self.device = device
-        self.limits = replace(limits or PieceLimits(nbytes), nbytes=self._room(nbytes))
-        self.pipeline = Pipeline(device)
         #: When the device has work.
         self.busy = BusyClock()
-        self._lock = threading.Lock()
         #: Blocks that are ready to be submitted, in the order in which they are; the first one is.
         self._coming: deque[Coming] = deque()
         self._turns = threading.Condition()
-        self._works: dict[FFT, int] = {}
         self._spectra = Spectra()
-        #: Bytes that FFT plans take beyond what is set aside, as of the last one that was made.
-        self._tables = 0
-        self._staged = AS_IS.ring
         self._closed = False
-        self._warned: set[int] = set()
 
     def run(
         self,
@@ -157,35 +132,6 @@ class Engine:
                 limits = replace(limits, nbytes=limits.nbytes // 2)
         raise AssertionError("the last attempt returns or raises")
 
-    def links(self, job: Job, limits: PieceLimits) -> tuple[Job, ...]:
-        """The job, or those that take its place where its pieces do not fit."""
-        apart = job.apart()
-        if job.convolves or (len(apart) == 1 and not is_hard(job)) or self._fits(job, limits):
-            return (job,)
-        if not is_hard(job):
-            return apart
-        found = list[Job]()
-        for link in apart:
-            found += (link,) if self._fits(link, limits) else self._smoothed(link, limits)
-        return tuple(found)
-
-    def _smoothed(self, job: Job, limits: PieceLimits) -> Iterator[Job]:
-        """One step at a time, those that do not fit as convolutions of a smooth length."""
-        for one in job.singly():
-            smooth = None if self._fits(one, limits) else convolving(one)
-            yield one if smooth is None else smooth
-
-    def _fits(self, job: Job, limits: PieceLimits) -> bool:
-        """Whether there are pieces of a job that fit the device."""
-        if not is_hard(job):
-            with contextlib.suppress(DeviceMemoryError):
-                job.plan(limits, 1)  # as much of a work area as most FFTs need
-                return True
-        with contextlib.suppress(DeviceMemoryError), self._lock:
-            self.pieces(job, limits)
-            return True
-        return False
-
     def _filters(self, job: Job, nbytes: int | None) -> dict[int, Array]:
         """The spectrum that a job convolves with, by the dimension that it belongs to."""
         def make() -> Array:
@@ -202,35 +148,11 @@ class Engine:
 
         return Source(gather, again=source.again)
 
-    def _room(self, nbytes: int) -> int:
-        """What is left for the arena of the bytes that may be used; a tiny budget stays one."""
-        return nbytes - min(self.device.libraries, nbytes // 4)
-
-    def _warn(self, nbytes: int) -> None:
-        """Say, once, that a budget is so small that libraries take more than is set aside."""
-        libraries = self.device.libraries
-        if nbytes >= 4 * libraries or nbytes in self._warned:
-            return
-        self._warned.add(nbytes)
-        warnings.warn(
-            f"{nbytes} bytes of {self.device.name} may be used, but kernels and FFT plans alone "
-            f"take about {libraries}: they are counted in full from {4 * libraries} bytes on, and "
-            f"only as {nbytes // 4} here",
-            stacklevel=2,
-        )
-
     def prepared(self, job: Job, nbytes: int | None = None) -> Prepared:
         """What `run_part` needs to know of a block whose parts it is given."""
         limits = self.within(nbytes)
         with self._lock:
             return Prepared(*self.pieces(job, limits), limits.nbytes)
-
-    def within(self, nbytes: int | None) -> PieceLimits:
-        """The engine's limits, or what fewer bytes of the device leave for pieces."""
-        if nbytes is None:
-            return self.limits
-        self._warn(nbytes)
-        return replace(self.limits, nbytes=min(self._room(nbytes), self.limits.nbytes))
 
     def run_part(
         self,
@@ -294,22 +216,10 @@ class Engine:
         finally:
             self.busy.end()
 
-    @property
-    def _held(self) -> int:
-        """Bytes of the device that are in use: the arena, and what libraries take."""
-        return self.pipeline.arena_nbytes + self.device.libraries + self.device.tables
-
     def recover(self) -> None:
         """Give back everything that is kept for later."""
         with self._lock:
             self._drop()
-
-    def _drop(self) -> None:
-        self.pipeline.release()
-        self.device.synchronize_all()
-        self.device.drop_caches()
-        self._works.clear()
-        self._tables = 0
 
     def close(self) -> None:
         """Give everything back; the engine is not used any more."""
@@ -369,127 +279,3 @@ class Engine:
         """The block that is submitted next, if one is ready."""
         with self._turns:
             return self._coming[1] if len(self._coming) > 1 else None
-
-    def placed(
-        self, job: Job, limits: PieceLimits,
-        arrays: Callable[[PiecePlan, PieceLimits], list[Array | Composite]],
-    ) -> tuple[PiecePlan, Carve, list[Array | Composite]]:
-        """Return the pieces of a block, how the arena is cut, and where the block is.
-
-        Pieces that go through the device's staging buffers are cut to fit these.
-
-        Parameters
-        ----------
-        job : Job
-            What to do.
-        limits : PieceLimits
-            What pieces may need.
-        arrays : callable
-            Returns the block before the first crossing and after each, given the pieces and the
-            limits that these are within.
-        """
-        plan, carve = self._ready(job, limits)
-        found = arrays(plan, limits)
-        if self._staged != job.settings.ring:
-            with self._lock:
-                self._stage(job.settings)
-        ring = max(map(self.device.ring_nbytes, found))
-        if not ring:
-            return plan, carve, found
-        within = limits.staged(ring, job.settings)
-        try:
-            other, needed = self._ready(job, within)
-        except DeviceMemoryError:
-            return plan, carve, found
-        if other.schedule == plan.schedule:
-            return plan, carve, found
-        found.clear()  # before others are lent in their place
-        try:
-            found = arrays(other, within)
-        except DeviceMemoryError:  # these could not be written where they were
-            return plan, carve, arrays(plan, limits)
-        if self._tables or not carve.holds(needed):
-            carve = needed  # else blocks of both kinds follow one another without a pause
-        return other, carve, found
-
-    def _ready(self, job: Job, limits: PieceLimits) -> tuple[PiecePlan, Carve]:
-        """What `pieces` returns; without waiting for whoever submits where nothing has to be made.
-
-        So blocks that follow can be made ready meanwhile.
-        """
-        for work in WORK_AREAS if not self._tables else ():
-            plan = job.plan(limits, work)
-            needs = [self._works.get(op) for op in plan.ffts]
-            if None in needs:
-                break
-            carve = _carved(plan, job.settings, max((n for n in needs if n), default=0))
-            if carve.nbytes <= limits.nbytes:
-                return plan, carve
-        with self._lock:
-            return self.pieces(job, limits)
-
-    def pieces(self, job: Job, limits: PieceLimits | None = None) -> tuple[PiecePlan, Carve]:
-        """Pieces and work area that fit together; makes the plans of all FFTs."""
-        limits = self.limits if limits is None else limits
-        for work in WORK_AREAS:
-            plan, carve = self._cut(job, limits, work)
-            if carve.nbytes + self.device.tables > limits.nbytes and self.device.tables:
-                self._drop()  # plans of other rounds
-                plan, carve = self._cut(job, limits, work)
-                left = limits.nbytes - self.device.tables
-                if 0 < left < carve.nbytes:
-                    self._drop()
-                    plan, carve = self._cut(job, replace(limits, nbytes=left), work)
-            if carve.nbytes + self.device.tables <= limits.nbytes:
-                return plan, carve
-        raise DeviceMemoryError(
-            f"FFTs need a work area of {carve.work_nbytes} bytes beside {carve.slots} pieces of "
-            f"{carve.slot_nbytes}, more than {limits.nbytes} together"
-        )
-
-    def _cut(self, job: Job, limits: PieceLimits, work: int) -> tuple[PiecePlan, Carve]:
-        """Pieces that go with a work area of some size, and the one that they need."""
-        plan = job.plan(limits, work)
-        return plan, _carved(plan, job.settings, self._area(plan.ffts))
-
-    def _stage(self, settings: DeviceSettings) -> None:
-        """Tell the device what ring is wanted, if that is another one than before."""
-        wanted = settings.ring
-        if wanted != self._staged:
-            self.device.stage(*wanted)
-            self._staged = wanted
-
-    def _arrange(self, carve: Carve, ffts: Set[FFT], nbytes: int) -> None:
-        """Make plans and an arena that take no more than some bytes together.
-
-        They did when the pieces were cut; but since then other rounds' plans may have come.
-        """
-        self._area(ffts)
-        if self.device.tables and carve.nbytes + self.device.tables > nbytes:
-            self._drop()
-            self._area(ffts)
-        self.pipeline.prepare(carve, max(carve.nbytes, nbytes - self.device.tables))
-
-    def _area(self, ffts: Set[FFT]) -> int:
-        """Bytes of the work area that FFTs need, whose plans are there from now on."""
-        missing = len(ffts - self._works.keys())
-        if missing and len(self._works) + missing > MAX_FFTS:
-            self._drop()
-        return max((self._work_nbytes(op) for op in ffts), default=0)
-
-    def _work_nbytes(self, op: FFT) -> int:
-        found = self._works.get(op)
-        if found is None:
-            # A plan may only be made while nothing runs; what it takes is not known before.
-            self.pipeline.release()
-            self.device.synchronize_all()
-            found = self.device.work_nbytes(op)
-            self._tables = self.device.tables
-            self._works[op] = found
-        return found
-
-
-def _carved(plan: PiecePlan, settings: DeviceSettings, work_nbytes: int) -> Carve:
-    """How the arena is cut for pieces, given the work area that their FFTs need."""
-    schedule, streams = plan.schedule, settings.streams or "role"
-    return Carve(schedule.slots, schedule.slot_nbytes, aligned(work_nbytes), streams)

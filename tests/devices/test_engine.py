@@ -203,7 +203,7 @@ def test_plans_given_back_while_a_block_was_gathered_are_made_again():
 
 def test_plans_of_many_rounds_are_not_all_kept(monkeypatch):
     """None goes but between blocks, where a card can make it anew."""
-    monkeypatch.setattr("dask_bigfft.devices.engine.MAX_FFTS", 3)
+    monkeypatch.setattr("dask_bigfft.devices.fitting.MAX_FFTS", 3)
     device, kept = SimulatedDevice(NBYTES), []
     engine = Engine(device, NBYTES, SMALL)
     lengths = (96, 100, 108, 120, 125, 128)
@@ -214,7 +214,7 @@ def test_plans_of_many_rounds_are_not_all_kept(monkeypatch):
     assert max(kept) <= 3
     assert kept[-1] > 0
     assert device.dropped >= 2
-    monkeypatch.setattr("dask_bigfft.devices.engine.MAX_FFTS", 1)
+    monkeypatch.setattr("dask_bigfft.devices.fitting.MAX_FFTS", 1)
     x = values(12, 10, 9, 8)  # whose pieces alone take more
     assert distance(run(engine, x, "fftn"), scipys(x, "fftn")) < 1e-14
     assert device.planned > 1

@@ -9,8 +9,9 @@ import scipy.fft
 
 from dask_bigfft.devices import copiers, cuda_copies, cupy_device, find
 from dask_bigfft.devices.cuda import available, cupy
-from dask_bigfft.devices.cuda_copies import Way, is_pinned, pins, way
+from dask_bigfft.devices.cuda_copies import Way, way
 from dask_bigfft.devices.cuda_operations import Operations
+from dask_bigfft.devices.cuda_pins import is_pinned, pins
 from dask_bigfft.devices.cupy_device import open_device
 from dask_bigfft.devices.numpy_operations import multiplied
 from dask_bigfft.devices.protocol import (

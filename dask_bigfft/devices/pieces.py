@@ -19,13 +19,13 @@ from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout
 from dask_bigfft.decomposition.rounds import Round, transformed
 from dask_bigfft.decomposition.steps import AxisProgram, Step, axis_program
 from dask_bigfft.devices.limits import PieceLimits
-from dask_bigfft.devices.piecework import PieceWork
+from dask_bigfft.devices.piecework import Block, PieceWork, Trip
 from dask_bigfft.devices.problem import Line, Problem
 from dask_bigfft.devices.protocol import FFT
 from dask_bigfft.devices.ragged import Window
 from dask_bigfft.devices.schedule import Schedule, find_schedule
 from dask_bigfft.devices.swaps import swap_works
-from dask_bigfft.devices.work import Block, Trip
+from dask_bigfft.devices.work import piece_work
 from dask_bigfft.errors import DeviceError
 from dask_bigfft.planner.plan import axis_letter
 
@@ -140,7 +140,7 @@ class PiecePlan:
             return
         trip = self._trip(number)
         for piece in trip.inner.source.indices():
-            yield trip.work(piece)
+            yield piece_work(trip, piece)
 
     @property
     def divides(self) -> bool:
@@ -172,7 +172,7 @@ class PiecePlan:
         first = int(low > 0)
         for piece in layout.indices():
             if first <= piece[dim] < first + len(widths):
-                yield trip.work(piece)
+                yield piece_work(trip, piece)
 
     def _trip(self, number: int) -> Trip:
         return Trip(
@@ -197,7 +197,7 @@ class PiecePlan:
             corners = itertools.product(*(_ends(len(cut)) for cut in crossing.chunks))
             trip = self._trip(number)
             for corner in corners:
-                work = trip.work(_block_of(trip.inner.source, corner))
+                work = piece_work(trip, _block_of(trip.inner.source, corner))
                 found.update(c.op for c in work.computations if isinstance(c.op, FFT))
         return frozenset(found)
 

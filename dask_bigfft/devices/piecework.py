@@ -2,13 +2,54 @@
 
 Frozen descriptions without arrays or addresses; `work` writes them, `pipeline` submits them.
 
-Imports this room.
+Imports `decomposition` and this room.
 """
 
 from dataclasses import dataclass
 
+from dask_bigfft.decomposition.rounds import Round
+from dask_bigfft.devices.crossings import Crossing
 from dask_bigfft.devices.protocol import Compute, DeviceArray
-from dask_bigfft.devices.ragged import HostView, Slices
+from dask_bigfft.devices.ragged import HostView, Slices, Window
+
+Block = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Trip:
+    """One crossing of a block, as far as what is computed depends on it.
+
+    Parameters
+    ----------
+    round : Round
+        The round on blocks.
+    block : tuple of int
+        Which block.
+    dims : tuple of int
+        Dimension of the block that each step of the round transforms.
+    factors : tuple of tuple of int
+        Digits of each of these dimensions.
+    crossing : Crossing
+        Shapes, and which digits are transformed.
+    inner : Round
+        The crossing as a round: dimensions of the block as axes, pieces as blocks.
+    dtype : str
+        Of complex values.
+    real : bool
+        Whether what is convolved was half a spectrum, and its real parts are the result.
+    window : Window or None
+        Of what is written: the part that the block has.
+    """
+
+    round: Round
+    block: Block
+    dims: tuple[int, ...]
+    factors: tuple[tuple[int, ...], ...]
+    crossing: Crossing
+    inner: Round
+    dtype: str
+    real: bool = False
+    window: Window | None = None
 
 
 @dataclass(frozen=True)

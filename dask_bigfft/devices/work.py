@@ -14,27 +14,22 @@ Imports `decomposition` and this room.
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 
-from dask_bigfft.decomposition.layout import Digit, Layout
-from dask_bigfft.decomposition.rounds import Round
-from dask_bigfft.decomposition.steps import Divisor, Step
-from dask_bigfft.devices.crossings import Crossing
-from dask_bigfft.devices.piecework import Computation, Filter, Move, PieceWork
+from dask_bigfft.decomposition.steps import Step
+from dask_bigfft.devices.factors import PieceFactors
+from dask_bigfft.devices.piecework import Block, Computation, Filter, Move, PieceWork, Trip
 from dask_bigfft.devices.protocol import (
     FFT,
-    ChirpFactor,
     Compute,
     DeviceArray,
     Multiply,
     Product,
     Strided,
-    Term,
     Transpose,
-    Twiddle,
     dense,
 )
 from dask_bigfft.devices.ragged import (
@@ -42,14 +37,11 @@ from dask_bigfft.devices.ragged import (
     Half,
     HostView,
     Slices,
-    Window,
     below,
     completing,
     missing,
     unmirrored,
 )
-
-Block = tuple[int, ...]
 
 #: A dimension of which a block has only some digits, and the step that begins or ends there.
 Ragged = tuple[Half, Step]
@@ -59,9 +51,6 @@ Mirrored = Callable[[Box, tuple[int, ...], int], Iterator[tuple[Box, Box, int]]]
 
 #: Shape of a mirror image, where it begins in its place, and first place and strides in the digits.
 Image = tuple[tuple[int, ...], int, int, tuple[int, ...]]
-
-#: As the modulus of a term: the place is used as it is.
-NO_MODULUS = 1 << 62
 
 
 def _slices(starts: list[int], shape: tuple[int, ...]) -> Slices:
@@ -82,57 +71,9 @@ def _part_of(array: DeviceArray, part: Slices) -> DeviceArray:
     return DeviceArray(array.offset + offset, shape, array.dtype, strides)
 
 
-def _digit_terms(
-    digits: tuple[Digit, ...], start: int, stage: int, dim: int
-) -> Iterator[Term]:
-    """What one dimension, that holds some digits, adds to the index of a stage."""
-    divisor = 1
-    for place, digit in reversed(list(enumerate(digits))):
-        if digit.stage == stage and digit.size > 1:
-            modulus = digit.size if place else NO_MODULUS
-            yield Term(dim, start, divisor, modulus, digit.stride)
-        divisor *= max(digit.size, 1)
-
-
-@dataclass(frozen=True)
-class Trip:
-    """One crossing of a block, as far as what is computed depends on it.
-
-    Parameters
-    ----------
-    round : Round
-        The round on blocks.
-    block : tuple of int
-        Which block.
-    dims : tuple of int
-        Dimension of the block that each step of the round transforms.
-    factors : tuple of tuple of int
-        Digits of each of these dimensions.
-    crossing : Crossing
-        Shapes, and which digits are transformed.
-    inner : Round
-        The crossing as a round: dimensions of the block as axes, pieces as blocks.
-    dtype : str
-        Of complex values.
-    real : bool
-        Whether what is convolved was half a spectrum, and its real parts are the result.
-    window : Window or None
-        Of what is written: the part that the block has.
-    """
-
-    round: Round
-    block: Block
-    dims: tuple[int, ...]
-    factors: tuple[tuple[int, ...], ...]
-    crossing: Crossing
-    inner: Round
-    dtype: str
-    real: bool = False
-    window: Window | None = None
-
-    def work(self, piece: Block) -> PieceWork:
-        """What is done with one piece."""
-        return _Piece(self, piece).work()
+def piece_work(trip: Trip, piece: Block) -> PieceWork:
+    """What is done with one piece in a crossing."""
+    return _Piece(trip, piece).work()
 
 
 class _Piece:
@@ -140,11 +81,8 @@ class _Piece:
 
     def __init__(self, trip: Trip, piece: Block) -> None:
         self.trip, self.crossing, self.inner = trip, trip.crossing, trip.inner
-        axes = self.inner.source.axes
-        #: Dimension of the piece at which each dimension of the block begins.
-        self.firsts = list(itertools.accumulate((len(a.groups) for a in axes), initial=0))[:-1]
-        intervals = [axis.intervals(i) for axis, i in zip(axes, piece, strict=True)]
-        self.starts = [low for found in intervals for low, _ in found]
+        self.factors = PieceFactors(trip, piece)
+        self.firsts, self.starts = self.factors.firsts, self.factors.starts
         steps, factors = trip.round.steps, trip.factors
         self.begun = [steps[i] for i, j in self.crossing.digits if j == 0]
         last = [len(f) - 1 if s.convolve is None else 2 * len(f) - 2
@@ -174,11 +112,11 @@ class _Piece:
         for step in self.inner.steps:
             if step.kind == "r2c":
                 self._real_fft(step, self.trip.dtype)
-        self._before()
+        self._multiply(self.factors.before(self.now.shape, self.begun))
         self._ffts([step for step in self.inner.steps if step.kind == "c2c"])
         for step in self.filtered:
             self._convolve(step)
-        self._after()
+        self._multiply(self.factors.after(self.now.shape, self.ended))
         for step in self.inner.steps:
             if step.kind == "c2r":
                 self._real_fft(step, self.real)
@@ -221,7 +159,7 @@ class _Piece:
             if len(radices) > 1 and digit.is_partial:
                 turned = side == "target" and step.convolve is None
                 length = step.length // 2 + 1 if step.convolve is None else digit.size
-                half = Half(self._dim(step), radices[::-1] if turned else radices, length)
+                half = Half(self.factors.dim(step), radices[::-1] if turned else radices, length)
                 return half, step
         return None
 
@@ -246,25 +184,12 @@ class _Piece:
         """How digits become half a spectrum: what lies in it, and the mirror image of the rest."""
         mirrored = completing if step.kind == "r2c" else unmirrored
         moves, images, scratch = self._half_moves(half, part, self.now, mirrored)
-        twiddles = self._turned_back(step)
+        twiddles = self.factors.turned_back(step)
         for counts, at, start, steps in images:
             by = Multiply(counts, self.trip.dtype, conjugate=True, twiddles=twiddles)
             copy = Strided(counts, steps, start, dense(counts, 1), at, self.trip.dtype, by)
             self.done.append(Computation(copy, self.now, scratch))
         return moves, half.view(shape)
-
-    def _turned_back(self, step: Step) -> tuple[Twiddle, ...]:
-        """What the conjugate of values is multiplied by that have been so by the step's twiddle.
-
-        Of N values, conj(X[k] w^(k r)) times w^(N r) is conj(X[k]) w^((N - k) r).
-        """
-        if step.twiddle is None:
-            return ()
-        right = self._index(self.trip.round.target, step, step.target.stage - 1)
-        stored = self.crossing.order.index
-        behind = tuple(replace(term, dim=stored(term.dim)) for term in right)
-        length = Term(0, NO_MODULUS, NO_MODULUS, NO_MODULUS, step.length)  # at every place
-        return (Twiddle(step.twiddle, step.sign, (length,), behind),)
 
     def _half_moves(
         self, half: Half, part: Slices, digits: DeviceArray, mirrored: Mirrored
@@ -292,6 +217,10 @@ class _Piece:
 
     def _inside(self, op: Compute) -> None:
         self.done.append(Computation(op, self.now, self.now))
+
+    def _multiply(self, op: Multiply | None) -> None:
+        if op is not None:
+            self._inside(op)
 
     def _elsewhere(self, op: Compute, shape: tuple[int, ...], dtype: str) -> None:
         """An operation whose result cannot lie where its source does."""
@@ -372,100 +301,3 @@ class _Piece:
         """The next place for a filter, from the last one of the slot on."""
         self.filter_places += 1
         return DeviceArray(self.offsets[-1 - self.filter_places], shape, self.trip.dtype)
-
-    def _before(self) -> None:
-        """What is multiplied before complex FFTs."""
-        conjugate = any(step.kind == "r2c" and step.sign > 0 for step in self.begun)
-        chirps = []
-        for step in self.begun:
-            if step.chirp_in is not None:
-                chirp = step.chirp_in
-                place = self._index(self.trip.round.source, step, step.source.stage)
-                place += self._digits(step, 0, step.source.stride)
-                chirps.append(ChirpFactor(chirp.length, chirp.sign, place, self.trip.real))
-        self._multiply(1.0, conjugate, (), tuple(chirps))
-
-    def _after(self) -> None:
-        """What is multiplied after complex FFTs."""
-        divisor, target = Divisor(), self.trip.round.target
-        twiddles, chirps = [], []
-        for inner in self.inner.steps:
-            if inner.twiddle is not None:
-                left = Term(self.inner.dim(inner), 0, 1, NO_MODULUS, 1)
-                right = self._still_to_come(inner)
-                sign = inner.sign if inner.convolve is None else -inner.sign
-                twiddles.append(Twiddle(inner.twiddle, sign, (left,), right))
-        for step in self.ended:
-            sign = step.sign if step.convolve is None else -step.sign
-            divisor *= step.divisor
-            if step.twiddle is not None:
-                right = self._index(target, step, step.target.stage - 1)
-                left_terms = self._digits(step, self._made(step), 1)
-                twiddles.append(Twiddle(step.twiddle, sign, left_terms, right))
-            if step.chirp_out is not None:
-                chirp = step.chirp_out
-                place = self._index(target, step, step.target.stage)
-                place += self._digits(step, self._made(step), step.target.stride)
-                chirps.append(ChirpFactor(chirp.length, chirp.sign, place))
-        conjugate = any(step.kind == "c2r" and step.sign < 0 for step in self.ended)
-        if conjugate:  # of the product: the factors' signs turn as well
-            twiddles = [replace(found, sign=-found.sign) for found in twiddles]
-            chirps = [replace(found, sign=-found.sign) for found in chirps]
-        scale = 1.0 / (divisor.whole * math.sqrt(divisor.root))
-        self._multiply(scale, conjugate, tuple(twiddles), tuple(chirps))
-
-    def _multiply(
-        self,
-        scale: float,
-        conjugate: bool,
-        twiddles: tuple[Twiddle, ...],
-        chirps: tuple[ChirpFactor, ...],
-    ) -> None:
-        if scale != 1.0 or conjugate or twiddles or chirps:
-            shape, dtype = self.now.shape, self.trip.dtype
-            self._inside(Multiply(shape, dtype, scale, conjugate, twiddles, chirps))
-
-    # --- indices ----------------------------------------------------------------------------
-
-    def _dim(self, step: Step) -> int:
-        """Dimension of the piece at which the digits of a step of the round begin."""
-        return self.firsts[self.trip.dims[self.trip.round.steps.index(step)]]
-
-    @staticmethod
-    def _made(step: Step) -> int:
-        """Stage of a step's own digits when all of it is done."""
-        return 1 if step.convolve is None else 2
-
-    def _digits(self, step: Step, stage: int, stride: int) -> tuple[Term, ...]:
-        """Index of a step's digit, of which the piece may have several digits."""
-        dim = self.trip.dims[self.trip.round.steps.index(step)]
-        layout = self.inner.source if stage == 0 else self.inner.target
-        found = []
-        for place, group in enumerate(layout.axes[dim].groups, self.firsts[dim]):
-            terms = _digit_terms(group.digits, self.starts[place], stage, place)
-            found += [replace(term, stride=term.stride * stride) for term in terms]
-        return tuple(found)
-
-    def _still_to_come(self, inner: Step) -> tuple[Term, ...]:
-        """Index made of the digits of a split dimension that are still to be transformed."""
-        groups = self.inner.target.axes[inner.axis].groups
-        return tuple(
-            term
-            for place, group in enumerate(groups, self.firsts[inner.axis])
-            for term in _digit_terms(
-                group.digits, self.starts[place], inner.target.stage - 1, place
-            )
-        )
-
-    def _index(self, layout: Layout, step: Step, stage: int) -> tuple[Term, ...]:
-        """Index made of the digits of one stage of the other dimensions of a step's axis."""
-        axis, block = layout.axes[step.axis], self.trip.block[step.axis]
-        first = sum(len(other.groups) for other in layout.axes[: step.axis])
-        own = self.trip.dims[self.trip.round.steps.index(step)]
-        found: list[Term] = []
-        pairs = zip(axis.groups, axis.intervals(block), strict=True)
-        for dim, (group, (low, _)) in enumerate(pairs, first):
-            if dim != own:
-                place = self.firsts[dim]
-                found += _digit_terms(group.digits, low + self.starts[place], stage, place)
-        return tuple(found)

@@ -32,7 +32,8 @@ from dask_bigfft.devices import ring
 from dask_bigfft.devices.copiers import Copiers
 from dask_bigfft.devices.cuda import cupy
 from dask_bigfft.devices.cupy_device import CupyDevice
-from dask_bigfft.devices.protocol import Device, DeviceArray, Stream, dense, places_of
+from dask_bigfft.devices.operations import DeviceArray, dense, places_of
+from dask_bigfft.devices.protocol import Device, Stream
 from dask_bigfft.devices.transfer import TO_DEVICE, TO_HOST, Copy, copies, memcpy3d, runs, slabs
 from dask_bigfft.kernels.composite import Shards
 

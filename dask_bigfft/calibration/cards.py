@@ -19,8 +19,9 @@ import numpy as np
 
 from dask_bigfft.devices.cupy_device import CupyDevice
 from dask_bigfft.devices.extents import aligned
+from dask_bigfft.devices.operations import FFT, Array, DeviceArray, Multiply
 from dask_bigfft.devices.peers import CupyPeers, Peers
-from dask_bigfft.devices.protocol import FFT, Array, Device, DeviceArray, Multiply
+from dask_bigfft.devices.protocol import Device
 from dask_bigfft.memory import default_arena, lend
 from dask_bigfft.planner.profile import Curve, DeviceProfile, Peer
 

@@ -34,8 +34,8 @@ from dask_bigfft.decomposition.layout import AxisLayout, Digit, Layout, plain, w
 from dask_bigfft.decomposition.rounds import Round, transformed
 from dask_bigfft.decomposition.steps import Chirp, Step, axis_program
 from dask_bigfft.devices.jobs import Job
+from dask_bigfft.devices.operations import Array
 from dask_bigfft.devices.pieces import MOST_PRIME
-from dask_bigfft.devices.protocol import Array
 from dask_bigfft.kernels.incoming import parts
 from dask_bigfft.kernels.twiddle import chirp_filter
 from dask_bigfft.memory import lend

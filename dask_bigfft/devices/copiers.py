@@ -5,7 +5,7 @@ Imports `kernels` and this room.
 
 import threading
 
-from dask_bigfft.devices.protocol import Array
+from dask_bigfft.devices.operations import Array
 from dask_bigfft.devices.transfer import runs
 from dask_bigfft.kernels.copy_queue import CopyQueue
 from dask_bigfft.kernels.streaming import Rows

@@ -22,7 +22,7 @@ from typing import Any
 from dask_bigfft.devices.engine import Engine
 from dask_bigfft.devices.hybrid import Pace, Shared
 from dask_bigfft.devices.leases import Leases
-from dask_bigfft.devices.protocol import Array
+from dask_bigfft.devices.operations import Array
 from dask_bigfft.devices.taking import KINDS, TEAMS, Kind, Taken, Taking
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.events import emit

@@ -23,7 +23,7 @@ from dask_bigfft.devices.cuda import cupy, free_pinned
 from dask_bigfft.devices.cuda_kernels import strided_copy
 from dask_bigfft.devices.cuda_pins import make_pinner, reachable
 from dask_bigfft.devices.cuda_planes import planes
-from dask_bigfft.devices.protocol import Array, dense, places_of
+from dask_bigfft.devices.operations import Array, dense, places_of
 from dask_bigfft.devices.transfer import (
     TO_DEVICE,
     TO_HOST,

@@ -11,13 +11,7 @@ from typing import Any
 import numpy as np
 
 from dask_bigfft.devices.cuda import cupy
-from dask_bigfft.devices.protocol import (
-    Multiply,
-    Product,
-    Strided,
-    Term,
-    Transpose,
-)
+from dask_bigfft.devices.operations import Multiply, Product, Strided, Term, Transpose
 from dask_bigfft.kernels.gpu_factors import Factor, Factors, Found, Place, Weighing
 from dask_bigfft.kernels.gpu_plans import WIDE
 from dask_bigfft.kernels.gpu_source import (
@@ -141,7 +135,7 @@ def weighing(by: Multiply | None, groups: Sequence[tuple[int, ...]]) -> By | Non
 
     Examples
     --------
-    >>> from dask_bigfft.devices.protocol import Twiddle
+    >>> from dask_bigfft.devices.operations import Twiddle
     >>> left, right = (Term(dim, 0, 1, 1 << 62, 1) for dim in (0, 2))
     >>> op = Multiply((4, 8, 2), "<c8", twiddles=(Twiddle(8, -1, (left,), (right,)),))
     >>> found, numbers = weighing(op, [(1, 2), (0,)])

@@ -19,7 +19,7 @@ import numpy as np
 
 from dask_bigfft.devices.cuda import cupy
 from dask_bigfft.devices.cuda_kernels import GRID, Kernels, strided_copy
-from dask_bigfft.devices.protocol import ALIGNMENT, FFT
+from dask_bigfft.devices.operations import ALIGNMENT, FFT
 from dask_bigfft.errors import DeviceError
 from dask_bigfft.kernels.gpu_plans import Batch, Call, fft_calls, tiles
 

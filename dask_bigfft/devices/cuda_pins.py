@@ -10,7 +10,7 @@ import threading
 
 from dask_bigfft import config
 from dask_bigfft.devices.cuda import cupy
-from dask_bigfft.devices.protocol import Array
+from dask_bigfft.devices.operations import Array
 from dask_bigfft.memory import Pinner, default_arena, pin_blocks, pinned
 
 #: As a flag of registering: pinned for every device.

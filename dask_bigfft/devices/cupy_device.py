@@ -20,19 +20,17 @@ from dask_bigfft.devices.cuda import available, cupy, current, free_pinned, reas
 from dask_bigfft.devices.cuda_copies import CupyStream, HostCopies
 from dask_bigfft.devices.cuda_operations import Operations
 from dask_bigfft.devices.cuda_pins import pins
-from dask_bigfft.devices.protocol import (
+from dask_bigfft.devices.operations import (
     FFT,
     Array,
     DeviceArray,
-    DeviceMemory,
-    Event,
     Multiply,
     Product,
-    Stream,
     Strided,
     Transpose,
     each,
 )
+from dask_bigfft.devices.protocol import DeviceMemory, Event, Stream
 from dask_bigfft.devices.transfer import TO_DEVICE, TO_HOST
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.kernels.composite import Composite, Shards

@@ -20,8 +20,8 @@ from dask_bigfft.devices.find import crew, leases, missing
 from dask_bigfft.devices.hybrid import Pace, Shared, largest, shared
 from dask_bigfft.devices.jobs import Job, Source, converted, fits_inside, readable
 from dask_bigfft.devices.leases import Leases, Need
+from dask_bigfft.devices.operations import Array
 from dask_bigfft.devices.pieces import COMPUTED
-from dask_bigfft.devices.protocol import Array
 from dask_bigfft.devices.ragged import Window
 from dask_bigfft.devices.schedule import Schedule
 from dask_bigfft.errors import DeviceError, DeviceMemoryError

@@ -27,9 +27,10 @@ from dask_bigfft.devices.extents import aligned
 from dask_bigfft.devices.fitting import Fitting
 from dask_bigfft.devices.jobs import Job, Part, Source
 from dask_bigfft.devices.limits import PieceLimits
+from dask_bigfft.devices.operations import FFT, Array
 from dask_bigfft.devices.pieces import PiecePlan
 from dask_bigfft.devices.pipeline import Carve, Coming
-from dask_bigfft.devices.protocol import FFT, Array, Device, Event
+from dask_bigfft.devices.protocol import Device, Event
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit
 from dask_bigfft.kernels.composite import Composite

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from dask_bigfft.decomposition.layout import even_chunks
 from dask_bigfft.devices.limits import PieceLimits
+from dask_bigfft.devices.operations import ALIGNMENT
 from dask_bigfft.devices.problem import Problem
-from dask_bigfft.devices.protocol import ALIGNMENT
 
 #: Bytes of an element before and after, in one place on the device.
 Register = tuple[int, int]

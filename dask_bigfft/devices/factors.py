@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from dask_bigfft.decomposition.layout import Digit, Layout
 from dask_bigfft.decomposition.steps import Divisor, Step
+from dask_bigfft.devices.operations import ChirpFactor, Multiply, Term, Twiddle
 from dask_bigfft.devices.piecework import Block, Trip
-from dask_bigfft.devices.protocol import ChirpFactor, Multiply, Term, Twiddle
 
 #: As the modulus of a term: the place is used as it is.
 NO_MODULUS = 1 << 62

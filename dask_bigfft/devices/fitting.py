@@ -17,9 +17,10 @@ from dask_bigfft.devices.convolving import convolving, is_hard
 from dask_bigfft.devices.extents import aligned
 from dask_bigfft.devices.jobs import Job
 from dask_bigfft.devices.limits import PieceLimits
+from dask_bigfft.devices.operations import FFT, Array
 from dask_bigfft.devices.pieces import PiecePlan
 from dask_bigfft.devices.pipeline import Carve, Pipeline
-from dask_bigfft.devices.protocol import FFT, Array, Device
+from dask_bigfft.devices.protocol import Device
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.kernels.composite import Composite
 from dask_bigfft.planner.device_settings import AS_IS, DeviceSettings

@@ -20,7 +20,7 @@ from dask_bigfft.decomposition.tiles import ROW_BYTES, TILE_BYTES
 from dask_bigfft.devices.engine import Engine, Prepared
 from dask_bigfft.devices.jobs import Job, Part, Source
 from dask_bigfft.devices.leases import Need
-from dask_bigfft.devices.protocol import Array
+from dask_bigfft.devices.operations import Array
 from dask_bigfft.devices.taking import Kind, OpenBlock, Taken
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.events import during, working_for

@@ -17,9 +17,9 @@ import numpy as np
 from dask_bigfft.decomposition.rounds import Round, transformed
 from dask_bigfft.decomposition.steps import Step
 from dask_bigfft.devices.limits import PieceLimits
+from dask_bigfft.devices.operations import Array, dense
 from dask_bigfft.devices.pieces import PiecePlan, piece_plan
 from dask_bigfft.devices.piecework import Block
-from dask_bigfft.devices.protocol import Array, dense
 from dask_bigfft.devices.ragged import Window
 from dask_bigfft.devices.transfer import row_nbytes
 from dask_bigfft.errors import DeviceMemoryError

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.fft
 
 from dask_bigfft.decomposition.phases import chirp, phase_table
-from dask_bigfft.devices.protocol import (
+from dask_bigfft.devices.operations import (
     FFT,
     Array,
     ChirpFactor,

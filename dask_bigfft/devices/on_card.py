@@ -22,8 +22,8 @@ from dask_bigfft.devices.cuda_operations import Operations
 from dask_bigfft.devices.cupy_device import errors_of_cuda
 from dask_bigfft.devices.jobs import Job
 from dask_bigfft.devices.limits import PieceLimits
+from dask_bigfft.devices.operations import FFT, DeviceArray, Multiply, Product, Transpose
 from dask_bigfft.devices.piecework import Computation, PieceWork
-from dask_bigfft.devices.protocol import FFT, DeviceArray, Multiply, Product, Transpose
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit
 

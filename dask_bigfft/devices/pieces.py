@@ -19,9 +19,9 @@ from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout
 from dask_bigfft.decomposition.rounds import Round, transformed
 from dask_bigfft.decomposition.steps import AxisProgram, Step, axis_program
 from dask_bigfft.devices.limits import PieceLimits
+from dask_bigfft.devices.operations import FFT
 from dask_bigfft.devices.piecework import Block, PieceWork, Trip
 from dask_bigfft.devices.problem import Line, Problem
-from dask_bigfft.devices.protocol import FFT
 from dask_bigfft.devices.ragged import Window
 from dask_bigfft.devices.schedule import Schedule, find_schedule
 from dask_bigfft.devices.swaps import swap_works

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.devices.crossings import Crossing
-from dask_bigfft.devices.protocol import Compute, DeviceArray
+from dask_bigfft.devices.operations import Compute, DeviceArray
 from dask_bigfft.devices.ragged import HostView, Slices, Window
 
 Block = tuple[int, ...]

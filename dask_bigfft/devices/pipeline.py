@@ -21,21 +21,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from dask_bigfft.devices.pieces import PiecePlan
-from dask_bigfft.devices.piecework import Computation, Move, PieceWork
-from dask_bigfft.devices.protocol import (
+from dask_bigfft.devices.operations import (
     FFT,
     Array,
-    Device,
     DeviceArray,
-    Event,
     Multiply,
     Product,
-    Stream,
     Strided,
     Transpose,
     dense,
 )
+from dask_bigfft.devices.pieces import PiecePlan
+from dask_bigfft.devices.piecework import Computation, Move, PieceWork
+from dask_bigfft.devices.protocol import Device, Event, Stream
 from dask_bigfft.devices.ragged import HostView
 from dask_bigfft.devices.slots import PARTS, ROOMY, Slot, parts_of
 from dask_bigfft.kernels.composite import Composite, Shards

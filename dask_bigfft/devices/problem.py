@@ -1,11 +1,11 @@
 """A round on a block as far as its crossings depend on it: what is transformed, and how it travels.
 
-Imports the device's words for kinds of FFTs (`protocol`).
+Imports the device's words for kinds of FFTs (`operations`).
 """
 
 from dataclasses import dataclass
 
-from dask_bigfft.devices.protocol import Kind
+from dask_bigfft.devices.operations import Kind
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ X[N - n] = conj X[n], and that is a few boxes, too, each reversed::
 
 A block that ends within digits is written to in the same way: boxes of one around it (`Window`).
 
-Imports `decomposition`, and `protocol` of this room.
+Imports `decomposition`, and `operations` of this room.
 """
 
 import itertools
@@ -24,7 +24,7 @@ from functools import cached_property
 import numpy as np
 
 from dask_bigfft.decomposition.layout import interval_boxes
-from dask_bigfft.devices.protocol import Array, dense
+from dask_bigfft.devices.operations import Array, dense
 
 Slices = tuple[slice, ...]
 

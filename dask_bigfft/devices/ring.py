@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from dask_bigfft.devices.copiers import Copiers, Copying
-from dask_bigfft.devices.protocol import Array
+from dask_bigfft.devices.operations import Array
 from dask_bigfft.devices.transfer import slabs
 
 #: Bytes of a buffer: the card takes a millisecond for it, and so do the threads for their shares,

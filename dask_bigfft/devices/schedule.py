@@ -21,8 +21,8 @@ from functools import lru_cache
 
 from dask_bigfft.devices.crossings import Crossing, crossing_cost, crossings_of
 from dask_bigfft.devices.limits import PieceLimits
+from dask_bigfft.devices.operations import ALIGNMENT
 from dask_bigfft.devices.problem import Line, Problem
-from dask_bigfft.devices.protocol import ALIGNMENT
 from dask_bigfft.devices.slots import LEAST_PART, PARTS
 from dask_bigfft.devices.swaps import swap_crossing
 from dask_bigfft.errors import DeviceMemoryError

@@ -26,19 +26,18 @@ from dask_bigfft.devices.numpy_operations import (
     transformed,
     work_area,
 )
-from dask_bigfft.devices.protocol import (
+from dask_bigfft.devices.operations import (
     ALIGNMENT,
     FFT,
     Array,
     DeviceArray,
-    DeviceMemory,
     Multiply,
     Product,
-    Stream,
     Strided,
     Transpose,
     each,
 )
+from dask_bigfft.devices.protocol import DeviceMemory, Stream
 from dask_bigfft.devices.ring import BUFFER_NBYTES, BUFFERS
 from dask_bigfft.devices.simulated_ring import Copying, RingClock
 from dask_bigfft.devices.simulated_streams import SimulatedStream, SimulatedStreams

@@ -16,8 +16,9 @@ Imports `kernels` and this room.
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from dask_bigfft.devices.operations import Array, DeviceArray
 from dask_bigfft.devices.piecework import Move
-from dask_bigfft.devices.protocol import Array, Device, DeviceArray, Event, Stream
+from dask_bigfft.devices.protocol import Device, Event, Stream
 from dask_bigfft.kernels.composite import Shards
 
 #: Where a part is copied back to, and where it is.

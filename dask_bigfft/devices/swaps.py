@@ -20,8 +20,8 @@ from dask_bigfft.decomposition.layout import even_chunks
 from dask_bigfft.devices.crossings import Crossing
 from dask_bigfft.devices.extents import aligned, run_of
 from dask_bigfft.devices.limits import PieceLimits
+from dask_bigfft.devices.operations import DeviceArray, Transpose
 from dask_bigfft.devices.piecework import Computation, Move, PieceWork
-from dask_bigfft.devices.protocol import DeviceArray, Transpose
 from dask_bigfft.devices.ragged import HostView, Slices
 
 #: Places of a pair of tiles: both as they come, and the first one turned.

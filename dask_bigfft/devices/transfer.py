@@ -6,7 +6,7 @@ Li, Proc. ICPADS, 2013, call that asynchronous strided copies), so that no proce
 What they do not like are narrow rows. This module says how wide the rows of a view are, and how it
 falls apart into calls; who makes the calls is no business of it.
 
-Imports `protocol` of this room.
+Imports `operations` of this room.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dask_bigfft.devices.protocol import Array, dense
+from dask_bigfft.devices.operations import Array, dense
 
 #: Largest distance of two rows that one strided call takes, in bytes.
 MAX_PITCH_NBYTES = 2**31 - 1

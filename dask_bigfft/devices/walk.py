@@ -17,9 +17,9 @@ from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.devices.engine import Engine
 from dask_bigfft.devices.jobs import Job
 from dask_bigfft.devices.limits import PieceLimits
+from dask_bigfft.devices.operations import Array
 from dask_bigfft.devices.pieces import COMPUTED, PiecePlan
 from dask_bigfft.devices.pipeline import Carve, Coming
-from dask_bigfft.devices.protocol import Array
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.kernels.composite import Composite

@@ -21,8 +21,7 @@ import numpy as np
 
 from dask_bigfft.decomposition.steps import Step
 from dask_bigfft.devices.factors import PieceFactors
-from dask_bigfft.devices.piecework import Block, Computation, Filter, Move, PieceWork, Trip
-from dask_bigfft.devices.protocol import (
+from dask_bigfft.devices.operations import (
     FFT,
     Compute,
     DeviceArray,
@@ -32,6 +31,7 @@ from dask_bigfft.devices.protocol import (
     Transpose,
     dense,
 )
+from dask_bigfft.devices.piecework import Block, Computation, Filter, Move, PieceWork, Trip
 from dask_bigfft.devices.ragged import (
     Box,
     Half,

@@ -12,7 +12,7 @@ from dask_bigfft.bench import gpu_floor
 from dask_bigfft.bench.gpu_floor import Asked, Floor, Heard, Staged, heard
 from dask_bigfft.devices import find
 from dask_bigfft.devices.limits import PieceLimits
-from dask_bigfft.devices.protocol import DeviceArray
+from dask_bigfft.devices.operations import DeviceArray
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.devices.transfer import TO_DEVICE, TO_HOST, Memcpy3D
 

@@ -14,7 +14,7 @@ from dask_bigfft.devices import cuda_kernels, cuda_operations, find, on_card
 from dask_bigfft.devices.cuda_kernels import multiplication, together
 from dask_bigfft.devices.cuda_operations import Operations
 from dask_bigfft.devices.numpy_operations import index_of, multiplied
-from dask_bigfft.devices.protocol import (
+from dask_bigfft.devices.operations import (
     FFT,
     ChirpFactor,
     Multiply,

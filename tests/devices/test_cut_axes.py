@@ -9,7 +9,7 @@ from devices.blocks import distance, engine, values
 from dask_bigfft import fft
 from dask_bigfft.devices.jobs import Job, Source
 from dask_bigfft.devices.limits import PieceLimits
-from dask_bigfft.devices.protocol import Strided
+from dask_bigfft.devices.operations import Strided
 from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.front import plan
 from dask_bigfft.testing.devices import simulated_devices

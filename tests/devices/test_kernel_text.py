@@ -11,7 +11,7 @@ from dask_bigfft.devices import cuda_kernels
 from dask_bigfft.devices.cuda_kernels import weighing
 from dask_bigfft.devices.cuda_operations import Operations
 from dask_bigfft.devices.numpy_operations import carried, multiplied, places_at
-from dask_bigfft.devices.protocol import (
+from dask_bigfft.devices.operations import (
     ChirpFactor,
     Multiply,
     Product,

@@ -12,9 +12,9 @@ from devices.blocks import SMALL, distance, job_of, run, scipys, values
 from dask_bigfft.devices.engine import Engine
 from dask_bigfft.devices.jobs import Source
 from dask_bigfft.devices.limits import PieceLimits
+from dask_bigfft.devices.operations import DeviceArray
 from dask_bigfft.devices.piecework import Move
 from dask_bigfft.devices.pipeline import Carve, Coming, Pipeline
-from dask_bigfft.devices.protocol import DeviceArray
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.devices.slots import parts_of
 from dask_bigfft.errors import DeviceMemoryError

@@ -11,8 +11,8 @@ from dask_bigfft.bench.gpu_rounds import SCHEMES, one_round
 from dask_bigfft.devices.engine import Engine
 from dask_bigfft.devices.jobs import Source
 from dask_bigfft.devices.limits import PieceLimits
+from dask_bigfft.devices.operations import DeviceArray
 from dask_bigfft.devices.pipeline import Carve, Coming, Pipeline
-from dask_bigfft.devices.protocol import DeviceArray
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.devices.simulated_ring import RingClock
 from dask_bigfft.devices.walk import _untouched, walked_seconds

@@ -13,8 +13,8 @@ from devices.blocks import distance, engine, job_of, run, scipys, values
 from dask_bigfft.devices.extents import run_of
 from dask_bigfft.devices.jobs import Job, Source
 from dask_bigfft.devices.limits import PieceLimits
+from dask_bigfft.devices.operations import Multiply, Transpose
 from dask_bigfft.devices.problem import Line, Problem
-from dask_bigfft.devices.protocol import Multiply, Transpose
 from dask_bigfft.devices.schedule import arranged, find_schedule
 from dask_bigfft.devices.swaps import swap_crossing, swap_works
 from dask_bigfft.errors import DeviceMemoryError

@@ -5,7 +5,7 @@ import pytest
 import scipy.fft
 
 from dask_bigfft.decomposition.phases import unit_roots
-from dask_bigfft.devices.protocol import (
+from dask_bigfft.devices.operations import (
     FFT,
     ChirpFactor,
     DeviceArray,

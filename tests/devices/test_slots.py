@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from dask_bigfft.devices.protocol import DeviceArray
+from dask_bigfft.devices.operations import DeviceArray
 from dask_bigfft.devices.slots import Slot
 
 H2D, COMPUTE, D2H = "h2d", "compute", "d2h"

@@ -14,7 +14,7 @@ from dask_bigfft.devices.cuda_operations import Operations
 from dask_bigfft.devices.cuda_pins import is_pinned, pins
 from dask_bigfft.devices.cupy_device import open_device
 from dask_bigfft.devices.numpy_operations import multiplied
-from dask_bigfft.devices.protocol import (
+from dask_bigfft.devices.operations import (
     FFT,
     ChirpFactor,
     DeviceArray,

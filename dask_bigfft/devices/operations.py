@@ -1,0 +1,245 @@
+"""What a device is asked to do: its arrays, and operations on them, as frozen descriptions.
+
+An array on the device is a `DeviceArray`: a dense C-ordered part of its arena, named by its offset.
+Operations are described without arrays or addresses, so that what is made for one (an FFT plan, a
+compiled kernel) can be kept under its description.
+
+Imports `kernels`.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from dask_bigfft.kernels.composite import Shards
+
+Array = npt.NDArray[Any]
+Kind = Literal["c2c", "r2c", "c2r"]
+
+#: Offsets of arrays in the arena are multiples of it; FFT libraries ask for less.
+ALIGNMENT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceArray:
+    """A C-ordered array in the device's arena, dense unless it says otherwise.
+
+    Parameters
+    ----------
+    offset : int
+        Bytes from the beginning of the arena, a multiple of `ALIGNMENT`.
+    shape : tuple of int
+        Lengths of the dimensions.
+    dtype : str
+        As ``numpy.dtype.str`` has it, such as ``"<c16"``.
+    strides : tuple of int, optional
+        Of a part of a larger array, in bytes; only copies to and from the host take such.
+    """
+
+    offset: int
+    shape: tuple[int, ...]
+    dtype: str
+    strides: tuple[int, ...] | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements."""
+        return self.size * np.dtype(self.dtype).itemsize
+
+    @property
+    def span(self) -> int:
+        """Bytes from its first element to behind its last one."""
+        if self.strides is None or not self.size:
+            return self.nbytes
+        last = sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
+        return last + np.dtype(self.dtype).itemsize
+
+
+def each(shards: Shards, array: DeviceArray) -> Iterator[tuple[Array, DeviceArray]]:
+    """Views of shards, and where in a dense array that holds their whole part each belongs."""
+    strides = places_of(shards)
+    for place, view in shards.views():
+        offset = array.offset + sum(i * s for i, s in zip(place, strides, strict=True))
+        yield view, DeviceArray(offset, view.shape, array.dtype, strides)
+
+
+def places_of(shards: Shards) -> tuple[int, ...]:
+    """Strides in bytes of a dense array that holds the part which shards are of."""
+    return dense(tuple(cut.stop - cut.start for cut in shards.part), shards.dtype.itemsize)
+
+
+def dense(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Strides of a dense C-ordered array in bytes.
+
+    >>> dense((8, 6, 4), 8)
+    (192, 32, 8)
+    """
+    return tuple(itemsize * math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """What one dimension of an array adds to an index.
+
+    The place ``i`` along dimension ``dim`` adds
+    ``((start + i) // divisor % modulus) * stride``, all in exact integers.
+
+    Parameters
+    ----------
+    dim : int
+        Dimension of the array.
+    start : int
+        Place of the array's first element in what it was cut from.
+    divisor, modulus : int
+        Which digit of the place is meant; ``divisor`` 1 and a ``modulus`` beyond every place mean
+        the place itself.
+    stride : int
+        What one step of the digit adds.
+    """
+
+    dim: int
+    start: int
+    divisor: int
+    modulus: int
+    stride: int
+
+
+@dataclass(frozen=True, slots=True)
+class Twiddle:
+    """The factor exp(sign * 2j*pi * left * right / modulus).
+
+    ``left`` and ``right`` are sums of terms; their product stays below ``modulus`` <= 2**53, and
+    below four times that where a chirp makes zeros of what lies behind its end.
+    """
+
+    modulus: int
+    sign: int
+    left: tuple[Term, ...]
+    right: tuple[Term, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChirpFactor:
+    """The factor exp(sign * 1j*pi * n**2 / length); where n >= `end`, 0 whatever is there.
+
+    ``n`` is the sum of terms; ``n**2`` needs reducing mod 2*length in more than 64 bits.
+    ``half`` is for half a spectrum: twice as much, but where n is 0 or half the length.
+    """
+
+    length: int
+    sign: int
+    place: tuple[Term, ...]
+    half: bool = False
+
+    @property
+    def end(self) -> int:
+        """How many values there are."""
+        return self.length // 2 + 1 if self.half else self.length
+
+
+@dataclass(frozen=True, slots=True)
+class FFT:
+    """FFTs along some dimensions of a dense array, not normalised.
+
+    Parameters
+    ----------
+    kind : {"c2c", "r2c", "c2r"}
+        ``c2c`` works in place or from one array to another; ``r2c`` and ``c2r`` from one array
+        to another along a single dimension, and ``c2r`` may overwrite its source.
+    source, target : tuple of int
+        Shapes before and after.
+    dims : tuple of int
+        The dimensions, rising.
+    sign : {-1, 1}
+        Sign in the exponent: always -1 for ``r2c`` and +1 for ``c2r``.
+    dtype : str
+        Of the complex side.
+    """
+
+    kind: Kind
+    source: tuple[int, ...]
+    target: tuple[int, ...]
+    dims: tuple[int, ...]
+    sign: int
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Multiply:
+    """Factors that a complex array is multiplied with in place, in one pass.
+
+    Each element becomes ``(its conjugate, if conjugate) * scale * every twiddle * every chirp``.
+    The factors are computed in double precision whatever the array's.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    scale: float = 1.0
+    conjugate: bool = False
+    twiddles: tuple[Twiddle, ...] = ()
+    chirps: tuple[ChirpFactor, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """Multiply an array in place by another one, whose dimensions of length 1 are repeated."""
+
+    shape: tuple[int, ...]
+    other: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Transpose:
+    """Copy to another place with the dimensions in another order: ``target = source.T(axes)``.
+
+    Dimension ``i`` of the target is dimension ``axes[i]`` of the source. Elements are multiplied on
+    the way by the factors of `by`, which is of the source's shape.
+    """
+
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]
+    dtype: str
+    by: Multiply | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Strided:
+    """Copy elements of one array to places of another one, at any distances on both sides.
+
+    Element (i, j, ...) of a box comes from ``start + i*strides[0] + j*strides[1] + ...`` of the one
+    array and goes to the like place of the other, both counted in elements. No two go to one place.
+
+    Parameters
+    ----------
+    counts : tuple of int
+        Lengths of the box.
+    source, target : tuple of int
+        Strides in either array; below 0 a dimension is reversed.
+    source_start, target_start : int
+        Place of the first element.
+    dtype : str
+        Of both arrays.
+    by : Multiply, optional
+        Factors, of an array of shape `counts`, that elements are multiplied by on the way.
+    """
+
+    counts: tuple[int, ...]
+    source: tuple[int, ...]
+    source_start: int
+    target: tuple[int, ...]
+    target_start: int
+    dtype: str
+    by: Multiply | None = None
+
+
+Compute = FFT | Multiply | Product | Transpose | Strided

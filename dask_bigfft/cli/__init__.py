@@ -15,7 +15,7 @@ from pathlib import Path
 
 from dask_bigfft import calibration, runs
 from dask_bigfft.cli.arguments import asked, joined, parser
-from dask_bigfft.cli.failures import Terminated, failure, kept
+from dask_bigfft.cli.failures import Terminated, failure
 from dask_bigfft.cli.places import handled, place
 from dask_bigfft.planner.wording import human_bytes, human_count, human_seconds, speed_rows
 from dask_bigfft.storage import targets
@@ -108,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (Exception, KeyboardInterrupt) as error:
         if args.traceback:
             raise
-        status, text = failure(error, kept(args))
+        status, text = failure(error, args)
         print(f"dask-bigfft: error: {text}", file=sys.stderr)
         return status
     return 0

@@ -24,6 +24,13 @@ def _integers(text: str) -> tuple[int, ...]:
             f"{text!r} is not allowed: need integers such as 0,1") from None
 
 
+def _integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed: need an integer") from None
+
+
 def _chunks(text: str) -> Any:
     """Return ``auto``, ``preserve``, a size, or lengths: ``256,256,-1``."""
     parts = [part.strip() for part in text.split(",")]
@@ -48,7 +55,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--component", metavar="NAME", help="array within a Zarr group or HDF5 file")
     add("--kind", default="fftn", metavar="NAME", help="fft, ifft, rfftn, ... (default: fftn)")
     add("--axes", type=_integers, metavar="A,B", help="transformed axes (default: as numpy.fft)")
-    add("--n", type=int, metavar="N", help="length of the transform, for kinds of one axis")
+    add("--n", type=_integer, metavar="N", help="length of the transform, for kinds of one axis")
     add("--s", type=_integers, metavar="N,M", help="lengths of the transform by axis")
     add("--norm", metavar="NAME", help="backward (default), ortho or forward")
     add("--order", type=_order, metavar="NAME",

@@ -37,12 +37,13 @@ def lock_file(handle: int) -> None:
 
 def check_room(directory: Path, needed: int) -> None:
     """Refuse a directory on whose disk scratch files have no room."""
-    free = shutil.disk_usage(directory).free
-    if free < needed + MARGIN:
+    total, _, free = shutil.disk_usage(directory)
+    if free < needed + MARGIN and total:  # some file systems do not tell
         raise ScratchError(
             errno.ENOSPC,
             f"{needed + MARGIN - free} bytes are missing: scratch files take {needed} bytes, and "
-            f"{free} are free; set bigfft.scratch.directory to a larger disk",
+            f"{free} are free; choose a larger disk (bigfft.scratch.directory, or a run's scratch "
+            "folder)",
             str(directory),
         )
 

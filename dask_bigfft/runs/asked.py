@@ -207,6 +207,11 @@ def result_dtype(plan: Plan, x: da.Array) -> Any:
     return x.dtype.newbyteorder("=") if half else plan.spec.out_dtype
 
 
+def nbytes_of_result(plan: Plan, x: da.Array) -> int:
+    """Return the bytes of a result as it is stored."""
+    return int(math.prod(plan.spec.out_shape) * np.dtype(result_dtype(plan, x)).itemsize)
+
+
 def refuse_missing(asked: Asked) -> None:
     """Refuse a source that is not all there, unless that is meant so."""
     if asked.missing_chunks == "refuse":

@@ -18,6 +18,7 @@ from dask_bigfft.runs.asked import (
     attributes,
     done_by,
     lazy_result,
+    nbytes_of_result,
     open_rows,
     planned_input,
     refuse_missing,
@@ -55,6 +56,7 @@ def execute(
     x, plan = planned_input(asked)
     before = source_identity(asked.source, asked.component, content=False)
     shape, dtype = targets.uniform(plan.chunks) or (), result_dtype(plan, x)
+    targets.check_room(asked.destination, nbytes_of_result(plan, x))
     place = replace(scratch_place(plan), rows=open_rows(asked)) if plan.from_rows else None
     result = lazy_result(x, plan, place)
     record = attributes(plan, asked.norm)

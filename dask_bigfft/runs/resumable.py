@@ -4,6 +4,8 @@ Imports `config`, `exchange`, `graph`, `planning`, `storage` and this room.
 """
 
 import contextlib
+import errno
+import os
 import sys
 import time
 import uuid
@@ -15,7 +17,7 @@ import dask.array as da
 import dask.config
 
 from dask_bigfft import config
-from dask_bigfft.errors import DamagedShardError, refuse
+from dask_bigfft.errors import DamagedShardError, ScratchError, refuse
 from dask_bigfft.exchange.folders import begin_life, check_room, lock_folder, unlock_folder
 from dask_bigfft.exchange.records import stored_blocks
 from dask_bigfft.exchange.scratch import Scratch
@@ -31,6 +33,7 @@ from dask_bigfft.runs.asked import (
     attributes,
     done_by,
     lazy_result,
+    nbytes_of_result,
     open_input,
     open_rows,
     planned_input,
@@ -55,8 +58,13 @@ def locked(scratch: Path) -> Iterator[Path]:
     folder = scratch.resolve()
     if folder.exists() and not folder.is_dir():
         refuse("scratch", str(scratch), "a folder, or a name that nothing has")
-    make_folder(folder)
-    handle = lock_folder(folder)
+    try:
+        make_folder(folder)
+        handle = lock_folder(folder)
+    except OSError as error:
+        code = error.errno or errno.EIO
+        text = f"`scratch`={str(scratch)!r} cannot be a scratch folder: {os.strerror(code)}"
+        raise ScratchError(code, text, str(folder)) from error
     if handle is None:
         refuse("scratch", str(scratch), "a folder that no other run is using now")
     try:
@@ -103,7 +111,8 @@ def _make(
 ) -> None:
     """Do what is left of a run, and put the result in its place."""
     x, place = open_input(asked, plan), _place(asked, scratch, plan)
-    target = _target(asked, x, plan, found, bool(dict(place.finished)[len(plan.exchanges)]))
+    begun = bool(dict(place.finished)[len(plan.exchanges)])
+    target = _target(asked, scratch, x, plan, found, begun)
     if lost := lost_blocks(target, plan, stored_blocks(scratch)):
         forget_lost(scratch, plan, lost)
         place = _place(asked, scratch, plan)
@@ -138,6 +147,7 @@ def _pin(asked: Asked, scratch: Path, checksum: bool) -> dict[str, Any]:
     targets.check_dtype(result_dtype(plan, x))
     targets.check_inner(asked.inner_chunks, targets.uniform(plan.chunks) or ())
     check_room(scratch, plan.expected.scratch)
+    targets.check_room(asked.destination, nbytes_of_result(plan, x))
     run = uuid.uuid4().hex
     found = {
         "run": run,
@@ -181,14 +191,14 @@ def _complete(path: Path, run: str) -> bool:
 
 
 def _target(
-    asked: Asked, x: da.Array, plan: Plan, found: Mapping[str, Any], begun: bool
+    asked: Asked, scratch: Path, x: da.Array, plan: Plan, found: Mapping[str, Any], begun: bool
 ) -> targets.Target:
     """The result as far as it is there; a new one if nothing is stored yet."""
     partial, shape = Path(found["partial"]), targets.uniform(plan.chunks) or ()
     if begun:
         if not partial.is_dir():
-            refuse("scratch", str(partial.name), "the part of the result that the run has stored, "
-                   "which is gone; delete the scratch folder to start over")
+            refuse("scratch", str(scratch), f"a folder beside the part of the result that its run "
+                   f"has stored: {partial} is gone; delete the scratch folder to start over")
         return targets.reopened(asked.destination, partial)
     record = attributes(plan, asked.norm) | {"run": found["run"]}
     target = targets.created(

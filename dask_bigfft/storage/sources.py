@@ -340,7 +340,8 @@ def _open_npy(path: Path) -> NpyFile:
     try:
         return NpyFile(path.resolve())
     except (ValueError, EOFError) as error:
-        refuse("source", str(path), f"a Zarr array or an .npy file of numbers ({error})")
+        refuse("source", str(path), "a Zarr array, an HDF5 file, or an .npy file of numbers "
+               f"({error})")
 
 
 def _open_zarr(path: Path, component: str | None) -> Any:
@@ -350,10 +351,21 @@ def _open_zarr(path: Path, component: str | None) -> Any:
         found = zarr.open(store, mode="r", path=component or "")
     except (FileNotFoundError, KeyError, ValueError, BadZipFile) as error:
         if component is not None:
-            refuse("component", component, f"an array in {path}")
-        refuse("source", str(path), f"a Zarr array or an .npy file ({error})")
+            refuse("component", component, f"the name of an array in {path}{_names(path)}")
+        refuse("source", str(path), f"a Zarr array, an HDF5 file or an .npy file ({error})")
     if isinstance(found, zarr.Group):
-        names = sorted(name for name, _ in found.arrays()) or ["none"]
-        refuse("component", component, f"the name of an array in the group {path}: "
-               + ", ".join(names))
+        refuse("component", component, f"the name of an array in the group {path}{_names(path)}")
     return found
+
+
+def _names(path: Path) -> str:
+    """The arrays of a Zarr group, also in groups inside of it."""
+    zarr = zarr_package()
+    store = str(path) if path.is_dir() else zarr.storage.ZipStore(path, mode="r")
+    try:
+        group = zarr.open_group(store, mode="r")
+        names = sorted(name for name, found in group.members(max_depth=None)
+                       if isinstance(found, zarr.Array))
+    except (FileNotFoundError, KeyError, ValueError, BadZipFile):  # no group
+        return ""
+    return ": " + (", ".join(names) or "none")

@@ -10,11 +10,13 @@ so an interrupted run leaves nothing that looks complete. Imports `errors`, `fil
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import shutil
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
@@ -69,6 +71,7 @@ def check_target(path: Path, source: Path, *, overwrite: bool, there: str | None
         if path.suffix.lower() in _OTHERS:
             refuse("destination", str(path), "a name for a folder: results are Zarr arrays, and "
                    f"{path.suffix} says something else")
+        _check_folder(path)
         return
     if not overwrite:
         known = f"; {there}" if there else ""
@@ -78,6 +81,27 @@ def check_target(path: Path, source: Path, *, overwrite: bool, there: str | None
     if path.is_symlink() or not path.is_dir() or not _is_array(path):
         refuse("destination", str(path),
                "a Zarr array, if it is to be replaced; this is something else")
+    _check_folder(path)
+
+
+def _check_folder(path: Path) -> None:
+    """Raise what the system says where nothing can be made beside a path, and why that is asked."""
+    tried = path.with_name(f"{path.name}{PARTIAL}{uuid.uuid4().hex}")
+    try:
+        tried.mkdir()
+        tried.rmdir()
+    except OSError as error:
+        text = f"`destination`={str(path)!r} cannot be made: {os.strerror(error.errno or 0)}"
+        raise OSError(error.errno, text, str(path.parent)) from error
+
+
+def check_room(path: Path, nbytes: int) -> None:
+    """Raise an error if the disk of an array to be written has too little room for it."""
+    total, _, free = shutil.disk_usage(path.parent)
+    if free < nbytes and total:  # some file systems do not tell
+        text = (f"{nbytes - free} bytes are missing: the result takes {nbytes} bytes, and {free} "
+                "are free")
+        raise OSError(errno.ENOSPC, text, str(path))
 
 
 def _is_array(path: Path) -> bool:

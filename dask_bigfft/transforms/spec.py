@@ -301,6 +301,8 @@ def _resolve(
         axis = -1 if axis_or_axes is None else axis_or_axes
         return parse_axes("axis", (axis,), ndim), None if n_or_s is None else (n_or_s,), "n"
     s = None if n_or_s is None else _sequence("s", n_or_s)
+    if s is not None and len(s) > ndim > 0:
+        refuse("s", s, f"{ndim} lengths at most, for an array of {ndim} dimensions")
     if axis_or_axes is not None:
         axes = parse_axes("axes", _sequence("axes", axis_or_axes), ndim)
     elif name.endswith("2"):

@@ -231,38 +231,44 @@ def test_plan_prints_the_explanation_and_writes_nothing(here, capsys):
 BAD = [
     (["nope.npy", "b.zarr"], "`IN`='nope.npy'"),
     (["s3://bucket/a.zarr", "b.zarr"], "only local paths"),
-    (["folder", "b.zarr"], "need a Zarr array or an .npy file"),
-    (["text.npy", "b.zarr"], "need a Zarr array or an .npy file"),
-    (["cut.npy", "b.zarr"], "need a Zarr array or an .npy file"),
+    (["folder", "b.zarr"], "need a Zarr array, an HDF5 file"),
+    (["text.npy", "b.zarr"], "need a Zarr array, an HDF5 file"),
+    (["cut.npy", "b.zarr"], "need a Zarr array, an HDF5 file"),
     (["a.npy", "nowhere/b.zarr"], "`OUT`='nowhere/b.zarr'"),
     (["a.npy", "a.npy"], "or --overwrite"),
     (["a.npy", "folder", "--overwrite"], "this is something else"),
     (["a.npy", "a.npy", "--overwrite"], "this is something else"),
-    (["a.npy", "b.zarr", "--component", "x"], "`component`='x'"),
-    (["g.zarr", "b.zarr"], "`component`=None is not allowed: need the name of an array in the"),
-    (["g.zarr", "b.zarr", "--component", "z"], "`component`='z'"),
-    (["a.npy", "b.zarr", "--kind", "fftx"], "`kind`='fftx'"),
+    (["a.npy", "b.zarr", "--component", "x"], "`--component`='x'"),
+    (["g.zarr", "b.zarr"], "`--component`=None is not allowed: need the name of "
+     "an array in the group g.zarr: deep/y, x"),
+    (["g.zarr", "b.zarr", "--component", "z"], "`--component`='z' is not allowed: need the name of "
+     "an array in g.zarr: deep/y, x"),
+    (["a.npy", "b.zarr", "--kind", "fftx"], "`--kind`='fftx'"),
     (["a.npy", "b.zarr", "--kind", "dctn"], "functions only: dask_bigfft.fft.dctn"),
-    (["a.npy", "b.zarr", "--kind", "rfftn"], "`a.dtype`"),
+    (["a.npy", "b.zarr", "--kind", "rfftn"], "`IN.dtype`"),
     (["a.npy", "b.zarr", "--axes", "5"], "axes"),
-    (["a.npy", "b.zarr", "--norm", "big"], "`norm`='big'"),
-    (["a.npy", "b.zarr", "--order", "reversed"], "`order`='reversed'"),
-    (["a.npy", "b.zarr", "--memory-limit", "1 B"], "`memory_limit`"),
-    (["a.npy", "b.zarr", "--memory-limit", "much"], "`memory_limit`='much'"),
-    (["a.npy", "b.zarr", "--chunks", "3,3,3"], "`chunks`"),
-    (["a.npy", "b.zarr", "--variant", "best"], "`variant`='best'"),
-    (["a.npy", "b.zarr", "--kernel", "none"], "`kernel`='none'"),
-    (["a.npy", "b.zarr", "--verify", "twice"], "`verify`='twice'"),
-    (["a.npy", "b.zarr", "--device", "tpu"], "`device`='tpu'"),
-    (["a.npy", "b.zarr", "--device-memory-limit", "much"], "`device_memory_limit`='much'"),
-    (["a.npy", "b.zarr", "--planner", "guess"], "`planner`='guess'"),
-    (["a.npy", "b.zarr", "--scratch", "a.npy"], "`scratch`='a.npy' is not allowed: need a folder"),
-    (["a.npy", "b.zarr", "--scheduler", "magic"], "`scheduler`='magic'"),
-    (["a.npy", "b.zarr", "--n", "4"], "`n`=4"),
-    (["a.npy", "b.zarr", "--kind", "fft", "--s", "4"], "`s`=(4,)"),
-    (["a.npy", "b.zarr", "--kind", "fft", "--axes", "0,1"], "`axes`=(0, 1)"),
-    (["objects.npy", "b.zarr"], "need a Zarr array or an .npy file"),
-    (["texts.npy", "b.zarr"], "`a.dtype`"),
+    (["a.npy", "b.zarr", "--norm", "big"], "`--norm`='big'"),
+    (["a.npy", "b.zarr", "--order", "reversed"], "`--order`='reversed'"),
+    (["a.npy", "b.zarr", "--memory-limit", "1 B"], "`--memory-limit`"),
+    (["a.npy", "b.zarr", "--memory-limit", "much"], "`--memory-limit`='much'"),
+    (["a.npy", "b.zarr", "--chunks", "3,3,3"], "`--chunks`"),
+    (["a.npy", "b.zarr", "--variant", "best"], "`--variant`='best'"),
+    (["a.npy", "b.zarr", "--kernel", "none"], "`--kernel`='none'"),
+    (["a.npy", "b.zarr", "--verify", "twice"], "`--verify`='twice'"),
+    (["a.npy", "b.zarr", "--device", "tpu"], "`--device`='tpu'"),
+    (["a.npy", "b.zarr", "--device-memory-limit", "much"], "`--device-memory-limit`='much'"),
+    (["a.npy", "b.zarr", "--planner", "guess"], "`--planner`='guess'"),
+    (["a.npy", "b.zarr", "--scratch", "a.npy"], "`--scratch`='a.npy' is not allowed: need a folde"),
+    (["a.npy", "b.zarr", "--scheduler", "magic"], "`--scheduler`='magic'"),
+    (["a.npy", "b.zarr", "--n", "4"], "`--n`=4"),
+    (["a.npy", "b.zarr", "--kind", "fft", "--s", "4"], "`--s`=(4,)"),
+    (["a.npy", "b.zarr", "--s", "4,4,4"], "`--s`=(4, 4, 4) is not allowed: need 2 lengths at most"),
+    (["a.npy", "b.zarr", "--resume"], "`--resume` is not allowed: need a scratch folder"),
+    (["a.npy", "b.zarr", "--kind", "fft", "--axes", "9"], "`--axes`=9"),
+    (["a.npy", "b.zarr", "--block-size", "0"], "`--block-size`='0'"),
+    (["a.npy", "b.zarr", "--kind", "fft", "--axes", "0,1"], "`--axes`=(0, 1)"),
+    (["objects.npy", "b.zarr"], "need a Zarr array, an HDF5 file"),
+    (["texts.npy", "b.zarr"], "`IN.dtype`"),
 ]
 
 
@@ -275,6 +281,7 @@ def files(here):
     Path("cut.npy").write_bytes(Path("a.npy").read_bytes()[:300])
     Path("folder").mkdir()
     zarr.open_group("g.zarr", mode="w").create_array("x", shape=(4,), dtype="f8")
+    zarr.open_group("g.zarr", mode="r+").create_array("deep/y", shape=(4,), dtype="f8")
     return sorted(path.name for path in here.iterdir())
 
 
@@ -293,6 +300,7 @@ def test_resuming_is_offered_only_where_something_was_begun(here, capsys, monkey
     npy("a.npy", complex_values(64, 64))
     assert main(["run", "a.npy", "b.zarr", "--scratch", "a.npy/x", "--quiet"]) == 1
     text = capsys.readouterr().err
+    assert "`--scratch`='a.npy/x' cannot be a scratch folder: Not a directory" in text
     assert "nothing was written" in text
     assert "--resume" not in text
     only(here, "a.npy")
@@ -307,7 +315,7 @@ def test_resuming_is_offered_only_where_something_was_begun(here, capsys, monkey
      ("--s", "", "--s: '' is not allowed: need integers"),
      ("--workers", "0", "--workers: 0 is not allowed: need a number of at least 1"),
      ("--workers", "two", "--workers: two is not allowed: need a number of at least 1"),
-     ("--n", "x", "--n: invalid int value: 'x'")],
+     ("--n", "x", "--n: 'x' is not allowed: need an integer")],
 )
 def test_what_is_not_a_number_is_refused_by_name(here, capsys, option, value, text):
     with pytest.raises(SystemExit) as info:

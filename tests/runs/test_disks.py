@@ -1,9 +1,11 @@
 """Disks that are full, closed, or lose what was not synced: what is said, and what is left."""
 
 import contextlib
+import errno
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 
 import dask_bigfft
+from dask_bigfft.errors import ScratchError
 from dask_bigfft.runs import pinned
 
 zarr = pytest.importorskip("zarr")
@@ -70,6 +73,32 @@ def test_no_room_for_the_result(scratch: str | None, inner: tuple[int, ...] | No
     assert sorted(os.listdir()) == ["in.zarr", "out.zarr"]
 
 
+@pytest.mark.parametrize("scratch", [None, "scratch"])
+def test_too_little_room_for_the_result_is_said_before_anything_is_done(
+    monkeypatch: pytest.MonkeyPatch, scratch: str | None
+) -> None:
+    asked = {**ASKED, "scratch": scratch}
+
+    def almost_full(path: Path) -> tuple[int, int, int]:
+        return 2**40, 0, VALUES.nbytes - 7 if Path(path).resolve() == Path.cwd() else 2**40
+
+    monkeypatch.setattr(shutil, "disk_usage", almost_full)
+    text = rf"7 bytes are missing: the result takes {VALUES.nbytes} bytes.*'out\.zarr'"
+    with pytest.raises(OSError, match=text) as info:
+        dask_bigfft.run("in.zarr", "out.zarr", **asked)
+    assert info.value.errno == errno.ENOSPC
+    assert os.listdir() == ["in.zarr"]
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: (0, 0, 0))
+    dask_bigfft.run("in.zarr", "out.zarr", **asked)  # some file systems do not tell
+    assert right()
+
+
+def test_a_scratch_folder_that_cannot_be_made_is_named() -> None:
+    Path("file").touch()
+    with pytest.raises(ScratchError, match=r"`scratch`='file/s' cannot be a scratch folder: Not a"):
+        dask_bigfft.run("in.zarr", "out.zarr", **ASKED, scratch="file/s")
+
+
 #: Runs that are not allowed something, and what they say.
 RUNS = """
 import json, sys
@@ -110,7 +139,7 @@ def test_what_may_not_be_read_or_written_is_named(scratch: str | None) -> None:
     ).stdout.splitlines()
     assert len(said) == 2
     assert str(chunk) in said[0]
-    assert "sealed/out.zarr" in said[1]
+    assert "`destination`='sealed/out.zarr' cannot be made: Permission denied" in said[1]
     assert not Path("out.zarr").exists()
     assert list(sealed.iterdir()) == []
     chunk.chmod(0o644)

@@ -236,7 +236,7 @@ def test_a_result_that_is_gone_is_not_begun_anew_in_silence(here, processes):
     assert done_so_far()[-1]
     (partial,) = Path().glob("out.zarr.partial-*")
     shutil.rmtree(partial)
-    with pytest.raises(ArgumentError, match=r"`scratch`=.*which is gone; delete the scratch"):
+    with pytest.raises(ArgumentError, match=r"`scratch`='.*scratch' .*partial-\w+ is gone; delete"):
         again()
 
 

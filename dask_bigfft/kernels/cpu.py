@@ -33,9 +33,10 @@ from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.kernels.twiddle import multiply_chirp, twiddle
 from dask_bigfft.memory import lend
 
-#: Tiles that are weighed where a library reads them are cut into so many: then they and their
-#: results are in a core's own cache when they are weighed, and the FFT finds there what it reads.
-READ_IN = 4
+#: Tiles that are weighed where a library reads them are cut into so many: then most of them and of
+#: their results is in a core's own cache when they are weighed, and when the FFT reads them.
+#: Smaller ones cost more in Python and in weights than they gain there.
+READ_IN = 2
 
 Array = npt.NDArray[Any]
 Rolls = tuple[tuple[int, int], ...]

@@ -164,7 +164,7 @@ def test_from_the_command_line(here, processes, undisturbed, counted, capsys):
     assert main(command(*size)) == 2
     assert "--resume" in capsys.readouterr().err
     assert main(command("--resume", "--block-size", "8 KiB")) == 2
-    assert "block_size" in capsys.readouterr().err
+    assert "--block-size" in capsys.readouterr().err
     kept = shutil.copytree("scratch", "kept")
     partial = next(iter(here.glob("out.zarr.partial-*")), None)
     counted.clear()

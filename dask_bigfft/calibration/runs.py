@@ -3,7 +3,7 @@
 Parts are measured one by one. In a graph tasks are put in order before the first one runs, the next
 task is handed to a thread while others are at work, and threads wait for the last block of a round:
 what lies between the blocks of a few transforms of several sizes of blocks tells how long
-(`timelines`), and the blocks themselves whether copies take as long as by themselves. (Chen and Li,
+(`timelines`), and the blocks themselves whether they take as long as by themselves. (Chen and Li,
 Proc. ICPADS, 2013, calibrate by whole runs, too, but by their totals.)
 
 Imports `kernels`, `planner`, `transforms`, `planning` and this room.
@@ -70,15 +70,14 @@ class Seen:
         What it took.
     local : bool
         Whether its blocks wait for no others.
-    slack, crowd : float
-        As a profile has them.
+    slack : float
+        As a profile has it.
     """
 
     forecast: RoundForecast
     span: Span
     local: bool
     slack: float = 1.0
-    crowd: float = 1.0
 
     @property
     def copies(self) -> float:
@@ -100,17 +99,16 @@ class Seen:
         """Seconds of a lane for its blocks, and what it waits for between them."""
         return (self.span.busy + self.span.idle) / self.span.lanes
 
-    def lane(self, python: float, free: float | None = None) -> float:
+    def lane(self, python: float) -> float:
         """Seconds of a lane for its blocks where Python takes so long for each, by the model.
 
-        Threads have a processor for copies and FFTs for `free` seconds in all, by default as they
-        had.
+        Threads have a processor for copies and FFTs for as long as they had.
         """
         blocks, lanes = self.span.blocks, self.span.lanes
-        if free is None:
-            free = self.copies + self.ffts
-        handled, free = self.forecast.handling / blocks, self.slack * free / blocks
-        return blocks / lanes * block_seconds(lanes, free, handled + python, self.crowd)
+        handled = self.forecast.handling / blocks
+        free = self.slack * (self.copies + self.ffts) / blocks
+        woken = self.forecast.woken / blocks
+        return blocks / lanes * block_seconds(lanes, free, handled + python, woken)
 
 
 def _plans(nbytes: int, kernels: Sequence[str], on: Machine) -> Iterator[Plan]:
@@ -159,8 +157,7 @@ def _seen(plan: Plan, runs: Sequence[Timeline]) -> list[Seen]:
             by_number.setdefault(span.number, []).append(span)
     profile = plan.machine.profile
     return [
-        Seen(rounds[number], _median(spans), plan.exchanges[number - 1].local, profile.slack,
-             profile.crowd)
+        Seen(rounds[number], _median(spans), plan.exchanges[number - 1].local, profile.slack)
         for number, spans in sorted(by_number.items()) if number in rounds
     ]
 
@@ -178,7 +175,7 @@ def _line(points: Iterable[tuple[float, float]]) -> tuple[float, float]:
     return float(first), float(each)
 
 
-def _crossing(rising: Callable[[float], float], most: float = MOST) -> float:
+def _crossing(rising: Callable[[float], float], most: float) -> float:
     """Where a rising function is 0, between `LEAST` and something."""
     low, high = math.log(LEAST), math.log(most)
     for _ in range(40):
@@ -200,37 +197,15 @@ def _waiting(seen: Sequence[Seen], task: float) -> float:
     return _crossing(more, LONGEST_WAIT) if known else 1.0
 
 
-def _of_library(seen: Sequence[Seen], company: float, python: float) -> float:
+def _of_library(seen: Sequence[Seen]) -> float:
     """How many times as long copies and FFTs of one library take in a graph.
 
-    So that the model is right about all that lanes take in its rounds, on the whole: short calls,
-    after each of which a thread needs the interpreter, take longer beside other threads' than
-    those of whole blocks.
+    By the time for which threads have a processor: what they wait for the interpreter is counted
+    elsewhere, and is most of what they take by the clock where there are many.
     """
-    known = [one for one in seen if one.even and one.forecast.gather + one.forecast.fft > 0]
-
-    def more(factor: float) -> float:
-        return sum(
-            one.lane(python, factor * (company * one.forecast.gather + one.forecast.fft))
-            - one.measured for one in known)
-
-    return _crossing(more) if known else 1.0
-
-
-def _company(seen: Sequence[Seen]) -> float:
-    """How many times as long copies take in a graph.
-
-    Of the rounds whose blocks take longest to copy: with many threads the copies of small blocks
-    take as long as threads wait for the interpreter after them (6.5 times as long with 16, and 1.3
-    in blocks of 4 MiB), which is not what takes time in large ones.
-    """
-    each = [(one.forecast.gather / one.span.blocks, one) for one in seen]
-    most = max((seconds for seconds, _ in each), default=0.0)
-    known = [one for seconds, one in each if seconds and 2 * seconds >= most]
-    copied, expected = (
-        sum(numbers) for numbers in
-        ([one.copies for one in known], [one.forecast.gather for one in known]))
-    return min(MOST, max(LEAST, copied / expected)) if copied and expected else 1.0
+    worked = sum(one.copies + one.ffts for one in seen)
+    expected = sum(one.forecast.gather + one.forecast.fft for one in seen)
+    return min(MOST, max(LEAST, worked / expected)) if worked and expected else 1.0
 
 
 def between_blocks(
@@ -267,11 +242,11 @@ def between_blocks(
     tail, uneven = _line([(0.0, 0.0), *(
         (one.span.busy / one.span.blocks, one.span.tail / one.span.lanes)
         for one in flat if one.even and one.span.lanes > 1)])
-    company, waiting = _company(flat), _waiting(flat, task)
+    waiting = _waiting(flat, task)
     factors = {
         kernel: _of_library(
             [one for plan, rounds in zip(plans, seen, strict=True)
-             if plan.kernel == kernel for one in rounds], company, waiting * task)
+             if plan.kernel == kernel for one in rounds])
         for kernel in kernels
     }
     waits = [one.span.before for rounds in seen for one in rounds[1:] if not one.local]
@@ -279,7 +254,7 @@ def between_blocks(
         "start": start + tail, "planned": planned, "task": task,
         "exchange": statistics.median(waits or [profile.exchange]) + tail,
         "uneven": min(1.0, uneven),
-        "company": company, "waiting": waiting,
+        "waiting": waiting,
         "libraries": tuple(
             replace(one, company=factors.get(one.name, 1.0)) for one in profile.libraries),
     }

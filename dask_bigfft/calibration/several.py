@@ -21,7 +21,7 @@ __all__ = ["slowest"]
 LARGER = frozenset({
     "threads", "narrow", "narrow_turned", "start", "planned", "task", "exchange", "uneven", "block",
     "gathered_block", "lying_block", "shard", "tile", "tables", "packed", "company", "waiting",
-    "slack", "crowd", "pair", "sent_task", "sent_shard", "shared_round", "shared_block", "real",
+    "slack", "wake", "pair", "sent_task", "sent_shard", "shared_round", "shared_block", "real",
     "run", "call",
 })
 

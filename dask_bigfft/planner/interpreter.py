@@ -10,13 +10,14 @@ whose mean values follow exactly from those with one thread less (Reiser and Lav
 S is what Python takes for a block, Z what is done without it, X blocks per second, Q how many
 threads need the interpreter.
 
-Where others wait for it, it takes longer: whoever is next sleeps, and has to be woken while nobody
-works, and what Python needs has left the caches. So S is `crowd` times as long as long as two or
-more need it. Then states of the queue are added up, in each of which k threads need it::
+Where others wait for it, it takes longer: each copy and each FFT is done without it, and whoever
+comes back from one sleeps until it is handed on, and is woken while nobody has it. So S is longer
+while two or more need it. Then states of the queue are added up, in each of which k threads
+need it::
 
     p(k + 1) = p(k) (n - k) S(k + 1) / Z,   X = sum of p(k) / S(k), over that of p(k)
 
-which is the former where `crowd` is 1.
+which is the former where S is the same for all k.
 
 Pure: imports nothing of the package.
 """
@@ -30,7 +31,7 @@ MOST = 256
 LARGE = 1e100
 
 
-def block_seconds(threads: int, free: float, python: float, crowd: float = 1.0) -> float:
+def block_seconds(threads: int, free: float, python: float, wakes: float = 0.0) -> float:
     """Return the seconds that each of some threads takes for a block, waiting included.
 
     Parameters
@@ -41,20 +42,20 @@ def block_seconds(threads: int, free: float, python: float, crowd: float = 1.0) 
         Seconds for a block without the interpreter.
     python : float
         Seconds for a block with it.
-    crowd : float
-        How many times as long it is needed for a block while others wait for it.
+    wakes : float
+        Seconds by which that is longer while others wait for it.
 
     Examples
     --------
     >>> block_seconds(1, 3.0, 1.0), block_seconds(2, 3.0, 1.0), round(block_seconds(64, 3.0, 1.0))
     (4.0, 4.25, 64)
-    >>> block_seconds(1, 3.0, 1.0, crowd=2.0), round(block_seconds(64, 3.0, 1.0, crowd=2.0))
+    >>> block_seconds(1, 3.0, 1.0, wakes=1.0), round(block_seconds(64, 3.0, 1.0, wakes=1.0))
     (4.0, 128)
     """
     if python <= 0:
         return free
     count = min(threads, MOST)
-    slow = python * (crowd if count > 1 else 1.0)
+    slow = python + (wakes if count > 1 else 0.0)
     if free <= 0:
         return threads * slow
     state, states, done = 1.0, 1.0, 0.0

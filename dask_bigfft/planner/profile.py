@@ -24,7 +24,7 @@ __all__ = ["DEFAULT", "Curve", "DeviceProfile", "LibrarySpeeds", "Peer", "Profil
 SCHEMA = 4
 
 #: Entries that profiles of this version may lack: they came later.
-LATER = {"energy", "checksum", "tables", "planned", "uneven", "slack", "crowd"}
+LATER = {"energy", "checksum", "tables", "planned", "uneven", "slack", "wake"}
 
 #: Least speed, and largest one, that are believed: what is reckoned with them stays finite.
 LEAST, MOST = 1e-30, 1e30
@@ -127,8 +127,8 @@ class LibrarySpeeds:
     alone : float
         How many times as fast a thread is when no other one works: all of them share the memory.
     company : float
-        How many times as long its threads take in a graph for what they copy and transform, beside
-        what the profile says of that for all libraries.
+        How many times as long its threads have a processor in a graph for what they copy and
+        transform.
     """
 
     name: str
@@ -337,13 +337,14 @@ class Profile:
     packed : float
         Seconds of the scheduler, and of Python, for a shard that is a task of its own.
     company, waiting : float
-        How many times as long threads take in a graph for what they copy, and until the next task
-        is handed to them, as by themselves: then others have to be woken, too, while all are busy.
+        How many times as long threads take in a graph for what they copy (1 where calibration asks
+        each library instead), and until the next task is handed to them, as by themselves.
     slack : float
         How many times as long threads take for what they copy and transform as they have a
         processor for it.
-    crowd : float
-        How many times as long Python takes while others wait for the interpreter.
+    wake : float
+        Seconds by which Python takes longer after each copy and each FFT of a thread while others
+        wait for the interpreter.
     pair : float
         Seconds of dask's ordering for each pair of blocks of an exchange.
     sent_task, sent_shard : float
@@ -398,7 +399,7 @@ class Profile:
     company: float = 1.0
     waiting: float = 1.0
     slack: float = 1.0
-    crowd: float = 1.0
+    wake: float = 0.0
     pair: float = 2.5e-8
     sent_task: float = 3e-4
     sent_shard: float = 1e-4
@@ -417,11 +418,10 @@ class Profile:
     def __post_init__(self) -> None:
         zero = ("start", "planned", "task", "exchange", "uneven", "block", "gathered_block",
                 "lying_block", "shard", "tile", "tables", "packed", "pair", "sent_task",
-                "sent_shard", "shared_round", "shared_block")
+                "sent_shard", "shared_round", "shared_block", "wake")
         _positive(self, "threads", "copy", "alone", "narrow", "narrow_turned", "twiddle", "touch",
                   "flops", "network", "write", "read",
-                  "together", "shared_tiles", "company", "waiting", "slack", "crowd", "energy",
-                  "checksum",
+                  "together", "shared_tiles", "company", "waiting", "slack", "energy", "checksum",
                   zero=zero)
         if max(self.together, self.shared_tiles) > 1:
             raise ValueError(f"Profile.together is {self.together!r}, .shared_tiles "

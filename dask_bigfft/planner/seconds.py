@@ -22,6 +22,7 @@ from dask_bigfft.planner.joints import Joint, Joints
 from dask_bigfft.planner.machine import RoundForecast
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.planner.thread_seconds import ThreadModel
+from dask_bigfft.planner.traffic import calls
 from dask_bigfft.planner.work import shuffled
 
 __all__ = ["LEAST_NBYTES", "Model", "Walk"]
@@ -129,7 +130,7 @@ class Model(ThreadModel):
         gather = 0.0 if nothing else self.gather(shape, before, after, round_, flow)
         on_card = self.on_device(round_) or (round_ is None and bool(self.devices))
         handling = 0.0 if nothing else self.handling(shape, flow, tiled=not on_card)
-        fft = device = 0.0
+        fft = device = woken = 0.0
         lanes, threads, profile = self.lanes(blocks), self.machine.threads, self.machine.profile
         block = after.size * self.itemsize / blocks
         if on_card:
@@ -146,8 +147,9 @@ class Model(ThreadModel):
             if round_ is not None and flow is not None:
                 fft = self.transform(round_, flow) + self.checking(round_)
                 gather += self.store(round_, flow)
+                woken = profile.wake * calls(round_, flow)
             python = handling / blocks + profile.waiting * self._handing_out(shape)
-            work = self.side_by_side(blocks, gather / blocks, fft / blocks, python)
+            work = self.side_by_side(blocks, gather / blocks, fft / blocks, python, woken)
         scheduled, serial = self._scheduling(shape)
         scheduled += handling / self.machine.workers
         files = moves or self.carrier != "disk"
@@ -163,7 +165,7 @@ class Model(ThreadModel):
         bound = max(parts, key=lambda name: parts[name])
         share = float(on_card and round_ is not None)
         return RoundForecast(number, blocks, seconds, gather, fft, handling, device,
-                             travel, scheduled + serial, bound, share)
+                             travel, scheduled + serial, bound, share, woken * blocks)
 
     def _handing_out(self, shape: ExchangeShape) -> float:
         """Seconds of the interpreter for the task of a block, and for those of its shards."""

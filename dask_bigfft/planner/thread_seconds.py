@@ -103,11 +103,14 @@ class ThreadModel:
         spare = 1 + (threads // lanes - 1) * self.library.spare
         return min(own * spare, max(threads // lanes, most / lanes, own))
 
-    def side_by_side(self, blocks: int, copies: float, ffts: float, python: float) -> float:
+    def side_by_side(
+        self, blocks: int, copies: float, ffts: float, python: float, woken: float = 0.0
+    ) -> float:
         """Seconds of the threads of a process for its blocks, each of which takes so long.
 
-        What is left for the last wave may be less than there are threads: these wait less for the
-        interpreter, and for memory. Threads do not keep step, so some wait for the last block.
+        Python takes `woken` seconds more where others wait for the interpreter. What is left for
+        the last wave may be less than there are threads: these wait less for it, and for memory.
+        Threads do not keep step, so some wait for the last block.
         """
         own, lanes = -(-blocks // self.machine.workers), self.lanes(blocks)
         full, rest = divmod(own, lanes)
@@ -118,7 +121,7 @@ class ThreadModel:
                 copied = copies * self._alone(lanes) / self._alone(busy)
                 done = ffts * self._fewer(lanes, library.alone) / self._fewer(busy, library.alone)
                 free = profile.slack * library.company * (profile.company * copied + done)
-                last = block_seconds(busy, free, python, profile.crowd)
+                last = block_seconds(busy, free, python, woken)
                 seconds += waves * last
         return seconds + (profile.uneven * last if lanes > 1 else 0.0)
 

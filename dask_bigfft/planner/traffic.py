@@ -18,7 +18,7 @@ from dask_bigfft.decomposition.steps import Divisor
 from dask_bigfft.decomposition.tiles import ROW_BYTES, TILE_BYTES, tiling
 from dask_bigfft.planner.joints import Joint
 
-__all__ = ["Lies", "Traffic", "block_of", "lies", "rows_of", "traffic"]
+__all__ = ["Lies", "Traffic", "block_of", "calls", "lies", "rows_of", "traffic"]
 
 Shape = tuple[int, ...]
 
@@ -117,6 +117,11 @@ def _cut(where: Lies, found: tuple[int, int] | None) -> Lies:
 def _halved(round_: Round, elsewhere: bool) -> bool:
     """Whether a library answers FFTs of real values where their results belong."""
     return elsewhere and not round_.rolls and [s.kind for s in round_.steps].count("r2c") == 1
+
+
+def calls(round_: Round, flow: Traffic) -> int:
+    """How often a thread comes back to Python with a block: from each copy and FFT of a tile."""
+    return flow.tiles * ((flow.read != "none") + len(round_.steps) + (flow.stored > 0))
 
 
 def tiles_of(

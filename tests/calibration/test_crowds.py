@@ -9,6 +9,7 @@ from dask_bigfft.calibration.cpu import HANDLED, Effort, handled, sampled
 from dask_bigfft.calibration.crowds import in_company
 from dask_bigfft.calibration.probes import Probe, Stage, measured_stages
 from dask_bigfft.planner.interpreter import block_seconds
+from dask_bigfft.planner.traffic import calls
 
 PYTHON = dict.fromkeys(HANDLED, 1e-4)
 
@@ -24,14 +25,15 @@ def samples():
     return [one for probe in probes for one in sampled(probe, Effort(1, 1 << 14, 1))]
 
 
-def made_up(samples, threads, slack, crowd, held_up=0):
+def made_up(samples, threads, slack, wake, held_up=0):
     """What these samples would have taken threads."""
     found = []
     for free in FREE:
         for sample in samples:
             blocks = sample.exchange.target.blocks
             needed = sum(n * 1e-4 for n in handled(sample)[:-1]) / blocks
-            taken = block_seconds(threads, slack * free, needed, crowd) * blocks
+            wakes = wake * calls(sample.round, sample.flow) if sample.round else 0.0
+            taken = block_seconds(threads, slack * free, needed, wakes) * blocks
             if len(found) < held_up:
                 taken *= 20
             stage = Stage(taken, {"fft": 0.9 * taken}, 0.0,
@@ -40,23 +42,23 @@ def made_up(samples, threads, slack, crowd, held_up=0):
     return found
 
 
-@pytest.mark.parametrize(("threads", "slack", "crowd"), [
-    (2, 1.1, 3.0), (16, 1.3, 2.5), (16, 1, 1), (16, 8.0, 1.5)])
+@pytest.mark.parametrize(("threads", "slack", "wake"), [
+    (2, 1.1, 1e-4), (16, 1.3, 7e-5), (16, 1, 1e-6), (16, 8.0, 5e-5)])
 @pytest.mark.parametrize("held_up", [0, 2])
-def test_both_factors_are_found(samples, threads, slack, crowd, held_up):
-    found = in_company(made_up(samples, threads, slack, crowd, held_up), threads, PYTHON)
+def test_what_threads_wait_is_found(samples, threads, slack, wake, held_up):
+    found = in_company(made_up(samples, threads, slack, wake, held_up), threads, PYTHON)
     near = 0.02 if held_up == 0 else 0.25
     assert found["slack"] == pytest.approx(slack, rel=near)
-    assert found["crowd"] == pytest.approx(crowd, rel=4 * near)
+    assert found["wake"] == pytest.approx(wake, rel=4 * near, abs=1e-4 * near)
 
 
 def test_one_thread_waits_for_nobody(samples):
-    assert in_company(made_up(samples, 1, 1.5, 9.0), 1, PYTHON) == {
-        "slack": pytest.approx(1.5, rel=0.01), "crowd": 1.0}
+    assert in_company(made_up(samples, 1, 1.5, 9e-4), 1, PYTHON) == {
+        "slack": pytest.approx(1.5, rel=0.01), "wake": 0.0}
 
 
 def test_without_samples_nothing_is_said():
-    assert in_company([], 4, PYTHON) == {"slack": 1.0, "crowd": 1.0}
+    assert in_company([], 4, PYTHON) == {"slack": 1.0, "wake": 0.0}
 
 
 def test_speeds_are_those_of_work_and_not_of_waiting(monkeypatch):

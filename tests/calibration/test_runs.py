@@ -15,29 +15,33 @@ from dask_bigfft.planner.profile import LibrarySpeeds, Profile, constant
 from dask_bigfft.planning.trials import ones
 
 TRUE = {"start": 2e-3, "planned": 5e-5, "task": 3e-4, "exchange": 7e-4, "uneven": 0.1,
-        "company": 1.5, "waiting": 2.0}
+        "waiting": 2.0}
 
-#: How many times as long copies and FFTs take in a graph by library, beside that.
+#: How many times as long copies and FFTs take in a graph, by library.
 OF_LIBRARY = {"scipy": 1.25, "ducc0": 0.8}
 
 
-def made_up(plan, late=0.0, library=1.0):
+def made_up(plan, late=0.0, library=1.0, clock=1.0):
     """What a plan would take where everything between its blocks is as `TRUE` says.
 
-    Lanes take as if their blocks took `library` times as long.
+    Threads have a processor for blocks `library` times as long as was forecast. By the clock copies
+    and FFTs take `clock` times as long as that.
     """
     spans = []
     for number, found in enumerate(forecast_rounds(plan, model_of(plan))):
         lanes, blocks = min(2, found.blocks), found.blocks
-        copies, ffts = TRUE["company"] * found.gather, found.fft
+        copies, ffts = library * found.gather, library * found.fft
         python = found.handling / blocks + TRUE["waiting"] * TRUE["task"]
-        lane = blocks * block_seconds(lanes, library * (copies + ffts) / blocks, python)
+        lane = blocks * block_seconds(lanes, (copies + ffts) / blocks, python)
+        worked = (copies + ffts, copies, ffts)
+        copies, ffts = clock * copies, clock * ffts
         busy = copies + ffts + found.handling
         before = TRUE["exchange"]
         if number == 0:
             before = TRUE["start"] + TRUE["planned"] * runs._tasks(plan)
         tail = lanes * TRUE["uneven"] * busy / blocks
-        span = Span(number + 1, blocks, lanes, before + late, lane - busy, tail, busy, copies, ffts)
+        span = Span(number + 1, blocks, lanes, before + late, lane - busy, tail, busy, copies, ffts,
+                    worked)
         spans.append(span)
     return Timeline(1.0, 0.0, tuple(spans))
 
@@ -57,10 +61,9 @@ def test_what_lies_between_blocks_is_found(monkeypatch):
 
 def test_what_graphs_add_is_found_for_each_library(monkeypatch):
     def timelines(plans, repeat):
-        return [[made_up(plan, library=OF_LIBRARY[plan.kernel])] for plan in plans]
+        return [[made_up(plan, library=OF_LIBRARY[plan.kernel], clock=6.0)] for plan in plans]
 
     monkeypatch.setattr(runs, "_timelines", timelines)
-    monkeypatch.setattr(runs, "_waiting", lambda seen, task: TRUE["waiting"])
     curve = constant(1e9)
     libraries = [LibrarySpeeds(name, dtype, curve, curve)
                  for name in (*OF_LIBRARY, "pyfftw") for dtype in ("complex128", "complex64")]
@@ -123,15 +126,10 @@ def test_a_line_starts_and_rises_from_nothing_at_least():
     assert runs._line([(1.0, 3.0), (3.0, 1.0)]) == pytest.approx((2.0, 0.0))
 
 
-def test_small_blocks_say_nothing_of_copies_in_company():
-    """Threads wait for the interpreter after copies of small blocks, and that is in their time."""
-    def seen(blocks, forecast, copies):
-        span = SimpleNamespace(blocks=blocks, copies=copies, worked=(0.0, 0.0, 0.0))
-        return runs.Seen(SimpleNamespace(gather=forecast), span, True)
-
-    large, small, none = seen(32, 0.19, 0.25), seen(320, 0.08, 0.5), seen(32, 0.0, 0.0)
-    assert runs._company([large, small, none]) == pytest.approx(0.25 / 0.19)
-    assert runs._company([none]) == 1.0
+def test_rounds_without_work_say_nothing_of_a_library():
+    span = SimpleNamespace(copies=0.0, ffts=0.0, worked=(0.0, 0.0, 0.0))
+    assert runs._of_library([runs.Seen(SimpleNamespace(gather=0.0, fft=0.0), span, True)]) == 1.0
+    assert runs._of_library([]) == 1.0
 
 
 @pytest.mark.parametrize(("longest", "expected"), [(1e9, 9), (0.0, 4)])

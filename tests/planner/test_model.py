@@ -15,7 +15,7 @@ from dask_bigfft.planner.cost import forecast, fresh_seconds, joints_in, peak_ho
 from dask_bigfft.planner.interpreter import block_seconds
 from dask_bigfft.planner.machine import Machine
 from dask_bigfft.planner.profile import Curve, DeviceProfile, LibrarySpeeds, Profile, constant
-from dask_bigfft.planner.traffic import traffic
+from dask_bigfft.planner.traffic import Traffic, calls, traffic
 from dask_bigfft.planner.wording import human_seconds
 
 
@@ -38,11 +38,11 @@ def test_threads_wait_for_the_interpreter_as_machines_for_a_repairman(threads, p
     assert found >= max(1.0 + python, threads * python)
 
 
-def balanced(threads, free, python, crowd):
+def balanced(threads, free, python, wakes):
     """The same by the flows between all states, which are in balance, solved as they stand."""
     flows = np.zeros((threads + 1, threads + 1))
     for needed in range(threads):
-        slow = python * (crowd if needed else 1.0)
+        slow = python + (wakes if needed else 0.0)
         flows[needed, needed + 1] = (threads - needed) / free
         flows[needed + 1, needed] = 1 / slow
     flows -= np.diag(flows.sum(axis=1))
@@ -54,24 +54,24 @@ def balanced(threads, free, python, crowd):
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 16])
 @pytest.mark.parametrize("python", [0.01, 0.3, 5.0])
-@pytest.mark.parametrize("crowd", [1.0, 3.0])
-def test_the_interpreter_is_slower_while_threads_wait_for_it(threads, python, crowd):
-    found = block_seconds(threads, 1.0, python, crowd)
-    assert found == pytest.approx(balanced(threads, 1.0, python, crowd))
-    if crowd == 1.0:
+@pytest.mark.parametrize("wakes", [0.0, 0.6])
+def test_the_interpreter_is_slower_while_threads_wait_for_it(threads, python, wakes):
+    found = block_seconds(threads, 1.0, python, wakes)
+    assert found == pytest.approx(balanced(threads, 1.0, python, wakes))
+    if not wakes:
         assert found == pytest.approx(repaired(threads, 1.0, python))
 
 
 def test_without_python_nobody_waits():
     assert block_seconds(64, 2.0, 0.0) == 2.0
     assert block_seconds(64, 0.0, 2.0) == 128.0
-    assert block_seconds(64, 0.0, 2.0, crowd=3.0) == 384.0
-    assert block_seconds(1, 0.0, 2.0, crowd=3.0) == 2.0
+    assert block_seconds(64, 0.0, 2.0, wakes=4.0) == 384.0
+    assert block_seconds(1, 0.0, 2.0, wakes=4.0) == 2.0
 
 
 def test_many_threads_stay_finite():
     assert block_seconds(10_000, 1e-9, 1.0) == pytest.approx(10_000)
-    assert block_seconds(256, 1e9, 1e-9, crowd=2.0) == pytest.approx(1e9)
+    assert block_seconds(256, 1e9, 1e-9, wakes=1e-9) == pytest.approx(1e9)
 
 
 def test_threads_take_longer_than_they_have_a_processor():
@@ -79,10 +79,27 @@ def test_threads_take_longer_than_they_have_a_processor():
     plan = planned((64, 1024), (16, 1024), QUICK, threads=1)
     work = sum(found.fft + found.gather for found in forecast(plan).rounds)
     assert seconds(plan, slack=1.25) - seconds(plan) == pytest.approx(work / 4)
-    plan = planned((64, 1024), (16, 1024), replace(QUICK, lying_block=1e-3, block=1e-3), threads=4)
-    assert seconds(plan, crowd=3.0) > 1.2 * seconds(plan)
-    assert seconds(planned((64, 1024), (16, 1024), QUICK, threads=4), crowd=3.0) == seconds(
-        planned((64, 1024), (16, 1024), QUICK, threads=4))
+
+
+def test_threads_are_woken_after_each_copy_and_fft():
+    """But not one by itself; what Python does for a block at a stretch takes as long as ever."""
+    python = replace(QUICK, lying_block=1e-3, block=1e-3)
+    alone, four = (planned((64, 1024), (16, 1024), python, threads=n) for n in (1, 4))
+    assert seconds(alone, wake=1e-3) == seconds(alone)
+    woken = replace(four, machine=replace(four.machine, profile=replace(python, wake=1e-3)))
+    first, second = forecast(woken).rounds  # which copies a block, or where it lies, and stores it
+    assert (first.woken, second.woken) == pytest.approx((4 * 2e-3, 4 * 3e-3))
+    assert seconds(woken) > seconds(four) + 3 * (2e-3 + 3e-3)
+    assert seconds(four, lying_block=1e-3 + 3e-3, block=1e-3 + 2e-3) > seconds(woken)
+
+
+@pytest.mark.parametrize(("read", "stored", "tiles", "expected"), [
+    ("none", 0, 1, 1), ("block", 0, 1, 2), ("lying", 64, 5, 15)])
+def test_a_thread_comes_back_from_what_is_copied_and_from_each_fft(read, stored, tiles, expected):
+    round_ = planned((64, 1024), (16, 1024), QUICK).rounds[0]
+    flow = Traffic(read, 64.0, False, stored, False, False, tiles, False)
+    assert calls(round_, flow) == expected
+    assert calls(replace(round_, steps=2 * round_.steps), flow) == expected + tiles
 
 
 def planned(shape, chunks, profile, threads=2, **options):

@@ -98,17 +98,19 @@ def packed_dtype(source: np.dtype[Any], target: np.dtype[Any]) -> np.dtype[Any]:
 
 def transformed(layout: Layout, steps: tuple[Step, ...]) -> Layout:
     """The layout after some steps: every step's digit in the place of the one it replaces."""
-    replaced: dict[tuple[int, tuple[Digit, ...]], Digit] = {
-        (step.axis, (step.source,)): step.target for step in steps
-    }
-    axes = []
-    for axis, found in enumerate(layout.axes):
-        groups = []
-        for group in found.groups:
-            target = replaced.get((axis, group.digits))
-            groups.append(group if target is None else Group((target,), (target.size,)))
-        axes.append(AxisLayout(tuple(groups)))
+    axes = list(layout.axes)
+    for step in steps:
+        axes[step.axis] = _made(axes[step.axis], step.source, step.target)
     return Layout(tuple(axes))
+
+
+@lru_cache(maxsize=1024)
+def _made(axis: AxisLayout, source: Digit, target: Digit) -> AxisLayout:
+    """The axis with one digit in the place of another."""
+    made = Group((target,), (target.size,))
+    return AxisLayout(
+        tuple(made if group.digits == (source,) else group for group in axis.groups)
+    )
 
 
 def _extents(layout: AxisLayout, points: dict[int, tuple[int, ...]]) -> list[tuple[int, int, int]]:

@@ -10,6 +10,7 @@ Pure: imports `transforms`, `decomposition` and this room.
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Digit, Group, Layout, even_chunks
 from dask_bigfft.decomposition.rounds import Round, transformed
@@ -177,9 +178,13 @@ def _largest(cuts: Cuts) -> int:
 
 
 def _layout(cuts: Cuts) -> Layout:
-    return Layout(
-        tuple(AxisLayout(tuple(Group(c.digits, c.chunks, c.offset) for c in axis)) for axis in cuts)
-    )
+    return Layout(tuple(_axis_layout(tuple(axis)) for axis in cuts))
+
+
+@lru_cache(maxsize=1024)
+def _axis_layout(cuts: tuple[_Cut, ...]) -> AxisLayout:
+    """One object for all candidates that cut an axis alike: it knows its sizes by then."""
+    return AxisLayout(tuple(Group(cut.digits, cut.chunks, cut.offset) for cut in cuts))
 
 
 def _choices(cuts: Cuts, variant: str) -> Iterator[list[tuple[int, int]]]:

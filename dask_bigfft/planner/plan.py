@@ -8,7 +8,7 @@ Pure: imports `transforms`, `decomposition` and `errors`.
 import json
 import math
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -402,23 +402,26 @@ def flattened(layout: Layout) -> Layout | None:
     """
     axes = []
     for axis in layout.axes:
-        groups = axis.groups
-        cut = [i for i, group in enumerate(groups) if len(group.chunks) > 1]
-        last = cut[-1] if cut else 0
-        if any(set(group.chunks) != {1} for group in groups[:last]):
+        if (flat := _flattened(axis)) is None:
             return None
-        if any(g.offset or g.bounds[-1] != g.size for g in groups) and len(groups) > 1:
-            return None
-        inner = 1
-        for group in groups[last + 1 :]:
-            inner *= group.size
-        outer = 1
-        for group in groups[:last]:
-            outer *= group.size
-        digits = tuple(digit for group in groups for digit in group.digits)
-        chunks = tuple(c * inner for c in groups[last].chunks) * outer
-        axes.append(AxisLayout((Group(digits, chunks, groups[0].offset),)))
+        axes.append(flat)
     return Layout(tuple(axes))
+
+
+@lru_cache(maxsize=1024)
+def _flattened(axis: AxisLayout) -> AxisLayout | None:
+    groups = axis.groups
+    cut = [i for i, group in enumerate(groups) if len(group.chunks) > 1]
+    last = cut[-1] if cut else 0
+    if any(set(group.chunks) != {1} for group in groups[:last]):
+        return None
+    if any(g.offset or g.bounds[-1] != g.size for g in groups) and len(groups) > 1:
+        return None
+    inner = math.prod(group.size for group in groups[last + 1 :])
+    outer = math.prod(group.size for group in groups[:last])
+    digits = tuple(digit for group in groups for digit in group.digits)
+    chunks = tuple(c * inner for c in groups[last].chunks) * outer
+    return AxisLayout((Group(digits, chunks, groups[0].offset),))
 
 
 _LETTERS = "XYZWVU"

@@ -10,7 +10,7 @@ Pure: imports `decomposition` and this room.
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -103,6 +103,8 @@ class Model(ThreadModel):
     ) -> RoundForecast:
         """What an exchange and the round that follows it take; with `result`, only the exchange.
 
+        Candidates of a search have many of them in common: each is worked out once.
+
         Parameters
         ----------
         number : int
@@ -121,6 +123,22 @@ class Model(ThreadModel):
         moves : bool
             Whether shards go through scratch files, with carrier ``"disk"``.
         """
+        asked = before, round_, result, reads, writes, inside, moves
+        if asked not in self._stages:
+            self._stages[asked] = self._stage(number, *asked)
+        found = self._stages[asked]
+        return found if found.index == number else replace(found, index=number)
+
+    @cached_property
+    def _stages(self) -> dict[tuple[object, ...], RoundForecast]:
+        """What is known of exchanges and rounds."""
+        return {}
+
+    def _stage(
+        self, number: int, before: Layout, round_: Round | None, result: Layout | None,
+        reads: Joint | None, writes: Joint | None, inside: bool, moves: bool,
+    ) -> RoundForecast:
+        """As `stage` says, worked out."""
         after = result if round_ is None else round_.source
         assert after is not None
         shape = exchange_shape(before, after)

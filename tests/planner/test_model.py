@@ -15,8 +15,25 @@ from dask_bigfft.planner.cost import forecast, fresh_seconds, joints_in, peak_ho
 from dask_bigfft.planner.interpreter import block_seconds
 from dask_bigfft.planner.machine import Machine
 from dask_bigfft.planner.profile import Curve, DeviceProfile, LibrarySpeeds, Profile, constant
+from dask_bigfft.planner.seconds import Model
 from dask_bigfft.planner.traffic import Traffic, calls, traffic
 from dask_bigfft.planner.wording import human_seconds
+
+
+def test_what_candidates_have_in_common_is_worked_out_once(monkeypatch):
+    asked, plainly = [], Model._stage
+
+    def noted(self, number, *what):
+        asked.append(what)
+        return plainly(self, number, *what)
+
+    monkeypatch.setattr(Model, "_stage", noted)
+    x = da.zeros((6, 8, 14), chunks=(3, 3, 4), dtype=complex)
+    plan = dask_bigfft.plan(x, "fftn")
+    assert len(asked) == len(set(asked)) > 100
+    model = Model(plan.machine)
+    numbers = [model.stage(n, plan.source, plan.rounds[0]).index for n in (1, 2, 1)]
+    assert numbers == [1, 2, 1]
 
 
 def repaired(threads, free, python):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_bigfft.kernels import warming
+from dask_bigfft.kernels import copy, warming
 from dask_bigfft.kernels.copy import COMPILED, CopyTable, compiles, copied
 from dask_bigfft.kernels.copy_loops import TILE
 from dask_bigfft.testing.oracles import index_valued
@@ -128,6 +128,17 @@ def test_many_copies_in_one_call():
     for i in range(6):
         row = index_valued((40,), "f8" if i % 2 else "c16") * (i + 1)
         np.testing.assert_array_equal(target[i], row.conj() if i < 3 else row[::-1])
+
+
+def test_no_loop_is_compiled_that_conjugates_real_values(monkeypatch, way):
+    asked = []
+    monkeypatch.setattr(copy, "copy_rows", lambda *arguments: asked.append(arguments[-2]) or -1.0)
+    for source, target in [("f8", "c16"), ("f4", "f4"), ("c16", "c16"), ("c8", "f4")]:
+        values, table = np.ones(4, source), CopyTable(np.zeros(4, target))
+        steps = [values.itemsize], [table.target.itemsize]
+        table.add(values, (4,), 0, steps[0], 0, steps[1], conjugate=True)
+        table.run()
+    assert asked == ([None, None, True, None] if way == "compiled" else [])
 
 
 def test_a_table_may_be_run_again():

@@ -415,6 +415,6 @@ def test_moved_names_fall_back_to_tasks(change: str, tmp_path: Path) -> None:
     script.write_text("import distributed.shuffle\n" + MOVED.format(change=change))
     done = subprocess.run(
         [sys.executable, str(script)], env=os.environ | {"PYTHONPATH": path},
-        capture_output=True, text=True, timeout=100, check=False,
+        capture_output=True, text=True, timeout=250, check=False,  # it starts a cluster
     )
     assert "as tasks:" in done.stdout, done.stderr

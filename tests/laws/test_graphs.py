@@ -21,13 +21,13 @@ SCHEDULERS = ["sync", "threads"]
 def one_axis():
     """A split axis."""
     x = random_array((144,), "c16", 1)
-    return fft.fft(da.from_array(x, chunks=12)), exact_transform("fft", x)
+    return fft.fft(da.from_array(x, chunks=24)), exact_transform("fft", x)
 
 
 def convolved_axis():
     """A prime axis, by Bluestein's algorithm."""
     x = random_array((2, 101), "c16", 2)
-    array = da.from_array(x, chunks=(1, 17))
+    array = da.from_array(x, chunks=(1, 26))
     return fft.fft(array), exact_transform("fft", x, None, (1,))
 
 

@@ -1,11 +1,13 @@
 """SciPy's own tests of convolution, correlation and Welch's method, through ours in chunks."""
 
 import inspect
+import itertools
 import sys
 
 import dask.array as da
 import numpy as np
 import pytest
+import scipy.signal
 from integrations.scipy_tests import load
 from scipy._lib._array_api import array_namespace
 
@@ -26,6 +28,7 @@ LEFT_OUT = {
         [f"TestOAConvolve.test_{name}" for name in (
             "real_manylens", "1d_noaxes", "1d_axes", "2d_noaxes", "2d_axes")],
         "thousands of shapes; `test_convolution` draws some"),
+    "TestConvolve.test_convolve_method": "588 combinations; `test_every_pair_of_types` has some",
     "TestConvolve.test_input_swapping": "to the last bit; ours go through spectra, or their parts",
     "TestCorrelateReal.test_rank3_all": "relative errors of sums that vanish, as above",
     **{f"{name}.test_{what}": why for name in ("TestWelch", "TestCSD") for what, why in {
@@ -83,6 +86,29 @@ for _name, _module in MODULES.items():
             if f"{_class}.{_method}" in LEFT_OUT:
                 delattr(_found, _method)
         globals()[f"{_class}_of_{_name}"] = _found
+
+
+#: NumPy's, by their characters.
+TYPES = "?bBhHiIlLefdFD"
+
+
+def test_every_pair_of_types():
+    """By spectra and by sums, in turn with either one first, and by each mode."""
+    rng, convolve = np.random.default_rng(42), through_dask("convolve")
+    whole, real = rng.integers(0, 2, 100), rng.standard_normal(100)
+    drawn = {"b": whole, "i": whole, "u": whole, "f": real, "c": real + 0.5j * whole}
+    values = {char: drawn[np.dtype(char).kind].astype(char) for char in TYPES}
+    pairs = itertools.combinations_with_replacement(TYPES, 2)
+    for (one, two), mode in zip(pairs, itertools.cycle(["full", "same", "valid", "full"])):
+        x, y = (values[one], values[two]) if mode == "full" else (values[two], values[one])
+        spectra, sums = (convolve(x, y, mode=mode, method=way) for way in ("fft", "direct"))
+        assert spectra.dtype == sums.dtype
+        if one == two == "?":
+            continue
+        expected = scipy.signal.convolve(x.astype("D"), y.astype("D"), mode=mode)
+        eps = 1e-3 if "e" in (one, two) else 1e-5 if {one, two} & {"f", "F"} else 1e-12
+        for found in (spectra, sums):
+            assert np.linalg.norm(found - expected) <= eps * np.linalg.norm(expected)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ Pure: imports `transforms`, `decomposition` and this room.
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Digit, Group, Layout, even_chunks
 from dask_bigfft.decomposition.rounds import Round, transformed
@@ -55,7 +55,7 @@ class _Cut:
     fixed: bool
     offset: int = 0
 
-    @property
+    @cached_property
     def largest(self) -> int:
         return max(self.chunks, default=0)
 

@@ -193,9 +193,10 @@ def test_what_numpy_does_not_warn_of_is_quiet():
         fft.fftn(da.ones((4, 4)))
 
 
-@pytest.mark.parametrize(("target", "real"), [(1, False), (10007, False), (10007, True), (97, 1)])
+@pytest.mark.parametrize("real", [False, True])
+@pytest.mark.parametrize("target", [1, 97, 10007])
 def test_next_fast_len(target, real):
-    assert fft.next_fast_len(target, real) == scipy.fft.next_fast_len(target, bool(real))
+    assert fft.next_fast_len(target, real) == scipy.fft.next_fast_len(target, real)
     assert isinstance(fft.next_fast_len(np.int32(target)), int)
 
 

@@ -38,6 +38,9 @@ LARGEST, SMALLEST = 128 << 20, 4 << 20
 #: Blocks that an array is cut into at least, unless they would be smaller than `SMALLEST`.
 FEWEST = 16
 
+#: Blocks of a size that is asked for that an array may have: each is a task of its own.
+MOST = 1 << 20
+
 #: What packages raise where a file is not what it should be.
 UNREADABLE = (OSError, RuntimeError, ValueError, TypeError, KeyError)
 
@@ -294,6 +297,10 @@ def open_source(
     wanted = nbytes or block_bytes(math.prod(shape) * itemsize)
     kept = found.unit if keep else None
     cut = kept or grown(shape, unit, itemsize, wanted, last_first=found.last_first)
+    count = math.prod(-(-n // c) for n, c in zip(shape, cut, strict=True))
+    if nbytes is not None and count > MOST:
+        refuse("block_size", nbytes, f"larger blocks, of which the array has {MOST} at most: these "
+               f"would be {count}")
     return cast("da.Array", da.from_array(found, chunks=chunks or cut))
 
 

@@ -501,6 +501,16 @@ def test_a_wrong_size_of_blocks_is_refused_by_name():
         dask_bigfft.run("in.zarr", "out.zarr", block_size="q")
 
 
+def test_blocks_that_would_be_too_many_are_refused(monkeypatch):
+    """One byte, as for 16 M blocks of an array of 64 MiB, took all memory."""
+    monkeypatch.setattr(sources, "MOST", 100)
+    npy_file(complex_values(101), None)
+    with pytest.raises(ArgumentError, match=r"`block_size`=1 .*100 at most: these would be 101"):
+        dask_bigfft.run("in", "out.zarr", block_size=1)
+    npy_file(complex_values(100), None)
+    dask_bigfft.run("in", "out.zarr", block_size=1)
+
+
 def test_what_is_there_is_not_replaced_unasked():
     values = stored("in.zarr", complex_values(8, 8), (4, 4))
     old = stored("out.zarr", complex_values(3), (3,))

@@ -7,13 +7,16 @@ for the interpreter, which is slower while they do, by what it takes to wake one
 each FFT (`planner.interpreter`): that matters where blocks are small, or cut into many tiles. So
 probes of many and of few tiles tell both.
 
-Imports `events`, the planner and this room.
+Imports SciPy, `events`, the planner and this room.
 """
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from scipy.optimize import minimize
+from scipy.special import huber
 
 from dask_bigfft.calibration.cpu import HANDLED, Sample, handled
 from dask_bigfft.events import SUBPHASES
@@ -24,9 +27,6 @@ __all__ = ["in_company"]
 
 #: What the factor may be, since there may be many more threads than processors; seconds to wake.
 SLACK, WAKE = (0.9, 64.0), (1e-6, 1e-3)
-
-#: Where one looks for something better than what is known, and how near to it one ends.
-AROUND, FINE = tuple(itertools.product((-1, 0, 1), repeat=2)), 1.002
 
 #: How far off a sample may be, by its logarithm, to count in full: others were held up.
 FAR = 0.3
@@ -51,38 +51,19 @@ def in_company(
     if not rows:
         return {"slack": 1.0, "wake": 0.0}
 
-    def off(slack: float, wake: float) -> float:
-        return sum(
-            _cost(math.log(block_seconds(threads, slack * free, needed, wake * often) / taken))
-            for free, needed, often, taken in rows)
+    def off(powers: Iterable[float]) -> float:
+        slack, wake = (2.0**power for power in powers)
+        logs = [
+            math.log(block_seconds(threads, slack * free, needed, wake * often) / taken)
+            for free, needed, often, taken in rows]
+        return float(huber(FAR, logs).sum())
 
-    begun = itertools.product(_powers(*SLACK), _powers(*WAKE) if threads > 1 else [0.0])
-    least, best = min((off(*one), one) for one in begun)
-    step = math.sqrt(2)
-    while step > FINE:  # it has no derivative
-        near = [
-            (min(SLACK[1], max(SLACK[0], best[0] * step**a)), min(WAKE[1], best[1] * step**b))
-            for a, b in AROUND]
-        found, place = min((off(*one), one) for one in near)
-        if found < least:
-            least, best = found, place
-        else:
-            step = math.sqrt(step)
-    return {"slack": best[0], "wake": best[1]}
-
-
-def _powers(least: float, most: float) -> list[float]:
-    """Powers of two in a range.
-
-    >>> _powers(0.9, 4.0)
-    [1.0, 2.0, 4.0]
-    """
-    return [2.0**power for power in range(-32, 32) if least <= 2.0**power <= most]
-
-
-def _cost(far: float) -> float:
-    """Huber's: squares of what is near, and what is far in proportion."""
-    return far**2 if abs(far) < FAR else FAR * (2 * abs(far) - FAR)
+    bounds = [(math.log2(least), math.log2(most)) for least, most in (SLACK, WAKE)]
+    grid = itertools.product(*(range(math.ceil(low), math.ceil(high)) for low, high in bounds))
+    # Waiting has kinks, where all threads together take what the interpreter takes.
+    found = minimize(off, min(grid, key=off), method="Nelder-Mead", bounds=bounds)
+    slack, wake = (2.0 ** float(power) for power in found.x)
+    return {"slack": slack, "wake": wake if threads > 1 else 0.0}
 
 
 def _row(sample: Sample, python: Mapping[str, Any]) -> tuple[float, float, int, float]:

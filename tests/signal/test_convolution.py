@@ -379,7 +379,7 @@ class Watching(HostArena):
 
     def lend(self, shape, dtype):
         block = super().lend(shape, dtype)
-        self.most = max(self.most, self._lent_bytes)
+        self.most = max(self.most, self.counters().lent_bytes)
         return block
 
 

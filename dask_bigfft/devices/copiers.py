@@ -34,11 +34,9 @@ class Copying:
 
     def __init__(self, queue: CopyQueue, rows: Rows, share: int) -> None:
         self._queue, self._rows = queue, rows
-        self._number = queue.post(rows, share) if rows.nbytes else None
-
-    def done(self) -> bool:
-        """Whether all of it is done."""
-        return self._number is None or self._queue.done(self._number)
+        self._number: int | None = None
+        if rows.nbytes:
+            self._number = queue.post(rows, share)
 
     def result(self) -> None:
         """Wait until all of it is done."""

@@ -107,19 +107,14 @@ def _serve(at, table):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _wait(at, table, number, forever):  # type: ignore[no-untyped-def]
-    """Whether a copy is done; sleep until it is, if that is wanted."""
+def _wait(at, table, number):  # type: ignore[no-untyped-def]
+    """Sleep until a copy is done: nothing of it is left, or another one has its slot."""
     number = np.uint64(number)
     slot = _ONE + number % _SLOTS
     _lock(at[_MUTEX])
-    # Another copy in its slot means that it is done.
     while table[0, _POSTED] - number <= _SLOTS and table[slot, _LEFT] > _NONE:
-        if not forever:
-            _unlock(at[_MUTEX])
-            return False
         _sleep(at[_DONE], at[_MUTEX])
     _unlock(at[_MUTEX])
-    return True
 
 
 @compiled
@@ -174,11 +169,7 @@ class CopyQueue:
 
     def wait(self, number: int) -> None:
         """Wait until a copy is done; threads have to serve the queue."""
-        _wait(self._at, self._table, number, True)
-
-    def done(self, number: int) -> bool:
-        """Whether a copy is done."""
-        return bool(_wait(self._at, self._table, number, False))
+        _wait(self._at, self._table, number)
 
     def close(self) -> None:
         """Let threads that serve it go when all that was posted is done."""

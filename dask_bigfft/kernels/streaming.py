@@ -124,10 +124,8 @@ class Rows:
     Examples
     --------
     >>> block, out = np.arange(8192.0).reshape(4, 2048), np.zeros((4, 1024))
-    >>> rows = Rows(out, block, 8192, [(4, 8192, 16384)])
-    >>> rows.copy(0, rows.nbytes)
-    >>> bool((out == block[:, :1024]).all())
-    True
+    >>> Rows(out, block, 8192, [(4, 8192, 16384)]).nbytes
+    32768
     """
 
     target: npt.NDArray[Any]
@@ -147,11 +145,3 @@ class Rows:
         target, source = (a.__array_interface__["data"][0] for a in (self.target, self.source))
         counts, to, from_ = zip(*self.rows, strict=True) if self.rows else ((), (), ())
         return target, source, self.width, counts, to, from_
-
-    def copy(self, low: int, high: int) -> None:
-        """Copy the bytes from one place to another, in the order of the rows."""
-        if low < high:
-            numbers = (np.array(found, np.uint64) for found in self.numbers)
-            target, source, width, *columns = (n if n.ndim else n[()] for n in numbers)
-            ends = np.uint64(low), np.uint64(high)
-            copy_rows(target, source, width, *columns, *ends, self.streamed)

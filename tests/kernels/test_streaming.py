@@ -3,10 +3,18 @@
 import numpy as np
 import pytest
 
-from dask_bigfft.kernels.streaming import Rows
+from dask_bigfft.kernels.streaming import Rows, copy_rows
 
 
-@pytest.mark.parametrize("width", [0, 1, 7, 63, 64, 65, 200, 4096])
+def copied(rows):
+    """All of it is copied, by this thread."""
+    target, source, width, *columns = rows.numbers
+    columns = (np.array(column, np.uint64) for column in columns)
+    numbers = (np.uint64(number) for number in (target, source, width))
+    copy_rows(*numbers, *columns, np.uint64(0), np.uint64(rows.nbytes), rows.streamed)
+
+
+@pytest.mark.parametrize("width", [1, 7, 63, 64, 65, 200, 4096])
 @pytest.mark.parametrize("shift", [(0, 0), (1, 0), (0, 3), (16, 40), (63, 1)])
 def test_rows_of_any_width_and_place(width, shift):
     rng = np.random.default_rng(width)
@@ -14,8 +22,7 @@ def test_rows_of_any_width_and_place(width, shift):
     target = np.zeros(60_000, np.uint8)
     into, from_ = target[shift[0] :], source[shift[1] :]
     rows = [(2, 25_000, 18_000), (3, 5000, 4500)]
-    whole = Rows(into, from_, width, rows)
-    whole.copy(0, whole.nbytes)
+    copied(Rows(into, from_, width, rows))
     expected = np.zeros_like(target)
     for i in range(2):
         for j in range(3):
@@ -26,5 +33,5 @@ def test_rows_of_any_width_and_place(width, shift):
 
 def test_one_row():
     source, target = np.arange(1000.0), np.zeros(1000)
-    Rows(target, source, 8000, []).copy(0, 8000)
+    copied(Rows(target, source, 8000, []))
     assert np.array_equal(target, source)

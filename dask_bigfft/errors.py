@@ -19,8 +19,9 @@ Imports nothing but the standard library.
 """
 
 import operator
+import os
 import reprlib
-from typing import NoReturn
+from typing import NoReturn, TypeGuard
 
 __all__ = [
     "ArgumentError",
@@ -35,6 +36,7 @@ __all__ = [
     "PlanError",
     "ScratchError",
     "VerificationError",
+    "is_path",
     "parse_count",
     "refuse",
 ]
@@ -166,3 +168,18 @@ def parse_count(argument: str, value: object, least: int = 1) -> int:
     if found < least:
         refuse(argument, value, allowed)
     return found
+
+
+def is_path(value: object) -> TypeGuard[str | os.PathLike[str]]:
+    r"""Whether a value is a path that a file can have; not every string is one.
+
+    >>> is_path("a.zarr"), is_path("a\0b"), is_path(""), is_path(3)
+    (True, False, False, False)
+    """
+    if not isinstance(value, str | os.PathLike):
+        return False
+    try:
+        name = os.fsencode(value)
+    except UnicodeEncodeError:  # half a pair of code points, which stands for no character
+        return False
+    return bool(name) and b"\0" not in name

@@ -165,6 +165,8 @@ def test_values_are_read(key, value, expected):
         ("bigfft.exchange.carrier", ["tasks"], "one of auto, shared, tasks, p2p, disk"),
         ("bigfft.scratch.directory", 3, "the path of a folder"),
         ("bigfft.scratch.directory", "", "the path of a folder"),
+        ("bigfft.scratch.directory", "a\0b", "the path of a folder"),
+        ("bigfft.planner.profile", "a\0b", "the path of a file"),
         ("bigfft.scratch.sync", "always", "true or false"),
         ("bigfft.memory.arena", "yes", "true or false"),
         ("bigfft.memory.arena-limit", -1, "a number of bytes above 0"),

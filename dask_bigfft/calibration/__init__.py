@@ -31,7 +31,13 @@ from dask_bigfft.calibration.system import (
     scheduling_costs,
 )
 from dask_bigfft.devices.find import leases
-from dask_bigfft.errors import ArgumentTypeError, DeviceError, parse_count, refuse
+from dask_bigfft.errors import (
+    ArgumentTypeError,
+    DeviceError,
+    is_path,
+    parse_count,
+    refuse,
+)
 from dask_bigfft.kernels.libraries import available, get_library
 from dask_bigfft.planner.profile import DEFAULT, LibrarySpeeds, Profile
 from dask_bigfft.planning import profiles
@@ -208,7 +214,7 @@ def calibrate(
     if nbytes is not None:
         nbytes = parse_count("nbytes", nbytes, LEAST_NBYTES)
     if path is not None:
-        _refuse_unwritable(Path(path))
+        _refuse_unwritable(path)
     folder = config.get("bigfft.scratch.directory")
     if client is None:
         place, effort = "", Effort(usual_threads(), nbytes or usual_nbytes(usual_threads()), repeat)
@@ -226,8 +232,13 @@ def calibrate(
     return profile
 
 
-def _refuse_unwritable(path: Path) -> None:
+def _refuse_unwritable(given: str | os.PathLike[str]) -> None:
     """Refuse a file that cannot be made or replaced, before a minute goes by."""
+    if not isinstance(given, str | os.PathLike):
+        refuse("path", given, "the path of a file", kind=ArgumentTypeError)
+    if not is_path(given):
+        refuse("path", os.fspath(given), "the path of a file, without null bytes")
+    path = Path(given)
     folder = path.absolute().parent
     if not folder.is_dir():
         refuse("path", str(path), f"a file in a folder that exists, which {folder} is not")

@@ -12,7 +12,7 @@ from typing import Any
 import dask.config
 from dask.utils import parse_bytes
 
-from dask_bigfft.errors import refuse
+from dask_bigfft.errors import is_path, refuse
 
 Parse = Callable[[str, Any], Any]
 
@@ -137,7 +137,7 @@ def parse_directory(key: str, value: Any) -> str:
     """Return an absolute path; null is dask's temporary directory, or the system's."""
     if value is None:
         value = dask.config.get("temporary-directory", None) or tempfile.gettempdir()
-    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+    if not is_path(value):
         refuse(key, value, "the path of a folder, or null for dask's temporary-directory")
     return os.path.abspath(value)
 
@@ -146,7 +146,7 @@ def parse_file(key: str, value: Any) -> str | None:
     """Return an absolute path, or None where the setting is null."""
     if value is None:
         return None
-    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+    if not is_path(value):
         refuse(key, value, "the path of a file, or null")
     return os.path.abspath(value)
 

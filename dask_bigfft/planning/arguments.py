@@ -371,6 +371,8 @@ def normalized_chunks(
     allowed = f"dask chunks of the result, whose shape is {shape}"
     try:
         found = normalize_chunks(chunks, shape, dtype=dtype)
+    except ZeroDivisionError:
+        refuse("chunks", given, f"{allowed}, each of at least 1 entry along every axis")
     except (ValueError, TypeError, NotImplementedError, ArithmeticError) as error:
         refuse("chunks", given, f"{allowed} ({error})")
     if any(c != c or c != int(c) or c < 0 for cut in found for c in cut):

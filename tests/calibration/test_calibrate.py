@@ -346,6 +346,10 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
             dask_bigfft.calibrate(path=path)
     with pytest.raises(ArgumentError, match=r"`path`=.*a file that can be written"):
         dask_bigfft.calibrate(path=tmp_path)
+    with pytest.raises(ArgumentError, match=r"`path`='a\\x00b' .* without null bytes"):
+        dask_bigfft.calibrate(path="a\0b")
+    with pytest.raises(ArgumentTypeError, match=r"`path`=3 .* need the path of a file"):
+        dask_bigfft.calibrate(path=3)
     assert main(["calibrate", "--output", "none/p.json"]) == 2
     assert "`--output`='none/p.json'" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.rglob("*") if path != folder) == ["file"]

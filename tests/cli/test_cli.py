@@ -252,6 +252,11 @@ BAD = [
     (["a.npy", "b.zarr", "--memory-limit", "1 B"], "`--memory-limit`"),
     (["a.npy", "b.zarr", "--memory-limit", "much"], "`--memory-limit`='much'"),
     (["a.npy", "b.zarr", "--chunks", "3,3,3"], "`--chunks`"),
+    (["a.npy", "b.zarr", "--chunks", "0"], "`--chunks`=0 is not allowed: need dask chunks of the "
+     "result, whose shape is (8, 8), each of at least 1 entry along every axis\n"),
+    (["a\0.npy", "b.zarr"], r"`IN`='a\x00.npy' is not allowed: need a path that a file can have"),
+    (["a.npy", "b\0.zarr"], r"`OUT`='b\x00.zarr' is not allowed: need a path that a file can "),
+    (["a.npy", "b.zarr", "--scratch", "s\0"], r"`--scratch`='s\x00' is not allowed: need a path "),
     (["a.npy", "b.zarr", "--variant", "best"], "`--variant`='best'"),
     (["a.npy", "b.zarr", "--kernel", "none"], "`--kernel`='none'"),
     (["a.npy", "b.zarr", "--verify", "twice"], "`--verify`='twice'"),

@@ -44,6 +44,16 @@ def test_places_inside_of_each_other_are_refused(group, destination, scratch, na
     assert sorted(Path().rglob("*")) == before
 
 
+@pytest.mark.parametrize("name", ["source", "destination", "scratch"])
+@pytest.mark.parametrize("given", ["a\0b", "a\ud800b"])
+def test_paths_that_no_file_can_have_are_refused_by_name(group, name, given):
+    """The system's calls say "embedded null byte", and not of what."""
+    places = {"source": group, "destination": "out.zarr", "scratch": "s"} | {name: given}
+    with pytest.raises(ArgumentError, match=rf"`{name}`='a.*b' .* need a path that a file can hav"):
+        dask_bigfft.run(**places, kind="fft", component="a")
+    assert os.listdir() == ["g.zarr"]
+
+
 def test_beside_the_source_in_its_group_there_is_room(group):
     dask_bigfft.run(group, "g.zarr/b", "fft", component="/a/", scratch="g.zarr/s")
     np.testing.assert_allclose(zarr.open_array("g.zarr/b", mode="r")[...], np.fft.fft(np.arange(8)))

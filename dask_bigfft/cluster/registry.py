@@ -88,6 +88,15 @@ def register(
     prefault, pinned = (numbers[found.name] for found in (PrefaultPlugin, PinnedTransferPlugin))
     for plugin in plugins(version, prefault, pinned):
         client.register_plugin(plugin)
+    client.run(_tell, on_error="return")
+
+
+async def _tell(dask_worker: Any) -> None:
+    """Tell the scheduler what the plugins measure, which plans for the cluster ask it for.
+
+    Otherwise that waits for the next heartbeat, and a plan made meanwhile does not know of devices.
+    """
+    await dask_worker.heartbeat()
 
 
 def refuse_asynchronous(client: Client) -> None:

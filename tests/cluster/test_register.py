@@ -89,6 +89,24 @@ def test_registering_again_changes_nothing(client):
         "bigfft") == 1
 
 
+def test_what_plans_ask_of_workers_is_told_when_register_returns(cluster, client):
+    """And not with some heartbeat: a plan made before would count one device for each worker."""
+    def silent(dask_worker):
+        dask_worker.periodic_callbacks["heartbeat"].stop()
+
+    def told(dask_scheduler):
+        return [set(ws.metrics) >= {"bigfft", "bigfft-streams"}
+                for ws in dask_scheduler.workers.values()]
+
+    unregister(client)
+    client.restart()
+    client.run(silent)
+    assert client.run_on_scheduler(told) == [False, False]
+    register(client)
+    assert client.run_on_scheduler(told) == [True, True]
+    client.restart()  # with heartbeats
+
+
 def test_fine_performance_metrics_have_the_phases(client):
     dask_bigfft.fft.fft2(blocks(3)).compute()
 

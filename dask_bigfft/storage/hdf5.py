@@ -38,19 +38,18 @@ class Places:
 
     Parameters
     ----------
-    files : list of Path
-        The file itself, first, those of links on the way, and those that hold values.
+    files : dict of Path
+        As keys the file itself, first, those of links on the way, and those that hold values.
     missing : list of str
         What a virtual dataset is put together of, and is not there.
     """
 
-    files: list[Path] = field(default_factory=list)
+    files: dict[Path, None] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
 
     def add(self, path: Path) -> None:
         """Note a file, once."""
-        if path not in self.files:
-            self.files.append(path)
+        self.files[path] = None
 
 
 class H5Dataset:
@@ -82,7 +81,7 @@ class H5Dataset:
 
     def places(self) -> Places:
         """Return where the values lie, as the files say now."""
-        places = Places([self.path])
+        places = Places({self.path: None})
         _look(self.path, self.name, places, set())
         return places
 

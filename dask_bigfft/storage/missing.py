@@ -2,7 +2,8 @@
 
 A chunk, or a shard, is missing where it has no file. An inner chunk is missing where its shard's
 index has no place for it. The index lies at the end of a shard, or at its beginning: for each inner
-chunk where it begins and how many bytes it has, all ones for none, and then often a CRC.
+chunk where it begins and how many bytes it has, all ones for none, and then often a CRC. An inner
+chunk may be a shard itself.
 
 Imports `errors`.
 """
@@ -10,7 +11,7 @@ Imports `errors`.
 import itertools
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -22,6 +23,8 @@ import numpy.typing as npt
 from dask_bigfft.errors import refuse
 
 __all__ = ["LEFT_OUT", "refuse_missing"]
+
+Shape = tuple[int, ...]
 
 #: What to do where they are missing because whoever wrote them has left them out.
 LEFT_OUT = (
@@ -39,6 +42,8 @@ class _Index:
 
     Parameters
     ----------
+    shape : tuple of int
+        Of an inner chunk.
     grid : tuple of int
         Inner chunks of a shard, by axis.
     order : str
@@ -47,26 +52,78 @@ class _Index:
         Bytes that follow the numbers.
     first : bool
         Whether it lies at the beginning.
+    inner : _Index, optional
+        That of inner chunks which are shards.
     """
 
-    grid: tuple[int, ...]
+    shape: Shape
+    grid: Shape
     order: str
     crc: int
     first: bool
+    inner: "_Index | None"
 
-    def read(self, file: IO[bytes]) -> npt.NDArray[np.bool_]:
-        """Whether each inner chunk is there; all are where the file is too short to tell.
+    @property
+    def smallest(self) -> Shape:
+        """Shape of the chunks that are no shards."""
+        return self.shape if self.inner is None else self.inner.smallest
 
-        Zarr says what is wrong with such a file where it reads it.
+    def lost(
+        self, file: IO[bytes], begin: int, nbytes: int, extent: Shape
+    ) -> Iterator[tuple[int, str]]:
+        """What a shard lacks: how many of the smallest chunks, and the name of the first.
+
+        Nothing where it is too short to tell: Zarr says what is wrong with it where it reads it.
+
+        Parameters
+        ----------
+        file : file
+            In which the shard lies.
+        begin, nbytes : int
+            Where it begins, and its bytes.
+        extent : tuple of int
+            Elements of it that are within the array; chunks beyond its end need not be there.
         """
-        nbytes = 16 * math.prod(self.grid)
-        there = np.ones(self.grid, np.bool_)
-        size = file.seek(0, os.SEEK_END)
-        if size >= nbytes + self.crc:
-            file.seek(0 if self.first else size - nbytes - self.crc)
-            found = np.frombuffer(file.read(nbytes), f"{self.order}u8")
-            there = (found.reshape(*self.grid, 2) != _NONE).any(axis=-1)
-        return there
+        places = self._read(file, begin, nbytes)
+        if places is None:
+            return
+        places = places[tuple(map(slice, _counts(extent, self.shape)))]
+        there = (places != _NONE).any(axis=-1)
+        for place in _indices(~there):
+            part = _part(place, self.shape, extent)
+            yield math.prod(_counts(part, self.smallest)), f"chunk {place}"
+        if self.inner is None:
+            return
+        for place in _indices(there):
+            offset, length = places[place].tolist()
+            if offset + length <= nbytes:
+                part = _part(place, self.shape, extent)
+                for count, name in self.inner.lost(file, begin + offset, length, part):
+                    yield count, f"{name} of chunk {place}"
+
+    def _read(self, file: IO[bytes], begin: int, nbytes: int) -> npt.NDArray[np.uint64] | None:
+        """Where each inner chunk begins in a shard, and its bytes."""
+        size = 16 * math.prod(self.grid)
+        if nbytes < size + self.crc:
+            return None
+        file.seek(begin if self.first else begin + nbytes - size - self.crc)
+        found = np.frombuffer(file.read(size), f"{self.order}u8")
+        return found.reshape(*self.grid, 2)
+
+
+def _indices(chosen: npt.NDArray[np.bool_]) -> Iterator[Shape]:
+    """Where an array is true."""
+    return map(tuple, np.argwhere(chosen).tolist())
+
+
+def _part(place: Shape, shape: Shape, extent: Shape) -> Shape:
+    """Shape of what a chunk has of an array, or of the part of one that lies in a shard."""
+    return tuple(min(c, n - i * c) for i, c, n in zip(place, shape, extent, strict=True))
+
+
+def _counts(extent: Shape, shape: Shape) -> Shape:
+    """Chunks of a shape that so many elements lie in, by axis."""
+    return tuple(-(-n // c) for n, c in zip(extent, shape, strict=True))
 
 
 def refuse_missing(path: Path, component: str | None, array: Any) -> None:
@@ -77,59 +134,61 @@ def refuse_missing(path: Path, component: str | None, array: Any) -> None:
     ArgumentError
         Saying how many, and naming the first.
     """
-    shape = array.shards or array.chunks
-    grid = [-(-n // c) for n, c in zip(array.shape, shape, strict=True)]
     start = f"{component.strip('/')}/" if component else ""
+    index = _index_of(array)
     if path.is_dir():
-        missing = list(_missing(array, grid, _Folder(path / start)))
+        missing = list(_missing(array, index, _Folder(path / start)))
     else:
         with ZipFile(path) as archive:
-            missing = list(_missing(array, grid, _Archive(archive, start)))
+            missing = list(_missing(array, index, _Archive(archive, start)))
     if missing:
-        of = math.prod(-(-n // c) for n, c in zip(array.shape, array.chunks, strict=True))
+        of = math.prod(_counts(array.shape, _smallest(array, index)))
         count = sum(number for number, _ in missing)
         refuse("source", str(path), f"an array whose chunks are all there: {count} of {of} are "
                f"missing, the first of them {missing[0][1]}; {LEFT_OUT}")
 
 
+def _smallest(array: Any, index: _Index | None) -> Shape:
+    """Shape of the smallest chunks that are looked for."""
+    return tuple(array.chunks) if index is None else index.smallest
+
+
 def _missing(
-    array: Any, grid: list[int], files: "_Folder | _Archive"
+    array: Any, index: _Index | None, files: "_Folder | _Archive"
 ) -> Iterator[tuple[int, str]]:
-    """Each file of an array that lacks chunks: how many, and the name of the first."""
-    index = _index_of(array)
-    for block in itertools.product(*map(range, grid)):
+    """What an array lacks: how many chunks each time, and the name of the first."""
+    shape = array.shards or array.chunks
+    for block in itertools.product(*map(range, _counts(array.shape, shape))):
         key = str(array.metadata.encode_chunk_key(block))
-        inside = _inside(array, block)
+        extent = _part(block, shape, array.shape)
         if not files.has(key):
-            yield math.prod(inside), key
+            yield math.prod(_counts(extent, _smallest(array, index))), key
         elif index is not None:
             with files.open(key) as file:
-                there = index.read(file)[tuple(slice(n) for n in inside)]
-            if len(lost := np.argwhere(~there)):
-                first = tuple(lost[0].tolist())
-                yield len(lost), f"chunk {first} in the shard {key}"
-
-
-def _inside(array: Any, block: tuple[int, ...]) -> tuple[int, ...]:
-    """Chunks of a shard that are within the array, by axis; those beyond its end need not be."""
-    shape = array.shards or array.chunks
-    left = (min(s, n - i * s) for n, s, i in zip(array.shape, shape, block, strict=True))
-    return tuple(-(-n // c) for n, c in zip(left, array.chunks, strict=True))
+                nbytes = file.seek(0, os.SEEK_END)
+                for count, name in index.lost(file, 0, nbytes, extent):
+                    yield count, f"{name} in the shard {key}"
 
 
 def _index_of(array: Any) -> _Index | None:
     """How the shards of an array are indexed; None without shards, or where we cannot read it."""
-    codecs = [found for found in getattr(array.metadata, "codecs", ())
-              if type(found).__name__ == "ShardingCodec"]
-    if array.shards is None or len(codecs) != 1 or len(array.metadata.codecs) != 1:
+    return None if array.shards is None else _indexed(array.shards, array.metadata.codecs)
+
+
+def _indexed(shape: Shape, codecs: Sequence[Any]) -> _Index | None:
+    """How chunks of a shape are indexed, if they are shards and nothing else."""
+    if [type(found).__name__ for found in codecs] != ["ShardingCodec"]:
         return None
-    names = [type(found).__name__ for found in codecs[0].index_codecs]
+    (codec,) = codecs
+    names = [type(found).__name__ for found in codec.index_codecs]
     if names not in (["BytesCodec"], ["BytesCodec", "Crc32cCodec"]):
         return None
-    order = str(getattr(codecs[0].index_codecs[0].endian, "value", "little"))
-    grid = tuple(s // c for s, c in zip(array.shards, array.chunks, strict=True))
-    first = str(codecs[0].index_location.value) == "start"
-    return _Index(grid, ">" if order == "big" else "<", 4 * (len(names) - 1), first)
+    order = str(getattr(codec.index_codecs[0].endian, "value", "little"))
+    inner = tuple(codec.chunk_shape)
+    return _Index(
+        inner, _counts(shape, inner), ">" if order == "big" else "<", 4 * (len(names) - 1),
+        str(codec.index_location.value) == "start", _indexed(inner, codec.codecs),
+    )
 
 
 class _Folder:

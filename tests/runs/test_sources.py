@@ -12,7 +12,7 @@ import dask_bigfft
 from dask_bigfft import events
 from dask_bigfft.errors import ArgumentError
 from dask_bigfft.storage import targets
-from dask_bigfft.storage.hdf5 import open_hdf5
+from dask_bigfft.storage.hdf5 import Places, open_hdf5
 
 h5py = pytest.importorskip("h5py")
 zarr = pytest.importorskip("zarr")
@@ -213,3 +213,59 @@ def test_an_inner_chunk_that_a_shard_lacks_is_a_missing_one(where, index):
         dask_bigfft.run(path, "out.zarr", component="a")
     dask_bigfft.run(path, "out.zarr", component="a", missing_chunks="fill")
     assert close(spectrum(), np.fft.fftn(values))
+
+
+@pytest.mark.parametrize("place", ["end", "start"])
+def test_shards_in_shards_are_looked_into(place):
+    """What is missing is counted in the smallest chunks."""
+    values = RNG.normal(size=(30, 28))
+    values[9:12, 12:16] = 0  # a smallest chunk
+    values[18:27, 24:] = 0  # one of the inner shards, of three chunks that are within the array
+    codec = [zarr.codecs.BytesCodec()]
+    for shape in ((3, 4), (9, 8)):
+        codec = [zarr.codecs.ShardingCodec(chunk_shape=shape, codecs=codec, index_location=place)]
+    array = zarr.create(values.shape, chunks=(18, 16), dtype="f8", codecs=codec, store="in",
+                        zarr_format=3)
+    array[...] = values
+    text = r"of 70 are missing, .* chunk \(0, 1\) of chunk \(1, 1\) in the shard c/0/0"
+    with pytest.raises(ArgumentError, match=f"4 {text}; .*missing_chunks='fill'"):
+        dask_bigfft.run("in", "out.zarr")
+    dask_bigfft.run("in", "out.zarr", missing_chunks="fill")
+    assert close(spectrum(), np.fft.fftn(values))
+    Path("in/c/0/1").unlink()  # of 6 x 3 chunks
+    with pytest.raises(ArgumentError, match=f"22 {text}"):
+        dask_bigfft.run("in", "out.zarr", overwrite=True)
+
+
+def test_a_shard_in_a_shard_that_ends_early_is_an_error_of_zarr():
+    """The index says that there is more than there is: nobody can tell what is missing."""
+    values = RNG.normal(size=(8, 8))
+    inner = zarr.codecs.ShardingCodec(chunk_shape=(2, 2))
+    codec = zarr.codecs.ShardingCodec(chunk_shape=(4, 4), codecs=[inner], index_location="start")
+    array = zarr.create(values.shape, chunks=(8, 8), dtype="f8", codecs=[codec], store="in",
+                        zarr_format=3)
+    array[...] = values
+    with open("in/c/0/0", "r+b") as file:
+        file.truncate(file.seek(0, os.SEEK_END) - 40)
+    with pytest.raises(OSError, match="chunk c/0/0 cannot be read"):
+        dask_bigfft.run("in", "out.zarr")
+
+
+def test_the_files_of_a_virtual_dataset_are_told_apart_by_their_names_alone():
+    """Each with all others would take minutes for some ten thousand."""
+    compared = []
+
+    class Counting(type(Path())):
+        def __eq__(self, other):
+            compared.append(other)
+            return str(self) == str(other)
+
+        def __hash__(self):
+            return hash(str(self))
+
+    places = Places()
+    for _ in range(2):
+        for number in range(500):
+            places.add(Counting(f"{number}.h5"))
+    assert [str(path) for path in places.files] == [f"{number}.h5" for number in range(500)]
+    assert len(compared) < 1000

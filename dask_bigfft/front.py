@@ -73,7 +73,7 @@ _EXTRAS = """
         Data movement within a split axis.
     kernel : str, optional
         FFT library that works inside blocks: "scipy", "mkl_fft", "ducc0", "pyfftw", or "auto" for
-        the fastest of those installed.
+        the fastest of those installed, on a cluster everywhere.
     device : {"auto", "cpu", "gpu", "hybrid"}, optional
         Where rounds are done. Blocks stay in host memory; a GPU takes them piece by piece. "auto"
         takes one where there is one. A block that a GPU has no room for is done on the CPU. With

@@ -100,8 +100,8 @@ _TABLE = (
         "auto",
         "name",
         "FFT library that transforms a block: scipy, mkl_fft, ducc0 or pyfftw where installed, or"
-        " auto (the fastest of them here, measured once for each dtype; on a cluster scipy, which"
-        " all workers have).",
+        " auto (the fastest of them, measured once for each dtype; on a cluster of those that this"
+        " process and all workers have in the same version).",
         parse_name,
     ),
     Knob(

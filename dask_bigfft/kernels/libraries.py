@@ -1,7 +1,7 @@
 """The FFT libraries, as plugs of one form: in place, one thread, an explicit sign and scale.
 
-Imports NumPy, `errors` and this room; a library only when it is asked for by name (`backends`
-says how each is called).
+Imports NumPy, `errors`, `record` and this room; a library only when it is asked for by name
+(`backends` says how each is called), or when somebody wants to know which ones work.
 
 Tasks run side by side in the threads of a worker, so every library is held to one thread, unless a
 caller whose block runs alone asks for more (`FFTLibrary.using`). What a caller may rely on,
@@ -13,6 +13,7 @@ whichever it chooses:
 - any strides will do, single precision stays single, and an empty array never reaches the library.
 """
 
+import importlib.metadata
 import importlib.util
 import threading
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dask_bigfft.errors import KernelError, refuse
+from dask_bigfft.errors import ArgumentError, KernelError, refuse
 from dask_bigfft.events import measured
 from dask_bigfft.kernels.backends import (
     ALL_DTYPES,
@@ -37,8 +38,9 @@ from dask_bigfft.kernels.backends import (
     same_memory,
     with_length,
 )
+from dask_bigfft.record import current_place
 
-__all__ = ["FFTLibrary", "Scale", "available", "get_library"]
+__all__ = ["FFTLibrary", "Scale", "available", "get_library", "usable"]
 
 Array = npt.NDArray[Any]
 
@@ -254,6 +256,34 @@ def available() -> tuple[str, ...]:
     return tuple(name for name in _LOADERS if importlib.util.find_spec(name) is not None)
 
 
+def usable() -> dict[str, str]:
+    """Return the versions of the libraries that work here, by name, the default first.
+
+    What is installed and cannot be loaded is left out.
+
+    Examples
+    --------
+    >>> next(iter(usable()))
+    'scipy'
+    """
+    return {name: _version(name) for name in available() if _loads(name)}
+
+
+def _loads(name: str) -> bool:
+    try:
+        get_library(name)
+    except (ArgumentError, KernelError, OSError):  # broken, or bound to another's functions
+        return False
+    return True
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
 def get_library(name: str = "auto") -> FFTLibrary:
     """Return the FFT library called `name`, importing it on the first call.
 
@@ -265,7 +295,8 @@ def get_library(name: str = "auto") -> FFTLibrary:
     Raises
     ------
     ArgumentError
-        Where there is no such library, or it is not installed.
+        Where there is no such library, or it is not installed; in a task of a cluster the error
+        names the worker.
 
     Examples
     --------
@@ -273,14 +304,20 @@ def get_library(name: str = "auto") -> FFTLibrary:
     'scipy'
     """
     wanted = "scipy" if name == "auto" else name
-    allowed = f"'auto' or one of {', '.join(_LOADERS)}; installed: {', '.join(available())}"
     if wanted not in _LOADERS:
-        refuse("kernel", name, allowed)
+        refuse("kernel", name, _allowed())
     try:
         with _loading:  # two first calls at once would make two libraries
             return _load(wanted)
     except ImportError:
-        refuse("kernel", name, allowed)
+        refuse("kernel", name, _allowed())
+
+
+def _allowed() -> str:
+    """What a library may be called, and which ones there are in this process."""
+    place = current_place()
+    where = f"installed on worker {place}" if place else "installed"
+    return f"'auto' or one of {', '.join(_LOADERS)}; {where}: {', '.join(available())}"
 
 
 _loading = threading.Lock()

@@ -1,28 +1,26 @@
 """Which FFT library is the fastest here: measured once for each machine and dtype, then kept.
 
-Imports NumPy, `config`, `errors`, `kept` and this room. A library is timed on what rounds give it:
+Imports NumPy, `config`, `kept` and this room. A library is timed on what rounds give it:
 tiles in one thread, along lines, down columns, and over planes, where libraries that go axis by
 axis are several times slower than others. What was found is kept as JSON in the folder
 `bigfft.wisdom.directory`; a file from another machine or other versions of the libraries is
 ignored, a damaged one is reported and ignored.
 """
 
-import importlib.metadata
 import logging
 import math
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dask_bigfft import config, kept
-from dask_bigfft.errors import ArgumentError, KernelError
-from dask_bigfft.kernels.libraries import FFTLibrary, available, get_library
+from dask_bigfft.kernels.libraries import FFTLibrary, get_library, usable
 
-__all__ = ["fastest_library", "measured_rates"]
+__all__ = ["TILES", "best_of", "fastest_library", "measured_rates"]
 
 #: Shapes of tiles, and the dimensions that are transformed: lines, columns, planes of which some
 #: fit a cache and one does not, and stacks of lines down the outermost dimension.
@@ -41,13 +39,20 @@ SCHEMA = 2
 
 log = logging.getLogger(__name__)
 _lock = threading.Lock()
-_known: dict[tuple[str, str], str] = {}
+_known: dict[tuple[str, str], Mapping[str, float]] = {}
 
 
-def fastest_library(dtype: Any) -> str:
+def fastest_library(dtype: Any, among: Container[str] | None = None) -> str:
     """Return the name of the fastest installed FFT library for a complex dtype.
 
     The first call on a machine takes a fraction of a second for each library.
+
+    Parameters
+    ----------
+    dtype : dtype
+        Complex.
+    among : container of str, optional
+        Names of those that may be taken; by default all that work here.
 
     Examples
     --------
@@ -57,12 +62,13 @@ def fastest_library(dtype: Any) -> str:
     name, folder = np.dtype(dtype).name, str(config.get("bigfft.wisdom.directory"))
     with _lock:
         if (name, folder) not in _known:
-            _known[name, folder] = _chosen(_rates(name, Path(folder)))
-        return _known[name, folder]
+            _known[name, folder] = _rates(name, Path(folder))
+        rates = _known[name, folder]
+    return best_of({one: rate for one, rate in rates.items() if among is None or one in among})
 
 
-def _chosen(rates: Mapping[str, float]) -> str:
-    """The first library that no later one beats clearly."""
+def best_of(rates: Mapping[str, float]) -> str:
+    """Return the first library that no later one beats clearly; without any, the default."""
     best = next(iter(rates), "scipy")
     for name, rate in rates.items():
         if rate > BETTER * rates[best]:
@@ -72,10 +78,12 @@ def _chosen(rates: Mapping[str, float]) -> str:
 
 def _rates(dtype: str, folder: Path) -> Mapping[str, float]:
     """Rates by library, from the file or from a measurement that is then written to it."""
-    names = [name for name in available() if _works(name, dtype)]
+    versions = {name: version for name, version in usable().items()
+                if np.dtype(dtype) in get_library(name).dtypes}
+    names = list(versions)
     if len(names) < 2:
         return dict.fromkeys(names, 0.0)
-    path, context = folder / "kernels.json", _context(names)
+    path, context = folder / "kernels.json", {"machine": kept.machine(), "versions": versions}
     known = kept.read(path, SCHEMA, _checked) or {}
     found = known.get(dtype)
     if found is not None and found["context"] == context:
@@ -86,13 +94,6 @@ def _rates(dtype: str, folder: Path) -> Mapping[str, float]:
     entries = {**known, dtype: {"context": context, "rates": rates}}
     kept.write(path, {"schema": SCHEMA, "dtypes": entries})
     return rates
-
-
-def _works(name: str, dtype: str) -> bool:
-    try:
-        return np.dtype(dtype) in get_library(name).dtypes
-    except (ArgumentError, KernelError, OSError):  # broken, or bound to another's functions
-        return False
 
 
 def measured_rates(names: Sequence[str], dtype: Any) -> dict[str, float]:
@@ -130,12 +131,6 @@ def _seconds(library: FFTLibrary, tile: Any, dims: tuple[int, ...]) -> float:
     started = time.perf_counter()
     library.c2c(tile, dims, -1)
     return max(time.perf_counter() - started, 1e-9)
-
-
-def _context(names: Sequence[str]) -> dict[str, Any]:
-    """What rates depend on beside the dtype."""
-    versions = {name: importlib.metadata.version(name) for name in names}
-    return {"machine": kept.machine(), "versions": versions}
 
 
 def _checked(found: Any) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Arguments of a call: what a user wrote, as the planner understands it.
 
 Each `parse_*` takes an argument, or the setting where there is none, and refuses by name what it
-cannot be. Imports `transforms`, `decomposition`, `kernels`, `devices` and `config`; looks up a
-running client.
+cannot be. Imports `transforms`, `decomposition`, `kernels`, `devices`, `config` and `libraries`;
+looks up a running client.
 """
 
 import itertools
@@ -26,7 +26,7 @@ from dask_bigfft.decomposition.variants import VARIANTS
 from dask_bigfft.devices.find import missing
 from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.kernels.libraries import get_library
-from dask_bigfft.kernels.wisdom import fastest_library
+from dask_bigfft.planning.libraries import fastest_everywhere
 from dask_bigfft.planning.surroundings import running_client
 from dask_bigfft.transforms.spec import (
     TransformSpec,
@@ -269,13 +269,13 @@ def refuse_uneven(spec: TransformSpec, before: Chunks) -> None:
 def parse_kernel(kernel: Any, dtype: np.dtype[Any]) -> str:
     """Return the name of an installed FFT library that works in a dtype.
 
-    "auto" is the fastest one, as measured; on a cluster, whose workers may have others, SciPy.
+    "auto" is the fastest one; on a cluster, of those that every worker has.
     """
     kernel = config.get("bigfft.kernel") if kernel is None else kernel
     if not isinstance(kernel, str):
         refuse("kernel", kernel, "the name of an FFT library", kind=ArgumentTypeError)
-    if kernel == "auto" and running_client() is None:
-        return fastest_library(dtype)
+    if kernel == "auto":
+        return fastest_everywhere(dtype)
     library = get_library(kernel)
     if dtype not in library.dtypes:
         known = ", ".join(sorted(map(str, library.dtypes)))

@@ -6,7 +6,7 @@ running client.
 
 import collections
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import dask.config
@@ -15,11 +15,12 @@ from dask_bigfft import config
 from dask_bigfft.devices.find import METRIC, software
 from dask_bigfft.memory_settings import machine_nbytes, shuffle_nbytes, worker_budget
 from dask_bigfft.planner.plan import Machine
+from dask_bigfft.planner.profile import Profile
 from dask_bigfft.planning.profiles import cluster_place, known_profile
 from dask_bigfft.threads import task_threads
 
-__all__ = ["current_machine", "device_software", "possible_carrier", "running_client",
-           "workers_devices", "workers_place"]
+__all__ = ["current_machine", "device_software", "possible_carrier", "profile_of",
+           "running_client", "told_everywhere", "workers_devices", "workers_place"]
 
 
 def current_machine(memory_limit: int | None) -> Machine:
@@ -31,9 +32,7 @@ def current_machine(memory_limit: int | None) -> Machine:
             limits = [w["memory_limit"] for w in workers if w.get("memory_limit")]
             limit = memory_limit or worker_budget(min(limits, default=None))
             threads = max(w["nthreads"] for w in workers)
-            places = [cluster_place(workers), *([""] if _all_here(workers) else [])]
-            profile = known_profile(*places)
-            return Machine(limit, threads, len(workers), shuffle_nbytes(), profile,
+            return Machine(limit, threads, len(workers), shuffle_nbytes(), profile_of(workers),
                            by_cards=workers_devices(workers))
     profile = known_profile("")
     limit = memory_limit or machine_nbytes()
@@ -83,6 +82,17 @@ def workers_place() -> str:
         client.scheduler_info(n_workers=-1)["workers"].values())
 
 
+def profile_of(workers: Collection[Mapping[str, Any]]) -> Profile:
+    """Return the speeds that plans for a cluster of some workers are made with.
+
+    Parameters
+    ----------
+    workers : collection of dict
+        What the scheduler says of each.
+    """
+    return known_profile(cluster_place(workers), *([""] if _all_here(workers) else []))
+
+
 def _all_here(workers: Iterable[Mapping[str, Any]]) -> bool:
     """Whether all workers are on this machine, as far as their addresses tell."""
     return all(str(w.get("host", "")).startswith(("127.", "localhost", "::1")) for w in workers)
@@ -111,13 +121,27 @@ def running_client() -> Any:
 def device_software() -> dict[str, str]:
     """Return what decides about the last bit of what devices compute where a graph would run now.
 
-    By name, such as ``"cupy"``: of workers that differ all that they have. Nothing where there is
-    no device.
+    By name, such as ``"cupy"``. Nothing where there is no device.
+    """
+    return told_everywhere(software)
+
+
+def told_everywhere(ask: Callable[..., dict[str, str]], *arguments: Any) -> dict[str, str]:
+    """Return what a function tells by name where a graph would run now.
+
+    Of workers that differ that is all that they have; without a cluster it is this process'.
+
+    Parameters
+    ----------
+    ask : callable
+        Of a module, so that workers find it.
+    *arguments
+        What it is called with.
     """
     client = running_client()
-    answers = [] if client is None else list(client.run(software).values())
+    answers = [] if client is None else list(client.run(ask, *arguments).values())
     if not answers:
-        return software()
+        return ask(*arguments)
     names = sorted({name for answer in answers for name in answer})
     return {
         name: ", ".join(sorted({answer[name] for answer in answers if name in answer}))

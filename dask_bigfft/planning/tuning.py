@@ -7,7 +7,7 @@ of the problem: transform, dtype, what was left to choose, and lengths and numbe
 next power of two. Where devices alone do the rounds, the settings of their pipelines are then tried
 with the plan that won.
 
-Imports `trials`, `device_tuning`, `planner`, `kernels`, `config`, `kept` and `surroundings`.
+Imports `trials`, `device_tuning`, `libraries`, `planner`, `config`, `kept` and `surroundings`.
 """
 
 import importlib.metadata
@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 
 from dask_bigfft import config, kept
-from dask_bigfft.kernels.libraries import available, get_library
 from dask_bigfft.planner.device_settings import DeviceSettings
 from dask_bigfft.planner.encoding import decode
 from dask_bigfft.planner.plan import Machine, Plan
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.wording import human_seconds
 from dask_bigfft.planning.device_tuning import on_devices
-from dask_bigfft.planning.surroundings import device_software, running_client, workers_place
+from dask_bigfft.planning.libraries import usable_libraries
+from dask_bigfft.planning.surroundings import device_software, workers_place
 from dask_bigfft.planning.trials import (
     Timer,
     Trial,
@@ -252,14 +252,9 @@ def _rejected(done: Sequence[tuple[Plan, Trial]]) -> Iterator[tuple[str, Any]]:
 
 
 def usable_kernels(kernel: str | None, chosen: str, dtype: np.dtype[Any]) -> tuple[str, ...]:
-    """Return the FFT libraries that may be tried: one if it was named, else all here.
-
-    On a cluster, whose workers may have others, SciPy.
-    """
+    """Return the FFT libraries that may be tried: one if it was named, else all that there are."""
     asked = config.get("bigfft.kernel") if kernel is None else kernel
-    if asked != "auto" or running_client() is not None:
-        return (chosen,)
-    return tuple(name for name in available() if dtype in get_library(name).dtypes)
+    return usable_libraries(dtype) if asked == "auto" else (chosen,)
 
 
 def tuned_plan(

@@ -55,7 +55,7 @@ def on_devices(plan: Plan) -> bool:
 
 
 def versions(kernel: str) -> dict[str, str]:
-    """Return the versions of everything that computes on the host."""
+    """Return the versions of everything that computes on the host, in this process."""
     found = {}
     for name in dict.fromkeys((*PACKAGES, kernel)):
         try:

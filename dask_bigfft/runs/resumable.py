@@ -25,7 +25,7 @@ from dask_bigfft.exchange.scratch_files import make_folder
 from dask_bigfft.exchange.scratch_place import ScratchPlace
 from dask_bigfft.graph.disk import exchange_folder
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planning.surroundings import device_software
+from dask_bigfft.planning.surroundings import device_software, told_everywhere
 from dask_bigfft.runs import identity, pinned
 from dask_bigfft.runs.asked import (
     Asked,
@@ -177,7 +177,7 @@ def _check(asked: Asked, found: Mapping[str, Any], scratch: Path, ours: bool) ->
 def _versions(plan: Plan) -> dict[str, str]:
     own = str(sys.modules["dask_bigfft"].__version__)
     cards = device_software() if pinned.on_devices(plan) else {}
-    return {"dask_bigfft": own, **pinned.versions(plan.kernel), **cards}
+    return {"dask_bigfft": own, **told_everywhere(pinned.versions, plan.kernel), **cards}
 
 
 def _has_content(found: Mapping[str, Any]) -> bool:

@@ -1,0 +1,302 @@
+"""`kernel="auto"` on a cluster: the fastest library of those that every worker has."""
+
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+
+import dask_bigfft
+from dask_bigfft import fft
+from dask_bigfft.errors import ArgumentError
+from dask_bigfft.kernels import wisdom
+from dask_bigfft.kernels.libraries import available, get_library, usable
+from dask_bigfft.planner.profile import DEFAULT, Curve, LibrarySpeeds, Profile
+from dask_bigfft.planning import libraries, profiles, surroundings
+from dask_bigfft.planning.tuning import usable_kernels
+from dask_bigfft.runs import pinned, resumable
+
+pytest.importorskip("ducc0")
+
+VERSIONS = pinned.versions
+
+DOUBLE, LONG = np.dtype("c16"), np.dtype("G")
+FIELD = np.random.default_rng(5).standard_normal((32, 48))
+COMPLEX = FIELD + 1j * FIELD[::-1]
+
+
+@pytest.fixture(scope="module")
+def several() -> Iterator[LocalCluster]:
+    """Three workers in this process, by the names 0 to 2."""
+    with LocalCluster(n_workers=3, threads_per_worker=1, processes=False,
+                      dashboard_address="127.0.0.1:0") as found:
+        yield found
+
+
+@pytest.fixture
+def client(several: LocalCluster) -> Iterator[Client]:
+    with Client(several) as found, dask.config.set({"bigfft.kernel": "auto"}):
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def ducc_is_fast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As far as it is measured; nothing is known of this machine but that."""
+    def rates(names: Any, dtype: Any) -> dict[str, float]:
+        return {name: 2.0 if name == "ducc0" else 1.0 for name in names}
+
+    monkeypatch.setattr(wisdom, "_known", {})
+    monkeypatch.setattr(wisdom, "measured_rates", rates)
+    with dask.config.set({"bigfft.wisdom.directory": str(tmp_path)}):
+        yield
+
+
+class Told:
+    """What workers answer by their names, and who was asked: a worker finds it by its module."""
+
+    of_worker: Any = None
+    asked: ClassVar[list[Any]] = []
+
+
+def told(dask_worker: Any = None) -> Any:
+    """What is asked of workers, and of this process."""
+    if dask_worker is None:
+        return usable()
+    Told.asked.append(dask_worker.name)
+    return Told.of_worker(dask_worker.name)
+
+
+async def told_later(dask_worker: Any = None) -> Any:
+    """What is asked of workers that may take their time."""
+    return await told(dask_worker)
+
+
+def told_versions(kernel: str, dask_worker: Any = None) -> dict[str, str]:
+    """Versions of a run whose third worker lacks the library."""
+    lacks = dask_worker is not None and dask_worker.name == 2
+    return VERSIONS(kernel) | ({kernel: "unknown"} if lacks else {})
+
+
+def tell(monkeypatch: pytest.MonkeyPatch, of_worker: Any) -> list[Any]:
+    """Let workers answer by their names; return who is asked."""
+    monkeypatch.setattr(Told, "of_worker", staticmethod(of_worker))
+    monkeypatch.setattr(Told, "asked", [])
+    monkeypatch.setattr(libraries, "usable", told)
+    return Told.asked
+
+
+def chosen(dtype: Any = "c16", **extras: Any) -> str:
+    return dask_bigfft.plan(da.zeros(64, chunks=8, dtype=dtype), "fft", **extras).kernel
+
+
+def test_workers_that_have_all_take_the_fastest(client: Client) -> None:
+    assert chosen() == chosen("f4") == chosen("G") == "ducc0"
+    assert chosen(kernel="scipy") == "scipy"
+    y = fft.fftn(da.from_array(COMPLEX, chunks=(8, 48)))
+    wanted = fft.fftn(da.from_array(COMPLEX, chunks=(8, 48)), kernel="ducc0").compute()
+    np.testing.assert_array_equal(y.compute(), wanted)
+
+
+def test_workers_are_asked_once(
+    client: Client, several: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = tell(monkeypatch, lambda name: usable())
+    for _ in range(3):
+        assert chosen() == "ducc0"
+    assert sorted(asked) == [0, 1, 2]
+    several.scale(4)
+    client.wait_for_workers(4, timeout=60)
+    try:
+        for _ in range(2):
+            assert chosen() == "ducc0"
+        assert sorted(asked) == [0, 1, 2, 3]
+    finally:
+        several.scale(3)
+        while len(client.scheduler_info(n_workers=-1)["workers"]) > 3:
+            time.sleep(0.05)
+    with Client(several.scheduler_address):
+        assert chosen() == "ducc0"  # another client may be another cluster's
+    assert len(asked) == 7
+
+
+def without(name: str, version: str | None = None) -> dict[str, str]:
+    """What works here, but one library, or another version of it."""
+    found = {one: is_of for one, is_of in usable().items() if one != name}
+    return found if version is None else found | {name: version}
+
+
+@pytest.mark.parametrize("version", [None, "0.0.1"])
+def test_what_one_worker_lacks_is_not_taken(
+    client: Client, monkeypatch: pytest.MonkeyPatch, version: str | None
+) -> None:
+    tell(monkeypatch, lambda name: without("ducc0", version) if name == 1 else usable())
+    assert chosen() == chosen("G") == "scipy"  # all others are as fast
+    assert "ducc0" not in libraries.usable_libraries(DOUBLE)
+    assert set(libraries.usable_libraries(DOUBLE)) == set(available()) - {"ducc0"}
+
+
+def test_scipy_is_taken_in_whatever_versions(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell(monkeypatch, lambda name: {"scipy": f"0.{name}"})
+    assert libraries.usable_libraries(DOUBLE) == ("scipy",)
+
+
+def test_what_this_process_lacks_is_not_taken(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same graph may be computed here, too."""
+    tell(monkeypatch, lambda name: usable())
+    assert chosen() == "ducc0"
+    monkeypatch.setattr(libraries, "usable", lambda: without("ducc0"))
+    assert chosen() == "scipy"
+
+
+def test_no_library_is_taken_that_does_not_know_the_dtype(client: Client) -> None:
+    everywhere = {"scipy", "ducc0"}
+    assert set(libraries.usable_libraries(LONG)) == everywhere
+    assert set(libraries.usable_libraries(DOUBLE)) == set(available()) >= everywhere
+
+
+def test_measuring_tries_those_that_all_workers_have(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert set(usable_kernels("auto", "scipy", DOUBLE)) == set(available())
+    assert usable_kernels("scipy", "scipy", DOUBLE) == ("scipy",)
+
+
+@pytest.mark.parametrize("error", [True, False])
+def test_no_answer_is_scipy_for_a_while(
+    client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: bool
+) -> None:
+    async def sick(name: int) -> dict[str, str]:
+        if name == 1 and error:
+            raise OSError("no")
+        await asyncio.sleep(30 if name == 1 else 0)
+        return usable()
+
+    asked = tell(monkeypatch, sick)
+    monkeypatch.setattr(libraries, "usable", told_later)
+    monkeypatch.setattr(libraries, "_here", lambda dtype: usable())
+    monkeypatch.setattr(libraries, "PATIENCE", 0.5)
+    with caplog.at_level(logging.WARNING, "dask_bigfft"):
+        assert chosen() == chosen() == "scipy"
+    (said,) = (record.getMessage() for record in caplog.records
+               if record.name.startswith("dask_bigfft"))
+    assert f"{1 if error else 3} of 3 workers have not told which FFT libraries they have" in said
+    assert sorted(asked) == [0, 1, 2]
+    tell(monkeypatch, lambda name: usable())
+    assert chosen() == "scipy"
+    monkeypatch.setattr(libraries, "_paused", {})
+    assert chosen() == "ducc0"
+
+
+def test_nobody_to_ask_is_scipy() -> None:
+    with (
+        LocalCluster(n_workers=0, processes=False, dashboard_address="127.0.0.1:0") as empty,
+        Client(empty),
+    ):
+        assert chosen(kernel="auto") == "scipy"
+
+
+def test_an_asynchronous_client_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        async with (
+            LocalCluster(n_workers=1, threads_per_worker=1, processes=False, asynchronous=True,
+                         dashboard_address="127.0.0.1:0") as cluster,
+            Client(cluster, asynchronous=True) as client,
+        ):
+            asked = tell(monkeypatch, lambda name: usable())
+            y = fft.fft2(da.from_array(FIELD, chunks=(8, 48)), kernel="auto")
+            assert chosen(kernel="auto") == "scipy"
+            assert np.allclose(await client.compute(y), np.fft.fft2(FIELD))
+            assert asked == []
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def flat(name: str, speed: float, dtype: str = "complex128") -> LibrarySpeeds:
+    curve = Curve(((1.0, speed),))
+    return LibrarySpeeds(name, dtype, curve, curve)
+
+
+def speeds(**rates: float) -> Profile:
+    return replace(DEFAULT, libraries=tuple(flat(name, rate) for name, rate in rates.items()))
+
+
+def test_a_profile_with_speeds_of_all_says_which_is_the_fastest(
+    client: Client, tmp_path: Path
+) -> None:
+    """Else it is measured here, as for what a profile says nothing of."""
+    workers = client.scheduler_info(n_workers=-1)["workers"].values()
+    path = profiles.profile_path(profiles.cluster_place(workers))
+    rates = {name: 2e9 if name == "mkl_fft" else 1e9 for name in available()}
+    assert profiles.save_profile(speeds(**rates), path)
+    assert surroundings.profile_of(workers).library("mkl_fft", "complex128").along.most == 2e9
+    assert chosen() == ("mkl_fft" if "mkl_fft" in rates else "scipy")
+    assert chosen("c8") == chosen("G") == "ducc0"
+    assert profiles.save_profile(speeds(scipy=2e9), tmp_path / "some.json")
+    with dask.config.set({"bigfft.planner.profile": str(tmp_path / "some.json")}):
+        assert chosen() == "ducc0"
+
+
+def test_rates_by_a_profile_are_those_of_the_tiles() -> None:
+    """So is the mean: lines count as much as columns, whichever a library is good at."""
+    fast, slow = Curve(((1.0, 4e9),)), Curve(((1.0, 1e9),))
+    along = LibrarySpeeds("scipy", "complex128", fast, slow)
+    across = LibrarySpeeds("scipy", "complex128", slow, fast)
+    assert libraries._rate(flat("scipy", 3e9)) == pytest.approx(3e9)
+    both = libraries._rate(along), libraries._rate(across)
+    assert all(1.5e9 < rate < 2.7e9 for rate in both)
+
+
+def test_a_resumed_run_needs_the_libraries_of_its_workers(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not those of the process that it is begun from."""
+    plan = dask_bigfft.plan(da.zeros(64, chunks=8, dtype=complex), "fft", kernel="ducc0")
+    began = resumable._versions(plan)
+    assert began["ducc0"] == usable()["ducc0"]
+    monkeypatch.setattr(pinned, "versions", told_versions)
+    now = resumable._versions(plan)
+    asked: dict[str, Any] = {"asked": {}}
+    with pytest.raises(ArgumentError, match=rf"ducc0 {began['ducc0']}, which.*, unknown"):
+        pinned.refuse_another_run(Path(), asked | {"versions": began}, asked | {"versions": now})
+
+
+def hide() -> None:
+    """Make the process one where a library is not installed."""
+    get_library("scipy")
+    sys.modules["ducc0"] = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("carrier", ["tasks", "p2p"])
+def test_a_worker_that_comes_later_without_the_library_is_named(carrier: str) -> None:
+    """A graph that was made before says who lacks what; those made afterwards do without."""
+    with (
+        dask.config.set({"bigfft.exchange.carrier": carrier, "bigfft.kernel": "auto"}),
+        LocalCluster(n_workers=1, threads_per_worker=1, host="127.0.0.1",
+                     dashboard_address="127.0.0.1:0") as cluster,
+        Client(cluster) as client,
+    ):
+        (first,) = client.scheduler_info(n_workers=-1)["workers"]
+        x = da.from_array(COMPLEX, chunks=(4, 48))
+        early = fft.fftn(x)
+        assert chosen() == "ducc0"
+        cluster.scale(2)
+        client.wait_for_workers(2, timeout=60)
+        (late,) = client.scheduler_info(n_workers=-1)["workers"].keys() - {first}
+        client.run(hide, workers=[late])
+        with pytest.raises(ArgumentError, match=rf"`kernel`='ducc0' .*on worker {late}: scipy"):
+            early.compute()
+        assert chosen() != "ducc0"
+        np.testing.assert_allclose(fft.fftn(x).compute(), np.fft.fftn(COMPLEX), atol=1e-11)

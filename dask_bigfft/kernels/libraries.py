@@ -277,6 +277,7 @@ def _loads(name: str) -> bool:
     return True
 
 
+@cache
 def _version(name: str) -> str:
     try:
         return importlib.metadata.version(name)

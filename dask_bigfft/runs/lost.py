@@ -20,7 +20,7 @@ from dask_bigfft.exchange.records import Stored
 from dask_bigfft.kernels.checksums import checksum
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.storage.chunk_files import PlainChunks, plain_chunks
-from dask_bigfft.storage.sources import UNREADABLE
+from dask_bigfft.storage.damaged import UNREADABLE
 from dask_bigfft.storage.targets import Target
 
 __all__ = ["file_size", "lost_blocks", "sample_of"]

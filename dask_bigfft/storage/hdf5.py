@@ -2,12 +2,14 @@
 
 A dataset may be reached by links into other files, it may be a virtual one, put together of
 datasets of other files, and its values may lie in plain files beside it (external storage). Where
-a file of a virtual dataset is not there, HDF5 gives the fill value without a word.
+a file of a virtual dataset is not there, HDF5 gives the fill value without a word, and zeros where
+a plain file is too short.
 
-Imports `errors`; h5py only when it is needed.
+Imports `errors` and this room; h5py only when it is needed.
 """
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -19,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.errors import refuse
+from dask_bigfft.storage.damaged import UNREADABLE
 
 __all__ = ["H5Dataset", "is_hdf5", "open_hdf5"]
 
@@ -41,7 +44,7 @@ class Places:
     files : dict of Path
         As keys the file itself, first, those of links on the way, and those that hold values.
     missing : list of str
-        What a virtual dataset is put together of, and is not there.
+        What a dataset is put together of, and is not there.
     """
 
     files: dict[Path, None] = field(default_factory=dict)
@@ -102,16 +105,16 @@ def open_hdf5(path: Path, component: str | None) -> H5Dataset:
     """
     try:
         with _h5py().File(path, "r") as file:
-            names, linked = _names(file)
             there = component is not None and _dataset(file, component) is not None
-    except OSError as error:
+            names, linked = ([], []) if there else _names(file)
+        if component is None and len(names) == 1:
+            component, there = names[0], True
+        if component is not None and there:
+            return H5Dataset(path.resolve(), component)
+    except UNREADABLE as error:
         refuse("source", str(path), f"an HDF5 file that can be read ({error})")
-    if component is None and len(names) == 1:
-        return H5Dataset(path.resolve(), names[0])
-    if component is None or not there:
-        refuse("component", component, f"the name of a dataset in {path}: "
-               + (", ".join(sorted(names + linked)) or "none"))
-    return H5Dataset(path.resolve(), component)
+    refuse("component", component, f"the name of a dataset in {path}: "
+           + (", ".join(sorted(names + linked)) or "none"))
 
 
 def _names(file: Any) -> tuple[list[str], list[str]]:
@@ -129,7 +132,7 @@ def _dataset(group: Any, name: str) -> Any:
     """A dataset by its name; None if there is none."""
     try:
         found = group.get(name)
-    except (KeyError, OSError):  # a link that leads nowhere
+    except (KeyError, OSError, RuntimeError):  # a link that leads nowhere, or what is damaged
         return None
     return found if isinstance(found, _h5py().Dataset) else None
 
@@ -137,31 +140,42 @@ def _dataset(group: Any, name: str) -> Any:
 # --- where values lie -----------------------------------------------------------------------
 
 
-def _look(path: Path, name: str, places: Places, seen: set[tuple[Path, str]]) -> bool:
-    """Note all files that the values of a dataset come from; return whether there is one."""
+def _look(path: Path, name: str, places: Places, seen: set[tuple[Path, str]]) -> bool | None:
+    """Note all files that the values of a dataset come from; return whether there is one.
+
+    None where its file cannot be read: HDF5 says so, too, where it reads.
+    """
     if (path, name) in seen:
         return True
     seen.add((path, name))
     try:
         file = _h5py().File(path, "r")
-    except OSError:  # HDF5 says so, too, where it reads
-        return True
+    except OSError:
+        return None
     with file:
         if (dataset := _dataset(file, name)) is None:
             return False
-        for other in (*_linked_files(file, name), *_plain_files(dataset)):
+        for other in _linked_files(file, name):
             places.add(other)
+        for other, nbytes in _plain_files(dataset):
+            places.add(other)
+            if (lacks := nbytes - other.stat().st_size) > 0:
+                places.missing.append(f"{lacks} bytes at the end of {other}")
         for pattern in _sources(dataset):
             _look_for(dataset, pattern, places, seen)
     return True
 
 
-def _plain_files(dataset: Any) -> Iterator[Path]:
-    """Files in which the values of a dataset lie and nothing else."""
+def _plain_files(dataset: Any) -> Iterator[tuple[Path, int]]:
+    """Files in which the values of a dataset lie and nothing else, and where these end in them."""
     own, prefix = Path(dataset.file.filename), dataset.id.get_access_plist().get_efile_prefix()
-    for name, *_ in dataset.external or ():
+    external = dataset.external or ()
+    left = dataset.nbytes if external else 0  # which is not known of what is damaged
+    for name, begins, room in external:
+        nbytes = min(room, left)
+        left -= nbytes
         if (found := _file(name, own, "HDF5_EXTFILE_PREFIX", prefix, Path())) is not None:
-            yield found
+            yield found, begins + nbytes
 
 
 def _sources(dataset: Any) -> list[tuple[str, str]]:
@@ -175,17 +189,28 @@ def _look_for(
 ) -> None:
     """Note the files of one source of a virtual dataset, or of those of one numbered name."""
     own, prefix = Path(dataset.file.filename), dataset.id.get_access_plist().get_virtual_prefix()
-    numbered = any("%b" in name for name in source)
+    numbered = any("b" in re.findall("%(.)", name) for name in source)
     for number in count() if numbered else (0,):
-        wanted, name = (part.replace("%b", str(number)).replace("%%", "%") for part in source)
+        wanted, name = (_numbered(part, number) for part in source)
         found = own if wanted == "." else _file(
             wanted, own, "HDF5_VDS_PREFIX", prefix, own.parent)
-        if found is not None and _look(found, name, places, seen):
+        there = found is not None and _look(found, name, places, seen)
+        if found is not None and there is not False:
             places.add(found)
+        if there:
             continue
-        if not numbered:  # else there are as many as are there
+        if there is False and not numbered:  # else there are as many as are there
             places.missing.append(f"{name} in {wanted}")
         return
+
+
+def _numbered(name: str, number: int) -> str:
+    """A name with a number where it is written as ``%b``; ``%%`` stands for one ``%``.
+
+    >>> _numbered("a%b of 100%%b", 7)
+    'a7 of 100%b'
+    """
+    return re.sub("%([b%])", lambda found: str(number) if found[1] == "b" else "%", name)
 
 
 def _linked_files(group: Any, name: str) -> Iterator[Path]:

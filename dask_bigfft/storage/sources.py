@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
-from zipfile import BadZipFile
 
 import dask.array as da
 import numpy as np
@@ -29,6 +28,7 @@ from dask_bigfft.events import emit
 from dask_bigfft.graph.dask_private import original_of
 from dask_bigfft.planner.rows import Stored
 from dask_bigfft.storage.chunk_files import PlainChunks, chunk_pieces, plain_chunks
+from dask_bigfft.storage.damaged import UNREADABLE
 from dask_bigfft.storage.hdf5 import is_hdf5, open_hdf5
 from dask_bigfft.storage.missing import LEFT_OUT, refuse_missing
 
@@ -40,9 +40,6 @@ FEWEST = 16
 
 #: Blocks of a size that is asked for that an array may have: each is a task of its own.
 MOST = 1 << 20
-
-#: What packages raise where a file is not what it should be.
-UNREADABLE = (OSError, RuntimeError, ValueError, TypeError, KeyError)
 
 #: Beginning of an address that is no path, as `Path` writes it.
 URL = re.compile(r"\w+:/")
@@ -310,8 +307,8 @@ def refuse_missing_chunks(path: Path, component: str | None = None) -> None:
     Raises
     ------
     ArgumentError
-        For chunks of a Zarr array, and for what a virtual HDF5 dataset is put together of: how
-        many, and the first of them.
+        For chunks of a Zarr array, and for what a virtual HDF5 dataset, or one in plain files, is
+        put together of: how many, and the first of them.
     """
     if path.is_dir() or path.suffix == ".zip":
         refuse_missing(path, component, _open_zarr(path, component))
@@ -319,7 +316,7 @@ def refuse_missing_chunks(path: Path, component: str | None = None) -> None:
         missing := open_hdf5(path, component).places().missing
     ):
         refuse(
-            "source", str(path), f"an array that is all there: {len(missing)} of the datasets that "
+            "source", str(path), f"an array that is all there: {len(missing)} of the parts that "
             f"it is put together of are missing, the first of them {missing[0]}; {LEFT_OUT}"
         )
 
@@ -346,7 +343,7 @@ def source_files(path: Path, component: str | None = None) -> dict[str, Path]:
 def _open_npy(path: Path) -> NpyFile:
     try:
         return NpyFile(path.resolve())
-    except (ValueError, EOFError) as error:
+    except UNREADABLE as error:
         refuse("source", str(path), "a Zarr array, an HDF5 file, or an .npy file of numbers "
                f"({error})")
 
@@ -356,7 +353,7 @@ def _open_zarr(path: Path, component: str | None) -> Any:
     try:
         store = str(place) if path.is_dir() else zarr.storage.ZipStore(place, mode="r")
         found = zarr.open(store, mode="r", path=component or "")
-    except (FileNotFoundError, KeyError, ValueError, BadZipFile) as error:
+    except UNREADABLE as error:
         if component is not None:
             refuse("component", component, f"the name of an array in {path}{_names(path)}")
         refuse("source", str(path), f"a Zarr array, an HDF5 file or an .npy file ({error})")
@@ -373,6 +370,6 @@ def _names(path: Path) -> str:
         group = zarr.open_group(store, mode="r")
         names = sorted(name for name, found in group.members(max_depth=None)
                        if isinstance(found, zarr.Array))
-    except (FileNotFoundError, KeyError, ValueError, BadZipFile):  # no group
+    except UNREADABLE:  # no group
         return ""
     return ": " + (", ".join(names) or "none")

@@ -13,6 +13,7 @@ from dask_bigfft import events
 from dask_bigfft.errors import ArgumentError
 from dask_bigfft.storage import targets
 from dask_bigfft.storage.hdf5 import Places, open_hdf5
+from dask_bigfft.storage.sources import open_source
 
 h5py = pytest.importorskip("h5py")
 zarr = pytest.importorskip("zarr")
@@ -74,15 +75,20 @@ def numbered_source(values):
     for i, row in enumerate(values):
         with h5py.File(f"n{i}.h5", "w") as file:
             file["x"] = row[None]
+    numbered_dataset(values, b"n%b.h5", b"x")
+    return "in.h5", f"n{len(values) - 1}.h5"
+
+
+def numbered_dataset(values, path, name):
+    """A virtual dataset of rows, of which any number may be there."""
     with h5py.File("in.h5", "w") as file:
         space = h5py.h5s.create_simple((0, values.shape[1]), (h5py.h5s.UNLIMITED, values.shape[1]))
         whole = h5py.h5s.create_simple((1, values.shape[1]))
         space.select_hyperslab((0, 0), (h5py.h5s.UNLIMITED, 1), (1, 1), (1, values.shape[1]))
         plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-        plist.set_virtual(space, b"n%b.h5", b"x", whole)
+        plist.set_virtual(space, path, name, whole)
         kind = h5py.h5t.py_create(values.dtype)
         h5py.h5d.create(file.id, b"x", kind, space, plist)
-    return "in.h5", f"n{len(values) - 1}.h5"
 
 
 SOURCES = {found.__name__.partition("_")[0]: found for found in (
@@ -173,7 +179,7 @@ def test_what_a_virtual_dataset_lacks_is_refused_unless_it_is_meant_so(damage):
     if damage == "no dataset":
         with h5py.File("parts/3.h5", "w") as file:
             file["deep/y"] = values[3]
-    with pytest.raises(ArgumentError, match=r"`source`='in.h5'.* 1 of the datasets .* missing, "
+    with pytest.raises(ArgumentError, match=r"`source`='in.h5'.* 1 of the parts .* missing, "
                        r"the first of them deep/x in parts/3\.h5; .*missing_chunks='fill'"):
         dask_bigfft.run("in.h5", "out.zarr")
     assert not Path("out.zarr").exists()
@@ -188,6 +194,85 @@ def test_a_part_of_a_virtual_dataset_that_is_no_hdf5_file_is_an_error():
     with pytest.raises(OSError, match=r"cannot be read \(OSError: .*in\.h5"):
         dask_bigfft.run("in.h5", "out.zarr")
     assert not Path("out.zarr").exists()
+
+
+def test_a_plain_file_that_ends_too_early_lacks_a_part():
+    """HDF5 reads zeros there."""
+    values = RNG.normal(size=(8, 16))
+    external_source(values)
+    whole = Path("two.raw").read_bytes()
+    assert len(whole) == 16 + values.nbytes // 2
+    Path("two.raw").write_bytes(whole[:-128])
+    with pytest.raises(ArgumentError, match=r"1 of the parts .* missing, the first of them 128 "
+                       r"bytes at the end of .*two\.raw; .*missing_chunks='fill'"):
+        dask_bigfft.run("in.h5", "out.zarr")
+    values[-1] = 0
+    dask_bigfft.run("in.h5", "out.zarr", missing_chunks="fill")
+    assert close(spectrum(), np.fft.fftn(values))
+
+
+def test_names_of_files_may_have_percent_signs():
+    """HDF5 has them written twice; a single one before a b stands for a number."""
+    values = RNG.normal(size=(2, 16))
+    layout = h5py.VirtualLayout(values.shape, values.dtype)
+    for i, row in enumerate(values):
+        with h5py.File(f"{i}%b.h5", "w") as file:
+            file["50%"] = row
+        layout[i] = h5py.VirtualSource(f"{i}%%b.h5", "50%%", row.shape)
+    with h5py.File("in.h5", "w") as file:
+        file.create_virtual_dataset("v", layout)
+    found = open_hdf5(Path("in.h5"), "v").places()
+    assert [path.name for path in found.files] == ["in.h5", "0%b.h5", "1%b.h5"]
+    assert not found.missing
+    dask_bigfft.run("in.h5", "out.zarr")
+    assert close(spectrum(), np.fft.fftn(values))
+    Path("1%b.h5").unlink()
+    with pytest.raises(ArgumentError, match=r"first of them 50% in 1%b\.h5; "):
+        dask_bigfft.run("in.h5", "other.zarr")
+
+
+def test_numbered_datasets_of_a_file_that_cannot_be_read_come_to_an_end():
+    values = RNG.normal(size=(3, 16))
+    with h5py.File("rows.h5", "w") as file:
+        for i, row in enumerate(values):
+            file[f"row {i}"] = row[None]
+    numbered_dataset(values, b"rows.h5", b"row %b")
+    stored = open_hdf5(Path("in.h5"), "x")
+    assert stored.shape == values.shape
+    Path("rows.h5").write_text("nothing")
+    found = stored.places()
+    assert [path.name for path in found.files] == ["in.h5", "rows.h5"]
+    with pytest.raises(ArgumentError, match="`source`='in.h5'.* an HDF5 file that can be read"):
+        dask_bigfft.run("in.h5", "out.zarr")
+
+
+@pytest.mark.parametrize("name", ["in.h5", "in.npy", "in.zip", "in"])
+def test_a_damaged_file_is_named_whatever_its_package_raises(name):
+    """Bytes of what tells how values lie are wrong: what is read is the array, or is refused."""
+    path = inner = Path(name)
+    if name == "in.h5":
+        with h5py.File(path, "w") as file:
+            file["group/x"] = np.ones((4, 8))
+    elif name == "in.npy":
+        np.save(path, np.ones((4, 8)))
+    else:
+        store = name if name == "in" else zarr.storage.ZipStore(name, mode="w")
+        zarr.create_array(store, data=np.ones((4, 8)), chunks=(4, 8), compressors=None)
+        if name == "in":
+            inner = path / "zarr.json"
+        else:
+            store.close()
+    whole, rng, refused = inner.read_bytes(), np.random.default_rng(0), 0
+    for _ in range(300):
+        damaged = bytearray(whole)
+        damaged[rng.integers(min(len(whole), 2048))] = rng.integers(32, 127)
+        inner.write_bytes(damaged)
+        try:
+            open_source(path)
+        except ArgumentError as error:
+            refused += 1
+            assert name in str(error)
+    assert refused > 20
 
 
 @pytest.mark.parametrize("where", ["folder", "zip"])

@@ -76,9 +76,9 @@ class Staging:
         return scattered and (self.mark is None or self.mark.done)
 
     def free(self) -> None:
-        """Wait until nobody uses it."""
+        """Wait until nobody uses it; what a scatter raised is for those who want its values."""
         if self.scattered is not None:
-            self.scattered.result()
+            self.scattered.exception()
             self.scattered = None
         if self.mark is not None:
             self.mark.synchronize()
@@ -114,16 +114,15 @@ class Loading:
     def fill(self) -> None:
         """Give another buffer to threads, with as many parts as it holds."""
         ring = self._ring
-        buffer = ring.free.popleft()
-        buffer.free()
-        now = Filling(buffer)
-        self.filling.append(now)
+        self.filling.append(Filling(ring.free.popleft()))
+        now = self.filling[-1]
+        now.buffer.free()
         while self._next is not None:
             number, part = self._next
             values = self.views[number][part]
             if now.staged and now.used + values.nbytes > ring.part:
                 return
-            staged = buffer.holding(values, now.used)
+            staged = now.buffer.holding(values, now.used)
             now.used += -(-values.nbytes // APART_NBYTES) * APART_NBYTES
             now.shares.append(ring.copiers.copy(staged, values))
             now.staged.append((number, staged, part))
@@ -133,21 +132,23 @@ class Loading:
         self, copy: Callable[[int, Array, Part], object], mark: Callable[[], Mark]
     ) -> None:
         """Let the card take the first buffer as soon as it is full."""
-        now = self.filling.popleft()
+        now = self.filling[0]
         for share in now.shares:
             share.result()
         for staged in now.staged:
             copy(*staged)
         now.buffer.mark = mark()
-        self._ring.free.append(now.buffer)
+        self._give_back()
 
     def forget(self) -> None:
         """Give the buffers back: nobody asks for these views."""
-        for now in self.filling:
-            for share in now.shares:
+        while self.filling:
+            for share in self.filling[0].shares:
                 share.result()
-            self._ring.free.append(now.buffer)
-        self.filling.clear()
+            self._give_back()
+
+    def _give_back(self) -> None:
+        self._ring.free.append(self.filling.popleft().buffer)
 
 
 class Ring:
@@ -217,13 +218,22 @@ class Ring:
             Returns a mark that tells when all that was copied so far is there.
         of : object, optional
             What they are views of, where `ahead` has been told of it: the same object.
+
+        Notes
+        -----
+        Where it is interrupted, or `copy` raises, the buffers are there again for what comes next.
+        The card may still read some of them: whoever goes on has to wait for it before.
         """
         loading = self._begun(of) or Loading(self, list(sources))
-        while loading.filling or not loading.begun:
-            while not loading.begun and len(loading.filling) < GATHERED and self.free:
-                loading.fill()
-            self._go_ahead()
-            loading.take(copy, mark)
+        try:
+            while loading.filling or not loading.begun:
+                while not loading.begun and len(loading.filling) < GATHERED and self.free:
+                    loading.fill()
+                self._go_ahead()
+                loading.take(copy, mark)
+        except BaseException:
+            loading.forget()
+            raise
 
     def _begun(self, of: object) -> Loading | None:
         """What was begun of these views; what should have come before does not come any more."""
@@ -268,11 +278,13 @@ class Ring:
 
     def close(self) -> None:
         """Wait until all is where it belongs, and end the threads."""
-        self.forget()
-        for buffer in (*self.free, *self._out):
-            buffer.free()
-        self._waiters.shutdown()
-        self.copiers.close()
+        try:
+            self.forget()
+            for buffer in (*self.free, *self._out):
+                buffer.free()
+        finally:
+            self._waiters.shutdown()
+            self.copiers.close()
 
 
 class Pending:

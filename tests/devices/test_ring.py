@@ -188,6 +188,52 @@ def test_what_a_scatter_raises_reaches_who_waits():
     with pytest.raises(RuntimeError, match="fell off"):
         pending.wait()
     pending.wait()  # said once
+    out, card = np.zeros(8), Card((8,), [ring._out[0].memory], 0)
+    card.memory[:] = 7
+    for future in ring.store(out, card.give):  # by the same buffer
+        future.result()
+    assert (out == 7).all()
+    ring.close()
+
+
+def test_a_ring_closes_also_where_the_card_has_failed():
+    before, ring = threading.active_count(), Ring([np.zeros(64, np.uint8) for _ in range(2)], 2)
+
+    class Broken:
+        def synchronize(self):
+            raise RuntimeError("the card fell off")
+
+    ring.load([np.zeros(8)], lambda *_: None, Broken)
+    with pytest.raises(RuntimeError, match="fell off"):
+        ring.close()
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+@pytest.mark.parametrize("ahead", [False, True])
+def test_who_is_interrupted_loses_no_buffer(error, ahead):
+    """Where the card is asked to copy, or told to tell when it is done."""
+    buffers = [np.zeros(512, np.uint8) for _ in range(8)]
+    ring, views = Ring(buffers, 3), [np.full((40, 8), i + 1.0) for i in range(2)]
+    card, asked = Card((40, 8), buffers, 0), []
+
+    def fail(*_):
+        asked.append(1)
+        if len(asked) % 3 == 0:
+            raise error
+
+    for _ in range(10):
+        for view in views if ahead else ():
+            ring.ahead([view], view)
+        with pytest.raises(error):
+            ring.load([views[0]], fail, lambda: fail() or card.last, of=views[0])
+        ring.forget()
+        assert len(ring.free) == 4
+    for view in views:
+        ring.load([view], card.take, lambda: card.last)
+        card.last.synchronize()
+        assert np.array_equal(card.memory, view)
+    ring.close()
 
 
 @pytest.mark.parametrize("seed", range(4))

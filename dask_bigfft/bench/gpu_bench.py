@@ -1,6 +1,6 @@
 """What the parts of the GPU benchmark share: results that grow, sizes, the bus, pinned memory.
 
-Imports `gpu_floor`, `devices` and `memory`.
+Imports `gpu_floor`, `gpu_heard`, `devices` and `memory`.
 """
 
 import json
@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dask_bigfft.bench.gpu_floor import Floor, Heard
+from dask_bigfft.bench.gpu_floor import Floor
+from dask_bigfft.bench.gpu_heard import Heard
 from dask_bigfft.devices import ring
 from dask_bigfft.devices.cuda import cupy
 from dask_bigfft.devices.cupy_device import open_device

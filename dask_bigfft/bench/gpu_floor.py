@@ -1,217 +1,41 @@
 """What the bus and the host's memory allow for the copies of a plan, measured without a pipeline.
 
-A transform is run once more on a device that writes down which copies it is asked for (`heard`).
-Then nothing but these copies is made, on memory that is there for it (`Floor`): those to the card
-in one stream and those back in another, each in its order, and nothing waits for anything. What is
-not pinned goes from and to staging buffers, by as many threads as there are cores, while the
-copy engines move as many bytes between these buffers and the card. No FFT, no slots, no tasks: no
-pipeline that makes the same copies can take less time, so the time taken against this one says
-what the pipeline loses, and this one against the bus what narrow rows and the host's memory cost.
+A transform is run once more on a device that writes down which copies it is asked for
+(`gpu_heard`). Then nothing but these copies is made, on memory that is there for it (`Floor`):
+those to the card in one stream and those back in another, each in its order, and nothing waits for
+anything. What is not pinned goes from and to staging buffers, by as many threads as there are
+cores, while the copy engines move as many bytes between these buffers and the card. No FFT, no
+slots, no tasks: no pipeline that makes the same copies can take less time, so the time taken
+against this one says what the pipeline loses, and this one against the bus what narrow rows and
+the host's memory cost.
+
 Kernels hold copies of narrow rows up, although they use other parts of the card: so the same is
 measured once more with a third stream, in which all is computed that the transform computes.
 
-Imports `gpu_data`, and `devices`.
+Imports `gpu_heard`, and `devices`.
 """
 
 import ctypes
-import math
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
-from dask_bigfft.bench.gpu_data import owner
+from dask_bigfft.bench.gpu_heard import Heard
 from dask_bigfft.devices import ring
 from dask_bigfft.devices.copiers import Copiers
 from dask_bigfft.devices.cuda import cupy
 from dask_bigfft.devices.cupy_device import CupyDevice
-from dask_bigfft.devices.operations import DeviceArray, dense, places_of
-from dask_bigfft.devices.protocol import Device, Stream
-from dask_bigfft.devices.transfer import TO_DEVICE, TO_HOST, Copy, copies, memcpy3d, runs, slabs
-from dask_bigfft.kernels.composite import Shards
+from dask_bigfft.devices.transfer import TO_DEVICE, TO_HOST, Copy, copies, memcpy3d, slabs
 
 Array = npt.NDArray[Any]
 
-#: Methods of a device that compute.
-COMPUTING = ("fft", "multiply", "product", "transpose")
-
 #: What is put into a stream: a call of the driver, that takes the stream last.
 Call = Callable[[int], object]
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A copy between a view of host memory and the card.
-
-    Parameters
-    ----------
-    direction : {TO_DEVICE, TO_HOST}
-        Where to.
-    pinned : bool
-        Whether the view is pinned.
-    block, at : int
-        Memory that the view lies in, by number, and bytes from there to the view.
-    shape, strides : tuple of int
-        Of the view.
-    dtype : str
-        Of its values.
-    device : int
-        Bytes from the beginning of the arena.
-    places : tuple of int
-        Strides there.
-    """
-
-    direction: int
-    pinned: bool
-    block: int
-    at: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: str
-    device: int
-    places: tuple[int, ...]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that are copied."""
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
-
-    @property
-    def span(self) -> int:
-        """Bytes of host memory from the first element to behind the last one."""
-        pairs = zip(self.shape, self.strides, strict=True)
-        return sum((n - 1) * stride for n, stride in pairs) + np.dtype(self.dtype).itemsize
-
-    @property
-    def end(self) -> int:
-        """Bytes of the arena up to behind the last element."""
-        pairs = zip(self.shape, self.places, strict=True)
-        last = sum((n - 1) * place for n, place in pairs)
-        return self.device + last + np.dtype(self.dtype).itemsize
-
-    def lying(self, memory: Sequence[Array]) -> Array:
-        """A view that lies in some memory as this one lay in its own."""
-        block = memory[self.block % len(memory)]
-        at = min(self.at % block.nbytes, block.nbytes - self.span)
-        return np.ndarray(self.shape, self.dtype, block, at // 64 * 64, self.strides)
-
-
-@dataclass
-class Heard:
-    """What a device was asked to copy, and what to compute: methods and what they were given."""
-
-    pinned: Callable[[Array], bool]
-    copies: list[Asked] = field(default_factory=list)
-    kernels: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
-    blocks: dict[int, int] = field(default_factory=dict)
-    largest: int = 0
-
-    def add(self, direction: int, host: Array | Shards, array: DeviceArray) -> None:
-        """Write a copy down; shards are as many."""
-        if isinstance(host, Shards):
-            places = places_of(host)
-            pinned = self.pinned(host.view(0))
-            for source, address, place in zip(
-                host.sources, host.addresses, host.places, strict=True
-            ):
-                there = array.offset + sum(i * s for i, s in zip(place, places, strict=True))
-                block, at = self._place(source, address)
-                self.copies.append(Asked(
-                    direction, pinned, block, at, host.shape, host.strides, host.dtype.str, there,
-                    places))
-            return
-        if not host.size:
-            return
-        places = array.strides or dense(host.shape, host.itemsize)
-        block, at = self._place(host, int(host.__array_interface__["data"][0]))
-        self.copies.append(Asked(
-            direction, self.pinned(host), block, at, host.shape, host.strides, host.dtype.str,
-            array.offset, places))
-
-    def _place(self, array: Array, address: int) -> tuple[int, int]:
-        """Number of the memory that an array lies in, and how far behind its first byte."""
-        array = owner(array)
-        first = int(array.__array_interface__["data"][0])
-        self.largest = max(self.largest, array.nbytes)
-        return self.blocks.setdefault(first, len(self.blocks)), address - first
-
-    def nbytes(self, direction: int) -> int:
-        """Bytes one way."""
-        return sum(found.nbytes for found in self.copies if found.direction == direction)
-
-    @property
-    def end(self) -> int:
-        """Bytes of the arena up to behind the last element that was used."""
-        arrays = (a for _, given in self.kernels for a in given if isinstance(a, DeviceArray))
-        ends = (array.offset + array.span for array in arrays)
-        return max(max((copy.end for copy in self.copies), default=256), max(ends, default=0))
-
-    def row_nbytes(self, direction: int) -> int:
-        """Bytes of a row, in the harmonic mean: rows that so many bytes make up."""
-        rows = 0.0
-        for found in self.copies:
-            if found.direction == direction:
-                rows += found.nbytes / _width(found.shape, found.strides, found.places, found.dtype)
-        return int(self.nbytes(direction) / rows) if rows else 0
-
-
-def _width(
-    shape: tuple[int, ...], strides: tuple[int, ...], places: tuple[int, ...], dtype: str
-) -> int:
-    """Bytes of the rows of a view, wherever it lies."""
-    view = np.lib.stride_tricks.as_strided(np.empty(1, dtype), shape, strides)
-    return runs(view, places)[0]
-
-
-@contextmanager
-def heard(device: Device, pinned: Callable[[Array], bool]) -> Iterator[Heard]:
-    """Write down what a device is asked for meanwhile; it does it as ever."""
-    found, inside = Heard(pinned), threading.local()
-    there, back = device.h2d, device.d2h
-
-    def h2d(stream: Stream, source: Array | Shards, target: DeviceArray) -> None:
-        once(TO_DEVICE, source, target, partial(there, stream, source, target))
-
-    def d2h(stream: Stream, source: DeviceArray, target: Array | Shards) -> None:
-        once(TO_HOST, target, source, partial(back, stream, source, target))
-
-    def once(
-        direction: int, host: Array | Shards, array: DeviceArray, go: Callable[[], None]
-    ) -> None:
-        if getattr(inside, "asked", False):  # a device that takes shards one by one
-            go()
-            return
-        found.add(direction, host, array)
-        inside.asked = True
-        try:
-            go()
-        finally:
-            inside.asked = False
-
-    def computing(name: str) -> Callable[..., None]:
-        method = getattr(device, name)
-
-        def compute(stream: Stream, *given: Any) -> None:
-            found.kernels.append((name, given))
-            method(stream, *given)
-
-        return compute
-
-    instead = {"h2d": h2d, "d2h": d2h, **{name: computing(name) for name in COMPUTING}}
-    for name, method in instead.items():
-        setattr(device, name, method)
-    try:
-        yield found
-    finally:
-        for name in instead:
-            delattr(device, name)
 
 
 @dataclass(frozen=True)

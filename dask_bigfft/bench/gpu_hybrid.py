@@ -25,7 +25,7 @@ import dask
 import numpy as np
 
 from dask_bigfft import config, fft
-from dask_bigfft.bench import gpu, gpu_data, machine
+from dask_bigfft.bench import gpu_bench, gpu_data, machine
 from dask_bigfft.bench.gpu_report import table
 from dask_bigfft.bench.gpu_routes import between, links, routes
 from dask_bigfft.bench.targets import ratio
@@ -120,7 +120,7 @@ class _Counted:
             self.found[name] = self.found.get(name, 0) + int(numbers.get("nbytes", 0))
 
 
-def hybrid(bench: gpu.Bench, turns: int, problems: Sequence[Problem] = PROBLEMS) -> None:
+def hybrid(bench: gpu_bench.Bench, turns: int, problems: Sequence[Problem] = PROBLEMS) -> None:
     """Every problem by the CPU, by the card, and by both."""
     gc.collect()
     gc.freeze()  # what is there now need not be looked through between transforms
@@ -165,7 +165,7 @@ def _timed(x: Any, place: Place, keywords: dict[str, Any]) -> tuple[float, Any]:
         gc.enable()
 
 
-def _one(bench: gpu.Bench, turns: int, x: Any, problem: Problem) -> None:
+def _one(bench: gpu_bench.Bench, turns: int, x: Any, problem: Problem) -> None:
     keywords: dict[str, Any] = {"norm": "ortho", "axes": problem.axes, "kernel": problem.kernel}
     seconds: dict[Place, dict[int, float]] = {place: {} for place in PLACES}
     share, error, far = 0.0, 0.0, False
@@ -194,7 +194,7 @@ def _one(bench: gpu.Bench, turns: int, x: Any, problem: Problem) -> None:
 
 
 def _told(
-    bench: gpu.Bench, x: Any, problem: Problem, keywords: dict[str, Any],
+    bench: gpu_bench.Bench, x: Any, problem: Problem, keywords: dict[str, Any],
     seconds: dict[Place, dict[int, float]], share: float, error: float,
 ) -> None:
     """Keep what was measured of a problem, beside what the model says."""
@@ -308,7 +308,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     dask.config.set({"bigfft.memory.arena-limit": 72 * GIB})
     if args.profile is not None:
         dask.config.set({"bigfft.planner.profile": str(args.profile)})
-    results = gpu.Results(args.out, time.monotonic() + args.budget_seconds)
+    results = gpu_bench.Results(args.out, time.monotonic() + args.budget_seconds)
     properties = cupy().cuda.runtime.getDeviceProperties(0)
     results.found["machine"] = machine.describe()
     results.found["gpu"] = {"name": properties["name"].decode(), "count": len(available()),
@@ -317,7 +317,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     problems = list(PROBLEMS) if args.only is None else [PROBLEMS[i] for i in args.only]
     anchor = open_device(0)  # keeps memory pinned from case to case
     most = max((problem.mib for problem in problems), default=0) * MIB
-    bench = gpu.Bench(results, args.scale, most // args.scale, 0)
+    bench = gpu_bench.Bench(results, args.scale, most // args.scale, 0)
     ordinals = available()
     if len(ordinals) > 1:
         links(bench)

@@ -1,6 +1,6 @@
 """Single rounds of the GPU benchmark: each scheme on a stream of blocks in host memory.
 
-Imports `gpu_bench` and `gpu_floor`, and `devices`.
+Imports `gpu_bench`, `gpu_floor` and `gpu_heard`, and `devices`.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,8 @@ import numpy as np
 
 from dask_bigfft.bench.gpu_bench import GIB, MIB, Array, Bench, best, held
 from dask_bigfft.bench.gpu_data import even_shape, owner
-from dask_bigfft.bench.gpu_floor import Asked, Heard, Staged, heard
+from dask_bigfft.bench.gpu_floor import Staged
+from dask_bigfft.bench.gpu_heard import Asked, Heard, heard
 from dask_bigfft.devices.cuda_pins import is_pinned, pins
 from dask_bigfft.devices.cupy_device import open_device
 from dask_bigfft.devices.dispatch import job_of

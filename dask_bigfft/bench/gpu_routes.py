@@ -16,7 +16,7 @@ import dask.array as da
 import numpy as np
 
 from dask_bigfft import fft
-from dask_bigfft.bench import gpu
+from dask_bigfft.bench import gpu_bench
 from dask_bigfft.devices.cuda import available, cupy
 from dask_bigfft.devices.peers import CupyPeers, SimulatedPeers, Traffic
 from dask_bigfft.exchange.peers import ROUTES, Route, home, peer_exchange
@@ -32,7 +32,7 @@ BLOCKS, CHECKED = 8, 64
 
 
 def routes(
-    bench: gpu.Bench, peers_of: Callable[[], CupyPeers | SimulatedPeers], repeats: int = 3
+    bench: gpu_bench.Bench, peers_of: Callable[[], CupyPeers | SimulatedPeers], repeats: int = 3
 ) -> None:
     """Slabs on two devices that change places by every route, in batches of several sizes."""
     n = 1024
@@ -93,7 +93,7 @@ def _slabs(n: int, batches: int) -> ExchangeMap:
     return ExchangeMap(exchange.source, exchange.target, exchange.mirror)
 
 
-def links(bench: gpu.Bench) -> None:
+def links(bench: gpu_bench.Bench) -> None:
     """Bytes per second from each card to each other by the copy engine."""
     cp = cupy()
     size = GIB // bench.scale
@@ -106,7 +106,7 @@ def links(bench: gpu.Bench) -> None:
             with cp.cuda.Device(b):
                 target = cp.empty(size, np.uint8)
             peers = CupyPeers((a, b))
-            seconds = gpu.best(lambda p=peers, s=source, t=target: p.send(0, s, 1, t))  # type: ignore[misc]
+            seconds = gpu_bench.best(lambda p=peers, s=source, t=target: p.send(0, s, 1, t))  # type: ignore[misc]
             bench.results.add("links", source=a, target=b, gbs=size / seconds / 1e9,
                               reads=peers.reaches(1, 0))
 
@@ -114,7 +114,7 @@ def links(bench: gpu.Bench) -> None:
 # --- whole transforms -----------------------------------------------------------------------
 
 
-def between(bench: gpu.Bench, repeats: int = 5) -> None:
+def between(bench: gpu_bench.Bench, repeats: int = 5) -> None:
     """A 3D transform of blocks that live on all cards, by every route."""
     n = 1024
     while n**3 * bench.scale > 1024**3:

@@ -27,7 +27,7 @@ from dask_bigfft.devices.schedule import Schedule, find_schedule
 from dask_bigfft.devices.swaps import swap_works
 from dask_bigfft.devices.work import piece_work
 from dask_bigfft.errors import DeviceError
-from dask_bigfft.planner.plan import axis_letter
+from dask_bigfft.planner.notation import axis_letter
 
 #: Characters of the dtypes that devices compute in: single and double precision.
 COMPUTED = "fdFD"

@@ -10,14 +10,12 @@ Where the plan says so, the first round reads rows of the stored array instead o
 and the chunks of the result are parts of the last round's blocks, without a file between them.
 
 What is recorded as written is not done again: not by a worker that repeats what another one had
-done, and not by a run that goes on where a killed one stopped.
+done, and not by a run that goes on where a killed one stopped. `holding` knows how long files stay.
 
 Imports `exchange`, `memory`, `events` and this room; looks a distributed worker up if there is one.
 """
 
-import asyncio
 import multiprocessing
-import threading
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -27,7 +25,6 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.events import during, emit
-from dask_bigfft.exchange.folders import remove_unused
 from dask_bigfft.exchange.gather import Gathering
 from dask_bigfft.exchange.packing import shard_sizes
 from dask_bigfft.exchange.rows import shard_regions
@@ -36,6 +33,7 @@ from dask_bigfft.exchange.scratch_place import ScratchPlace, open_scratch
 from dask_bigfft.files import LEAST, UNIT, Underway, places
 from dask_bigfft.graph.blocks import checked
 from dask_bigfft.graph.groups import Groups
+from dask_bigfft.graph.holding import hold
 from dask_bigfft.graph.run import Run
 from dask_bigfft.graph.tasks import reported, run_block, taken_through
 from dask_bigfft.memory import lend
@@ -45,18 +43,8 @@ from dask_bigfft.record import current_worker
 Array = npt.NDArray[Any]
 Block = tuple[int, ...]
 
-#: Seconds between two looks whether a cluster still needs a graph's scratch files.
-LOOK = 0.5
-
 #: Sizes of shards that are remembered at most, of one exchange.
 MOST_SIZES = 1 << 22
-
-#: States of a worker that goes on working, and of a key that tasks are still waiting for.
-ALIVE = frozenset({"running", "paused", "closing_gracefully"})
-NEEDED = frozenset({"waiting", "queued", "no-worker", "processing", "memory"})
-
-_held: dict[tuple[str, str], Scratch] = {}
-_lock = threading.Lock()
 
 
 def exchange_folder(part: str, number: int) -> str:
@@ -138,7 +126,7 @@ class DiskRun(Run):
         `number` is the exchange that the task gathers from, -1 for blocks that come in. From the
         first such question on this worker keeps the files for the others, too.
         """
-        _hold(self.scratch, self.key)
+        hold(self.scratch, self.key)
         following = number + 1
         if self.spills(following):
             targets = self.targets(following, block)
@@ -170,7 +158,7 @@ def start_run(run: Run, place: ScratchPlace, key: str) -> DiskRun:
     shared = current_worker() is not None or multiprocessing.parent_process() is not None
     scratch = open_scratch(place, shared)
     if shared:
-        _hold(scratch, key)
+        hold(scratch, key)
     return DiskRun(run, scratch, "", place.memory, key)
 
 
@@ -373,54 +361,3 @@ def _gathering(run: DiskRun, number: int, target: Block, shards: dict[Block, Arr
     exchange = run.exchange(number)
     shape, dtype = exchange.target.shape(target), np.dtype(exchange.dtype)
     return Gathering(run.map(number), target, shape, dtype, shards.__getitem__, packed=True)
-
-
-# --- whose the folder is --------------------------------------------------------------------
-
-
-def _hold(scratch: Scratch, key: str) -> None:
-    """Keep a folder while a cluster needs a key, however often that is pickled, spilled or lost.
-
-    Every worker that takes part does so: those that are left go on with the files of one that died.
-    """
-    if scratch.kept:
-        return
-    worker = current_worker()
-    if worker is None and multiprocessing.parent_process() is None:
-        return  # one process: the folder goes with the object
-    holder = str(scratch.folder), "" if worker is None else str(worker.address)
-    with _lock:
-        if holder in _held:
-            return
-        _held[holder] = scratch
-    scratch.own()
-    if worker is not None:
-        worker.loop.add_callback(_watch, worker, holder, key)
-
-
-async def _watch(worker: Any, holder: tuple[str, str], key: str) -> None:
-    """Let go of a folder when its cluster needs it no more; the last one deletes it."""
-    while _kept(worker, key) or await _needed(worker, key):
-        await asyncio.sleep(LOOK)
-    with _lock:
-        scratch = _held.pop(holder)
-    await asyncio.to_thread(scratch.close)
-    while worker.status.name in ALIVE and scratch.folder.exists():
-        # The others let go in their own time; objects on their way hold it, too.
-        await asyncio.sleep(LOOK)
-        await asyncio.to_thread(remove_unused, scratch.folder)
-
-
-def _kept(worker: Any, key: str) -> bool:
-    """Whether this worker has a key or waits for it; not what is left of it beside results."""
-    task = worker.state.tasks.get(key)
-    return task is not None and task.state != "released"
-
-
-async def _needed(worker: Any, key: str) -> bool:
-    """Whether the scheduler will ask for tasks that use a key which this worker need not keep."""
-    try:
-        states = await worker.scheduler.get_task_status(keys=[key])
-    except OSError:  # no connection just now, or the end of the cluster
-        return worker.status.name in ALIVE
-    return states.get(key) in NEEDED

@@ -21,13 +21,14 @@ from dask_bigfft.decomposition.rounds import (
     exchange_shape,
     packed_dtype,
 )
-from dask_bigfft.decomposition.steps import AxisProgram, Step
+from dask_bigfft.decomposition.steps import AxisProgram
 from dask_bigfft.errors import ArgumentTypeError, parse_count, refuse
 from dask_bigfft.planner import cost, drawing, explain
 from dask_bigfft.planner.device_settings import AS_IS, DeviceSettings
 from dask_bigfft.planner.encoding import decode, encode
 from dask_bigfft.planner.joints import Joints, joints_of, no_joints
 from dask_bigfft.planner.machine import Forecast, Machine
+from dask_bigfft.planner.notation import notation
 from dask_bigfft.planner.profile import Profile
 from dask_bigfft.planner.rows import is_split
 from dask_bigfft.transforms.spec import TransformSpec
@@ -37,10 +38,7 @@ __all__ = [
     "Forecast",
     "Machine",
     "Plan",
-    "axis_letter",
     "flattened",
-    "notation",
-    "step_name",
 ]
 
 
@@ -422,36 +420,3 @@ def _flattened(axis: AxisLayout) -> AxisLayout | None:
     digits = tuple(digit for group in groups for digit in group.digits)
     chunks = tuple(c * inner for c in groups[last].chunks) * outer
     return AxisLayout((Group(digits, chunks, groups[0].offset),))
-
-
-_LETTERS = "XYZWVU"
-
-
-def axis_letter(axis: int, ndim: int) -> str:
-    """Name of an axis as the papers have it: X is the last, Y the one before.
-
-    >>> axis_letter(1, 2), axis_letter(0, 3), axis_letter(0, 9)
-    ('X', 'Z', 'A0')
-    """
-    place = ndim - 1 - axis
-    return _LETTERS[place] if place < len(_LETTERS) else f"A{axis}"
-
-
-def step_name(spec: TransformSpec, program: AxisProgram, step: Step) -> str:
-    """Name of a step, such as ``Y1`` (first digit of Y), or ``X`` where the axis is whole."""
-    letter = axis_letter(step.axis, len(spec.shape))
-    if len(program.steps) == 1:
-        return letter
-    number = program.steps.index(step) + 1
-    return f"{letter}{number}" + ("*" if step.convolve is not None else "")
-
-
-def notation(
-    spec: TransformSpec, programs: tuple[AxisProgram, ...], rounds: tuple[Round, ...]
-) -> str:
-    """Rounds in short."""
-    by_axis = {program.axis: program for program in programs}
-    return " ".join(
-        "{" + ", ".join(step_name(spec, by_axis[s.axis], s) for s in round_.steps) + "}"
-        for round_ in rounds
-    )

@@ -11,7 +11,8 @@ from dask_bigfft.decomposition.scaling import divided
 from dask_bigfft.planner.candidates import Candidate, Candidates
 from dask_bigfft.planner.cost import forecast
 from dask_bigfft.planner.layouts import Sizes
-from dask_bigfft.planner.plan import Forecast, Plan, notation
+from dask_bigfft.planner.notation import notation
+from dask_bigfft.planner.plan import Forecast, Plan
 from dask_bigfft.planner.programs import with_padding
 from dask_bigfft.planner.request import Request, largest_block
 from dask_bigfft.transforms.spec import TransformSpec

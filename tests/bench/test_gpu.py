@@ -9,14 +9,14 @@ import pytest
 import scipy.fft
 
 from dask_bigfft import fft
-from dask_bigfft.bench import gpu, gpu_peers, gpu_report
+from dask_bigfft.bench import gpu_bench, gpu_data, gpu_peers, gpu_report, gpu_rounds
 from dask_bigfft.devices.cupy_device import Span
 from dask_bigfft.devices.limits import PieceLimits
 
 
 @pytest.mark.parametrize(("elements", "ndim"), [(2**10, 1), (2**11, 2), (2**30, 3), (2**31, 3)])
 def test_shapes_hold_all_elements(elements, ndim):
-    shape = gpu.even_shape(elements, ndim)
+    shape = gpu_data.even_shape(elements, ndim)
     assert np.prod(shape, dtype=object) == elements
     assert list(shape) == sorted(shape)
     assert shape[-1] <= 2 * shape[0]
@@ -25,21 +25,21 @@ def test_shapes_hold_all_elements(elements, ndim):
 def test_answers_are_compared_block_by_block():
     rng = np.random.default_rng(0)
     memory = [np.empty(64 * 64 * 16 // 4, np.uint8) for _ in range(4)]
-    gpu.fill(memory, "c16")
+    gpu_data.fill(memory, "c16")
     x = np.concatenate(memory).view("c16").reshape(64, 64)
     assert abs(x.real.std() - 1) < 0.1
-    lazy = gpu.lazy(memory, (64, 64), "c16")
+    lazy = gpu_data.lazy(memory, (64, 64), "c16")
     assert np.array_equal(lazy.compute(scheduler="sync"), x)
     expected = scipy.fft.fft2(x, norm="ortho")
     with dask.config.set(scheduler="sync"):
         done = fft.fft2(lazy, norm="ortho").persist()
-    assert gpu.distance(done, expected) < 1e-15
+    assert gpu_data.distance(done, expected) < 1e-15
     off = expected * (1 + 1e-3 * rng.standard_normal())
-    assert gpu.distance(done, off) > 1e-6
+    assert gpu_data.distance(done, off) > 1e-6
 
 
 def test_a_round_of_the_benchmark_fits_its_budget():
-    job = gpu.one_round((4096, 4096), (0, 1), "c16")
+    job = gpu_rounds.one_round((4096, 4096), (0, 1), "c16")
     schedule = job.plan(PieceLimits(1 << 26)).schedule
     assert len(schedule.crossings) > 1
     assert schedule.slots * schedule.slot_nbytes <= 1 << 26
@@ -64,7 +64,7 @@ def test_cpu_libraries_give_the_same_answer():
 
 
 def test_results_are_written_as_they_come_and_reported(tmp_path):
-    results = gpu.Results(tmp_path / "gpu.json", time.monotonic() - 1)
+    results = gpu_bench.Results(tmp_path / "gpu.json", time.monotonic() - 1)
     assert results.over
     results.found["machine"], results.found["gpu"] = {"cores": 2}, {
         "name": "card", "memory": 2**30, "cupy": "14"}

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from dask_bigfft import fft
-from dask_bigfft.bench import gpu_floor
-from dask_bigfft.bench.gpu_floor import Asked, Floor, Heard, Staged, heard
+from dask_bigfft.bench import gpu_floor, gpu_heard
+from dask_bigfft.bench.gpu_floor import Floor, Staged
+from dask_bigfft.bench.gpu_heard import Asked, Heard, heard
 from dask_bigfft.devices import find
 from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.operations import DeviceArray
@@ -170,7 +171,7 @@ def test_kernels_work_beside_the_copies(card):
     found, _ = asked_by(da.from_array(x, (32, 64)), norm="ortho")
     device, done = SimulatedDevice(MIB), []
     device.address = 0  # so that copies are made nowhere
-    for name in gpu_floor.COMPUTING:
+    for name in gpu_heard.COMPUTING:
         setattr(device, name, lambda stream, *given, name=name: done.append((name, given)))
     found.copies.clear()
     floor = Floor(memory(MIB, 0), memory(MIB, 0), [], memory(MIB, 0) * 2)

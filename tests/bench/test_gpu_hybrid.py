@@ -7,17 +7,17 @@ import dask
 import numpy as np
 import scipy.fft
 
-from dask_bigfft.bench import gpu, gpu_hybrid, gpu_routes
+from dask_bigfft.bench import gpu_bench, gpu_hybrid, gpu_routes
 from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.peers import SimulatedPeers
 from dask_bigfft.testing.devices import simulated_devices
 
 
 def bench_in(tmp_path):
-    results = gpu.Results(tmp_path / "found.json", time.monotonic() + 60)
+    results = gpu_bench.Results(tmp_path / "found.json", time.monotonic() + 60)
     results.found["machine"] = {"cpu": "some"}
     results.found["gpu"] = {"name": "simulated device", "count": 2, "cupy": "none"}
-    return gpu.Bench(results, 1 << 14, 1 << 20, 0)
+    return gpu_bench.Bench(results, 1 << 14, 1 << 20, 0)
 
 
 def test_every_problem_and_its_answer(tmp_path):

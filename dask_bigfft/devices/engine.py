@@ -11,7 +11,7 @@ step of it can change the answer:
 
 A block that was overwritten when something failed is gathered anew before it is used again.
 
-Imports `kernels`, `events`, `errors` and this room.
+Imports `planner`, `kernels`, `events`, `errors` and this room.
 """
 
 import contextlib
@@ -34,17 +34,19 @@ from dask_bigfft.devices.protocol import Device, Event
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit
 from dask_bigfft.kernels.composite import Composite
+from dask_bigfft.planner.device_settings import DeviceSettings
 
 #: Times that a block is tried: as planned, with everything given back, and with smaller pieces.
 ATTEMPTS = 6
 
 
 class Prepared(NamedTuple):
-    """Pieces of a block, how the arena is cut for them, and the bytes that all of it may take."""
+    """Pieces of a block, the arena cut for them, the bytes that all may take, and settings."""
 
     plan: PiecePlan
     carve: Carve
     nbytes: int
+    settings: DeviceSettings
 
 
 class Engine(Fitting):
@@ -153,7 +155,7 @@ class Engine(Fitting):
         """What `run_part` needs to know of a block whose parts it is given."""
         limits = self.within(nbytes)
         with self._lock:
-            return Prepared(*self.pieces(job, limits), limits.nbytes)
+            return Prepared(*self.pieces(job, limits), limits.nbytes, job.settings)
 
     def run_part(
         self,
@@ -184,13 +186,14 @@ class Engine(Fitting):
             If the device has no memory left. The part may be overwritten then; what was kept for
             later has been given back.
         """
-        plan, carve, nbytes = prepared
+        plan, carve, nbytes, settings = prepared
         works = list(plan.within(part.dim, part.low, part.high, part.width))
         own = {found.op for w in works for found in w.computations if isinstance(found.op, FFT)}
         ffts = own | plan.ffts
         with self._lock:
             if self._closed:
                 raise DeviceError("the engine of this device was closed")
+            self._stage(settings)
             self.busy.begin()
             try:
                 work = max(carve.work_nbytes, aligned(self._area(ffts)))

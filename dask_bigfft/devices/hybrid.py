@@ -202,7 +202,7 @@ def shared(
     if found is None or not incoming.divides(found[0]):
         return None
     try:
-        plan, carve, _ = engine.prepared(job, nbytes)
+        plan, carve, *_ = engine.prepared(job, nbytes)
     except DeviceMemoryError:
         return None
     if not plan.divides:

@@ -5,7 +5,8 @@ every FFT library at hand, by CPU threads, devices and both together where that 
 are run (`trials`). What won is kept for the machine, the versions of the libraries, and the class
 of the problem: transform, dtype, what was left to choose, and lengths and numbers of chunks to the
 next power of two. Where devices alone do the rounds, the settings of their pipelines are then tried
-with the plan that won.
+with the plan that won. Not where CPU threads share the rounds: who takes how much at a time is
+decided there while they go on, and settings change next to nothing (on the simulated clock).
 
 Imports `trials`, `device_tuning`, `libraries`, `planner`, `config`, `kept` and `surroundings`.
 """

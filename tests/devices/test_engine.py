@@ -3,6 +3,7 @@
 import threading
 import time
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import add_sink, remove_sink
+from dask_bigfft.planner.device_settings import DeviceSettings
 
 NBYTES = 1 << 15
 
@@ -462,4 +464,23 @@ def test_a_part_of_a_block_stays_within_its_tasks_share():
     for low in (0, 16):
         engine.run_part(prepared, Part(0, low, low + 16, 2), x.copy(), out)
         assert device.total - device.memory().free <= NBYTES // 2
+    assert distance(out, scipys(x, "ifft", axis=1)) < 1e-15
+
+
+def test_a_part_goes_through_the_ring_of_its_own_plan():
+    """Not through what the block before has left: a plan that was tuned, or a size that was tried.
+    """
+    device, x = SimulatedDevice(NBYTES, pageable=True), values(32, 128)
+    engine, (job, _) = Engine(device, NBYTES, SMALL), job_of(x, "ifft", axis=1)
+    usual, out = (device.ring.buffers, device.ring.nbytes), np.empty_like(x)
+    other = replace(job, settings=DeviceSettings(ring_buffers=2, ring_nbytes=1 << 10))
+
+    def ring_after(job):
+        engine.run_part(engine.prepared(job), Part(0, 0, 32, 4), x.copy(), out)
+        return device.ring.buffers, device.ring.nbytes
+
+    engine.run(other, Source(fill_of(x, job)))
+    assert (device.ring.buffers, device.ring.nbytes) == (2, 1 << 10) != usual
+    assert ring_after(job) == usual
+    assert ring_after(other) == (2, 1 << 10)
     assert distance(out, scipys(x, "ifft", axis=1)) < 1e-15

@@ -9,6 +9,8 @@ A task says once which plan and round it works for (`during`); what it emits, an
 below emit in its thread, then carries both without being told.
 """
 
+import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -74,6 +76,19 @@ EVENTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 
 _sinks: tuple[Sink, ...] = ()
 
+#: Held while `_sinks` or `_counting` changes.
+_lock = threading.Lock()
+
+
+def _unlock() -> None:
+    """Forget the lock, which another thread may have held when this process was forked."""
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock)
+
 
 def add_sink(sink: Sink) -> None:
     """Install a sink for this process, unless it is there already.
@@ -85,18 +100,21 @@ def add_sink(sink: Sink) -> None:
         call from several threads.
     """
     global _sinks
-    if sink not in _sinks:
-        _sinks = (*_sinks, sink)
+    with _lock:
+        if sink not in _sinks:
+            _sinks = (*_sinks, sink)
 
 
 def remove_sink(sink: Sink) -> None:
     """Take away a sink that `add_sink` has installed; nothing happens where it is not there."""
     global _sinks
-    _sinks = tuple(found for found in _sinks if found != sink)
+    with _lock:
+        _sinks = tuple(found for found in _sinks if found != sink)
 
 
-#: Whether threads say how long they had a processor.
-_counting = False
+#: How many want threads to say how long they had a processor: workers of one process may all be
+#: calibrated at a time.
+_counting = 0
 
 
 @contextmanager
@@ -117,11 +135,13 @@ def counting_work() -> Iterator[None]:
     >>> remove_sink(sink)
     """
     global _counting
-    before, _counting = _counting, True
+    with _lock:
+        _counting += 1
     try:
         yield
     finally:
-        _counting = before
+        with _lock:
+            _counting -= 1
 
 
 class _Job:
@@ -163,7 +183,7 @@ class during:
         try:
             sums = {} if kind is not None else self._work.sums
             for name, (nbytes, seconds, worked) in sums.items():
-                more = {"worked": worked} if _counting else {}
+                more = {"worked": worked} if self._work.began else {}
                 emit(name, nbytes=int(nbytes), seconds=seconds, **more)
         finally:
             _job.reset(self._token)
@@ -238,7 +258,7 @@ class measured:
         found = job.sums.setdefault(self.name, [0, 0.0, 0.0])
         found[0] += self.nbytes
         found[1] += seconds
-        if _counting:
+        if self.began:  # else it is not known when that was
             found[2] += time.thread_time() - self.began
 
 
@@ -271,7 +291,7 @@ def emit(name: str, **numbers: Any) -> None:
         numbers = {"plan": job.plan, "index": job.index, **numbers}
         if job.waited and name in PHASES and "seconds" in numbers:
             numbers["seconds"] = max(0.0, numbers["seconds"] - job.waited)
-        if _counting and name in PHASES:  # a task may do several blocks
+        if job.began and name in PHASES:  # a task may do several blocks
             before, job.began = job.began, time.thread_time()
             numbers["worked"] = job.began - before
     for sink in _sinks:

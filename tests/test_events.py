@@ -1,8 +1,11 @@
 """The closed set of events and the hook that hands them on."""
 
 import re
+import sys
+import threading
 import time
 import timeit
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -152,3 +155,52 @@ def test_work_is_counted_only_where_it_is_asked_for(seen):
     assert block["worked"] >= 0.01 + fft["worked"]
     assert 0 <= other["worked"] < 0.01
     assert all("worked" not in numbers for _, numbers in later)
+
+
+def test_several_threads_may_count_work_at_a_time(seen):
+    """As workers of one process that are calibrated together; the first to begin ends first."""
+    begun, ended = threading.Event(), threading.Event()
+
+    def other():
+        with events.counting_work():
+            begun.set()
+            ended.wait()
+            with events.during("0a1b", 2):
+                events.emit("round", nbytes=1, seconds=0.0)
+
+    with events.during("0a1b", 1):  # began before anybody asked
+        with events.counting_work():
+            thread = threading.Thread(target=other)
+            thread.start()
+            begun.wait()
+            events.emit("round", nbytes=1, seconds=0.0)
+            with events.measured("fft", 1):
+                pass
+        ended.set()
+        thread.join()
+    with events.during("0a1b", 3):
+        events.emit("round", nbytes=1, seconds=0.0)
+    worked = {(name, numbers["index"]): "worked" in numbers for name, numbers in seen}
+    counted = [key for key, known in worked.items() if known]
+    assert (counted, len(worked)) == ([("round", 2)], 4)
+
+
+def test_no_sink_is_lost_where_others_come_and_go(seen):
+    before, interval = events._sinks, sys.getswitchinterval()
+
+    def come_and_go(number):
+        for _ in range(1000):
+            found = []
+            sink = lambda name, numbers, found=found: found.append(numbers)  # noqa: E731
+            events.add_sink(sink)
+            events.emit("round", index=number, nbytes=1, seconds=0.0)
+            events.remove_sink(sink)
+            assert number in [numbers["index"] for numbers in found]
+
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(come_and_go, range(4)))
+    finally:
+        sys.setswitchinterval(interval)
+    assert events._sinks == before

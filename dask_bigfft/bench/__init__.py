@@ -5,20 +5,18 @@ is timed: the graph is built once and its chunks lie in memory; ``persist()`` le
 blocks, ``compute()`` assembles it. Peers make their plans outside the clock and write into memory
 that exists. ``--help`` says how to choose; `report` describes the JSON that comes out.
 
-================  ==============================================================
-`problems`        what is transformed
-`data`            its numbers in memory, and how an answer is checked
-`peers`           who transforms them: our kernels and other libraries
-`measure`         warm rounds in one process, and cold runs, each in a new one
-`machine`         what it runs on and how fast that is
-`targets`         what is wanted, and whether it was reached
-`report`          JSON, table and picture
-`convolution`     a program of its own: convolutions, time and memory
-`outofcore`       a program of its own: from file to file, larger than memory
-`outofcore_data`  its problems, and whether answers are right
-`cgroup`          a limit of memory that counts the page cache
-`peaks`           the most memory that a process has used
-`model`           a program of its own: forecasts against times, on `model_problems`
-`sweep`           plans of a problem that are all run
-================  ==============================================================
+::
+
+    the program      problems (what is transformed) -> data (its numbers, and how an answer is
+                     checked) -> peers (by whom) -> measure (warm rounds, cold runs), children
+                     (in processes of their own) -> report <- targets (what is wanted)
+                     machine (what it runs on), peaks (the most memory that a process has used)
+    on cards         gpu: gpu_bench (what its parts share), gpu_data, gpu_rounds, gpu_columns,
+                     gpu_transforms, gpu_peers, gpu_report; gpu_heard (what is copied) ->
+                     gpu_floor (how fast that can be); gpu_hybrid, gpu_routes (between two cards)
+
+Programs of their own: `convolution`; `outofcore` (from file to file, larger than memory), with
+`outofcore_data` and `cgroup` (a limit that counts the page cache); `clusters`; `verification`;
+`tuning`; `paper`; `large` (many threads); `model` (forecasts against times, on `model_problems`)
+and `sweep` (plans of a problem that are all run).
 """

@@ -1,5 +1,12 @@
 """Calibration: a machine is measured once, in about a minute, so that plans know its speeds.
 
+::
+
+    cpu, fft_libraries <- probes (work as in a graph)      crowds (many threads)
+    system (pages, scheduler, disk)      cards      cluster (what workers share)
+    runs (whole transforms) <- timelines (when blocks began and ended)
+    several (one profile of many workers)
+
 Imports the rest of this folder, `planning` and `planner`.
 """
 

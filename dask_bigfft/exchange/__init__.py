@@ -1,1 +1,14 @@
-"""Between rounds: which parts of which blocks make up a block of the next round."""
+"""Between rounds: which parts of which blocks make up a block of the next round.
+
+::
+
+    which copies     shards (by arithmetic) <- boxes (of digits)
+                     product (all of a block) -> tables (on the host or a card)
+    one process      gather (into own memory), parts (nothing is copied),
+                     common (blocks lie together), stacking (as the next exchange takes them)
+    p2p              p2p_spec (what a shuffle is) -> p2p (the carrier) -> packing -> p2p_run
+                     -> p2p_shards (what waits); p2p_private (names of distributed's)
+    disk             scratch_place -> folders -> scratch (what is kept) -> scratch_files, records;
+                     rows (of stored arrays, in the place of files)
+    between cards    peers
+"""

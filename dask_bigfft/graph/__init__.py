@@ -1,1 +1,13 @@
-"""From a plan to a dask graph, and the functions that its tasks run."""
+"""From a plan to a dask graph, and the functions that its tasks run.
+
+::
+
+    layer (in the graph; makes its tasks when asked) -> build (all tasks) -> weave (of an exchange)
+        sending (by shuffles), inside (blocks written back), wide (several at a time), cards
+        names, groups (of blocks that exchange anything), known (rounds that plans share)
+    run (a plan where it is executed), of which a task runs a function
+        tasks, blocks (that come in), filters (Bluestein's), spare (idle threads)
+        shuffles; disk (scratch files) and holding (how long these stay)
+    results (one array after the last round), cutting (chunks merged, or cut, before the first one)
+    dask_private (every name of dask's that is not public)
+"""

@@ -1,5 +1,10 @@
 """Memory that is reserved once and lent to block after block: the arenas of this process.
 
+::
+
+    default (the arena of a process) -> host -> books (lent and idle, within a limit) -> idle
+        pages (memory of the system) <- pinned (for cards); blocks (the arrays lent), counters
+
 Imports NumPy, the standard library and the package's errors; sizes and limits are handed in.
 """
 

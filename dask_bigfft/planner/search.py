@@ -23,11 +23,11 @@ from dask_bigfft.errors import PlanError, refuse
 from dask_bigfft.planner.candidates import Candidate, Candidates
 from dask_bigfft.planner.cost import least_host
 from dask_bigfft.planner.layouts import Sizes
-from dask_bigfft.planner.pieces import in_larger_pieces
 from dask_bigfft.planner.plan import Machine, Plan
 from dask_bigfft.planner.programs import program_of
 from dask_bigfft.planner.ranking import all_whole, chosen, finished, ladder, ranked_plans
 from dask_bigfft.planner.request import Request
+from dask_bigfft.planner.scratch_pieces import in_larger_pieces
 from dask_bigfft.planner.seconds import Walk
 from dask_bigfft.transforms.spec import TransformSpec
 

@@ -1,5 +1,12 @@
 """Transforms from file to file, larger than memory, that can be resumed.
 
+::
+
+    asked (what to do, and its plan) -> places (where it may write) -> job
+        resumable: run_json (the record), source (has it changed?), sink (the result's chunks),
+                   lost (files that are not what they were), undone (what is done again)
+        identity (what a finished result says of its run)
+
 Imports `front`, `storage`, `graph` and what lies below.
 """
 
@@ -12,7 +19,7 @@ from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.planning.arguments import Extras, parse_flag
 from dask_bigfft.runs.asked import Asked, Done, planned_input
 from dask_bigfft.runs.job import execute, store_now
-from dask_bigfft.runs.pinned import has_begun
+from dask_bigfft.runs.run_json import has_begun
 from dask_bigfft.runs.sink import Store
 from dask_bigfft.transforms.spec import parse_name
 

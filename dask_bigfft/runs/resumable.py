@@ -26,7 +26,7 @@ from dask_bigfft.exchange.scratch_place import ScratchPlace
 from dask_bigfft.graph.disk import exchange_folder
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planning.surroundings import device_software, told_everywhere
-from dask_bigfft.runs import identity, pinned
+from dask_bigfft.runs import identity, run_json
 from dask_bigfft.runs.asked import (
     Asked,
     Done,
@@ -71,8 +71,8 @@ def locked(scratch: Path) -> Iterator[Path]:
         with dask.config.set({"bigfft.exchange.carrier": "disk"}):
             yield folder
     finally:
-        if folder.is_dir() and not (folder / pinned.RECORD).exists():
-            pinned.leave(folder)  # refused before anything was begun
+        if folder.is_dir() and not (folder / run_json.RECORD).exists():
+            run_json.leave(folder)  # refused before anything was begun
         unlock_folder(handle)
 
 
@@ -80,7 +80,7 @@ def go_on(
     asked: Asked, store: Store, scratch: Path, resume: bool, overwrite: bool, checksum: bool
 ) -> Done:
     """Carry out a run in its scratch folder, or what is left of it; see `run` for the arguments."""
-    started, found = time.perf_counter(), pinned.read_record(scratch)
+    started, found = time.perf_counter(), run_json.read_record(scratch)
     if found is not None and not resume:
         refuse("scratch", str(scratch), "a folder where no run has begun, or resume=True")
     if found is not None:
@@ -102,7 +102,7 @@ def go_on(
     plan = Plan.from_json(found["plan"])
     if not ours:
         _make(asked, store, scratch, plan, found)
-    pinned.clear(scratch)
+    run_json.clear(scratch)
     return done_by(asked, plan, started, already=ours)
 
 
@@ -158,7 +158,7 @@ def _pin(asked: Asked, scratch: Path, checksum: bool) -> dict[str, Any]:
             f"{asked.destination.name}{targets.PARTIAL}{run[:12]}")),
         "plan": plan.to_json(),
     }
-    pinned.write_record(scratch, found)
+    run_json.write_record(scratch, found)
     return found
 
 
@@ -171,13 +171,13 @@ def _check(asked: Asked, found: Mapping[str, Any], scratch: Path, ours: bool) ->
     if not ours or not identity.in_place(asked.source, asked.component, asked.destination):
         source = source_identity(asked.source, asked.component, _has_content(found))
         refuse_changed_source(found["source"], source)
-    pinned.refuse_another_run(scratch, found, now)
+    run_json.refuse_another_run(scratch, found, now)
 
 
 def _versions(plan: Plan) -> dict[str, str]:
     own = str(sys.modules["dask_bigfft"].__version__)
-    cards = device_software() if pinned.on_devices(plan) else {}
-    return {"dask_bigfft": own, **told_everywhere(pinned.versions, plan.kernel), **cards}
+    cards = device_software() if run_json.on_devices(plan) else {}
+    return {"dask_bigfft": own, **told_everywhere(run_json.versions, plan.kernel), **cards}
 
 
 def _has_content(found: Mapping[str, Any]) -> bool:

@@ -23,11 +23,11 @@ from dask_bigfft.kernels.libraries import available, get_library, usable
 from dask_bigfft.planner.profile import DEFAULT, Curve, LibrarySpeeds, Profile
 from dask_bigfft.planning import libraries, profiles, surroundings
 from dask_bigfft.planning.tuning import usable_kernels
-from dask_bigfft.runs import pinned, resumable
+from dask_bigfft.runs import resumable, run_json
 
 pytest.importorskip("ducc0")
 
-VERSIONS = pinned.versions
+VERSIONS = run_json.versions
 
 DOUBLE, LONG = np.dtype("c16"), np.dtype("G")
 FIELD = np.random.default_rng(5).standard_normal((32, 48))
@@ -266,11 +266,11 @@ def test_a_resumed_run_needs_the_libraries_of_its_workers(
     plan = dask_bigfft.plan(da.zeros(64, chunks=8, dtype=complex), "fft", kernel="ducc0")
     began = resumable._versions(plan)
     assert began["ducc0"] == usable()["ducc0"]
-    monkeypatch.setattr(pinned, "versions", told_versions)
+    monkeypatch.setattr(run_json, "versions", told_versions)
     now = resumable._versions(plan)
     asked: dict[str, Any] = {"asked": {}}
     with pytest.raises(ArgumentError, match=rf"ducc0 {began['ducc0']}, which.*, unknown"):
-        pinned.refuse_another_run(Path(), asked | {"versions": began}, asked | {"versions": now})
+        run_json.refuse_another_run(Path(), asked | {"versions": began}, asked | {"versions": now})
 
 
 def hide() -> None:

@@ -18,7 +18,7 @@ from dask_bigfft.testing import dying_runs
 zarr = pytest.importorskip("zarr")
 
 #: Calls after which nothing says that a run was there: its scratch folder is as good as empty.
-ENDS = ["dask_bigfft.runs.pinned.leave", "dask_bigfft.runs.resumable.done_by"]
+ENDS = ["dask_bigfft.runs.run_json.leave", "dask_bigfft.runs.resumable.done_by"]
 
 #: What happens where anything is done.
 WORK = ["source_read bytes", "round", "sink_write", "scratch_write"]
@@ -185,7 +185,7 @@ def test_a_result_that_becomes_a_source_is_none_that_was_replaced(here):
     assert close(values("out.zarr"), np.fft.fft(np.fft.fft(x)))
 
 
-@pytest.mark.parametrize("place", ["dask_bigfft.runs.pinned.clear", *ENDS])
+@pytest.mark.parametrize("place", ["dask_bigfft.runs.run_json.clear", *ENDS])
 def test_in_the_place_of_an_array_of_a_group(here, processes, place):
     x = values("in.zarr")
     zarr.open_group("group.zarr", mode="w")

@@ -17,7 +17,7 @@ import pytest
 
 import dask_bigfft
 from dask_bigfft.errors import ScratchError
-from dask_bigfft.runs import pinned
+from dask_bigfft.runs import run_json
 
 zarr = pytest.importorskip("zarr")
 
@@ -198,7 +198,7 @@ def test_what_is_marked_complete_is_on_the_disk(
     """Chunks before the mark, the mark before the name, and that before scratch files go."""
     before, after = dict[str, bytes](), dict[str, bytes]()
     real_sync, real_rename, renamed = os.fsync, Path.rename, list[str]()
-    real_clear, cleared = pinned.clear, list[str]()
+    real_clear, cleared = run_json.clear, list[str]()
 
     def mark() -> bool:
         (found,) = Path().glob("out.zarr.partial-*/zarr.json")
@@ -227,7 +227,7 @@ def test_what_is_marked_complete_is_on_the_disk(
         real_clear(folder)
 
     monkeypatch.setattr(Path, "rename", rename)
-    monkeypatch.setattr(pinned, "clear", clear)
+    monkeypatch.setattr(run_json, "clear", clear)
     dask_bigfft.run("in.zarr", "out.zarr", **ASKED, scratch=scratch)
     assert len(renamed) == 1 + 8 + 1
     assert renamed[-1] == "synced"

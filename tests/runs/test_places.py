@@ -9,7 +9,7 @@ import pytest
 
 import dask_bigfft
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
-from dask_bigfft.runs import Asked, pinned, source
+from dask_bigfft.runs import Asked, run_json, source
 
 zarr = pytest.importorskip("zarr")
 
@@ -66,7 +66,7 @@ def test_only_what_a_run_has_made_is_deleted_at_its_end(tmp_path):
     for name in ours + others:
         (tmp_path / name).mkdir()
     (tmp_path / "run.json").write_text("{}")
-    pinned.clear(tmp_path)
+    run_json.clear(tmp_path)
     assert sorted(os.listdir(tmp_path)) == sorted(others)
 
 

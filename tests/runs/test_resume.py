@@ -16,7 +16,7 @@ import dask_bigfft
 from dask_bigfft.cli import main
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError, PlanError, ScratchError
 from dask_bigfft.kernels.libraries import available
-from dask_bigfft.runs import pinned
+from dask_bigfft.runs import run_json
 from dask_bigfft.testing import dying_runs
 
 zarr = pytest.importorskip("zarr")
@@ -113,7 +113,7 @@ def test_a_run_without_files_at_its_ends(here, processes, counted, rounds):
         "dask_bigfft.runs.resumable.source_identity",
         "dask_bigfft.storage.targets.created",
         "dask_bigfft.storage.targets:Target.finish",
-        "dask_bigfft.runs.pinned.clear",
+        "dask_bigfft.runs.run_json.clear",
         "shutil.rmtree",
     ],
 )
@@ -223,7 +223,7 @@ def test_what_differs_from_the_run_that_was_begun_is_refused_by_name(begun, monk
     with pytest.raises(ArgumentError, match=r"`source`=.*in\.zarr, which the scratch folder is of"):
         dask_bigfft.run("copy.zarr", "out.zarr", **ASKED, scratch="scratch", resume=True)
     with monkeypatch.context() as patch:
-        patch.setattr(pinned, "version", lambda name: "0.0")
+        patch.setattr(run_json, "version", lambda name: "0.0")
         with pytest.raises(ArgumentError, match=r"numba .*same result to the bit; this is 0\.0"):
             again()
     assert files_of("scratch") == before
@@ -245,10 +245,10 @@ def test_another_version_of_the_library_that_transforms_is_refused(here, process
     others = [name for name in available() if name != "scipy"]
     if not others:
         pytest.skip("no other library is installed")
-    asked, real = {**ASKED, "kernel": others[0]}, pinned.version
+    asked, real = {**ASKED, "kernel": others[0]}, run_json.version
     processes(dying_runs.run_and_die, 150, 1, "in.zarr", "out.zarr", **asked, scratch="scratch")
     monkeypatch.setattr(
-        pinned, "version", lambda name: "0.0" if name == others[0] else real(name))
+        run_json, "version", lambda name: "0.0" if name == others[0] else real(name))
     with pytest.raises(ArgumentError, match=rf"{others[0]} .*same result to the bit; this is 0\.0"):
         dask_bigfft.run("in.zarr", "out.zarr", **asked, scratch="scratch", resume=True)
 

@@ -13,7 +13,7 @@ import pytest
 
 import dask_bigfft
 from dask_bigfft import fft
-from dask_bigfft.planner import pieces
+from dask_bigfft.planner import scratch_pieces
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.wording import human_bytes
 from dask_bigfft.planning import choosing
@@ -56,8 +56,8 @@ def test_pieces_are_large_where_memory_has_room(case: str) -> None:
     assert plan.carrier == small.carrier == "disk"
     assert small.piece_nbytes < MIB <= plan.piece_nbytes
     assert plan.expected.peak_host <= plan.machine.memory_limit
-    assert plan.expected.seconds <= pieces.ALIKE * small.expected.seconds
-    assert plan.source.blocks >= pieces.FEWEST
+    assert plan.expected.seconds <= scratch_pieces.ALIKE * small.expected.seconds
+    assert plan.source.blocks >= scratch_pieces.FEWEST
     assert "pieces of" in plan.explain()
     assert Plan.from_json(plan.to_json()) == plan
 
@@ -138,7 +138,7 @@ def test_what_is_dearer_by_the_model_is_not_taken(monkeypatch: pytest.MonkeyPatc
     alike, small = planned(*case)
     assert small.expected.seconds < alike.expected.seconds <= 1.05 * small.expected.seconds
     assert alike.piece_nbytes >= MIB
-    monkeypatch.setattr(pieces, "ALIKE", 1.0)
+    monkeypatch.setattr(scratch_pieces, "ALIKE", 1.0)
     choosing._found_plan.cache_clear()
     fastest, _ = planned(*case)
     assert fastest.expected.seconds <= small.expected.seconds

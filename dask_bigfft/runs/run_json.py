@@ -1,4 +1,4 @@
-"""The record of a run that can be resumed: its plan, its source, and who computes it.
+"""The record of a run that can be resumed, `run.json`: its plan, its source, and who computes it.
 
 The scratch folder of such a run::
 

@@ -10,8 +10,9 @@ it is done. What settles gives the blocks on when every round that writes into t
 Imports `devices`, `exchange`, `kernels`, `events` and this room.
 """
 
+import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +25,7 @@ from dask_bigfft.errors import PlanError, refuse
 from dask_bigfft.events import emit
 from dask_bigfft.exchange.gather import Gathering
 from dask_bigfft.exchange.parts import all_composite
+from dask_bigfft.exchange.spoiled import refuse_spoiled, spoiling
 from dask_bigfft.graph.blocks import Blocks, checked
 from dask_bigfft.graph.dask_private import Task, TaskRef
 from dask_bigfft.graph.groups import Groups
@@ -99,8 +101,12 @@ def run_inside(run: Run, number: int, block: Block, blocks: Blocks) -> int:
     gathering = Gathering(run.map(number), block, shape, dtype, blocks.__getitem__)
     shards = gathering.composite()
     assert shards is not None  # as was made sure of when the graph was built
+    for _, first in itertools.islice(_views(shards), 1):
+        refuse_spoiled(number, block, first)
     job = job_of(round_, block, dtype, dtype, inside=True)
-    if not inside_device(job, shards, run.place):
+    with spoiling(lambda: (view for _, view in _views(shards))):
+        there = inside_device(job, shards, run.place)
+    if not there:
         values = gathering.whole()
         done = on_device(job, Whole(values), {}, run.place)
         if done is None:
@@ -110,9 +116,14 @@ def run_inside(run: Run, number: int, block: Block, blocks: Blocks) -> int:
     return shards.nbytes
 
 
+def _views(shards: Composite) -> Iterator[tuple[tuple[int, ...], Array]]:
+    """All shards of a block, each with its place there."""
+    return shards.views(tuple(slice(0, n) for n in shards.sizes))
+
+
 def _put_back(shards: Composite, done: Array) -> None:
     values = done.reshape(shards.sizes)
-    for place, view in shards.views(tuple(slice(0, n) for n in shards.sizes)):
+    for place, view in _views(shards):
         cut = zip(place, view.shape, strict=True)
         view[...] = values[tuple(slice(low, low + n) for low, n in cut)]
 

@@ -35,6 +35,7 @@ from dask_bigfft.exchange.common import (
 )
 from dask_bigfft.exchange.gather import Gathering
 from dask_bigfft.exchange.packing import pack, shard_checksum
+from dask_bigfft.exchange.spoiled import refuse_spoiled, spoiling
 from dask_bigfft.graph.blocks import Blocks, checked
 from dask_bigfft.graph.run import Run
 from dask_bigfft.kernels.incoming import Whole
@@ -172,9 +173,12 @@ def run_block(
         found.as_is, found.into = own, place
         return found
 
-    if own is not None and run.overwrites(number) and own.flags.writeable:
-        here = Whole(own) if own.flags.c_contiguous else Lying(own, inside=True)
-        return run.finish(number, block, lambda: here, filters)
+    if own is not None and run.overwrites(number):
+        refuse_spoiled(number, block, own)
+        if own.flags.writeable:
+            here = Whole(own) if own.flags.c_contiguous else Lying(own, inside=True)
+            with spoiling(lambda: [own]):
+                return run.finish(number, block, lambda: here, filters)
     if number < len(run.plan.rounds):
         # What CPU threads or devices alone take as it is need not be prepared for being gathered.
         alone = own if run.place.device in ("cpu", "gpu") or missing() is not None else None

@@ -5,7 +5,8 @@
     which copies     shards (by arithmetic) <- boxes (of digits)
                      product (all of a block) -> tables (on the host or a card)
     one process      gather (into own memory), parts (nothing is copied),
-                     common (blocks lie together), stacking (as the next exchange takes them)
+                     common (blocks lie together), stacking (as the next exchange takes them),
+                     spoiled (blocks that were written over by a round that failed)
     p2p              p2p_spec (what a shuffle is) -> p2p (the carrier) -> packing -> p2p_run
                      -> p2p_shards (what waits); p2p_private (names of distributed's)
     disk             scratch_place -> folders -> scratch (what is kept) -> scratch_files, records;

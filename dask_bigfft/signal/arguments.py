@@ -128,7 +128,7 @@ def parse_inputs(
     Axes on which an input has length 1 are not convolved: the other one is multiplied by it, in
     reverse if it is the second one of a correlation.
     """
-    first, second = (_in_one_chunk(parse_array(a, "fftn")) for a in (in1, in2))
+    first, second = (_without_empty(parse_array(a, "fftn")) for a in (in1, in2))
     mode = parse_mode(mode)
     if first.ndim != second.ndim:
         refuse("in2", f"an array with {second.ndim} axes", f"as many axes as in1: {first.ndim}")
@@ -157,10 +157,10 @@ def parse_inputs(
     return Inputs(first, second, windows, tuple(crop))
 
 
-def _in_one_chunk(a: da.Array) -> da.Array:
-    """The array without empty chunks beside a single element, which dask broadcasts wrongly."""
-    cut = [axis for axis, n in enumerate(a.shape) if n == 1 and a.numblocks[axis] > 1]
-    return a.rechunk(dict.fromkeys(cut, 1)) if cut else a
+def _without_empty(a: da.Array) -> da.Array:
+    """The array without empty chunks beside others, which dask broadcasts and reverses wrongly."""
+    found: da.Array = a.rechunk(tuple(tuple(filter(None, cut)) or (0,) for cut in a.chunks))
+    return found
 
 
 def _parse_axes(axes: Axes, ndim: int) -> tuple[int, ...]:

@@ -321,6 +321,21 @@ def test_bad_input(call, error, names):
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("method", ["auto", "direct"])
+@pytest.mark.parametrize("name", ["convolve", "correlate"])
+def test_chunks_may_be_empty(name, method, mode):
+    """Dask finds nothing where it reverses an array whose last entry has an empty chunk before."""
+    for long, short in [((3,), (1, 0, 1)), ((2, 0, 3), (0, 1, 0, 1)), ((0, 1), (1, 0, 0)),
+                        ((1, 0, 2), (4, 0, 1))]:
+        x, y = np.arange(1.0, sum(long) + 1), np.arange(1.0, sum(short) + 1) ** 2
+        found = getattr(signal, name)(
+            da.from_array(x, chunks=(long,)), da.from_array(y, chunks=(short,)), mode, method)
+        expected = getattr(scipy.signal, name)(x, y, mode, method)
+        assert found.shape == expected.shape
+        agree(found, expected, 1e-15)
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_a_window_shifted(mode):
     """What a last gather takes from anywhere is shifted as any array is."""
     a, b = random_array((400,), "f8", 0), random_array((300,), "f8", 1)

@@ -16,6 +16,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from dask_bigfft.cluster.devices import StreamWorkerPlugin
 from dask_bigfft.cluster.routes import add_routes, remove_routes
 from dask_bigfft.cluster.worker import METRIC, own_version
+from dask_bigfft.graph.names import PLAN_NAME
 from dask_bigfft.planner.phases import phase_forecasts
 from dask_bigfft.record import WATCHED
 from dask_bigfft.watch.meter import Board, Meter
@@ -62,11 +63,9 @@ class WatchScheduler(SchedulerPlugin):  # type: ignore[misc, unused-ignore]
 
     # --- hooks ------------------------------------------------------------------------------
 
-    def update_graph(self, scheduler: Any, *, tasks: Iterable[Any], **kwargs: Any) -> None:
+    def update_graph(self, scheduler: Any, *, keys: Iterable[Any], **kwargs: Any) -> None:
         """Take in a graph before its tasks run."""
-        known = scheduler.tasks
-        found = ((key, known[key].run_spec) for key in tasks if key in known)
-        for meter in self.board.expect(found):
+        for meter in self.board.expect(to_run(scheduler.tasks, keys)):
             self._collect()
             self.baselines[meter.token] = {
                 address: counters[meter.token]
@@ -151,6 +150,33 @@ class WatchScheduler(SchedulerPlugin):  # type: ignore[misc, unused-ignore]
             "devices": streams.get("devices", []),
             "devices_in_use": streams.get("in_use", 0),
         }
+
+
+def to_run(known: Mapping[Any, Any], wanted: Iterable[Any]) -> list[tuple[Any, Any]]:
+    """Return key and specification of the tasks that will run so that keys are there.
+
+    Results that are there, such as those of `persist`, are not made once more, nor what only they
+    were made of: counted with the others, a run of them would never be done. A plan that is there
+    belongs to a run that goes on.
+
+    Parameters
+    ----------
+    known : mapping
+        The scheduler's tasks.
+    wanted : iterable of keys
+        What a client has asked for.
+    """
+    found: dict[Any, Any] = {}
+    rest = list(wanted)
+    while rest:
+        key = rest.pop()
+        task = known.get(key)
+        if task is None or key in found:
+            continue
+        if task.state != "memory" or str(key).startswith(PLAN_NAME):
+            found[key] = task.run_spec
+            rest += [needed.key for needed in task.dependencies]
+    return list(found.items())
 
 
 def without(now: Mapping[str, list[float]], before: Mapping[str, list[float]]) -> Counters:

@@ -30,7 +30,7 @@ class Display(Protocol):
         """Show where runs stand, if it is time to."""
 
     def close(self, runs: Runs) -> None:
-        """Show where runs stand at the end."""
+        """Show where runs stand at the end; nothing where none has begun."""
 
 
 class TextDisplay:
@@ -62,6 +62,7 @@ class TextDisplay:
             self._shown, self._label = now, label
 
     def _rewrite(self, runs: Runs) -> None:
+        """Put a line in the place of the one that stands there."""
         done, total = (sum(run[key] for run in runs) for key in ("bytes_done", "bytes_total"))
         filled = 20 * done // total if total else 0
         line = f"[{'#' * filled}{'.' * (20 - filled)}] {line_of(runs)}"
@@ -70,8 +71,11 @@ class TextDisplay:
         self._width = len(line)
 
     def close(self, runs: Runs) -> None:
-        """Show the last state and end the line."""
-        if self.terminal:
+        """Show the last state and end the line; take it away where nothing has begun."""
+        if not runs:
+            self.stream.write(f"\r{'':{self._width}}\r" if self._width else "")
+            self.stream.flush()
+        elif self.terminal:
             self._rewrite(runs)
             self.stream.write("\n")
             self.stream.flush()
@@ -100,11 +104,11 @@ class NotebookDisplay:
         now = time.monotonic()
         if now - self._shown >= 3 * OFTEN:
             self._shown = now
-            self.close(runs)
+            self._handle.update(self._html(runs_html(runs)))
 
     def close(self, runs: Runs) -> None:
-        """Draw the table again."""
-        self._handle.update(self._html(runs_html(runs)))
+        """Draw the table again, or nothing where nothing has begun."""
+        self._handle.update(self._html(runs_html(runs) if runs else ""))
 
 
 def runs_html(runs: Runs) -> str:

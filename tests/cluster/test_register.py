@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import dask.array as da
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, wait
 
 import dask_bigfft
 from dask_bigfft.cluster import register, registry, unregister
@@ -166,6 +166,20 @@ def test_a_run_that_is_cancelled_or_fails_says_so(client):
     client.cancel(futures)
     del futures
     assert waited(client, token_of(z), lambda run: run["state"] != "running")["left"] is None
+
+
+def test_what_is_there_already_is_no_new_run(client):
+    y = dask_bigfft.fft.fft2(blocks(10))
+    kept = y.persist()
+    wait(kept)
+    first = waited(client, token_of(y), lambda run: run["state"] == "done")
+    client.compute(dask_bigfft.fft.fft2(blocks(10))).result()
+    again = state(client, {token_of(y)})["runs"][0]
+    assert (again["state"], again["started"]) == ("done", first["started"])
+    total = float((abs(y) ** 2).sum().compute())
+    assert np.isclose(total, ((FIELD + 10) ** 2).sum() * FIELD.size)
+    assert state(client, {token_of(y)})["runs"][0]["state"] == "done"
+    del kept
 
 
 class Seen:

@@ -1,5 +1,7 @@
 """What is shown of a run is what has been done of it."""
 
+from types import SimpleNamespace
+
 import dask
 import dask.array as da
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 import dask_bigfft
 from dask_bigfft import fft
 from dask_bigfft.storage import sources
-from dask_bigfft.watch.display import LocalProgress, TextDisplay, runs_html
+from dask_bigfft.watch.display import LocalProgress, NotebookDisplay, TextDisplay, runs_html
 from dask_bigfft.watch.meter import Board, Meter, line_of
 
 
@@ -119,6 +121,33 @@ def test_on_a_terminal_one_line_is_rewritten():
     assert stream.text.count("\n") == 1
     assert stream.text.count("\r") == 25
     assert "[####################] done          100 %" in stream.text
+
+
+def test_where_nothing_has_begun_no_line_stays():
+    stream = Terminal(terminal=True)
+    display = TextDisplay(stream)
+    display.close([])
+    assert stream.text == ""
+    display.show([])
+    width = len(stream.text) - 1
+    display.close([])
+    assert stream.text.endswith("\r" + " " * width + "\r")
+    elsewhere = Terminal(terminal=False)
+    TextDisplay(elsewhere).close([])
+    assert elsewhere.text == ""
+
+
+def test_a_notebook_shows_nothing_where_nothing_has_begun():
+    shown = []
+
+    def display(html, display_id):
+        shown.append(html)
+        return SimpleNamespace(update=shown.append)
+
+    found = NotebookDisplay(display, str)
+    found.close([])
+    assert "starting" in shown[0]
+    assert shown[1:] == [""]
 
 
 def test_html_shows_each_stage_and_escapes_names():

@@ -150,6 +150,7 @@ class CopyQueue:
         first = -(-self._locks.ctypes.data // _LOCK_NBYTES) * _LOCK_NBYTES
         self._at = np.array([first + i * _LOCK_NBYTES for i in range(3)], np.uint64)
         _init(self._at)
+        self.wait(0)  # loads what waits: it may be asked for when nothing can be loaded any more
 
     def post(self, rows: Rows, share: int) -> int:
         """Put a copy of at least a byte behind the others and return its number.

@@ -1,6 +1,8 @@
 """The staging ring: values go round through few buffers, and arrive whole, whoever is slow."""
 
 import random
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -277,6 +279,19 @@ def test_copies_that_nobody_waits_for_are_done_before_their_arrays_go(monkeypatc
         copiers.copy(row, np.full(5000, i + 1.0))
     assert (out == np.arange(1.0, 201)[:, None]).all()
     copiers.close()
+
+
+def test_copies_are_done_before_their_arrays_go_at_exit():
+    """The collector waits for them when modules are gone already."""
+    text = """
+import numpy as np
+from dask_bigfft.devices.copiers import Copiers
+copiers, source = Copiers(2), np.ones(4_000_000)
+out = [np.empty_like(source) for _ in range(8)]
+begun = [copiers.copy(each, source) for each in out]
+"""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_many_ask_for_more_copies_than_there_is_room_for():

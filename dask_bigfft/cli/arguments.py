@@ -94,6 +94,25 @@ def parser() -> argparse.ArgumentParser:
         description="Transform a Zarr array, HDF5 or .npy file into a Zarr array.",
     )
     _add_options(run)
+    _add_options_of_run(run)
+    run.set_defaults(command="run")
+    plan = commands.add_parser(
+        "plan", help="say how an array would be transformed",
+        description="Say how an array would be transformed, why, and what it would need.",
+    )
+    _add_options(plan)
+    plan.set_defaults(command="plan")
+    speeds = commands.add_parser(
+        "calibrate", help="measure this machine, so that plans know its speeds",
+        description="Measure this machine (or a cluster's workers and network) for less than a "
+                    "minute, and keep what was found: plans are made for it from then on.",
+    )
+    _add_options_of_calibrate(speeds)
+    speeds.set_defaults(command="calibrate")
+    return found
+
+
+def _add_options_of_run(run: argparse.ArgumentParser) -> None:
     run.add_argument("output", metavar="OUT", type=Path, help="Zarr array to be made")
     run.add_argument("--overwrite", action="store_true",
                      help="replace OUT, once the new one is complete; where OUT is IN itself, the "
@@ -112,18 +131,9 @@ def parser() -> argparse.ArgumentParser:
                      help="Zarr chunks that have no file: refuse (default), or fill, which reads "
                           "them as the fill value")
     run.add_argument("--quiet", action="store_true", help="show no progress")
-    run.set_defaults(command="run")
-    plan = commands.add_parser(
-        "plan", help="say how an array would be transformed",
-        description="Say how an array would be transformed, why, and what it would need.",
-    )
-    _add_options(plan)
-    plan.set_defaults(command="plan")
-    speeds = commands.add_parser(
-        "calibrate", help="measure this machine, so that plans know its speeds",
-        description="Measure this machine (or a cluster's workers and network) for less than a "
-                    "minute, and keep what was found: plans are made for it from then on.",
-    )
+
+
+def _add_options_of_calibrate(speeds: argparse.ArgumentParser) -> None:
     speeds.add_argument("--output", metavar="FILE", type=Path,
                         help="where the profile goes, in a folder that exists (default: the user's "
                              "cache directory)")
@@ -132,8 +142,6 @@ def parser() -> argparse.ArgumentParser:
     speeds.add_argument("--workers", type=_count, metavar="N",
                         help="number of threads, or of processes")
     speeds.add_argument("--traceback", action="store_true", help="show where an error comes from")
-    speeds.set_defaults(command="calibrate")
-    return found
 
 
 def joined(argv: Sequence[str]) -> list[str]:

@@ -4,7 +4,8 @@
 
     a block comes    composite (as shards where they lie), stacked, lying (in common memory)
                      -> incoming (whole or by tiles), fresh (memory to fill)
-    a round          cpu: calls (what is asked of a library), twiddle; in_place (as devices lie)
+    a round          cpu (on a block) -> on_tile; calls (what is asked of a library), twiddle;
+                     in_place (as devices lie)
     checked          verify: checks, sums, weights, comparing
     libraries        libraries (plugs), backends (how each is called), fftw_plans,
                      wisdom (the fastest here)

@@ -1,13 +1,8 @@
 """One round on one block, on the CPU.
 
 A block is worked through in tiles along its leading dimensions, so that a tile stays in cache
-while it is transformed and multiplied::
-
-    for each tile:  r2c -> chirp -> c2c over all digits
-                    -> filter, c2c back -> twiddle -> chirp -> c2r
-
-The digit of a step is the innermost dimension of its axis, so a row of the tile has one value of
-the axis' other digits, and the factors of a row follow from that value alone.
+while `on_tile` transforms and multiplies it. Or it goes through in one go: where the library reads
+and writes it as it lies, or where it is small.
 
 May import `decomposition`, `memory` and this room.
 """
@@ -21,16 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.decomposition.rounds import Round
-from dask_bigfft.decomposition.steps import Chirp, Divisor
 from dask_bigfft.decomposition.tiles import ROW_BYTES, TILE_BYTES, tiling
-from dask_bigfft.errors import KernelError
 from dask_bigfft.events import measured
 from dask_bigfft.kernels.backends import same_memory
-from dask_bigfft.kernels.calls import Call, Calls, Factors, Work, calls_of, factor, works_of
+from dask_bigfft.kernels.calls import Calls, Work, calls_of, works_of
 from dask_bigfft.kernels.copy import copied
 from dask_bigfft.kernels.incoming import Divisible, Incoming, Watch, parts
 from dask_bigfft.kernels.libraries import FFTLibrary
-from dask_bigfft.kernels.twiddle import multiply_chirp, twiddle
+from dask_bigfft.kernels.on_tile import transformed
 from dask_bigfft.memory import lend
 
 #: Tiles that are weighed where a library reads them are cut into so many: then most of them and of
@@ -40,140 +33,6 @@ READ_IN = 2
 
 Array = npt.NDArray[Any]
 Rolls = tuple[tuple[int, int], ...]
-
-
-def _divide(tile: Array, divisor: Divisor | None) -> None:
-    """Divide in place, if there is something to divide by."""
-    if divisor is not None:
-        tile.view(tile.real.dtype)[...] *= factor(divisor, tile.dtype)
-
-
-def _rows(tile: Array, dim: int) -> Array:
-    """View of a contiguous tile as rows, digit, and what is inside of the digit."""
-    shape = tile.shape
-    rows = tile.reshape(math.prod(shape[:dim]), shape[dim], math.prod(shape[dim + 1 :]))
-    if rows.ctypes.data != tile.ctypes.data:
-        raise KernelError("a tile has to be contiguous")
-    return rows
-
-
-def _chirped(
-    tile: Array, work: Work, index: Factors, stride: int, chirp: Chirp, divisor: Divisor
-) -> None:
-    rows, scale = _rows(tile, work.dim), factor(divisor, tile.dtype)
-    places = index.table * chirp.step + chirp.offset
-    along = stride * chirp.step
-    multiply_chirp(rows, places, along, chirp.length, chirp.sign, scale, chirp.turns)
-
-
-def _multiplied(
-    tile: Array, work: Work, library: FFTLibrary, weigh: bool
-) -> tuple[Array, float | None]:
-    """Filter (and transform back) and twiddle; and the energy of that, where it is found."""
-    energy: float | None = None
-    step, sign = work.step, work.step.sign
-    if work.spectrum is not None:
-        rows, table = _rows(tile, work.dim), work.spectrum.table
-        batch = rows.reshape(-1, *table.shape, rows.shape[2])
-        batch *= table[:, :, None]
-        tile = library.c2c(tile, (work.dim,), -sign)
-        sign = -sign
-    if step.twiddle is not None:
-        rows = _rows(tile, work.dim)
-        scale = factor(step.divisor, tile.dtype)
-        with measured("twiddle", tile.nbytes):
-            index = work.index_twiddle.rows(len(rows))
-            energy = twiddle(rows, index, step.twiddle, sign, scale, weigh)
-    return tile, energy
-
-
-def _room(tile: Array, call: Call, out: Array | None, dense: bool) -> Array | None:
-    """The place of a tile's result, if a call that makes or takes real values can answer there.
-
-    That is where it has the shape and the dtype of the answer, and is `dense` if it has to be,
-    for what follows to be done there.
-    """
-    if out is None or (dense and not out.flags.c_contiguous):
-        return None
-    dim, real = call.dims[-1], tile.real.dtype
-    n = call.length if call.kind == "c2r" else tile.shape[dim] // 2 + 1
-    dtype = real if call.kind == "c2r" else np.result_type(real, np.complex64)
-    shape = (*tile.shape[:dim], n, *tile.shape[dim + 1 :])
-    return out if out.shape == shape and out.dtype == dtype else None
-
-
-def _transformed(
-    tile: Array, calls: Calls, works: list[Work], library: FFTLibrary, out: Array | None = None,
-    weigh: bool = False,
-) -> tuple[Array, float | None]:
-    """All steps of a round on a contiguous tile, which is overwritten.
-
-    And the energy of the result if it is asked for, and what comes last finds it on the way.
-
-    A library that can answers in `out` and leaves the tile alone, where the first call may, and
-    where the last one does, which gives real values; what follows a call needs `out` to be
-    contiguous.
-    """
-    if out is not None and (not library.elsewhere or np.may_share_memory(tile, out)):
-        out = None
-    place = None
-    if out is not None and calls.begins_with_ffts:
-        place = out if calls.one_call or out.flags.c_contiguous else None
-    for call in calls.r2c:
-        *others, dim = call.dims
-        half = _room(tile, call, out, not calls.one_call) if calls.begins_with_r2c else None
-        tile = library.r2c(tile, dim, call.sign, call.scale, half, tuple(others))
-        tile = np.ascontiguousarray(tile) if half is None else half
-        _divide(tile, call.left)
-    for work in works:
-        if (step := work.step).kind == "c2c" and step.chirp_in is not None:
-            _chirped(tile, work, work.index_in, step.source.stride, step.chirp_in, Divisor())
-    for call in calls.c2c:
-        tile = library.c2c(tile, call.dims, call.sign, call.scale, place)
-        _divide(tile, call.left)
-    energy: float | None = None
-    for work in works:
-        if work.step.kind != "c2r":
-            tile, energy = _multiplied(tile, work, library, weigh and work is works[-1])
-    for work in works:
-        if (step := work.step).kind == "c2c" and step.chirp_out is not None:
-            energy = None
-            _chirped(
-                tile, work, work.index_out, step.target.stride, step.chirp_out, step.divisor
-            )
-    for call in calls.c2r:
-        energy = None
-        (dim,), real = call.dims, _room(tile, call, out, dense=False)
-        tile = library.c2r(tile, dim, call.length, call.sign, call.scale, real)
-        tile = np.ascontiguousarray(tile) if real is None else real
-        _divide(tile, call.left)
-    return tile, energy
-
-
-def _as_in_memory(
-    incoming: Incoming, out: Array, calls: Calls, rolls: Rolls, library: FFTLibrary
-) -> tuple[Incoming, Array, Calls]:
-    """A block that is transformed in its place, with its dimensions in the order of its memory.
-
-    Tiles are then copied line by line, and not transposed there and back, which takes twice as
-    long. That is so where nothing but one FFT is to be done, by a library that is as fast across
-    lines as along them, as those are that answer `elsewhere`: SciPy loses there what copies gain.
-    """
-    order = tuple(sorted(range(out.ndim), key=lambda dim: -out.strides[dim]))
-    turned = getattr(incoming, "turned", None)
-    one = library.elsewhere and calls.one_call and not rolls and len(calls.c2c) == 1
-    if not one or turned is None or order == tuple(range(out.ndim)):
-        return incoming, out, calls
-    dims = tuple(map(order.index, calls.dims))
-    shape = tuple(out.shape[dim] for dim in order)
-    if tiling(shape, set(dims), out.nbytes, TILE_BYTES, ROW_BYTES, TILE_BYTES) is None:
-        return incoming, out, calls
-    found = turned(order)
-    if found is None:
-        return incoming, out, calls
-    (call,) = calls.c2c
-    c2c = (replace(call, dims=tuple(map(order.index, call.dims))),)
-    return *found, replace(calls, dims=dims, c2c=c2c)
 
 
 def run_round(
@@ -206,45 +65,19 @@ def run_round(
     ndarray
         The block as the round's target layout has it.
     """
-    shape = round_.target.shape(block)
-    out = incoming.place(shape, out_dtype)
-    before = math.prod(incoming.shape)
-    if out.size == 0 or before == 0:
+    out = incoming.place(round_.target.shape(block), out_dtype)
+    if out.size == 0 or math.prod(incoming.shape) == 0:
         return out
     calls, works = calls_of(round_), works_of(round_, block, filters or {})
     done = out
     incoming, out, calls = _as_in_memory(incoming, out, calls, round_.rolls, library)
-    shape = out.shape
-    nbytes = max(out.nbytes, before * incoming.dtype.itemsize)
-    changes = shape != incoming.shape or out_dtype != incoming.dtype
     watch: Watch | None = getattr(incoming, "watch", None)
-    # What is rolled is stored in two parts, and what is watched may have to be done once more.
-    stays = not round_.rolls and (watch is None or watch.stays)
-    begins, only = library.elsewhere and stays, calls.one_call
-    halved, given = begins and calls.begins_with_r2c, None
-    if halved or (begins and (calls.begins_with_ffts or only)):
-        given = incoming.as_is if watch is None else watch.given
-    # Where libraries answer in fresh memory, there are two tiles.
-    tile_bytes = TILE_BYTES // 4 if changes and not halved else TILE_BYTES
-    found = tiling(incoming.shape, set(calls.dims), nbytes, tile_bytes, ROW_BYTES, TILE_BYTES)
-    dense = bool(out.flags.c_contiguous)
-    if found is not None:
-        dense = dense and math.prod(shape[: found[0]]) == 1
-    place = out if stays and (dense or not watch) else None
-    if not dense and (watch or not only):
-        given = None  # what follows the FFTs, and what weighs them, wants contiguous tiles
-    if found is None or (given is not None and only and len(calls.dims) == 1 and not watch):
-        own = None if changes or not dense else out
-        tile = incoming.whole(own) if given is None else given
-        weigh = watch is not None and watch.weighs
-        if watch and given is not None:
-            watch.before(tile)
-        result, energy = _transformed(tile, calls, works, library, place, weigh)
-        if watch:
-            watch.after(result, 0, None, energy)
+    given, place, tiled = _way(incoming, out, calls, round_.rolls, library, watch)
+    if tiled is None:
+        result = _whole(incoming, out, calls, works, library, given, place, watch)
         _store(out, result, round_.rolls)
         return done
-    dim, width = found
+    dim, width = tiled
     if watch and given is not None:
         width = -(-width // READ_IN)
     tiles = (
@@ -254,6 +87,92 @@ def run_round(
     )
     _tile_by_tile(tiles, dim, calls, works, library, out, place, round_.rolls, watch)
     return done
+
+
+def _as_in_memory(
+    incoming: Incoming, out: Array, calls: Calls, rolls: Rolls, library: FFTLibrary
+) -> tuple[Incoming, Array, Calls]:
+    """A block that is transformed in its place, with its dimensions in the order of its memory.
+
+    Tiles are then copied line by line, and not transposed there and back, which takes twice as
+    long. That is so where nothing but one FFT is to be done, by a library that is as fast across
+    lines as along them, as those are that answer `elsewhere`: SciPy loses there what copies gain.
+    """
+    order = tuple(sorted(range(out.ndim), key=lambda dim: -out.strides[dim]))
+    turned = getattr(incoming, "turned", None)
+    one = library.elsewhere and calls.one_call and not rolls and len(calls.c2c) == 1
+    if not one or turned is None or order == tuple(range(out.ndim)):
+        return incoming, out, calls
+    dims = tuple(map(order.index, calls.dims))
+    shape = tuple(out.shape[dim] for dim in order)
+    if tiling(shape, set(dims), out.nbytes, TILE_BYTES, ROW_BYTES, TILE_BYTES) is None:
+        return incoming, out, calls
+    found = turned(order)
+    if found is None:
+        return incoming, out, calls
+    (call,) = calls.c2c
+    c2c = (replace(call, dims=tuple(map(order.index, call.dims))),)
+    return *found, replace(calls, dims=dims, c2c=c2c)
+
+
+def _way(
+    incoming: Incoming, out: Array, calls: Calls, rolls: Rolls, library: FFTLibrary,
+    watch: Watch | None,
+) -> tuple[Array | None, Array | None, tuple[int, int] | None]:
+    """How a block goes through a round.
+
+    Returns
+    -------
+    given : ndarray or None
+        The block as it lies, where the library may read it there.
+    place : ndarray or None
+        The block after the round, where the library may answer there.
+    tiled : (int, int) or None
+        Dimension along which tiles are cut, and their width at most; None: all of it in one go.
+    """
+    # What is rolled is stored in two parts, and what is watched may have to be done once more.
+    stays = not rolls and (watch is None or watch.stays)
+    begins, only = library.elsewhere and stays, calls.one_call
+    halved, given = begins and calls.begins_with_r2c, None
+    if halved or (begins and (calls.begins_with_ffts or only)):
+        given = incoming.as_is if watch is None else watch.given
+    # Where libraries answer in fresh memory, there are two tiles.
+    tile_bytes = TILE_BYTES // 4 if _changes(incoming, out) and not halved else TILE_BYTES
+    nbytes = max(out.nbytes, math.prod(incoming.shape) * incoming.dtype.itemsize)
+    tiled = tiling(incoming.shape, set(calls.dims), nbytes, tile_bytes, ROW_BYTES, TILE_BYTES)
+    dense = bool(out.flags.c_contiguous)
+    if tiled is not None:
+        dense = dense and math.prod(out.shape[: tiled[0]]) == 1
+    place = out if stays and (dense or not watch) else None
+    if not dense and (watch or not only):
+        given = None  # what follows the FFTs, and what weighs them, wants contiguous tiles
+    if given is not None and only and len(calls.dims) == 1 and not watch:
+        tiled = None
+    return given, place, tiled
+
+
+def _changes(incoming: Incoming, out: Array) -> bool:
+    """Whether a block has another shape or dtype after the round."""
+    return out.shape != incoming.shape or out.dtype != incoming.dtype
+
+
+def _whole(
+    incoming: Incoming, out: Array, calls: Calls, works: list[Work], library: FFTLibrary,
+    given: Array | None, place: Array | None, watch: Watch | None,
+) -> Array:
+    """The result of a block that is not cut into tiles."""
+    if given is None:
+        fits = out.flags.c_contiguous and not _changes(incoming, out)
+        tile = incoming.whole(out if fits else None)
+    else:
+        tile = given
+        if watch:
+            watch.before(tile)
+    weigh = watch is not None and watch.weighs
+    result, energy = transformed(tile, calls, works, library, place, weigh)
+    if watch:
+        watch.after(result, 0, None, energy)
+    return result
 
 
 def in_one_call(
@@ -329,7 +248,7 @@ def _tile_by_tile(
             result, energy = again(tile, None if shared else room), None
         else:
             inside = [work.within(dim, part) for work in works]
-            result, energy = _transformed(tile, calls, inside, library, room, weigh)
+            result, energy = transformed(tile, calls, inside, library, room, weigh)
         if first:
             stored = _store(target, result, rolls, weigh)
             energy = stored if energy is None else energy

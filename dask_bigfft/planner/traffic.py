@@ -14,7 +14,7 @@ from typing import Literal
 from dask_bigfft.decomposition.joints import place_of
 from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.decomposition.rounds import Round
-from dask_bigfft.decomposition.steps import Divisor
+from dask_bigfft.decomposition.steps import Divisor, Step
 from dask_bigfft.decomposition.tiles import ROW_BYTES, TILE_BYTES, tiling
 from dask_bigfft.planner.joints import Joint
 
@@ -142,6 +142,15 @@ def tiles_of(
     return tiling(before, fixed, max(came, goes, 1), size, ROW_BYTES, TILE_BYTES)
 
 
+def _ffts_of(steps: tuple[Step, ...]) -> tuple[bool, bool]:
+    """Whether a round begins with complex FFTs of one kind, and whether these are all of it."""
+    begins = bool(steps) and {(s.kind, s.sign, s.chirp_in) for s in steps} == {
+        ("c2c", steps[0].sign, None)}
+    plain = all(s.twiddle is None and s.convolve is None and s.chirp_out is None for s in steps)
+    scaled = all(s.divisor in (Divisor(), Divisor(s.length), Divisor(1, s.length)) for s in steps)
+    return begins, begins and plain and scaled
+
+
 def traffic(
     round_: Round, itemsize: int, elsewhere: bool, reads: Joint | None,
     writes: Joint | None, inside: bool, near: bool,
@@ -164,18 +173,11 @@ def traffic(
         Whether blocks before the exchange are the round's own, as they are.
     """
     steps = round_.steps
-    kinds, dim = {step.kind for step in steps}, None
+    kinds = {step.kind for step in steps}
     came = itemsize // 2 if "r2c" in kinds else itemsize
     goes = itemsize // 2 if "c2r" in kinds else itemsize
     shape, after = block_of(round_.source), block_of(round_.target)
-    begins = {(s.kind, s.sign, s.chirp_in) for s in steps} == {("c2c", steps[0].sign, None)} \
-        if steps else False
-    plain = all(
-        s.twiddle is None and s.convolve is None and s.chirp_out is None for s in steps
-    )
-    only = begins and plain and all(
-        s.divisor in (Divisor(), Divisor(s.length), Divisor(1, s.length)) for s in steps
-    )
+    begins, only = _ffts_of(steps)
     changes = shape != after or bool(kinds & {"r2c", "c2r"})
     source = _own(shape, came) if reads is None else lies(reads, round_.source, came)
     target = _own(after, goes)
@@ -184,13 +186,10 @@ def traffic(
     elif writes is not None:
         target = lies(writes, round_.target, goes)
     found = tiles_of(round_, itemsize, elsewhere)
-    dim = None if found is None else found[0]
-    dense = target.dense(goes)
-    packed = dense and (dim is None or math.prod(after[:dim]) == 1)
+    packed = target.dense(goes) and (found is None or math.prod(after[: found[0]]) == 1)
     halved = _halved(round_, elsewhere)
-    given = (near or reads is not None) and elsewhere and (begins or halved)
-    given = given and not round_.rolls
-    given = given and (only or packed)
+    reachable = (near or reads is not None) and elsewhere and not round_.rolls
+    given = reachable and (begins or halved) and (only or packed)
     tiled = found is not None and not (given and only and len(steps) == 1)
     tile = found if tiled else None
     row, turned = rows_of(*_astuple(_cut(source, tile)), came)

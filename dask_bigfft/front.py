@@ -20,7 +20,7 @@ from dask_bigfft.graph.layer import scratch_place, transformed_array
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.rows import Stored
-from dask_bigfft.planning.arguments import Extras, parse_array
+from dask_bigfft.planning.arguments import Extras, parse_array, parse_extras
 from dask_bigfft.planning.making import make_plan
 from dask_bigfft.shifts import take_over
 from dask_bigfft.storage.sources import stored_reader
@@ -152,10 +152,10 @@ def transform(
         name = f"{name[:-1]}n"
     _warn(name, lengths, axes, stacklevel=4)
     array = parse_array(a, name)
-    if _nothing_asked(name, lengths, axes, norm, _parse_extras(extras)):
+    if _nothing_asked(name, lengths, axes, norm, parse_extras(extras)):
         return array
     stored = _described(array)
-    found = make_plan(array, name, lengths, axes, norm, stored=stored, **_parse_extras(extras))
+    found = make_plan(array, name, lengths, axes, norm, stored=stored, **parse_extras(extras))
     return _lazily(*take_over(array, found))
 
 
@@ -223,14 +223,6 @@ def _warn(name: str, lengths: Any, axes: Any, stacklevel: int) -> None:
     if isinstance(lengths, Sequence) and any(n is None for n in lengths):
         text = "`s` should not hold `None` (Deprecated in NumPy 2.0): -1 is the array's own length"
         warnings.warn(text, DeprecationWarning, stacklevel=stacklevel)
-
-
-def _parse_extras(extras: Extras) -> Extras:
-    """Refuse keywords that no transform has."""
-    for unknown in extras.keys() - Extras.__annotations__.keys():
-        allowed = f"another keyword: {', '.join(Extras.__annotations__)}"
-        refuse(unknown, dict(extras)[unknown], allowed, kind=ArgumentTypeError)
-    return extras
 
 
 def plan(
@@ -316,6 +308,6 @@ def _planned(
     array = parse_array(a, kind)
     found = make_plan(
         array, kind, lengths, along, norm, stored=stored or _described(array),
-        **_parse_extras(extras),
+        **parse_extras(extras),
     )
     return take_over(array, found)[1]

@@ -173,19 +173,20 @@ def add(points: Points, name: str, size: float, speed: float) -> None:
 # --- gathers --------------------------------------------------------------------------------
 
 
+def _plane(long: int, wide: int, ways: int) -> Iterator[Probe]:
+    """A plane in rows, cut in so many, each way."""
+    columns, rows = ((0, long),), ((1, wide),)
+    yield Probe("fftn", (long, wide), "c16", 0, ways, (columns, rows))
+    yield Probe("fftn", (long, wide), "c16", 0, ways, (rows, columns))
+
+
 def _planes(elements: int) -> Iterator[Probe]:
     """Planes in rows, each way: columns are gathered first, or found where they lie."""
     for long in (8192, 2048, 512, 64):
         if long >= 16 and elements // long >= 16:
-            wide = elements // long
-            columns, rows = ((0, long),), ((1, wide),)
-            yield Probe("fftn", (long, wide), "c16", 0, WAYS, (columns, rows))
-            yield Probe("fftn", (long, wide), "c16", 0, WAYS, (rows, columns))
+            yield from _plane(long, elements // long, WAYS)
     if elements >> 21:
-        long, wide = TALL[0] * (elements >> 21), TALL[1]
-        columns, rows = ((0, long),), ((1, wide),)
-        yield Probe("fftn", (long, wide), "c16", 0, WAYS, (columns, rows))
-        yield Probe("fftn", (long, wide), "c16", 0, WAYS, (rows, columns))
+        yield from _plane(TALL[0] * (elements >> 21), TALL[1], WAYS)
 
 
 def _boxes(elements: int) -> Iterator[Probe]:
@@ -300,9 +301,7 @@ def _handled(elements: int) -> Iterator[Probe]:
     for long, ways in ((512, 4), (512, 16), (512, 32), (64, 16)):
         wide = elements // long
         if long >= ways and wide >= ways:
-            columns, rows = ((0, long),), ((1, wide),)
-            yield Probe("fftn", (long, wide), "c16", 0, ways, (columns, rows))
-            yield Probe("fftn", (long, wide), "c16", 0, ways, (rows, columns))
+            yield from _plane(long, wide, ways)
     deep = elements // (64 * 64)
     if deep >= 16:
         box = (deep, 64, 64)

@@ -23,7 +23,7 @@ from dask_bigfft.calibration.cpu import (
 from dask_bigfft.calibration.probes import Probe, measured_stages
 from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.planner.profile import Curve, LibrarySpeeds
-from dask_bigfft.planner.traffic import block_of, tiles_of
+from dask_bigfft.planner.traffic import fastest_dim, tiles_of
 from dask_bigfft.planner.work import step_flops
 
 __all__ = ["library_like", "library_speeds"]
@@ -51,8 +51,7 @@ def _place(sample: Sample, itemsize: int) -> str | None:
     if round_ is None or flow is None or len(round_.steps) != 1:
         return None
     (step,) = round_.steps
-    block = block_of(round_.source)
-    last = max((dim for dim, n in enumerate(block) if n > 1), default=0)
+    last = fastest_dim(round_.source)
     turned = flow.direct and flow.turned
     name = "along" if round_.dim(step) == last and not turned else "across"
     if not flow.direct and tiles_of(round_, itemsize) is None:  # what is too long for tiles
@@ -184,8 +183,7 @@ def _expected(found: LibrarySpeeds, sample: Sample) -> float:
     round_, flow = sample.round, sample.flow
     assert round_ is not None
     assert flow is not None
-    block = block_of(round_.source)
-    last = max((dim for dim, n in enumerate(block) if n > 1), default=0)
+    last = fastest_dim(round_.source)
     turned, seconds = flow.direct and flow.turned, 0.0
     for step, count in step_flops(round_):
         dim = round_.dim(step)

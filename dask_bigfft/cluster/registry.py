@@ -14,7 +14,7 @@ from distributed.protocol.pickle import loads
 from dask_bigfft.cluster.devices import PinnedTransferPlugin, StreamWorkerPlugin
 from dask_bigfft.cluster.scheduler import WatchScheduler
 from dask_bigfft.cluster.worker import METRIC, PrefaultPlugin, WatchWorker, own_version
-from dask_bigfft.errors import ClusterError, refuse
+from dask_bigfft.errors import ClusterError, parse_count, refuse
 
 __all__ = ["plugins", "refuse_asynchronous", "register", "unregister"]
 
@@ -60,8 +60,8 @@ def register(
 
     Raises
     ------
-    ArgumentError
-        If the client is an asynchronous one.
+    ArgumentError, ArgumentTypeError
+        If the client is an asynchronous one, or a number of bytes is none.
     ClusterError
         If the scheduler or a worker has not got this package, or another version of it.
 
@@ -73,10 +73,8 @@ def register(
         refuse("client", client, "a distributed.Client that is connected to a cluster")
     refuse_asynchronous(client)
     for name, nbytes in (("prefault", prefault), ("pinned", pinned)):
-        if nbytes is None:
-            continue
-        if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes < 0:
-            refuse(name, nbytes, "a number of bytes of at least 0, or None")
+        if nbytes is not None:
+            parse_count(name, nbytes, 0)
     version = own_version()
     check_versions(client, version)
     known = client.run_on_scheduler(_numbers)

@@ -4,14 +4,11 @@ Buffers of blocks that have died wait in a deque until somebody who holds the lo
 is to go back to the system is returned to the caller, who lets go of it without the lock: unmapping
 takes its time.
 
-It imports the package's errors, and `blocks`, `counters`, `idle` and `pages` of this folder.
+It imports `blocks`, `counters`, `idle` and `pages` of this folder.
 """
 
-import operator
 import threading
-from typing import SupportsIndex
 
-from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.memory.blocks import Returned
 from dask_bigfft.memory.counters import ArenaCounters
 from dask_bigfft.memory.idle import Idle
@@ -156,30 +153,6 @@ class Books:
         if self._held_bytes > self.limit:
             return self.idle.evict(max(0, self.limit - self.lent_bytes))
         return []
-
-
-def parse_limit(limit: SupportsIndex) -> int:
-    """Return `limit` as an integer of at least 0.
-
-    Raises
-    ------
-    ArgumentTypeError
-        If `limit` is not an integer.
-    ArgumentError
-        If `limit` is negative.
-    """
-    try:
-        parsed = operator.index(limit)
-    except TypeError:
-        refuse("limit", limit, "a whole number of bytes", kind=ArgumentTypeError)
-    check_at_least("limit", parsed, 0)
-    return parsed
-
-
-def check_at_least(name: str, value: int, least: int) -> None:
-    """Refuse a number that is too small."""
-    if value < least:
-        refuse(name, value, f"at least {least}")
 
 
 def _largest_fit(nbytes: int) -> int:

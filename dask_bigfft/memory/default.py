@@ -1,8 +1,8 @@
 """The host arena that a process shares, made when it is first asked for.
 
 How large it may be, and when it must give idle memory back, is handed in through `configure`:
-this floor reads no configuration and knows no worker. It imports the standard library and the
-rest of this folder.
+this floor reads no configuration and knows no worker. It imports the standard library, the
+package's errors and the rest of this folder.
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import Any, SupportsIndex
 
 import numpy.typing as npt
 
-from dask_bigfft.memory.books import parse_limit
+from dask_bigfft.errors import parse_count
 from dask_bigfft.memory.host import HostArena
 from dask_bigfft.memory.pinned import Pinner
 
@@ -89,7 +89,7 @@ def configure(
     ArgumentError
         If `limit` is negative.
     """
-    settings = _Settings(parse_limit(limit), enabled, pressure, prefault)
+    settings = _Settings(parse_count("limit", limit, 0), enabled, pressure, prefault)
     with _process.lock:
         _process.settings = settings
         if _process.arena is not None:

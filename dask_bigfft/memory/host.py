@@ -20,7 +20,8 @@ which is atomic, and whoever holds the lock next does the rest (`books`).
 The arena never waits for memory to come back. Beyond its limit it gives idle memory to the system,
 and if that is not enough lends ordinary memory and counts it.
 
-It imports NumPy, and `blocks`, `books`, `counters`, `pages` and `pinned` of this folder.
+It imports NumPy, the package's errors, and `blocks`, `books`, `counters`, `pages` and `pinned` of
+this folder.
 """
 
 import math
@@ -31,8 +32,9 @@ from typing import Any, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
+from dask_bigfft.errors import parse_count
 from dask_bigfft.memory.blocks import NUMERIC_KINDS, Loan, loan_of, ordinary_block, parse_shape
-from dask_bigfft.memory.books import Books, check_at_least, parse_limit
+from dask_bigfft.memory.books import Books
 from dask_bigfft.memory.counters import ArenaCounters
 from dask_bigfft.memory.pages import Buffer, populate, ranges_of, round_up, touch
 from dask_bigfft.memory.pinned import Pinner
@@ -90,7 +92,7 @@ class HostArena:
         pressure_interval_seconds: float = 0.1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._books = Books(parse_limit(limit))
+        self._books = Books(parse_count("limit", limit, 0))
         self._pressure = pressure
         self._pressure_interval_seconds = pressure_interval_seconds
         self._pressure_due_seconds = -math.inf
@@ -181,9 +183,9 @@ class HostArena:
         ArgumentError
             If an argument is out of range.
         """
-        check_at_least("nbytes", nbytes, 0)
-        check_at_least("count", count, 0)
-        check_at_least("threads", threads, 1)
+        parse_count("nbytes", nbytes, 0)
+        parse_count("count", count, 0)
+        parse_count("threads", threads, 1)
         if nbytes < SMALL_NBYTES:
             return 0
         size = round_up(nbytes)
@@ -241,7 +243,7 @@ class HostArena:
         ArgumentError
             If `target_bytes` is negative.
         """
-        check_at_least("target_bytes", target_bytes, 0)
+        parse_count("target_bytes", target_bytes, 0)
         return sum(buffer.nbytes for buffer in self._books.evict(target_bytes))
 
     def resize(self, limit: int) -> None:
@@ -257,7 +259,7 @@ class HostArena:
         ArgumentError
             If `limit` is negative.
         """
-        self._books.resize(parse_limit(limit))
+        self._books.resize(parse_count("limit", limit, 0))
 
     def watch(self, pressure: Callable[[], bool] | None) -> None:
         """Ask `pressure` from now on whether idle memory has to go, or nobody."""

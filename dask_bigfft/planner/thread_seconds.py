@@ -19,7 +19,7 @@ from dask_bigfft.planner.interpreter import block_seconds
 from dask_bigfft.planner.joints import Joint
 from dask_bigfft.planner.machine import Machine
 from dask_bigfft.planner.profile import LibrarySpeeds
-from dask_bigfft.planner.traffic import Traffic, block_of, tiles_of, traffic
+from dask_bigfft.planner.traffic import Traffic, block_of, fastest_dim, tiles_of, traffic
 from dask_bigfft.planner.work import is_real, is_turned, step_flops
 
 __all__ = ["ThreadModel", "cpu_block_seconds"]
@@ -237,7 +237,7 @@ class ThreadModel:
         library, profile = self.library, self.machine.profile
         flow = self.flow(round_.source, round_) if flow is None else flow
         block = block_of(round_.source)
-        last = max((dim for dim, n in enumerate(block) if n > 1), default=0)
+        last = fastest_dim(round_.source)
         uncut, alone, inner = not self.in_tiles(round_), len(round_.steps) == 1, False
         first = next(iter(sorted(round_.steps, key=lambda step: step.kind != "r2c")), None)
         seconds = beside = 0.0

@@ -76,6 +76,11 @@ def block_of(layout: Layout) -> Shape:
     return layout.full_shape
 
 
+def fastest_dim(layout: Layout) -> int:
+    """The dimension of a block along which neighbours lie side by side in memory."""
+    return max((dim for dim, n in enumerate(block_of(layout)) if n > 1), default=0)
+
+
 def lies(joint: Joint, layout: Layout, itemsize: int) -> Lies:
     """Where the first block of a layout lies with others."""
     place = place_of(joint.layout, layout, tuple(0 for _ in layout.axes))

@@ -384,10 +384,20 @@ def normalized_chunks(
 
 def parse_options(options: Options) -> Options:
     """Refuse keywords that there are not."""
-    for unknown in options.keys() - Options.__annotations__.keys():
-        allowed = f"another keyword: {', '.join(Options.__annotations__)}"
-        refuse(unknown, dict(options)[unknown], allowed, kind=ArgumentTypeError)
+    _refuse_unknown(options, Options)
     return options
+
+
+def parse_extras(extras: Extras) -> Extras:
+    """Refuse keywords that no transform has."""
+    _refuse_unknown(extras, Extras)
+    return extras
+
+
+def _refuse_unknown(given: Mapping[str, Any], known: type) -> None:
+    for unknown in given.keys() - known.__annotations__.keys():
+        allowed = f"another keyword: {', '.join(known.__annotations__)}"
+        refuse(unknown, given[unknown], allowed, kind=ArgumentTypeError)
 
 
 def inner_extras(options: Options, **named: Any) -> Extras:

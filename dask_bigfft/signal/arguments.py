@@ -157,6 +157,14 @@ def parse_inputs(
     return Inputs(first, second, windows, tuple(crop))
 
 
+def parse_pair(x: Any, y: Any) -> tuple[da.Array, da.Array]:
+    """Return two arrays of numbers; refuse a second one of another shape than the first."""
+    first, second = parse_array(x, "fft"), parse_array(y, "fft")
+    if first.shape != second.shape:
+        refuse("y", f"shape {second.shape}", f"the shape of x: {first.shape}")
+    return first, second
+
+
 def _without_empty(a: da.Array) -> da.Array:
     """The array without empty chunks beside others, which dask broadcasts and reverses wrongly."""
     found: da.Array = a.rechunk(tuple(tuple(filter(None, cut)) or (0,) for cut in a.chunks))
@@ -172,3 +180,19 @@ def _parse_axes(axes: Axes, ndim: int) -> tuple[int, ...]:
     if not several:
         refuse("axes", axes, "at least one axis")
     return parse_axes("axes", several, ndim)
+
+
+def long_enough(chunks: tuple[int, ...], least: int) -> tuple[int, ...]:
+    """Return chunks joined where they are shorter than what a neighbour takes of them.
+
+    >>> long_enough((4, 1, 2, 6, 2), 3)
+    (4, 3, 8)
+    """
+    least, found = max(least, 1), [0]
+    for chunk in chunks:
+        if found[-1] >= least:
+            found.append(0)
+        found[-1] += int(chunk)
+    if len(found) > 1 and found[-1] < least:
+        found[-2:] = [sum(found[-2:])]
+    return tuple(found)

@@ -198,11 +198,7 @@ def laplacian(
     >>> laplacian(np.cos(2 * np.pi * t), d=1 / 8).compute().round(3)[0]
     np.float64(-39.478)
     """
-    parse_options(options)
-    array = parse_array(x, "fft")
-    along = several_axes(axes, array.ndim)
-    spacing = dict(zip(along, parse_spacing(d, len(along)), strict=True))
-    return cast("da.Array", _filtered(array, along, _Laplacian(spacing, inverse=False), options))
+    return _by_laplacian(x, axes, d, options, inverse=False)
 
 
 def poisson(
@@ -234,8 +230,12 @@ def poisson(
     >>> poisson(laplacian(np.cos(2 * np.pi * t), d=1 / 8), d=1 / 8).compute().round(3)[0]
     np.float64(1.0)
     """
+    return _by_laplacian(f, axes, d, options, inverse=True)
+
+
+def _by_laplacian(x: Any, axes: Axes, d: Spacing, options: Options, *, inverse: bool) -> da.Array:
     parse_options(options)
-    array = parse_array(f, "fft")
+    array = parse_array(x, "fft")
     along = several_axes(axes, array.ndim)
     spacing = dict(zip(along, parse_spacing(d, len(along)), strict=True))
-    return cast("da.Array", _filtered(array, along, _Laplacian(spacing, inverse=True), options))
+    return cast("da.Array", _filtered(array, along, _Laplacian(spacing, inverse), options))

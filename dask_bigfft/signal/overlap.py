@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.signal
 
-from dask_bigfft.signal.arguments import Inputs, Window
+from dask_bigfft.signal.arguments import Inputs, Window, long_enough
 
 Array = npt.NDArray[Any]
 Convolve = Callable[[Array, Array, tuple[int, ...]], Array]
@@ -75,7 +75,7 @@ def _by_blocks(inputs: Inputs, work: Convolve, dtype: np.dtype[Any]) -> Any:
         if axis not in inputs.axes and h.shape[axis] != 1:
             kept[axis] = x.chunks[axis] if x.shape[axis] == h.shape[axis] else -1
     h = h.rechunk(kept)
-    x = x.rechunk({w.axis: _long_enough(x.chunks[w.axis], w) for w in inputs.windows})
+    x = x.rechunk({w.axis: long_enough(x.chunks[w.axis], w.second - 1) for w in inputs.windows})
     depth: dict[int, Any] = {  # one chunk has no neighbours, and may be shorter than the kernel
         w.axis: (w.second - 1 - w.start, w.start) for w in inputs.windows if x.numblocks[w.axis] > 1
     }
@@ -92,18 +92,6 @@ def _by_blocks(inputs: Inputs, work: Convolve, dtype: np.dtype[Any]) -> Any:
         _convolved, wide, h, windows=inputs.windows, work=work, blocks=x.numblocks,
         chunks=tuple(chunks), out_dtype=dtype, dtype=dtype, meta=np.empty((0,) * x.ndim, dtype),
     )
-
-
-def _long_enough(chunks: tuple[int, ...], w: Window) -> tuple[int, ...]:
-    """Chunks joined where they are shorter than what a neighbour takes of them."""
-    least, found = max(w.second - 1, 1), [0]
-    for chunk in chunks:
-        if found[-1] >= least:
-            found.append(0)
-        found[-1] += chunk
-    if len(found) > 1 and found[-1] < least:
-        found[-2:] = [sum(found[-2:])]
-    return tuple(found)
 
 
 def _long_first(inputs: Inputs) -> Inputs:

@@ -27,6 +27,7 @@ import scipy.signal
 from dask_bigfft.decomposition.layout import even_chunks
 from dask_bigfft.errors import refuse
 from dask_bigfft.planning.arguments import parse_array, parse_flag
+from dask_bigfft.signal.arguments import long_enough, parse_pair
 from dask_bigfft.signal.spectra import sum_of_blocks
 from dask_bigfft.transforms.spec import parse_axes
 
@@ -34,18 +35,6 @@ __all__ = ["csd", "welch"]
 
 Array = npt.NDArray[Any]
 Average = Literal["mean", "median"]
-
-
-def _joined(chunks: tuple[int, ...], least: int) -> tuple[int, ...]:
-    """Chunks joined so that none is shorter than what a neighbour takes of it."""
-    found = [0]
-    for chunk in chunks:
-        if found[-1] >= least:
-            found.append(0)
-        found[-1] += int(chunk)
-    if len(found) > 1 and found[-1] < least:
-        found[-2:] = [sum(found[-2:])]
-    return tuple(found)
 
 
 def _segments(
@@ -156,7 +145,7 @@ def _spectra(
     }
     frequencies = (scipy.fft.rfftfreq if onesided else scipy.fft.fftfreq)(nfft, 1 / fs)
     # For a median each block has a segment.
-    cut = _joined(first.chunks[axis], nperseg - 1 if average == "mean" else 2 * nperseg)
+    cut = long_enough(first.chunks[axis], nperseg - 1 if average == "mean" else 2 * nperseg)
     wide = [_with_halo(a, axis, cut, nperseg - 1, first) for a in (first, second)]
     same = first is second
     dtype = np.result_type(first.dtype, second.dtype, np.complex64)
@@ -239,9 +228,7 @@ def csd(
     >>> frequencies
     array([0.  , 0.25, 0.5 ])
     """
-    first, second = parse_array(x, "fft"), parse_array(y, "fft")
-    if first.shape != second.shape:
-        refuse("y", f"shape {second.shape}", f"the shape of x: {first.shape}")
+    first, second = parse_pair(x, y)
     found = _spectra(first, second, fs, window, nperseg, noverlap, nfft, detrend,
                      return_onesided, scaling, axis, average)
     return found[0], cast("da.Array", found[1])

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from dask_bigfft.errors import refuse
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planning.arguments import Options, parse_array, parse_flag, parse_options
+from dask_bigfft.signal.arguments import parse_pair
 from dask_bigfft.signal.differentiation import (
     Axes,
     Spacing,
@@ -163,9 +164,7 @@ def cross_spectrum(
     array([ 0.0625+0.j   ,  0.    -0.125j, -0.0625+0.j   ])
     """
     parse_options(options)
-    first, second = parse_array(x, "fft"), parse_array(y, "fft")
-    if first.shape != second.shape:
-        refuse("y", f"shape {second.shape}", f"the shape of x: {first.shape}")
+    first, second = parse_pair(x, y)
     along = several_axes(axes, first.ndim)
     real = first.dtype.kind != "c" and second.dtype.kind != "c"
     transforms = _transforms(first, along, real)

@@ -19,7 +19,7 @@ from dask_bigfft.cluster import register, registry, unregister
 from dask_bigfft.cluster.follow import follow, following, state
 from dask_bigfft.cluster.records import cluster_records
 from dask_bigfft.cluster.worker import WatchWorker
-from dask_bigfft.errors import ArgumentError, ClusterError
+from dask_bigfft.errors import ArgumentError, ArgumentTypeError, ClusterError
 
 ROOT = Path(dask_bigfft.__file__).resolve().parents[1]
 FIELD = np.random.default_rng(7).standard_normal((64, 96))
@@ -303,8 +303,8 @@ def test_a_worker_that_comes_with_another_version_says_so(caplog):
 def test_what_is_no_client_or_number_is_refused(client):
     with pytest.raises(ArgumentError, match="`client`='here' is not allowed"):
         register("here")
-    for wrong in (-1, True, "1 GiB"):
-        with pytest.raises(ArgumentError, match="`prefault`"):
+    for wrong, kind in ((-1, ArgumentError), (True, ArgumentTypeError), ("1", ArgumentTypeError)):
+        with pytest.raises(kind, match=r"`prefault`=.* an integer of at least 0"):
             register(client, prefault=wrong)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.devices.on_card import as_block
-from dask_bigfft.errors import refuse
+from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.exchange.common import Common
 from dask_bigfft.planner.plan import Plan
 
@@ -51,9 +51,13 @@ def checked(run: "Run", number: int, index: Block, values: Any) -> Array:
 
     Raises
     ------
-    ArgumentError
+    ArgumentError, ArgumentTypeError
         If it is not: the metadata of the dask array that came in are wrong.
     """
+    if np.ma.is_masked(values):
+        refuse("a", f"block {index}, in which values are masked",
+               "an array without a mask: fill it, as dask.array.ma.filled(a, 0) does",
+               kind=ArgumentTypeError)
     block: Array = as_block(values)
     exchange = run.exchange(number)
     expected = exchange.source.shape(index)

@@ -120,6 +120,10 @@ def _refuse_containers(a: Any) -> None:
     if isinstance(block, np.ma.MaskedArray):
         allowed = "an array without a mask: fill it, as numpy.ma.filled(a, 0) does"
         refuse("a", "numpy.ma.MaskedArray", allowed, kind=ArgumentTypeError)
+    if hasattr(block, "todense"):
+        found = f"{type(block).__module__}.{type(block).__qualname__}"
+        allowed = "a dense array: take what todense() makes of it, or of each block by map_blocks"
+        refuse("a", found, allowed, kind=ArgumentTypeError)
 
 
 # --- rounds ---------------------------------------------------------------------------------

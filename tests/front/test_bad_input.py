@@ -4,6 +4,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+from scipy import sparse
 
 import dask_bigfft
 from dask_bigfft import fft
@@ -109,6 +110,14 @@ TABLE = {
         "a",
         "MaskedArray",
         "filled",
+    ),
+    "sparse": (call("fft", sparse.eye_array(4)), TypeError, "a", "scipy.sparse", "todense"),
+    "sparse in dask": (
+        call("fft", da.ones((4, 4)).map_blocks(sparse.csr_array)),
+        TypeError,
+        "a",
+        "csr_array",
+        "map_blocks",
     ),
     "DataArray": (call("fft", DataArray()), TypeError, "a", "xarray", ".data"),
     "delayed": (call("fft", dask.delayed(1)), TypeError, "a", "Delayed", "dask.array.Array"),

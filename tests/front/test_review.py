@@ -42,6 +42,20 @@ def test_blocks_that_are_not_what_the_array_declares_are_refused(carrier):
             fft.rfft(hidden).compute(scheduler="sync")
 
 
+@pytest.mark.parametrize("carrier", ["shared", "tasks", "disk"])
+@pytest.mark.parametrize("chunks", [16, 64])
+def test_values_that_a_block_masks_are_refused_though_no_metadata_tell(carrier, chunks):
+    x = da.from_array(np.arange(64.0), chunks=chunks)
+
+    def reading(most):
+        return x.map_blocks(lambda b: np.ma.masked_greater(b, most), dtype=float, meta=np.empty(0))
+
+    with dask.config.set({"bigfft.exchange.carrier": carrier}):
+        with pytest.raises(TypeError, match=r"block \(\d,\), in which values are masked.*filled"):
+            fft.fft(reading(12)).compute(scheduler="sync")
+        assert relative_l2(fft.fft(reading(99)).compute(), np.fft.fft(np.arange(64.0))) < 1e-14
+
+
 def test_a_memory_limit_makes_blocks_smaller():
     x = da.zeros(2**26, chunks=2**24, dtype=complex)
     with dask.config.set(num_workers=16):

@@ -212,13 +212,16 @@ def markdown(found: dict[str, Any]) -> str:
             f"Of {plans} plans {dropped} are a sample of those that the planner drops; {stopped} "
             f"were stopped when they had taken {HOPELESS:g} times as long as the fastest until "
             "then.", "",
+            "Behind: the median of ratios of turns that were not used to say which plan is "
+            "fastest, with its interval.", "",
             "| problem | plans | ranked first | s | fastest | s | behind |",
             "|---|---|---|---|---|---|---|",
         ]
         lines += [
             f"| {row['problem']} | {row['plans']} | {_described(row['chosen'])} | "
             f"{row['chosen']['seconds']:.3f} | {_described(row['best'])} | "
-            f"{row['best']['seconds']:.3f} | {100 * row['behind']:.0f} % |" for row in swept
+            f"{row['best']['seconds']:.3f} | {100 * row['behind']:.0f} % "
+            f"({100 * row['low']:.0f} to {100 * row['high']:.0f}) |" for row in swept
         ]
     return "\n".join(lines) + "\n"
 

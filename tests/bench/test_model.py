@@ -5,6 +5,7 @@ import statistics
 import time
 
 import dask
+import numpy as np
 import pytest
 
 from dask_bigfft.bench import model, paper
@@ -132,6 +133,28 @@ def test_the_better_plans_are_run_more_often(monkeypatch):
     assert began.count(40) == began.count(60) == 1
     assert [run for run in runs if run.stopped] == [runs[60]]
     assert runs[60].times == [sweeping.HOPELESS * 1.0]
+
+
+def test_a_plan_that_was_lucky_in_the_race_is_not_the_bound(monkeypatch):
+    """Two plans that take the same time, and one that is a fifth slower, by fresh times only."""
+    rng = np.random.default_rng(0)
+    lucky, other, slow = (Run(None, "shared", 1.0, 1.0) for _ in range(3))
+    taken = {id(lucky): 1.0, id(other): 1.0, id(slow): 1.2}
+
+    def timed(threads, x, run, limit=None):
+        run.times.append(taken[id(run)] * rng.uniform(0.97, 1.03))
+        return True
+
+    monkeypatch.setattr(sweeping, "timed", timed)
+    lucky.times = [0.5]
+    found = sweeping.dueled(None, None, other, lucky)
+    assert abs(found["behind"]) < 0.02
+    assert found["low"] < 0 < found["high"]
+    assert len(lucky.times) == len(other.times) == sweeping.DUELS
+    found = sweeping.dueled(None, None, slow, lucky)
+    assert found["low"] <= found["behind"] <= found["high"]
+    assert found["behind"] == pytest.approx(0.2, abs=0.03)
+    assert sweeping.dueled(None, None, lucky, lucky)["behind"] == 0
 
 
 def test_the_tables(found):

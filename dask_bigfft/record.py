@@ -197,7 +197,8 @@ class Record:
     def _resident(self, now: float) -> int:
         """Resident memory; asked of the system no more than a hundred times a second."""
         if not 0 <= now - self._asked < OFTEN:
-            self._asked, self._rss = now, resident()
+            self._asked = now  # first, so that no other thread asks meanwhile
+            self._rss = resident()
         return self._rss
 
     def _plan(self, place: str, token: str, rss: int) -> PlanRecord:

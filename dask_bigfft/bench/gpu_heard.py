@@ -98,10 +98,10 @@ class Heard:
         if isinstance(host, Shards):
             places = places_of(host)
             pinned = self.pinned(host.view(0))
-            for source, address, place in zip(
-                host.sources, host.addresses, host.places, strict=True
+            offsets = (array.offset + host.places @ places).tolist()
+            for source, address, there in zip(
+                host.sources, host.addresses.tolist(), offsets, strict=True
             ):
-                there = array.offset + sum(i * s for i, s in zip(place, places, strict=True))
                 block, at = self._place(source, address)
                 self.copies.append(Asked(
                     direction, pinned, block, at, host.shape, host.strides, host.dtype.str, there,

@@ -8,7 +8,6 @@ Imports `kernels`, `memory` and this room.
 """
 
 import ctypes
-import operator
 import os
 import threading
 from collections.abc import Iterable, Sequence
@@ -168,20 +167,20 @@ class HostCopies:
         if not self._all_pinned(shards.block):
             if direction == TO_HOST:
                 return False
-            there = [device + sum(map(operator.mul, place, places)) for place in shards.places]
+            there = (device + shards.places @ places).tolist()
             views = (view for _, view in shards.views())
             self._load(stream, views, shards.shape, there, places, shards)
             return True
         if way(view, direction, True, places) is not Way.ENGINE:
             return False
         calls_, raw = tuple(copies(view, places)), stream.raw.ptr
-        devices = [device + sum(map(operator.mul, place, places)) for place in shards.places]
+        devices = device + shards.places @ places
         if max(copy.depth for copy in calls_) == 1:
             copied = planes(calls_, shards.addresses, devices, direction, raw)
             if copied is not None:
                 return copied
         try:
-            for host, there in zip(shards.addresses, devices, strict=True):
+            for host, there in zip(shards.addresses.tolist(), devices.tolist(), strict=True):
                 for copy in calls_:
                     self._call(copy, host, there, direction, raw)
         except self._rt.CUDARuntimeError as error:

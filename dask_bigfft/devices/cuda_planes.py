@@ -13,8 +13,11 @@ import functools
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from dask_bigfft.devices.transfer import TO_DEVICE, Copy
+
+Ints = npt.NDArray[np.int64]
 
 #: Words of the structure that the driver's two-dimensional copy is told (``CUDA_MEMCPY2D``).
 WORDS = 16
@@ -24,15 +27,15 @@ _INVALID_VALUE = 1
 
 
 def table(
-    calls: Sequence[Copy], hosts: Sequence[int], devices: Sequence[int], direction: int
-) -> "np.ndarray[tuple[int, int], np.dtype[np.uint64]]":
+    calls: Sequence[Copy], hosts: Ints, devices: Ints, direction: int
+) -> npt.NDArray[np.uint64]:
     """What the driver is told for copies from or to these addresses, a row for each.
 
     Parameters
     ----------
     calls : sequence of Copy
         Copies of one plane, that are made for each pair of addresses.
-    hosts, devices : sequence of int
+    hosts, devices : ndarray of int
         Where views begin in host memory and on the device.
     direction : {TO_DEVICE, TO_HOST}
         Where to.
@@ -40,12 +43,13 @@ def table(
     Examples
     --------
     >>> call = Copy(8, 0, 256, 4, pitch=1024, device_pitch=256)
-    >>> table([call], [4096], [512], TO_DEVICE)[0, [3, 6, 11, 13, 14, 15]].tolist()
+    >>> told = table([call], np.array([4096]), np.array([512]), TO_DEVICE)
+    >>> told[0, [3, 6, 11, 13, 14, 15]].tolist()
     [4104, 1024, 512, 256, 256, 4]
     """
     found = np.zeros((len(hosts), len(calls), WORDS), np.uint64)
     source, target = (0, 7) if direction == TO_DEVICE else (7, 0)
-    starts = np.array(hosts, np.uint64), np.array(devices, np.uint64)
+    starts = hosts.astype(np.uint64), devices.astype(np.uint64)
     for number, call in enumerate(calls):
         row = found[:, number]
         row[:, source + 2], row[:, target + 2] = _HOST, _DEVICE
@@ -69,7 +73,7 @@ def _driver() -> Callable[[int, int], int] | None:
 
 
 def planes(
-    calls: Sequence[Copy], hosts: Sequence[int], devices: Sequence[int], direction: int, stream: int
+    calls: Sequence[Copy], hosts: Ints, devices: Ints, direction: int, stream: int
 ) -> bool | None:
     """Put copies into a stream, as `table` describes them.
 

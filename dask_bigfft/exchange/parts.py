@@ -27,7 +27,6 @@ from dask_bigfft.kernels.composite import (
     Block,
     Composite,
     Edge,
-    Stretch,
     Stretches,
     Windowed,
 )
@@ -93,9 +92,10 @@ def windowed(
         per_dim, stretches = found
         bounds += ends
         own = tuple(e + len(edges) for e in stretches.edges)
-        axes.append(Stretches(own, stretches.parts[: len(table)]))
+        stretches = replace(stretches, edges=own)
+        axes.append(stretches.rows(slice(0, len(table))))
         if turned is not None:
-            image.append(Stretches(own, stretches.parts[len(table) :]))
+            image.append(stretches.rows(slice(len(table), None)))
             flipped |= set(own) if turned[1] else set()
         edges += [edge for group in per_dim for edge in group]
         groups += [len(group) for group in per_dim]
@@ -172,13 +172,8 @@ def all_composite(source: Layout, target: Layout) -> bool:
 
 def _are_slabs(per_dim: list[tuple[Edge, ...]], stretches: Stretches) -> bool:
     sizes = [edge.size for group in per_dim for edge in group]
-    cut = {
-        e
-        for part in stretches.parts
-        for e, low, high in zip(stretches.edges, part.lows, part.highs, strict=True)
-        if high - low < sizes[e]
-    }
-    return len(cut) < 2 and sum(part.size for part in stretches.parts) == math.prod(sizes)
+    cut = np.count_nonzero((stretches.highs - stretches.lows < sizes).any(axis=0))
+    return bool(cut < 2) and int(stretches.sizes.sum()) == math.prod(sizes)
 
 
 def _axis(axis: int, table: PieceTable, came: int, shape: tuple[int, ...]) -> Axis | None:
@@ -195,17 +190,12 @@ def _axis(axis: int, table: PieceTable, came: int, shape: tuple[int, ...]) -> Ax
             return None
         per_dim.append(found[0])
         ranges += found[1]
-    edges = tuple(range(len(ranges)))
-    parts = tuple(
-        Stretch(
-            tuple(int(found[row, 0]) for found in ranges),
-            tuple(int(found[row, 1]) for found in ranges),
-            int(table.sources[row]),
-            tuple((came + d, int(place)) for d, place in enumerate(table.source_starts[row])),
-        )
-        for row in range(len(table))
+    lows, highs = (np.stack([found[:, end] for found in ranges], axis=1) for end in (0, 1))
+    dims = tuple(came + d for d in range(table.source_starts.shape[1]))
+    boxes = Stretches(
+        tuple(range(len(ranges))), lows, highs, table.sources, dims, table.source_starts
     )
-    return _joined(per_dim, Stretches(edges, parts))
+    return _joined(per_dim, boxes)
 
 
 def _grid(
@@ -240,32 +230,25 @@ def _grid(
 def _joined(per_dim: list[tuple[Edge, ...]], stretches: Stretches) -> Axis:
     """The same with edges joined that continue one another in the sources, where boxes allow it."""
     kept: list[tuple[Edge, ...]] = []
-    lows = list(zip(*(part.lows for part in stretches.parts), strict=True))
-    highs = list(zip(*(part.highs for part in stretches.parts), strict=True))
-    ranges, first = list[tuple[tuple[int, ...], tuple[int, ...]]](), 0
+    lows, highs = list[Ints](), list[Ints]()
+    columns = zip(stretches.lows.T, stretches.highs.T, strict=True)
     for group in per_dim:
         found: list[Edge] = []
-        for number, edge in enumerate(group, first):
+        for edge in group:
+            low, high = next(columns)
             last = found[-1] if found else None
-            low, high = lows[number], highs[number]
             if last and last.dim == edge.dim and last.step == edge.size * edge.step:
-                before = zip(*ranges[-1], low, high, strict=True)
                 n = edge.size
-                if all(b - a == 1 or (c, d) == (0, n) for a, b, c, d in before):
+                one, whole = highs[-1] - lows[-1] == 1, (low == 0) & (high == n)
+                if (one | whole).all():
                     found[-1] = replace(edge, size=last.size * n)
-                    outer = zip(*ranges[-1], strict=True)
-                    both = list(zip(outer, low, high, strict=True))
-                    ranges[-1] = (
-                        tuple(a * n + c for (a, _), c, _ in both),
-                        tuple((b - 1) * n + d for (_, b), _, d in both),
-                    )
+                    lows[-1], highs[-1] = lows[-1] * n + low, (highs[-1] - 1) * n + high
                     continue
             found.append(edge)
-            ranges.append((low, high))
-        first += len(group)
+            lows.append(low)
+            highs.append(high)
         kept.append(tuple(found))
-    parts = tuple(
-        replace(part, lows=tuple(r[0][i] for r in ranges), highs=tuple(r[1][i] for r in ranges))
-        for i, part in enumerate(stretches.parts)
+    edges = tuple(range(len(lows)))
+    return kept, replace(
+        stretches, edges=edges, lows=np.stack(lows, axis=1), highs=np.stack(highs, axis=1)
     )
-    return kept, Stretches(tuple(range(len(ranges))), parts)

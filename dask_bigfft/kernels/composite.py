@@ -18,18 +18,18 @@ Imports `decomposition` and `copy` of this room.
 
 import itertools
 import math
-import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from dask_bigfft.decomposition.layout import interval_boxes
+from dask_bigfft.decomposition.layout import Ranges, interval_boxes
 from dask_bigfft.kernels.copy import strided_view
 
 Array = npt.NDArray[np.generic]
+Ints = npt.NDArray[np.int64]
 Block = tuple[int, ...]
 
 
@@ -53,37 +53,60 @@ class Edge:
     step: int
 
 
-@dataclass(frozen=True)
-class Stretch:
-    """A box of the edges of an axis that lies in one source block, as far as an axis decides that.
+@dataclass(frozen=True, eq=False)
+class Stretches:
+    """The boxes of an axis, no two of which overlap, in one table, a row each.
+
+    Each lies in one source block, as far as an axis decides that. A table, since a block may have
+    thousands of them, and as many small objects for each block would take the interpreter longer
+    than copies take.
 
     Parameters
     ----------
-    lows, highs : tuple of int
-        First value along each edge of the axis, and the one behind the last.
-    block : int
+    edges : tuple of int
+        Edges that the boxes are of.
+    lows, highs : ndarray, (rows, edges)
+        First value along each edge, and the one behind the last.
+    blocks : ndarray, (rows,)
         Source block along the axis.
-    starts : tuple of (int, int)
-        Dimensions of the source block and the place in each at which the box begins.
+    dims : tuple of int
+        Dimensions of the source blocks that the axis has there.
+    starts : ndarray, (rows, dims)
+        Place in each of these at which the box begins.
     """
 
-    lows: tuple[int, ...]
-    highs: tuple[int, ...]
-    block: int
-    starts: tuple[tuple[int, int], ...]
+    edges: tuple[int, ...]
+    lows: Ints
+    highs: Ints
+    blocks: Ints
+    dims: tuple[int, ...]
+    starts: Ints
+
+    def __len__(self) -> int:
+        return len(self.blocks)
 
     @property
-    def size(self) -> int:
-        """Number of values."""
-        return math.prod(map(operator.sub, self.highs, self.lows))
+    def sizes(self) -> Ints:
+        """Number of values of each."""
+        found: Ints = np.prod(self.highs - self.lows, axis=1)
+        return found
 
+    def rows(self, chosen: slice | Ints) -> "Stretches":
+        """Some of them."""
+        return replace(
+            self, lows=self.lows[chosen], highs=self.highs[chosen], blocks=self.blocks[chosen],
+            starts=self.starts[chosen],
+        )
 
-@dataclass(frozen=True)
-class Stretches:
-    """The boxes of an axis, no two of which overlap, and the edges that they are of."""
+    def within(self, ends: Ints) -> tuple[Ints, Ints, Ints]:
+        """Those that meet a part of a block: which, and what they have of it, from where to where.
 
-    edges: tuple[int, ...]
-    parts: tuple[Stretch, ...]
+        `ends` are those of the part along all edges of the block, two rows.
+        """
+        first, last = ends[:, list(self.edges)]
+        lows, highs = np.maximum(self.lows, first), np.minimum(self.highs, last)
+        met = (lows < highs).all(axis=1).nonzero()[0]
+        return met, lows[met], highs[met]
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,10 +145,10 @@ class Shards:
         Of each view, one number per edge; strides in bytes.
     sources : list of ndarray
         The source block of each.
-    starts, addresses : list of int
+    starts, addresses : ndarray, (shards,)
         Where each begins: bytes after the source block's first element, and in memory.
-    places : list of tuple of int
-        Where each belongs in the part, one number per edge.
+    places : ndarray, (shards, edges)
+        Where each belongs in the part.
     flipped : frozenset of int or None
         Edges along which the values belong there in reverse, and conjugated; None where they do
         as they are.
@@ -136,9 +159,9 @@ class Shards:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     sources: list[Array]
-    starts: list[int]
-    addresses: list[int]
-    places: list[tuple[int, ...]]
+    starts: Ints
+    addresses: Ints
+    places: Ints
     flipped: frozenset[int] | None = None
 
     @property
@@ -153,12 +176,13 @@ class Shards:
 
     def view(self, number: int) -> Array:
         """One of them."""
-        return strided_view(self.sources[number], self.starts[number], self.shape, self.strides)
+        start = int(self.starts[number])
+        return strided_view(self.sources[number], start, self.shape, self.strides)
 
     def views(self) -> Iterator[tuple[tuple[int, ...], Array]]:
         """All of them, each with its place in the part."""
-        for number, place in enumerate(self.places):
-            yield place, self.view(number)
+        for number, place in enumerate(self.places.tolist()):
+            yield tuple(place), self.view(number)
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,7 +236,7 @@ class Composite:
     @property
     def count(self) -> int:
         """Number of shards of the whole block."""
-        return sum(math.prod(len(axis.parts) for axis in axes) for axes in self._layers)
+        return sum(math.prod(len(axis) for axis in axes) for axes in self._layers)
 
     @property
     def _layers(self) -> tuple[tuple[Stretches, ...], ...]:
@@ -227,37 +251,35 @@ class Composite:
     def _shards(
         self, part: tuple[slice, ...], axes: tuple[Stretches, ...], flipped: frozenset[int] | None
     ) -> Iterator[Shards]:
-        cuts = [[*self._met(axis, part)] for axis in axes]
-        edges, sources, bases = [axis.edges for axis in axes], self.sources, self._bases
-        lows, counts, places = [0] * len(part), [0] * len(part), [0] * len(part)
-        found: dict[tuple[tuple[int, ...], ...], tuple[list[int], Shards]] = {}
-        for chosen in itertools.product(*cuts):
-            block = tuple([stretch.block for stretch in chosen])
-            source = sources[block]
-            distances = source.strides
-            start = 0
-            for own, stretch in zip(edges, chosen, strict=True):
-                for e, begins, ends in zip(own, stretch.lows, stretch.highs, strict=True):
-                    cut = part[e]
-                    low, high = max(cut.start, begins), min(cut.stop, ends)
-                    first = ends - high if flipped and e in flipped else low - begins
-                    lows[e], counts[e], places[e] = first, high - low, low - cut.start
-                for dim, place in stretch.starts:
-                    start += place * distances[dim]
-            form = distances, tuple(counts)
-            known = found.get(form)
-            if known is None:
-                strides = [edge.step * distances[edge.dim] for edge in self.edges]
-                shards = Shards(self, part, form[1], tuple(strides), [], [], [], [], flipped)
-                known = found[form] = strides, shards
-            strides, shards = known
-            start += sum(map(operator.mul, lows, strides))
-            shards.sources.append(source)
-            shards.starts.append(start)
-            shards.addresses.append(bases[block] + start)
-            shards.places.append(tuple(places))
-        for _, shards in found.values():
-            yield shards
+        ends = np.array([(cut.start, cut.stop) for cut in part], np.int64).reshape(-1, 2).T
+        cuts = [axis.within(ends) for axis in axes]
+        sizes = [len(met) for met, _, _ in cuts]
+        count = math.prod(sizes)
+        lows, counts, firsts = np.zeros((3, count, len(part)), np.int64)
+        at = np.zeros((count, next(iter(self.sources.values())).ndim), np.int64)
+        columns = list[list[int]]()
+        chosen = np.unravel_index(np.arange(count), sizes)
+        for axis, (met, low, high), each in zip(axes, cuts, chosen, strict=True):
+            edges = list(axis.edges)
+            first = low - axis.lows[met]
+            if flipped:
+                behind = [e in flipped for e in edges]
+                first = np.where(behind, axis.highs[met] - high, first)
+            lows[:, edges], counts[:, edges] = low[each], (high - low)[each]
+            firsts[:, edges], at[:, list(axis.dims)] = first[each], axis.starts[met][each]
+            columns.append(axis.blocks[met][each].tolist())
+        blocks, places = list(zip(*columns, strict=True)), lows - ends[0]
+        forms = dict[tuple[tuple[int, ...], ...], list[int]]()
+        for row, form in enumerate(map(tuple, counts.tolist())):
+            forms.setdefault((self.sources[blocks[row]].strides, form), []).append(row)
+        for (distances, shape), rows in forms.items():
+            strides = tuple([edge.step * distances[edge.dim] for edge in self.edges])
+            starts = at[rows] @ distances + firsts[rows] @ strides
+            addresses = starts + [self._bases[blocks[row]] for row in rows]
+            sources = [self.sources[blocks[row]] for row in rows]
+            yield Shards(
+                self, part, shape, strides, sources, starts, addresses, places[rows], flipped
+            )
 
     def views(self, part: tuple[slice, ...]) -> Iterator[tuple[tuple[int, ...], Array]]:
         """The views of source blocks that make up a part, a slice of each edge.
@@ -272,18 +294,11 @@ class Composite:
         """Where each source block begins."""
         return {i: int(found.__array_interface__["data"][0]) for i, found in self.sources.items()}
 
-    def _met(self, axis: Stretches, part: tuple[slice, ...]) -> Iterator[Stretch]:
-        cuts = [(part[e].start, part[e].stop) for e in axis.edges]
-        for found in axis.parts:
-            sides = zip(cuts, found.lows, found.highs, strict=True)
-            if all(max(first, low) < min(last, high) for (first, last), low, high in sides):
-                yield found
-
     @cached_property
     def full(self) -> bool:
         """Whether all of the block is in shards; what is not is padding."""
         return math.prod(self.sizes) == sum(
-            math.prod(sum(part.size for part in axis.parts) for axis in axes)
+            math.prod(int(axis.sizes.sum()) for axis in axes)
             for axes in self._layers
         )
 
@@ -309,7 +324,7 @@ class Composite:
             e
             for axis in itertools.chain.from_iterable(self._layers)
             for place, e in enumerate(axis.edges)
-            if any(part.highs[place] - part.lows[place] > 1 for part in axis.parts)
+            if (axis.highs[:, place] - axis.lows[:, place] > 1).any()
         )
 
     @property
@@ -362,10 +377,22 @@ class Composite:
         axis: Stretches, edges: list[Edge], made: list[tuple[int, ...]], flipped: frozenset[int]
     ) -> Stretches:
         """The boxes of an axis in the edges that its edges fall into."""
+        own = tuple(new for e in axis.edges for new in made[e])
+        if len(own) == len(axis.edges):
+            return replace(axis, edges=own)
         into = [[edges[i] for i in made[e]] for e in axis.edges]
-        flips = [e in flipped for e in axis.edges]
-        parts = tuple(fine for found in axis.parts for fine in _apart(found, into, flips))
-        return Stretches(tuple(new for e in axis.edges for new in made[e]), parts)
+        flips, fine = [e in flipped for e in axis.edges], list[_Fine]()
+        for row in range(len(axis)):
+            box = list(zip(axis.lows[row].tolist(), axis.highs[row].tolist(), strict=True))
+            fine += ((row, *found) for found in _apart(box, into, flips))
+        came = [row for row, *_ in fine]
+        ranges = np.array([found for _, found, _ in fine], np.int64).reshape(-1, len(own), 2)
+        starts = axis.starts[came]
+        for number, found in enumerate(into):
+            starts[:, axis.dims.index(found[0].dim)] += [moved[number] for *_, moved in fine]
+        return Stretches(
+            own, ranges[..., 0], ranges[..., 1], axis.blocks[came], axis.dims, starts
+        )
 
     def part(self, cuts: tuple[slice, ...]) -> tuple[slice, ...] | None:
         """Slices of the edges from slices of the dimensions, which cut no dimension of several.
@@ -384,25 +411,25 @@ class Composite:
         return tuple(found)
 
 
-def _apart(box: Stretch, into: list[list[Edge]], flips: list[bool]) -> Iterator[Stretch]:
+#: A box in finer edges: the row that it comes from, its ranges, and how much later it begins in the
+#: source block by each of the edges that it fell from.
+_Fine = tuple[int, Ranges, tuple[int, ...]]
+
+
+def _apart(
+    box: Sequence[tuple[int, int]], into: list[list[Edge]], flips: list[bool]
+) -> Iterator[tuple[Ranges, tuple[int, ...]]]:
     """A box of some edges as boxes of those that each of them falls into."""
     choices = [
         list(interval_boxes(low, high, tuple(edge.size for edge in fine)))
-        for low, high, fine in zip(box.lows, box.highs, into, strict=True)
+        for (low, high), fine in zip(box, into, strict=True)
     ]
     for chosen in itertools.product(*choices):
-        ranges = list(itertools.chain.from_iterable(chosen))
-        starts = dict(box.starts)
-        sides = zip(box.lows, box.highs, into, flips, chosen, strict=True)
-        for low, high, fine, flip, found in sides:
+        moved = list[int]()
+        for (low, high), fine, flip, found in zip(box, into, flips, chosen, strict=True):
             unit, pairs = fine[-1].step, list(zip(found, fine, strict=True))
             if flip:
-                before = (high - 1) * unit - sum((r[1] - 1) * edge.step for r, edge in pairs)
+                moved.append((high - 1) * unit - sum((r[1] - 1) * edge.step for r, edge in pairs))
             else:
-                before = sum(r[0] * edge.step for r, edge in pairs) - low * unit
-            if before:
-                starts[fine[0].dim] += before
-        yield Stretch(
-            tuple(low for low, _ in ranges), tuple(high for _, high in ranges),
-            box.block, tuple(starts.items()),
-        )
+                moved.append(sum(r[0] * edge.step for r, edge in pairs) - low * unit)
+        yield tuple(itertools.chain.from_iterable(chosen)), tuple(moved)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from dask_bigfft.kernels.composite import Array, Block, Composite, Edge, Stretch, Stretches
+from dask_bigfft.kernels.composite import Array, Block, Composite, Edge, Stretches
 from dask_bigfft.kernels.copy import strided_view
 from dask_bigfft.memory import lend
 
@@ -66,11 +66,11 @@ class Stacked:
         axes, sources = list[Stretches](), dict[Block, Array]()
         for dim, n in enumerate(shape):
             width = self.width if dim == self.dim else n
-            stretches = tuple(
-                Stretch((low,), (low + width,), i, ((dim, 0),))
-                for i, low in enumerate(range(0, n, width))
+            lows = np.arange(0, n, width)[:, None]
+            starts = np.zeros_like(lows)
+            axes.append(
+                Stretches((dim,), lows, lows + width, np.arange(len(lows)), (dim,), starts)
             )
-            axes.append(Stretches((dim,), stretches))
         for i, shard in enumerate(memory):
             sources[tuple(i if dim == self.dim else 0 for dim in range(len(shape)))] = shard
         edges = tuple(Edge(n, dim, dim, 1) for dim, n in enumerate(shape))

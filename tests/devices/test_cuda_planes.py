@@ -38,8 +38,8 @@ def test_shards_of_one_form_are_copied_there_and_back(monkeypatch, cut):
     blocks = [rng.standard_normal((8, 64)) for _ in range(5)]
     card = np.zeros((5, *blocks[0][cut].shape))
     calls = tuple(copies(blocks[0][cut]))
-    hosts = [block[cut].ctypes.data for block in blocks]
-    devices = [card.ctypes.data + i * card.strides[0] for i in range(5)]
+    hosts = np.array([block[cut].ctypes.data for block in blocks])
+    devices = card.ctypes.data + np.arange(5) * card.strides[0]
     assert cuda_planes.planes(calls, hosts, devices, TO_DEVICE, 0) is True
     assert all(np.array_equal(card[i], block[cut]) for i, block in enumerate(blocks))
     card += 1
@@ -54,10 +54,10 @@ def test_shards_of_one_form_are_copied_there_and_back(monkeypatch, cut):
 def test_what_the_driver_refuses_is_left_to_others(monkeypatch, status, said):
     monkeypatch.setattr(cuda_planes, "_driver", lambda: driver(lambda n: status * (n == 2)))
     values = np.zeros((3, 4))
-    places = [values.ctypes.data] * 3
+    places = np.array([values.ctypes.data] * 3)
     assert cuda_planes.planes(tuple(copies(values)), places, places, TO_DEVICE, 0) is said
 
 
 def test_without_such_a_driver_others_copy(monkeypatch):
     monkeypatch.setattr(cuda_planes, "_driver", lambda: None)
-    assert cuda_planes.planes((), [], [], TO_DEVICE, 0) is None
+    assert cuda_planes.planes((), np.empty(0, int), np.empty(0, int), TO_DEVICE, 0) is None

@@ -57,9 +57,9 @@ log = logging.getLogger(__name__)
 #: Complex dtypes that libraries are measured in.
 DTYPES = ("complex128", "complex64")
 
-#: Seconds after which no further library is measured at length: of one that is known in another
-#: dtype a single sample tells how much faster it is, any other one is tried on little data. None is
-#: left out, for plans would take the speeds of another one for its own.
+#: Seconds after which no further library is measured at length. One that is known in another dtype
+#: gets a single sample, which tells how much faster it is here; any other one is tried on little
+#: data. None is left out: plans would take another library's speeds for its own.
 ENOUGH = 25.0
 
 #: Seconds after which copies are measured by single passes: with many threads probes are large.

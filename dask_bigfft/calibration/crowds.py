@@ -25,7 +25,8 @@ from dask_bigfft.planner.traffic import calls
 
 __all__ = ["in_company"]
 
-#: What the factor may be, since there may be many more threads than processors; seconds to wake.
+#: Between what a `Profile`'s `slack` may be, as there may be many more threads than processors, and
+#: the seconds of its `wake`.
 SLACK, WAKE = (0.9, 64.0), (1e-6, 1e-3)
 
 #: How far off a sample may be, by its logarithm, to count in full: others were held up.

@@ -47,7 +47,8 @@ SHAPES = (((1200, 1764), 4), ((1200, 1764), 40), ((2_000_000,), 16), ((120, 130,
 #: Bytes of these.
 USUAL_NBYTES = 32 << 20
 
-#: How many times as long parts may take in company, and until the next task is handed out.
+#: How many times as long parts may take in a graph as alone, at least and at most, and how many
+#: times as long it may take until the next task is handed out.
 LEAST, MOST, LONGEST_WAIT = 0.5, 6.0, 12.0
 
 #: Seconds for a task that are reckoned with at least, so that waiting for one can be told in them.

@@ -34,7 +34,7 @@ __all__ = ["Crew", "crew_of"]
 #: Rounds whose speeds are remembered.
 KEPT_PACES = 64
 
-#: Blocks of which nobody has taken anything that there are for each device, and one for helpers.
+#: Blocks that are kept open, with so much left to take: so many for each device, one for helpers.
 AHEAD = 1
 
 #: Seconds for which a thread that has nothing to do waits for more: who starts a thread waits until

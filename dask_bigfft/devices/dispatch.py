@@ -32,6 +32,7 @@ from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.kernels.stacked import Stacked
 from dask_bigfft.planner.cost import admitted
 from dask_bigfft.planner.device_settings import AS_IS, DeviceSettings
+from dask_bigfft.planner.seconds import LEAST_NBYTES
 from dask_bigfft.threads import task_threads
 
 __all__ = [
@@ -40,9 +41,6 @@ __all__ = [
 ]
 
 Device = Literal["auto", "cpu", "gpu", "hybrid"]
-
-#: Blocks below it stay on the CPU where nobody has asked for a device: a trip costs more.
-LEAST_NBYTES = 1 << 20
 
 
 @dataclass(frozen=True)

@@ -30,23 +30,23 @@ Kind = Literal["cpu", "device"]
 
 KINDS: tuple[Kind, ...] = ("cpu", "device")
 
-#: Of what a taker could do while all finish what is left, the part that it takes at once.
+#: A taker takes this part at once of what it could do until all that is left is done.
 PORTION = 0.5
 
 #: Weight of the latest piece in what is known of a kind's speed.
 LEARNING = 0.3
 
-#: Times that a piece may differ from what is known to be believed.
+#: A piece whose time differs from what is known by more than so many times is not believed.
 OUTLIER = 2.0
 
 #: Pieces that a device is given at once at most.
 MOST_PIECES = 8
 
-#: Bytes that a CPU thread takes at once at most, and several threads that are one taker.
+#: Bytes that one CPU thread takes at once at most, and that a team of them does.
 MOST_TILES_NBYTES, MOST_TOGETHER_NBYTES = 32 << 20, 128 << 20
 
-#: Takers that CPU threads are where several of them are one: while one of them comes back for more,
-#: the other works.
+#: Teams, each of several CPU threads that are one taker: while one comes back for more, the other
+#: works.
 TEAMS = 2
 
 

@@ -9,22 +9,15 @@ Imports `errors`, and `p2p_spec` where distributed is as `p2p_private` expects i
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cache
 from types import ModuleType
 from typing import Any, cast
 
 import dask.config
-import numpy.typing as npt
 
 from dask_bigfft.errors import CarrierError, ScratchError
-from dask_bigfft.exchange.p2p_shards import StorageError
-
-Array = npt.NDArray[Any]
-Block = tuple[int, ...]
-Message = tuple[Array, Array, Array, Array]
-Owner = str | Block
-Pack = Callable[[Callable[[Block], Owner], tuple[Sequence[int], ...]], dict[Owner, Message]]
+from dask_bigfft.exchange.p2p_shards import Array, Block, Pack, StorageError
 
 #: How often a worker asks the scheduler of a shuffle before a lost connection is an error.
 MOST_ASKED = 3

@@ -24,7 +24,7 @@ import struct
 import time
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +38,18 @@ from dask_bigfft.exchange.p2p_private import (
     sync,
     unpickle_bytestream,
 )
-from dask_bigfft.exchange.p2p_shards import Array, Block, Kept, Message, Room, StorageError
+from dask_bigfft.exchange.p2p_shards import (
+    Array,
+    Block,
+    Kept,
+    Message,
+    Owner,
+    Pack,
+    Room,
+    StorageError,
+)
 
 __all__ = ["ALIGNMENT", "Run", "aligned_frames", "release"]
-
-#: Whoever gets what is packed for some target blocks: a worker, or here, what waits together.
-Owner = str | Block
-#: Packs a source block: owners of target blocks and these along each axis in, messages out.
-Pack = Callable[[Callable[[Block], Owner], tuple[Sequence[int], ...]], dict[Owner, Message]]
 
 #: Bytes at whole multiples of which the values of a part begin in a file, and so in memory.
 ALIGNMENT = 64

@@ -12,7 +12,7 @@ import errno
 import itertools
 import threading
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,14 +23,23 @@ from dask_bigfft.files import room_missing
 from dask_bigfft.memory import lend
 
 __all__ = [
-    "MOST_OPEN", "Array", "Block", "Files", "Gone", "Kept", "Message", "Room", "StorageError",
-    "Waiting", "cannot_keep",
+    "MOST_OPEN", "Array", "Block", "Files", "Gone", "Kept", "Message", "Owner", "Pack",
+    "Room", "StorageError", "Waiting", "cannot_keep",
 ]
 
 Array = npt.NDArray[Any]
 Block = tuple[int, ...]
+
 #: Target blocks, bounds of their shards, the shards in one array, and their checksums (0: none).
 Message = tuple[Array, Array, Array, Array]
+
+#: Whom shards are packed for: the worker that puts their target blocks together; or, on that worker
+#: itself, the block with which others wait in one piece of memory or one file.
+Owner = str | Block
+
+#: Packs a source block: takes who owns a target block, and the target blocks along each axis;
+#: returns a message for each owner.
+Pack = Callable[[Callable[[Block], Owner], tuple[Sequence[int], ...]], dict[Owner, Message]]
 
 #: Files of several target blocks of which a worker remembers what is in them.
 MOST_OPEN = 4

@@ -37,7 +37,8 @@ Ints = npt.NDArray[np.int64]
 #: Shards beyond which a block is gathered all the same.
 MOST_SHARDS = 4096
 
-#: Times a block that what lies around it may be. Only what the block has crosses the bus.
+#: How many times as large as a block the whole digits around it may be (see above). Only what the
+#: block has crosses the bus.
 MOST_AROUND = 2
 
 Axis = tuple[list[tuple[Edge, ...]], Stretches]

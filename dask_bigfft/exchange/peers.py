@@ -263,7 +263,7 @@ class _Move:
             if out is None:
                 out = peers.empty(device, values.size, values.dtype)
             for giver in into[target]:
-                # What came from there lies where what went there was.
+                # What `giver` sent was written over what went to its partner: so it lies there.
                 gave = self.shards[source, partner[giver]]
                 for copy, place in zip(self.shards[giver, target], gave, strict=True):
                     came = peers.view(values, place.source[0], place.counts, place.source[1])

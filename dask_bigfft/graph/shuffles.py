@@ -16,6 +16,7 @@ from dask_bigfft.devices.on_card import is_on_card
 from dask_bigfft.errors import CarrierError
 from dask_bigfft.events import emit
 from dask_bigfft.exchange import p2p
+from dask_bigfft.exchange.p2p_shards import Message, Owner
 from dask_bigfft.exchange.packing import Packed, shard_checksum
 from dask_bigfft.graph.blocks import checked
 from dask_bigfft.graph.run import Run
@@ -135,8 +136,8 @@ def send_shards(run: Run, number: int, source: Block, shuffle: str, values: Arra
         return found
 
     def packed(
-        owner_of: Callable[[Block], p2p.Owner], targets: tuple[Sequence[int], ...]
-    ) -> dict[p2p.Owner, p2p.Message]:
+        owner_of: Callable[[Block], Owner], targets: tuple[Sequence[int], ...]
+    ) -> dict[Owner, Message]:
         started = time.perf_counter()
         packing = run.packing(number, targets)
         found = packing.pack(source, block, dtype, owner_of)

@@ -180,7 +180,7 @@ def run_block(
             with spoiling(lambda: [own]):
                 return run.finish(number, block, lambda: here, filters)
     if number < len(run.plan.rounds):
-        # What CPU threads or devices alone take as it is need not be prepared for being gathered.
+        # CPU threads alone, or devices alone, take a block as it lies: nothing has to be gathered.
         alone = own if run.place.device in ("cpu", "gpu") or missing() is not None else None
         coming = gathering if alone is None else functools.partial(Lying, alone, into=place)
         with _turn(run, number, block, blocks):

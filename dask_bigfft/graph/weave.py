@@ -235,7 +235,7 @@ class Weave:
                 shuffles.write(
                     self.graph, key, send_blocks, self.number, sends, *self._refs(blocks)
                 )
-        # The filters' spectra that several blocks need may be too many at the same time.
+        # Several blocks in one task may need more spectra of filters at a time than fit in memory.
         width = shuffles.width(self.onward is not None and not self.filters)
         for shuffle in shuffles.by_group.values():
             if not shuffle.travels:

@@ -14,8 +14,8 @@ from dask_bigfft.kernels.sums import energy
 
 Array = npt.NDArray[Any]
 
-#: Rounding errors by which two ways of doing a round may differ, times the logarithm of its size;
-#: and values that are compared at a time.
+#: Two ways of doing a round may differ by so many rounding errors, times the logarithm of its size;
+#: and so many values are compared at a time.
 NEAR, COMPARED = 16, 1 << 16
 
 

@@ -38,7 +38,7 @@ COMPILED = frozenset(
 )
 
 
-#: More places than there are.
+#: A number of places that nothing has, for all of them.
 _ALL = 1 << 62
 
 

@@ -22,13 +22,14 @@ from dask_bigfft.transforms.spec import TransformSpec
 
 __all__ = ["decided", "divided_among"]
 
-#: How many times as fast as devices CPU threads have to be by the model, to do a round alone.
+#: CPU threads alone do a transform only where the model has them so many times as fast as devices.
 CERTAIN = 2.0
 
-#: Part of the time of what suits processes with devices, below which that takes which suits others.
+#: A plan that suits processes with fewer devices is taken where it needs less than this part of the
+#: time of the one that suits those with most, for which the others would be waited for.
 SLOWED = 0.95
 
-#: What rounds take in a process with so many devices.
+#: The rounds of a plan, with what they take, in a process with so many devices.
 Rounds = Callable[[int], tuple[RoundForecast, ...]]
 
 
@@ -104,7 +105,7 @@ def decided(
     they do it alone where they are `CERTAIN` times as fast, and devices otherwise.
 
     Where processes have unlike numbers of devices, that is decided for the one that has most. But
-    it may wait for the others: so another way is taken where that makes it `SLOWED` times as long.
+    it may wait for the others: so another way is taken that needs less than `SLOWED` of the time.
 
     Parameters
     ----------

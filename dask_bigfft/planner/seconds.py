@@ -36,10 +36,10 @@ LEAST_NBYTES = 1 << 20
 #: Part of the speed of the bus at which a device reads shards of many blocks.
 SHARDS = 0.9
 
-#: What a run costs a device whose kernels read it, in units of what it costs a copy engine.
+#: What each run of narrow rows costs where a kernel reads it: this part of a copy engine's cost.
 BY_KERNEL = 0.25
 
-#: Rows from which on a device reads shards where they lie.
+#: Bytes of a row from which on a device reads shards where they lie; threads gather narrower ones.
 NARROWEST_NBYTES = 1 << 10
 
 

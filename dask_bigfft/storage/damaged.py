@@ -10,7 +10,7 @@ from zipfile import BadZipFile
 
 __all__ = ["UNREADABLE"]
 
-#: All of it.
+#: What is raised by NumPy, h5py and zarr where they read a file that is damaged.
 UNREADABLE = (
     OSError, RuntimeError, ValueError, TypeError, KeyError, EOFError, BadZipFile, TokenError,
     zlib.error,

@@ -3,9 +3,10 @@
 Imports `errors` and `storage`.
 """
 
+import errno
 from pathlib import Path
 
-from dask_bigfft.errors import is_path, refuse
+from dask_bigfft.errors import refuse
 from dask_bigfft.storage.sources import URL, array_folder
 
 __all__ = ["refuse_places"]
@@ -21,20 +22,33 @@ def refuse_places(
     ArgumentError
         Naming the one that has to be elsewhere.
     """
-    for name, path in {"source": source, "destination": destination, "scratch": scratch}.items():
-        if path is not None and not is_path(path):
-            refuse(name, str(path), "a path that a file can have, without null bytes")
-    read, written = array_folder(source.resolve(), component), destination.resolve()
+    read = array_folder(_whole("source", source), component)
+    written = _whole("destination", destination)
     if read.is_dir() and read in written.parents:
         refuse("destination", str(destination), f"a path outside of the source, {source}")
     if scratch is None:
         return
     if URL.match(str(scratch)):
         refuse("scratch", str(scratch), "a local path")
-    folder = scratch.resolve()
+    folder = _whole("scratch", scratch)
     for name, place in {"source": read, "destination": written}.items():
         if place in (folder, *folder.parents) and not place.is_file():
             refuse("scratch", str(scratch), f"a folder outside of the {name}, {place}")
     if folder in written.parents:
         refuse("destination", str(destination),
                f"a path outside of the scratch folder, {scratch}, which is deleted at the end")
+
+
+def _whole(argument: str, path: Path) -> Path:
+    """The whole path that an argument means, of which the system can tell what is there."""
+    try:
+        found = path.resolve()
+        found.exists()
+        return found
+    except (ValueError, RuntimeError) as error:  # null bytes, or links that go round in a circle
+        reason: Exception = error
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        reason = OSError(error.strerror)
+    refuse(argument, str(path), f"a path that a file can have ({reason})")

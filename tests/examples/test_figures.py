@@ -95,6 +95,17 @@ def cold():
     yield f"where later ones take {warm:.1f}"
 
 
+def computing():
+    def beside_persisting(kernel):
+        for row in table("Warm: median seconds").values():
+            both = [row[f"{kernel}/{what}"] for what in ("compute", "persist")]
+            if "-" not in both:
+                yield float(both[0]) / float(both[1])
+
+    yield f"takes {over([*beside_persisting('ducc0')])} times as long as `persist()` with `ducc0`"
+    yield f"with `ducc0`, {over([*beside_persisting('scipy')])} times with SciPy"
+
+
 def larger_than_memory():
     box, line = data("outofcore")["3d"], data("outofcore_rows")["1d"]
     seconds = [
@@ -190,8 +201,8 @@ def forecasts():
     yield f"tried, within 10 %, in {met} of {len(swept)} problems"
 
 
-README = [one_axis, several_axes, prime_lengths, cold, larger_than_memory, convolution, clusters,
-          card, not_pinned, shared, two_cards, forecasts]
+README = [one_axis, several_axes, prime_lengths, cold, computing, larger_than_memory, convolution,
+          clusters, card, not_pinned, shared, two_cards, forecasts]
 
 
 @pytest.mark.parametrize("sentences", README, ids=lambda function: function.__name__)

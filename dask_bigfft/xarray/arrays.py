@@ -14,7 +14,7 @@ from dask_bigfft import config
 from dask_bigfft import fft as transforms
 from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.planning.arguments import parse_flag
-from dask_bigfft.xarray.coordinates import PREFIX, Samples, remembered, samples_of
+from dask_bigfft.xarray.coordinates import PREFIX, refuse_parts, remembered, samples_of
 
 Dims = Hashable | Sequence[Hashable] | None
 Norm = Literal["backward", "ortho", "forward"] | None
@@ -99,18 +99,12 @@ def forward(
     if shifted:
         data = transforms.fftshift(data, [array.get_axis_num(found) for found in shifted])
     renamed: dict[Hashable, tuple[Hashable, Any]] = {}
-    for found, order in zip(dims, orders, strict=True):
-        values = _frequencies(samples[found], found == half, order)
-        values = np.fft.fftshift(values) if found in shifted else values
+    for found in dims:
+        axis, spacing = array.get_axis_num(found), samples[found].spacing
+        values = transforms.frequencies_of(data, axis, spacing).compute(scheduler="sync")
         new = f"{PREFIX}{found}"
         renamed[found] = new, xr.Variable((new,), values, samples[found].attrs)
     return _rebuilt(array, data, renamed)
-
-
-def _frequencies(samples: Samples, half: bool, order: str) -> Any:
-    frequencies = transforms.rfftfreq if half else transforms.fftfreq
-    found = frequencies(samples.length, samples.spacing, order=order)  # type: ignore[arg-type]
-    return np.asarray(found.compute())
 
 
 def inverse(
@@ -121,11 +115,12 @@ def inverse(
     dims = parse_dims(array, dim, is_spectral(array))
     orders = _orders(extras, len(dims))
     half = dims[-1] if name == "irfftn" else None
-    samples = {
-        found: remembered(array, found, found == half, length if found == half else None)
-        for found in dims
-    }
+    samples = {found: remembered(array, found, found == half) for found in dims}
     natural = [found for found, order in zip(dims, orders, strict=True) if order == "natural"]
+    for found in natural:
+        refuse_parts(array, found, samples[found], found == half)
+    if half is not None:
+        samples[half] = samples[half].resampled(length)
     shifted = [found for found in natural if found != half and _is_shifted(array, found)]
     data = array.data
     if shifted:

@@ -4,7 +4,7 @@ Imports `errors`; needs xarray.
 """
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -66,6 +66,14 @@ class Samples:
         }
         return {key: value for key, value in found.items() if value is not None}
 
+    def resampled(self, length: int | None) -> "Samples":
+        """So many samples in the same interval; these where nothing is said."""
+        if length is None or length == self.length:
+            return self
+        step = self.step * self.length / length
+        whole = self.dtype is None or np.dtype(self.dtype).kind not in "iu" or step.is_integer()
+        return replace(self, length=length, step=step, dtype=self.dtype if whole else "float64")
+
     def coordinate(self) -> Any:
         """The samples' places, None where there was no coordinate."""
         if self.dtype is None:
@@ -106,20 +114,57 @@ def samples_of(array: xr.DataArray, dim: Hashable) -> Samples:
     return Samples(dim, length, first, step, units, dtype)
 
 
-def remembered(array: xr.DataArray, dim: Hashable, half: bool, length: int | None) -> Samples:
+def remembered(array: xr.DataArray, dim: Hashable, half: bool) -> Samples:
     """What a frequency coordinate tells of the dimension that it came from."""
-    attrs = array.coords[dim].attrs if dim in array.coords else {}
+    attrs = _attrs(array, dim)
     size = array.sizes[dim]
     name = str(dim)
     direct = attrs.get("direct_dim", name[len(PREFIX):] if name.startswith(PREFIX) else f"{name}_")
-    known = int(attrs.get("direct_length", 2 * (size - 1) if half else size))
+    length = int(attrs.get("direct_length", 2 * (size - 1) if half else size))
     if "direct_step" in attrs:
         dtype, units = attrs.get("direct_dtype"), attrs.get("direct_units")
         first, step = attrs["direct_first"], float(attrs["direct_step"])
-        return Samples(direct, length or known, first, step, units, dtype)
+        return Samples(direct, length, first, step, units, dtype)
     if dim not in array.coords:
-        return Samples(direct, length or known)
+        return Samples(direct, length)
     frequencies = array.coords[dim].values
     spacing = float(np.abs(np.diff(frequencies)).min()) if size > 1 else 1.0
-    step = 1 / (spacing * (length or known))
-    return Samples(direct, length or known, 0, step, None, "float64")
+    return Samples(direct, length, 0, 1 / (spacing * max(1, length)), None, "float64")
+
+
+def _attrs(array: xr.DataArray, dim: Hashable) -> dict[Hashable, Any]:
+    return array.coords[dim].attrs if dim in array.coords else {}
+
+
+def refuse_parts(array: xr.DataArray, dim: Hashable, before: Samples, half: bool) -> None:
+    """Refuse a spectrum in natural order that has lost frequencies since it was made.
+
+    Taken for all there are, those that are left would be others. What is missing above is zero in
+    half a spectrum; the frequency 0 may be in the middle of a whole one.
+
+    Parameters
+    ----------
+    array : xarray.DataArray
+        The spectrum.
+    dim : hashable
+        One of its dimensions.
+    before : Samples
+        The samples that were transformed along it.
+    half : bool
+        Whether only frequencies from 0 on count.
+    """
+    if "direct_step" not in _attrs(array, dim):
+        return  # it is not known what there was
+    found, n = array.coords[dim].values, before.length
+    distance = 1 / (n * abs(before.spacing))
+    if half:
+        found = np.abs(found[: n // 2 + 1])
+        right = [np.arange(len(found)) * distance]
+    else:
+        wanted = np.fft.fftfreq(n, before.spacing)
+        right = [wanted, np.fft.fftshift(wanted)]
+    near = TOLERANCE * distance
+    if not any(len(w) == len(found) and np.all(np.abs(found - w) < near) for w in right):
+        refuse(f"coordinate {dim}", f"of {array.sizes[dim]} frequencies", "all frequencies as the "
+               f"transform of {n} samples has put them (set to 0 what is not wanted), or no "
+               f"coordinate: drop_vars({dim!r})")

@@ -210,6 +210,36 @@ def test_more_that_is_refused():
         bx.fft(field(CHUNKS).rename(y="freq_x"), "x")
 
 
+@pytest.mark.parametrize("kept", [slice(3, None), slice(None, None, 2), slice(None, None, -1)])
+@pytest.mark.parametrize("name", ["fft", "rfft"])
+def test_a_spectrum_that_has_lost_frequencies_is_refused(name, kept):
+    """Those that are left would be taken for others."""
+    spectrum = getattr(bx, name)(field(CHUNKS), "x").isel(freq_x=kept)
+    with pytest.raises(ArgumentError, match=r"freq_x.*transform of 24 samples.*drop_vars"):
+        getattr(bx, f"i{name}")(spectrum)
+    bare = getattr(bx, f"i{name}")(spectrum.drop_vars("freq_x"), "freq_x")
+    wanted = getattr(np.fft, f"i{name}")(spectrum.values)
+    np.testing.assert_allclose(bare.values, wanted, atol=1e-12)
+
+
+def test_half_a_spectrum_is_not_a_whole_one():
+    with pytest.raises(ArgumentError, match=r"freq_x.*of 13 frequencies"):
+        bx.ifft(bx.rfft(field(CHUNKS), "x"))
+    a = field(CHUNKS)
+    back = bx.irfft(bx.fft(a, "x"))  # of real data the upper half is known
+    np.testing.assert_allclose(back.values, a.values, atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [25, 48])
+def test_low_frequencies_alone_and_other_lengths_fill_the_same_interval(n):
+    a = field(CHUNKS)
+    low = bx.rfft(a, "x").isel(freq_x=slice(0, 5))
+    found = bx.irfft(low, n=n)
+    np.testing.assert_allclose(found.values, np.fft.irfft(low.values, n), atol=1e-12)
+    np.testing.assert_allclose(found.x, a.x[0].item() + np.arange(n) * (24 * 2.0) / n)
+    np.testing.assert_array_equal(bx.irfft(low).x, a.x)
+
+
 def test_inverses_of_one_dimension_keep_the_others_spectral():
     spectrum = bx.fft(field(CHUNKS), ["y", "x"])
     half = spectrum.bigfft.ifft("freq_x")
@@ -238,6 +268,19 @@ def test_frequencies_are_those_of_the_array_functions():
     np.testing.assert_array_equal(
         found.freq_t, fft.fftfreq(4096, 0.25, order="transposed").compute()
     )
+
+
+@pytest.mark.parametrize("name", ["fft", "rfft"])
+@pytest.mark.parametrize("rounds", [[4, -1], [2, 8, -1]])
+def test_frequencies_in_transposed_order_know_named_digits(name, rounds):
+    n = 64
+    x = RNG.standard_normal(n)
+    a = xr.DataArray(da.from_array(x, chunks=16), dims="t", coords={"t": np.arange(n) * 0.5})
+    found = getattr(bx, name)(a, "t", order="transposed", rounds=rounds)
+    waves = np.exp(-2j * np.pi * np.outer(found.freq_t, a.t))
+    np.testing.assert_allclose(found.values, waves @ x, atol=1e-11)
+    back = getattr(bx, f"i{name}")(found, order="transposed", rounds=rounds[::-1])
+    np.testing.assert_allclose(back.values, x, atol=1e-12)
 
 
 def test_agreement_with_xrft():

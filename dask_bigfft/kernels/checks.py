@@ -7,7 +7,8 @@
 
 with seeded random weights r (`kernels.weights`); twiddles are taken back before. Half a spectrum
 counts twice but for its entries 0 and N/2, of which an inverse real transform uses the real part
-only.
+only. Squares of values that are very small lose their digits, or are 0: sums may be off by as much
+as all of them could have lost.
 
 Sources: Parseval's theorem; for linear checksums Jou and Abraham, Proc. IEEE 74, 1986, and Wang
 and Jha, IEEE Trans. Computers 43, 1994.
@@ -19,7 +20,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from operator import mul
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,13 +36,33 @@ from dask_bigfft.kernels.weights import Weights, split, weights_of, with_rows
 Array = npt.NDArray[Any]
 Block = tuple[int, ...]
 
-#: What is found of a tile before its round: energy, what of it will come out, and the checksum.
-Found = tuple[float, float, complex | None]
+#: Squares of a value that are added up at most: of both parts, twice for half a spectrum.
+SQUARES = 4
+
+
+class Found(NamedTuple):
+    """What is found of a tile before its round."""
+
+    #: Energy, what of it will come out, and what squares may have lost of it.
+    whole: float
+    seen: float
+    lost: float
+    checksum: complex | None
 
 
 @lru_cache(maxsize=8)
 def _eps(dtype: np.dtype[Any]) -> float:
     return max(float(np.finfo(dtype).eps), float(np.finfo(np.float64).eps))
+
+
+@lru_cache(maxsize=8)
+def _tiny(dtype: np.dtype[Any]) -> float:
+    return max(float(np.finfo(dtype).tiny), float(np.finfo(np.float64).tiny))
+
+
+def _lost(values: Array) -> float:
+    """What the squares of values may lack, since they lose digits below the least normal number."""
+    return SQUARES * values.size * _tiny(values.dtype)
 
 
 class Unmatched(Exception):
@@ -125,7 +146,7 @@ class Check:
     # --- what comes in, what goes out ---
 
     def before(self, tile: Array, total: float | None = None) -> Found:
-        """Energy of a tile (its weight, and what of it will come out), and its checksum.
+        """Energy of a tile, and its checksum.
 
         `total` is the sum of squared magnitudes, where it is known.
         """
@@ -137,7 +158,7 @@ class Check:
         whole = seen = _weighed(tile, joins, total)
         if joins is not None and math.isfinite(whole):
             seen -= self._unseen(tile, *joins)
-        return whole, seen, checksum
+        return Found(whole, seen, _lost(tile), checksum)
 
     def after(
         self, result: Array, before: Found, dim: int, part: slice | None,
@@ -147,7 +168,7 @@ class Check:
 
         `total` is its sum of squared magnitudes, where it is known.
         """
-        whole, seen, wanted = before
+        whole, seen, lost, wanted = before
         if not math.isfinite(whole):
             self.undecided = True
             return
@@ -157,11 +178,13 @@ class Check:
         if error is None:
             error = self._error = _eps(result.dtype) * facts.digits
         found, gain = _weighed(result, facts.halves, total), facts.gain
-        if not abs(found - gain * seen) <= error * gain * whole:
+        more = _lost(result)
+        if not abs(found - gain * seen) <= error * gain * whole + gain * lost + more:
             raise Unmatched(f"the energy is {found!r} and should be {gain * seen!r}")
         if wanted is None:
             return
-        off, allowed = abs(checksum - wanted), error * math.sqrt(max(found, 0) * facts.length)
+        most = (max(found, 0) + more) * facts.length
+        off, allowed = abs(checksum - wanted), error * math.sqrt(most)
         if not off <= allowed:
             raise Unmatched(f"a linear checksum is off by {off:.3g}, more than {allowed:.3g}")
 

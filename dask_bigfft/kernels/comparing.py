@@ -41,10 +41,17 @@ def near_values(one: Array, other: Array) -> bool:
             return False
         if not finite.all():
             ours, theirs = ours[finite], theirs[finite]
-        scale = math.sqrt(energy(ours) / max(1, ours.size))
+        scale = _scale(ours)
         for part in parts(ours.size, COMPARED):
-            size = np.abs(ours[part])
-            allowed = rounding * (size + (scale if math.isfinite(scale) else size.max()))
+            allowed = rounding * (np.abs(ours[part]) + scale)
             if (np.abs(ours[part] - theirs[part]) > allowed).any():
                 return False
     return True
+
+
+def _scale(values: Array) -> Any:
+    """Root mean square of values; the largest of those whose squares are too large or too small."""
+    total, limits = energy(values), np.finfo(values.dtype)
+    if float(limits.tiny / limits.eps) * values.size < total < math.inf:
+        return math.sqrt(total / values.size)
+    return max((np.abs(values[part]).max() for part in parts(values.size, COMPARED)), default=0.0)

@@ -191,6 +191,21 @@ def test_two_ways_of_doing_a_round_may_differ_by_rounding_errors_only(dtype):
         assert near_values(one, different)
 
 
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
+def test_so_may_values_whose_squares_are_too_small_or_too_large(dtype):
+    """Small ones among them are held against the others."""
+    limits = np.finfo(dtype)
+    one = random_array((1000,), dtype, 0)
+    one[3] = 0
+    for scale in (limits.tiny / limits.eps, limits.max / 64):
+        ours = (one * scale).astype(dtype)
+        other = ours.copy()
+        other[3] = scale * limits.eps
+        assert near_values(ours, other)
+        other[3] = scale
+        assert not near_values(ours, other)
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("device", ["gpu", "hybrid"])
 def test_rounds_that_keep_no_energy_may_be_shared_by_threads_and_devices(found, mode, device):
@@ -251,6 +266,33 @@ def test_what_cannot_be_verified_says_so(found, mode, value):
         np.testing.assert_array_equal(result, transformed(a))
     assert "unverified" in {name for name, _ in found}
     assert "mismatch" not in {name for name, _ in found}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("chunks", [(16, 256), (16, 16), (256, 8)])
+@pytest.mark.parametrize("dtype", ["f4", "c8", "f8", "c16"])
+def test_squares_of_what_is_checked_may_be_too_small(found, mode, chunks, dtype):
+    """As far from the middle of a bell, where values fall below all numbers that there are."""
+    t = np.linspace(-1, 1, 256) * (14 if dtype in ("f4", "c8") else 40)
+    a = np.exp(-(t[:, None] ** 2 + t**2) / 2).astype(dtype)
+    x = da.from_array(a, chunks=chunks)
+    for name, where in (("fft", {"axis": 1}), ("fft2", {}), ("ifft", {"axis": 0})):
+        function = getattr(fft, name)
+        right, result = function(x, **where), function(x, verify=mode, **where)
+        np.testing.assert_array_equal(*dask.compute(result, right, scheduler="sync"))
+    assert not found
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("dtype", ["c8", "c16"])
+def test_what_is_wrong_is_found_where_values_are_small(monkeypatch, found, mode, dtype):
+    """As long as their squares are numbers."""
+    scale = 1e-17 if dtype == "c8" else 1e-150
+    a = (signal() * scale).astype(dtype)
+    right = transformed(a)
+    damaged(monkeypatch, DAMAGES["exponent bit"], Times(1))
+    np.testing.assert_array_equal(transformed(a, verify=mode), right)
+    assert [name for name, _ in found] == ["mismatch"]
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -181,7 +181,8 @@ def run_block(
                 return run.finish(number, block, lambda: here, filters)
     if number < len(run.plan.rounds):
         # CPU threads alone, or devices alone, take a block as it lies: nothing has to be gathered.
-        alone = own if run.place.device in ("cpu", "gpu") or missing() is not None else None
+        shared = run.place_of(number).device == "hybrid" and missing() is None
+        alone = None if shared else own
         coming = gathering if alone is None else functools.partial(Lying, alone, into=place)
         with _turn(run, number, block, blocks):
             return run.finish(number, block, coming, filters)

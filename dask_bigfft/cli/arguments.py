@@ -56,7 +56,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--kind", default="fftn", metavar="NAME", help="fft, ifft, rfftn, ... (default: fftn)")
     add("--axes", type=_integers, metavar="A,B", help="transformed axes (default: as numpy.fft)")
     add("--n", type=_integer, metavar="N", help="length of the transform, for kinds of one axis")
-    add("--s", type=_integers, metavar="N,M", help="lengths of the transform by axis")
+    add("--s", type=_integers, metavar="N,M",
+        help="lengths of the transform by axis; without --axes of the last axes, and only of these")
     add("--norm", metavar="NAME", help="backward (default), ortho or forward")
     add("--order", type=_order, metavar="NAME",
         help="order of the spectrum: natural (default) or transposed, or one per axis")

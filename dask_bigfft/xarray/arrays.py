@@ -14,7 +14,7 @@ from dask_bigfft import config
 from dask_bigfft import fft as transforms
 from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.planning.arguments import parse_flag
-from dask_bigfft.xarray.coordinates import PREFIX, refuse_parts, remembered, samples_of
+from dask_bigfft.xarray.coordinates import PREFIX, Samples, refuse_parts, remembered, samples_of
 
 Dims = Hashable | Sequence[Hashable] | None
 Norm = Literal["backward", "ortho", "forward"] | None
@@ -99,12 +99,27 @@ def forward(
     if shifted:
         data = transforms.fftshift(data, [array.get_axis_num(found) for found in shifted])
     renamed: dict[Hashable, tuple[Hashable, Any]] = {}
-    for found in dims:
-        axis, spacing = array.get_axis_num(found), samples[found].spacing
-        values = transforms.frequencies_of(data, axis, spacing).compute(scheduler="sync")
+    for found, order in zip(dims, orders, strict=True):
+        if order == "transposed" and _named_rounds(extras):  # whose digits the data's plan knows
+            axis, spacing = array.get_axis_num(found), samples[found].spacing
+            lazy = transforms.frequencies_of(data, axis, spacing)
+        else:
+            lazy = _frequencies(samples[found], found == half, order)
+        values = lazy.compute(scheduler="sync")
+        values = np.fft.fftshift(values) if found in shifted else values
         new = f"{PREFIX}{found}"
         renamed[found] = new, xr.Variable((new,), values, samples[found].attrs)
     return _rebuilt(array, data, renamed)
+
+
+def _named_rounds(extras: dict[str, Any]) -> bool:
+    rounds = extras.get("rounds")
+    return (config.get("bigfft.rounds") if rounds is None else rounds) is not None
+
+
+def _frequencies(samples: Samples, half: bool, order: str) -> da.Array:
+    frequencies = transforms.rfftfreq if half else transforms.fftfreq
+    return frequencies(samples.length, samples.spacing, order=order)  # type: ignore[arg-type]
 
 
 def inverse(

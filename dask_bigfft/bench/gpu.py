@@ -180,19 +180,28 @@ SECTIONS = (
 )
 
 
-def others(found: dict[str, Any], only: Sequence[str]) -> dict[str, Any]:
+def others(found: dict[str, Any], only: Sequence[str], gib: float) -> dict[str, Any]:
     """What a file has of other parts than those that are run; the bus is measured each time.
 
+    Two parts write rows of one table: rounds with pinned memory or through the ring, and transforms
+    of `gib` GiB or, the large ones, of more.
+
     >>> found = {"bus": [1], "peak": [2], "rounds": [{"memory": "pinned"}, {"memory": "ring"}]}
-    >>> others(found, ["rounds"])
+    >>> others(found, ["rounds"], 16)
     {'peak': [2], 'rounds': [{'memory': 'ring'}]}
+    >>> others({"transforms": [{"gib": 16}, {"gib": 32}], "cpu": [3]}, ["transforms"], 16)
+    {'transforms': [{'gib': 32}]}
     """
-    made = {"transforms": ("transforms", "cpu", "loops"), "rounds": (), "ring": ()}
-    gone = {"bus", *(section for name in only for section in made.get(name, (name,)))}
-    kept = {name: rows for name, rows in found.items() if name not in gone}
-    part = {True: "rounds", False: "ring"}  # both are rows of one table
-    left = [row for row in kept.pop("rounds", []) if part[row["memory"] == "pinned"] not in only]
-    return {**kept, "rounds": left} if left else kept
+    writers: dict[str, Callable[[dict[str, Any]], str]] = {
+        "rounds": lambda row: "rounds" if row["memory"] == "pinned" else "ring",
+        "transforms": lambda row: "transforms" if row["gib"] <= gib else "large",
+    }
+    gone = {"bus", *only, *(("cpu", "loops") if "transforms" in only else ())}
+    kept = {name: rows for name, rows in found.items() if name not in gone or name in writers}
+    for name, writer in writers.items():
+        rows = [row for row in kept.pop(name, []) if writer(row) not in only]
+        kept |= {name: rows} if rows else {}
+    return kept
 
 
 def _card() -> dict[str, Any]:
@@ -220,7 +229,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     nbytes, budget = args.gib * GIB // args.scale, 2 * GIB // args.scale
     set_arena(96 * GIB)
-    kept = others(json.loads(args.out.read_text(encoding="utf-8")), args.only) if args.keep else {}
+    before = json.loads(args.out.read_text(encoding="utf-8")) if args.keep else {}
+    kept = others(before, args.only, args.gib / args.scale)
     results = Results(args.out, time.monotonic() + args.budget_seconds, kept)
     results.found |= {"machine": machine.describe(), "gpu": _card()}
     anchor = open_device(0)  # keeps memory pinned from case to case

@@ -347,7 +347,12 @@ class HostCopies:
 
     def close(self) -> None:
         """Wait for what goes through the ring, and give the ring back."""
-        if self._ring is not None:
-            self._ring.close()
-            self._ring, self._ring_memory = None, []
+        ring, self._ring = self._ring, None
+        if ring is None:
+            return
+        try:
+            ring.close()
+        finally:  # also where the card fails: nobody is to wait for the threads of this one
+            del ring
+            self._ring_memory = []
             free_pinned()  # which would be kept for others otherwise

@@ -87,6 +87,9 @@ def test_staging_buffers_of_the_pool_are_given_back(pool, monkeypatch, small):
     monkeypatch.setattr(cuda_copies, "make_pinner", pinner(refused))
     copies = HostCopies()
     copies.stage(3, 1 << 16 if small else NBYTES)  # of which the arena's pinner takes no notice
+    assert through(copies.ring)  # numba keeps what called it in cycles when it loads its code
+    copies.close()
+    pool.taken, pool.frees = [], 0
     gc.collect()
     gc.disable()
     try:
@@ -103,6 +106,25 @@ def test_staging_buffers_of_the_pool_are_given_back(pool, monkeypatch, small):
         assert pool.frees == 2
     finally:
         gc.enable()
+
+
+def test_a_ring_that_cannot_be_closed_is_not_used_again(pool, monkeypatch):
+    monkeypatch.setattr(cuda_copies, "make_pinner", pinner(refused))
+    copies = HostCopies()
+    copies.stage(3, NBYTES)
+    first = copies.ring
+    assert through(first)
+
+    def fails(close=first.close):
+        close()
+        raise OSError("the card is lost")
+
+    monkeypatch.setattr(first, "close", fails)
+    with pytest.raises(OSError, match="lost"):
+        copies.close()
+    assert copies.ring is not first
+    assert through(copies.ring)
+    copies.close()
 
 
 def test_buffers_that_could_be_pinned_are_not_the_pools(pool, monkeypatch):

@@ -46,6 +46,7 @@ from dask_bigfft.errors import (
     refuse,
 )
 from dask_bigfft.kernels.libraries import available, get_library
+from dask_bigfft.kernels.wisdom import fastest_library
 from dask_bigfft.planner.profile import DEFAULT, LibrarySpeeds, Profile
 from dask_bigfft.planning import profiles
 from dask_bigfft.record import current_worker
@@ -60,10 +61,14 @@ DTYPES = ("complex128", "complex64")
 #: Seconds after which no further library is measured at length. One that is known in another dtype
 #: gets a single sample, which tells how much faster it is here; any other one is tried on little
 #: data. None is left out: plans would take another library's speeds for its own.
-ENOUGH = 25.0
+ENOUGH = 28.0
 
 #: Seconds after which copies are measured by single passes: with many threads probes are large.
 BRIEF = 10.0
+
+#: Bytes of arrays that all kinds of copies are tried with before the clock is looked at: the first
+#: calls on a machine compile them, which may take longer than all that is measured.
+WARM_NBYTES = 1 << 18
 
 #: Bytes of arrays that say anything of a machine: below, times are those of calls alone.
 LEAST_NBYTES = 1 << 14
@@ -89,6 +94,7 @@ def measure(
     kernels : sequence of str, optional
         FFT libraries; by default all that are installed.
     """
+    gather_speeds(Effort(effort.threads, min(effort.nbytes, WARM_NBYTES), 1))
     began = time.perf_counter()
     few = min(1.0, effort.nbytes / USUAL_NBYTES)
     found: dict[str, Any] = {
@@ -98,7 +104,9 @@ def measure(
     if folder is not None:
         found |= disk_speeds(Path(folder), int(few * DISK_NBYTES))
     log.info("copies, disk and pages: %.1f s", time.perf_counter() - began)
-    names = available() if kernels is None else kernels
+    names = list(available() if kernels is None else kernels)
+    first = fastest_library(DTYPES[0], names)  # which plans take by default: there is time for it
+    names.sort(key=lambda name: name != first)
     timely = replace(effort, until=began + ENOUGH)
     libraries: list[LibrarySpeeds] = []
     for dtype in DTYPES:

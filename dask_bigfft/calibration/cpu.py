@@ -144,7 +144,7 @@ def sampled(probe: Probe, effort: Effort) -> Iterator[Sample]:
         inside = joints.inside[number] is not None
         flow = traffic(
             round_, model.itemsize, elsewhere, joints.exchanges[number], writes, inside,
-            exchange.source == round_.source,
+            exchange.source == round_.source, effort.threads,
         )
         row = flow.row
         if flow.read == "shards":
@@ -206,7 +206,7 @@ def _lines(elements: int) -> Iterator[Probe]:
             yield Probe("fftn", (elements,), "c16", 0, WAYS, digits)
 
 
-def _gathered(sample: Sample, points: Points) -> None:
+def _gathered(sample: Sample, points: Points, threads: int) -> None:
     """Enter what a sample says of copies and twiddles."""
     stage, flow, exchange = sample.stage, sample.flow, sample.exchange
     if stage.gather:
@@ -218,7 +218,8 @@ def _gathered(sample: Sample, points: Points) -> None:
         elif not exchange.local:
             turned = is_turned(exchange.source, exchange.target)
             into = "turned" if turned else "straight"
-            tiled = sample.round is not None and tiles_of(sample.round, 16) is not None
+            round_ = sample.round
+            tiled = round_ is not None and tiles_of(round_, 16, threads=threads) is not None
             add(points, into if tiled else f"{into}_whole", sample.row, speed)
     if stage.stored and flow is not None and flow.stored:
         add(points, "stored", float(flow.stored), exchange.nbytes / stage.stored)
@@ -239,7 +240,7 @@ def gather_speeds(effort: Effort) -> dict[str, Any]:
     apart = (replace(probe, together=False) for probe in _lines(sizes))
     for probe in (*_planes(sizes), *_boxes(sizes), *_lines(sizes), *apart):
         for sample in sampled(probe, effort):
-            _gathered(sample, points)
+            _gathered(sample, points, effort.threads)
     found: dict[str, Any] = {"alone": _alone(effort), **_handling(effort), **_checking(effort)}
     found |= _narrow(points, 2 * sizes, effort)
     for name, speeds in points.items():
@@ -254,7 +255,7 @@ def _narrow(points: Points, elements: int, effort: Effort) -> dict[str, float]:
     for probe in (*_planes(elements), *_lines(elements)):
         if min(probe.shape) >= 2048 or len(probe.shape) == 1:
             for sample in sampled(replace(probe, dtype="c8"), effort):
-                _gathered(sample, narrow)
+                _gathered(sample, narrow, effort.threads)
     ratios: dict[bool, list[float]] = {False: [], True: []}
     for name in ("straight", "turned", "lying", "lying_turned", "stored"):
         for size, speeds in narrow.get(name, {}).items():

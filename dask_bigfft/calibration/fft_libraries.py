@@ -45,7 +45,7 @@ TILED = 7
 REALS = (160, 1024)
 
 
-def _place(sample: Sample, itemsize: int) -> str | None:
+def _place(sample: Sample, itemsize: int, threads: int) -> str | None:
     """The curve that a sample with one step belongs to; None where it says nothing of these."""
     round_, flow = sample.round, sample.flow
     if round_ is None or flow is None or len(round_.steps) != 1:
@@ -54,16 +54,17 @@ def _place(sample: Sample, itemsize: int) -> str | None:
     last = fastest_dim(round_.source)
     turned = flow.direct and flow.turned
     name = "along" if round_.dim(step) == last and not turned else "across"
-    if not flow.direct and tiles_of(round_, itemsize) is None:  # what is too long for tiles
+    tiled = tiles_of(round_, itemsize, threads=threads) is not None
+    if not flow.direct and not tiled:  # what is too long for tiles
         return "direct_across" if name == "across" else None
     if flow.direct:
         return f"away_{name}" if flow.away else f"direct_{name}"
     return name
 
 
-def _transformed(sample: Sample, points: Points, itemsize: int) -> None:
+def _transformed(sample: Sample, points: Points, itemsize: int, threads: int) -> None:
     """Enter what a sample says of FFTs."""
-    if (name := _place(sample, itemsize)) is not None:
+    if (name := _place(sample, itemsize, threads)) is not None:
         assert sample.round is not None
         (step,) = sample.round.steps
         add(points, name, float(step.length), sample.rate)
@@ -85,7 +86,7 @@ def library_speeds(name: str, dtype: str, effort: Effort) -> LibrarySpeeds:
     points: Points = {}
     for probe in _transforms((*PLANES, TALL), elements, dtype, name, elsewhere):
         for sample in sampled(probe, _often(probe, effort)):
-            _transformed(sample, points, itemsize)
+            _transformed(sample, points, itemsize, effort.threads)
     curves = {kind: curve(speeds) for kind, speeds in points.items()}
     for kind, other in (("along", "direct_along"), ("across", "direct_across")):
         curves.setdefault(kind, curves.get(other) or curves["along"])
@@ -133,7 +134,7 @@ def _powers(found: LibrarySpeeds, probes: Iterator[Probe], effort: Effort) -> Li
     itemsize = np.dtype(found.dtype).itemsize
     for probe in probes:
         for sample in sampled(probe, _often(probe, effort)):
-            if (name := _place(sample, itemsize)) is not None:
+            if (name := _place(sample, itemsize, effort.threads)) is not None:
                 assert sample.round is not None
                 (step,) = sample.round.steps
                 ratio = _expected(found, sample) / sample.stage.fft

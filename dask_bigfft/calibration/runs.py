@@ -41,8 +41,10 @@ __all__ = ["between_blocks"]
 log = logging.getLogger(__name__)
 
 #: Shapes of about 2^21 numbers, and into how many chunks their first axes are cut for two threads:
-#: few, so that nearly all is work, and many, so that Python counts.
-SHAPES = (((1200, 1764), 4), ((1200, 1764), 40), ((2_000_000,), 16), ((120, 130, 128), 12))
+#: few, so that nearly all is work, and many, so that Python counts. And a larger one, of a block
+#: for each thread: how long they wait for the last one, and what all take of memory.
+SHAPES = (((1200, 1764), 4), ((1200, 1764), 40), ((2_000_000,), 16), ((120, 130, 128), 12),
+          ((2400, 3528), 2))
 
 #: Bytes of these.
 USUAL_NBYTES = 32 << 20
@@ -53,6 +55,9 @@ LEAST, MOST, LONGEST_WAIT = 0.5, 6.0, 12.0
 
 #: Seconds for a task that are reckoned with at least, so that waiting for one can be told in them.
 TASK = 2e-5
+
+#: Part of what they work that lanes are without a block, at most, where their tails are looked at.
+IDLE = 0.3
 
 #: Runs of each transform that count, at least; fewer, but `FEWEST`, where they take longer than so
 #: many seconds together.
@@ -100,16 +105,19 @@ class Seen:
         """Seconds of a lane for its blocks, and what it waits for between them."""
         return (self.span.busy + self.span.idle) / self.span.lanes
 
-    def lane(self, python: float) -> float:
+    def lane(self, first: float, later: float) -> float:
         """Seconds of a lane for its blocks where Python takes so long for each, by the model.
 
-        Threads have a processor for copies and FFTs for as long as they had.
+        For the first one, and for those after it. Threads have a processor for copies and FFTs for
+        as long as they had.
         """
         blocks, lanes = self.span.blocks, self.span.lanes
         handled = self.forecast.handling / blocks
         free = self.slack * (self.copies + self.ffts) / blocks
         woken = self.forecast.woken / blocks
-        return blocks / lanes * block_seconds(lanes, free, handled + python, woken)
+        begun, other = (
+            block_seconds(lanes, free, handled + python, woken) for python in (first, later))
+        return begun + (blocks / lanes - 1) * other
 
 
 def _plans(nbytes: int, kernels: Sequence[str], on: Machine) -> Iterator[Plan]:
@@ -176,6 +184,18 @@ def _line(points: Iterable[tuple[float, float]]) -> tuple[float, float]:
     return float(first), float(each)
 
 
+def _tails(spans: Sequence[Span]) -> tuple[float, float]:
+    """Seconds that a lane waits for the last one, and what part of a block it waits besides.
+
+    Lanes begin one after the other as tasks are handed out, and some blocks take longer. Where they
+    have been without a block for long all the time, they are so at the end, which says nothing.
+    """
+    side_by_side = [span for span in spans if span.lanes > 1]
+    known = [span for span in side_by_side if span.idle <= IDLE * span.busy] or side_by_side
+    points = [(span.busy / span.blocks, span.tail / span.lanes) for span in known]
+    return _line(points or [(0.0, 0.0)])
+
+
 def _crossing(rising: Callable[[float], float], most: float) -> float:
     """Where a rising function is 0, between `LEAST` and something."""
     low, high = math.log(LEAST), math.log(most)
@@ -193,7 +213,7 @@ def _waiting(seen: Sequence[Seen], task: float) -> float:
     known = [one for one in seen if one.even and one.copies + one.ffts > 0]
 
     def more(factor: float) -> float:
-        return sum(one.lane(factor * task) - one.measured for one in known)
+        return sum(one.lane(task, factor * task) - one.measured for one in known)
 
     return _crossing(more, LONGEST_WAIT) if known else 1.0
 
@@ -240,9 +260,7 @@ def between_blocks(
         for plan, runs, rounds in zip(plans, timelines, seen, strict=True))
     task = max(profile.task - planned, TASK)
     flat = [one for rounds in seen for one in rounds]
-    tail, uneven = _line([(0.0, 0.0), *(
-        (one.span.busy / one.span.blocks, one.span.tail / one.span.lanes)
-        for one in flat if one.even and one.span.lanes > 1)])
+    tail, uneven = _tails([one.span for one in flat if one.even])
     waiting = _waiting(flat, task)
     factors = {
         kernel: _of_library(
@@ -253,7 +271,7 @@ def between_blocks(
     waits = [one.span.before for rounds in seen for one in rounds[1:] if not one.local]
     return {
         "start": start + tail, "planned": planned, "task": task,
-        "exchange": statistics.median(waits or [profile.exchange]) + tail,
+        "exchange": min(waits or [profile.exchange]) + tail,  # of more blocks it is their tasks'
         "uneven": min(1.0, uneven),
         "waiting": waiting,
         "libraries": tuple(

@@ -9,11 +9,26 @@ import math
 #: wide enough that gathering it does not jump about.
 TILE_BYTES = 1 << 21
 
+#: Threads of a process above which tiles are larger, and how many times as large at most.
+#: After each tile's copies and FFTs a thread wants the interpreter, which takes 0.15 ms to go from
+#: one to the next where all wait for it. With 16 threads, tiles of 8 MiB took 0.4 to 1 times as
+#: long as ones of 2 MiB; with 2 threads, as long (`bench.large`, and the notes on its results).
+FEW, WIDEST = 4, 8
+
 #: Bytes of a line from which on a library is given one at a time where it would copy several.
 LONG_BYTES = 4 << 20
 
 #: Bytes that a tile's rows should have at least, to be worth storing apart.
 ROW_BYTES = 1 << 8
+
+
+def tile_bytes_of(threads: int) -> int:
+    """Bytes of a tile where so many threads of a process work side by side.
+
+    >>> [tile_bytes_of(threads) >> 20 for threads in (1, 4, 16, 64)]
+    [2, 2, 8, 16]
+    """
+    return TILE_BYTES * min(max(threads, FEW), WIDEST * FEW) // FEW
 
 
 def tiling(

@@ -83,8 +83,9 @@ class Run:
 
     @cached_property
     def library(self) -> FFTLibrary:
-        """FFT library of the plan."""
-        return get_library(self.plan.kernel)
+        """FFT library of the plan, as its threads use it."""
+        threads = self.plan.machine.threads if isinstance(self.plan, Plan) else 1
+        return get_library(self.plan.kernel).among(threads)
 
     @property
     def place(self) -> Place:

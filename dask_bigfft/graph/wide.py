@@ -25,7 +25,7 @@ import numpy.typing as npt
 from dask_bigfft.decomposition.joints import fits
 from dask_bigfft.decomposition.layout import AxisLayout, Group, Layout
 from dask_bigfft.decomposition.rounds import Round
-from dask_bigfft.decomposition.tiles import TILE_BYTES, tiling
+from dask_bigfft.decomposition.tiles import tile_bytes_of, tiling
 from dask_bigfft.events import emit
 from dask_bigfft.exchange.common import Common, lying, note_result, same_memory
 from dask_bigfft.graph.blocks import Blocks
@@ -132,16 +132,18 @@ def widening_of(plan: Any, number: int) -> Widening | None:
     if not fits(joint.layout, source) or not fits(after, target):
         return None
     wide = Round(round_.steps, source, target)
-    if plan.verify != "none" and not _in_tiles(wide, np.dtype(plan.dtypes[2 * number]).itemsize):
+    itemsize = np.dtype(plan.dtypes[2 * number]).itemsize
+    if plan.verify != "none" and not _in_tiles(wide, itemsize, plan.machine.threads):
         return None
     return Widening(number, wide, axis, counts)
 
 
-def _in_tiles(round_: Round, itemsize: int) -> bool:
+def _in_tiles(round_: Round, itemsize: int, threads: int) -> bool:
     """Whether a round is checked tile by tile; else blocks are copied whole, or done twice."""
     shape = round_.source.shape(next(iter(round_.source.indices())))
     fixed = {round_.dim(step) for step in round_.steps}
-    cut = tiling(shape, fixed, math.prod(shape) * itemsize, slice_bytes=TILE_BYTES)
+    size = tile_bytes_of(threads)
+    cut = tiling(shape, fixed, math.prod(shape) * itemsize, size, slice_bytes=size)
     return cut is not None and facts_of(round_).keeps_energy
 
 

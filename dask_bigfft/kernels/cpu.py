@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.decomposition.rounds import Round
-from dask_bigfft.decomposition.tiles import ROW_BYTES, TILE_BYTES, tiling
+from dask_bigfft.decomposition.tiles import ROW_BYTES, tile_bytes_of, tiling
 from dask_bigfft.events import measured
 from dask_bigfft.kernels.backends import same_memory
 from dask_bigfft.kernels.calls import Calls, Work, calls_of, works_of
@@ -105,7 +105,8 @@ def _as_in_memory(
         return incoming, out, calls
     dims = tuple(map(order.index, calls.dims))
     shape = tuple(out.shape[dim] for dim in order)
-    if tiling(shape, set(dims), out.nbytes, TILE_BYTES, ROW_BYTES, TILE_BYTES) is None:
+    size = tile_bytes_of(library.beside)
+    if tiling(shape, set(dims), out.nbytes, size, ROW_BYTES, size) is None:
         return incoming, out, calls
     found = turned(order)
     if found is None:
@@ -137,9 +138,10 @@ def _way(
     if halved or (begins and (calls.begins_with_ffts or only)):
         given = incoming.as_is if watch is None else watch.given
     # Where libraries answer in fresh memory, there are two tiles.
-    tile_bytes = TILE_BYTES // 4 if _changes(incoming, out) and not halved else TILE_BYTES
+    most = tile_bytes_of(library.beside)
+    size = most // 4 if _changes(incoming, out) and not halved else most
     nbytes = max(out.nbytes, math.prod(incoming.shape) * incoming.dtype.itemsize)
-    tiled = tiling(incoming.shape, set(calls.dims), nbytes, tile_bytes, ROW_BYTES, TILE_BYTES)
+    tiled = tiling(incoming.shape, set(calls.dims), nbytes, size, ROW_BYTES, most)
     dense = bool(out.flags.c_contiguous)
     if tiled is not None:
         dense = dense and math.prod(out.shape[: tiled[0]]) == 1

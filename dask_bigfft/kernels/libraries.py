@@ -73,6 +73,8 @@ class FFTLibrary:
     takes_real: bool = False
     #: Whether all of them can answer in other memory as fast as in their own.
     elsewhere: bool = False
+    #: Threads of this process that use it side by side, each for tiles of blocks of its own.
+    beside: int = 1
 
     def __reduce__(self) -> tuple[Callable[[str], "FFTLibrary"], tuple[str]]:
         return get_library, (self.name,)
@@ -86,6 +88,16 @@ class FFTLibrary:
             How many of its own threads it uses in each call.
         """
         return self if threads == 1 else replace(self, _backend=self._backend.using(threads))
+
+    def among(self, threads: int) -> "FFTLibrary":
+        """Return the library as one of some threads uses it, which share the interpreter.
+
+        Parameters
+        ----------
+        threads
+            How many work on blocks side by side: the more, the larger are the tiles of each.
+        """
+        return self if threads == self.beside else replace(self, beside=threads)
 
     def c2c(
         self,

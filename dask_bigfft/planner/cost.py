@@ -15,6 +15,7 @@ import numpy as np
 
 from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.decomposition.rounds import Round, exchange_shape
+from dask_bigfft.decomposition.tiles import tile_bytes_of
 from dask_bigfft.planner.joints import Joints, no_joints
 from dask_bigfft.planner.library_memory import kept_bytes, work_bytes
 from dask_bigfft.planner.machine import Forecast, RoundForecast
@@ -34,8 +35,9 @@ ADMITTED, ADMITTED_SMALL = 2, 4
 #: Bytes of a block that is small in this sense, at most.
 SMALL_NBYTES = 512 << 20
 
-#: Bytes of the tiles that a task works on at a time.
-TILES = 8 << 20
+#: Tiles that a task has in memory at a time, at most: with what a library makes of one, and copies
+#: of both where they are checked.
+TILES = 4
 
 #: Bytes of shards that are packed at a time on their way to scratch files, while as many that were
 #: packed before are written.
@@ -137,7 +139,7 @@ def _peak_of_blocks(plan: Plan, idle: bool = False) -> int:
         if i + 1 < len(plan.exchanges) and joints.exchanges[i + 1] is not None:
             work -= threads * out  # it is written to common memory
         if joints.exchanges[i] is not None and (i == len(plan.rounds) or joints.inside[i]):
-            stages.append(before + threads * min(block, TILES))
+            stages.append(before + threads * min(block, _tiles_nbytes(plan)))
             continue
         # A process has whole blocks: with few of them, more than its even share.
         share = -(-blocks // machine.workers) / max(1, blocks)
@@ -155,6 +157,11 @@ def _peak_of_blocks(plan: Plan, idle: bool = False) -> int:
     return math.ceil(max(stages) + filter_bytes(plan)) + merge_nbytes(plan)
 
 
+def _tiles_nbytes(plan: Plan) -> int:
+    """Bytes of the tiles that a task works on at a time."""
+    return TILES * tile_bytes_of(plan.machine.threads)
+
+
 def _tiles(plan: Plan, number: int, block: int, out: int) -> int:
     """Bytes of a task's tiles in a round; of all of its block, twice, where that is not cut.
 
@@ -162,15 +169,15 @@ def _tiles(plan: Plan, number: int, block: int, out: int) -> int:
     that do not answer elsewhere have real values' spectra, and these, in fresh memory.
     """
     if number >= len(plan.rounds):
-        return min(block, TILES)
+        return min(block, _tiles_nbytes(plan))
     round_, itemsize = plan.rounds[number], plan.spec.work_dtype.itemsize
     machine = plan.machine
     elsewhere = machine.profile.library(plan.kernel, plan.spec.work_dtype.name).elsewhere
-    if tiles_of(round_, itemsize, elsewhere) is not None:
-        return min(block, TILES)
+    if tiles_of(round_, itemsize, elsewhere, machine.threads) is not None:
+        return min(block, _tiles_nbytes(plan))
     real = any(step.kind != "c2c" for step in round_.steps)
     same = not real and round_.source.largest == round_.target.largest
-    return min(block, TILES) if same else block + (0 if elsewhere else out)
+    return min(block, _tiles_nbytes(plan)) if same else block + (0 if elsewhere else out)
 
 
 def joints_in(plan: Plan) -> Joints:
@@ -204,7 +211,7 @@ def _peak_on_disk(plan: Plan) -> int:
         if i == 0 and plan.from_rows:  # as it is stored, as it is decoded, and as it is given out
             stages.append(here + 3 * plan.decoded)
         gathered = exchange.target.largest * np.dtype(exchange.dtype).itemsize
-        made, work = gathered, min(gathered, TILES)
+        made, work = gathered, min(gathered, _tiles_nbytes(plan))
         if i < len(plan.rounds):
             round_ = plan.rounds[i]
             made = round_.target.largest * sizes[2 * i + 1]
@@ -221,7 +228,8 @@ def _peak_on_disk(plan: Plan) -> int:
         here = made
     filters = filter_bytes(plan) // 2  # one spectrum, whole, while its blocks are waited for
     merged = merge_nbytes(plan)
-    return plan.machine.threads * max(stages) + last + min(last, TILES) + filters + merged
+    tiles = min(last, _tiles_nbytes(plan))
+    return plan.machine.threads * max(stages) + last + tiles + filters + merged
 
 
 def scratch_bytes(plan: Plan) -> int:

@@ -166,8 +166,10 @@ class Model(ThreadModel):
                 fft = self.transform(round_, flow) + self.checking(round_)
                 gather += self.store(round_, flow)
                 woken = profile.wake * calls(round_, flow)
-            python = handling / blocks + profile.waiting * self._handing_out(shape)
-            work = self.side_by_side(blocks, gather / blocks, fft / blocks, python, woken)
+            handed = self._handing_out(shape)
+            python, later = handling / blocks + handed, (profile.waiting - 1) * handed
+            work = self.side_by_side(
+                blocks, gather / blocks, fft / blocks, python, woken, max(0.0, later))
         scheduled, serial = self._scheduling(shape)
         scheduled += handling / self.machine.workers
         files = moves or self.carrier != "disk"

@@ -104,24 +104,27 @@ class ThreadModel:
         return min(own * spare, max(threads // lanes, most / lanes, own))
 
     def side_by_side(
-        self, blocks: int, copies: float, ffts: float, python: float, woken: float = 0.0
+        self, blocks: int, copies: float, ffts: float, python: float, woken: float = 0.0,
+        later: float = 0.0,
     ) -> float:
         """Seconds of the threads of a process for its blocks, each of which takes so long.
 
-        Python takes `woken` seconds more where others wait for the interpreter. What is left for
-        the last wave may be less than there are threads: these wait less for it, and for memory.
-        Threads do not keep step, so some wait for the last block.
+        Python takes `woken` seconds more where others wait for the interpreter, and `later` seconds
+        more for blocks after the first wave, whose tasks are handed out one by one. What is left
+        for the last wave may be less than there are threads: these wait less for it, and for
+        memory. Threads do not keep step, so some wait for the last block.
         """
         own, lanes = -(-blocks // self.machine.workers), self.lanes(blocks)
         full, rest = divmod(own, lanes)
         profile, library = self.machine.profile, self.library
         seconds = last = 0.0
-        for waves, busy in ((full, lanes), (1, rest)):
+        for waves, busy, handed in ((1, lanes, python), (full - 1, lanes, python + later),
+                                    (1, rest, python + later)):
             if waves and busy:
                 copied = copies * self._alone(lanes) / self._alone(busy)
                 done = ffts * self._fewer(lanes, library.alone) / self._fewer(busy, library.alone)
                 free = profile.slack * library.company * (profile.company * copied + done)
-                last = block_seconds(busy, free, python, woken)
+                last = block_seconds(busy, free, handed, woken)
                 seconds += waves * last
         return seconds + (profile.uneven * last if lanes > 1 else 0.0)
 
@@ -133,7 +136,7 @@ class ThreadModel:
     ) -> Traffic:
         """What of a round's blocks is copied: see `traffic`."""
         return traffic(round_, self.itemsize, self.library.elsewhere, reads, writes, inside,
-                       before == round_.source)
+                       before == round_.source, self.machine.threads)
 
     def gather(
         self, shape: ExchangeShape, before: Layout, after: Layout, round_: Round | None,
@@ -224,7 +227,8 @@ class ThreadModel:
         if round_ is None:
             return None
         if round_ not in self._cut:
-            self._cut[round_] = tiles_of(round_, self.itemsize, self.library.elsewhere)
+            self._cut[round_] = tiles_of(
+                round_, self.itemsize, self.library.elsewhere, self.machine.threads)
         return self._cut[round_]
 
     @cached_property

@@ -15,7 +15,7 @@ from dask_bigfft.decomposition.joints import place_of
 from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.decomposition.steps import Divisor, Step
-from dask_bigfft.decomposition.tiles import ROW_BYTES, TILE_BYTES, tiling
+from dask_bigfft.decomposition.tiles import ROW_BYTES, tile_bytes_of, tiling
 from dask_bigfft.planner.joints import Joint
 
 __all__ = ["Lies", "Traffic", "block_of", "calls", "lies", "rows_of", "traffic"]
@@ -130,11 +130,11 @@ def calls(round_: Round, flow: Traffic) -> int:
 
 
 def tiles_of(
-    round_: Round, itemsize: int, elsewhere: bool = False
+    round_: Round, itemsize: int, elsewhere: bool = False, threads: int = 1
 ) -> tuple[int, int] | None:
     """How a round's blocks are cut into tiles: along which dimension, how wide; None: they are not.
 
-    `itemsize` is that of complex numbers, `elsewhere` as `traffic` takes it.
+    `itemsize` is that of complex numbers, `elsewhere` and `threads` as `traffic` takes them.
     """
     before, after = block_of(round_.source), block_of(round_.target)
     kinds = {step.kind for step in round_.steps}
@@ -143,8 +143,9 @@ def tiles_of(
     goes = math.prod(after) * (real if "c2r" in kinds else itemsize)
     changes = before != after or bool(kinds & {"r2c", "c2r"})
     fixed = {round_.dim(step) for step in round_.steps}
-    size = TILE_BYTES // 4 if changes and not _halved(round_, elsewhere) else TILE_BYTES
-    return tiling(before, fixed, max(came, goes, 1), size, ROW_BYTES, TILE_BYTES)
+    most = tile_bytes_of(threads)
+    size = most // 4 if changes and not _halved(round_, elsewhere) else most
+    return tiling(before, fixed, max(came, goes, 1), size, ROW_BYTES, most)
 
 
 def _ffts_of(steps: tuple[Step, ...]) -> tuple[bool, bool]:
@@ -158,7 +159,7 @@ def _ffts_of(steps: tuple[Step, ...]) -> tuple[bool, bool]:
 
 def traffic(
     round_: Round, itemsize: int, elsewhere: bool, reads: Joint | None,
-    writes: Joint | None, inside: bool, near: bool,
+    writes: Joint | None, inside: bool, near: bool, threads: int = 1,
 ) -> Traffic:
     """What of a round's blocks is copied.
 
@@ -176,6 +177,8 @@ def traffic(
         Whether results take the places of what was read.
     near : bool
         Whether blocks before the exchange are the round's own, as they are.
+    threads : int
+        Of a process that work side by side.
     """
     steps = round_.steps
     kinds = {step.kind for step in steps}
@@ -190,7 +193,7 @@ def traffic(
         target = source
     elif writes is not None:
         target = lies(writes, round_.target, goes)
-    found = tiles_of(round_, itemsize, elsewhere)
+    found = tiles_of(round_, itemsize, elsewhere, threads)
     packed = target.dense(goes) and (found is None or math.prod(after[: found[0]]) == 1)
     halved = _halved(round_, elsewhere)
     reachable = (near or reads is not None) and elsewhere and not round_.rolls

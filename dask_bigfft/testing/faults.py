@@ -103,7 +103,7 @@ class Faulty:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._library, name)
-        if name == "using":
+        if name in ("using", "among"):
             return lambda *arguments: Faulty(found(*arguments), self._damage, self._when)
         if name == "again":
             return lambda *arguments: self._damaging(found(*arguments))

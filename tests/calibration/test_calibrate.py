@@ -180,6 +180,7 @@ def test_what_is_late_is_measured_on_little_and_nothing_is_left_out(monkeypatch,
         asked.append((name, dtype, effort.nbytes))
         return library_speeds(name, dtype, TINY)
 
+    monkeypatch.setattr(calibration, "fastest_library", lambda dtype, among: "ducc0")
     monkeypatch.setattr(calibration, "ENOUGH", 0.0)
     monkeypatch.setattr(calibration, "USUAL_NBYTES", TINY.nbytes // 2)
     monkeypatch.setattr(calibration, "library_speeds", speeds)
@@ -187,9 +188,9 @@ def test_what_is_late_is_measured_on_little_and_nothing_is_left_out(monkeypatch,
     monkeypatch.setattr(calibration, "between_blocks", lambda *args: {})
     profile = calibration.measure(TINY, str(tmp_path), ["scipy", "ducc0"])
     assert [(one.name, one.dtype) for one in profile.libraries] == [
-        (name, dtype) for dtype in calibration.DTYPES for name in ("scipy", "ducc0")]
-    assert asked == [  # the first one as it should be, and the rest by a sample of these
-        ("scipy", "complex128", TINY.nbytes), ("ducc0", "complex128", TINY.nbytes // 2)]
+        (name, dtype) for dtype in calibration.DTYPES for name in ("ducc0", "scipy")]
+    assert asked == [  # the fastest one as it should be, and the rest by a sample of these
+        ("ducc0", "complex128", TINY.nbytes), ("scipy", "complex128", TINY.nbytes // 2)]
 
 
 def test_many_threads_work_on_more_than_caches_hold():
@@ -252,7 +253,7 @@ def test_plans_use_what_was_measured(folder):
     assert machine().profile == found
     assert found.threads >= 1
     assert {library.name for library in found.libraries} >= {"scipy"}
-    assert [path.name for path in folder.iterdir()] == ["profile.json"]
+    assert "profile.json" in {path.name for path in folder.iterdir()}
     again = dask_bigfft.Plan.from_json(
         dask_bigfft.plan(da.zeros(64, chunks=8), "fft").to_json()
     )

@@ -78,7 +78,7 @@ def test_speeds_are_those_of_work_and_not_of_waiting(monkeypatch):
     first, _ = sampled(probe, effort)
     worked = first.stage.worked
     points = {}
-    cpu._gathered(first, points)
+    cpu._gathered(first, points, 2)
     (speed,) = points["straight"][first.row] if "straight" in points else points["copy"][0.0]
     assert speed == pytest.approx(first.exchange.nbytes / worked["gather"])
     assert first.stage.fft == worked["fft"]

@@ -31,8 +31,10 @@ def made_up(plan, late=0.0, library=1.0, clock=1.0):
     for number, found in enumerate(forecast_rounds(plan, model_of(plan))):
         lanes, blocks = min(2, found.blocks), found.blocks
         copies, ffts = library * found.gather, library * found.fft
-        python = found.handling / blocks + TRUE["waiting"] * TRUE["task"]
-        lane = blocks * block_seconds(lanes, (copies + ffts) / blocks, python)
+        lane = sum(
+            count * block_seconds(
+                lanes, (copies + ffts) / blocks, found.handling / blocks + often * TRUE["task"])
+            for count, often in ((lanes, 1), (blocks - lanes, TRUE["waiting"])))
         worked = (copies + ffts, copies, ffts)
         copies, ffts = clock * copies, clock * ffts
         busy = copies + ffts + found.handling
@@ -124,6 +126,19 @@ def test_whole_transforms_are_run():
 def test_a_line_starts_and_rises_from_nothing_at_least():
     assert runs._line([(1.0, 3.0), (2.0, 5.0), (4.0, 9.0)]) == pytest.approx((1.0, 2.0))
     assert runs._line([(1.0, 3.0), (3.0, 1.0)]) == pytest.approx((2.0, 0.0))
+
+
+def test_tails_are_of_lanes_that_had_work_until_then():
+    def span(block, tail, idle=0.0, lanes=2):
+        busy = 4 * block
+        return Span(1, 4, lanes, 0.0, idle * busy, lanes * tail, busy, 0.0, 0.0)
+
+    steady = [span(0.01, 0.003), span(0.02, 0.004), span(0.04, 0.006)]
+    assert runs._tails(steady) == pytest.approx((0.002, 0.1))
+    assert runs._tails([*steady, span(0.01, 0.1, idle=2.0)]) == pytest.approx((0.002, 0.1))
+    busiest = [span(0.01, 0.003, idle=2.0), span(0.02, 0.004, idle=2.0)]
+    assert runs._tails(busiest) == pytest.approx((0.002, 0.1))
+    assert runs._tails([span(0.02, 0.004, lanes=1)]) == (0.0, 0.0)
 
 
 def test_rounds_without_work_say_nothing_of_a_library():

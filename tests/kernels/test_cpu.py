@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dask_bigfft.kernels.cpu as cpu
+from dask_bigfft.decomposition import tiles
 from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout, plain, whole
 from dask_bigfft.decomposition.rounds import Round, transformed
 from dask_bigfft.decomposition.steps import Chirp, Divisor, Step, axis_program
@@ -122,7 +123,7 @@ def check(round_, kinds, dtype, seed=0):
 
 @given(data=st.data(), dtype=st.sampled_from(["c16", "c8"]), tile=st.sampled_from([64, 500, 2**19]))
 def test_a_round_over_one_axis(monkeypatch, data, dtype, tile):
-    monkeypatch.setattr(cpu, "TILE_BYTES", tile)
+    monkeypatch.setattr(tiles, "TILE_BYTES", tile)
     monkeypatch.setattr(cpu, "ROW_BYTES", 1)
     kind = data.draw(st.sampled_from(["c2c", "c2c", "r2c", "c2r"]))
     step, axis = data.draw(split_axes(0, kind))
@@ -135,7 +136,7 @@ def test_a_round_over_one_axis(monkeypatch, data, dtype, tile):
 @given(data=st.data(), tile=st.sampled_from([64, 500, 2**19]))
 def test_a_round_over_several_axes(monkeypatch, data, tile):
     """Digits of two or three axes at a time, of which one may be real, batch axes between."""
-    monkeypatch.setattr(cpu, "TILE_BYTES", tile)
+    monkeypatch.setattr(tiles, "TILE_BYTES", tile)
     monkeypatch.setattr(cpu, "ROW_BYTES", 1)
     kind = data.draw(st.sampled_from(["c2c", "r2c", "c2r"]))
     real = data.draw(st.integers(0, 2))
@@ -291,7 +292,7 @@ class Noted:
 def test_blocks_in_place_are_worked_through_as_they_lie(monkeypatch, mode, kinds):
     """No tile is transposed where another order of dimensions is that of memory."""
     pytest.importorskip("ducc0")
-    monkeypatch.setattr(cpu, "TILE_BYTES", 7000)
+    monkeypatch.setattr(tiles, "TILE_BYTES", 7000)
     monkeypatch.setattr(cpu, "ROW_BYTES", 1)
     round_ = whole_axes(kinds, (6, 20, 10), -1)
     memory = random_array((10, 6, 20), "c16", 3)
@@ -314,7 +315,7 @@ def test_tiles_that_are_weighed_where_they_are_read_are_small(monkeypatch, mode)
     pytest.importorskip("ducc0")
     round_ = whole_axes((None, "c2c"), (37, 20), -1)
     values, library = random_array((37, 20), "c16", 3), Noted(get_library("ducc0"))
-    monkeypatch.setattr(cpu, "TILE_BYTES", 10 * 20 * 16)
+    monkeypatch.setattr(tiles, "TILE_BYTES", 10 * 20 * 16)
     monkeypatch.setattr(cpu, "ROW_BYTES", 1)
     incoming = Lying(values, into=np.empty_like(values))
     found = verified_round(mode, round_, (0, 0), lambda: incoming, library, values.dtype)

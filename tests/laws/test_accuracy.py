@@ -27,6 +27,7 @@ from laws.law import (
 )
 
 import dask_bigfft
+import dask_bigfft.decomposition.tiles
 import dask_bigfft.kernels.cpu
 from dask_bigfft.kernels.libraries import available, get_library
 from dask_bigfft.testing.oracles import EXTENDED, exact_transform, relative_l2
@@ -42,7 +43,7 @@ FLOORS = st.sampled_from([1, None])
 def tiles(request, monkeypatch):
     """Tiles as they are, and so small that a block has many."""
     if request.param is not None:
-        monkeypatch.setattr(dask_bigfft.kernels.cpu, "TILE_BYTES", request.param)
+        monkeypatch.setattr(dask_bigfft.decomposition.tiles, "TILE_BYTES", request.param)
         monkeypatch.setattr(dask_bigfft.kernels.cpu, "ROW_BYTES", 1)
 
 

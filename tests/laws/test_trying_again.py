@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from distributed import Client, LocalCluster
 
+import dask_bigfft.decomposition.tiles
 import dask_bigfft.graph.inside
 import dask_bigfft.graph.run
 import dask_bigfft.kernels.cpu
@@ -28,7 +29,7 @@ from dask_bigfft.testing.faults import DAMAGES, Faulty, Times
 @pytest.fixture(autouse=True)
 def tiles(monkeypatch):
     """Tiles so small that a block has many: some are done when another one fails."""
-    monkeypatch.setattr(dask_bigfft.kernels.cpu, "TILE_BYTES", 1100)
+    monkeypatch.setattr(dask_bigfft.decomposition.tiles, "TILE_BYTES", 1100)
     monkeypatch.setattr(dask_bigfft.kernels.cpu, "ROW_BYTES", 1)
 
 

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from laws.law import call, planned_small
 
+import dask_bigfft.decomposition.tiles
 import dask_bigfft.graph.run
 import dask_bigfft.graph.weave
 import dask_bigfft.kernels.cpu
@@ -61,7 +62,7 @@ def found():
 def tiles(request, monkeypatch):
     """Tiles as they are, and so small that a block has many."""
     if request.param is not None:
-        monkeypatch.setattr(dask_bigfft.kernels.cpu, "TILE_BYTES", request.param)
+        monkeypatch.setattr(dask_bigfft.decomposition.tiles, "TILE_BYTES", request.param)
         monkeypatch.setattr(dask_bigfft.kernels.cpu, "ROW_BYTES", 1)
 
 
@@ -124,7 +125,7 @@ def test_what_is_found_inside_a_round(monkeypatch, found, damage, mode, dtype):
 @pytest.mark.parametrize("after", [3, 66, 101])
 def test_rounds_in_place_are_gone_on_with(monkeypatch, found, mode, after):
     """Tiles that are right have taken the place of what came in when another one is wrong."""
-    monkeypatch.setattr(dask_bigfft.kernels.cpu, "TILE_BYTES", 1100)
+    monkeypatch.setattr(dask_bigfft.decomposition.tiles, "TILE_BYTES", 1100)
     monkeypatch.setattr(dask_bigfft.kernels.cpu, "ROW_BYTES", 1)
     assert any(layout is not None for layout in planned(signal()).joints.inside)
     right = transformed(signal())
@@ -328,7 +329,7 @@ def test_tiles_that_are_stored_before_they_are_compared(
     monkeypatch, found, kind, damage, mode, kernel
 ):
     """Where the block that came in stays as it is, whatever the library does in its place."""
-    monkeypatch.setattr(dask_bigfft.kernels.cpu, "TILE_BYTES", 4400)
+    monkeypatch.setattr(dask_bigfft.decomposition.tiles, "TILE_BYTES", 4400)
     monkeypatch.setattr(dask_bigfft.kernels.cpu, "ROW_BYTES", 1)
     a = random_array((64, 128), "f8" if kind == "rfft2" else "c16", 6)
     x, kept = da.from_array(a, chunks=(16, 128)), a.copy()

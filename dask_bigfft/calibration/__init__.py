@@ -59,7 +59,7 @@ log = logging.getLogger(__name__)
 DTYPES = ("complex128", "complex64")
 
 #: Seconds after which no further library is measured at length. One that is known in another dtype
-#: gets a single sample, which tells how much faster it is here; any other one is tried on little
+#: gets a plane or two, which tell how much faster it is here; any other one is tried on little
 #: data. None is left out: plans would take another library's speeds for its own.
 ENOUGH = 28.0
 

@@ -3,6 +3,7 @@
 Imports `decomposition`, `planner`, `kernels`, dask's configuration and this room.
 """
 
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -31,7 +32,8 @@ __all__ = ["library_like", "library_speeds"]
 #: Planes of about 2^21 numbers in which libraries are measured: most lengths are products of small
 #: primes, each of few factors of 5, which cost more than others. Powers of two are held against
 #: them: libraries treat short and long ones in different ways.
-PLANES = ((36, 60000), (240, 9000), (1440, 1440), (15000, 135))
+SQUARE = (1440, 1440)
+PLANES = ((36, 60000), (240, 9000), SQUARE, (15000, 135))
 POWERS = ((256, 8192), (2048, 1024), (4096, 512), (32768, 64))
 
 #: Rows of planes that are too narrow for tiles.
@@ -103,7 +105,7 @@ def library_speeds(name: str, dtype: str, effort: Effort) -> LibrarySpeeds:
 
 
 def library_like(known: LibrarySpeeds, dtype: str, effort: Effort) -> LibrarySpeeds:
-    """Return how fast a library is in another dtype, as far as one sample tells.
+    """Return how fast a library is in another dtype, as far as a plane or two tell.
 
     Parameters
     ----------
@@ -116,9 +118,12 @@ def library_like(known: LibrarySpeeds, dtype: str, effort: Effort) -> LibrarySpe
     """
     elements = 16 * effort.elements // np.dtype(dtype).itemsize
     found = replace(known, dtype=np.dtype(dtype).name)
-    n = 1000 if elements >= 1000 * effort.threads else 16
-    sample = _one(found, (elements // n, n), effort)
-    times = _expected(found, sample) / sample.stage.fft
+    probes = _transforms((SQUARE,), elements, dtype, known.name, known.elsewhere)
+    samples = [sample for probe in probes for sample in sampled(probe, effort)
+               if _place(sample, np.dtype(dtype).itemsize, effort.threads) is not None]
+    samples = samples or [_one(found, (elements // 16, 16), effort)]
+    times = statistics.median(
+        _expected(found, sample) / sample.stage.fft for sample in samples)
     speeds = ("along", "across", "direct_along", "direct_across", "away_along", "away_across")
     curves = {name: getattr(known, name) for name in speeds}
     faster: dict[str, Any] = {

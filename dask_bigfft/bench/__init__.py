@@ -17,6 +17,6 @@ that exists. ``--help`` says how to choose; `report` describes the JSON that com
 
 Programs of their own: `convolution`; `outofcore` (from file to file, larger than memory), with
 `outofcore_data` and `cgroup` (a limit that counts the page cache); `clusters`; `verification`;
-`tuning`; `paper`; `large` (many threads); `model` (forecasts against times, on `model_problems`)
-and `sweep` (plans of a problem that are all run).
+`tuning`; `paper`; `large` (many threads), and `tiles` (with tiles of several sizes); `model`
+(forecasts against times, on `model_problems`) and `sweep` (plans of a problem that are all run).
 """

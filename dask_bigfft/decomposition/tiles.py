@@ -11,9 +11,13 @@ TILE_BYTES = 1 << 21
 
 #: Threads of a process above which tiles are larger, and how many times as large at most.
 #: After each tile's copies and FFTs a thread wants the interpreter, which takes 0.15 ms to go from
-#: one to the next where all wait for it. With 16 threads, tiles of 8 MiB took 0.4 to 1 times as
-#: long as ones of 2 MiB; with 2 threads, as long (`bench.large`, and the notes on its results).
+#: one to the next where all wait for it. With 16 threads, tiles of 8 MiB took 0.45 to 1.01 times as
+#: long as ones of 2 MiB (`bench.tiles`); with 2 threads, as long.
 FEW, WIDEST = 4, 8
+
+#: Part of that which tiles have where a block changes its shape or its type: what a library answers
+#: in fresh memory is another tile then.
+CHANGED = 4
 
 #: Bytes of a line from which on a library is given one at a time where it would copy several.
 LONG_BYTES = 4 << 20
@@ -22,13 +26,18 @@ LONG_BYTES = 4 << 20
 ROW_BYTES = 1 << 8
 
 
-def tile_bytes_of(threads: int) -> int:
+def tile_bytes_of(threads: int, changes: bool = False) -> int:
     """Bytes of a tile where so many threads of a process work side by side.
+
+    Those of a block that `changes` its shape or type in a round are smaller.
 
     >>> [tile_bytes_of(threads) >> 20 for threads in (1, 4, 16, 64)]
     [2, 2, 8, 16]
+    >>> tile_bytes_of(16, changes=True) >> 20
+    2
     """
-    return TILE_BYTES * min(max(threads, FEW), WIDEST * FEW) // FEW
+    found = TILE_BYTES * min(max(threads, FEW), WIDEST * FEW) // FEW
+    return found // CHANGED if changes else found
 
 
 def tiling(

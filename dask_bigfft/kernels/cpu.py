@@ -139,7 +139,7 @@ def _way(
         given = incoming.as_is if watch is None else watch.given
     # Where libraries answer in fresh memory, there are two tiles.
     most = tile_bytes_of(library.beside)
-    size = most // 4 if _changes(incoming, out) and not halved else most
+    size = tile_bytes_of(library.beside, _changes(incoming, out) and not halved)
     nbytes = max(out.nbytes, math.prod(incoming.shape) * incoming.dtype.itemsize)
     tiled = tiling(incoming.shape, set(calls.dims), nbytes, size, ROW_BYTES, most)
     dense = bool(out.flags.c_contiguous)

@@ -144,7 +144,7 @@ def tiles_of(
     changes = before != after or bool(kinds & {"r2c", "c2r"})
     fixed = {round_.dim(step) for step in round_.steps}
     most = tile_bytes_of(threads)
-    size = most // 4 if changes and not _halved(round_, elsewhere) else most
+    size = tile_bytes_of(threads, changes and not _halved(round_, elsewhere))
     return tiling(before, fixed, max(came, goes, 1), size, ROW_BYTES, most)
 
 

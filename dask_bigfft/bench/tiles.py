@@ -46,12 +46,12 @@ SIZES = ((2 * MIB, MIB // 2), (2 * MIB, 2 * MIB), (4 * MIB, MIB), (4 * MIB, 4 * 
 @contextlib.contextmanager
 def tiles_of(nbytes: int, changed: int) -> Iterator[None]:
     """Tiles of a size, whatever the number of threads, while the context lasts."""
-    before = tiles.TILE_BYTES, tiles.WIDEST, tiles.CHANGED
-    tiles.TILE_BYTES, tiles.WIDEST, tiles.CHANGED = nbytes, 1, nbytes // changed
+    before = tiles.TILE_BYTES, tiles.FEW, tiles.CHANGED
+    tiles.TILE_BYTES, tiles.FEW, tiles.CHANGED = nbytes, sys.maxsize, nbytes // changed
     try:
         yield
     finally:
-        tiles.TILE_BYTES, tiles.WIDEST, tiles.CHANGED = before
+        tiles.TILE_BYTES, tiles.FEW, tiles.CHANGED = before
 
 
 def _run(x: da.Array, plan: Plan) -> tuple[list[float], da.Array]:

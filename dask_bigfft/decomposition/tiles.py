@@ -15,8 +15,9 @@ TILE_BYTES = 1 << 21
 #: long as ones of 2 MiB (`bench.tiles`); with 2 threads, as long.
 FEW, WIDEST = 4, 8
 
-#: Part of that which tiles have where a block changes its shape or its type: what a library answers
-#: in fresh memory is another tile then.
+#: How many times as small tiles are where a block changes its shape or type, since what a library
+#: answers in fresh memory is another tile then. So it is with few threads; for many it matters more
+#: how often they come back from one.
 CHANGED = 4
 
 #: Bytes of a line from which on a library is given one at a time where it would copy several.
@@ -29,15 +30,16 @@ ROW_BYTES = 1 << 8
 def tile_bytes_of(threads: int, changes: bool = False) -> int:
     """Bytes of a tile where so many threads of a process work side by side.
 
-    Those of a block that `changes` its shape or type in a round are smaller.
+    Those of a block that `changes` its shape or type in a round may be smaller.
 
     >>> [tile_bytes_of(threads) >> 20 for threads in (1, 4, 16, 64)]
     [2, 2, 8, 16]
-    >>> tile_bytes_of(16, changes=True) >> 20
-    2
+    >>> [tile_bytes_of(threads, changes=True) >> 10 for threads in (1, 8, 16)]
+    [512, 2048, 8192]
     """
-    found = TILE_BYTES * min(max(threads, FEW), WIDEST * FEW) // FEW
-    return found // CHANGED if changes else found
+    many = min(max(threads, FEW), WIDEST * FEW)
+    found = TILE_BYTES * many // FEW
+    return found // max(1, CHANGED * FEW // many) if changes else found
 
 
 def tiling(

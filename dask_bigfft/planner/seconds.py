@@ -168,8 +168,7 @@ class Model(ThreadModel):
                 woken = profile.wake * calls(round_, flow)
             handed = self._handing_out(shape)
             python, later = handling / blocks + handed, (profile.waiting - 1) * handed
-            work = self.side_by_side(
-                blocks, gather / blocks, fft / blocks, python, woken, max(0.0, later))
+            work = self.side_by_side(blocks, gather / blocks, fft / blocks, python, woken, later)
         scheduled, serial = self._scheduling(shape)
         scheduled += handling / self.machine.workers
         files = moves or self.carrier != "disk"

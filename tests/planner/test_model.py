@@ -283,6 +283,15 @@ def test_a_first_run_on_a_card_waits_for_pinned_pages():
     assert fresh_seconds(nobody) == pytest.approx((peak_host(nobody) - 16 * 256 * 4096) / 1e10)
 
 
+def test_later_tasks_wait_as_long_as_was_measured():
+    """Also where they are handed out sooner in a graph than by themselves."""
+    plan = planned((1024, 1024), (16, 1024), replace(QUICK, task=1e-5), threads=1)
+    slow, usual, soon = (seconds(plan, waiting=waiting) for waiting in (2.0, 1.0, 0.5))
+    assert slow - usual == pytest.approx(2 * (usual - soon))
+    later = sum(found.blocks - 1 for found in forecast(plan).rounds)
+    assert slow - usual == pytest.approx(1e-5 * later)
+
+
 def handling(plan, **entries):
     profile = replace(QUICK, **entries)
     machine = replace(plan.machine, profile=profile)

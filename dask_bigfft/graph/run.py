@@ -83,7 +83,11 @@ class Run:
 
     @cached_property
     def library(self) -> FFTLibrary:
-        """FFT library of the plan, as its threads use it."""
+        """FFT library of the plan, as its threads use it.
+
+        As many as the plan was made for, wherever it runs: some libraries round the last bit of a
+        line otherwise in tiles of other sizes, and a run that is resumed gives the same bits.
+        """
         threads = self.plan.machine.threads if isinstance(self.plan, Plan) else 1
         return get_library(self.plan.kernel).among(threads)
 

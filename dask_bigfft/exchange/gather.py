@@ -16,7 +16,7 @@ from dask_bigfft.devices.on_card import as_block, is_on_card
 from dask_bigfft.errors import refuse
 from dask_bigfft.events import measured
 from dask_bigfft.exchange.parts import windowed
-from dask_bigfft.exchange.product import Block, Product, firsts
+from dask_bigfft.exchange.product import Block, firsts, products_of
 from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.exchange.tables import Table, table_for
 from dask_bigfft.kernels.composite import Composite, Windowed
@@ -59,9 +59,7 @@ class Gathering:
     ) -> None:
         self.exchange, self.shape, self.dtype, self.packed = exchange, shape, dtype, packed
         self.block = block
-        self.products = [
-            Product(tables, conj and not packed) for tables, conj in exchange.tables(block)
-        ]
+        self.products = products_of(exchange, block, packed)
         self.sources = [
             [as_block(source_of(index)) for index in product.blocks] for product in self.products
         ]
@@ -221,10 +219,10 @@ class Gathering:
                 sizes = np.array([source.itemsize for source in sources], np.int64)[product.which]
                 starts, steps = product.in_packed(used)
                 places = starts * sizes, steps * sizes[:, None]
+                rows = product.rows(self.exchange, places, table.target.strides, cut)
             else:
-                strides = np.array([source.strides for source in sources], np.int64)
-                places = product.in_sources(self.exchange, strides[product.which])
-            rows = product.rows(self.exchange, places, table.target.strides, cut)
+                strides = tuple(source.strides for source in sources)
+                rows = product.gathered(self.exchange, strides, table.target.strides, cut)
             table.extend(sources, product.which, rows)
 
 

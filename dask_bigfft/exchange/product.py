@@ -17,6 +17,7 @@ Imports `exchange.shards` and `kernels`.
 import itertools
 import math
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,9 @@ from dask_bigfft.kernels.copy import Rows
 
 Block = tuple[int, ...]
 Ints = npt.NDArray[np.int64]
+
+#: Copies of an exchange that are remembered at most, and what a product of them counts beside.
+MOST_KEPT, EACH = 1 << 12, 1 << 4
 
 
 def firsts(dims: tuple[int, ...]) -> list[int]:
@@ -50,20 +54,27 @@ class Product:
 
     def __init__(self, tables: tuple[PieceTable, ...], conjugate: bool) -> None:
         self.tables, self.conjugate = tables, conjugate
-        #: For every copy, the piece of each axis.
-        self.chosen = np.indices([len(table) for table in tables]).reshape(len(tables), -1)
-        met = np.stack(
-            [table.sources[i] for table, i in zip(tables, self.chosen, strict=True)], axis=-1
-        )
-        different, which = np.unique(met, axis=0, return_inverse=True)
-        #: The blocks that are met, and for every copy which of them.
-        self.blocks: list[Block] = [tuple(row) for row in different.tolist()]
-        self.which = which.reshape(-1)
+        self._gathered: dict[Any, Rows] = {}
+        #: The blocks that are met: every combination of those of the axes.
+        self.blocks: list[Block] = list(itertools.product(*(table.met[0] for table in tables)))
+
+    @cached_property
+    def chosen(self) -> Ints:
+        """For every copy, the piece of each axis."""
+        return np.indices([len(table) for table in self.tables]).reshape(len(self.tables), -1)
+
+    @cached_property
+    def which(self) -> Ints:
+        """For every copy, which of the blocks that are met."""
+        found = np.zeros(1, np.int64)
+        for different, along in (table.met for table in self.tables):
+            found = np.add.outer(found * len(different), along).reshape(-1)
+        return found
 
     @property
     def size(self) -> int:
         """Number of values copied."""
-        return math.prod(int(table.counts.prod(axis=1).sum()) for table in self.tables)
+        return math.prod(table.size for table in self.tables)
 
     @cached_property
     def counts(self) -> Ints:
@@ -146,3 +157,39 @@ class Product:
         return Rows(
             self.counts, sources[0], sources[1], starts, steps, begins, self.conjugate, along, step
         )
+
+    def gathered(
+        self,
+        exchange: ExchangeMap,
+        source_strides: tuple[tuple[int, ...], ...],
+        target_strides: tuple[int, ...],
+        cut: tuple[int, int] | None,
+    ) -> Rows:
+        """The copies from source blocks of some strides, as `rows` has them.
+
+        Blocks lie in memory as they did the last time, so it is worked out once.
+        """
+        key = source_strides, target_strides, cut
+        found = self._gathered.get(key)
+        if found is None:
+            strides = np.array(source_strides, np.int64)[self.which]
+            found = self.rows(exchange, self.in_sources(exchange, strides), target_strides, cut)
+            self._gathered = {key: found}
+        return found
+
+
+def products_of(exchange: ExchangeMap, block: Block, packed: bool) -> list[Product]:
+    """Return the copies into a target block, and those of the mirror image; remembered while few.
+
+    In `packed` shards the latter are conjugated already.
+    """
+    found: list[Product] | None = exchange.known.get((block, packed))
+    if found is None:
+        found = [Product(tables, conj and not packed) for tables, conj in exchange.tables(block)]
+        size = sum(EACH + len(product.which) for product in found)
+        if exchange.known_size + size > MOST_KEPT:
+            exchange.known, exchange.known_size = {}, 0
+        if size <= MOST_KEPT:
+            exchange.known[block, packed] = found
+            exchange.known_size += size
+    return found

@@ -22,7 +22,8 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -42,6 +43,9 @@ from dask_bigfft.exchange.boxes import (
 
 #: Pieces that the exchange of one axis remembers at most.
 MOST_KEPT = 50_000
+
+#: Blocks before or after an exchange up to which others of the same layouts find it worked out.
+SHARED_BLOCKS = 64
 
 _UNKNOWN = object()
 
@@ -96,6 +100,20 @@ class PieceTable:
 
     def __len__(self) -> int:
         return len(self.sources)
+
+    @cached_property
+    def met(self) -> tuple[list[int], Ints]:
+        """The blocks that are met, in order, and for every row which of them it is.
+
+        Blocks of other axes are combined with the same ones, so it is worked out once.
+        """
+        different, which = np.unique(self.sources, return_inverse=True)
+        return different.tolist(), which.reshape(-1)
+
+    @cached_property
+    def size(self) -> int:
+        """Number of values."""
+        return int(self.counts.prod(axis=1).sum())
 
     def pieces(self) -> dict[int, list[Piece]]:
         """The pieces, by the blocks that are met."""
@@ -323,6 +341,9 @@ class ExchangeMap:
             self.mirrored = tuple(
                 AxisExchange(a, b, kinds.get(i), mirror.length) for i, (a, b) in enumerate(pairs)
             )
+        #: What others have worked out from the tables of blocks, and how much it is.
+        self.known: dict[Any, Any] = {}
+        self.known_size = 0
 
     @property
     def images(self) -> Iterator[tuple[tuple[AxisExchange, ...], bool]]:
@@ -353,3 +374,19 @@ class ExchangeMap:
             for chosen in itertools.product(*(found.items() for found in per_axis)):
                 source = tuple(i for i, _ in chosen)
                 yield Shard(source, tuple(pieces for _, pieces in chosen), conjugate)
+
+
+def exchange_map(source: Layout, target: Layout, mirror: Mirror | None = None) -> ExchangeMap:
+    """Return the shards of an exchange.
+
+    Those of few blocks are worked out once in this process: where blocks are small, that takes as
+    long as the transform, and the next array has the same chunks. Those of many are too large to be
+    kept for anybody else.
+    """
+    few = max(source.blocks, target.blocks) <= SHARED_BLOCKS
+    return _shared_map(source, target, mirror) if few else ExchangeMap(source, target, mirror)
+
+
+@lru_cache(maxsize=16)
+def _shared_map(source: Layout, target: Layout, mirror: Mirror | None) -> ExchangeMap:
+    return ExchangeMap(source, target, mirror)

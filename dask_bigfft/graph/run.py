@@ -26,7 +26,7 @@ from dask_bigfft.events import emit
 from dask_bigfft.exchange.common import same_memory
 from dask_bigfft.exchange.gather import Gathering
 from dask_bigfft.exchange.packing import Packing
-from dask_bigfft.exchange.shards import ExchangeMap
+from dask_bigfft.exchange.shards import ExchangeMap, exchange_map
 from dask_bigfft.exchange.stacking import stacked_layout, stacking
 from dask_bigfft.graph.spare import with_spare_threads
 from dask_bigfft.kernels.copy import copied
@@ -141,13 +141,13 @@ class Run:
         return asked and number == 0 and self.stays(number)
 
     def map(self, number: int) -> ExchangeMap:
-        """The shards of an exchange, worked out once in this process."""
+        """The shards of an exchange."""
         configure_arena(most=self.arena_most)
         with self._lock:
             found = self._maps.get(number)
             if found is None:
                 exchange = self.exchange(number)
-                found = ExchangeMap(self.stored(number), exchange.target, exchange.mirror)
+                found = exchange_map(self.stored(number), exchange.target, exchange.mirror)
                 self._maps[number] = found
             return found
 

@@ -47,6 +47,7 @@ from dask_bigfft.errors import (
 )
 from dask_bigfft.kernels.libraries import available, get_library
 from dask_bigfft.kernels.wisdom import fastest_library
+from dask_bigfft.memory_settings import machine_nbytes
 from dask_bigfft.planner.profile import DEFAULT, LibrarySpeeds, Profile
 from dask_bigfft.planning import profiles
 from dask_bigfft.record import current_worker
@@ -75,6 +76,10 @@ LEAST_NBYTES = 1 << 14
 
 #: Bytes of arrays that are transformed where nothing is said, at least, and at most.
 USUAL_NBYTES, MOST_NBYTES = 32 << 20, 1 << 30
+
+#: Part of the memory of the machine that one of these arrays may be: whole transforms have eight
+#: times as much ready, and take as much again.
+PART_OF_MEMORY = 32
 
 #: Bytes of those of one of several workers of a host, at least.
 PART_NBYTES = 16 << 20
@@ -160,9 +165,13 @@ def _devices(threads: int, copy: float, nbytes: int) -> dict[str, Any]:
     return {"devices": tuple(found), "together": left, "peers": speeds}
 
 
-def usual_nbytes(threads: int) -> int:
-    """Bytes of the arrays that so many threads work on where nothing else is said."""
-    return min(MOST_NBYTES, max(USUAL_NBYTES, OF_A_THREAD * threads))
+def usual_nbytes(threads: int, memory: int | None = None) -> int:
+    """Bytes of the arrays that so many threads work on where nothing else is said.
+
+    Fewer where the `memory` that they have is known, and not enough for whole transforms of these.
+    """
+    found = min(MOST_NBYTES, max(USUAL_NBYTES, OF_A_THREAD * threads))
+    return found if memory is None else min(found, max(LEAST_NBYTES, memory // PART_OF_MEMORY))
 
 
 def usual_threads() -> int:
@@ -198,7 +207,8 @@ def calibrate(
         ``bigfft.wisdom.directory``, which is made if need be, and plans use it from then on.
     nbytes : int, optional
         Bytes of the arrays that are transformed, at least `LEAST_NBYTES`. By default 8 MiB for
-        each thread, so that all threads together work on more than caches hold.
+        each thread, so that all threads together work on more than caches hold, but no more than
+        a 32nd of the machine's memory.
     repeat : int
         Times that each counts, at least 1.
 
@@ -232,7 +242,9 @@ def calibrate(
         _refuse_unwritable(path)
     folder = config.get("bigfft.scratch.directory")
     if client is None:
-        place, effort = "", Effort(usual_threads(), nbytes or usual_nbytes(usual_threads()), repeat)
+        threads = usual_threads()
+        nbytes = nbytes or usual_nbytes(threads, machine_nbytes())
+        place, effort = "", Effort(threads, nbytes, repeat)
         with dask.config.set(scheduler="threads", pool=None):  # so that a number of threads counts
             profile = measure(effort, folder)
     else:

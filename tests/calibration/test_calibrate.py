@@ -199,6 +199,21 @@ def test_many_threads_work_on_more_than_caches_hold():
     assert calibration.usual_nbytes(1000) == 1 << 30
 
 
+def test_whole_transforms_of_many_threads_fit_into_the_machine(monkeypatch, tmp_path):
+    asked = []
+
+    def measured(effort, folder):
+        asked.append(effort.nbytes)
+        return Profile()
+
+    monkeypatch.setattr(calibration, "measure", measured)
+    for memory in (256 << 30, 4 << 30, 1 << 18):
+        monkeypatch.setattr(calibration, "machine_nbytes", lambda memory=memory: memory)
+        with dask.config.set(num_workers=64):
+            calibration.calibrate(path=tmp_path / "mine.json")
+    assert asked == [512 << 20, 128 << 20, calibration.LEAST_NBYTES]
+
+
 class Reporting:
     """What looks like an array of one block that takes so long, and says another number."""
 

@@ -232,26 +232,21 @@ class Factors:
 class Work:
     """A step that is more than an FFT, on one block.
 
-    Its dimension, and what follows from its axis' other digits.
+    Its dimension, and what follows from its axis' other digits, where the step makes use of it.
     """
 
     step: Step
     dim: int
-    index_in: Factors
-    index_twiddle: Factors
-    index_out: Factors
+    index_in: Factors | None
+    index_twiddle: Factors | None
+    index_out: Factors | None
     spectrum: Factors | None
 
     def within(self, dim: int, part: slice) -> "Work":
         """The step on a tile cut along a dimension."""
-        return Work(
-            self.step,
-            self.dim,
-            self.index_in.within(dim, part),
-            self.index_twiddle.within(dim, part),
-            self.index_out.within(dim, part),
-            None if self.spectrum is None else self.spectrum.within(dim, part),
-        )
+        tables = self.index_in, self.index_twiddle, self.index_out, self.spectrum
+        inside = [None if table is None else table.within(dim, part) for table in tables]
+        return Work(self.step, self.dim, *inside)
 
 
 def works_of(
@@ -274,17 +269,14 @@ def works_of(
         last = len(before.groups) - 1
         i = block[step.axis]
         place = (before.shape(i)[:last], dim - last)
-        spectrum = None
+        spectrum = index_in = index_twiddle = index_out = None
         if step.convolve is not None:
             spectrum = Factors(filters[step.axis].reshape(-1, step.length), *place)
-        found.append(
-            Work(
-                step,
-                dim,
-                Factors(axis_index(before, i, step.source.stage, last), *place),
-                Factors(axis_index(after, i, step.target.stage - 1, last), *place),
-                Factors(axis_index(after, i, step.target.stage, last), *place),
-                spectrum,
-            )
-        )
+        if step.chirp_in is not None:
+            index_in = Factors(axis_index(before, i, step.source.stage, last), *place)
+        if step.twiddle is not None:
+            index_twiddle = Factors(axis_index(after, i, step.target.stage - 1, last), *place)
+        if step.chirp_out is not None:
+            index_out = Factors(axis_index(after, i, step.target.stage, last), *place)
+        found.append(Work(step, dim, index_in, index_twiddle, index_out, spectrum))
     return found

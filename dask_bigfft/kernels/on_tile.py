@@ -42,8 +42,9 @@ def _rows(tile: Array, dim: int) -> Array:
 
 
 def _chirped(
-    tile: Array, work: Work, index: Factors, stride: int, chirp: Chirp, divisor: Divisor
+    tile: Array, work: Work, index: Factors | None, stride: int, chirp: Chirp, divisor: Divisor
 ) -> None:
+    assert index is not None
     rows, scale = _rows(tile, work.dim), factor(divisor, tile.dtype)
     places = index.table * chirp.step + chirp.offset
     along = stride * chirp.step
@@ -64,6 +65,7 @@ def _multiplied(
         sign = -sign
     if step.twiddle is not None:
         rows = _rows(tile, work.dim)
+        assert work.index_twiddle is not None
         scale = factor(step.divisor, tile.dtype)
         with measured("twiddle", tile.nbytes):
             index = work.index_twiddle.rows(len(rows))

@@ -89,3 +89,7 @@ def test_only_steps_that_are_more_than_ffts_have_tables():
     (work,) = works_of(Round((step,), source, transformed(source, (step,))), (0,), {})
     assert (step.source.size, other.size) == (3, 4)
     assert work.index_twiddle.table.tolist() == np.arange(4).tolist()
+    assert work.index_in is work.index_out is work.spectrum is None
+    tile = work.within(0, slice(1, 3))
+    assert tile.index_twiddle.table.tolist() == [1, 2]
+    assert tile.index_in is tile.index_out is None

@@ -20,7 +20,7 @@ from dask_bigfft.exchange.product import Block, firsts, products_of
 from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.exchange.tables import Table, table_for
 from dask_bigfft.kernels.composite import Composite, Windowed
-from dask_bigfft.kernels.copy import CopyTable, compiles
+from dask_bigfft.kernels.copy import CopyTable, all_compile
 from dask_bigfft.kernels.incoming import Whole, parts
 from dask_bigfft.kernels.lying import destination
 from dask_bigfft.memory import lend
@@ -208,7 +208,7 @@ class Gathering:
     @cached_property
     def _compiled(self) -> bool:
         """Whether the compiled copy takes all sources."""
-        return all(compiles(source, self.dtype) for found in self.sources for source in found)
+        return all(all_compile(found, self.dtype) for found in self.sources)
 
     def _fill(self, table: Table, dim: int | None) -> None:
         """Enter all copies into a table, to be cut along a dimension if one is named."""

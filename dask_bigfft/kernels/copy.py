@@ -16,8 +16,8 @@ Imports numpy and this room.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache, lru_cache
+from dataclasses import dataclass, field
+from functools import cache, cached_property, lru_cache
 
 import numpy as np
 
@@ -59,6 +59,29 @@ class Rows:
     conjugate: bool
     along: int = -1
     step: int = 0
+    _tables: dict[tuple[int, int], np.ndarray] = field(default_factory=dict, init=False, repr=False)
+
+    @cached_property
+    def size(self) -> int:
+        """Number of values that are copied."""
+        return int(self.counts.prod(axis=1).sum())
+
+    def table(self, size: int, item: int) -> np.ndarray:
+        """A copy table for elements of `size` bytes that become such of `item`.
+
+        With starts instead of addresses; worked out once, for copies that are done again and again.
+        """
+        found = self._tables.get((size, item))
+        if found is None:
+            count, dims = self.counts.shape
+            found = np.empty((count, HEAD + 3 * dims), np.int64)
+            found[:, 0], found[:, 1] = self.source_starts, self.target_starts
+            found[:, 2], found[:, 3], found[:, 4] = self.along, self.firsts, self.step // item
+            found[:, HEAD::3] = self.counts
+            found[:, HEAD + 1 :: 3] = self.source_strides // size
+            found[:, HEAD + 2 :: 3] = self.target_strides // item
+            self._tables[size, item] = found
+        return found
 
 
 @cache
@@ -129,20 +152,14 @@ class CopyTable:
             a.real if a.dtype.kind == "c" and self.target.dtype.kind != "c" else a for a in sources
         ]
         same = len({a.dtype for a in plain}) == 1
-        if not same or not all(compiles(a, self.target.dtype) for a in plain):
+        if not same or not all_compile(plain, self.target.dtype):
             self._add_each(sources, which, rows)
             return
         addresses = np.array([a.ctypes.data for a in plain], np.int64)
-        size, item = plain[0].itemsize, self.target.itemsize
-        count, dims = rows.counts.shape
-        table = np.empty((count, HEAD + 3 * dims), np.int64)
-        table[:, 0] = addresses[which] + rows.source_starts
-        table[:, 1] = self.target.ctypes.data + rows.target_starts
-        table[:, 2], table[:, 3], table[:, 4] = rows.along, rows.firsts, rows.step // item
-        table[:, HEAD::3] = rows.counts
-        table[:, HEAD + 1 :: 3] = rows.source_strides // size
-        table[:, HEAD + 2 :: 3] = rows.target_strides // item
-        self._enter(plain[0].dtype, rows.conjugate, table)
+        table = rows.table(plain[0].itemsize, self.target.itemsize).copy()
+        table[:, 0] += addresses[which]
+        table[:, 1] += self.target.ctypes.data
+        self._enter(plain[0].dtype, rows.conjugate, table, rows.size)
         self._keep += plain
 
     def _add_each(self, sources: Sequence[np.ndarray], which: np.ndarray, rows: Rows) -> None:
@@ -175,7 +192,7 @@ class CopyTable:
             table = np.ones((len(rows), widest), np.int64)
             for i, row in enumerate(rows):
                 table[i, : len(row)] = row
-            self._enter(dtype, conjugate, table)
+            self._enter(dtype, conjugate, table, int(table[:, HEAD::3].prod(axis=1).sum()))
         self._rows.clear()
         to = self.target.dtype
         for dtype, conjugate, table in self._tables:
@@ -188,9 +205,8 @@ class CopyTable:
             weigh, total = weigh and not found < 0, total + found
         return total if weigh and self._all else None
 
-    def _enter(self, dtype: np.dtype, conjugate: bool, table: np.ndarray) -> None:
-        nbytes = int(table[:, HEAD::3].prod(axis=1).sum()) * self.target.itemsize
-        warming.count(dtype, self.target.dtype, len(table), nbytes)
+    def _enter(self, dtype: np.dtype, conjugate: bool, table: np.ndarray, size: int) -> None:
+        warming.count(dtype, self.target.dtype, len(table), size * self.target.itemsize)
         turned = conjugate and dtype.kind == "c"  # no loop is compiled to conjugate real values
         self._tables.append((dtype, turned, table))
 
@@ -205,6 +221,12 @@ def compiles(source: np.ndarray, target: np.dtype, strides: Sequence[int] = ()) 
         and source.flags.aligned
         and not [1 for stride in (*source.strides, *strides) if stride % dtype.itemsize]
     )
+
+
+def all_compile(sources: Sequence[np.ndarray], target: np.dtype) -> bool:
+    """Whether the compiled copy takes all of some sources, most of which are alike."""
+    kinds = {(a.dtype, a.strides, a.flags.aligned): a for a in sources}
+    return all(compiles(a, target) for a in kinds.values())
 
 
 def copied(target: np.ndarray, source: np.ndarray, weigh: bool = False) -> float | None:
@@ -253,29 +275,48 @@ def _copied_by_numpy(
 ) -> float:
     """Do the copies of a table as `copy_rows` does; return -1, for nothing is weighed."""
     size, item = dtype.itemsize, to.itemsize
-    for row in table.tolist():
+    read, written = _Views(dtype), _Views(to)
+    columns = table, table[:, HEAD + 1 :: 3] * size, table[:, HEAD + 2 :: 3] * item
+    for row, steps, strides in zip(*(column.tolist() for column in columns), strict=True):
         from_, into, along, first, step = row[:HEAD]
         counts = row[HEAD::3]
         begin, end = max(low - first, 0), high - first
         if along >= 0:
             end = min(end, counts[along])
             counts[along] = end - begin
-            from_ += begin * row[HEAD + 1 + 3 * along] * size
+            from_ += begin * steps[along]
         if end <= begin or (along < 0 and begin > 0):
             continue
         into += (first + begin - origin) * step * item
-        values = np.asarray(_Memory(dtype, from_, counts, [n * size for n in row[HEAD + 1 :: 3]]))
-        place = np.asarray(_Memory(to, into, counts, [n * item for n in row[HEAD + 2 :: 3]]))
-        place[...] = values.conj() if conjugate else values
+        values, place = read.at(from_, counts, steps), written.at(into, counts, strides)
+        if conjugate:
+            np.conjugate(values, out=place)
+        else:
+            place[...] = values
     return -1.0
 
 
+class _Views:
+    """Views of memory that others keep alive, each at less cost than that of a `_Memory`."""
+
+    def __init__(self, dtype: np.dtype) -> None:
+        self._type = dtype.str
+
+    def at(self, address: int, counts: list[int], strides: list[int]) -> np.ndarray:
+        """Strided memory from an address on."""
+        self.__array_interface__ = {
+            "version": 3, "typestr": self._type, "shape": tuple(counts),
+            "strides": tuple(strides), "data": (address, False),
+        }
+        return np.asarray(self)
+
+
 class _Memory:
-    """Strided memory from an address on; keeps the array alive that has it, if that is given."""
+    """Strided memory from an address on, and the array that has it, which this keeps alive."""
 
     def __init__(
         self, dtype: np.dtype, address: int, counts: Sequence[int], strides: Sequence[int],
-        array: np.ndarray | None = None,
+        array: np.ndarray,
     ) -> None:
         self.array = array
         self.__array_interface__ = {
@@ -283,7 +324,7 @@ class _Memory:
             "typestr": dtype.str,
             "shape": tuple(counts),
             "strides": tuple(strides),
-            "data": (address, array is not None and not array.flags.writeable),
+            "data": (address, not array.flags.writeable),
         }
 
 

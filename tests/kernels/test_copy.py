@@ -247,3 +247,37 @@ def test_what_is_transposed_is_left_to_be_weighed(dtype):
             table.add(values, values.shape, 0, values.strides, row * 2800 * source.itemsize, steps)
         assert table.run(weigh=True) is None
         np.testing.assert_array_equal(table.target[0].reshape(first.shape), first)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("left", [0, 1 << 62])
+def test_copies_that_are_done_again_are_laid_out_once(monkeypatch, dtype, left):
+    """Where they are between other arrays, only addresses differ."""
+    monkeypatch.setattr(warming, "_left", [left])
+    size, to = np.dtype(dtype).itemsize, np.result_type(dtype, "c8")
+    starts, steps = np.array([0, 3]), np.array([[1], [1]])
+    rows = copy.Rows(
+        np.array([[3], [2]]), starts * size, steps * size, starts * to.itemsize,
+        steps * to.itemsize, np.zeros(2, np.int64), False,
+    )
+    laid_out = rows.table(size, to.itemsize)
+    before = laid_out.copy()
+    for again in range(3):
+        source, target = np.arange(5, dtype=dtype) + again, np.zeros(5, to)
+        table = CopyTable(target)
+        table.extend([source], np.array([0, 0]), rows)
+        table.run()
+        np.testing.assert_array_equal(target, source)
+    assert rows.table(size, to.itemsize) is laid_out
+    np.testing.assert_array_equal(laid_out, before)
+
+
+def test_sources_that_are_alike_are_looked_at_once(monkeypatch):
+    asked, original = [], copy.compiles
+    monkeypatch.setattr(copy, "compiles", lambda a, to: asked.append(a) or original(a, to))
+    alike = [np.zeros((4, 6)) for _ in range(5)]
+    assert copy.all_compile(alike, np.dtype("c16"))
+    assert len(asked) == 1
+    assert not copy.all_compile([*alike, np.zeros((4, 6), "f4")], np.dtype("c16"))
+    assert not copy.all_compile([*alike, np.zeros(7, "V5, f8")["f1"]], np.dtype("f8"))
+    assert copy.all_compile([], np.dtype("c16"))

@@ -87,10 +87,13 @@ class Candidates:
 
     def __init__(
         self, spec: TransformSpec, request: Request, machine: Machine, carrier: str = "memory",
-        walk: Walk | None = None,
+        walk: Walk | None = None, near: bool = False,
     ) -> None:
         self.spec, self.request, self.machine = spec, request, machine
         self.carrier, self.walk = carrier, walk
+        #: Whether the first round reads a stored array itself though its blocks come in as it has
+        #: them: what a task that does nothing but read needs of memory is then not needed.
+        self.near = near
         dtype = spec.work_dtype.name
         self.model = Model(
             machine, request.kernel, dtype, carrier, request.verify, request.device)
@@ -182,7 +185,7 @@ class Candidates:
         stored, spec = self.request.stored, self.spec
         if stored is None or self.carrier != "disk" or spec.kind == "c2r":
             return False
-        if exchange_shape(source, first).local:
+        if exchange_shape(source, first).local and not self.near:
             return False
         return reads_rows(stored, source, first, np.dtype(spec.dtype).itemsize)
 

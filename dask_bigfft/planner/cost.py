@@ -20,6 +20,7 @@ from dask_bigfft.planner.joints import Joints, no_joints
 from dask_bigfft.planner.library_memory import kept_bytes, work_bytes
 from dask_bigfft.planner.machine import Forecast, RoundForecast
 from dask_bigfft.planner.merging import merge_nbytes, merge_tasks, merging_seconds
+from dask_bigfft.planner.rows import DECODED
 from dask_bigfft.planner.seconds import Model, Walk
 from dask_bigfft.planner.traffic import tiles_of
 from dask_bigfft.planner.work import flops, shuffled
@@ -202,14 +203,14 @@ def _peak_on_disk(plan: Plan) -> int:
     here = 0 if plan.from_rows else _nbytes_in(plan)
     last = max(here, plan.result.largest * plan.spec.out_dtype.itemsize)
     stages = [3 * here if plan.decoded else 2 * here]
-    if plan.incoming is not None:  # neighbours, what they are merged into, and shards of that
+    if plan.merges:  # neighbours, what they are merged into, and shards of that
         stages.append(2 * here + min(here, 2 * PACKED))
     for i, (exchange, moves) in enumerate(zip(exchanges, plan.moves, strict=True)):
         is_read = moves or (i == 0 and plan.from_rows)
         if is_read:
             here = exchange.target.largest * exchange.shard_dtype.itemsize
         if i == 0 and plan.from_rows:  # as it is stored, as it is decoded, and as it is given out
-            stages.append(here + 3 * plan.decoded)
+            stages.append(here + (3 * max(DECODED, plan.decoded) if plan.decoded else 0))
         gathered = exchange.target.largest * np.dtype(exchange.dtype).itemsize
         made, work = gathered, min(gathered, _tiles_nbytes(plan))
         if i < len(plan.rounds):

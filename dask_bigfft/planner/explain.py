@@ -188,7 +188,7 @@ def exchange_text(exchange: Exchange, itemsize: int, instead: str = "") -> str:
     if exchange.mirror is not None:
         text += ", half a spectrum is mirrored"
     if exchange.local:
-        return f"{text}, nothing travels"
+        return f"{text}, {instead or 'nothing travels'}"
     if instead:
         return f"{text}, W = {shape.width} ({human_bytes(shape.width * itemsize)}), {instead}"
     return (
@@ -208,14 +208,15 @@ _WITHOUT_FILES = {
 def _travels(plan: Plan) -> Iterator[str]:
     names = round_names(plan)
     sizes = item_sizes(plan)
-    if plan.incoming is not None:
+    if plan.incoming is not None and plan.merges:
         count = math.prod(map(len, plan.incoming))
         text = f"{count} tiny blocks -> {blocks_text(plan.source)}, neighbours become one"
         yield from wrapped(text, " " * 12, "  merge     ")
     for number, exchange in enumerate(plan.exchanges):
         kind, instead = "local" if exchange.local else "exchange", ""
-        if not exchange.local and not plan.moves[number]:
-            kind = "split" if number else "rows"
+        rows = number == 0 and plan.from_rows
+        if rows or not (exchange.local or plan.moves[number]):
+            kind = "rows" if rows else "split"
             instead = _WITHOUT_FILES[kind]
         itemsize = sizes[min(number, len(sizes) - 1)]
         text = exchange_text(exchange, itemsize, instead)

@@ -236,14 +236,14 @@ def merge_nbytes(plan: Plan) -> int:
 
 def merge_tasks(plan: Plan) -> int:
     """Number of tasks that merge the blocks that come in, and cut those that go out."""
-    merged = 0 if plan.incoming is None else plan.source.blocks
+    merged = plan.source.blocks if plan.merges else 0
     return merged + (0 if plan.outgoing is None else _count(plan.outgoing))
 
 
 def merging_seconds(plan: Plan) -> float:
     """Seconds of merging the blocks that come in, and of cutting those that go out."""
     seconds, spec = 0.0, plan.spec
-    if plan.incoming is not None:
+    if plan.incoming is not None and plan.merges:
         blocks = _count(plan.incoming)
         seconds += merge_seconds(plan.machine, blocks, plan.source.blocks, own_nbytes(spec))
     if plan.outgoing is not None:

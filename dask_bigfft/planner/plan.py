@@ -134,7 +134,8 @@ class Plan:
     verify : {"none", "energy", "checksum"}
         Checks while it works.
     from_rows : bool
-        Whether the first round, with scratch files, reads rows of the stored array by itself.
+        Whether the first round, with scratch files, reads its blocks from the stored array by
+        itself.
     settings : DeviceSettings
         What is set of the devices' pipelines.
     decoded : int
@@ -262,6 +263,11 @@ class Plan:
         """Chunks of the array that comes in."""
         merged = tuple(axis.groups[0].chunks for axis in self.source.axes)
         return merged if self.incoming is None else self.incoming
+
+    @property
+    def merges(self) -> bool:
+        """Whether blocks that come in are merged; who reads rows of a file needs none of them."""
+        return self.incoming is not None and not self.from_rows
 
     @property
     def core(self) -> "Plan":

@@ -6,6 +6,9 @@ rows that are wide enough, each is read where it lies, and nothing has to be put
     source -> write -> read + round 1          (X1 first: rows of what a block has beside it)
     source -> rows  -> round 1
 
+Blocks that come in as they are stored can be read by the first round, too, where memory has no room
+for tasks that do nothing else (`scratch_pieces`).
+
 The mirror image holds for the result if each of its chunks is a part of one block of the last
 round: that block's task hands them on, and no two tasks ever write to one chunk.
 
@@ -19,6 +22,7 @@ from dataclasses import dataclass
 from dask_bigfft.decomposition.factors import divisors
 from dask_bigfft.decomposition.layout import (
     AxisLayout,
+    Chunks,
     Group,
     Layout,
     NoCommonDigits,
@@ -27,7 +31,10 @@ from dask_bigfft.decomposition.layout import (
 )
 from dask_bigfft.decomposition.rounds import exchange_shape
 
-__all__ = ["Stored", "is_split", "reads_rows", "row_factors", "split_result"]
+__all__ = ["DECODED", "Stored", "is_split", "reads_rows", "row_factors", "split_result"]
+
+#: Bytes of chunks that are decoded at a time, if one has not more.
+DECODED = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -50,6 +57,20 @@ class Stored:
     anywhere: bool
     row_nbytes: int = 1 << 20
     decoded: int = 0
+
+
+    def cut(self, shape: tuple[int, ...], itemsize: int) -> tuple[Chunks, ...]:
+        """An array of this shape in the smallest parts that are read well one by one.
+
+        These are its units; where any rows can be read, as many rows as are wide enough.
+
+        >>> Stored((4, 6), False).cut((8, 6), 16), Stored((4, 6), True, 192).cut((8, 6), 16)
+        (((4, 4), (6,)), ((2, 2, 2, 2), (6,)))
+        """
+        first, *inner = (min(n, unit) for n, unit in zip(shape, self.unit, strict=True))
+        if self.anywhere:
+            first = min(first, -(-self.row_nbytes // max(1, math.prod(inner) * itemsize)))
+        return tuple(_cut(n, unit) for n, unit in zip(shape, (first, *inner), strict=True))
 
 
 def _in_units(stored: Stored, source: Layout) -> Layout | None:

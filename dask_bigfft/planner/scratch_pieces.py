@@ -1,7 +1,8 @@
 """Larger blocks where scratch files would be written in small pieces.
 
 A source block gives each block on the other side a piece of its file, so twice as large blocks are
-written in pieces four times as large.
+written in pieces four times as large. Memory sets a limit to that, so the first round then reads
+stored slabs and planes itself: tasks that do nothing but read and merge would need more of it.
 
 Pure: imports `transforms`, `decomposition` and this room.
 """
@@ -9,6 +10,9 @@ Pure: imports `transforms`, `decomposition` and this room.
 import math
 from dataclasses import replace
 
+import numpy as np
+
+from dask_bigfft.decomposition.layout import Chunks
 from dask_bigfft.planner.candidates import Candidates
 from dask_bigfft.planner.cost import forecast
 from dask_bigfft.planner.merging import merged_up_to
@@ -42,13 +46,13 @@ def in_larger_pieces(search: Candidates, plan: Plan) -> Plan:
     if total * search.itemsize < FEWEST**2 * least:
         text = f"the data are less than {human_bytes(FEWEST**2 * least)}"
         return _with_reason(plan, f"{_small(plan, least)}: {text}")
-    tried, too_large = [plan], list[Plan]()
+    tried, too_large, local = [plan], list[Plan](), plan.exchanges[0].local
     for _ in range(MOST_DOUBLED):
         size *= 2
         if limit is None or tried[-1].piece_nbytes >= least or total < FEWEST * size:
             break
         for part in STEPS:  # too large for memory: less of that step may not be
-            found = _in_blocks(search, int(size * part), limit, too_large)
+            found = _in_blocks(search, int(size * part), limit, too_large, local)
             if found is not None and found.piece_nbytes > tried[-1].piece_nbytes:
                 tried.append(found)
                 break
@@ -118,34 +122,52 @@ def _in_pieces(plan: Plan) -> str:
 
 
 def _in_blocks(
-    search: Candidates, size: int, limit: int, too_large: list[Plan]
+    search: Candidates, size: int, limit: int, too_large: list[Plan], local: bool
 ) -> Plan | None:
     """The best plan with scratch files in blocks of some size, neighbours that come in merged.
 
     They may stay as they are where the first round reads rows of a stored array, without them.
-    What would need too much memory is added to `too_large`.
+    Where they are `local`, in the order that it needs, it may read them itself, too, which takes
+    the least memory. What would need too much is added to `too_large`.
     """
     spec, request = search.spec, search.request
     nbytes = size * spec.work_dtype.itemsize
     merged = merged_up_to(spec, request.chunks, nbytes)
-    both = (request.chunks, merged) if request.stored is not None else (merged,)
-    fitting = []
-    for chunks in dict.fromkeys(both):
+    fitting: list[Plan] = []
+    for chunks, near in _ways_to_come_in(search, nbytes, merged, local):
         asked = replace(request, chunks=chunks)
         asked = replace(asked, scale=size / largest_block(spec, asked))
-        larger = Candidates(spec, asked, search.machine, search.carrier, search.walk)
+        larger = Candidates(spec, asked, search.machine, search.carrier, search.walk, near)
         found = _fitting_in(larger, limit, too_large)
-        if found is None:
+        if found is None or (near and not found.from_rows):
             continue
         if chunks != request.chunks:
             found = replace(found, incoming=request.chunks)
             found = replace(found, expected=forecast(found, search.walk))
-        rows = found.from_rows or request.stored is None or not found.moves[0]
-        if (rows or chunks == merged) and found.expected.peak_host <= limit:
-            fitting.append(found)
-        elif rows or chunks == merged:
-            too_large.append(found)
+        if not (found.from_rows or request.stored is None or not found.moves[0]
+                or chunks == merged):
+            continue
+        (fitting if found.expected.peak_host <= limit else too_large).append(found)
+        if near and fitting:
+            break
     return _best(fitting, request.piece_nbytes) if fitting else None
+
+
+def _ways_to_come_in(
+    search: Candidates, nbytes: int, merged: tuple[Chunks, ...], local: bool
+) -> list[tuple[tuple[Chunks, ...], bool]]:
+    """Chunks of what comes in, and whether the first round is to read them where it is stored.
+
+    It needs none that are there already, so these are cut anew.
+    """
+    spec, request, stored = search.spec, search.request, search.request.stored
+    if stored is None:
+        return [(merged, False)]
+    ways = [(cut, False) for cut in dict.fromkeys((request.chunks, merged))]
+    if not local:
+        return ways
+    parts = stored.cut(spec.shape, np.dtype(spec.dtype).itemsize)
+    return [(merged_up_to(spec, parts, nbytes), True), *ways]
 
 
 def _fitting_in(search: Candidates, limit: int, too_large: list[Plan]) -> Plan | None:

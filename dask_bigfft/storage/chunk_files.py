@@ -23,7 +23,7 @@ import numpy.typing as npt
 from dask_bigfft.files import Underway, opened
 from dask_bigfft.memory import lend
 
-__all__ = ["PlainChunks", "chunk_pieces", "plain_chunks"]
+__all__ = ["PlainChunks", "chunk_pieces", "few_chunks", "plain_chunks"]
 
 Array = npt.NDArray[Any]
 Region = tuple[slice, ...]
@@ -146,6 +146,34 @@ def chunk_pieces(
         axes.append(along)
     for chosen in itertools.product(*axes):
         yield tuple(c[0] for c in chosen), tuple(c[1] for c in chosen), tuple(c[2] for c in chosen)
+
+
+def few_chunks(
+    region: Region, shape: tuple[int, ...], most: int
+) -> Iterator[tuple[Region, Region]]:
+    """Parts of a region of at most `most` elements, or of one chunk, and where they are in it.
+
+    >>> list(few_chunks((slice(3, 9),), (4,), 5))  # doctest: +NORMALIZE_WHITESPACE
+    [((slice(3, 4, None),), (slice(0, 1, None),)),
+     ((slice(4, 9, None),), (slice(1, 6, None),))]
+    """
+    parts = [region]
+    while parts:
+        part = parts.pop()
+        between = [  # the chunk that begins in the middle of the first axis with more than one
+            (axis, n * ((cut.start // n + -(-cut.stop // n)) // 2))
+            for axis, (cut, n) in enumerate(zip(part, shape, strict=True))
+            if cut.start // n + 1 < -(-cut.stop // n)
+        ]
+        if not between or math.prod(cut.stop - cut.start for cut in part) <= most:
+            yield part, tuple(
+                slice(cut.start - whole.start, cut.stop - whole.start)
+                for cut, whole in zip(part, region, strict=True)
+            )
+            continue
+        axis, middle = between[0]
+        for low, high in ((middle, part[axis].stop), (part[axis].start, middle)):
+            parts.append((*part[:axis], slice(low, high), *part[axis + 1 :]))
 
 
 def _runs(inside: Region, shape: tuple[int, ...], out: Array) -> Iterator[tuple[int, Array]]:

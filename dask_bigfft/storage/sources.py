@@ -26,8 +26,8 @@ from dask_bigfft import config
 from dask_bigfft.errors import refuse
 from dask_bigfft.events import emit
 from dask_bigfft.graph.dask_private import original_of
-from dask_bigfft.planner.rows import Stored
-from dask_bigfft.storage.chunk_files import PlainChunks, chunk_pieces, plain_chunks
+from dask_bigfft.planner.rows import DECODED, Stored
+from dask_bigfft.storage.chunk_files import PlainChunks, chunk_pieces, few_chunks, plain_chunks
 from dask_bigfft.storage.damaged import UNREADABLE
 from dask_bigfft.storage.hdf5 import is_hdf5, open_hdf5
 from dask_bigfft.storage.missing import LEFT_OUT, refuse_missing
@@ -126,10 +126,18 @@ class Reader:
         return int(math.prod(self.unit) * self.dtype.itemsize)
 
     def fill(self, region: tuple[slice, ...], out: npt.NDArray[Any]) -> None:
-        """Read a region into an array of its shape, which whoever asks counts."""
+        """Read a region into an array of its shape, which whoever asks counts.
+
+        Chunks that have to be decoded are so a few at a time, which is what plans count on.
+        """
         plain = self.plain if out.dtype == self.dtype else None
-        if plain is None or not plain.fill(region, out):
+        if plain is not None and plain.fill(region, out):
+            return
+        if self.unit is None:
             out[...] = self._read(region)
+            return
+        for part, place in few_chunks(region, self.unit, DECODED // self.dtype.itemsize):
+            out[place] = self._read(part)
 
     def __getitem__(self, index: Any) -> npt.NDArray[Any]:
         started = time.perf_counter()

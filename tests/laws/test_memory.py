@@ -90,23 +90,25 @@ compressors = job.pop("compressors")
 dask.config.set({"scheduler": "threads", "num_workers": 1, "bigfft.scratch.directory": folder,
                  "bigfft.exchange.carrier": "disk"})
 rng, size, chunk = np.random.default_rng(1), job.pop("size"), job.pop("chunk")
+inner, fewer, block_size = job.pop("inner", []), job.pop("fewer", 8), job.pop("small", 2**16)
 
 
 def make(name, size, chunk):
-    array = zarr.create_array(str(folder / name), shape=size, chunks=chunk, dtype="c16",
-                              compressors=compressors)
+    array = zarr.create_array(str(folder / name), shape=(size, *inner), chunks=(chunk, *inner),
+                              dtype="c16", compressors=compressors)
     for low in range(0, size, chunk):
-        array[low : low + chunk] = rng.standard_normal((chunk, 2)).view("c16")[:, 0]
+        array[low : low + chunk] = rng.standard_normal((chunk, *inner, 2)).view("c16")[..., 0]
 
 
 make("in", size, chunk)
-make("small", size >> 8, chunk >> 8)
+make("small", size >> fewer, max(1, chunk >> fewer))
 with dask.config.set({"bigfft.scratch.row-size": "4 kiB"}):
-    dask_bigfft.run(folder / "small", folder / "out-small", **job | {"block_size": 2**16})
+    dask_bigfft.run(folder / "small", folder / "out-small", **job | {"block_size": block_size})
 print("ready", flush=True)
 sys.stdin.readline()
 done = dask_bigfft.run(folder / "in", folder / "out", **job).plan
 found = {"peak": done.expected.peak_host, "rows": done.from_rows, "decoded": done.decoded,
+         "local": done.exchanges[0].local, "merges": done.merges, "piece": done.piece_nbytes,
          "longest": max(max(program.factors) for program in done.programs)}
 print(json.dumps(found), flush=True)
 sys.stdin.readline()
@@ -244,6 +246,22 @@ def test_rows_of_the_source(tmp_path, kernel, chunk):
     assert found["rows"]
     assert found["longest"] == 2**19
     assert (found["decoded"] > 0) == (chunk < 2**20)
+    assert peak.nbytes <= found["peak"] + OBJECTS
+    assert peak.nbytes >= 0.5 * found["peak"]  # a result that is stored is not kept here
+
+
+def test_slabs_that_their_round_reads(tmp_path, monkeypatch):
+    """Chunks that are decoded, of which blocks of 16 MiB have many."""
+    monkeypatch.setenv("DASK_BIGFFT__SCRATCH__PIECE_SIZE", "768 KiB")
+    job = {"kind": "fftn", "kernel": "scipy", "size": 256, "chunk": 1, "inner": [256, 256],
+           "fewer": 3, "small": 2**22, "block_size": 2**23, "compressors": "auto",
+           "memory_limit": 100 * 2**20}
+    peak, found = measured(RUN_FILE, tmp_path, json.dumps(job), cgroups=False)
+    assert found["rows"]
+    assert found["local"]
+    assert not found["merges"]
+    assert found["piece"] >= 768 * 2**10
+    assert found["peak"] <= 100 * 2**20
     assert peak.nbytes <= found["peak"] + OBJECTS
     assert peak.nbytes >= 0.5 * found["peak"]  # a result that is stored is not kept here
 

@@ -99,3 +99,13 @@ def test_digits_that_leave_rows_wide(n, room, row):
     for d in itertools.takewhile(lambda d: d * row <= room, range(2, n)):
         if n % d == 0:
             assert max(min(pair) for pair in row_factors(n, room, row)) >= min(d, n // d)
+
+
+@pytest.mark.parametrize(
+    ("unit", "anywhere", "parts"), [((4, 6), False, (4, 6)), ((8, 6), True, (2, 6))]
+)
+def test_the_smallest_parts_that_are_read_well(unit, anywhere, parts):
+    stored = Stored(unit, anywhere, row_nbytes=2 * 6 * 16)
+    found = stored.cut((10, 12), 16)
+    assert tuple(cuts[0] for cuts in found) == parts
+    assert tuple(map(sum, found)) == (10, 12)

@@ -62,11 +62,9 @@ def test_pieces_are_large_where_memory_has_room(case: str) -> None:
     assert Plan.from_json(plan.to_json()) == plan
 
 
-@pytest.mark.parametrize(("chunks", "rows"), [((2**5, 2**17), False), ((2**12, 2**12), True)])
-def test_a_stored_plane_at_64_times_the_memory(
-    chunks: tuple[int, ...], rows: bool, tmp_path: Path
-) -> None:
-    """Rows of the array are read where blocks of it, merged, are not written in larger pieces."""
+@pytest.mark.parametrize("chunks", [(2**5, 2**17), (2**12, 2**12)])
+def test_a_stored_plane_at_64_times_the_memory(chunks: tuple[int, ...], tmp_path: Path) -> None:
+    """Its first round reads it, whose blocks are then not merged from others."""
     zarr = pytest.importorskip("zarr")
     zarr.create_array(tmp_path / "in.zarr", shape=(2**17, 2**17), chunks=chunks, dtype="c8",
                       compressors=None)
@@ -75,9 +73,52 @@ def test_a_stored_plane_at_64_times_the_memory(
     _, plan = planned_input(asked)
     assert plan.carrier == "disk"
     assert plan.moves == (False, True)  # read once, written to scratch files once
-    assert plan.from_rows == rows
+    assert plan.from_rows
+    assert not plan.merges
     assert plan.piece_nbytes >= MIB
     assert plan.expected.peak_host <= 2 * GIB
+
+
+def stored_slabs(folder: Path, limit: int, planes: int, threads: int, compressed: bool) -> Plan:
+    """The plan of slabs of 64 times as many bytes as memory, in chunks of some planes of 32 MiB."""
+    zarr = pytest.importorskip("zarr")
+    options = {} if compressed else {"compressors": None}
+    zarr.create_array(folder / "in.zarr", shape=(2 * limit // MIB, 2**11, 2**11), dtype="c8",
+                      chunks=(planes, 2**11, 2**11), **options)
+    asked = Asked(folder / "in.zarr", folder / "out.zarr", missing_chunks="fill",
+                  options={"memory_limit": limit})
+    with dask.config.set(num_workers=threads):
+        _, plan = planned_input(asked)
+    assert plan.moves == (False, True)  # read once, written to scratch files once
+    assert plan.expected.peak_host <= limit
+    return plan
+
+
+@pytest.mark.parametrize(
+    ("gib", "planes", "threads", "compressed"),
+    [(1, 4, 1, True), (2, 4, 2, True), (2, 8, 2, False), (8, 16, 2, True)],
+)
+def test_stored_slabs_at_64_times_the_memory(
+    gib: int, planes: int, threads: int, compressed: bool, tmp_path: Path
+) -> None:
+    """Neither what decodes chunks nor what merges them takes room; large chunks are read in parts.
+
+    Where other tasks read the blocks, they are in memory up to three times, and pieces 512 KiB to
+    768 KiB but for the last of these.
+    """
+    plan = stored_slabs(tmp_path, gib * GIB, planes, threads, compressed)
+    assert plan.piece_nbytes >= MIB
+
+
+def test_five_blocks_to_two_threads_are_too_many_in_1_gib(tmp_path: Path) -> None:
+    """Two for each task, what it has and what it makes of that, and one that is handed on."""
+    plan = stored_slabs(tmp_path, GIB, 4, 2, compressed=False)
+    block = max(round_.source.largest for round_ in plan.rounds) * 8
+    assert plan.piece_nbytes >= 512 << 10
+    assert 5 * (block * 4 // 3) > GIB  # the next size
+    assert (GIB // 5) ** 2 // (64 * GIB) < MIB
+    needs = r"1\.00 MiB would take 1\.\d+ GiB of memory with 2 threads \(\d+ MiB with 1\)"
+    assert re.search(needs, plan.reason)
 
 
 def test_too_little_memory_is_said_with_numbers() -> None:

@@ -209,6 +209,61 @@ def test_graphs_read_rows_of_zarr_arrays_too(counted, given):
         assert relative_l2(kept.compute(), np.fft.fft(values)) < 1e-14
 
 
+@pytest.mark.parametrize("verify", ["none", "checksum"])
+@pytest.mark.parametrize("name", ["zarr 3, plain", "zarr 3, compressed", "npy", "hdf5"])
+def test_slabs_read_by_their_round_are_written_in_large_pieces(
+    counted, monkeypatch, name, verify
+):
+    """Blocks of the first round, as they lie in the file: by the calls of the system."""
+    sizes, write = collections.Counter(), os.pwritev
+
+    def counting(handle, data, begin):
+        done = write(handle, data, begin)
+        if os.readlink(f"/proc/self/fd/{handle}").endswith(".shards"):
+            sizes[done] += 1
+        return done
+
+    values = complex_values(64, 64, 64)
+    FORMATS[name](values, (1, 64, 64))
+    if not Path("/proc/self/fd").exists():
+        pytest.skip("the system does not say which file that is")
+    monkeypatch.setattr(os, "pwritev", counting)
+    with dask.config.set({"bigfft.exchange.carrier": "disk", "num_workers": 2,
+                          "bigfft.scratch.piece-size": "12 kiB",
+                          "bigfft.scratch.row-size": "64 kiB"}):
+        done = dask_bigfft.run("in", "out.zarr", block_size=2**17, memory_limit="64 MiB",
+                               verify=verify)
+    plan = done.plan
+    assert plan.exchanges[0].local
+    assert plan.from_rows
+    assert not plan.merges
+    assert "is read where the array is stored" in " ".join(plan.explain().split())
+    assert plan.piece_nbytes >= 12 << 10
+    assert min(sizes) >= 12 << 10
+    assert counted["source_read"] == counted["scratch_read"] == values.nbytes
+    assert counted["scratch_write"] == counted["sink_write"] == values.nbytes
+    assert sum(size * count for size, count in sizes.items()) == values.nbytes
+    assert relative_l2(result()[...], np.fft.fftn(values)) < 1e-14
+
+
+def test_few_chunks_are_decoded_at_a_time(monkeypatch):
+    """Whatever is asked for: plans count on it."""
+    values = stored("in", complex_values(20, 12), (4, 6))
+    monkeypatch.setattr(sources, "DECODED", 2 * 4 * 6 * 16)
+    found, asked = sources.open_reader(Path("in")), []
+    read = sources.Reader._read
+    monkeypatch.setattr(
+        sources.Reader, "_read", lambda self, index: asked.append(index) or read(self, index))
+    out = np.empty((15, 11), "c16")
+    found.fill((slice(3, 18), slice(1, 12)), out)
+    assert (out == values[3:18, 1:12]).all()
+    parts = [tuple((cut.start, cut.stop) for cut in part) for part in asked]
+    assert all((b - a) * (d - c) <= 2 * 4 * 6 for (a, b), (c, d) in parts)
+    chunks = [(i // 4, j // 6) for (a, b), (c, d) in parts
+              for i in range(a // 4 * 4, b, 4) for j in range(c // 6 * 6, d, 6)]
+    assert len(chunks) == len(set(chunks)) == 10  # each once
+
+
 @pytest.mark.parametrize("kind", ["fftn", "rfftn"])
 @pytest.mark.parametrize("dtype", ["f4", "i2", "c16", ">c16"])
 def test_rows_of_any_dtype_and_shape(counted, kind, dtype):

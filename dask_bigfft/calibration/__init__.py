@@ -77,6 +77,10 @@ LEAST_NBYTES = 1 << 14
 #: Bytes of arrays that are transformed where nothing is said, at least, and at most.
 USUAL_NBYTES, MOST_NBYTES = 32 << 20, 1 << 30
 
+#: Bytes of arrays whose transforms take a minute in all, where threads share the machine's memory,
+#: and of each of more threads than that is enough for.
+TIMELY_NBYTES, OF_MANY_THREADS = 128 << 20, 2 << 20
+
 #: Part of the memory of the machine that one of these arrays may be: whole transforms have eight
 #: times as much ready, and take as much again.
 PART_OF_MEMORY = 32
@@ -170,7 +174,8 @@ def usual_nbytes(threads: int, memory: int | None = None) -> int:
 
     Fewer where the `memory` that they have is known, and not enough for whole transforms of these.
     """
-    found = min(MOST_NBYTES, max(USUAL_NBYTES, OF_A_THREAD * threads))
+    wanted = max(min(OF_A_THREAD * threads, TIMELY_NBYTES), OF_MANY_THREADS * threads)
+    found = min(MOST_NBYTES, max(USUAL_NBYTES, wanted))
     return found if memory is None else min(found, max(LEAST_NBYTES, memory // PART_OF_MEMORY))
 
 

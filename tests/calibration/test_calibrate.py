@@ -195,7 +195,9 @@ def test_what_is_late_is_measured_on_little_and_nothing_is_left_out(monkeypatch,
 
 def test_many_threads_work_on_more_than_caches_hold():
     assert calibration.usual_nbytes(1) == calibration.usual_nbytes(2) == 32 << 20
-    assert calibration.usual_nbytes(16) == 128 << 20
+    assert calibration.usual_nbytes(8) == 64 << 20
+    assert calibration.usual_nbytes(16) == calibration.usual_nbytes(64) == 128 << 20
+    assert calibration.usual_nbytes(128) == 256 << 20
     assert calibration.usual_nbytes(1000) == 1 << 30
 
 

@@ -211,7 +211,7 @@ def test_whole_transforms_of_many_threads_fit_into_the_machine(monkeypatch, tmp_
     monkeypatch.setattr(calibration, "measure", measured)
     for memory in (256 << 30, 4 << 30, 1 << 18):
         monkeypatch.setattr(calibration, "machine_nbytes", lambda memory=memory: memory)
-        with dask.config.set(num_workers=64):
+        with dask.config.set(num_workers=256):
             calibration.calibrate(path=tmp_path / "mine.json")
     assert asked == [512 << 20, 128 << 20, calibration.LEAST_NBYTES]
 

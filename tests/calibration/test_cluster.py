@@ -73,12 +73,12 @@ def test_a_cluster_has_its_own(client, folder):
 
 
 def test_each_host_of_many_workers_works_on_as_much_as_one_process_would():
-    workers = {str(i): {"nthreads": 2, "host": "a"} for i in range(16)}
-    workers |= {"b": {"nthreads": 32, "host": "b"}, "c": {"nthreads": 0, "host": "c"}}
+    workers = {str(i): {"nthreads": 2, "host": "a"} for i in range(8)}
+    workers |= {"b": {"nthreads": 16, "host": "b"}, "c": {"nthreads": 0, "host": "c"}}
     found = calibration._efforts(workers, cluster.hosts_of(workers), None, 3)
     each = {effort.nbytes for name, effort in found.items() if name not in "bc"}
-    assert each == {calibration.usual_nbytes(32) // 16} == {calibration.PART_NBYTES}
-    assert found["b"].nbytes == calibration.usual_nbytes(32)
+    assert each == {calibration.usual_nbytes(16) // 8} == {calibration.PART_NBYTES}
+    assert found["b"].nbytes == calibration.usual_nbytes(16)
     assert (found["c"].nbytes, found["c"].threads) == (calibration.usual_nbytes(1), 1)
     asked = calibration._efforts(workers, cluster.hosts_of(workers), 1 << 15, 3)
     assert {effort.nbytes for effort in asked.values()} == {1 << 15}

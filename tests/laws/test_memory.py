@@ -251,10 +251,10 @@ def test_rows_of_the_source(tmp_path, kernel, chunk):
 
 
 def test_slabs_that_their_round_reads(tmp_path, monkeypatch):
-    """Chunks that are decoded, of which blocks of 16 MiB have many."""
+    """Chunks of 1 MiB, of which blocks of 16 MiB have many."""
     monkeypatch.setenv("DASK_BIGFFT__SCRATCH__PIECE_SIZE", "768 KiB")
     job = {"kind": "fftn", "kernel": "scipy", "size": 256, "chunk": 1, "inner": [256, 256],
-           "fewer": 3, "small": 2**22, "block_size": 2**23, "compressors": "auto",
+           "fewer": 3, "small": 2**22, "block_size": 2**23, "compressors": None,
            "memory_limit": 100 * 2**20}
     peak, found = measured(RUN_FILE, tmp_path, json.dumps(job), cgroups=False)
     assert found["rows"]

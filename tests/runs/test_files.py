@@ -210,7 +210,7 @@ def test_graphs_read_rows_of_zarr_arrays_too(counted, given):
 
 
 @pytest.mark.parametrize("verify", ["none", "checksum"])
-@pytest.mark.parametrize("name", ["zarr 3, plain", "zarr 3, compressed", "npy", "hdf5"])
+@pytest.mark.parametrize("name", ["zarr 3, plain", "npy", "hdf5, contiguous"])
 def test_slabs_read_by_their_round_are_written_in_large_pieces(
     counted, monkeypatch, name, verify
 ):

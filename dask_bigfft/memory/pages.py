@@ -12,6 +12,7 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,6 +27,30 @@ _LEAST_STEP_NBYTES = 64 * 1024
 # One unit of a prefaulting thread's work: large against the cost of handing it out, small
 # enough for the threads to finish together.
 _TOUCH_NBYTES = 16 * HUGE_PAGE_NBYTES
+
+
+# As glibc's mallopt knows it, and from how many bytes on blocks shall be mappings of their own.
+_MMAP_THRESHOLD, _LARGE_NBYTES = -3, 4 << 20
+
+
+@cache
+def return_freed() -> bool:
+    """Let the C library give large blocks back to the system as soon as they are freed.
+
+    Whoever decodes a file's chunks takes memory of that library for each. glibc keeps what was
+    freed, in blocks of up to 32 MiB and for each thread that had some, unless it is told from which
+    size on it shall not. This holds for the whole process, and is said once.
+
+    Returns
+    -------
+    bool
+        Whether the C library takes it.
+    """
+    try:
+        tell = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):  # another library's allocator
+        return False
+    return bool(tell(_MMAP_THRESHOLD, _LARGE_NBYTES))
 
 
 class Hold(Protocol):

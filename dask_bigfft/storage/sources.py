@@ -3,8 +3,8 @@
 Blocks hold whole chunks of the file, as many as make a block of a good size, and follow the order
 in which the file lies. A `Reader` also gives single rows.
 
-Imports `config`, `errors`, `events`, `planner`, `graph`, this room and dask; zarr only when it is
-needed.
+Imports `config`, `errors`, `events`, `memory`, `planner`, `graph`, this room and dask; zarr only
+when it is needed.
 """
 
 import errno
@@ -26,6 +26,7 @@ from dask_bigfft import config
 from dask_bigfft.errors import refuse
 from dask_bigfft.events import emit
 from dask_bigfft.graph.dask_private import original_of
+from dask_bigfft.memory.pages import return_freed
 from dask_bigfft.planner.rows import DECODED, Stored
 from dask_bigfft.storage.chunk_files import PlainChunks, chunk_pieces, few_chunks, plain_chunks
 from dask_bigfft.storage.damaged import UNREADABLE
@@ -155,6 +156,8 @@ class Reader:
         OSError
             Where they cannot be had: which chunk, and what the package says.
         """
+        if self.unit is not None:
+            return_freed()
         try:
             return np.asarray(self.stored[index])
         except UNREADABLE as error:

@@ -1,5 +1,6 @@
 """Workers of real processes whose files of shards cannot grow: an error says so within seconds."""
 
+import os
 import resource
 import subprocess
 import time
@@ -66,10 +67,16 @@ def right(client: Client) -> bool:
     return bool(np.linalg.norm(found - wanted) <= 1e-14 * np.linalg.norm(wanted))
 
 
+def in_shuffles(folder: Path) -> list[Path]:
+    """Files in folders of shuffles, which may go while they are looked for."""
+    return [Path(found, name) for found, _, names in os.walk(folder)
+            if Path(found).name.startswith("shuffle-") for name in names]
+
+
 def shards_left(folder: Path) -> list[Path]:
     """Files of shuffles, once workers have had time to delete them."""
     end = time.monotonic() + SOON
-    while (left := list(folder.rglob("shuffle-*/*"))) and time.monotonic() < end:
+    while (left := in_shuffles(folder)) and time.monotonic() < end:
         time.sleep(0.05)
     return left
 

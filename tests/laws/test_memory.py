@@ -87,8 +87,8 @@ import dask_bigfft
 
 folder, job = Path(sys.argv[1]), json.loads(sys.argv[2])
 compressors = job.pop("compressors")
-dask.config.set({"scheduler": "threads", "num_workers": 1, "bigfft.scratch.directory": folder,
-                 "bigfft.exchange.carrier": "disk"})
+dask.config.set({"scheduler": "threads", "num_workers": job.pop("threads", 1),
+                 "bigfft.scratch.directory": folder, "bigfft.exchange.carrier": "disk"})
 rng, size, chunk = np.random.default_rng(1), job.pop("size"), job.pop("chunk")
 inner, fewer, block_size = job.pop("inner", []), job.pop("fewer", 8), job.pop("small", 2**16)
 
@@ -246,6 +246,17 @@ def test_rows_of_the_source(tmp_path, kernel, chunk):
     assert found["rows"]
     assert found["longest"] == 2**19
     assert (found["decoded"] > 0) == (chunk < 2**20)
+    assert peak.nbytes <= found["peak"] + OBJECTS
+    assert peak.nbytes >= 0.5 * found["peak"]  # a result that is stored is not kept here
+
+
+def test_chunks_that_are_decoded_side_by_side(tmp_path):
+    """Chunks of 8 MiB, which the C library would keep for each thread that has had some."""
+    job = {"kind": "fftn", "kernel": "scipy", "size": 256, "chunk": 8, "inner": [256, 256],
+           "fewer": 3, "small": 2**22, "block_size": 2**23, "compressors": "auto", "threads": 2,
+           "memory_limit": 140 * 2**20}
+    peak, found = measured(RUN_FILE, tmp_path, json.dumps(job), cgroups=False)
+    assert found["decoded"] == 8 * 2**20
     assert peak.nbytes <= found["peak"] + OBJECTS
     assert peak.nbytes >= 0.5 * found["peak"]  # a result that is stored is not kept here
 

@@ -11,6 +11,7 @@ import errno
 import math
 import os
 import re
+import threading
 import time
 from collections.abc import Sequence
 from importlib import import_module
@@ -42,6 +43,10 @@ FEWEST = 16
 #: Blocks of a size that is asked for that an array may have: each is a task of its own.
 MOST = 1 << 20
 
+#: Held while the head of an ``.npy`` file is parsed: in Python 3.11 threads that parse at the same
+#: time may disturb each other, which ends in a SystemError.
+_parsing = threading.Lock()
+
 #: Beginning of an address that is no path, as `Path` writes it.
 URL = re.compile(r"\w+:/")
 
@@ -72,7 +77,8 @@ class NpyFile:
 
     def _map(self) -> npt.NDArray[Any]:
         try:
-            return cast("npt.NDArray[Any]", np.lib.format.open_memmap(self.path, mode="r"))
+            with _parsing:
+                return cast("npt.NDArray[Any]", np.lib.format.open_memmap(self.path, mode="r"))
         except ValueError as error:
             if "mmap an empty" not in str(error):
                 raise

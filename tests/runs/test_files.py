@@ -7,6 +7,8 @@ import os
 import pickle
 import re
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import dask
@@ -157,6 +159,26 @@ SAVED = {
     "whole chunks of the source": ("zarr 3, compressed", [16, -1], {"unit": 16}),
     "chunks that are rows of the result": ("zarr 3, compressed", [-1, 16], {"chunk": 16}),
 }
+
+
+def test_heads_of_npy_files_are_parsed_one_at_a_time(tmp_path, monkeypatch):
+    np.save(tmp_path / "x.npy", np.arange(64.0))
+    stored, real = sources.NpyFile(tmp_path / "x.npy"), np.lib.format.open_memmap
+    inside, most = [], []
+
+    def opened(*arguments, **options):
+        inside.append(1)
+        most.append(len(inside))
+        time.sleep(0.01)
+        found = real(*arguments, **options)
+        inside.pop()
+        return found
+
+    monkeypatch.setattr(np.lib.format, "open_memmap", opened)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(stored.__getitem__, [slice(i, i + 1) for i in range(8)]))
+    assert np.concatenate(found).tolist() == list(range(8))
+    assert most == [1] * 8
 
 
 @pytest.mark.parametrize("scheme", SAVED)

@@ -24,7 +24,7 @@ import numpy as np
 from dask_bigfft import config
 from dask_bigfft.calibration.cards import device_speeds, peer_speeds, peers_of, together
 from dask_bigfft.calibration.cluster import disks_of, hosts_of, network_speeds, workers_of
-from dask_bigfft.calibration.cpu import OF_A_THREAD, Effort, gather_speeds
+from dask_bigfft.calibration.cpu import OF_A_THREAD, Effort, compile_copies, gather_speeds
 from dask_bigfft.calibration.crowds import in_company
 from dask_bigfft.calibration.fft_libraries import library_like, library_speeds
 from dask_bigfft.calibration.runs import between_blocks
@@ -33,6 +33,7 @@ from dask_bigfft.calibration.system import (
     DISK_NBYTES,
     PAGES_NBYTES,
     disk_speeds,
+    fresh_pages,
     page_speed,
     pair_seconds,
     scheduling_costs,
@@ -62,14 +63,18 @@ DTYPES = ("complex128", "complex64")
 #: Seconds after which no further library is measured at length. One that is known in another dtype
 #: gets a plane or two, which tell how much faster it is here; any other one is tried on little
 #: data. None is left out: plans would take another library's speeds for its own.
-ENOUGH = 28.0
+ENOUGH = 21.0
 
 #: Seconds after which copies are measured by single passes: with many threads probes are large.
-BRIEF = 10.0
+BRIEF = 7.0
 
 #: Bytes of arrays that all kinds of copies are tried with before the clock is looked at: the first
 #: calls on a machine compile them, which may take longer than all that is measured.
 WARM_NBYTES = 1 << 18
+
+#: How many times as much memory as an array has is taken and given back at first: a virtual machine
+#: may have none yet, and then everything waits for it once, at an eighth of the speed.
+AT_WORK = 8
 
 #: Bytes of arrays that say anything of a machine: below, times are those of calls alone.
 LEAST_NBYTES = 1 << 14
@@ -103,7 +108,8 @@ def measure(
     kernels : sequence of str, optional
         FFT libraries; by default all that are installed.
     """
-    gather_speeds(Effort(effort.threads, min(effort.nbytes, WARM_NBYTES), 1))
+    fresh_pages(effort.threads, AT_WORK * effort.nbytes)
+    compile_copies(Effort(effort.threads, min(effort.nbytes, WARM_NBYTES), 1))
     began = time.perf_counter()
     few = min(1.0, effort.nbytes / USUAL_NBYTES)
     found: dict[str, Any] = {

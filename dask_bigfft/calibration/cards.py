@@ -32,8 +32,9 @@ LENGTHS = (64, 1024, 8192, 65536, 1 << 20)
 ROWS = (4096, 16384, 65536, 262144)
 SIZES = (1 << 16, 1 << 20, 1 << 24, 1 << 28)
 
-#: Seconds for which threads copy while a device does, and bytes that they copy at a time.
-BESIDE_SECONDS, BESIDE_NBYTES = 0.2, 8 << 20
+#: Seconds for which threads copy while a device does, bytes that they copy at a time, and how many
+#: times as many they go over as the device does.
+BESIDE_SECONDS, BESIDE_NBYTES, MORE = 0.2, 8 << 20, 4
 
 #: Times that an operation is done while the clock runs.
 COUNT = 8
@@ -216,13 +217,13 @@ def together(device: Device, threads: int, copy: float, nbytes: int = 1 << 28) -
     copy : float
         Bytes per second that a thread copies in a round.
     nbytes : int
-        Bytes of a copy over the bus; threads copy from eight times as many to as many others, more
+        Bytes of a copy over the bus; threads copy from `MORE` times as many to as many others, more
         than caches hold.
     """
     bench = _reserved(device, nbytes)
     try:
         here = [lend((bench.nbytes,), np.dtype("u1")) for _ in range(2)]
-        theirs = [np.ones(8 * bench.nbytes, np.uint8) for _ in range(2)]
+        theirs = [np.ones(MORE * bench.nbytes, np.uint8) for _ in range(2)]
         alone = _duplex(bench, *here)
         rest = _beside(theirs, threads, lambda until: _idle(until))
         both = _beside(theirs, threads, lambda until: _until(bench, here, until))

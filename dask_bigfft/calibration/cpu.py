@@ -3,6 +3,7 @@
 Imports `decomposition`, `planner`, `kernels`, SciPy and this room.
 """
 
+import itertools
 import math
 import statistics
 import time
@@ -30,6 +31,7 @@ __all__ = [
     "Points",
     "Sample",
     "add",
+    "compile_copies",
     "curve",
     "gather_speeds",
     "measured",
@@ -47,9 +49,10 @@ WAYS = 8
 #: probes by which Python's seconds are measured, at most, which one thread works on.
 OF_A_THREAD, HANDLED_NBYTES = 8 << 20, 32 << 20
 
-#: What Python sees to, and the passes that count, at least, where its seconds are measured.
+#: What Python sees to, and the passes that count, at least, where its seconds are measured, and
+#: where checks are.
 HANDLED = ("block", "gathered_block", "lying_block", "shard", "tile", "tables")
-PASSES = 3
+PASSES, OF_CHECKS = 2, 3
 
 #: Part of what a probe takes below which nothing can be told from chance.
 FAINT = 0.01
@@ -227,6 +230,15 @@ def _gathered(sample: Sample, points: Points, threads: int) -> None:
         add(points, "twiddle", 0.0, exchange.nbytes / stage.work("twiddle"))
 
 
+def compile_copies(effort: Effort) -> None:
+    """Try all kinds of copies and checks, so that they are compiled when they are measured."""
+    kinds = (_planes(effort.elements), _lines(effort.elements))
+    probes = (probe for kind in kinds for probe in itertools.islice(kind, 1))
+    for probe, dtype in itertools.product(probes, ("c16", "c8")):
+        measured(replace(probe, dtype=dtype, together=False), effort)
+    _checking(effort)
+
+
 def gather_speeds(effort: Effort) -> dict[str, Any]:
     """Return what a `Profile` says of copies, twiddles and Python, by the names of its fields.
 
@@ -275,7 +287,7 @@ def _handling(effort: Effort) -> dict[str, float]:
     that each stage counts as much as it takes.
     """
     nbytes = min(effort.nbytes, HANDLED_NBYTES)
-    alone = Effort(1, nbytes, max(PASSES, effort.repeat))
+    alone = Effort(1, nbytes, PASSES)
     rows: list[list[float]] = []
     for probe in _handled(alone.elements):
         rows += [handled(sample) for sample in sampled(probe, alone)]
@@ -326,7 +338,7 @@ def _checking(effort: Effort) -> dict[str, float]:
     (probe, *_) = _planes(effort.elements)
     modes, once = ("none", "energy", "checksum"), replace(effort, repeat=1)
     taken = dict.fromkeys(modes, math.inf)
-    for _ in range(max(PASSES, effort.repeat)):
+    for _ in range(max(OF_CHECKS, effort.repeat)):
         for mode in modes:  # in turn, since what is looked for is small beside what all of them do
             _, stages = measured(replace(probe, verify=mode), once)
             taken[mode] = min(taken[mode], sum(stage.whole for stage in stages))

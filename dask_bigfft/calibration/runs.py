@@ -61,7 +61,7 @@ IDLE = 0.3
 
 #: Runs of each transform that count, at least; fewer, but `FEWEST`, where they take longer than so
 #: many seconds together.
-RUNS, FEWEST, LONGEST = 9, 3, 10.0
+RUNS, FEWEST, LONGEST = 9, 3, 9.0
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import pytest
 
 import dask_bigfft
 from dask_bigfft import calibration, kept
-from dask_bigfft.calibration import cpu
+from dask_bigfft.calibration import cpu, system
 from dask_bigfft.calibration.cpu import (
     HANDLED,
     Effort,
@@ -25,7 +25,12 @@ from dask_bigfft.calibration.cpu import (
 )
 from dask_bigfft.calibration.fft_libraries import library_like, library_speeds
 from dask_bigfft.calibration.probes import Probe, Stage
-from dask_bigfft.calibration.system import disk_speeds, outside, scheduling_costs
+from dask_bigfft.calibration.system import (
+    disk_speeds,
+    outside,
+    page_speed,
+    scheduling_costs,
+)
 from dask_bigfft.cli import main
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
 from dask_bigfft.events import emit
@@ -417,3 +422,9 @@ def test_a_pool_that_others_have_set_does_not_measure(folder, monkeypatch):
     with ThreadPoolExecutor(2) as pool, dask.config.set(pool=pool):
         dask_bigfft.calibrate(path=folder / "speeds.json")
     assert seen == [None]  # so that what is measured with one thread is
+
+
+def test_memory_that_a_machine_has_to_be_given_first_does_not_count(monkeypatch):
+    seconds = iter((0.2, 0.0))
+    monkeypatch.setattr(system, "touch", lambda *arguments: time.sleep(next(seconds)))
+    assert page_speed(2, 1 << 20) > (1 << 20) / 0.1

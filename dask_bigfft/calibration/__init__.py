@@ -65,6 +65,9 @@ DTYPES = ("complex128", "complex64")
 #: data. None is left out: plans would take another library's speeds for its own.
 ENOUGH = 21.0
 
+#: Seconds, with those of compiling, after which whole transforms run no more often than they must.
+WHOLE = 48.0
+
 #: Seconds after which copies are measured by single passes: with many threads probes are large.
 BRIEF = 7.0
 
@@ -108,6 +111,7 @@ def measure(
     kernels : sequence of str, optional
         FFT libraries; by default all that are installed.
     """
+    started = time.perf_counter()
     fresh_pages(effort.threads, AT_WORK * effort.nbytes)
     compile_copies(Effort(effort.threads, min(effort.nbytes, WARM_NBYTES), 1))
     began = time.perf_counter()
@@ -148,7 +152,8 @@ def measure(
     if current_worker() is not None:
         return profile
     known = [one.name for one in libraries if one.dtype == DTYPES[0]]
-    between: dict[str, Any] = between_blocks(profile, effort.nbytes, effort.repeat, known)
+    between: dict[str, Any] = between_blocks(
+        profile, effort.nbytes, effort.repeat, known, started + WHOLE)
     log.info("whole transforms, until %.1f s", time.perf_counter() - began)
     return replace(profile, **between)
 

@@ -59,9 +59,8 @@ TASK = 2e-5
 #: Part of what they work that lanes are without a block, at most, where their tails are looked at.
 IDLE = 0.3
 
-#: Runs of each transform that count, at least; fewer, but `FEWEST`, where they take longer than so
-#: many seconds together.
-RUNS, FEWEST, LONGEST = 9, 3, 9.0
+#: Runs of each transform that count, at least; fewer, but `FEWEST`, where there is no time left.
+RUNS, FEWEST = 9, 3
 
 
 @dataclass(frozen=True)
@@ -132,15 +131,16 @@ def _plans(nbytes: int, kernels: Sequence[str], on: Machine) -> Iterator[Plan]:
             yield find_plan(spec, request, on)
 
 
-def _timelines(plans: Sequence[Plan], repeat: int) -> list[list[Timeline]]:
+def _timelines(
+    plans: Sequence[Plan], repeat: int, until: float = math.inf
+) -> list[list[Timeline]]:
     """Runs of each plan on ones, warm, of all plans in turn."""
     arrays = {plan.source: ones(plan) for plan in plans}
     found: list[list[Timeline]] = [[] for _ in plans]
-    began = time.perf_counter()
     warming.at_once()
     with dask.config.set({"bigfft.exchange.carrier": "shared"}):
         for number in range(max(RUNS, repeat) + 1):
-            if number > FEWEST and time.perf_counter() - began > LONGEST:
+            if number > FEWEST and time.perf_counter() > until:
                 break
             for plan, runs in zip(plans, found, strict=True):
                 runs.append(taken(arrays[plan.source], plan))
@@ -230,7 +230,7 @@ def _of_library(seen: Sequence[Seen]) -> float:
 
 
 def between_blocks(
-    profile: Profile, nbytes: int, repeat: int, kernels: Sequence[str]
+    profile: Profile, nbytes: int, repeat: int, kernels: Sequence[str], until: float = math.inf
 ) -> dict[str, Any]:
     """Return what graphs take beside their blocks, by names of a `Profile`'s fields.
 
@@ -244,13 +244,15 @@ def between_blocks(
         Times that each is run, if more than a few.
     kernels : sequence of str
         FFT libraries.
+    until : float
+        Time by the performance counter from which on fewer runs do.
     """
     together = config.get("bigfft.exchange.in-place")
     alone = replace(profile, company=1.0, waiting=1.0)
     on = Machine(None, profile.threads, 1, profile=alone, shared=together)
     with dask.config.set(scheduler="threads", num_workers=profile.threads):
         plans = list(_plans(nbytes, kernels, on))
-        timelines = _timelines(plans, repeat)
+        timelines = _timelines(plans, repeat, until)
     if log.isEnabledFor(logging.DEBUG):
         log.debug("%s", json.dumps({"parts": json.loads(profile.to_json())["profile"], "runs": [
             [asdict(run) for run in runs] for runs in timelines]}))

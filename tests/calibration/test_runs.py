@@ -1,5 +1,6 @@
 """What graphs take beside their blocks, found again in runs that were made up of it."""
 
+import math
 import time
 from types import SimpleNamespace
 
@@ -147,10 +148,9 @@ def test_rounds_without_work_say_nothing_of_a_library():
     assert runs._of_library([]) == 1.0
 
 
-@pytest.mark.parametrize(("longest", "expected"), [(1e9, 9), (0.0, 3)])
-def test_runs_that_take_long_are_fewer(monkeypatch, longest, expected):
-    monkeypatch.setattr(runs, "LONGEST", longest)
+@pytest.mark.parametrize(("until", "expected"), [(math.inf, 9), (0.0, 3)])
+def test_runs_that_take_long_are_fewer(until, expected):
     with dask.config.set(scheduler="threads", num_workers=2):
         plans = list(runs._plans(1 << 18, ["scipy"], Machine(None, 2, 1)))[:1]
-        (found,) = runs._timelines(plans, 1)
+        (found,) = runs._timelines(plans, 1, until)
     assert len(found) == expected

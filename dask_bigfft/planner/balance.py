@@ -215,17 +215,17 @@ def divided(plan: Plan, cards: int, least: float, walk: Walk | None = None) -> P
         As `balances` takes it.
     """
     shares, rounds = [], list(plan.expected.rounds)
-    model = Model(plan.machine, plan.kernel, plan.spec.work_dtype.name)
     for number, found in enumerate(balances(plan, cards, walk)):
         share, ours = found.kept(least), rounds[number]
         shares.append(share)
-        # What is beside the work of threads stays: tasks, what travels, waiting for the last block.
-        work = model.waves(ours.blocks) * (ours.gather + ours.fft + ours.handling) / ours.blocks
-        alone = found.blocks / found.rates[1] if share == 1 else work
-        seconds = found.seconds if 0 < share < 1 else alone
+        # What is beside the work of threads stays: tasks, and what travels. Threads that take work
+        # piece by piece end together, and do not all use the memory as those that do everything.
+        beside = ours.travel + max(0.0, ours.scheduling - ours.handling / plan.machine.workers)
+        work = found.seconds if share < 1 else found.blocks / found.rates[1]
         rounds[number] = replace(
-            ours, seconds=max(0.0, ours.seconds - work) + seconds, gather=(1 - share) * ours.gather,
-            fft=(1 - share) * ours.fft, device=share * found.device, share=share,
+            ours, seconds=work + beside if share else ours.seconds,
+            gather=(1 - share) * ours.gather, fft=(1 - share) * ours.fft,
+            device=share * found.device, share=share,
             bound="CPU threads and devices" if 0 < share < 1 else ours.bound,
         )
     start = plan.machine.profile.start

@@ -50,7 +50,7 @@ def made_up(plan, late=0.0, library=1.0, clock=1.0):
 
 
 def test_what_lies_between_blocks_is_found(monkeypatch):
-    def timelines(plans, repeat):
+    def timelines(plans, repeat, until):
         # One of three runs of each was held up by something else.
         return [[made_up(plan), made_up(plan, 1.0), made_up(plan)] for plan in plans]
 
@@ -63,7 +63,7 @@ def test_what_lies_between_blocks_is_found(monkeypatch):
 
 
 def test_what_graphs_add_is_found_for_each_library(monkeypatch):
-    def timelines(plans, repeat):
+    def timelines(plans, repeat, until):
         return [[made_up(plan, library=OF_LIBRARY[plan.kernel], clock=6.0)] for plan in plans]
 
     monkeypatch.setattr(runs, "_timelines", timelines)

@@ -396,6 +396,8 @@ def speeds(tmp_path, profile, gain=1.1):
 @pytest.mark.parametrize(
     ("profile", "device"),
     [(SLOW_THREADS, "gpu"), (SLOW_DEVICE, "cpu"), (EVEN, "hybrid"),
+     # What all threads together take longer in a graph, alone, is nothing that sharing waits for.
+     (replace(EVEN, uneven=1.0, libraries=(replace(LIBRARY, company=2.0),)), "hybrid"),
      # CPU threads are a little faster by the model, which is not known as well as a bus.
      (replace(EVEN, shared_block=1.0), "gpu")],
 )

@@ -40,11 +40,13 @@ PROBLEMS: dict[str, tuple[str, tuple[int, ...], tuple[int, ...], str]] = {
     "2d": ("fft2", (4096, 4096), (256, 4096), "c16"),
     "3d": ("fftn", (256, 256, 256), (16, 256, 256), "c8"),
     "3d real": ("rfftn", (256, 256, 512), (16, 256, 512), "f4"),
+    "1d on disk": ("fft", (2**24,), (2**20,), "c16"),
     "2d on disk": ("fft2", (2048, 2048), (128, 2048), "c16"),
+    "3d on disk": ("fftn", (512, 256, 256), (32, 256, 256), "c8"),
 }
 
 #: Problems whose source, scratch files and result lie on a disk.
-ON_DISK = frozenset({"2d on disk"})
+ON_DISK = frozenset(name for name in PROBLEMS if name.endswith("on disk"))
 
 #: Modes of a turn; the second "none" shows the noise.
 MODES = ("none", "again", "energy", "checksum")

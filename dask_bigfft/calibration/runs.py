@@ -184,16 +184,19 @@ def _line(points: Iterable[tuple[float, float]]) -> tuple[float, float]:
     return float(first), float(each)
 
 
-def _tails(spans: Sequence[Span]) -> tuple[float, float]:
+def _tails(spans: Sequence[Span]) -> tuple[float, float, float]:
     """Seconds that a lane waits for the last one, and what part of a block it waits besides.
 
-    Lanes begin one after the other as tasks are handed out, and some blocks take longer. Where they
-    have been without a block for long all the time, they are so at the end, which says nothing.
+    And the seconds of the longest block that tells so: much longer ones were found to end closer
+    together, as what holds up a tile of theirs is a smaller part of them. Lanes begin one after
+    the other as tasks are handed out, and some blocks take longer. Where they have been without a
+    block for long all the time, they are so at the end, which says nothing.
     """
     side_by_side = [span for span in spans if span.lanes > 1]
     known = [span for span in side_by_side if span.idle <= IDLE * span.busy] or side_by_side
     points = [(span.busy / span.blocks, span.tail / span.lanes) for span in known]
-    return _line(points or [(0.0, 0.0)])
+    points = points or [(0.0, 0.0)]
+    return (*_line(points), max(block for block, _ in points))
 
 
 def _crossing(rising: Callable[[float], float], most: float) -> float:
@@ -262,7 +265,7 @@ def between_blocks(
         for plan, runs, rounds in zip(plans, timelines, seen, strict=True))
     task = max(profile.task - planned, TASK)
     flat = [one for rounds in seen for one in rounds]
-    tail, uneven = _tails([one.span for one in flat if one.even])
+    tail, uneven, longest = _tails([one.span for one in flat if one.even])
     waiting = _waiting(flat, task)
     factors = {
         kernel: _of_library(
@@ -274,7 +277,7 @@ def between_blocks(
     return {
         "start": start + tail, "planned": planned, "task": task,
         "exchange": min(waits or [profile.exchange]) + tail,  # of more blocks it is their tasks'
-        "uneven": min(1.0, uneven),
+        "uneven": min(1.0, uneven), "uneven_up_to": longest or profile.uneven_up_to,
         "waiting": waiting,
         "libraries": tuple(
             replace(one, company=factors.get(one.name, 1.0)) for one in profile.libraries),

@@ -19,10 +19,10 @@ __all__ = ["slowest"]
 #: other numbers are speeds, and how many times as fast something is. Threads are those of the
 #: worker that has most, as in plans.
 LARGER = frozenset({
-    "threads", "narrow", "narrow_turned", "start", "planned", "task", "exchange", "uneven", "block",
-    "gathered_block", "lying_block", "shard", "tile", "tables", "packed", "company", "waiting",
-    "slack", "wake", "pair", "sent_task", "sent_shard", "shared_round", "shared_block", "real",
-    "run", "call",
+    "threads", "narrow", "narrow_turned", "start", "planned", "task", "exchange", "uneven",
+    "uneven_up_to", "block", "gathered_block", "lying_block", "shard", "tile", "tables", "packed",
+    "company", "waiting", "slack", "wake", "pair", "sent_task", "sent_shard", "shared_round",
+    "shared_block", "real", "run", "call",
 })
 
 #: What is known of workers that have devices.

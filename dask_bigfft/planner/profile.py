@@ -24,7 +24,7 @@ __all__ = ["DEFAULT", "Curve", "DeviceProfile", "LibrarySpeeds", "Peer", "Profil
 SCHEMA = 4
 
 #: Entries that profiles of this version may lack: they came later.
-LATER = {"energy", "checksum", "tables", "planned", "uneven", "slack", "wake"}
+LATER = {"energy", "checksum", "tables", "planned", "uneven", "uneven_up_to", "slack", "wake"}
 
 #: Least speed, and largest one, that are believed: what is reckoned with them stays finite.
 LEAST, MOST = 1e-30, 1e30
@@ -328,6 +328,9 @@ class Profile:
     uneven : float
         Part of a block's seconds in which threads wait for the last one of a round, on the whole,
         though each has as many: they do not keep step.
+    uneven_up_to : float
+        Seconds of a block up to which they wait for so much of it, as far as is known; for one that
+        takes longer they wait no longer than for such a one.
     block, gathered_block, lying_block, shard, tile : float
         Seconds of Python for a block that is taken as it comes, one that is gathered, one that is
         found where it lies, a shard of a gather, and a tile; one after the other.
@@ -389,6 +392,7 @@ class Profile:
     task: float = 3e-4
     exchange: float = 2e-2
     uneven: float = 0.0
+    uneven_up_to: float = 1e18
     block: float = 0.0
     gathered_block: float = 0.0
     lying_block: float = 0.0
@@ -422,6 +426,7 @@ class Profile:
         _positive(self, "threads", "copy", "alone", "narrow", "narrow_turned", "twiddle", "touch",
                   "flops", "network", "write", "read",
                   "together", "shared_tiles", "company", "waiting", "slack", "energy", "checksum",
+                  "uneven_up_to",
                   zero=zero)
         if max(self.together, self.shared_tiles) > 1:
             raise ValueError(f"Profile.together is {self.together!r}, .shared_tiles "

@@ -126,7 +126,8 @@ class ThreadModel:
                 free = profile.slack * library.company * (profile.company * copied + done)
                 last = block_seconds(busy, free, handed, woken)
                 seconds += waves * last
-        return seconds + (profile.uneven * last if lanes > 1 else 0.0)
+        waited = profile.uneven * min(last, profile.uneven_up_to)
+        return seconds + (waited if lanes > 1 else 0.0)
 
     # --- seconds of one thread that does everything ------------------------------------------
 

@@ -57,7 +57,8 @@ def test_what_lies_between_blocks_is_found(monkeypatch):
     monkeypatch.setattr(runs, "_timelines", timelines)
     profile = Profile("one", 2, task=TRUE["task"] + TRUE["planned"], block=1e-4, tables=1e-3)
     found = runs.between_blocks(profile, 32 << 20, 1, ["scipy", "ducc0"])
-    libraries = found.pop("libraries")
+    libraries, longest = found.pop("libraries"), found.pop("uneven_up_to")
+    assert 0 < longest < 1
     assert found == pytest.approx(TRUE, rel=1e-3, abs=1e-9)
     assert libraries == ()  # the profile knows of none
 
@@ -118,8 +119,9 @@ def test_a_computation_is_the_sum_of_what_it_is_unfolded_into():
 
 def test_whole_transforms_are_run():
     found = runs.between_blocks(Profile("one", 2), 1 << 16, 1, ["scipy"])
-    assert set(found) == {*TRUE, "libraries"}
+    assert set(found) == {*TRUE, "libraries", "uneven_up_to"}
     assert found.pop("libraries") == ()
+    assert found.pop("uneven_up_to") > 0
     assert all(0 <= value <= runs.LONGEST_WAIT for value in found.values())
     assert runs.LEAST <= found["waiting"] <= runs.LONGEST_WAIT
 
@@ -135,11 +137,11 @@ def test_tails_are_of_lanes_that_had_work_until_then():
         return Span(1, 4, lanes, 0.0, idle * busy, lanes * tail, busy, 0.0, 0.0)
 
     steady = [span(0.01, 0.003), span(0.02, 0.004), span(0.04, 0.006)]
-    assert runs._tails(steady) == pytest.approx((0.002, 0.1))
-    assert runs._tails([*steady, span(0.01, 0.1, idle=2.0)]) == pytest.approx((0.002, 0.1))
+    assert runs._tails(steady) == pytest.approx((0.002, 0.1, 0.04))
+    assert runs._tails([*steady, span(0.05, 0.1, idle=2.0)]) == pytest.approx((0.002, 0.1, 0.04))
     busiest = [span(0.01, 0.003, idle=2.0), span(0.02, 0.004, idle=2.0)]
-    assert runs._tails(busiest) == pytest.approx((0.002, 0.1))
-    assert runs._tails([span(0.02, 0.004, lanes=1)]) == (0.0, 0.0)
+    assert runs._tails(busiest) == pytest.approx((0.002, 0.1, 0.02))
+    assert runs._tails([span(0.02, 0.004, lanes=1)]) == (0.0, 0.0, 0.0)
 
 
 def test_rounds_without_work_say_nothing_of_a_library():

@@ -49,6 +49,10 @@ def _itemsizes(plan: Plan) -> list[int]:
     return [np.dtype(dtype).itemsize for dtype in plan.dtypes]
 
 
+#: Bytes that codecs of chunks have at work in a thread: so much more than blocks and chunks was found
+#: where both ends are compressed as Zarr does it by itself (tables of Zstandard's encoder).
+CODEC = 4 << 20
+
 #: How unevenly the scheduler spreads blocks over processes that nobody has assigned to one.
 UNEVEN = 1.5
 
@@ -196,8 +200,8 @@ def _peak_on_disk(plan: Plan) -> int:
     A task holds what it has read beside the block that it makes of it; then that beside some of
     its shards, or beside what the sink makes of it. A block that comes from another task stays
     there all the while. Whoever reads a block that comes in has it twice, and three times where
-    chunks are decoded. Dask's schedulers keep the last block that a task has returned until another
-    one returns.
+    chunks are decoded, with what codecs keep. Dask's schedulers keep the last block that a task has
+    returned until another one returns.
     """
     sizes, exchanges = _itemsizes(plan), plan.exchanges
     here = 0 if plan.from_rows else _nbytes_in(plan)
@@ -209,8 +213,6 @@ def _peak_on_disk(plan: Plan) -> int:
         is_read = moves or (i == 0 and plan.from_rows)
         if is_read:
             here = exchange.target.largest * exchange.shard_dtype.itemsize
-        if i == 0 and plan.from_rows:  # as it is stored, as it is decoded, and as it is given out
-            stages.append(here + (3 * max(DECODED, plan.decoded) if plan.decoded else 0))
         gathered = exchange.target.largest * np.dtype(exchange.dtype).itemsize
         made, work = gathered, min(gathered, _tiles_nbytes(plan))
         if i < len(plan.rounds):
@@ -218,6 +220,10 @@ def _peak_on_disk(plan: Plan) -> int:
             made = round_.target.largest * sizes[2 * i + 1]
             if (made, round_.source.largest) != (gathered, round_.target.largest):
                 work = gathered  # where tiles cannot be cut
+        if i == 0 and plan.from_rows and plan.decoded:
+            # As it is stored, as it is decoded, and as it is given out, beside the memory that the
+            # arena keeps for what the round makes.
+            stages.append(here + made + 3 * max(DECODED, plan.decoded))
         handed = made
         if i + 1 < len(exchanges):
             following = exchanges[i + 1]
@@ -230,7 +236,8 @@ def _peak_on_disk(plan: Plan) -> int:
     filters = filter_bytes(plan) // 2  # one spectrum, whole, while its blocks are waited for
     merged = merge_nbytes(plan)
     tiles = min(last, _tiles_nbytes(plan))
-    return plan.machine.threads * max(stages) + last + tiles + filters + merged
+    task = max(stages) + (CODEC if plan.decoded else 0)
+    return plan.machine.threads * task + last + tiles + filters + merged
 
 
 def scratch_bytes(plan: Plan) -> int:

@@ -164,7 +164,7 @@ def _ways_to_come_in(
     if stored is None:
         return [(merged, False)]
     ways = [(cut, False) for cut in dict.fromkeys((request.chunks, merged))]
-    if not local or stored.decoded:  # what decoding keeps in memory beside a block is not known
+    if not local:
         return ways
     parts = stored.cut(spec.shape, np.dtype(spec.dtype).itemsize)
     return [(merged_up_to(spec, parts, nbytes), True), *ways]

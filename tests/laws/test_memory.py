@@ -261,18 +261,33 @@ def test_chunks_that_are_decoded_side_by_side(tmp_path):
     assert peak.nbytes >= 0.5 * found["peak"]  # a result that is stored is not kept here
 
 
-def test_slabs_that_their_round_reads(tmp_path, monkeypatch):
-    """Chunks of 1 MiB, of which blocks of 16 MiB have many."""
+def test_chunks_that_are_blocks_are_decoded(tmp_path):
+    """By tasks of their own, two at a time: chunks of 16 MiB."""
+    job = {"kind": "fftn", "kernel": "scipy", "size": 256, "chunk": 16, "inner": [256, 256],
+           "fewer": 3, "small": 2**22, "block_size": 2**23, "compressors": "auto", "threads": 2,
+           "memory_limit": 260 * 2**20}
+    peak, found = measured(RUN_FILE, tmp_path, json.dumps(job), cgroups=False)
+    assert found["decoded"] == 16 * 2**20
+    assert not found["rows"]
+    assert peak.nbytes <= found["peak"] + OBJECTS
+    assert peak.nbytes >= 0.5 * found["peak"]  # a result that is stored is not kept here
+
+
+@pytest.mark.parametrize(
+    ("chunk", "compressors", "threads"), [(1, None, 1), (1, "auto", 1), (8, "auto", 2)])
+def test_slabs_that_their_round_reads(tmp_path, monkeypatch, chunk, compressors, threads):
+    """Chunks of 1 and 8 MiB, of which blocks of 16 MiB have some."""
     monkeypatch.setenv("DASK_BIGFFT__SCRATCH__PIECE_SIZE", "768 KiB")
-    job = {"kind": "fftn", "kernel": "scipy", "size": 256, "chunk": 1, "inner": [256, 256],
-           "fewer": 3, "small": 2**22, "block_size": 2**23, "compressors": None,
-           "memory_limit": 100 * 2**20}
+    limit = (60 + 50 * threads) * 2**20
+    job = {"kind": "fftn", "kernel": "scipy", "size": 256, "chunk": chunk, "inner": [256, 256],
+           "fewer": 3, "small": 2**22, "block_size": 2**23, "compressors": compressors,
+           "threads": threads, "memory_limit": limit}
     peak, found = measured(RUN_FILE, tmp_path, json.dumps(job), cgroups=False)
     assert found["rows"]
     assert found["local"]
     assert not found["merges"]
     assert found["piece"] >= 768 * 2**10
-    assert found["peak"] <= 100 * 2**20
+    assert found["peak"] <= limit
     assert peak.nbytes <= found["peak"] + OBJECTS
     assert peak.nbytes >= 0.5 * found["peak"]  # a result that is stored is not kept here
 

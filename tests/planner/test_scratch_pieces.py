@@ -96,7 +96,7 @@ def stored_slabs(folder: Path, limit: int, planes: int, threads: int, compressed
 
 @pytest.mark.parametrize(
     ("gib", "planes", "threads", "compressed"),
-    [(1, 4, 1, False), (2, 8, 2, False), (8, 16, 2, True)],
+    [(1, 4, 1, False), (2, 8, 2, False), (1, 2, 1, True), (2, 4, 1, True), (8, 16, 2, True)],
 )
 def test_stored_slabs_at_64_times_the_memory(
     gib: int, planes: int, threads: int, compressed: bool, tmp_path: Path

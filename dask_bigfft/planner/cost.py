@@ -49,8 +49,8 @@ def _itemsizes(plan: Plan) -> list[int]:
     return [np.dtype(dtype).itemsize for dtype in plan.dtypes]
 
 
-#: Bytes that codecs of chunks have at work in a thread: so much more than blocks and chunks was found
-#: where both ends are compressed as Zarr does it by itself (tables of Zstandard's encoder).
+#: Bytes that codecs of chunks have at work in a thread: so much more than blocks and chunks was
+#: found where both ends are compressed as Zarr does it by itself (tables of its encoder).
 CODEC = 4 << 20
 
 #: How unevenly the scheduler spreads blocks over processes that nobody has assigned to one.

@@ -36,7 +36,8 @@ class Span:
     blocks, lanes : int
         How many, and threads that worked on them.
     before : float
-        Seconds since the last block of the round before was done, or since the graph was begun.
+        Seconds since the last block of the round before was done, or since the graph was begun; 0
+        where it began earlier, as exchanges among some of the blocks wait for these alone.
     idle : float
         Seconds, of all lanes, between blocks, and before the first one of a lane.
     tail : float
@@ -121,7 +122,8 @@ def _span(
     idle = len(ends) * (last - first) - busy - tail
     worked = watch.of(watch.worked, number)
     return Span(
-        number, len(blocks), len(ends), first - since, idle, tail, busy, copies, ffts, worked)
+        number, len(blocks), len(ends), max(0.0, first - since), idle, tail, busy, copies, ffts,
+        worked)
 
 
 def taken(x: da.Array, plan: Plan) -> Timeline:

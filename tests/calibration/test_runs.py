@@ -88,6 +88,7 @@ def test_a_round_is_unfolded():
     assert found.tail == 0.5  # of thread 7, until the other one is done
     assert found.idle == 0.5 + 0.25  # thread 8 began late, 7 waited for its second block
     assert (found.copies, found.ffts) == (0.75, 2.0)
+    assert _span(watch, 1, blocks, 1.25).before == 0.0  # others of the round before still worked
 
 
 def small_plan():

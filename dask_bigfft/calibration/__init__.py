@@ -65,8 +65,9 @@ DTYPES = ("complex128", "complex64")
 #: data. None is left out: plans would take another library's speeds for its own.
 ENOUGH = 21.0
 
-#: Seconds, with those of compiling, after which whole transforms run no more often than they must.
-WHOLE = 48.0
+#: Seconds, with those of compiling, after which whole transforms run no more often than they must,
+#: and, if it is so late before the first of them, only with the library that plans take.
+WHOLE = 45.0
 
 #: Seconds after which copies are measured by single passes: with many threads probes are large.
 BRIEF = 7.0
@@ -151,9 +152,10 @@ def measure(
     profile = Profile(host, effort.threads, libraries=tuple(libraries), **found)
     if current_worker() is not None:
         return profile
-    known = [one.name for one in libraries if one.dtype == DTYPES[0]]
-    between: dict[str, Any] = between_blocks(
-        profile, effort.nbytes, effort.repeat, known, started + WHOLE)
+    known, until = [one.name for one in libraries if one.dtype == DTYPES[0]], started + WHOLE
+    if time.perf_counter() > until:
+        known = known[:1]
+    between: dict[str, Any] = between_blocks(profile, effort.nbytes, effort.repeat, known, until)
     log.info("whole transforms, until %.1f s", time.perf_counter() - began)
     return replace(profile, **between)
 

@@ -46,8 +46,9 @@ log = logging.getLogger(__name__)
 SHAPES = (((1200, 1764), 4), ((1200, 1764), 40), ((2_000_000,), 16), ((120, 130, 128), 12),
           ((2400, 3528), 2))
 
-#: Bytes of these.
-USUAL_NBYTES = 32 << 20
+#: Bytes of these, and chunks that are not exceeded, or one for each thread: what blocks exchange
+#: grows with their square, and 32 threads take a second for 600 of them, nearly all of it Python's.
+USUAL_NBYTES, MOST_CHUNKS = 32 << 20, 160
 
 #: How many times as long parts may take in a graph as alone, at least and at most, and how many
 #: times as long it may take until the next task is handed out.
@@ -121,7 +122,8 @@ class Seen:
 
 def _plans(nbytes: int, kernels: Sequence[str], on: Machine) -> Iterator[Plan]:
     for shape, few in SHAPES:
-        ways = max(few, few * on.threads // 2)
+        lanes = min(few * on.threads // 2, max(1, MOST_CHUNKS // on.threads) * on.threads)
+        ways = max(few, lanes)
         first = max(2 * ways, round(shape[0] * nbytes / USUAL_NBYTES))
         chunk = -(-first // ways)
         chunks = (*da.core.normalize_chunks(chunk, (first,)), *((n,) for n in shape[1:]))
@@ -246,7 +248,7 @@ def between_blocks(
     repeat : int
         Times that each is run, if more than a few.
     kernels : sequence of str
-        FFT libraries.
+        FFT libraries, at least one. Others of the profile are taken for one in the middle of these.
     until : float
         Time by the performance counter from which on fewer runs do.
     """
@@ -273,6 +275,7 @@ def between_blocks(
              if plan.kernel == kernel for one in rounds])
         for kernel in kernels
     }
+    others = statistics.median(factors.values())
     waits = [one.span.before for rounds in seen for one in rounds[1:] if not one.local]
     return {
         "start": start + tail, "planned": planned, "task": task,
@@ -280,5 +283,5 @@ def between_blocks(
         "uneven": min(1.0, uneven), "uneven_up_to": longest or profile.uneven_up_to,
         "waiting": waiting,
         "libraries": tuple(
-            replace(one, company=factors.get(one.name, 1.0)) for one in profile.libraries),
+            replace(one, company=factors.get(one.name, others)) for one in profile.libraries),
     }

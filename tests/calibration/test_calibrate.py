@@ -198,6 +198,24 @@ def test_what_is_late_is_measured_on_little_and_nothing_is_left_out(monkeypatch,
         ("ducc0", "complex128", TINY.nbytes), ("scipy", "complex128", TINY.nbytes // 2)]
 
 
+@pytest.mark.parametrize(("whole", "run"), [(0.0, ["ducc0"]), (1e9, ["ducc0", "scipy"])])
+def test_where_it_is_late_whole_transforms_are_of_one_library(monkeypatch, whole, run):
+    asked = []
+
+    def between(profile, nbytes, repeat, kernels, until):
+        asked.append(kernels)
+        return {}
+
+    monkeypatch.setattr(calibration, "fastest_library", lambda dtype, among: "ducc0")
+    monkeypatch.setattr(calibration, "ENOUGH", 0.0)
+    monkeypatch.setattr(calibration, "WHOLE", whole)
+    monkeypatch.setattr(calibration, "USUAL_NBYTES", TINY.nbytes)
+    monkeypatch.setattr(calibration, "scheduling_costs", lambda *args: COSTS)
+    monkeypatch.setattr(calibration, "between_blocks", between)
+    calibration.measure(TINY, None, ["scipy", "ducc0"])
+    assert asked == [run]
+
+
 def test_many_threads_work_on_more_than_caches_hold():
     assert calibration.usual_nbytes(1) == calibration.usual_nbytes(2) == 32 << 20
     assert calibration.usual_nbytes(8) == 64 << 20

@@ -74,8 +74,19 @@ def test_what_graphs_add_is_found_for_each_library(monkeypatch):
     profile = Profile("one", 2, task=TRUE["task"] + TRUE["planned"], libraries=tuple(libraries))
     found = runs.between_blocks(profile, 32 << 20, 1, list(OF_LIBRARY))["libraries"]
     assert [(one.name, one.dtype) for one in found] == [(one.name, one.dtype) for one in libraries]
+    others = sum(OF_LIBRARY.values()) / 2  # of one that was not run: in the middle of those
     for one in found:
-        assert one.company == pytest.approx(OF_LIBRARY.get(one.name, 1.0), rel=1e-3)
+        assert one.company == pytest.approx(OF_LIBRARY.get(one.name, others), rel=1e-3)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 16, 32, 200])
+def test_many_threads_do_not_make_many_more_chunks(threads):
+    on = Machine(None, threads, 1, profile=Profile("many", threads))
+    for plan, (_, few) in zip(runs._plans(1 << 20, ["scipy"], on), runs.SHAPES, strict=True):
+        most = max(few, runs.MOST_CHUNKS, threads)
+        assert few <= plan.source.blocks <= most
+        if few * threads // 2 <= runs.MOST_CHUNKS:  # where there is no limit, as many for each
+            assert plan.source.blocks > max(few, few * threads // 2) / 2
 
 
 def test_a_round_is_unfolded():

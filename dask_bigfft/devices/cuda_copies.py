@@ -119,8 +119,8 @@ class HostCopies:
         self._ring_memory: list[Buffer] = []
         self._ring_size = staging.BUFFERS, staging.BUFFER_NBYTES
         self._ring_part: int | None = None
-        #: Whether anything has gone through the ring.
-        self.staged = False
+        #: How often anything has gone through the ring.
+        self.staged = 0
         #: By the form of a view: which way it takes, and in which calls.
         self._routes: dict[Any, tuple[Way, tuple[Copy, ...]]] = {}
         #: Of composites: whether all that they are made of is pinned.
@@ -275,6 +275,7 @@ class HostCopies:
             self._staged(stream, staged, device, view.shape, part, strides, direction)
             return self._mark(stream)
 
+        self.staged += 1
         stream.unfinished.add(self.ring.store(view, copy))
 
     def _load(
@@ -285,6 +286,7 @@ class HostCopies:
         def copy(number: int, staged: Array, part: tuple[slice, ...]) -> None:
             self._staged(stream, staged, devices[number], shape, part, strides, TO_DEVICE)
 
+        self.staged += 1
         self.ring.load(views, copy, lambda: self._mark(stream), of)
 
     def _staged(
@@ -306,7 +308,7 @@ class HostCopies:
     def ring(self) -> staging.Ring:
         """The staging buffers, made when they are first needed."""
         if self._ring is None:
-            self._ring, self.staged = self._make_ring(), True
+            self._ring = self._make_ring()
         return self._ring
 
     def _make_ring(self) -> staging.Ring:

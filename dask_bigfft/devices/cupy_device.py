@@ -276,8 +276,8 @@ class CupyDevice:
             return self._copies.ring_nbytes(host)
 
     @property
-    def staged(self) -> bool:
-        """Whether the ring was needed."""
+    def staged(self) -> int:
+        """How often the ring was needed."""
         return self._copies.staged
 
     def ahead(self, stream: Stream, source: Array | Shards) -> None:

@@ -122,10 +122,10 @@ def _opened() -> tuple[Device, ...]:
     return tuple(devices)
 
 
-def staged() -> bool:
-    """Return whether memory that is not pinned has gone to or from a device of this process."""
+def staged() -> int:
+    """Return how often memory that is not pinned has gone to or from this process' devices."""
     found = _process.leases
-    return found is not None and any(engine.device.staged for engine in found.engines)
+    return 0 if found is None else sum(engine.device.staged for engine in found.engines)
 
 
 def in_use() -> int:

@@ -183,8 +183,8 @@ class Device(Protocol):
         """
 
     @property
-    def staged(self) -> bool:
-        """Whether anything has gone through that ring since the device was opened."""
+    def staged(self) -> int:
+        """How often anything has gone through that ring since the device was opened."""
 
     def clock(self) -> float:
         """Seconds since some moment, as the host sees them."""

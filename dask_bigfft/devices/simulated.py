@@ -103,6 +103,8 @@ class SimulatedDevice(SimulatedStreams):
         super().__init__(seed, DeviceProfile() if profile is None else profile, dry)
         self.total, self.refuses, self.pageable = memory, refuses, pageable
         self.ring = RingClock(self.profile.ring, *RING)
+        #: How often anything went through it.
+        self.staged = 0
         self.libraries, self._table = libraries, table
         self.software = {"card": self.name}
         self._plans: set[FFT] = set()
@@ -182,11 +184,6 @@ class SimulatedDevice(SimulatedStreams):
         """Bytes of the ring that the clock reckons with, one way, if nothing is pinned."""
         return self.ring.buffers * self.ring.part if self.pageable else 0
 
-    @property
-    def staged(self) -> bool:
-        """Whether host memory is not pinned."""
-        return self.pageable
-
     # --- operations -------------------------------------------------------------------------
 
     def ahead(self, stream: Stream, source: Array | Shards) -> None:
@@ -205,6 +202,7 @@ class SimulatedDevice(SimulatedStreams):
             if self.pageable:
                 copy = self._staged(stream, "h2d", self.profile.h2d)
                 started = max(self._host_time, stream.awaited)
+                self.staged += 1
                 self._host_time = self.ring.load(source, source.nbytes, started, copy)
             for view, place in pairs:
                 self._come(stream, view, place)
@@ -235,6 +233,7 @@ class SimulatedDevice(SimulatedStreams):
             if self.pageable:
                 copy = self._staged(stream, "d2h", self.profile.d2h)
                 started = max(self._host_time, stream.awaited)
+                self.staged += 1
                 stored, self._host_time = self.ring.store(target.nbytes, started, copy)
                 stream.stored = max(stream.stored, stored)
             else:

@@ -94,8 +94,15 @@ def find_plan(
     _refuse_memory(machine.memory_limit, needed)
 
 
-def find_plans(spec: TransformSpec, request: Request, machine: Machine) -> tuple[Plan, ...]:
+def find_plans(
+    spec: TransformSpec, request: Request, machine: Machine, walk: Walk | None = None
+) -> tuple[Plan, ...]:
     """Return the plans that `find_plan` compares, cheapest first: none where none fits.
+
+    Parameters
+    ----------
+    spec, request, machine, walk
+        As `find_plan` takes them.
 
     Raises
     ------
@@ -104,7 +111,7 @@ def find_plans(spec: TransformSpec, request: Request, machine: Machine) -> tuple
     """
     carriers = ("memory", "disk") if request.carrier == "auto" else (request.carrier,)
     for carrier in carriers:
-        found = _fitting(Candidates(spec, request, machine, carrier))
+        found = _fitting(Candidates(spec, request, machine, carrier, walk))
         if not isinstance(found, int):
             return tuple(sorted(found[0], key=lambda plan: plan.expected.seconds))
     return ()

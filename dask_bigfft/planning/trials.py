@@ -18,6 +18,7 @@ import numpy as np
 
 from dask_bigfft import config
 from dask_bigfft.devices import find
+from dask_bigfft.devices.walk import walk_on
 from dask_bigfft.errors import PlanError
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.kernels import warming
@@ -127,16 +128,17 @@ def region(
 
 def _plans(spec: TransformSpec, request: Request, machine: Machine) -> Iterator[Plan]:
     """Plans for all who may do the rounds: none where chunks are too small for such blocks."""
+    walk = walk_on(machine.devices, request.device_nbytes, spec.work_dtype.str)
     try:
         if not _open(spec, request, machine):
-            yield from find_plans(spec, request, machine)
+            yield from find_plans(spec, request, machine, walk)
             return
-        yield from find_plans(spec, replace(request, device="auto"), machine)
+        yield from find_plans(spec, replace(request, device="auto"), machine, walk)
         bare = replace(machine, cards=0)
         least = min(NEAR, config.get("bigfft.hybrid-gain"))
         for plan in find_plans(spec, replace(request, device="cpu"), bare):
             yield plan
-            both = divided_among(replace(plan, device="hybrid"), machine.cards, least)
+            both = divided_among(replace(plan, device="hybrid"), machine.cards, least, walk)
             if any(0 < share < 1 for share in both.shares):
                 yield both
     except PlanError:
@@ -248,7 +250,7 @@ def measured_settings(plan: Plan, trial: Trial, timer: Timer) -> list[tuple[Plan
     What was best of one group of settings is what the next group is tried with. The ring is tried
     where anything goes through it, and its parts by rounds that read the same rows.
     """
-    staged = find.staged()
+    staged = _goes_by_ring(plan, timer)
     groups: list[Group] = ["pieces", "ring"] if staged else ["pieces"]
     tried: list[tuple[Plan, Trial]] = []
     best = plan
@@ -260,6 +262,13 @@ def measured_settings(plan: Plan, trial: Trial, timer: Timer) -> list[tuple[Plan
         if group == "ring":
             groups += rounds_by_rows(best, best.settings, pageable=True)
     return tried
+
+
+def _goes_by_ring(plan: Plan, timer: Timer) -> bool:
+    """Whether a plan's blocks go through devices' rings: told by a run, as others may have."""
+    before = find.staged()
+    timer(plan)
+    return find.staged() > before
 
 
 def _measured_group(

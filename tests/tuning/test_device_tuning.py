@@ -235,6 +235,7 @@ def test_the_parts_of_each_round_are_found_and_kept(few, monkeypatch):
 
     def timer(plan):
         """Each round is slower in other parts; the ring that is asked for is the fastest."""
+        device.staged += 1
         if len(plan.rounds) != 2:
             return 100.0
         parts = plan.settings.ring_parts or (0, 0)
@@ -254,6 +255,35 @@ def test_the_parts_of_each_round_are_found_and_kept(few, monkeypatch):
     assert found.plan.settings.ring_parts == wanted
     assert again.trials == ()
     assert again.plan.settings == found.plan.settings
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_the_ring_is_tried_where_this_transform_goes_through_it(few, staged):
+    spec, request, on = asked(CARDS[1], NBYTES)
+    device = SimulatedDevice(NBYTES, profile=CARDS[1].profile, pageable=staged)
+    device.staged = 5  # something else went through it before
+    find.use([device], PieceLimits(NBYTES), NBYTES)
+    assert find.leases() is not None
+    try:
+        with dask.config.set(scheduler="sync"):
+            timer = clocked(device, planned((256, 256), (64, 256))[-1])
+            found = tuned(spec, request, on, ["scipy"], timer)
+    finally:
+        find.use(None)
+    rings = [trial for trial in found.trials if trial.settings.ring_nbytes is not None]
+    assert bool(rings) == staged
+
+
+def test_the_model_knows_how_much_of_a_card_may_be_used():
+    spec, request, on = asked(CARDS[0], NBYTES)
+    seconds = {}
+    for nbytes in (NBYTES, 1 << 30):
+        pairs = trials.region(spec, replace(request, device_nbytes=nbytes), on, ["scipy"])
+        seconds[nbytes] = {
+            pair[0].notation: pair[0].expected.seconds for pair in pairs if pair[1].scale == 1.0}
+    both = set(seconds[NBYTES]) & set(seconds[1 << 30])
+    assert both
+    assert any(seconds[NBYTES][name] > 1.2 * seconds[1 << 30][name] for name in both)
 
 
 def test_the_front_door_tunes_devices(few):

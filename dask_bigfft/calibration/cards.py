@@ -72,17 +72,21 @@ class _Bench:
         return max(min(found), 1e-12)
 
 
-def _duplex(bench: _Bench, view_in: Array, view_out: Array) -> float:
-    """Bytes per second each way while copies go both ways."""
+def _duplex(
+    bench: _Bench, view_in: Array, view_out: Array, *, ways: Sequence[str] = ("h2d", "d2h")
+) -> float:
+    """Bytes per second each way while copies go both ways, or one of them."""
     device, (up, down) = bench.device, (bench.device.stream("h2d"), bench.device.stream("d2h"))
     shape = view_in.shape
     there, back = (DeviceArray(at, shape, view_in.dtype.str) for at in (bench.came, bench.goes))
 
-    def both() -> None:
-        device.h2d(up, view_in, there)
-        device.d2h(down, back, view_out)
+    def copies() -> None:
+        if "h2d" in ways:
+            device.h2d(up, view_in, there)
+        if "d2h" in ways:
+            device.d2h(down, back, view_out)
 
-    return view_in.nbytes / bench.seconds(both)
+    return view_in.nbytes / bench.seconds(copies)
 
 
 def _copies(bench: _Bench) -> dict[str, Any]:
@@ -90,25 +94,29 @@ def _copies(bench: _Bench) -> dict[str, Any]:
     whole = [lend((bench.nbytes,), np.dtype("u1")) for _ in range(2)]
     for array in whole:
         array.fill(1)
-    by_size = {
-        size: _duplex(bench, whole[0][:size], whole[1][:size])
-        for size in (*(s for s in SIZES if s < bench.nbytes), bench.nbytes)
+    sizes = (*(size for size in SIZES if size < bench.nbytes), bench.nbytes)
+    views = {
+        "by_size": {size: [array[:size] for array in whole] for size in sizes},
+        "by_row": {row: [_in_rows(array, row) for array in whole]
+                   for row in ROWS if bench.nbytes >= 4 * row},
     }
-    most, by_row = max(by_size.values()), {}
-    for row in ROWS:
-        rows = bench.nbytes // (2 * row)
-        if rows < 2:
-            continue
-        views = [array[: rows * 2 * row].reshape(rows, 2 * row)[:, :row] for array in whole]
-        by_row[row] = _duplex(bench, views[0], views[1])
-    return {
-        "h2d": most, "d2h": most, "run": _run(most, by_row),
-        "by_size": Curve(tuple((float(s), v) for s, v in sorted(by_size.items()))),
-        "by_row": Curve(tuple((float(r), v) for r, v in by_row.items())) if by_row else None,
-    }
+    found: dict[str, Any] = {}
+    for before, ways in (("", ("h2d", "d2h")), ("h2d_", ("h2d",)), ("d2h_", ("d2h",))):
+        for name, pairs in views.items():
+            points = tuple(
+                (float(n), _duplex(bench, *pair, ways=ways)) for n, pair in pairs.items())
+            found[before + name] = Curve(points) if points else None
+    most, rows = found["by_size"].most, found["by_row"]
+    return {"h2d": most, "d2h": most, "run": _run(most, dict(rows.points) if rows else {}), **found}
 
 
-def _run(most: float, by_row: Mapping[int, float]) -> float:
+def _in_rows(array: Array, row: int) -> Array:
+    """Rows of some bytes that lie as many apart."""
+    rows = array.nbytes // (2 * row)
+    return array[: rows * 2 * row].reshape(rows, 2 * row)[:, :row]
+
+
+def _run(most: float, by_row: Mapping[float, float]) -> float:
     """Seconds that a row costs beside its bytes: what errs least, in parts of what was measured.
 
     Of wide rows it is a small part, and they say little of it.

@@ -202,6 +202,9 @@ class DeviceProfile:
     by_size, by_row : Curve or None
         Bytes per second each way by the bytes of a copy, and by those of its rows, where these were
         measured; `run` is drawn from the latter.
+    h2d_by_size, h2d_by_row, d2h_by_size, d2h_by_row : Curve or None
+        The same one way, while nothing goes the other: some hosts slow down where both are busy, as
+        they are in rounds, which are reckoned with by the former.
     lengths : Curve or None
         Flops per second by length, where they were measured.
     """
@@ -218,6 +221,10 @@ class DeviceProfile:
     ring: float = 1.2e10
     by_size: Curve | None = None
     by_row: Curve | None = None
+    h2d_by_size: Curve | None = None
+    h2d_by_row: Curve | None = None
+    d2h_by_size: Curve | None = None
+    d2h_by_row: Curve | None = None
     lengths: Curve | None = None
 
     def __post_init__(self) -> None:

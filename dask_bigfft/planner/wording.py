@@ -104,7 +104,10 @@ def speed_rows(profile: Profile) -> list[tuple[str, str]]:
         speeds = ", ".join(f"{n}: {library.along.at(n) / 1e9:.3g}" for n in (64, 1024, 16384))
         rows.append((f"{library.name}, {library.dtype}", f"GFLOP/s by length {speeds}"))
     for device in profile.devices:
-        rows.append((device.name, f"bus {rate(device.h2d)} and {rate(device.d2h)} at once, "
+        curves = device.h2d_by_size, device.d2h_by_size
+        alone = [curve.most for curve in curves if curve is not None]
+        apart = f"{' and '.join(map(rate, alone))} alone, " if alone else ""
+        rows.append((device.name, f"bus {rate(device.h2d)} and {rate(device.d2h)} at once, {apart}"
                                   f"{rate(device.ring)} if not pinned, FFTs "
                                   f"{human_count(device.flops, 'FLOP/s')}"))
     if profile.devices:

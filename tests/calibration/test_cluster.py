@@ -298,5 +298,6 @@ def test_every_number_of_a_profile_says_which_way_is_slow():
         "lying_turned", "stored", "twiddle", "touch", "flops", "network", "write", "read",
         "together", "shared_tiles", "energy", "checksum", "along", "across", "whole",
         "direct_along", "direct_across", "away_along", "away_across", "powers", "powers_across",
-        "spare", "h2d", "d2h", "memory", "nbytes", "pin", "ring", "by_size", "by_row", "lengths",
+        "spare", "h2d", "d2h", "memory", "nbytes", "pin", "ring", "by_size", "by_row",
+        "h2d_by_size", "h2d_by_row", "d2h_by_size", "d2h_by_row", "lengths",
         "source", "target", "speed"}

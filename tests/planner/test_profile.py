@@ -31,6 +31,7 @@ CURVE = st.builds(
 )
 DEVICE = st.builds(
     DeviceProfile, h2d=RATE, d2h=RATE, run=st.floats(0, 1), by_row=st.none() | CURVE,
+    h2d_by_size=st.none() | CURVE, d2h_by_row=st.none() | CURVE,
     lengths=st.none() | CURVE, nbytes=st.integers(1, 1 << 50), name=st.text(max_size=5),
 )
 LIBRARY = st.builds(

@@ -112,7 +112,7 @@ def barrier_task(
     transfers : list of TaskRef
         All transfer tasks.
     **what
-        `targets`, `before`, `width`, `plan`, `number`, `together` and `output`, as a
+        `targets`, `before`, `turns`, `plan`, `number`, `together` and `output`, as a
         `p2p_spec.Spec` has them.
     """
     names = _names()

@@ -19,6 +19,7 @@ from dask_bigfft import config
 from dask_bigfft.exchange.p2p_private import ResourceLimiter, ShuffleSpec, barrier_key, schedulers
 from dask_bigfft.exchange.p2p_run import Run
 from dask_bigfft.exchange.p2p_shards import Block, Room
+from dask_bigfft.exchange.turns import Turns
 from dask_bigfft.memory_settings import pressure
 
 __all__ = ["Spec"]
@@ -68,8 +69,8 @@ class Spec(ShuffleSpec[Block]):  # type: ignore[misc, unused-ignore]
         Target blocks along each axis: those of one connected group of an exchange.
     before : int
         Number of target blocks in the groups before this one.
-    width : int
-        Number of target blocks that a worker gets in turn.
+    turns : Turns
+        How workers take turns at the target blocks of all groups.
     plan : str
         Token of the plan.
     number : int
@@ -84,7 +85,7 @@ class Spec(ShuffleSpec[Block]):  # type: ignore[misc, unused-ignore]
 
     targets: tuple[Sequence[int], ...]
     before: int
-    width: int
+    turns: Turns
     plan: str
     number: int
     together: int = 1
@@ -104,12 +105,12 @@ class Spec(ShuffleSpec[Block]):  # type: ignore[misc, unused-ignore]
         return self.before + rank
 
     def pick_worker(self, partition: Block, workers: Sequence[str]) -> str:
-        """Worker of a target block: in turn, so that none has a turn more than another.
+        """Worker of a target block: in turn, so that none has a block more than another.
 
         Distributed hands the workers over in another rotation for every shuffle; sorted, they
         take turns over all groups of an exchange as over the blocks of one.
         """
-        return _in_order(tuple(workers))[self.rank(partition) // self.width % len(workers)]
+        return _in_order(tuple(workers))[self.turns.owner(self.rank(partition), len(workers))]
 
     def create_new_run(self, worker_for: dict[Block, str], span_id: str | None) -> Any:
         """Return the shuffle as the scheduler has it, which knows where target blocks belong.

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from dask_bigfft.exchange import p2p
+from dask_bigfft.exchange.turns import Turns
 from dask_bigfft.graph.dask_private import Task, TaskRef
 from dask_bigfft.graph.groups import Groups
 from dask_bigfft.graph.names import Block, Graph, Key, Names
@@ -139,9 +140,10 @@ class Shuffles:
         each = self.exchange.source.size * itemsize // max(1, self.exchange.source.blocks)
         return max(1, MOST_TOGETHER // max(1, each))
 
-    def width(self, together: bool) -> int:
-        """How many target blocks a worker gets in turn: those that a task may do, or one."""
-        return _width(self.exchange.target.blocks) if together else 1
+    def turns(self, together: bool) -> Turns:
+        """How workers take turns at target blocks: at those that a task may do, or at each."""
+        count = self.exchange.target.blocks
+        return Turns(count, _width(count) if together else 1)
 
     def _together(self) -> int:
         """How many target blocks' shards wait in one file: those of one may be too tiny for it."""
@@ -150,12 +152,12 @@ class Shuffles:
         block = exchange.shard_nbytes // max(1, exchange.target.blocks)
         return max(1, min(LEAST_WRITTEN // max(1, shard), MOST_IN_FILE // max(1, block)))
 
-    def write_barrier(self, graph: Graph, shuffle: Shuffle, width: int, output: str) -> TaskRef:
+    def write_barrier(self, graph: Graph, shuffle: Shuffle, turns: Turns, output: str) -> TaskRef:
         """Add a shuffle's barrier, for tasks of a name; return what it hands on."""
         refs = [TaskRef(key) for key in self.senders[shuffle.name]]
         barrier = p2p.barrier_task(
             shuffle.name, shuffle_barrier, refs, targets=shuffle.along, before=shuffle.before,
-            width=width, plan=self.names.token, number=self.number, together=self._together(),
+            turns=turns, plan=self.names.token, number=self.number, together=self._together(),
             output=output,
         )
         graph[barrier.key] = barrier
@@ -201,13 +203,11 @@ def _batches(blocks: Sequence[Block], width: int) -> Iterator[Sequence[Block]]:
         yield blocks[start : start + width]
 
 
-def turns(shuffle: Shuffle, width: int) -> Iterator[Sequence[Block]]:
+def in_turn(shuffle: Shuffle, turns: Turns) -> Iterator[Sequence[Block]]:
     """Target blocks that belong to one worker: turns are counted over all shuffles."""
-    blocks = shuffle.targets
-    first = min(-shuffle.before % width, len(blocks))
-    if first:
-        yield blocks[:first]
-    yield from _batches(blocks[first:], width)
+    blocks, before = shuffle.targets, shuffle.before
+    for first, last in turns.cuts(before, before + len(blocks)):
+        yield blocks[first - before : last - before]
 
 
 def _compact(members: tuple[int, ...]) -> Sequence[int]:

@@ -25,7 +25,7 @@ from dask_bigfft.graph.disk import (
 )
 from dask_bigfft.graph.groups import Groups
 from dask_bigfft.graph.names import Block, Graph, Key, Names, block_ref
-from dask_bigfft.graph.sending import Shuffle, Shuffles, turns
+from dask_bigfft.graph.sending import Shuffle, Shuffles, in_turn
 from dask_bigfft.graph.shuffles import (
     Send,
     collect_and_send,
@@ -236,13 +236,13 @@ class Weave:
                     self.graph, key, send_blocks, self.number, sends, *self._refs(blocks)
                 )
         # Several blocks in one task may need more spectra of filters at a time than fit in memory.
-        width = shuffles.width(self.onward is not None and not self.filters)
+        turns = shuffles.turns(self.onward is not None and not self.filters)
         for shuffle in shuffles.by_group.values():
             if not shuffle.travels:
                 self._make(run_block, shuffle.targets, shuffle.sources)
                 continue
-            barrier = shuffles.write_barrier(self.graph, shuffle, width, self.name)
-            for blocks in turns(shuffle, width):
+            barrier = shuffles.write_barrier(self.graph, shuffle, turns, self.name)
+            for blocks in in_turn(shuffle, turns):
                 self._collect(blocks, shuffle, barrier)
 
     def _collect(self, blocks: Sequence[Block], shuffle: Shuffle, barrier: TaskRef) -> None:

@@ -251,26 +251,24 @@ def test_rows_of_the_source(tmp_path, kernel, chunk):
     assert peak.nbytes >= (0.4 if found["decoded"] else 0.5) * found["peak"]
 
 
-def test_chunks_that_are_decoded_side_by_side(tmp_path):
-    """Chunks of 8 MiB, which the C library would keep for each thread that has had some."""
-    job = {"kind": "fftn", "kernel": "scipy", "size": 256, "chunk": 8, "inner": [256, 256],
+@pytest.mark.parametrize(
+    ("chunk", "limit", "objects"),
+    [
+        # Which the C library would keep for each thread that has had some.
+        pytest.param(8, 140, OBJECTS, id="side by side"),
+        # By tasks of their own, two at a time; by chance of who decodes and encodes when.
+        pytest.param(16, 260, 2 * OBJECTS, id="chunks that are blocks"),
+    ],
+)
+def test_chunks_that_two_threads_decode(tmp_path, chunk, limit, objects):
+    """Chunks and a limit of so many MiB."""
+    job = {"kind": "fftn", "kernel": "scipy", "size": 256, "chunk": chunk, "inner": [256, 256],
            "fewer": 3, "small": 2**22, "block_size": 2**23, "compressors": "auto", "threads": 2,
-           "memory_limit": 140 * 2**20}
+           "memory_limit": limit * 2**20}
     peak, found = measured(RUN_FILE, tmp_path, json.dumps(job), cgroups=False)
-    assert found["decoded"] == 8 * 2**20
-    assert peak.nbytes <= found["peak"] + OBJECTS
-    assert peak.nbytes >= 0.5 * found["peak"]  # a result that is stored is not kept here
-
-
-def test_chunks_that_are_blocks_are_decoded(tmp_path):
-    """By tasks of their own, two at a time: chunks of 16 MiB."""
-    job = {"kind": "fftn", "kernel": "scipy", "size": 256, "chunk": 16, "inner": [256, 256],
-           "fewer": 3, "small": 2**22, "block_size": 2**23, "compressors": "auto", "threads": 2,
-           "memory_limit": 260 * 2**20}
-    peak, found = measured(RUN_FILE, tmp_path, json.dumps(job), cgroups=False)
-    assert found["decoded"] == 16 * 2**20
+    assert found["decoded"] == chunk * 2**20
     assert not found["rows"]
-    assert peak.nbytes <= found["peak"] + 2 * OBJECTS  # by chance of who decodes and encodes when
+    assert peak.nbytes <= found["peak"] + objects
     assert peak.nbytes >= 0.5 * found["peak"]  # a result that is stored is not kept here
 
 

@@ -208,9 +208,9 @@ def calibrate(
 
     Takes about a minute, during which nothing else should run. Measured are copies and gathers
     by row width, the installed FFT libraries by length, fresh pages, what tasks and shards cost,
-    dask's ordering, the disk of the scratch folder, and devices: both ways of the bus by size and
-    row width, also for memory that is not pinned, pinning, their memory and FFTs, what is left of
-    the bus while threads copy, and what devices send each other.
+    dask's ordering, the disk of the scratch folder, and devices: the bus by size and row width,
+    both ways at once and each alone, also for memory that is not pinned, pinning, their memory and
+    FFTs, what is left of the bus while threads copy, and what devices send each other.
 
     Parameters
     ----------

@@ -72,7 +72,7 @@ class _Bench:
         return max(min(found), 1e-12)
 
 
-def _duplex(
+def _bus_speed(
     bench: _Bench, view_in: Array, view_out: Array, *, ways: Sequence[str] = ("h2d", "d2h")
 ) -> float:
     """Bytes per second each way while copies go both ways, or one of them."""
@@ -104,7 +104,7 @@ def _copies(bench: _Bench) -> dict[str, Any]:
     for before, ways in (("", ("h2d", "d2h")), ("h2d_", ("h2d",)), ("d2h_", ("d2h",))):
         for name, pairs in views.items():
             points = tuple(
-                (float(n), _duplex(bench, *pair, ways=ways)) for n, pair in pairs.items())
+                (float(n), _bus_speed(bench, *pair, ways=ways)) for n, pair in pairs.items())
             found[before + name] = Curve(points) if points else None
     most, rows = found["by_size"].most, found["by_row"]
     return {"h2d": most, "d2h": most, "run": _run(most, dict(rows.points) if rows else {}), **found}
@@ -169,7 +169,7 @@ def _staged(bench: _Bench) -> dict[str, float]:
     del fresh
     ordinary = [np.ones(bench.nbytes, np.uint8) for _ in range(2)]
     with dask.config.set({"bigfft.memory.pin-arrays": False}):
-        return {"pin": pin, "ring": _duplex(bench, *ordinary)}
+        return {"pin": pin, "ring": _bus_speed(bench, *ordinary)}
 
 
 def _reserved(device: Device, nbytes: int) -> _Bench:
@@ -232,7 +232,7 @@ def together(device: Device, threads: int, copy: float, nbytes: int = 1 << 28) -
     try:
         here = [lend((bench.nbytes,), np.dtype("u1")) for _ in range(2)]
         theirs = [np.ones(MORE * bench.nbytes, np.uint8) for _ in range(2)]
-        alone = _duplex(bench, *here)
+        alone = _bus_speed(bench, *here)
         rest = _beside(theirs, threads, lambda until: _idle(until))
         both = _beside(theirs, threads, lambda until: _until(bench, here, until))
     finally:
@@ -250,7 +250,7 @@ def _until(bench: _Bench, here: Sequence[Array], until: float) -> float:
     """Speed of the bus up to a moment."""
     speeds = []
     while time.perf_counter() < until:
-        speeds.append(_duplex(bench, *here))
+        speeds.append(_bus_speed(bench, *here))
     return statistics.median(speeds) if speeds else 0.0
 
 

@@ -41,8 +41,6 @@ class Turns:
     @property
     def single(self) -> int:
         """Rank from which on blocks are given one by one."""
-        if self.width == 1:
-            return 0
         apart = min(MOST_WORKERS * self.width, self.count // PART)
         return (self.count - apart) // self.width * self.width
 

@@ -265,8 +265,13 @@ def measured_settings(plan: Plan, trial: Trial, timer: Timer) -> list[tuple[Plan
 
 
 def _goes_by_ring(plan: Plan, timer: Timer) -> bool:
-    """Whether a plan's blocks go through devices' rings: told by a run, as others may have."""
+    """Whether a plan's blocks, which has been tried, go through devices' rings.
+
+    If anything has in this process, one more run tells whether that was by this plan.
+    """
     before = find.staged()
+    if not before:
+        return False
     timer(plan)
     return find.staged() > before
 

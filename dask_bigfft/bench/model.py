@@ -4,7 +4,7 @@
 
 *errors*
     In turn, again and again: the machine is calibrated, each problem is planned with what was
-    found, and run: once, so that it is warm, and three times. The medians of forecasts and times
+    found, and run: once, so that it is warm, and five times. The medians of forecasts and times
     (of each turn the median) are compared; an error is within bounds if it
     is at most 15 percent, or the spread of the times (half of least to most, over the median).
 *sweep*
@@ -48,7 +48,7 @@ __all__ = ["PROBLEMS", "Problem", "errors", "main", "markdown", "sweep"]
 ERROR = 0.15
 
 #: Runs of a problem in each turn, of which the median counts, after one that does not.
-RUNS = 3
+RUNS = 5
 
 
 def timed(x: da.Array, plan: Plan, carrier: str) -> float:

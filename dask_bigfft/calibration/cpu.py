@@ -311,7 +311,7 @@ def handled(sample: Sample) -> list[float]:
 
 def _handled(elements: int) -> Iterator[Probe]:
     """Planes with few and many blocks, shards and tiles, each way."""
-    for long, ways in ((512, 4), (512, 16), (512, 32), (64, 16)):
+    for long, ways in ((512, 4), (512, 16), (512, 32), (512, 64), (64, 16)):
         wide = elements // long
         if long >= ways and wide >= ways:
             yield from _plane(long, wide, ways)

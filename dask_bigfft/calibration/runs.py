@@ -26,13 +26,14 @@ from scipy.optimize import nnls
 from dask_bigfft import config
 from dask_bigfft.calibration.timelines import Span, Timeline, taken
 from dask_bigfft.kernels import warming
-from dask_bigfft.planner.cost import forecast_rounds, model_of
+from dask_bigfft.planner.cost import forecast_rounds, joints_in, model_of
 from dask_bigfft.planner.interpreter import block_seconds
 from dask_bigfft.planner.machine import RoundForecast
 from dask_bigfft.planner.plan import Machine, Plan
 from dask_bigfft.planner.profile import Profile
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.search import find_plan
+from dask_bigfft.planner.thread_seconds import adrift
 from dask_bigfft.planning.trials import ones
 from dask_bigfft.transforms.spec import transform_spec
 
@@ -42,7 +43,7 @@ log = logging.getLogger(__name__)
 
 #: Shapes of about 2^21 numbers, and into how many chunks their first axes are cut for two threads:
 #: few, so that nearly all is work, and many, so that Python counts. And a larger one, of a block
-#: for each thread: how long they wait for the last one, and what all take of memory.
+#: for each thread: how much longer some take than others, and what all take of memory.
 SHAPES = (((1200, 1764), 4), ((1200, 1764), 40), ((2_000_000,), 16), ((120, 130, 128), 12),
           ((2400, 3528), 2))
 
@@ -59,6 +60,9 @@ TASK = 2e-5
 
 #: Part of what they work that lanes are without a block, at most, where their tails are looked at.
 IDLE = 0.3
+
+#: How far off a round may be, by its logarithm, to count in full: others were held up.
+FAR = 0.3
 
 #: Runs of each transform that count, at least; fewer, but `FEWEST`, where there is no time left.
 RUNS, FEWEST = 9, 3
@@ -175,7 +179,10 @@ def _seen(plan: Plan, runs: Sequence[Timeline]) -> list[Seen]:
 
 def _tasks(plan: Plan) -> int:
     """Tasks of a graph that the model puts into order."""
-    shapes = [exchange.shape for exchange in plan.exchanges]
+    together = joints_in(plan).exchanges
+    shapes = [
+        exchange.shape for i, exchange in enumerate(plan.exchanges)
+        if i < len(plan.rounds) or together[i] is None]
     return sum(shape.blocks_out + (0 if shape.local else shape.groups) for shape in shapes)
 
 
@@ -186,19 +193,21 @@ def _line(points: Iterable[tuple[float, float]]) -> tuple[float, float]:
     return float(first), float(each)
 
 
-def _tails(spans: Sequence[Span]) -> tuple[float, float, float]:
-    """Seconds that a lane waits for the last one, and what part of a block it waits besides.
+def _tails(spans: Sequence[Span]) -> tuple[float, float]:
+    """Seconds that a lane waits for the last one, and what part of its only block besides.
 
-    And the seconds of the longest block that tells so: much longer ones were found to end closer
-    together, as what holds up a tile of theirs is a smaller part of them. Lanes begin one after
-    the other as tasks are handed out, and some blocks take longer. Where they have been without a
-    block for long all the time, they are so at the end, which says nothing.
+    Lanes begin one after the other as tasks are handed out, and some blocks take longer; after
+    several blocks it is by chance how far apart lanes are. Where they have been without a block
+    for long all the time, they are so at the end, which says nothing.
     """
     side_by_side = [span for span in spans if span.lanes > 1]
     known = [span for span in side_by_side if span.idle <= IDLE * span.busy] or side_by_side
-    points = [(span.busy / span.blocks, span.tail / span.lanes) for span in known]
-    points = points or [(0.0, 0.0)]
-    return (*_line(points), max(block for block, _ in points))
+    points = []
+    for span in known:
+        block, one = span.busy / span.blocks, span.blocks <= span.lanes
+        waited = span.tail / span.lanes - (0.0 if one else adrift(span.lanes) * block)
+        points.append((block if one else 0.0, max(0.0, waited)))
+    return _line(points or [(0.0, 0.0)])
 
 
 def _crossing(rising: Callable[[float], float], most: float) -> float:
@@ -213,12 +222,13 @@ def _crossing(rising: Callable[[float], float], most: float) -> float:
 def _waiting(seen: Sequence[Seen], task: float) -> float:
     """How many times as long handing out a task takes in a graph.
 
-    So that the model is right about all that lanes take beside copies and FFTs, on the whole.
+    So that the model is right about what lanes take, on the whole, each round counting as much.
     """
     known = [one for one in seen if one.even and one.copies + one.ffts > 0]
 
     def more(factor: float) -> float:
-        return sum(one.lane(task, factor * task) - one.measured for one in known)
+        logs = [math.log(one.lane(task, factor * task) / one.measured) for one in known]
+        return float(np.clip(logs, -FAR, FAR).sum())
 
     return _crossing(more, LONGEST_WAIT) if known else 1.0
 
@@ -227,11 +237,21 @@ def _of_library(seen: Sequence[Seen]) -> float:
     """How many times as long copies and FFTs of one library take in a graph.
 
     By the time for which threads have a processor: what they wait for the interpreter is counted
-    elsewhere, and is most of what they take by the clock where there are many.
+    elsewhere, and is most of what they take by the clock where there are many. In the middle of all
+    rounds: lengths differ, and that of the longest round is none that counts for more.
     """
-    worked = sum(one.copies + one.ffts for one in seen)
-    expected = sum(one.forecast.gather + one.forecast.fft for one in seen)
-    return min(MOST, max(LEAST, worked / expected)) if worked and expected else 1.0
+    known = [
+        (one.copies + one.ffts) / (one.forecast.gather + one.forecast.fft)
+        for one in seen if one.copies + one.ffts and one.forecast.gather + one.forecast.fft]
+    return min(MOST, max(LEAST, statistics.median(known))) if known else 1.0
+
+
+def _brief(seen: Sequence[Seen], task: float) -> float:
+    """Seconds of a task whose block lies where it should be."""
+    known = [
+        (one.span.busy + one.span.idle) / one.span.blocks
+        for one in seen if not one.forecast.gather + one.forecast.fft]
+    return min(task, statistics.median(known)) if known else task
 
 
 def between_blocks(
@@ -261,27 +281,43 @@ def between_blocks(
     if log.isEnabledFor(logging.DEBUG):
         log.debug("%s", json.dumps({"parts": json.loads(profile.to_json())["profile"], "runs": [
             [asdict(run) for run in runs] for runs in timelines]}))
+    return fitted(profile, plans, timelines)
+
+
+def fitted(
+    profile: Profile, plans: Sequence[Plan], timelines: Sequence[Sequence[Timeline]]
+) -> dict[str, Any]:
+    """Return what some runs tell, by names of a `Profile`'s fields.
+
+    Parameters
+    ----------
+    profile : Profile
+        Whose parts were measured.
+    plans : sequence of Plan
+        What was run, on machines of that profile.
+    timelines : sequence of sequence of Timeline
+        Of each plan, some.
+    """
     seen = [_seen(plan, runs) for plan, runs in zip(plans, timelines, strict=True)]
     start, planned = _line(
         (_tasks(plan), rounds[0].span.before + statistics.median(run.after for run in runs))
         for plan, runs, rounds in zip(plans, timelines, seen, strict=True))
     task = max(profile.task - planned, TASK)
     flat = [one for rounds in seen for one in rounds]
-    tail, uneven, longest = _tails([one.span for one in flat if one.even])
+    tail, uneven = _tails([one.span for one in flat if one.even])
     waiting = _waiting(flat, task)
     factors = {
         kernel: _of_library(
             [one for plan, rounds in zip(plans, seen, strict=True)
              if plan.kernel == kernel for one in rounds])
-        for kernel in kernels
+        for kernel in {plan.kernel: None for plan in plans}
     }
     others = statistics.median(factors.values())
     waits = [one.span.before for rounds in seen for one in rounds[1:] if not one.local]
     return {
         "start": start + tail, "planned": planned, "task": task,
         "exchange": min(waits or [profile.exchange]) + tail,  # of more blocks it is their tasks'
-        "uneven": min(1.0, uneven), "uneven_up_to": longest or profile.uneven_up_to,
-        "waiting": waiting,
+        "uneven": min(1.0, uneven), "brief": _brief(flat, task), "waiting": waiting,
         "libraries": tuple(
             replace(one, company=factors.get(one.name, others)) for one in profile.libraries),
     }

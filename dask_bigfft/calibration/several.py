@@ -20,7 +20,7 @@ __all__ = ["slowest"]
 #: worker that has most, as in plans.
 LARGER = frozenset({
     "threads", "narrow", "narrow_turned", "start", "planned", "task", "exchange", "uneven",
-    "uneven_up_to", "block", "gathered_block", "lying_block", "shard", "tile", "tables", "packed",
+    "block", "gathered_block", "lying_block", "shard", "tile", "tables", "brief", "packed",
     "company", "waiting", "slack", "wake", "pair", "sent_task", "sent_shard", "shared_round",
     "shared_block", "real", "run", "call",
 })

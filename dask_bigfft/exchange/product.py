@@ -29,7 +29,7 @@ Block = tuple[int, ...]
 Ints = npt.NDArray[np.int64]
 
 #: Copies of an exchange that are remembered at most, and what a product of them counts beside.
-MOST_KEPT, EACH = 1 << 12, 1 << 4
+MOST_KEPT, EACH = 1 << 15, 1 << 4
 
 
 def firsts(dims: tuple[int, ...]) -> list[int]:

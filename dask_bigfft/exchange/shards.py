@@ -45,7 +45,7 @@ from dask_bigfft.exchange.boxes import (
 MOST_KEPT = 50_000
 
 #: Blocks before or after an exchange up to which others of the same layouts find it worked out.
-SHARED_BLOCKS = 64
+SHARED_BLOCKS = 128
 
 _UNKNOWN = object()
 

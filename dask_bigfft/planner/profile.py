@@ -21,10 +21,7 @@ from dask_bigfft.planner.encoding import decode, encode
 __all__ = ["DEFAULT", "Curve", "DeviceProfile", "LibrarySpeeds", "Peer", "Profile"]
 
 #: Version of the JSON. A profile of another one is not read.
-SCHEMA = 4
-
-#: Entries that profiles of this version may lack: they came later.
-LATER = {"energy", "checksum", "tables", "planned", "uneven", "uneven_up_to", "slack", "wake"}
+SCHEMA = 5
 
 #: Least speed, and largest one, that are believed: what is reckoned with them stays finite.
 LEAST, MOST = 1e-30, 1e30
@@ -334,16 +331,15 @@ class Profile:
         Seconds in which threads wait for the last block of an exchange, and for the next task.
     uneven : float
         Part of a block's seconds in which threads wait for the last one of a round, on the whole,
-        though each has as many: they do not keep step.
-    uneven_up_to : float
-        Seconds of a block up to which they wait for so much of it, as far as is known; for one that
-        takes longer they wait no longer than for such a one.
+        where each has one: some take longer.
     block, gathered_block, lying_block, shard, tile : float
         Seconds of Python for a block that is taken as it comes, one that is gathered, one that is
         found where it lies, a shard of a gather, and a tile; one after the other.
     tables : float
         Seconds of Python for an exchange whose blocks are gathered: what the first of them works
         out for all.
+    brief : float
+        Seconds for a task whose block lies where it should be; one after the other.
     packed : float
         Seconds of the scheduler, and of Python, for a shard that is a task of its own.
     company, waiting : float
@@ -399,13 +395,13 @@ class Profile:
     task: float = 3e-4
     exchange: float = 2e-2
     uneven: float = 0.0
-    uneven_up_to: float = 1e18
     block: float = 0.0
     gathered_block: float = 0.0
     lying_block: float = 0.0
     shard: float = 3e-5
     tile: float = 0.0
     tables: float = 0.0
+    brief: float = 1e-4
     packed: float = 3.3e-4
     company: float = 1.0
     waiting: float = 1.0
@@ -428,12 +424,11 @@ class Profile:
 
     def __post_init__(self) -> None:
         zero = ("start", "planned", "task", "exchange", "uneven", "block", "gathered_block",
-                "lying_block", "shard", "tile", "tables", "packed", "pair", "sent_task",
+                "lying_block", "shard", "tile", "tables", "brief", "packed", "pair", "sent_task",
                 "sent_shard", "shared_round", "shared_block", "wake")
         _positive(self, "threads", "copy", "alone", "narrow", "narrow_turned", "twiddle", "touch",
                   "flops", "network", "write", "read",
                   "together", "shared_tiles", "company", "waiting", "slack", "energy", "checksum",
-                  "uneven_up_to",
                   zero=zero)
         if max(self.together, self.shared_tiles) > 1:
             raise ValueError(f"Profile.together is {self.together!r}, .shared_tiles "
@@ -472,7 +467,7 @@ class Profile:
             found = json.loads(text)
             if found["schema"] != SCHEMA:
                 raise ValueError(f"schema {found['schema']!r} is not {SCHEMA}")
-            missing = {f.name for f in fields(cls)} - set(found["profile"]) - LATER
+            missing = {f.name for f in fields(cls)} - set(found["profile"])
             if missing:
                 raise ValueError(f"no entries {sorted(missing)}")
             profile = decode(cls, found["profile"])

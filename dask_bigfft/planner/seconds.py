@@ -142,12 +142,13 @@ class Model(ThreadModel):
         after = result if round_ is None else round_.source
         assert after is not None
         shape = exchange_shape(before, after)
+        if reads is not None and round_ is None:
+            return self._nothing(number, shape)
         blocks = max(1, after.blocks)
         flow = None if round_ is None else self.flow(before, round_, reads, writes, inside)
-        nothing = reads is not None and round_ is None
-        gather = 0.0 if nothing else self.gather(shape, before, after, round_, flow)
+        gather = self.gather(shape, before, after, round_, flow)
         on_card = self.on_device(round_) or (round_ is None and bool(self.devices))
-        handling = 0.0 if nothing else self.handling(shape, flow, tiled=not on_card)
+        handling = self.handling(shape, flow, tiled=not on_card)
         fft = device = woken = 0.0
         lanes, threads, profile = self.lanes(blocks), self.machine.threads, self.machine.profile
         block = after.size * self.itemsize / blocks
@@ -185,6 +186,19 @@ class Model(ThreadModel):
         share = float(on_card and round_ is not None)
         return RoundForecast(number, blocks, seconds, gather, fft, handling, device,
                              travel, scheduled + serial, bound, share, woken * blocks)
+
+    def _nothing(self, number: int, shape: ExchangeShape) -> RoundForecast:
+        """What an exchange takes whose blocks lie where they should be: tasks, and none is long.
+
+        One thread does them all, as it is ready again before another one is woken; and they are
+        put in order together with those before.
+        """
+        profile = self.machine.profile
+        seconds = shape.blocks_out * profile.brief
+        seconds += shape.blocks_in * shape.blocks_out / max(1, shape.groups) ** 2 * profile.pair
+        seconds += 0.0 if shape.local else profile.exchange
+        return RoundForecast(number, max(1, shape.blocks_out), seconds, 0.0, 0.0, 0.0, 0.0, 0.0,
+                             seconds, "scheduling")
 
     def _handing_out(self, shape: ExchangeShape) -> float:
         """Seconds of the interpreter for the task of a block, and for those of its shards."""

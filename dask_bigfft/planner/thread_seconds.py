@@ -22,7 +22,7 @@ from dask_bigfft.planner.profile import LibrarySpeeds
 from dask_bigfft.planner.traffic import Traffic, block_of, fastest_dim, tiles_of, traffic
 from dask_bigfft.planner.work import is_real, is_turned, step_flops
 
-__all__ = ["ThreadModel", "cpu_block_seconds"]
+__all__ = ["ThreadModel", "adrift", "cpu_block_seconds"]
 
 #: Seconds of a thread for a shard that is a write of its own in a scratch file: measured with
 #: shards of 32 KiB to 1 MiB in turn beside ones of 4 MiB, 0.13 to 0.35 ms on a loaded machine.
@@ -30,6 +30,18 @@ DISK_SHARD = 2e-4
 
 #: Bytes of elements in which copies are measured.
 WIDE = 16
+
+
+def adrift(lanes: int) -> float:
+    """Part of a block that threads wait for the last one, on the whole, after several blocks each.
+
+    They end at any time within one block, since nothing keeps them in step: of n such times the
+    last is n / (n + 1) of it, the mean one half.
+
+    >>> adrift(1), adrift(3)
+    (0.0, 0.25)
+    """
+    return lanes / (lanes + 1) - 0.5
 
 
 @dataclass(frozen=True)
@@ -112,7 +124,8 @@ class ThreadModel:
         Python takes `woken` seconds more where others wait for the interpreter, and `later` seconds
         more for blocks after the first wave, whose tasks are handed out one by one. What is left
         for the last wave may be less than there are threads: these wait less for it, and for
-        memory. Threads do not keep step, so some wait for the last block.
+        memory. Some threads wait for the last block: where each has one, since some take longer,
+        and where each has had several by `adrift`, unless those that are ready take what is left.
         """
         own, lanes = -(-blocks // self.machine.workers), self.lanes(blocks)
         full, rest = divmod(own, lanes)
@@ -126,8 +139,8 @@ class ThreadModel:
                 free = profile.slack * library.company * (profile.company * copied + done)
                 last = block_seconds(busy, free, handed, woken)
                 seconds += waves * last
-        waited = profile.uneven * min(last, profile.uneven_up_to)
-        return seconds + (waited if lanes > 1 else 0.0)
+        waits = profile.uneven if own <= lanes else adrift(lanes) if not rest else 0.0
+        return seconds + (waits * last if lanes > 1 else 0.0)
 
     # --- seconds of one thread that does everything ------------------------------------------
 

@@ -269,7 +269,7 @@ def test_python_s_part_in_blocks_is_found_again(monkeypatch):
             counts = handled(sample)[:-1]
             seen.append(counts)
             rest = sum(n * known[name] for n, name in zip(counts, HANDLED, strict=True))
-            stage = replace(sample.stage, seconds=rest, parts={})
+            stage = replace(sample.stage, seconds=rest, parts={}, worked={})
             yield replace(sample, stage=stage)
 
     monkeypatch.setattr(cpu, "sampled", as_known)
@@ -329,8 +329,8 @@ def test_a_profile_named_by_the_settings_holds_anywhere(folder, tmp_path):
         ('{"schema": 1, "profile"', "damaged"),
         ("[]", "damaged"),
         (None, "another machine"),
-        ('{"schema": 4, "machine": 0}', "another machine"),
-        ('{"schema": 3, "machine": 0}', ""),
+        ('{"schema": 5, "machine": 0}', "another machine"),
+        ('{"schema": 4, "machine": 0}', ""),
         ('{"schema": 99}', ""),
     ],
 )

@@ -13,10 +13,11 @@ from dask_bigfft.planner.cost import forecast_rounds, model_of
 from dask_bigfft.planner.interpreter import block_seconds
 from dask_bigfft.planner.machine import Machine
 from dask_bigfft.planner.profile import LibrarySpeeds, Profile, constant
+from dask_bigfft.planner.thread_seconds import adrift
 from dask_bigfft.planning.trials import ones
 
 TRUE = {"start": 2e-3, "planned": 5e-5, "task": 3e-4, "exchange": 7e-4, "uneven": 0.1,
-        "waiting": 2.0}
+        "brief": 1e-4, "waiting": 2.0}
 
 #: How many times as long copies and FFTs take in a graph, by library.
 OF_LIBRARY = {"scipy": 1.25, "ducc0": 0.8}
@@ -32,6 +33,10 @@ def made_up(plan, late=0.0, library=1.0, clock=1.0):
     for number, found in enumerate(forecast_rounds(plan, model_of(plan))):
         lanes, blocks = min(2, found.blocks), found.blocks
         copies, ffts = library * found.gather, library * found.fft
+        if number == len(plan.rounds):  # nothing is done
+            spans.append(Span(number + 1, blocks, 1, TRUE["exchange"] + late,
+                              blocks * TRUE["brief"], 0.0, 0.0, 0.0, 0.0))
+            continue
         lane = sum(
             count * block_seconds(
                 lanes, (copies + ffts) / blocks, found.handling / blocks + often * TRUE["task"])
@@ -42,7 +47,7 @@ def made_up(plan, late=0.0, library=1.0, clock=1.0):
         before = TRUE["exchange"]
         if number == 0:
             before = TRUE["start"] + TRUE["planned"] * runs._tasks(plan)
-        tail = lanes * TRUE["uneven"] * busy / blocks
+        tail = lanes * (TRUE["uneven"] if blocks <= lanes else adrift(lanes)) * busy / blocks
         span = Span(number + 1, blocks, lanes, before + late, lane - busy, tail, busy, copies, ffts,
                     worked)
         spans.append(span)
@@ -57,8 +62,7 @@ def test_what_lies_between_blocks_is_found(monkeypatch):
     monkeypatch.setattr(runs, "_timelines", timelines)
     profile = Profile("one", 2, task=TRUE["task"] + TRUE["planned"], block=1e-4, tables=1e-3)
     found = runs.between_blocks(profile, 32 << 20, 1, ["scipy", "ducc0"])
-    libraries, longest = found.pop("libraries"), found.pop("uneven_up_to")
-    assert 0 < longest < 1
+    libraries = found.pop("libraries")
     assert found == pytest.approx(TRUE, rel=1e-3, abs=1e-9)
     assert libraries == ()  # the profile knows of none
 
@@ -131,9 +135,8 @@ def test_a_computation_is_the_sum_of_what_it_is_unfolded_into():
 
 def test_whole_transforms_are_run():
     found = runs.between_blocks(Profile("one", 2), 1 << 16, 1, ["scipy"])
-    assert set(found) == {*TRUE, "libraries", "uneven_up_to"}
+    assert set(found) == {*TRUE, "libraries"}
     assert found.pop("libraries") == ()
-    assert found.pop("uneven_up_to") > 0
     assert all(0 <= value <= runs.LONGEST_WAIT for value in found.values())
     assert runs.LEAST <= found["waiting"] <= runs.LONGEST_WAIT
 
@@ -144,16 +147,18 @@ def test_a_line_starts_and_rises_from_nothing_at_least():
 
 
 def test_tails_are_of_lanes_that_had_work_until_then():
-    def span(block, tail, idle=0.0, lanes=2):
-        busy = 4 * block
-        return Span(1, 4, lanes, 0.0, idle * busy, lanes * tail, busy, 0.0, 0.0)
+    def span(block, tail, idle=0.0, lanes=2, blocks=2):
+        busy = blocks * block
+        return Span(1, blocks, lanes, 0.0, idle * busy, lanes * tail, busy, 0.0, 0.0)
 
     steady = [span(0.01, 0.003), span(0.02, 0.004), span(0.04, 0.006)]
-    assert runs._tails(steady) == pytest.approx((0.002, 0.1, 0.04))
-    assert runs._tails([*steady, span(0.05, 0.1, idle=2.0)]) == pytest.approx((0.002, 0.1, 0.04))
+    assert runs._tails(steady) == pytest.approx((0.002, 0.1))
+    assert runs._tails([*steady, span(0.05, 0.1, idle=2.0)]) == pytest.approx((0.002, 0.1))
+    drifting = span(0.06, 0.002 + adrift(2) * 0.06, blocks=4)
+    assert runs._tails([*steady, drifting]) == pytest.approx((0.002, 0.1))
     busiest = [span(0.01, 0.003, idle=2.0), span(0.02, 0.004, idle=2.0)]
-    assert runs._tails(busiest) == pytest.approx((0.002, 0.1, 0.02))
-    assert runs._tails([span(0.02, 0.004, lanes=1)]) == (0.0, 0.0, 0.0)
+    assert runs._tails(busiest) == pytest.approx((0.002, 0.1))
+    assert runs._tails([span(0.02, 0.004, lanes=1)]) == (0.0, 0.0)
 
 
 def test_rounds_without_work_say_nothing_of_a_library():

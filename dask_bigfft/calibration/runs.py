@@ -249,7 +249,7 @@ def _of_library(seen: Sequence[Seen]) -> float:
 def _brief(seen: Sequence[Seen], task: float) -> float:
     """Seconds of a task whose block lies where it should be."""
     known = [
-        (one.span.busy + one.span.idle) / one.span.blocks
+        (one.span.busy + one.span.idle + one.span.tail) / one.span.lanes / one.span.blocks
         for one in seen if not one.forecast.gather + one.forecast.fft]
     return min(task, statistics.median(known)) if known else task
 

@@ -62,8 +62,9 @@ DTYPES = ("complex128", "complex64")
 
 #: Seconds after which no further library is measured at length. One that is known in another dtype
 #: gets a plane or two, which tell how much faster it is here; any other one is tried on little
-#: data. None is left out: plans would take another library's speeds for its own.
-ENOUGH = 21.0
+#: data. None is left out: plans would take another library's speeds for its own. And the seconds
+#: after which single passes do, with those of compiling.
+ENOUGH, SINGLE = 21.0, 32.0
 
 #: Seconds, with those of compiling, after which whole transforms run no more often than they must,
 #: and, if it is so late before the first of them, only with the library that plans take.
@@ -127,7 +128,7 @@ def measure(
     names = list(available() if kernels is None else kernels)
     first = fastest_library(DTYPES[0], names)  # which plans take by default: there is time for it
     names.sort(key=lambda name: name != first)
-    timely = replace(effort, until=began + ENOUGH)
+    timely = replace(effort, until=min(began + ENOUGH, started + SINGLE))
     libraries: list[LibrarySpeeds] = []
     for dtype in DTYPES:
         for name in names:

@@ -49,8 +49,8 @@ WAYS = 8
 #: probes by which Python's seconds are measured, at most, which one thread works on.
 OF_A_THREAD, HANDLED_NBYTES = 8 << 20, 32 << 20
 
-#: What Python sees to, and the passes that count, at least, where its seconds are measured, and
-#: where checks are.
+#: What Python sees to, and the passes that count where its seconds are measured, unless it is late,
+#: and where checks are, at least.
 HANDLED = ("block", "gathered_block", "lying_block", "shard", "tile", "tables")
 PASSES, OF_CHECKS = 2, 3
 
@@ -287,7 +287,7 @@ def _handling(effort: Effort) -> dict[str, float]:
     that each stage counts as much as it takes.
     """
     nbytes = min(effort.nbytes, HANDLED_NBYTES)
-    alone = Effort(1, nbytes, PASSES)
+    alone = Effort(1, nbytes, PASSES, effort.until)
     rows: list[list[float]] = []
     for probe in _handled(alone.elements):
         rows += [handled(sample) for sample in sampled(probe, alone)]
@@ -311,7 +311,7 @@ def handled(sample: Sample) -> list[float]:
 
 def _handled(elements: int) -> Iterator[Probe]:
     """Planes with few and many blocks, shards and tiles, each way."""
-    for long, ways in ((512, 4), (512, 16), (512, 32), (512, 64), (64, 16)):
+    for long, ways in ((512, 4), (512, 32), (512, 64), (64, 16)):
         wide = elements // long
         if long >= ways and wide >= ways:
             yield from _plane(long, wide, ways)

@@ -237,8 +237,8 @@ def _of_library(seen: Sequence[Seen]) -> float:
     """How many times as long copies and FFTs of one library take in a graph.
 
     By the time for which threads have a processor: what they wait for the interpreter is counted
-    elsewhere, and is most of what they take by the clock where there are many. In the middle of all
-    rounds: lengths differ, and that of the longest round is none that counts for more.
+    elsewhere, and is most of what they take by the clock where there are many. The median of all
+    rounds: their lengths are faster or slower than curves have them, the longest round's, too.
     """
     known = [
         (one.copies + one.ffts) / (one.forecast.gather + one.forecast.fft)
@@ -310,7 +310,7 @@ def fitted(
         kernel: _of_library(
             [one for plan, rounds in zip(plans, seen, strict=True)
              if plan.kernel == kernel for one in rounds])
-        for kernel in {plan.kernel: None for plan in plans}
+        for kernel in dict.fromkeys(plan.kernel for plan in plans)
     }
     others = statistics.median(factors.values())
     waits = [one.span.before for rounds in seen for one in rounds[1:] if not one.local]

@@ -221,6 +221,24 @@ def test_figures_of_the_guide_are_committed():
     assert missing("examples/guide/gpus.md", [f"{over(rounds)} of the bus in rounds"]) == []
 
 
+def test_costs_of_checks_in_the_guide_are_committed():
+    kernels = data("verification")["kernels"]
+
+    def row(text, names, on_disk):
+        found = [
+            [100 * problem[mode]["clock"][0] for kernel in names
+             for name, problem in kernels[kernel].items() if name.endswith("on disk") == on_disk]
+            for mode in ("energy", "checksum")]
+        cells = (f"{min(costs):z.0f} to {max(costs):.0f} %" for costs in found)
+        return f"| {text} | {' | '.join(cells)} |"
+
+    assert missing("examples/guide/verification.md", [
+        row("from file to file, as what is larger than memory goes", kernels, True),
+        row("in memory, by SciPy", ["scipy"], False),
+        row("in memory, by `ducc0`, which is two to three times as fast", ["ducc0"], False),
+    ]) == []
+
+
 def test_figures_of_the_notes_on_the_bus_are_committed():
     """The rows of the table of what the bus allows."""
     rounds = data("gpu")["rounds"]

@@ -10,6 +10,7 @@
 Imports the rest of this folder, `planning` and `planner`.
 """
 
+import itertools
 import logging
 import os
 import time
@@ -24,7 +25,13 @@ import numpy as np
 from dask_bigfft import config
 from dask_bigfft.calibration.cards import device_speeds, peer_speeds, peers_of, together
 from dask_bigfft.calibration.cluster import disks_of, hosts_of, network_speeds, workers_of
-from dask_bigfft.calibration.cpu import OF_A_THREAD, Effort, compile_copies, gather_speeds
+from dask_bigfft.calibration.cpu import (
+    OF_A_THREAD,
+    Effort,
+    checking_speeds,
+    compile_copies,
+    gather_speeds,
+)
 from dask_bigfft.calibration.crowds import in_company
 from dask_bigfft.calibration.fft_libraries import library_like, library_speeds
 from dask_bigfft.calibration.runs import between_blocks
@@ -64,7 +71,12 @@ DTYPES = ("complex128", "complex64")
 #: gets a plane or two, which tell how much faster it is here; any other one is tried on little
 #: data. None is left out: plans would take another library's speeds for its own. And the seconds
 #: after which single passes do, with those of compiling.
-ENOUGH, SINGLE = 21.0, 32.0
+ENOUGH, SINGLE = 21.0, 40.0
+
+#: Seconds, with those of compiling, after which checks are not measured: the first time on a
+#: machine that compiles them, too. They are then so many times as fast as copies, as they were
+#: elsewhere (6 to 11, and 1.8 to 2.2 times).
+CHECKS, ENERGY, CHECKSUM = 40.0, 8.0, 2.0
 
 #: Seconds, with those of compiling, after which whole transforms run no more often than they must,
 #: and, if it is so late before the first of them, only with the library that plans take.
@@ -126,28 +138,18 @@ def measure(
         found |= disk_speeds(Path(folder), int(few * DISK_NBYTES))
     log.info("copies, disk and pages: %.1f s", time.perf_counter() - began)
     names = list(available() if kernels is None else kernels)
-    first = fastest_library(DTYPES[0], names)  # which plans take by default: there is time for it
-    names.sort(key=lambda name: name != first)
-    timely = replace(effort, until=min(began + ENOUGH, started + SINGLE))
-    libraries: list[LibrarySpeeds] = []
-    for dtype in DTYPES:
-        for name in names:
-            if np.dtype(dtype) not in get_library(name).dtypes:
-                continue
-            other = [one for one in libraries if one.name == name]
-            if time.perf_counter() - began < ENOUGH or not libraries:
-                libraries.append(library_speeds(name, dtype, timely))
-            elif other:
-                libraries.append(library_like(other[0], dtype, effort))
-            else:
-                little = replace(timely, nbytes=min(effort.nbytes, USUAL_NBYTES))
-                libraries.append(library_speeds(name, dtype, little))
+    libraries = _libraries(effort, names, began, started)
     log.info("FFT libraries, until %.1f s", time.perf_counter() - began)
     copied = min(effort.nbytes, USUAL_NBYTES) * 8
-    found |= _devices(effort.threads, found.get("copy", DEFAULT.copy), copied)
+    copy = found.get("copy", DEFAULT.copy)
+    found |= _devices(effort.threads, copy, copied)
     log.info("devices, until %.1f s", time.perf_counter() - began)
     if current_worker() is None:  # a cluster's tasks are its scheduler's
         found |= scheduling_costs(effort.repeat)
+    found |= {"energy": ENERGY * copy, "checksum": CHECKSUM * copy}
+    if time.perf_counter() - started < CHECKS:
+        found |= checking_speeds(effort)
+    log.info("checks, until %.1f s", time.perf_counter() - began)
     host = f"{os.cpu_count()} cores, {effort.threads} threads"
     found |= in_company(effort.seen, effort.threads, found)
     profile = Profile(host, effort.threads, libraries=tuple(libraries), **found)
@@ -159,6 +161,27 @@ def measure(
     between: dict[str, Any] = between_blocks(profile, effort.nbytes, effort.repeat, known, until)
     log.info("whole transforms, until %.1f s", time.perf_counter() - began)
     return replace(profile, **between)
+
+
+def _libraries(
+    effort: Effort, names: Sequence[str], began: float, started: float
+) -> list[LibrarySpeeds]:
+    """How fast FFT libraries are, the one that plans take first while there is time for it."""
+    first = fastest_library(DTYPES[0], names)
+    timely = replace(effort, until=min(began + ENOUGH, started + SINGLE))
+    found: list[LibrarySpeeds] = []
+    for dtype, name in itertools.product(DTYPES, sorted(names, key=lambda name: name != first)):
+        if np.dtype(dtype) not in get_library(name).dtypes:
+            continue
+        other = [one for one in found if one.name == name]
+        if time.perf_counter() - began < ENOUGH or not found:
+            found.append(library_speeds(name, dtype, timely))
+        elif other:
+            found.append(library_like(other[0], dtype, effort))
+        else:
+            little = replace(timely, nbytes=min(effort.nbytes, USUAL_NBYTES))
+            found.append(library_speeds(name, dtype, little))
+    return found
 
 
 def _devices(threads: int, copy: float, nbytes: int) -> dict[str, Any]:

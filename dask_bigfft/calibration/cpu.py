@@ -31,6 +31,7 @@ __all__ = [
     "Points",
     "Sample",
     "add",
+    "checking_speeds",
     "compile_copies",
     "curve",
     "gather_speeds",
@@ -231,12 +232,11 @@ def _gathered(sample: Sample, points: Points, threads: int) -> None:
 
 
 def compile_copies(effort: Effort) -> None:
-    """Try all kinds of copies and checks, so that they are compiled when they are measured."""
+    """Try all kinds of copies, so that they are compiled when they are measured."""
     kinds = (_planes(effort.elements), _lines(effort.elements))
     probes = (probe for kind in kinds for probe in itertools.islice(kind, 1))
     for probe, dtype in itertools.product(probes, ("c16", "c8")):
         measured(replace(probe, dtype=dtype, together=False), effort)
-    _checking(effort)
 
 
 def gather_speeds(effort: Effort) -> dict[str, Any]:
@@ -253,7 +253,7 @@ def gather_speeds(effort: Effort) -> dict[str, Any]:
     for probe in (*_planes(sizes), *_boxes(sizes), *_lines(sizes), *apart):
         for sample in sampled(probe, effort):
             _gathered(sample, points, effort.threads)
-    found: dict[str, Any] = {"alone": _alone(effort), **_handling(effort), **_checking(effort)}
+    found: dict[str, Any] = {"alone": _alone(effort), **_handling(effort)}
     found |= _narrow(points, 2 * sizes, effort)
     for name, speeds in points.items():
         flat = name in ("copy", "twiddle")
@@ -333,8 +333,16 @@ def _alone(effort: Effort) -> float:
     return max(1.0, together / max(alone, 1e-9))
 
 
-def _checking(effort: Effort) -> dict[str, float]:
-    """Bytes per second of blocks that are verified, what comes in and what goes out together."""
+def checking_speeds(effort: Effort) -> dict[str, float]:
+    """Return what a `Profile` says of checks, by the names of its fields.
+
+    The least of some passes counts, as the first one compiles them.
+
+    Parameters
+    ----------
+    effort : Effort
+        How much is measured.
+    """
     (probe, *_) = _planes(effort.elements)
     modes, once = ("none", "energy", "checksum"), replace(effort, repeat=1)
     taken = dict.fromkeys(modes, math.inf)

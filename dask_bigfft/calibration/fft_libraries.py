@@ -119,11 +119,13 @@ def library_like(known: LibrarySpeeds, dtype: str, effort: Effort) -> LibrarySpe
     elements = 16 * effort.elements // np.dtype(dtype).itemsize
     found = replace(known, dtype=np.dtype(dtype).name)
     probes = _transforms((SQUARE,), elements, dtype, known.name, known.elsewhere)
-    samples = [sample for probe in probes for sample in sampled(probe, effort)
-               if _place(sample, np.dtype(dtype).itemsize, effort.threads) is not None]
-    samples = samples or [_one(found, (elements // 16, 16), effort)]
-    times = statistics.median(
-        _expected(found, sample) / sample.stage.fft for sample in samples)
+    # In both now: what is known of one was measured when the machine may have been busier.
+    pairs = [pair for probe in probes for pair in zip(
+        sampled(probe, effort), sampled(replace(probe, dtype=known.dtype), effort), strict=True)
+        if _place(pair[0], np.dtype(dtype).itemsize, effort.threads) is not None]
+    shape = (elements // 16, 16)
+    pairs = pairs or [(_one(found, shape, effort), _one(known, shape, effort))]
+    times = statistics.median(one.rate / other.rate for one, other in pairs)
     speeds = ("along", "across", "direct_along", "direct_across", "away_along", "away_across")
     curves = {name: getattr(known, name) for name in speeds}
     faster: dict[str, Any] = {

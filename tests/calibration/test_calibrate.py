@@ -34,7 +34,7 @@ from dask_bigfft.calibration.system import (
 from dask_bigfft.cli import main
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
 from dask_bigfft.events import emit
-from dask_bigfft.planner.profile import DEFAULT, Profile
+from dask_bigfft.planner.profile import DEFAULT, LibrarySpeeds, Profile, constant
 from dask_bigfft.planner.wording import speed_rows
 from dask_bigfft.planning import profiles
 from dask_bigfft.testing.devices import simulated_devices
@@ -116,10 +116,24 @@ def test_checks_are_the_least_of_what_they_add(monkeypatch):
         return None, [Stage(seconds / 2, {}, 0.0)] * 2
 
     monkeypatch.setattr(cpu, "measured", measured)
-    found = cpu._checking(Effort(2, 1 << 20, 4))
+    found = cpu.checking_speeds(Effort(2, 1 << 20, 4))
     nbytes = 2 * 2 * (1 << 20)  # of two rounds, what comes in and what goes out
     assert found["energy"] == pytest.approx(nbytes / 0.25)
     assert found["checksum"] == pytest.approx(nbytes / cpu.FAINT)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_checks_are_measured_while_there_is_time(monkeypatch, late):
+    found = {"energy": 5e9, "checksum": 4e9}
+    monkeypatch.setattr(calibration, "CHECKS", 0.0 if late else 1e9)
+    monkeypatch.setattr(calibration, "checking_speeds", lambda effort: found)
+    monkeypatch.setattr(calibration, "library_speeds", lambda name, dtype, effort: LibrarySpeeds(
+        name, dtype, constant(1e9), constant(1e9)))
+    monkeypatch.setattr(calibration, "scheduling_costs", lambda *args: COSTS)
+    monkeypatch.setattr(calibration, "between_blocks", lambda *args: {})
+    profile = calibration.measure(TINY, None, ["scipy"])
+    guessed = {"energy": 8 * profile.copy, "checksum": 2 * profile.copy}
+    assert {name: getattr(profile, name) for name in found} == (guessed if late else found)
 
 
 def test_a_cluster_without_workers_is_refused():

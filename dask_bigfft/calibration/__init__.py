@@ -234,7 +234,8 @@ def calibrate(
     by row width, the installed FFT libraries by length, fresh pages, what tasks and shards cost,
     dask's ordering, the disk of the scratch folder, and devices: the bus by size and row width,
     both ways at once and each alone, also for memory that is not pinned, pinning, their memory and
-    FFTs, what is left of the bus while threads copy, and what devices send each other.
+    FFTs, what is left of the bus while threads copy, and what devices send each other. What checks
+    cost comes last, and is reckoned from copies where it is late by then.
 
     Parameters
     ----------

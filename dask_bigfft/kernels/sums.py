@@ -1,9 +1,9 @@
 """Sums that checks are made of: the energy of values, and their sum with weights.
 
 Both in one pass over the values, which cost more to load than to add up. Values are taken as lines,
-each with a weight, of places with weights: lines are added up first, a strip at a time, and
-multiplied with the weights of places once. Twiddles that stand between the values and their
-weights are multiplied with the weights, row by row.
+each with a weight, of places with weights: four lines at a time are added up with the weights of
+places, which are loaded once for all four, and then with their own. Twiddles that stand between the
+values and their weights are multiplied with the weights, row by row.
 
 Imports numba and this room.
 """
@@ -24,22 +24,8 @@ __all__ = ["Turn", "energy", "energy_of_real", "weighted_sum"]
 
 Array = npt.NDArray[Any]
 
-#: Width of the strips in which lines are added up: the sums stay in L1.
-STRIP = 512
-
-#: Bytes of a line of the caches.
-LINE = 64
-
-#: Bytes of a page. Two strips begin half a page apart, or that and whole pages: a load from one
-#: whose place in its page is that of a store to the other just before is taken to depend on it.
-PAGE = 4096
-
-#: Widths in double precision up to which two sums are made one after the other: short loops with
-#: one sum take less than half the time of those with two (of 32 values 0.56 of it, of 128 0.9).
-NARROW = 128
-
-#: Lines that are added up before the sum is added to the others in double precision.
-ROWS = 1024
+#: Weights of places that are used at a time, for all lines: both parts stay in L1.
+STRIP = 1024
 
 #: The dtype of real and imaginary parts, of values that compiled loops add up.
 _PARTS: dict[str, np.dtype[Any]] = {
@@ -58,16 +44,6 @@ class Turn(NamedTuple):
     sign: int
 
 
-def _dot(x, a, b):  # type: ignore[no-untyped-def]
-    """Sums of a line with two sets of weights."""
-    s, t = x.dtype.type(0), x.dtype.type(0)
-    for i in range(len(x)):
-        v = x[i]
-        s += a[i] * v
-        t += b[i] * v
-    return s, t
-
-
 def _weighed_dot(x, a, b):  # type: ignore[no-untyped-def]
     """Sums of a line with two sets of weights, and its energy."""
     s, t, e = x.dtype.type(0), x.dtype.type(0), x.dtype.type(0)
@@ -79,43 +55,29 @@ def _weighed_dot(x, a, b):  # type: ignore[no-untyped-def]
     return s, t, e
 
 
-def _adding(twice: bool) -> Any:
-    """Return what adds four lines, each times a weight or `twice`, to one sum or two.
-
-    It returns their energy. Compiled for each case: asking in the loop takes up to a tenth more.
-    """
-
-    def add(x, at, step, n, a, b, row, p, q):  # type: ignore[no-untyped-def]
-        # Places are unsigned: numba tests signed ones for being negative at every access.
-        e = x.dtype.type(0)
-        a0, a1, a2, a3 = a[row], a[row + 1], a[row + 2], a[row + 3]
-        b0, b1, b2, b3 = (b[row], b[row + 1], b[row + 2], b[row + 3]) if twice else (a0, a1, a2, a3)
-        at1, at2, at3 = at + step, at + step + step, at + step + step + step
-        for i in range(np.uintp(n)):
-            j = np.uintp(i)
-            k, m, o, u = x[at + j], x[at1 + j], x[at2 + j], x[at3 + j]
-            p[j] += (a0 * k + a1 * m) + (a2 * o + a3 * u)
-            if twice:
-                q[j] += (b0 * k + b1 * m) + (b2 * o + b3 * u)
-            e += (k * k + m * m) + (o * o + u * u)
-        return e
-
-    return compiled(add, fastmath=FAST)
-
-
-def _add_again(x, at, step, n, b, row, q):  # type: ignore[no-untyped-def]
-    """Add four lines, each times a weight, to a sum."""
-    b0, b1, b2, b3 = b[row], b[row + 1], b[row + 2], b[row + 3]
+def _weighed_dots(x, at, step, n, a, b):  # type: ignore[no-untyped-def]
+    """The same of four lines, and the energy of all: each value and each weight is loaded once."""
+    # Places are unsigned: numba tests signed ones for being negative at every access.
+    zero = x.dtype.type(0)
+    s0, s1, s2, s3, t0, t1, t2, t3, e = zero, zero, zero, zero, zero, zero, zero, zero, zero
     at1, at2, at3 = at + step, at + step + step, at + step + step + step
     for i in range(np.uintp(n)):
         j = np.uintp(i)
-        q[j] += (b0 * x[at + j] + b1 * x[at1 + j]) + (b2 * x[at2 + j] + b3 * x[at3 + j])
+        k, m, o, r, u, v = x[at + j], x[at1 + j], x[at2 + j], x[at3 + j], a[j], b[j]
+        s0 += u * k
+        s1 += u * m
+        s2 += u * o
+        s3 += u * r
+        t0 += v * k
+        t1 += v * m
+        t2 += v * o
+        t3 += v * r
+        e += (k * k + m * m) + (o * o + r * r)
+    return (s0, s1, s2, s3), (t0, t1, t2, t3), e
 
 
-_fast_dot = compiled(_dot, fastmath=FAST)
 _fast_weighed_dot = compiled(_weighed_dot, fastmath=FAST)
-_fast_add_four, _fast_add_four_twice = _adding(False), _adding(True)
-_fast_add_again = compiled(_add_again, fastmath=FAST)
+_fast_weighed_dots = compiled(_weighed_dots, fastmath=FAST)
 
 
 @compiled
@@ -136,69 +98,33 @@ def _squares_of_ends(x, middle):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _add_rows(x, first, last, low, n, step, a, b, p, q):  # type: ignore[no-untyped-def]
-    """Add a strip of some lines, four at a time, to one sum, or to two if weights are complex.
-
-    Return the energy.
-    """
-    total, narrow = 0.0, x.itemsize == 8 and n <= NARROW
-    for j in range(first, last, 4):
-        at = np.uintp(j) * step + np.uintp(low)
-        if len(b) and not narrow:
-            total += _fast_add_four_twice(x, at, step, n, a, b, j, p, q)
-        else:
-            total += _fast_add_four(x, at, step, n, a, b, j, p, q)
-            if len(b):
-                _fast_add_again(x, at, step, n, b, j, q)
-    return total
-
-
-@compiled
-def _strips(x, width):  # type: ignore[no-untyped-def]
-    """Room for two strips of values like those of `x`, each from the beginning of a cache line on.
-
-    Vectors that reach across the end of a line are loaded and stored in two.
-    """
-    half = PAGE // 2
-    apart = ((width * x.itemsize + half - 1) // PAGE * PAGE + half) // x.itemsize
-    room = np.empty(apart + width + LINE // x.itemsize, x.dtype)
-    skip = (LINE - room.ctypes.data % LINE) % LINE // x.itemsize
-    return room[skip : skip + width], room[skip + apart : skip + apart + width]
-
-
-@compiled
 def _sum_of_rows(x, rows, a, b, one, other):  # type: ignore[no-untyped-def]
     """Sum of lines with weights, real parts and imaginary parts, if there are any, and of places.
 
     Also the energy of all.
     """
-    width, re, im, total = len(one), 0.0, 0.0, 0.0
-    (ours, theirs), step = _strips(x, STRIP), np.uintp(len(one))
-    for first in range(0, rows, ROWS):
-        last = min(rows, first + ROWS)
-        done = last - (last - first) % 4
-        for low in range(0, width, STRIP):
-            high = min(width, low + STRIP)
-            u, v, n = one[low:high], other[low:high], high - low
-            if done > first:
-                p, q = ours[:n], theirs[:n]
-                p[:], q[:] = 0, 0
-                total += _add_rows(x, first, done, low, n, step, a, b, p, q)
-                s, t = _fast_dot(p, u, v)
-                re += s
-                im += t
+    width, done, re, im, total = len(one), rows - rows % 4, 0.0, 0.0, 0.0
+    for low in range(0, width, STRIP):
+        high = min(width, low + STRIP)
+        u, v, n = one[low:high], other[low:high], high - low
+        for j in range(0, done, 4):
+            at, step = np.uintp(j) * np.uintp(width) + np.uintp(low), np.uintp(width)
+            s, t, e = _fast_weighed_dots(x, at, step, n, u, v)
+            for i in range(4):
+                re += float(a[j + i]) * float(s[i])
+                im += float(a[j + i]) * float(t[i])
                 if len(b):
-                    s, t = _fast_dot(q, u, v)
-                    re -= t
-                    im += s
-            for j in range(done, last):
-                s, t, e = _fast_weighed_dot(x[j * width + low : j * width + high], u, v)
-                re += a[j] * s
-                im += a[j] * t
-                total += e
-                if len(b):
-                    re -= b[j] * t
-                    im += b[j] * s
+                    re -= float(b[j + i]) * float(t[i])
+                    im += float(b[j + i]) * float(s[i])
+            total += e
+        for j in range(done, rows):
+            s1, t1, e = _fast_weighed_dot(x[j * width + low : j * width + high], u, v)
+            re += float(a[j]) * float(s1)
+            im += float(a[j]) * float(t1)
+            if len(b):
+                re -= float(b[j]) * float(t1)
+                im += float(b[j]) * float(s1)
+            total += e
     return re, im, total
 
 
@@ -210,7 +136,7 @@ def _sum_of_turned(x, a, outer, inner, rest, coarse, fine, shift, mask):  # type
     each line has sums of stretches with the same weights, and then a sum of these.
     """
     n, width, total, found = x.shape[1] // 2, len(inner), 0.0, 0j
-    one, other = _strips(x, 2 * width)
+    one, other = np.empty(2 * width, x.dtype), np.empty(2 * width, x.dtype)
     for o in range(x.shape[0]):
         r, along = rest[o % len(rest)], 0j
         for j in range(min(width, n)):

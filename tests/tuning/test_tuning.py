@@ -172,6 +172,13 @@ def test_slow_plans_drop_out_and_turns_are_taken():
     assert calls[:6] == order[::-1] + order
 
 
+def test_one_disturbed_run_drops_no_plan():
+    pairs = region(*asked(), MACHINE, ["scipy"])[:2]
+    runs = {id(pairs[0][0]): [9, 1.0, 3.0, 1.0], id(pairs[1][0]): [9, 1.2, 1.2, 1.2]}
+    done = measured_trials(pairs, lambda plan: runs[id(plan)].pop(0))
+    assert [trial.measured for _, trial in done] == [(1.0, 3.0, 1.0), (1.2, 1.2, 1.2)]
+
+
 def test_too_large_arrays_are_not_tried(folder):
     small = Machine(memory_limit=100 << 20, threads=2)
     assert tuned(*asked(), small, ["scipy"], Clock(lambda plan: True)) is None

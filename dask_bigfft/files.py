@@ -116,15 +116,15 @@ class _Crew:
         #: Says of a thread that it is one of them, which never wait for each other.
         self.inside = threading.local()
 
-    def pool(self, threads: int) -> ThreadPoolExecutor:
-        """The threads; others take their place when their number has changed."""
-        with self._lock:
+    def submit(self, threads: int, call: Callable[[], T]) -> Future[T]:
+        """Have one of the threads do it; others take their place when their number has changed."""
+        with self._lock:  # or another thread ends them before they have the call
             if self._pool is None or self._pool[0] != threads:
                 if self._pool is not None:
                     self._pool[1].shutdown(wait=False)
                 name, enter = "bigfft-files", partial(setattr, self.inside, "yes", True)
                 self._pool = threads, ThreadPoolExecutor(threads, name, enter)
-            return self._pool[1]
+            return self._pool[1].submit(call)
 
 
 _crew = _Crew()
@@ -166,7 +166,7 @@ class Underway(Generic[T]):
             self._calls.append(done)
             return
         run = contextvars.copy_context().run  # events name the task's plan and round
-        self._calls.append(_crew.pool(threads).submit(run, call))
+        self._calls.append(_crew.submit(threads, partial(run, call)))
 
     def results(self) -> list[T]:
         """Wait for all that has been started, and return what the calls have returned, in order.

@@ -8,7 +8,7 @@ Opening a device and pinning memory take seconds and hold locks of the driver, s
 thread while the worker goes on answering. Devices belong to the process: where several workers
 share one (``processes=False``), the last that leaves gives them back.
 
-Imports `devices` and `memory`.
+Imports `worker`, `devices` and `memory`.
 """
 
 import asyncio
@@ -19,9 +19,9 @@ from typing import Any
 
 from distributed.diagnostics.plugin import WorkerPlugin
 
+from dask_bigfft.cluster.worker import make_ready
 from dask_bigfft.devices import find
 from dask_bigfft.memory.default import default_arena
-from dask_bigfft.memory_settings import configure_arena
 
 __all__ = ["PinnedTransferPlugin", "StreamWorkerPlugin"]
 
@@ -80,16 +80,16 @@ class PinnedTransferPlugin(WorkerPlugin):  # type: ignore[misc, unused-ignore]
     Parameters
     ----------
     nbytes : int
-        Bytes of a block.
-    count : int
-        How many blocks are made ready.
+        Bytes.
+    block : int
+        Bytes of the blocks that it is for.
     """
 
     name = "bigfft-pinned"
     idempotent = True
 
-    def __init__(self, nbytes: int = 0, count: int = 1) -> None:
-        self.nbytes, self.count = nbytes, count
+    def __init__(self, nbytes: int, block: int) -> None:
+        self.nbytes, self.block = nbytes, block
 
     async def setup(self, worker: Any) -> None:
         """Make the memory ready, in a thread."""
@@ -98,9 +98,7 @@ class PinnedTransferPlugin(WorkerPlugin):  # type: ignore[misc, unused-ignore]
 
     def _prepare(self) -> None:
         if self.nbytes and find.leases() is not None:
-            configure_arena(self.worker)
-            threads = self.worker.state.nthreads
-            default_arena().prefault(self.nbytes, count=self.count, threads=threads)
+            make_ready(self.worker, self.nbytes, self.block)
 
     def teardown(self, worker: Any) -> None:
         """Give back the memory that no block uses."""

@@ -8,6 +8,8 @@ Imports this room.
 
 from typing import Any
 
+import dask
+from dask.utils import parse_bytes
 from distributed import Client
 from distributed.protocol.pickle import loads
 
@@ -22,19 +24,24 @@ __all__ = ["plugins", "refuse_asynchronous", "register", "unregister"]
 _ASK = "__import__('dask_bigfft').__version__"
 
 
-def plugins(version: str, prefault: int, pinned: int = 0) -> list[Any]:
+#: Bytes of a worker that are to be ready, and of the blocks that they are for.
+Ready = tuple[int, int]
+
+
+def plugins(version: str, prefault: Ready, pinned: Ready) -> list[Any]:
     """Return the plugins in the order in which they are registered, workers' first.
 
     Devices come first: memory that is taken from then on is pinned.
     """
     return [
-        StreamWorkerPlugin(), PinnedTransferPlugin(pinned), PrefaultPlugin(prefault),
+        StreamWorkerPlugin(), PinnedTransferPlugin(*pinned), PrefaultPlugin(*prefault),
         WatchWorker(version), WatchScheduler(version),
     ]
 
 
 def register(
-    client: Client, *, prefault: int | None = None, pinned: int | None = None
+    client: Client, *, prefault: int | None = None, pinned: int | None = None,
+    block_size: int | None = None,
 ) -> None:
     """Make a cluster ready for transforms, and let them be seen.
 
@@ -52,11 +59,16 @@ def register(
     client : distributed.Client
         Connected to the cluster.
     prefault : int, optional
-        Bytes of each worker's arena to be made ready before its first task; by default what was
-        registered before, or none: memory is taken when it is first needed, and kept.
+        Bytes of each worker's arena to be made ready before its first task, those that are pinned
+        among them; by default what was registered before, or none: memory is taken when it is first
+        needed, and kept.
     pinned : int, optional
         Bytes of host memory that are made ready for the devices of each worker that has any, before
         its first task; by default what was registered before, or none.
+    block_size : int, optional
+        Bytes of the blocks that this memory is for: it is made ready in buffers of that size, which
+        are lent to blocks of two thirds of it and more (unless they are pinned, also in parts to
+        smaller ones). By default what was registered before, or dask's ``array.chunk-size``.
 
     Raises
     ------
@@ -75,17 +87,23 @@ def register(
     for name, nbytes in (("prefault", prefault), ("pinned", pinned)):
         if nbytes is not None:
             parse_count(name, nbytes, 0)
+    if block_size is not None:
+        parse_count("block_size", block_size, 1)
+    usual = parse_bytes(dask.config.get("array.chunk-size"))
     version = own_version()
     check_versions(client, version)
     known = client.run_on_scheduler(_numbers)
-    wanted = {PrefaultPlugin.name: prefault, PinnedTransferPlugin.name: pinned}
-    numbers = {n: known.get(n, 0) if given is None else given for n, given in wanted.items()}
-    if known and numbers != known:
+    ready = dict[str, Ready]()
+    for plugin, given in ((PrefaultPlugin, prefault), (PinnedTransferPlugin, pinned)):
+        nbytes, size = known.get(plugin.name, (0, usual))
+        ready[plugin.name] = (
+            nbytes if given is None else given, size if block_size is None else block_size
+        )
+    if known and ready != known:
         for name in known:  # both leave before either comes: they share the arena
             client.unregister_worker_plugin(name)
-    prefault, pinned = (numbers[found.name] for found in (PrefaultPlugin, PinnedTransferPlugin))
-    for plugin in plugins(version, prefault, pinned):
-        client.register_plugin(plugin)
+    for found in plugins(version, ready[PrefaultPlugin.name], ready[PinnedTransferPlugin.name]):
+        client.register_plugin(found)
     client.run(_tell, on_error="return")
 
 
@@ -107,11 +125,12 @@ def refuse_asynchronous(client: Client) -> None:
                "that of an event loop: another one for the same scheduler will do")
 
 
-def _numbers(dask_scheduler: Any = None) -> dict[str, int]:
-    """Bytes that the scheduler's plugins make ready on workers, by the plugin's name."""
+def _numbers(dask_scheduler: Any = None) -> dict[str, Ready]:
+    """What the scheduler's plugins make ready on workers, by the plugin's name."""
     registered = dask_scheduler.worker_plugins
     names = (PrefaultPlugin.name, PinnedTransferPlugin.name)
-    return {name: int(loads(registered[name]).nbytes) for name in names if name in registered}
+    there = {name: loads(registered[name]) for name in names if name in registered}
+    return {name: (int(found.nbytes), int(found.block)) for name, found in there.items()}
 
 
 def check_versions(client: Client, version: str) -> None:

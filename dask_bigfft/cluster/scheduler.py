@@ -100,6 +100,9 @@ class WatchScheduler(SchedulerPlugin):  # type: ignore[misc, unused-ignore]
         for plans in self.seen.values():
             for token in plans.keys() - kept:
                 del plans[token]
+        self.seen = {address: plans for address, plans in self.seen.items() if plans}
+        for token in self.baselines.keys() - kept:
+            del self.baselines[token]
 
     def counters(self, token: str) -> dict[str, Counters]:
         """Return what each worker has measured in the latest run of a plan."""

@@ -31,7 +31,7 @@ from dask_bigfft.planner.search import find_plan
 from dask_bigfft.record import RECORD, current_worker
 from dask_bigfft.transforms.spec import transform_spec
 
-__all__ = ["METRIC", "PrefaultPlugin", "WatchWorker", "digest", "warm_up"]
+__all__ = ["METRIC", "PrefaultPlugin", "WatchWorker", "digest", "make_ready", "warm_up"]
 
 #: Name of the plugins, and of the metric in a worker's heartbeats.
 METRIC = "bigfft"
@@ -81,6 +81,18 @@ def own_version() -> str:
     return str(sys.modules["dask_bigfft"].__version__)
 
 
+def make_ready(worker: Any, nbytes: int, block: int) -> None:
+    """Take memory for blocks of some size, and touch it; the rest is a buffer of its own.
+
+    Buffers are lent to blocks of about their size: a single one would serve hardly any.
+    """
+    configure_arena(worker)
+    count, rest = divmod(nbytes, block)
+    arena, threads = default_arena(), worker.state.nthreads
+    arena.prefault(block, count=count, threads=threads)
+    arena.prefault(rest, threads=threads)
+
+
 class PrefaultPlugin(WorkerPlugin):  # type: ignore[misc, unused-ignore]
     """Makes memory of a worker's arena ready before its first task: taken, and touched.
 
@@ -88,13 +100,15 @@ class PrefaultPlugin(WorkerPlugin):  # type: ignore[misc, unused-ignore]
     ----------
     nbytes : int
         Bytes.
+    block : int
+        Bytes of the blocks that it is for.
     """
 
     name = f"{METRIC}-prefault"
     idempotent = True
 
-    def __init__(self, nbytes: int = 0) -> None:
-        self.nbytes = nbytes
+    def __init__(self, nbytes: int, block: int) -> None:
+        self.nbytes, self.block = nbytes, block
 
     async def setup(self, worker: Any) -> None:
         """Make the memory ready, in a thread."""
@@ -103,8 +117,7 @@ class PrefaultPlugin(WorkerPlugin):  # type: ignore[misc, unused-ignore]
 
     def _prepare(self) -> None:
         if self.nbytes:
-            configure_arena(self.worker)
-            default_arena().prefault(self.nbytes, threads=self.worker.state.nthreads)
+            make_ready(self.worker, self.nbytes, self.block)
 
     def teardown(self, worker: Any) -> None:
         """Give back the memory that no block uses."""

@@ -4,7 +4,7 @@ Imports `devices`, `kernels`, `memory` and this room.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any
@@ -224,14 +224,3 @@ class Gathering:
                 strides = tuple(source.strides for source in sources)
                 rows = product.gathered(self.exchange, strides, table.target.strides, cut)
             table.extend(sources, product.which, rows)
-
-
-def unpack(
-    exchange: ExchangeMap,
-    block: Block,
-    shape: tuple[int, ...],
-    dtype: np.dtype[Any],
-    shards: Mapping[Block, Array],
-) -> Array:
-    """Return a block put together from the packed shards of its sources."""
-    return Gathering(exchange, block, shape, dtype, shards.__getitem__, packed=True).whole()

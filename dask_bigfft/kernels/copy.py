@@ -236,7 +236,8 @@ def copied(target: np.ndarray, source: np.ndarray, weigh: bool = False) -> float
     """
     dtype, to = source.dtype, target.dtype
     if to.kind != "c" and dtype.kind == "c":
-        source, dtype = source.real, to
+        source = source.real
+        dtype = source.dtype
     row = _row(dtype, to, source.shape, source.strides, target.strides)
     warming.count(dtype, to, 1, target.nbytes)
     if row is None or not source.flags.aligned or not source.size or not warming.pays(dtype, to):

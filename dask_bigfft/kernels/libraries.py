@@ -66,8 +66,6 @@ class FFTLibrary:
     license: str
     #: The complex dtypes that it works in.
     dtypes: frozenset[np.dtype[Any]]
-    #: Whether c2c answers in the memory that it was given, where that may be written.
-    in_place: bool
     _backend: Backend
     #: Whether c2c takes real values and makes use of that.
     takes_real: bool = False
@@ -137,7 +135,7 @@ class FFTLibrary:
         work = regular(x) if x.flags.writeable else np.array(x)
         with measured("fft", x.nbytes):
             result = self._backend.c2c(work, self._dims(x, dims), sign, scale, None)
-        if not self.in_place or not x.flags.writeable:
+        if not x.flags.writeable:
             return result
         if not same_memory(result, x):
             x[...] = result
@@ -349,7 +347,7 @@ def _library(
     elsewhere: bool = False,
 ) -> Callable[[], FFTLibrary]:
     return lambda: FFTLibrary(
-        name, license, dtypes, True, BACKENDS[name](), takes_real, elsewhere
+        name, license, dtypes, BACKENDS[name](), takes_real, elsewhere
     )
 
 

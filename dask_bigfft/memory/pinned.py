@@ -190,6 +190,11 @@ class Pinner:
                 self._adopted_bytes -= nbytes
                 self._refused_bytes += nbytes
             return False
+        except BaseException:
+            with self._lock:
+                self._adopted_bytes -= nbytes
+                self._watched.pop(number, None)
+            raise
         hold = self._held(Pinning(address, nbytes, self, adopted=True))
         self._watched[number] = weakref.ref(owner, lambda _: self._gone(number, hold))
         return True

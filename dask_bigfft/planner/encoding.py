@@ -9,7 +9,7 @@ import types
 import typing
 from typing import Any
 
-from dask_bigfft.decomposition.layout import Digit, Group
+from dask_bigfft.decomposition.layout import Digit, Group, Run
 
 __all__ = ["decode", "encode"]
 
@@ -18,8 +18,9 @@ def encode(value: Any) -> Any:
     """Return dataclasses as mappings, tuples as lists, other values as they are."""
     if isinstance(value, Group):
         runs = [[size, len(list(run))] for size, run in itertools.groupby(value.chunks)]
-        offset = {"offset": value.offset} if value.offset else {}
-        return {"digits": encode(value.digits), "chunks": runs, **offset}
+        more = {"offset": value.offset, "arrangement": encode(value.arrangement)}
+        found = {name: item for name, item in more.items() if item}
+        return {"digits": encode(value.digits), "chunks": runs, **found}
     if dataclasses.is_dataclass(value):
         return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, tuple | list):
@@ -39,7 +40,8 @@ def decode(hint: Any, value: Any) -> Any:
     if hint is Group:
         chunks = tuple(int(s) for size, count in value["chunks"] for s in (size,) * int(count))
         digits = decode(tuple[Digit, ...], value["digits"])
-        return Group(digits, chunks, int(value.get("offset", 0)))
+        arrangement = decode(tuple[Run, ...], value.get("arrangement", []))
+        return Group(digits, chunks, int(value.get("offset", 0)), arrangement)
     if dataclasses.is_dataclass(hint):
         hints = typing.get_type_hints(hint)
         unknown = set(value) - set(hints)

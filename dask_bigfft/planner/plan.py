@@ -43,7 +43,7 @@ __all__ = [
 
 
 #: Bytes of shards that a worker's shuffles hold in memory, as distributed is set by itself.
-SHUFFLE_BUFFERS = 1_173_741_824
+SHUFFLE_BUFFERS = (1 << 30) + (100 << 20)
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ class Request:
         Where blocks are between rounds: ``"auto"`` takes the disk if memory is too small.
     verify : str
         Checks while the transform works.
-    device : {"auto", "cpu", "gpu"}
+    device : {"auto", "cpu", "gpu", "hybrid"}
         Where rounds are done.
     scale : float
         Size of blocks in units of those that come in.

@@ -134,7 +134,8 @@ def refuse_missing(path: Path, component: str | None, array: Any) -> None:
     ArgumentError
         Saying how many, and naming the first.
     """
-    start = f"{component.strip('/')}/" if component else ""
+    name = (component or "").strip("/")
+    start = f"{name}/" if name else ""
     index = _index_of(array)
     if path.is_dir():
         missing = list(_missing(array, index, _Folder(path / start)))

@@ -213,7 +213,9 @@ def _folder_of(store: Any) -> Path | None:
         return root
     system = getattr(store, "fs", None)
     system = getattr(system, "sync_fs", system)  # as dask opens them: by way of fsspec
-    return Path(store.path) if "file" in getattr(system, "protocol", ()) else None
+    names = getattr(system, "protocol", ())  # one name, or several
+    local = "file" in ((names,) if isinstance(names, str) else names)
+    return Path(store.path) if local else None
 
 
 def _zarr_reader(stored: Any, folder: Path) -> Reader:

@@ -18,6 +18,7 @@ import dask_bigfft
 from dask_bigfft.cluster import register, registry, unregister
 from dask_bigfft.cluster.follow import follow, following, state
 from dask_bigfft.cluster.records import cluster_records
+from dask_bigfft.cluster.scheduler import WatchScheduler
 from dask_bigfft.cluster.worker import WatchWorker
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError, ClusterError
 
@@ -361,3 +362,16 @@ def test_dask_worker_processes(tmp_path):
             process.terminate()
         for process in (worker, scheduler):
             process.wait(30)
+
+
+def test_a_scheduler_forgets_what_belongs_to_no_run_it_shows():
+    """It may live for months, and each plan has a token of its own."""
+    watch = WatchScheduler("1")
+    worker = SimpleNamespace(metrics={"bigfft": {"counters": {"shown": {}, "gone": {}}}})
+    watch.scheduler = SimpleNamespace(workers={"here": worker})
+    watch.board = SimpleNamespace(meters={"shown": None})
+    watch.seen = {"here": {}, "left": {"shown": {}}, "long gone": {"gone": {}}}
+    watch.baselines = {"shown": {}, "gone": {}}
+    watch._collect()
+    assert watch.seen == {"here": {"shown": {}}, "left": {"shown": {}}}
+    assert watch.baselines == {"shown": {}}

@@ -23,7 +23,7 @@ from laws.law import plan
 from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout, interval_boxes
 from dask_bigfft.decomposition.rounds import Mirror, axis_components, exchange_shape
 from dask_bigfft.decomposition.steps import half
-from dask_bigfft.exchange.gather import Gathering, unpack
+from dask_bigfft.exchange.gather import Gathering
 from dask_bigfft.exchange.packing import pack
 from dask_bigfft.exchange.shards import ExchangeMap, Shard
 from dask_bigfft.testing.strategies import chunks_of, round_cases
@@ -32,8 +32,8 @@ from dask_bigfft.testing.strategies import chunks_of, round_cases
 DTYPES = [("f8", "f8"), ("f4", "c8"), ("c16", "c16"), ("i8", "f8"), ("c16", "f8"), ("i4", "c16")]
 
 
-def gather(*arguments):
-    return Gathering(*arguments).whole()
+def gather(*arguments, **options):
+    return Gathering(*arguments, **options).whole()
 
 
 def valued(index, dtype):
@@ -97,7 +97,7 @@ def test_packed_and_unpacked_is_gathered(pair, dtypes):
         shards = {s: pack(exchange, block, s, blocks[s], dtype) for s in sources}
         assert all(s.flags.c_contiguous and s.ndim == 1 for s in shards.values())
         assert not any(np.shares_memory(shards[s], blocks[s]) for s in sources)
-        found = unpack(exchange, block, shape, dtype, shards)
+        found = gather(exchange, block, shape, dtype, shards.__getitem__, packed=True)
         np.testing.assert_array_equal(
             found, gather(exchange, block, shape, dtype, blocks.__getitem__)
         )
@@ -313,7 +313,8 @@ def test_half_spectra_are_completed_by_their_mirror_image(case):
         sources = dict.fromkeys(shard.source for shard in exchange.shards(block))
         shards = {s: pack(exchange, block, s, blocks[s], np.dtype("c16")) for s in sources}
         np.testing.assert_array_equal(
-            unpack(exchange, block, shape, np.dtype("c16"), shards), expected
+            gather(exchange, block, shape, np.dtype("c16"), shards.__getitem__, packed=True),
+            expected,
         )
 
 

@@ -59,8 +59,8 @@ NOT_PURE = ("dask", "distributed", "cupy", "numba")
 #: The only places, as beginnings of module names, that may import a dependency. "" is the package.
 DOORS = {
     "xarray": ("xarray",),
-    "cupy": ("kernels.gpu", "memory", "devices", "testing"),
-    "cupyx": ("kernels.gpu", "memory", "devices", "testing"),
+    "cupy": ("devices", "testing"),
+    "cupyx": ("devices", "testing"),
     "distributed": (
         "bench.outofcore", "bench.clusters", "cluster", "cli", "exchange.p2p", "graph", "testing",
     ),

@@ -23,7 +23,7 @@ CLEAN = {
     "transforms/spec.py": "import math\nfrom dask_bigfft.errors import refuse\n",
     "planner/__init__.py": "",
     "planner/search.py": "from ..transforms import spec\n",
-    "kernels/gpu.py": "import cupy\n",
+    "devices/gpu.py": "import cupy\n",
     "exchange/p2p.py": "from distributed.shuffle import _rechunk\n",
     "fft.py": "import dask.array as da\nfrom dask_bigfft import planning\n",
     "planning.py": "from dask_bigfft.planner import search\n",

@@ -177,6 +177,20 @@ def test_arrays_of_others_are_pinned_as_long_as_they_live():
     assert pinner.counters().adopted_bytes == 0
 
 
+def test_an_array_of_others_that_an_interrupt_kept_from_being_pinned_counts_for_nothing():
+    def interrupted(address, nbytes):
+        raise KeyboardInterrupt
+
+    pinner = Pinner(interrupted, None, 0, adopted=48 * MIB)
+    x = np.zeros((40, 1 << 20), np.uint8)
+    with pytest.raises(KeyboardInterrupt):
+        pinner.adopt(x)
+    assert pinner.counters().adopted_bytes == 0
+    driver = Anywhere()
+    pinner._register, pinner._unregister = driver.register, driver.unregister
+    assert pinner.adopt(x)
+
+
 def test_what_cannot_be_watched_or_is_too_much_is_left_alone():
     driver = Anywhere(refuses=1)
     pinner = Pinner(driver.register, driver.unregister, 1 << 40, adopted=48 * MIB)

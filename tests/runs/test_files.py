@@ -350,6 +350,23 @@ def zipped(name, values, component=None, missing=()):
                 array[low : low + 4] = values[low : low + 4]
 
 
+@pytest.mark.parametrize("component", ["", "/", None])
+def test_a_component_without_a_name_is_the_array_itself(component):
+    values = stored("in", complex_values(30, 28), (4, 28))
+    dask_bigfft.run("in", "out.zarr", component=component, scratch="scratch")
+    assert relative_l2(result()[...], np.fft.fftn(values)) < 1e-14
+
+
+def test_a_cache_of_a_remote_store_is_no_folder_of_this_machine():
+    """Even where a folder of the same name is here: its one protocol is called "filecache"."""
+    remote, options = "memory://in", {"filecache": {"cache_storage": "cache"}}
+    values = complex_values(2**10)
+    zarr.create_array(remote, data=values, chunks=(2**7,))
+    x = da.from_zarr(f"filecache::{remote}", storage_options=options)
+    assert sources.stored_reader(x) is None
+    np.testing.assert_array_equal(x, values)
+
+
 @pytest.mark.parametrize("component", [None, "deep/er"])
 def test_zip_files(component):
     values = complex_values(30, 28)

@@ -36,7 +36,7 @@ from dask_bigfft import fft as bigfft
 from dask_bigfft.bench.data import Data
 from dask_bigfft.errors import refuse
 from dask_bigfft.events import add_sink, remove_sink
-from dask_bigfft.kernels.libraries import available, get_library
+from dask_bigfft.kernels.libraries import available, get_library, usable
 
 __all__ = [
     "PEERS", "PLANNING_SECONDS", "Contender", "Ours", "assembled", "contenders", "dask_input",
@@ -313,7 +313,7 @@ def contenders(
     threads: int, peers: Iterable[str] | None = None, kernels: Iterable[str] | None = None,
     planning_seconds: float = PLANNING_SECONDS,
 ) -> list[Contender]:
-    """Return the peers that are installed and then ours with each installed kernel.
+    """Return the peers that are installed and then ours with each kernel that is used here.
 
     Parameters
     ----------
@@ -324,8 +324,7 @@ def contenders(
     planning_seconds : float
         After which FFTW's planner stops trying.
     """
-    installed = available()
-    if "pyfftw" in installed:
+    if "pyfftw" in available():
         get_library("pyfftw")  # before MKL runs; refuses what only looks like FFTW
     chosen = list(PEERS) if peers is None else list(peers)
     for name in chosen:
@@ -339,6 +338,6 @@ def contenders(
     for peer in found:
         if isinstance(peer, _FftwEstimate):
             peer.planning_seconds = planning_seconds
-    for kernel in installed if kernels is None else kernels:
+    for kernel in usable() if kernels is None else kernels:
         found += [Ours(kernel, "persist"), Ours(kernel, "compute")]
     return found

@@ -53,7 +53,7 @@ from dask_bigfft.errors import (
     parse_count,
     refuse,
 )
-from dask_bigfft.kernels.libraries import available, get_library
+from dask_bigfft.kernels.libraries import get_library, usable
 from dask_bigfft.kernels.wisdom import fastest_library
 from dask_bigfft.memory_settings import machine_nbytes
 from dask_bigfft.planner.profile import DEFAULT, LibrarySpeeds, Profile
@@ -137,7 +137,7 @@ def measure(
     if folder is not None:
         found |= disk_speeds(Path(folder), int(few * DISK_NBYTES))
     log.info("copies, disk and pages: %.1f s", time.perf_counter() - began)
-    names = list(available() if kernels is None else kernels)
+    names = list(usable() if kernels is None else kernels)
     libraries = _libraries(effort, names, began, started)
     log.info("FFT libraries, until %.1f s", time.perf_counter() - began)
     copied = min(effort.nbytes, USUAL_NBYTES) * 8
@@ -321,7 +321,7 @@ def _of_cluster(
 ) -> Profile:
     """The slowest of all workers in each respect, while all work, and what they share."""
     hosts = hosts_of(workers)
-    installed = client.run(available)
+    installed = client.run(usable)
     common = [name for name in installed[next(iter(installed))]
               if all(name in names for names in installed.values())]
     efforts = _efforts(workers, hosts, nbytes, repeat)

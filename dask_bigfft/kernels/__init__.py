@@ -8,7 +8,7 @@
                      in_place (as devices lie)
     checked          verify: checks, sums, weights, comparing
     libraries        libraries (plugs), backends (how each is called), fftw_plans,
-                     wisdom (the fastest here)
+                     answers (are they right here?), wisdom (the fastest here)
     copies           copy -> copy_loops, streaming (around the caches), copy_queue (for the ring);
                      warming (when they are compiled)
     loops            compiled (the decorator), squares, checksums (of bytes)

@@ -1,7 +1,8 @@
 """The FFT libraries, as plugs of one form: in place, one thread, an explicit sign and scale.
 
 Imports NumPy, `errors`, `record` and this room; a library only when it is asked for by name
-(`backends` says how each is called), or when somebody wants to know which ones work.
+(`backends` says how each is called), or when somebody wants to know which ones work. None is used
+that answers wrongly on this machine (`answers`).
 
 Tasks run side by side in the threads of a worker, so every library is held to one thread, unless a
 caller whose block runs alone asks for more (`FFTLibrary.using`). What a caller may rely on,
@@ -15,6 +16,7 @@ whichever it chooses:
 
 import importlib.metadata
 import importlib.util
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -26,6 +28,7 @@ import numpy.typing as npt
 
 from dask_bigfft.errors import ArgumentError, KernelError, refuse
 from dask_bigfft.events import measured
+from dask_bigfft.kernels.answers import wrong_answer
 from dask_bigfft.kernels.backends import (
     ALL_DTYPES,
     BACKENDS,
@@ -43,6 +46,8 @@ from dask_bigfft.record import current_place
 __all__ = ["FFTLibrary", "Scale", "available", "get_library", "usable"]
 
 Array = npt.NDArray[Any]
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -269,7 +274,7 @@ def available() -> tuple[str, ...]:
 def usable() -> dict[str, str]:
     """Return the versions of the libraries that work here, by name, the default first.
 
-    What is installed and cannot be loaded is left out.
+    What is installed and cannot be loaded is left out, and what answers wrongly here.
 
     Examples
     --------
@@ -282,7 +287,7 @@ def usable() -> dict[str, str]:
 def _loads(name: str) -> bool:
     try:
         get_library(name)
-    except (ArgumentError, KernelError, OSError):  # broken, or bound to another's functions
+    except (ArgumentError, KernelError, OSError):  # wrong, broken, or bound to another's functions
         return False
     return True
 
@@ -306,8 +311,8 @@ def get_library(name: str = "auto") -> FFTLibrary:
     Raises
     ------
     ArgumentError
-        Where there is no such library, or it is not installed; in a task of a cluster the error
-        names the worker.
+        Where there is no such library, it is not installed, or it answers wrongly on this machine
+        (`answers`); in a task of a cluster the error names the worker.
 
     Examples
     --------
@@ -319,9 +324,12 @@ def get_library(name: str = "auto") -> FFTLibrary:
         refuse("kernel", name, _allowed())
     try:
         with _loading:  # two first calls at once would make two libraries
-            return _load(wanted)
+            found = _load(wanted)
     except ImportError:
         refuse("kernel", name, _allowed())
+    if isinstance(found, str):
+        refuse("kernel", name, f"{_allowed()}. Here it answers wrongly: {found}")
+    return found
 
 
 def _allowed() -> str:
@@ -335,8 +343,14 @@ _loading = threading.Lock()
 
 
 @cache
-def _load(name: str) -> FFTLibrary:
-    return _LOADERS[name]()
+def _load(name: str) -> FFTLibrary | str:
+    """The library, or what it answers wrongly here."""
+    library = _LOADERS[name]()
+    wrong = None if name == "scipy" else wrong_answer(library._backend)
+    if wrong is None:
+        return library
+    log.warning("%s is not used on this machine: %s", name, wrong)
+    return wrong
 
 
 def _library(

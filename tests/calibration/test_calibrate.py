@@ -47,7 +47,7 @@ COSTS = {"start": 1e-3, "task": 1e-4, "exchange": 0.0, "pair": 0.0}
 def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(profiles, "_read", {})
     monkeypatch.setattr("dask_bigfft.calibration.scheduling_costs", lambda *args: COSTS)
-    monkeypatch.setattr("dask_bigfft.calibration.available", lambda: ["scipy"])
+    monkeypatch.setattr("dask_bigfft.calibration.usable", lambda: ["scipy"])
     between = {"company": 1.25, "waiting": 2.0}
     monkeypatch.setattr("dask_bigfft.calibration.between_blocks", lambda *args: between)
     with dask.config.set({"bigfft.wisdom.directory": str(tmp_path)}):
@@ -316,7 +316,7 @@ def test_plans_use_what_was_measured(folder):
 
 def test_devices_are_measured_where_there_are_some(folder, monkeypatch):
     monkeypatch.setattr("dask_bigfft.calibration.library_speeds", lambda *args: 1 / 0)
-    monkeypatch.setattr("dask_bigfft.calibration.available", list)
+    monkeypatch.setattr("dask_bigfft.calibration.usable", list)
     with simulated_devices(1 << 22, count=2):
         found = dask_bigfft.calibrate(nbytes=1 << 14, repeat=1)
     assert [device.nbytes for device in found.devices] == [1 << 22] * 2

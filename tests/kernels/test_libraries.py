@@ -14,7 +14,7 @@ import scipy.fft
 from dask_bigfft.errors import ArgumentError, KernelError
 from dask_bigfft.kernels import backends, libraries
 from dask_bigfft.kernels.fftw_plans import FFTWPlans
-from dask_bigfft.kernels.libraries import FFTLibrary, available, get_library
+from dask_bigfft.kernels.libraries import FFTLibrary, available, get_library, usable
 
 NAMES = ["scipy", "mkl_fft", "ducc0", "pyfftw"]
 SIGNS = [-1, 1]
@@ -38,8 +38,8 @@ DTYPES = [np.complex64, np.complex128, np.clongdouble]
 
 @pytest.fixture(params=NAMES)
 def library(request):
-    if request.param not in available():
-        pytest.skip(f"{request.param} is not installed")
+    if request.param not in usable():
+        pytest.skip(f"{request.param} is not installed, or answers wrongly on this processor")
     return get_library(request.param)
 
 
@@ -283,7 +283,7 @@ def test_no_axes_and_nothing_to_transform(library, monkeypatch):
 
 def test_libraries_agree():
     x = random((20, 21, 22), np.complex128)
-    results = [get_library(name).c2c(x.copy(), (0, 2), -1, "ortho") for name in available()]
+    results = [get_library(name).c2c(x.copy(), (0, 2), -1, "ortho") for name in usable()]
     for result in results[1:]:
         assert_close(result, results[0], x.dtype)
 
@@ -338,7 +338,7 @@ def test_idle_plans_are_bounded():
 
 def test_mkl_is_held_to_one_thread_and_given_back_its_own_number():
     pytest.importorskip("mkl_fft")
-    library = get_library("mkl_fft")
+    library = libraries._LOADERS["mkl_fft"]()  # also where its answers are wrong
     set_threads = backends._mkl_thread_setter()
     assert set_threads is not None
     before = set_threads(2)
@@ -360,9 +360,9 @@ def test_mkl_does_not_pose_as_fftw(user_imports):
     code = f"""
 import numpy as np
 from dask_bigfft.errors import KernelError
-from dask_bigfft.kernels.libraries import get_library
+from dask_bigfft.kernels.libraries import _LOADERS, get_library
 x = np.ones((8, 3, 5), complex, order="F")
-get_library("mkl_fft").c2c(x.copy(), (1,), -1)
+_LOADERS["mkl_fft"]().c2c(x.copy(), (1,), -1)
 if {user_imports}:
     import pyfftw
 try:

@@ -19,7 +19,7 @@ from dask_bigfft import fft
 from dask_bigfft.errors import CarrierError
 from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.exchange.common import Common
-from dask_bigfft.kernels.libraries import available
+from dask_bigfft.kernels.libraries import usable
 from dask_bigfft.memory import default_arena
 from dask_bigfft.memory.pages import Buffer, populate
 
@@ -61,7 +61,7 @@ def close(found, expected, dtype="c16"):
     return np.linalg.norm(found - expected) <= eps * np.linalg.norm(expected)
 
 
-@pytest.mark.parametrize("kernel", available())
+@pytest.mark.parametrize("kernel", usable())
 @pytest.mark.parametrize(("kind", "shape", "chunks", "extras"), CASES)
 def test_the_answers_are_right_and_the_input_stays(kernel, kind, shape, chunks, extras):
     for dtype in ("c16", "c8"):

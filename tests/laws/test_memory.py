@@ -21,7 +21,7 @@ import dask_bigfft
 from dask_bigfft import fft
 from dask_bigfft.bench.peaks import watched
 from dask_bigfft.errors import PlanError
-from dask_bigfft.kernels.libraries import available
+from dask_bigfft.kernels.libraries import usable
 from dask_bigfft.memory import default_arena, lend
 from dask_bigfft.memory.host import HostArena
 from dask_bigfft.memory_settings import worker_budget
@@ -238,7 +238,7 @@ def test_rows_of_the_source(tmp_path, kernel, chunk):
 
     One thread, so that no two peaks can miss each other.
     """
-    if kernel not in available():
+    if kernel not in usable():
         pytest.skip("not installed")
     job = {"kind": "fft", "kernel": kernel, "size": 2**23, "chunk": chunk, "block_size": 2**24,
            "compressors": None if chunk == 2**20 else "auto"}

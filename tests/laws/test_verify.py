@@ -26,7 +26,7 @@ from dask_bigfft.errors import DamagedShardError, VerificationError
 from dask_bigfft.exchange import p2p
 from dask_bigfft.exchange.scratch import Scratch
 from dask_bigfft.kernels.comparing import near_values, same_values
-from dask_bigfft.kernels.libraries import available, get_library
+from dask_bigfft.kernels.libraries import get_library, usable
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.testing.faults import DAMAGES, Dropping, Faulty, Times, flip
 from dask_bigfft.testing.strategies import cases, random_array, round_cases
@@ -319,7 +319,7 @@ def test_what_was_checked_is_let_go(monkeypatch, mode):
         gc.enable()
 
 
-@pytest.mark.parametrize("kernel", available())
+@pytest.mark.parametrize("kernel", usable())
 @pytest.mark.parametrize(
     ("damage", "mode"),
     [("exponent bit", "energy"), ("exponent bit", "checksum"), ("sign bit", "checksum")],
@@ -348,7 +348,7 @@ def test_tiles_that_are_stored_before_they_are_compared(
     np.testing.assert_array_equal(a, kept)
 
 
-@pytest.mark.parametrize("kernel", available())
+@pytest.mark.parametrize("kernel", usable())
 @pytest.mark.parametrize("mode", ["energy", "checksum"])
 def test_any_kernel_is_verified(kernel, mode):
     x = random_array((24, 30), "c16", 0)

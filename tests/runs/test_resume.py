@@ -15,7 +15,7 @@ from runs.resuming import ASKED, BLOCK, NBYTES, RNG, N, again, done_so_far, file
 import dask_bigfft
 from dask_bigfft.cli import main
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError, PlanError, ScratchError
-from dask_bigfft.kernels.libraries import available
+from dask_bigfft.kernels.libraries import usable
 from dask_bigfft.runs import run_json
 from dask_bigfft.testing import dying_runs
 
@@ -242,7 +242,7 @@ def test_a_result_that_is_gone_is_not_begun_anew_in_silence(here, processes):
 
 def test_another_version_of_the_library_that_transforms_is_refused(here, processes, monkeypatch):
     """Not that of SciPy alone, which is always there."""
-    others = [name for name in available() if name != "scipy"]
+    others = [name for name in usable() if name != "scipy"]
     if not others:
         pytest.skip("no other library is installed")
     asked, real = {**ASKED, "kernel": others[0]}, run_json.version

@@ -1,0 +1,79 @@
+"""A library that answers wrongly on this machine is not used, and its name says why not."""
+
+import logging
+
+import dask.array as da
+import numpy as np
+import pytest
+import scipy.fft
+
+from dask_bigfft import fft
+from dask_bigfft.errors import ArgumentError
+from dask_bigfft.kernels import libraries
+from dask_bigfft.kernels.answers import wrong_answer
+from dask_bigfft.kernels.backends import BACKENDS
+from dask_bigfft.kernels.libraries import usable
+
+
+class Liar(BACKENDS["scipy"]):
+    """SciPy with a mistake of another library."""
+
+    def __init__(self, mistake):
+        super().__init__()
+        self.mistake = mistake
+
+    def c2c(self, x, dims, sign, scale, out):
+        found = super().c2c(x, dims, sign, scale, out)
+        if self.mistake == "columns" and x.shape[dims[0]] == 48 and dims == (0,):
+            found[0] += 1
+        return found
+
+    def r2c(self, x, dims, sign, scale, out):
+        found = super().r2c(x, dims, sign, scale, out)
+        return found * (1 + 1e-4) if self.mistake == "real" and x.dtype == "f4" else found
+
+    def c2r(self, x, dim, n, sign, scale, out):
+        found = super().c2r(x, dim, n, sign, scale, out)
+        if self.mistake == "NaN" and n > 10_000:
+            found[0, 5] = np.nan
+        return found
+
+
+@pytest.mark.parametrize(("mistake", "said"), [
+    ("columns", "columns of 48 values in complex64 are off by 0."),
+    ("real", "real lines of 126 values in complex64 are off by 0.0001"),
+    ("NaN", "half spectra of 11804 values in complex64 are off by nan"),
+])
+def test_mistakes_are_found(mistake, said):
+    assert (wrong_answer(Liar(mistake)) or "").startswith(said)
+    assert wrong_answer(BACKENDS["scipy"]()) is None
+
+
+def test_a_library_that_answers_wrongly_is_left_out(monkeypatch, caplog):
+    pytest.importorskip("ducc0")
+    monkeypatch.setitem(BACKENDS, "ducc0", lambda: Liar("columns"))
+    libraries._load.cache_clear()
+    try:
+        with caplog.at_level(logging.WARNING):
+            assert "ducc0" not in usable()
+            assert "ducc0" not in usable()
+        (said,) = (record.getMessage() for record in caplog.records if "ducc0" in str(record.args))
+        assert said.startswith("ducc0 is not used on this machine: columns of 48 values")
+        with pytest.raises(ArgumentError, match=r"`kernel`='ducc0'.*Here it answers wrongly: c"):
+            fft.fft(da.ones(8), kernel="ducc0")
+    finally:
+        libraries._load.cache_clear()
+
+
+@pytest.mark.parametrize("kernel", ["auto", *usable()])
+def test_lengths_that_libraries_have_got_wrong(kernel):
+    """On some processors: columns of 40 and 48 in place, and long lines in single precision."""
+    rng = np.random.default_rng(0)
+    for n in (40, 48):
+        x = rng.standard_normal((n, n, n))
+        found = fft.fftn(da.from_array(x, chunks=n // 2), kernel=kernel).compute()
+        assert np.linalg.norm(found - scipy.fft.fftn(x)) < 1e-12 * np.linalg.norm(found)
+    for n in range(8192, 16500, 516):
+        w = rng.standard_normal(n).astype("f4")
+        back = fft.irfft(da.from_array(scipy.fft.rfft(w), chunks=-1), n, kernel=kernel).compute()
+        assert np.linalg.norm(back - w) < 1e-5 * np.linalg.norm(w), n

@@ -145,7 +145,8 @@ def _folded(array: da.Array, found: Origin, plan: Plan, offsets: Offsets) -> da.
     if offsets_of(plan.result) == {a: first for a, first in wanted.items() if first}:
         return array
     base = plan if found.known is None else found.known.plan
-    shifted = shifted_plan(base, {}, wanted)
+    back = offsets_of(base.result) == {a: first for a, first in wanted.items() if first}
+    shifted = base if back else shifted_plan(base, {}, wanted)
     if _too_large(shifted):
         return None
     return transformed_array(found.array, shifted, found.carrier, found.shared())

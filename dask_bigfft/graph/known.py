@@ -26,6 +26,6 @@ class Known:
             return 0
         pairs = zip(self.plan.rounds, plan.rounds, strict=False)
         same = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
-        # A last round whose blocks are the result's flattens them.
-        alike = self.plan.ends_in_round == plan.ends_in_round
-        return same if alike or same < len(plan.rounds) else same - 1
+        # A last round whose blocks are the result's flattens them, and has the result's name.
+        ends = self.plan.ends_in_round or plan.ends_in_round
+        return same - 1 if ends and same == len(plan.rounds) else same

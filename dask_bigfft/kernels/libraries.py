@@ -349,7 +349,7 @@ def _load(name: str) -> FFTLibrary | str:
     wrong = None if name == "scipy" else wrong_answer(library._backend)
     if wrong is None:
         return library
-    log.warning("%s is not used on this machine: %s", name, wrong)
+    log.info("%s is not used on this machine: %s", name, wrong)
     return wrong
 
 

@@ -254,3 +254,17 @@ def test_runs_of_a_group_cover_its_values_once():
         for high in range(low, 13):
             touching = {c for c, found in enumerate(held) if set(found) & set(range(low, high))}
             assert touching <= set(group.chunks_touching(low, high)) <= touching | {1}
+
+
+@pytest.mark.parametrize("chunks", [10, 2, 1])
+@pytest.mark.parametrize("options", [{}, {"optimize_graph": False}])
+def test_a_result_that_is_shifted_back_is_the_result(chunks, options):
+    """Also of tiny blocks, which are merged: its tasks are those of the transform itself."""
+    x = np.random.default_rng(2).standard_normal((130, 6))
+    y = fft.fft2(da.from_array(x, chunks=(chunks, 6)))
+    back = fft.ifftshift(fft.fftshift(y))
+    assert back.name == y.name
+    np.testing.assert_allclose(back.compute(**options), np.fft.fft2(x), atol=1e-10)
+    both = dask.compute(fft.fftshift(y), fft.ifft2(back), **options)
+    np.testing.assert_allclose(both[0], np.fft.fftshift(np.fft.fft2(x)), atol=1e-10)
+    np.testing.assert_allclose(both[1], x, atol=1e-10)

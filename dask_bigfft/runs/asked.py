@@ -24,7 +24,7 @@ from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.wording import human_bytes, human_seconds
-from dask_bigfft.planning.arguments import Extras, parse_limit, parse_memory_limit
+from dask_bigfft.planning.arguments import Extras, parse_limit
 from dask_bigfft.storage import sources, targets
 
 
@@ -72,15 +72,25 @@ class Asked:
 
     @property
     def pinned(self) -> dict[str, Any]:
-        """What may not differ where a run is resumed, for JSON; sizes in bytes."""
+        """What may not differ where a run is resumed, for JSON; sizes in bytes.
+
+        Keywords that are left out are what dask's settings say.
+        """
         found = {"kind": self.kind, "norm": self.norm, "block_size": self.block_nbytes,
                  "inner_chunks": self.inner_chunks, "destination": str(self.destination.resolve()),
                  "missing_chunks": self.missing_chunks}
-        given = {**self.where, **self.options}
-        if given.get("memory_limit") is not None:
-            given["memory_limit"] = parse_memory_limit(given["memory_limit"])
+        named = {name: value for name, value in self.options.items() if value is not None}
+        given = {name: _setting(name) for name in Extras.__annotations__} | {**self.where, **named}
+        for name in ("memory_limit", "device_memory_limit"):
+            given[name] = parse_limit(name, given[name])
         found |= {name: value for name, value in given.items() if value is not None}
         return {name: _plain(value) for name, value in found.items()}
+
+
+def _setting(name: str) -> Any:
+    """What stands for a keyword of transforms that is left out; None where nothing does."""
+    key = f"bigfft.{'planner.mode' if name == 'planner' else name.replace('_', '-')}"
+    return config.get(key) if key in config.KNOBS else None
 
 
 def _plain(value: Any) -> Any:

@@ -9,6 +9,7 @@ import os
 import sys
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -48,7 +49,7 @@ from dask_bigfft.runs.undone import finished_blocks, forget_damaged, forget_lost
 from dask_bigfft.storage import targets
 from dask_bigfft.storage.chunk_files import plain_chunks
 
-#: How often damaged scratch files are made once more before a run gives up.
+#: How often a damaged scratch file is made once more before a run gives up.
 MOST_REPAIRS = 3
 
 
@@ -116,12 +117,14 @@ def _make(
     if lost := lost_blocks(target, plan, stored_blocks(scratch)):
         forget_lost(scratch, plan, lost)
         place = _place(asked, scratch, plan)
-    for left in reversed(range(MOST_REPAIRS + 1)):
+    damaged, done = Counter[str](), False
+    while not done:
         try:
             store(lazy_result(x, plan, place), _sink(target, plan, scratch, place))
-            break
+            done = True
         except DamagedShardError as error:
-            if not left:
+            damaged[str(error.filename)] += 1  # others may be damaged, too
+            if damaged[str(error.filename)] > MOST_REPAIRS:
                 raise
             forget_damaged(scratch, plan, error)
             warn(error)

@@ -17,7 +17,7 @@ from dask_bigfft.errors import DamagedShardError, ScratchError
 from dask_bigfft.exchange import scratch
 from dask_bigfft.exchange.records import block_name, recorded_blocks
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.runs import Asked, execute, undone
+from dask_bigfft.runs import Asked, execute, resumable, undone
 from dask_bigfft.runs.job import store_now
 from dask_bigfft.testing import dying_runs
 
@@ -107,6 +107,29 @@ def test_files_of_finished_blocks_go_before_anything_is_done(
     execute(asked, store, scratch=Path("scratch"), resume=True)
     assert not left
     assert files("out.zarr") == undisturbed
+
+
+@pytest.mark.parametrize(("files_", "times"), [(9, 1), (2, 3), (1, 4)])
+def test_a_run_gives_up_where_the_same_file_is_damaged_again_and_again(
+    here, undisturbed, monkeypatch, files_, times
+):
+    """Many files may be damaged, each independently of the others."""
+    monkeypatch.setattr(resumable, "forget_damaged", lambda *_: None)
+    errors = [DamagedShardError(5, "damaged", str(i)) for i in range(files_)] * times
+
+    def store(result, sink):
+        if errors:
+            raise errors.pop()
+        store_now(result, sink)
+
+    asked = Asked(Path("in.zarr"), Path("out.zarr"), "fft", block_size=NBYTES)
+    if times <= resumable.MOST_REPAIRS:
+        with pytest.warns(RuntimeWarning, match="damaged"):
+            execute(asked, store, scratch=Path("scratch"))
+        assert files("out.zarr") == undisturbed
+    else:
+        with pytest.raises(DamagedShardError), pytest.warns(RuntimeWarning, match="damaged"):
+            execute(asked, store, scratch=Path("scratch"))
 
 
 def test_a_damaged_filter_is_made_once_more(here, processes):

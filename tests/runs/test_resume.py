@@ -253,6 +253,23 @@ def test_another_version_of_the_library_that_transforms_is_refused(here, process
         dask_bigfft.run("in.zarr", "out.zarr", **asked, scratch="scratch", resume=True)
 
 
+@pytest.mark.parametrize(("name", "value"), [("order", "transposed"), ("verify", "energy"),
+                                             ("memory_limit", 2**40), ("variant", "dif")])
+def test_settings_are_what_keywords_that_are_left_out_say(begun, name, value):
+    """A run that began with others is not gone on with, and one that names them is the same."""
+    setting = {f"bigfft.{name.replace('_', '-')}": value}
+    with dask.config.set(setting), pytest.raises(ArgumentError, match=rf"`{name}`={value!r} "):
+        again()
+    with dask.config.set(setting):
+        dask_bigfft.run("in.zarr", "two.zarr", **ASKED, scratch="two")
+        done = dask_bigfft.run("in.zarr", "two.zarr", **ASKED, scratch="two", resume=True)
+        assert done.already
+    options = {**ASKED, name: value}
+    assert dask_bigfft.run("in.zarr", "two.zarr", **options, scratch="two", resume=True).already
+    with pytest.raises(ArgumentError, match="made with other arguments"):
+        dask_bigfft.run("in.zarr", "two.zarr", **ASKED, scratch="two", resume=True)
+
+
 def test_a_changed_source_is_refused_and_the_chunk_named(begun):
     extra = Path("in.zarr/c/99")
     extra.write_bytes(b"x")

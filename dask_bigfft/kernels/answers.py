@@ -28,7 +28,7 @@ Array = npt.NDArray[Any]
 LENGTHS, BESIDE = range(2, 65), 7
 
 #: Lengths of single lines that are tried: some smooth, some of large prime factors.
-LINES = (126, 1000, 4096, 8192, 8216, 8708, 9740, 11804, 12836, 13352, 13868, 16384)
+LINES = (126, 1000, 4096, 8216, 12836, 13352, 16384)
 
 #: How many rounding errors an answer may be off, relative to all of it.
 ALLOWED = 64

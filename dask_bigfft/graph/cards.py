@@ -103,7 +103,7 @@ def exchange_on_cards(
     blocks = {i: checked(run, number, i, v) for i, v in zip(sources, given, strict=True)}
     found = FINDER.homes(blocks)
     if found is None:
-        return barrier(sources, False, *given)
+        return barrier(run.token, sources, False, *given)
     (peers, homes), started = found, time.perf_counter()
     dtype = np.dtype(run.exchange(number).dtype)
     dense = {i: _dense(v, dtype) for i, v in blocks.items()}

@@ -146,7 +146,7 @@ def weave_inside(
     for group, sources, targets in Groups(exchange):
         here: Key = (names.barrier(number), *group)
         refs = [block_ref(before, block) for block in sources]
-        graph[here] = Task(here, barrier, tuple(sources), wanted, *refs)
+        graph[here] = Task(here, barrier, names.token, tuple(sources), wanted, *refs)
         for block in targets:
             key: Key = (rounds, *block)
             graph[key] = Task(key, run_inside, TaskRef(names.plan), number, block, TaskRef(here))

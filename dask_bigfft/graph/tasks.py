@@ -48,11 +48,13 @@ Block = tuple[int, ...]
 Task = Callable[..., Any]
 
 
-def barrier(indices: tuple[Block, ...], wanted: bool, *blocks: Array) -> Blocks:
+def barrier(token: str, indices: tuple[Block, ...], wanted: bool, *blocks: Array) -> Blocks:
     """Return a handle of all source blocks of a group; all of them exist now.
 
     Parameters
     ----------
+    token : str
+        Of the plan in task names.
     indices : tuple of block indices
         Of the blocks.
     wanted : bool
@@ -61,9 +63,9 @@ def barrier(indices: tuple[Block, ...], wanted: bool, *blocks: Array) -> Blocks:
     Raises
     ------
     CarrierError
-        On a worker of a cluster, where sharing would move every block to every worker.
+        In a task of a cluster, where sharing would move every block to every worker.
     """
-    _refuse_cluster(wanted)
+    _refuse_cluster(token, wanted)
     return Blocks(dict(zip(indices, blocks, strict=True)))
 
 
@@ -96,7 +98,7 @@ def barrier_in_common(
     common : Common
         The group's memory.
     """
-    found = barrier(indices, wanted, *blocks)
+    found = barrier(run.token, indices, wanted, *blocks)
     joint = run.joints.exchanges[number]
     assert joint is not None
     holds = common.holds(joint.layout, run.exchange(number).source, found.blocks)
@@ -108,8 +110,8 @@ def barrier_in_common(
     return found
 
 
-def _refuse_cluster(wanted: bool) -> None:
-    worker = current_worker()
+def _refuse_cluster(token: str, wanted: bool) -> None:
+    worker = _worker_of(token)
     if worker is None:
         return
     client = sys.modules["distributed"].get_client()
@@ -121,6 +123,22 @@ def _refuse_cluster(wanted: bool) -> None:
         "named 'shared'. Call compute() or persist() on the unoptimised array while the client is "
         "there, or build it again with dask.config.set({'bigfft.exchange.carrier': 'tasks'})"
     )
+
+
+def _worker_of(token: str) -> Any:
+    """The worker that was sent the calling task of a plan, or None.
+
+    A task of a cluster may compute an array by a scheduler of its own: then the worker knows that
+    task only, and not in the threads that the scheduler starts. Blocks stay in its process.
+    """
+    worker = current_worker()
+    if worker is None:
+        return None
+    try:
+        key = worker.get_current_task()
+    except KeyError:
+        return None
+    return worker if token in str(key) else None
 
 
 def reported(task: Task) -> Task:

@@ -205,7 +205,8 @@ class Weave:
             key: Key = (self.names.barrier(self.number), *group)
             refs = self._refs(sources)
             if self.joint is None:
-                self.graph[key] = Task(key, barrier, tuple(sources), wanted, *refs)
+                token = self.names.token
+                self.graph[key] = Task(key, barrier, token, tuple(sources), wanted, *refs)
             else:
                 common, plan = self._common(self.joint.home, group), TaskRef(self.names.plan)
                 self.graph[key] = Task(

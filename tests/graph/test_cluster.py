@@ -6,7 +6,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, worker_client
 
 import dask_bigfft
 from dask_bigfft import fft
@@ -86,6 +86,26 @@ def test_shared_is_refused_between_processes(client: Client) -> None:
         y = fft.rfftn(blocks())
     with pytest.raises(CarrierError, match="cluster"):
         y.compute()
+
+
+def local(scheduler: str) -> np.ndarray:
+    return np.asarray(fft.rfftn(blocks()).compute(scheduler=scheduler))
+
+
+def optimised() -> np.ndarray:
+    (y,) = dask.optimize(fft.rfftn(blocks()))
+    with worker_client():
+        return np.asarray(y.compute())
+
+
+@pytest.mark.parametrize("scheduler", ["sync", "threads"])
+def test_a_task_may_compute_in_its_own_process(client: Client, scheduler: str) -> None:
+    assert close(client.submit(local, scheduler).result(), REFERENCE)
+
+
+def test_optimised_in_a_task_and_sent_out_is_refused(client: Client) -> None:
+    with pytest.raises(CarrierError, match=r"bigfft.exchange.carrier"):
+        client.submit(optimised).result()
 
 
 def test_shared_works_in_one_process() -> None:

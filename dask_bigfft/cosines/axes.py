@@ -45,6 +45,7 @@ from dask_bigfft.kernels.cosines import (
     divisor_of,
     ends_of,
     ends_scaled,
+    in_parts,
 )
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.shifts import ShiftPlan
@@ -257,10 +258,19 @@ def cosine_transform(
         real, imag = (
             _all_axes(part, plans, norm, backwards, options) for part in (array.real, array.imag)
         )
-        found = real + 1j * imag
+        found = _in_parts(real, imag)
     else:
         found = _all_axes(array, plans, norm, backwards, options)
     return cast("da.Array", _cut(found, array, options))
+
+
+def _in_parts(real: Any, imag: Any) -> Any:
+    """The array that has these two as its parts, in the same chunks."""
+    index, dtype = tuple(range(real.ndim)), np.result_type(real.dtype, np.complex64)
+    return da.blockwise(
+        in_parts, index, real, index, imag, index, dtype=dtype,
+        meta=np.empty((0,) * real.ndim, dtype),
+    )
 
 
 def _all_axes(

@@ -204,6 +204,16 @@ def ends_scaled(
     return out
 
 
+def in_parts(real: Array, imag: Array) -> Array:
+    """Return the complex array of two parts as they are.
+
+    ``real + 1j * imag`` has them so only where all values are finite: 0 times infinity is NaN.
+    """
+    out: Array = lend(real.shape, np.result_type(real.dtype, np.complex64))
+    out.real, out.imag = real, imag
+    return out
+
+
 def ends_of(plan: Cosines, *, out: bool) -> tuple[Any, Any]:
     """Return what the first and last values are multiplied with, of the input or of the output.
 

@@ -26,7 +26,7 @@ from dask_bigfft import config
 from dask_bigfft.decomposition.factors import transposed_digits
 from dask_bigfft.decomposition.layout import scaled
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planning.arguments import Options
+from dask_bigfft.planning.arguments import Options, parse_kernel
 from dask_bigfft.signal.arguments import Inputs, fast_length
 from dask_bigfft.signal.kernel_spectrum import KernelAxis, filtered, product, spectrum_block
 from dask_bigfft.signal.transforms import Transforms, applied, planned
@@ -64,7 +64,8 @@ def _product(
     dtype = np.result_type(spectrum.dtype, _work_dtype(second))
     axes = _kernel_axes(transforms, there, second)
     if axes is not None and any(spectrum.numblocks[a] > 1 for a in transforms.others(second.ndim)):
-        made = _kernel_array(second.rechunk(-1), axes, there, dtype)
+        library = _library(there, dtype, options)
+        made = _kernel_array(second.rechunk(-1), axes, there, library, dtype)
         return _multiplied(spectrum, made, turned)
     if axes is not None:
         return da.map_blocks(
@@ -82,8 +83,16 @@ def _product(
     return _multiplied(spectrum, other, turned)
 
 
+def _library(there: Plan, dtype: np.dtype[Any], options: Options) -> str:
+    """The FFT library for spectra of a dtype, in which that of the plan may not work."""
+    if dtype == there.spec.work_dtype:
+        return there.kernel
+    return parse_kernel(options.get("kernel"), dtype)
+
+
 def _kernel_array(
-    kernel: da.Array, axes: tuple[KernelAxis, ...], there: Plan, dtype: np.dtype[Any]
+    kernel: da.Array, axes: tuple[KernelAxis, ...], there: Plan, library: str,
+    dtype: np.dtype[Any],
 ) -> da.Array:
     """The spectrum of a small kernel, each block of which serves many of the other spectrum's.
 
@@ -97,7 +106,7 @@ def _kernel_array(
     blocks = np.empty([len(cut) for cut in cuts], object)
     for block in np.ndindex(blocks.shape):
         shape = tuple(cut[i] for cut, i in zip(cuts, block, strict=True))
-        found = make(values, axes, block, there.kernel, dtype)
+        found = make(values, axes, block, library, dtype)
         blocks[block] = da.from_delayed(found, shape, meta=np.empty((0,) * kernel.ndim, dtype))
     return cast("da.Array", da.block(blocks.tolist()))
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import dask
 import dask.array as da
@@ -16,7 +17,9 @@ from hypothesis import strategies as st
 from dask_bigfft import fft, plan, signal
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
 from dask_bigfft.graph.layer import TransformLayer
+from dask_bigfft.kernels import libraries
 from dask_bigfft.memory import HostArena, default
+from dask_bigfft.planning import arguments
 from dask_bigfft.signal import kernel_spectrum
 from dask_bigfft.testing.oracles import relative_l2
 from dask_bigfft.testing.strategies import chunkings, random_array, sizes
@@ -266,6 +269,21 @@ def test_float16_and_long_double():
         assert found.dtype == np.dtype(expected)
         reference = np.convolve(x, x[:9])
         assert relative_l2(found.compute(), reference) < (2e-3 if dtype == "f2" else 1e-15)
+
+
+@pytest.mark.parametrize("kernel", [(1, 3), (3, 3)])
+def test_a_small_kernel_of_long_double(monkeypatch, kernel):
+    """It takes a library that works in it, which the other array's need not."""
+    scipys = libraries.get_library("scipy")
+    narrow = replace(scipys, name="narrow", dtypes=scipys.dtypes - {np.dtype("G")})
+    monkeypatch.setitem(libraries._LOADERS, "narrow", lambda: narrow)
+    monkeypatch.setattr(
+        arguments, "fastest_everywhere", lambda d: "narrow" if d in narrow.dtypes else "scipy"
+    )
+    x, h = random_array((12, 20), "f8", 0), random_array(kernel, "f8", 1).astype("g")
+    y = signal.fftconvolve(da.from_array(x, chunks=(4, -1)), h, kernel="auto")
+    assert y.dtype == np.longdouble
+    assert relative_l2(y.compute(), scipy.signal.fftconvolve(x, h)) < 1e-15
 
 
 def test_inputs_are_only_read():

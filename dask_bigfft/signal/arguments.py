@@ -128,7 +128,7 @@ def parse_inputs(
     Axes on which an input has length 1 are not convolved: the other one is multiplied by it, in
     reverse if it is the second one of a correlation.
     """
-    first, second = (_without_empty(parse_array(a, "fftn")) for a in (in1, in2))
+    first, second = (without_empty(parse_array(a, "fftn")) for a in (in1, in2))
     mode = parse_mode(mode)
     if first.ndim != second.ndim:
         refuse("in2", f"an array with {second.ndim} axes", f"as many axes as in1: {first.ndim}")
@@ -165,7 +165,7 @@ def parse_pair(x: Any, y: Any) -> tuple[da.Array, da.Array]:
     return first, second
 
 
-def _without_empty(a: da.Array) -> da.Array:
+def without_empty(a: da.Array) -> da.Array:
     """The array without empty chunks beside others, which dask broadcasts and reverses wrongly."""
     found: da.Array = a.rechunk(tuple(tuple(filter(None, cut)) or (0,) for cut in a.chunks))
     return found

@@ -27,7 +27,7 @@ import scipy.signal
 from dask_bigfft.decomposition.layout import even_chunks
 from dask_bigfft.errors import refuse
 from dask_bigfft.planning.arguments import parse_array, parse_flag
-from dask_bigfft.signal.arguments import long_enough, parse_pair
+from dask_bigfft.signal.arguments import long_enough, parse_pair, without_empty
 from dask_bigfft.signal.spectra import sum_of_blocks
 from dask_bigfft.transforms.spec import parse_axes
 
@@ -132,6 +132,9 @@ def _spectra(
     if scaling not in ("density", "spectrum"):
         refuse("scaling", scaling, "'density' or 'spectrum'")
     (axis,) = parse_axes("axis", (axis,), first.ndim)
+    same = first is second
+    first = without_empty(first)
+    second = first if same else without_empty(second)
     n = first.shape[axis]
     given = len(window) if isinstance(window, np.ndarray | list) else None
     nperseg = _parse_length("nperseg", nperseg, min(given or 256, n), 1, max(n, 1))
@@ -147,7 +150,6 @@ def _spectra(
     # For a median each block has a segment.
     cut = long_enough(first.chunks[axis], nperseg - 1 if average == "mean" else 2 * nperseg)
     wide = [_with_halo(a, axis, cut, nperseg - 1, first) for a in (first, second)]
-    same = first is second
     dtype = np.result_type(first.dtype, second.dtype, np.complex64)
     if same:
         dtype = np.empty(0, dtype).real.dtype

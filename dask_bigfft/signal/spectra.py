@@ -209,7 +209,8 @@ def _binned(
     )
     rows = power.reshape(-1, len(flat))
     numbers = np.bincount(flat, weight, count)
-    found = np.stack([np.bincount(flat, row * weight, count) for row in rows]) + 1j * numbers
+    sums = [np.bincount(flat, row * weight, count) for row in rows]  # of an empty block none
+    found = np.reshape(sums, (len(rows), count)) + 1j * numbers
     kept = found.reshape(*(block.shape[a] for a in others), *(1,) * (len(axes) - 1), count)
     return np.moveaxis(kept, range(block.ndim), (*others, *along_axes))
 
@@ -276,8 +277,8 @@ def radial_power_spectrum(
     along = several_axes(axes, array.ndim)
     spacing = parse_spacing(d, len(along))
     real = array.dtype.kind != "c"
-    scale = _scale([array.shape[axis] for axis in along], spacing, scaling)
     natural = _transforms(array, along, real)
+    scale = _scale(natural.lengths, spacing, scaling)
     transforms, there = _one_way(array, natural, options)
     edges = _edges(bins, natural.lengths, spacing)
     spectrum = applied(array, there)

@@ -236,6 +236,22 @@ def test_frequencies_beside_a_spectrum():
     assert np.isclose(float(frequencies[int(power.argmax().compute())].compute()), 12)
 
 
+@pytest.mark.parametrize("spectrum", [
+    lambda x: signal.welch(x, nperseg=2),
+    lambda x: signal.csd(x, 2 * x, nperseg=2),
+    lambda x: signal.csd(x, 2 * x, nperseg=2, average="median"),
+    lambda x: signal.radial_power_spectrum(x, -1),
+])
+@pytest.mark.parametrize("chunks", [
+    ((1, 0), (8,)), ((0, 1), (4, 0, 4)), ((2, 0), (8,)), ((0, 2, 0, 1), (0, 5, 3)), ((0,), (8,)),
+])
+def test_chunks_may_be_empty(chunks, spectrum):
+    x = random_array([sum(cut) for cut in chunks], "f8", 0)
+    found, wanted = (spectrum(da.from_array(x, chunks=c))[1] for c in (chunks, -1))
+    assert found.compute().shape == found.shape
+    np.testing.assert_allclose(found.compute(), wanted.compute(), atol=1e-14)
+
+
 @pytest.mark.parametrize(
     ("call", "error", "names"),
     [
@@ -251,6 +267,7 @@ def test_frequencies_beside_a_spectrum():
         (lambda x: signal.welch(x, average="mode"), ArgumentError, "average"),
         (lambda x: signal.csd(x, x[1:]), ArgumentError, "y"),
         (lambda x: signal.radial_power_spectrum(x, bins=[1, 0]), ArgumentError, "bins"),
+        (lambda x: signal.radial_power_spectrum(x[:0]), ArgumentError, "x"),
         (lambda x: signal.gradient(x, 0, order="natural"), ArgumentTypeError, "order"),
         (lambda x: signal.laplacian(x[:0]), ArgumentError, "x"),
         (lambda x: signal.poisson(x, ()), ArgumentError, "axes"),

@@ -24,7 +24,7 @@ def each(field: Field, dim: Dims, spectral: bool, work: Work) -> Field:
     field : xarray.DataArray or xarray.Dataset
         An array, or several.
     dim : str or sequence of str, optional
-        The dimensions. By default, of a dataset, all, or those of frequencies.
+        The dimensions. By default, of a dataset, all of its variables', or those of frequencies.
     spectral : bool
         Whether only dimensions of frequencies are meant by default.
     work : callable
@@ -53,11 +53,14 @@ def each(field: Field, dim: Dims, spectral: bool, work: Work) -> Field:
 
 
 def _dims(dataset: xr.Dataset, dim: Dims, spectral: bool) -> list[Hashable]:
-    """The dimensions that are meant."""
+    """The dimensions that are meant, by default in the order in which the variables have them.
+
+    A dataset has its coordinates' first. The last one is halved, the same way in every variable.
+    """
     if dim is None:
-        meant = [name for name in dataset.dims
-                 if not spectral or any(is_spectral(a)(name) for a in dataset.data_vars.values())]
-        return meant
+        arrays = dataset.data_vars.values()
+        named = dict.fromkeys(name for array in arrays for name in array.dims)
+        return [name for name in named if not spectral or any(is_spectral(a)(name) for a in arrays)]
     if isinstance(dim, str) or not isinstance(dim, Sequence):
         return [dim]
     return list(dim)

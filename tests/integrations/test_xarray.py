@@ -357,6 +357,19 @@ def test_without_dimensions_a_dataset_is_transformed_along_all():
         flow.bigfft.fft().v.compute(), bx.fft(flow.v, ["time", "x"]).compute())
 
 
+def test_of_a_dataset_that_dimension_is_halved_that_is_halved_of_an_array():
+    """Also where those with coordinates come first in the dataset, and variables are turned."""
+    values = np.random.default_rng(0).standard_normal((3, 15, 4))
+    coords = {"x": np.arange(3.0), "z": np.arange(4.0)}
+    u = xr.DataArray(values, coords, ("x", "y", "z"), "u")
+    whole = xr.Dataset({"u": u, "v": u.transpose("z", "y", "x")})
+    assert tuple(whole.dims)[-1] != "z"
+    found = bx.rfft(whole)
+    xr.testing.assert_identical(found.u, bx.rfft(u))
+    assert found.v.sizes["freq_z"] == 3
+    xr.testing.assert_allclose(bx.irfft(found), whole)
+
+
 def test_a_dataset_is_refused_where_a_variable_has_some_of_the_dimensions():
     with pytest.raises(ArgumentError, match=r"\['station'\] have some; try .*\['u', 'v'\]"):
         dataset().bigfft.fft(["time", "x"])

@@ -27,7 +27,7 @@ from dask_bigfft.decomposition.factors import transposed_digits
 from dask_bigfft.decomposition.layout import scaled
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planning.arguments import Options, parse_kernel
-from dask_bigfft.signal.arguments import Inputs, fast_length
+from dask_bigfft.signal.arguments import Inputs, fast_length, work_dtype
 from dask_bigfft.signal.kernel_spectrum import KernelAxis, filtered, product, spectrum_block
 from dask_bigfft.signal.transforms import Transforms, applied, planned
 
@@ -61,7 +61,7 @@ def _product(
     """The product of two spectra; that of `second` is made where it is needed if it is small."""
     spectrum = applied(first, there)
     turned = conjugate[::-1] if swapped else conjugate
-    dtype = np.result_type(spectrum.dtype, _work_dtype(second))
+    dtype = np.result_type(spectrum.dtype, work_dtype(second))
     axes = _kernel_axes(transforms, there, second)
     if axes is not None and any(spectrum.numblocks[a] > 1 for a in transforms.others(second.ndim)):
         library = _library(there, dtype, options)
@@ -138,18 +138,12 @@ def _multiplied(a: da.Array, b: da.Array, conjugate: tuple[bool, bool]) -> Any:
     )
 
 
-def _work_dtype(a: da.Array) -> np.dtype[Any]:
-    """Complex dtype of an array's spectrum."""
-    char = {"e": "F", "f": "F", "F": "F", "g": "G", "G": "G"}.get(a.dtype.char, "D")
-    return np.dtype(char)
-
-
 def by_spectra(inputs: Inputs, correlated: bool, options: Options) -> da.Array:
     """The convolution, or the correlation, through spectra."""
     first, second = inputs.first, inputs.second
     real = first.dtype.kind != "c" and second.dtype.kind != "c"
     if not real:
-        first, second = (a.astype(_work_dtype(a)) for a in (first, second))
+        first, second = (a.astype(work_dtype(a)) for a in (first, second))
     swapped = first.size < second.size
     large, small = (second, first) if swapped else (first, second)
     # The axis that is halved comes last: best one that lies whole in blocks.

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.signal
 
-from dask_bigfft.signal.arguments import Inputs, Window, long_enough
+from dask_bigfft.signal.arguments import Inputs, Window, long_enough, work_dtype
 
 Array = npt.NDArray[Any]
 Convolve = Callable[[Array, Array, tuple[int, ...]], Array]
@@ -119,9 +119,10 @@ def _convolution(inputs: Inputs, work: Convolve, dtype: np.dtype[Any]) -> Any:
 
 def overlapped(inputs: Inputs) -> da.Array:
     """Return the convolution of an array with a short one, by FFTs within blocks."""
-    kinds = inputs.first.dtype, inputs.second.dtype
-    wide = [np.dtype(np.float32) if d.char == "e" else d for d in kinds]
-    dtype = np.result_type(*wide, np.float32)
+    both = inputs.first, inputs.second
+    dtype = np.result_type(*map(work_dtype, both))
+    if not any(a.dtype.kind == "c" for a in both):
+        dtype = np.empty(0, dtype).real.dtype
     return cast("da.Array", _convolution(inputs, _by_pieces, dtype))
 
 

@@ -16,6 +16,7 @@ Imports `planning`, `decomposition` and this room, and SciPy's spectra of arrays
 """
 
 import itertools
+import math
 from typing import Any, Literal, cast
 
 import dask.array as da
@@ -25,7 +26,7 @@ import scipy.fft
 import scipy.signal
 
 from dask_bigfft.decomposition.layout import even_chunks
-from dask_bigfft.errors import refuse
+from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.planning.arguments import parse_array, parse_flag
 from dask_bigfft.signal.arguments import long_enough, parse_pair, without_empty
 from dask_bigfft.signal.spectra import sum_of_blocks
@@ -122,6 +123,58 @@ def _parse_length(name: str, value: Any, default: int, least: int, most: int) ->
     return int(value)
 
 
+def _parse_rate(fs: Any) -> float:
+    try:
+        rate = float(fs)
+    except (TypeError, ValueError):
+        refuse("fs", fs, "a positive number", kind=ArgumentTypeError)
+    if not 0 < rate < math.inf:
+        refuse("fs", fs, "a positive number")
+    return rate
+
+
+def _parse_window(window: Any, nperseg: int, onesided: bool) -> Any:
+    """A window by its name, as it is, or its values."""
+    allowed = (f"a name or a tuple that scipy.signal.get_window knows, or nperseg={nperseg} numbers"
+               f"{', real ones' if onesided else ''}")
+    if isinstance(window, str | tuple):
+        try:
+            scipy.signal.get_window(window, nperseg)
+        except (ValueError, TypeError, IndexError):
+            refuse("window", window, allowed)
+        return window
+    values = np.asarray(window)
+    if values.shape != (nperseg,) or values.dtype.kind not in ("biuf" if onesided else "biufc"):
+        refuse("window", window, allowed)
+    return values
+
+
+def _parse_detrend(detrend: Any) -> Any:
+    named = isinstance(detrend, str) and detrend in ("constant", "c", "linear", "l")
+    if not (named or detrend is None or detrend is False or callable(detrend)):
+        refuse("detrend", detrend, "'constant', 'linear', False or a function")
+    return detrend
+
+
+def _keywords(
+    n: int, real: bool, fs: Any, window: Any, nperseg: Any, noverlap: Any, nfft: Any, detrend: Any,
+    return_onesided: Any, scaling: Any,
+) -> dict[str, Any]:
+    """What SciPy is called with for segments of `n` samples, which are real or not."""
+    if not isinstance(scaling, str) or scaling not in ("density", "spectrum"):
+        refuse("scaling", scaling, "'density' or 'spectrum'")
+    given = 256 if isinstance(window, str | tuple) else np.size(window) or 256
+    nperseg = _parse_length("nperseg", nperseg, min(given, n), 1, max(n, 1))
+    noverlap = _parse_length("noverlap", noverlap, nperseg // 2, 0, nperseg - 1)
+    onesided = parse_flag("return_onesided", return_onesided) and real
+    return {
+        "fs": _parse_rate(fs), "window": _parse_window(window, nperseg, onesided),
+        "nperseg": nperseg, "noverlap": noverlap,
+        "nfft": _parse_length("nfft", nfft, nperseg, nperseg, 2**31),
+        "detrend": _parse_detrend(detrend), "return_onesided": onesided, "scaling": scaling,
+    }
+
+
 def _spectra(
     first: da.Array, second: da.Array, fs: Any, window: Any, nperseg: Any, noverlap: Any,
     nfft: Any, detrend: Any, return_onesided: bool, scaling: Any, axis: Any, average: Any,
@@ -129,32 +182,24 @@ def _spectra(
     """Frequencies, and the mean of the segments' cross spectra."""
     if not isinstance(average, str) or average not in ("mean", "median"):
         refuse("average", average, "'mean' or 'median'")
-    if scaling not in ("density", "spectrum"):
-        refuse("scaling", scaling, "'density' or 'spectrum'")
     (axis,) = parse_axes("axis", (axis,), first.ndim)
     same = first is second
     first = without_empty(first)
     second = first if same else without_empty(second)
     n = first.shape[axis]
-    given = len(window) if isinstance(window, np.ndarray | list) else None
-    nperseg = _parse_length("nperseg", nperseg, min(given or 256, n), 1, max(n, 1))
-    noverlap = _parse_length("noverlap", noverlap, nperseg // 2, 0, nperseg - 1)
-    nfft = _parse_length("nfft", nfft, nperseg, nperseg, 2**31)
     real = first.dtype.kind != "c" and second.dtype.kind != "c"
-    onesided = parse_flag("return_onesided", return_onesided) and real
-    keywords = {
-        "fs": fs, "window": window, "nperseg": nperseg, "noverlap": noverlap, "nfft": nfft,
-        "detrend": detrend, "return_onesided": onesided, "scaling": scaling,
-    }
-    frequencies = (scipy.fft.rfftfreq if onesided else scipy.fft.fftfreq)(nfft, 1 / fs)
+    keywords = _keywords(n, real, fs, window, nperseg, noverlap, nfft, detrend, return_onesided,
+                         scaling)
+    nperseg, step = keywords["nperseg"], keywords["nperseg"] - keywords["noverlap"]
+    named = scipy.fft.rfftfreq if keywords["return_onesided"] else scipy.fft.fftfreq
+    frequencies = named(keywords["nfft"], 1 / keywords["fs"])
     # For a median each block has a segment.
     cut = long_enough(first.chunks[axis], nperseg - 1 if average == "mean" else 2 * nperseg)
     wide = [_with_halo(a, axis, cut, nperseg - 1, first) for a in (first, second)]
     dtype = np.result_type(first.dtype, second.dtype, np.complex64)
     if same:
         dtype = np.empty(0, dtype).real.dtype
-    step, count = nperseg - noverlap, len(frequencies)
-    bounds = (0, *np.cumsum(cut).tolist())
+    count, bounds = len(frequencies), (0, *np.cumsum(cut).tolist())
     work = {"axis": axis, "bounds": bounds, "total": n, "keywords": keywords, "count": count,
             "out_dtype": dtype, "same": same, "dtype": dtype}
     chunks = [(count,) * len(cut) if i == axis else c for i, c in enumerate(wide[0].chunks)]

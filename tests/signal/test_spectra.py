@@ -112,6 +112,20 @@ def test_segments_along_another_axis_in_single_precision():
     assert not exchanges(found)
 
 
+@pytest.mark.parametrize("window", [("kaiser", 3.0), "boxcar", [1, 2, 3, 2], np.hanning(8)])
+@pytest.mark.parametrize("detrend", ["linear", None, lambda segments: segments - 1])
+@pytest.mark.parametrize("average", ["mean", "median"])
+def test_windows_and_trends(window, detrend, average):
+    x = random_array((200,), "f8", 0)
+    options = {"window": window, "detrend": detrend, "average": average, "fs": np.float32(2)}
+    if isinstance(window, str | tuple):
+        options["nperseg"] = 16
+    expected = scipy.signal.welch(x, **options)
+    found = signal.welch(da.from_array(x, chunks=60), **options)
+    np.testing.assert_allclose(found[0], expected[0])
+    np.testing.assert_allclose(found[1].compute(), expected[1], rtol=1e-12, atol=1e-15)
+
+
 def test_a_median_is_lazy_and_not_moved_by_one_loud_segment():
     x = random_array((4000,), "f8", 0)
     x[1000:1030] += 1e6
@@ -266,6 +280,16 @@ def test_chunks_may_be_empty(chunks, spectrum):
         (lambda x: signal.welch(x, nperseg=4, noverlap=4), ArgumentError, "noverlap"),
         (lambda x: signal.welch(x, average="mode"), ArgumentError, "average"),
         (lambda x: signal.csd(x, x[1:]), ArgumentError, "y"),
+        (lambda x: signal.welch(x, fs=0), ArgumentError, "fs"),
+        (lambda x: signal.welch(x, fs=-2.0), ArgumentError, "fs"),
+        (lambda x: signal.csd(x, x, fs="fast"), ArgumentTypeError, "fs"),
+        (lambda x: signal.welch(x, window="foo"), ArgumentError, "window"),
+        (lambda x: signal.welch(x, window=("kaiser",)), ArgumentError, "window"),
+        (lambda x: signal.welch(x, window=np.ones(5), nperseg=4), ArgumentError, "window"),
+        (lambda x: signal.welch(x, window=np.ones(4) * 1j), ArgumentError, "window.*real"),
+        (lambda x: signal.welch(x, window=8.0), ArgumentError, "window"),
+        (lambda x: signal.welch(x, detrend="foo"), ArgumentError, "detrend"),
+        (lambda x: signal.welch(x, detrend=True), ArgumentError, "detrend"),
         (lambda x: signal.radial_power_spectrum(x, bins=[1, 0]), ArgumentError, "bins"),
         (lambda x: signal.radial_power_spectrum(x[:0]), ArgumentError, "x"),
         (lambda x: signal.gradient(x, 0, order="natural"), ArgumentTypeError, "order"),

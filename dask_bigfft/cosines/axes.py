@@ -242,9 +242,7 @@ def cosine_transform(
         allowed = "None or a number: dask's scheduler decides"
         refuse("workers", workers, allowed, kind=ArgumentTypeError)
     backwards, sine = name.startswith("i"), "s" in name
-    if type_ not in (1, 2, 3, 4):
-        refuse("type", type_, "1, 2, 3 or 4")
-    kind: Type = _INVERSE[type_] if backwards else type_
+    kind = _parse_type(type_, backwards)
     array = parse_array(x, "fft")
     along, lengths = _parse_axes(array, n_or_s, axes, several=name.endswith("n"))
     ortho = (norm == "ortho" if orthogonalize is None
@@ -262,6 +260,17 @@ def cosine_transform(
     else:
         found = _all_axes(array, plans, norm, backwards, options)
     return cast("da.Array", _cut(found, array, options))
+
+
+def _parse_type(value: Any, backwards: bool) -> Type:
+    """The type of the transform that is done: of an inverse the one that undoes it."""
+    try:
+        found = operator.index(value)
+    except TypeError:
+        refuse("type", value, "1, 2, 3 or 4", kind=ArgumentTypeError)
+    if found not in _INVERSE:
+        refuse("type", value, "1, 2, 3 or 4")
+    return _INVERSE[found] if backwards else cast("Type", found)
 
 
 def _in_parts(real: Any, imag: Any) -> Any:

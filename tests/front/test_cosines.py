@@ -250,6 +250,8 @@ def test_runs_beyond_what_is_stored():
     ("call", "error", "names"),
     [
         (lambda x: fft.dct(x, 5), ArgumentError, "type"),
+        (lambda x: fft.dct(x, 2.0), ArgumentTypeError, "type"),
+        (lambda x: fft.idct(x, "2"), ArgumentTypeError, "type"),
         (lambda x: fft.dct(x, norm="orto"), ArgumentError, "norm"),
         (lambda x: fft.dct(x, n=0), ArgumentError, "n"),
         (lambda x: fft.dct(x, n=2.5), ArgumentTypeError, "n"),

@@ -31,7 +31,14 @@ def _by_pieces(x: Array, h: Array, axes: tuple[int, ...]) -> Array:
     return np.asarray(scipy.signal.oaconvolve(x, h, "full", axes))
 
 
+#: What sums are made in, by the character of their dtype, where SciPy makes none of several axes.
+SUMMED_IN = {"e": np.float32, "?": np.int64}
+
+
 def _by_sums(x: Array, h: Array, axes: tuple[int, ...]) -> Array:
+    dtype = np.result_type(x, h)
+    wide = SUMMED_IN.get(dtype.char, dtype)
+    x, h = x.astype(wide, copy=False), h.astype(wide, copy=False)
     return np.asarray(scipy.signal.convolve(x, h, "full", "direct"))
 
 

@@ -7,7 +7,7 @@ Imports `planning` for the parsing of arguments, `decomposition` for what transp
 import itertools
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, SupportsIndex, cast
 
 import dask.array as da
@@ -17,8 +17,9 @@ import numpy.typing as npt
 from dask_bigfft import config
 from dask_bigfft.decomposition.factors import transposed_digits
 from dask_bigfft.errors import ArgumentTypeError, refuse
-from dask_bigfft.graph.layer import origin
+from dask_bigfft.graph.layer import origin, uncut
 from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.shifts import ShiftPlan
 from dask_bigfft.planning.arguments import normalized_chunks
 from dask_bigfft.transforms.spec import parse_axes, parse_orders
 
@@ -147,8 +148,7 @@ def frequencies_of(spectrum: da.Array, axis: SupportsIndex = -1, d: float = 1.0)
     if not isinstance(spectrum, da.Array):
         found = type(spectrum).__qualname__
         refuse("spectrum", found, "a dask.array.Array", kind=ArgumentTypeError)
-    made = origin(spectrum)
-    plan = made.plan if made is not None and isinstance(made.plan, Plan) else None
+    plan, shifted = _plan_of(spectrum)
     if plan is None or (plan.spec.kind == "c2r" and plan.spec.sign > 0):
         refuse("spectrum", spectrum.name, "a spectrum as a transform returned it; for others "
                "fftfreq(n, d, spectrum.chunks[axis]), with its order")
@@ -164,8 +164,21 @@ def frequencies_of(spectrum: da.Array, axis: SupportsIndex = -1, d: float = 1.0)
     return _frequencies(
         n, _parse_samples(n, d)[1], digits, counts, spectrum.chunks[place],
         highest=n // 2 if half else (n - 1) // 2,
-        first=plan.result.axes[place].groups[0].offset,
+        first=plan.result.axes[place].groups[0].offset + shifted.get(place, 0),
     )
+
+
+def _plan_of(spectrum: da.Array) -> tuple[Plan | None, Mapping[int, int]]:
+    """The plan of the transform that a spectrum is from, and by how much it was shifted since.
+
+    A spectrum that is cut into small blocks is shifted afterwards.
+    """
+    made = origin(spectrum)
+    shifted: Mapping[int, int] = {}
+    if made is not None and isinstance(made.plan, ShiftPlan) and made.plan.is_shift:
+        spectrum, shifted = made.array, made.plan.offsets
+    made = origin(uncut(spectrum))
+    return made.plan if made is not None and isinstance(made.plan, Plan) else None, shifted
 
 
 def _parse_samples(n: Any, d: Any) -> tuple[int, float]:

@@ -30,6 +30,7 @@ __all__ = [
     "expression_array",
     "finalize",
     "finished_by",
+    "nearest_from_recipe",
     "original_of",
     "recipe_of",
     "results_are_kept",
@@ -112,6 +113,17 @@ def recipe_of(x: da.Array) -> tuple[da.Array, Recipe] | None:
     if not array_expressions_enabled() or not isinstance(expression, _FromRecipe):
         return None
     return cast("da.Array", new_collection(expression.operands[0])), expression.operands[1]
+
+
+def nearest_from_recipe(x: da.Array) -> da.Array | None:
+    """Return what `expression_array` made and this expression was made from, and nothing else."""
+    expression: Any = getattr(x, "expr", None)
+    while not isinstance(expression, _FromRecipe):
+        before = [] if expression is None else expression.dependencies()
+        if len(before) != 1:
+            return None
+        (expression,) = before
+    return cast("da.Array", new_collection(expression))
 
 
 # Dask settles which kind of arrays it has when dask.array is imported.

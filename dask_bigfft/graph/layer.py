@@ -31,6 +31,7 @@ from dask_bigfft.graph.dask_private import (
     array_expressions_enabled,
     expression_array,
     finished_by,
+    nearest_from_recipe,
     recipe_of,
     results_are_kept,
 )
@@ -334,6 +335,32 @@ def origin(x: da.Array) -> Origin | None:
     array = da.Array(HighLevelGraph(layers, edges), layer.source, chunks, meta=meta)
     known = Known(plan, layer.token) if isinstance(plan, Plan) else None
     return Origin(array, plan, layer.carrier, layer.known or known, layer)
+
+
+def uncut(x: da.Array) -> da.Array:
+    """Return the result of a plan that an array was cut from by `cut_blocks`; else the array.
+
+    Names of dask arrays tell how they were made: what has the name that cutting gives is just that.
+    """
+    core = _nearest_result(x)
+    if core is None or core.shape != x.shape:
+        return x
+    return core if cut_blocks(core, x.chunks).name == x.name else x
+
+
+def _nearest_result(x: da.Array) -> da.Array | None:
+    """The result of a plan from which alone an array was made, by whatever was done to it."""
+    if array_expressions_enabled():
+        return nearest_from_recipe(x)
+    graph, name = x.dask, x.name
+    if not isinstance(graph, HighLevelGraph):
+        return None
+    while not isinstance(layer := graph.layers.get(name), PlanLayer):
+        before = graph.dependencies.get(name, ())
+        if len(before) != 1:
+            return None
+        (name,) = before
+    return da.Array(graph, name, layer.plan.chunks, meta=result_meta(layer.plan, x._meta))
 
 
 def transforms_in(collection: Any) -> dict[str, Plan]:

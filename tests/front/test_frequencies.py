@@ -132,6 +132,24 @@ def test_frequencies_of_a_spectrum_in_named_digits(rounds):
     np.testing.assert_array_equal(fft.frequencies_of(half), np.fft.fftshift(expected.compute()))
 
 
+@pytest.mark.parametrize("chunks", [10, 1])
+@pytest.mark.parametrize("order", ["natural", "transposed"])
+def test_frequencies_of_a_spectrum_in_small_blocks(order, chunks):
+    """Which are cut from larger ones after the transform, and shifted after that."""
+    n = 1000
+    spectrum = fft.fft(da.ones(n, chunks=chunks), chunks="preserve", order=order)
+    expected = fft.fftfreq(n, order=order).compute()
+    found = fft.frequencies_of(spectrum)
+    assert found.chunks == spectrum.chunks
+    np.testing.assert_array_equal(found, expected)
+    shifted = fft.fftshift(spectrum)
+    np.testing.assert_array_equal(fft.frequencies_of(shifted), np.fft.fftshift(expected))
+    np.testing.assert_array_equal(fft.frequencies_of(fft.ifftshift(shifted)), expected)
+    for wrong in (spectrum * 2, spectrum[::-1], spectrum.sum(keepdims=True), spectrum[:0]):
+        with pytest.raises(ArgumentError, match="spectrum"):
+            fft.frequencies_of(wrong)
+
+
 def test_what_frequencies_of_refuses():
     a = da.ones((8, 6), chunks=2)
     spectrum = fft.fft(a)

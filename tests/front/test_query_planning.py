@@ -38,6 +38,8 @@ def main():
     assert dask_bigfft.plan(fft.ifftshift(a), "fft2").source != dask_bigfft.plan(a, "fft2").source
     same(fft.fftfreq(7, chunks=2).compute(), np.fft.fftfreq(7))
     same(fft.fft(x).compute(), np.fft.fft(x))
+    cut = fft.fft(da.ones(1000, chunks=10), chunks="preserve")
+    same(fft.frequencies_of(fft.fftshift(cut)).compute(), np.fft.fftshift(np.fft.fftfreq(1000)))
     assert fft.fft2(a).name == y.name != fft.ifft2(a).name
     assert dask_bigfft.plan(a, "fft2").chunks == y.chunks
     on_a_cluster(y, fft.fft2(a, norm="ortho"))

@@ -13,7 +13,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -343,20 +343,36 @@ def refuse_missing_chunks(path: Path, component: str | None = None) -> None:
 def source_files(path: Path, component: str | None = None) -> dict[str, Path]:
     """Return all files that an array's values come from, by the names that they are known by.
 
-    Those of a Zarr array in a folder are known by their paths there, other ones by whole paths; a
-    file that is a source by itself has no name.
+    Those of a Zarr array in a folder are known by their paths there, also where a part of it is a
+    link to another folder, other ones by whole paths; a file that is a source by itself has no
+    name.
     """
     root = path.resolve()
     if root.is_file():
         others = open_hdf5(root, component).places().files if is_hdf5(root) else []
         return {"": root} | {str(other): other for other in others if other != root}
     start = array_folder(root, component)
-    found = {}
-    for folder, folders, names in os.walk(start):
-        folders.sort()
-        for file in (Path(folder, name) for name in sorted(names)):
-            found[str(file.relative_to(start))] = file
-    return found
+    files = _files_below(start) if start.is_dir() else ()
+    return {str(file.relative_to(start)): file for file in files}
+
+
+def _files_below(folder: Path, above: frozenset[tuple[int, int]] = frozenset()) -> Iterator[Path]:
+    """All files below a folder, through links, too: whoever reads the array follows them.
+
+    Links may go round in a circle: no folder is looked into within itself. Those on the way to it
+    are `above`.
+    """
+    found = folder.stat()
+    own = found.st_dev, found.st_ino
+    if own in above:
+        return
+    with os.scandir(folder) as there:
+        entries = sorted(there, key=lambda entry: entry.name)
+    for entry in entries:
+        if entry.is_dir():
+            yield from _files_below(folder / entry.name, above | {own})
+        else:
+            yield folder / entry.name
 
 
 def _open_npy(path: Path) -> NpyFile:

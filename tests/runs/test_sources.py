@@ -13,7 +13,7 @@ from dask_bigfft import events
 from dask_bigfft.errors import ArgumentError
 from dask_bigfft.storage import targets
 from dask_bigfft.storage.hdf5 import Places, open_hdf5
-from dask_bigfft.storage.sources import open_source
+from dask_bigfft.storage.sources import open_source, source_files
 
 h5py = pytest.importorskip("h5py")
 zarr = pytest.importorskip("zarr")
@@ -41,6 +41,15 @@ def close(found, wanted):
 
 def zarr_source(values):
     zarr.create_array("in", data=values, chunks=(4, 8))
+    return "in", "in/c/0/0"
+
+
+def linked_source(values):
+    """A Zarr array whose chunks lie elsewhere, beside a link that goes round in a circle."""
+    zarr_source(values)
+    shutil.move("in/c", "elsewhere")
+    os.symlink(os.path.abspath("elsewhere"), "in/c")
+    os.symlink(os.path.abspath("in"), "elsewhere/0/circle")
     return "in", "in/c/0/0"
 
 
@@ -92,7 +101,7 @@ def numbered_dataset(values, path, name):
 
 
 SOURCES = {found.__name__.partition("_")[0]: found for found in (
-    zarr_source, npy_source, virtual_source, external_source, numbered_source)}
+    zarr_source, linked_source, npy_source, virtual_source, external_source, numbered_source)}
 
 
 @pytest.mark.parametrize("scratch", [None, "s"])
@@ -121,6 +130,19 @@ def test_a_source_that_changes_meanwhile_makes_no_result(monkeypatch, kind, scra
     assert not Path("out.zarr").exists()
     if scratch is None:
         assert set(os.listdir()) == before
+
+
+def test_every_way_to_a_folder_of_chunks_is_looked_at():
+    """Two links to one folder are two parts of the array; circles are gone round once."""
+    linked_source(RNG.normal(size=(8, 16)))
+    shutil.rmtree("elsewhere/1")
+    os.symlink("0", "elsewhere/1")
+    found = source_files(Path("in"))
+    assert set(found) == {"zarr.json", "c/0/0", "c/0/1", "c/1/0", "c/1/1"}
+    os.unlink("elsewhere/1")
+    assert set(source_files(Path("in"))) == {"zarr.json", "c/0/0", "c/0/1"}
+    shutil.rmtree("in")
+    assert source_files(Path("in")) == {}
 
 
 def test_links_lead_to_other_files():

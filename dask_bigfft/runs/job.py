@@ -61,7 +61,7 @@ def execute(
     result = lazy_result(x, plan, place)
     record = attributes(plan, asked.norm)
     with targets.writing(
-        asked.destination, result.shape, shape, dtype, record, asked.inner_chunks
+        asked.destination, result.shape, shape, dtype, record, asked.inner_chunks, overwrite
     ) as target:
         sink = Sink(target.array, shape, plain=plain_chunks(target.array, target.partial))
         try:

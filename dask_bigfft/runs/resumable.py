@@ -84,10 +84,10 @@ def go_on(
     started, found = time.perf_counter(), run_json.read_record(scratch)
     if found is not None and not resume:
         refuse("scratch", str(scratch), "a folder where no run has begun, or resume=True")
-    if found is not None:
-        targets.settle(Path(found["partial"]))
-    open_input(asked)  # refused before anything else is looked at
     ours, there = found is not None and _complete(asked.destination, found["run"]), None
+    if found is not None:
+        targets.settle(Path(found["partial"]), ours)
+    open_input(asked)  # refused before anything else is looked at
     if found is None and resume and (made := identity.read(asked.destination)) is not None:
         there = identity.compared(
             made, asked.pinned, asked.source, asked.component, asked.destination)
@@ -102,13 +102,14 @@ def go_on(
         _check(asked, found, scratch, ours)
     plan = Plan.from_json(found["plan"])
     if not ours:
-        _make(asked, store, scratch, plan, found)
+        _make(asked, store, scratch, plan, found, overwrite)
     run_json.clear(scratch)
     return done_by(asked, plan, started, already=ours)
 
 
 def _make(
-    asked: Asked, store: Store, scratch: Path, plan: Plan, found: Mapping[str, Any]
+    asked: Asked, store: Store, scratch: Path, plan: Plan, found: Mapping[str, Any],
+    overwrite: bool,
 ) -> None:
     """Do what is left of a run, and put the result in its place."""
     x, place = open_input(asked, plan), _place(asked, scratch, plan)
@@ -132,7 +133,7 @@ def _make(
     now = source_identity(asked.source, asked.component, _has_content(found))
     refuse_changed_source(found["source"], now)
     made = identity.written(found["asked"], found["source"], found["plan"], _has_content(found))
-    target.finish({identity.IDENTITY: made})
+    target.finish(overwrite, {identity.IDENTITY: made})
 
 
 def _place(asked: Asked, scratch: Path, plan: Plan) -> ScratchPlace:

@@ -40,6 +40,13 @@ _ZARR_FILES = ("zarr.json", ".zarray", ".zgroup")
 PARTIAL, REPLACED = ".partial-", ".replaced-"
 
 
+#: What is said where something is not to be replaced.
+_ONLY_ARRAYS = "a Zarr array, if it is to be replaced; this is something else"
+
+#: What is said where it has come since `check_target` has looked.
+_CAME = "; what is there came while the run went on"
+
+
 def uniform(chunks: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
     """Return the chunk shape that a Zarr array needs for these chunks, or None if none will do.
 
@@ -78,10 +85,14 @@ def check_target(path: Path, source: Path, *, overwrite: bool, there: str | None
         refuse("destination", str(path), f"a path where nothing is yet, or overwrite=True{known}")
     if path.resolve() in source.resolve().parents:
         refuse("destination", str(path), "another path: the source lies inside of it")
-    if path.is_symlink() or not path.is_dir() or not _is_array(path):
-        refuse("destination", str(path),
-               "a Zarr array, if it is to be replaced; this is something else")
+    if not _may_go(path):
+        refuse("destination", str(path), _ONLY_ARRAYS)
     _check_folder(path)
+
+
+def _may_go(path: Path) -> bool:
+    """Whether what is at a path is such that a result may replace it."""
+    return not path.is_symlink() and path.is_dir() and _is_array(path)
 
 
 def _check_folder(path: Path) -> None:
@@ -133,30 +144,49 @@ class Target:
     partial: Path
     array: Any
 
-    def finish(self, more: Mapping[str, Any] | None = None) -> None:
+    def finish(self, overwrite: bool, more: Mapping[str, Any] | None = None) -> None:
         """Mark the array complete, wait until it is on the disk, and move it to its place.
 
         What `more` there is by name goes into the mark, with the digest of the files.
+
+        Raises
+        ------
+        ArgumentError
+            If something has come to the place since `check_target` looked, unless that is an array
+            and `overwrite` is true. The complete array then stays where it grew.
         """
-        record = dict(self.array.attrs[ATTRIBUTE]) | {"complete": True}
-        _flush(self.partial)
-        for name, found in (more or {}).items():
-            record[name] = {**found, "files": files_digest(self.partial)}
-        self.array.attrs[ATTRIBUTE] = record
-        _flush(self.partial, files=_ZARR_FILES)
+        self._mark(more or {})
         old = _names(self.partial)[1]
-        replaces = os.path.lexists(self.path)
-        if replaces:
-            self.path.rename(old)
+        _refuse_new(self.path, overwrite)
+        replaces = overwrite and _moved(self.path, old)
         try:
-            self.partial.rename(self.path)
+            self._take_place(old)
         except BaseException:
-            if replaces and not self.path.exists():
+            if replaces and not os.path.lexists(self.path):
                 old.rename(self.path)
             raise
         sync_path(self.path.parent)  # before anything goes that could make it once more
-        if replaces:
+        if replaces and _may_go(old):
             shutil.rmtree(old)
+
+    def _mark(self, more: Mapping[str, Any]) -> None:
+        """Say that the array is complete, when it is on the disk."""
+        record = dict(self.array.attrs[ATTRIBUTE]) | {"complete": True}
+        _flush(self.partial)
+        for name, found in more.items():
+            record[name] = {**found, "files": files_digest(self.partial)}
+        self.array.attrs[ATTRIBUTE] = record
+        _flush(self.partial, files=_ZARR_FILES)
+
+    def _take_place(self, old: Path) -> None:
+        """Move the array to its place, unless something is there: no system replaces that."""
+        try:
+            self.partial.rename(self.path)
+        except OSError:
+            if not os.path.lexists(self.path):
+                raise
+            before = f"; {old} was there before" if os.path.lexists(old) else ""
+            refuse("destination", str(self.path), f"a path where nothing is yet{_CAME}{before}")
 
     def begin(self) -> None:
         """Wait until the array itself is on the disk, so that another run can go on with it."""
@@ -170,6 +200,25 @@ class Target:
             time.sleep(0.05)
             if not self.partial.exists():
                 break
+
+
+def _refuse_new(path: Path, overwrite: bool) -> None:
+    """Refuse to replace what has come to a place, and would have been refused at the beginning."""
+    if not os.path.lexists(path):
+        return
+    if not overwrite:
+        refuse("destination", str(path), f"a path where nothing is yet, or overwrite=True{_CAME}")
+    if not _may_go(path):
+        refuse("destination", str(path), f"{_ONLY_ARRAYS}, which came while the run went on")
+
+
+def _moved(path: Path, to: Path) -> bool:
+    """Move what is at a path; whether anything was there."""
+    try:
+        path.rename(to)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _flush(folder: Path, files: Sequence[str] | None = None) -> None:
@@ -205,16 +254,27 @@ def _names(partial: Path) -> tuple[Path, Path]:
     return partial.with_name(name), partial.with_name(name + REPLACED + run)
 
 
-def settle(partial: Path) -> None:
+def settle(partial: Path, done: bool) -> None:
     """Put things right where a run was killed while its array took an old one's place.
 
-    The old one comes back if the new one has not come there yet, and goes if it has.
+    The old one comes back if the new one has not come there yet, and goes if it has: if the run
+    is `done`.
+
+    Raises
+    ------
+    ArgumentError
+        If the old one cannot come back, since something else is there by now.
     """
     path, old = _names(partial)
-    if not os.path.lexists(path) and old.exists():
+    if not old.exists():
+        return
+    if not os.path.lexists(path):
         old.rename(path)
-    elif not partial.exists():
+    elif done:
         shutil.rmtree(old, ignore_errors=True)
+    else:
+        refuse("destination", str(path), "a path where nothing is: what is there came after a run "
+               f"was killed that replaced what is now {old}")
 
 
 def created(
@@ -298,7 +358,7 @@ def read_attributes(path: Path) -> dict[str, Any]:
 @contextlib.contextmanager
 def writing(
     path: Path, shape: tuple[int, ...], blocks: tuple[int, ...], dtype: np.dtype[Any],
-    record: dict[str, Any], inner: tuple[int, ...] | None = None,
+    record: dict[str, Any], inner: tuple[int, ...] | None = None, overwrite: bool = False,
 ) -> Iterator[Target]:
     """Give a Zarr array that becomes `path` when all goes well, and vanishes when it does not.
 
@@ -306,13 +366,15 @@ def writing(
     ----------
     path, shape, blocks, dtype, record, inner
         As `created` takes them.
+    overwrite : bool
+        As `Target.finish` takes it.
     """
     partial = path.with_name(f"{path.name}{PARTIAL}{os.getpid()}")
     target = Target(path, partial, None)
     try:
         target = created(path, partial, shape, blocks, dtype, record, inner)
         yield target
-        target.finish()
+        target.finish(overwrite)
     except BaseException:
         target.discard()
         raise

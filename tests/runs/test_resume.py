@@ -126,27 +126,6 @@ def test_killed_at_the_beginning_and_at_the_end(here, processes, undisturbed, pl
     assert sorted(p.name for p in here.iterdir()) == ["in.zarr", "out.zarr", "whole.zarr"]
 
 
-@pytest.mark.parametrize(
-    ("destination", "after", "names"),
-    [("in.zarr", 2, [".partial-", ".replaced-"]), ("in.zarr", 3, ["", ".replaced-"]),
-     ("old.zarr", 2, [".partial-", ".replaced-"]), ("old.zarr", 5, ["", ".replaced-"])],
-)
-def test_killed_while_an_old_array_is_replaced(
-    here, processes, undisturbed, destination, after, names
-):
-    """Which may be the source: it comes back, or is not asked for any more, and nothing is left."""
-    if destination != "in.zarr":
-        stored(destination, np.arange(9.0), (3,))
-    asked = {**ASKED, "scratch": "scratch", "overwrite": True}
-    code = processes(dying_runs.run_and_die_replacing, after, "in.zarr", destination, **asked)
-    assert code == -signal.SIGKILL
-    found = [path.name.removeprefix(destination) for path in here.glob(f"{destination}*")]
-    assert sorted(re.sub("-.*", "-", name) for name in found) == names
-    dask_bigfft.run("in.zarr", destination, **asked, resume=True)
-    assert files(destination) == undisturbed
-    assert {p.name for p in here.iterdir()} == {"in.zarr", "whole.zarr", destination}
-
-
 def command(*more):
     """The command line of a run; sizes may be written in any way."""
     return ["run", "in.zarr", "out.zarr", "--kind", "fft", "--scheduler", "sync", "--scratch",

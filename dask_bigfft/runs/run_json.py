@@ -11,6 +11,7 @@ The scratch folder of such a run::
 Imports `devices`, `errors`, `exchange`, `files` and `planner`.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -177,7 +178,11 @@ def clear(scratch: Path) -> None:
 
 
 def leave(scratch: Path) -> None:
-    """Remove the lock of a folder that no run is of, and the folder if it is empty then."""
+    """Remove the lock of a folder that no run is of, and the folder if it is empty then.
+
+    It stays where it cannot go: on it a disk may be mounted, or the folder above be another user's.
+    """
     (scratch / LOCK).unlink(missing_ok=True)
     if not any(scratch.iterdir()):
-        scratch.rmdir()
+        with contextlib.suppress(OSError):
+            scratch.rmdir()

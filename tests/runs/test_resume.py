@@ -1,5 +1,6 @@
 """Runs that are killed go on where they stopped, to the bit; others than the same are refused."""
 
+import errno
 import os
 import re
 import shutil
@@ -315,6 +316,27 @@ def test_a_scratch_folder_serves_one_run_at_a_time(here):
         again()
     unlock_folder(handle)
     again()
+
+
+@pytest.mark.parametrize("code", [errno.EBUSY, errno.EACCES])
+def test_a_scratch_folder_that_cannot_go_stays_empty(here, undisturbed, monkeypatch, code):
+    """As a disk that is mounted there, or one whose folder above is another user's."""
+    Path("scratch").mkdir()
+    real = Path.rmdir
+
+    def rmdir(path):
+        if path.name == "scratch":
+            raise OSError(code, os.strerror(code), str(path))
+        real(path)
+
+    monkeypatch.setattr(Path, "rmdir", rmdir)
+    with pytest.raises(ArgumentError, match="`norm`"):
+        again(norm="loud")
+    assert not again().already
+    assert files("out.zarr") == undisturbed
+    assert os.listdir("scratch") == []
+    assert again().already
+    assert os.listdir("scratch") == []
 
 
 # --- full disks -----------------------------------------------------------------------------

@@ -119,9 +119,29 @@ def compared(
         now = source_identity(source, component, found.checksum)["files"]
         if found.source != _digest(now):
             return "what is there was made of the source as it was before it changed"
-    if found.files == targets.files_digest(destination):
+    return altered(found, replaced, destination)
+
+
+def altered(found: Identity | None, replaced: bool, destination: Path) -> str | None:
+    """Return what tells a result from what its run has left; None if nothing does.
+
+    Parameters
+    ----------
+    found : Identity or None
+        What the result says; None if it does not say any more what its run has left.
+    replaced : bool
+        Whether it has replaced its source.
+    destination : Path
+        Where it is.
+
+    Raises
+    ------
+    ArgumentError
+        As `compared` does.
+    """
+    if found is not None and found.files == targets.files_digest(destination):
         return None
     if replaced:
         refuse("resume", True, f"{destination} as this run has left it, which it is not any more; "
-               "without resume=True it is transformed once more")
+               "without resume=True, in a new scratch folder, it is transformed once more")
     return "what is there has been changed since it was made"

@@ -88,6 +88,10 @@ def go_on(
     if found is not None:
         targets.settle(Path(found["partial"]), ours)
     open_input(asked)  # refused before anything else is looked at
+    if ours:
+        there = identity.altered(
+            identity.read(asked.destination), _in_place(asked), asked.destination)
+        ours = there is None
     if found is None and resume and (made := identity.read(asked.destination)) is not None:
         there = identity.compared(
             made, asked.pinned, asked.source, asked.component, asked.destination)
@@ -172,7 +176,7 @@ def _check(asked: Asked, found: Mapping[str, Any], scratch: Path, ours: bool) ->
     Where its result (`ours`) has replaced its source, there is no source to be looked at any more.
     """
     now = {"asked": asked.pinned, "versions": _versions(Plan.from_json(found["plan"]))}
-    if not ours or not identity.in_place(asked.source, asked.component, asked.destination):
+    if not ours or not _in_place(asked):
         source = source_identity(asked.source, asked.component, _has_content(found))
         refuse_changed_source(found["source"], source)
     run_json.refuse_another_run(scratch, found, now)
@@ -186,6 +190,10 @@ def _versions(plan: Plan) -> dict[str, str]:
 
 def _has_content(found: Mapping[str, Any]) -> bool:
     return any(file[2] is not None for file in found["source"]["files"].values())
+
+
+def _in_place(asked: Asked) -> bool:
+    return identity.in_place(asked.source, asked.component, asked.destination)
 
 
 def _complete(path: Path, run: str) -> bool:

@@ -129,6 +129,42 @@ def test_a_changed_result_is_not_already_done(here, change):
     assert close(values("out.zarr"), np.fft.fft(values("in.zarr")))
 
 
+@pytest.mark.parametrize("change", ["value", "gone", "attribute"])
+@pytest.mark.parametrize("destination", ["out.zarr", "in.zarr"])
+def test_killed_before_cleaning_up_a_changed_result_is_not_already_done(
+    here, processes, destination, change
+):
+    """Also where there is a scratch folder left, which goes only when all is well."""
+    place = "dask_bigfft.runs.run_json.clear"
+    asked = {**ASKED, "scratch": "scratch", "overwrite": destination == "in.zarr"}
+    processes(dying_runs.run_and_die_in, place, 1, "in.zarr", destination, **asked)
+    if change == "gone":
+        (Path(destination) / "c/3").unlink()
+    elif change == "value":
+        zarr.open_array(destination, mode="r+")[3 * BLOCK] = 0
+    else:
+        attributes = zarr.open_array(destination, mode="r+").attrs
+        attributes["dask_bigfft"] = {**attributes["dask_bigfft"], "identity": None}
+    before = everything(".")
+    before.pop("scratch/lock")
+    text = r"`destination`=.*has been changed since it was made"
+    if destination == "in.zarr":
+        text = r"`resume`=True .*in\.zarr as this run has left it"
+    with pytest.raises(ArgumentError, match=text):
+        dask_bigfft.run("in.zarr", destination, **asked, resume=True)
+    now = everything(".")
+    now.pop("scratch/lock")
+    assert now == before
+    if destination == "out.zarr":
+        with pytest.raises(ArgumentError, match=r"`scratch`=.*delete the scratch folder to start"):
+            again(overwrite=True)
+    shutil.rmtree("scratch")
+    x = values("in.zarr")
+    asked |= {"overwrite": True, "missing_chunks": "fill"}
+    dask_bigfft.run("in.zarr", destination, **asked)
+    assert close(values(destination), np.fft.fft(x))
+
+
 def test_attributes_of_others_are_kept_and_nonsense_is_no_identity(here):
     again()
     zarr.open_array("out.zarr", mode="r+").attrs["units"] = "K"

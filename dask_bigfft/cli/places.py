@@ -17,7 +17,10 @@ import dask.config
 from dask_bigfft.errors import refuse
 from dask_bigfft.watch.display import Display, LocalProgress
 
-__all__ = ["Place", "handled", "place"]
+__all__ = ["Place", "handled", "place", "waiting"]
+
+#: Seconds that a client, or a cluster, has for closing; what is left ends with this process.
+CLOSING = 60.0
 
 _THREADS, _SYNC = ("threads", "threaded"), ("sync", "synchronous", "single-threaded")
 _CLUSTER = ("processes", "cluster")
@@ -54,10 +57,11 @@ class Place:
         """Wait for the tasks that run, and start no others."""
         if self.pool is not None:
             self.pool.shutdown(wait=True, cancel_futures=True)
-        if self.client is not None:
-            self.client.close()
-        if self.cluster is not None:
-            self.cluster.close()
+        with waiting(signal.SIGINT, signal.SIGTERM):  # a closing that is left half done never ends
+            for found in (self.client, self.cluster):
+                if found is not None:
+                    with contextlib.suppress(TimeoutError):
+                        found.close(timeout=CLOSING)
 
 
 @contextlib.contextmanager
@@ -91,8 +95,12 @@ def _local_cluster(workers: int | None) -> Iterator[Place]:
             n_workers=workers, threads_per_worker=threads, silence_logs="CRITICAL",
             dashboard_address="127.0.0.1:0", scheduler_kwargs={"dashboard": False},  # any free port
         )
-    with cluster, Client(cluster) as client:
-        yield Place(client=client, cluster=cluster)
+    where = Place(cluster=cluster)
+    try:
+        where.client = Client(cluster)
+        yield where
+    finally:
+        where.stop()
 
 
 @contextlib.contextmanager
@@ -109,6 +117,20 @@ def handled(number: int, handler: Any) -> Iterator[None]:
         signal.signal(number, before)
 
 
+@contextlib.contextmanager
+def waiting(*numbers: int) -> Iterator[None]:
+    """Let signals wait while something is done that must not be interrupted."""
+    came = list[int]()
+    try:
+        with contextlib.ExitStack() as stack:
+            for number in numbers:
+                stack.enter_context(handled(number, lambda number, frame: came.append(number)))
+            yield
+    finally:
+        for number in dict.fromkeys(came):
+            signal.raise_signal(number)
+
+
 def _connected(address: str) -> Iterator[Place]:
     from distributed import Client
 
@@ -116,5 +138,8 @@ def _connected(address: str) -> Iterator[Place]:
         client = Client(address, timeout=10)
     except (OSError, ValueError) as error:
         refuse("scheduler", address, f"the address of a scheduler that answers ({error})")
-    with client:
-        yield Place(client=client)
+    where = Place(client=client)
+    try:
+        yield where
+    finally:
+        where.stop()

@@ -18,6 +18,7 @@ import dask_bigfft
 from dask_bigfft import runs
 from dask_bigfft.cli import main
 from dask_bigfft.cli.failures import Terminated
+from dask_bigfft.cli.places import CLOSING, handled, place
 from dask_bigfft.storage import sources, targets
 from dask_bigfft.storage.chunk_files import PlainChunks
 
@@ -523,6 +524,39 @@ def test_on_a_cluster_of_its_own(here):
     arguments = ["--scheduler", "processes", "--workers", "1", "--block-size", "16 KiB"]
     assert main(["run", "a.npy", "b.zarr", *arguments]) == 0
     check("b.zarr", np.fft.fftn(values))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("numbers", [[signal.SIGINT, signal.SIGINT], [signal.SIGTERM]])
+def test_signals_wait_while_a_cluster_is_closed(monkeypatch, fails, numbers):
+    """A closing that was interrupted never ended. Nor may one that does not end by itself."""
+    distributed = pytest.importorskip("distributed")
+    closed = []
+
+    class Closing:
+        def __init__(self, *_, **__):
+            pass
+
+        def close(self, timeout=None):
+            if not closed:
+                for number in numbers:
+                    signal.raise_signal(number)
+            closed.append(timeout)
+            raise TimeoutError
+
+    def end(number, frame):
+        raise Terminated
+
+    monkeypatch.setattr(distributed, "LocalCluster", Closing)
+    monkeypatch.setattr(distributed, "Client", Closing)
+    before = signal.getsignal(signal.SIGINT)
+    expected = KeyboardInterrupt if signal.SIGINT in numbers else Terminated
+    with handled(signal.SIGTERM, end):
+        with pytest.raises(expected), place("processes", 1) as where:
+            where.store(da.ones(2), np.zeros(2), None) if fails else None
+        assert signal.getsignal(signal.SIGTERM) is end
+    assert signal.getsignal(signal.SIGINT) is before
+    assert closed == [CLOSING] * (4 if fails else 2)
 
 
 # --- storage --------------------------------------------------------------------------------

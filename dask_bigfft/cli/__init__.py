@@ -37,7 +37,8 @@ def _name_leftovers(path: Path) -> None:
     for left in targets.leftovers(path):
         print(f"note: {left} is what a killed run has left; it may be deleted", file=sys.stderr)
     for left in targets.leftovers(path, targets.REPLACED):
-        print(f"note: {left} was {path} until a run was killed that replaced it", file=sys.stderr)
+        print(f"note: {left} was {path} until a run replaced it that was killed, or is just ending",
+              file=sys.stderr)
 
 
 def _run(args: argparse.Namespace) -> None:

@@ -163,7 +163,7 @@ def _pin(asked: Asked, scratch: Path, checksum: bool) -> dict[str, Any]:
         "versions": _versions(plan),
         "source": source_identity(asked.source, asked.component, checksum),
         "partial": str(asked.destination.resolve().with_name(
-            f"{asked.destination.name}{targets.PARTIAL}{run[:12]}")),
+            f"{asked.destination.name}{targets.PARTIAL}r{run[:12]}")),
         "plan": plan.to_json(),
     }
     run_json.write_record(scratch, found)

@@ -6,7 +6,10 @@
     OUT                   the old one, if any, until the new one takes its place
     OUT.replaced-<run>    the old one, while the new one takes its place
 
-so an interrupted run leaves nothing that looks complete. Imports `errors`, `files` and `sources`.
+so an interrupted run leaves nothing that looks complete. A run with a scratch folder has a name
+that its record keeps; the name of any other one says on what host it is, and in which process.
+
+Imports `errors`, `files` and `sources`.
 """
 
 import contextlib
@@ -14,6 +17,8 @@ import errno
 import hashlib
 import json
 import os
+import platform
+import re
 import shutil
 import time
 import uuid
@@ -97,7 +102,7 @@ def _may_go(path: Path) -> bool:
 
 def _check_folder(path: Path) -> None:
     """Raise what the system says where nothing can be made beside a path, and why that is asked."""
-    tried = path.with_name(f"{path.name}{PARTIAL}{uuid.uuid4().hex}")
+    tried = path.with_name(f"{path.name}{REPLACED}{name_of_run()}")
     try:
         tried.mkdir()
         tried.rmdir()
@@ -369,7 +374,7 @@ def writing(
     overwrite : bool
         As `Target.finish` takes it.
     """
-    partial = path.with_name(f"{path.name}{PARTIAL}{os.getpid()}")
+    partial = path.with_name(f"{path.name}{PARTIAL}{name_of_run()}")
     target = Target(path, partial, None)
     try:
         target = created(path, partial, shape, blocks, dtype, record, inner)
@@ -384,24 +389,40 @@ def _refuse_dtype(dtype: np.dtype[Any], error: Exception) -> NoReturn:
     refuse("source", f"of which the result is {dtype}", f"a dtype that Zarr can store ({error})")
 
 
+def name_of_run() -> str:
+    """Return a name for a run of this process that no other one has, on whatever host.
+
+    >>> ended(name_of_run())
+    False
+    """
+    return f"{_host()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+
+
+def _host() -> str:
+    return re.sub(r"[^\w.-]", "_", platform.node())
+
+
 def leftovers(path: Path, what: str = PARTIAL) -> list[Path]:
     """Return what runs that were killed have left beside `path`: parts of a new array.
 
-    With `REPLACED` the arrays that were at `path` before.
+    Only those of this host, without a scratch folder: of others nobody can tell here that they do
+    not go on. With `REPLACED` the arrays that were at `path` before, unless their runs go on: they
+    have this name for a moment only.
     """
-    start = f"{path.name}{what}"
+    start, wanted = f"{path.name}{what}", (True, None) if what == REPLACED else (True,)
     found = (p for p in path.parent.iterdir() if p.name.startswith(start))
-    return sorted(p for p in found if not _alive(p.name.removeprefix(start)))
+    return sorted(p for p in found if ended(p.name.removeprefix(start)) in wanted)
 
 
-def _alive(number: str) -> bool:
-    """Whether a process of this number runs; what is no number counts as running."""
-    if not number.isdigit():
-        return True
+def ended(run: str) -> bool | None:
+    """Return whether the process of a run has ended; None where its name does not tell."""
+    host, number, *_ = [*run.rsplit("-", 2), "", ""]
+    if host != _host() or not number.isdecimal():
+        return None
     try:
         os.kill(int(number), 0)
     except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
         return True
-    return True
+    except (PermissionError, OverflowError):
+        return False
+    return False

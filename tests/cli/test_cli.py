@@ -438,18 +438,41 @@ def test_while_it_is_written_it_is_marked_incomplete(here, monkeypatch):
 
 def test_what_a_killed_run_has_left_is_named(here, capsys):
     npy("a.npy", complex_values(8))
-    process = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"],
-                             capture_output=True, text=True, check=True)
-    left = Path(f"b.zarr.partial-{process.stdout.strip()}")
-    left.mkdir()
-    Path(f"b.zarr.partial-{os.getppid()}").mkdir()  # of a run that goes on
-    old = Path(left.name.replace("partial", "replaced"))
-    old.mkdir()
+    name = "from dask_bigfft.storage import targets; print(targets.name_of_run())"
+    process = subprocess.run([sys.executable, "-c", name], capture_output=True, text=True,
+                             check=True, env=environment())
+    run = process.stdout.strip()
+    left, old = Path(f"b.zarr.partial-{run}"), Path(f"b.zarr.replaced-{run}")
+    host, number, more = run.rsplit("-", 2)
+    goes_on = f"{host}-{os.getppid()}-{more}"
+    elsewhere = f"other-{run}"
+    resumed = ["r0123456789ab", "r012345678901"]  # a killed one, or one that goes on
+    for name in (run, goes_on, elsewhere, *resumed, number, "012345678901"):
+        Path(f"b.zarr.partial-{name}").mkdir()
+    for name in (run, goes_on, elsewhere, *resumed):
+        Path(f"b.zarr.replaced-{name}").mkdir()
     assert main(["run", "a.npy", "b.zarr", "--quiet"]) == 0
     lines = capsys.readouterr().err.splitlines()
-    assert [line.split()[1] for line in lines] == [str(left), str(old)]
+    olds = sorted(f"b.zarr.replaced-{name}" for name in (run, elsewhere, *resumed))
+    assert [line.split()[1] for line in lines] == [str(left), *olds]
     assert "it may be deleted" in lines[0]
-    assert "was b.zarr until a run was killed" in lines[1]
+    assert all("was b.zarr until a run replaced it that was killed" in line for line in lines[1:])
+    assert old.is_dir()
+
+
+def test_runs_of_one_process_do_not_write_into_the_same_folder(here):
+    """Nor do those of processes of one number, as containers have them."""
+    def fail():
+        with targets.writing(*made):
+            raise RuntimeError("stop")
+
+    made = [Path("b.zarr"), (4,), (4,), np.dtype("f8"), {}]
+    with targets.writing(*made) as target:
+        target.array[...] = 1
+        with pytest.raises(RuntimeError, match="stop"):
+            fail()
+    check("b.zarr", np.ones(4))
+    only(here, "b.zarr")
 
 
 # --- processes ------------------------------------------------------------------------------
@@ -592,7 +615,8 @@ def test_a_file_is_read_where_it_lies(here):
     assert sources.open_source(Path("a.npy"), nbytes=4096).name != source.name
 
 
-def test_a_write_that_comes_late_is_removed_too(here):
+def test_a_write_that_comes_late_is_removed_too(here, monkeypatch):
+    monkeypatch.setattr(targets, "name_of_run", lambda: "7")
     started = threading.Event()
 
     def late(folder):
@@ -601,7 +625,7 @@ def test_a_write_that_comes_late_is_removed_too(here):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "late").write_text("x")
 
-    thread = threading.Thread(target=late, args=(Path(f"b.zarr.partial-{os.getpid()}"),))
+    thread = threading.Thread(target=late, args=(Path("b.zarr.partial-7"),))
 
     def fail():
         with targets.writing(Path("b.zarr"), (4,), (4,), np.dtype("f8"), {}):

@@ -14,6 +14,7 @@ from runs.resuming import ASKED, again, files, stored
 import dask_bigfft
 from dask_bigfft import events
 from dask_bigfft.errors import ArgumentError
+from dask_bigfft.storage import targets
 from dask_bigfft.testing import dying_runs
 
 zarr = pytest.importorskip("zarr")
@@ -34,6 +35,9 @@ def test_killed_while_an_old_array_is_replaced(
     code = processes(dying_runs.run_and_die_replacing, after, "in.zarr", destination, **asked)
     assert code == -signal.SIGKILL
     found = [path.name.removeprefix(destination) for path in here.glob(f"{destination}*")]
+    old = targets.leftovers(Path(destination), targets.REPLACED)
+    assert [path.name.partition("-")[0] for path in old] == [f"{destination}.replaced"]
+    assert targets.leftovers(Path(destination)) == []  # it is gone on with
     assert sorted(re.sub("-.*", "-", name) for name in found) == names
     dask_bigfft.run("in.zarr", destination, **asked, resume=True)
     assert files(destination) == undisturbed

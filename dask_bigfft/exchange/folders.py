@@ -51,17 +51,29 @@ def check_room(directory: Path, needed: int) -> None:
 def lock_folder(folder: Path) -> int | None:
     """Return a handle that says this process alone uses a folder; None if another one does.
 
-    -1 where files cannot be locked.
+    -1 where files cannot be locked. A folder that is not there is a `FileNotFoundError`.
     """
     if fcntl is None:
         return -1
-    handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
-        return None
-    return handle
+    while True:
+        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            return None
+        if has_lock(folder, handle):
+            return handle
+        os.close(handle)  # whoever had locked it has deleted it
+
+
+def has_lock(folder: Path, handle: int) -> bool:
+    """Whether a handle is that of a folder's lock, and not of one that was deleted since."""
+    if handle < 0:
+        return folder.is_dir()
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(handle), (folder / LOCK).stat())
+    return False
 
 
 def hold_folder(folder: Path, make: bool) -> int | None:
@@ -84,9 +96,8 @@ def hold_folder(folder: Path, make: bool) -> int | None:
                 return fresh
             continue
         fcntl.flock(handle, fcntl.LOCK_SH)
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(handle), (folder / LOCK).stat()):
-                return handle
+        if has_lock(folder, handle):
+            return handle
         os.close(handle)  # whoever had locked it has deleted it
 
 

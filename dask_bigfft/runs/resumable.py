@@ -19,10 +19,15 @@ import dask.config
 
 from dask_bigfft import config
 from dask_bigfft.errors import DamagedShardError, ScratchError, refuse
-from dask_bigfft.exchange.folders import begin_life, check_room, lock_folder, unlock_folder
+from dask_bigfft.exchange.folders import (
+    begin_life,
+    check_room,
+    has_lock,
+    lock_folder,
+    unlock_folder,
+)
 from dask_bigfft.exchange.records import stored_blocks
 from dask_bigfft.exchange.scratch import Scratch
-from dask_bigfft.exchange.scratch_files import make_folder
 from dask_bigfft.exchange.scratch_place import ScratchPlace
 from dask_bigfft.graph.disk import exchange_folder
 from dask_bigfft.planner.plan import Plan
@@ -52,6 +57,9 @@ from dask_bigfft.storage.chunk_files import plain_chunks
 #: How often a damaged scratch file is made once more before a run gives up.
 MOST_REPAIRS = 3
 
+#: How often a scratch folder that others remove is made.
+MOST_TRIES = 100
+
 
 @contextlib.contextmanager
 def locked(scratch: Path) -> Iterator[Path]:
@@ -60,8 +68,7 @@ def locked(scratch: Path) -> Iterator[Path]:
     if folder.exists() and not folder.is_dir():
         refuse("scratch", str(scratch), "a folder, or a name that nothing has")
     try:
-        make_folder(folder)
-        handle = lock_folder(folder)
+        handle = _made_and_locked(folder)
     except OSError as error:
         code = error.errno or errno.EIO
         text = f"`scratch`={str(scratch)!r} cannot be a scratch folder: {os.strerror(code)}"
@@ -72,9 +79,24 @@ def locked(scratch: Path) -> Iterator[Path]:
         with dask.config.set({"bigfft.exchange.carrier": "disk"}):
             yield folder
     finally:
-        if folder.is_dir() and not (folder / run_json.RECORD).exists():
-            run_json.leave(folder)  # refused before anything was begun
+        if has_lock(folder, handle) and not (folder / run_json.RECORD).exists():
+            run_json.leave(folder)  # all is done, or was refused before anything was begun
         unlock_folder(handle)
+
+
+def _made_and_locked(folder: Path) -> int | None:
+    """Lock a folder, which is made if it is not there; see `lock_folder`.
+
+    Whoever has used it until now may remove it at any time, again and again.
+    """
+    for left in reversed(range(MOST_TRIES)):
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            return lock_folder(folder)
+        except (FileNotFoundError, FileExistsError):
+            if not left:
+                raise
+    return None
 
 
 def go_on(

@@ -168,13 +168,12 @@ def refuse_another_run(
 
 
 def clear(scratch: Path) -> None:
-    """Remove all that a run has put into its scratch folder, the record last; then the folder."""
+    """Remove all that a run has put into its scratch folder, but for the lock; the record last."""
     for path in scratch.iterdir():
         if path.is_dir() and _OURS.fullmatch(path.name):
             shutil.rmtree(path)
     for path in sorted(scratch.glob(f"{RECORD}*"), reverse=True):
         path.unlink()
-    leave(scratch)
 
 
 def leave(scratch: Path) -> None:

@@ -18,7 +18,7 @@ from dask_bigfft.testing import dying_runs
 zarr = pytest.importorskip("zarr")
 
 #: Calls after which nothing says that a run was there: its scratch folder is as good as empty.
-ENDS = ["dask_bigfft.runs.run_json.leave", "dask_bigfft.runs.resumable.done_by"]
+ENDS = ["dask_bigfft.runs.run_json.leave", "dask_bigfft.runs.resumable.unlock_folder"]
 
 #: What happens where anything is done.
 WORK = ["source_read bytes", "round", "sink_write", "scratch_write"]

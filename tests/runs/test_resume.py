@@ -16,8 +16,9 @@ from runs.resuming import ASKED, BLOCK, NBYTES, RNG, N, again, done_so_far, file
 import dask_bigfft
 from dask_bigfft.cli import main
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError, PlanError, ScratchError
+from dask_bigfft.exchange import folders
 from dask_bigfft.kernels.libraries import usable
-from dask_bigfft.runs import run_json
+from dask_bigfft.runs import resumable, run_json
 from dask_bigfft.testing import dying_runs
 
 zarr = pytest.importorskip("zarr")
@@ -316,6 +317,50 @@ def test_a_scratch_folder_serves_one_run_at_a_time(here):
         again()
     unlock_folder(handle)
     again()
+
+
+@pytest.mark.parametrize("name", ["mkdir", "open"])
+def test_a_scratch_folder_that_another_run_removes_just_now_is_made_anew(here, monkeypatch, name):
+    """Between making it, opening its lock and locking it; a lock that is gone locks nothing."""
+    other, held = Path("scratch").resolve(), None
+    if name == "open":
+        other.mkdir()
+        held = folders.lock_folder(other)
+    real, times = getattr(os, name), []
+
+    def meanwhile(path, *args, **kwargs):
+        found = real(path, *args, **kwargs)
+        if "scratch" in str(path) and not times:
+            times.append(path)
+            run_json.leave(other)
+            folders.unlock_folder(held)
+        return found
+
+    monkeypatch.setattr(os, name, meanwhile)
+    with resumable.locked(Path("scratch")) as folder:
+        assert times
+        assert folders.lock_folder(folder) is None
+    assert not folder.exists()
+
+
+def test_at_its_end_a_run_leaves_the_scratch_folder_of_the_next_one(here, monkeypatch):
+    """Which has begun as soon as the first one had removed its own."""
+    real, next_one = run_json.leave, []
+
+    def leave(folder):
+        real(folder)
+        folder.mkdir()
+        next_one.append(folders.lock_folder(folder))
+
+    monkeypatch.setattr(run_json, "leave", leave)
+    again()
+    monkeypatch.undo()
+    os.chdir(here)
+    assert len(next_one) == 1
+    assert folders.has_lock(Path("scratch"), *next_one)
+    with pytest.raises(ArgumentError, match="no other run is using"):
+        again()
+    folders.unlock_folder(*next_one)
 
 
 @pytest.mark.parametrize("code", [errno.EBUSY, errno.EACCES])

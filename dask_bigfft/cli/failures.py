@@ -57,7 +57,8 @@ def as_typed(text: str, options: Container[str] = ()) -> str:
         return f"`{_TYPED.get(word, typed)}{rest}`="
 
     named = re.sub(r"`(\w+)((?:\.\w+)?)`=", name, text, count=1)
-    return re.sub(r"\b(overwrite|resume)=True", r"--\1", re.sub(r"(`--[a-z]+`)=True", r"\1", named))
+    named = re.sub(r"(`--[a-z]+`)=True", r"\1", named)
+    return re.sub(r"\b(overwrite|resume|checksum)=True", r"--\1", named)
 
 
 def _kept(args: argparse.Namespace) -> str:

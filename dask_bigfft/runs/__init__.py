@@ -88,7 +88,8 @@ def run(
         `source` itself, which is only read until then, and gone afterwards.
     checksum : bool
         Whether the source's contents are pinned by checksums, beside the size and time of each of
-        its files; it is then read once more. Needs `scratch`.
+        its files; it is then read once more. Needs `scratch`. A run that was begun without is not
+        gone on with; where this is False it is compared as it was pinned.
     block_size : int or str, optional
         Size of the blocks that are read, such as ``"64 MiB"``; by default 4 to 128 MiB,
         less where `memory_limit` has no room for these.

@@ -102,7 +102,7 @@ def read(path: Path) -> Identity | None:
 
 def compared(
     found: Identity, asked: Mapping[str, Any], source: Path, component: str | None,
-    destination: Path,
+    destination: Path, checksum: bool,
 ) -> str | None:
     """Return what tells a result from that of the run that is asked for; None if nothing does.
 
@@ -110,11 +110,16 @@ def compared(
     ------
     ArgumentError
         If the result has replaced its source and is not what the run has left: nobody can tell
-        whether that is to be transformed.
+        whether that is to be transformed. Also if it has, and is to be compared with its contents.
     """
     if found.arguments != _arguments(asked, str(source.resolve()), component):
         return "what is there was made with other arguments, or of another source"
     replaced = in_place(source, component, destination)
+    if checksum and not found.checksum:
+        if replaced:
+            refuse("checksum", True, f"False, as in the run that has made {destination}, and the "
+                   "source that it was made of is gone")
+        return "what is there was made without checksum=True"
     if not replaced:
         now = source_identity(source, component, found.checksum)["files"]
         if found.source != _digest(now):

@@ -116,7 +116,7 @@ def go_on(
         ours = there is None
     if found is None and resume and (made := identity.read(asked.destination)) is not None:
         there = identity.compared(
-            made, asked.pinned, asked.source, asked.component, asked.destination)
+            made, asked.pinned, asked.source, asked.component, asked.destination, checksum)
         if there is None:
             return done_by(asked, made.plan, started, already=True)
     if not ours:
@@ -125,7 +125,7 @@ def go_on(
         refuse_missing(asked)
         found = _pin(asked, scratch, checksum)
     else:
-        _check(asked, found, scratch, ours)
+        _check(asked, found, scratch, ours, checksum)
     plan = Plan.from_json(found["plan"])
     if not ours:
         _make(asked, store, scratch, plan, found, overwrite)
@@ -192,11 +192,16 @@ def _pin(asked: Asked, scratch: Path, checksum: bool) -> dict[str, Any]:
     return found
 
 
-def _check(asked: Asked, found: Mapping[str, Any], scratch: Path, ours: bool) -> None:
+def _check(
+    asked: Asked, found: Mapping[str, Any], scratch: Path, ours: bool, checksum: bool
+) -> None:
     """Refuse to go on with a run that is not the one that was pinned.
 
     Where its result (`ours`) has replaced its source, there is no source to be looked at any more.
     """
+    if checksum and not _has_content(found):
+        refuse("checksum", True, f"False as in the run that is resumed, or another scratch folder "
+               f"than {scratch}")
     now = {"asked": asked.pinned, "versions": _versions(Plan.from_json(found["plan"]))}
     if not ours or not _in_place(asked):
         source = source_identity(asked.source, asked.component, _has_content(found))

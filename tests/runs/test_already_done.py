@@ -71,7 +71,6 @@ def test_a_run_that_is_not_killed_says_so_too(here, counted):
     assert counted["round"] > 0
     counted.clear()
     assert again().already
-    assert again(checksum=True).already
     assert not any(counted[name] for name in WORK)
 
 
@@ -113,6 +112,24 @@ def test_contents_that_changed_in_secret_are_not_already_done(here):
     os.utime(chunk, ns=(times.st_atime_ns, times.st_mtime_ns))
     with pytest.raises(ArgumentError, match=r"source as it was before it changed"):
         again()
+
+
+def test_without_checksums_nothing_is_already_done_with_them(here, capsys):
+    """Nobody knows what the source held."""
+    again()
+    with pytest.raises(ArgumentError, match=r"`destination`=.*was made without checksum=True$"):
+        again(checksum=True)
+    line = ["run", "in.zarr", "out.zarr", "--kind", "fft", "--block-size", f"{NBYTES} B",
+            "--scratch", "scratch", "--resume", "--checksum", "--quiet"]
+    assert main(line) == 2
+    assert "was made without --checksum" in capsys.readouterr().err
+    assert not again(checksum=True, overwrite=True).already
+    assert again(checksum=True).already
+    in_place()
+    before = everything("in.zarr")
+    with pytest.raises(ArgumentError, match=r"`checksum`=True .*need False, as in the run"):
+        in_place(checksum=True)
+    assert everything("in.zarr") == before
 
 
 @pytest.mark.parametrize("change", ["value", "gone"])

@@ -200,6 +200,8 @@ def test_what_differs_from_the_run_that_was_begun_is_refused_by_name(begun, monk
                             resume=True)
     with pytest.raises(ArgumentError, match="destination"):
         dask_bigfft.run("in.zarr", "other.zarr", **ASKED, scratch="scratch", resume=True)
+    with pytest.raises(ArgumentError, match=r"`checksum`=True .*False as in the run that is resum"):
+        again(checksum=True)
     shutil.copytree("in.zarr", "copy.zarr")
     with pytest.raises(ArgumentError, match=r"`source`=.*in\.zarr, which the scratch folder is of"):
         dask_bigfft.run("copy.zarr", "out.zarr", **ASKED, scratch="scratch", resume=True)

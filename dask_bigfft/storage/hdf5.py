@@ -101,7 +101,7 @@ def open_hdf5(path: Path, component: str | None) -> H5Dataset:
     Raises
     ------
     ArgumentError
-        If there is no such dataset, or if the file cannot be read.
+        If there is no such dataset, if it has no shape, or if the file cannot be read.
     """
     try:
         with _h5py().File(path, "r") as file:
@@ -110,9 +110,13 @@ def open_hdf5(path: Path, component: str | None) -> H5Dataset:
         if component is None and len(names) == 1:
             component, there = names[0], True
         if component is not None and there:
-            return H5Dataset(path.resolve(), component)
+            found = H5Dataset(path.resolve(), component)
+            if found.shape is not None:
+                return found
     except UNREADABLE as error:
         refuse("source", str(path), f"an HDF5 file that can be read ({error})")
+    if component is not None and there:
+        refuse("source", str(path), f"a dataset that holds values: {component} is a null dataset")
     refuse("component", component, f"the name of a dataset in {path}: "
            + (", ".join(sorted(names + linked)) or "none"))
 

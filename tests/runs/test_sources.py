@@ -233,6 +233,16 @@ def test_a_plain_file_that_ends_too_early_lacks_a_part():
     assert close(spectrum(), np.fft.fftn(values))
 
 
+@pytest.mark.parametrize("component", [None, "null"])
+def test_a_null_dataset_is_refused(component):
+    """It has a dtype and no shape."""
+    with h5py.File("in.h5", "w") as file:
+        file["null"] = h5py.Empty("f8")
+    with pytest.raises(ArgumentError, match=r"`source`='in\.h5' .*null is a null dataset"):
+        dask_bigfft.run("in.h5", "out.zarr", component=component)
+    assert os.listdir() == ["in.h5"]
+
+
 def test_names_of_files_may_have_percent_signs():
     """HDF5 has them written twice; a single one before a b stands for a number."""
     values = RNG.normal(size=(2, 16))

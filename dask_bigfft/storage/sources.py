@@ -60,6 +60,11 @@ def zarr_package() -> Any:
         raise ImportError(text) from error
 
 
+def local_store(folder: Path, read_only: bool = False) -> Any:
+    """Return the Zarr store of a folder: a text, zarr might take for an address (``a::b``)."""
+    return zarr_package().storage.LocalStore(folder, read_only=read_only)
+
+
 class NpyFile:
     """An ``.npy`` file as dask reads it: memory-mapped anew wherever a block of it is needed.
 
@@ -386,7 +391,7 @@ def _open_npy(path: Path) -> NpyFile:
 def _open_zarr(path: Path, component: str | None) -> Any:
     zarr, place = zarr_package(), path.resolve()
     try:
-        store = str(place) if path.is_dir() else zarr.storage.ZipStore(place, mode="r")
+        store = _stored_in(place)
         found = zarr.open(store, mode="r", path=component or "")
     except UNREADABLE as error:
         if component is not None:
@@ -397,10 +402,16 @@ def _open_zarr(path: Path, component: str | None) -> Any:
     return found
 
 
+def _stored_in(path: Path) -> Any:
+    """The Zarr store of a folder or ``.zip`` file, to be read."""
+    if path.is_dir():
+        return local_store(path, read_only=True)
+    return zarr_package().storage.ZipStore(path, mode="r")
+
+
 def _names(path: Path) -> str:
     """The arrays of a Zarr group, also in groups inside of it."""
-    zarr = zarr_package()
-    store = str(path) if path.is_dir() else zarr.storage.ZipStore(path, mode="r")
+    zarr, store = zarr_package(), _stored_in(path)
     try:
         group = zarr.open_group(store, mode="r")
         names = sorted(name for name, found in group.members(max_depth=None)

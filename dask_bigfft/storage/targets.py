@@ -32,7 +32,7 @@ import numpy as np
 
 from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.files import sync_path
-from dask_bigfft.storage.sources import URL, zarr_package
+from dask_bigfft.storage.sources import URL, local_store, zarr_package
 
 #: Attribute of written arrays that says how they came to be, and whether they are complete.
 ATTRIBUTE = "dask_bigfft"
@@ -311,8 +311,9 @@ def created(
     zarr = zarr_package()
     try:
         array = zarr.create_array(
-            str(partial), shape=shape, chunks=inner or blocks, shards=blocks if inner else None,
-            dtype=dtype, compressors=None, attributes={ATTRIBUTE: record | {"complete": False}},
+            local_store(partial), shape=shape, chunks=inner or blocks,
+            shards=blocks if inner else None, dtype=dtype, compressors=None,
+            attributes={ATTRIBUTE: record | {"complete": False}},
             config={"write_empty_chunks": True},
         )
     except (TypeError, ValueError) as error:
@@ -349,14 +350,15 @@ def reopened(path: Path, partial: Path) -> Target:
     """
     for left in partial.rglob("*.partial"):
         left.unlink(missing_ok=True)
-    return Target(path, partial, zarr_package().open_array(str(partial), mode="r+"))
+    return Target(path, partial, zarr_package().open_array(local_store(partial), mode="r+"))
 
 
 def read_attributes(path: Path) -> dict[str, Any]:
     """Return what `dask_bigfft` has written into an array's attributes; nothing if it has not."""
     if not path.is_dir() or not _is_array(path):
         return {}
-    found = zarr_package().open_array(str(path), mode="r").attrs.get(ATTRIBUTE)
+    store = local_store(path, read_only=True)
+    found = zarr_package().open_array(store, mode="r").attrs.get(ATTRIBUTE)
     return dict(found) if isinstance(found, dict) else {}
 
 

@@ -368,6 +368,30 @@ def test_a_cache_of_a_remote_store_is_no_folder_of_this_machine():
 
 
 @pytest.mark.parametrize("component", [None, "deep/er"])
+@pytest.mark.parametrize("scratch", [None, "s::t"])
+def test_names_that_look_like_addresses_are_paths(component, scratch):
+    """As text, zarr takes them for chains of file systems. Plain chunks go straight as ever."""
+    values, folder = complex_values(30, 28), Path("memory::i::n")
+    options = {"data": values, "chunks": (4, 28), "compressors": None}
+    store = zarr.storage.LocalStore(folder)
+    if component:
+        zarr.open_group(store).create_array(component, **options)
+    else:
+        zarr.create_array(store, **options)
+    with pytest.raises(ArgumentError, match="`component`='x'"):
+        dask_bigfft.run(folder, "o::t", component="x")
+    assert sources.open_reader(folder, component).plain is not None
+    for overwrite in (False, True):
+        done = dask_bigfft.run(folder, "o::t", component=component, scratch=scratch,
+                               overwrite=overwrite)
+    assert sources.open_reader(done.path).plain is not None
+    assert relative_l2(sources.open_source(done.path), np.fft.fftn(values)) < 1e-14
+    if scratch:
+        assert dask_bigfft.run(
+            folder, "o::t", component=component, scratch=scratch, resume=True).already
+
+
+@pytest.mark.parametrize("component", [None, "deep/er"])
 def test_zip_files(component):
     values = complex_values(30, 28)
     zipped("in.zip", values, component)

@@ -56,7 +56,7 @@ class Identity:
 
 def in_place(source: Path, component: str | None, destination: Path) -> bool:
     """Whether a result takes the place of the array that it is made of."""
-    return array_folder(source.resolve(), component) == destination.resolve()
+    return array_folder(source.resolve(), component).resolve() == destination.resolve()
 
 
 def written(

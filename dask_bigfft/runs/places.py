@@ -22,7 +22,9 @@ def refuse_places(
     ArgumentError
         Naming the one that has to be elsewhere.
     """
-    read = array_folder(_whole("source", source), component)
+    read = _whole("source", source)
+    if component is not None and read.is_dir():  # which may be a link, too
+        read = _whole("component", array_folder(read, component))
     written = _whole("destination", destination)
     if read.is_dir() and read in written.parents:
         refuse("destination", str(destination), f"a path outside of the source, {source}")

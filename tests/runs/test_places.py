@@ -65,6 +65,31 @@ def test_links_that_go_round_in_a_circle_are_refused_by_name(group, name):
     assert sorted(os.listdir()) == ["g.zarr", "one", "two"]
 
 
+@pytest.mark.parametrize(
+    ("destination", "scratch", "name"),
+    [("real/a/out", None, "destination"), ("out.zarr", "real/a", "scratch"),
+     ("out.zarr", "real/a/s", "scratch")],
+)
+def test_the_folder_that_a_component_is_a_link_to_is_the_source(group, destination, scratch, name):
+    Path("real").mkdir()
+    (group / "a").rename("real/a")
+    os.symlink(os.path.abspath("real/a"), group / "a")
+    before = sorted(Path().rglob("*"))
+    with pytest.raises(ArgumentError, match=rf"`{name}`=.*outside of the source"):
+        dask_bigfft.run(group, destination, "fft", component="a", scratch=scratch)
+    assert sorted(Path().rglob("*")) == before
+    in_place = {"component": "a", "scratch": "s", "resume": True, "overwrite": True}
+    assert not dask_bigfft.run(group, "real/a", "fft", **in_place).already
+    assert dask_bigfft.run(group, "real/a", "fft", **in_place).already
+
+
+@pytest.mark.parametrize("component", ["a\0b", f"a{300 * '-'}b", "circle"])
+def test_components_that_no_folder_can_be_are_refused_by_name(group, component):
+    os.symlink("circle", group / "circle")
+    with pytest.raises((ArgumentError, OSError), match=r"`component`='.*"):
+        dask_bigfft.run(group, "out.zarr", "fft", component=component)
+
+
 def test_beside_the_source_in_its_group_there_is_room(group):
     dask_bigfft.run(group, "g.zarr/b", "fft", component="/a/", scratch="g.zarr/s")
     np.testing.assert_allclose(zarr.open_array("g.zarr/b", mode="r")[...], np.fft.fft(np.arange(8)))

@@ -14,7 +14,7 @@ from typing import Any
 import dask.array as da
 import dask.config
 
-from dask_bigfft.errors import refuse
+from dask_bigfft.errors import DamagedShardError, refuse
 from dask_bigfft.watch.display import Display, LocalProgress
 
 __all__ = ["Place", "handled", "place", "waiting"]
@@ -35,7 +35,10 @@ class Place:
     cluster: Any = None
 
     def store(self, result: da.Array, target: Any, display: Display | None) -> None:
-        """Write a result, showing how far it is; when it fails, nothing runs any more."""
+        """Write a result, showing how far it is; when it fails, nothing runs any more.
+
+        Unless scratch files are damaged: the run makes them once more, and writes it again.
+        """
         stored: Any = da.store(result, target, lock=False, compute=False)
         try:
             if self.client is not None:
@@ -49,6 +52,8 @@ class Place:
             else:
                 with LocalProgress(display):
                     stored.compute()
+        except DamagedShardError:
+            raise
         except BaseException:
             self.stop()
             raise

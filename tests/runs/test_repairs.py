@@ -13,6 +13,7 @@ import pytest
 from runs.resuming import ASKED, BLOCK, NBYTES, RNG, again, done_so_far, files, stored
 
 import dask_bigfft
+from dask_bigfft.cli import main
 from dask_bigfft.errors import DamagedShardError, ScratchError
 from dask_bigfft.exchange import scratch
 from dask_bigfft.exchange.records import block_name, recorded_blocks
@@ -53,6 +54,19 @@ def test_damaged_scratch_files_are_made_once_more(here, processes, undisturbed, 
         warnings.simplefilter("always")
         again()
     assert re.search(text, str(said[0].message))
+    assert files("out.zarr") == undisturbed
+
+
+@pytest.mark.parametrize("scheduler", ["threads", "sync", "processes"])
+def test_the_command_line_repairs_files_too(here, processes, undisturbed, scheduler):
+    """What runs its tasks is still there for those that make them once more."""
+    processes(dying_runs.run_and_die, 450, 1, "in.zarr", "out.zarr", **ASKED, scratch="scratch")
+    path = sorted(Path("scratch").glob("exchange1/to-*.shards"))[0]
+    path.write_bytes(path.read_bytes()[:100])
+    asked = ["run", "in.zarr", "out.zarr", "--kind", "fft", "--block-size", str(NBYTES),
+             "--scratch", "scratch", "--resume", "--scheduler", scheduler, "--workers", "2"]
+    with pytest.warns(RuntimeWarning, match="bytes early"):
+        assert main([*asked, "--quiet"]) == 0
     assert files("out.zarr") == undisturbed
 
 

@@ -153,7 +153,8 @@ def _slowest(walk: _BlockWalk, round_: Round) -> float | None:
             pieces = sum(engine.pieces(link)[0].pieces for link in links)
             if pieces > MOST_PIECES:
                 return None
-            blocks = min(WALKED, MOST_PIECES // pieces)
+            each = -(-round_.source.blocks // len(walk.devices))  # a single one overlaps nothing
+            blocks = max(1, min(WALKED, each, MOST_PIECES // pieces))
             found.append(walked_seconds(job, device, walk.nbytes, blocks) / blocks)
     except (DeviceError, DeviceMemoryError, MemoryError):
         return None  # which the CPU will have to do, or a card to refuse

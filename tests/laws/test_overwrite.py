@@ -79,8 +79,9 @@ def test_near_in_place(shape, beside):
     Where an axis falls apart on its way, its digits are put into order by a crossing more.
 
     The simulated device needs no ring, but stands in this process' memory itself: what its
-    operations take for a moment counts as its own, and is at most `beside` times its memory. A line is
-    so long that Python's objects, up to 0.3 MiB as its collector runs, are less than a twentieth.
+    operations take for a moment counts as its own, and is at most `beside` times its memory. A
+    line is so long that Python's objects, up to 0.3 MiB as its collector runs, are less than a
+    twentieth.
     """
     x = values(*shape)
     expected, nbytes = scipy.fft.fftn(x), x.nbytes // 8

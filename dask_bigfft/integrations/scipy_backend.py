@@ -10,7 +10,7 @@ arguments that only SciPy has, ``workers`` must be a number that SciPy takes and
 scheduler decides how many tasks run), ``overwrite_x`` is not used (inputs are only read), and
 ``plan`` may be what `dask_bigfft.plan` returned for the same transform.
 
-The protocol is that of uarray: ``__ua_domain__`` and ``__ua_function__``.
+The protocol is that of uarray: ``__ua_domain__``, ``__ua_cache__`` and ``__ua_function__``.
 
 Imports `fft`, `front`, and the logarithmic transforms of this room.
 """
@@ -33,6 +33,20 @@ from dask_bigfft.transforms.spec import NAMES
 __all__: list[str] = []
 
 __ua_domain__ = "numpy.scipy.fft"
+
+
+class _Forgetful(dict[Any, Any]):
+    """What keeps nothing.
+
+    SciPy keeps the context that a thread has set a backend in by the thread's number, which the
+    system gives to another thread in time, and that one then crashes in it (SciPy 1.17).
+    """
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Keep nothing."""
+
+
+__ua_cache__ = _Forgetful()
 
 # What we leave to SciPy finds it also where this backend has taken the place of SciPy's own
 # (scipy.fft.set_global_backend); registered ones are asked last.

@@ -119,13 +119,10 @@ def _norm(sign: int, scale: Scale) -> str:
 
 
 class _Scipy(_Threaded):
-    """`scipy.fft`, whatever backend the process has set for its own calls of it.
-
-    Without that, a global backend (dask's arrays have one in this package) could take the call.
-    """
+    """`scipy.fft`, whatever backend the process has set for its own calls of it."""
 
     def __init__(self) -> None:
-        self._fft: Any = importlib.import_module("scipy.fft")
+        self._fft = _scipy_itself()
 
     def c2c(
         self, x: Array, dims: tuple[int, ...], sign: int, scale: Scale, out: Array | None
@@ -133,9 +130,9 @@ class _Scipy(_Threaded):
         name = "fftn" if sign < 0 else "ifftn"
         options = {"axes": dims, "norm": _norm(sign, scale), "overwrite_x": True}
         if self.threads > 1 or len(dims) > 1 or not _has_long_rows(x, dims[0]):
-            return self._call(name, x, **options)
+            return self._called(name, x, **options)
         for row in x.reshape(-1, 1, x.shape[dims[0]]):  # of several at a time it would copy all
-            if not same_memory(done := self._call(name, row, **options | {"axes": (1,)}), row):
+            if not same_memory(done := self._called(name, row, **options | {"axes": (1,)}), row):
                 row[...] = done
         return x
 
@@ -143,18 +140,33 @@ class _Scipy(_Threaded):
         self, x: Array, dims: tuple[int, ...], sign: int, scale: Scale, out: Array | None
     ) -> Array:
         name = "rfftn" if sign < 0 else "ihfftn"
-        return self._call(name, x, axes=dims, norm=_norm(sign, scale))
+        return self._called(name, x, axes=dims, norm=_norm(sign, scale))
 
     def c2r(
         self, x: Array, dim: int, n: int, sign: int, scale: Scale, out: Array | None
     ) -> Array:
         name = "hfft" if sign < 0 else "irfft"
-        return self._call(name, x, n=n, axis=dim, norm=_norm(sign, scale))
+        return self._called(name, x, n=n, axis=dim, norm=_norm(sign, scale))
 
-    def _call(self, name: str, x: Array, **options: Any) -> Array:
-        with self._fft.set_backend("scipy", only=True):
-            result: Array = getattr(self._fft, name)(x, workers=self.threads, **options)
+    def _called(self, name: str, x: Array, **options: Any) -> Array:
+        result: Array = getattr(self._fft, name)(x, workers=self.threads, **options)
         return result
+
+
+def _scipy_itself() -> Any:
+    """The transforms of `scipy.fft` without its choice of a backend, if they are where they were.
+
+    A global backend (dask's arrays have one in this package) could take a call otherwise. To set
+    SciPy's own for each call is no way out: its context is remembered by the thread's number, which
+    the system gives to another thread in time, and that one then crashes (SciPy 1.17).
+    """
+    try:
+        own = importlib.import_module("scipy.fft._pocketfft")
+    except ImportError:
+        own = None
+    names = ("fftn", "ifftn", "rfftn", "ihfftn", "hfft", "irfft")
+    there = all(hasattr(own, name) for name in names)
+    return own if there else importlib.import_module("scipy.fft")
 
 
 class _Ducc(_Threaded):

@@ -391,6 +391,36 @@ def test_a_global_backend_of_scipy_does_not_take_the_calls():
     np.testing.assert_allclose(result, expected, atol=1e-13)
 
 
+@pytest.mark.parametrize("call", ["library.c2c(x.copy(), (1,), -1)", "enter_ours()"])
+def test_threads_that_have_the_number_of_one_that_has_ended(call):
+    """SciPy keeps contexts of backends by that number, in memory that ends with the thread."""
+    script = f"""
+import threading
+import numpy as np
+import scipy.fft
+import dask_bigfft
+from dask_bigfft.kernels.libraries import get_library
+
+threading.get_native_id = lambda: 1  # as the system gives it to one after the other
+x, library = np.ones((2, 8), complex), get_library("scipy")
+
+def enter_ours():
+    with scipy.fft.set_backend(dask_bigfft.scipy_backend):
+        pass
+
+for _ in range(300):
+    thread = threading.Thread(target=lambda: [{call} for _ in range(3)])
+    thread.start()
+    thread.join()
+print("alive")
+"""
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.stdout == "alive\n"
+    assert not done.stderr
+    assert done.returncode == 0
+
+
 def test_a_library_that_answers_elsewhere_is_copied_back():
     class Elsewhere:
         def c2c(self, x, dims, sign, scale, out):

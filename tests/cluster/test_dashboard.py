@@ -217,6 +217,7 @@ def test_rows_of_every_figure_fit_together(client):
 
 
 def test_the_table_escapes_names_and_workers_of_another_version_are_named(client):
+    dask_bigfft.fft.fft2(da.from_array(FIELD + 0.75, chunks=(16, 64))).compute()
     found = state(client)
     run = {**found["runs"][-1], "name": "<script>", "rounds": "{X} & {Y}"}
     text = dashboard.runs_table({"runs": [run]})

@@ -199,7 +199,7 @@ def test_what_a_scatter_raises_reaches_who_waits():
 
 
 def test_a_ring_closes_also_where_the_card_has_failed():
-    before, ring = threading.active_count(), Ring([np.zeros(64, np.uint8) for _ in range(2)], 2)
+    before, ring = threading.enumerate(), Ring([np.zeros(64, np.uint8) for _ in range(2)], 2)
 
     class Broken:
         def synchronize(self):
@@ -208,7 +208,7 @@ def test_a_ring_closes_also_where_the_card_has_failed():
     ring.load([np.zeros(8)], lambda *_: None, Broken)
     with pytest.raises(RuntimeError, match="fell off"):
         ring.close()
-    assert threading.active_count() == before
+    assert set(threading.enumerate()) <= set(before)  # those of others may end meanwhile
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])

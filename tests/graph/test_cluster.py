@@ -6,7 +6,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster, worker_client
+from distributed import Client, LocalCluster, wait, worker_client
 
 import dask_bigfft
 from dask_bigfft import fft
@@ -145,12 +145,12 @@ def test_bluestein(client: Client) -> None:
 
 def test_task_names_tell_rounds(client: Client) -> None:
     y = fft.fft(da.from_array(RNG.standard_normal(4096), chunks=256) * 2)
-    found = set()
 
     def collect(dask_scheduler: object) -> list[str]:
         return list(dask_scheduler.task_prefixes)  # type: ignore[attr-defined]
 
     result = (y + 1).persist()
+    wait(result)  # the question goes another way than the graph, and may come before it
     found = set(client.run_on_scheduler(collect))
     assert result.shape == (4096,)
     assert "bigfft_pack1" in found  # rounds send their blocks themselves

@@ -16,6 +16,7 @@ import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster, wait
+from laws.prompt import Prompt
 
 import dask_bigfft
 from dask_bigfft import fft
@@ -47,9 +48,13 @@ import json, sys
 import dask, dask.array as da, numpy as np
 import dask_bigfft
 from dask_bigfft.bench.problems import PROBLEMS, Problem
+from dask_bigfft.memory.pages import return_freed
+from laws.prompt import Prompt
 
 name, scale, limit, folder = sys.argv[1], float(sys.argv[2]), sys.argv[3] or None, sys.argv[4]
-dask.config.set({"scheduler": "threads", "num_workers": 2, "bigfft.scratch.directory": folder})
+dask.config.set({"scheduler": "threads", "num_workers": 2, "pool": Prompt(2),
+                 "bigfft.scratch.directory": folder})
+return_freed()  # what glibc keeps of it depends on which thread had which block
 problem = Problem(**json.loads(name)) if name[0] == "{" else PROBLEMS[name].scaled(scale)
 kind = getattr(dask_bigfft.fft, problem.kind)
 
@@ -202,7 +207,7 @@ def test_every_scheme_holds_no_more_blocks_than_forecast(
         return values
 
     settings = {"bigfft.exchange.in-place": together, "scheduler": "threads", "num_workers": 2}
-    with dask.config.set(settings):
+    with Prompt(2) as pool, dask.config.set({**settings, "pool": pool}):
         x = da.map_blocks(
             lent_block, 0, chunks=da.core.normalize_chunks(chunks, shape), dtype=dtype,
             meta=np.empty((0,) * len(shape), dtype),

@@ -572,6 +572,16 @@ def test_errors_name_the_arguments_of_python():
         dask_bigfft.run("in.zarr", "out.zarr")
 
 
+def test_transforms_of_two_axes_need_two_lengths():
+    """As in NumPy: others were taken for lengths of as many axes."""
+    stored("in.zarr", complex_values(4, 6, 8), (4, 6, 8))
+    for s in ((8,), (4, 4, 4)):
+        with pytest.raises(ArgumentError, match=r"`s`=.* need as many lengths as axes \(2\)"):
+            dask_bigfft.run("in.zarr", "out.zarr", "fft2", s=s)
+    done = dask_bigfft.run("in.zarr", "out.zarr", "fft2", s=(4, 4))
+    assert done.plan.spec.out_shape == (4, 4, 4)
+
+
 def test_a_source_may_be_replaced_by_its_transform():
     """Where that is asked for, and only once the new array is complete."""
     values = complex_values(8, 8)

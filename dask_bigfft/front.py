@@ -26,7 +26,10 @@ from dask_bigfft.shifts import take_over
 from dask_bigfft.storage.sources import stored_reader
 from dask_bigfft.transforms.spec import parse_name, parse_scale
 
-__all__ = ["Axes", "N", "Norm", "S", "documented", "plan", "transform", "transform_as_planned"]
+__all__ = [
+    "Axes", "N", "Norm", "S", "documented", "plan", "plan_of_stored", "transform",
+    "transform_as_planned",
+]
 
 N = SupportsIndex | None
 S = Sequence[SupportsIndex | None] | None
@@ -151,18 +154,17 @@ def transform(
     if axes is None and name.endswith("2"):  # None was asked for, which numpy.fft takes as all
         name = f"{name[:-1]}n"
     _warn(name, lengths, axes, stacklevel=4)
-    array = parse_array(a, name)
-    if _nothing_asked(name, lengths, axes, norm, parse_extras(extras)):
+    array, extras = parse_array(a, name), parse_extras(extras)
+    if _nothing_asked(name, lengths, axes, norm):
         return array
-    stored = _described(array)
-    found = make_plan(array, name, lengths, axes, norm, stored=stored, **parse_extras(extras))
+    found = make_plan(array, name, lengths, axes, norm, stored=_described(array), **extras)
     return _lazily(*take_over(array, found))
 
 
-def _nothing_asked(name: str, lengths: Any, axes: Any, norm: Any, extras: Extras) -> bool:
+def _nothing_asked(name: str, lengths: Any, axes: Any, norm: Any) -> bool:
     """Whether no axis is to be transformed: the array is then its own transform, in its dtype.
 
-    As in NumPy and SciPy, whose real transforms want an axis. A memory limit is no matter then.
+    As in NumPy and SciPy, whose real transforms want an axis.
     """
     if name not in ("fft2", "ifft2", "fftn", "ifftn") or not isinstance(axes, Sequence) or axes:
         return False

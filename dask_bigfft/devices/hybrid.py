@@ -213,7 +213,7 @@ def shared(
     inner = math.prod(before[dim + 1 :]) * np.dtype(plan.dtype).itemsize
     run = -(-limits.run_nbytes // inner) if math.prod(before[:dim]) > 1 else 1
     least = min(piece, max(run, -(-PARTS * limits.least // row_nbytes)))
-    if in_one_call(round_, job.block, incoming, library):
+    if in_one_call(round_, incoming, library):
         library = library.using(team)
     else:
         team = 1

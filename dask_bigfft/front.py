@@ -65,15 +65,16 @@ _EXTRAS = """
         Order of the spectrum: of the result of forward transforms, of the input of inverse ones.
         Transposed order saves an exchange; `dask_bigfft.transposed_index` tells what lies where.
     chunks : "auto", "preserve", mapping or dask chunks, optional
-        Chunks of the result: what the last round gives (about as large as the input's, of 1 MiB
-        where these are tiny and very many), the input's, or any.
+        Chunks of the result: what the last round gives (about as large as the input's, or of 1 MiB
+        where those are tiny and very many), the input's, or any.
     memory_limit : int or str, optional
         Bytes that one process may use, such as ``"4 GiB"``. A plan that needs more is refused.
     rounds : sequence of mappings of axis to factor, optional
         The decomposition, where the planner should not choose it, -1 standing for what is left:
         ``[{0: 64}, {0: -1, 1: -1}]``. The factors are the digits of the transposed order.
     variant : {"auto", "dif", "dit", "stockham", "pease"}, optional
-        Data movement within a split axis.
+        How data move within a split axis: "dif" and "dit" reorder after or before the rounds,
+        "stockham" on the way, "pease" has the same exchange every time. "auto" is the planner's.
     kernel : str, optional
         FFT library that works inside blocks: "scipy", "mkl_fft", "ducc0", "pyfftw", or "auto" for
         the fastest of those installed, on a cluster everywhere.
@@ -94,14 +95,17 @@ _EXTRAS = """
         changes of sign, phase and place, too. A round that is wrong is done once more, then an
         error; a shard that is wrong is an error at once.
     planner : {"estimate", "measure"}, optional
-        Whether the plan that is cheapest by the cost model is taken, or the few that look best are
-        run once on an array of ones, and the fastest is remembered for transforms of this class."""
+        Whether the cheapest plan by the cost model is taken, or the few that look best are run
+        on an array of ones, and the fastest is remembered for transforms of this class."""
 
 _RESULTS = """
     Returns
     -------
     dask.array.Array
-        Lazy; of single precision where the input is, else of double (or long double) precision.
+        Lazy, real or complex and of the shape that the function of this name in `numpy.fft` or
+        `scipy.fft` returns (in transposed order half a spectrum is a rectangle, see `rfftfreq`). Of
+        single precision where the input is of half or single (real results of one axis stay half),
+        else of double or long double.
 
     Raises
     ------
@@ -129,7 +133,10 @@ def documented(function: F) -> F:
     ]
     shown.__signature__ = found.replace(parameters=parameters)
     where = _ONE_AXIS if "axis" in found.parameters else _AXES
-    array = "    a : dask array or array-like\n        What is transformed; only read."
+    array = (
+        "    a : dask array or array-like\n"
+        "        What is transformed; only read, unless `overwrite_x` is true."
+    )
     shared = f"    Parameters\n    ----------\n{array}{where}{_NORM}{_OUT}{_EXTRAS}\n{_RESULTS}\n"
     summary, examples = (shown.__doc__ or "").split("    Examples\n", 1)
     shown.__doc__ = f"{summary}{shared}    Examples\n{examples}"

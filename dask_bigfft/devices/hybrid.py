@@ -4,7 +4,7 @@ A part that a device had no memory for goes back, and CPU threads take it: block
 by part from sources that are only read, so nothing is lost.
 `crew` has the threads, and `taking` says who takes how much.
 
-Imports `decomposition`, `planner`, `kernels`, `memory`, `events` and this room.
+Imports `decomposition`, `kernels`, `memory`, `events`, `errors` and this room.
 """
 
 import contextlib

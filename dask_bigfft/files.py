@@ -173,9 +173,10 @@ class Underway(Generic[T]):
 
         The first error is raised, when none of them is under way any more.
         """
-        calls, self._calls = self._calls, []
+        calls = self._calls
         wait(calls, return_when=FIRST_EXCEPTION)
         self._end(calls)
+        self._calls = []  # only now: whoever is interrupted leaves them to the end of the block
         for call in calls:
             if not call.cancelled() and (error := call.exception()) is not None:
                 raise error

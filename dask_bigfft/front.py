@@ -26,7 +26,10 @@ from dask_bigfft.shifts import take_over
 from dask_bigfft.storage.sources import stored_reader
 from dask_bigfft.transforms.spec import parse_name, parse_scale
 
-__all__ = ["Axes", "N", "Norm", "S", "documented", "plan", "transform", "transform_as_planned"]
+__all__ = [
+    "Axes", "N", "Norm", "S", "documented", "plan", "plan_of_stored", "transform",
+    "transform_as_planned",
+]
 
 N = SupportsIndex | None
 S = Sequence[SupportsIndex | None] | None
@@ -62,15 +65,16 @@ _EXTRAS = """
         Order of the spectrum: of the result of forward transforms, of the input of inverse ones.
         Transposed order saves an exchange; `dask_bigfft.transposed_index` tells what lies where.
     chunks : "auto", "preserve", mapping or dask chunks, optional
-        Chunks of the result: what the last round gives (about as large as the input's, of 1 MiB
-        where these are tiny and very many), the input's, or any.
+        Chunks of the result: what the last round gives (about as large as the input's, or of 1 MiB
+        where those are tiny and very many), the input's, or any.
     memory_limit : int or str, optional
         Bytes that one process may use, such as ``"4 GiB"``. A plan that needs more is refused.
     rounds : sequence of mappings of axis to factor, optional
         The decomposition, where the planner should not choose it, -1 standing for what is left:
         ``[{0: 64}, {0: -1, 1: -1}]``. The factors are the digits of the transposed order.
     variant : {"auto", "dif", "dit", "stockham", "pease"}, optional
-        Data movement within a split axis.
+        How data move within a split axis: "dif" and "dit" reorder after or before the rounds,
+        "stockham" on the way, "pease" has the same exchange every time. "auto" is the planner's.
     kernel : str, optional
         FFT library that works inside blocks: "scipy", "mkl_fft", "ducc0", "pyfftw", or "auto" for
         the fastest of those installed, on a cluster everywhere.
@@ -91,14 +95,17 @@ _EXTRAS = """
         changes of sign, phase and place, too. A round that is wrong is done once more, then an
         error; a shard that is wrong is an error at once.
     planner : {"estimate", "measure"}, optional
-        Whether the plan that is cheapest by the cost model is taken, or the few that look best are
-        run once on an array of ones, and the fastest is remembered for transforms of this class."""
+        Whether the cheapest plan by the cost model is taken, or the few that look best are run
+        on an array of ones, and the fastest is remembered for transforms of this class."""
 
 _RESULTS = """
     Returns
     -------
     dask.array.Array
-        Lazy; of single precision where the input is, else of double (or long double) precision.
+        Lazy, real or complex and of the shape that the function of this name in `numpy.fft` or
+        `scipy.fft` returns (in transposed order half a spectrum is a rectangle, see `rfftfreq`). Of
+        single precision where the input is of half or single (real results of one axis stay half),
+        else of double or long double.
 
     Raises
     ------
@@ -126,7 +133,10 @@ def documented(function: F) -> F:
     ]
     shown.__signature__ = found.replace(parameters=parameters)
     where = _ONE_AXIS if "axis" in found.parameters else _AXES
-    array = "    a : dask array or array-like\n        What is transformed; only read."
+    array = (
+        "    a : dask array or array-like\n"
+        "        What is transformed; only read, unless `overwrite_x` is true."
+    )
     shared = f"    Parameters\n    ----------\n{array}{where}{_NORM}{_OUT}{_EXTRAS}\n{_RESULTS}\n"
     summary, examples = (shown.__doc__ or "").split("    Examples\n", 1)
     shown.__doc__ = f"{summary}{shared}    Examples\n{examples}"
@@ -151,18 +161,17 @@ def transform(
     if axes is None and name.endswith("2"):  # None was asked for, which numpy.fft takes as all
         name = f"{name[:-1]}n"
     _warn(name, lengths, axes, stacklevel=4)
-    array = parse_array(a, name)
-    if _nothing_asked(name, lengths, axes, norm, parse_extras(extras)):
+    array, extras = parse_array(a, name), parse_extras(extras)
+    if _nothing_asked(name, lengths, axes, norm):
         return array
-    stored = _described(array)
-    found = make_plan(array, name, lengths, axes, norm, stored=stored, **parse_extras(extras))
+    found = make_plan(array, name, lengths, axes, norm, stored=_described(array), **extras)
     return _lazily(*take_over(array, found))
 
 
-def _nothing_asked(name: str, lengths: Any, axes: Any, norm: Any, extras: Extras) -> bool:
+def _nothing_asked(name: str, lengths: Any, axes: Any, norm: Any) -> bool:
     """Whether no axis is to be transformed: the array is then its own transform, in its dtype.
 
-    As in NumPy and SciPy, whose real transforms want an axis. A memory limit is no matter then.
+    As in NumPy and SciPy, whose real transforms want an axis.
     """
     if name not in ("fft2", "ifft2", "fftn", "ifftn") or not isinstance(axes, Sequence) or axes:
         return False

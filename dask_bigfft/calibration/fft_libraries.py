@@ -1,6 +1,6 @@
 """Speeds of the FFT libraries of a CPU, measured by probes, by length.
 
-Imports `decomposition`, `planner`, `kernels`, dask's configuration and this room.
+Imports `planner`, `kernels`, dask's configuration and this room.
 """
 
 import statistics

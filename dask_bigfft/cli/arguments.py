@@ -177,11 +177,7 @@ def _axes(args: argparse.Namespace) -> dict[str, Any]:
     if kind.endswith(("2", "n")):
         if args.n is not None:
             refuse("n", args.n, f"--s for {kind}")
-        if axes is None and kind.endswith("2"):
-            axes = (-2, -1)
-        if axes is None and args.s is not None:
-            axes = tuple(range(-len(args.s), 0))
-        return {"s": args.s, "axes": axes}
+        return {"s": args.s, "axes": runs.named_axes(kind, args.s, axes)}
     if args.s is not None:
         refuse("s", args.s, f"--n for {kind}")
     if axes is not None and len(axes) != 1:

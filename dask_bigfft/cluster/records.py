@@ -1,11 +1,11 @@
 """What a cluster's workers have measured of a plan, brought to the client.
 
-Imports `record` and this room.
+Imports `planning` and `record`.
 """
 
 from typing import Any
 
-from dask_bigfft.cluster.registry import refuse_asynchronous
+from dask_bigfft.planning.surroundings import refuse_asynchronous
 from dask_bigfft.record import RECORD, PlanRecord
 
 __all__ = ["cluster_records"]

@@ -3,7 +3,7 @@
 Plugins go to the scheduler, which sends those for workers to every worker that is there, is
 restarted, or comes later. `plugins` is the place where further worker plugins are added.
 
-Imports this room.
+Imports `planning` and this room.
 """
 
 from typing import Any
@@ -17,8 +17,9 @@ from dask_bigfft.cluster.devices import PinnedTransferPlugin, StreamWorkerPlugin
 from dask_bigfft.cluster.scheduler import WatchScheduler
 from dask_bigfft.cluster.worker import METRIC, PrefaultPlugin, WatchWorker, own_version
 from dask_bigfft.errors import ClusterError, parse_count, refuse
+from dask_bigfft.planning.surroundings import refuse_asynchronous
 
-__all__ = ["plugins", "refuse_asynchronous", "register", "unregister"]
+__all__ = ["plugins", "register", "unregister"]
 
 #: Asks a process for its version; only built-in names travel, so it works without the package.
 _ASK = "__import__('dask_bigfft').__version__"
@@ -113,16 +114,6 @@ async def _tell(dask_worker: Any) -> None:
     Otherwise that waits for the next heartbeat, and a plan made meanwhile does not know of devices.
     """
     await dask_worker.heartbeat()
-
-
-def refuse_asynchronous(client: Client) -> None:
-    """Refuse a client whose answers have to be awaited, which nothing here can do.
-
-    Transforms themselves can be computed by it.
-    """
-    if client.asynchronous:
-        refuse("client", client, "a client made without asynchronous=True, in a thread other than "
-               "that of an event loop: another one for the same scheduler will do")
 
 
 def _numbers(dask_scheduler: Any = None) -> dict[str, Ready]:

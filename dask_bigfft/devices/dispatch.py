@@ -1,6 +1,6 @@
 """Where a round on a block is done: on a device if there is one for it, else on the CPU.
 
-Imports `decomposition`, `planner`, `kernels`, `memory`, `events` and this room.
+Imports `decomposition`, `planner`, `kernels`, `threads`, `events`, `errors` and this room.
 """
 
 import contextlib

@@ -4,7 +4,7 @@ A part that a device had no memory for goes back, and CPU threads take it: block
 by part from sources that are only read, so nothing is lost.
 `crew` has the threads, and `taking` says who takes how much.
 
-Imports `decomposition`, `planner`, `kernels`, `memory`, `events` and this room.
+Imports `decomposition`, `kernels`, `memory`, `events`, `errors` and this room.
 """
 
 import contextlib
@@ -213,7 +213,7 @@ def shared(
     inner = math.prod(before[dim + 1 :]) * np.dtype(plan.dtype).itemsize
     run = -(-limits.run_nbytes // inner) if math.prod(before[:dim]) > 1 else 1
     least = min(piece, max(run, -(-PARTS * limits.least // row_nbytes)))
-    if in_one_call(round_, job.block, incoming, library):
+    if in_one_call(round_, incoming, library):
         library = library.using(team)
     else:
         team = 1

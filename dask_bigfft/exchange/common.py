@@ -4,7 +4,7 @@ The round before the exchange writes its blocks there, the round after it finds 
 may leave its result in their place. Each block's place is given out once, and each block is worked
 on once: a task that runs a second time finds ordinary memory, what was made, or an error.
 
-Imports `decomposition`, `planner`, `memory`, `kernels` and `errors`.
+Imports `decomposition`, `memory`, `kernels` and `errors`.
 """
 
 import math

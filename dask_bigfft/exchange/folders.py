@@ -35,6 +35,17 @@ def lock_file(handle: int) -> None:
         fcntl.flock(handle, fcntl.LOCK_EX)
 
 
+def _opened_and_locked(path: Path, flags: int, how: int) -> int:
+    """Return a handle of a file that is locked; none stays open where it cannot be."""
+    handle = os.open(path, os.O_RDWR | flags, 0o600)
+    try:
+        fcntl.flock(handle, how)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
 def check_room(directory: Path, needed: int) -> None:
     """Refuse a directory on whose disk scratch files have no room."""
     total, _, free = shutil.disk_usage(directory)
@@ -56,11 +67,10 @@ def lock_folder(folder: Path) -> int | None:
     if fcntl is None:
         return -1
     while True:
-        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            handle = _opened_and_locked(
+                folder / LOCK, os.O_CREAT, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(handle)
             return None
         if has_lock(folder, handle):
             return handle
@@ -87,7 +97,7 @@ def hold_folder(folder: Path, make: bool) -> int | None:
         return -1 if folder.is_dir() else None
     while True:
         try:
-            handle = os.open(folder / LOCK, os.O_RDWR)
+            handle = _opened_and_locked(folder / LOCK, 0, fcntl.LOCK_SH)
         except FileNotFoundError:
             if not make:
                 return None
@@ -95,7 +105,6 @@ def hold_folder(folder: Path, make: bool) -> int | None:
             if fresh is not None:
                 return fresh
             continue
-        fcntl.flock(handle, fcntl.LOCK_SH)
         if has_lock(folder, handle):
             return handle
         os.close(handle)  # whoever had locked it has deleted it
@@ -105,9 +114,9 @@ def _held_from_the_first(folder: Path) -> int | None:
     """Make a folder that is held before others see it; None if one is there by now."""
     fresh = folder.with_name(f"new-{uuid.uuid4().hex}")
     fresh.mkdir(mode=0o700)
-    handle = os.open(fresh / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-    fcntl.flock(handle, fcntl.LOCK_SH)
+    handle = None
     try:
+        handle = _opened_and_locked(fresh / LOCK, os.O_CREAT, fcntl.LOCK_SH)
         fresh.rename(folder)
     except OSError as error:
         remove_folder(fresh, handle)

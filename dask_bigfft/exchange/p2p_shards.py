@@ -130,16 +130,19 @@ class Waiting:
 
     def keep(self, name: Block, part: Kept, copy: bool) -> bool:
         """Keep a part, or a copy of it, if there is room; return whether it is kept."""
-        nbytes = part.values.nbytes
-        if self._room is not None and not self._room.take(nbytes):
+        if self._room is not None and not self._room.take(part.values.nbytes):
             return False
-        kept = part.copy() if copy else part
-        with self._lock:
-            if not self._closed:
-                self._parts.setdefault(name, []).append(kept)
-                return True
-        self._give_back([part])
-        return False
+        done = False
+        try:
+            kept = part.copy() if copy else part
+            with self._lock:
+                done = not self._closed
+                if done:
+                    self._parts.setdefault(name, []).append(kept)
+        finally:
+            if not done:
+                self._give_back([part])
+        return done
 
     def parts(self, name: Block) -> list[Kept]:
         """What waits under a name.

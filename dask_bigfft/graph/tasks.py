@@ -19,20 +19,12 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft import config
-from dask_bigfft.devices.dispatch import (
-    getting_ready,
-)
+from dask_bigfft.devices.dispatch import getting_ready
 from dask_bigfft.devices.find import missing
 from dask_bigfft.devices.on_card import is_on_card
 from dask_bigfft.errors import CarrierError, VerificationError
 from dask_bigfft.events import during, emit
-from dask_bigfft.exchange.common import (
-    Common,
-    lying,
-    note_result,
-    refuse_spent,
-    spend,
-)
+from dask_bigfft.exchange.common import Common, lying, note_result, refuse_spent, spend
 from dask_bigfft.exchange.gather import Gathering
 from dask_bigfft.exchange.packing import pack, shard_checksum
 from dask_bigfft.exchange.spoiled import refuse_spoiled, spoiling
@@ -183,7 +175,7 @@ def run_block(
     shape, dtype = exchange.target.shape(block), np.dtype(exchange.dtype)
     started = time.perf_counter()
     blocks = given[0] if sources is None else Blocks(dict(zip(sources, given, strict=True)))
-    own = _own(run, number, block, blocks.blocks) if run.stays(number) else None
+    own = _own(run, number, blocks.blocks) if run.stays(number) else None
 
     def gathering() -> Gathering:
         source_of = functools.partial(blocks.checked, run, number)
@@ -249,7 +241,7 @@ def _where_it_lies(
     return work() if after is None else common.once(number, block, work)
 
 
-def _own(run: Run, number: int, block: Block, blocks: Mapping[Block, Array]) -> Array | None:
+def _own(run: Run, number: int, blocks: Mapping[Block, Array]) -> Array | None:
     """The source block itself as the target block, if it lies in memory as that one would."""
     if len(blocks) != 1:  # an array without elements has no sources
         return None

@@ -177,14 +177,12 @@ def _whole(
     return result
 
 
-def in_one_call(
-    round_: Round, block: tuple[int, ...], incoming: Incoming, library: FFTLibrary
-) -> bool:
+def in_one_call(round_: Round, incoming: Incoming, library: FFTLibrary) -> bool:
     """Whether tiles of any size are one call of the library, which reads them where they lie.
 
     Parameters
     ----------
-    round_, block, incoming, library
+    round_, incoming, library
         As `run_round` takes them.
     """
     if not library.elsewhere or incoming.as_is is None or len(round_.steps) != 1:

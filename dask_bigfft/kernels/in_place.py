@@ -4,7 +4,7 @@ A device transforms a digit where it is; the CPU's kernel wants it last in its a
 such a round is turned, transformed, and turned back: two copies more, for blocks that no device
 could take.
 
-Imports `decomposition`, `memory` and this room.
+Imports `decomposition` and this room.
 """
 
 from collections.abc import Mapping

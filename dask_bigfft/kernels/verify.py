@@ -27,7 +27,7 @@ a bit below the rounding error
 Memory that changes between rounds is found by the checksum of a packed shard (`exchange.packing`),
 with this mode and where shards travel: blocks that processes share are not looked at in between.
 
-May import `decomposition`, `memory` and this room.
+May import `decomposition`, `errors`, `events` and this room.
 """
 
 import warnings

@@ -4,7 +4,7 @@ The digits of a round must lie whole inside a block, so something else has to be
 cut stays cut (no exchange); an axis keeps its number of parts on another of its digits; and if
 blocks are then still too large, one more group is cut, the one that makes the gather cheapest.
 
-Pure: imports `transforms`, `decomposition` and this room.
+Pure: imports `decomposition` and this room.
 """
 
 import math

@@ -4,7 +4,7 @@ A source block gives each block on the other side a piece of its file, so twice 
 written in pieces four times as large. Memory sets a limit to that, so the first round then reads
 stored slabs and planes itself: tasks that do nothing but read and merge would need more of it.
 
-Pure: imports `transforms`, `decomposition` and this room.
+Pure: imports `decomposition` and this room.
 """
 
 import math

@@ -10,7 +10,7 @@ Candidates whose blocks or forecast are too large fall out, the cheapest by the 
 
 With scratch files they become larger, too, until these are written in large pieces.
 
-Pure: imports `transforms`, `decomposition` and this room.
+Pure: imports `transforms`, `errors` and this room.
 """
 
 import math

@@ -13,6 +13,7 @@ import dask.config
 
 from dask_bigfft import config
 from dask_bigfft.devices.find import METRIC, software
+from dask_bigfft.errors import refuse
 from dask_bigfft.memory_settings import machine_nbytes, shuffle_nbytes, worker_budget
 from dask_bigfft.planner.plan import Machine
 from dask_bigfft.planner.profile import Profile
@@ -20,7 +21,8 @@ from dask_bigfft.planning.profiles import cluster_place, known_profile
 from dask_bigfft.threads import task_threads
 
 __all__ = ["current_machine", "device_software", "possible_carrier", "profile_of",
-           "running_client", "told_everywhere", "workers_devices", "workers_place"]
+           "refuse_asynchronous", "running_client", "told_everywhere", "workers_devices",
+           "workers_place"]
 
 
 def current_machine(memory_limit: int | None) -> Machine:
@@ -116,6 +118,16 @@ def running_client() -> Any:
         return distributed.default_client()
     except ValueError:
         return None
+
+
+def refuse_asynchronous(client: Any) -> None:
+    """Refuse a client whose answers have to be awaited, which nothing here can do.
+
+    Transforms themselves can be computed by it.
+    """
+    if client is not None and client.asynchronous:
+        refuse("client", client, "a client made without asynchronous=True, in a thread other than "
+               "that of an event loop: another one for the same scheduler will do")
 
 
 def device_software() -> dict[str, str]:

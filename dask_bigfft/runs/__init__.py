@@ -23,16 +23,22 @@ from dask_bigfft.runs.run_json import has_begun
 from dask_bigfft.runs.sink import Store
 from dask_bigfft.transforms.spec import parse_name
 
-__all__ = ["Asked", "Done", "Store", "execute", "has_begun", "planned_input", "run"]
+__all__ = ["Asked", "Done", "Store", "execute", "has_begun", "named_axes", "planned_input", "run"]
 
 AnyPath = str | os.PathLike[str]
 
 
-def _last_axes(s: object) -> tuple[int, ...]:
-    """As many axes as there are lengths."""
-    if not isinstance(s, Sequence):
-        refuse("s", s, "a sequence of integers", kind=ArgumentTypeError)
-    return tuple(range(-len(s), 0))
+def named_axes(
+    kind: str, s: tuple[int, ...] | None, axes: tuple[int, ...] | None
+) -> tuple[int, ...] | None:
+    """Return the axes of a transform of several: the last two, or one for each length, or all."""
+    if axes is None and kind.endswith("2"):
+        return -2, -1
+    if axes is None and s is not None:
+        if not isinstance(s, Sequence):
+            refuse("s", s, "a sequence of integers", kind=ArgumentTypeError)
+        return tuple(range(-len(s), 0))
+    return axes
 
 
 def run(
@@ -137,9 +143,9 @@ def run(
     for name, flag in {"resume": resume, "overwrite": overwrite, "checksum": checksum}.items():
         parse_flag(name, flag)
     one = not parse_name(kind).endswith(("2", "n"))
-    where: Mapping[str, Any] = {"n": n, "axis": axis} if one else {"s": s, "axes": axes}
-    if not one and axes is None and (s is not None or kind.endswith("2")):
-        where = {"s": s, "axes": (-2, -1) if s is None else _last_axes(s)}
+    where: Mapping[str, Any] = (
+        {"n": n, "axis": axis} if one else {"s": s, "axes": named_axes(kind, s, axes)}
+    )
     for name, value in {"n": n, "axis": axis, "s": s, "axes": axes}.items():
         if name not in where and value is not None:
             where = {**where, name: value}  # refused by name where the plan is made

@@ -1,6 +1,6 @@
 """A run from file to file: in one go, or in a scratch folder, where it can be resumed.
 
-Imports `storage`, `graph` and this room.
+Imports `planning`, `storage`, `graph` and this room.
 """
 
 import time
@@ -12,6 +12,7 @@ import dask.array as da
 
 from dask_bigfft.errors import ArgumentTypeError, DamagedShardError, refuse
 from dask_bigfft.graph.layer import scratch_place
+from dask_bigfft.planning.surroundings import refuse_asynchronous, running_client
 from dask_bigfft.runs.asked import (
     Asked,
     Done,
@@ -43,6 +44,7 @@ def execute(
     overwrite: bool = False, checksum: bool = False,
 ) -> Done:
     """Carry out a run; see `run` for what is given."""
+    refuse_asynchronous(running_client())
     refuse_places(asked.source, asked.component, asked.destination, scratch)
     if scratch is not None:
         with locked(scratch) as folder:

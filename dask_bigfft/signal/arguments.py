@@ -133,7 +133,7 @@ def parse_inputs(
     mode = parse_mode(mode)
     if first.ndim != second.ndim:
         refuse("in2", f"an array with {second.ndim} axes", f"as many axes as in1: {first.ndim}")
-    named = _parse_axes(axes, first.ndim)
+    named = several_axes(axes, first.ndim)
     shapes = list(zip(first.shape, second.shape, strict=True))
     for axis, (n, m) in enumerate(shapes):
         if axis not in named and n != m and 1 not in (n, m):
@@ -182,7 +182,8 @@ def without_empty(a: da.Array) -> da.Array:
     return found
 
 
-def _parse_axes(axes: Axes, ndim: int) -> tuple[int, ...]:
+def several_axes(axes: Axes, ndim: int) -> tuple[int, ...]:
+    """Return non-negative axes, all for None."""
     if axes is None:
         return tuple(range(ndim))
     if isinstance(axes, str):

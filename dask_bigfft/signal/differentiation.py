@@ -9,8 +9,8 @@ Imports `planning` and this room.
 """
 
 import math
-from collections.abc import Sequence
-from typing import Any, SupportsIndex, Unpack, cast
+from collections.abc import Iterable, Sequence
+from typing import Any, Unpack, cast
 
 import dask.array as da
 import numpy as np
@@ -19,24 +19,13 @@ import numpy.typing as npt
 from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.memory import lend
 from dask_bigfft.planning.arguments import Options, parse_array, parse_options
+from dask_bigfft.signal.arguments import Axes, several_axes
 from dask_bigfft.signal.transforms import SpectrumAxis, applied, planned, spectrum_axes
-from dask_bigfft.transforms.spec import parse_axes
 
-__all__ = ["gradient", "laplacian", "parse_spacing", "poisson", "several_axes"]
+__all__ = ["gradient", "laplacian", "parse_spacing", "poisson"]
 
-Axes = SupportsIndex | Sequence[SupportsIndex] | None
 Spacing = float | Sequence[float]
 Array = npt.NDArray[Any]
-
-
-def several_axes(axes: Any, ndim: int) -> tuple[int, ...]:
-    """Return non-negative axes, all for None."""
-    if axes is None:
-        axes = range(ndim)
-    found = parse_axes("axes", axes if isinstance(axes, Sequence | range) else (axes,), ndim)
-    if not found:
-        refuse("axes", axes, "at least one axis")
-    return found
 
 
 def parse_spacing(d: Any, count: int) -> tuple[float, ...]:
@@ -169,7 +158,7 @@ def gradient(
         _filtered(array, (axis,), _Derivative(step), options)
         for axis, step in zip(along, spacing, strict=True)
     )
-    return found[0] if axes is not None and not isinstance(axes, Sequence) else found
+    return found if axes is None or isinstance(axes, Iterable) else found[0]
 
 
 def laplacian(

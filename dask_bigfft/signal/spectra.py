@@ -18,13 +18,8 @@ import numpy.typing as npt
 from dask_bigfft.errors import refuse
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planning.arguments import Options, parse_array, parse_flag, parse_options
-from dask_bigfft.signal.arguments import parse_pair
-from dask_bigfft.signal.differentiation import (
-    Axes,
-    Spacing,
-    parse_spacing,
-    several_axes,
-)
+from dask_bigfft.signal.arguments import Axes, parse_pair, several_axes
+from dask_bigfft.signal.differentiation import Spacing, parse_spacing
 from dask_bigfft.signal.transforms import SpectrumAxis, Transforms, applied, spectrum_axes
 
 __all__ = ["cross_spectrum", "power_spectrum", "radial_power_spectrum"]

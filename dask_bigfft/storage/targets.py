@@ -9,7 +9,7 @@
 so an interrupted run leaves nothing that looks complete. A run with a scratch folder has a name
 that its record keeps; the name of any other one says on what host it is, and in which process.
 
-Imports `errors`, `files` and `sources`.
+Imports `errors`, `files` and this room.
 """
 
 import contextlib
@@ -32,6 +32,7 @@ import numpy as np
 
 from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.files import sync_path
+from dask_bigfft.storage.damaged import UNREADABLE
 from dask_bigfft.storage.sources import URL, local_store, zarr_package
 
 #: Attribute of written arrays that says how they came to be, and whether they are complete.
@@ -357,8 +358,11 @@ def read_attributes(path: Path) -> dict[str, Any]:
     """Return what `dask_bigfft` has written into an array's attributes; nothing if it has not."""
     if not path.is_dir() or not _is_array(path):
         return {}
-    store = local_store(path, read_only=True)
-    found = zarr_package().open_array(store, mode="r").attrs.get(ATTRIBUTE)
+    try:
+        store = local_store(path, read_only=True)
+        found = zarr_package().open_array(store, mode="r").attrs.get(ATTRIBUTE)
+    except UNREADABLE:  # a damaged array says nothing
+        return {}
     return dict(found) if isinstance(found, dict) else {}
 
 

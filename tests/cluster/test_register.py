@@ -323,6 +323,7 @@ def test_asynchronous_clients_compute_and_are_refused_where_somebody_would_have_
                 lambda: dask_bigfft.progress(y, stream=io.StringIO()),
                 lambda: cluster_records(client, token_of(y)),
                 lambda: dask_bigfft.calibrate(client),
+                lambda: dask_bigfft.run("in.npy", "out.zarr", scratch="s"),
             ):
                 with pytest.raises((ValueError, TypeError), match=r"`client`=.*asynchronous"):
                     asked()

@@ -8,6 +8,7 @@ import pytest
 from floors.imports import FLOORS, PURE
 
 from dask_bigfft.config import KNOBS
+from dask_bigfft.planning.arguments import Extras
 
 ROOT = Path(__file__).resolve().parents[2]
 PROSE = [
@@ -46,6 +47,13 @@ def test_settings_exist():
     settings = {setting for _, setting in named(r"`(bigfft(?:\.[a-z-]+)+)\b")} - FILES
     assert len(settings) > 10
     assert sorted(settings - KNOBS.keys()) == []
+
+
+def test_keywords_are_those_of_transforms():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^- ((?:`\w+`(?:, )?)+):", text.partition("### Keywords")[2], re.MULTILINE)
+    named = [name for line in lines for name in re.findall(r"`(\w+)`", line)]
+    assert named == list(Extras.__annotations__)
 
 
 @pytest.mark.parametrize("command", ["run", "plan", "calibrate"])

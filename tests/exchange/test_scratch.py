@@ -355,6 +355,21 @@ os._exit(1)
     again.close()
 
 
+def test_where_files_cannot_be_locked_nothing_is_left(tmp_path, monkeypatch):
+    def refusing(handle, how):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(folders.fcntl, "flock", refusing)
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(ScratchError, match="No locks available"):
+        open_scratch(ScratchPlace(str(tmp_path), "n"), shared=False)
+    assert list(tmp_path.iterdir()) == []
+    for take in (folders.lock_folder, lambda folder: folders.hold_folder(folder, make=False)):
+        with pytest.raises(OSError, match="No locks available"):
+            take(tmp_path)
+    assert os.listdir("/proc/self/fd") == before
+
+
 def test_too_little_room_is_said_before_anything_is_written(tmp_path):
     place = ScratchPlace(str(tmp_path), "n", needed=1 << 60)
     with pytest.raises(ScratchError, match=r"\d+ bytes are missing.*scratch files take \d+") as got:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from dask_bigfft.exchange import p2p_shards
 from dask_bigfft.exchange.p2p_shards import Files, Gone, Kept, Room, Waiting
 
 RNG = np.random.default_rng(5)
@@ -46,6 +47,17 @@ def test_nothing_is_kept_under_pressure() -> None:
     found = [waiting.keep((0,), part(0, 10), False) for _ in pressed]
     assert found == [not answer for answer in pressed]
     assert len(waiting.parts((0,))) == found.count(True)
+
+
+def test_room_is_given_back_where_there_is_no_memory_for_a_copy(monkeypatch) -> None:
+    def lend(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(p2p_shards, "lend", lend)
+    room = Room(1 << 20)
+    with pytest.raises(MemoryError):
+        Waiting(room).keep((0,), part(0, 10), True)
+    assert room.nbytes == 0
 
 
 def test_copies_are_aligned_and_their_own() -> None:

@@ -176,6 +176,31 @@ def test_after_an_error_nothing_is_under_way(threads, asks):
     assert len(most) < 1000  # the others never began
 
 
+def test_after_an_interruption_nothing_is_under_way(monkeypatch):
+    """Else a file is closed while it is written, and its number may be another file's by then."""
+    begun, done, wait = threading.Event(), [], files.wait
+
+    def call():
+        begun.set()
+        time.sleep(0.05)
+        done.append(True)
+
+    def interrupted(*_, **__):
+        monkeypatch.setattr(files, "wait", wait)
+        raise KeyboardInterrupt
+
+    def task():
+        with files.Underway() as calls:
+            calls.start(files.LEAST, call)
+            begun.wait()
+            monkeypatch.setattr(files, "wait", interrupted)
+            calls.results()
+
+    with pytest.raises(KeyboardInterrupt):
+        task()
+    assert done
+
+
 def test_events_name_the_task_that_started_the_call(threads):
     seen = []
 

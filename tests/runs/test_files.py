@@ -6,6 +6,7 @@ import itertools
 import os
 import pickle
 import re
+import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -572,6 +573,16 @@ def test_errors_name_the_arguments_of_python():
         dask_bigfft.run("in.zarr", "out.zarr")
 
 
+def test_transforms_of_two_axes_need_two_lengths():
+    """As in NumPy: others were taken for lengths of as many axes."""
+    stored("in.zarr", complex_values(4, 6, 8), (4, 6, 8))
+    for s in ((8,), (4, 4, 4)):
+        with pytest.raises(ArgumentError, match=r"`s`=.* need as many lengths as axes \(2\)"):
+            dask_bigfft.run("in.zarr", "out.zarr", "fft2", s=s)
+    done = dask_bigfft.run("in.zarr", "out.zarr", "fft2", s=(4, 4))
+    assert done.plan.spec.out_shape == (4, 4, 4)
+
+
 def test_a_source_may_be_replaced_by_its_transform():
     """Where that is asked for, and only once the new array is complete."""
     values = complex_values(8, 8)
@@ -579,6 +590,17 @@ def test_a_source_may_be_replaced_by_its_transform():
     dask_bigfft.run("in.zarr", "in.zarr", overwrite=True)
     np.testing.assert_allclose(zarr.open_array("in.zarr", mode="r")[...], np.fft.fftn(values))
     assert os.listdir() == ["in.zarr"]
+
+
+@pytest.mark.parametrize("text", ['{"node_type": "array"}', '{"node_type": "array", "shape": 3}'])
+def test_a_damaged_array_may_be_replaced(text):
+    """Whether or not it is looked at for what it says of its run."""
+    stored("in.zarr", complex_values(8, 8), (4, 8))
+    for more in ({}, {"scratch": "s", "resume": True}):
+        Path("out.zarr").mkdir()
+        Path("out.zarr/zarr.json").write_text(text)
+        dask_bigfft.run("in.zarr", "out.zarr", overwrite=True, **more)
+        shutil.rmtree("out.zarr")
 
 
 def test_what_was_there_comes_back_where_the_new_one_cannot_take_its_place(monkeypatch):

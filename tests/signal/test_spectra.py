@@ -25,6 +25,15 @@ def small(sync):
         yield
 
 
+@pytest.mark.parametrize("kind", [tuple, list, np.array, iter])
+def test_axes_come_in_any_sequence(kind):
+    x = random_array((6, 4, 8), "f8", 1)
+    wanted = [found.compute() for found in (*signal.gradient(x, (2, 0)), signal.poisson(x, (2, 0)))]
+    found = (*signal.gradient(x, kind([2, 0])), signal.poisson(x, kind([2, 0])))
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def exchanges(y):
     layers = [layer for layer in y.dask.layers.values() if isinstance(layer, TransformLayer)]
     return [len(layer.plan.travelling) for layer in layers]

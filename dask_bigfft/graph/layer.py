@@ -1,17 +1,15 @@
 """The layer of a transform or a shift in a dask graph: holds the plan, makes the tasks when asked.
 
 Which carrier fits depends on where the graph runs, and that is only known when it is turned into
-tasks. Dask sends a graph to a cluster as it is, and turns it into tasks on the scheduler; a layer
-that has been sent knows that blocks will lie in different processes.
+tasks: see `carriers`.
 
 Imports `planner` and this room.
 """
 
-import sys
+import threading
 import uuid
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import dask.array as da
@@ -24,6 +22,7 @@ from dask_bigfft.devices.cuda import available
 from dask_bigfft.devices.on_card import is_on_card
 from dask_bigfft.exchange.scratch_place import ScratchPlace
 from dask_bigfft.graph.build import build_graph, output_name
+from dask_bigfft.graph.carriers import resolved
 from dask_bigfft.graph.cutting import cut_blocks, merged_blocks
 from dask_bigfft.graph.dask_private import (
     HighLevelGraph,
@@ -77,6 +76,7 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
         self.plan, self.token, self.source = plan, token, source
         self.carrier, self.travelled, self.known, self.place = carrier, travelled, known, place
         self.alone = True
+        self._forget()
 
     def __reduce__(self) -> tuple[Any, ...]:
         arguments = (
@@ -87,18 +87,32 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
     @property
     def resolved_carrier(self) -> str:
         """The carrier that is used if the tasks are made here and now; ``"cluster"``: either."""
-        return _resolved(self.carrier, self.travelled)
+        return resolved(self.carrier, self.plan, self.travelled)
 
-    @cached_property
+    @property
     def tasks(self) -> Graph:
-        """The tasks by key."""
+        """The tasks by key, as they are where they are asked for here and now."""
+        carrier = self.resolved_carrier
+        with self._lock:
+            if carrier not in self._made:
+                self._made[carrier] = self._built(carrier)
+            found = self._read.tasks = self._made[carrier]
+        return found
+
+    def _built(self, carrier: str) -> Graph:
         wanted, place = self.carrier != "auto", self.place
         if place is not None and not place.kept:  # a name that no other process has
             place = replace(place, name=f"{self.token[:8]}-{uuid.uuid4().hex[:8]}")
         return build_graph(
-            self.plan, self.token, self.source, self.resolved_carrier, wanted, self.known, place,
+            self.plan, self.token, self.source, carrier, wanted, self.known, place,
             self.alone and not results_are_kept(),
         )
+
+    def _forget(self) -> None:
+        """Have made no tasks."""
+        #: Tasks by carrier; and those that a thread goes through, which it takes one by one.
+        self._made: dict[str, Graph] = {}
+        self._read, self._lock = threading.local(), threading.Lock()
 
     def share_rounds(self) -> None:
         """From now on leave the blocks between rounds as they are: another layer reads them, too.
@@ -107,19 +121,25 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
         """
         if self.alone:
             self.alone = False
-            self.__dict__.pop("tasks", None)
+            self._forget()
 
     def is_materialized(self) -> bool:
         """Whether the tasks have been made."""
-        return "tasks" in self.__dict__
+        return bool(self._made)
 
     def get_output_keys(self) -> Set[Any]:
         """Keys of the result's blocks."""
         name = output_name(self.plan, self.token)
         return {(name, *block) for block in self.plan.result.indices()}
 
+    def cull(self, keys: set[Any], all_hlg_keys: Any) -> Any:
+        """Return a layer of the tasks that some keys need, and what each depends on."""
+        self.tasks  # noqa: B018 (those of here and now, before they are taken one by one)
+        return super().cull(keys, all_hlg_keys)
+
     def __getitem__(self, key: Any) -> Any:
-        return self.tasks[key]
+        found: Graph | None = getattr(self._read, "tasks", None)
+        return (self.tasks if found is None else found)[key]
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.tasks)
@@ -144,15 +164,6 @@ class ShiftLayer(PlanLayer):
 
     def __repr__(self) -> str:
         return f"ShiftLayer<{self.plan.offsets}>"
-
-
-def _resolved(carrier: str, travelled: bool) -> str:
-    """The carrier of tasks that are made here and now."""
-    if carrier.startswith(CARDS):  # which only works within one process
-        return "tasks" if travelled else carrier
-    if carrier != "auto":
-        return carrier
-    return "cluster" if travelled else "shared"
 
 
 def _on_cards(known: Known | None) -> tuple[str, Known | None]:
@@ -207,23 +218,10 @@ class TransformRecipe:
 
     def tasks(self, token: str, source: str) -> Graph:
         """Return the tasks, given the name of the array that comes in."""
-        travelled = self.travelled or _has_client()
         layer = PlanLayer(
-            self.plan, token, source, self.carrier, travelled, place=self.place
+            self.plan, token, source, self.carrier, self.travelled, place=self.place
         )
         return layer.tasks
-
-
-def _has_client() -> bool:
-    """Whether this process is connected to a cluster, whose scheduler may live here, too.
-
-    Expressions are single in a process: sent from it to itself, they do not notice.
-    """
-    distributed = sys.modules.get("distributed")
-    try:
-        return distributed is not None and distributed.default_client() is not None
-    except ValueError:
-        return False
 
 
 def result_meta(plan: AnyPlan, like: Any) -> npt.NDArray[Any]:

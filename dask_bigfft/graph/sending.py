@@ -186,10 +186,7 @@ def shuffles_of(
 
 def _by_shuffles(exchange: Exchange, carrier: str) -> bool:
     """Whether shuffles carry an exchange between processes."""
-    if carrier == "cluster":
-        wanted = p2p.on_scheduler() and shuffled(exchange.shape)
-    else:
-        wanted = carrier == "p2p"
+    wanted = shuffled(exchange.shape) if carrier == "cluster" else carrier == "p2p"
     return wanted and p2p.usable()
 
 

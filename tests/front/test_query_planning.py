@@ -48,15 +48,28 @@ def main():
 def on_a_cluster(*built):
     from distributed import Client, LocalCluster
 
+    a = np.random.default_rng(1).standard_normal(4096)
+    line, spectrum = fft.fft(da.from_array(a, chunks=256)), np.fft.fft(a)
     cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0")
-    with cluster, Client(cluster):
-        for y in built:
-            np.testing.assert_allclose(y.compute() / y.compute()[0, 0], expected / expected[0, 0])
-        np.testing.assert_allclose(fft.fft2(da.from_array(x, chunks=8)).compute(), expected)
-        with dask.config.set({"bigfft.exchange.carrier": "p2p"}):
-            shuffled = fft.fft2(da.from_array(x, chunks=(4, 6)))
-        np.testing.assert_allclose(shuffled.compute(), expected)
-        np.testing.assert_allclose(shuffled.persist()[3:7, ::2].compute(), expected[3:7, ::2])
+    with cluster:
+        with Client(cluster, set_as_default=False) as client:
+            np.testing.assert_allclose(client.compute(line).result(), spectrum)
+        with Client(cluster):
+            with_a_default(built, line, spectrum)
+
+
+def with_a_default(built, line, spectrum):
+    # Who computes is known only when a graph turns into tasks.
+    np.testing.assert_allclose(line.compute(), spectrum)
+    np.testing.assert_allclose(line.compute(scheduler="threads"), spectrum)
+    np.testing.assert_allclose(dask.delayed(np.conj)(line).compute(), spectrum.conj())
+    for y in built:
+        np.testing.assert_allclose(y.compute() / y.compute()[0, 0], expected / expected[0, 0])
+    np.testing.assert_allclose(fft.fft2(da.from_array(x, chunks=8)).compute(), expected)
+    with dask.config.set({"bigfft.exchange.carrier": "p2p"}):
+        shuffled = fft.fft2(da.from_array(x, chunks=(4, 6)))
+    np.testing.assert_allclose(shuffled.compute(), expected)
+    np.testing.assert_allclose(shuffled.persist()[3:7, ::2].compute(), expected[3:7, ::2])
 
 
 if __name__ == "__main__":

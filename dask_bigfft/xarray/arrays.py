@@ -81,7 +81,19 @@ def _rebuilt(
         refuse("dim", list(renamed), f"dimensions whose new names are not in use: {dims}")
     new = {name: found for name, found in renamed.values() if found is not None}
     data = _as_before(array, data)
-    return xr.DataArray(data, dims=dims, coords=kept | new, name=array.name, attrs=array.attrs)
+    return _named(array, data, dims, kept | new)
+
+
+def _named(
+    array: xr.DataArray, data: Any, dims: Sequence[Hashable], coords: Mapping[Any, Any]
+) -> xr.DataArray:
+    """Data with the array's name and attributes: none where it has none.
+
+    Where xarray is given no name it takes that of the data, which dask arrays have.
+    """
+    found = xr.DataArray(data, dims=dims, coords=coords, attrs=array.attrs)
+    found.name = array.name
+    return found
 
 
 def forward(
@@ -173,4 +185,4 @@ def both_shifted(name: str, array: xr.DataArray, dim: Dims) -> xr.DataArray:
     coords = {key: found.isel({d: i for d, i in places.items() if d in found.dims})
               for key, found in array.coords.items()}
     data = _as_before(array, data)
-    return xr.DataArray(data, dims=array.dims, coords=coords, name=array.name, attrs=array.attrs)
+    return _named(array, data, array.dims, coords)

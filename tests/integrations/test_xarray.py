@@ -379,3 +379,12 @@ def test_a_dataset_is_refused_where_a_variable_has_some_of_the_dimensions():
         dataset().bigfft.ifft()  # no frequencies
     with pytest.raises(ArgumentTypeError, match=r"or xarray\.Dataset"):
         bx.fft({"u": 1}, "x")
+
+
+@pytest.mark.parametrize("name", ["fft", "rfft"])
+def test_arrays_without_a_name_stay_so(name):
+    x = xr.DataArray(np.arange(12.0), dims="x").chunk(4)
+    spectrum = getattr(bx, name)(x)
+    assert spectrum.name is None
+    assert getattr(bx, f"i{name}")(spectrum).name is None
+    assert bx.fftshift(x, "x").name is None

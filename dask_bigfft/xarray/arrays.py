@@ -140,6 +140,7 @@ def inverse(
 ) -> xr.DataArray:
     """The transform back; `length` is that of the dimension that is halved."""
     dims = parse_dims(array, dim, is_spectral(array))
+    _parse_length(length)
     orders = _orders(extras, len(dims))
     half = dims[-1] if name == "irfftn" else None
     samples = {found: remembered(array, found, found == half) for found in dims}
@@ -161,6 +162,16 @@ def inverse(
         attrs = {} if units is None else {"units": units}
         renamed[found] = new, None if places is None else xr.Variable((new,), places, attrs)
     return _rebuilt(array, data, renamed)
+
+
+def _parse_length(n: Any) -> None:
+    """Refuse what is no length, before coordinates are made for it."""
+    if n is None:
+        return
+    if not isinstance(n, int | np.integer) or isinstance(n, bool):
+        refuse("n", n, "an integer of at least 1, or None", kind=ArgumentTypeError)
+    if n < 1:
+        refuse("n", n, "an integer of at least 1, or None")
 
 
 def _is_shifted(array: xr.DataArray, dim: Hashable) -> bool:

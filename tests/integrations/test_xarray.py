@@ -155,6 +155,13 @@ def test_the_length_of_a_real_inverse(n):
     np.testing.assert_allclose(bx.irfft(spaced, "freq_x", n=n).x, places)
 
 
+@pytest.mark.parametrize("n", [0, -1, 1.5, "8"])
+def test_what_is_no_length_of_a_real_inverse(n):
+    spectrum = bx.rfft(field(CHUNKS), "x")
+    with pytest.raises((ArgumentError, ArgumentTypeError), match="`n`="):
+        bx.irfft(spectrum, n=n)
+
+
 def test_arithmetic_keeps_what_the_inverse_needs():
     a = field(CHUNKS)
     spectrum = a.bigfft.rfft(["y", "x"])

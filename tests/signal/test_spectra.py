@@ -112,6 +112,16 @@ def test_segments_along_another_axis_in_single_precision():
     assert not exchanges(found)
 
 
+@pytest.mark.parametrize("dtype", ["i1", "?", "f4"])
+def test_a_median_beside_double_precision_has_it(dtype):
+    x = (random_array((300,), "f8", 0) * 9).astype(dtype)
+    y = random_array((300,), "f8", 1)
+    options = {"nperseg": 30, "average": "median"}
+    _, expected = scipy.signal.csd(x.astype("f8"), y, **options)
+    _, found = signal.csd(da.from_array(x, chunks=70), da.from_array(y, chunks=70), **options)
+    assert relative_l2(found.compute(), expected) < 1e-13
+
+
 @pytest.mark.parametrize("window", [("kaiser", 3.0), "boxcar", [1, 2, 3, 2], np.hanning(8)])
 @pytest.mark.parametrize("detrend", ["linear", None, lambda segments: segments - 1])
 @pytest.mark.parametrize("average", ["mean", "median"])

@@ -33,10 +33,15 @@ def several_axes(axes: Any, ndim: int) -> tuple[int, ...]:
     """Return non-negative axes, all for None."""
     if axes is None:
         axes = range(ndim)
-    found = parse_axes("axes", axes if isinstance(axes, Sequence | range) else (axes,), ndim)
+    found = parse_axes("axes", tuple(axes) if _several(axes) else (axes,), ndim)
     if not found:
         refuse("axes", axes, "at least one axis")
     return found
+
+
+def _several(axes: Any) -> bool:
+    """Whether these are axes, however many, and not a single one."""
+    return isinstance(axes, Sequence | np.ndarray) and np.ndim(axes) > 0
 
 
 def parse_spacing(d: Any, count: int) -> tuple[float, ...]:
@@ -169,7 +174,7 @@ def gradient(
         _filtered(array, (axis,), _Derivative(step), options)
         for axis, step in zip(along, spacing, strict=True)
     )
-    return found[0] if axes is not None and not isinstance(axes, Sequence) else found
+    return found if axes is None or _several(axes) else found[0]
 
 
 def laplacian(

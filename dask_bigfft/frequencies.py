@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft import config
-from dask_bigfft.decomposition.factors import transposed_digits
+from dask_bigfft.decomposition.factors import MAX_LENGTH, transposed_digits
 from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.graph.layer import origin, uncut
 from dask_bigfft.planner.plan import Plan
@@ -186,8 +186,8 @@ def _parse_samples(n: Any, d: Any) -> tuple[int, float]:
         length = operator.index(n)
     except TypeError:
         refuse("n", n, "an integer of at least 1", kind=ArgumentTypeError)
-    if length < 1:
-        refuse("n", n, "an integer of at least 1")
+    if not 1 <= length <= MAX_LENGTH:
+        refuse("n", n, f"an integer of at least 1, and at most {MAX_LENGTH}")
     try:
         step = float(d)
     except (TypeError, ValueError):

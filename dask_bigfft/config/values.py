@@ -52,8 +52,8 @@ def parse_chunks(key: str, value: Any) -> Any:
     if value in ("auto", "preserve") or (_is_int(value) and (value > 0 or value == -1)):
         return value
     if isinstance(value, str):
-        return f"{parse_nbytes(key, value)} B"
-    refuse(key, value, "auto, preserve, or dask chunks: lengths, a size, or a list of these")
+        return f"{parse_nbytes(key, value, _CHUNKS)} B"
+    refuse(key, value, _CHUNKS)
 
 
 def parse_rounds(key: str, value: Any) -> tuple[Any, ...] | None:
@@ -70,9 +70,13 @@ def parse_rounds(key: str, value: Any) -> tuple[Any, ...] | None:
     return tuple(value)
 
 
-def parse_nbytes(key: str, value: Any) -> int:
+_SIZE = "a number of bytes above 0, such as 1073741824 or '1 GiB'"
+_SIZE_OR_0 = "a number of bytes, such as 1073741824 or '1 GiB', or 0"
+_CHUNKS = "auto, preserve, or dask chunks: lengths, a size, or a list of these"
+
+
+def parse_nbytes(key: str, value: Any, allowed: str = _SIZE) -> int:
     """Return a number of bytes from an integer or a string such as ``4 GiB``."""
-    allowed = "a number of bytes above 0, such as 1073741824 or '1 GiB'"
     if isinstance(value, str):
         try:
             nbytes = int(parse_bytes(value))
@@ -95,13 +99,15 @@ def parse_nbytes_or_none(key: str, value: Any) -> int | None:
 def parse_nbytes_none_or_0(key: str, value: Any) -> int | None:
     """Return a number of bytes that may be 0, or None where the setting is null."""
     nothing = isinstance(value, str | int) and not isinstance(value, bool) and value in (0, "0")
-    return 0 if nothing else parse_nbytes_or_none(key, value)
+    if nothing or value is None:
+        return 0 if nothing else None
+    return parse_nbytes(key, value, _SIZE_OR_0)
 
 
 def parse_nbytes_or_0(key: str, value: Any) -> int:
     """Return a number of bytes that may be 0; null is refused."""
     found = None if value is None else parse_nbytes_none_or_0(key, value)
-    return parse_nbytes(key, value) if found is None else found
+    return parse_nbytes(key, value, _SIZE_OR_0) if found is None else found
 
 
 def parse_bool(key: str, value: Any) -> bool:
@@ -130,15 +136,15 @@ def parse_cache_directory(key: str, value: Any) -> str:
     if value is None:
         cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
         value = os.path.join(cache, "dask_bigfft")
-    return parse_directory(key, value)
+    return parse_directory(key, value, "dask_bigfft in the user's cache directory")
 
 
-def parse_directory(key: str, value: Any) -> str:
+def parse_directory(key: str, value: Any, null: str = "dask's temporary-directory") -> str:
     """Return an absolute path; null is dask's temporary directory, or the system's."""
     if value is None:
         value = dask.config.get("temporary-directory", None) or tempfile.gettempdir()
     if not is_path(value):
-        refuse(key, value, "the path of a folder, or null for dask's temporary-directory")
+        refuse(key, value, f"the path of a folder, or null for {null}")
     return os.path.abspath(value)
 
 

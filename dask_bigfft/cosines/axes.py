@@ -48,6 +48,7 @@ from dask_bigfft.kernels.cosines import (
     in_parts,
 )
 from dask_bigfft.memory_settings import configure_arena
+from dask_bigfft.planner.merging import FEWER, MANY, MOST_PADDED
 from dask_bigfft.planner.shifts import ShiftPlan
 from dask_bigfft.planning.arguments import (
     Options,
@@ -97,11 +98,25 @@ def _largest(chunks: Sequence[int]) -> int:
     return max(map(int, chunks), default=1) or 1
 
 
+def _width(a: da.Array, axis: int, length: int) -> int:
+    """Samples of an axis in each block: as come in, more where it is padded much.
+
+    Padding has no blocks of its own: a short array in a few chunks would become a great many.
+    """
+    width, nbytes = _largest(a.chunks[axis]), config.get("bigfft.planner.merge-up-to")
+    rest = [cut for i, cut in enumerate(a.chunks) if i != axis]
+    beside, blocks = math.prod(map(_largest, rest)), math.prod(map(len, rest))
+    much = length >= FEWER * a.shape[axis] and blocks * length > MANY * width
+    wide = nbytes // (beside * np.result_type(a.dtype, np.complex64).itemsize)
+    wanted = min(max(wide, blocks * length // MOST_PADDED), length)
+    return wanted if nbytes and much and wanted >= FEWER * width else width
+
+
 def _split_axis(
     a: da.Array, plan: Cosines, axis: int, divisor: Divisor, options: Options
 ) -> Any:
     """The transform of an axis that falls apart, through an FFT of points in digits."""
-    width = _largest(a.chunks[axis])
+    width = _width(a, axis, plan.length)
     plan = _with_digits(a, plan, axis, width, options)
     if len(plan.digits) == 1 and not plan.halved:
         return _by_waves(a, plan, axis, divisor, options)

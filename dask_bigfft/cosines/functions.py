@@ -40,7 +40,7 @@ def dct(
         There for the signature's sake: the input stays as it is, and dask's scheduler decides.
     orthogonalize : bool, optional
         Whether the first or last values are scaled so that the matrix is orthogonal; by default
-        with ``norm="ortho"``.
+        with ``norm="ortho"``. Of complex input, too, where SciPy takes no notice of it.
     **options
         `chunks` of the result, `memory_limit` and `kernel`, as transforms in `fft` take them.
 

@@ -158,7 +158,8 @@ def gradient(
         _filtered(array, (axis,), _Derivative(step), options)
         for axis, step in zip(along, spacing, strict=True)
     )
-    return found if axes is None or isinstance(axes, Iterable) else found[0]
+    several = isinstance(axes, Iterable) and getattr(axes, "ndim", 1)  # an array may be one axis
+    return found if axes is None or several else found[0]
 
 
 def laplacian(

@@ -83,8 +83,9 @@ def _each(
     shape[axis] = count
     if x.size == 0:
         return np.zeros(shape, out_dtype)
+    common = np.result_type(x, y)  # by itself an integer of few bits has a spectrum of single ones
     spectra = [
-        scipy.signal.spectrogram(a[cut], axis=axis, mode="complex", **keywords)[2]
+        scipy.signal.spectrogram(a[cut].astype(common), axis=axis, mode="complex", **keywords)[2]
         for a in ((x,) if same else (x, y))
     ]
     found = np.conjugate(spectra[0]) * spectra[-1]

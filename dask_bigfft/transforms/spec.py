@@ -14,7 +14,7 @@ from typing import Any, Literal, SupportsIndex, cast, get_args
 
 import numpy as np
 
-from dask_bigfft.decomposition.factors import transposed_digits
+from dask_bigfft.decomposition.factors import MAX_LENGTH, transposed_digits
 from dask_bigfft.decomposition.scaling import Scale
 from dask_bigfft.decomposition.steps import Kind, Order, Waves, flat_digits
 from dask_bigfft.errors import ArgumentTypeError, AxisError, refuse
@@ -258,6 +258,8 @@ def _lengths_of(
         if length < 1:
             refuse(argument, n, "lengths of at least 1"
                    + (" (or -1 for the array's own)" if argument == "s" else ""))
+        if length > MAX_LENGTH:
+            refuse(argument, n, f"lengths of at most {MAX_LENGTH}")
         found.append(length)
     return tuple(found)
 

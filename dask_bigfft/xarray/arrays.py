@@ -81,7 +81,19 @@ def _rebuilt(
         refuse("dim", list(renamed), f"dimensions whose new names are not in use: {dims}")
     new = {name: found for name, found in renamed.values() if found is not None}
     data = _as_before(array, data)
-    return xr.DataArray(data, dims=dims, coords=kept | new, name=array.name, attrs=array.attrs)
+    return _named(array, data, dims, kept | new)
+
+
+def _named(
+    array: xr.DataArray, data: Any, dims: Sequence[Hashable], coords: Mapping[Any, Any]
+) -> xr.DataArray:
+    """Data with the array's name and attributes: none where it has none.
+
+    Where xarray is given no name it takes that of the data, which dask arrays have.
+    """
+    found = xr.DataArray(data, dims=dims, coords=coords, attrs=array.attrs)
+    found.name = array.name
+    return found
 
 
 def forward(
@@ -128,6 +140,7 @@ def inverse(
 ) -> xr.DataArray:
     """The transform back; `length` is that of the dimension that is halved."""
     dims = parse_dims(array, dim, is_spectral(array))
+    _parse_length(length)
     orders = _orders(extras, len(dims))
     half = dims[-1] if name == "irfftn" else None
     samples = {found: remembered(array, found, found == half) for found in dims}
@@ -149,6 +162,16 @@ def inverse(
         attrs = {} if units is None else {"units": units}
         renamed[found] = new, None if places is None else xr.Variable((new,), places, attrs)
     return _rebuilt(array, data, renamed)
+
+
+def _parse_length(n: Any) -> None:
+    """Refuse what is no length, before coordinates are made for it."""
+    if n is None:
+        return
+    if not isinstance(n, int | np.integer) or isinstance(n, bool):
+        refuse("n", n, "an integer of at least 1, or None", kind=ArgumentTypeError)
+    if n < 1:
+        refuse("n", n, "an integer of at least 1, or None")
 
 
 def _is_shifted(array: xr.DataArray, dim: Hashable) -> bool:
@@ -173,4 +196,4 @@ def both_shifted(name: str, array: xr.DataArray, dim: Dims) -> xr.DataArray:
     coords = {key: found.isel({d: i for d, i in places.items() if d in found.dims})
               for key, found in array.coords.items()}
     data = _as_before(array, data)
-    return xr.DataArray(data, dims=array.dims, coords=coords, name=array.name, attrs=array.attrs)
+    return _named(array, data, array.dims, coords)

@@ -17,13 +17,16 @@ PREFIX = "freq_"
 #: How far steps of a coordinate may be from their mean, as a part of it.
 TOLERANCE = 1e-3
 
+#: Units of times that xarray knows, coarsest first, in seconds.
+SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+
 
 @dataclass(frozen=True)
 class Samples:
     """Where the samples of a dimension are: what a frequency coordinate remembers of it.
 
-    ``first`` and ``step`` are in the coordinate's unit, for times in nanoseconds; ``dtype`` is the
-    coordinate's, None where the dimension had none.
+    ``first`` and ``step`` are in the coordinate's unit, for times in ``time_unit``; ``dtype`` is
+    the coordinate's, None where the dimension had none.
     """
 
     dim: Hashable
@@ -32,6 +35,7 @@ class Samples:
     step: float = 1.0
     units: str | None = None
     dtype: str | None = None
+    time_unit: str = "ns"
 
     @property
     def is_time(self) -> bool:
@@ -41,7 +45,7 @@ class Samples:
     @property
     def spacing(self) -> float:
         """Distance of two samples, for times in seconds."""
-        return self.step * 1e-9 if self.is_time else self.step
+        return self.step * SECONDS[self.time_unit] if self.is_time else self.step
 
     @property
     def frequency_units(self) -> str | None:
@@ -63,6 +67,7 @@ class Samples:
             "direct_step": self.step,
             "direct_units": self.units,
             "direct_dtype": self.dtype,
+            "direct_time_unit": self.time_unit if self.is_time else None,
         }
         return {key: value for key, value in found.items() if value is not None}
 
@@ -71,8 +76,21 @@ class Samples:
         if length is None or length == self.length:
             return self
         step = self.step * self.length / length
+        if self.is_time:
+            return replace(self, length=length, step=step)._in_whole_steps()
         whole = self.dtype is None or np.dtype(self.dtype).kind not in "iu" or step.is_integer()
         return replace(self, length=length, step=step, dtype=self.dtype if whole else "float64")
+
+    def _in_whole_steps(self) -> "Samples":
+        """The same times in the coarsest unit that has whole steps; in the finest that fits."""
+        found = self
+        for unit in list(SECONDS)[list(SECONDS).index(self.time_unit) + 1 :]:
+            first, step = int(found.first) * 1000, found.step * 1000
+            if found.step.is_integer() or max(abs(first), abs(first + step * self.length)) >= 2**63:
+                break
+            dtype = f"{np.dtype(self.dtype).kind}8[{unit}]"
+            found = replace(found, first=first, step=step, time_unit=unit, dtype=dtype)
+        return found
 
     def coordinate(self) -> Any:
         """The samples' places, None where there was no coordinate."""
@@ -81,7 +99,7 @@ class Samples:
         dtype, places = np.dtype(self.dtype), np.arange(self.length)
         if self.is_time:
             steps = np.rint(places * self.step).astype(np.int64) + int(self.first)
-            return steps.astype(f"{dtype.kind}8[ns]").astype(dtype)
+            return steps.astype(f"{dtype.kind}8[{self.time_unit}]").astype(dtype)
         found = self.first + places * self.step
         return (np.rint(found) if dtype.kind in "iu" else found).astype(dtype)
 
@@ -100,18 +118,20 @@ def samples_of(array: xr.DataArray, dim: Hashable) -> Samples:
     if places.dtype.kind not in "iufmM":
         refuse(f"coordinate {dim}", f"of dtype {places.dtype}", "numbers or times, or none: "
                f"drop_vars({dim!r})", kind=ArgumentTypeError)
-    dtype = str(places.dtype)
-    if places.dtype.kind in "mM":
-        places = places.astype(f"{places.dtype.kind}8[ns]").astype(np.int64)
+    dtype, time_unit = str(places.dtype), "ns"
+    if places.dtype.kind in "mM":  # in their own unit: years before 1678 are not in nanoseconds
+        own = np.datetime_data(places.dtype)
+        time_unit = own[0] if own[0] in SECONDS and own[1] == 1 else "ns"
+        places = places.astype(f"{places.dtype.kind}8[{time_unit}]").astype(np.int64)
     first = places[0].item() if length else 0
     if length < 2:
-        return Samples(dim, length, first, 1.0, units, dtype)
+        return Samples(dim, length, first, 1.0, units, dtype, time_unit)
     steps = np.diff(places if places.dtype.kind == "f" else places.astype(object)).astype(float)
     step = float(steps.mean())
     if not step or not np.all(np.abs(steps - step) <= TOLERANCE * abs(step)):
         refuse(f"coordinate {dim}", f"with steps of {steps.min()} to {steps.max()}",
                "evenly spaced samples")
-    return Samples(dim, length, first, step, units, dtype)
+    return Samples(dim, length, first, step, units, dtype, time_unit)
 
 
 def remembered(array: xr.DataArray, dim: Hashable, half: bool) -> Samples:
@@ -124,7 +144,8 @@ def remembered(array: xr.DataArray, dim: Hashable, half: bool) -> Samples:
     if "direct_step" in attrs:
         dtype, units = attrs.get("direct_dtype"), attrs.get("direct_units")
         first, step = attrs["direct_first"], float(attrs["direct_step"])
-        return Samples(direct, length, first, step, units, dtype)
+        unit = attrs.get("direct_time_unit", "ns")
+        return Samples(direct, length, first, step, units, dtype, unit)
     if dim not in array.coords:
         return Samples(direct, length)
     frequencies = array.coords[dim].values

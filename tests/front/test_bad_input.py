@@ -124,10 +124,12 @@ TABLE = {
     # lengths
     "n zero": (call("fft", X, 0), ValueError, "n", "=0", "at least 1"),
     "n negative": (call("rfft", R, -1), ValueError, "n", "=-1", "at least 1"),
+    "n too large": (call("rfft", R, 2**63), ValueError, "n", f"={2**63}", f"most {2**62}"),
     "n not whole": (call("fft", X, 4.0), TypeError, "n", "4.0", "integer"),
     "n a string": (call("fft", X, "4"), TypeError, "n", "'4'", "integer"),
     "s zero": (call("fft2", X, (4, 0)), ValueError, "s", "=0", "at least 1", "-1"),
     "s below -1": (call("fft2", X, (4, -2)), ValueError, "s", "=-2", "at least 1"),
+    "s too large": (call("fft2", X, (2**70, 4)), ValueError, "s", f"={2**70}", f"most {2**62}"),
     "s not whole": (call("fft2", X, (4, 2.5)), TypeError, "s", "2.5", "integer"),
     "s too short": (call("fftn", X, (4,), axes=(0, 1)), ValueError, "s", "(4,)", "axes (2)"),
     "s no sequence": (call("fft2", X, 2.5), TypeError, "s", "2.5", "sequence"),

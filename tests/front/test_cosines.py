@@ -183,6 +183,17 @@ def test_convolutions(n, type_, sine, norm, ortho):
     assert relative_l2(found, expected) < 3e-15
 
 
+@pytest.mark.parametrize("name", ["dct", "idst"])
+def test_much_padding_makes_no_tiny_blocks(name):
+    blocks = {"bigfft.planner.whole-axis-floor": "1 KiB", "bigfft.planner.merge-up-to": "16 KiB"}
+    x = random_array((2, 60), "f8", 0)
+    with dask.config.set(blocks):
+        found = getattr(fft, name)(da.from_array(x, chunks=(1, 20)), n=20_000)
+        assert found.npartitions < 64
+        computed = found.compute()
+    np.testing.assert_allclose(computed, getattr(scipy.fft, name)(x, n=20_000), atol=1e-11)
+
+
 def test_an_axis_in_one_block_travels_nowhere():
     x = da.zeros((8, 300), chunks=(2, 300))
     assert travelling(fft.dct(x, 4)) == []

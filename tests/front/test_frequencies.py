@@ -163,3 +163,9 @@ def test_what_frequencies_of_refuses():
         fft.frequencies_of(spectrum, 0)
     with pytest.raises(ArgumentError, match="d"):
         fft.frequencies_of(spectrum, d=0)
+
+
+@pytest.mark.parametrize("name", ["fftfreq", "rfftfreq"])
+def test_a_length_beyond_all_transforms(name):
+    with pytest.raises(ArgumentError, match="at most 4611686018427387904"):
+        getattr(fft, name)(2**63)

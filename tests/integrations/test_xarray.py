@@ -155,6 +155,13 @@ def test_the_length_of_a_real_inverse(n):
     np.testing.assert_allclose(bx.irfft(spaced, "freq_x", n=n).x, places)
 
 
+@pytest.mark.parametrize("n", [0, -1, 1.5, "8"])
+def test_what_is_no_length_of_a_real_inverse(n):
+    spectrum = bx.rfft(field(CHUNKS), "x")
+    with pytest.raises((ArgumentError, ArgumentTypeError), match="`n`="):
+        bx.irfft(spectrum, n=n)
+
+
 def test_arithmetic_keeps_what_the_inverse_needs():
     a = field(CHUNKS)
     spectrum = a.bigfft.rfft(["y", "x"])
@@ -379,3 +386,12 @@ def test_a_dataset_is_refused_where_a_variable_has_some_of_the_dimensions():
         dataset().bigfft.ifft()  # no frequencies
     with pytest.raises(ArgumentTypeError, match=r"or xarray\.Dataset"):
         bx.fft({"u": 1}, "x")
+
+
+@pytest.mark.parametrize("name", ["fft", "rfft"])
+def test_arrays_without_a_name_stay_so(name):
+    x = xr.DataArray(np.arange(12.0), dims="x").chunk(4)
+    spectrum = getattr(bx, name)(x)
+    assert spectrum.name is None
+    assert getattr(bx, f"i{name}")(spectrum).name is None
+    assert bx.fftshift(x, "x").name is None

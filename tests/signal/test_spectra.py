@@ -121,6 +121,16 @@ def test_segments_along_another_axis_in_single_precision():
     assert not exchanges(found)
 
 
+@pytest.mark.parametrize("dtype", ["i1", "?", "f4"])
+def test_a_median_beside_double_precision_has_it(dtype):
+    x = (random_array((300,), "f8", 0) * 9).astype(dtype)
+    y = random_array((300,), "f8", 1)
+    options = {"nperseg": 30, "average": "median"}
+    _, expected = scipy.signal.csd(x.astype("f8"), y, **options)
+    _, found = signal.csd(da.from_array(x, chunks=70), da.from_array(y, chunks=70), **options)
+    assert relative_l2(found.compute(), expected) < 1e-13
+
+
 @pytest.mark.parametrize("window", [("kaiser", 3.0), "boxcar", [1, 2, 3, 2], np.hanning(8)])
 @pytest.mark.parametrize("detrend", ["linear", None, lambda segments: segments - 1])
 @pytest.mark.parametrize("average", ["mean", "median"])
@@ -226,6 +236,16 @@ def test_derivatives_of_waves(shape, chunks, complex_):
     assert relative_l2(signal.laplacian(lazy, d=d).compute(), laplace * factor) < 1e-12
     solved = signal.poisson(da.from_array(laplace * factor + 3, chunks=chunks), d=d)
     assert relative_l2(solved.compute(), (field - field.mean()) * factor) < 1e-12
+
+
+def test_axes_may_be_an_array():
+    x = da.from_array(random_array((8, 6), "f8", 0), chunks=3)
+    first, second = signal.gradient(x, np.array([1, 0]))
+    np.testing.assert_array_equal(first, signal.gradient(x, 1))
+    np.testing.assert_array_equal(second, signal.gradient(x, 0))
+    assert isinstance(signal.gradient(x, np.array(1)), da.Array)
+    wanted = signal.power_spectrum(x, (1,))
+    np.testing.assert_array_equal(signal.power_spectrum(x, np.array([1])), wanted)
 
 
 def test_the_middle_frequency_has_no_derivative():

@@ -158,7 +158,7 @@ def gradient(
         _filtered(array, (axis,), _Derivative(step), options)
         for axis, step in zip(along, spacing, strict=True)
     )
-    several = isinstance(axes, Iterable) and getattr(axes, "ndim", 1)  # an array may be one axis
+    several = isinstance(axes, Iterable) and getattr(axes, "ndim", True)  # an array may be one axis
     return found if axes is None or several else found[0]
 
 

@@ -15,7 +15,7 @@ Imports `planning`, `transforms`, `decomposition` and `errors`.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, SupportsIndex, get_args
+from typing import Any, Literal, SupportsIndex, cast, get_args
 
 import dask.array as da
 import numpy as np
@@ -188,10 +188,15 @@ def several_axes(axes: Axes, ndim: int) -> tuple[int, ...]:
         return tuple(range(ndim))
     if isinstance(axes, str):
         refuse("axes", axes, "an axis, a sequence of them or None", kind=ArgumentTypeError)
-    several = tuple(axes) if isinstance(axes, Iterable) else (axes,)
-    if not several:
+    found = tuple(cast("Iterable[int]", axes)) if are_several(axes) else (axes,)
+    if not found:
         refuse("axes", axes, "at least one axis")
-    return parse_axes("axes", several, ndim)
+    return parse_axes("axes", found, ndim)
+
+
+def are_several(axes: Axes) -> bool:
+    """Whether these are axes, however many; an array without dimensions is a single one."""
+    return isinstance(axes, Iterable) and getattr(axes, "ndim", 1) > 0
 
 
 def long_enough(chunks: tuple[int, ...], least: int) -> tuple[int, ...]:

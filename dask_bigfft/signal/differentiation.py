@@ -9,7 +9,7 @@ Imports `planning` and this room.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Unpack, cast
 
 import dask.array as da
@@ -19,7 +19,7 @@ import numpy.typing as npt
 from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.memory import lend
 from dask_bigfft.planning.arguments import Options, parse_array, parse_options
-from dask_bigfft.signal.arguments import Axes, several_axes
+from dask_bigfft.signal.arguments import Axes, are_several, several_axes
 from dask_bigfft.signal.transforms import SpectrumAxis, applied, planned, spectrum_axes
 
 __all__ = ["gradient", "laplacian", "parse_spacing", "poisson"]
@@ -158,8 +158,7 @@ def gradient(
         _filtered(array, (axis,), _Derivative(step), options)
         for axis, step in zip(along, spacing, strict=True)
     )
-    several = isinstance(axes, Iterable) and getattr(axes, "ndim", True)  # an array may be one axis
-    return found if axes is None or several else found[0]
+    return found if axes is None or are_several(axes) else found[0]
 
 
 def laplacian(

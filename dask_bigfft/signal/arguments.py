@@ -188,7 +188,8 @@ def several_axes(axes: Axes, ndim: int) -> tuple[int, ...]:
         return tuple(range(ndim))
     if isinstance(axes, str):
         refuse("axes", axes, "an axis, a sequence of them or None", kind=ArgumentTypeError)
-    found = tuple(cast("Iterable[int]", axes)) if are_several(axes) else (axes,)
+    several = axes if are_several(axes) else (axes,)
+    found = tuple(cast("Iterable[SupportsIndex]", several))
     if not found:
         refuse("axes", axes, "at least one axis")
     return parse_axes("axes", found, ndim)

@@ -11,6 +11,7 @@
                      carrier) -> packing -> p2p_run -> p2p_shards (what waits); p2p_private
                      (names of distributed's)
     disk             scratch_place -> folders -> scratch (what is kept) -> scratch_files, records;
-                     rows (of stored arrays, in the place of files)
+                     rows (of stored arrays, in the place of files),
+                     arriving (blocks put together while shards are read)
     between cards    peers
 """

@@ -20,10 +20,11 @@ Imports `errors`, `events`, `files`, `kernels` and this room.
 import errno
 import json
 import os
+import threading
 import time
 import uuid
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -43,8 +44,8 @@ from dask_bigfft.kernels.checksums import checksum
 Array = npt.NDArray[Any]
 Block = tuple[int, ...]
 
-#: Bytes that are read at a time, as far as whole shards make them.
-READ_BYTES = 8 << 20
+#: Bytes that are read at a time, as far as whole shards make them, and that a task has under way.
+READ_BYTES, UNDER_WAY = 4 << 20, 16 << 20
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,13 @@ class Part:
     begin: int
     nbytes: int
     checksum: int
+
+
+#: Gives memory for the bytes of a file from one place to another.
+Room = Callable[[int, int], Array]
+
+#: Is told of parts that have been read, and of the memory that they are in, from the first one on.
+Take = Callable[[Sequence[Part], Array], None]
 
 
 class Scratch:
@@ -139,21 +147,36 @@ class Scratch:
         return checksum(values)
 
     def read(
-        self, exchange: str, number: int, target: Block, parts: Sequence[Part], out: Array
+        self, exchange: str, number: int, target: Block, total: int, parts: Sequence[Part],
+        room: Room, take: Take,
     ) -> None:
         """Read the file of a target block, once and in order, and compare all checksums.
 
         What does not match is read once more.
+
+        Parameters
+        ----------
+        exchange, number, target, total
+            As `write` takes them.
+        parts : sequence of Part
+            All shards, in order.
+        room : callable
+            Gives memory for the bytes of the file from one place to another.
+        take : callable
+            Is told of shards that have been read into such memory, with that. Threads that read do
+            so, several at a time.
 
         Raises
         ------
         DamagedShardError
             If shards are not what was written, or are not there.
         """
+        if not parts:
+            return
         started = time.perf_counter()
         path = self.path(exchange, target)
         try:
-            bad = self._read(path, number, parts, out)
+            bad = self._read(path, number, total, parts, room, take)
         except ScratchError as error:
             if error.errno not in (errno.ENOENT, errno.EIO):
                 raise
@@ -171,31 +194,44 @@ class Scratch:
         emit("scratch_read", index=number + 1, nbytes=nbytes, seconds=seconds)
 
     def _read(
-        self, path: Path, number: int, parts: Sequence[Part], out: Array
+        self, path: Path, number: int, total: int, parts: Sequence[Part], room: Room, take: Take
     ) -> list[tuple[Part, int]]:
         """Read all parts; return those that are not what was written, with their checksums."""
+        batches = list(_batches(parts))
+        turns = threading.Semaphore(max(2, UNDER_WAY // max(1, *map(_nbytes, batches))))
         with opened_file(path, os.O_RDONLY) as file, Underway[list[tuple[Part, int]]]() as calls:
-            for some in _batches(parts):
-                nbytes = sum(part.nbytes for part in some)
-                calls.start(nbytes, partial(self._read_some, file, path, number, some, out))
+
+            def read(some: Sequence[Part]) -> list[tuple[Part, int]]:
+                try:
+                    return self._read_some(file, path, number, total, some, room, take)
+                finally:
+                    turns.release()
+
+            for some in batches:
+                turns.acquire()  # whoever reads has memory of its own
+                calls.start(_nbytes(some), partial(read, some))
             return [bad for found in calls.results() for bad in found]
 
     def _read_some(
-        self, file: File, path: Path, number: int, some: Sequence[Part], out: Array
+        self, file: File, path: Path, number: int, total: int, some: Sequence[Part], room: Room,
+        take: Take,
     ) -> list[tuple[Part, int]]:
-        """Read neighbouring parts, those that do not match twice."""
+        """Read neighbouring parts, those that do not match twice, and hand them on."""
         bad = []
-        begin, end = some[0].begin, some[-1].begin + some[-1].nbytes
-        end = min(len(out), rounded_up(end)) if begin == rounded_up(begin) else end
-        fill(file, path, out[begin:end], begin)
+        first, end = some[0].begin, some[-1].begin + some[-1].nbytes
+        end = min(total, rounded_up(end)) if first == rounded_up(first) else end
+        out = room(first, end)
+        fill(file, path, out, first)
         for part in some:
-            values = out[part.begin : part.begin + part.nbytes]
+            values = out[part.begin - first : part.begin - first + part.nbytes]
             if checksum(values) == part.checksum:
                 continue
             emit("mismatch", index=number + 1, nbytes=part.nbytes)
             fill(file, path, values, part.begin)
             if (found := checksum(values)) != part.checksum:
                 bad.append((part, found))
+        if not bad:
+            take(some, out)
         return bad
 
     def free(self, exchange: str, target: Block) -> None:
@@ -272,6 +308,11 @@ class Scratch:
             failed(fresh, error, 0, 0)
         if self.sync:
             sync_folders(path.parent, self.folder)
+
+
+def _nbytes(some: Sequence[Part]) -> int:
+    """Bytes from the first of neighbouring parts to the end of the last."""
+    return some[-1].begin + some[-1].nbytes - some[0].begin
 
 
 def _batches(parts: Sequence[Part]) -> Iterator[list[Part]]:

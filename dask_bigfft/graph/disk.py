@@ -25,9 +25,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.events import during, emit
+from dask_bigfft.exchange.arriving import Arriving, fresh_block
 from dask_bigfft.exchange.gather import Gathering
 from dask_bigfft.exchange.packing import shard_sizes
-from dask_bigfft.exchange.rows import shard_regions
+from dask_bigfft.exchange.rows import block_regions, shard_regions
 from dask_bigfft.exchange.scratch import Part, Scratch
 from dask_bigfft.exchange.scratch_place import ScratchPlace, open_scratch
 from dask_bigfft.files import LEAST, UNIT, Underway, places
@@ -36,8 +37,11 @@ from dask_bigfft.graph.groups import Groups
 from dask_bigfft.graph.holding import hold
 from dask_bigfft.graph.run import Run
 from dask_bigfft.graph.tasks import reported, run_block, taken_through
+from dask_bigfft.kernels.incoming import Incoming, Whole
+from dask_bigfft.kernels.lying import Lying
 from dask_bigfft.memory import lend
-from dask_bigfft.planner.cost import PACKED
+from dask_bigfft.planner.cost import PACKED, may_assemble
+from dask_bigfft.planner.plan import Plan
 from dask_bigfft.record import current_worker
 
 Array = npt.NDArray[Any]
@@ -119,6 +123,11 @@ class DiskRun(Run):
             if exchange.source.blocks * exchange.target.blocks <= MOST_SIZES:
                 self._sizes[number, target] = found
         return found
+
+    def block_of(self, number: int, target: Block) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        """Shape and dtype of a target block of an exchange."""
+        exchange = self.exchange(number)
+        return exchange.target.shape(target), np.dtype(exchange.dtype)
 
     def done(self, number: int, block: Block) -> tuple[Any] | None:
         """What the task of a block would return, if its work is recorded as done, else None.
@@ -215,7 +224,7 @@ def run_block_of_file(
         return done[0]
     filters = dict(zip(filter_axes, spectra, strict=True))
 
-    def gathering() -> Gathering:
+    def gathering() -> Incoming:
         return _read(run, number, block, written)
 
     values = taken_through(run, number, block, gathering, filters)
@@ -315,49 +324,84 @@ def _parts(nbytes: list[int]) -> list[int]:
     return found
 
 
-def _read(run: DiskRun, number: int, target: Block, written: Written) -> Gathering:
+def _read(run: DiskRun, number: int, target: Block, written: Written) -> Incoming:
     """A block's shards, read from its file in one go."""
-    packed, shards, begins = _room(run, number, target)
+    begins, total = _begins(run, number, target)
     parts = [
-        Part(source, begin, shards[source].nbytes, written.checksum(source, target))
-        for source, begin in begins.items()
+        Part(source, begin, nbytes, written.checksum(source, target))
+        for source, (begin, nbytes) in begins.items()
     ]
-    if parts:
-        run.scratch.read(run.folder(number), number, target, parts, packed)
-    return _gathering(run, number, target, shards)
+    dtype = run.exchange(number).shard_dtype
+    read = partial(run.scratch.read, run.folder(number), number, target, total, parts)
+    if not getattr(run.plan, "assembles", False):  # a filter's plan never does
+        packed = lend((total,), np.uint8)
+        read(lambda begin, end: packed[begin:end], lambda some, out: None)
+        return _gathering(run, number, target, _shards(parts, packed, 0, dtype))
+    shape, into = run.block_of(number, target)
+    arriving = Arriving(run.map(number), target, shape, into, dtype)
+
+    def take(some: Sequence[Part], out: Array) -> None:
+        arriving.take(_shards(some, out, some[0].begin, dtype))
+
+    read(lambda begin, end: lend((end - begin,), np.uint8), take)
+    return _there(run, number, target, arriving.values)
 
 
-def _read_rows(run: DiskRun, target: Block, stored: Any) -> Gathering:
+def _read_rows(run: DiskRun, target: Block, stored: Any) -> Incoming:
     """A block's shards, read as rows of the stored array."""
-    _, shards, _ = _room(run, 0, target)
     started = time.perf_counter()
+    shape, dtype = run.block_of(0, target)
+    incoming: Incoming
+    if isinstance(run.plan, Plan) and may_assemble(run.plan):
+        values = fresh_block(run.map(0), target, shape, dtype)
+        incoming = _there(run, 0, target, values)
+        regions = block_regions(run.map(0), target, values)
+    else:
+        begins, total = _begins(run, 0, target)
+        parts = [Part(source, *place, 0) for source, place in begins.items()]
+        packed = lend((total,), np.uint8)
+        shards = _shards(parts, packed, 0, run.exchange(0).shard_dtype)
+        incoming = _gathering(run, 0, target, shards)
+        regions = shard_regions(run.map(0), target, shards)
     with Underway[object]() as calls:
-        for region, place in shard_regions(run.map(0), target, shards):
+        for region, place in regions:
             calls.start(place.nbytes if stored.anywhere else 0, partial(stored.fill, region, place))
         calls.results()
-    nbytes = sum(shard.nbytes for shard in shards.values())
+    nbytes = int(run.sizes(0, target).sum()) * run.exchange(0).shard_dtype.itemsize
     emit("source_read", nbytes=nbytes, seconds=time.perf_counter() - started)
-    return _gathering(run, 0, target, shards)
+    return incoming
 
 
-def _room(
+def _there(run: DiskRun, number: int, block: Block, values: Array) -> Incoming:
+    """A block that is put together; the round that follows works in its place, if it can."""
+    if number == len(run.plan.rounds):
+        return Whole(values)
+    after = run.plan.rounds[number].target.shape(block)
+    same = after == values.shape and np.dtype(run.plan.dtypes[2 * number + 1]) == values.dtype
+    return Lying(values, inside=same)
+
+
+def _begins(
     run: DiskRun, number: int, target: Block
-) -> tuple[Array, dict[Block, Array], dict[Block, int]]:
-    """Memory for all shards of a block, each one's part of it, and where that begins."""
+) -> tuple[dict[Block, tuple[int, int]], int]:
+    """Where the shard of each source block begins in a target's file, its bytes, and all bytes."""
     exchange, sizes = run.exchange(number), run.sizes(number, target)
-    dtype = exchange.shard_dtype
-    ends = places(sizes * dtype.itemsize)
-    packed = lend((int(ends[-1]),), np.uint8)
-    shards, begins = {}, {}
+    itemsize = exchange.shard_dtype.itemsize
+    ends, begins = places(sizes * itemsize), {}
     for place in np.flatnonzero(sizes).tolist():
         source = tuple(int(i) for i in np.unravel_index(place, exchange.source.grid))
-        begins[source] = int(ends[place])
-        nbytes = int(sizes[place]) * dtype.itemsize
-        shards[source] = packed[begins[source] : begins[source] + nbytes].view(dtype)
-    return packed, shards, begins
+        begins[source] = int(ends[place]), int(sizes[place]) * itemsize
+    return begins, int(ends[-1])
+
+
+def _shards(
+    parts: Sequence[Part], memory: Array, first: int, dtype: np.dtype[Any]
+) -> dict[Block, Array]:
+    """Shards in memory for bytes of their file from `first` on."""
+    begins = {part.source: (part.begin - first, part.nbytes) for part in parts}
+    return {b: memory[at : at + nbytes].view(dtype) for b, (at, nbytes) in begins.items()}
 
 
 def _gathering(run: DiskRun, number: int, target: Block, shards: dict[Block, Array]) -> Gathering:
-    exchange = run.exchange(number)
-    shape, dtype = exchange.target.shape(target), np.dtype(exchange.dtype)
+    shape, dtype = run.block_of(number, target)
     return Gathering(run.map(number), target, shape, dtype, shards.__getitem__, packed=True)

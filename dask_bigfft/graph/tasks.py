@@ -30,7 +30,7 @@ from dask_bigfft.exchange.packing import pack, shard_checksum
 from dask_bigfft.exchange.spoiled import refuse_spoiled, spoiling
 from dask_bigfft.graph.blocks import Blocks, checked
 from dask_bigfft.graph.run import Run
-from dask_bigfft.kernels.incoming import Whole
+from dask_bigfft.kernels.incoming import Incoming, Whole
 from dask_bigfft.kernels.lying import Lying
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.record import current_worker
@@ -306,7 +306,7 @@ def put_together(
 
 
 def taken_through(
-    run: Run, number: int, block: Block, gathering: Callable[[], Gathering],
+    run: Run, number: int, block: Block, gathering: Callable[[], Incoming],
     filters: dict[int, Array],
 ) -> Array:
     """Return a block that is gathered, taken through the round that follows, if one does."""

@@ -16,7 +16,7 @@ Imports numpy and this room.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
 
 import numpy as np
@@ -82,6 +82,17 @@ class Rows:
             found[:, HEAD + 2 :: 3] = self.target_strides // item
             self._tables[size, item] = found
         return found
+
+    def taken(self, which: np.ndarray) -> Rows:
+        """Some of the copies."""
+        columns = {name: getattr(self, name)[which] for name in _COLUMNS}
+        return replace(self, **columns)
+
+
+#: What of `Rows` has a row, or an entry, for each copy.
+_COLUMNS = (
+    "counts", "source_starts", "source_strides", "target_starts", "target_strides", "firsts",
+)
 
 
 @cache

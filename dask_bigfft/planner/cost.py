@@ -20,13 +20,14 @@ from dask_bigfft.planner.joints import Joints, no_joints
 from dask_bigfft.planner.library_memory import kept_bytes, work_bytes
 from dask_bigfft.planner.machine import Forecast, RoundForecast
 from dask_bigfft.planner.merging import merge_nbytes, merge_tasks, merging_seconds
+from dask_bigfft.planner.profile import LibrarySpeeds
 from dask_bigfft.planner.rows import DECODED
 from dask_bigfft.planner.seconds import Model, Walk
 from dask_bigfft.planner.traffic import tiles_of
 from dask_bigfft.planner.work import flops, shuffled
 
 if TYPE_CHECKING:
-    from dask_bigfft.planner.plan import Plan
+    from dask_bigfft.planner.plan import Exchange, Plan
 
 #: Tasks that are admitted to a device at a time: one whose pieces go back while those of the other
 #: come. Of small blocks, which are a piece or two, it takes more to keep both ways of the bus busy
@@ -175,14 +176,24 @@ def _tiles(plan: Plan, number: int, block: int, out: int) -> int:
     """
     if number >= len(plan.rounds):
         return min(block, _tiles_nbytes(plan))
-    round_, itemsize = plan.rounds[number], plan.spec.work_dtype.itemsize
-    machine = plan.machine
-    elsewhere = machine.profile.library(plan.kernel, plan.spec.work_dtype.name).elsewhere
-    if tiles_of(round_, itemsize, elsewhere, machine.threads) is not None:
+    round_ = plan.rounds[number]
+    if _in_tiles(plan, number):
         return min(block, _tiles_nbytes(plan))
+    elsewhere = _library(plan).elsewhere
     real = any(step.kind != "c2c" for step in round_.steps)
     same = not real and round_.source.largest == round_.target.largest
     return min(block, _tiles_nbytes(plan)) if same else block + (0 if elsewhere else out)
+
+
+def _in_tiles(plan: Plan, number: int) -> bool:
+    """Whether the blocks of a round are cut into tiles."""
+    itemsize, threads = plan.spec.work_dtype.itemsize, plan.machine.threads
+    elsewhere = _library(plan).elsewhere
+    return tiles_of(plan.rounds[number], itemsize, elsewhere, threads) is not None
+
+
+def _library(plan: Plan) -> LibrarySpeeds:
+    return plan.machine.profile.library(plan.kernel, plan.spec.work_dtype.name)
 
 
 def joints_in(plan: Plan) -> Joints:
@@ -194,44 +205,81 @@ def joints_in(plan: Plan) -> Joints:
     return no_joints(len(plan.exchanges), len(plan.rounds))
 
 
+def _in_a_round(plan: Plan, i: int, here: int, is_read: bool) -> tuple[int, int]:
+    """Bytes of a task until a round is done, and of the block that it has made then.
+
+    `here` are those of the block that it comes from, unless that is read from files.
+    """
+    exchange, sizes = plan.exchanges[i], _itemsizes(plan)
+    gathered = exchange.target.largest * np.dtype(exchange.dtype).itemsize
+    made, work = gathered, min(gathered, _tiles_nbytes(plan))
+    whole = False
+    if i < len(plan.rounds):
+        round_ = plan.rounds[i]
+        made = round_.target.largest * sizes[2 * i + 1]
+        whole = (made, round_.source.largest) != (gathered, round_.target.largest)
+    # As it is stored, as it is decoded, and as it is given out.
+    from_rows = i == 0 and plan.from_rows
+    decoding = 3 * max(DECODED, plan.decoded) if from_rows and plan.decoded else 0
+    if not is_read or not (plan.assembles or (from_rows and may_assemble(plan))):
+        if is_read:
+            here = exchange.target.largest * exchange.shard_dtype.itemsize
+        work = gathered if whole else work  # where tiles cannot be cut
+        # Decoding lies beside the memory that the arena keeps for what the round makes.
+        return here + made + max(work, decoding), made
+    arriving = decoding if from_rows else min(gathered, _under_way(exchange))
+    inside = i == len(plan.rounds) or _works_inside(plan.rounds[i], gathered, made)
+    alone = not inside or (i < len(plan.rounds) and plan.verify != "none")
+    if alone and not _in_tiles(plan, i):
+        work = gathered  # a copy of it
+    return max(gathered + arriving, gathered + work + (0 if inside else made)), made
+
+
+def _works_inside(round_: Round, gathered: int, made: int) -> bool:
+    """Whether a round leaves each block where it was put together."""
+    first = (0,) * len(round_.source.axes)
+    return made == gathered and round_.source.shape(first) == round_.target.shape(first)
+
+
+def _under_way(exchange: Exchange) -> int:
+    """Bytes of shards that a task packs and writes at a time, or reads and puts in place."""
+    images = 1 if exchange.mirror is None else 2
+    return 2 * max(PACKED, images * exchange.shape.largest * exchange.shard_dtype.itemsize)
+
+
+def may_assemble(plan: Plan) -> bool:
+    """Whether blocks that come from files can be put together as their shards arrive.
+
+    Where devices may take them, all shards of a block are read first, and gathered for the device.
+    """
+    on_cpu = not plan.machine.cards or plan.device == "cpu"
+    return plan.carrier == "disk" and on_cpu
+
+
 def _peak_on_disk(plan: Plan) -> int:
     """Bytes of host memory while blocks come from scratch files and go to them.
 
     A task holds what it has read beside the block that it makes of it; then that beside some of
-    its shards, or beside what the sink makes of it. A block that comes from another task stays
-    there all the while. Whoever reads a block that comes in has it twice, and three times where
-    chunks are decoded, with what codecs keep. Dask's schedulers keep the last block that a task has
-    returned until another one returns.
+    its shards, or beside what the sink makes of it. Where it puts a block together as shards arrive
+    it has that beside some of them, and works in its place if it can. A block that comes from
+    another task stays there all the while. Whoever reads a block that comes in has it twice, and
+    three times where chunks are decoded, with what codecs keep. Dask's schedulers keep the last
+    block that a task has returned until another one returns.
     """
-    sizes, exchanges = _itemsizes(plan), plan.exchanges
+    exchanges = plan.exchanges
     here = 0 if plan.from_rows else _nbytes_in(plan)
     last = max(here, plan.result.largest * plan.spec.out_dtype.itemsize)
     stages = [3 * here if plan.decoded else 2 * here]
     if plan.merges:  # neighbours, what they are merged into, and shards of that
         stages.append(2 * here + min(here, 2 * PACKED))
-    for i, (exchange, moves) in enumerate(zip(exchanges, plan.moves, strict=True)):
+    for i, moves in enumerate(plan.moves):
         is_read = moves or (i == 0 and plan.from_rows)
-        if is_read:
-            here = exchange.target.largest * exchange.shard_dtype.itemsize
-        gathered = exchange.target.largest * np.dtype(exchange.dtype).itemsize
-        made, work = gathered, min(gathered, _tiles_nbytes(plan))
-        if i < len(plan.rounds):
-            round_ = plan.rounds[i]
-            made = round_.target.largest * sizes[2 * i + 1]
-            if (made, round_.source.largest) != (gathered, round_.target.largest):
-                work = gathered  # where tiles cannot be cut
-        if i == 0 and plan.from_rows and plan.decoded:
-            # As it is stored, as it is decoded, and as it is given out, beside the memory that the
-            # arena keeps for what the round makes.
-            stages.append(here + made + 3 * max(DECODED, plan.decoded))
-        handed = made
+        reading, made = _in_a_round(plan, i, here, is_read)
+        handed = 0 if plan.result_as_is and plan.outgoing is None else made
         if i + 1 < len(exchanges):
-            following = exchanges[i + 1]
-            images = 1 if following.mirror is None else 2
-            shard = images * following.shape.largest * following.shard_dtype.itemsize
-            handed = min(made, 2 * max(PACKED, shard)) if plan.moves[i + 1] else 0
+            handed = min(made, _under_way(exchanges[i + 1])) if plan.moves[i + 1] else 0
         kept = 0 if is_read else here
-        stages += [here + made + work, kept + made + handed]
+        stages += [reading, kept + made + handed]
         here = made
     filters = filter_bytes(plan) // 2  # one spectrum, whole, while its blocks are waited for
     merged = merge_nbytes(plan)
@@ -270,7 +318,18 @@ def task_count(plan: Plan) -> int:
 def forecast_rounds(plan: Plan, model: Model) -> tuple[RoundForecast, ...]:
     """What a plan's rounds are expected to take, by some model."""
     result = None if plan.ends_in_round else plan.result
-    return model.route(plan.source, plan.rounds, result, joints_in(plan), plan.moves)
+    found = model.route(plan.source, plan.rounds, result, joints_in(plan), plan.moves)
+    return tuple(_put_together(plan, i, round_) for i, round_ in enumerate(found))
+
+
+def _put_together(plan: Plan, i: int, found: RoundForecast) -> RoundForecast:
+    """A round whose blocks are put together as their shards arrive, which is a copy more."""
+    if not plan.assembles or not plan.moves[i]:
+        return found
+    machine, exchange = plan.machine, plan.exchanges[i]
+    more = exchange.target.size * np.dtype(exchange.dtype).itemsize / machine.profile.copy
+    lanes = max(1, min(machine.threads, -(-found.blocks // machine.workers))) * machine.workers
+    return replace(found, gather=found.gather + more, seconds=found.seconds + more / lanes)
 
 
 def forecast(plan: Plan, walk: Walk | None = None) -> Forecast:

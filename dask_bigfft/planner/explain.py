@@ -220,6 +220,8 @@ def _travels(plan: Plan) -> Iterator[str]:
             instead = _WITHOUT_FILES[kind]
         itemsize = sizes[min(number, len(sizes) - 1)]
         text = exchange_text(exchange, itemsize, instead)
+        if plan.assembles and plan.moves[number]:
+            text += ", blocks are put together as shards arrive, to save memory"
         yield from wrapped(text, " " * 12, f"  {kind:8}  ")
         if number < len(names):
             steps = "  ".join(step_text(plan, step) for step in plan.rounds[number].steps)

@@ -141,6 +141,11 @@ class Plan:
     decoded : int
         Bytes of a chunk, or shard, of the stored array where it is decoded on its way in; 0 where
         values are read straight into their places.
+    assembles : bool
+        Whether tasks put blocks together as shards arrive from scratch files, which takes a copy
+        more than to gather them when all are there, and memory for one block less.
+    result_as_is : bool
+        Whether blocks of the result go to files as they lie in memory, without a copy.
     incoming : tuple of chunks or None
         Of the array that comes in, where its blocks are tiny and neighbours are merged into those
         of `source`.
@@ -169,6 +174,8 @@ class Plan:
     from_rows: bool = False
     settings: DeviceSettings = AS_IS
     decoded: int = 0
+    assembles: bool = False
+    result_as_is: bool = False
     incoming: tuple[Chunks, ...] | None = None
     outgoing: tuple[Chunks, ...] | None = None
 

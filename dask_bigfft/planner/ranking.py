@@ -59,7 +59,7 @@ def finished(search: Candidates, candidate: Candidate) -> Plan:
     request = search.request
     found, rounds = divided(candidate.programs, candidate.rounds, search.spec.scale)
     programs = {program.axis: program for program in found}
-    empty = Forecast(0, 0, 0, 0, 0.0, 0.0)
+    empty, stored = Forecast(0, 0, 0, 0, 0.0, 0.0), request.stored
     plan = Plan(
         spec=search.spec,
         programs=found,
@@ -74,7 +74,8 @@ def finished(search: Candidates, candidate: Candidate) -> Plan:
         carrier=search.carrier,
         device=request.device,
         from_rows=candidate.from_rows,
-        decoded=0 if request.stored is None else request.stored.decoded,
+        decoded=0 if stored is None else stored.decoded,
+        result_as_is=stored is not None and stored.result_as_is,
     )
     return replace(plan, expected=forecast(plan, search.walk))
 

@@ -39,7 +39,7 @@ DECODED = 8 << 20
 
 @dataclass(frozen=True)
 class Stored:
-    """How an array lies in files.
+    """How an array lies in files, and how its transform is to.
 
     Parameters
     ----------
@@ -51,13 +51,15 @@ class Stored:
         Bytes from which on a row is wide enough to be read alone.
     decoded : int
         Bytes of a unit that is decoded when it is read; 0 where values are read into their places.
+    result_as_is : bool
+        Whether blocks of the result are written to files as they lie in memory, without a copy.
     """
 
     unit: tuple[int, ...]
     anywhere: bool
     row_nbytes: int = 1 << 20
     decoded: int = 0
-
+    result_as_is: bool = False
 
     def cut(self, shape: tuple[int, ...], itemsize: int) -> tuple[Chunks, ...]:
         """An array of this shape in the smallest parts that are read well one by one.

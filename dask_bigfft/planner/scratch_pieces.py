@@ -14,7 +14,7 @@ import numpy as np
 
 from dask_bigfft.decomposition.layout import Chunks
 from dask_bigfft.planner.candidates import Candidates
-from dask_bigfft.planner.cost import forecast
+from dask_bigfft.planner.cost import forecast, may_assemble
 from dask_bigfft.planner.merging import merged_up_to
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.ranking import chosen, ladder, ranked_plans
@@ -147,6 +147,7 @@ def _in_blocks(
         if not (found.from_rows or request.stored is None or not found.moves[0]
                 or chunks == merged):
             continue
+        found = _as_it_fits(found, limit, search)
         (fitting if found.expected.peak_host <= limit else too_large).append(found)
         if near and fitting:
             break
@@ -170,6 +171,14 @@ def _ways_to_come_in(
     return [(merged_up_to(spec, parts, nbytes), True), *ways]
 
 
+def _as_it_fits(plan: Plan, limit: int, search: Candidates) -> Plan:
+    """The plan, or the same one that puts blocks together as shards arrive if only that fits."""
+    if plan.expected.peak_host <= limit or plan.assembles or not may_assemble(plan):
+        return plan
+    found = replace(plan, assembles=True)
+    return replace(found, expected=forecast(found, search.walk))
+
+
 def _fitting_in(search: Candidates, limit: int, too_large: list[Plan]) -> Plan | None:
     """The cheapest plan that fits, in blocks of the size that is tried first.
 
@@ -180,6 +189,7 @@ def _fitting_in(search: Candidates, limit: int, too_large: list[Plan]) -> Plan |
         if sizes.target != rungs[0][0].target:
             break
         plans = ranked_plans(search, sizes, bluestein, merge)
+        plans = [_as_it_fits(plan, limit, search) for plan in plans]
         fitting = [plan for plan in plans if plan.expected.peak_host <= limit]
         if fitting:
             return chosen(fitting, sizes)

@@ -177,7 +177,10 @@ def planned_input(asked: Asked) -> tuple[da.Array, Plan]:
 
 def planned(asked: Asked, x: da.Array) -> Plan:
     """Return the plan, with chunks that a Zarr array can hold."""
-    options, stored = dict(asked.options), open_rows(asked).described
+    options = dict(asked.options)
+    # Chunks in shards, and half precision, are made by zarr and by a cast.
+    as_is = asked.inner_chunks is None and x.dtype.char != "e"
+    stored = replace(open_rows(asked).described, result_as_is=as_is)
 
     def plan() -> Plan:
         norm, extras = cast("front.Norm", asked.norm), cast("Extras", options)

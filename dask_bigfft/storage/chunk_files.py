@@ -29,6 +29,10 @@ Array = npt.NDArray[Any]
 Region = tuple[slice, ...]
 
 
+#: Bytes below which a chunk that would be written in many runs is left to zarr, which copies it.
+FEW_BYTES = 8 << 20
+
+
 @dataclass(frozen=True)
 class PlainChunks:
     """The chunks of an array, each a file of its values in row-major order.
@@ -88,21 +92,33 @@ class PlainChunks:
                     part[...] = target
 
     def write(self, region: Region, values: Array) -> bool:
-        """Write a region that is one whole chunk; return False, and do nothing, if it is not."""
-        shape = self.array.chunks
+        """Write a region that is one chunk; return False, and do nothing, if it is not.
+
+        Of a chunk at the end of an axis that is all that the array has of it; 0 follows.
+        """
+        shape, ends = self.array.chunks, self.array.shape
         whole = all(
-            s.start % n == 0 and s.stop - s.start == n for s, n in zip(region, shape, strict=True)
+            s.start % n == 0 and s.stop == min(s.start + n, end)
+            for s, n, end in zip(region, shape, ends, strict=True)
         )
         if not whole or values.dtype != self.array.dtype or not values.flags.c_contiguous:
             return False
+        inside = tuple(slice(0, s.stop - s.start) for s in region)
+        runs = list(_runs(inside, shape, values))
+        clipped = values.shape != shape
+        if clipped and self.array.fill_value != 0:
+            return False
+        if len(runs) > 1 and values.nbytes < FEW_BYTES:
+            return False
         path = self.path(tuple(s.start // n for s, n in zip(region, shape, strict=True)))
         path.parent.mkdir(parents=True, exist_ok=True)
-        data = values.reshape(-1).view(np.uint8)
+        nbytes = math.prod(shape) * values.itemsize
         with opened(path, os.O_RDWR | os.O_CREAT) as file:
-            if hasattr(os, "posix_fallocate") and len(data):
-                os.posix_fallocate(file.handle, 0, len(data))
-            os.ftruncate(file.handle, len(data))
-            file.write(data, 0)
+            if hasattr(os, "posix_fallocate") and nbytes:
+                os.posix_fallocate(file.handle, 0, nbytes)
+            os.ftruncate(file.handle, nbytes)
+            for begin, part in runs:
+                file.write(part.reshape(-1).view(np.uint8), begin * values.itemsize)
         return True
 
 

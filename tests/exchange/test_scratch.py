@@ -46,6 +46,14 @@ def written(scratch, shards, target=(2, 1), order=None):
     return [parts[i] for i in sorted(parts)]
 
 
+def read_all(scratch, exchange, target, parts, out):
+    """Read a file into an array of its size."""
+    taken = []
+    scratch.read(exchange, 0, target, len(out), parts, lambda begin, end: out[begin:end],
+                 lambda some, values: taken.extend(some))
+    assert sorted(part.begin for part in taken) == [part.begin for part in parts]
+
+
 @pytest.fixture(params=[False, True], ids=["as it comes", "sync"])
 def scratch(tmp_path, request):
     return Scratch(tmp_path / "s", sync=request.param, kept=True)
@@ -59,7 +67,7 @@ def test_a_file_is_its_shards_one_after_the_other(scratch, monkeypatch):
     whole = np.concatenate(shards)
     assert path.read_bytes() == whole.tobytes()
     found = np.empty(whole.nbytes, np.uint8)
-    scratch.read("exchange1", 0, (2, 1), parts, found)
+    read_all(scratch, "exchange1", (2, 1), parts, found)
     assert found.tobytes() == whole.tobytes()
 
 
@@ -118,7 +126,7 @@ def test_what_is_read_and_written_is_counted(scratch):
     try:
         shards = random_shards(4, 6)
         parts = written(scratch, shards)
-        scratch.read("exchange1", 0, (2, 1), parts, np.empty(160, np.uint8))
+        read_all(scratch, "exchange1", (2, 1), parts, np.empty(160, np.uint8))
         scratch.free("exchange1", (2, 1))
         scratch.free("exchange1", (2, 1))  # gone already
     finally:
@@ -138,7 +146,7 @@ def test_a_flipped_bit_is_found_and_its_block_named(tmp_path, place, bit):
     data[place] ^= 1 << bit
     path.write_bytes(data)
     with pytest.raises(ScratchError, match=rf"shard of block \({int(place >= 64)},\)") as caught:
-        scratch.read("exchange1", 0, (2, 1), parts, np.empty(160, np.uint8))
+        read_all(scratch, "exchange1", (2, 1), parts, np.empty(160, np.uint8))
     assert caught.value.errno == errno.EIO
     assert caught.value.filename == str(path)
     assert isinstance(caught.value, BigFFTError)
@@ -151,7 +159,7 @@ def test_swapped_shards_are_found(tmp_path):
     data = path.read_bytes()
     path.write_bytes(data[80:] + data[:80])
     with pytest.raises(ScratchError, match="not what was written"):
-        scratch.read("exchange1", 0, (2, 1), parts, np.empty(160, np.uint8))
+        read_all(scratch, "exchange1", (2, 1), parts, np.empty(160, np.uint8))
 
 
 def test_a_file_that_is_too_short_or_missing_is_named(tmp_path):
@@ -159,9 +167,9 @@ def test_a_file_that_is_too_short_or_missing_is_named(tmp_path):
     parts = written(scratch, random_shards(4, 6))
     os.truncate(scratch.path("exchange1", (2, 1)), 100)
     with pytest.raises(ScratchError, match="ends 60 bytes early"):
-        scratch.read("exchange1", 0, (2, 1), parts, np.empty(160, np.uint8))
+        read_all(scratch, "exchange1", (2, 1), parts, np.empty(160, np.uint8))
     with pytest.raises(ScratchError, match=r"to-7\.shards") as caught:
-        scratch.read("exchange1", 0, (7,), parts, np.empty(160, np.uint8))
+        read_all(scratch, "exchange1", (7,), parts, np.empty(160, np.uint8))
     assert caught.value.errno == errno.ENOENT
 
 
@@ -247,7 +255,7 @@ def test_large_shards_begin_at_whole_units_and_are_read_once(tmp_path):
     events.add_sink(listening)
     try:
         out = lend((int(begins[-1]),), np.uint8)
-        scratch.read("e", 0, (0,), parts, out)
+        read_all(scratch, "e", (0,), parts, out)
     finally:
         events.remove_sink(listening)
     assert seen == [("scratch_read", nbytes.sum())]
@@ -278,7 +286,7 @@ def test_what_a_second_look_finds_right_is_right(tmp_path, monkeypatch):
     events.add_sink(listening)
     try:
         out = np.empty(160, np.uint8)
-        scratch.read("exchange1", 0, (2, 1), parts, out)
+        read_all(scratch, "exchange1", (2, 1), parts, out)
     finally:
         events.remove_sink(listening)
     assert out.tobytes() == np.concatenate(shards).tobytes()

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 
 import dask
 import dask.array as da
@@ -16,6 +17,8 @@ from distributed import Client, LocalCluster
 import dask_bigfft
 from dask_bigfft import events, fft
 from dask_bigfft.errors import PlanError
+from dask_bigfft.exchange import scratch
+from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.graph.names import PLAN_NAME
 from dask_bigfft.testing.oracles import relative_l2
 from dask_bigfft.testing.strategies import random_array
@@ -47,6 +50,37 @@ def counted():
     events.add_sink(sink)
     yield found
     events.remove_sink(sink)
+
+
+@pytest.mark.parametrize("verify", ["none", "energy", "checksum"])
+@pytest.mark.parametrize(
+    ("kind", "shape", "chunks", "options"),
+    [
+        ("fft", (2**12,), 2**8, {}),
+        ("fft", (4 * 1021,), 500, {}),
+        ("ifft", (2**12,), 2**8, {"n": 5000}),
+        ("fft", (2**12,), 2**8, {"order": "transposed"}),
+        ("rfftn", (16, 12, 20), (4, 12, 20), {}),
+        ("irfftn", (16, 12, 11), (4, 12, 11), {}),
+        ("fftn", (16, 12, 20), (4, 5, 20), {"s": (12, 16, 20), "axes": (0, 1, 2)}),
+        ("hfft", (30, 601), (7, 100), {}),
+    ],
+)
+def test_blocks_that_are_put_together_as_shards_arrive(
+    on_disk, monkeypatch, kind, shape, chunks, options, verify
+):
+    """To the bit what is gathered when all are there, in shards a few at a time or one by one."""
+    x = random_array(shape, "f4" if kind.startswith("rfft") else "c8", 3)
+    a = da.from_array(x, chunks=chunks)
+    plan = dask_bigfft.plan(a, kind, verify=verify, **options)
+    expected = transformed_array(a, plan, "disk").compute()
+    assert relative_l2(expected, getattr(fft, kind)(a, **options).compute()) < 1e-5
+    arriving = replace(plan, assembles=True)
+    assert "as shards arrive" in " ".join(arriving.explain().split())
+    for size in (scratch.READ_BYTES, 1):
+        monkeypatch.setattr(scratch, "READ_BYTES", size)
+        found = transformed_array(a, arriving, "disk").compute()
+        np.testing.assert_array_equal(found, expected)
 
 
 SCHEMES = {

@@ -14,6 +14,7 @@ import pytest
 import dask_bigfft
 from dask_bigfft import fft
 from dask_bigfft.planner import scratch_pieces
+from dask_bigfft.planner.cost import PACKED
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.wording import human_bytes
 from dask_bigfft.planning import choosing
@@ -96,7 +97,7 @@ def stored_slabs(folder: Path, limit: int, planes: int, threads: int, compressed
 
 @pytest.mark.parametrize(
     ("gib", "planes", "threads", "compressed"),
-    [(1, 4, 1, False), (2, 8, 2, False), (1, 2, 1, True), (2, 4, 1, True), (8, 16, 2, True)],
+    [(1, 4, 2, False), (2, 8, 2, False), (1, 2, 1, True), (2, 4, 2, True), (8, 16, 2, True)],
 )
 def test_stored_slabs_at_64_times_the_memory(
     gib: int, planes: int, threads: int, compressed: bool, tmp_path: Path
@@ -106,14 +107,15 @@ def test_stored_slabs_at_64_times_the_memory(
     assert plan.piece_nbytes >= MIB
 
 
-def test_five_blocks_to_two_threads_are_too_many_in_1_gib(tmp_path: Path) -> None:
-    """Two for each task, what it has and what it makes of that, and one that is handed on."""
-    plan = stored_slabs(tmp_path, GIB, 4, 2, compressed=False)
+def test_three_blocks_to_two_threads_are_too_many_in_512_mib(tmp_path: Path) -> None:
+    """One for each task, beside some shards, and one that is handed on."""
+    limit = GIB // 2
+    plan = stored_slabs(tmp_path, limit, 2, 2, compressed=False)
     block = max(round_.source.largest for round_ in plan.rounds) * 8
     assert plan.piece_nbytes >= 512 << 10
-    assert 5 * (block * 4 // 3) > GIB  # the next size
-    assert (GIB // 5) ** 2 // (64 * GIB) < MIB
-    needs = r"1\.00 MiB would take 1\.\d+ GiB of memory with 2 threads \(\d+ MiB with 1\)"
+    assert 3 * (block * 4 // 3) + 4 * PACKED > limit  # the next size
+    assert (limit // 3) ** 2 // (64 * limit) < MIB
+    needs = r"2\.00 MiB would take \d+ MiB of memory with 2 threads \(\d+ MiB with 1\)"
     assert re.search(needs, plan.reason)
 
 
@@ -131,13 +133,9 @@ def test_too_little_memory_is_said_with_numbers() -> None:
     assert re.match(r"1\.00 MiB " + needs, said[2])
     larger, _ = planned("fft", (2**31,), 2**21, 256 * MIB)
     assert re.search(r"256 KiB " + needs + r", 1\.00 MiB about \S+ MiB;", larger.reason)
-    # Blocks of half as much again do not fit, or the search has ended too early.
-    largest = max(round_.source.largest for round_ in plan.rounds)
-    with dask.config.set({"bigfft.exchange.carrier": "disk"}):
-        x = da.zeros((2**29,), chunks=largest * 3 // 2, dtype="c8")
-        with dask.config.set(AS_THEY_COME):
-            wider = dask_bigfft.plan(x, "fft", memory_limit=64 * GIB)
-    assert wider.expected.peak_host > 256 * MIB
+    # Half as much again does not fit, with the neighbours that it is merged from and its shards.
+    block = max(round_.source.largest for round_ in plan.rounds) * 8 * 3 // 2
+    assert 2 * (2 * block + 2 * PACKED) + block > 256 * MIB
 
 
 def test_slabs_whose_doubles_do_not_fit_meet_larger_blocks() -> None:

@@ -3,6 +3,7 @@
 import collections
 import errno
 import itertools
+import math
 import os
 import pickle
 import re
@@ -349,6 +350,31 @@ def zipped(name, values, component=None, missing=()):
         for low in range(0, len(values), 4):
             if low not in missing:
                 array[low : low + 4] = values[low : low + 4]
+
+
+@pytest.mark.parametrize("chunks", [(7, 5, 4), (8, 4, 3), (3, 9, 8), (9, 9, 8)])
+@pytest.mark.parametrize("few", [0, 1 << 30])
+def test_chunks_at_the_ends_of_axes_are_what_zarr_writes(monkeypatch, chunks, few):
+    """Without a copy, in as many runs as it takes; or by zarr where they would be many."""
+    monkeypatch.setattr(chunk_files, "FEW_BYTES", few)
+    values = complex_values(9, 9, 8)
+    arrays = [zarr.create_array(name, shape=values.shape, chunks=chunks, dtype="c16",
+                                compressors=None) for name in ("ours", "zarrs")]
+    plain = chunk_files.plain_chunks(arrays[0], Path("ours"))
+    starts = itertools.product(*(range(0, n, c) for n, c in zip(values.shape, chunks, strict=True)))
+    for low in starts:
+        region = tuple(slice(i, min(i + c, n)) for i, c, n in
+                       zip(low, chunks, values.shape, strict=True))
+        block = np.ascontiguousarray(values[region])
+        runs = math.prod(block.shape[:2]) if block.shape[2] < chunks[2] else (
+            block.shape[0] if block.shape[1] < chunks[1] else 1)
+        assert plain.write(region, block) == (runs == 1 or few == 0)
+        arrays[1][region] = block
+        if runs == 1 or few == 0:
+            name = arrays[0].metadata.encode_chunk_key(
+                tuple(i // c for i, c in zip(low, chunks, strict=True)))
+            assert Path("ours", name).read_bytes() == Path("zarrs", name).read_bytes()
+    assert not plain.write((slice(0, 1),) * 3, values[:1, :1, :1].copy())
 
 
 @pytest.mark.parametrize("component", ["", "/", None])

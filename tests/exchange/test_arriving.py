@@ -1,0 +1,120 @@
+"""Blocks that are put together as their shards arrive, or read where an array is stored."""
+
+import math
+
+import numpy as np
+import pytest
+from exchange.layouts import axis_layouts, fine_places, pairs, plain_layouts, whole_index
+from exchange.test_laws import DTYPES, blocks_of, mirrored_pairs
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout
+from dask_bigfft.exchange.arriving import Arriving, fresh_block
+from dask_bigfft.exchange.gather import Gathering
+from dask_bigfft.exchange.packing import pack, packed_dtype
+from dask_bigfft.exchange.rows import block_regions, shard_regions
+from dask_bigfft.exchange.shards import ExchangeMap
+
+
+def arrived(exchange, block, shards, dtype, shard_dtype, rng):
+    """A block put together from shards that arrive in any order, some at a time."""
+    shape = exchange.target.shape(block)
+    arriving = Arriving(exchange, block, shape, dtype, shard_dtype)
+    order = rng.permutation(np.array([*shards, None], object)[:-1]).tolist()
+    while order:
+        some, order = order[: (count := rng.integers(1, 4))], order[count:]
+        arriving.take({tuple(source): shards[tuple(source)] for source in some})
+    return arriving.values
+
+
+@given(pair=pairs(), dtypes=st.sampled_from(DTYPES), seed=st.integers(0, 99))
+def test_a_block_that_arrives_is_gathered(pair, dtypes, seed):
+    source, target = pair
+    blocks = blocks_of(source, whole_index(source, target), dtypes[0])
+    exchange, rng = ExchangeMap(source, target), np.random.default_rng(seed)
+    dtype, shard_dtype = np.dtype(dtypes[1]), packed_dtype(np.dtype(dtypes[0]), np.dtype(dtypes[1]))
+    for block in target.indices():
+        sources = dict.fromkeys(shard.source for shard in exchange.shards(block))
+        shards = {s: pack(exchange, block, s, blocks[s], dtype) for s in sources}
+        found = arrived(exchange, block, shards, dtype, shard_dtype, rng)
+        shape = target.shape(block)
+        wanted = Gathering(exchange, block, shape, dtype, blocks.__getitem__).whole()
+        np.testing.assert_array_equal(found, wanted)
+
+
+@given(case=mirrored_pairs(), seed=st.integers(0, 99))
+def test_a_block_with_its_mirror_image_arrives(case, seed):
+    source, target, mirror = case
+    rng, dtype = np.random.default_rng(seed), np.dtype("c16")
+    exchange = ExchangeMap(source, target, mirror)
+    blocks = {
+        b: rng.standard_normal(source.shape(b)) + 1j * rng.standard_normal(source.shape(b))
+        for b in source.indices()
+    }
+    for block in target.indices():
+        sources = dict.fromkeys(shard.source for shard in exchange.shards(block))
+        shards = {s: pack(exchange, block, s, blocks[s], dtype) for s in sources}
+        found = arrived(exchange, block, shards, dtype, dtype, rng)
+        shape = target.shape(block)
+        wanted = Gathering(exchange, block, shape, dtype, blocks.__getitem__).whole()
+        np.testing.assert_array_equal(found, wanted)
+
+
+@st.composite
+def stored_pairs(draw):
+    """An array as it is stored, and blocks in digits of its axes."""
+    source, target = [], []
+    for _ in range(draw(st.integers(1, 3))):
+        factors = draw(st.lists(st.integers(2, 4), min_size=1, max_size=3))
+        source.append(draw(plain_layouts(math.prod(factors))))
+        target.append(draw(axis_layouts(fine_places(factors))))
+    return Layout(tuple(source)), Layout(tuple(target))
+
+
+@pytest.mark.parametrize("way", ["in place", "packed"])
+@given(pair=stored_pairs(), dtypes=st.sampled_from(DTYPES))
+def test_regions_of_a_stored_array_make_a_block(way, pair, dtypes):
+    source, target = pair
+    shape = tuple(axis.size for axis in source.axes)
+    stored = np.arange(math.prod(shape)).reshape(shape).astype(dtypes[0])
+    blocks = {b: stored[region_of(source, b)] for b in source.indices()}
+    exchange, dtype = ExchangeMap(source, target), np.dtype(dtypes[0])
+    for block in target.indices():
+        shape = target.shape(block)
+        arguments = exchange, block, shape, dtype
+        wanted = Gathering(*arguments, blocks.__getitem__).whole()
+        if way == "in place":
+            found = fresh_block(*arguments)
+            regions = block_regions(exchange, block, found)
+        else:
+            sources = dict.fromkeys(shard.source for shard in exchange.shards(block))
+            sizes = {s: pack(exchange, block, s, blocks[s], dtype).size for s in sources}
+            shards = {s: np.empty(size, dtype) for s, size in sizes.items()}
+            regions = shard_regions(exchange, block, shards)
+        for region, place in regions:
+            assert place.shape == tuple(cut.stop - cut.start for cut in region)
+            place[...] = stored[region]
+        if way == "packed":
+            found = Gathering(*arguments, shards.__getitem__, packed=True).whole()
+        np.testing.assert_array_equal(found, wanted)
+
+
+def region_of(layout, block):
+    """Slices of the array that a block of plain chunks is."""
+    bounds = [axis.groups[0].bounds for axis in layout.axes]
+    return tuple(slice(b[i], b[i + 1]) for b, i in zip(bounds, block, strict=True))
+
+
+def test_neighbours_of_a_stored_array_are_one_region():
+    """Planes that a block has whole are read in one go, in place as packed."""
+    array = np.arange(24.0).reshape(4, 6)
+    def axis(size, *chunks):
+        return AxisLayout((Group((Digit(0, 1, size, size),), chunks),))
+
+    exchange = ExchangeMap(Layout((axis(4, 1, 3), axis(6, 6))), Layout((axis(4, 4), axis(6, 6))))
+    found = np.empty_like(array)
+    regions = list(block_regions(exchange, (0, 0), found))
+    assert [region for region, _ in regions] == [
+        (slice(0, 1), slice(0, 6)), (slice(1, 4), slice(0, 6))
+    ]

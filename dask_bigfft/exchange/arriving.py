@@ -97,4 +97,3 @@ def fresh_block(
     if sum(product.size for product in products_of(exchange, block, packed=True)) < values.size:
         values.fill(0)
     return values
-

@@ -44,8 +44,9 @@ from dask_bigfft.kernels.checksums import checksum
 Array = npt.NDArray[Any]
 Block = tuple[int, ...]
 
-#: Bytes that are read at a time, as far as whole shards make them, and that a task has under way.
-READ_BYTES, UNDER_WAY = 4 << 20, 16 << 20
+#: Bytes that are read at a time, as far as whole shards make them; and that a task has under way
+#: where they are in memory only until they are taken.
+READ_BYTES, UNDER_WAY = 8 << 20, 16 << 20
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ class Scratch:
 
     def read(
         self, exchange: str, number: int, target: Block, total: int, parts: Sequence[Part],
-        room: Room, take: Take,
+        room: Room, take: Take | None = None,
     ) -> None:
         """Read the file of a target block, once and in order, and compare all checksums.
 
@@ -162,7 +163,7 @@ class Scratch:
             All shards, in order.
         room : callable
             Gives memory for the bytes of the file from one place to another.
-        take : callable
+        take : callable, optional
             Is told of shards that have been read into such memory, with that. Threads that read do
             so, several at a time.
 
@@ -194,11 +195,13 @@ class Scratch:
         emit("scratch_read", index=number + 1, nbytes=nbytes, seconds=seconds)
 
     def _read(
-        self, path: Path, number: int, total: int, parts: Sequence[Part], room: Room, take: Take
+        self, path: Path, number: int, total: int, parts: Sequence[Part], room: Room,
+        take: Take | None,
     ) -> list[tuple[Part, int]]:
         """Read all parts; return those that are not what was written, with their checksums."""
         batches = list(_batches(parts))
-        turns = threading.Semaphore(max(2, UNDER_WAY // max(1, *map(_nbytes, batches))))
+        few = max(2, UNDER_WAY // max(1, *map(_nbytes, batches)))
+        turns = threading.Semaphore(len(batches) if take is None else few)
         with opened_file(path, os.O_RDONLY) as file, Underway[list[tuple[Part, int]]]() as calls:
 
             def read(some: Sequence[Part]) -> list[tuple[Part, int]]:
@@ -208,13 +211,13 @@ class Scratch:
                     turns.release()
 
             for some in batches:
-                turns.acquire()  # whoever reads has memory of its own
+                turns.acquire()
                 calls.start(_nbytes(some), partial(read, some))
             return [bad for found in calls.results() for bad in found]
 
     def _read_some(
         self, file: File, path: Path, number: int, total: int, some: Sequence[Part], room: Room,
-        take: Take,
+        take: Take | None,
     ) -> list[tuple[Part, int]]:
         """Read neighbouring parts, those that do not match twice, and hand them on."""
         bad = []
@@ -230,7 +233,7 @@ class Scratch:
             fill(file, path, values, part.begin)
             if (found := checksum(values)) != part.checksum:
                 bad.append((part, found))
-        if not bad:
+        if take is not None and not bad:
             take(some, out)
         return bad
 

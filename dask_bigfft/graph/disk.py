@@ -40,7 +40,7 @@ from dask_bigfft.graph.tasks import reported, run_block, taken_through
 from dask_bigfft.kernels.incoming import Incoming, Whole
 from dask_bigfft.kernels.lying import Lying
 from dask_bigfft.memory import lend
-from dask_bigfft.planner.cost import PACKED, may_assemble
+from dask_bigfft.planner.cost import PACKED
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.record import current_worker
 
@@ -123,6 +123,11 @@ class DiskRun(Run):
             if exchange.source.blocks * exchange.target.blocks <= MOST_SIZES:
                 self._sizes[number, target] = found
         return found
+
+    @property
+    def assembles(self) -> bool:
+        """Whether blocks are put together as shards arrive; a filter's are gathered."""
+        return isinstance(self.plan, Plan) and self.plan.assembles
 
     def block_of(self, number: int, target: Block) -> tuple[tuple[int, ...], np.dtype[Any]]:
         """Shape and dtype of a target block of an exchange."""
@@ -333,9 +338,9 @@ def _read(run: DiskRun, number: int, target: Block, written: Written) -> Incomin
     ]
     dtype = run.exchange(number).shard_dtype
     read = partial(run.scratch.read, run.folder(number), number, target, total, parts)
-    if not getattr(run.plan, "assembles", False):  # a filter's plan never does
+    if not run.assembles:
         packed = lend((total,), np.uint8)
-        read(lambda begin, end: packed[begin:end], lambda some, out: None)
+        read(lambda begin, end: packed[begin:end])
         return _gathering(run, number, target, _shards(parts, packed, 0, dtype))
     shape, into = run.block_of(number, target)
     arriving = Arriving(run.map(number), target, shape, into, dtype)
@@ -352,7 +357,7 @@ def _read_rows(run: DiskRun, target: Block, stored: Any) -> Incoming:
     started = time.perf_counter()
     shape, dtype = run.block_of(0, target)
     incoming: Incoming
-    if isinstance(run.plan, Plan) and may_assemble(run.plan):
+    if run.assembles:
         values = fresh_block(run.map(0), target, shape, dtype)
         incoming = _there(run, 0, target, values)
         regions = block_regions(run.map(0), target, values)

@@ -221,7 +221,7 @@ def _in_a_round(plan: Plan, i: int, here: int, is_read: bool) -> tuple[int, int]
     # As it is stored, as it is decoded, and as it is given out.
     from_rows = i == 0 and plan.from_rows
     decoding = 3 * max(DECODED, plan.decoded) if from_rows and plan.decoded else 0
-    if not is_read or not (plan.assembles or (from_rows and may_assemble(plan))):
+    if not is_read or not plan.assembles:
         if is_read:
             here = exchange.target.largest * exchange.shard_dtype.itemsize
         work = gathered if whole else work  # where tiles cannot be cut
@@ -324,7 +324,7 @@ def forecast_rounds(plan: Plan, model: Model) -> tuple[RoundForecast, ...]:
 
 def _put_together(plan: Plan, i: int, found: RoundForecast) -> RoundForecast:
     """A round whose blocks are put together as their shards arrive, which is a copy more."""
-    if not plan.assembles or not plan.moves[i]:
+    if not plan.assembles or not (plan.moves[i] or (i == 0 and plan.from_rows)):
         return found
     machine, exchange = plan.machine, plan.exchanges[i]
     more = exchange.target.size * np.dtype(exchange.dtype).itemsize / machine.profile.copy

@@ -142,8 +142,8 @@ class Plan:
         Bytes of a chunk, or shard, of the stored array where it is decoded on its way in; 0 where
         values are read straight into their places.
     assembles : bool
-        Whether tasks put blocks together as shards arrive from scratch files, which takes a copy
-        more than to gather them when all are there, and memory for one block less.
+        Whether tasks put blocks together as shards, or rows, arrive from files. That takes longer
+        than to gather them when all are there, and memory for one block less.
     result_as_is : bool
         Whether blocks of the result go to files as they lie in memory, without a copy.
     incoming : tuple of chunks or None

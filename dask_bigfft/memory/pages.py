@@ -30,7 +30,8 @@ _TOUCH_NBYTES = 16 * HUGE_PAGE_NBYTES
 
 
 # As glibc's mallopt knows it, and from how many bytes on blocks shall be mappings of their own.
-_MMAP_THRESHOLD, _LARGE_NBYTES = -3, 4 << 20
+# What is smaller may be kept for each thread, and zarr decodes in more than there are cores.
+_MMAP_THRESHOLD, _LARGE_NBYTES = -3, 1 << 20
 
 
 @cache

@@ -263,13 +263,14 @@ def _peak_on_disk(plan: Plan) -> int:
     its shards, or beside what the sink makes of it. Where it puts a block together as shards arrive
     it has that beside some of them, and works in its place if it can. A block that comes from
     another task stays there all the while. Whoever reads a block that comes in has it twice, and
-    three times where chunks are decoded, with what codecs keep. Dask's schedulers keep the last
-    block that a task has returned until another one returns.
+    three times where chunks are decoded, with what codecs keep; once, beside a few chunks, where
+    the array is opened anew. Dask's schedulers keep the last block that a task has returned until
+    another one returns.
     """
     exchanges = plan.exchanges
     here = 0 if plan.from_rows else _nbytes_in(plan)
     last = max(here, plan.result.largest * plan.spec.out_dtype.itemsize)
-    stages = [3 * here if plan.decoded else 2 * here]
+    stages = [here + _beside(plan, here)]
     if plan.merges:  # neighbours, what they are merged into, and shards of that
         stages.append(2 * here + min(here, 2 * PACKED))
     for i, moves in enumerate(plan.moves):
@@ -286,6 +287,14 @@ def _peak_on_disk(plan: Plan) -> int:
     tiles = min(last, _tiles_nbytes(plan))
     task = max(stages) + min(CODEC, plan.decoded // 2)
     return plan.machine.threads * task + last + tiles + filters + merged
+
+
+def _beside(plan: Plan, here: int) -> int:
+    """Bytes beside a block that comes in while it is read, or its shards are written."""
+    if not plan.anew:
+        return 2 * here if plan.decoded else here
+    read = here if plan.read_beside is None else plan.read_beside
+    return max(read, min(here, _under_way(plan.exchanges[0])))
 
 
 def scratch_bytes(plan: Plan) -> int:

@@ -212,6 +212,9 @@ def _travels(plan: Plan) -> Iterator[str]:
         count = math.prod(map(len, plan.incoming))
         text = f"{count} tiny blocks -> {blocks_text(plan.source)}, neighbours become one"
         yield from wrapped(text, " " * 12, "  merge     ")
+    if plan.anew:
+        text = f"the stored array in {blocks_text(plan.source)}, to write larger pieces"
+        yield from wrapped(text, " " * 12, "  open      ")
     for number, exchange in enumerate(plan.exchanges):
         kind, instead = "local" if exchange.local else "exchange", ""
         rows = number == 0 and plan.from_rows

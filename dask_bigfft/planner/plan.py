@@ -146,6 +146,11 @@ class Plan:
         than to gather them when all are there, and memory for one block less.
     result_as_is : bool
         Whether blocks of the result go to files as they lie in memory, without a copy.
+    anew : bool
+        Whether the stored array is opened anew, in larger blocks that are read a few chunks at a
+        time.
+    read_beside : int or None
+        Bytes beside such a block while it is read; None for as many as it has.
     incoming : tuple of chunks or None
         Of the array that comes in, where its blocks are tiny and neighbours are merged into those
         of `source`.
@@ -176,6 +181,8 @@ class Plan:
     decoded: int = 0
     assembles: bool = False
     result_as_is: bool = False
+    anew: bool = False
+    read_beside: int | None = None
     incoming: tuple[Chunks, ...] | None = None
     outgoing: tuple[Chunks, ...] | None = None
 

@@ -76,6 +76,8 @@ def finished(search: Candidates, candidate: Candidate) -> Plan:
         from_rows=candidate.from_rows,
         decoded=0 if stored is None else stored.decoded,
         result_as_is=stored is not None and stored.result_as_is,
+        anew=request.anew and not candidate.from_rows,
+        read_beside=None if stored is None else stored.read_beside(search.spec.shape),
     )
     return replace(plan, expected=forecast(plan, search.walk))
 

@@ -44,6 +44,8 @@ class Request:
     stored : Stored or None
         How the array that comes in lies in files that the first round can read by itself. The
         result then goes to files, too.
+    anew : bool
+        Whether the stored array is opened anew, in these chunks.
     piece_nbytes : int
         Bytes of the pieces in which scratch files are written, at least, if larger blocks make
         them so large; 0 leaves blocks as they are.
@@ -62,6 +64,7 @@ class Request:
     scale: float = 1.0
     device_nbytes: int | None = None
     stored: Stored | None = None
+    anew: bool = False
     piece_nbytes: int = 0
 
 

@@ -53,6 +53,8 @@ class Stored:
         Bytes of a unit that is decoded when it is read; 0 where values are read into their places.
     result_as_is : bool
         Whether blocks of the result are written to files as they lie in memory, without a copy.
+    anew : bool
+        Whether the array is opened anew, in the blocks that a plan wants, so that none are merged.
     """
 
     unit: tuple[int, ...]
@@ -60,6 +62,23 @@ class Stored:
     row_nbytes: int = 1 << 20
     decoded: int = 0
     result_as_is: bool = False
+    anew: bool = False
+
+    def read_beside(self, shape: tuple[int, ...]) -> int | None:
+        """Bytes beside a block of an array of this shape that is read a few units at a time.
+
+        Those that are decoded are there as they are stored, as they are decoded, and as they are
+        given out. Others are read into their places where these lie in one run; None: else they
+        take as much as the block.
+
+        >>> Stored((4, 6), True).read_beside((8, 6)), Stored((4, 3), True).read_beside((8, 6))
+        (0, None)
+        """
+        if self.decoded:
+            return 3 * max(DECODED, self.decoded)
+        first = next((axis for axis, unit in enumerate(self.unit) if unit > 1), 0) + 1
+        pairs = zip(self.unit[first:], shape[first:], strict=True)
+        return 0 if all(unit >= n for unit, n in pairs) else None
 
     def cut(self, shape: tuple[int, ...], itemsize: int) -> tuple[Chunks, ...]:
         """An array of this shape in the smallest parts that are read well one by one.

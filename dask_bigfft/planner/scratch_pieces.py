@@ -18,7 +18,7 @@ from dask_bigfft.planner.cost import forecast, may_assemble
 from dask_bigfft.planner.merging import merged_up_to
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.ranking import chosen, ladder, ranked_plans
-from dask_bigfft.planner.request import largest_block
+from dask_bigfft.planner.request import Request, largest_block
 from dask_bigfft.planner.wording import human_bytes, human_seconds
 
 #: How often blocks are doubled for larger pieces, and into how many the data are cut at least.
@@ -135,13 +135,13 @@ def _in_blocks(
     merged = merged_up_to(spec, request.chunks, nbytes)
     fitting: list[Plan] = []
     for chunks, near in _ways_to_come_in(search, nbytes, merged, local):
-        asked = replace(request, chunks=chunks)
+        asked = replace(request, chunks=chunks, anew=_is_opened_anew(request, chunks))
         asked = replace(asked, scale=size / largest_block(spec, asked))
         larger = Candidates(spec, asked, search.machine, search.carrier, search.walk, near)
         found = _fitting_in(larger, limit, too_large)
         if found is None or (near and not found.from_rows):
             continue
-        if chunks != request.chunks:
+        if chunks != request.chunks and not asked.anew:
             found = replace(found, incoming=request.chunks)
             found = replace(found, expected=forecast(found, search.walk))
         if not (found.from_rows or request.stored is None or not found.moves[0]
@@ -152,6 +152,17 @@ def _in_blocks(
         if near and fitting:
             break
     return _best(fitting, request.piece_nbytes) if fitting else None
+
+
+def _is_opened_anew(request: Request, chunks: tuple[Chunks, ...]) -> bool:
+    """Whether blocks are opened as these chunks, and read a few stored ones at a time.
+
+    That takes more memory for a stored one that is decoded than to read it as it is.
+    """
+    stored = request.stored
+    if stored is None or not stored.anew:
+        return False
+    return chunks != request.chunks or not stored.decoded
 
 
 def _ways_to_come_in(

@@ -97,8 +97,9 @@ def run(
         its files; it is then read once more. Needs `scratch`. A run that was begun without is not
         gone on with; where this is False it is compared as it was pinned.
     block_size : int or str, optional
-        Size of the blocks that are read, such as ``"64 MiB"``; by default 4 to 128 MiB,
-        less where `memory_limit` has no room for these.
+        Size of the blocks that are read, such as ``"64 MiB"``, which tasks merge where larger ones
+        are wanted; by default 4 to 128 MiB, less where `memory_limit` has no room for these, more
+        where scratch files would be written in small pieces.
     inner_chunks : tuple of int, optional
         Chunks of the result inside of shards (Zarr version 3), each of which is a dask block.
     missing_chunks : {"refuse", "fill"}

@@ -144,9 +144,9 @@ def open_input(asked: Asked, plan: Plan | None = None) -> da.Array:
     keep = asked.options.get("chunks") == "preserve" and asked.block_size is None
     if asked.missing_chunks not in ("refuse", "fill"):
         refuse("missing_chunks", asked.missing_chunks, "'refuse' or 'fill'")
-    chunks = None if plan is None else plan.chunks_in
+    chunks, few = (None, False) if plan is None else (plan.chunks_in, plan.anew)
     return sources.open_source(
-        asked.source, asked.component, nbytes=nbytes, keep=keep, chunks=chunks)
+        asked.source, asked.component, nbytes=nbytes, keep=keep, chunks=chunks, few=few)
 
 
 def open_rows(asked: Asked) -> sources.Reader:
@@ -155,13 +155,18 @@ def open_rows(asked: Asked) -> sources.Reader:
 
 
 def planned_input(asked: Asked) -> tuple[da.Array, Plan]:
-    """Return the array that is asked for and the plan, in blocks that there is memory for.
+    """Return the array that is asked for and the plan, in the blocks that it wants.
 
     They are halved where nobody has said how large they are, and no plan fits.
     """
+    plan = _planned_as_it_fits(asked)
+    return open_input(asked, plan), plan
+
+
+def _planned_as_it_fits(asked: Asked) -> Plan:
     x = open_input(asked)
     try:
-        return x, planned(asked, x)
+        return planned(asked, x)
     except PlanError:
         size = sources.block_bytes(int(x.nbytes)) // 2
         if asked.block_size is not None or asked.options.get("chunks") == "preserve":
@@ -169,8 +174,7 @@ def planned_input(asked: Asked) -> tuple[da.Array, Plan]:
         while size >= sources.SMALLEST:
             with contextlib.suppress(PlanError):
                 halved = replace(asked, block_size=size)
-                x = open_input(halved)
-                return x, planned(halved, x)
+                return planned(asked, open_input(halved))
             size //= 2
         raise
 
@@ -180,7 +184,9 @@ def planned(asked: Asked, x: da.Array) -> Plan:
     options = dict(asked.options)
     # Chunks in shards, and half precision, are made by zarr and by a cast.
     as_is = asked.inner_chunks is None and x.dtype.char != "e"
-    stored = replace(open_rows(asked).described, result_as_is=as_is)
+    plain = x.dtype.isnative and x.dtype.char in "fdFD"  # others are cast, which is a copy
+    anew = asked.block_size is None and plain
+    stored = replace(open_rows(asked).described, result_as_is=as_is, anew=anew)
 
     def plan() -> Plan:
         norm, extras = cast("front.Norm", asked.norm), cast("Extras", options)

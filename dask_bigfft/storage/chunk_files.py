@@ -57,7 +57,7 @@ class PlainChunks:
 
         None where a chunk has no file, or the index is not a slice with both ends for each axis.
         """
-        if not _is_region(region, self.array.shape):
+        if not is_region(region, self.array.shape):
             return None
         out = lend(tuple(s.stop - s.start for s in region), self.array.dtype)
         return out if self.fill(region, out) else None
@@ -134,7 +134,8 @@ def plain_chunks(array: Any, folder: Path) -> PlainChunks | None:
     return PlainChunks(folder, array) if array.ndim else None
 
 
-def _is_region(index: Any, shape: tuple[int, ...]) -> bool:
+def is_region(index: Any, shape: tuple[int, ...]) -> bool:
+    """Whether an index is a slice with both ends, within an array, for each axis."""
     return isinstance(index, tuple) and len(index) == len(shape) and all(
         isinstance(cut, slice) and cut.step in (None, 1) and cut.start is not None
         and cut.stop is not None and 0 <= cut.start <= cut.stop <= n

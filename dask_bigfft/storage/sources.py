@@ -27,9 +27,16 @@ from dask_bigfft import config
 from dask_bigfft.errors import refuse
 from dask_bigfft.events import emit
 from dask_bigfft.graph.dask_private import original_of
+from dask_bigfft.memory import lend
 from dask_bigfft.memory.pages import return_freed
 from dask_bigfft.planner.rows import DECODED, Stored
-from dask_bigfft.storage.chunk_files import PlainChunks, chunk_pieces, few_chunks, plain_chunks
+from dask_bigfft.storage.chunk_files import (
+    PlainChunks,
+    chunk_pieces,
+    few_chunks,
+    is_region,
+    plain_chunks,
+)
 from dask_bigfft.storage.damaged import UNREADABLE
 from dask_bigfft.storage.hdf5 import is_hdf5, open_hdf5
 from dask_bigfft.storage.missing import LEFT_OUT, refuse_missing
@@ -110,13 +117,17 @@ class Reader:
         Its chunks, where they are files of nothing but their values.
     last_first : bool
         Whether the last axis runs fastest.
+    few : bool
+        Whether blocks of chunks that have to be decoded are read a few chunks at a time, which
+        takes longer where one thread reads, and less memory.
     """
 
     def __init__(
         self, stored: Any, unit: tuple[int, ...] | None, plain: PlainChunks | None = None,
-        last_first: bool = True,
+        last_first: bool = True, few: bool = False,
     ) -> None:
         self.stored, self.unit, self.plain, self.last_first = stored, unit, plain, last_first
+        self.few = few
         self.shape, self.dtype, self.ndim = stored.shape, stored.dtype, stored.ndim
 
     @property
@@ -154,6 +165,9 @@ class Reader:
     def __getitem__(self, index: Any) -> npt.NDArray[Any]:
         started = time.perf_counter()
         values = None if self.plain is None else self.plain.read(index)
+        if values is None and self.few and is_region(index, self.shape):
+            values = lend(tuple(s.stop - s.start for s in index), self.dtype)
+            self.fill(index, values)
         if values is None:
             values = self._read(index)
         emit("source_read", nbytes=values.nbytes, seconds=time.perf_counter() - started)
@@ -290,7 +304,7 @@ def open_reader(path: Path, component: str | None = None) -> Reader:
 
 def open_source(
     path: Path, component: str | None = None, *, nbytes: int | None = None, keep: bool = False,
-    chunks: tuple[tuple[int, ...], ...] | None = None,
+    chunks: tuple[tuple[int, ...], ...] | None = None, few: bool = False,
 ) -> da.Array:
     """Return the array in a file, lazily, in blocks that hold whole chunks of it.
 
@@ -306,6 +320,8 @@ def open_source(
         Whether each chunk of a Zarr array stays a block.
     chunks : tuple of chunks, optional
         Just these blocks.
+    few : bool
+        Whether these are read a few chunks at a time, see `Reader`.
 
     Raises
     ------
@@ -313,6 +329,7 @@ def open_source(
         If there is no such array.
     """
     found = open_reader(path, component)
+    found.few = few
     itemsize, shape = max(1, found.dtype.itemsize), found.shape
     unit = (1,) * found.ndim if found.unit is None else found.unit
     wanted = nbytes or block_bytes(math.prod(shape) * itemsize)

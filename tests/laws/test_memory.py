@@ -114,6 +114,7 @@ sys.stdin.readline()
 done = dask_bigfft.run(folder / "in", folder / "out", **job).plan
 found = {"peak": done.expected.peak_host, "rows": done.from_rows, "decoded": done.decoded,
          "local": done.exchanges[0].local, "merges": done.merges, "piece": done.piece_nbytes,
+         "anew": done.anew, "block": done.source.largest * 16,
          "longest": max(max(program.factors) for program in done.programs)}
 print(json.dumps(found), flush=True)
 sys.stdin.readline()
@@ -292,6 +293,23 @@ def test_slabs_that_their_round_reads(tmp_path, monkeypatch, chunk, compressors,
     assert not found["merges"]
     assert found["piece"] >= 768 * 2**10
     assert found["peak"] <= limit
+    assert peak.nbytes <= found["peak"] + OBJECTS
+    assert peak.nbytes >= 0.5 * found["peak"]  # a result that is stored is not kept here
+
+
+@pytest.mark.parametrize(
+    ("chunk", "compressors", "limit"), [(2**14, None, 100), (2**18, "auto", 120)])
+def test_a_line_that_is_opened_anew(tmp_path, monkeypatch, chunk, compressors, limit):
+    """Chunks of 256 KiB and 4 MiB, in larger blocks than there would be memory to merge."""
+    monkeypatch.setenv("DASK_BIGFFT__SCRATCH__PIECE_SIZE", "1 MiB")
+    job = {"kind": "fft", "kernel": "scipy", "size": 2**24, "chunk": chunk, "threads": 2,
+           "compressors": compressors, "memory_limit": limit * 2**20}
+    peak, found = measured(RUN_FILE, tmp_path, json.dumps(job), cgroups=False)
+    assert found["anew"]
+    assert not found["rows"]
+    assert found["block"] == 16 * 2**20
+    assert found["piece"] >= 2**20
+    assert found["peak"] <= limit * 2**20
     assert peak.nbytes <= found["peak"] + OBJECTS
     assert peak.nbytes >= 0.5 * found["peak"]  # a result that is stored is not kept here
 

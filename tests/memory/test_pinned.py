@@ -122,6 +122,8 @@ def test_the_process_arena_pins_for_whoever_asks():
     driver = Driver()
     pinner = Pinner(driver.register, driver.unregister, 64 * MIB)
     default_arena().trim()
+    before = default_arena().limit
+    default_arena().resize(64 * MIB)  # whatever the last plan has left it
     previous = pin_blocks(pinner)
     try:
         block = default_arena().lend((512, 1024), "c16")
@@ -132,6 +134,7 @@ def test_the_process_arena_pins_for_whoever_asks():
         pinner.close()
         del block
         default_arena().trim()
+        default_arena().resize(before)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -19,6 +19,7 @@ from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.wording import human_bytes
 from dask_bigfft.planning import choosing
 from dask_bigfft.runs.asked import Asked, planned_input
+from dask_bigfft.storage import sources
 from dask_bigfft.testing.strategies import random_array
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -105,6 +106,31 @@ def test_stored_slabs_at_64_times_the_memory(
     """What merges chunks takes no room, and large ones are read in parts: 768 KiB without that."""
     plan = stored_slabs(tmp_path, gib * GIB, planes, threads, compressed)
     assert plan.piece_nbytes >= MIB
+
+
+@pytest.mark.parametrize(
+    ("gib", "chunk", "compressed"), [(1, 2**20, False), (1, 2**20, True), (2, 2**24, True)])
+def test_a_stored_line_at_64_times_the_memory(
+    gib: int, chunk: int, compressed: bool, tmp_path: Path
+) -> None:
+    """Read in blocks as they are wanted, where tasks that merge would have each block twice."""
+    zarr = pytest.importorskip("zarr")
+    options = {} if compressed else {"compressors": None}
+    zarr.create_array(tmp_path / "in.zarr", shape=(gib * 2**33,), chunks=(chunk,), dtype="c8",
+                      **options)
+    asked = Asked(tmp_path / "in.zarr", tmp_path / "out.zarr", missing_chunks="fill",
+                  options={"memory_limit": gib * GIB})
+    x, plan = planned_input(asked)
+    assert plan.anew
+    assert plan.incoming is None
+    assert x.chunks == plan.chunks_in
+    assert len(x.chunks[0]) < len(sources.open_source(asked.source).chunks[0])
+    assert all(cut % chunk == 0 for cut in x.chunks[0])  # each stored chunk is in one block
+    assert plan.piece_nbytes >= MIB
+    assert plan.expected.peak_host <= gib * GIB
+    assert "open      the stored array in" in plan.explain()
+    as_given = replace(asked, block_size="128 MiB")
+    assert planned_input(as_given)[1].piece_nbytes < plan.piece_nbytes
 
 
 def test_three_blocks_to_two_threads_are_too_many_in_512_mib(tmp_path: Path) -> None:

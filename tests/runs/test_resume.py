@@ -46,6 +46,30 @@ def test_neighbours_that_become_larger_blocks_are_resumed_to_the_bit(here, proce
     assert files("out.zarr") == files("whole.zarr")
 
 
+def test_an_array_that_is_opened_anew_is_resumed_to_the_bit(here, processes, counted):
+    """In 16 blocks of 8 MiB, for which there is no room beside what they would be merged from."""
+    settings = {"bigfft.scratch.piece-size": 1 << 18}
+    stored("tall.zarr", RNG.normal(size=2**23).astype("c16"), (2**16,), compressors=None)
+    asked = {"kind": "fft", "memory_limit": "36 MiB", "resume": True}
+    with dask.config.set({**settings, "scheduler": "threads", "num_workers": 1}):
+        whole = dask_bigfft.run("tall.zarr", "whole.zarr", scratch="whole", **asked).plan
+    assert whole.anew
+    assert len(whole.chunks_in[0]) == 16
+    wanted = np.fft.fft(zarr.open_array("tall.zarr")[...])
+    found = zarr.open_array("whole.zarr")[...]
+    assert np.linalg.norm(found - wanted) < 1e-14 * np.linalg.norm(wanted)
+    code = processes(dying_runs.run_and_die, 200, 1, "tall.zarr", "out.zarr", scratch="scratch",
+                     settings=settings, **asked)
+    assert code == -signal.SIGKILL
+    written = done_so_far()[0]
+    assert 0 < written < 16
+    counted.clear()
+    with dask.config.set(scheduler="threads", num_workers=1):
+        dask_bigfft.run("tall.zarr", "out.zarr", scratch="scratch", **asked)
+    assert counted["source_read bytes"] == (16 - written) << 23
+    assert files("out.zarr") == files("whole.zarr")
+
+
 def test_blocks_that_nobody_has_sized_fit_into_memory(here, monkeypatch):
     """Of the size that is taken unasked no two would."""
     monkeypatch.setattr("dask_bigfft.storage.sources.SMALLEST", 512)

@@ -115,6 +115,14 @@ def larger_than_memory():
     yield f"{line['efficiency']:.2f} times the speed of copying as many bytes as the plan moves"
     ranges = over(box["efficiency_range"]), over(line["efficiency_range"])
     yield f"(medians of {len(box['rounds'])} pairs; {ranges[0]} and {ranges[1]})"
+    others = data("outofcore_xeon")["3d"], data("outofcore_rows_xeon")["1d"]
+    yield " and ".join(f"{job['efficiency']:.2f}" for job in others) + " times"
+    yield "(" + " and ".join(over(job["efficiency_range"]) for job in others) + ")"
+    speeds = [
+        statistics.median(r["copy"]["bytes"] / r["copy"]["seconds"] for r in job["rounds"])
+        for job in (box, line, *others)]
+    faster = speeds[2] / speeds[0], speeds[3] / speeds[1]
+    yield f"whose disk copies {over(faster, 1)} times as fast"
     assert "KilledWorker" in box["stock"]["error"]
     assert "MemoryError" in line["stock"]["error"]
 

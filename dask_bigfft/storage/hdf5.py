@@ -77,6 +77,11 @@ class H5Dataset:
         with _h5py().File(self.path, "r") as file:
             return np.asarray(file[self.name][index])
 
+    def read_into(self, region: tuple[slice, ...], out: npt.NDArray[Any]) -> None:
+        """Read a region into an array of its shape and dtype, in row-major order."""
+        with _h5py().File(self.path, "r") as file:
+            file[self.name].read_direct(out, region)
+
     def __dask_tokenize__(self) -> tuple[Any, ...]:
         found = [(str(path), path.stat()) for path in self.places().files if path.exists()]
         files = [(path, stat.st_size, stat.st_mtime_ns) for path, stat in found]

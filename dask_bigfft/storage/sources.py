@@ -38,7 +38,7 @@ from dask_bigfft.storage.chunk_files import (
     plain_chunks,
 )
 from dask_bigfft.storage.damaged import UNREADABLE
-from dask_bigfft.storage.hdf5 import is_hdf5, open_hdf5
+from dask_bigfft.storage.hdf5 import H5Dataset, is_hdf5, open_hdf5
 from dask_bigfft.storage.missing import LEFT_OUT, refuse_missing
 
 #: Largest block that chunks are put together to, and the smallest worth a task of its own.
@@ -157,7 +157,10 @@ class Reader:
         if plain is not None and plain.fill(region, out):
             return
         if self.unit is None:
-            out[...] = self._read(region)
+            into = out if out.flags.c_contiguous and out.dtype == self.dtype else None
+            values = self._read(region, into)
+            if values is not into:
+                out[...] = values
             return
         for part, place in few_chunks(region, self.unit, DECODED // self.dtype.itemsize):
             out[place] = self._read(part)
@@ -165,7 +168,8 @@ class Reader:
     def __getitem__(self, index: Any) -> npt.NDArray[Any]:
         started = time.perf_counter()
         values = None if self.plain is None else self.plain.read(index)
-        if values is None and self.few and is_region(index, self.shape):
+        fills = isinstance(self.stored, H5Dataset) if self.unit is None else self.few
+        if values is None and fills and is_region(index, self.shape):
             values = lend(tuple(s.stop - s.start for s in index), self.dtype)
             self.fill(index, values)
         if values is None:
@@ -173,8 +177,8 @@ class Reader:
         emit("source_read", nbytes=values.nbytes, seconds=time.perf_counter() - started)
         return values
 
-    def _read(self, index: Any) -> npt.NDArray[Any]:
-        """Values by way of the package that the array is of.
+    def _read(self, index: Any, into: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+        """Values by way of the package that the array is of, in `into` if that can be.
 
         Raises
         ------
@@ -184,7 +188,10 @@ class Reader:
         if self.unit is not None:
             return_freed()
         try:
-            return np.asarray(self.stored[index])
+            if into is None or not into.size or not isinstance(self.stored, H5Dataset):
+                return np.asarray(self.stored[index])
+            self.stored.read_into(index, into)
+            return into
         except UNREADABLE as error:
             place = self._bad_chunk(index) or f"values {index}"
             text = f"{place} cannot be read ({type(error).__name__}: {error})"

@@ -106,12 +106,18 @@ def make(name, size, chunk):
 
 
 make("in", size, chunk)
+if "component" in job:
+    import h5py
+    with h5py.File(folder / "in.h5", "w") as file:
+        file[job["component"]] = zarr.open_array(str(folder / "in"))[...]
 make("small", size >> fewer, max(1, chunk >> fewer))
 with dask.config.set({"bigfft.scratch.row-size": "4 kiB"}):
-    dask_bigfft.run(folder / "small", folder / "out-small", **job | {"block_size": block_size})
+    small = job | {"block_size": block_size, "component": None}
+    dask_bigfft.run(folder / "small", folder / "out-small", **small)
 print("ready", flush=True)
 sys.stdin.readline()
-done = dask_bigfft.run(folder / "in", folder / "out", **job).plan
+done = dask_bigfft.run(folder / ("in.h5" if job.get("component") else "in"), folder / "out",
+                       **job).plan
 found = {"peak": done.expected.peak_host, "rows": done.from_rows, "decoded": done.decoded,
          "local": done.exchanges[0].local, "merges": done.merges, "piece": done.piece_nbytes,
          "anew": done.anew, "block": done.source.largest * 16,
@@ -312,6 +318,19 @@ def test_a_line_that_is_opened_anew(tmp_path, monkeypatch, chunk, compressors, l
     assert found["peak"] <= limit * 2**20
     assert peak.nbytes <= found["peak"] + OBJECTS
     assert peak.nbytes >= 0.5 * found["peak"]  # a result that is stored is not kept here
+
+
+def test_a_contiguous_dataset_is_read_into_blocks(tmp_path, monkeypatch):
+    """And into nothing else, which would lie beside what is kept for blocks."""
+    pytest.importorskip("h5py")
+    monkeypatch.setenv("DASK_BIGFFT__SCRATCH__PIECE_SIZE", "1 MiB")
+    job = {"kind": "fft", "kernel": "scipy", "size": 2**24, "chunk": 2**18, "threads": 2,
+           "compressors": None, "memory_limit": 120 * 2**20, "component": "a"}
+    peak, found = measured(RUN_FILE, tmp_path, json.dumps(job), cgroups=False)
+    assert not found["rows"]
+    assert found["block"] == 16 * 2**20
+    assert peak.nbytes <= found["peak"] + OBJECTS
+    assert peak.nbytes >= 0.5 * found["peak"]
 
 
 @pytest.fixture(scope="module")

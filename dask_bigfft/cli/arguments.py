@@ -74,7 +74,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--planner", metavar="NAME",
         help="how the plan is chosen: estimate (default), or measure (the best few are tried)")
     add("--block-size", metavar="SIZE",
-        help="size of the blocks that are read (default: 4 to 128 MiB; whole Zarr chunks)")
+        help="size of the blocks that are read, in whole Zarr chunks (default: 4 to 128 MiB, or "
+             "what the plan wants)")
     add("--scheduler", default="threads", metavar="NAME",
         help="threads (default), sync, processes (a cluster on this machine) or the address of a "
              "cluster, which has to see the files")

@@ -213,7 +213,7 @@ def _travels(plan: Plan) -> Iterator[str]:
         text = f"{count} tiny blocks -> {blocks_text(plan.source)}, neighbours become one"
         yield from wrapped(text, " " * 12, "  merge     ")
     if plan.anew:
-        text = f"the stored array in {blocks_text(plan.source)}, to write larger pieces"
+        text = f"the stored array in {blocks_text(plan.source)}, a few chunks at a time"
         yield from wrapped(text, " " * 12, "  open      ")
     for number, exchange in enumerate(plan.exchanges):
         kind, instead = "local" if exchange.local else "exchange", ""
@@ -342,9 +342,9 @@ HEADINGS = ("rounds", "exchanged", "peak", "tasks", "time", "ratio")
 
 
 def preserved(plan: Plan) -> str | None:
-    """Return what ``chunks="preserve"`` would cost, or None where the shape of an axis changes."""
+    """Return what ``chunks="preserve"`` would cost, or None where that is not known."""
     spec = plan.spec
-    if spec.out_shape != spec.shape:
+    if spec.out_shape != spec.shape or plan.anew:  # which has other blocks than those that came in
         return None
     wanted = plan.chunks_in
     if wanted == plan.chunks:

@@ -141,7 +141,7 @@ def _in_blocks(
         found = _fitting_in(larger, limit, too_large)
         if found is None or (near and not found.from_rows):
             continue
-        if chunks != request.chunks and not asked.anew:
+        if chunks != request.chunks and not found.anew:
             found = replace(found, incoming=request.chunks)
             found = replace(found, expected=forecast(found, search.walk))
         if not (found.from_rows or request.stored is None or not found.moves[0]

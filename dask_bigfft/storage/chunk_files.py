@@ -55,30 +55,29 @@ class PlainChunks:
     def read(self, region: Any) -> Array | None:
         """Return a region's values in lent memory.
 
-        None where a chunk has no file, or the index is not a slice with both ends for each axis.
+        None where the index is not a slice with both ends for each axis.
         """
         if not is_region(region, self.array.shape):
             return None
         out = lend(tuple(s.stop - s.start for s in region), self.array.dtype)
-        return out if self.fill(region, out) else None
+        self.fill(region, out)
+        return out
 
-    def fill(self, region: Region, out: Array) -> bool:
-        """Read a region into an array of its shape and dtype; False where a chunk has no file."""
+    def fill(self, region: Region, out: Array) -> None:
+        """Read a region into an array of its shape and dtype; the fill value without a file."""
         pieces = list(chunk_pieces(region, self.array.chunks))
         alone = len(pieces) == 1  # of which the file itself is read in several parts at a time
         with Underway[None]() as calls:
-            try:
-                for chunk, inside, place in pieces:
-                    part = out[place]
-                    calls.start(0 if alone else part.nbytes,
-                                partial(self._read, chunk, inside, part))
-                calls.results()
-            except FileNotFoundError:
-                return False
-        return True
+            for chunk, inside, place in pieces:
+                part = out[place]
+                calls.start(0 if alone else part.nbytes, partial(self._read, chunk, inside, part))
+            calls.results()
 
     def _read(self, chunk: tuple[int, ...], inside: Region, out: Array) -> None:
         shape, path = self.array.chunks, self.path(chunk)
+        if not path.exists():  # as zarr has it
+            out[...] = self.array.fill_value
+            return
         with opened(path, os.O_RDONLY) as file:
             for begin, part in _runs(inside, shape, out):
                 target = part if part.flags.c_contiguous else lend(part.shape, part.dtype)

@@ -154,7 +154,8 @@ class Reader:
         Chunks that have to be decoded are so a few at a time, which is what plans count on.
         """
         plain = self.plain if out.dtype == self.dtype else None
-        if plain is not None and plain.fill(region, out):
+        if plain is not None:
+            plain.fill(region, out)
             return
         if self.unit is None:
             into = out if out.flags.c_contiguous and out.dtype == self.dtype else None

@@ -129,6 +129,7 @@ def test_a_stored_line_at_64_times_the_memory(
     assert plan.piece_nbytes >= MIB
     assert plan.expected.peak_host <= gib * GIB
     assert "open      the stored array in" in plan.explain()
+    assert "costs nothing" not in plan.explain()  # the result has not the stored chunks
     as_given = replace(asked, block_size="128 MiB")
     assert planned_input(as_given)[1].piece_nbytes < plan.piece_nbytes
 

@@ -543,6 +543,26 @@ def test_other_chunks_are_left_to_zarr(options):
     assert chunk_files.plain_chunks(array, Path("in")) is None
 
 
+def test_plain_chunks_without_a_file_hold_the_fill_value(monkeypatch):
+    """And nothing of their neighbours is read twice, as it would be by way of zarr."""
+    values = complex_values(30).astype("c8")
+    array = zarr.create_array("in", shape=(30,), chunks=(4,), dtype="c8", compressors=None,
+                              fill_value=7j)
+    array[:] = values
+    for chunk in (0, 3, 7):
+        Path(f"in/c/{chunk}").unlink()
+    expected = array[...]
+    assert np.count_nonzero(expected == 7j) == 10
+    reader = sources.open_reader(Path("in"))
+    monkeypatch.setattr(reader, "_read", None)
+    for low in range(30):
+        region = (slice(low, 30),)
+        np.testing.assert_array_equal(reader[region], expected[region])
+        out = np.empty(30 - low, "c8")
+        reader.fill(region, out)
+        np.testing.assert_array_equal(out, expected[region])
+
+
 def test_a_plain_chunk_that_ends_early_is_named():
     stored("in", complex_values(30, 28), (5, 7), compressors=None)
     os.truncate("in/c/2/1", 100)

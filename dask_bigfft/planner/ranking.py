@@ -60,6 +60,8 @@ def finished(search: Candidates, candidate: Candidate) -> Plan:
     found, rounds = divided(candidate.programs, candidate.rounds, search.spec.scale)
     programs = {program.axis: program for program in found}
     empty, stored = Forecast(0, 0, 0, 0, 0.0, 0.0), request.stored
+    anew = request.anew and not candidate.from_rows
+    beside = stored.read_beside(search.spec.shape) if stored is not None and anew else None
     plan = Plan(
         spec=search.spec,
         programs=found,
@@ -76,8 +78,8 @@ def finished(search: Candidates, candidate: Candidate) -> Plan:
         from_rows=candidate.from_rows,
         decoded=0 if stored is None else stored.decoded,
         result_as_is=stored is not None and stored.result_as_is,
-        anew=request.anew and not candidate.from_rows,
-        read_beside=None if stored is None else stored.read_beside(search.spec.shape),
+        anew=anew,
+        read_beside=beside,
     )
     return replace(plan, expected=forecast(plan, search.walk))
 

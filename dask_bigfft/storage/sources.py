@@ -117,6 +117,9 @@ class Reader:
         Its chunks, where they are files of nothing but their values.
     last_first : bool
         Whether the last axis runs fastest.
+
+    Attributes
+    ----------
     few : bool
         Whether blocks of chunks that have to be decoded are read a few chunks at a time, which
         takes longer where one thread reads, and less memory.
@@ -124,10 +127,10 @@ class Reader:
 
     def __init__(
         self, stored: Any, unit: tuple[int, ...] | None, plain: PlainChunks | None = None,
-        last_first: bool = True, few: bool = False,
+        last_first: bool = True,
     ) -> None:
         self.stored, self.unit, self.plain, self.last_first = stored, unit, plain, last_first
-        self.few = few
+        self.few = False
         self.shape, self.dtype, self.ndim = stored.shape, stored.dtype, stored.ndim
 
     @property

@@ -124,6 +124,7 @@ def test_a_stored_line_at_64_times_the_memory(
     assert plan.anew
     assert plan.incoming is None
     assert x.chunks == plan.chunks_in
+    assert sources.stored_reader(x).few
     assert len(x.chunks[0]) < len(sources.open_source(asked.source).chunks[0])
     assert all(cut % chunk == 0 for cut in x.chunks[0])  # each stored chunk is in one block
     assert plan.piece_nbytes >= MIB

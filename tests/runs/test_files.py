@@ -563,6 +563,23 @@ def test_plain_chunks_without_a_file_hold_the_fill_value(monkeypatch):
         np.testing.assert_array_equal(out, expected[region])
 
 
+def test_blocks_of_an_array_that_is_opened_anew_are_decoded_a_few_chunks_at_a_time(monkeypatch):
+    values = stored("in", complex_values(64), (4,))
+    monkeypatch.setattr(sources, "DECODED", 2 * 4 * 16)
+    taken, read = [], sources.Reader._read
+
+    def reading(reader, region, into=None):
+        taken.append(region[0].stop - region[0].start)
+        return read(reader, region, into)
+
+    monkeypatch.setattr(sources.Reader, "_read", reading)
+    for few, expected in ((True, [8] * 8), (False, [32] * 2)):
+        x = sources.open_source(Path("in"), chunks=((32, 32),), few=few)
+        taken.clear()
+        np.testing.assert_array_equal(x.compute(scheduler="sync"), values)
+        assert taken == expected
+
+
 def test_a_plain_chunk_that_ends_early_is_named():
     stored("in", complex_values(30, 28), (5, 7), compressors=None)
     os.truncate("in/c/2/1", 100)

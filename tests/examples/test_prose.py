@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 
 import pytest
-from floors.imports import FLOORS, PURE
 
 from dask_bigfft.config import KNOBS
 from dask_bigfft.planning.arguments import Extras
@@ -66,18 +65,3 @@ def test_options_of_the_command_line_exist(command):
     options = {option for _, line in lines for option in re.findall(r"--[a-z-]+", line)}
     assert options
     assert sorted(options - known) == []
-
-
-def test_the_table_of_rooms_is_that_of_the_import_checker():
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    told = {
-        room: int(floor)
-        for floor, rooms in re.findall(r"^\| (\d) \| ([^|]*) \|", text, re.MULTILINE)
-        for room in re.findall(r"`(\w+)`", rooms)
-    }
-    rooms = {room: floor for room, floor in FLOORS.items() if room.strip("_")}
-    assert told == {room: rooms[room] for room in rooms.keys() - {"__main__", "testing"}}
-    folder = ROOT / "dask_bigfft"
-    assert [r for r in rooms if not ((folder / r).is_dir() or (folder / f"{r}.py").exists())] == []
-    pure = re.findall(r"`(\w+)`(?:, `(\w+)`)? \((?:both )?pure\)", text)
-    assert {room for names in pure for room in names if room} == set(PURE)

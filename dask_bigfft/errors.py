@@ -21,7 +21,9 @@ Imports nothing but the standard library.
 import operator
 import os
 import reprlib
-from typing import NoReturn, TypeGuard
+from typing import Any, NoReturn, TypeGuard
+
+import numpy as np
 
 __all__ = [
     "ArgumentError",
@@ -168,6 +170,19 @@ def parse_count(argument: str, value: object, least: int = 1) -> int:
     if found < least:
         refuse(argument, value, allowed)
     return found
+
+
+def parse_flag(name: str, value: Any) -> bool:
+    """Return an argument that is true or false; what only counts as such is refused.
+
+    >>> parse_flag("overwrite", "no")
+    Traceback (most recent call last):
+        ...
+    dask_bigfft.errors.ArgumentTypeError: `overwrite`='no' is not allowed: need True or False
+    """
+    if not isinstance(value, bool | np.bool_):
+        refuse(name, value, "True or False", kind=ArgumentTypeError)
+    return bool(value)
 
 
 def is_path(value: object) -> TypeGuard[str | os.PathLike[str]]:

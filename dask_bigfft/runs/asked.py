@@ -65,6 +65,11 @@ class Asked:
     inner_chunks: tuple[int, ...] | None = None
     missing_chunks: str = "refuse"
 
+    def __post_init__(self) -> None:
+        missing = self.missing_chunks
+        if not isinstance(missing, str) or missing not in ("refuse", "fill"):
+            refuse("missing_chunks", missing, "'refuse' or 'fill'")
+
     @property
     def block_nbytes(self) -> int | None:
         """Size of the blocks that are read in bytes, if it was given."""
@@ -142,8 +147,6 @@ def open_input(asked: Asked, plan: Plan | None = None) -> da.Array:
     """Return the array that is asked for, lazily, in blocks of whole stored chunks, or a plan's."""
     nbytes = asked.block_nbytes
     keep = asked.options.get("chunks") == "preserve" and asked.block_size is None
-    if asked.missing_chunks not in ("refuse", "fill"):
-        refuse("missing_chunks", asked.missing_chunks, "'refuse' or 'fill'")
     chunks, few = (None, False) if plan is None else (plan.chunks_in, plan.anew)
     return sources.open_source(
         asked.source, asked.component, nbytes=nbytes, keep=keep, chunks=chunks, few=few)

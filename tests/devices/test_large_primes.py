@@ -206,7 +206,8 @@ def test_digits_of_cut_axes(name, digits, chunks, part):
 def test_digits_of_cut_axes_in_transposed_order(name):
     digits, chunks, part = CUT[3]
     x, _ = example(name, (math.prod(digits),))
-    lazy, keywords = da.from_array(x, chunks), {"rounds": digits, "order": "transposed"}
+    lazy = da.from_array(x, chunks)
+    keywords = {"rounds": digits, "digits": digits, "order": "transposed"}
     got = on_the_card(name, lazy, 16 * max(digits) // part, **keywords)
     host = getattr(fft, name)(lazy, device="cpu", **keywords).compute(scheduler="sync")
     assert distance(got, host) < 1e-14

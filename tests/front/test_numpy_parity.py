@@ -13,6 +13,7 @@ import scipy.fft
 
 import dask_bigfft
 from dask_bigfft import fft
+from dask_bigfft.errors import ArgumentError
 
 ONE = ["fft", "ifft", "rfft", "irfft", "hfft", "ihfft"]
 NUMPY_TWO = ["fft2", "ifft2", "rfft2", "irfft2"]
@@ -21,7 +22,7 @@ SCIPY_MANY = ["hfft2", "ihfft2", "hfftn", "ihfftn"]
 TRANSFORMS = ONE + NUMPY_TWO + NUMPY_MANY + SCIPY_MANY
 REAL_IN = {"rfft", "rfft2", "rfftn", "ihfft", "ihfft2", "ihfftn"}
 NORMS = [None, "backward", "ortho", "forward"]
-EXTRAS = ["order", "chunks", "memory_limit", "rounds", "variant", "kernel"]
+EXTRAS = ["order", "chunks", "memory_limit", "rounds", "digits", "variant", "kernel"]
 EXTRAS += ["device", "device_memory_limit", "overwrite_x", "verify", "planner"]
 DTYPES = ["?", "i1", "u2", "i4", "i8", "f2", "f4", "f8", "g", "F", "D", "G"]
 
@@ -92,8 +93,10 @@ def test_help_shows_everything(name):
 def test_settings_are_the_defaults_of_the_extras():
     x = da.from_array(numbers(64), chunks=16)
     with dask.config.set({"bigfft.rounds": [4, 16], "bigfft.order": "transposed"}):
-        plan = dask_bigfft.plan(x, "fft")
+        plan = dask_bigfft.plan(x, "fft", digits=(4, 16))
         assert plan.programs[0].factors == (4, 16)
+        with pytest.raises(ArgumentError, match="`rounds`"):  # other digits than documented
+            dask_bigfft.plan(x, "fft")
         assert plan.spec.orders_out == ("transposed",)
         assert dask_bigfft.plan(x, "fft", rounds=[{0: 8}, {0: -1}]).programs[0].factors == (8, 8)
         assert dask_bigfft.plan(x, "fft", order="natural").spec.orders_out == ("natural",)

@@ -155,7 +155,7 @@ def test_inputs_are_only_read_whatever_may_be_overwritten(name):
 
 def test_a_plan_is_used():
     x, a = inputs("fft", (64, 6), (8, 3))
-    plan = dask_bigfft.plan(a, "fft", axis=0, order="transposed", rounds=[4, -1])
+    plan = dask_bigfft.plan(a, "fft", axis=0, order="transposed", digits=(4, 16))
     found = scipy.fft.fft(a, axis=0, plan=plan)
     assert "round2" in found.name
     k = dask_bigfft.transposed_index(64, digits=(4, 16))

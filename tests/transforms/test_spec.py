@@ -106,23 +106,20 @@ def test_orders_are_those_of_the_axes_in_their_order():
     assert spec.orders_out == ("transposed", "natural")
 
 
-def test_named_factors_are_the_digits_of_the_transposed_order():
-    def digits(name, factors, n=24, **kwargs):
-        count = n // 2 + 1 if name == "irfft" and "n_or_s" not in kwargs else n
-        shape = (kwargs.pop("places", count),)
-        return transform_spec(
-            name, shape, np.dtype("d"), order="transposed", factors={0: factors}, **kwargs
-        ).digits
+def test_digits_are_those_of_the_length_unless_they_are_named():
+    def spec(name, places=24, **keywords):
+        return transform_spec(name, (places,), np.dtype("d"), order="transposed", **keywords)
 
-    assert digits("fft", (2, 12)) == ((0, (2, 12)),)
-    assert digits("fft", (2, -1)) == ((0, (2, 12)),)
-    assert digits("ifft", (2, 12)) == ((0, (12, 2)),)
-    assert digits("rfft", (2, 3, 4)) == ((0, (2, 3, 4)),)
-    assert digits("fft", transposed_digits(24)) == ()  # what they would be anyway
-    assert digits("irfft", (6, 4), places=18) == ()  # (4//2 + 1) * 6: the factors tell the length
-    assert digits("irfft", (3, 8), places=15) == ((0, (8, 3)),)
-    natural = transform_spec("fft", (24,), np.dtype("d"), factors={0: (2, 12)})
-    assert natural.digits == ()
+    assert spec("fft", digits={0: (2, 12)}).digits == ((0, (2, 12)),)
+    assert spec("fft", digits={0: transposed_digits(24)}).digits == ()
+    assert spec("fft", factors={0: (2, -1)}, digits={0: (2, 12)}).digits == ((0, (2, 12)),)
+    assert spec("ifft", factors={0: (2, 12)}, digits={0: (12, 2)}).digits == ((0, (12, 2)),)
+    # (4//2 + 1) * 6: the digits tell the length
+    assert spec("irfft", places=18, digits={0: (4, 6)}).lengths == (24,)
+    for name, factors in (("fft", (2, 12)), ("ifft", (4, 6)), ("rfft", (24,))):
+        with pytest.raises(ArgumentError, match="`rounds`.*digits"):
+            spec(name, factors={0: factors})
+    assert transform_spec("fft", (24,), np.dtype("d"), factors={0: (2, 12)}).digits == ()
 
 
 def test_lengths_of_named_factors():

@@ -44,9 +44,9 @@ def test_several_axes_and_a_product():
 
 def test_rounds_with_other_digits_are_refused_in_transposed_order():
     x = da.from_array(LINE, chunks=64)
-    with pytest.raises(ArgumentError, match="`rounds`.*digits"):
+    with pytest.raises(ArgumentError, match=r"`rounds`.*digits"):
         fft.fft(x, order="transposed", rounds=[16, -1])
-    with pytest.raises(ArgumentError, match="`rounds`.*digits"):
+    with pytest.raises(ArgumentError, match=r"`rounds`.*digits"):
         fft.ifft(x, order="transposed", rounds=[16, -1], digits=(16, 64))  # which inverses reverse
     y = fft.fft(x, order="transposed", rounds=[16, -1], digits=(16, 64))
     back = fft.ifft(y, order="transposed", rounds=[64, 16], digits=(16, 64))
@@ -65,7 +65,7 @@ def test_digits_that_cannot_be(digits, kind):
     x = da.from_array(LINE, chunks=64)
     with pytest.raises(kind, match="`digits`"):
         fft.fft(x, order="transposed", digits=digits)
-    with pytest.raises(ArgumentTypeError, match="`digits`.*natural"):
+    with pytest.raises(ArgumentTypeError, match=r"`digits`.*natural"):
         fft.fft(x, digits=(32, 32))
 
 

@@ -117,7 +117,7 @@ def test_digits_are_those_of_the_length_unless_they_are_named():
     # (4//2 + 1) * 6: the digits tell the length
     assert spec("irfft", places=18, digits={0: (4, 6)}).lengths == (24,)
     for name, factors in (("fft", (2, 12)), ("ifft", (4, 6)), ("rfft", (24,))):
-        with pytest.raises(ArgumentError, match="`rounds`.*digits"):
+        with pytest.raises(ArgumentError, match=r"`rounds`.*digits"):
             spec(name, factors={0: factors})
     assert transform_spec("fft", (24,), np.dtype("d"), factors={0: (2, 12)}).digits == ()
 

@@ -541,7 +541,7 @@ SECTIONS = (identity, pinning, copies, strided, pipeline, ring, rates, shared_ar
 
 def main() -> int:
     """Run the sections in order of importance; return 1 if one failed."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__ and __doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="file for the facts, as JSON")
     parser.add_argument("--seconds", type=float, default=300, help="start no section after")
     parser.add_argument("--gib", type=int, default=8, help="size of the two pinned blocks")

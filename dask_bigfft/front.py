@@ -138,13 +138,15 @@ def documented(function: F) -> F:
     ]
     shown.__signature__ = found.replace(parameters=parameters)
     where = _ONE_AXIS if "axis" in found.parameters else _AXES
-    array = (
-        "    a : dask array or array-like\n"
-        "        What is transformed; only read, unless `overwrite_x` is true."
-    )
-    shared = f"    Parameters\n    ----------\n{array}{where}{_NORM}{_OUT}{_EXTRAS}\n{_RESULTS}\n"
-    summary, examples = (shown.__doc__ or "").split("    Examples\n", 1)
-    shown.__doc__ = f"{summary}{shared}    Examples\n{examples}"
+    if shown.__doc__ is None:  # as with python -OO
+        return function
+    array = """
+    a : dask array or array-like
+        What is transformed; only read, unless `overwrite_x` is true."""
+    heading = "\n    Parameters\n    ----------"
+    shared = inspect.cleandoc(f"{heading}{array}{where}{_NORM}{_OUT}{_EXTRAS}\n{_RESULTS}")
+    summary, title, examples = inspect.cleandoc(shown.__doc__).partition("Examples\n--------\n")
+    shown.__doc__ = f"{summary}{shared}\n\n{title}{examples}\n"
     return function
 
 

@@ -99,7 +99,7 @@ def draw(path, heights, field, record):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__ and __doc__.splitlines()[0])
     large_field.add_arguments(parser)
     parser.add_argument("--n", type=int, default=2**24, help="length of the record, default 2^24")
     parser.add_argument("--picture", type=Path, default=large_field.FOLDER / "demo.png")

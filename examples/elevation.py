@@ -96,7 +96,7 @@ def right(found):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__ and __doc__.splitlines()[0])
     parser.add_argument("--chunk", type=int, default=150, help="edge of a chunk, default 150")
     found = run(parser.parse_args().chunk)
     report(found)

@@ -283,7 +283,7 @@ def scratch(folder):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__ and __doc__.splitlines()[0])
     add_arguments(parser)
     arguments = parser.parse_args()
     with scratch(arguments.folder) as folder:

@@ -65,7 +65,7 @@ def by_hand(field, at, rows):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__ and __doc__.splitlines()[0])
     parser.add_argument("--gib", type=float, default=1.0, help="size of the field (default: 1)")
     parser.add_argument("--folder", type=Path, default=Path("larger_than_memory"))
     args = parser.parse_args()

@@ -112,7 +112,7 @@ def draw(found, path):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__ and __doc__.splitlines()[0])
     parser.add_argument("--n", type=int, default=1024, help="edge of the field, default 1024")
     parser.add_argument("--picture", help="where to draw the result, with matplotlib")
     arguments = parser.parse_args()

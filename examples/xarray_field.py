@@ -29,7 +29,7 @@ def made_up_field(n):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__ and __doc__.splitlines()[0])
     parser.add_argument("--n", type=int, default=480, help="length of the shorter side")
     n = parser.parse_args().n
 

@@ -535,7 +535,7 @@ def test_plain_chunks_are_read_and_written_as_zarr_does(shape):
 
 @pytest.mark.parametrize("options", [
     {"compressors": [zarr.codecs.ZstdCodec()]}, {"shards": (8, 8)}, {"dtype": ">f8"},
-    {"zarr_format": 2},
+    {"zarr_format": 2}, {"serializer": zarr.codecs.BytesCodec(endian="big")},
 ])
 def test_other_chunks_are_left_to_zarr(options):
     options = {"dtype": "f8", "compressors": None} | options

@@ -59,6 +59,7 @@ def run(
     block_size: int | str | None = None,
     inner_chunks: tuple[int, ...] | None = None,
     missing_chunks: str = "refuse",
+    missing: str | float = "refuse",
     **extras: Unpack[Extras],
 ) -> Done:
     """Transform a stored array into a Zarr array, and wait until it is done.
@@ -152,7 +153,7 @@ def run(
             where = {**where, name: value}  # refused by name where the plan is made
     asked = Asked(
         Path(source), Path(destination), kind, component, where, norm, dict(extras), block_size,
-        inner_chunks, missing_chunks,
+        inner_chunks, missing_chunks, missing,
     )
     return execute(
         asked, store_now, scratch=None if scratch is None else Path(scratch), resume=resume,

@@ -141,8 +141,8 @@ def _add_options_of_run(run: argparse.ArgumentParser) -> None:
                      help="Zarr chunks that have no file: refuse (default), or fill, which reads "
                           "them as the fill value")
     run.add_argument("--missing", default="refuse", metavar="NUMBER", type=_missing,
-                     help="missing values of a packed variable: refuse (default), or the number "
-                          "that replaces them")
+                     help="missing values of a variable (_FillValue, missing_value): refuse "
+                          "(default), or the number that replaces them")
     run.add_argument("--quiet", action="store_true", help="show no progress")
 
 

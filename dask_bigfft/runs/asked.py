@@ -53,7 +53,7 @@ class Asked:
     missing_chunks : {"refuse", "fill"}
         What becomes of a Zarr array some of whose chunks have no file.
     missing : "refuse" or float
-        Value that replaces missing ones of a packed variable.
+        Value that replaces the missing values of a variable.
     """
 
     source: Path

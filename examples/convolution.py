@@ -13,6 +13,7 @@ import time
 import dask.array as da
 import numpy as np
 import scipy.signal
+from extras import extra
 
 from dask_bigfft import signal
 
@@ -106,7 +107,8 @@ def right(found):
 
 def draw(found, path):
     """Draw the neighbourhood of the first pattern, and how well the record fits it."""
-    plt = importlib.import_module("matplotlib.pyplot")
+    with extra("demo"):
+        plt = importlib.import_module("matplotlib.pyplot")
     place = int(found["places"][0])
     low, high = max(0, place - 700), place + 1300
     t = np.arange(low, high) / RATE

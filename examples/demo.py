@@ -12,13 +12,16 @@ from pathlib import Path
 
 import elevation
 import large_field
-import matplotlib
 import numpy as np
 import transposed_order
-from PIL import Image
+from extras import extra
 
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
+with extra("demo"):
+    import matplotlib
+    from PIL import Image
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
 
 
 def show(place, image, title, colours, low=None, high=None, extent=None):

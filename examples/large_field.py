@@ -20,10 +20,13 @@ import dask
 import dask.array as da
 import numpy as np
 import scipy.fft
-import zarr
 from dask.diagnostics import ProgressBar
+from extras import extra
 
 from dask_bigfft import fft
+
+with extra("zarr"):
+    import zarr
 
 SEED = 2011
 RELIEF, NOISE, STRIPES = 400.0, 30.0, 25.0  # metres

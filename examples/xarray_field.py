@@ -9,10 +9,14 @@ import argparse
 
 import dask.array as da
 import numpy as np
-import xarray as xr
+from extras import extra
 
 import dask_bigfft
-import dask_bigfft.xarray  # gives arrays the attribute .bigfft
+
+with extra("xarray"):
+    import xarray as xr
+
+    import dask_bigfft.xarray  # gives arrays the attribute .bigfft
 
 
 def made_up_field(n):

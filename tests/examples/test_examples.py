@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ def said(*arguments, cwd):
 
 
 def test_every_script_is_run_here():
-    scripts = {path.name for path in EXAMPLES.glob("*.py")}
+    scripts = {path.name for path in EXAMPLES.glob("*.py")} - {"extras.py"}
     assert scripts == set(re.findall(r'EXAMPLES / "(\w+\.py)"', Path(__file__).read_text()))
 
 
@@ -53,9 +54,10 @@ def test_large_field_and_leaves_nothing_behind(tmp_path):
     assert list((tmp_path / "field").iterdir()) == []
 
 
-def test_larger_than_memory_survives_being_killed(tmp_path):
+@pytest.mark.parametrize("gib", [0.004, 0.067])  # of the larger one the last slab is thinner
+def test_larger_than_memory_survives_being_killed(gib, tmp_path):
     text = said(
-        EXAMPLES / "larger_than_memory.py", "--gib", 0.004, "--folder", tmp_path / "f",
+        EXAMPLES / "larger_than_memory.py", "--gib", gib, "--folder", tmp_path / "f",
         cwd=tmp_path,
     )
     assert "nothing looks complete: True" in text
@@ -118,6 +120,36 @@ def test_array_backend(tmp_path):
         EXAMPLES / "array_backend.py", "--mib", 16, "--repetitions", 2, cwd=tmp_path
     )
     assert len(re.findall(r"^\| .* \(", text, re.MULTILINE)) == 4
+
+
+@pytest.mark.parametrize(
+    ("script", "package", "arguments"),
+    [
+        ("elevation", "matplotlib", []),
+        ("demo", "matplotlib", []),
+        ("convolution", "matplotlib", ["--n", "65536", "--picture", "p.png"]),
+        ("spectra", "matplotlib", ["--n", "64", "--picture", "p.png"]),
+        ("xarray_field", "xarray", []),
+        ("large_field", "zarr", []),
+        ("larger_than_memory", "zarr", []),
+    ],
+)
+def test_a_missing_package_is_named_with_the_extra_that_brings_it(
+    script, package, arguments, tmp_path
+):
+    code = (
+        f"import runpy, sys; sys.path.insert(0, {str(EXAMPLES)!r}); sys.argv[1:] = {arguments!r}\n"
+        f"sys.modules[{package!r}] = None\n"
+        f"runpy.run_path({str(EXAMPLES / script)!r} + '.py', run_name='__main__')\n"
+    )
+    done = run("-c", code, cwd=tmp_path)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    extra = re.search(r"'dask-bigfft\[(\w+)\]'", line)[1]
+    assert package in line
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    needed = table["project"]["optional-dependencies"][extra]
+    assert package in [re.match(r"[\w-]+", text)[0] for text in needed]
 
 
 @pytest.mark.parametrize(

@@ -95,13 +95,19 @@ compressors = job.pop("compressors")
 dask.config.set({"scheduler": "threads", "num_workers": job.pop("threads", 1),
                  "bigfft.scratch.directory": folder, "bigfft.exchange.carrier": "disk"})
 rng, size, chunk = np.random.default_rng(1), job.pop("size"), job.pop("chunk")
+packed = job.pop("packed", False)
 inner, fewer, block_size = job.pop("inner", []), job.pop("fewer", 8), job.pop("small", 2**16)
 
 
 def make(name, size, chunk):
     array = zarr.create_array(str(folder / name), shape=(size, *inner), chunks=(chunk, *inner),
-                              dtype="c16", compressors=compressors)
+                              dtype="i2" if packed else "c16", compressors=compressors)
+    if packed:
+        array.attrs.update(scale_factor=0.5, missing_value=-1)
     for low in range(0, size, chunk):
+        if packed:
+            array[low : low + chunk] = rng.integers(0, 9999, (chunk, *inner))
+            continue
         array[low : low + chunk] = rng.standard_normal((chunk, *inner, 2)).view("c16")[..., 0]
 
 
@@ -318,6 +324,21 @@ def test_a_line_that_is_opened_anew(tmp_path, monkeypatch, chunk, compressors, l
     assert found["peak"] <= limit * 2**20
     assert peak.nbytes <= found["peak"] + OBJECTS
     assert peak.nbytes >= 0.5 * found["peak"]  # a result that is stored is not kept here
+
+
+@pytest.mark.parametrize("compressors", [None, "auto"])
+@pytest.mark.parametrize("rounds", ["rows", "blocks"])
+def test_packed_variables_are_decoded_a_few_at_a_time(tmp_path, compressors, rounds):
+    """Their values have four times the bytes of what is stored."""
+    axes = [[1, 2], [0]] if rounds == "blocks" else [[0], [1, 2]]
+    job = {"kind": "fftn", "size": 128, "chunk": 8, "inner": [256, 256], "fewer": 3,
+           "small": 2**22, "block_size": 2**23, "compressors": compressors, "threads": 2,
+           "packed": True, "memory_limit": 200 * 2**20,
+           "rounds": [{axis: -1 for axis in group} for group in axes]}
+    peak, found = measured(RUN_FILE, tmp_path, json.dumps(job), cgroups=False)
+    print(peak, found, OBJECTS)
+    assert peak.nbytes <= found["peak"] + OBJECTS
+    assert peak.nbytes >= 0.4 * found["peak"]
 
 
 def test_a_contiguous_dataset_is_read_into_blocks(tmp_path, monkeypatch):

@@ -84,13 +84,14 @@ def make_plan(
     if variant == "pease" and rounds is None:
         refuse_uneven(spec, before)
     limit = extras.get("device_memory_limit")
+    kernel, fallback = parse_kernel(extras.get("kernel"), spec.work_dtype)
     device, nbytes = parse_device(extras.get("device"), limit, spec.work_dtype)
     request = Request(
         chunks=before,
         wanted=parse_chunks(extras.get("chunks"), before, spec),
         rounds=None if rounds is None else complete_rounds(rounds, spec, variant),
         variant=variant,
-        kernel=parse_kernel(extras.get("kernel"), spec.work_dtype),
+        kernel=kernel,
         verify=parse_verify(extras.get("verify")),
         max_rounds=config.get("bigfft.planner.max-rounds"),
         floor_bytes=config.get("bigfft.planner.whole-axis-floor"),
@@ -104,4 +105,5 @@ def make_plan(
     measure = parse_planner(extras.get("planner")) == "measure"
     overwrite = extras.get("overwrite_x")
     overwrite = overwrite is not None and parse_flag("overwrite_x", overwrite)
-    return chosen_plan(spec, request, machine, Choice(extras.get("kernel"), measure, overwrite))
+    found = chosen_plan(spec, request, machine, Choice(extras.get("kernel"), measure, overwrite))
+    return replace(found, fallback=fallback)

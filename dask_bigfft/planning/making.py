@@ -12,6 +12,7 @@ import dask.array as da
 from dask_bigfft import config
 from dask_bigfft.config import checking
 from dask_bigfft.decomposition.steps import Waves
+from dask_bigfft.errors import PlanError
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.rows import Stored
@@ -32,7 +33,11 @@ from dask_bigfft.planning.arguments import (
     refuse_uneven,
 )
 from dask_bigfft.planning.choosing import Choice, chosen_plan
-from dask_bigfft.planning.surroundings import current_machine, possible_carrier
+from dask_bigfft.planning.surroundings import (
+    current_machine,
+    possible_carrier,
+    smallest_worker,
+)
 from dask_bigfft.transforms.spec import parse_name, parse_transform_axes, transform_spec
 
 
@@ -101,9 +106,16 @@ def make_plan(
         stored=stored,
         piece_nbytes=config.get("bigfft.scratch.piece-size"),
     )
-    machine = current_machine(parse_memory_limit(extras.get("memory_limit")))
+    memory_limit = parse_memory_limit(extras.get("memory_limit"))
+    machine = current_machine(memory_limit)
     measure = parse_planner(extras.get("planner")) == "measure"
     overwrite = extras.get("overwrite_x")
     overwrite = overwrite is not None and parse_flag("overwrite_x", overwrite)
-    found = chosen_plan(spec, request, machine, Choice(extras.get("kernel"), measure, overwrite))
-    return replace(found, fallback=fallback)
+    choice = Choice(extras.get("kernel"), measure, overwrite)
+    try:
+        return replace(chosen_plan(spec, request, machine, choice), fallback=fallback)
+    except PlanError as error:
+        least = None if memory_limit else smallest_worker()
+        if least is None:
+            raise
+        raise PlanError(f"{error}. {least}") from error

@@ -219,10 +219,10 @@ def test_the_result_of_a_run_is_the_same_to_the_bit(
     assert left == ["board", "out.zarr", *(["said"] if said.exists() else [])]
 
 
-@pytest.mark.parametrize("phase", [
-    "scratch_write", *(pytest.param(phase, marks=pytest.mark.slow)
-                       for phase in ("source_read", "barrier", "scratch_read", "sink_write"))])
-@pytest.mark.parametrize("same_client", [True, False])
+@pytest.mark.parametrize(("phase", "same_client"), [
+    pytest.param(*case, marks=() if case == ("scratch_write", True) else pytest.mark.slow)
+    for case in itertools.product(PHASES["files"], (True, False))
+])
 def test_a_scheduler_that_is_restarted_ends_a_run(
     undisturbed: Path, phase: str, same_client: bool, tmp_path: Path
 ) -> None:

@@ -16,6 +16,8 @@ Imports nothing but the standard library.
     +-- KernelError        (RuntimeError)  a kernel cannot do what its round needs
     +-- ScratchError       (OSError)       a scratch file cannot be written, or is damaged
     +-- VerificationError  (RuntimeError)  a result is not what it has to be
+
+    FallbackWarning        (RuntimeWarning)  something slower is used than was to be expected
 """
 
 import operator
@@ -34,6 +36,7 @@ __all__ = [
     "ClusterError",
     "DeviceError",
     "DeviceMemoryError",
+    "FallbackWarning",
     "KernelError",
     "PlanError",
     "ScratchError",
@@ -108,6 +111,10 @@ class DamagedShardError(ScratchError):
 
 class VerificationError(BigFFTError, RuntimeError):
     """A round or a shard is not what it has to be, also when it is done once more."""
+
+
+class FallbackWarning(RuntimeWarning):
+    """Something slower is used than was to be expected, such as another FFT library."""
 
 
 _short = reprlib.Repr()

@@ -303,8 +303,8 @@ def refuse_uneven(spec: TransformSpec, before: Chunks) -> None:
             refuse("variant", "pease", f"{allowed} length {length}")
 
 
-def parse_kernel(kernel: Any, dtype: np.dtype[Any]) -> str:
-    """Return the name of an installed FFT library that works in a dtype.
+def parse_kernel(kernel: Any, dtype: np.dtype[Any]) -> tuple[str, str]:
+    """Return the name of an installed FFT library that works in a dtype, and of a fallback why.
 
     "auto" is the fastest one; on a cluster, of those that every worker has.
     """
@@ -317,7 +317,7 @@ def parse_kernel(kernel: Any, dtype: np.dtype[Any]) -> str:
     if dtype not in library.dtypes:
         known = ", ".join(sorted(map(str, library.dtypes)))
         refuse("kernel", kernel, f"a library that works in {dtype}; this one knows {known}")
-    return library.name
+    return library.name, ""
 
 
 def parse_device(

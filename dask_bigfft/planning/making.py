@@ -12,7 +12,7 @@ import dask.array as da
 from dask_bigfft import config
 from dask_bigfft.config import checking
 from dask_bigfft.decomposition.steps import Waves
-from dask_bigfft.errors import parse_flag
+from dask_bigfft.errors import PlanError, parse_flag
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.rows import Stored
@@ -33,7 +33,11 @@ from dask_bigfft.planning.arguments import (
     refuse_uneven,
 )
 from dask_bigfft.planning.choosing import Choice, chosen_plan
-from dask_bigfft.planning.surroundings import current_machine, possible_carrier
+from dask_bigfft.planning.surroundings import (
+    current_machine,
+    possible_carrier,
+    smallest_worker,
+)
 from dask_bigfft.transforms.spec import parse_name, parse_transform_axes, transform_spec
 
 
@@ -87,13 +91,14 @@ def make_plan(
     if variant == "pease" and rounds is None:
         refuse_uneven(spec, before)
     limit = extras.get("device_memory_limit")
+    kernel, fallback = parse_kernel(extras.get("kernel"), spec.work_dtype)
     device, nbytes = parse_device(extras.get("device"), limit, spec.work_dtype)
     request = Request(
         chunks=before,
         wanted=parse_chunks(extras.get("chunks"), before, spec),
         rounds=None if rounds is None else complete_rounds(rounds, spec, variant),
         variant=variant,
-        kernel=parse_kernel(extras.get("kernel"), spec.work_dtype),
+        kernel=kernel,
         verify=parse_verify(extras.get("verify")),
         max_rounds=config.get("bigfft.planner.max-rounds"),
         floor_bytes=config.get("bigfft.planner.whole-axis-floor"),
@@ -103,8 +108,16 @@ def make_plan(
         stored=stored,
         piece_nbytes=config.get("bigfft.scratch.piece-size"),
     )
-    machine = current_machine(parse_memory_limit(extras.get("memory_limit")))
+    memory_limit = parse_memory_limit(extras.get("memory_limit"))
+    machine = current_machine(memory_limit)
     measure = parse_planner(extras.get("planner")) == "measure"
     overwrite = extras.get("overwrite_x")
     overwrite = overwrite is not None and parse_flag("overwrite_x", overwrite)
-    return chosen_plan(spec, request, machine, Choice(extras.get("kernel"), measure, overwrite))
+    choice = Choice(extras.get("kernel"), measure, overwrite)
+    try:
+        return replace(chosen_plan(spec, request, machine, choice), fallback=fallback)
+    except PlanError as error:
+        least = None if memory_limit else smallest_worker()
+        if least is None:
+            raise
+        raise PlanError(f"{error}. {least}") from error

@@ -9,7 +9,6 @@ import pytest
 from devices.blocks import SMALL, distance, engine, job_of, values
 
 from dask_bigfft.devices.jobs import Source
-from dask_bigfft.devices.pipeline import Coming
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.planner.device_settings import DeviceSettings
@@ -85,22 +84,6 @@ def test_a_device_is_told_of_the_next_block_before_the_last_piece_goes(axes, str
     last = max(i for i, call in enumerate(calls) if call == ("h2d", 0))
     assert calls[last + 1 : last + 3] == [("ahead", 1), ("d2h", None)]
     assert calls.count(("ahead", 1)) == calls.count(("h2d", 1))
-
-
-def test_blocks_are_submitted_in_the_order_in_which_they_are_ready():
-    device, blocks = Told(), _blocks()
-    one = device.engine
-    before = Coming(*one.prepared(job_of(blocks[0], "fftn")[0])[:1], [], {})
-    with ThreadPoolExecutor(1) as pool:
-        with one._in_turn(before):
-            job, _ = job_of(blocks[1], "fftn")
-            later = pool.submit(one.run, job, Source(lambda: blocks[1], borrowed=True))
-            _until(lambda: len(one._coming) > 1)
-            with pytest.raises(TimeoutError):
-                later.result(0.1)
-            assert not device.calls
-        found = later.result().reshape(blocks[1].shape)
-    assert distance(found, np.fft.fftn(blocks[1])) < 1e-14
 
 
 @pytest.mark.parametrize("error", [DeviceError, DeviceMemoryError])

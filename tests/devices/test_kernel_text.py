@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,7 +19,6 @@ from dask_bigfft.devices.operations import (
     Transpose,
     Twiddle,
 )
-from dask_bigfft.kernels.gpu_factors import Found
 from dask_bigfft.kernels.gpu_source import TILE
 from tests.devices.kernel_text import kernels_of, needs_compiler
 
@@ -152,23 +150,6 @@ def test_products(own, other):
     expected = x * y
     own.product(Product(x.shape, other, "<c8"), x.ctypes.data, y.ctypes.data)
     close(x, expected)
-
-
-def test_groups_of_more_than_32_bits_are_taken_apart_in_64():
-    """By arithmetic alone: nothing of that size is touched."""
-    shape = (3, 1 << 20, 1 << 13, 2)
-    right = (Term(0, 0, 1, BIG, 1), Term(1, 0, 1, BIG, 1))
-    op = Multiply(shape, "<c8", twiddles=(Twiddle(97, -1, (Term(2, 0, 1, BIG, 1),), right),))
-    found, numbers = weighing(op, [(3,), (0, 1, 2)])
-    assert found.wide
-    assert found.found == (Found(0, 1, True, False), Found(1, 1, True, True),
-                           Found(2, 1, False, True))
-    assert numbers[-4:] == [np.uint64(1 << 33), np.uint64(1 << 13), np.uint64(1 << 20),
-                            np.uint64(1 << 13)]
-    assert all(type(number) is np.uint64 for number in numbers[-4:])
-    found, numbers = weighing(replace(op, shape=(3, 1 << 10, 1 << 13, 2)), [(3,), (0, 1, 2)])
-    assert not found.wide
-    assert all(type(number) is np.uint32 for number in numbers[-4:])
 
 
 def test_wide_indices_are_found_as_narrow_ones_are(own, monkeypatch):

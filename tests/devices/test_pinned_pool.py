@@ -125,31 +125,3 @@ def test_a_ring_that_cannot_be_closed_is_not_used_again(pool, monkeypatch):
     assert copies.ring is not first
     assert through(copies.ring)
     copies.close()
-
-
-def test_buffers_that_could_be_pinned_are_not_the_pools(pool, monkeypatch):
-    monkeypatch.setattr(cuda_copies, "make_pinner", pinner(lambda address, nbytes: None))
-    copies = HostCopies()
-    copies.stage(2, NBYTES)
-    assert through(copies.ring)
-    assert not pool.taken
-    copies.close()
-
-
-def test_other_parts_of_buffers_take_no_other_ring(pool, monkeypatch):
-    monkeypatch.setattr(cuda_copies, "make_pinner", pinner(refused))
-    monkeypatch.setattr(cuda_copies, "reachable", lambda host: False)
-    copies, host = HostCopies(), np.zeros(8)
-    copies.stage(2, NBYTES)
-    ring = copies.ring
-    for part, used in ((1 << 16, 1 << 16), (3 * NBYTES, NBYTES), (None, NBYTES)):
-        copies.stage(2, NBYTES, part)
-        assert copies.ring is ring
-        assert ring.part == used
-        assert copies.ring_nbytes(host) == 2 * used
-        assert through(ring)
-    assert (pool.frees, pool.in_use) == (0, 4)
-    copies.stage(3, NBYTES, 1 << 15)
-    assert copies.ring is not ring
-    assert copies.ring.part == 1 << 15
-    copies.close()

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -272,15 +271,6 @@ def test_what_is_told_of_ahead_comes_whole_in_its_turn(seed, count):
         assert np.array_equal(there[i], pieces[i]) is (i in asked)
 
 
-def test_copies_that_nobody_waits_for_are_done_before_their_arrays_go(monkeypatch):
-    monkeypatch.setattr(module, "SHARE_NBYTES", 4096)
-    copiers, out = Copiers(2), np.zeros((200, 5000))
-    for i, row in enumerate(out):
-        copiers.copy(row, np.full(5000, i + 1.0))
-    assert (out == np.arange(1.0, 201)[:, None]).all()
-    copiers.close()
-
-
 def test_copies_are_done_before_their_arrays_go_at_exit():
     """The collector waits for them when modules are gone already."""
     text = """
@@ -292,21 +282,6 @@ begun = [copiers.copy(each, source) for each in out]
 """
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_many_ask_for_more_copies_than_there_is_room_for():
-    copiers, out = Copiers(2), np.zeros((8, 300, 100))
-
-    def ask(i):
-        found = [copiers.copy(row, np.full(100, 300.0 * i + j)) for j, row in enumerate(out[i])]
-        for copying in found:
-            copying.result()
-        assert (out[i] == 300.0 * i + np.arange(300.0)[:, None]).all()
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(ask, range(8)))
-    assert (out == np.arange(2400.0).reshape(8, 300, 1)).all()
-    copiers.close()
 
 
 @pytest.mark.parametrize("streamed", [True, False])

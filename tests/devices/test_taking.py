@@ -152,30 +152,6 @@ class Walk:
         return max(max(taker.pieces, default=0) for taker in self.takers)
 
 
-class Static(Taking):
-    """Without work-taking: of each block everybody gets what the model says, and no more."""
-
-    def take(self, kind, block):
-        share = (1 / block.pace["device"]) / (1 / block.pace["device"] + 1 / block.pace["cpu"])
-        quota = block.__dict__.setdefault("quota", round(share * block.rows))
-        most = quota if kind == "device" else block.rows - quota
-        given = block.__dict__.setdefault("given", {"cpu": 0, "device": 0})
-        if given[kind] >= most or not block.left:
-            return None
-        rows = min(TILE if kind == "cpu" else block.piece, most - given[kind])
-        given[kind] += rows
-        low, high = block.left[0]
-        cut = (low, low + rows) if kind == "cpu" else (high - rows, high)
-        rest = (low + rows, high) if kind == "cpu" else (low, high - rows)
-        block.left = [rest] if rest[0] < rest[1] else []
-        block.flying += 1
-        self.working[kind] += 1
-        return Taken(block, kind, *cut, rows)
-
-    def done(self, taken, seconds):
-        super().done(taken, 0.0)  # nor is anything learned
-
-
 def assert_nobody_waits(walk):
     assert walk.longest_gap <= 1.001 * walk.longest_piece, (walk.longest_gap, walk.longest_piece)
 
@@ -199,46 +175,12 @@ def test_a_wrong_model_is_made_up_for(factor, believed):
     assert_nobody_waits(walk)
 
 
-def test_without_taking_work_somebody_waits():
-    """What the tests above would say if each did only what the model says."""
-    walk = Walk(4.0, 16, believed=1.0, taking=Static)
-    with pytest.raises(AssertionError):
-        assert_nobody_waits(walk)
-    assert abs(walk.share - 0.8) > 0.05
-
-
-def test_a_device_that_is_slow_to_begin_is_given_large_pieces():
-    """Half of a large piece's time for every portion, and much longer once."""
-    walk = Walk(4.0, 16, believed=4.0, start=1e-3)
-    assert walk.share > 0.7
-    sizes = [taker.portions for taker in walk.takers if taker.kind == "device"]
-    assert np.median(np.concatenate(sizes)) >= 8 * MIB
-
-
-def test_more_threads_than_blocks_share_them():
-    walk = Walk(1.0, 1, threads=4)
-    assert_nobody_waits(walk)
-    assert all(taker.pieces for taker in walk.takers)
-
-
 def opened(rows=64, piece=8, least=4, cpu=1e-9, device=1e-9, takers=(2, 2)):
     """A block that has just been opened, of bytes for rows, and who takes of it."""
     block = OpenBlock(rows, 1, 1, piece, least, {"cpu": cpu, "device": device})
     taking = Taking(dict(zip(("cpu", "device"), takers, strict=True)))
     taking.open(block)
     return taking, block
-
-
-def test_nobody_takes_what_the_others_will_have_done_sooner():
-    taking, block = opened(device=1e-6)
-    assert taking.take("device", block) is not None  # nobody else is at work yet
-    taking, block = opened(device=1e-6)
-    first = taking.take("cpu", block)
-    assert first is not None
-    assert taking.take("device", block) is None
-    assert not taking.offers("device", block)
-    taking.done(first, 0.0)  # nobody is at work any more
-    assert taking.take("device", block) is not None
 
 
 def test_a_device_that_had_no_memory_for_a_part_gets_no_other_of_that_block():
@@ -251,28 +193,3 @@ def test_a_device_that_had_no_memory_for_a_part_gets_no_other_of_that_block():
     taking, block = opened()
     taking.give_back(taking.take("cpu", block))
     assert taking.take("device", block) is not None
-
-
-@pytest.mark.parametrize(
-    ("kind", "rows", "believed"),
-    [("device", 8, True), ("device", 4, False), ("cpu", 1, True)],
-)
-def test_a_small_piece_is_no_evidence_that_a_device_is_slow(kind, rows, believed):
-    for pace, learned in ((1.5e-9, believed), (0.7e-9, True)):
-        taking, block = opened()
-        block.flying, taking.working[kind] = 1, 1
-        taking.done(Taken(block, kind, 0, rows, rows), rows * pace)
-        assert (block.pace[kind] != 1e-9) == learned
-
-
-def test_what_happens_once_is_not_believed():
-    taking, block = opened()
-    block.flying, taking.working["cpu"] = 1, 1
-    taking.done(Taken(block, "cpu", 0, 1, 1), 1.0)
-    assert block.pace["cpu"] <= 2e-9
-
-
-def test_a_device_is_given_few_pieces_at_once():
-    taking, block = opened(rows=1 << 16)
-    taken = taking.take("device", block)
-    assert taken.width < taken.high - taken.low <= 8 * taken.width

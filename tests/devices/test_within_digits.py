@@ -15,7 +15,6 @@ from dask_bigfft.devices.jobs import Job, Source
 from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.ragged import Window
 from dask_bigfft.events import add_sink, remove_sink
-from dask_bigfft.kernels.composite import Shards
 from dask_bigfft.testing.devices import simulated_devices
 
 #: Digits of each dimension and what the block has of it.
@@ -103,28 +102,6 @@ def test_other_dtypes_of_the_transform(single):
     assert got.dtype == ("c8" if single else "c16")
     assert distance(got, scipy.fft.rfft(x)) < (1e-6 if single else 1e-14)
     assert "gather" not in counts
-
-
-def test_each_value_crosses_the_bus_once():
-    """What lies around a block does not, nor does a mirror image twice."""
-    x = values(64 * 63, dtype="f8")
-    limits = PieceLimits(1 << 20, least=256, run_nbytes=1)
-    with simulated_devices(1 << 20, limits=limits) as (card,):
-        went, came = [], []
-        to, back = card._come, card.d2h
-        card._come = lambda s, view, place: (came.append(view.nbytes), to(s, view, place))[-1]
-
-        def d2h(stream, source, target):
-            if not isinstance(target, Shards):
-                went.append(target.nbytes)
-            back(stream, source, target)
-
-        card.d2h = d2h
-        fft.rfft(da.from_array(x, 500), device="gpu", rounds=[64, 63]).compute(scheduler="sync")
-    half = (len(x) // 2 + 1) * 16
-    between = 33 * 63 * 16  # k1 = 0..32 of 64, all n2
-    assert sum(came) == x.nbytes + between + half
-    assert sum(went) == 2 * between + half
 
 
 def test_a_block_of_almost_two_digits_is_gathered():

@@ -7,25 +7,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dask_bigfft.decomposition.phases import chirp, unit_roots
 from dask_bigfft.devices import cuda_kernels, cuda_operations, find, on_card
-from dask_bigfft.devices.cuda_kernels import multiplication
 from dask_bigfft.devices.cuda_operations import Operations
-from dask_bigfft.devices.numpy_operations import multiplied
 from dask_bigfft.devices.operations import (
     FFT,
-    ChirpFactor,
-    Multiply,
-    Term,
     Transpose,
 )
 from dask_bigfft.errors import DeviceError
-from dask_bigfft.kernels.gpu_factors import weight_source
 from dask_bigfft.kernels.gpu_source import (
     TILE,
 )
-
-BIG = 1 << 62
 
 
 def memory(address, number, itemsize):
@@ -119,58 +110,6 @@ def test_grids_are_within_what_cuda_allows(monkeypatch):
     Operations().transpose(Transpose(shape, (0, 2, 1), "<c16"), 0, 0)
     Operations().transpose(Transpose((1 << 25, 8), (1, 0), "<c16"), 0, 0)
     assert all(x < 2**31 and y < 2**16 for x, y in seen)
-
-
-def values(op):
-    """Factor of every element, computed from a structure and its numbers as the kernel does."""
-    structure, numbers = multiplication(op)
-    numbers = [n.item() for n in numbers]
-    scale, at = numbers[0], 1
-    factors = np.full(op.shape, scale, complex)
-    grid = np.indices(op.shape)
-
-    def total(places):
-        nonlocal at
-        index = np.zeros(op.shape, np.int64)
-        for place in places:
-            start, stride = numbers[at : at + 2]
-            at += 2
-            term = grid[place.dim] + start
-            if place.digit:
-                divisor, modulus = numbers[at : at + 2]
-                at += 2
-                term = term // divisor % modulus
-            index += term * stride
-        return index
-
-    for factor in structure.factors:
-        modulus, sign = numbers[at : at + 2]
-        at += 2
-        left = total(factor.left)
-        if factor.right is None:
-            end = modulus // 2 + 1 if factor.half else modulus
-            much = np.where((left == 0) | (2 * left == modulus), 1, 2) if factor.half else 1
-            factors *= np.where(left < end, much * chirp(left, modulus, int(sign)), 0)
-        else:
-            factors *= unit_roots(left * total(factor.right), modulus, int(sign))
-    assert at == len(numbers)
-    return factors
-
-
-@pytest.mark.parametrize("length", [41, 42])
-def test_half_a_spectrum_is_doubled_but_at_its_ends(length):
-    shape, place = (5, 10), (Term(0, 0, 1, BIG, 10), Term(1, 0, 1, BIG, 1))
-    op = Multiply(shape, "<c8", 1.0, False, (), (ChirpFactor(length, -1, place, half=True),))
-    expected = np.zeros(50, complex)
-    expected[: length // 2 + 1] = 2 * chirp(np.arange(length // 2 + 1), length, -1)
-    expected[0] = 1
-    expected[21] /= 1 if length % 2 else 2
-    np.testing.assert_allclose(values(op), expected.reshape(shape), atol=1e-15)
-    ones = np.ones(shape, "c8")
-    np.testing.assert_allclose(multiplied(op, ones), expected.reshape(shape), atol=1e-15)
-    source = weight_source(multiplication(op)[0])
-    assert "if (2 * n <= f0_modulus) w" in source
-    assert "w.x *= 2" in source
 
 
 def test_plans_for_blocks_that_live_on_cards_are_given_back_with_the_devices(monkeypatch):

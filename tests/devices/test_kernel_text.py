@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from dask_bigfft.decomposition.phases import chirp
 from dask_bigfft.devices import cuda_kernels
 from dask_bigfft.devices.cuda_kernels import weighing
 from dask_bigfft.devices.cuda_operations import Operations
@@ -142,6 +143,18 @@ def test_what_lies_behind_the_end_of_a_chirp_is_zero_elsewhere_too(own):
     own.transpose(Transpose(x.shape, (1, 0), "<c16", by), x.ctypes.data, out.ctypes.data)
     assert not out.T.ravel()[109:].any()
     close(out, multiplied(by, x).T)
+
+
+@pytest.mark.parametrize("length", [41, 42])
+def test_half_a_spectrum_is_doubled_but_at_its_ends(own, length):
+    n, place = np.arange(50), (Term(0, 0, 1, BIG, 10), Term(1, 0, 1, BIG, 1))
+    expected = np.where(n <= length // 2, 2 * chirp(n, length, -1), 0)
+    expected[[0, 21]] /= 2, 1 if length % 2 else 2
+    op = Multiply((5, 10), "<c16", chirps=(ChirpFactor(length, -1, place, half=True),))
+    x = np.ones(op.shape, "c16")
+    close(multiplied(op, x), expected.reshape(op.shape))
+    own.multiply(op, x.ctypes.data)
+    close(x, expected.reshape(op.shape))
 
 
 @pytest.mark.parametrize("other", [(1, 30, 1), (4, 1, 7), (4, 30, 7), (1, 1, 1)])

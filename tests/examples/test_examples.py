@@ -28,11 +28,6 @@ def said(*arguments, cwd):
     return done.stdout
 
 
-def test_every_script_is_run_here():
-    scripts = {path.name for path in EXAMPLES.glob("*.py")}
-    assert scripts == set(re.findall(r'EXAMPLES / "(\w+\.py)"', Path(__file__).read_text()))
-
-
 def test_first_transform(tmp_path):
     text = said(EXAMPLES / "first_transform.py", "--n", 2**14, cwd=tmp_path)
     assert "single chunk" in text
@@ -149,10 +144,3 @@ def test_readme_code_runs(tmp_path):
     code = blocks("python")
     assert code
     said("-c", "\n".join(code), cwd=tmp_path)
-
-
-def test_readme_names_files_that_exist():
-    text = (ROOT / "README.md").read_text()
-    named = set(re.findall(r"\b(?:ci|examples)/[\w.]+\b", text))
-    assert {"ci/demo", "ci/test", "examples/demo.png"} <= named
-    assert [name for name in named if not (ROOT / name).exists()] == []

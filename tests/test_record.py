@@ -133,23 +133,6 @@ def test_a_forked_process_starts_afresh_even_while_locked():
     assert child.exitcode == 0
 
 
-def test_resident_memory_is_not_asked_for_with_every_block(record, monkeypatch):
-    asked, now = [], 1000.0
-
-    def ask(real=resident):
-        asked.append(now)
-        return real()
-
-    monkeypatch.setattr("dask_bigfft.record.resident", ask)
-    monkeypatch.setattr("dask_bigfft.record.time.time", lambda: now)
-    for step in range(100):
-        now = 1000.0 + 0.001 * step
-        record.take("round", {"plan": "0a1b", "index": 1, "nbytes": 8, "seconds": 0.001})
-    assert 9 <= len(asked) <= 11
-    assert record.plan("0a1b").totals["round", 1].count == 100
-    assert record.plan("0a1b").rss_peak > 0
-
-
 def test_resident_memory_is_what_psutil_finds():
     found, expected = resident(), psutil.Process().memory_info().rss
     assert abs(found - expected) < 16 << 20

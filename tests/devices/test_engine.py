@@ -6,7 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
-from devices.blocks import SMALL, distance, job_of, scipys, values
+from devices.blocks import SMALL, distance, job_of, run, scipys, values
 
 from dask_bigfft.devices.engine import Engine
 from dask_bigfft.devices.jobs import Part, Source
@@ -189,6 +189,25 @@ def test_plans_given_back_while_a_block_was_gathered_are_made_again():
     got = engine.run(job, Source(gather))
     assert distance(got.reshape(x.shape), scipys(x, "fft2")) < 1e-15
     assert made.count("plan") >= 1
+
+
+def test_plans_of_many_rounds_are_not_all_kept(monkeypatch):
+    """None goes but between blocks, where a card can make it anew."""
+    monkeypatch.setattr("dask_bigfft.devices.fitting.MAX_FFTS", 3)
+    device, kept = SimulatedDevice(NBYTES), []
+    engine = Engine(device, NBYTES, SMALL)
+    lengths = (96, 100, 108, 120, 125, 128)
+    for n in lengths + lengths:  # each is back when others have taken its place
+        x = values(n, 8)
+        assert distance(run(engine, x, "fft", axis=0), scipys(x, "fft", axis=0)) < 1e-14
+        kept.append(device.planned)
+    assert max(kept) <= 3
+    assert kept[-1] > 0
+    assert device.dropped >= 2
+    monkeypatch.setattr("dask_bigfft.devices.fitting.MAX_FFTS", 1)
+    x = values(12, 10, 9, 8)  # whose pieces alone take more
+    assert distance(run(engine, x, "fftn"), scipys(x, "fftn")) < 1e-14
+    assert device.planned > 1
 
 
 def test_closing_gives_everything_back():

@@ -1,7 +1,9 @@
 """`kernel="auto"` on a cluster: the fastest library of those that every worker has."""
 
 import asyncio
+import logging
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -73,6 +75,11 @@ def told(dask_worker: Any = None) -> Any:
     return Told.of_worker(dask_worker.name)
 
 
+async def told_later(dask_worker: Any = None) -> Any:
+    """What is asked of workers that may take their time."""
+    return await told(dask_worker)
+
+
 def told_versions(kernel: str, dask_worker: Any = None) -> dict[str, str]:
     """Versions of a run whose third worker lacks the library."""
     lacks = dask_worker is not None and dask_worker.name == 2
@@ -99,6 +106,28 @@ def test_workers_that_have_all_take_the_fastest(client: Client) -> None:
     np.testing.assert_array_equal(y.compute(), wanted)
 
 
+def test_workers_are_asked_once(
+    client: Client, several: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = tell(monkeypatch, lambda name: usable())
+    for _ in range(3):
+        assert chosen() == "ducc0"
+    assert sorted(asked) == [0, 1, 2]
+    several.scale(4)
+    client.wait_for_workers(4, timeout=60)
+    try:
+        for _ in range(2):
+            assert chosen() == "ducc0"
+        assert sorted(asked) == [0, 1, 2, 3]
+    finally:
+        several.scale(3)
+        while len(client.scheduler_info(n_workers=-1)["workers"]) > 3:
+            time.sleep(0.05)
+    with Client(several.scheduler_address):
+        assert chosen() == "ducc0"  # another client may be another cluster's
+    assert len(asked) == 7
+
+
 def without(name: str, version: str | None = None) -> dict[str, str]:
     """What works here, but one library, or another version of it."""
     found = {one: is_of for one, is_of in usable().items() if one != name}
@@ -113,6 +142,13 @@ def test_what_one_worker_lacks_is_not_taken(
     assert chosen() == chosen("G") == "scipy"  # all others are as fast
     assert "ducc0" not in libraries.usable_libraries(DOUBLE)
     assert set(libraries.usable_libraries(DOUBLE)) == set(usable()) - {"ducc0"}
+
+
+def test_scipy_is_taken_in_whatever_versions(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell(monkeypatch, lambda name: {"scipy": f"0.{name}"})
+    assert libraries.usable_libraries(DOUBLE) == ("scipy",)
 
 
 def test_what_this_process_lacks_is_not_taken(
@@ -136,6 +172,34 @@ def test_measuring_tries_those_that_all_workers_have(
 ) -> None:
     assert set(usable_kernels("auto", "scipy", DOUBLE)) == set(usable())
     assert usable_kernels("scipy", "scipy", DOUBLE) == ("scipy",)
+
+
+@pytest.mark.parametrize("error", [True, False])
+def test_no_answer_is_scipy_for_a_while(
+    client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: bool
+) -> None:
+    async def sick(name: int) -> dict[str, str]:
+        if name == 1 and error:
+            raise OSError("no")
+        await asyncio.sleep(30 if name == 1 else 0)
+        return usable()
+
+    asked = tell(monkeypatch, sick)
+    monkeypatch.setattr(libraries, "usable", told_later)
+    monkeypatch.setattr(libraries, "_here", lambda dtype: usable())
+    if not error:  # those who answer have time for it on a busy machine, too
+        monkeypatch.setattr(libraries, "PATIENCE", 2.0)
+    with caplog.at_level(logging.WARNING, "dask_bigfft"):
+        assert chosen() == chosen() == "scipy"
+    (said,) = (record.getMessage() for record in caplog.records
+               if record.name.startswith("dask_bigfft"))
+    assert f"{1 if error else 3} of 3 workers have not told which FFT libraries they have" in said
+    assert sorted(asked) == [0, 1, 2]
+    tell(monkeypatch, lambda name: usable())
+    assert chosen() == "scipy"
+    monkeypatch.setattr(libraries, "_paused", {})
+    monkeypatch.setattr(libraries, "PATIENCE", 60.0)
+    assert chosen() == "ducc0"
 
 
 def test_nobody_to_ask_is_scipy() -> None:
@@ -186,6 +250,16 @@ def test_a_profile_with_speeds_of_all_says_which_is_the_fastest(
     assert profiles.save_profile(speeds(scipy=2e9), tmp_path / "some.json")
     with dask.config.set({"bigfft.planner.profile": str(tmp_path / "some.json")}):
         assert chosen() == "ducc0"
+
+
+def test_rates_by_a_profile_are_those_of_the_tiles() -> None:
+    """So is the mean: lines count as much as columns, whichever a library is good at."""
+    fast, slow = Curve(((1.0, 4e9),)), Curve(((1.0, 1e9),))
+    along = LibrarySpeeds("scipy", "complex128", fast, slow)
+    across = LibrarySpeeds("scipy", "complex128", slow, fast)
+    assert libraries._rate(flat("scipy", 3e9)) == pytest.approx(3e9)
+    both = libraries._rate(along), libraries._rate(across)
+    assert all(1.5e9 < rate < 2.7e9 for rate in both)
 
 
 def test_a_resumed_run_needs_the_libraries_of_its_workers(

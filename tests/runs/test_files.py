@@ -493,6 +493,16 @@ def test_plain_chunks_are_read_and_written_as_zarr_does(shape):
     np.testing.assert_array_equal(array[...], values)
 
 
+@pytest.mark.parametrize("options", [
+    {"compressors": [zarr.codecs.ZstdCodec()]}, {"shards": (8, 8)}, {"dtype": ">f8"},
+    {"zarr_format": 2},
+])
+def test_other_chunks_are_left_to_zarr(options):
+    options = {"dtype": "f8", "compressors": None} | options
+    array = zarr.create_array("in", shape=(16, 16), chunks=(4, 4), **options)
+    assert chunk_files.plain_chunks(array, Path("in")) is None
+
+
 def test_plain_chunks_without_a_file_hold_the_fill_value(monkeypatch):
     """And nothing of their neighbours is read twice, as it would be by way of zarr."""
     values = complex_values(30).astype("c8")

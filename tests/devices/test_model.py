@@ -52,3 +52,11 @@ def test_explain_shows_the_walk():
     assert walk_on((), None, "<c16") is None
     assert walk_on((slow,), None, np.dtype("G").str) is None
     assert walk_on((slow,), 1 << 14, "<c16")(known.rounds[0]) is None
+
+
+def test_small_blocks_overlap():
+    """Eight blocks one after the other are as fast for their size as a large one."""
+    one, eight = seconds((1 << 11, 1 << 11), 32 * MIB), seconds((1 << 11, 1 << 11), 32 * MIB, 8)
+    assert eight < 8.2 * one
+    floor = 2 * 8 * (1 << 26) / DeviceProfile().h2d
+    assert floor / eight >= 0.8

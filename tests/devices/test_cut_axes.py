@@ -3,12 +3,9 @@
 import dask.array as da
 import pytest
 import scipy.fft
-from devices.blocks import distance, values
+from devices.blocks import distance, on_the_card, values
 
 from dask_bigfft import fft
-from dask_bigfft.devices.limits import PieceLimits
-from dask_bigfft.events import add_sink, remove_sink
-from dask_bigfft.testing.devices import simulated_devices
 
 #: Length, chunks, the digits of the rounds, and bytes of the device as a part of a digit's.
 CUT = [
@@ -23,18 +20,8 @@ CUT = [
 @pytest.mark.parametrize(("n", "chunks", "digits", "part", "notation"), CUT)
 def test_whole_transforms_stay_on_the_card(n, chunks, digits, part, notation, order, single):
     x = values(n, dtype="f4" if single else "f8")
-    nbytes = 16 * digits[0] // part
-    events, lazy = [], da.from_array(x, chunks)
-    add_sink(sink := lambda event, numbers: events.append(event))
-    keywords = {"rounds": digits, "order": order}
-    try:
-        with simulated_devices(nbytes, limits=PieceLimits(nbytes, least=256)) as (device,):
-            y = fft.rfft(lazy, device="gpu", **keywords)
-            got = y.compute(scheduler="sync")
-            assert device.peak <= nbytes
-    finally:
-        remove_sink(sink)
-    assert "fallback" not in events
+    lazy, keywords = da.from_array(x, chunks), {"rounds": digits, "order": order}
+    got, _ = on_the_card("rfft", lazy, 16 * digits[0] // part, **keywords)
     host = fft.rfft(lazy, device="cpu", **keywords).compute(scheduler="sync")
     eps = 1e-6 if single else 1e-14
     assert distance(got, host) < eps
@@ -44,17 +31,6 @@ def test_whole_transforms_stay_on_the_card(n, chunks, digits, part, notation, or
 
 def test_beside_other_axes():
     """Both are transformed in the first round: the real axis alone, then the other one."""
-    x, events = values(6, 4 * 1001, dtype="f8"), []
-    add_sink(sink := lambda event, numbers: events.append(event))
-    limits = PieceLimits(1 << 13, least=256)
-    try:
-        with simulated_devices(1 << 13, limits=limits) as (device,):
-            lazy = da.from_array(x, (6, 1001))
-            rounds = [{0: 6, 1: 1001}, {1: 4}]
-            y = fft.rfft2(lazy, device="gpu", rounds=rounds)
-            got = y.compute(scheduler="sync")
-            assert device.peak <= 1 << 13
-    finally:
-        remove_sink(sink)
-    assert "fallback" not in events
+    x, rounds = values(6, 4 * 1001, dtype="f8"), [{0: 6, 1: 1001}, {1: 4}]
+    got, _ = on_the_card("rfft2", da.from_array(x, (6, 1001)), 1 << 13, rounds=rounds)
     assert distance(got, scipy.fft.rfft2(x)) < 1e-14

@@ -10,7 +10,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from devices.blocks import distance, engine, job_of, run, scipys, values
+from devices.blocks import distance, engine, job_of, on_the_card, run, scipys, values
 
 from dask_bigfft import fft
 from dask_bigfft.devices.jobs import Source
@@ -18,7 +18,6 @@ from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.ragged import Half, below, completing, missing
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.errors import DeviceMemoryError
-from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.testing.devices import simulated_devices
 
 RADICES = [(3, 4), (4, 3), (2, 2), (5, 1), (7,), (3, 2, 5), (2, 3, 4), (4, 4, 3), (5, 3, 3)]
@@ -179,19 +178,9 @@ def test_what_does_not_matter_of_half_a_spectrum_does_not_matter_here():
 
 @pytest.mark.parametrize("name", ["rfft", "irfft", "rfft2", "irfft2"])
 def test_one_large_block_is_done_on_the_card(name):
-    events, nbytes = [], 1 << 14
     real = name.startswith("r")
     x = values(2, 4096 if real else 2049, dtype="f8" if real else "c16")
-    add_sink(sink := lambda event, numbers: events.append(event))
-    try:
-        with simulated_devices(nbytes, limits=PieceLimits(nbytes, least=256)) as (device,):
-            y = getattr(fft, name)(da.from_array(x, chunks=-1), device="gpu")
-            got = y.compute(scheduler="sync")
-            assert device.trace
-            assert device.peak <= nbytes
-    finally:
-        remove_sink(sink)
-    assert "fallback" not in events
+    got, _ = on_the_card(name, da.from_array(x, chunks=-1), 1 << 14)
     assert distance(got, scipys(x, name)) < 1e-15
 
 

@@ -5,14 +5,11 @@ import math
 import dask.array as da
 import numpy as np
 import pytest
-from devices.blocks import SMALL, distance, engine, job_of, run, scipys, values
+from devices.blocks import SMALL, distance, engine, job_of, on_the_card, run, scipys, values
 
 from dask_bigfft import fft
-from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.errors import DeviceMemoryError
-from dask_bigfft.events import add_sink, remove_sink
-from dask_bigfft.testing.devices import simulated_devices
 
 #: Transform, shape of n points in all, and bytes of the device as a part of the axis'.
 LARGE = [
@@ -102,23 +99,8 @@ def test_what_lies_on_the_card_beyond_the_block_does_not_matter():
 @pytest.mark.parametrize("name", ["fft", "rfft", "ifft", "irfft", "hfft"])
 def test_one_large_block_is_done_on_the_card(name):
     x, keywords = example(name, (4099,))
-    got = on_the_card(name, da.from_array(x, chunks=-1), 1 << 14, **keywords)
+    got, _ = on_the_card(name, da.from_array(x, chunks=-1), 1 << 14, **keywords)
     assert distance(got, scipys(x, name, **keywords)) < 1e-14
-
-
-def on_the_card(name, lazy, nbytes, **keywords):
-    """A transform of which the CPU does no round."""
-    events = []
-    add_sink(sink := lambda event, numbers: events.append(event))
-    try:
-        with simulated_devices(nbytes, limits=PieceLimits(nbytes, least=256)) as (device,):
-            got = getattr(fft, name)(lazy, device="gpu", **keywords).compute(scheduler="sync")
-            assert device.trace
-            assert device.peak <= nbytes
-    finally:
-        remove_sink(sink)
-    assert "fallback" not in events
-    return got
 
 
 #: Digits of the rounds, chunks, and bytes of the device as a part of the largest digit's.
@@ -137,7 +119,7 @@ def test_digits_of_cut_axes(name, digits, chunks, part):
     n = math.prod(digits)
     x, keywords = example(name, (n,))
     lazy = da.from_array(x, chunks // 2 if keywords else chunks)
-    got = on_the_card(name, lazy, 16 * max(digits) // part, rounds=digits, **keywords)
+    got, _ = on_the_card(name, lazy, 16 * max(digits) // part, rounds=digits, **keywords)
     assert distance(got, scipys(x, name, **keywords)) < 1e-14
 
 
@@ -146,7 +128,7 @@ def test_digits_of_cut_axes_in_transposed_order(name):
     digits, chunks, part = CUT[3]
     x, _ = example(name, (math.prod(digits),))
     lazy, keywords = da.from_array(x, chunks), {"rounds": digits, "order": "transposed"}
-    got = on_the_card(name, lazy, 16 * max(digits) // part, **keywords)
+    got, _ = on_the_card(name, lazy, 16 * max(digits) // part, **keywords)
     host = getattr(fft, name)(lazy, device="cpu", **keywords).compute(scheduler="sync")
     assert distance(got, host) < 1e-14
 
@@ -156,5 +138,5 @@ def test_digits_of_cut_axes_beside_others(name):
     x, keywords = example(name, (6, 4 * 257))
     rounds = [{0: 6, 1: 257}, {1: 4}] if name != "irfft2" else [{1: 4}, {0: 6, 1: 257}]
     lazy = da.from_array(x, (6, 257))
-    got = on_the_card(name, lazy, 1 << 12, rounds=rounds, **keywords)
+    got, _ = on_the_card(name, lazy, 1 << 12, rounds=rounds, **keywords)
     assert distance(got, scipys(x, name, **keywords)) < 1e-14

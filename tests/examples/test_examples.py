@@ -181,10 +181,3 @@ def test_readme_code_runs(tmp_path):
     code = blocks("python")
     assert code
     said("-c", "\n".join(code), cwd=tmp_path)
-
-
-def test_readme_names_files_that_exist():
-    text = (ROOT / "README.md").read_text()
-    named = set(re.findall(r"\b(?:ci|examples)/[\w.]+\b", text))
-    assert {"ci/demo", "ci/test", "examples/demo.png"} <= named
-    assert [name for name in named if not (ROOT / name).exists()] == []

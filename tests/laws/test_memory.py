@@ -291,7 +291,7 @@ def test_chunks_that_two_threads_decode(tmp_path, chunk, limit, rows, objects):
 
 
 @pytest.mark.parametrize(
-    ("chunk", "compressors", "threads"), [(1, None, 1), (1, "auto", 1), (8, "auto", 2)])
+    ("chunk", "compressors", "threads"), [(1, "auto", 1), (8, "auto", 2)])
 def test_slabs_that_their_round_reads(tmp_path, monkeypatch, chunk, compressors, threads):
     """Chunks of 1 and 8 MiB, of which blocks of 16 MiB have some."""
     monkeypatch.setenv("DASK_BIGFFT__SCRATCH__PIECE_SIZE", "768 KiB")

@@ -6,7 +6,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from laws.test_hybrid import EVEN, SLOW_DEVICE, SLOW_THREADS
+from laws.test_hybrid import EVEN
 
 import dask_bigfft
 from dask_bigfft import fft
@@ -14,7 +14,7 @@ from dask_bigfft.planner.machine import Machine
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planning import trials
-from dask_bigfft.planning.trials import region, worth_trying
+from dask_bigfft.planning.trials import region
 from dask_bigfft.planning.tuning import tuned
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.transforms.spec import transform_spec
@@ -83,23 +83,6 @@ def test_those_who_are_named_do_it_alone(device):
 def test_what_cannot_be_shared_is_not_tried_unasked(change):
     pairs = region(*asked("auto", **change), ["scipy"])
     assert {plan.device for plan, _ in pairs} == {"auto"}
-
-
-@pytest.mark.parametrize(("profile", "near"), [(SLOW_DEVICE, "cpu"), (SLOW_THREADS, "auto")])
-def test_who_is_far_behind_by_the_model_is_not_tried_alone(profile, near):
-    spec, request, _ = asked("hybrid")
-    pairs = region(spec, request, Machine(1 << 34, 4, 1, profile=profile, cards=1), ["ducc0"])
-    assert {plan.device for plan, _ in worth_trying(pairs)} == {near, "hybrid"}
-
-
-def test_the_best_of_each_is_tried_however_many_others_are_before_it():
-    pairs = region(*asked("hybrid"), ["ducc0"])
-    first = {}
-    for pair in pairs:
-        first.setdefault(pair[0].device, pair)
-    crowd = [first["cpu"]] * 2 * trials.MOST
-    tried = worth_trying([*crowd, first["auto"], first["hybrid"]])
-    assert [plan.device for plan, _ in tried[trials.MOST :]] == ["auto", "hybrid"]
 
 
 @pytest.mark.parametrize("device", ["hybrid", "auto"])

@@ -334,7 +334,7 @@ def test_packed_variables_are_decoded_a_few_at_a_time(tmp_path, compressors, rou
     job = {"kind": "fftn", "size": 128, "chunk": 8, "inner": [256, 256], "fewer": 3,
            "small": 2**22, "block_size": 2**23, "compressors": compressors, "threads": 2,
            "packed": True, "memory_limit": 200 * 2**20,
-           "rounds": [{axis: -1 for axis in group} for group in axes]}
+           "rounds": [dict.fromkeys(group, -1) for group in axes]}
     peak, found = measured(RUN_FILE, tmp_path, json.dumps(job), cgroups=False)
     print(peak, found, OBJECTS)
     assert peak.nbytes <= found["peak"] + OBJECTS

@@ -22,7 +22,6 @@ from distributed.metrics import context_meter
 
 from dask_bigfft.events import PHASES, SUBPHASES, add_sink, remove_sink
 from dask_bigfft.graph.build import build_graph, output_name
-from dask_bigfft.graph.paused import watch_worker
 from dask_bigfft.kernels import warming
 from dask_bigfft.memory.default import default_arena
 from dask_bigfft.memory_settings import configure_arena
@@ -144,7 +143,6 @@ class WatchWorker(WorkerPlugin):  # type: ignore[misc, unused-ignore]
     async def setup(self, worker: Any) -> None:
         """Prepare in a thread, so that the worker goes on answering."""
         self.worker, here = worker, own_version()
-        watch_worker(worker)
         if here != self.version:
             logger.warning(
                 "Worker %s has dask_bigfft %s, the client that registered it has %s: install the "

@@ -128,8 +128,9 @@ def run(
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For what is not allowed; also where values are missing, where a source, argument or library differs from those of
-        the run that is resumed, and where the source has changed while it was read.
+        For what is not allowed; also where values are missing, where a source, argument or library
+        differs from those of the run that is resumed, and where the source has changed while it
+        was read.
     ScratchError
         An `OSError`: the disk is full, or a file is not what was written.
 

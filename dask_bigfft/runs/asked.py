@@ -134,7 +134,7 @@ class Done:
     dtype : str
         Of the array that was read.
     read, written : int
-        Bytes of the source, and of the result.
+        Bytes of the source's values, decoded, and of the result.
     seconds : float
         How long it took.
     already : bool

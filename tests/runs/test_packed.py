@@ -1,6 +1,7 @@
 """Packed variables of NetCDF4/HDF5 files and Zarr groups are decoded as xarray decodes them."""
 
 import os
+import pickle
 import warnings
 from pathlib import Path
 
@@ -186,6 +187,31 @@ def test_nan_is_a_value_where_nothing_says_that_values_are_missing():
     hdf5_file(values, {})
     dask_bigfft.run("in.nc", "out.zarr", "fft", component="v")
     assert np.isnan(result()[20]).all()
+
+
+def test_a_chunk_without_a_file_that_reads_as_missing_values():
+    """It is refused by either argument, and each of them replaces its own."""
+    _, _, wanted = zarr_group(raw_values("i2"), {"_FillValue": np.int16(-999)}, 2)
+    Path("in.zarr/v/1.0").unlink()
+    wanted[12:24] = 4
+    asked = {"component": "v", "missing": 4}
+    with pytest.raises(ArgumentError, match="missing_chunks='fill'"):
+        dask_bigfft.run("in.zarr", "out.zarr", **asked)
+    with pytest.raises(ArgumentError, match="`missing`='refuse'"):
+        dask_bigfft.run("in.zarr", "out.zarr", component="v", missing_chunks="fill")
+    dask_bigfft.run("in.zarr", "out.zarr", **asked, missing_chunks="fill")
+    assert_close(result(), wanted)
+
+
+def test_a_reader_can_be_sent_to_a_worker():
+    values = raw_values("i2")
+    values[20, 30] = -999
+    attributes = {"_FillValue": np.int16(-999), "scale_factor": np.float32(0.5)}
+    _, _, wanted = hdf5_file(values, attributes)
+    reader = sources.open_reader(Path("in.nc"), "v", 7.0)
+    np.testing.assert_array_equal(
+        pickle.loads(pickle.dumps(reader))[:, 3:], np.where(np.isnan(wanted), 7, wanted)[:, 3:]
+    )
 
 
 @pytest.mark.parametrize("version", [2, 3])

@@ -9,7 +9,7 @@ Pure: imports `decomposition` and this room.
 """
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
@@ -41,7 +41,7 @@ BY_KERNEL = 0.25
 NARROWEST_NBYTES = 1 << 10
 
 
-class Walk(Protocol):
+class Walk(Hashable, Protocol):
     """The pipelines of devices, as far as a plan has to know them."""
 
     def __call__(self, round_: Round) -> float | None:

@@ -245,8 +245,11 @@ def changes_that_fit(spec: TransformSpec, request: Request, machine: Machine) ->
     """
     @cache
     def needs(request: Request, machine: Machine) -> int:
-        """Bytes of the least plan in the smallest blocks that are tried."""
+        """Return the bytes of the least plan in the smallest blocks, or in the rounds named."""
         carrier = "disk" if request.carrier == "auto" else request.carrier
+        if request.rounds is not None:
+            asked = Candidates(spec, request, replace(machine, memory_limit=None), carrier)
+            return finished(asked, _named(asked, next(ladder(spec, request))[0])).expected.peak_host
         found = _least_in_smallest(Candidates(spec, request, machine, carrier))
         return _NEVER if found is None else found
 
@@ -260,8 +263,10 @@ def changes_that_fit(spec: TransformSpec, request: Request, machine: Machine) ->
         many = f"{threads} instead of {machine.threads}"
         local = machine.workers == 1
         found.append(f"dask's num_workers={many}" if local else f"{many} threads per worker")
-    if request.stored is not None or (most := needs(request, machine)) >= _NEVER:
-        return found  # blocks of a stored array are not its chunks
+    if request.stored is not None or request.rounds is not None:
+        return found  # blocks are not the array's chunks, or follow from the rounds
+    if (most := needs(request, machine)) >= _NEVER:
+        return found
     times = max(1, math.ceil(math.log2(most / limit)))
     for count in range(times, times + 3):
         smaller = _in_chunks(request, _halved(request, count))

@@ -312,20 +312,20 @@ TABLE = {
         call("fft", LINE, memory_limit=64),
         PlanError,
         "memory_limit",
-        "=64",
+        "='64 B'",
         "at ",
     ),
     "memory too small in settings": (
         under({"bigfft.memory-limit": 64}, call("fftn", X)),
         PlanError,
         "memory_limit",
-        "=64",
+        "='64 B'",
     ),
     "memory too small, rounds named": (
         call("fft", LINE, memory_limit=64, rounds=[8, 8]),
         PlanError,
         "memory_limit",
-        "=64",
+        "='64 B'",
     ),
     "memory unparsable": (
         call("fft", X, memory_limit="plenty"),

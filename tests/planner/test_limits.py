@@ -135,6 +135,18 @@ def test_each_change_that_a_refusal_names_fits(
             assert dask_bigfft.plan(other, "fftn", memory_limit=limit)
 
 
+def test_changes_keep_the_rounds_that_were_named() -> None:
+    x = da.zeros(2**26, chunks=2**22, dtype="c16")
+    asked = {"kind": "fft", "rounds": [2**13, 2**13], "memory_limit": "600 MiB"}
+    with dask.config.set(num_workers=8):
+        with pytest.raises(PlanError, match="`memory_limit`=") as told:
+            dask_bigfft.plan(x, **asked)
+        threads = re.search(CHANGES["threads"], str(told.value))
+        assert threads is not None
+        with dask.config.set(num_workers=int(threads[1])):
+            assert dask_bigfft.plan(x, **asked)
+
+
 def test_a_refusal_takes_few_searches(monkeypatch: pytest.MonkeyPatch) -> None:
     count, plans = [0], search.ranked_plans
 

@@ -8,6 +8,7 @@ Imports nothing but the standard library.
     +-- ArgumentError      (ValueError)    a value that is not allowed
     |   +-- AxisError      (IndexError)    an array has no such axis
     |   +-- PlanError                      no plan meets what was asked
+    |       +-- MemoryLimitError           nor the memory limit
     +-- ArgumentTypeError  (TypeError)     a type that is not allowed
     +-- CarrierError       (RuntimeError)  a graph runs where its carrier cannot work
     +-- ClusterError       (RuntimeError)  a cluster is not what its client needs
@@ -65,6 +66,10 @@ class AxisError(ArgumentError, IndexError):
 
 class PlanError(ArgumentError):
     """No plan meets the limits that were asked for."""
+
+
+class MemoryLimitError(PlanError):
+    """No plan meets the memory limit."""
 
 
 class CarrierError(BigFFTError, RuntimeError):

@@ -9,9 +9,10 @@ Pure: imports `decomposition` and this room.
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 
@@ -27,9 +28,6 @@ from dask_bigfft.planner.work import shuffled
 
 __all__ = ["LEAST_NBYTES", "Model", "Walk"]
 
-#: Seconds of a device for each of many blocks of a round; None where that cannot be walked.
-Walk = Callable[[Round], float | None]
-
 #: Blocks below it stay on the CPU where nobody has asked for a device: a trip costs more.
 LEAST_NBYTES = 1 << 20
 
@@ -41,6 +39,18 @@ BY_KERNEL = 0.25
 
 #: Bytes of a row from which on a device reads shards where they lie; threads gather narrower ones.
 NARROWEST_NBYTES = 1 << 10
+
+
+class Walk(Hashable, Protocol):
+    """The pipelines of devices, as far as a plan has to know them."""
+
+    def __call__(self, round_: Round) -> float | None:
+        """Return the seconds of a device for each of many blocks; None where none can do them."""
+        ...
+
+    def divides(self, round_: Round) -> bool:
+        """Return whether devices and CPU threads can share the blocks of a round."""
+        ...
 
 
 @dataclass(frozen=True)

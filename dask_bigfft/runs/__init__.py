@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
-from dask_bigfft.errors import ArgumentTypeError, refuse
-from dask_bigfft.planning.arguments import Extras, parse_flag
+from dask_bigfft.errors import ArgumentTypeError, parse_flag, refuse
+from dask_bigfft.planning.arguments import Extras
 from dask_bigfft.runs.asked import Asked, Done, planned_input
 from dask_bigfft.runs.job import execute, store_now
 from dask_bigfft.runs.run_json import has_begun

@@ -262,7 +262,7 @@ def speeds(tmp_path, profile, gain=1.1):
     path = tmp_path / "speeds.json"
     path.write_text(profile.to_json())
     settings = {"bigfft.hybrid-gain": gain, "bigfft.planner.profile": str(path), "num_workers": 4}
-    with dask.config.set(settings), simulated_devices(1 << 22):
+    with dask.config.set(settings), simulated_devices(1 << 30):
         yield
 
 
@@ -363,7 +363,7 @@ def test_explained_and_reported():
     ("nbytes", "who", "percent", "name"),
     [(1 << 18, "round_device", 100, "fft2"), (1 << 8, "round_cpu", 0, "ifft2")],
 )
-def test_blocks_that_one_kind_does_alone_count_in_the_share(nbytes, who, percent, name):
+def test_what_one_kind_does_alone_is_forecast_as_its_share(nbytes, who, percent, name):
     """Of one block that takes several crossings, and of one that no card has room for."""
     x = values(256, 256)
     with simulated_devices(nbytes, limits=SMALL):
@@ -375,8 +375,25 @@ def test_blocks_that_one_kind_does_alone_count_in_the_share(nbytes, who, percent
     assert_close(got, getattr(scipy.fft, name)(x))
     assert {event for event in nbytes_of if event.startswith("round_")} == {who}
     assert nbytes_of[who] == nbytes_of["round"]
-    line = f"devices  {percent} % of round 1 ({100 * share:.0f} % by the model)"
-    assert line in told
+    assert share == percent / 100
+    assert f"devices  {percent} % of round 1 ({percent} % by the model)" in told
+
+
+@pytest.mark.parametrize("gain", [0, 1.1])
+def test_the_share_of_blocks_that_take_several_passes(gain):
+    """Pieces of such a block need each other: one kind does all of it, as is forecast."""
+    x = values(1 << 7, 1 << 12)
+    asked = {"axes": (1,), "device": "hybrid", "device_memory_limit": 1 << 15}
+    with dask.config.set({"bigfft.hybrid-gain": gain}), simulated_devices(1 << 24):
+        array = da.from_array(x, (1 << 5, 1 << 12))
+        lazy, found = fft.fftn(array, **asked), plan(array, "fftn", **asked)
+        got, nbytes_of = computed(lazy)
+    assert_close(got, scipy.fft.fft(x))
+    measured = float("h2d" in nbytes_of)
+    assert found.shares == (measured,)
+    assert nbytes_of.get("round_device", x.nbytes * measured) == x.nbytes * measured
+    who = "devices" if measured else "CPU threads"
+    assert f"{who} do all rounds alone" in " ".join(found.explain().split())
 
 
 def test_without_a_gpu_it_is_refused_by_name():

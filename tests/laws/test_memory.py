@@ -7,6 +7,7 @@ one can be had, else by sampling.
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -383,5 +384,8 @@ def test_workers_with_small_limits(cluster, carrier):
 def test_a_plan_that_cannot_hold_is_refused_with_the_numbers(cluster):
     with Client(cluster), dask.config.set({"bigfft.exchange.carrier": "tasks"}):
         x = da.zeros((2**14, 2**14), chunks=2**11, dtype=complex)
-        with pytest.raises(PlanError, match=r"`memory_limit`=\d{9} is not .* at least .*640 MiB"):
+        need = r"`memory_limit`='[\d.]+ MiB' .* at least .*640 MiB"
+        with pytest.raises(PlanError, match=need) as told:
             fft.fft2(x)
+        limit = re.search(r"at least ([\d.]+ GiB)", str(told.value))[1]
+        assert dask_bigfft.plan(x, "fft2", memory_limit=limit).expected.peak_host > 320 * 2**20

@@ -100,7 +100,7 @@ def test_from_the_front_door(tmp_path, monkeypatch, device):
     values = rng.standard_normal(SHAPE) + 1j * rng.standard_normal(SHAPE)
     x = da.from_array(values, chunks=CHUNKS)
     settings = {"bigfft.planner.profile": str(path), "num_workers": 4}
-    with dask.config.set(settings), simulated_devices(1 << 22):
+    with dask.config.set(settings), simulated_devices(1 << 30):
         lazy = fft.fft(x, axis=1, device=device, planner="measure", kernel="ducc0")
         got = lazy.compute()
         again = dask_bigfft.plan(

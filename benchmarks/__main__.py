@@ -6,6 +6,14 @@ import sys
 #: Programs by name and what they measure.
 PROGRAMS = {
     "guard": "two source trees in alternating pairs of processes",
+    "memory": "data in memory, against other FFT libraries",
+    "out_of_core": "arrays larger than memory, against a plain copy",
+    "clusters": "first tasks, tiny blocks and p2p on distributed",
+    "convolution": "convolutions of long arrays",
+    "verification": "cost of verification",
+    "forecasts": "forecasts, the plan ranked first, and the tuner",
+    "gpu": "one and two GPUs",
+    "pages": "result pages and the figures of the README",
 }
 
 

@@ -3,10 +3,13 @@
 The loops that measure are in `rows`, which guards import without this file.
 """
 
+import argparse
 import contextlib
 import datetime
+import fnmatch
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import signal
@@ -15,7 +18,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +151,84 @@ def encode(content: Any, depth: int = 0) -> str:
         items = [f"{json.dumps(key)}: {encode(item, depth + 1)}" for key, item in content.items()]
         return "{\n" + ",\n".join(inner + item for item in items) + f"\n{space}}}"
     return "[\n" + ",\n".join(inner + encode(item, depth + 1) for item in content) + f"\n{space}]"
+
+
+class Results:
+    """Rows of one program, in a JSON file that is written after each.
+
+    Parameters
+    ----------
+    args : Namespace
+        Of `arguments`.
+    program : str
+        Name of the program.
+    **conditions
+        What holds for all rows.
+    """
+
+    def __init__(self, args: argparse.Namespace, program: str, **conditions: Any) -> None:
+        self.path, self.until = args.out, time.monotonic() + args.budget
+        self.content: dict[str, Any] = {
+            "program": program,
+            "state": commit(ROOT),
+            "machine": describe(args.threads),
+            "scale": args.scale,
+            **conditions,
+            "sections": {},
+        }
+        if args.resume and self.path is not None and self.path.exists():
+            kept = json.loads(self.path.read_text(encoding="utf-8"))
+            same = self.content.keys() - {"machine", "sections"}
+            if all(kept.get(name) == rounded(self.content[name]) for name in same):
+                self.content["sections"] = kept["sections"]
+
+    def has(self, section: str, name: str) -> bool:
+        """Return whether a section has a row of this name."""
+        return any(row["name"] == name for row in self.content["sections"].get(section, []))
+
+    def add(self, section: str, name: str, **row: Any) -> None:
+        """Add a row, or replace the one of this name; write and print it."""
+        rows = self.content["sections"].setdefault(section, [])
+        rows[:] = [known for known in rows if known["name"] != name]
+        rows.append({"name": name, **row})
+        write(self.path, self.content)
+        print(f"{section}: {json.dumps(rounded(rows[-1]))}", flush=True)
+
+    @property
+    def over(self) -> bool:
+        """Whether the time is over, so that nothing more is begun."""
+        return time.monotonic() > self.until
+
+    @property
+    def ok(self) -> bool:
+        """Whether all results were right."""
+        rows = [row for rows in self.content["sections"].values() for row in rows]
+        return all(row.get("ok", True) and "failed" not in row for row in rows)
+
+
+def arguments(program: str, document: str, **defaults: Any) -> argparse.ArgumentParser:
+    """Return a parser with the arguments that all programs have."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m benchmarks {program}", description=document.splitlines()[0]
+    )
+    add = parser.add_argument
+    add("--only", nargs="+", default=["*"], metavar="PATTERN", help="rows, by name or pattern")
+    add("--repeat", type=int, default=5, metavar="N", help="turns that count (default: 5)")
+    add("--threads", type=int, default=len(os.sched_getaffinity(0)), metavar="N")
+    add("--scale", type=float, default=1.0, metavar="F", help="part of the elements, to try things")
+    add("--budget", type=float, default=math.inf, metavar="S", help="begin nothing after these")
+    add("--out", type=Path, metavar="PATH", help="JSON")
+    add("--resume", action="store_true", help="keep rows of --out that were measured on this state")
+    parser.set_defaults(**defaults)
+    return parser
+
+
+def chosen(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
+    """Return the names that match one of the patterns; exit where none does."""
+    found = [name for name in names if any(fnmatch.fnmatch(name, p) for p in patterns)]
+    if not found:
+        raise SystemExit(f"no row matches {' '.join(patterns)}: {' '.join(names)}")
+    return found
 
 
 # --- child processes ------------------------------------------------------------------------

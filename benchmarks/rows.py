@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,8 @@ SETTINGS = {
     "carrier": ("bigfft.exchange.carrier",),
     "scratch": ("bigfft.scratch.directory",),
     "merge": ("bigfft.planner.min-chunk", "bigfft.planner.merge-up-to"),
+    "pin-arrays": ("bigfft.memory.pin-arrays",),
+    "peer": ("bigfft.gpu.peer-transport", "bigfft.exchange.peer"),
 }
 
 
@@ -50,7 +53,7 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Problem:
-    """A transform of one array that is cut into blocks along its first axis.
+    """A transform of one array that is cut into blocks.
 
     Parameters
     ----------
@@ -60,8 +63,8 @@ class Problem:
         Of the input.
     dtype : str
         Of the input.
-    ways : int
-        Number of blocks.
+    ways : int or tuple of int
+        Number of blocks along the first axis, or along each.
     axes : tuple of int, optional
         Transformed axes, all by default.
     """
@@ -69,7 +72,7 @@ class Problem:
     kind: str
     shape: tuple[int, ...]
     dtype: str
-    ways: int
+    ways: int | tuple[int, ...]
     axes: tuple[int, ...] | None = None
 
     @property
@@ -94,9 +97,21 @@ class Problem:
 
     @property
     def chunks(self) -> tuple[tuple[int, ...], ...]:
-        length, step = self.shape[0], -(-self.shape[0] // self.ways)
-        first = tuple(min(step, length - low) for low in range(0, length, step))
-        return (first, *((n,) for n in self.shape[1:]))
+        ways = (self.ways,) if isinstance(self.ways, int) else self.ways
+        ways += (1,) * (len(self.shape) - len(ways))
+        found = []
+        for n, count in zip(self.shape, ways, strict=True):
+            step = -(-n // count)
+            found.append(tuple(min(step, n - low) for low in range(0, n, step)))
+        return tuple(found)
+
+    @property
+    def transformed(self) -> int:
+        """Number of elements of one transform."""
+        return math.prod(n for axis, n in enumerate(self.shape) if self.along(axis))
+
+    def along(self, axis: int) -> bool:
+        return self.axes is None or axis in self.axes
 
     def scaled(self, scale: float) -> "Problem":
         """Return the problem with about `scale` times the elements; a prime length stays prime.
@@ -132,12 +147,22 @@ def fill(array: np.ndarray, key: int = 0) -> np.ndarray:
 
 
 def lazy(x: np.ndarray, chunks: tuple[tuple[int, ...], ...]) -> da.Array:
-    """Return a dask array whose blocks are views of `x`, cut along the first axis."""
-    name, start, graph = f"row-{dask.base.tokenize(x.shape, x.ctypes.data)}", 0, {}
-    for i, length in enumerate(chunks[0]):
-        graph[(name, i, *(0,) * (x.ndim - 1))] = x[start : start + length]
-        start += length
+    """Return a dask array whose blocks are views of `x`, or copies where these are strided."""
+    name, graph = f"row-{dask.base.tokenize(x.shape, str(x.dtype), x.ctypes.data)}", {}
+    ends = [np.cumsum(cut) for cut in chunks]
+    for index in np.ndindex(*map(len, chunks)):
+        place = tuple(
+            slice(end[i] - cut[i], end[i]) for end, cut, i in zip(ends, chunks, index, strict=True)
+        )
+        graph[(name, *index)] = np.ascontiguousarray(x[place])
     return da.Array(graph, name, chunks, dtype=x.dtype)
+
+
+def graph_of(problem: Problem, array: da.Array, **options: Any) -> da.Array:
+    """Return the lazy transform of an array."""
+    if problem.axes is not None:
+        options["axes"] = problem.axes
+    return getattr(fft, problem.kind)(array, **options)
 
 
 # --- checks ---------------------------------------------------------------------------------
@@ -156,39 +181,49 @@ def parts(rows: np.ndarray) -> Iterator[slice]:
         yield slice(low, min(len(rows), low + step))
 
 
-def direct(block: np.ndarray, start: int, n: int, places: np.ndarray) -> np.ndarray:
+def factors(problem: Problem, axis: int, places: np.ndarray, index: Any) -> np.ndarray:
+    """Return what elements along an axis are multiplied with for frequencies: index x places."""
+    if problem.along(axis):
+        return phases(problem.shape[axis], places[:, axis], index)
+    return (np.asarray(index)[:, np.newaxis] == places[:, axis]).astype(np.complex128)
+
+
+def direct(problem: Problem, block: np.ndarray, start: int, places: np.ndarray) -> np.ndarray:
     """Return the share of a block in some frequencies, by the definition of the transform.
 
     Parameters
     ----------
+    problem : Problem
+        The transform.
     block : ndarray
         Part of the input from `start` on along the first axis.
-    start, n : int
-        First index of the block, and length of the whole first axis.
+    start : int
+        First index of the block.
     places : ndarray of int
         Frequencies x axes.
     """
     if block.ndim == 1:
         total = np.zeros(len(places), np.complex128)
         width = min(4096, len(block))
-        inner = phases(n, places[:, 0], np.arange(width))
+        inner = factors(problem, 0, places, np.arange(width))
         rows = block[: len(block) // width * width].reshape(-1, width)
         for part in parts(rows):
-            at = phases(n, places[:, 0], start + width * np.arange(part.start, part.stop))
+            at = factors(problem, 0, places, start + width * np.arange(part.start, part.stop))
             total += np.sum((rows[part].astype(np.complex128) @ inner) * at, axis=0)
         tail = block[rows.size :].astype(np.complex128)
-        at = phases(n, places[:, 0], [start + rows.size])[0]
+        at = factors(problem, 0, places, [start + rows.size])[0]
         return total + at * (tail @ inner[: len(tail)])
     last = block.shape[-1]
-    rows, last_phases = block.reshape(-1, last), phases(last, places[:, -1], np.arange(last))
+    rows, inner = block.reshape(-1, last), factors(problem, block.ndim - 1, places, np.arange(last))
     sums = np.empty((len(rows), len(places)), np.complex128)
     for part in parts(rows):
-        sums[part] = rows[part].astype(np.complex128) @ last_phases
+        sums[part] = rows[part].astype(np.complex128) @ inner
     sums = sums.reshape(*block.shape[:-1], len(places))
     for axis in reversed(range(1, block.ndim - 1)):
-        m = block.shape[axis]
-        sums = np.einsum("...nk,nk->...k", sums, phases(m, places[:, axis], np.arange(m)))
-    return np.einsum("nk,nk->k", sums, phases(n, places[:, 0], start + np.arange(len(block))))
+        along = factors(problem, axis, places, np.arange(block.shape[axis]))
+        sums = np.einsum("...nk,nk->...k", sums, along)
+    along = factors(problem, 0, places, start + np.arange(len(block)))
+    return np.einsum("nk,nk->k", sums, along)
 
 
 def energy(block: np.ndarray) -> float:
@@ -223,7 +258,7 @@ def blocks_of(result: Any) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
 
 @dataclass
 class Truth:
-    """Energy of an input and some frequencies of its transform over all axes."""
+    """Energy of an input and some frequencies of its transform."""
 
     problem: Problem
     places: np.ndarray
@@ -245,7 +280,7 @@ class Truth:
 
     def add(self, block: np.ndarray, start: int) -> None:
         """Take in a block of the input that begins at `start` of the first axis."""
-        self.values += direct(block, start, self.problem.shape[0], self.places)
+        self.values += direct(self.problem, block, start, self.places)
         self.energy += energy(block)
 
     def check(self, result: Any) -> dict[str, Any]:
@@ -260,13 +295,19 @@ class Truth:
                 total -= energy(block[..., (columns == 0) | (2 * columns == n)])
         eps = float(np.finfo(self.problem.out_dtype).eps)
         tolerance = 8 * eps * math.log2(self.problem.size)
+        size = self.problem.transformed
+        rms = math.sqrt(self.energy * size / self.problem.size)
         errors = (
-            float(np.max(np.abs(found - self.values))) / math.sqrt(self.energy),
-            abs(total / self.energy / self.problem.size - 1),
+            float(np.max(np.abs(found - self.values))) / rms,
+            abs(total / self.energy / size - 1),
         )
         shape_ok = tuple(result.shape) == self.problem.out_shape
         ok = shape_ok and all(error <= tolerance for error in errors)  # NaN is not
         return {"samples": errors[0], "energy": errors[1], "tolerance": tolerance, "ok": bool(ok)}
+
+
+def worst(checks: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    return max(checks, key=lambda found: (not found["ok"], found["samples"]))
 
 
 # --- measuring ------------------------------------------------------------------------------
@@ -281,18 +322,20 @@ def seconds_of(work: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def alternate(
-    works: Mapping[str, Callable[[], Any]], turns: int, until: float = math.inf
+    works: Mapping[str, Callable[[], Any]],
+    turns: int,
+    before: Mapping[str, Callable[[], Any]] | None = None,
 ) -> dict[str, list[float]]:
     """Return the seconds of several calls that take turns; each turn begins with another one.
 
-    No turn begins after `until` (of `time.monotonic`), except the first.
+    What `before` has of the same name is called before a call, outside of the clock.
     """
     times: dict[str, list[float]] = {name: [] for name in works}
     names = list(works)
     for turn in range(turns):
-        if turn and time.monotonic() > until:
-            break
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            if before and name in before:
+                before[name]()
             seconds, result = seconds_of(works[name])
             times[name].append(seconds)
             del result
@@ -313,6 +356,12 @@ def reset_peak() -> int:
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     return status("VmRSS")
+
+
+def moved_bytes() -> int:
+    """Return the bytes that this process has read and written by system calls."""
+    lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith(("rchar", "wchar")))
 
 
 def peak_of(work: Callable[[], Any]) -> tuple[int, Any]:
@@ -377,12 +426,15 @@ class Row:
         Most that `guard` allows of a figure's ratio.
     prepare : callable, optional
         Writes files once for many runs.
+    gpu : bool
+        Whether it needs a GPU.
     """
 
     run: Callable[[Task], Found]
     limit: int = 0
     bound: float = 1.05
     prepare: Callable[[Task], None] | None = None
+    gpu: bool = False
 
 
 # --- in memory ------------------------------------------------------------------------------
@@ -393,15 +445,14 @@ def in_memory(problem: Problem, task: Task) -> Found:
     problem = problem.scaled(task.scale)
     x = fill(np.empty(problem.shape, problem.dtype))
     truth = Truth.of(problem, x)
-    y = getattr(fft, problem.kind)(lazy(x, problem.chunks), kernel=task.kernel)
+    y = graph_of(problem, lazy(x, problem.chunks), kernel=task.kernel)
     peak, result = peak_of(y.persist)
     check = truth.check(result)
     del result
     for _ in range(min(3, GIB // problem.nbytes)):  # until copies are compiled
         y.persist()
     times = alternate({"persist": y.persist, "compute": y.compute}, task.repeat)
-    again = truth.check(y.compute())
-    check = max(check, again, key=lambda found: (not found["ok"], found["samples"]))
+    check = worst([check, truth.check(y.compute())])
     return {
         **{name: statistics.median(seconds) for name, seconds in times.items()},
         "compute / persist": median_ratio(times["compute"], times["persist"]),
@@ -409,21 +460,65 @@ def in_memory(problem: Problem, task: Task) -> Found:
     }, check
 
 
+def verified(
+    problem: Problem, task: Task, modes: Sequence[str], stored: bool = False
+) -> tuple[dict[str, list[float]], dict[str, Any]]:
+    """Return seconds of transforms by kind of verification, in alternating turns, and a check.
+
+    Parameters
+    ----------
+    problem : Problem
+        The transform.
+    task : Task
+        How it is run.
+    modes : sequence of str
+        Values of ``verify``; "again" stands for a second "none".
+    stored : bool
+        Whether input, exchanges and result go through files.
+    """
+    problem = problem.scaled(task.scale)
+    with tempfile.TemporaryDirectory(dir=task.folder) as folder:
+        x = np.empty(problem.shape, problem.dtype)
+        sink: Any = None
+        options: dict[str, Any] = {}
+        if stored:
+            x, sink = (
+                np.memmap(Path(folder, name), dtype, "w+", shape=shape)
+                for name, dtype, shape in (
+                    ("x", problem.dtype, problem.shape),
+                    ("y", problem.out_dtype, problem.out_shape),
+                )
+            )
+            options = settings(carrier="disk", scratch=folder)
+        fill(x)
+        truth = Truth.of(problem, x)
+        with dask.config.set(options):
+            array = lazy(x, problem.chunks)
+            graphs = {
+                mode: graph_of(
+                    problem, array, kernel=task.kernel, verify="none" if mode == "again" else mode
+                )
+                for mode in modes
+            }
+
+            def work(mode: str) -> Any:
+                if not stored:
+                    return graphs[mode].persist()
+                da.store(graphs[mode], sink, lock=False)
+                return np.asarray(sink)
+
+            checks = [truth.check(work(mode)) for mode in modes]
+            works = {mode: lambda mode=mode: work(mode) for mode in modes}
+            alternate(works, 2)  # until copies are compiled
+            times = alternate(works, task.repeat)
+    return times, worst(checks)
+
+
 def verification(problem: Problem, task: Task) -> Found:
     """Measure transforms with each kind of verification against one without."""
-    problem = problem.scaled(task.scale)
-    x = fill(np.empty(problem.shape, problem.dtype))
-    truth, modes = Truth.of(problem, x), ("none", "energy", "checksum")
-    array = lazy(x, problem.chunks)
-    graphs = {
-        mode: getattr(fft, problem.kind)(array, kernel=task.kernel, verify=mode) for mode in modes
-    }
-    checks = [truth.check(y.persist()) for y in graphs.values()]
-    alternate({mode: y.persist for mode, y in graphs.items()}, 2)  # until copies are compiled
-    times = alternate({mode: y.persist for mode, y in graphs.items()}, 3 * task.repeat)
-    return {f"{mode} / none": median_ratio(times[mode], times["none"]) for mode in modes[1:]}, max(
-        checks, key=lambda found: (not found["ok"], found["samples"])
-    )
+    modes = ("none", "energy", "checksum")
+    times, check = verified(problem, dataclasses.replace(task, repeat=3 * task.repeat), modes)
+    return {f"{mode} / none": median_ratio(times[mode], times["none"]) for mode in modes[1:]}, check
 
 
 # --- convolution ----------------------------------------------------------------------------
@@ -536,15 +631,18 @@ def out_of_core(problem: Problem, limit: int, task: Task) -> Found:
         block = problem.nbytes // problem.ways
 
         def work() -> Any:
-            dask_bigfft.run(
+            return dask_bigfft.run(
                 source, target, problem.kind, memory_limit=share, block_size=block, **options
             )
 
-        seconds, (peak, _) = seconds_of(lambda: peak_of(work))
+        before = moved_bytes()
+        seconds, (peak, done) = seconds_of(lambda: peak_of(work))
+        moved = moved_bytes() - before
     known = np.load(source.with_suffix(".npz"))
     truth = Truth.of(problem)
     truth.values, truth.energy = known["values"], float(known["energy"])
     check = truth.check(zarr.open_array(str(target), mode="r"))
+    check |= {"moved": moved, "rounds": done.plan.notation}
     return {"seconds": seconds, "peak bytes": float(peak)}, check
 
 
@@ -593,17 +691,20 @@ def marking(block: np.ndarray, mark: str) -> np.ndarray:
     return block
 
 
-def first_task(shape: tuple[int, ...], chunks: tuple[int, ...], task: Task) -> Found:
+def first_task(
+    shape: tuple[int, ...], chunks: tuple[int, ...], task: Task, merge: bool = False
+) -> Found:
     """Measure the time from `compute` to the first task, and memory of the client.
 
-    The blocks stand for large ones, so that none are merged. The other tasks are not waited for.
+    The other tasks are not waited for. Without `merge` blocks stand for large ones, which are not
+    merged before the transform.
     """
     split = sum(n > c for n, c in zip(shape, chunks, strict=True))
     factor = min(1.0, task.scale) ** (1 / split)
     shape = tuple(max(1, round(n // c * factor)) * c for n, c in zip(shape, chunks, strict=True))
     with tempfile.TemporaryDirectory(dir=task.folder) as name:
         folder = Path(name)
-        with cluster(2, folder, merge=0) as client:
+        with cluster(2, folder, **({} if merge else {"merge": 0})) as client:
             mark = folder / "mark"
             before = reset_peak()
             x = da.zeros(shape, chunks=chunks, dtype="c8")
@@ -648,7 +749,7 @@ def by_p2p(problem: Problem, workers: int, task: Task) -> Found:
         wait(there)
 
         def work() -> Any:
-            y = client.persist(getattr(fft, problem.kind)(there, kernel=task.kernel))
+            y = client.persist(graph_of(problem, there, kernel=task.kernel))
             wait(y)
             return y
 
@@ -656,6 +757,160 @@ def by_p2p(problem: Problem, workers: int, task: Task) -> Found:
         alternate({"seconds": work}, 2)
         times = alternate({"seconds": work}, task.repeat)
     return {"seconds": statistics.median(times["seconds"])}, check
+
+
+# --- GPU --------------------------------------------------------------------------------------
+
+
+#: Rounds: name, number of dimensions, transformed axes.
+ROUNDS = (
+    ("X", 2, (1,)),
+    ("Y", 2, (0,)),
+    ("1D", 1, (0,)),
+    ("2D", 2, (0, 1)),
+    ("3D", 3, (0, 1, 2)),
+)
+
+
+def even_shape(elements: int, ndim: int) -> tuple[int, ...]:
+    """Return a shape of powers of two, as even as can be, the last ones longer.
+
+    >>> even_shape(2**10, 3)
+    (8, 8, 16)
+    """
+    bits, shape = elements.bit_length() - 1, []
+    for left in range(ndim, 0, -1):
+        shape.append(1 << (bits // left))
+        bits -= bits // left
+    return tuple(shape)
+
+
+def host_memory(nbytes: int, pinned: bool) -> np.ndarray:
+    """Return bytes of host memory, pinned where asked and where CuPy is installed."""
+    if pinned:
+        with contextlib.suppress(ImportError):
+            import cupyx
+
+            return cupyx.empty_pinned(nbytes, np.uint8)
+    return np.empty(nbytes, np.uint8)
+
+
+def fill_memory(memory: Sequence[np.ndarray], dtype: str) -> None:
+    """Write random numbers into pieces of memory, many at a time."""
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        list(pool.map(lambda i: fill(memory[i].view(dtype), i), range(len(memory))))
+
+
+@contextlib.contextmanager
+def device_held(budget: int) -> Iterator[None]:
+    """Allocate all memory of the GPU but a budget and 1 GiB for contexts and FFT plans."""
+    try:
+        import cupy
+    except ImportError:  # simulated devices
+        yield
+        return
+    free = int(cupy.cuda.runtime.memGetInfo()[0])
+    hold = cupy.cuda.Memory(max(1, free - budget - GIB))
+    try:
+        yield
+    finally:
+        del hold
+
+
+@dataclass
+class GpuData:
+    """Host memory for transforms on a GPU, as an array cut into blocks.
+
+    Parameters
+    ----------
+    memory : list of ndarray
+        Bytes of each block.
+    budget : int
+        Device memory that may be used.
+    """
+
+    memory: list[np.ndarray]
+    budget: int
+
+    @classmethod
+    def of(cls, nbytes: int, block_nbytes: int, pinned: bool, budget: int) -> "GpuData":
+        whole = host_memory(nbytes, pinned)
+        pieces = [whole[low : low + block_nbytes] for low in range(0, nbytes, block_nbytes)]
+        return cls(pieces, budget)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(block.nbytes for block in self.memory)
+
+    def array(self, shape: tuple[int, ...], dtype: str) -> da.Array:
+        """Return the blocks side by side along the first axis of a shape."""
+        rows, name = shape[0] // len(self.memory), f"gpu-{shape}-{dtype}-{id(self)}"
+        graph = {
+            (name, i, *(0,) * (len(shape) - 1)): block.view(dtype).reshape(rows, *shape[1:])
+            for i, block in enumerate(self.memory)
+        }
+        chunks = ((rows,) * len(self.memory), *((n,) for n in shape[1:]))
+        return da.Array(graph, name, chunks, dtype=dtype)
+
+    def truth(self, problem: Problem) -> Truth:
+        """Return the truth about the present contents."""
+        found, start = Truth.of(problem), 0
+        for block in self.memory:
+            values = block.view(problem.dtype).reshape(-1, *problem.shape[1:])
+            found.add(values, start)
+            start += len(values)
+        return found
+
+    def graph(self, problem: Problem, **options: Any) -> da.Array:
+        """Return a lazy transform on the GPU, not normalised."""
+        limits: dict[str, Any] = {"device": "gpu", "device_memory_limit": self.budget}
+        return graph_of(problem, self.array(problem.shape, problem.dtype), **{**limits, **options})
+
+    def round(self, name: str, dtype: str) -> Problem:
+        """Return the problem of a round over axes that lie whole in each block."""
+        ndim, axes = next((ndim, axes) for known, ndim, axes in ROUNDS if known == name)
+        inner = even_shape(self.memory[0].nbytes // np.dtype(dtype).itemsize, ndim)
+        shape = (len(self.memory), *inner)
+        return Problem("fftn", shape, dtype, len(self.memory), tuple(axis + 1 for axis in axes))
+
+    def whole(self, ndim: int, dtype: str) -> Problem:
+        """Return the problem of a transform of all data."""
+        shape = even_shape(self.nbytes // np.dtype(dtype).itemsize, ndim)
+        return Problem("fftn", shape, dtype, len(self.memory))
+
+
+def measured_on_gpu(data: GpuData, problem: Problem, repeat: int, **options: Any) -> Any:
+    """Return seconds of transforms after one that does not count, and a check."""
+    fill_memory(data.memory, problem.dtype)
+    truth = data.truth(problem)
+    with device_held(data.budget):
+        if options.get("overwrite_x"):  # unitary, so that values keep their size
+            check = truth.check(data.graph(problem, **options).persist())
+            y = data.graph(problem, norm="ortho", **options)
+        else:
+            y = data.graph(problem, **options)
+            check = truth.check(y.persist())
+        times = alternate({"seconds": y.persist}, repeat)["seconds"]
+    return times, check
+
+
+def on_gpu(what: str, task: Task) -> Found:
+    """Measure rounds or whole transforms on a GPU, of data in blocks of 256 MiB."""
+    nbytes, block = (max(1 << 16, int(n * task.scale)) for n in (8 * GIB, 256 * MIB))
+    nbytes, block = (1 << (n.bit_length() - 1) for n in (nbytes, block))
+    budget = max(1 << 20, int(2 * GIB * task.scale))
+    pinned = what in ("rounds", "transforms")
+    pin = settings(**{"pin-arrays": what != "ring"})
+    data, figures, checks = GpuData.of(nbytes, block, pinned, budget), {}, []
+    problems = {name: data.round(name, "c16") for name, *_ in ROUNDS}
+    if what in ("transforms", "unpinned"):
+        problems = {f"{ndim}D": data.whole(ndim, "c16") for ndim in (1, 2, 3)}
+    with dask.config.set(pin):
+        for name, problem in problems.items():
+            options = {"overwrite_x": True} if what in ("rounds", "ring") else {}
+            times, check = measured_on_gpu(data, problem, task.repeat, **options)
+            figures[name], _ = statistics.median(times), checks.append(check)
+    return figures, worst(checks)
 
 
 # --- the guard's rows -----------------------------------------------------------------------
@@ -710,6 +965,9 @@ def all_rows() -> Iterable[tuple[str, Row]]:
     yield "p2p-2-workers", Row(lambda t: by_p2p(p2p, 2, t))
     for name, problem in VERIFIED.items():
         yield f"verification-{name}", Row(lambda t, p=problem: verification(p, t))
+    for what in ("rounds", "transforms", "ring", "unpinned"):
+        bound = 1.05 if what in ("rounds", "transforms") else 1.10
+        yield f"gpu-{what}", Row(lambda t, w=what: on_gpu(w, t), bound=bound, gpu=True)
 
 
 ROWS: dict[str, Row] = dict(all_rows())

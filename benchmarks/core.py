@@ -104,10 +104,10 @@ def commit(tree: Path) -> str:
     """Return the commit of a working tree, with a plus sign where files have changed."""
 
     def git(*command: str) -> str:
-        done = subprocess.run(
-            ["git", "-C", str(tree), *command], capture_output=True, text=True, check=False
-        )
-        return done.stdout.strip()
+        full = ["git", "-C", str(tree), *command]
+        with contextlib.suppress(OSError):  # no git
+            return subprocess.run(full, capture_output=True, text=True, check=False).stdout.strip()
+        return ""
 
     changed = git("status", "--porcelain", "--untracked-files=no")
     return (git("rev-parse", "--short=10", "HEAD") or "unknown") + ("+" if changed else "")

@@ -1,7 +1,7 @@
-"""One and two GPUs: the bus, rounds, whole transforms, peers, hybrid, and exchanges between GPUs.
+"""One and two GPUs: the bus, rounds, whole transforms, peers, hybrid, exchanges.
 
-Data is larger than the device memory that may be used; an allocation holds the rest. *Of the bus* is
-the time that all crossings need at the two-way speed of the bus over the seconds taken. Every part
+Data is larger than the device memory that may be used; an allocation holds the rest. *Of the bus*
+is the time that all crossings need at the two-way speed of the bus over the seconds taken. A part
 is one of `PARTS`; ``ci/gpu-session`` runs them in commands of at most ten minutes.
 """
 
@@ -360,11 +360,11 @@ def fits(bench: Bench) -> None:
 
 # --- hybrid -----------------------------------------------------------------------------------
 
-#: Number of dimensions, dtype, MiB in all and of a block, transformed axes, length of the last axis.
+#: Number of dimensions, dtype, MiB in all and of a block, transformed axes, last length.
 HYBRID = (
-    (2, "c16", 24576, 1024, (1,), 256),
-    (2, "c16", 24576, 1024, (1,), 64),
-    (2, "c8", 24576, 1024, (1,), 64),
+    (2, "c16", 16384, 1024, (1,), 256),
+    (2, "c16", 16384, 1024, (1,), 64),
+    (2, "c8", 16384, 1024, (1,), 64),
     (2, "c16", 8192, 256, (1,), 256),
     (2, "c16", 4096, 256, None, 0),
     (3, "c16", 4096, 256, None, 0),
@@ -382,12 +382,8 @@ def hybrid(bench: Bench) -> None:
         )
         if bench.results.over or bench.results.has("hybrid", label):
             continue
-        data = GpuData.of(
-            bench.size(mib * MIB / 1.5 if mib == 24576 else mib * MIB),
-            bench.size(block_mib * MIB),
-            True,
-            64 * GIB,
-        )
+        nbytes, block = bench.size(mib * MIB), bench.size(block_mib * MIB)
+        data = GpuData.of(nbytes, block, True, 64 * GIB)
         elements = data.nbytes // np.dtype(dtype).itemsize
         shape = (elements // length, length) if length else even_shape(elements, ndim)
         problem = Problem("fftn", shape, dtype, len(data.memory), axes)

@@ -10,6 +10,7 @@ give a right answer.
 """
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -54,8 +55,12 @@ class Guard:
             "kernel": self.kernel,
             "folder": str(self.folder / "files"),
         }
+        others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        path = [str(tree), *(one for one in others if one and Path(one).resolve() != core.ROOT)]
         env = core.environment(
-            PYTHONPATH=str(tree), XDG_CACHE_HOME=str(cache), NUMBA_CACHE_DIR=str(cache / "numba")
+            PYTHONPATH=os.pathsep.join(path),
+            XDG_CACHE_HOME=str(cache),
+            NUMBA_CACHE_DIR=str(cache / "numba"),
         )
         for name in [name for name in env if name.startswith("DASK_BIGFFT")]:
             del env[name]

@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from devices.blocks import distance, job_of, scipys, values
+from benchmarks.rows import ROUNDS, even_shape
+from devices.blocks import distance, job_of, one_round, scipys, values
 
-from dask_bigfft.bench.gpu_data import even_shape
-from dask_bigfft.bench.gpu_rounds import SCHEMES, one_round
 from dask_bigfft.devices.engine import Engine
 from dask_bigfft.devices.jobs import Source
 from dask_bigfft.devices.limits import PieceLimits
@@ -132,9 +131,9 @@ def test_a_block_is_done_when_all_of_it_is_scattered(streams, slots):
 
 
 @pytest.mark.parametrize("mib", [4096, 256])
-@pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme[0])
+@pytest.mark.parametrize("scheme", ROUNDS, ids=lambda scheme: scheme[0])
 def test_rounds_take_what_they_took_on_a_card(scheme, mib):
-    """0.60 to 0.71 of the floor on an H200 whose ring went at 31 GB/s (`ci/results/gpu.md`)."""
+    """0.60 to 0.71 of the floor on an H200 whose ring went at 31 GB/s."""
     _, ndim, axes = scheme
     shape, blocks = even_shape(mib * MIB // 16, ndim), 4096 // mib
     job = one_round(shape, axes, "c16", blocks=blocks)

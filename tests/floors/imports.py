@@ -45,7 +45,6 @@ FLOORS = {
     "cluster": 7,
     "integrations": 7,
     "xarray": 7,
-    "bench": 8,
     "cli": 8,
     "__main__": 9,
     "": 10,
@@ -62,7 +61,7 @@ DOORS = {
     "cupy": ("devices", "testing"),
     "cupyx": ("devices", "testing"),
     "distributed": (
-        "bench.outofcore", "bench.clusters", "cluster", "cli", "exchange.p2p", "graph", "testing",
+        "cluster", "cli", "exchange.p2p", "graph", "testing",
     ),
     "bokeh": ("cluster.dashboard",),
 }

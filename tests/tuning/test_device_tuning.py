@@ -1,16 +1,14 @@
 """What is tuned of devices: settings reach the pipeline, and the best ones are found."""
 
 import itertools
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import dask
 import dask.array as da
 import numpy as np
 import pytest
 
-from dask_bigfft import fft
-from dask_bigfft.bench.model import Problem
-from dask_bigfft.bench.tuning import CARDS, clocked, on_simulated
+from dask_bigfft import config, fft
 from dask_bigfft.devices import find
 from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.simulated import SimulatedDevice
@@ -18,15 +16,49 @@ from dask_bigfft.devices.simulated_ring import RingClock
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.planner.device_settings import AS_IS, DeviceSettings
 from dask_bigfft.planner.plan import Machine, Plan
-from dask_bigfft.planner.profile import Profile
+from dask_bigfft.planner.profile import DeviceProfile, Profile
+from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.search import find_plan
 from dask_bigfft.planning import device_tuning, trials
 from dask_bigfft.planning.tuning import tuned
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.transforms.spec import transform_spec
 
-SMALL = Problem("a plane", "fftn", (256, 256), (64, 256))
+SHAPE, CHUNKS = (256, 256), (64, 256)
 NBYTES = 3 << 17
+
+
+@dataclass(frozen=True)
+class Card:
+    """A simulated device, and whether the host memory is not pinned."""
+
+    profile: DeviceProfile
+    pageable: bool = False
+
+
+#: One whose calls are slow, and one with slow FFTs where nothing is pinned.
+CARDS = (
+    Card(DeviceProfile(h2d=2e10, d2h=2e10, call=1e-4, run=0.0, nbytes=6 << 20, name="calls")),
+    Card(DeviceProfile(h2d=2e10, d2h=2e10, call=1e-7, run=0.0, flops=5e10, ring=1e10,
+                       nbytes=6 << 20, name="slow FFTs"), pageable=True),
+)
+
+
+def request_of(x, **keywords):
+    chunks = tuple(tuple(map(int, cut)) for cut in x.chunks)
+    return Request(chunks, **{"kernel": "scipy", "carrier": "memory", "device": "cpu"} | keywords)
+
+
+def clocked(device, plan):
+    """What runs a plan on ones, and gives the seconds by a simulated device's clock."""
+    x = trials.ones(plan)
+
+    def timed(plan):
+        started = device.clock()
+        transformed_array(x, plan, config.get("bigfft.exchange.carrier")).persist()
+        return device.clock() - started
+
+    return timed
 
 
 @pytest.fixture(autouse=True)
@@ -36,8 +68,9 @@ def folder(tmp_path):
 
 
 def asked(card, nbytes):
-    spec = transform_spec("fftn", SMALL.shape, np.dtype("c16"))
-    request = replace(SMALL.request(SMALL.lazy(), "scipy"), device="gpu", device_nbytes=nbytes)
+    spec = transform_spec("fftn", SHAPE, np.dtype("c16"))
+    x = da.ones(SHAPE, chunks=CHUNKS, dtype="c16")
+    request = request_of(x, device="gpu", device_nbytes=nbytes)
     profile = replace(card.profile, nbytes=nbytes)
     return spec, request, Machine(threads=1, profile=Profile(devices=(profile,)), cards=1)
 
@@ -50,7 +83,7 @@ def test_answers_do_not_depend_on_settings(streams, seed):
     x = da.from_array(values, chunks=(4, 32, 60))
     limits = PieceLimits(0, least=256, run_nbytes=64)
     plan = find_plan(transform_spec("fftn", x.shape, x.dtype),
-                     replace(SMALL.request(x, "scipy"), device="gpu"), Machine())
+                     request_of(x, device="gpu"), Machine())
     for k, passes in itertools.product((1, 8), (1, 5)):
         settings = DeviceSettings(k, passes, streams, ring_buffers=2, ring_nbytes=1 << 12)
         with simulated_devices(1 << 18, seed=seed, limits=limits) as (device,):
@@ -63,7 +96,7 @@ def test_a_missing_wait_between_streams_of_pieces_is_found(monkeypatch):
     values = np.random.default_rng(0).standard_normal((64, 64)) + 0j
     x = da.from_array(values, chunks=64)
     plan = find_plan(transform_spec("fftn", x.shape, x.dtype),
-                     replace(SMALL.request(x, "scipy"), device="gpu"), Machine())
+                     request_of(x, device="gpu"), Machine())
     plan = replace(plan, settings=DeviceSettings(4, 8, "piece"))
     assert Plan.from_json(plan.to_json()).settings == plan.settings
 
@@ -168,14 +201,13 @@ def test_settings_are_kept_with_the_plan(few):
         assert tuned(spec, request, other, ["scipy"], timer).trials
     assert again.trials == ()
     assert again.plan.settings == wanted
-    assert "k = 2, 16 passes, streams by piece" in found.to_markdown()
 
 
 def planned(shape, chunks, settings=AS_IS, **keywords):
     """A transform on a device whose host memory is not pinned."""
     values = np.random.default_rng(1).standard_normal(shape) + 0j
     x = da.from_array(values, chunks=chunks)
-    request = replace(SMALL.request(x, "scipy"), device="gpu", **keywords)
+    request = request_of(x, device="gpu", **keywords)
     on = Machine(threads=1, profile=Profile(devices=(CARDS[1].profile,)), cards=1)
     plan = find_plan(transform_spec("fftn", x.shape, x.dtype), request, on)
     return values, x, replace(plan, settings=settings)
@@ -287,14 +319,7 @@ def test_the_model_knows_how_much_of_a_card_may_be_used():
 
 
 def test_the_front_door_tunes_devices(few):
-    x = da.ones(SMALL.shape, chunks=SMALL.chunks, dtype=complex)
+    x = da.ones(SHAPE, chunks=CHUNKS, dtype=complex)
     with simulated_devices(1 << 20):
         y = fft.fftn(x, device="gpu", planner="measure")
-        assert np.allclose(y.compute(), np.fft.fftn(np.ones(SMALL.shape)))
-
-
-def test_the_table_of_a_simulated_card(few):
-    row = on_simulated(replace(CARDS[1], profile=replace(CARDS[1].profile, nbytes=NBYTES)), SMALL)
-    assert row["gain"] >= 1
-    assert "| devices | pieces |" in row["table"]
-    assert any(trial["settings"]["ring_buffers"] for trial in row["trials"])
+        assert np.allclose(y.compute(), np.fft.fftn(np.ones(SHAPE)))

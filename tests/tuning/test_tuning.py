@@ -215,13 +215,6 @@ def test_a_plan_says_why_it_was_not_measured(folder):
     assert not list(folder.iterdir())
 
 
-def test_the_table_of_what_was_tried(folder):
-    found = tuned(*asked(), MACHINE, ["scipy"], Clock(lambda plan: True))
-    text = found.to_markdown()
-    assert text.count("\n") == len(found.trials) + 1
-    assert json.loads(json.dumps(found.to_json()))["trials"][0]["kernel"] == "scipy"
-
-
 def test_for_real(folder, sync):
     rng = np.random.default_rng(0)
     values = rng.standard_normal((64, 96)) + 1j * rng.standard_normal((64, 96))

@@ -1,7 +1,7 @@
 """Result pages from the JSON of other programs, and the figures of the README.
 
-``python -m benchmarks pages`` writes a page beside every JSON file of ``ci/results`` and the part of
-the README between its two marks; ``--check`` writes nothing and fails where they differ.
+``python -m benchmarks pages`` writes a page beside every JSON file of ``ci/results`` and the
+figures of the README between two marks; ``--check`` writes nothing and fails where they differ.
 """
 
 import argparse
@@ -14,58 +14,50 @@ from benchmarks.core import RESULTS, ROOT
 
 MARKS = ("<!-- figures: python -m benchmarks pages -->", "<!-- end of figures -->")
 
-#: Programs: title, what is said of all tables, and of each section its heading and columns.
-PAGES: dict[str, tuple[str, str, dict[str, tuple[str, dict[str, str]]]]] = {
+#: Columns of tables of transforms on a GPU.
+WHOLE = (
+    "name | rounds | gib=GiB | crossings | seconds | of_bus=of the bus | ducc0 | "
+    "pinned_loop=pinned loop | pageable_loop=pageable loop"
+)
+
+#: Programs: title, what is said of all tables, and of each section its heading and columns, as
+#: ``key=heading`` (or ``key`` alone); ``a.b`` is looked up within the mapping ``a``.
+PAGES: dict[str, tuple[str, str, dict[str, tuple[str, str]]]] = {
     "guard": (
         "Two source trees",
         "Figures of the second tree over the first.",
-        {"rows": ("Rows", {"name": "row", "figures": "after / before", "bound": "bound"})},
+        {
+            "rows": (
+                "Rows",
+                "name=row | figures=after / before | bound",
+            ),
+        },
     ),
     "memory": (
         "Data in memory",
-        "Seconds are medians of warm runs that take turns; `ours` is `persist()` with the fastest "
-        "FFT library. Peers: their seconds over ours, so that above 1 we are faster.",
+        "Seconds are medians of warm runs that take turns; `ours` is `persist()` with the "
+        "fastest FFT library. Peers: their seconds over ours, so that above 1 we are faster.",
         {
             "problems": (
                 "Problems",
-                {
-                    "name": "problem",
-                    "rounds": "rounds",
-                    "kernel": "library",
-                    "ours": "ours, s",
-                    "compute": "`compute()` / `persist()`",
-                    "peers.scipy": "SciPy",
-                    "peers.ducc0": "ducc0",
-                    "peers.mkl_fft": "mkl_fft",
-                    "peers.FFTW (ESTIMATE)": "FFTW (ESTIMATE)",
-                    "peers.da.fft": "da.fft",
-                    "first": "first run of a process, s",
-                    "peak": "peak / array",
-                    "date": "date",
-                },
-            )
+                "name=problem | rounds | kernel=library | ours=ours, s | compute=`compute()` /"
+                " `persist()` | peers.scipy=SciPy | peers.ducc0=ducc0 | peers.mkl_fft=mkl_fft "
+                "| peers.FFTW (ESTIMATE)=FFTW (ESTIMATE) | peers.da.fft=da.fft | first=first "
+                "run of a process, s | peak=peak / array | date",
+            ),
         },
     ),
     "out_of_core": (
         "Larger than memory, from Zarr to Zarr",
-        "In a memory cgroup around everything. A plain copy of as many bytes takes turns with the "
-        "runs. Efficiency: bytes per second over those of the copy.",
+        "In a memory cgroup around everything. A plain copy of as many bytes takes turns with "
+        "the runs. Efficiency: bytes per second over those of the copy.",
         {
             "problems": (
                 "Problems",
-                {
-                    "name": "array",
-                    "rounds": "rounds",
-                    "seconds": "seconds",
-                    "passes": "bytes / array",
-                    "gib_per_second": "GiB/s",
-                    "copy_gib_per_second": "copy, GiB/s",
-                    "efficiency": "efficiency",
-                    "peak_gib": "peak, GiB",
-                    "forecast_gib": "forecast, GiB",
-                    "stock": "dask's own functions",
-                },
-            )
+                "name=array | rounds | seconds | passes=bytes / array | gib_per_second=GiB/s |"
+                " copy_gib_per_second=copy, GiB/s | efficiency | peak_gib=peak, GiB | "
+                "forecast_gib=forecast, GiB | stock=dask's own functions",
+            ),
         },
     ),
     "clusters": (
@@ -74,35 +66,21 @@ PAGES: dict[str, tuple[str, str, dict[str, tuple[str, dict[str, str]]]]] = {
         {
             "first": (
                 "From `compute` to the first task",
-                {"name": "blocks", "seconds": "seconds", "client_gib": "memory of the client, GiB"},
+                "name=blocks | seconds | client_gib=memory of the client, GiB",
             ),
             "tiny": (
                 "Transforms of a square in blocks of 2 KiB, two workers",
-                {
-                    "name": "blocks",
-                    "first": "first, s",
-                    "transform": "later ones, s",
-                    "add_1": "dask adds 1 to each, s",
-                },
+                "name=blocks | first=first, s | transform=later ones, s | add_1=dask adds 1 to"
+                " each, s",
             ),
             "p2p": (
                 "p2p against as many threads of one process",
-                {
-                    "name": "workers",
-                    "p2p": "p2p, s",
-                    "threads": "threads, s",
-                    "against_threads": "ratio",
-                },
+                "name=workers | p2p=p2p, s | threads=threads, s | against_threads=ratio",
             ),
             "scale": (
                 "The same bytes for each worker",
-                {
-                    "name": "workers",
-                    "seconds": "seconds",
-                    "copy": "copies by as many processes, s",
-                    "blocks_by_worker": "blocks by worker",
-                    "peak_gib": "peak of a worker, GiB",
-                },
+                "name=workers | seconds | copy=copies by as many processes, s | "
+                "blocks_by_worker=blocks by worker | peak_gib=peak of a worker, GiB",
             ),
         },
     ),
@@ -112,15 +90,9 @@ PAGES: dict[str, tuple[str, str, dict[str, tuple[str, dict[str, str]]]]] = {
         {
             "runs": (
                 "Runs",
-                {
-                    "name": "contestant",
-                    "warm": "warm, s",
-                    "cold": "cold, s",
-                    "peak_gib": "peak above inputs, GiB",
-                    "error": "error",
-                    "n": "processes",
-                },
-            )
+                "name=contestant | warm=warm, s | cold=cold, s | peak_gib=peak above inputs, "
+                "GiB | error | n=processes",
+            ),
         },
     ),
     "verification": (
@@ -129,13 +101,8 @@ PAGES: dict[str, tuple[str, str, dict[str, tuple[str, dict[str, str]]]]] = {
         {
             "costs": (
                 "Costs",
-                {
-                    "name": "problem, library",
-                    "again": "none, again",
-                    "energy": "energy",
-                    "checksum": "checksum",
-                },
-            )
+                "name=problem, library | again=none, again | energy | checksum",
+            ),
         },
     ),
     "forecasts": (
@@ -144,109 +111,61 @@ PAGES: dict[str, tuple[str, str, dict[str, tuple[str, dict[str, str]]]]] = {
         {
             "errors": (
                 "Forecasts against measured seconds",
-                {
-                    "name": "problem, library",
-                    "rounds": "rounds",
-                    "forecast": "forecast, s",
-                    "seconds": "measured, s",
-                    "forecast_over_measured": "forecast / measured",
-                    "within": "within 30 %",
-                },
+                "name=problem, library | rounds | forecast=forecast, s | seconds=measured, s |"
+                " forecast_over_measured=forecast / measured | within=within 30 %",
             ),
             "ranking": (
                 "The plan ranked first against the fastest of all",
-                {
-                    "name": "problem",
-                    "plans": "plans",
-                    "first": "ranked first",
-                    "first_seconds": "s",
-                    "fastest": "fastest",
-                    "fastest_seconds": "s",
-                    "first_over_fastest": "first / fastest",
-                    "within": "within 15 %",
-                },
+                "name=problem | plans | first=ranked first | first_seconds=s | fastest | "
+                "fastest_seconds=s | first_over_fastest=first / fastest | within=within 15 %",
             ),
             "tuner": (
                 "The tuner: first plan of the model over the plan found by measuring",
-                {"name": "problem", "device": "device", "seconds": "seconds", "gain": "gain"},
+                "name=problem | device | seconds | gain",
             ),
             "paper": (
                 "Forecasts by assumed speeds, for machines that were not measured",
-                {
-                    "name": "case",
-                    "rounds": "rounds",
-                    "seconds": "seconds",
-                    "tasks": "tasks",
-                    "exchanged_tib": "exchanged, TiB",
-                    "peak_gib": "host memory of a worker, GiB",
-                    "bounds": "bound of each round",
-                },
+                "name=case | rounds | seconds | tasks | exchanged_tib=exchanged, TiB | "
+                "peak_gib=host memory of a worker, GiB | bounds=bound of each round",
             ),
         },
     ),
     "gpu": (
         "GPUs",
         "`of the bus` is the time that all crossings need at the bus's two-way speed over the "
-        "seconds taken. Names say data type, size of a block, and memory: pinned, pageable (pinned "
-        "in every run) or ring (copied through pinned buffers). Peers: their seconds over ours.",
+        "seconds taken. Names say data type, size of a block, and memory: pinned, pageable "
+        "(pinned in every run) or ring (copied through pinned buffers). Peers: their seconds "
+        "over ours.",
         {
-            "bus": ("The bus", {"name": "direction", "gb_per_second": "GB/s"}),
-            **{
-                section: (
-                    title,
-                    {
-                        "name": "name",
-                        "rounds": "rounds",
-                        "gib": "GiB",
-                        "crossings": "crossings",
-                        "seconds": "seconds",
-                        "of_bus": "of the bus",
-                        "ducc0": "ducc0",
-                        "pinned_loop": "pinned loop",
-                        "pageable_loop": "pageable loop",
-                    },
-                )
-                for section, title in {
-                    "rounds": "Rounds on blocks in their own memory",
-                    "transforms": "Whole transforms of pinned data",
-                    "unpinned": "Whole transforms of data that is not pinned",
-                    "in_place": "Whole transforms that overwrite their input",
-                }.items()
-            },
+            "bus": (
+                "The bus",
+                "name=direction | gb_per_second=GB/s",
+            ),
+            "rounds": ("Rounds on blocks in their own memory", WHOLE),
+            "transforms": ("Whole transforms of pinned data", WHOLE),
+            "unpinned": ("Whole transforms of data that is not pinned", WHOLE),
+            "in_place": ("Whole transforms that overwrite their input", WHOLE),
             "fits": (
                 "One block that fits the GPU, transfers included",
-                {
-                    "name": "block",
-                    "seconds.ours": "ours, s",
-                    "peers.ducc0": "ducc0",
-                    "peers.CuPy, pinned": "CuPy, pinned",
-                    "peers.CuPy, pageable": "CuPy, pageable",
-                },
+                "name=block | seconds.ours=ours, s | peers.ducc0=ducc0 | peers.CuPy, "
+                "pinned=CuPy, pinned | peers.CuPy, pageable=CuPy, pageable",
             ),
             "peak": (
                 "Device memory",
-                {"name": "transform", "budget_gib": "allowed, GiB", "used_gib": "used, GiB"},
+                "name=transform | budget_gib=allowed, GiB | used_gib=used, GiB",
             ),
             "hybrid": (
                 "CPU threads and the GPU together",
-                {
-                    "name": "problem",
-                    "cpu": "CPU, s",
-                    "gpu": "GPU, s",
-                    "hybrid": "both, s",
-                    "gain": "faster alone / both",
-                    "by": "chosen by the model",
-                },
+                "name=problem | cpu=CPU, s | gpu=GPU, s | hybrid=both, s | gain=faster alone /"
+                " both | by=chosen by the model",
             ),
-            "links": ("From GPU to GPU", {"name": "GPUs", "gb_per_second": "GB/s"}),
+            "links": (
+                "From GPU to GPU",
+                "name=GPUs | gb_per_second=GB/s",
+            ),
             "two": (
                 "3D transforms of blocks that stay on two GPUs, by the way of shards",
-                {
-                    "name": "way",
-                    "seconds": "seconds",
-                    "peak_gib": "peak of a GPU, GiB",
-                    "data_gib": "data of a GPU, GiB",
-                },
+                "name=way | seconds | peak_gib=peak of a GPU, GiB | data_gib=data of a GPU, GiB",
             ),
         },
     ),
@@ -285,8 +204,9 @@ def looked_up(row: dict[str, Any], key: str) -> Any:
     return row.get(outer, {}).get(inner) if inner else row.get(key)
 
 
-def table(rows: Sequence[dict[str, Any]], columns: dict[str, str]) -> list[str]:
+def table(rows: Sequence[dict[str, Any]], text: str) -> list[str]:
     """Return the lines of a table, without columns that are empty."""
+    columns = {one.partition("=")[0]: one.rpartition("=")[2] for one in text.split(" | ")}
     texts = {key: [cell(looked_up(row, key)) for row in rows] for key in columns}
     for i, row in enumerate(rows):
         texts["name"][i] += ": " + row["failed"] if "failed" in row else ""
@@ -348,7 +268,7 @@ def figures() -> list[str]:
     memory = rows_of("memory", "problems")
     line = memory["1d-2p26-x16"]
     peers = {k: v for k, v in line["seconds"].items() if k != "copy" and not k.endswith("/compute")}
-    names = {"da.fft": "`da.fft.fft(x.rechunk(-1))`", "scipy, 1 thread": "SciPy, one thread"}
+    names = {"da.fft": "`da.fft.fft(x.rechunk(-1))`", "scipy": "SciPy (one axis: one thread)"}
     lines = [
         "One axis of 2^26 complex128 in 16 blocks in memory, two threads:",
         "",
@@ -394,7 +314,7 @@ def figures() -> list[str]:
             "memory",
         ),
         (
-            "convolution of two arrays of 2^26: seconds, ours / SciPy in one block / `da.fft` by hand",
+            "convolution of two arrays of 2^26, seconds: ours / SciPy / `da.fft` by hand",
             " / ".join(
                 number(conv[f"full: {name}"]["warm"]) for name in ("fftconvolve", "scipy", "da.fft")
             ),

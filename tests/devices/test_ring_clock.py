@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from benchmarks.rows import ROUNDS, even_shape
 from devices.blocks import distance, job_of, one_round, scipys, values
 
+from benchmarks.rows import ROUNDS, even_shape
 from dask_bigfft.devices.engine import Engine
 from dask_bigfft.devices.jobs import Source
 from dask_bigfft.devices.limits import PieceLimits

@@ -6,15 +6,13 @@ gathers, tiles, common memory, libraries and twiddles, with all threads of a pro
 Imports `decomposition`, `exchange`, `graph`, `planner`, `transforms`, `kernels` and `memory`.
 """
 
-import json
-import logging
 import statistics
 import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -38,7 +36,6 @@ from dask_bigfft.transforms.spec import transform_spec
 
 __all__ = ["Probe", "Stage", "measured_stages"]
 
-log = logging.getLogger(__name__)
 
 Array = npt.NDArray[Any]
 Block = tuple[int, ...]
@@ -266,19 +263,7 @@ def measured_stages(plan: Plan, threads: int, repeat: int = 3) -> Sequence[Stage
     warming.at_once()
     with ThreadPoolExecutor(threads) as pool, counting_work():
         passes = [_Pass(plan, pool).stages() for _ in range(repeat + 1)][1:]
-    found = [_middle(stages) for stages in zip(*passes, strict=True)]
-    if log.isEnabledFor(logging.DEBUG):
-        log.debug("%s", json.dumps(_noted(plan, threads, found)))
-    return found
-
-
-def _noted(plan: Plan, threads: int, stages: Sequence[Stage]) -> dict[str, Any]:
-    """What was measured, for those who look into a calibration afterwards."""
-    spec, targets = plan.spec, [exchange.target for exchange in plan.exchanges]
-    cut = [list(layout.full_shape) for layout in (plan.source, *targets)]
-    probe = [spec.kind, list(spec.shape), spec.dtype, plan.notation, cut, plan.kernel, plan.verify,
-             plan.machine.shared]
-    return {"probe": probe, "threads": threads, "stages": [asdict(stage) for stage in stages]}
+    return [_middle(stages) for stages in zip(*passes, strict=True)]
 
 
 def _middle(stages: Sequence[Stage]) -> Stage:

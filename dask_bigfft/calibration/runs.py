@@ -9,13 +9,11 @@ Proc. ICPADS, 2013, calibrate by whole runs, too, but by their totals.)
 Imports `kernels`, `planner`, `transforms`, `planning` and this room.
 """
 
-import json
-import logging
 import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import dask
@@ -39,7 +37,6 @@ from dask_bigfft.transforms.spec import transform_spec
 
 __all__ = ["between_blocks"]
 
-log = logging.getLogger(__name__)
 
 #: Shapes of about 2^21 numbers, and into how many chunks their first axes are cut for two threads:
 #: few, so that nearly all is work, and many, so that Python counts. And a larger one, of a block
@@ -278,9 +275,6 @@ def between_blocks(
     with dask.config.set(scheduler="threads", num_workers=profile.threads):
         plans = list(_plans(nbytes, kernels, on))
         timelines = _timelines(plans, repeat, until)
-    if log.isEnabledFor(logging.DEBUG):
-        log.debug("%s", json.dumps({"parts": json.loads(profile.to_json())["profile"], "runs": [
-            [asdict(run) for run in runs] for runs in timelines]}))
     return fitted(profile, plans, timelines)
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import scipy.fft
 
 from dask_bigfft import fft
+from dask_bigfft.devices import dispatch
 from dask_bigfft.devices.engine import Engine
 from dask_bigfft.devices.jobs import Job, Source
 from dask_bigfft.devices.limits import PieceLimits
@@ -32,6 +33,15 @@ def job_of(x, name, **keywords):
     found = plan(da.from_array(x, chunks=-1), name, **keywords)
     (round_,) = found.rounds
     return Job(round_, (0,) * x.ndim, *found.dtypes[:2]), found.spec.out_shape
+
+
+def one_round(shape, axes, dtype, blocks=1):
+    """A round in place over axes that lie whole in each of some blocks, side by side."""
+    x = da.zeros((blocks, *shape), dtype=dtype, chunks=(1, *shape))
+    axes = tuple(axis + 1 for axis in axes)
+    (round_,) = plan(x, "fftn", axes=axes, norm="ortho", memory_limit="16 TiB").rounds
+    place = (0,) * (1 + len(shape))
+    return dispatch.job_of(round_, place, np.dtype(dtype), np.dtype(dtype), inside=True)
 
 
 def engine(nbytes, seed=0, device=None, limits=SMALL):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dask_bigfft.devices.jobs import Job
+from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.walk import walk_on, walked_seconds
 from dask_bigfft.front import plan
 from dask_bigfft.planner.profile import DeviceProfile

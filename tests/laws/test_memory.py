@@ -17,11 +17,11 @@ import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster, wait
+from laws.peaks import watched
 from laws.prompt import Prompt
 
 import dask_bigfft
 from dask_bigfft import fft
-from dask_bigfft.bench.peaks import watched
 from dask_bigfft.errors import PlanError
 from dask_bigfft.kernels.libraries import usable
 from dask_bigfft.memory import default_arena, lend
@@ -48,7 +48,7 @@ RUN = """
 import json, sys
 import dask, dask.array as da, numpy as np
 import dask_bigfft
-from dask_bigfft.bench.problems import PROBLEMS, Problem
+from benchmarks.rows import Problem
 from dask_bigfft.memory.pages import return_freed
 from laws.prompt import Prompt
 
@@ -56,7 +56,8 @@ name, scale, limit, folder = sys.argv[1], float(sys.argv[2]), sys.argv[3] or Non
 dask.config.set({"scheduler": "threads", "num_workers": 2, "pool": Prompt(2),
                  "bigfft.scratch.directory": folder})
 return_freed()  # what glibc keeps of it depends on which thread had which block
-problem = Problem(**json.loads(name)) if name[0] == "{" else PROBLEMS[name].scaled(scale)
+kind, shape, dtype, ways = json.loads(name)
+problem = Problem(kind, tuple(shape), dtype, ways).scaled(scale)
 kind = getattr(dask_bigfft.fft, problem.kind)
 
 
@@ -161,15 +162,15 @@ def test_what_is_held_is_measured(cgroups):
 
 
 @pytest.mark.parametrize(
-    ("name", "scale"),
+    ("problem", "scale"),
     [
-        ("1d-2p24-c128-x16", 1 / 2),
-        ("3d-512x512x512-c64-x16", 1 / 8),
-        ("r3d-512x512x512-f32-x16", 1 / 4),
+        (("fft", (1 << 24,), "c16", 16), 1 / 2),
+        (("fftn", (512, 512, 512), "c8", 16), 1 / 8),
+        (("rfftn", (512, 512, 512), "f4", 16), 1 / 4),
     ],
 )
-def test_named_problems(tmp_path, name, scale):
-    peak, found = measured(RUN, name, scale, "", tmp_path)
+def test_problems_of_benchmarks(tmp_path, problem, scale):
+    peak, found = measured(RUN, json.dumps(problem), scale, "", tmp_path)
     assert found["carrier"] == "memory"
     assert found["tight"] == found["peak"]  # a budget of just the forecast holds the same plan
     assert peak.nbytes <= found["peak"] + OBJECTS
@@ -179,8 +180,7 @@ def test_named_problems(tmp_path, name, scale):
 def test_planes_that_are_no_tiles(tmp_path, monkeypatch):
     """Blocks that are transformed whole: SciPy has their spectra in memory of its own."""
     monkeypatch.setenv("DASK_BIGFFT__KERNEL", "scipy")
-    problem = {"name": "planes", "family": "planes", "kind": "rfftn", "shape": (16, 1024, 2048),
-               "dtype": "float32", "ways": 4}
+    problem = ("rfftn", (16, 1024, 2048), "float32", 4)
     peak, found = measured(RUN, json.dumps(problem), 1, "", tmp_path)
     assert 0.7 * found["peak"] <= peak.nbytes <= found["peak"] + OBJECTS
 

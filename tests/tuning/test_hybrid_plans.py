@@ -66,9 +66,6 @@ def test_whoever_is_the_fastest_wins_and_wisdom_brings_that_back(monkeypatch, de
     assert not clock.tried
     assert (again.plan.device, again.plan.shares) == (fastest, found.plan.shares)
     assert again.plan.reason.startswith("the fastest when such transforms were measured")
-    text = found.to_markdown()
-    assert "| done by |" in text
-    assert {"both", "CPU threads", "devices"} <= {cell.strip() for cell in text.split("|")}
     assert all(name.endswith((", CPU threads", ", devices", ", both"))
                for name, _ in found.plan.rejected)
 

@@ -124,7 +124,7 @@ def test_any_change_of_what_a_run_keeps_is_repaired_or_refused(killed):
 @pytest.mark.parametrize("name", ["pipe", "pipe.npy", "pipe.zip", "pipe.h5"])
 def test_a_pipe_is_no_source(tmp_path, name):
     os.mkfifo(tmp_path / name)
-    with pytest.raises(ArgumentError, match="`source`.*regular file"):
+    with pytest.raises(ArgumentError, match=r"`source`.*regular file"):
         dask_bigfft.run(tmp_path / name, tmp_path / "out.zarr")
 
 

@@ -72,6 +72,8 @@ class Asked:
         missing = self.missing_chunks
         if not isinstance(missing, str) or missing not in ("refuse", "fill"):
             refuse("missing_chunks", missing, "'refuse' or 'fill'")
+        if self.source.exists() and not (self.source.is_dir() or self.source.is_file()):
+            refuse("source", str(self.source), "a regular file or a folder; this is neither")
 
     @property
     def block_nbytes(self) -> int | None:

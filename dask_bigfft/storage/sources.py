@@ -332,8 +332,6 @@ def open_reader(
     path: Path, component: str | None = None, missing: float | None = None
 ) -> Reader:
     """Return the array in a file; see `open_source`."""
-    if path.exists() and not (path.is_dir() or path.is_file()):
-        refuse("source", str(path), "a regular file or a folder; this is neither")
     if not path.exists():
         hint = "; only local paths are read" if URL.match(str(path)) else ""
         refuse("source", str(path), f"a file or folder that exists{hint}")

@@ -13,7 +13,9 @@ from runs.resuming import ASKED, again, done_so_far, files
 
 import dask_bigfft
 from dask_bigfft.errors import ArgumentError, BigFFTError
+from dask_bigfft.exchange.records import signed
 from dask_bigfft.files import room_missing
+from dask_bigfft.storage import targets
 from dask_bigfft.testing import dying_runs
 
 zarr = pytest.importorskip("zarr")
@@ -22,7 +24,7 @@ zarr = pytest.importorskip("zarr")
 @pytest.fixture
 def killed(here, processes, undisturbed):
     """A run that was killed when a part of its result was stored; what it would have made."""
-    processes(dying_runs.run_and_die, 600, 1, "in.zarr", "out.zarr", **ASKED, scratch="scratch")
+    processes(dying_runs.run_and_die, 1080, 1, "in.zarr", "out.zarr", **ASKED, scratch="scratch")
     assert 0 < done_so_far()[-1] < 16
     return undisturbed
 
@@ -47,8 +49,6 @@ def test_shards_of_another_run_are_not_used(killed, processes):
     for path in Path("scratch").glob("*/*.json"):
         found = json.loads(path.read_bytes())
         found["run"] = "0" * 16
-        from dask_bigfft.exchange.records import signed
-
         path.write_bytes(signed(found))
     again()
     assert files("out.zarr") == killed
@@ -58,7 +58,7 @@ def test_shards_of_another_run_are_not_used(killed, processes):
 def test_a_flipped_bit_of_the_stored_result_is_found_where_that_is_asked_for(
     here, processes, undisturbed, asked
 ):
-    processes(dying_runs.run_and_die, 600, 1, "in.zarr", "out.zarr", **ASKED, scratch="scratch",
+    processes(dying_runs.run_and_die, 1080, 1, "in.zarr", "out.zarr", **ASKED, scratch="scratch",
               **asked)
     (partial,) = Path().glob("out.zarr.partial-*")
     path = sorted(partial.glob("c/*"))[0]
@@ -95,6 +95,7 @@ def test_a_part_of_the_result_that_is_another_array_is_refused(killed, change):
     assert not Path("out.zarr").exists()
 
 
+@pytest.mark.filterwarnings("ignore:.*makes it once more:RuntimeWarning")
 def test_any_change_of_what_a_run_keeps_is_repaired_or_refused(killed):
     """Names and types of entries, at random: never an internal error, never a wrong result."""
     rng = random.Random(5)
@@ -110,13 +111,15 @@ def test_any_change_of_what_a_run_keeps_is_repaired_or_refused(killed):
                 found | {name: rng.choice(values)}, rng.choice(values),
             ])
             path.write_text(json.dumps(found) if rng.random() < 0.8 else json.dumps(found)[:-3])
+        refused = ""
         try:
             again()
         except BigFFTError as error:
-            assert "scratch" in str(error)  # the folder
-        else:
+            refused = str(error)
+        if not refused:
             assert files("out.zarr") == killed
             return
+        assert "scratch" in refused  # the folder
         for path, data in saved.items():
             path.write_bytes(data)
 
@@ -143,18 +146,15 @@ def test_a_disk_without_inodes_says_so(tmp_path, monkeypatch):
 
 def test_who_comes_second_says_where_its_result_is(here, monkeypatch):
     np.save("in.npy", np.arange(64.0))
-    from dask_bigfft.storage import targets
-
     finish = targets.Target.finish
 
     def late(self, *arguments):
         zarr.create_array("out.zarr", shape=(1,), dtype="f8")
         finish(self, *arguments)
 
-    monkeypatch.setattr(targets.Target, "finish", late)
-    with pytest.raises(ArgumentError, match=r"`destination`.*partial-.*scratch"):
+    with monkeypatch.context() as patched, pytest.raises(ArgumentError, match=r"`destination`.*partial-.*scratch"):
+        patched.setattr(targets.Target, "finish", late)
         dask_bigfft.run("in.npy", "out.zarr", "fft", scratch="scratch")
-    monkeypatch.undo()
     done = dask_bigfft.run("in.npy", "out.zarr", "fft", scratch="scratch", resume=True,
                            overwrite=True)
     np.testing.assert_allclose(zarr.open_array(done.path)[...], np.fft.fft(np.arange(64.0)))

@@ -152,9 +152,10 @@ def test_who_comes_second_says_where_its_result_is(here, monkeypatch):
         zarr.create_array("out.zarr", shape=(1,), dtype="f8")
         finish(self, *arguments)
 
-    with monkeypatch.context() as patched, pytest.raises(ArgumentError, match=r"`destination`.*partial-.*scratch"):
+    with monkeypatch.context() as patched:
         patched.setattr(targets.Target, "finish", late)
-        dask_bigfft.run("in.npy", "out.zarr", "fft", scratch="scratch")
+        with pytest.raises(ArgumentError, match=r"`destination`.*partial-.*scratch"):
+            dask_bigfft.run("in.npy", "out.zarr", "fft", scratch="scratch")
     done = dask_bigfft.run("in.npy", "out.zarr", "fft", scratch="scratch", resume=True,
                            overwrite=True)
     np.testing.assert_allclose(zarr.open_array(done.path)[...], np.fft.fft(np.arange(64.0)))

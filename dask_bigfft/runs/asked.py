@@ -5,6 +5,7 @@ Imports `planning`, `front`, `storage`, `graph` and what lies below.
 
 import contextlib
 import math
+import stat
 import sys
 import time
 import warnings
@@ -72,8 +73,10 @@ class Asked:
         missing = self.missing_chunks
         if not isinstance(missing, str) or missing not in ("refuse", "fill"):
             refuse("missing_chunks", missing, "'refuse' or 'fill'")
-        if self.source.exists() and not (self.source.is_dir() or self.source.is_file()):
-            refuse("source", str(self.source), "a regular file or a folder; this is neither")
+        with contextlib.suppress(OSError):  # of a name that no file can have
+            kind = self.source.stat().st_mode
+            if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
+                refuse("source", str(self.source), "a regular file or a folder; this is neither")
 
     @property
     def block_nbytes(self) -> int | None:

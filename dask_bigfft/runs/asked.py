@@ -73,10 +73,11 @@ class Asked:
         missing = self.missing_chunks
         if not isinstance(missing, str) or missing not in ("refuse", "fill"):
             refuse("missing_chunks", missing, "'refuse' or 'fill'")
-        with contextlib.suppress(OSError):  # of a name that no file can have
+        kind = stat.S_IFREG
+        with contextlib.suppress(OSError, ValueError):  # what cannot be there is refused later
             kind = self.source.stat().st_mode
-            if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
-                refuse("source", str(self.source), "a regular file or a folder; this is neither")
+        if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
+            refuse("source", str(self.source), "a regular file or a folder; this is neither")
 
     @property
     def block_nbytes(self) -> int | None:

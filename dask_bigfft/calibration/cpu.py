@@ -136,7 +136,7 @@ def sampled(probe: Probe, effort: Effort) -> Iterator[Sample]:
     """What the stages of a probe took, and what each of them did."""
     plan, stages = measured(probe, effort)
     model, joints = model_of(plan), joints_in(plan)
-    elsewhere = get_library(probe.kernel).elsewhere
+    elsewhere = get_library(probe.kernel).supports_out
     for number, (exchange, stage) in enumerate(zip(plan.exchanges, stages, strict=True)):
         if number == len(plan.rounds):
             row = model.row_nbytes(exchange.shape, exchange.target, None)

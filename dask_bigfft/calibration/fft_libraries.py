@@ -84,7 +84,7 @@ def library_speeds(name: str, dtype: str, effort: Effort) -> LibrarySpeeds:
     """
     itemsize = np.dtype(dtype).itemsize
     elements = 16 * effort.elements // itemsize
-    elsewhere = get_library(name).elsewhere
+    elsewhere = get_library(name).supports_out
     points: Points = {}
     for probe in _transforms((*PLANES, TALL), elements, dtype, name, elsewhere):
         for sample in sampled(probe, _often(probe, effort)):
@@ -174,7 +174,7 @@ def _transforms(
 def _often(probe: Probe, effort: Effort) -> Effort:
     """As often as a library has to be tried: more often in tiles than on whole blocks."""
     uncut = all(n == probe.shape[axis] for named in probe.rounds for axis, n in named)
-    whole = uncut and get_library(probe.kernel).elsewhere
+    whole = uncut and get_library(probe.kernel).supports_out
     return effort if whole else replace(effort, repeat=max(TILED, effort.repeat))
 
 

@@ -26,7 +26,7 @@ from dask_bigfft.graph.blocks import Blocks
 from dask_bigfft.graph.groups import Groups
 from dask_bigfft.graph.run import Run
 from dask_bigfft.graph.tasks import barrier_in_common, common_memory, run_block
-from dask_bigfft.kernels import warming
+from dask_bigfft.kernels.copies import compile_at_once
 from dask_bigfft.memory import lend
 from dask_bigfft.planner.plan import Machine, Plan
 from dask_bigfft.planner.request import Request
@@ -260,7 +260,7 @@ def measured_stages(plan: Plan, threads: int, repeat: int = 3) -> Sequence[Stage
     repeat : int
         Passes that count, after one that does not.
     """
-    warming.at_once()
+    compile_at_once()
     with ThreadPoolExecutor(threads) as pool, counting_work():
         passes = [_Pass(plan, pool).stages() for _ in range(repeat + 1)][1:]
     return [_middle(stages) for stages in zip(*passes, strict=True)]

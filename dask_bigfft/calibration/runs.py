@@ -23,7 +23,7 @@ from scipy.optimize import nnls
 
 from dask_bigfft import config
 from dask_bigfft.calibration.timelines import Span, Timeline, taken
-from dask_bigfft.kernels import warming
+from dask_bigfft.kernels.copies import compile_at_once
 from dask_bigfft.planner.cost import forecast_rounds, joints_in, model_of
 from dask_bigfft.planner.interpreter import block_seconds
 from dask_bigfft.planner.machine import RoundForecast
@@ -140,7 +140,7 @@ def _timelines(
     """Runs of each plan on ones, warm, of all plans in turn."""
     arrays = {plan.source: ones(plan) for plan in plans}
     found: list[list[Timeline]] = [[] for _ in plans]
-    warming.at_once()
+    compile_at_once()
     with dask.config.set({"bigfft.exchange.carrier": "shared"}):
         for number in range(max(RUNS, repeat) + 1):
             if number > FEWEST and time.perf_counter() > until:

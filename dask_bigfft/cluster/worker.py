@@ -22,7 +22,7 @@ from distributed.metrics import context_meter
 
 from dask_bigfft.events import PHASES, SUBPHASES, add_sink, remove_sink
 from dask_bigfft.graph.build import build_graph, output_name
-from dask_bigfft.kernels import warming
+from dask_bigfft.kernels.copies import compile_at_once
 from dask_bigfft.memory.default import default_arena
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.plan import Machine
@@ -62,7 +62,7 @@ def digest(name: str, numbers: Mapping[str, Any]) -> None:
 
 def warm_up() -> None:
     """Run small transforms, so that compiled code and FFT libraries are there when work comes."""
-    warming.at_once()
+    compile_at_once()
     for dtype in ("c16", "c8", "f8"):
         values = np.ones(64, dtype)
         kind = "rfft" if values.dtype.kind == "f" else "fft"

@@ -39,7 +39,6 @@ from dask_bigfft.decomposition.layout import (
 from dask_bigfft.decomposition.steps import Divisor
 from dask_bigfft.errors import ArgumentTypeError, parse_flag, refuse
 from dask_bigfft.graph.layer import transformed_array
-from dask_bigfft.kernels.calls import factor as scale_of
 from dask_bigfft.kernels.cosines import (
     after_points,
     before_points,
@@ -48,6 +47,7 @@ from dask_bigfft.kernels.cosines import (
     ends_scaled,
     in_parts,
 )
+from dask_bigfft.kernels.loop import factor as scale_of
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.merging import FEWER, MANY, MOST_PADDED
 from dask_bigfft.planner.shifts import ShiftPlan

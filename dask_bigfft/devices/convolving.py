@@ -36,8 +36,8 @@ from dask_bigfft.decomposition.steps import Chirp, Step, axis_program
 from dask_bigfft.devices.jobs import Job
 from dask_bigfft.devices.operations import Array
 from dask_bigfft.devices.pieces import MOST_PRIME
-from dask_bigfft.kernels.incoming import parts
 from dask_bigfft.kernels.twiddle import chirp_filter
+from dask_bigfft.kernels.views import intervals
 from dask_bigfft.memory import lend
 
 __all__ = ["Spectra", "convolving", "filter_job", "filter_of", "is_hard"]
@@ -110,7 +110,7 @@ def filter_of(job: Job) -> Array:
     (step,) = job.round.steps
     assert step.convolve is not None
     found = lend((step.length,), np.dtype(job.source))
-    for part in parts(step.length, TILE):
+    for part in intervals(step.length, TILE):
         places = np.arange(part.start, part.stop, dtype=np.int64)
         found[part] = chirp_filter(
             places.shape, places, step.length, step.convolve.length, step.convolve.sign, found.dtype

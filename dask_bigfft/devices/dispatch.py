@@ -27,9 +27,9 @@ from dask_bigfft.devices.schedule import Schedule
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit, working_for
 from dask_bigfft.kernels.composite import Composite, Windowed
-from dask_bigfft.kernels.incoming import Divisible, Incoming, Placed, Whole
 from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.kernels.stacked import Stacked
+from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.planner.cost import admitted
 from dask_bigfft.planner.device_settings import AS_IS, DeviceSettings
 from dask_bigfft.planner.seconds import LEAST_NBYTES
@@ -109,7 +109,7 @@ def getting_ready(place: Place, nbytes: int, dtype: str) -> AbstractContextManag
 
 
 def on_device(
-    job: Job, incoming: Incoming, filters: Mapping[int, Array] | None, place: Place,
+    job: Job, incoming: BlockView, filters: Mapping[int, Array] | None, place: Place,
     stacked: Stacked | None = None,
 ) -> Array | None:
     """Return a block after a round that was done on a device; None if the CPU has to do it.
@@ -118,7 +118,7 @@ def on_device(
     ----------
     job : Job
         The round on the block.
-    incoming : Incoming
+    incoming : BlockView
         The block on its way in; it is not touched before the device is leased.
     filters : mapping of int to ndarray or None
         Spectrum of the convolution's filter, for the axes that need one.
@@ -160,7 +160,7 @@ def on_device(
 
 
 def together(
-    job: Job, incoming: Divisible, library: FFTLibrary, filters: Mapping[int, Array], place: Place,
+    job: Job, incoming: BlockView, library: FFTLibrary, filters: Mapping[int, Array], place: Place,
     forecast: Callable[[], Pace]
 ) -> Array | None:
     """Return a block after a round that CPU threads and devices did together.
@@ -172,7 +172,7 @@ def together(
     ----------
     job : Job
         The round on the block; what it rolls is rolled later.
-    incoming : Divisible
+    incoming : BlockView
         The block on its way in.
     library : FFTLibrary
         Makes the CPU's FFTs.
@@ -205,14 +205,14 @@ def together(
     return found.run(round_, min(job.round.source.blocks, task_threads()), nbytes, opened)
 
 
-def moved_on_device(incoming: Placed, place: Place, blocks: int = 1) -> Array | None:
+def moved_on_device(incoming: BlockView, place: Place, blocks: int = 1) -> Array | None:
     """Return a block that only has to be put together, by way of a device; None: the CPU has to.
 
     The device reads the shards in the order in which they lie, and turns them on the way.
 
     Parameters
     ----------
-    incoming : Incoming
+    incoming : BlockView
         The block.
     place : Place
         Where rounds are done.
@@ -228,7 +228,7 @@ def moved_on_device(incoming: Placed, place: Place, blocks: int = 1) -> Array | 
     found = _leases(place, nbytes, dtype.str)
     if found is None:
         return None
-    shards = incoming.windowed()
+    shards = incoming.boxes(True)
     order = None if shards is None else shards.around.order
     if shards is None or order is None:
         found.ready()
@@ -240,7 +240,7 @@ def moved_on_device(incoming: Placed, place: Place, blocks: int = 1) -> Array | 
               window=window if shards.inner else None)
 
     def gathered() -> Array:
-        values = window.filled(incoming.whole(threads=os.cpu_count() or 1))
+        values = window.filled(incoming.gather(threads=os.cpu_count() or 1))
         return np.ascontiguousarray(values.transpose(order))
 
     try:
@@ -349,16 +349,16 @@ def _leases(place: Place, nbytes: int, *dtypes: str) -> Leases | None:
     return found if takes(place.device, nbytes, *dtypes) else None
 
 
-def _source(incoming: Incoming, dtype: np.dtype[Any]) -> Source:
+def _source(incoming: BlockView, dtype: np.dtype[Any]) -> Source:
     """The block in the dtype that the device computes in, without a copy where that is possible."""
-    found, threads = incoming.as_is, os.cpu_count() or 1
-    if found is not None and found.flags.c_contiguous:
+    found, threads = incoming.array, os.cpu_count() or 1
+    if found is not None and not incoming.owned and found.flags.c_contiguous:
         if found.dtype == dtype:
             return Source(lambda: found, borrowed=True)
         return Source(lambda: converted(found, dtype, threads))
-    again = not isinstance(incoming, Whole)
+    boxes = incoming.boxes(False)
     return Source(
-        lambda: converted(incoming.whole(threads=threads), dtype, threads),
-        again=again,
-        composite=incoming.composite(),
+        lambda: converted(incoming.gather(threads=threads), dtype, threads),
+        again=not incoming.owned,
+        composite=None if boxes is None else boxes.around,
     )

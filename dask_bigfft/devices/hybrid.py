@@ -26,9 +26,9 @@ from dask_bigfft.devices.taking import Kind, OpenBlock, Taken
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.events import during, working_for
 from dask_bigfft.kernels.composite import Composite
-from dask_bigfft.kernels.cpu import in_one_call, run_tiles
-from dask_bigfft.kernels.incoming import Divisible, parts
 from dask_bigfft.kernels.libraries import FFTLibrary
+from dask_bigfft.kernels.loop import CPUExecutor, is_one_call
+from dask_bigfft.kernels.views import BlockView, intervals
 from dask_bigfft.memory import lend
 
 __all__ = ["Pace", "Shared", "largest", "shared"]
@@ -58,7 +58,7 @@ class Shared:
     ----------
     job : Job
         The round on the block; what it rolls is rolled later.
-    incoming : Divisible
+    incoming : BlockView
         The block on its way in.
     library : FFTLibrary
         Makes the CPU's FFTs.
@@ -79,7 +79,7 @@ class Shared:
     """
 
     job: Job
-    incoming: Divisible
+    incoming: BlockView
     library: FFTLibrary
     filters: Mapping[int, Array]
     out: Array
@@ -104,10 +104,11 @@ class Shared:
     def tiles(self, cuts: Iterator[slice]) -> None:
         """Do some tiles, here and now."""
         job = self.job
-        run_tiles(
-            job.round, job.block, self.incoming, self.library, self.out, self.tiling, cuts,
-            self.filters,
+        executor = CPUExecutor(
+            job.round, job.block, self.incoming, self.out, self.library, self.filters,
+            cut=self.tiling,
         )
+        executor.run(cuts)
 
     def _on(self, engine: Engine) -> tuple[Prepared, Composite | None]:
         """How an engine does the block, and the block as it reads it in place, if it can."""
@@ -120,7 +121,7 @@ class Shared:
 
     def gathers(self, engine: Engine) -> bool:
         """Whether a part has to be gathered before a device can read it."""
-        given = self.incoming.as_is
+        given = self.incoming.array
         if given is not None and given.dtype == self.job.source:
             return False
         return self._on(engine)[1] is None
@@ -138,7 +139,7 @@ class Shared:
         """The block as it comes, what gathers a part of it, and the block as a device reads it."""
         with self._lock:
             if self._found is None:
-                came, fill, dtype = self.incoming.as_is, None, np.dtype(self.job.source)
+                came, fill, dtype = self.incoming.array, None, np.dtype(self.job.source)
                 if came is None:
                     shape, kind = self.incoming.shape, self.incoming.dtype
                     inside = self.out.shape == shape and self.out.dtype == kind
@@ -161,7 +162,7 @@ class Shared:
                 read[(*ahead, place)] = came[(*ahead, place)]
 
         rows = part.stop - part.start
-        cuts = list(parts(rows, -(-rows // threads)))
+        cuts = list(intervals(rows, -(-rows // threads)))
         if len(cuts) == 1:
             bring(cuts[0])
         else:
@@ -170,14 +171,14 @@ class Shared:
         return read
 
 
-def largest(job: Job, incoming: Divisible) -> int:
+def largest(job: Job, incoming: BlockView) -> int:
     """Bytes of a block before a round or after it, whichever is more."""
     after = math.prod(job.round.target.shape(job.block)) * np.dtype(job.target).itemsize
     return max(after, math.prod(incoming.shape) * incoming.dtype.itemsize)
 
 
 def shared(
-    job: Job, incoming: Divisible, library: FFTLibrary, filters: Mapping[int, Array],
+    job: Job, incoming: BlockView, library: FFTLibrary, filters: Mapping[int, Array],
     engine: Engine, source: Source, nbytes: int | None, pace: dict[Kind, float], team: int = 1
 ) -> Shared | None:
     """Return a round on a block, ready to be shared; None where its parts need each other.
@@ -214,7 +215,7 @@ def shared(
     inner = math.prod(before[dim + 1 :]) * np.dtype(plan.dtype).itemsize
     run = -(-limits.run_nbytes // inner) if math.prod(before[:dim]) > 1 else 1
     least = min(piece, max(run, -(-PARTS * limits.least // row_nbytes)))
-    if in_one_call(round_, incoming, library):
+    if is_one_call(round_, incoming, library):
         library = library.using(team)
     else:
         team = 1

@@ -24,8 +24,8 @@ from dask_bigfft.devices.ragged import Window
 from dask_bigfft.devices.transfer import row_nbytes
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.kernels.composite import Composite
-from dask_bigfft.kernels.incoming import parts
 from dask_bigfft.kernels.stacked import Stacked
+from dask_bigfft.kernels.views import intervals
 from dask_bigfft.memory import lend
 from dask_bigfft.planner.device_settings import AS_IS, DeviceSettings
 
@@ -295,7 +295,7 @@ def converted(values: Array, dtype: np.dtype[Any], threads: int) -> Array:
     out = lend(values.shape, dtype)
     came, goes = values.reshape(-1), out.reshape(-1)
     width = max(SHARED_ELEMENTS, -(-came.size // threads))
-    cut = list(parts(came.size, width))
+    cut = list(intervals(came.size, width))
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(lambda part: np.copyto(goes[part], came[part]), cut))
     return out

@@ -23,7 +23,7 @@ import numpy as np
 from dask_bigfft.devices.cuda import cupy, in_pool
 from dask_bigfft.devices.cupy_device import errors_of_cuda
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
-from dask_bigfft.kernels.copy import strided_view
+from dask_bigfft.kernels.copies import strided_view
 
 __all__ = ["CupyPeers", "Peers", "SimulatedPeers", "Traffic"]
 

@@ -1,4 +1,4 @@
-"""What is computed on one piece: the steps of `kernels.on_tile`, as descriptions for a device.
+"""What is computed on one piece: the steps of `kernels.loop`, as descriptions for a device.
 
 ::
 

@@ -16,8 +16,9 @@ import numpy.typing as npt
 from dask_bigfft.events import measured
 from dask_bigfft.exchange.product import Block, Product, products_of
 from dask_bigfft.exchange.shards import ExchangeMap
-from dask_bigfft.kernels.copy import CopyTable
-from dask_bigfft.kernels.fresh import lend_backed
+from dask_bigfft.kernels.copies import CopyTable
+from dask_bigfft.kernels.views import prefault
+from dask_bigfft.memory import lend
 
 Array = npt.NDArray[Any]
 
@@ -93,7 +94,7 @@ def fresh_block(
     exchange: ExchangeMap, block: Block, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> Array:
     """Return memory for a target block, 0 where there are places that no source covers."""
-    values = lend_backed(shape, dtype)
+    values = prefault(lend(shape, dtype))
     if sum(product.size for product in products_of(exchange, block, packed=True)) < values.size:
         values.fill(0)
     return values

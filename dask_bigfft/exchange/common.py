@@ -19,7 +19,7 @@ import numpy.typing as npt
 from dask_bigfft.decomposition.joints import place_of
 from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.errors import CarrierError, KernelError
-from dask_bigfft.kernels.fresh import backed
+from dask_bigfft.kernels.views import prefault
 from dask_bigfft.memory import lend
 
 Array = npt.NDArray[Any]
@@ -83,7 +83,7 @@ class Common:
             if self.array is None:
                 self.array = lend(self.joint.shape(self.group), self.dtype)
             found = self._given[block] = lying(self.array, self.joint, layout, block)
-        return backed(found)  # together with all who are about to write there
+        return prefault(found)  # together with all who are about to write there
 
     def holds(self, joint: Layout, layout: Layout, blocks: Mapping[Block, Any]) -> bool:
         """Whether blocks of a layout all lie where the joint has them."""

@@ -15,7 +15,7 @@ from dask_bigfft.exchange.product import Block, Ints, Product
 from dask_bigfft.exchange.shards import AxisExchange, ExchangeMap, PieceTable
 from dask_bigfft.exchange.tables import Table, table_for
 from dask_bigfft.kernels.checksums import checksum
-from dask_bigfft.kernels.copy import Rows
+from dask_bigfft.kernels.copies import Segments
 
 Array = npt.NDArray[Any]
 
@@ -145,11 +145,11 @@ class Packing:
 
     def _copies(
         self, product: Product, values: Array, used: dict[Block, int]
-    ) -> tuple[Product, Rows]:
+    ) -> tuple[Product, Segments]:
         """A product with its copies; those in the targets' shards in elements."""
         strides = np.array([values.strides] * len(product.which), np.int64)
         starts, steps = product.in_packed(used)
-        rows = Rows(
+        rows = Segments(
             product.counts,
             *product.in_sources(self.exchange, strides),
             starts,
@@ -183,12 +183,12 @@ class Packing:
         return found  # type: ignore[no-any-return]
 
 
-def _extend(table: Table, values: Array, rows: Rows, base: Ints) -> None:
+def _extend(table: Table, values: Array, rows: Segments, base: Ints) -> None:
     """Enter those copies whose shard begins at `base`, in elements; -1 is left out."""
     mine = np.flatnonzero(base >= 0)
     if len(mine):
         size = table.target.itemsize
-        chosen = Rows(
+        chosen = Segments(
             rows.counts[mine],
             rows.source_starts[mine],
             rows.source_strides[mine],

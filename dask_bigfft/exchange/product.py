@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.exchange.shards import ExchangeMap, PieceTable
-from dask_bigfft.kernels.copy import Rows
+from dask_bigfft.kernels.copies import Segments
 
 Block = tuple[int, ...]
 Ints = npt.NDArray[np.int64]
@@ -54,7 +54,7 @@ class Product:
 
     def __init__(self, tables: tuple[PieceTable, ...], conjugate: bool) -> None:
         self.tables, self.conjugate = tables, conjugate
-        self._gathered: dict[Any, Rows] = {}
+        self._gathered: dict[Any, Segments] = {}
         #: The blocks that are met: every combination of those of the axes.
         self.blocks: list[Block] = list(itertools.product(*(table.met[0] for table in tables)))
 
@@ -139,7 +139,7 @@ class Product:
         sources: tuple[Ints, Ints],
         target_strides: tuple[int, ...],
         cut: tuple[int, int] | None,
-    ) -> Rows:
+    ) -> Segments:
         """The copies into one target block, starts and strides in bytes.
 
         `sources` are starts and strides of the copies in the sources. `cut` is the axis, and the
@@ -154,7 +154,7 @@ class Product:
             along = self.along(axis, dim)
             step = int(target_strides[firsts(exchange.target_dims)[axis] + dim])
             starts = starts - begins * step
-        return Rows(
+        return Segments(
             self.counts, sources[0], sources[1], starts, steps, begins, self.conjugate, along, step
         )
 
@@ -164,7 +164,7 @@ class Product:
         source_strides: tuple[tuple[int, ...], ...],
         target_strides: tuple[int, ...],
         cut: tuple[int, int] | None,
-    ) -> Rows:
+    ) -> Segments:
         """The copies from source blocks of some strides, as `rows` has them.
 
         Blocks lie in memory as they did the last time, so it is worked out once.

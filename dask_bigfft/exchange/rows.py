@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from dask_bigfft.exchange.product import Block, Ints, Product, products_of
 from dask_bigfft.exchange.shards import ExchangeMap, PieceTable
-from dask_bigfft.kernels.copy import strided_view
+from dask_bigfft.kernels.copies import strided_view
 
 Array = npt.NDArray[Any]
 Region = tuple[slice, ...]

@@ -345,6 +345,14 @@ class ExchangeMap:
         self.known: dict[Any, Any] = {}
         self.known_size = 0
 
+    def axis_dim(self, dim: int) -> tuple[int, int]:
+        """Return the axis of a dimension of a target block, and the dimension within the axis."""
+        for axis, count in enumerate(self.target_dims):
+            if dim < count:
+                return axis, dim
+            dim -= count
+        raise IndexError(dim)
+
     @property
     def images(self) -> Iterator[tuple[tuple[AxisExchange, ...], bool]]:
         """Exchanges of all axes, as they are and mirrored, and whether that conjugates."""

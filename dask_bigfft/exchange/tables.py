@@ -10,7 +10,7 @@ import numpy as np
 
 from dask_bigfft.devices.cuda import cupy
 from dask_bigfft.devices.on_card import is_on_card
-from dask_bigfft.kernels.copy import CopyTable, Rows
+from dask_bigfft.kernels.copies import CopyTable, Segments
 from dask_bigfft.memory import lend
 
 Table = Any  # a CopyTable or a CardTable
@@ -27,9 +27,9 @@ class CardTable:
 
     def __init__(self, target: Any) -> None:
         self.target = target
-        self._copies: list[tuple[Any, int, Rows]] = []
+        self._copies: list[tuple[Any, int, Segments]] = []
 
-    def extend(self, sources: Sequence[Any], which: np.ndarray, rows: Rows) -> None:
+    def extend(self, sources: Sequence[Any], which: np.ndarray, rows: Segments) -> None:
         """Add many strided copies; `which` names the source of each."""
         self._copies += [(sources[source], i, rows) for i, source in enumerate(which.tolist())]
 

@@ -24,7 +24,7 @@ from dask_bigfft.exchange.peers import ROUTES, Route, fits, home, peer_exchange,
 from dask_bigfft.graph.blocks import Blocks, checked
 from dask_bigfft.graph.run import Run
 from dask_bigfft.graph.tasks import barrier, reported, run_block
-from dask_bigfft.kernels.incoming import Whole
+from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.profile import DEFAULT
 
@@ -38,23 +38,22 @@ class Arrived(Blocks):
     """Target blocks of an exchange, each on its home device."""
 
 
-class Settled(Whole):
-    """A block that an exchange has made and nobody else uses, on its way into a round."""
+class Settled(BlockView):
+    """A block that an exchange has made and nobody else uses, before a round."""
 
     def __init__(self, values: Any) -> None:
-        super().__init__(values)
-        self.on_card = is_on_card(values)
-        self._given = False
+        super().__init__(values.shape, values.dtype, values, owned=True)
+        self.on_gpu, self._given = is_on_card(values), False
 
-    def whole(self, out: Array | None = None, *, threads: int = 1) -> Any:
-        """The block, free to overwrite; on a card a second time it may be lost."""
-        if self.on_card and self._given:
+    def gather(self, out: Array | None = None, threads: int = 1) -> Any:
+        """Return the block, free to overwrite; on a GPU a second time it may be lost."""
+        if self.on_gpu and self._given:
             raise DeviceError(
                 "a card ran out of memory while it overwrote a block that came from another one: "
                 "compute the transform again"
             )
         self._given = True
-        return self.values
+        return self.array
 
 
 #: The devices of this process and the home of every block; None where all are on one device.

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from dask_bigfft.events import during, emit
 from dask_bigfft.exchange.arriving import Arriving, fresh_block
-from dask_bigfft.exchange.gather import Gathering
+from dask_bigfft.exchange.gather import view_of
 from dask_bigfft.exchange.packing import shard_sizes
 from dask_bigfft.exchange.rows import block_regions, shard_regions
 from dask_bigfft.exchange.scratch import Part, Scratch
@@ -37,8 +37,7 @@ from dask_bigfft.graph.groups import Groups
 from dask_bigfft.graph.holding import hold
 from dask_bigfft.graph.run import Run
 from dask_bigfft.graph.tasks import reported, run_block, taken_through
-from dask_bigfft.kernels.incoming import Incoming, Whole
-from dask_bigfft.kernels.lying import Lying
+from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.memory import lend
 from dask_bigfft.planner.cost import PACKED
 from dask_bigfft.planner.plan import Plan
@@ -229,7 +228,7 @@ def run_block_of_file(
         return done[0]
     filters = dict(zip(filter_axes, spectra, strict=True))
 
-    def gathering() -> Incoming:
+    def gathering() -> BlockView:
         return _read(run, number, block, written)
 
     values = taken_through(run, number, block, gathering, filters)
@@ -329,7 +328,7 @@ def _parts(nbytes: list[int]) -> list[int]:
     return found
 
 
-def _read(run: DiskRun, number: int, target: Block, written: Written) -> Incoming:
+def _read(run: DiskRun, number: int, target: Block, written: Written) -> BlockView:
     """A block's shards, read from its file in one go."""
     begins, total = _begins(run, number, target)
     parts = [
@@ -352,21 +351,20 @@ def _read(run: DiskRun, number: int, target: Block, written: Written) -> Incomin
     return _there(run, number, target, arriving.values)
 
 
-def _read_rows(run: DiskRun, target: Block, stored: Any) -> Incoming:
+def _read_rows(run: DiskRun, target: Block, stored: Any) -> BlockView:
     """A block's shards, read as rows of the stored array."""
     started = time.perf_counter()
     shape, dtype = run.block_of(0, target)
-    incoming: Incoming
     if run.assembles:
         values = fresh_block(run.map(0), target, shape, dtype)
-        incoming = _there(run, 0, target, values)
+        view = _there(run, 0, target, values)
         regions = block_regions(run.map(0), target, values)
     else:
         begins, total = _begins(run, 0, target)
         parts = [Part(source, *place, 0) for source, place in begins.items()]
         packed = lend((total,), np.uint8)
         shards = _shards(parts, packed, 0, run.exchange(0).shard_dtype)
-        incoming = _gathering(run, 0, target, shards)
+        view = _gathering(run, 0, target, shards)
         regions = shard_regions(run.map(0), target, shards)
     with Underway[object]() as calls:
         for region, place in regions:
@@ -374,16 +372,16 @@ def _read_rows(run: DiskRun, target: Block, stored: Any) -> Incoming:
         calls.results()
     nbytes = int(run.sizes(0, target).sum()) * run.exchange(0).shard_dtype.itemsize
     emit("source_read", nbytes=nbytes, seconds=time.perf_counter() - started)
-    return incoming
+    return view
 
 
-def _there(run: DiskRun, number: int, block: Block, values: Array) -> Incoming:
+def _there(run: DiskRun, number: int, block: Block, values: Array) -> BlockView:
     """A block that is put together; the round that follows works in its place, if it can."""
     if number == len(run.plan.rounds):
-        return Whole(values)
+        return BlockView.of(values, owned=True)
     after = run.plan.rounds[number].target.shape(block)
     same = after == values.shape and np.dtype(run.plan.dtypes[2 * number + 1]) == values.dtype
-    return Lying(values, inside=same)
+    return BlockView.of(values, target=values if same else None)
 
 
 def _begins(
@@ -407,6 +405,6 @@ def _shards(
     return {b: memory[at : at + nbytes].view(dtype) for b, (at, nbytes) in begins.items()}
 
 
-def _gathering(run: DiskRun, number: int, target: Block, shards: dict[Block, Array]) -> Gathering:
+def _gathering(run: DiskRun, number: int, target: Block, shards: dict[Block, Array]) -> BlockView:
     shape, dtype = run.block_of(number, target)
-    return Gathering(run.map(number), target, shape, dtype, shards.__getitem__, packed=True)
+    return view_of(run.map(number), target, shape, dtype, shards.__getitem__, packed=True)

@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from dask_bigfft.events import during
 from dask_bigfft.graph.run import Run
-from dask_bigfft.kernels.calls import axis_index
-from dask_bigfft.kernels.incoming import Whole
+from dask_bigfft.kernels.loop import axis_index
 from dask_bigfft.kernels.twiddle import chirp_filter
+from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.planner.filters import FilterPlan
 
 Array = npt.NDArray[Any]
@@ -32,12 +32,12 @@ def generate_filter(run: Run, block: Block) -> Array:
     padded = math.prod(digit.radix for digit in axis.digits)
     dtype = np.dtype(plan.dtypes[0])
 
-    def incoming() -> Whole:
+    def incoming() -> BlockView:
         values = chirp_filter(
             axis.shape(block[0]), places, padded, plan.chirp.length, plan.chirp.sign, dtype,
             plan.chirp.step, plan.chirp.offset,
         )
-        return Whole(np.ascontiguousarray(values))
+        return BlockView.of(np.ascontiguousarray(values), owned=True)
 
     with during(run.token, 1):
         return run.deliver(0, block, run.finish(0, block, incoming, {}))

@@ -23,7 +23,7 @@ from dask_bigfft.devices.dispatch import inside_device, job_of, on_device
 from dask_bigfft.devices.on_card import is_on_card
 from dask_bigfft.errors import PlanError, refuse
 from dask_bigfft.events import emit
-from dask_bigfft.exchange.gather import Gathering
+from dask_bigfft.exchange.gather import view_of
 from dask_bigfft.exchange.parts import all_composite
 from dask_bigfft.exchange.spoiled import refuse_spoiled, spoiling
 from dask_bigfft.graph.blocks import Blocks, checked
@@ -33,8 +33,8 @@ from dask_bigfft.graph.names import Block, Graph, Key, Names, block_ref
 from dask_bigfft.graph.run import Run
 from dask_bigfft.graph.tasks import barrier, reported
 from dask_bigfft.kernels.composite import Composite
-from dask_bigfft.kernels.in_place import run_round
-from dask_bigfft.kernels.incoming import Whole
+from dask_bigfft.kernels.loop import run_round
+from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.memory import lend
 from dask_bigfft.planner.cost import forecast
 from dask_bigfft.planner.machine import Machine
@@ -98,19 +98,21 @@ def run_inside(run: Run, number: int, block: Block, blocks: Blocks) -> int:
     started = time.perf_counter()
     exchange, round_ = run.exchange(number), run.plan.rounds[number]
     shape, dtype = exchange.target.shape(block), np.dtype(exchange.dtype)
-    gathering = Gathering(run.map(number), block, shape, dtype, blocks.__getitem__)
-    shards = gathering.composite()
-    assert shards is not None  # as was made sure of when the graph was built
+    view = view_of(run.map(number), block, shape, dtype, blocks.__getitem__)
+    found = view.boxes(False)
+    assert found is not None  # as was made sure of when the graph was built
+    shards = found.around
     for _, first in itertools.islice(_views(shards), 1):
         refuse_spoiled(number, block, first)
     job = job_of(round_, block, dtype, dtype, inside=True)
     with spoiling(lambda: (view for _, view in _views(shards))):
         there = inside_device(job, shards, run.place)
     if not there:
-        values = gathering.whole()
-        done = on_device(job, Whole(values), {}, run.place)
+        values = view.gather()
+        done = on_device(job, BlockView.of(values, owned=True), {}, run.place)
         if done is None:
-            done = run_round(round_, block, Whole(values), run.library, dtype, {})
+            view = BlockView.of(values, owned=True)
+            done = run_round(round_, block, view, run.library, dtype, {})
         _put_back(shards, done)
     emit("round", nbytes=shards.nbytes, seconds=time.perf_counter() - started)
     return shards.nbytes

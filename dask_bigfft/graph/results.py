@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from dask_bigfft.exchange.common import whole_result
 from dask_bigfft.graph.dask_private import finalize
-from dask_bigfft.kernels.copy import copied
-from dask_bigfft.kernels.fresh import backed
+from dask_bigfft.kernels.copies import copy_array
+from dask_bigfft.kernels.views import prefault
 from dask_bigfft.memory import lend
 from dask_bigfft.record import current_worker
 from dask_bigfft.threads import task_threads
@@ -96,11 +96,11 @@ def _copied(
     ]
     if threads == 1 or out.nbytes < SHARED_NBYTES:
         for target, source in pairs:
-            copied(target, source)
+            copy_array(target, source)
         return out
     with ThreadPoolExecutor(threads, thread_name_prefix="bigfft-result") as pool:
-        list(pool.map(backed, [out] * threads))
-        list(pool.map(copied, *zip(*pairs, strict=True)))
+        list(pool.map(prefault, [out] * threads))
+        list(pool.map(copy_array, *zip(*pairs, strict=True)))
     return out
 
 

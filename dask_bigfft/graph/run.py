@@ -24,19 +24,17 @@ from dask_bigfft.devices.on_card import is_on_card, roll_on_card, round_on_card
 from dask_bigfft.errors import refuse
 from dask_bigfft.events import emit
 from dask_bigfft.exchange.common import same_memory
-from dask_bigfft.exchange.gather import Gathering
 from dask_bigfft.exchange.packing import Packing
 from dask_bigfft.exchange.shards import ExchangeMap, exchange_map
 from dask_bigfft.exchange.stacking import stacked_layout, stacking
 from dask_bigfft.graph.paused import watch_from_task
 from dask_bigfft.graph.spare import with_spare_threads
-from dask_bigfft.kernels.copy import copied
-from dask_bigfft.kernels.cpu import rolled
-from dask_bigfft.kernels.in_place import run_round
-from dask_bigfft.kernels.incoming import Incoming
+from dask_bigfft.kernels.checks import Verification
+from dask_bigfft.kernels.copies import copy_array
 from dask_bigfft.kernels.libraries import FFTLibrary, get_library
+from dask_bigfft.kernels.loop import roll, run_round
 from dask_bigfft.kernels.stacked import Stacked
-from dask_bigfft.kernels.verify import verified_round
+from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.balance import paces
 from dask_bigfft.planner.filters import FilterPlan
@@ -188,23 +186,18 @@ class Run:
         return no_joints(len(plan.exchanges), len(plan.rounds))
 
     def finish(
-        self,
-        number: int,
-        block: Block,
-        incoming_of: Callable[[], Incoming],
-        filters: Mapping[int, Array],
-        here: Array | None = None,
-        flat: Array | None = None,
+        self, number: int, block: Block, view_of: Callable[[], BlockView],
+        filters: Mapping[int, Array], here: Array | None = None, flat: Array | None = None,
     ) -> Array:
-        """The block after the round that follows an exchange, verified if the plan says so.
+        """Return the block after the round that follows an exchange, verified if the plan says so.
 
-        `here` is where it has to lie, `flat` the same place as a block of the result has it.
+        `here` is where it has to be, `flat` the same place as a block of the result has it.
         """
         round_ = self.plan.rounds[number]
         started = time.perf_counter()
-        done = self.transformed(number, round_, block, incoming_of, filters, (block,))
+        done = self.transformed(number, round_, block, view_of, filters, (block,))
         if here is not None and not same_memory(done, here):
-            copied(here, done)
+            copy_array(here, done)
             done = here
         if number == len(self.plan.rounds) - 1 and self.plan.ends_in_round:
             done = done.reshape(round_.target.flat_shape(block)) if flat is None else flat
@@ -212,66 +205,73 @@ class Run:
         return done
 
     def transformed(
-        self, number: int, round_: Round, block: Block, incoming_of: Callable[[], Incoming],
+        self, number: int, round_: Round, block: Block, view_of: Callable[[], BlockView],
         filters: Mapping[int, Array], blocks: tuple[Block, ...],
     ) -> Array:
-        """The block after a round, verified if the plan says so.
+        """Return the block after a round on a device or on the CPU, verified if the plan says so.
 
         `round_` is that of the plan, or done on `blocks` of it together, which errors name.
         """
         mode, dtype = self.plan.verify, np.dtype(self.plan.dtypes[2 * number + 1])
-        arguments = self.library, dtype, filters
         if mode == "none":
-            return self.worked(number, round_, block, incoming_of(), *arguments)
-        run = functools.partial(self.worked, number)
-        host = functools.partial(_in_host_memory, mode, incoming_of)
-        return verified_round(
-            mode, round_, block, host, *arguments, number=number + 1, names=blocks, run=run,
-            exact=not self.on_devices(number),
-        )
+            view = view_of()
+            done = self._on_device(number, round_, block, dtype, filters, view)
+            if done is None:
+                with with_spare_threads(self.library, round_.target.blocks) as library:
+                    done = run_round(round_, block, view, library, dtype, filters)
+                self._told("round_cpu", done)
+                return done
+        else:
+            with with_spare_threads(self.library, round_.target.blocks) as library:
+                checks = Verification(
+                    mode, round_, block, library, dtype, filters, number + 1, blocks
+                )
+                runner = functools.partial(
+                    self._on_device, number, round_, block, dtype, filters
+                )
+                done = None
+                if self.on_devices(number):
+                    done = checks.run_elsewhere(view_of, runner)
+                if done is None:
+                    return checks.run(functools.partial(_in_host_memory, mode, view_of))
+        return (roll_on_card if is_on_card(done) else roll)(done, round_.rolls)
 
     def on_devices(self, number: int) -> bool:
-        """Whether devices may do a round on blocks in host memory, or are asked to."""
+        """Return whether devices may do a round on blocks in host memory, or are asked to."""
         device = self.place_of(number).device
         return device != "cpu" and (device != "auto" or missing() is None)
 
-    def worked(
-        self, number: int, round_: Round, block: Block, incoming: Incoming, library: FFTLibrary,
-        dtype: np.dtype[Any], filters: Mapping[int, Array]
-    ) -> Array:
-        """The block after a round, done on a device or here."""
-        on_card, place = getattr(incoming, "on_card", False), self.place_of(number)
-        done: Array | None = None
-        if on_card or self.on_devices(number):
-            job = job_of(round_, block, incoming.dtype, dtype, inside=self.overwrites(number))
-            if on_card:
-                done = round_on_card(job, incoming.whole, filters)
-            elif place.device == "hybrid" and isinstance(incoming, Gathering):
-                pace = functools.partial(self.pace, number)
-                done = together(job, incoming, library, filters, place, pace)
-            if done is None:
-                done = on_device(job, incoming, filters, place, self.stacking(number + 1))
-                self._told("round_device", done)
+    def _on_device(
+        self, number: int, round_: Round, block: Block, dtype: np.dtype[Any],
+        filters: Mapping[int, Array], view: BlockView,
+    ) -> Array | None:
+        """Return the block after a round on a device, but for its rolls; None on the CPU."""
+        if not view.on_gpu and not self.on_devices(number):
+            return None
+        job = job_of(round_, block, view.dtype, dtype, inside=self.overwrites(number))
+        if view.on_gpu:
+            return round_on_card(job, view.gather, filters)  # type: ignore[no-any-return]
+        done, place = None, self.place_of(number)
+        if place.device == "hybrid" and self.plan.verify == "none":
+            pace = functools.partial(self.pace, number)
+            done = together(job, view, self.library, filters, place, pace)
         if done is None:
-            with with_spare_threads(library, round_.target.blocks) as own:
-                done = run_round(round_, block, incoming, own, dtype, filters)
-            self._told("round_cpu", done)
-            return done
-        roll = roll_on_card if is_on_card(done) else rolled
-        return roll(done, round_.rolls)
+            done = on_device(job, view, filters, place, self.stacking(number + 1))
+            self._told("round_device", done)
+        return done
 
     def _told(self, event: str, done: Array | None) -> None:
-        """Tell who has done a whole block, where CPU threads and devices do a round together."""
+        """Report who has done a whole block, where CPU threads and devices share a round."""
         if done is not None and self.place.device == "hybrid":
             emit(event, nbytes=done.nbytes)
 
-    def moved(self, number: int, incoming: Gathering) -> Array:
-        """The block after the last exchange, put together on the way over a device or here."""
+    def moved(self, number: int, view: BlockView) -> Array:
+        """Return the block after the last exchange, gathered by a device on the way, or here."""
         found = None
-        if not incoming.on_card:
+        if not view.on_gpu:
             blocks = self.exchange(number).target.blocks
-            found = moved_on_device(incoming, self.place_of(number), blocks)
-        return incoming.whole() if found is None else found
+            found = moved_on_device(view, self.place_of(number), blocks)
+        return view.gather() if found is None else found
 
     def done(self, number: int, block: Block) -> tuple[Any] | None:
         """What the task of a block after exchange `number` would return, if that is known."""
@@ -282,9 +282,9 @@ class Run:
         return values
 
 
-def _in_host_memory(mode: str, incoming_of: Callable[[], Incoming]) -> Incoming:
-    """A block on its way in, refused on a card, where nothing is verified."""
-    incoming = incoming_of()
-    if getattr(incoming, "on_card", False):
+def _in_host_memory(mode: str, view_of: Callable[[], BlockView]) -> BlockView:
+    """Return the view of a block, which is refused on a card, where nothing is verified."""
+    view = view_of()
+    if view.on_gpu:
         refuse("verify", mode, "'none' for blocks on a card, or blocks in host memory")
-    return incoming
+    return view

@@ -25,13 +25,12 @@ from dask_bigfft.devices.on_card import is_on_card
 from dask_bigfft.errors import CarrierError, VerificationError
 from dask_bigfft.events import during, emit
 from dask_bigfft.exchange.common import Common, lying, note_result, refuse_spent, spend
-from dask_bigfft.exchange.gather import Gathering
+from dask_bigfft.exchange.gather import view_of
 from dask_bigfft.exchange.packing import pack, shard_checksum
 from dask_bigfft.exchange.spoiled import refuse_spoiled, spoiling
 from dask_bigfft.graph.blocks import Blocks, checked
 from dask_bigfft.graph.run import Run
-from dask_bigfft.kernels.incoming import Incoming, Whole
-from dask_bigfft.kernels.lying import Lying
+from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.record import current_worker
 
@@ -177,27 +176,24 @@ def run_block(
     blocks = given[0] if sources is None else Blocks(dict(zip(sources, given, strict=True)))
     own = _own(run, number, blocks.blocks) if run.stays(number) else None
 
-    def gathering() -> Gathering:
+    def view() -> BlockView:
+        if own is not None:
+            return BlockView.of(own, target=place)
         source_of = functools.partial(blocks.checked, run, number)
-        found = Gathering(run.map(number), block, shape, dtype, source_of)
-        found.as_is, found.into = own, place
+        found = view_of(run.map(number), block, shape, dtype, source_of)
+        found.target = place
         return found
 
     if own is not None and run.overwrites(number):
         refuse_spoiled(number, block, own)
         if own.flags.writeable:
-            here = Whole(own) if own.flags.c_contiguous else Lying(own, inside=True)
+            here = BlockView.of(own, owned=own.flags.c_contiguous, target=own)
             with spoiling(lambda: [own]):
                 return run.finish(number, block, lambda: here, filters)
-    if number < len(run.plan.rounds):
-        # CPU threads alone, or devices alone, take a block as it lies: nothing has to be gathered.
-        shared = run.place_of(number).device == "hybrid" and missing() is None
-        alone = None if shared else own
-        coming = gathering if alone is None else functools.partial(Lying, alone, into=place)
-        with _turn(run, number, block, blocks):
-            return run.finish(number, block, coming, filters)
     with _turn(run, number, block, blocks):
-        values = run.moved(number, gathering())
+        if number < len(run.plan.rounds):
+            return run.finish(number, block, view, filters)
+        values = run.moved(number, view())
     emit("unpack", nbytes=values.nbytes, seconds=time.perf_counter() - started)
     return values
 
@@ -234,9 +230,9 @@ def _where_it_lies(
         note_result(run.token, flat)
 
     def work() -> Array:
-        incoming = Lying(values, inside=after is not None, into=into)
         here = None if after is None else values
-        return run.finish(number, block, lambda: incoming, filters, here, flat)
+        view = BlockView.of(values, target=into if after is None else values)
+        return run.finish(number, block, lambda: view, filters, here, flat)
 
     return work() if after is None else common.once(number, block, work)
 
@@ -299,20 +295,20 @@ def put_together(
     exchange = run.exchange(number)
     shape, dtype = exchange.target.shape(block), np.dtype(exchange.dtype)
 
-    def gathering() -> Gathering:
-        return Gathering(run.map(number), block, shape, dtype, shards.__getitem__, packed=True)
+    def view() -> BlockView:
+        return view_of(run.map(number), block, shape, dtype, shards.__getitem__, packed=True)
 
-    return taken_through(run, number, block, gathering, filters)
+    return taken_through(run, number, block, view, filters)
 
 
 def taken_through(
-    run: Run, number: int, block: Block, gathering: Callable[[], Incoming],
+    run: Run, number: int, block: Block, view: Callable[[], BlockView],
     filters: dict[int, Array],
 ) -> Array:
     """Return a block that is gathered, taken through the round that follows, if one does."""
     if number < len(run.plan.rounds):
-        return run.finish(number, block, gathering, filters)
+        return run.finish(number, block, view, filters)
     started = time.perf_counter()
-    values = gathering().whole()
+    values = view().gather()
     emit("unpack", nbytes=values.nbytes, seconds=time.perf_counter() - started)
     return values

@@ -34,8 +34,8 @@ from dask_bigfft.graph.names import Names
 from dask_bigfft.graph.run import Run
 from dask_bigfft.graph.tasks import reported, run_block
 from dask_bigfft.kernels.checks import facts_of
-from dask_bigfft.kernels.copy import copied
-from dask_bigfft.kernels.lying import Lying
+from dask_bigfft.kernels.copies import copy_array
+from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.threads import task_threads
 
@@ -244,10 +244,10 @@ def _together(
     def work() -> Parts:
         started = time.perf_counter()
         values = lying(memory, joint.layout, wide.round_.source, index)
-        incoming = Lying(values, inside=True)
+        incoming = BlockView.of(values, target=values)
         done = run.transformed(number, wide.round_, index, lambda: incoming, {}, blocks)
         if not same_memory(done, values):
-            copied(values, done)
+            copy_array(values, done)
         seconds = (time.perf_counter() - started) / len(blocks)
         parts = {}
         for block in blocks:

@@ -1,22 +1,43 @@
-"""What is summed of a tile before its round and after it, and how the two are compared.
+"""Rounds that are checked while they work: Parseval's energy, and a linear checksum.
 
 ::
 
     energy      sum |y|^2 = gain * sum |x|^2, gain = product of the lengths / divisor^2
     checksum    beside that, for every tile:  sum r*FFT(x) = sum FFT(r)*x
 
-with seeded random weights r (`kernels.weights`); twiddles are taken back before. Half a spectrum
-counts twice but for its entries 0 and N/2, of which an inverse real transform uses the real part
-only. Squares of values that are very small lose their digits, or are 0: sums may be off by as much
-as all of them could have lost.
+with seeded random weights r (`kernels.sums`); twiddles are undone before. Half a spectrum counts
+twice but for its entries 0 and N/2, of which an inverse real transform uses the real part only.
+Squares of very small values lose their digits, or are 0: sums may be off by as much.
+
+Tiles are summed before and after the round while they are in cache; copies return the energy where
+that costs next to nothing. A tile that does not match is loaded and done once more, then it is an
+error. Its result is stored after the check where the block is overwritten. Rounds with chirps
+(Bluestein's algorithm) keep no energy: they are done twice and compared, to the bit, or within
+rounding errors where CPU threads and a device may have done different parts. NaN and infinity
+cannot be checked, which is reported.
+
+===================================  ======  ========
+what goes wrong inside a round       energy  checksum
+===================================  ======  ========
+an exponent, a high mantissa bit     finds   finds
+a sign, a conjugate, a permutation           finds
+a missing twiddle                            finds
+a bit below the rounding error
+===================================  ======  ========
+
+Memory that changes between rounds is found by the checksum of a packed shard (`exchange.packing`),
+with this mode and where shards travel: blocks that processes share are not checked in between.
 
 Sources: Parseval's theorem; for linear checksums Jou and Abraham, Proc. IEEE 74, 1986, and Wang
 and Jha, IEEE Trans. Computers 43, 1994.
 
-May import `decomposition` and this room.
+Imports `decomposition`, `errors`, `events` and this room.
 """
 
+import functools
 import math
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from operator import mul
@@ -27,11 +48,24 @@ import numpy.typing as npt
 
 from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.decomposition.steps import Divisor, Step
-from dask_bigfft.kernels.calls import axis_index
+from dask_bigfft.errors import VerificationError
+from dask_bigfft.events import emit
 from dask_bigfft.kernels.libraries import FFTLibrary
-from dask_bigfft.kernels.sums import Turn, energy, energy_of_real, weighted_sum
+from dask_bigfft.kernels.loop import CPUExecutor, axis_index, run_round
+from dask_bigfft.kernels.sums import (
+    PhaseFactors,
+    Weights,
+    energy,
+    energy_of_real,
+    split,
+    weighted_sum,
+    weights_of,
+    with_rows,
+)
 from dask_bigfft.kernels.twiddle import twiddle
-from dask_bigfft.kernels.weights import Weights, split, weights_of, with_rows
+from dask_bigfft.kernels.views import BlockView, intervals
+
+__all__ = ["Verification", "near_values", "same_values"]
 
 Array = npt.NDArray[Any]
 Block = tuple[int, ...]
@@ -40,8 +74,8 @@ Block = tuple[int, ...]
 SQUARES = 4
 
 
-class Found(NamedTuple):
-    """What is found of a tile before its round."""
+class TileSums(NamedTuple):
+    """Sums over a tile before its round."""
 
     #: Energy, what of it will come out, and what squares may have lost of it.
     whole: float
@@ -66,7 +100,7 @@ def _lost(values: Array) -> float:
 
 
 class Unmatched(Exception):
-    """What a check has found."""
+    """Sums before and after a round that do not match."""
 
 
 @dataclass(frozen=True)
@@ -84,11 +118,11 @@ class Facts:
     #: Whether the values after the round are real.
     real: bool
     #: Dimensions whose steps twiddle.
-    turned: frozenset[int]
+    twiddled: frozenset[int]
     #: The steps that make half a spectrum and take one, with their dimensions, if there are any.
     halves: tuple[Step, int] | None
     joins: tuple[Step, int] | None
-    #: Whether it only permutes and scales energy, in a way that its ends show.
+    #: Whether the round only permutes and scales energy.
     keeps_energy: bool
 
 
@@ -100,14 +134,14 @@ def facts_of(round_: Round) -> Facts:
     whole = reduce(mul, (step.divisor for _, step in steps), Divisor())
     divisor = whole.whole * math.sqrt(whole.root)
     of_kind = {step.kind: (step, dim) for dim, step in steps if step.kind != "c2c"}
-    turned = frozenset(dim for dim, step in steps if step.twiddle is not None)
+    twiddled = frozenset(dim for dim, step in steps if step.twiddle is not None)
     real = "c2r" in of_kind
     plain = all(
         (step.chirp_in, step.chirp_out, step.convolve) == (None,) * 3 for _, step in steps
     )
     return Facts(
-        steps, length, divisor, length / divisor**2, 16 + 4 * math.log2(length), real, turned,
-        of_kind.get("r2c"), of_kind.get("c2r"), plain and not (real and turned),
+        steps, length, divisor, length / divisor**2, 16 + 4 * math.log2(length), real, twiddled,
+        of_kind.get("r2c"), of_kind.get("c2r"), plain and not (real and twiddled),
     )
 
 
@@ -137,15 +171,14 @@ class Check:
         #: Whether something could not be checked.
         self.undecided = False
 
-    def turn(self, order: tuple[int, ...]) -> None:
+    def reorder(self, order: tuple[int, ...]) -> None:
         """Take tiles with their dimensions in another order, of rounds that are one complex FFT."""
-        facts = facts_of(self.round)
-        steps = tuple((order.index(dim), step) for dim, step in facts.steps)
-        self.facts = replace(facts, steps=steps)
+        steps = tuple((order.index(dim), step) for dim, step in facts_of(self.round).steps)
+        self.facts = replace(self.facts, steps=steps)
 
     # --- what comes in, what goes out ---
 
-    def before(self, tile: Array, total: float | None = None) -> Found:
+    def before(self, tile: Array, total: float | None = None) -> TileSums:
         """Energy of a tile, and its checksum.
 
         `total` is the sum of squared magnitudes, where it is known.
@@ -158,10 +191,10 @@ class Check:
         whole = seen = _weighed(tile, joins, total)
         if joins is not None and math.isfinite(whole):
             seen -= self._unseen(tile, *joins)
-        return Found(whole, seen, _lost(tile), checksum)
+        return TileSums(whole, seen, _lost(tile), checksum)
 
     def after(
-        self, result: Array, before: Found, dim: int, part: slice | None,
+        self, result: Array, before: TileSums, dim: int, part: slice | None,
         total: float | None = None,
     ) -> None:
         """Compare a tile's result, cut along `dim`, with what was found before.
@@ -188,12 +221,6 @@ class Check:
         if not off <= allowed:
             raise Unmatched(f"a linear checksum is off by {off:.3g}, more than {allowed:.3g}")
 
-    def unrolled(self, result: Array) -> Array:
-        """The result from its first element on, where it is stored from another one on."""
-        for along, first in self.round.rolls:
-            result = np.roll(result, first, axis=along)
-        return result
-
     # --- energy ---
 
     def _unseen(self, tile: Array, step: Step, dim: int) -> float:
@@ -217,21 +244,21 @@ class Check:
         found = self._ready.get(key)
         if found is None:
             facts = self.facts
-            first = split(values.shape, frozenset() if inward else facts.turned)
+            first = split(values.shape, frozenset() if inward else facts.twiddled)
             found = first, weights_of(values.shape, values.dtype, first, facts.steps, inward)
             self._ready[key] = found
         first, weights = found
-        turn: Turn | None = None
+        factors: PhaseFactors | None = None
         for along, step in () if inward else self.facts.steps:
             if step.twiddle is None:
                 continue
             rest = self._rest(step, along, dim, part)
             if along >= first:
-                turn = Turn(rest, step.twiddle, -step.sign)
+                factors = PhaseFactors(rest, step.twiddle, -step.sign)
             else:
                 shape = values.shape[:first]
                 weights = with_rows(weights, _untwiddled(weights.rows, shape, along, step, rest))
-        return weighted_sum(values, weights, turn)
+        return weighted_sum(values, weights, factors)
 
     def _rest(self, step: Step, along: int, dim: int, part: slice | None) -> Array:
         """Index made of the digits still to come of a step's axis, for each row of a tile."""
@@ -267,3 +294,214 @@ def _untwiddled(
     )
     twiddle(found, np.tile(rest, len(found) // len(rest)), step.twiddle, -step.sign)
     return found.reshape(-1)
+
+
+#: Two ways of doing a round may differ by so many rounding errors, times the logarithm of its size;
+#: and so many values are compared at a time.
+NEAR, COMPARED = 16, 1 << 16
+
+
+def same_values(one: Array, other: Array) -> bool:
+    """Return whether all bytes are the same; of long doubles, the values."""
+    if one.dtype.char in "gG":
+        return bool(np.array_equal(one, other, equal_nan=True))
+    ours, theirs = (values.reshape(-1).view(np.uint8) for values in (one, other))
+    return bool(np.array_equal(ours, theirs))
+
+
+def near_values(one: Array, other: Array) -> bool:
+    """Return whether values differ by no more than what FFT libraries round differently.
+
+    An error of rounding is one of the largest values of a line, so it is held against the root
+    mean square of all. What is not finite has to be so in both.
+    """
+    ours, theirs = one.reshape(-1), other.reshape(-1)
+    rounding = NEAR * math.log2(max(2, ours.size)) * float(np.finfo(one.dtype).eps)
+    with np.errstate(over="ignore", invalid="ignore"):
+        finite = np.isfinite(ours)
+        if not np.array_equal(finite, np.isfinite(theirs)):
+            return False
+        if not finite.all():
+            ours, theirs = ours[finite], theirs[finite]
+        scale = _scale(ours)
+        for part in intervals(ours.size, COMPARED):
+            allowed = rounding * (np.abs(ours[part]) + scale)
+            if (np.abs(ours[part] - theirs[part]) > allowed).any():
+                return False
+    return True
+
+
+def _scale(values: Array) -> Any:
+    """Root mean square of values; the largest of those whose squares are too large or too small."""
+    total, limits = energy(values), np.finfo(values.dtype)
+    if float(limits.tiny / limits.eps) * values.size < total < math.inf:
+        return math.sqrt(total / values.size)
+    parts = intervals(values.size, COMPARED)
+    return max((np.abs(values[part]).max() for part in parts), default=0.0)
+
+
+# --- rounds ---------------------------------------------------------------------------------
+
+
+class CheckedExecutor(CPUExecutor):
+    """Takes a block through a round and checks each tile; one that does not match is done again.
+
+    Parameters
+    ----------
+    round_, block, source, out, library, filters
+        As `CPUExecutor` takes them.
+    check : Check
+        The sums.
+    once_more : callable
+        Called with the first mismatch; raises the error of a second one.
+    """
+
+    def __init__(
+        self, round_: Round, block: Block, source: BlockView, out: Array, library: FFTLibrary,
+        filters: Mapping[int, Array], *, check: Check, once_more: Callable[..., None],
+    ) -> None:
+        super().__init__(round_, block, source, out, library, filters, checked=True)
+        self.check, self.once_more = check, once_more
+        self.source.weigh = check.mode == "energy"
+        if self.order != tuple(range(self.out.ndim)):
+            check.reorder(self.order)
+
+    def run(self, cuts: Iterable[slice] | None = None) -> None:
+        """Take all tiles through the round."""
+        for part, tile in self.take(cuts):
+            try:
+                self._checked(part, tile)
+            except Unmatched as error:
+                (again,) = self.take(None if part is None else [part])
+                self.once_more(error, functools.partial(self._checked, *again))
+
+    def _checked(self, part: slice | None, tile: Array) -> None:
+        check, weigh = self.check, self.check.mode == "energy"
+        before = check.before(tile, self.source.energy)
+        result, total = self.transform(tile, part, weigh)
+        dim = 0 if self.tiling is None else self.tiling[0]
+        if self.aliases or self.rolls or part is None:
+            check.after(result, before, dim, part, total)
+            self.store(result, part)
+            return
+        stored = self.store(result, part, weigh)
+        check.after(result, before, dim, part, stored if total is None else total)
+
+
+#: Takes a block through a round elsewhere; None where that cannot be done.
+Runner = Callable[[BlockView], Array | None]
+
+
+@dataclass(frozen=True)
+class Verification:
+    """How the rounds of a plan are checked.
+
+    Parameters
+    ----------
+    mode : {"energy", "checksum"}
+        Which sums are compared.
+    round_, block, library, out_dtype, filters
+        As `run_round` takes them.
+    number : int
+        Of the round, from 1, for errors.
+    names : sequence of block indices
+        What the block is made of, for errors.
+    """
+
+    mode: str
+    round: Round
+    block: Block
+    library: FFTLibrary
+    out_dtype: np.dtype[Any]
+    filters: Mapping[int, Array]
+    number: int = 0
+    names: Sequence[Block] = ()
+
+    def run(self, view_of: Callable[[], BlockView]) -> Array:
+        """Return the block after the round on the CPU; `view_of` returns it before, each time."""
+        if not facts_of(self.round).keeps_energy:
+            return self._twice(lambda: self._plain(view_of()), exact=True)
+        check = Check(self.mode, self.round, self.block, self.library)
+        executor = functools.partial(CheckedExecutor, check=check, once_more=self._once_more)
+        with np.errstate(over="ignore", invalid="ignore"):
+            result = run_round(
+                self.round, self.block, view_of(), self.library, self.out_dtype, self.filters,
+                executor,
+            )
+        self._report(check, result)
+        return result
+
+    def run_elsewhere(self, view_of: Callable[[], BlockView], runner: Runner) -> Array | None:
+        """Return the block after the round on a device, checked as a whole; None as the runner."""
+        if not facts_of(self.round).keeps_energy:
+            def plain() -> Array:
+                done = runner(view_of())
+                return self._plain(view_of()) if done is None else done
+
+            return self._twice(plain, exact=False)
+        check = Check(self.mode, self.round, self.block, self.library)
+        found: list[Array | None] = []
+
+        def attempt() -> None:
+            view = view_of()
+            view.weigh = self.mode == "energy"
+            values = view.gather()
+            with np.errstate(over="ignore", invalid="ignore"):
+                before = check.before(values, view.energy)
+                found[:] = [runner(BlockView.of(values, owned=True))]
+                if found[0] is not None:
+                    check.after(found[0], before, 0, None)
+
+        try:
+            attempt()
+        except Unmatched as error:
+            self._once_more(error, attempt)
+        if found[0] is not None:
+            self._report(check, found[0])
+        return found[0]
+
+    def _plain(self, view: BlockView) -> Array:
+        apart = BlockView(
+            view.shape, view.dtype, view.array, view.tables, new_table=view.new_table
+        )
+        return run_round(
+            self.round, self.block, apart, self.library, self.out_dtype, self.filters
+        )
+
+    def _twice(self, run: Callable[[], Array], exact: bool) -> Array:
+        """Return the result of two runs that agree."""
+        found: list[Array] = []
+
+        def attempt() -> None:
+            one, other = run(), run()
+            if not same_values(one, other) and (exact or not near_values(one, other)):
+                raise Unmatched("two runs differ")
+            found[:] = [one]
+
+        try:
+            attempt()
+        except Unmatched as error:
+            self._once_more(error, attempt)
+        return found[0]
+
+    def _once_more(self, first: Unmatched, attempt: Callable[[], None]) -> None:
+        """Try again what did not match."""
+        emit("mismatch", index=self.number)
+        try:
+            attempt()
+        except Unmatched as second:
+            emit("mismatch", index=self.number)
+            names = self.names or (self.block,)
+            blocks = f"block{'s' * (len(names) > 1)} {', '.join(map(str, names))}"
+            text = f"round {self.number}, {blocks}: {first}; done once more: {second}"
+            raise VerificationError(text) from None
+
+    def _report(self, check: Check, result: Array) -> None:
+        if check.undecided:
+            emit("unverified", nbytes=result.nbytes)
+            warnings.warn(
+                f"block {self.block} holds NaN, infinity or values too large to be squared: "
+                "it is transformed, but cannot be verified",
+                RuntimeWarning,
+                stacklevel=2,
+            )

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.decomposition.layout import Ranges, interval_boxes
-from dask_bigfft.kernels.copy import strided_view
+from dask_bigfft.kernels.copies import strided_view
 
 Array = npt.NDArray[np.generic]
 Ints = npt.NDArray[np.int64]

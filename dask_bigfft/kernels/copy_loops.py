@@ -19,8 +19,7 @@ from numba import carray  # type: ignore[attr-defined, unused-ignore]
 from numba.core import types
 from numba.extending import intrinsic
 
-from dask_bigfft.kernels.compiled import compiled
-from dask_bigfft.kernels.squares import FAST, STRETCH
+from dask_bigfft.kernels.compiled import FAST, STRETCH, compiled
 
 __all__ = ["HEAD", "TILE", "copy_rows"]
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from dask_bigfft.decomposition.cosines import Cosines, point_digits
 from dask_bigfft.decomposition.phases import phase_table, unit_roots
 from dask_bigfft.decomposition.steps import Divisor
-from dask_bigfft.kernels.calls import factor as scale_of
+from dask_bigfft.kernels.loop import factor as scale_of
 from dask_bigfft.memory import lend
 
 Array = npt.NDArray[Any]

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from dask_bigfft.kernels.composite import Array, Block, Composite, Edge, Stretches
-from dask_bigfft.kernels.copy import strided_view
+from dask_bigfft.kernels.copies import strided_view
 from dask_bigfft.memory import lend
 
 

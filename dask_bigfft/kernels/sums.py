@@ -2,27 +2,188 @@
 
 Both in one pass over the values, which cost more to load than to add up. Values are taken as lines,
 each with a weight, of places with weights: four lines at a time are added up with the weights of
-places, which are loaded once for all four, and then with their own. Twiddles that stand between the
-values and their weights are multiplied with the weights, row by row.
+places, which are loaded once for all four, and then with their own. Twiddles between the values and
+their weights are multiplied with the weights, row by row.
 
-Imports numba and this room.
+A value after the round has a product of seeded random numbers as its weight, one for its place in
+each dimension. Its weight before follows: along a dimension that is transformed, the weights before
+are the transform of those after::
+
+    sum_k r[k] * FFT(x)[k] = sum_n FFT(r)[n] * x[n]
+
+The numbers are real, of random sign and of modulus 0.5 to 1.5, which costs half as much as complex
+ones would. Where twiddles follow a transform they are complex, of modulus one, and products
+themselves, so that twiddles can be multiplied with them at little cost.
+
+Source: J.-Y. Jou and J. A. Abraham, Proc. IEEE 74, 1986.
+
+Imports `decomposition` and this room.
 """
 
 import math
+from collections.abc import Mapping
+from functools import lru_cache, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import scipy.fft
 
 from dask_bigfft.decomposition.phases import phase_table
-from dask_bigfft.kernels.compiled import compiled
-from dask_bigfft.kernels.squares import FAST, squares, squares_of_lines
+from dask_bigfft.decomposition.steps import Step, half
+from dask_bigfft.kernels.compiled import FAST, compiled, squares, squares_of_lines
 from dask_bigfft.kernels.twiddle import twiddle
-from dask_bigfft.kernels.weights import Weights
 
-__all__ = ["Turn", "energy", "energy_of_real", "weighted_sum"]
+__all__ = ["PhaseFactors", "Weights", "energy", "energy_of_real", "split", "weighted_sum",
+           "weights_of", "with_rows"]
 
 Array = npt.NDArray[Any]
+
+#: Values of a line whose weights are the same in each stretch of so many, but for one factor.
+WIDTH = 128
+
+#: Values that a line has at least, where the tile allows it.
+LINE = 16
+
+
+class Weights(NamedTuple):
+    """Weights of a tile taken as lines: a factor for each line and one for each place in it.
+
+    Real and imaginary parts lie after one another as those of the values do, so that both parts of
+    a sum are sums of real products.
+    """
+
+    #: Of each line, and of each place, real or complex.
+    rows: Array
+    line: Array
+    #: Both parts of those of lines; no imaginary part if all are real.
+    real: Array
+    imag: Array
+    #: What a place counts in the real part of the sum, and in the imaginary part.
+    one: Array
+    other: Array
+    #: Weights of places that are products: of place i * `WIDTH` + j one of each.
+    every: Array
+    first: Array
+
+
+@lru_cache(maxsize=256)
+def _signed(dim: int, length: int, size: int) -> Array:
+    """Seeded real weights of the first `size` of `length` places."""
+    rng = np.random.default_rng([dim, length, size])
+    found: Array = rng.uniform(0.5, 1.5, size) * rng.choice([-1.0, 1.0], size)
+    return found
+
+
+@lru_cache(maxsize=64)
+def _products(length: int, size: int) -> Array:
+    """Seeded complex weights that are products."""
+    rng = np.random.default_rng([length, size])
+    outer, inner = (np.exp(2j * np.pi * rng.random(n)) for n in (-(-size // WIDTH), WIDTH))
+    found: Array = np.outer(outer, inner).ravel()[:size]
+    return found
+
+
+def _after(step: Step, dim: int) -> Array:
+    """Weights of what a step makes."""
+    if step.twiddle is None:
+        return _signed(dim, step.length, step.target.size)
+    return _products(step.length, step.target.size)
+
+
+@lru_cache(maxsize=64)
+def _before(step: Step, dim: int) -> Array:
+    """Weights of what a step takes."""
+    n, weights = step.length, _after(step, dim)
+    found: Array
+    if step.kind == "c2r":
+        found = scipy.fft.fft(weights) if step.sign < 0 else n * scipy.fft.ifft(weights)
+        found = 2 * found[: half(n)]
+        found[0] /= 2
+        if n % 2 == 0:
+            found[n // 2] /= 2
+        return found
+    padded = np.zeros(n, complex)
+    padded[: step.target.size] = weights
+    return scipy.fft.fft(padded) if step.sign < 0 else n * scipy.fft.ifft(padded)
+
+
+def split(shape: tuple[int, ...], twiddled: frozenset[int]) -> int:
+    """Dimension from which on a tile's values make up lines.
+
+    Twiddles are multiplied with weights of lines, or, where they belong to the last dimension,
+    with those of places.
+
+    >>> split((4, 256, 256), frozenset()), split((4, 100, 8), frozenset())
+    (2, 1)
+    >>> split((4, 256, 2), frozenset({1})), split((9, 8), frozenset({1}))
+    (2, 1)
+    """
+    first = len(shape)
+    while first > 0:
+        here = first - 1
+        if here in twiddled and math.prod(shape[first:]) > 1:
+            break
+        first = here
+        if here in twiddled or math.prod(shape[first:]) >= LINE:
+            break
+    return first
+
+
+@lru_cache(maxsize=32)
+def weights_of(
+    shape: tuple[int, ...], dtype: np.dtype[Any], first: int, steps: tuple[tuple[int, Step], ...],
+    inward: bool,
+) -> Weights:
+    """Return the weights of a tile, without twiddles.
+
+    Parameters
+    ----------
+    shape, dtype
+        Of the tile.
+    first : int
+        Dimension from which on its values make up lines.
+    steps : tuple of (int, Step)
+        Steps with their dimensions.
+    inward : bool
+        Whether the tile comes before them.
+    """
+    made: Mapping[int, Step] = dict(steps)
+    along = []
+    for dim, size in enumerate(shape):
+        step = made.get(dim)
+        if step is None:
+            along.append(_signed(dim, 0, size))
+        else:
+            along.append(_before(step, dim) if inward else _after(step, dim))
+    rows, line = (
+        reduce(lambda a, b: np.outer(a, b).ravel(), part, np.ones(1))
+        for part in (along[:first], along[first:])
+    )
+    kept, wide = np.empty(0, dtype).real.dtype, line.astype(np.result_type(line, np.complex128))
+    one, other = wide.real, wide.imag
+    if dtype.kind == "c":
+        one, other = wide.conj().view(float), (1j * wide.conj()).view(float)
+    one, other = (np.ascontiguousarray(part, kept) for part in (one, other))
+    return Weights(rows, wide, *_parts(rows, kept), one, other, wide[::WIDTH].copy(), _first(wide))
+
+
+def _parts(rows: Array, kept: np.dtype[Any]) -> tuple[Array, Array]:
+    """Real and imaginary part of weights of lines, the latter empty where these are real."""
+    imag = rows.imag if rows.dtype.kind == "c" else rows[:0]
+    return np.ascontiguousarray(rows.real, kept), np.ascontiguousarray(imag, kept)
+
+
+def _first(line: Array) -> Array:
+    """First stretch of a line's weights, over the first one."""
+    return line[:WIDTH] / line[0] if len(line) else line
+
+
+def with_rows(weights: Weights, rows: Array) -> Weights:
+    """Return weights with others of lines."""
+    real, imag = _parts(rows, weights.real.dtype)
+    return weights._replace(rows=rows, real=real, imag=imag)
+
 
 #: Weights of places that are used at a time, for all lines: both parts stay in L1.
 STRIP = 1024
@@ -33,7 +194,7 @@ _PARTS: dict[str, np.dtype[Any]] = {
 }
 
 
-class Turn(NamedTuple):
+class PhaseFactors(NamedTuple):
     """Twiddles ``exp(sign*2j*pi*rest[l]*f/modulus)`` of rows l and places f.
 
     `rest` may be shorter than there are rows: it then applies again and again.
@@ -129,7 +290,7 @@ def _sum_of_rows(x, rows, a, b, one, other):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _sum_of_turned(x, a, outer, inner, rest, coarse, fine, shift, mask):  # type: ignore[no-untyped-def]
+def _sum_of_twiddled(x, a, outer, inner, rest, coarse, fine, shift, mask):  # type: ignore[no-untyped-def]
     """Sum of lines with a weight each, and weights of places times twiddles; and all energy.
 
     The weight of place i * len(inner) + j is outer[i] * inner[j], and so is the twiddle a product:
@@ -160,7 +321,7 @@ def _squares_of_half(planes, middle):  # type: ignore[no-untyped-def]
 
 
 def weighted_sum(
-    values: Array, weights: Weights, turn: Turn | None = None
+    values: Array, weights: Weights, factors: PhaseFactors | None = None
 ) -> tuple[complex, float]:
     """Return the sum of all values with weights, and their energy.
 
@@ -170,33 +331,33 @@ def weighted_sum(
         Real or complex.
     weights : Weights
         For values of this shape and dtype.
-    turn : Turn, optional
+    factors : PhaseFactors, optional
         Twiddles that the weights of places, which are products, are multiplied with, for complex
         values.
     """
     rows = values.reshape(len(weights.rows), -1)
     if values.dtype.char not in "FDfd":
-        return _wide_sum(rows, weights, turn), energy(values)
+        return _wide_sum(rows, weights, factors), energy(values)
     x, count = rows.view(rows.real.dtype), len(rows)
-    if turn is not None:
-        table = phase_table(turn.modulus, turn.sign)
-        turns = turn.rest, table.coarse, table.fine, table.shift, table.mask
-        re, im, total = _sum_of_turned(x, weights.rows, weights.every, weights.first, *turns)
+    if factors is not None:
+        table = phase_table(factors.modulus, factors.sign)
+        twiddles = factors.rest, table.coarse, table.fine, table.shift, table.mask
+        re, im, total = _sum_of_twiddled(x, weights.rows, weights.every, weights.first, *twiddles)
     else:
         parts = weights.real, weights.imag, weights.one, weights.other
         re, im, total = _sum_of_rows(x.reshape(-1), count, *parts)
     return complex(re, im), total
 
 
-def _wide_sum(rows: Array, weights: Weights, turn: Turn | None) -> complex:
+def _wide_sum(rows: Array, weights: Weights, factors: PhaseFactors | None) -> complex:
     """The sum of values of other precisions, of each line on its own."""
     found = 0j
     for o, row in enumerate(rows):
         line = weights.line
-        if turn is not None:
+        if factors is not None:
             line = line.copy().reshape(1, -1, 1)
-            rest = turn.rest[o % len(turn.rest)]
-            twiddle(line, np.array([rest]), turn.modulus, turn.sign)
+            rest = factors.rest[o % len(factors.rest)]
+            twiddle(line, np.array([rest]), factors.modulus, factors.sign)
             line = line.ravel()
         found += weights.rows[o] * complex(row @ line)
     return found

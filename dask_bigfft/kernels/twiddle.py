@@ -17,8 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.decomposition.phases import chirp, mulmod, phase_table, unit_roots
-from dask_bigfft.kernels.compiled import compiled
-from dask_bigfft.kernels.squares import squares_of_line
+from dask_bigfft.kernels.compiled import compiled, squares_of_line
 
 #: Length of the inner of the two tables of a row.
 _INNER = 64

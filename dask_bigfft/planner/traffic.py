@@ -2,7 +2,7 @@
 
 A block is gathered from shards, or copied from where it lies with others, or read there by the FFT
 library itself; what the FFTs leave is where it belongs, or is stored there tile by tile. Which of
-these happens follows from the plan alone, as `kernels.cpu.run_round` does it.
+these happens follows from the plan alone, as `kernels.loop.run_round` does it.
 
 Pure: imports `decomposition` and this room.
 """

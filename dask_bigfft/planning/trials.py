@@ -21,7 +21,7 @@ from dask_bigfft.devices import find
 from dask_bigfft.devices.walk import walk_on
 from dask_bigfft.errors import PlanError
 from dask_bigfft.graph.layer import transformed_array
-from dask_bigfft.kernels import warming
+from dask_bigfft.kernels.copies import compile_at_once
 from dask_bigfft.planner.deciding import divided_among
 from dask_bigfft.planner.device_settings import AS_IS, DeviceSettings
 from dask_bigfft.planner.plan import Machine, Plan
@@ -227,7 +227,7 @@ def measured_trials(
     timer : callable
         Runs a plan and returns the seconds.
     """
-    warming.at_once()
+    compile_at_once()
     taken: list[list[float]] = [[] for _ in pairs]
     alive = list(range(len(pairs)))
     for number in range(REPEAT + 1):

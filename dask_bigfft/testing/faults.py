@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dask_bigfft.decomposition.rounds import Round
-from dask_bigfft.kernels.cpu import run_round
 from dask_bigfft.kernels.libraries import FFTLibrary
+from dask_bigfft.kernels.loop import transform_tile
 
 __all__ = ["DAMAGES", "Dropping", "Faulty", "Times", "flip"]
 
@@ -124,15 +123,13 @@ class Faulty:
 
 
 class Dropping:
-    """Does rounds like `run_round`, and leaves out twiddles, a few times."""
+    """Transforms tiles like `transform_tile`, and leaves out twiddles, a few times."""
 
     def __init__(self, when: Callable[[], bool]) -> None:
         self._when = when
 
-    def __call__(self, round_: Round, *arguments: Any) -> Array:
-        """Return a block after a round."""
+    def __call__(self, tile: Array, calls: Any, works: list[Any], *arguments: Any) -> Any:
+        """Return a tile after a round, and its energy."""
         if self._when():
-            round_ = replace(
-                round_, steps=tuple(replace(step, twiddle=None) for step in round_.steps)
-            )
-        return run_round(round_, *arguments)
+            works = [replace(work, step=replace(work.step, twiddle=None)) for work in works]
+        return transform_tile(tile, calls, works, *arguments)

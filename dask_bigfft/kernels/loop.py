@@ -1,0 +1,694 @@
+"""One round on one block on the CPU: the loop over tiles, and what is done with each.
+
+::
+
+    for tile in executor.take():               part of the block that stays in a core's cache
+        result = executor.transform(tile)      in place, in the result, or in new memory
+        executor.store(result)                 unless it is there already
+
+On a tile::
+
+    r2c -> [chirp] -> c2c over all digits -> [filter, c2c back] -> [twiddle] -> [chirp] -> c2r
+
+`Calls` are the FFTs, worked out once for all blocks and tiles of a round. What is in brackets
+depends on a block's place: a `Work` is one such step with its tables. The digit of a step is the
+last group of its axis, so a row of a tile has one value of the axis' other digits, and the factors
+of a row follow from that value alone.
+
+Imports `decomposition`, `errors`, `events`, `memory` and this room.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, reduce
+from operator import mul
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dask_bigfft.decomposition.layout import AxisLayout, Layout
+from dask_bigfft.decomposition.rounds import Round
+from dask_bigfft.decomposition.steps import Chirp, Divisor, Step
+from dask_bigfft.decomposition.tiles import ROW_BYTES, tile_bytes_of, tiling
+from dask_bigfft.errors import KernelError
+from dask_bigfft.events import measured
+from dask_bigfft.kernels.copies import copy_array
+from dask_bigfft.kernels.libraries import FFTLibrary, Scale, same_memory
+from dask_bigfft.kernels.twiddle import multiply_chirp, twiddle
+from dask_bigfft.kernels.views import BlockView, intervals
+from dask_bigfft.memory import lend
+
+__all__ = ["CPUExecutor", "axis_index", "factor", "is_one_call", "roll", "run_round"]
+
+Array = npt.NDArray[Any]
+Block = tuple[int, ...]
+Rolls = tuple[tuple[int, int], ...]
+_Pair = tuple[Step, int]
+
+#: Tiles that are read in place and checked are cut into so many: then most of them and of their
+#: results are in a core's own cache when they are summed, and when the FFT reads them.
+CHECKED_PARTS = 2
+
+
+def factor(divisor: Divisor, dtype: np.dtype[Any]) -> Any:
+    """Return what to multiply values of a dtype with, in double precision or better."""
+    real = np.longdouble if dtype.char in "gG" else float
+    return 1 / (real(divisor.whole) * np.sqrt(real(divisor.root)))
+
+
+def _by_library(divisor: Divisor, n: int) -> tuple[Scale, Divisor]:
+    """Return the scale that an FFT of n points applies itself, and the division that remains."""
+    if divisor == Divisor(n) and n > 1:
+        return "full", Divisor()
+    if divisor == Divisor(1, n) and n > 1:
+        return "ortho", Divisor()
+    return "none", divisor
+
+
+# --- the round ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of the library.
+
+    Parameters
+    ----------
+    kind : str
+        "r2c", "c2c" or "c2r".
+    dims : tuple of int
+        Dimensions of a block that it transforms, that of real values last.
+    sign : int
+        Of the exponent.
+    scale : Scale
+        What the library multiplies with.
+    left : Divisor or None
+        What is to be divided by afterwards.
+    length : int
+        Of the real values, where there are some.
+    """
+
+    kind: str
+    dims: tuple[int, ...]
+    sign: int
+    scale: Scale
+    left: Divisor | None
+    length: int = 0
+
+
+@dataclass(frozen=True)
+class Calls:
+    """The calls that a round makes for each tile, in their order, and what follows from them.
+
+    Parameters
+    ----------
+    r2c, c2c, c2r : tuple of Call
+        FFTs that take real values, of complex ones, and that give real values.
+    dims : tuple of int
+        The dimension of every step's digit.
+    begins_with_ffts : bool
+        Whether the first thing to be done is one call of the library, for all axes.
+    begins_with_r2c : bool
+        Whether the first thing to be done is one FFT of real values.
+    one_call : bool
+        Whether one call, of whatever kind, is all that is to be done.
+    """
+
+    r2c: tuple[Call, ...]
+    c2c: tuple[Call, ...]
+    c2r: tuple[Call, ...]
+    dims: tuple[int, ...]
+    begins_with_ffts: bool
+    begins_with_r2c: bool
+    one_call: bool
+
+
+@lru_cache(maxsize=256)
+def calls_of(round_: Round) -> Calls:
+    """Return what a round asks of an FFT library.
+
+    Raises
+    ------
+    KernelError
+        If the digit of a step is not the last group of its axis.
+    """
+    steps = round_.steps
+    for step in steps:
+        if round_.source.axes[step.axis].groups[-1].digits != (step.source,):
+            raise KernelError("the digit of a step must be the last group of its axis")
+    dims = tuple(round_.dim(step) for step in steps)
+    pairs = list(zip(steps, dims, strict=True))
+    by_sign: dict[int, list[_Pair]] = {}
+    for step, dim in pairs:
+        if step.kind == "c2c":
+            by_sign.setdefault(step.sign, []).append((step, dim))
+    r2c = tuple(_call([*_with(pair, by_sign), pair]) for pair in pairs if pair[0].kind == "r2c")
+    c2c = tuple(_call(batch) for batch in by_sign.values())
+    c2r = tuple(_call([pair]) for pair in pairs if pair[0].kind == "c2r")
+    kinds = [step.kind for step in steps]
+    begins = {(step.kind, step.sign, step.chirp_in) for step in steps}
+    begins_with_ffts = bool(steps) and begins == {("c2c", steps[0].sign, None)}
+    whole = all(map(_alike, steps)) and all(call.left is None for call in (*r2c, *c2c, *c2r))
+    return Calls(
+        r2c,
+        c2c,
+        c2r,
+        dims,
+        begins_with_ffts,
+        kinds.count("r2c") == 1,
+        whole and len(r2c) + len(c2c) + len(c2r) == 1,
+    )
+
+
+def _with(real: _Pair, by_sign: dict[int, list[_Pair]]) -> list[_Pair]:
+    """Take away the complex steps that one call does together with one of real values."""
+    sign = real[0].sign
+    if any(step.chirp_in is not None for step, _ in by_sign.get(sign, [])):
+        return []
+    return by_sign.pop(sign, [])
+
+
+def _call(batch: Sequence[_Pair]) -> Call:
+    """One call for some steps of a sign, with the dimensions of their digits; a real one is last.
+
+    It is of the last one's kind.
+    """
+    last, n = batch[-1][0], math.prod(step.length for step, _ in batch)
+    scale, left = _by_library(reduce(mul, (_divisor(step) for step, _ in batch)), n)
+    dims = tuple(dim for _, dim in batch)
+    rest = None if left == Divisor() else left
+    return Call(last.kind, dims, last.sign, scale, rest, last.length)
+
+
+def _divisor(step: Step) -> Divisor:
+    """What the FFT has to divide by: nothing if a chirp or a twiddle does it."""
+    free = step.chirp_out is not None or step.twiddle is not None
+    return Divisor() if free else step.divisor
+
+
+def _alike(step: Step) -> bool:
+    """Whether a step is an FFT and nothing else, so that every tile is treated alike."""
+    return (
+        step.twiddle is None and step.convolve is None
+        and step.chirp_in is None and step.chirp_out is None
+    )
+
+
+# --- one block ------------------------------------------------------------------------------
+
+
+def axis_index(axis: AxisLayout, block: int, stage: int, skip: int | None = None) -> Array:
+    """Index made of an axis' digits of one stage, for each place of a block in stored order.
+
+    Digits of other stages count nothing; the group number `skip` is left out.
+    """
+    index = np.zeros(1, np.int64)
+    groups = zip(axis.groups, axis.intervals(block), axis.shape(block), strict=True)
+    for g, (group, (low, _), size) in enumerate(groups):
+        if g == skip:
+            continue
+        place = np.arange(low, low + size, dtype=np.int64)
+        if group.offset:
+            place = (place + group.offset) % group.size
+        part = np.zeros(size, np.int64)
+        for digit in reversed(group.digits):
+            place, value = np.divmod(place, max(digit.size, 1))
+            if digit.stage == stage:
+                part += value * digit.stride
+        index = np.add.outer(index, part).ravel()
+    return index
+
+
+@dataclass(frozen=True)
+class Factors:
+    """A table over an axis' other digits, one entry (or row of entries) for each of their values.
+
+    ``shape`` are the dimensions of these digits, ``first`` the block's dimension of the first.
+    """
+
+    table: Array
+    shape: tuple[int, ...]
+    first: int
+
+    def within(self, dim: int, part: slice) -> "Factors":
+        """What of the table belongs to a tile cut along one of the block's dimensions."""
+        if not self.first <= dim < self.first + len(self.shape):
+            return self
+        inner = self.table.shape[1:]
+        cut = (slice(None),) * (dim - self.first) + (part,)
+        kept = self.table.reshape(*self.shape, *inner)[cut]
+        return Factors(kept.reshape(-1, *inner), kept.shape[: len(self.shape)], self.first)
+
+    def rows(self, count: int) -> Array:
+        """Entries for `count` rows of a tile: the table again and again."""
+        repeats = (count // max(1, len(self.table)),) + (1,) * (self.table.ndim - 1)
+        return np.tile(self.table, repeats)
+
+
+@dataclass(frozen=True)
+class Work:
+    """A step that is more than an FFT, on one block.
+
+    Its dimension, and what follows from its axis' other digits, where the step makes use of it.
+    """
+
+    step: Step
+    dim: int
+    index_in: Factors | None
+    index_twiddle: Factors | None
+    index_out: Factors | None
+    spectrum: Factors | None
+
+    def within(self, dim: int, part: slice) -> "Work":
+        """The step on a tile cut along a dimension."""
+        tables = self.index_in, self.index_twiddle, self.index_out, self.spectrum
+        inside = [None if table is None else table.within(dim, part) for table in tables]
+        return Work(self.step, self.dim, *inside)
+
+
+def works_of(
+    round_: Round, block: tuple[int, ...], filters: Mapping[int, Array]
+) -> list[Work]:
+    """Return the steps of a round that are more than FFTs, as they are on a block.
+
+    Parameters
+    ----------
+    round_, block
+        The round, and which block.
+    filters : mapping of int to ndarray
+        Spectrum of the convolution's filter, for the axes that need one.
+    """
+    found = []
+    for step, dim in zip(round_.steps, calls_of(round_).dims, strict=True):
+        if _alike(step):
+            continue
+        before, after = round_.source.axes[step.axis], round_.target.axes[step.axis]
+        last = len(before.groups) - 1
+        i = block[step.axis]
+        place = (before.shape(i)[:last], dim - last)
+        spectrum = index_in = index_twiddle = index_out = None
+        if step.convolve is not None:
+            spectrum = Factors(filters[step.axis].reshape(-1, step.length), *place)
+        if step.chirp_in is not None:
+            index_in = Factors(axis_index(before, i, step.source.stage, last), *place)
+        if step.twiddle is not None:
+            index_twiddle = Factors(axis_index(after, i, step.target.stage - 1, last), *place)
+        if step.chirp_out is not None:
+            index_out = Factors(axis_index(after, i, step.target.stage, last), *place)
+        found.append(Work(step, dim, index_in, index_twiddle, index_out, spectrum))
+    return found
+
+
+# --- one tile -------------------------------------------------------------------------------
+
+
+def _divide(tile: Array, divisor: Divisor | None) -> None:
+    """Divide in place, if there is something to divide by."""
+    if divisor is not None:
+        tile.view(tile.real.dtype)[...] *= factor(divisor, tile.dtype)
+
+
+def _rows(tile: Array, dim: int) -> Array:
+    """Return the view of a contiguous tile as rows, digit, and what is inside of the digit."""
+    shape = tile.shape
+    rows = tile.reshape(math.prod(shape[:dim]), shape[dim], math.prod(shape[dim + 1 :]))
+    if rows.ctypes.data != tile.ctypes.data:
+        raise KernelError("a tile has to be contiguous")
+    return rows
+
+
+def _multiply_chirp(
+    tile: Array, work: Work, index: Factors | None, stride: int, chirp: Chirp, divisor: Divisor
+) -> None:
+    assert index is not None
+    rows, scale = _rows(tile, work.dim), factor(divisor, tile.dtype)
+    places = index.table * chirp.step + chirp.offset
+    along = stride * chirp.step
+    multiply_chirp(rows, places, along, chirp.length, chirp.sign, scale, chirp.turns)
+
+
+def _multiply(
+    tile: Array, work: Work, library: FFTLibrary, weigh: bool
+) -> tuple[Array, float | None]:
+    """Filter (and transform back) and twiddle; return the energy if the twiddles find it."""
+    energy: float | None = None
+    step, sign = work.step, work.step.sign
+    if work.spectrum is not None:
+        rows, table = _rows(tile, work.dim), work.spectrum.table
+        batch = rows.reshape(-1, *table.shape, rows.shape[2])
+        batch *= table[:, :, None]
+        tile = library.c2c(tile, (work.dim,), -sign)
+        sign = -sign
+    if step.twiddle is not None:
+        rows = _rows(tile, work.dim)
+        assert work.index_twiddle is not None
+        scale = factor(step.divisor, tile.dtype)
+        with measured("twiddle", tile.nbytes):
+            index = work.index_twiddle.rows(len(rows))
+            energy = twiddle(rows, index, step.twiddle, sign, scale, weigh)
+    return tile, energy
+
+
+def _room(tile: Array, call: Call, out: Array | None, dense: bool) -> Array | None:
+    """Return `out` if a call that makes or takes real values can write its result there.
+
+    It has to have the shape and dtype of the result, and be `dense` for what follows in place.
+    """
+    if out is None or (dense and not out.flags.c_contiguous):
+        return None
+    dim, real = call.dims[-1], tile.real.dtype
+    n = call.length if call.kind == "c2r" else tile.shape[dim] // 2 + 1
+    dtype = real if call.kind == "c2r" else np.result_type(real, np.complex64)
+    shape = (*tile.shape[:dim], n, *tile.shape[dim + 1 :])
+    return out if out.shape == shape and out.dtype == dtype else None
+
+
+def transform_tile(
+    tile: Array, calls: Calls, works: list[Work], library: FFTLibrary, out: Array | None = None,
+    weigh: bool = False,
+) -> tuple[Array, float | None]:
+    """Return a contiguous tile after all steps of a round, and its energy if found on the way.
+
+    The tile is overwritten. A library with `supports_out` writes `out` and leaves the tile alone
+    where the first call may, and where the last one does, which gives real values; what follows a
+    call needs `out` to be contiguous.
+    """
+    if out is not None and (not library.supports_out or np.may_share_memory(tile, out)):
+        out = None
+    place = None
+    if out is not None and calls.begins_with_ffts:
+        place = out if calls.one_call or out.flags.c_contiguous else None
+    for call in calls.r2c:
+        *others, dim = call.dims
+        half = _room(tile, call, out, not calls.one_call) if calls.begins_with_r2c else None
+        tile = library.r2c(tile, dim, call.sign, call.scale, half, tuple(others))
+        tile = np.ascontiguousarray(tile) if half is None else half
+        _divide(tile, call.left)
+    for work in works:
+        if (step := work.step).kind == "c2c" and step.chirp_in is not None:
+            stride = step.source.stride
+            _multiply_chirp(tile, work, work.index_in, stride, step.chirp_in, Divisor())
+    for call in calls.c2c:
+        tile = library.c2c(tile, call.dims, call.sign, call.scale, place)
+        _divide(tile, call.left)
+    energy: float | None = None
+    for work in works:
+        if work.step.kind != "c2r":
+            tile, energy = _multiply(tile, work, library, weigh and work is works[-1])
+    for work in works:
+        if (step := work.step).kind == "c2c" and step.chirp_out is not None:
+            energy, stride = None, step.target.stride
+            _multiply_chirp(tile, work, work.index_out, stride, step.chirp_out, step.divisor)
+    for call in calls.c2r:
+        energy = None
+        (dim,), real = call.dims, _room(tile, call, out, dense=False)
+        tile = library.c2r(tile, dim, call.length, call.sign, call.scale, real)
+        tile = np.ascontiguousarray(tile) if real is None else real
+        _divide(tile, call.left)
+    return tile, energy
+
+
+# --- the loop -------------------------------------------------------------------------------
+
+
+class CPUExecutor:
+    """Takes one block through a round, tile by tile, in the thread that calls it.
+
+    Parameters
+    ----------
+    round_ : Round
+        What to do.
+    block : tuple of int
+        Which block.
+    source : BlockView
+        The block as the round's source layout has it.
+    out : ndarray
+        The block after the round.
+    library : FFTLibrary
+        Makes the FFTs.
+    filters : mapping of int to ndarray
+        Spectrum of the convolution's filter, for the axes that need one.
+    checked : bool
+        Whether tiles are compared with their results, so that a tile may be done once more.
+    cut : (int, int), optional
+        Dimension along which tiles are cut, and their width at most, where the block is shared with
+        others; what the round rolls is then left as it is.
+    """
+
+    def __init__(
+        self, round_: Round, block: Block, source: BlockView, out: Array, library: FFTLibrary,
+        filters: Mapping[int, Array], checked: bool = False, cut: tuple[int, int] | None = None,
+    ) -> None:
+        self.round, self.block = round_, block
+        self.rolls, self.cut = round_.rolls if cut is None else (), cut
+        self.source, self.out, self.library = source, out, library
+        self.calls, self.works = calls_of(round_), works_of(round_, block, filters)
+        self.checked = checked
+        #: Dimensions of the block as they are worked on, in terms of the round's.
+        self.order = tuple(range(out.ndim))
+        self._order_as_in_memory()
+        self._choose_way()
+        one = self.calls.one_call and bool(self.calls.c2c) and not checked
+        (call,) = self.calls.c2c if one else (None,)
+        self._fft = None if call is None else library.again(call.dims, call.sign, call.scale)
+
+    def _order_as_in_memory(self) -> None:
+        """Take dimensions in the order of memory, in rounds in place that are one FFT.
+
+        Tiles are then copied line by line and not transposed there and back, which takes twice as
+        long. It pays for libraries that are as fast across lines as along them, as those with
+        `supports_out` are; SciPy loses there what copies gain.
+        """
+        out, calls = self.out, self.calls
+        order = tuple(sorted(range(out.ndim), key=lambda dim: -out.strides[dim]))
+        one = self.library.supports_out and calls.one_call and not self.rolls and len(calls.c2c)
+        if not one or self.cut is not None or not self.source.in_place or order == self.order:
+            return
+        dims = tuple(map(order.index, calls.dims))
+        shape, size = tuple(out.shape[dim] for dim in order), tile_bytes_of(self.library.beside)
+        if tiling(shape, set(dims), out.nbytes, size, ROW_BYTES, size) is None:
+            return
+        weigh = self.source.weigh
+        self.source, self.order = self.source.transposed(order), order
+        self.source.weigh = weigh
+        assert self.source.array is not None
+        self.out = self.source.array
+        (call,) = calls.c2c
+        c2c = (replace(call, dims=tuple(map(order.index, call.dims))),)
+        self.calls = replace(calls, dims=dims, c2c=c2c)
+
+    def _choose_way(self) -> None:
+        """Decide where tiles are cut, and whether the library reads and writes in place."""
+        source, out, calls, library = self.source, self.out, self.calls, self.library
+        # What is rolled is stored in two parts; what is checked may have to be done once more.
+        self.aliases = self.checked and source.in_place
+        free = not self.rolls and not self.aliases
+        begins, only = library.supports_out and free, calls.one_call
+        halved = begins and calls.begins_with_r2c
+        array = source.array if source.array is not None and not source.owned else None
+        if not halved and not (begins and (calls.begins_with_ffts or only)):
+            array = None
+        if self.checked and array is not None and not array.flags.c_contiguous:
+            array = None
+        # Libraries that return fresh memory have two tiles in cache.
+        changes = out.shape != source.shape or out.dtype != source.dtype
+        most = tile_bytes_of(library.beside)
+        size = tile_bytes_of(library.beside, changes and not halved)
+        nbytes = max(out.nbytes, math.prod(source.shape) * source.dtype.itemsize)
+        self.tiling = self.cut
+        if self.cut is None:
+            self.tiling = tiling(source.shape, set(calls.dims), nbytes, size, ROW_BYTES, most)
+        dense = bool(out.flags.c_contiguous)
+        if self.tiling is not None:
+            dense = dense and math.prod(out.shape[: self.tiling[0]]) == 1
+        #: Whether the library may write its result where it belongs.
+        self.writes = free and (dense or not self.checked)
+        if not dense and (self.checked or not only):
+            array = None  # what follows the FFTs, and what sums them, needs contiguous tiles
+        #: The block where the library may read it.
+        self.reads = array
+        alone = self.cut is None and not self.checked
+        if array is not None and only and len(calls.dims) == 1 and alone:
+            self.tiling = None
+        if self.tiling is not None and self.checked and array is not None:
+            self.tiling = self.tiling[0], -(-self.tiling[1] // CHECKED_PARTS)
+
+    def take(self, cuts: Iterable[slice] | None = None) -> Iterator[tuple[slice | None, Array]]:
+        """Yield the tiles, and where they are; None stands for the whole block.
+
+        `cuts` are the tiles wanted, by default all.
+        """
+        if self.tiling is None:
+            if self.reads is not None:
+                self.source.energy = None
+            yield None, self._gathered() if self.reads is None else self.reads
+            return
+        dim, width = self.tiling
+        if self.reads is None:
+            yield from self.source.tiles(dim, width, self.out, cuts)
+            return
+        self.source.energy = None
+        n = self.source.shape[dim]
+        for part in intervals(n, width) if cuts is None else cuts:
+            yield part, self.reads[(slice(None),) * dim + (part,)]
+
+    def _gathered(self) -> Array:
+        same = self.out.shape == self.source.shape and self.out.dtype == self.source.dtype
+        dense = same and self.out.flags.c_contiguous and not self.aliases
+        return self.source.gather(self.out if dense else None)
+
+    def place(self, part: slice | None) -> Array:
+        """Return where the result of a tile belongs."""
+        if part is None or self.tiling is None:
+            return self.out
+        return self.out[(slice(None),) * self.tiling[0] + (part,)]
+
+    def transform(
+        self, tile: Array, part: slice | None, weigh: bool = False
+    ) -> tuple[Array, float | None]:
+        """Return a tile after the round, and its energy if it was found on the way."""
+        room = self.place(part) if self.writes else None
+        if self._fft is not None and part is not None:
+            shared = room is None or np.may_share_memory(tile, room)
+            return self._fft(tile, None if shared else room), None
+        works = self.works
+        if part is not None and self.tiling is not None:
+            works = [work.within(self.tiling[0], part) for work in works]
+        return transform_tile(tile, self.calls, works, self.library, room, weigh)
+
+    def store(self, result: Array, part: slice | None, weigh: bool = False) -> float | None:
+        """Copy a result to where it belongs, unless it is there; return its energy if weighed."""
+        return _store(self.place(part), result, self.rolls, weigh)
+
+    def run(self, cuts: Iterable[slice] | None = None) -> None:
+        """Take all tiles, or those of some cuts, through the round."""
+        for part, tile in self.take(cuts):
+            result, _ = self.transform(tile, part)
+            self.store(result, part)
+
+
+def _store(target: Array, result: Array, rolls: Rolls, weigh: bool = False) -> float | None:
+    """Copy a tile to where it belongs, unless it is there already.
+
+    In a dimension that is rolled, its first values go behind the others. Return the energy if it
+    is wanted and the copy finds it.
+    """
+    there = same_memory(result, target)
+    if there and not rolls:
+        return None
+    if there:
+        kept = lend(result.shape, result.dtype)
+        kept[...] = result
+        result = kept
+    whole: tuple[slice, ...] = (slice(None),) * target.ndim
+    parts = [(whole, whole)]
+    for dim, first in rolls:
+        rest = target.shape[dim] - first
+        ends = ((slice(first, None), slice(rest)), (slice(first), slice(rest, None)))
+        parts = [
+            ((*a[:dim], cut, *a[dim + 1 :]), (*b[:dim], place, *b[dim + 1 :]))
+            for a, b in parts
+            for cut, place in ends
+        ]
+    total: float | None = 0.0
+    with measured("scatter", target.nbytes):
+        for cut, place in parts:
+            found = copy_array(target[place], result[cut], weigh)
+            total = None if total is None or found is None else total + found
+    return total if weigh else None
+
+
+def roll(values: Array, rolls: Rolls) -> Array:
+    """Return a block stored from another element on along some of its dimensions."""
+    if not rolls:
+        return values
+    out = lend(values.shape, values.dtype)
+    _store(out, values, rolls)
+    return out
+
+
+def is_one_call(round_: Round, source: BlockView, library: FFTLibrary) -> bool:
+    """Return whether tiles of any size are one call of the library, which reads them in place."""
+    if not library.supports_out or source.array is None or len(round_.steps) != 1:
+        return False
+    (step,) = round_.steps
+    return step.kind == "c2c" and step.convolve is None and calls_of(round_).one_call
+
+
+def run_round(
+    round_: Round, block: Block, source: BlockView, library: FFTLibrary, out_dtype: np.dtype[Any],
+    filters: Mapping[int, Array] | None = None,
+    executor: Callable[..., CPUExecutor] = CPUExecutor,
+) -> Array:
+    """Return a block after a round.
+
+    Parameters
+    ----------
+    round_, block, source, library, filters
+        As `CPUExecutor` takes them.
+    out_dtype : dtype
+        Of the block after the round.
+    executor : callable
+        Makes the executor.
+
+    Returns
+    -------
+    ndarray
+        The block as the round's target layout has it.
+    """
+    if (orders := _digits_last(round_)) is not None:
+        return _run_reordered(
+            round_, block, source, library, out_dtype, filters, executor, orders
+        )
+    out = source.result(round_.target.shape(block), out_dtype)
+    if out.size and math.prod(source.shape):
+        executor(round_, block, source, out, library, filters or {}).run()
+    return out
+
+
+# --- digits in another place ----------------------------------------------------------------
+
+Orders = tuple[tuple[int, ...], ...]
+
+
+@lru_cache(maxsize=256)
+def _digits_last(round_: Round) -> Orders | None:
+    """Return the groups of each axis with that of the step last; None if all of them are so.
+
+    A device transforms a digit wherever it lies.
+    """
+    steps = {step.axis: step.source for step in round_.steps}
+    found = []
+    for number, axis in enumerate(round_.source.axes):
+        last = steps.get(number)
+        order = sorted(range(len(axis.groups)), key=lambda g: axis.groups[g].digits == (last,))
+        found.append(tuple(order))
+    return None if all(order == tuple(sorted(order)) for order in found) else tuple(found)
+
+
+def _reordered(layout: Layout, orders: Orders) -> Layout:
+    pairs = zip(layout.axes, orders, strict=True)
+    return Layout(tuple(AxisLayout(tuple(a.groups[g] for g in order)) for a, order in pairs))
+
+
+def _run_reordered(
+    round_: Round, block: Block, source: BlockView, library: FFTLibrary, out_dtype: np.dtype[Any],
+    filters: Mapping[int, Array] | None, executor: Callable[..., CPUExecutor], orders: Orders,
+) -> Array:
+    """Do a round made for a device: two copies more, for blocks that no device could take."""
+    there, back, first, place = [], [], 0, []
+    for axis, i, order in zip(round_.source.axes, block, orders, strict=True):
+        there += [first + g for g in order]
+        back += [first + order.index(g) for g in range(len(order))]
+        first += len(order)
+        chunks = axis.chunk_of(i)
+        after = AxisLayout(tuple(axis.groups[g] for g in order))
+        place.append(after.block_of(tuple(chunks[g] for g in order)))
+    moved = Round(
+        round_.steps, _reordered(round_.source, orders), _reordered(round_.target, orders)
+    )
+    values = BlockView.of(np.ascontiguousarray(source.gather().transpose(there)), owned=True)
+    done = run_round(moved, tuple(place), values, library, out_dtype, filters, executor)
+    return np.ascontiguousarray(done.transpose(back))

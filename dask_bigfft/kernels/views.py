@@ -1,0 +1,268 @@
+"""Where the values of a block lie, and where the result of a round goes: `BlockView`.
+
+A block is one array (read in place, or overwritten where nobody else uses it), or segments of
+other blocks that are copied when they are needed: whole, or tile by tile so that a tile is still in
+cache when it is transformed. `exchange` builds views of segments.
+
+Imports `events`, `memory` and this room.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from dask_bigfft.events import emit, measured
+from dask_bigfft.kernels.composite import Windowed
+from dask_bigfft.kernels.copies import CopyTable, Segments, copy_array
+from dask_bigfft.memory import fault_in, lend
+
+__all__ = ["BlockView", "SegmentTable", "intervals", "prefault"]
+
+Array = npt.NDArray[Any]
+Ints = npt.NDArray[np.int64]
+
+#: Bytes of a block from which on several threads gather it faster than one.
+SHARED_NBYTES = 1 << 22
+
+
+class SegmentTable(Protocol):
+    """Segments of one or several sources that fill a part of a block."""
+
+    sources: list[Any]
+    #: Number of the source of each segment.
+    which: Ints
+    #: Number of values in all segments.
+    size: int
+
+    def segments(self, strides: tuple[int, ...], dim: int | None) -> Segments:
+        """Return the copies into a block with these strides, to be cut along `dim` if given."""
+
+    def divides(self, dim: int) -> bool:
+        """Return whether every segment is one run along a dimension of the block."""
+
+
+def intervals(size: int, width: int) -> Iterator[slice]:
+    """Yield slices of at most `width` that make up `size`."""
+    for low in range(0, size, width):
+        yield slice(low, min(size, low + width))
+
+
+def prefault(block: Array) -> Array:
+    """Return a block after this thread has faulted in its share of the fresh pages.
+
+    Pages that fault one by one come in the order in which tiles are stored, where several threads
+    meet at the same page. All threads that call this share the pages, in large parts.
+    """
+    started = time.perf_counter()
+    nbytes = fault_in(block)
+    if nbytes:
+        emit("prefault", nbytes=nbytes, seconds=time.perf_counter() - started)
+    return block
+
+
+def _new_block(shape: tuple[int, ...], dtype: np.dtype[Any]) -> CopyTable:
+    return CopyTable(lend(shape, dtype))
+
+
+class BlockView:
+    """A block before a round.
+
+    Parameters
+    ----------
+    shape, dtype
+        Of the block.
+    array : ndarray, optional
+        The block, where it is one array.
+    tables : sequence of SegmentTable
+        Its segments otherwise. Places that no segment covers are zero.
+    owned : bool
+        Whether `array`, which is contiguous then, may be overwritten.
+    target : ndarray, optional
+        Where the result of the round belongs; the array itself for a round in place.
+    new_table : callable
+        Returns an empty table of copies into a new block of a shape and dtype.
+    boxes : callable, optional
+        Returns the block as boxes of its sources, which a device copies without a gather, if it is
+        made of such boxes. With True it may be a block that ends within digits.
+
+    Attributes
+    ----------
+    weigh : bool
+        Whether copies are to be weighed.
+    energy : float or None
+        Sum of squared magnitudes of what was copied last, if it was weighed.
+    """
+
+    def __init__(
+        self, shape: tuple[int, ...], dtype: np.dtype[Any], array: Array | None = None,
+        tables: Sequence[SegmentTable] = (), *, owned: bool = False, target: Array | None = None,
+        new_table: Callable[[tuple[int, ...], np.dtype[Any]], Any] = _new_block,
+        boxes: Callable[[bool], Windowed | None] = lambda partial: None,
+    ) -> None:
+        self.shape, self.dtype, self.array, self.tables = shape, dtype, array, tables
+        self.owned, self.target, self.boxes = owned, target, boxes
+        self.new_table, self.on_gpu = new_table, new_table is not _new_block
+        self.weigh = False
+        self.energy: float | None = None
+        self._padded = array is None and sum(t.size for t in tables) < math.prod(shape)
+
+    @classmethod
+    def of(
+        cls, array: Array, *, owned: bool = False, target: Array | None = None
+    ) -> "BlockView":
+        """Return the view of a block that is one array."""
+        return cls(array.shape, array.dtype, array, owned=owned, target=target)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the result takes the place of the block."""
+        return self.array is not None and self.target is self.array
+
+    def transposed(self, order: tuple[int, ...]) -> "BlockView":
+        """Return a block that is transformed in place with its dimensions in another order."""
+        assert self.array is not None
+        array = self.array.transpose(order)
+        return BlockView.of(array, target=array)
+
+    def result(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """Return memory for the block after the round: its target if that fits, else new memory."""
+        for place in (self.array if self.owned else None, self.target):
+            if place is not None and place.shape == shape and place.dtype == dtype:
+                return place
+        return prefault(lend(shape, dtype))
+
+    def gather(self, out: Array | None = None, threads: int = 1) -> Array:
+        """Return the block, contiguous and free to overwrite.
+
+        It is copied to `out` or to new memory, by several threads if it is large, unless it is
+        `owned`.
+        """
+        if self.array is not None:
+            if self.owned or out is self.array:
+                self.energy = None
+                return self.array
+            return self._copied(lend(self.shape, self.dtype) if out is None else out, self.array)
+        table = self.new_table(self.shape, self.dtype) if out is None else CopyTable(out)
+        values: Array = table.target
+        dim = self._shared_dim(threads, values.nbytes)
+        with measured("gather", values.nbytes):
+            if self._padded:
+                values.fill(0)
+            self._enter(table, dim)
+            if dim is None:
+                self.energy = table.run(weigh=True) if self.weigh else table.run()
+            else:
+                self.energy, cuts = None, intervals(self.shape[dim], -(-self.shape[dim] // threads))
+                with ThreadPoolExecutor(threads) as pool:
+                    list(pool.map(lambda cut: table.run(cut.start, cut.stop), cuts))
+        return values
+
+    def _shared_dim(self, threads: int, nbytes: int) -> int | None:
+        """Return the outermost dimension along which threads share the copies, if that pays."""
+        if threads == 1 or nbytes < SHARED_NBYTES or self.on_gpu:
+            return None
+        wide = (dim for dim, n in enumerate(self.shape) if n >= threads)
+        return next((dim for dim in wide if self.divides(dim)), None)
+
+    def divides(self, dim: int) -> bool:
+        """Return whether parts along a dimension can be gathered one by one, in any order."""
+        return not self.on_gpu and all(table.divides(dim) for table in self.tables)
+
+    def filling(self, dim: int, out: Array) -> Callable[[slice], None]:
+        """Return a function that gathers a part along a dimension to its place in a whole block.
+
+        Several threads may call it.
+        """
+        table = CopyTable(out)
+        self._enter(table, dim)
+
+        def fill(part: slice) -> None:
+            place = out[(slice(None),) * dim + (part,)]
+            with measured("gather", place.nbytes):
+                if self._padded:
+                    place.fill(0)
+                table.run(part.start, part.stop)
+
+        return fill
+
+    def tiles(
+        self, dim: int, width: int, out: Array, cuts: Iterable[slice] | None = None
+    ) -> Iterator[tuple[slice, Array]]:
+        """Yield slices along a dimension with their values, contiguous and free to overwrite.
+
+        Tiles lie in `out`, the block after the round, where they are contiguous there. `cuts` are
+        the slices wanted, none wider than `width`; by default all.
+        """
+        if cuts is None:
+            cuts = intervals(self.shape[dim], width)
+        if self.array is None and not self.divides(dim):
+            whole = BlockView.of(self.gather(out if self._fits(out, len(out.shape)) else None),
+                                 owned=True)
+            self.energy = None  # of all tiles together
+            yield from whole.tiles(dim, width, out, cuts)
+            return
+        ahead = (slice(None),) * dim
+        if self.array is not None and self.owned:
+            for part in cuts:
+                yield part, np.ascontiguousarray(self.array[(*ahead, part)])
+            return
+        inside = self._fits(out, dim) and not self._shares(out)
+        shape = (*self.shape[:dim], min(width, self.shape[dim]), *self.shape[dim + 1 :])
+        target = out if inside else lend(shape, self.dtype)
+        load = self._loader(dim, target, inside)
+        for part in cuts:
+            if inside:
+                tile = out[(*ahead, part)]
+            elif (count := part.stop - part.start) == shape[dim]:
+                tile = target
+            else:  # a narrower tile takes the first part of the buffer
+                narrow = (*shape[:dim], count, *shape[dim + 1 :])
+                tile = target.reshape(-1)[: math.prod(narrow)].reshape(narrow)
+                load = self._loader(dim, tile, inside)
+            with measured("gather", tile.nbytes):
+                load(part, tile)
+            yield part, tile
+
+    def _fits(self, out: Array, dim: int) -> bool:
+        """Return whether tiles along a dimension can lie in the result."""
+        same = out.shape == self.shape and out.dtype == self.dtype and out.flags.c_contiguous
+        return bool(same) and (dim == out.ndim or math.prod(self.shape[:dim]) == 1)
+
+    def _shares(self, out: Array) -> bool:
+        return self.array is not None and np.may_share_memory(out, self.array)
+
+    def _loader(self, dim: int, target: Array, inside: bool) -> Callable[[slice, Array], None]:
+        """Return what copies a part of the block to a tile in `target`."""
+        array, ahead = self.array, (slice(None),) * dim
+        if array is not None:
+
+            def copy(part: slice, tile: Array) -> None:
+                self.energy = copy_array(tile, array[(*ahead, part)], self.weigh)
+
+            return copy
+        table = CopyTable(target)
+        self._enter(table, dim)
+
+        def gather(part: slice, tile: Array) -> None:
+            if self._padded:
+                tile.fill(0)
+            origin = 0 if inside else part.start
+            self.energy = table.run(part.start, part.stop, origin, self.weigh)
+
+        return gather
+
+    def _copied(self, target: Array, values: Array) -> Array:
+        with measured("gather", target.nbytes):
+            self.energy = copy_array(target, values, self.weigh)
+        return target
+
+    def _enter(self, table: Any, dim: int | None) -> None:
+        """Enter all copies into a table, to be cut along a dimension if one is given."""
+        for found in self.tables:
+            segments = found.segments(table.target.strides, dim)
+            table.extend(found.sources, found.which, segments)

@@ -21,7 +21,7 @@ from distributed.diagnostics.plugin import WorkerPlugin
 
 from dask_bigfft.cluster.worker import make_ready
 from dask_bigfft.devices import find
-from dask_bigfft.memory.default import default_arena
+from dask_bigfft.memory.arena import default_arena
 
 __all__ = ["PinnedTransferPlugin", "StreamWorkerPlugin"]
 

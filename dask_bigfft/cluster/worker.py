@@ -23,7 +23,7 @@ from distributed.metrics import context_meter
 from dask_bigfft.events import PHASES, SUBPHASES, add_sink, remove_sink
 from dask_bigfft.graph.build import build_graph, output_name
 from dask_bigfft.kernels.copies import compile_at_once
-from dask_bigfft.memory.default import default_arena
+from dask_bigfft.memory.arena import default_arena
 from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.plan import Machine
 from dask_bigfft.planner.request import Request

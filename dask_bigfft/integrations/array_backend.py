@@ -30,7 +30,7 @@ import numpy.typing as npt
 from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.graph.dask_private import NumpyBackendEntrypoint
 from dask_bigfft.memory import SMALL_NBYTES, lend
-from dask_bigfft.memory.blocks import NUMERIC_KINDS, is_lent
+from dask_bigfft.memory.arena import NUMERIC_KINDS, is_lent
 from dask_bigfft.memory_settings import configure_arena
 
 __all__ = ["ArenaBackend"]

@@ -48,7 +48,7 @@ from numpy.lib.stride_tricks import as_strided
 from dask_bigfft.decomposition.tiles import LONG_BYTES
 from dask_bigfft.errors import ArgumentError, KernelError, refuse
 from dask_bigfft.events import measured
-from dask_bigfft.memory.blocks import ordinary_block
+from dask_bigfft.memory.arena import ordinary_block
 from dask_bigfft.record import current_place
 
 __all__ = ["FFTLibrary", "Scale", "available", "get_library", "same_memory", "usable"]

@@ -1,8 +1,7 @@
 """Page-aligned anonymous memory, in whole buffers.
 
 The one file that speaks to the operating system about pages. It imports NumPy and the
-standard library, and it keeps no books: who holds a buffer, and for how long, is the
-arena's business (`host.py`).
+standard library. Who holds a buffer, and for how long, is the arena's business (`arena`).
 """
 
 import contextlib
@@ -83,11 +82,10 @@ class Buffer:
         Ranges of bytes, as slices, that are to be faulted in before somebody writes there.
     """
 
-    __slots__ = ("address", "held", "mapping", "memory", "nbytes", "serial", "untouched")
+    __slots__ = ("address", "held", "memory", "nbytes", "serial", "untouched")
 
     def __init__(self, nbytes: int) -> None:
-        self.mapping: mmap.mmap | None = _map(nbytes)
-        self.memory: npt.NDArray[np.uint8] = np.frombuffer(self.mapping, np.uint8)
+        self.memory: npt.NDArray[np.uint8] = np.frombuffer(_map(nbytes), np.uint8)
         self.address: int = self.memory.__array_interface__["data"][0]
         self.nbytes = nbytes
         self.serial = 0
@@ -98,43 +96,6 @@ class Buffer:
         held = getattr(self, "held", None)  # none where the mapping failed
         if held is not None:
             held.release()
-
-
-class Part(Buffer):
-    """Some pages of a buffer, which go back to the system when the part dies unless it was joined.
-
-    Attributes
-    ----------
-    whole
-        The buffer; None once the part was joined with the others again.
-    """
-
-    __slots__ = ("start", "whole")
-
-    def __init__(self, whole: Buffer, start: int, nbytes: int) -> None:
-        self.memory = whole.memory[start : start + nbytes]
-        self.mapping = whole.mapping
-        self.address, self.nbytes, self.serial = whole.address + start, nbytes, whole.serial
-        self.held, self.start, self.untouched = None, start, deque()
-        self.whole: Buffer | None = whole
-
-    def __del__(self) -> None:
-        super().__del__()
-        mapping, whole = getattr(self, "mapping", None), getattr(self, "whole", None)
-        if mapping is not None and whole is not None:
-            # Where the interpreter ends, or the system refuses, the pages go with the mapping.
-            with contextlib.suppress(OSError, ValueError):
-                mapping.madvise(mmap.MADV_DONTNEED, self.start, self.nbytes)
-
-
-def parts_of(whole: Buffer, nbytes: int) -> list[Part]:
-    """Return a buffer in parts of `nbytes` bytes, the last one shorter where it must be."""
-    starts = range(0, whole.nbytes, nbytes)
-    return [Part(whole, start, min(nbytes, whole.nbytes - start)) for start in starts]
-
-
-#: Whether the system takes back some of the pages of a mapping.
-DIVISIBLE = hasattr(mmap, "MADV_DONTNEED")
 
 
 def round_up(nbytes: int) -> int:

@@ -221,7 +221,7 @@ def test_several_workers_in_one_process_are_told_apart():
 def test_unregistering_gives_everything_back():
     def left(dask_worker):
         from dask_bigfft import events
-        from dask_bigfft.memory.default import default_arena
+        from dask_bigfft.memory.arena import default_arena
         from dask_bigfft.record import RECORD
 
         sinks = [sink.__name__ for sink in events._sinks]
@@ -252,7 +252,7 @@ def test_unregistering_gives_everything_back():
 def test_registering_again_with_other_numbers_makes_other_memory_ready():
     """Only that: what the worker has counted stays, and a number left out is the one before."""
     def ready(dask_worker):
-        from dask_bigfft.memory.default import default_arena
+        from dask_bigfft.memory.arena import default_arena
 
         plugins = {name: plugin.nbytes for name, plugin in dask_worker.plugins.items()
                    if hasattr(plugin, "nbytes")}

@@ -16,7 +16,7 @@ from dask_bigfft.cluster.follow import state
 from dask_bigfft.devices import find
 from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.errors import ArgumentError
-from dask_bigfft.memory.default import default_arena
+from dask_bigfft.memory.arena import default_arena
 from dask_bigfft.testing.devices import simulated_devices
 
 LIMITS = PieceLimits(0, least=256, run_nbytes=64)

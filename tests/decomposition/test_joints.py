@@ -11,7 +11,7 @@ import dask_bigfft
 from dask_bigfft.decomposition.joints import joint_block, joint_of, merged
 from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout, whole
 from dask_bigfft.exchange.common import lying
-from dask_bigfft.exchange.gather import Gathering
+from dask_bigfft.exchange.gather import view_of
 from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.graph.groups import Groups
 
@@ -60,7 +60,7 @@ def test_blocks_find_in_a_joint_what_a_gather_would_bring(shape, chunks, kind, e
         moves = ExchangeMap(exchange.source, exchange.target)
         for block in exchange.target.indices():
             shape_ = exchange.target.shape(block)
-            gathered = Gathering(moves, block, shape_, np.dtype(int), sources.__getitem__).whole()
+            gathered = view_of(moves, block, shape_, np.dtype(int), sources.__getitem__).gather()
             array = arrays[joint_block(layout, exchange.target, block)]
             np.testing.assert_array_equal(lying(array, layout, exchange.target, block), gathered)
 

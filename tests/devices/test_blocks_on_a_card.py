@@ -17,7 +17,7 @@ import scipy.fft
 from dask_bigfft import fft, report
 from dask_bigfft.devices import cuda, on_card
 from dask_bigfft.devices.numpy_operations import carried, factors_of, places_at, transformed
-from dask_bigfft.memory.default import default_arena
+from dask_bigfft.memory.arena import default_arena
 
 
 class Memory:

@@ -13,7 +13,7 @@ from dask_bigfft.devices.dispatch import LEAST_NBYTES, Place, on_device
 from dask_bigfft.devices.jobs import SHARED_ELEMENTS, converted
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.events import add_sink, remove_sink
-from dask_bigfft.kernels.incoming import Whole
+from dask_bigfft.kernels.views import BlockView
 
 #: Bytes of a device.
 NBYTES = 1 << 14
@@ -32,11 +32,11 @@ def test_without_a_device_nothing_is_touched():
     x = values(4, LEAST_NBYTES // 16)
     job, _ = job_of(x, "fft2")
 
-    class Untouched(Whole):
-        def whole(self, out=None, *, threads=1):
+    class Untouched(BlockView):
+        def gather(self, out=None, threads=1):
             raise AssertionError("gathered")
 
-    assert on_device(job, Untouched(x), None, Place("cpu")) is None
+    assert on_device(job, Untouched.of(x), None, Place("cpu")) is None
 
 
 @pytest.mark.parametrize("name", ["fft2", "rfft2"])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.exchange.arriving import Arriving, fresh_block
-from dask_bigfft.exchange.gather import Gathering
+from dask_bigfft.exchange.gather import view_of
 from dask_bigfft.exchange.packing import pack, packed_dtype
 from dask_bigfft.exchange.rows import block_regions, shard_regions
 from dask_bigfft.exchange.shards import ExchangeMap
@@ -39,7 +39,7 @@ def test_a_block_that_arrives_is_gathered(pair, dtypes, seed):
         shards = {s: pack(exchange, block, s, blocks[s], dtype) for s in sources}
         found = arrived(exchange, block, shards, dtype, shard_dtype, rng)
         shape = target.shape(block)
-        wanted = Gathering(exchange, block, shape, dtype, blocks.__getitem__).whole()
+        wanted = view_of(exchange, block, shape, dtype, blocks.__getitem__).gather()
         np.testing.assert_array_equal(found, wanted)
 
 
@@ -57,7 +57,7 @@ def test_a_block_with_its_mirror_image_arrives(case, seed):
         shards = {s: pack(exchange, block, s, blocks[s], dtype) for s in sources}
         found = arrived(exchange, block, shards, dtype, dtype, rng)
         shape = target.shape(block)
-        wanted = Gathering(exchange, block, shape, dtype, blocks.__getitem__).whole()
+        wanted = view_of(exchange, block, shape, dtype, blocks.__getitem__).gather()
         np.testing.assert_array_equal(found, wanted)
 
 
@@ -83,7 +83,7 @@ def test_regions_of_a_stored_array_make_a_block(way, pair, dtypes):
     for block in target.indices():
         shape = target.shape(block)
         arguments = exchange, block, shape, dtype
-        wanted = Gathering(*arguments, blocks.__getitem__).whole()
+        wanted = view_of(*arguments, blocks.__getitem__).gather()
         if way == "in place":
             found = fresh_block(*arguments)
             regions = block_regions(exchange, block, found)
@@ -96,7 +96,7 @@ def test_regions_of_a_stored_array_make_a_block(way, pair, dtypes):
             assert place.shape == tuple(cut.stop - cut.start for cut in region)
             place[...] = stored[region]
         if way == "packed":
-            found = Gathering(*arguments, shards.__getitem__, packed=True).whole()
+            found = view_of(*arguments, shards.__getitem__, packed=True).gather()
         np.testing.assert_array_equal(found, wanted)
 
 

@@ -23,7 +23,7 @@ from laws.law import plan
 from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout, interval_boxes
 from dask_bigfft.decomposition.rounds import Mirror, axis_components, exchange_shape
 from dask_bigfft.decomposition.steps import half
-from dask_bigfft.exchange.gather import Gathering
+from dask_bigfft.exchange.gather import view_of
 from dask_bigfft.exchange.packing import pack
 from dask_bigfft.exchange.shards import ExchangeMap, Shard
 from dask_bigfft.testing.strategies import chunks_of, round_cases
@@ -33,7 +33,7 @@ DTYPES = [("f8", "f8"), ("f4", "c8"), ("c16", "c16"), ("i8", "f8"), ("c16", "f8"
 
 
 def gather(*arguments, **options):
-    return Gathering(*arguments, **options).whole()
+    return view_of(*arguments, **options).gather()
 
 
 def valued(index, dtype):
@@ -116,8 +116,8 @@ def test_tiles_are_the_block(pair, dtypes, width, fits):
         arguments = (exchange, block, shape, dtype, blocks.__getitem__)
         expected = gather(*arguments)
         for dim in range(len(shape)):
-            gathering = Gathering(*arguments)
-            out = gathering.place(shape if fits else (*shape, 2), dtype)
+            gathering = view_of(*arguments)
+            out = gathering.result(shape if fits else (*shape, 2), dtype)
             seen = 0
             for part, tile in gathering.tiles(dim, width, out):
                 assert part.start == seen

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dask_bigfft import plan
-from dask_bigfft.exchange.gather import Gathering
+from dask_bigfft.exchange.gather import view_of
 from dask_bigfft.exchange.shards import ExchangeMap
 
 #: Per case, the exchanges whose blocks are composites.
@@ -48,8 +48,9 @@ def composites(name, shape, chunks, keywords):
         map_ = ExchangeMap(exchange.source, exchange.target, exchange.mirror)
         for block in exchange.target.indices():
             shape_ = exchange.target.shape(block)
-            gathering = Gathering(map_, block, shape_, dtype, source.__getitem__)
-            yield number, gathering.whole(), gathering.composite(), source
+            view = view_of(map_, block, shape_, dtype, source.__getitem__)
+            boxes = view.boxes(False)
+            yield number, view.gather(), None if boxes is None else boxes.around, source
 
 
 def together(found, part):

@@ -10,7 +10,7 @@ import pytest
 from dask_bigfft import plan
 from dask_bigfft.devices.peers import SimulatedPeers
 from dask_bigfft.errors import DeviceMemoryError
-from dask_bigfft.exchange.gather import Gathering
+from dask_bigfft.exchange.gather import view_of
 from dask_bigfft.exchange.peers import (
     ROUTES,
     fits,
@@ -56,7 +56,7 @@ def put(peers, homes, layout, values_of):
 def gathered(exchange, blocks, target):
     """What a target block has to be, gathered on the host."""
     shape = exchange.target.shape(target)
-    return Gathering(exchange, target, shape, np.dtype("c16"), blocks.__getitem__).whole()
+    return view_of(exchange, target, shape, np.dtype("c16"), blocks.__getitem__).gather()
 
 
 def move(found, peers, devices, route, *, inside=True, number=1):

@@ -28,7 +28,7 @@ def no_host(monkeypatch):
         raise AssertionError("a copy to the host")
 
     monkeypatch.setattr(cupy(), "asnumpy", refuse)
-    monkeypatch.setattr("dask_bigfft.memory.default.HostArena.lend", refuse)
+    monkeypatch.setattr("dask_bigfft.memory.arena.HostArena.lend", refuse)
 
 
 def on_card(x, chunks):

@@ -12,7 +12,7 @@ import scipy.fft
 from graph.keeping import Keeping, come_back, lent_bytes
 
 from dask_bigfft import fft
-from dask_bigfft.memory.blocks import is_lent
+from dask_bigfft.memory.arena import is_lent
 
 CASES = [
     ("fft", (2**14,), (2**10,), "c16", {}),

@@ -13,7 +13,7 @@ from dask.array.backends import array_creation_dispatch
 from dask_bigfft import fft
 from dask_bigfft.errors import ArgumentTypeError
 from dask_bigfft.integrations.array_backend import ArenaBackend
-from dask_bigfft.memory.blocks import is_lent
+from dask_bigfft.memory.arena import is_lent
 
 SHAPE, CHUNKS = (600, 512), (300, 256)  # 600 KiB a block: the arena lends it
 ENTRY = "dask_bigfft.integrations.array_backend:ArenaBackend"

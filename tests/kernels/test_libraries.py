@@ -388,7 +388,7 @@ def test_unknown_and_missing_names_say_what_is_installed(monkeypatch):
     def absent():
         raise ImportError
 
-    monkeypatch.setitem(libraries._LOADERS, "absent_fft_library", absent)
+    monkeypatch.setitem(libraries.LIBRARIES, "absent_fft_library", absent)
     with pytest.raises(ArgumentError, match="`kernel`='absent_fft_library'"):
         get_library("absent_fft_library")
     assert "absent_fft_library" not in available()

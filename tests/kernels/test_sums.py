@@ -5,8 +5,15 @@ import pytest
 
 from dask_bigfft.decomposition.layout import Digit
 from dask_bigfft.decomposition.steps import Step
-from dask_bigfft.kernels.sums import Turn, energy, energy_of_real, weighted_sum
-from dask_bigfft.kernels.weights import split, weights_of, with_rows
+from dask_bigfft.kernels.sums import (
+    PhaseFactors,
+    energy,
+    energy_of_real,
+    split,
+    weighted_sum,
+    weights_of,
+    with_rows,
+)
 
 RNG = np.random.default_rng(4)
 
@@ -58,7 +65,7 @@ def test_sums_of_turned_values(dtype, shape):
     turns = np.exp(-2j * np.pi * np.outer(rest, np.arange(n)) / modulus)
     turns = np.tile(turns, (len(weights.rows) // len(rest), 1))
     every = weights.rows[:, None] * weights.line * turns
-    found, total = weighted_sum(values, weights, Turn(rest, modulus, -1))
+    found, total = weighted_sum(values, weights, PhaseFactors(rest, modulus, -1))
     eps = max(np.finfo(values.dtype).eps, np.finfo(float).eps)
     wanted = (every.ravel() * values.ravel()).sum()
     assert abs(found - wanted) < 20 * eps * np.linalg.norm(every)

@@ -28,7 +28,7 @@ from laws.law import (
 
 import dask_bigfft
 import dask_bigfft.decomposition.tiles
-import dask_bigfft.kernels.cpu
+import dask_bigfft.kernels.loop
 from dask_bigfft.kernels.libraries import get_library, usable
 from dask_bigfft.testing.oracles import EXTENDED, exact_transform, relative_l2
 from dask_bigfft.testing.strategies import Case, cases, orders, random_array, round_cases
@@ -44,7 +44,7 @@ def tiles(request, monkeypatch):
     """Tiles as they are, and so small that a block has many."""
     if request.param is not None:
         monkeypatch.setattr(dask_bigfft.decomposition.tiles, "TILE_BYTES", request.param)
-        monkeypatch.setattr(dask_bigfft.kernels.cpu, "ROW_BYTES", 1)
+        monkeypatch.setattr(dask_bigfft.kernels.loop, "ROW_BYTES", 1)
 
 
 def check(case):

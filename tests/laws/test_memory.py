@@ -25,7 +25,7 @@ from dask_bigfft import fft
 from dask_bigfft.errors import PlanError
 from dask_bigfft.kernels.libraries import usable
 from dask_bigfft.memory import default_arena, lend
-from dask_bigfft.memory.host import HostArena
+from dask_bigfft.memory.arena import HostArena
 from dask_bigfft.memory_settings import assumed_memory
 
 #: What Python's own objects may take beside blocks: graph, tables, compiled code.

@@ -11,7 +11,7 @@ import scipy.fft
 from dask_bigfft import fft
 from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.front import plan
-from dask_bigfft.memory.default import default_arena
+from dask_bigfft.memory.arena import default_arena
 from dask_bigfft.testing.devices import simulated_devices
 
 LIMITS = PieceLimits(0, least=1 << 14, run_nbytes=64)

@@ -16,7 +16,7 @@ from distributed import Client, LocalCluster
 import dask_bigfft.decomposition.tiles
 import dask_bigfft.graph.inside
 import dask_bigfft.graph.run
-import dask_bigfft.kernels.cpu
+import dask_bigfft.kernels.loop
 from dask_bigfft import fft, plan
 from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.errors import CarrierError, DeviceError, VerificationError
@@ -30,7 +30,7 @@ from dask_bigfft.testing.faults import DAMAGES, Faulty, Times
 def tiles(monkeypatch):
     """Tiles so small that a block has many: some are done when another one fails."""
     monkeypatch.setattr(dask_bigfft.decomposition.tiles, "TILE_BYTES", 1100)
-    monkeypatch.setattr(dask_bigfft.kernels.cpu, "ROW_BYTES", 1)
+    monkeypatch.setattr(dask_bigfft.kernels.loop, "ROW_BYTES", 1)
 
 
 @pytest.fixture

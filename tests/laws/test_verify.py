@@ -16,13 +16,13 @@ from laws.law import call, planned_small
 import dask_bigfft.decomposition.tiles
 import dask_bigfft.graph.run
 import dask_bigfft.graph.weave
-import dask_bigfft.kernels.cpu
+import dask_bigfft.kernels.loop
 from dask_bigfft import events, fft, plan
 from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.errors import DamagedShardError, VerificationError
 from dask_bigfft.exchange import p2p
 from dask_bigfft.exchange.scratch import Scratch
-from dask_bigfft.kernels.comparing import near_values, same_values
+from dask_bigfft.kernels.checks import near_values, same_values
 from dask_bigfft.kernels.libraries import get_library, usable
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.testing.faults import DAMAGES, Dropping, Faulty, Times, flip
@@ -60,7 +60,7 @@ def tiles(request, monkeypatch):
     """Tiles as they are, and so small that a block has many."""
     if request.param is not None:
         monkeypatch.setattr(dask_bigfft.decomposition.tiles, "TILE_BYTES", request.param)
-        monkeypatch.setattr(dask_bigfft.kernels.cpu, "ROW_BYTES", 1)
+        monkeypatch.setattr(dask_bigfft.kernels.loop, "ROW_BYTES", 1)
 
 
 def check(case, mode):
@@ -123,7 +123,7 @@ def test_what_is_found_inside_a_round(monkeypatch, found, damage, mode, dtype):
 def test_rounds_in_place_are_gone_on_with(monkeypatch, found, mode, after):
     """Tiles that are right have taken the place of what came in when another one is wrong."""
     monkeypatch.setattr(dask_bigfft.decomposition.tiles, "TILE_BYTES", 1100)
-    monkeypatch.setattr(dask_bigfft.kernels.cpu, "ROW_BYTES", 1)
+    monkeypatch.setattr(dask_bigfft.kernels.loop, "ROW_BYTES", 1)
     assert any(layout is not None for layout in planned(signal()).joints.inside)
     right = transformed(signal())
     damaged(monkeypatch, DAMAGES["exponent bit"], when := Times(1, after))
@@ -143,7 +143,7 @@ def test_without_verification_it_passes(monkeypatch, found):
 @pytest.mark.parametrize(("mode", "finds"), [("energy", False), ("checksum", True)])
 def test_a_twiddle_left_out(monkeypatch, found, mode, finds):
     right = transformed(signal())
-    monkeypatch.setattr(dask_bigfft.graph.run, "run_round", Dropping(Times(1, after=3)))
+    monkeypatch.setattr(dask_bigfft.kernels.loop, "transform_tile", Dropping(Times(1, after=3)))
     result = transformed(signal(), verify=mode)
     assert bool(found) == finds
     assert np.array_equal(result, right) == finds
@@ -304,7 +304,7 @@ def test_tiles_that_are_stored_before_they_are_compared(
 ):
     """Where the block that came in stays as it is, whatever the library does in its place."""
     monkeypatch.setattr(dask_bigfft.decomposition.tiles, "TILE_BYTES", 4400)
-    monkeypatch.setattr(dask_bigfft.kernels.cpu, "ROW_BYTES", 1)
+    monkeypatch.setattr(dask_bigfft.kernels.loop, "ROW_BYTES", 1)
     a = random_array((64, 128), "f8" if kind == "rfft2" else "c16", 6)
     x, kept = da.from_array(a, chunks=(16, 128)), a.copy()
     with dask.config.set(scheduler="sync"):

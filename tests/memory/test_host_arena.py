@@ -14,7 +14,7 @@ from memory.arenas import MIB, Pressure, address
 import dask_bigfft.memory as memory
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
 from dask_bigfft.memory import ALIGNMENT_NBYTES, HostArena, pages
-from dask_bigfft.memory.blocks import Loan
+from dask_bigfft.memory.arena import Loan
 
 # What is lent
 
@@ -177,7 +177,7 @@ def test_block_in_a_cycle_returns_on_collection(arena):
 def test_block_that_dies_under_the_lock(arena):
     # What a collection does that starts inside an allocation of a drain.
     blocks = [arena.lend(MIB, np.uint8) for _ in range(3)]
-    with arena._books.lock:
+    with arena.lock:
         blocks.clear()
     assert arena.counters().idle_bytes == 3 * MIB
 
@@ -185,7 +185,7 @@ def test_block_that_dies_under_the_lock(arena):
 def test_blocks_outlive_their_arena():
     arena = HostArena(64 * MIB)
     early, late = arena.lend(MIB, np.uint8), arena.lend(MIB, np.uint8)
-    returned = arena._books.returned
+    returned = arena.returned
     late.fill(5)
     del early
     assert len(returned) == 1
@@ -200,53 +200,6 @@ def test_blocks_outlive_their_arena():
 
 
 # Limits
-
-
-def test_a_large_buffer_is_lent_in_parts_and_whole_again(arena):
-    arena._books.idle.least_part, arena._books.idle.patience = MIB, 2**62
-    whole = arena.lend(6 * MIB, np.uint8)
-    place = address(whole)
-    whole.fill(7)
-    del whole
-    parts = [arena.lend(MIB, np.uint8) for _ in range(6)]
-    assert sorted(map(address, parts)) == [place + i * MIB for i in range(6)]
-    assert arena.counters().fresh_bytes == 6 * MIB
-    for i, part in enumerate(parts):
-        part.fill(i)
-    assert [int(part.sum()) for part in parts] == [i * MIB for i in range(6)]
-    kept = parts.pop()
-    parts.clear()
-    del part
-    beside = arena.lend(6 * MIB, np.uint8)  # not while a part is lent
-    assert address(beside) != place
-    del kept, beside
-    gc.collect()
-    assert arena.trim(6 * MIB) == 6 * MIB
-    again = arena.lend(6 * MIB, np.uint8)
-    assert arena.counters().fresh_bytes == 12 * MIB
-    again.fill(9)
-    assert (again == 9).all()
-
-
-@pytest.mark.skipif(not pages.DIVISIBLE, reason="the system does not take single pages back")
-def test_a_part_goes_back_to_the_system_by_itself(arena):
-    arena._books.idle.patience = 2**62
-    whole = arena.lend(16 * MIB, np.uint8)
-    whole.fill(1)
-    del whole
-    kept = arena.lend(4 * MIB, np.uint8)
-    kept.fill(2)
-    assert arena.counters().lent_bytes == 4 * MIB
-    before = resident()
-    assert arena.trim() == 12 * MIB
-    assert before - resident() >= 11 * MIB
-    assert (kept == 2).all()
-    del kept
-    assert arena.counters().idle_bytes == 4 * MIB
-    again = arena.lend(16 * MIB, np.uint8)  # it can not be whole any more
-    assert arena.counters().fresh_bytes == 32 * MIB
-    again.fill(3)
-    assert (again == 3).all()
 
 
 def resident():

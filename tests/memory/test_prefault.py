@@ -111,7 +111,7 @@ def test_threads_share_a_block_and_lose_nothing(arena, monkeypatch):
         return populated(memory)
 
     populated = pages.populate
-    monkeypatch.setattr("dask_bigfft.memory.host.populate", slowly)
+    monkeypatch.setattr("dask_bigfft.memory.arena.populate", slowly)
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         assert sum(pool.map(arena.fault_in, [block] * 3)) == block.nbytes
     assert len(taken) == 3

@@ -9,14 +9,14 @@ from memory.arenas import MIB, run_python
 
 import dask_bigfft.memory as memory
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
-from dask_bigfft.memory import default
-from dask_bigfft.memory.blocks import Loan
+from dask_bigfft.memory import arena as module
+from dask_bigfft.memory.arena import Loan
 
 
 @pytest.fixture
 def fresh_process(monkeypatch):
     """Let the test see the process's arena as a process does that has just begun."""
-    process = default._Process(default._Settings(64 * MIB))
+    process = module._Process(module._Settings(64 * MIB))
     monkeypatch.setattr(default, "_process", process)
     return process
 
@@ -68,7 +68,7 @@ import os
 import warnings
 import numpy as np
 from dask_bigfft import memory
-from dask_bigfft.memory import default
+from dask_bigfft.memory import arena as module
 
 memory.configure(64 * 2**20)
 arena = memory.default_arena()
@@ -77,8 +77,8 @@ idle = memory.lend(2**20, np.uint8)
 del idle
 block.fill(1)
 # Another thread holds every lock at the moment of the fork.
-default._process.lock.acquire()
-arena._books.lock.acquire()
+module._process.lock.acquire()
+arena.lock.acquire()
 # From Python 3.12 on it warns of the threads that NumPy's BLAS has started.
 warnings.simplefilter("ignore", DeprecationWarning)
 child = os.fork()
@@ -100,7 +100,7 @@ if not child:
         os._exit(1)
     os._exit(0)
 assert os.waitpid(child, 0)[1] == 0
-arena._books.lock.release()
+arena.lock.release()
 assert (block == 1).all()
 assert arena.counters().lent_bytes == arena.counters().idle_bytes == 2**20
 print("same")

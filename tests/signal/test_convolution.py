@@ -18,7 +18,8 @@ from dask_bigfft import fft, plan, signal
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
 from dask_bigfft.graph.layer import TransformLayer
 from dask_bigfft.kernels import libraries
-from dask_bigfft.memory import HostArena, default
+from dask_bigfft.memory import HostArena
+from dask_bigfft.memory import arena as memory
 from dask_bigfft.planning import arguments
 from dask_bigfft.testing.oracles import relative_l2
 from dask_bigfft.testing.strategies import chunkings, random_array, sizes
@@ -385,7 +386,7 @@ class Watching(HostArena):
 def test_blocks_of_a_convolution_take_each_others_memory(monkeypatch):
     """Padded blocks, half spectra and rectangles of nearly one size: hardly any stays idle."""
     arena = Watching(2**31)
-    monkeypatch.setattr(default._process, "arena", arena)
+    monkeypatch.setattr(memory._process, "arena", arena)
     x, y = (da.full(2**22, value, chunks=2**18) for value in (1.0, 2.0))
     with dask.config.set(scheduler="sync", **{"bigfft.memory.arena-limit": 2**31}):
         total = signal.fftconvolve(x, y).sum().compute()

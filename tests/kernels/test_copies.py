@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_bigfft.kernels import warming
-from dask_bigfft.kernels.copy import COMPILED, CopyTable, compiles, copied
+from dask_bigfft.kernels import copies as module
+from dask_bigfft.kernels.copies import COMPILED, CopyTable, Segments, copy_array
 from dask_bigfft.kernels.copy_loops import TILE
 from dask_bigfft.testing.oracles import index_valued
 
@@ -30,8 +30,19 @@ PAIRS = [(a.str, b.str) for a, b in sorted(COMPILED, key=str)] + [
 def way(request):
     """Who copies: in a process that has copied much, and in one that has not."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(warming, "pays", lambda *_: request.param == "compiled")
+        compiled = request.param == "compiled"
+        patch.setattr(module, "_pays", lambda *pair: compiled and pair in COMPILED)
         yield request.param
+
+
+def add(table, source, counts, start, strides, to, target_strides, conjugate=False, along=-1,
+        first=0, step=0):
+    """Add one copy to a table."""
+    one = [np.array([n], np.int64) for n in (start, to, first)]
+    many = [np.array(n, np.int64).reshape(1, -1) for n in (counts, strides, target_strides)]
+    table.extend([source], np.zeros(1, np.int64), Segments(
+        many[0], one[0], many[1], one[1], many[2], one[2], conjugate, along, step
+    ))
 
 
 @st.composite
@@ -80,17 +91,12 @@ def expected_values(values, target_dtype, conjugate):
     return (values.conj() if conjugate else values).astype(target_dtype)
 
 
-@given(copy=copies(), pair=st.sampled_from(PAIRS), conjugate=st.booleans(), odd=st.booleans())
-def test_any_strided_copy(copy, pair, conjugate, odd):
+@given(copy=copies(), pair=st.sampled_from(PAIRS), conjugate=st.booleans())
+def test_any_strided_copy(copy, pair, conjugate):
     counts, (s0, s_strides, s_low, s_size), (t0, t_strides, t_low, t_size) = copy
     assert s_low >= 0
     assert t_low >= 0
     source = index_valued((s_size,), pair[0])
-    if odd:  # not aligned
-        memory = np.zeros(source.nbytes + 1, np.uint8)
-        moved = memory[1:].view(source.dtype)
-        moved[...] = source
-        source = moved
     source.flags.writeable = False
     target = np.full(t_size, 7, pair[1])
     expected = target.copy()
@@ -99,8 +105,8 @@ def test_any_strided_copy(copy, pair, conjugate, odd):
     assert len(np.unique(writes)) == writes.size
     expected[writes] = expected_values(source[reads], pair[1], conjugate)
     table = CopyTable(target)
-    table.add(
-        source,
+    add(
+        table, source,
         counts,
         s0 * source.itemsize,
         [s * source.itemsize for s in s_strides],
@@ -120,9 +126,9 @@ def test_many_copies_in_one_call():
         source = index_valued((40,), "f8" if i % 2 else "c16") * (i + 1)
         size = source.itemsize
         if i < 3:
-            table.add(source, (40,), 0, (size,), i * 640, (16,), conjugate=True)
+            add(table, source, (40,), 0, (size,), i * 640, (16,), conjugate=True)
         else:  # the same as two dimensions, backwards
-            table.add(source, (5, 8), 39 * size, (-8 * size, -size), i * 640, (128, 16))
+            add(table, source, (5, 8), 39 * size, (-8 * size, -size), i * 640, (128, 16))
         del source
     table.run()
     for i in range(6):
@@ -134,7 +140,7 @@ def test_a_table_may_be_run_again():
     target = np.zeros(3)
     table = CopyTable(target)
     table.run()
-    table.add(np.arange(3.0), (3,), 0, (8,), 0, (8,))
+    add(table, np.arange(3.0), (3,), 0, (8,), 0, (8,))
     table.run()
     target[:] = 9
     table.run()
@@ -157,8 +163,8 @@ def test_parts_of_a_copy(counts, first, low, width, dim, axes, conjugate):
     shape[dim] = width
     target = np.zeros(shape, complex)
     table = CopyTable(target)
-    table.add(
-        source,
+    add(
+        table, source,
         counts,
         0,
         source.strides,
@@ -182,7 +188,7 @@ def test_transposes_around_the_edge_of_a_tile(n, dtype):
     source = index_valued((n, n + 3), dtype)
     target = np.zeros((n + 3, n), dtype)
     table = CopyTable(target)
-    table.add(source, source.shape, 0, source.strides, 0, target.strides[::-1], conjugate=True)
+    add(table, source, source.shape, 0, source.strides, 0, target.strides[::-1], conjugate=True)
     table.run()
     np.testing.assert_array_equal(target, source.T.conj())
 
@@ -193,8 +199,8 @@ def test_what_is_copied_is_weighed(copy, pair, conjugate):
     source = np.random.default_rng(s_size).uniform(-9, 9, s_size).astype(pair[0])
     target = np.zeros(t_size, pair[1])
     table = CopyTable(target)
-    table.add(
-        source, counts, s0 * source.itemsize, [s * source.itemsize for s in s_strides],
+    add(
+        table, source, counts, s0 * source.itemsize, [s * source.itemsize for s in s_strides],
         t0 * target.itemsize, [t * target.itemsize for t in t_strides], conjugate,
     )
     found, plain = table.run(weigh=True), target.copy()
@@ -204,7 +210,6 @@ def test_what_is_copied_is_weighed(copy, pair, conjugate):
         wanted = np.linalg.norm(target[strided(target, t0, counts, t_strides)].astype("c16")) ** 2
         short = target.dtype.char in "fF"
         np.testing.assert_allclose(found, wanted, rtol=1e-5 if short else 1e-13)
-    assert found is None or compiles(source, target.dtype) or not target.size
 
 
 @pytest.mark.parametrize("dtype", ["c16", "c8", "f8", "f4"])
@@ -213,7 +218,7 @@ def test_lines_are_weighed_whatever_their_length(dtype, width, way):
     """As they are copied, or a few at a time, into rows that lie apart."""
     source = np.random.default_rng(1).standard_normal((300, width)).astype(dtype)
     target = np.zeros((300, width + 3), dtype)
-    found = copied(target[:, :width], source, weigh=True)
+    found = copy_array(target[:, :width], source, weigh=True)
     np.testing.assert_array_equal(target[:, :width], source)
     assert not target[:, width:].any()
     if way == "numpy":  # which leaves it to be weighed
@@ -227,13 +232,13 @@ def test_what_is_transposed_is_left_to_be_weighed(dtype):
     """Also where another copy of the same call is not: a part of a sum is none."""
     source = np.random.default_rng(1).standard_normal((40, 70)).astype(dtype)
     target = np.zeros((70, 40), dtype)
-    assert copied(target, source.T, weigh=True) is None
+    assert copy_array(target, source.T, weigh=True) is None
     np.testing.assert_array_equal(target, source.T)
     for first in (source, source.T):
         table, both = CopyTable(np.zeros((2, 2800), dtype)), (source, source.T)
         for row, values in enumerate(both if first is source else both[::-1]):
             steps = [n * source.itemsize for n in (values.shape[1], 1)]
-            table.add(values, values.shape, 0, values.strides, row * 2800 * source.itemsize, steps)
+            add(table, values, values.shape, 0, values.strides, row * 2800 * source.itemsize, steps)
         assert table.run(weigh=True) is None
         np.testing.assert_array_equal(table.target[0].reshape(first.shape), first)
 
@@ -241,5 +246,5 @@ def test_what_is_transposed_is_left_to_be_weighed(dtype):
 def test_real_parts_of_another_precision():
     """They are copied by NumPy: no loop is compiled for them."""
     source, target = np.arange(4, dtype="c8") + 1j, np.zeros(4)
-    assert copied(target, source) is None
+    assert copy_array(target, source) is None
     np.testing.assert_array_equal(target, source.real)

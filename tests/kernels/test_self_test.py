@@ -10,8 +10,7 @@ import scipy.fft
 from dask_bigfft import fft
 from dask_bigfft.errors import ArgumentError
 from dask_bigfft.kernels import libraries
-from dask_bigfft.kernels.libraries import LIBRARIES, self_test
-from dask_bigfft.kernels.libraries import usable
+from dask_bigfft.kernels.libraries import LIBRARIES, self_test, usable
 
 
 class Liar(LIBRARIES["scipy"]):

@@ -17,7 +17,7 @@ from dask_bigfft.memory.arena import Loan
 def fresh_process(monkeypatch):
     """Let the test see the process's arena as a process does that has just begun."""
     process = module._Process(module._Settings(64 * MIB))
-    monkeypatch.setattr(default, "_process", process)
+    monkeypatch.setattr(module, "_process", process)
     return process
 
 

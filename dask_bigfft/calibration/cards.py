@@ -10,7 +10,7 @@ import math
 import statistics
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,14 +23,12 @@ from dask_bigfft.devices.operations import FFT, Array, DeviceArray, Multiply
 from dask_bigfft.devices.peers import CupyPeers, Peers
 from dask_bigfft.devices.protocol import Device
 from dask_bigfft.memory import default_arena, lend
-from dask_bigfft.planner.profile import Curve, DeviceProfile, Peer
+from dask_bigfft.planner.profile import DeviceProfile, Peer
 
 __all__ = ["device_speeds", "peer_speeds", "peers_of", "together"]
 
-#: Lengths of FFTs, and bytes of rows, that are measured where they fit.
-LENGTHS = (64, 1024, 8192, 65536, 1 << 20)
-ROWS = (4096, 16384, 65536, 262144)
-SIZES = (1 << 16, 1 << 20, 1 << 24, 1 << 28)
+#: Length of the FFTs, and bytes of the rows, that are measured.
+LENGTH, ROW = 1024, 4096
 
 #: Seconds for which threads copy while a device does, bytes that they copy at a time, and how many
 #: times as many they go over as the device does.
@@ -72,59 +70,29 @@ class _Bench:
         return max(min(found), 1e-12)
 
 
-def _bus_speed(
-    bench: _Bench, view_in: Array, view_out: Array, *, ways: Sequence[str] = ("h2d", "d2h")
-) -> float:
-    """Bytes per second each way while copies go both ways, or one of them."""
+def _bus_speed(bench: _Bench, view_in: Array, view_out: Array) -> float:
+    """Bytes per second each way while copies go both ways."""
     device, (up, down) = bench.device, (bench.device.stream("h2d"), bench.device.stream("d2h"))
     shape = view_in.shape
     there, back = (DeviceArray(at, shape, view_in.dtype.str) for at in (bench.came, bench.goes))
 
     def copies() -> None:
-        if "h2d" in ways:
-            device.h2d(up, view_in, there)
-        if "d2h" in ways:
-            device.d2h(down, back, view_out)
+        device.h2d(up, view_in, there)
+        device.d2h(down, back, view_out)
 
     return view_in.nbytes / bench.seconds(copies)
 
 
-def _copies(bench: _Bench) -> dict[str, Any]:
-    """Speeds of the bus, by the bytes of a copy and by those of its rows."""
+def _copies(bench: _Bench) -> dict[str, float]:
+    """Speed of the bus both ways at once, and what a narrow row costs beside its bytes."""
     whole = [lend((bench.nbytes,), np.dtype("u1")) for _ in range(2)]
     for array in whole:
         array.fill(1)
-    sizes = (*(size for size in SIZES if size < bench.nbytes), bench.nbytes)
-    views = {
-        "by_size": {size: [array[:size] for array in whole] for size in sizes},
-        "by_row": {row: [_in_rows(array, row) for array in whole]
-                   for row in ROWS if bench.nbytes >= 4 * row},
-    }
-    found: dict[str, Any] = {}
-    for before, ways in (("", ("h2d", "d2h")), ("h2d_", ("h2d",)), ("d2h_", ("d2h",))):
-        for name, pairs in views.items():
-            points = tuple(
-                (float(n), _bus_speed(bench, *pair, ways=ways)) for n, pair in pairs.items())
-            found[before + name] = Curve(points) if points else None
-    most, rows = found["by_size"].most, found["by_row"]
-    return {"h2d": most, "d2h": most, "run": _run(most, dict(rows.points) if rows else {}), **found}
-
-
-def _in_rows(array: Array, row: int) -> Array:
-    """Rows of some bytes that lie as many apart."""
-    rows = array.nbytes // (2 * row)
-    return array[: rows * 2 * row].reshape(rows, 2 * row)[:, :row]
-
-
-def _run(most: float, by_row: Mapping[float, float]) -> float:
-    """Seconds that a row costs beside its bytes: what errs least, in parts of what was measured.
-
-    Of wide rows it is a small part, and they say little of it.
-    """
-    weights = {row: speed / row for row, speed in by_row.items()}
-    squares = sum(weight**2 for weight in weights.values())
-    excess = sum(weights[row] * (1 - speed / most) for row, speed in by_row.items())
-    return max(0.0, excess / squares) if squares else 0.0
+    speed, row = _bus_speed(bench, *whole), min(ROW, bench.nbytes // 4)
+    rows = bench.nbytes // (2 * row)
+    narrow = _bus_speed(bench, *(a[: rows * 2 * row].reshape(rows, 2 * row)[:, :row]
+                                 for a in whole))
+    return {"h2d": speed, "d2h": speed, "run": max(0.0, row / narrow - row / speed)}
 
 
 def _kernels(bench: _Bench) -> dict[str, Any]:
@@ -139,23 +107,15 @@ def _kernels(bench: _Bench) -> dict[str, Any]:
     memory = 2 * array.nbytes / bench.seconds(
         lambda: device.multiply(stream, Multiply((elements,), "<c16", 1.0), array)
     )
-    lengths: dict[float, float] = {}
-    for n in LENGTHS:
-        rows = elements // n
-        if rows < 1:
-            continue
-        values = DeviceArray(bench.came, (rows, n), "<c16")
-        op = FFT("c2c", values.shape, values.shape, (1,), -1, "<c16")
-        device.synchronize_all()
-        need = device.work_nbytes(op)
-        if need > bench.nbytes:
-            continue
-        work = DeviceArray(bench.work, (need,), "|u1")
-        taken = bench.seconds(lambda: device.fft(stream, op, values, values, work))  # noqa: B023
-        lengths[float(n)] = 5 * rows * n * math.log2(n) / taken
     found: dict[str, Any] = {"call": call, "memory": memory}
-    if lengths:
-        found |= {"flops": max(lengths.values()), "lengths": Curve(tuple(lengths.items()))}
+    n = min(LENGTH, elements)
+    values = DeviceArray(bench.came, (elements // n, n), "<c16")
+    op = FFT("c2c", values.shape, values.shape, (1,), -1, "<c16")
+    device.synchronize_all()
+    if (need := device.work_nbytes(op)) <= bench.nbytes:
+        work = DeviceArray(bench.work, (need,), "|u1")
+        taken = bench.seconds(lambda: device.fft(stream, op, values, values, work))
+        found["flops"] = 5 * values.shape[0] * n * math.log2(max(n, 2)) / taken
     return found
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from dask_bigfft.planner.profile import Curve, DeviceProfile, Peer, Profile
+from dask_bigfft.planner.profile import DeviceProfile, Peer, Profile
 
 __all__ = ["slowest"]
 
@@ -19,14 +19,9 @@ __all__ = ["slowest"]
 #: other numbers are speeds, and how many times as fast something is. Threads are those of the
 #: worker that has most, as in plans.
 LARGER = frozenset({
-    "threads", "narrow", "narrow_turned", "start", "planned", "task", "exchange", "uneven",
-    "block", "gathered_block", "lying_block", "shard", "tile", "tables", "brief", "packed",
-    "company", "waiting", "slack", "wake", "pair", "sent_task", "sent_shard", "shared_round",
-    "shared_block", "real", "run", "call",
+    "threads", "run", "move", "start", "task", "tile", "shard", "exchange", "pair", "sent_task",
+    "sent_shard", "shared_round", "call",
 })
-
-#: What is known of workers that have devices.
-OF_DEVICES = ("together", "shared_round", "shared_block", "shared_tiles")
 
 
 def slowest(profiles: Sequence[Profile]) -> Profile:
@@ -49,23 +44,18 @@ def slowest(profiles: Sequence[Profile]) -> Profile:
     known = [{(one.name, one.dtype): one for one in profile.libraries} for profile in profiles]
     common = [key for key in known[0] if all(key in of_worker for of_worker in known)]
     with_devices = [profile for profile in profiles if profile.devices] or profiles
-    beside: dict[str, Any] = {
-        name: _worst(name, [getattr(profile, name) for profile in with_devices])
-        for name in OF_DEVICES}
     return replace(
         found, libraries=tuple(_slowest([of_worker[key] for of_worker in known]) for key in common),
-        devices=_devices(profiles), peers=_peers(profiles), **beside)
+        devices=_devices(profiles), peers=_peers(profiles),
+        together=min(profile.together for profile in with_devices))
 
 
 def _slowest(things: Sequence[Any]) -> Any:
-    """One of several alike, with the slowest of each number and curve that they have."""
+    """One of several alike, with the slowest of each number that they have."""
     worst: dict[str, Any] = {}
     for field in fields(things[0]):
         values = [getattr(one, field.name) for one in things]
-        known = [value for value in values if value is not None]
-        if all(isinstance(value, Curve) for value in known) and known:
-            worst[field.name] = _curve(field.name, known)
-        elif all(isinstance(value, int | float) for value in values) and not isinstance(
+        if all(isinstance(value, int | float) for value in values) and not isinstance(
                 values[0], bool):
             worst[field.name] = _worst(field.name, values)
     return replace(things[0], **worst)
@@ -75,12 +65,6 @@ def _worst(name: str, values: Sequence[float]) -> float:
     """The slowest of some numbers of a name."""
     chosen: Callable[[Sequence[float]], float] = max if name in LARGER else min
     return chosen(values)
-
-
-def _curve(name: str, curves: Sequence[Curve]) -> Curve:
-    """The slowest of some curves of a name at each size that one of them was measured at."""
-    sizes = sorted({size for curve in curves for size, _ in curve.points})
-    return Curve(tuple((n, _worst(name, [curve.at(n) for curve in curves])) for n in sizes))
 
 
 def _devices(profiles: Sequence[Profile]) -> tuple[DeviceProfile, ...]:

@@ -298,7 +298,7 @@ class SimulatedDevice(SimulatedStreams):
         count = max(source.size, target.size)
         flops = 5.0 * count * math.log2(max(2, lengths))
         passes = 4 * len(op.dims) * max(source.nbytes, target.nbytes)
-        seconds = max(flops / self.profile.fft_rate(lengths), passes / self.profile.memory)
+        seconds = max(flops / self.profile.flops, passes / self.profile.memory)
         if work.nbytes and isinstance(stream, SimulatedStream) and not self.dry:
             stream.waiting.append((lambda: True, begin))
         self._put(stream, "fft", seconds, run)

@@ -96,11 +96,11 @@ def _as_in_memory(
 
     Tiles are then copied line by line, and not transposed there and back, which takes twice as
     long. That is so where nothing but one FFT is to be done, by a library that is as fast across
-    lines as along them, as those are that answer `elsewhere`: SciPy loses there what copies gain.
+    lines as along them, as those are that have `supports_out`: SciPy loses there what copies gain.
     """
     order = tuple(sorted(range(out.ndim), key=lambda dim: -out.strides[dim]))
     turned = getattr(incoming, "turned", None)
-    one = library.elsewhere and calls.one_call and not rolls and len(calls.c2c) == 1
+    one = library.supports_out and calls.one_call and not rolls and len(calls.c2c) == 1
     if not one or turned is None or order == tuple(range(out.ndim)):
         return incoming, out, calls
     dims = tuple(map(order.index, calls.dims))
@@ -133,7 +133,7 @@ def _way(
     """
     # What is rolled is stored in two parts, and what is watched may have to be done once more.
     stays = not rolls and (watch is None or watch.stays)
-    begins, only = library.elsewhere and stays, calls.one_call
+    begins, only = library.supports_out and stays, calls.one_call
     halved, given = begins and calls.begins_with_r2c, None
     if halved or (begins and (calls.begins_with_ffts or only)):
         given = incoming.as_is if watch is None else watch.given
@@ -185,7 +185,7 @@ def in_one_call(round_: Round, incoming: Incoming, library: FFTLibrary) -> bool:
     round_, incoming, library
         As `run_round` takes them.
     """
-    if not library.elsewhere or incoming.as_is is None or len(round_.steps) != 1:
+    if not library.supports_out or incoming.as_is is None or len(round_.steps) != 1:
         return False
     (step,) = round_.steps
     return step.kind == "c2c" and step.convolve is None and calls_of(round_).one_call
@@ -218,7 +218,7 @@ def run_tiles(
     """
     calls, works = calls_of(round_), works_of(round_, block, filters or {})
     dim, width = tiling
-    given = incoming.as_is if library.elsewhere and calls.begins_with_ffts else None
+    given = incoming.as_is if library.supports_out and calls.begins_with_ffts else None
     if math.prod(out.shape[:dim]) > 1 and not calls.one_call:
         given = None
     tiles = (

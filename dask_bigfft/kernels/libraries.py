@@ -74,8 +74,8 @@ class FFTLibrary:
     _backend: Backend
     #: Whether c2c takes real values and makes use of that.
     takes_real: bool = False
-    #: Whether all of them can answer in other memory as fast as in their own.
-    elsewhere: bool = False
+    #: Whether transforms can write their result to other memory as fast as in place.
+    supports_out: bool = False
     #: Threads of this process that use it side by side, each for tiles of blocks of its own.
     beside: int = 1
 
@@ -125,15 +125,15 @@ class FFTLibrary:
             What to multiply with, n being the product of the lengths: "none" 1, "ortho"
             1/sqrt(n), "full" 1/n.
         out
-            Complex memory of the result's shape that shares nothing with `x`, which libraries that
-            can answer `elsewhere` write and return; `x` is then only read. Others ignore it.
+            Complex memory of the result's shape that shares nothing with `x`, which a library with
+            `supports_out` writes and returns; `x` is then only read. Others ignore it.
         """
         wide = self._check(REAL_TO_COMPLEX.get(x.dtype, x.dtype))
         if wide != x.dtype:
             return self._real(x, wide, dims, sign, scale, out)
         if x.size == 0 or not dims:
             return x
-        if out is not None and self.elsewhere:
+        if out is not None and self.supports_out:
             with measured("fft", x.nbytes):
                 return self._backend.c2c(regular(x), self._dims(x, dims), sign, scale, out)
         # mkl_fft would write to read-only memory all the same.
@@ -152,14 +152,14 @@ class FFTLibrary:
         """Return what does the same `c2c` of many arrays, one after the other, at less cost each.
 
         It takes an array that may be written, and memory for its transform that shares nothing
-        with it, or None, as `c2c` does. None where a library cannot answer elsewhere.
+        with it, or None, as `c2c` does. None where a library has no `supports_out`.
 
         Parameters
         ----------
         dims, sign, scale
             As `c2c` takes them; axes are not negative.
         """
-        if not self.elsewhere:
+        if not self.supports_out:
             return None
         call = self._backend.c2c
 
@@ -178,7 +178,7 @@ class FFTLibrary:
         """Transform real values: half the work for the libraries that know how."""
         if x.size == 0 or not dims or not self.takes_real:
             return self.c2c(x.astype(wide), dims, sign, scale, out)
-        kept = out if self.elsewhere else None
+        kept = out if self.supports_out else None
         with measured("fft", x.nbytes):
             return self._backend.c2c(regular(x), self._dims(x, dims), sign, scale, kept)
 
@@ -215,7 +215,8 @@ class FFTLibrary:
             return np.zeros(with_length(x.shape, dim, x.shape[dim] // 2 + 1), complex_dtype)
         with measured("fft", x.nbytes):
             dims = (*self._dims(x, others), dim)
-            return self._backend.r2c(regular(x), dims, sign, scale, out if self.elsewhere else None)
+            into = out if self.supports_out else None
+            return self._backend.r2c(regular(x), dims, sign, scale, into)
 
     def c2r(
         self,
@@ -250,7 +251,7 @@ class FFTLibrary:
         if x.size == 0 or n == 0:
             return np.zeros(with_length(x.shape, dim, n), real_dtype)
         with measured("fft", x.nbytes):
-            kept = out if self.elsewhere else None
+            kept = out if self.supports_out else None
             return self._backend.c2r(regular(x), dim, n, sign, scale, kept)
 
     def _check(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -358,10 +359,10 @@ def _library(
     license: str,
     dtypes: frozenset[np.dtype[Any]],
     takes_real: bool = False,
-    elsewhere: bool = False,
+    supports_out: bool = False,
 ) -> Callable[[], FFTLibrary]:
     return lambda: FFTLibrary(
-        name, license, dtypes, BACKENDS[name](), takes_real, elsewhere
+        name, license, dtypes, BACKENDS[name](), takes_real, supports_out
     )
 
 

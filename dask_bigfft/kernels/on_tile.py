@@ -100,7 +100,7 @@ def transformed(
     where the last one does, which gives real values; what follows a call needs `out` to be
     contiguous.
     """
-    if out is not None and (not library.elsewhere or np.may_share_memory(tile, out)):
+    if out is not None and (not library.supports_out or np.may_share_memory(tile, out)):
         out = None
     place = None
     if out is not None and calls.begins_with_ffts:

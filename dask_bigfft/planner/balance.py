@@ -11,7 +11,7 @@ are not counted in C, and D is no more than they can gather. Some threads are le
 device. While both work they are slower than each alone, as both go to the host's memory: the more,
 the closer CPU threads are to what they could copy (`Profile.together`). And what is shared costs
 time of its own, most where CPU threads need the interpreter for every tile
-(`Profile.shared_tiles`).
+(`SHARED_TILES`).
 
 At run time whoever is free takes the next piece, so that a share that is wrong costs little; what
 really was done is told by the events ``round_cpu`` and ``round_device``.
@@ -28,11 +28,14 @@ from dask_bigfft.planner.device_seconds import device_block_seconds
 from dask_bigfft.planner.machine import Machine
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.profile import DeviceProfile
-from dask_bigfft.planner.seconds import Model, Walk
-from dask_bigfft.planner.thread_seconds import cpu_block_seconds
+from dask_bigfft.planner.seconds import Model, Walk, cpu_block_seconds
 
 __all__ = ["FEEDERS", "Balance", "balances", "divided", "gathering_threads", "known_devices",
            "lanes", "paces"]
+
+#: Part of their speeds that is left while CPU threads that go from tile to tile share a round with
+#: devices: each tile takes the GIL.
+SHARED_TILES = 0.5
 
 #: Threads that give pieces to one device: one whose pieces come while those of the other go.
 FEEDERS = 2
@@ -167,11 +170,11 @@ def balances(plan: Plan, cards: int = 0, walk: Walk | None = None) -> tuple[Bala
         profile = machine.profile
         busy = threads * nbytes / cpu / (machine.threads * profile.copy)
         together = 1 - (1 - profile.together) * min(1.0, busy)
-        if not (shape.local and model.library.elsewhere and is_one_call(round_)):
-            together *= profile.shared_tiles
-        extra = profile.shared_round + blocks * profile.shared_block
+        if not (shape.local and model.library.supports_out and is_one_call(round_)):
+            together *= SHARED_TILES
         found.append(
-            Balance(number + 1, nbytes, blocks, cpu, device, threads, len(devices), together, extra)
+            Balance(number + 1, nbytes, blocks, cpu, device, threads, len(devices), together,
+                    profile.shared_round)
         )
     return tuple(found)
 

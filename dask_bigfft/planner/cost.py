@@ -179,17 +179,17 @@ def _tiles(plan: Plan, number: int, block: int, out: int) -> int:
     round_ = plan.rounds[number]
     if _in_tiles(plan, number):
         return min(block, _tiles_nbytes(plan))
-    elsewhere = _library(plan).elsewhere
+    supports_out = _library(plan).supports_out
     real = any(step.kind != "c2c" for step in round_.steps)
     same = not real and round_.source.largest == round_.target.largest
-    return min(block, _tiles_nbytes(plan)) if same else block + (0 if elsewhere else out)
+    return min(block, _tiles_nbytes(plan)) if same else block + (0 if supports_out else out)
 
 
 def _in_tiles(plan: Plan, number: int) -> bool:
     """Whether the blocks of a round are cut into tiles."""
     itemsize, threads = plan.spec.work_dtype.itemsize, plan.machine.threads
-    elsewhere = _library(plan).elsewhere
-    return tiles_of(plan.rounds[number], itemsize, elsewhere, threads) is not None
+    supports_out = _library(plan).supports_out
+    return tiles_of(plan.rounds[number], itemsize, supports_out, threads) is not None
 
 
 def _library(plan: Plan) -> LibrarySpeeds:

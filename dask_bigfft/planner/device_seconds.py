@@ -34,7 +34,7 @@ def device_block_seconds(round_: Round, itemsize: int, device: DeviceProfile) ->
     back = round_.target.largest * (itemsize // 2 if is_real(round_, after=True) else itemsize)
     blocks = max(1, round_.source.blocks)
     kernels = sum(
-        max(count / blocks / device.fft_rate(step.length), 4 * max(there, back) / device.memory)
+        max(count / blocks / device.flops, 4 * max(there, back) / device.memory)
         for step, count in step_flops(round_)
     )
     piece = math.prod(step.length for step in round_.steps) * itemsize

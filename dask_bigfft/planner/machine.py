@@ -77,8 +77,6 @@ class RoundForecast:
         Which of them is the longest.
     share : float
         Part of the round that devices do.
-    woken : float
-        How much longer Python takes while other threads wait for the interpreter.
     """
 
     index: int
@@ -92,7 +90,6 @@ class RoundForecast:
     scheduling: float
     bound: str
     share: float = 0.0
-    woken: float = 0.0
 
 
 @dataclass(frozen=True)

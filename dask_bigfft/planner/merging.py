@@ -199,7 +199,7 @@ def own_nbytes(spec: TransformSpec) -> int:
 
 def _task(machine: Machine) -> float:
     profile = machine.profile
-    return profile.task + profile.planned if machine.workers == 1 else profile.sent_task
+    return profile.task if machine.workers == 1 else profile.sent_task
 
 
 def merge_seconds(machine: Machine, before: int, after: int, nbytes: int) -> float:

@@ -18,7 +18,7 @@ from dask_bigfft.decomposition.steps import Divisor, Step
 from dask_bigfft.decomposition.tiles import ROW_BYTES, tile_bytes_of, tiling
 from dask_bigfft.planner.joints import Joint
 
-__all__ = ["Lies", "Traffic", "block_of", "calls", "lies", "rows_of", "traffic"]
+__all__ = ["Lies", "Traffic", "block_of", "lies", "rows_of", "tiles_of", "traffic"]
 
 Shape = tuple[int, ...]
 
@@ -32,7 +32,7 @@ class Lies:
 
     def dense(self, itemsize: int) -> bool:
         """Whether it is contiguous."""
-        return rows_of(self.shape, self.steps, itemsize)[0] >= math.prod(self.shape) * itemsize
+        return rows_of(self.shape, self.steps, itemsize) >= math.prod(self.shape) * itemsize
 
 
 @dataclass(frozen=True)
@@ -44,41 +44,26 @@ class Traffic:
     read : {"none", "block", "shards", "lying"}
         What is copied before: nothing, the block that came in, shards of others, or the block where
         it lies with others.
-    row, turned
-        Bytes of contiguous rows that are read, and whether they become columns.
+    row : float
+        Bytes of contiguous rows that are read.
     stored : int
         Bytes of contiguous rows in which results are stored apart; 0 where they are not.
     direct : bool
         Whether the FFT library reads blocks where they lie.
-    away : bool
-        Whether it answers in other memory than it reads, all of a block in one step.
     tiles : int
         Parts in which a block is worked on: 1 where it is not cut.
-    lies : bool
-        Whether blocks lie together with others, where they are read.
-    steps : tuple of int
-        Bytes between neighbours in each dimension of a block, where it is read.
     """
 
     read: Literal["none", "block", "shards", "lying"]
     row: float
-    turned: bool
     stored: int
     direct: bool
-    away: bool
     tiles: int
-    lies: bool
-    steps: Shape = ()
 
 
 def block_of(layout: Layout) -> Shape:
     """Shape of the largest block."""
     return layout.full_shape
-
-
-def fastest_dim(layout: Layout) -> int:
-    """The dimension of a block along which neighbours lie side by side in memory."""
-    return max((dim for dim, n in enumerate(block_of(layout)) if n > 1), default=0)
 
 
 def lies(joint: Joint, layout: Layout, itemsize: int) -> Lies:
@@ -94,20 +79,18 @@ def _own(shape: Shape, itemsize: int) -> Lies:
     return Lies(shape, tuple(itemsize * math.prod(shape[d + 1 :]) for d in range(len(shape))))
 
 
-def rows_of(shape: Shape, steps: Shape, itemsize: int) -> tuple[int, bool]:
-    """Bytes of contiguous rows of strided memory, and whether they run along an outer dimension.
+def rows_of(shape: Shape, steps: Shape, itemsize: int) -> int:
+    """Return the bytes of contiguous rows of strided memory.
 
     >>> rows_of((8, 16), (512, 16), 16), rows_of((8, 16), (16, 512), 16)
-    ((256, False), (128, True))
+    (256, 128)
     """
-    pairs = [(n, step) for n, step in zip(shape, steps, strict=True) if n > 1]
-    turned = bool(pairs) and pairs[-1][1] != itemsize
     width = itemsize
-    for n, step in sorted(pairs, key=lambda pair: pair[1]):
+    for step, n in sorted((step, n) for n, step in zip(shape, steps, strict=True) if n > 1):
         if step != width:
             break
         width *= n
-    return width, turned
+    return width
 
 
 def _cut(where: Lies, found: tuple[int, int] | None) -> Lies:
@@ -119,22 +102,17 @@ def _cut(where: Lies, found: tuple[int, int] | None) -> Lies:
                 where.steps)
 
 
-def _halved(round_: Round, elsewhere: bool) -> bool:
+def _halved(round_: Round, supports_out: bool) -> bool:
     """Whether a library answers FFTs of real values where their results belong."""
-    return elsewhere and not round_.rolls and [s.kind for s in round_.steps].count("r2c") == 1
-
-
-def calls(round_: Round, flow: Traffic) -> int:
-    """How often a thread comes back to Python with a block: from each copy and FFT of a tile."""
-    return flow.tiles * ((flow.read != "none") + len(round_.steps) + (flow.stored > 0))
+    return supports_out and not round_.rolls and [s.kind for s in round_.steps].count("r2c") == 1
 
 
 def tiles_of(
-    round_: Round, itemsize: int, elsewhere: bool = False, threads: int = 1
+    round_: Round, itemsize: int, supports_out: bool = False, threads: int = 1
 ) -> tuple[int, int] | None:
     """How a round's blocks are cut into tiles: along which dimension, how wide; None: they are not.
 
-    `itemsize` is that of complex numbers, `elsewhere` and `threads` as `traffic` takes them.
+    `itemsize` is that of complex numbers, `supports_out` and `threads` as `traffic` takes them.
     """
     before, after = block_of(round_.source), block_of(round_.target)
     kinds = {step.kind for step in round_.steps}
@@ -144,7 +122,7 @@ def tiles_of(
     changes = before != after or bool(kinds & {"r2c", "c2r"})
     fixed = {round_.dim(step) for step in round_.steps}
     most = tile_bytes_of(threads)
-    size = tile_bytes_of(threads, changes and not _halved(round_, elsewhere))
+    size = tile_bytes_of(threads, changes and not _halved(round_, supports_out))
     return tiling(before, fixed, max(came, goes, 1), size, ROW_BYTES, most)
 
 
@@ -158,7 +136,7 @@ def _ffts_of(steps: tuple[Step, ...]) -> tuple[bool, bool]:
 
 
 def traffic(
-    round_: Round, itemsize: int, elsewhere: bool, reads: Joint | None,
+    round_: Round, itemsize: int, supports_out: bool, reads: Joint | None,
     writes: Joint | None, inside: bool, near: bool, threads: int = 1,
 ) -> Traffic:
     """What of a round's blocks is copied.
@@ -169,7 +147,7 @@ def traffic(
         What is done.
     itemsize : int
         Bytes of a complex number.
-    elsewhere : bool
+    supports_out : bool
         Whether the FFT library can answer in other memory than its own.
     reads, writes : Joint or None
         How blocks lie together that it reads, and those that it writes.
@@ -193,25 +171,23 @@ def traffic(
         target = source
     elif writes is not None:
         target = lies(writes, round_.target, goes)
-    found = tiles_of(round_, itemsize, elsewhere, threads)
+    found = tiles_of(round_, itemsize, supports_out, threads)
     packed = target.dense(goes) and (found is None or math.prod(after[: found[0]]) == 1)
-    halved = _halved(round_, elsewhere)
-    reachable = (near or reads is not None) and elsewhere and not round_.rolls
+    halved = _halved(round_, supports_out)
+    reachable = (near or reads is not None) and supports_out and not round_.rolls
     given = reachable and (begins or halved) and (only or packed)
     tiled = found is not None and not (given and only and len(steps) == 1)
     tile = found if tiled else None
-    row, turned = rows_of(*_astuple(_cut(source, tile)), came)
+    row = rows_of(*_astuple(_cut(source, tile)), came)
     if given:
         read: Literal["none", "block", "shards", "lying"] = "none"
     else:
         read = "lying" if reads is not None else "block" if near else "shards"
-    stored = rows_of(*_astuple(_cut(target, tile)), goes)[0]
+    stored = rows_of(*_astuple(_cut(target, tile)), goes)
     if (packed and halved) or (not changes and (given or (packed and not inside))):
         stored = 0
     tiles = 1 if tile is None else -(-shape[tile[0]] // tile[1])
-    away = given and not inside and len(steps) == 1
-    lying = reads is not None
-    return Traffic(read, row, turned, stored, given, away, tiles, lying, source.steps)
+    return Traffic(read, row, stored, given, tiles)
 
 
 def _astuple(where: Lies) -> tuple[Shape, Shape]:

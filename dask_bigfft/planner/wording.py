@@ -85,15 +85,11 @@ def speed_rows(profile: Profile) -> list[tuple[str, str]]:
         return f"{speed / 1e9:.3g} GB/s"
 
     rows = [
-        ("copies, a thread", rate(profile.copy)),
-        ("gathers, rows 256 B", f"{rate(profile.straight.at(256))}, turned "
-                                f"{rate(profile.turned.at(256))}"),
-        ("gathers, rows 64 KiB", f"{rate(profile.straight.at(65536))}, turned "
-                                 f"{rate(profile.turned.at(65536))}"),
+        ("copies, a thread", f"{rate(profile.copy)}, {human_seconds(profile.run)} for each run"),
         ("fresh pages", rate(profile.touch)),
         ("disk", f"written at {rate(profile.write)}, read at {rate(profile.read)}"),
-        ("a graph, task, gather, shard", ", ".join(human_seconds(s) for s in (
-            profile.start, profile.task, profile.gathered_block, profile.shard))),
+        ("a graph, task, tile, shard", ", ".join(map(human_seconds, (
+            profile.start, profile.task, profile.tile, profile.shard)))),
         ("an exchange", human_seconds(profile.exchange)),
         ("order, 10^6 pairs of blocks", human_seconds(1e6 * profile.pair)),
     ]
@@ -101,13 +97,11 @@ def speed_rows(profile: Profile) -> list[tuple[str, str]]:
         rows.append(("between workers", f"{rate(profile.network)}, a shard "
                                         f"{human_seconds(profile.sent_shard)}"))
     for library in profile.libraries:
-        speeds = ", ".join(f"{n}: {library.along.at(n) / 1e9:.3g}" for n in (64, 1024, 16384))
-        rows.append((f"{library.name}, {library.dtype}", f"GFLOP/s by length {speeds}"))
+        rows.append((f"{library.name}, {library.dtype}",
+                     f"{human_count(library.flops, 'FLOP/s')} in tiles, "
+                     f"{human_count(library.large_flops, 'FLOP/s')} in large blocks"))
     for device in profile.devices:
-        curves = device.h2d_by_size, device.d2h_by_size
-        alone = [curve.most for curve in curves if curve is not None]
-        apart = f"{' and '.join(map(rate, alone))} alone, " if alone else ""
-        rows.append((device.name, f"bus {rate(device.h2d)} and {rate(device.d2h)} at once, {apart}"
+        rows.append((device.name, f"bus {rate(device.h2d)} and {rate(device.d2h)} at once, "
                                   f"{rate(device.ring)} if not pinned, FFTs "
                                   f"{human_count(device.flops, 'FLOP/s')}"))
     if profile.devices:

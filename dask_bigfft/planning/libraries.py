@@ -10,7 +10,6 @@ Imports `kernels`, `planner` and `surroundings`; asks a running client's workers
 """
 
 import logging
-import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,8 +18,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from dask_bigfft.kernels.libraries import get_library, usable
-from dask_bigfft.kernels.wisdom import TILES, best_of, fastest_library
-from dask_bigfft.planner.profile import LibrarySpeeds, Profile
+from dask_bigfft.kernels.wisdom import best_of, fastest_library
+from dask_bigfft.planner.profile import Profile
 from dask_bigfft.planning.surroundings import profile_of, running_client
 
 __all__ = ["fastest_everywhere", "usable_libraries"]
@@ -137,13 +136,4 @@ def _known_rates(
     speeds = {one.name: one for one in profile.libraries if one.dtype == dtype.name}
     if not all(name in speeds for name in names):
         return {}
-    return {name: _rate(speeds[name]) for name in names}
-
-
-def _rate(speeds: LibrarySpeeds) -> float:
-    """Flops per second in the tiles that libraries are measured on here; their geometric mean."""
-    logs = [
-        math.log(speeds.rate(shape[dim], innermost=dim == len(shape) - 1)) / len(dims)
-        for shape, dims in TILES for dim in dims
-    ]
-    return math.exp(sum(logs) / len(TILES))
+    return {name: speeds[name].flops for name in names}

@@ -1,17 +1,17 @@
 """Blocks are worked on in the tiles that plans reckon with, of which few are there at a time."""
 
 import tracemalloc
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
 import dask
+import dask.array as da
 import numpy as np
 import pytest
 
+import dask_bigfft
 import dask_bigfft.graph.run as graph_run
-from dask_bigfft.calibration import probes
-from dask_bigfft.calibration.probes import Probe
+from dask_bigfft import fft
 from dask_bigfft.decomposition import tiles
 from dask_bigfft.decomposition.layout import AxisLayout, Layout, plain, whole
 from dask_bigfft.decomposition.rounds import Round, transformed
@@ -26,7 +26,7 @@ from dask_bigfft.kernels.verify import verified_round
 from dask_bigfft.planner import traffic
 from dask_bigfft.planner.cost import TILES, joints_in, model_of
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planner.profile import LibrarySpeeds, Profile, constant
+from dask_bigfft.planner.profile import LibrarySpeeds, Profile
 from dask_bigfft.planner.traffic import tiles_of
 from dask_bigfft.testing.strategies import random_array
 
@@ -57,21 +57,30 @@ class Counted:
         return counted
 
 
-def calls(plan, monkeypatch):
-    """How often a pass through a plan calls its library, one thread at a time."""
-    library = get_library(plan.kernel)
+def planned(threads, kernel, rounds, together=True, shape=(256, 512)):
+    """A lazy transform in four blocks, and its plan."""
+    x = da.zeros(shape, chunks=(shape[0] // 4, shape[1]), dtype=complex)
+    axes = tuple(sorted({axis for named in rounds for axis, _ in named}))
+    keywords = {"axes": axes, "rounds": [dict(r) for r in rounds], "kernel": kernel,
+                "device": "cpu"}
+    with dask.config.set({"num_workers": threads, "bigfft.exchange.in-place": together}):
+        return fft.fftn(x, **keywords), dask_bigfft.plan(x, "fftn", **keywords)
+
+
+def calls(y, kernel, together, monkeypatch):
+    """How often a transform calls its library, one thread at a time."""
+    library = get_library(kernel)
     counted = Counted(library._backend)
     monkeypatch.setattr(graph_run, "get_library", lambda _: replace(library, _backend=counted))
-    with ThreadPoolExecutor(1) as pool, dask.config.set(scheduler="sync"):
-        probes._Pass(plan, pool).stages()
+    with dask.config.set({"bigfft.exchange.in-place": together}):
+        y.compute(scheduler="sync")
     return counted.calls
 
 
 def expected_calls(plan):
     """The same by the model: a call for each tile, in rounds of one step."""
-    speed = constant(1e9)
-    known = LibrarySpeeds(plan.kernel, "complex128", speed, speed,
-                          elsewhere=get_library(plan.kernel).elsewhere)
+    known = LibrarySpeeds(plan.kernel, "complex128", 1e9, 1e9,
+                          supports_out=get_library(plan.kernel).supports_out)
     plan = replace(plan, machine=replace(plan.machine, profile=Profile(libraries=(known,))))
     model, joints = model_of(plan), joints_in(plan)
     found, before = 0, plan.source
@@ -90,17 +99,15 @@ def expected_calls(plan):
 @pytest.mark.parametrize("rounds", [(ROWS, COLUMNS), (COLUMNS, ROWS)])
 def test_blocks_are_cut_as_the_model_says(monkeypatch, kernel, together, rounds):
     monkeypatch.setattr(tiles, "TILE_BYTES", 1 << 16)
-    probe = Probe("fftn", (256, 512), "c16", 0, 4, rounds, kernel, together)
-    few, many = (probe.plan(threads) for threads in (2, 16))
-    found = [calls(plan, monkeypatch) for plan in (few, many)]
-    assert found == [expected_calls(few), expected_calls(many)]
-    whole = kernel != "scipy" and found == [8, 8]  # a call for each block
-    assert found[0] > 2 * found[1] or whole
+    few, many = (planned(threads, kernel, rounds, together) for threads in (2, 16))
+    found = [calls(y, kernel, together, monkeypatch) for y, _ in (few, many)]
+    assert found == [expected_calls(plan) for _, plan in (few, many)]
+    assert found[0] > 2 * found[1] or (kernel != "scipy" and found == [8, 8])
 
 
 def test_tiles_are_those_of_the_plan_wherever_it_runs():
     """Some libraries round other numbers of lines otherwise; a run that is resumed has its plan."""
-    plan = Probe("fftn", (64, 64), "c16", 0, 4, (((1, 64),),)).plan(16)
+    _, plan = planned(16, "scipy", (((1, 64),),), shape=(64, 64))
     with dask.config.set(scheduler="threads", num_workers=2):
         assert Run(Plan.from_json(plan.to_json())).library.beside == 16
 
@@ -152,7 +159,7 @@ def test_no_more_tiles_than_forecasts_of_memory_have(
     most, size = [], tile_bytes_of(threads)
     for axis in (0, 1):
         round_ = round_along(axis, kind)
-        assert tiles_of(round_, right.itemsize, library.elsewhere, threads) is not None
+        assert tiles_of(round_, right.itemsize, library.supports_out, threads) is not None
         kept = random_array(round_.source.shape((0, 0)), before, 1)
         if kind == "c2r":
             kept = np.fft.rfft(random_array(SHAPE, after, 1), axis=axis)

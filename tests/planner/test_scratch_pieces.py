@@ -196,7 +196,7 @@ def test_small_data_are_said_to_have_small_pieces() -> None:
 
 def test_what_is_dearer_by_the_model_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a write costs nothing, larger blocks only make threads wait for the last ones."""
-    monkeypatch.setattr("dask_bigfft.planner.thread_seconds.DISK_SHARD", 0.0)
+    monkeypatch.setattr("dask_bigfft.planner.seconds.DISK_SHARD", 0.0)
     case = LARGER["2D, 32 times"]
     alike, small = planned(*case)
     assert small.expected.seconds < alike.expected.seconds <= 1.05 * small.expected.seconds

@@ -8,6 +8,7 @@ Imports nothing but the standard library.
     +-- ArgumentError      (ValueError)    a value that is not allowed
     |   +-- AxisError      (IndexError)    an array has no such axis
     |   +-- PlanError                      no plan meets what was asked
+    |       +-- MemoryLimitError           nor the memory limit
     +-- ArgumentTypeError  (TypeError)     a type that is not allowed
     +-- CarrierError       (RuntimeError)  a graph runs where its carrier cannot work
     +-- ClusterError       (RuntimeError)  a cluster is not what its client needs
@@ -16,12 +17,16 @@ Imports nothing but the standard library.
     +-- KernelError        (RuntimeError)  a kernel cannot do what its round needs
     +-- ScratchError       (OSError)       a scratch file cannot be written, or is damaged
     +-- VerificationError  (RuntimeError)  a result is not what it has to be
+
+    FallbackWarning        (RuntimeWarning)  something slower is used than was to be expected
 """
 
 import operator
 import os
 import reprlib
-from typing import NoReturn, TypeGuard
+from typing import Any, NoReturn, TypeGuard
+
+import numpy as np
 
 __all__ = [
     "ArgumentError",
@@ -32,6 +37,7 @@ __all__ = [
     "ClusterError",
     "DeviceError",
     "DeviceMemoryError",
+    "FallbackWarning",
     "KernelError",
     "PlanError",
     "ScratchError",
@@ -60,6 +66,10 @@ class AxisError(ArgumentError, IndexError):
 
 class PlanError(ArgumentError):
     """No plan meets the limits that were asked for."""
+
+
+class MemoryLimitError(PlanError):
+    """No plan meets the memory limit."""
 
 
 class CarrierError(BigFFTError, RuntimeError):
@@ -106,6 +116,10 @@ class DamagedShardError(ScratchError):
 
 class VerificationError(BigFFTError, RuntimeError):
     """A round or a shard is not what it has to be, also when it is done once more."""
+
+
+class FallbackWarning(RuntimeWarning):
+    """Something slower is used than was to be expected, such as another FFT library."""
 
 
 _short = reprlib.Repr()
@@ -168,6 +182,19 @@ def parse_count(argument: str, value: object, least: int = 1) -> int:
     if found < least:
         refuse(argument, value, allowed)
     return found
+
+
+def parse_flag(name: str, value: Any) -> bool:
+    """Return an argument that is true or false; what only counts as such is refused.
+
+    >>> parse_flag("overwrite", "no")
+    Traceback (most recent call last):
+        ...
+    dask_bigfft.errors.ArgumentTypeError: `overwrite`='no' is not allowed: need True or False
+    """
+    if not isinstance(value, bool | np.bool_):
+        refuse(name, value, "True or False", kind=ArgumentTypeError)
+    return bool(value)
 
 
 def is_path(value: object) -> TypeGuard[str | os.PathLike[str]]:

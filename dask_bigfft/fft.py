@@ -14,10 +14,10 @@ import dask.array as da
 import scipy.fft
 
 from dask_bigfft.cosines import dct, dctn, dst, dstn, idct, idctn, idst, idstn
-from dask_bigfft.errors import ArgumentTypeError, refuse
+from dask_bigfft.errors import ArgumentTypeError, parse_flag, refuse
 from dask_bigfft.frequencies import fftfreq, frequencies_of, rfftfreq
 from dask_bigfft.front import Axes, N, Norm, S, documented, transform
-from dask_bigfft.planning.arguments import Extras, parse_flag
+from dask_bigfft.planning.arguments import Extras
 from dask_bigfft.shifts import fftshift, ifftshift
 
 __all__ = [

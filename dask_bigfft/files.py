@@ -17,7 +17,6 @@ import contextlib
 import contextvars
 import errno
 import os
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
@@ -88,8 +87,8 @@ def sync_path(path: str | Path) -> None:
         os.close(handle)
 
 
-def room_missing(path: Path, error: OSError, missing: int) -> int | None:
-    """Return how many bytes a full disk lacks; None where something else went wrong.
+def room_missing(path: Path, error: OSError, missing: int) -> str | None:
+    """Return what a full disk lacks, in words; None where something else went wrong.
 
     Parameters
     ----------
@@ -102,9 +101,13 @@ def room_missing(path: Path, error: OSError, missing: int) -> int | None:
     """
     if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return None
+    folder = next((one for one in path.parents if one.is_dir()), path.parent)
     with contextlib.suppress(OSError):
-        return max(missing - shutil.disk_usage(path.parent).free, 0) or missing
-    return missing
+        disk = os.statvfs(folder)
+        if disk.f_files and not disk.f_favail:
+            return f"no inode is left for another file on the disk of {folder}"
+        missing = max(missing - disk.f_bavail * disk.f_frsize, 0) or missing
+    return f"{missing} bytes are missing"
 
 
 class _Crew:

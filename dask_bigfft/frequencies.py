@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft import config
-from dask_bigfft.decomposition.factors import MAX_LENGTH, transposed_digits
+from dask_bigfft.decomposition.factors import MAX_LENGTH, parse_factors, transposed_digits
 from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.graph.layer import origin, uncut
 from dask_bigfft.planner.plan import Plan
@@ -49,8 +49,8 @@ def fftfreq(
     order : {"natural", "transposed"}, optional
         Order of the spectrum; by default that of the settings.
     digits : sequence of int, optional
-        Digits of the transposed order, for a plan whose rounds were named; by default those that
-        `dask_bigfft.transposed_index` has.
+        Digits of the spectrum where the transform was given `digits`; by default those that every
+        spectrum of this length has.
 
     Returns
     -------
@@ -206,12 +206,7 @@ def _parse_digits(n: int, order: Any, digits: Any) -> tuple[int, ...]:
         return (n,)
     if digits is None:
         return transposed_digits(n)
-    allowed = f"factors whose product is {n}"
-    if not isinstance(digits, Sequence) or not all(isinstance(k, int | np.integer) for k in digits):
-        refuse("digits", digits, allowed, kind=ArgumentTypeError)
-    if not digits or min(digits) < 1 or math.prod(map(int, digits)) != n:
-        refuse("digits", digits, allowed)
-    return tuple(map(int, digits))
+    return parse_factors("digits", digits, n)
 
 
 def _frequencies(

@@ -71,7 +71,12 @@ _EXTRAS = """
         Bytes that one process may use, such as ``"4 GiB"``. A plan that needs more is refused.
     rounds : sequence of mappings of axis to factor, optional
         The decomposition, where the planner should not choose it, -1 standing for what is left:
-        ``[{0: 64}, {0: -1, 1: -1}]``. The factors are the digits of the transposed order.
+        ``[{0: 64}, {0: -1, 1: -1}]``. In transposed order the factors have to be the digits of the
+        spectrum, which inverse transforms take from the last to the first.
+    digits : sequence of int or mapping of axis to them, optional
+        Digits of the spectrum in transposed order. By default they follow from the length alone, so
+        spectra of equal lengths can be multiplied. Others have to be named wherever the spectrum is
+        used: by the transform, its inverse, `fftfreq` and `dask_bigfft.transposed_index`.
     variant : {"auto", "dif", "dit", "stockham", "pease"}, optional
         How data move within a split axis: "dif" and "dit" reorder after or before the rounds,
         "stockham" on the way, "pease" has the same exchange every time. "auto" is the planner's.
@@ -133,13 +138,15 @@ def documented(function: F) -> F:
     ]
     shown.__signature__ = found.replace(parameters=parameters)
     where = _ONE_AXIS if "axis" in found.parameters else _AXES
-    array = (
-        "    a : dask array or array-like\n"
-        "        What is transformed; only read, unless `overwrite_x` is true."
-    )
-    shared = f"    Parameters\n    ----------\n{array}{where}{_NORM}{_OUT}{_EXTRAS}\n{_RESULTS}\n"
-    summary, examples = (shown.__doc__ or "").split("    Examples\n", 1)
-    shown.__doc__ = f"{summary}{shared}    Examples\n{examples}"
+    if shown.__doc__ is None:  # as with python -OO
+        return function
+    array = """
+    a : dask array or array-like
+        What is transformed; only read, unless `overwrite_x` is true."""
+    heading = "\n    Parameters\n    ----------"
+    shared = inspect.cleandoc(f"{heading}{array}{where}{_NORM}{_OUT}{_EXTRAS}\n{_RESULTS}")
+    summary, title, examples = inspect.cleandoc(shown.__doc__).partition("Examples\n--------\n")
+    shown.__doc__ = f"{summary}{shared}\n\n{title}{examples}\n"
     return function
 
 
@@ -197,8 +204,10 @@ def transform_as_planned(
     if len(given.spec.axes) != (1 if one else array.ndim if axes is None else len(axes)):
         other()
     order = given.spec.orders_out if given.spec.sign < 0 else given.spec.orders_in
-    found = make_plan(parse_array(array, name), name, lengths, axes, norm, order=order)
-    wanted, made = replace(found.spec, name="", digits=()), replace(given.spec, name="", digits=())
+    found = make_plan(
+        parse_array(array, name), name, lengths, axes, norm, order=order,
+        digits=dict(given.spec.digits))
+    wanted, made = replace(found.spec, name=""), replace(given.spec, name="")
     if wanted != made or given.source != found.source:
         other()
     return _lazily(array, given)
@@ -261,7 +270,7 @@ def plan(
     norm
         As all transforms take it.
     **extras
-        `order`, `chunks`, `memory_limit`, `rounds`, `variant`, `kernel`, `device`,
+        `order`, `chunks`, `memory_limit`, `rounds`, `digits`, `variant`, `kernel`, `device`,
         `device_memory_limit`, `overwrite_x`, `verify` and `planner`, see `fft`.
 
     Returns

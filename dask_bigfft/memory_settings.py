@@ -6,14 +6,14 @@ Imports `config`, `memory` and `record`, which looks a distributed worker up if 
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import dask.config
 import dask.utils
 import psutil
 
 from dask_bigfft import config
-from dask_bigfft.memory import configure
+from dask_bigfft.memory import configure, default_arena
 from dask_bigfft.record import current_worker
 
 #: Part of the memory of the process that the arena may hold where no limit is set.
@@ -71,20 +71,71 @@ def machine_nbytes() -> int:
     return found
 
 
-#: What Python and the imported libraries take of a worker's memory, at least.
-IMPORTS_NBYTES = 192 << 20
+#: Bytes of a worker's memory that Python, imported libraries and compiled code take at least.
+IMPORTS_NBYTES = 256 << 20
+
+#: What is measured of a worker is rounded up to multiples of this, so that plans stay the same.
+_MEASURED_NBYTES = 16 << 20
 
 
-def worker_budget(limit: int | None) -> int | None:
-    """Return what a plan may use of a worker's memory limit: what imports leave below the pause.
+class WorkerMemory(NamedTuple):
+    """Memory of a distributed worker.
 
-    >>> worker_budget(4 << 30) < 0.8 * (4 << 30), worker_budget(None)
-    (True, None)
+    Parameters
+    ----------
+    limit : int
+        Its memory limit in bytes.
+    stop : int
+        Bytes of process memory at which it is paused, or ended where it is never paused.
+    used : int
+        Bytes that are in use before there is any block.
     """
-    if limit is None:
-        return None
+
+    limit: int
+    stop: int
+    used: int
+
+    @property
+    def budget(self) -> int:
+        """Bytes that a plan may use; 0 or less where no plan can work."""
+        return self.stop - self.used
+
+    def __str__(self) -> str:
+        mib = 1 << 20
+        return (f"a worker with a memory limit of {self.limit // mib} MiB stops at "
+                f"{self.stop // mib} MiB (distributed.worker.memory.pause), and imported libraries "
+                f"take {self.used // mib} MiB of that")
+
+
+def assumed_memory(limit: int) -> WorkerMemory:
+    """Return the memory of a worker with a memory limit that cannot be asked.
+
+    >>> assumed_memory(4 << 30).budget < 0.8 * (4 << 30)
+    True
+    """
     pause = dask.config.get("distributed.worker.memory.pause", default=0.8)
-    return max(int(limit * (pause or 1.0)) - IMPORTS_NBYTES, limit // 8)
+    return WorkerMemory(limit, _stop(limit, pause, True), IMPORTS_NBYTES)
+
+
+def measured_memory(worker: Any) -> WorkerMemory | tuple[()]:
+    """Return the memory of the worker of this process as it is now; empty without a limit."""
+    limit = _memory_limit(worker)
+    if limit is None:
+        return ()
+    pause = getattr(worker.memory_manager, "memory_pause_fraction", None)
+    arena = default_arena().counters()
+    data = max(int(worker.state.nbytes), arena.lent_bytes) + arena.idle_bytes  # some lie in both
+    found = psutil.Process().memory_info().rss - data
+    # Not more than twice as much: other transforms may be under way.
+    used = min(max(found, IMPORTS_NBYTES), 2 * IMPORTS_NBYTES)
+    stop = _stop(limit, pause, bool(getattr(worker, "nanny", None)))
+    return WorkerMemory(limit, stop, -(-used // _MEASURED_NBYTES) * _MEASURED_NBYTES)
+
+
+def _stop(limit: int, pause: float | None, has_nanny: bool) -> int:
+    """Bytes at which a worker is paused, or else ended."""
+    end = has_nanny and dask.config.get("distributed.worker.memory.terminate", default=0.95)
+    return int(limit * (pause or end or 1.0))
 
 
 def shuffle_nbytes() -> int | None:

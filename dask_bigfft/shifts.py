@@ -20,7 +20,7 @@ from dask_bigfft.memory_settings import configure_arena
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.shifts import ShiftPlan, offsets_of, rolled, shifted_plan, whole_axes
 from dask_bigfft.planning.arguments import parse_array
-from dask_bigfft.transforms.spec import parse_axes
+from dask_bigfft.transforms.spec import parse_axes, parse_several
 
 __all__ = ["fftshift", "ifftshift", "take_over"]
 
@@ -92,12 +92,7 @@ def ifftshift(x: Any, axes: Axes = None) -> da.Array:
 def _shifted(x: Any, axes: Any, up: int) -> da.Array:
     """Let each axis begin with its element (n + up) // 2."""
     array = parse_array(x)
-    if axes is None:
-        axes = range(array.ndim)
-    elif isinstance(axes, Sequence | np.ndarray):
-        axes = tuple(axes)
-    else:
-        axes = (axes,)
+    axes = range(array.ndim) if axes is None else parse_several("axes", axes)
     offsets = {}
     for axis in parse_axes("axes", axes, array.ndim) if axes else ():
         n = array.shape[axis]

@@ -45,7 +45,7 @@ def full_by_arena(shape, chunks):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__ and __doc__.splitlines()[0])
     parser.add_argument("--mib", type=float, default=256, help="size of the array, default 256")
     parser.add_argument("--repetitions", type=int, default=5)
     given = parser.parse_args()

@@ -13,6 +13,7 @@ import time
 import dask.array as da
 import numpy as np
 import scipy.signal
+from extras import extra
 
 from dask_bigfft import signal
 
@@ -106,7 +107,8 @@ def right(found):
 
 def draw(found, path):
     """Draw the neighbourhood of the first pattern, and how well the record fits it."""
-    plt = importlib.import_module("matplotlib.pyplot")
+    with extra("demo"):
+        plt = importlib.import_module("matplotlib.pyplot")
     place = int(found["places"][0])
     low, high = max(0, place - 700), place + 1300
     t = np.arange(low, high) / RATE
@@ -121,7 +123,7 @@ def draw(found, path):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__ and __doc__.splitlines()[0])
     parser.add_argument("--n", type=int, default=2**22, help="length, default 2^22")
     parser.add_argument("--picture", help="where to draw the result, with matplotlib")
     arguments = parser.parse_args()

@@ -12,13 +12,16 @@ from pathlib import Path
 
 import elevation
 import large_field
-import matplotlib
 import numpy as np
 import transposed_order
-from PIL import Image
+from extras import extra
 
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
+with extra("demo"):
+    import matplotlib
+    from PIL import Image
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
 
 
 def show(place, image, title, colours, low=None, high=None, extent=None):
@@ -99,7 +102,7 @@ def draw(path, heights, field, record):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__ and __doc__.splitlines()[0])
     large_field.add_arguments(parser)
     parser.add_argument("--n", type=int, default=2**24, help="length of the record, default 2^24")
     parser.add_argument("--picture", type=Path, default=large_field.FOLDER / "demo.png")

@@ -12,9 +12,12 @@ import dask
 import dask.array as da
 import numpy as np
 import scipy.fft
-from matplotlib.cbook import get_sample_data
+from extras import extra
 
 from dask_bigfft import fft
+
+with extra("demo"):
+    from matplotlib.cbook import get_sample_data
 
 SMOOTHING = 150.0  # metres, the standard deviation of the Gaussian
 SUN = (315.0, 35.0)  # degrees: compass direction and height
@@ -96,7 +99,7 @@ def right(found):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__ and __doc__.splitlines()[0])
     parser.add_argument("--chunk", type=int, default=150, help="edge of a chunk, default 150")
     found = run(parser.parse_args().chunk)
     report(found)

@@ -15,7 +15,7 @@ from dask_bigfft import fft
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__ and __doc__.splitlines()[0])
     parser.add_argument("--n", type=int, default=2**22, help="length, default 2^22")
     n = parser.parse_args().n
 

@@ -20,10 +20,13 @@ import dask
 import dask.array as da
 import numpy as np
 import scipy.fft
-import zarr
 from dask.diagnostics import ProgressBar
+from extras import extra
 
 from dask_bigfft import fft
+
+with extra("zarr"):
+    import zarr
 
 SEED = 2011
 RELIEF, NOISE, STRIPES = 400.0, 30.0, 25.0  # metres
@@ -283,7 +286,7 @@ def scratch(folder):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__ and __doc__.splitlines()[0])
     add_arguments(parser)
     arguments = parser.parse_args()
     with scratch(arguments.folder) as folder:

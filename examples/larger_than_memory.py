@@ -16,10 +16,13 @@ from pathlib import Path
 
 import dask
 import numpy as np
-import zarr
 from dask.utils import format_bytes
+from extras import extra
 
 import dask_bigfft
+
+with extra("zarr"):
+    import zarr
 
 
 def make_field(path, shape, rows):
@@ -28,8 +31,9 @@ def make_field(path, shape, rows):
                               compressors=None)
     rng, energy = np.random.default_rng(1), 0.0
     for first in range(0, shape[0], rows):
-        slab = rng.standard_normal((rows, *shape[1:], 2), dtype="f4").view("c8")[..., 0]
-        field[first : first + rows] = slab
+        height = min(rows, shape[0] - first)
+        slab = rng.standard_normal((height, *shape[1:], 2), dtype="f4").view("c8")[..., 0]
+        field[first : first + height] = slab
         energy += float(np.sum(np.abs(slab.astype("c16")) ** 2))
     return field, energy
 
@@ -65,7 +69,7 @@ def by_hand(field, at, rows):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__ and __doc__.splitlines()[0])
     parser.add_argument("--gib", type=float, default=1.0, help="size of the field (default: 1)")
     parser.add_argument("--folder", type=Path, default=Path("larger_than_memory"))
     args = parser.parse_args()

@@ -15,6 +15,7 @@ import dask.array as da
 import numpy as np
 import scipy.fft
 import scipy.signal
+from extras import extra
 
 from dask_bigfft import signal
 
@@ -95,7 +96,8 @@ def right(found):
 
 def draw(found, path):
     """Draw the field, its Laplacian and both spectra."""
-    plt = importlib.import_module("matplotlib.pyplot")
+    with extra("demo"):
+        plt = importlib.import_module("matplotlib.pyplot")
     figure, axes = plt.subplots(2, 2, figsize=(8, 7))
     axes[0, 0].imshow(found["field"], cmap="viridis")
     axes[0, 0].set(title="field", xticks=[], yticks=[])
@@ -112,7 +114,7 @@ def draw(found, path):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__ and __doc__.splitlines()[0])
     parser.add_argument("--n", type=int, default=1024, help="edge of the field, default 1024")
     parser.add_argument("--picture", help="where to draw the result, with matplotlib")
     arguments = parser.parse_args()

@@ -105,7 +105,7 @@ def right(found):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__ and __doc__.splitlines()[0])
     parser.add_argument("--n", type=int, default=2**22, help="length, default 2^22")
     found = run(parser.parse_args().n)
     print("In transposed order the places of a spectrum of 12 hold the frequencies",

@@ -9,10 +9,14 @@ import argparse
 
 import dask.array as da
 import numpy as np
-import xarray as xr
+from extras import extra
 
 import dask_bigfft
-import dask_bigfft.xarray  # gives arrays the attribute .bigfft
+
+with extra("xarray"):
+    import xarray as xr
+
+    import dask_bigfft.xarray  # gives arrays the attribute .bigfft
 
 
 def made_up_field(n):
@@ -29,7 +33,7 @@ def made_up_field(n):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__ and __doc__.splitlines()[0])
     parser.add_argument("--n", type=int, default=480, help="length of the shorter side")
     n = parser.parse_args().n
 

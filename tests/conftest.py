@@ -55,10 +55,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish(session):
-    """What all test modules have imported stays: no collection need look at it again.
-
-    Half of the benchmark tests' time went there.
-    """
+    """What all test modules have imported stays: no collection need look at it again."""
     gc.collect()
     gc.freeze()
 

@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import textwrap
 from importlib import resources
 
@@ -26,91 +25,11 @@ def flatten(tree, path=()):
             yield ".".join((*path, key)), value
 
 
-def comments(text):
-    """Return the comment block right above each entry, by the entry's full key."""
-    found, path, block = {}, [], []
-    for line in text.splitlines():
-        entry = re.match(r"( *)([\w-]+):(.*)", line)
-        if entry:
-            depth = len(entry[1]) // 2
-            path[depth:] = [entry[2]]
-            if entry[3].strip():
-                found[".".join(path)] = " ".join(block)
-        comment = line.strip()
-        block = [*block, comment.lstrip("# ")] if comment.startswith("#") else []
-    return found
-
-
 def test_file_and_table_hold_the_same_settings_and_defaults():
     entries = dict(flatten(yaml.safe_load(TEXT)))
     assert entries == {key: knob.default for key, knob in config.KNOBS.items()}
     assert {key: type(value) for key, value in entries.items()} == {
         key: type(knob.default) for key, knob in config.KNOBS.items()
-    }
-
-
-@pytest.mark.parametrize("knob", config.KNOBS.values(), ids=lambda knob: knob.key)
-def test_every_setting_is_described_with_its_unit(knob):
-    assert knob.key.startswith("bigfft.")
-    assert knob.description.endswith(".")
-    assert knob.unit
-    assert comments(TEXT)[knob.key] == f"{knob.description} Unit: {knob.unit}."
-
-
-def test_a_setting_without_a_comment_is_found():
-    assert comments("bigfft:\n  # What. Unit: x.\n  a: 1\n\n  b: 2\n") == {
-        "bigfft.a": "What. Unit: x.",
-        "bigfft.b": "",
-    }
-
-
-#: What the tests' own settings change.
-CLEAN = {"bigfft.kernel": "auto", "bigfft.wisdom.directory": None}
-
-
-def test_cache_directory(monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", "/var/cache")
-    with dask.config.set(CLEAN):
-        assert config.get("bigfft.wisdom.directory") == "/var/cache/dask_bigfft"
-
-
-def test_defaults(monkeypatch):
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    with dask.config.set(CLEAN):
-        found = {key: config.get(key) for key in config.KNOBS}
-    assert found == {
-        "bigfft.order": "natural",
-        "bigfft.chunks": "auto",
-        "bigfft.memory-limit": None,
-        "bigfft.rounds": None,
-        "bigfft.variant": "auto",
-        "bigfft.kernel": "auto",
-        "bigfft.wisdom.directory": os.path.expanduser("~/.cache/dask_bigfft"),
-        "bigfft.device": "auto",
-        "bigfft.device-memory-limit": None,
-        "bigfft.hybrid-gain": 1.1,
-        "bigfft.install": False,
-        "bigfft.exchange.carrier": "auto",
-        "bigfft.exchange.in-place": True,
-            "bigfft.exchange.shuffle-memory": None,
-        "bigfft.exchange.peer": "auto",
-        "bigfft.verify": "none",
-        "bigfft.scratch.directory": tempfile.gettempdir(),
-        "bigfft.scratch.direct": True,
-        "bigfft.scratch.sync": False,
-        "bigfft.scratch.row-size": 2**20,
-        "bigfft.scratch.piece-size": 2**20,
-        "bigfft.scratch.threads": 8,
-        "bigfft.memory.arena": True,
-        "bigfft.memory.arena-limit": None,
-        "bigfft.memory.prefault": True,
-        "bigfft.memory.pinned-limit": None,
-        "bigfft.memory.pin-arrays": True,
-        "bigfft.planner.max-rounds": 4,
-        "bigfft.planner.mode": "estimate",
-        "bigfft.planner.profile": None,
-        "bigfft.planner.whole-axis-floor": 4 * 2**20,
-        "bigfft.planner.merge-up-to": 2**20,
     }
 
 

@@ -30,12 +30,6 @@ def test_each_is_caught_as_what_python_would_raise(kind, bases):
     assert str(again) == str(info.value)
 
 
-def test_a_refusal_names_argument_value_and_what_is_allowed():
-    with pytest.raises(errors.ArgumentError) as info:
-        errors.refuse("axis", 7, "-2..1 for an array with 2 axes")
-    assert str(info.value) == "`axis`=7 is not allowed: need -2..1 for an array with 2 axes"
-
-
 def test_a_long_value_is_shortened():
     with pytest.raises(errors.ArgumentError) as info:
         errors.refuse("chunks", tuple(range(10**5)), "fewer")

@@ -6,13 +6,12 @@ import threading
 import dask
 import dask.array as da
 import numpy as np
-import psutil
 import pytest
 
 import dask_bigfft
 from dask_bigfft import events, fft
 from dask_bigfft.memory import default_arena
-from dask_bigfft.record import RECORD, Record, resident
+from dask_bigfft.record import RECORD, Record
 
 
 def token_of(y):
@@ -83,14 +82,6 @@ def test_the_oldest_plan_is_forgotten(record):
     assert record.counters()["a"]["round/1"][:2] == [2, 2]
 
 
-def test_a_copy_does_not_change_any_more(record):
-    events.emit("round", plan="a", index=1, nbytes=1)
-    before = record.plan("a")
-    events.emit("round", plan="a", index=1, nbytes=1)
-    assert before.totals["round", 1].count == 1
-    assert len(before.spans) == 1
-
-
 def test_threads_count_together(record):
     together = threading.Barrier(4)  # the name of a thread that has ended is given out again
 
@@ -109,12 +100,6 @@ def test_threads_count_together(record):
     assert {span.lane for span in record.plan("a").spans} == {0, 1, 2, 3}
 
 
-def test_events_without_a_plan_are_left_out(record):
-    events.emit("round", index=1, nbytes=1)
-    events.emit("scratch_free", nbytes=1)
-    assert record.tokens() == ()
-
-
 def _child(queue):
     events.emit("round", plan="child", index=1, nbytes=1)
     queue.put((RECORD.tokens(), RECORD.plan("child").totals["round", 1].count))
@@ -131,28 +116,6 @@ def test_a_forked_process_starts_afresh_even_while_locked():
     assert queue.get() == (("child",), 1)
     child.join(20)
     assert child.exitcode == 0
-
-
-def test_resident_memory_is_not_asked_for_with_every_block(record, monkeypatch):
-    asked, now = [], 1000.0
-
-    def ask(real=resident):
-        asked.append(now)
-        return real()
-
-    monkeypatch.setattr("dask_bigfft.record.resident", ask)
-    monkeypatch.setattr("dask_bigfft.record.time.time", lambda: now)
-    for step in range(100):
-        now = 1000.0 + 0.001 * step
-        record.take("round", {"plan": "0a1b", "index": 1, "nbytes": 8, "seconds": 0.001})
-    assert 9 <= len(asked) <= 11
-    assert record.plan("0a1b").totals["round", 1].count == 100
-    assert record.plan("0a1b").rss_peak > 0
-
-
-def test_resident_memory_is_what_psutil_finds():
-    found, expected = resident(), psutil.Process().memory_info().rss
-    assert abs(found - expected) < 16 << 20
 
 
 def test_memory_before_a_plan_is_that_before_its_blocks(record, monkeypatch):

@@ -67,18 +67,3 @@ def test_settings_with_either_dash_and_mappings_are_known():
     with warnings.catch_warnings(), dask.config.set(known):
         warnings.simplefilter("error")
         assert len(dask_bigfft.plan(X, "fft2").rounds) == 2
-
-
-@pytest.mark.parametrize(("key", "words"), [
-    ("chunks", "auto, preserve"),
-    ("exchange.shuffle-memory", "or 0"),
-    ("memory.pinned-limit", "or 0"),
-    ("planner.merge-up-to", "or 0"),
-    ("scratch.piece-size", "or 0"),
-    ("scratch.row-size", "above 0"),
-    ("wisdom.directory", "user's cache"),
-])
-def test_an_error_names_all_that_a_setting_may_be(key, words):
-    value = 3.5 if key == "wisdom.directory" else "wide"
-    with dask.config.set({f"bigfft.{key}": value}), pytest.raises(ArgumentError, match=words):
-        dask_bigfft.config.get(f"bigfft.{key}")

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import dask
 import dask.array as da
@@ -65,7 +65,8 @@ class Problem:
         """Return the input, one block after the other along the first axis, in memory."""
         real = np.empty(0, dtype).real.dtype if self.kind == "rfftn" else np.dtype(dtype)
         chunks = (-(-self.shape[0] // self.blocks), *self.shape[1:])
-        return da.ones(self.shape, chunks=chunks, dtype=real).persist()
+        ones: da.Array = da.ones(self.shape, chunks=chunks, dtype=real)
+        return cast("da.Array", ones.persist())
 
 
 def problems(elements: int, threads: int, few: bool) -> Iterator[Problem]:
@@ -117,7 +118,7 @@ def _run(problem: Problem, dtype: str, kernel: str, verify: str, repeat: int) ->
 
 def _price(run: Run, name: str, threads: int) -> float:
     """Return the seconds of a run where the price `name` is 1 and everything else is free."""
-    free: dict[str, float] = dict.fromkeys((*PRICES, "pair"), 0.0)
+    free: dict[str, Any] = dict.fromkeys((*PRICES, "pair"), 0.0)
     free |= dict.fromkeys(("copy", "flops", "energy", "checksum"), MOST)
     fast = {"flops": MOST, "large_flops": MOST} | ({name: 1.0} if "flops" in name else {})
     out = get_library(run.library).supports_out

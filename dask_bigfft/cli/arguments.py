@@ -31,6 +31,14 @@ def _integer(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{text!r} is not allowed: need an integer") from None
 
 
+def _missing(text: str) -> str | float:
+    try:
+        return text if text == "refuse" else float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not allowed: need refuse, or a number") from None
+
+
 def _chunks(text: str) -> Any:
     """Return ``auto``, ``preserve``, a size, or lengths: ``256,256,-1``."""
     parts = [part.strip() for part in text.split(",")]
@@ -132,6 +140,9 @@ def _add_options_of_run(run: argparse.ArgumentParser) -> None:
     run.add_argument("--missing-chunks", default="refuse", metavar="NAME",
                      help="Zarr chunks that have no file: refuse (default), or fill, which reads "
                           "them as the fill value")
+    run.add_argument("--missing", default="refuse", metavar="NUMBER", type=_missing,
+                     help="missing values of a variable (_FillValue, missing_value): refuse "
+                          "(default), or the number that replaces them")
     run.add_argument("--quiet", action="store_true", help="show no progress")
 
 
@@ -168,7 +179,7 @@ def asked(args: argparse.Namespace) -> runs.Asked:
     return runs.Asked(
         args.input, getattr(args, "output", args.input), args.kind, args.component, _axes(args),
         args.norm, options, args.block_size, getattr(args, "inner_chunks", None),
-        getattr(args, "missing_chunks", "refuse"),
+        getattr(args, "missing_chunks", "refuse"), getattr(args, "missing", "refuse"),
     )
 
 

@@ -27,6 +27,7 @@ from dask_bigfft.decomposition.cosines import (
     point_axis,
     point_chunks,
 )
+from dask_bigfft.decomposition.factors import MAX_LENGTH
 from dask_bigfft.decomposition.layout import (
     AxisLayout,
     Chunks,
@@ -36,7 +37,7 @@ from dask_bigfft.decomposition.layout import (
     scaled,
 )
 from dask_bigfft.decomposition.steps import Divisor
-from dask_bigfft.errors import ArgumentTypeError, refuse
+from dask_bigfft.errors import ArgumentTypeError, parse_flag, refuse
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.kernels.calls import factor as scale_of
 from dask_bigfft.kernels.cosines import (
@@ -55,11 +56,10 @@ from dask_bigfft.planning.arguments import (
     inner_extras,
     normalized_chunks,
     parse_array,
-    parse_flag,
     parse_options,
 )
 from dask_bigfft.planning.making import make_plan
-from dask_bigfft.transforms.spec import parse_axes, parse_scale
+from dask_bigfft.transforms.spec import parse_axes, parse_scale, parse_several
 
 _INVERSE: dict[int, Type] = {1: 1, 2: 3, 3: 2, 4: 4}
 
@@ -128,7 +128,7 @@ def _split_axis(
     digits = plan.digits if len(plan.digits) > 1 else None
     extras = inner_extras(options, order="natural")
     norm = "forward" if plan.name == "irfft" else None
-    found = make_plan(ready, plan.name, plan.points, axis, norm, digits=digits, **extras)
+    found = make_plan(ready, plan.name, plan.points, axis, norm, signal_digits=digits, **extras)
     spectrum = _carried(ready, found)
     cut = tuple(map(int, spectrum.chunks[axis]))
     made = _multiplied(
@@ -340,12 +340,12 @@ def _parse_axes(
     array: da.Array, n_or_s: Any, axes: Any, several: bool
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Axes, and the length of the transform along each."""
-    given = None if n_or_s is None else tuple(n_or_s) if several and hasattr(n_or_s, "__iter__") \
-        else (n_or_s,)
+    given = n_or_s if n_or_s is None or not several else parse_several("s", n_or_s)
+    given = (given,) if given is not None and not several else given
     if axes is None:
         along = tuple(range(array.ndim)) if given is None else tuple(range(-len(given), 0))
     else:
-        along = tuple(axes) if several and hasattr(axes, "__iter__") else (axes,)
+        along = parse_several("axes", axes) if several else (axes,)
     found = parse_axes("axes" if several else "axis", along, array.ndim)
     if not found:
         refuse("axes", axes, "at least one axis")
@@ -358,8 +358,8 @@ def _parse_axes(
             length = array.shape[axis] if n is None else operator.index(n)
         except TypeError:
             refuse(argument, n, "an integer", kind=ArgumentTypeError)
-        if length < 1:
+        if not 1 <= length <= MAX_LENGTH:
             refuse(argument if n is not None else "x", n if n is not None else array.shape,
-                   "lengths of at least 1")
+                   f"lengths of at least 1, and at most {MAX_LENGTH}")
         lengths.append(length)
     return found, tuple(lengths)

@@ -6,14 +6,18 @@ plans that never heard of each other agree on the digits of an axis.
 
 import itertools
 import math
+import operator
+from collections.abc import Mapping
 from functools import lru_cache
+from typing import Any
 
-from dask_bigfft.errors import refuse
+from dask_bigfft.errors import ArgumentTypeError, refuse
 
 __all__ = [
     "balanced_split",
     "divisors",
     "factorize",
+    "parse_factors",
     "smooth_length",
     "transposed_digits",
 ]
@@ -95,6 +99,36 @@ def balanced_split(n: int, parts: int = 2) -> tuple[int, ...] | None:
     if parts < 1:
         refuse("parts", parts, "1 or more")
     return _balanced_split(_parse_length(n), parts)
+
+
+def parse_factors(argument: str, factors: Any, product: int | None = None) -> tuple[int, ...]:
+    """Return factors as a tuple of integers, each at least 1.
+
+    Parameters
+    ----------
+    argument
+        Name of the argument, as the caller wrote it.
+    factors
+        A sequence, or an array of one axis.
+    product
+        What they have to multiply up to, if that is known.
+
+    Examples
+    --------
+    >>> parse_factors("digits", [4, 2], 8)
+    (4, 2)
+    """
+    allowed = "a sequence of integers of at least 1"
+    allowed += "" if product is None else f", whose product is {product}"
+    try:
+        if isinstance(factors, str | bytes | Mapping):
+            raise TypeError
+        found = tuple(operator.index(factor) for factor in factors)
+    except TypeError:
+        refuse(argument, factors, allowed, kind=ArgumentTypeError)
+    if not found or min(found) < 1 or product not in (None, math.prod(found)):
+        refuse(argument, factors, allowed)
+    return found
 
 
 def transposed_digits(n: int) -> tuple[int, ...]:

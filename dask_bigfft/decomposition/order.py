@@ -11,19 +11,20 @@ The digits are `transposed_digits(n)`, a function of the length alone.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dask_bigfft.decomposition.factors import transposed_digits
-from dask_bigfft.errors import parse_count, refuse
+from dask_bigfft.decomposition.factors import parse_factors, transposed_digits
+from dask_bigfft.errors import parse_count, parse_flag
 
 __all__ = ["transposed_index"]
 
 
 def transposed_index(
-    n: int, *, real: bool = False, digits: tuple[int, ...] | None = None
+    n: int, *, real: bool = False, digits: Sequence[int] | None = None
 ) -> npt.NDArray[np.int64]:
     """Return the frequency that each place of a spectrum in transposed order holds.
 
@@ -37,13 +38,19 @@ def transposed_index(
         over, as k and as its mirror n - k (whose value is the conjugate): products place by place
         are valid, sums over places are not. A single digit gives the usual n//2 + 1 places.
     digits
-        Factors of `n` to use instead of `transposed_digits(n)`, for a plan whose rounds were named.
+        Digits N1..Nm of the spectrum where the transform was given `digits`; by default those that
+        every spectrum of this length has.
 
     Returns
     -------
     ndarray of int64
         Place k1*N2*...*Nm + ... + km (row-major in the output digits) holds the frequency
         k1 + N1*k2 + N1*N2*k3 + ...
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        For what is not allowed.
 
     Notes
     -----
@@ -61,9 +68,8 @@ def transposed_index(
     array([0, 4, 2, 6, 1, 5, 3, 7])
     """
     n = parse_count("n", n)
-    digits = transposed_digits(n) if digits is None else digits
-    if not digits or math.prod(digits) != n or min(digits) < 1:
-        refuse("digits", digits, f"factors whose product is {n}")
+    real = parse_flag("real", real)
+    digits = transposed_digits(n) if digits is None else parse_factors("digits", digits, n)
     weights = [math.prod(digits[:j]) for j in range(len(digits))]
     counts = [digits[0] // 2 + 1 if real else digits[0], *digits[1:]]
     index: npt.NDArray[Any] = np.zeros(1, dtype=np.int64)

@@ -12,7 +12,7 @@ TILE_BYTES = 1 << 21
 #: Threads of a process above which tiles are larger, and how many times as large at most.
 #: After each tile's copies and FFTs a thread wants the interpreter, which takes 0.15 ms to go from
 #: one to the next where all wait for it. With 16 threads, tiles of 8 MiB took 0.45 to 1.01 times as
-#: long as ones of 2 MiB (`bench.tiles`); with 2 threads, as long.
+#: long as ones of 2 MiB; with 2 threads, as long.
 FEW, WIDEST = 4, 8
 
 #: How many times as small tiles are where a block changes its shape or type, since what a library

@@ -37,7 +37,7 @@ from dask_bigfft.kernels.composite import Composite, Shards
 from dask_bigfft.memory.pages import Buffer
 
 #: Rows from here on are left to the copy engines; narrower ones are read by a kernel. On an H200
-#: both reach 33 GB/s each way at it, and the engines more beyond (`ci/results/gpu_facts.json`).
+#: both reach 33 GB/s each way at it, and the engines more beyond.
 ENGINE_ROW_NBYTES = 8 * 1024
 
 #: Narrower rows are not written by a kernel, which the host's memory takes very badly.

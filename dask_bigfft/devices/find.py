@@ -24,7 +24,8 @@ from dask_bigfft.devices.on_card import forget_plans
 from dask_bigfft.devices.protocol import Device
 from dask_bigfft.errors import DeviceError
 
-__all__ = ["METRIC", "count", "crew", "in_use", "leases", "missing", "release", "software", "use"]
+__all__ = ["METRIC", "count", "crew", "in_use", "known_limits", "leases", "missing", "release",
+           "software", "use"]
 
 #: Name under which a worker tells its scheduler of its devices.
 METRIC = "bigfft-streams"
@@ -126,6 +127,14 @@ def staged() -> int:
     """Return how often memory that is not pinned has gone to or from this process' devices."""
     found = _process.leases
     return 0 if found is None else sum(engine.device.staged for engine in found.engines)
+
+
+def known_limits() -> tuple[PieceLimits | None, int | None]:
+    """Return how blocks are cut for the devices that were handed in, and the bytes of each.
+
+    None where they were found: these are not opened before a task asks for one.
+    """
+    return _process.limits, _process.nbytes
 
 
 def in_use() -> int:

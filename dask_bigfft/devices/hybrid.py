@@ -10,7 +10,7 @@ Imports `decomposition`, `kernels`, `memory`, `events`, `errors` and this room.
 import contextlib
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -21,6 +21,7 @@ from dask_bigfft.devices.engine import Engine, Prepared
 from dask_bigfft.devices.jobs import Job, Part, Source
 from dask_bigfft.devices.leases import Need
 from dask_bigfft.devices.operations import Array
+from dask_bigfft.devices.pieces import PiecePlan
 from dask_bigfft.devices.taking import Kind, OpenBlock, Taken
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.events import during, working_for
@@ -205,7 +206,7 @@ def shared(
         plan, carve, *_ = engine.prepared(job, nbytes)
     except DeviceMemoryError:
         return None
-    if not plan.divides:
+    if shared_dim(plan) is None:
         return None
     dim, rows = found[0], before[found[0]]
     row_nbytes = -(-nbytes_most // rows)
@@ -223,6 +224,16 @@ def shared(
     return Shared(job, incoming, library, filters, out, found, block, need, nbytes, source)
 
 
+def shared_dim(plan: PiecePlan) -> int | None:
+    """Return the dimension along which a block can be shared; None where parts need each other."""
+    return _free_dim(plan.round.source.shape(plan.block), plan.dims) if plan.divides else None
+
+
+def _free_dim(shape: tuple[int, ...], fixed: Collection[int]) -> int | None:
+    """The outermost dimension that is not transformed."""
+    return next((dim for dim, n in enumerate(shape) if dim not in fixed and n > 1), None)
+
+
 def _tiles(
     shape: tuple[int, ...], fixed: set[int], nbytes: int, tile_bytes: int
 ) -> tuple[int, int] | None:
@@ -231,7 +242,7 @@ def _tiles(
     The outermost dimension that is not transformed. Tiles are single rows where these are larger
     than a tile should be, and wide enough to be stored where what lies outside is transformed.
     """
-    dim = next((dim for dim, n in enumerate(shape) if dim not in fixed and n > 1), None)
+    dim = _free_dim(shape, fixed)
     if dim is None or not nbytes:
         return None
     rows, outside = shape[dim], math.prod(shape[:dim])

@@ -6,8 +6,10 @@ walked is what would run: the same pieces, slots, streams and events.
 Imports `planner` and this room.
 """
 
+import itertools
+import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -15,11 +17,14 @@ import numpy as np
 
 from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.devices.engine import Engine
+from dask_bigfft.devices.find import known_limits
+from dask_bigfft.devices.hybrid import shared_dim
 from dask_bigfft.devices.jobs import Job
 from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.operations import Array
 from dask_bigfft.devices.pieces import COMPUTED, PiecePlan
-from dask_bigfft.devices.pipeline import Carve, Coming
+from dask_bigfft.devices.pipeline import Carve, Coming, Loads
+from dask_bigfft.devices.protocol import Event
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.kernels.composite import Composite
@@ -60,6 +65,50 @@ def _spectra(plan: PiecePlan) -> dict[int, Array]:
     return found
 
 
+class _Few(Coming):
+    """A block of which only the first pieces of each crossing are put into the streams."""
+
+    part = 1.0
+
+    def count(self, number: int) -> int:
+        """Return the number of pieces of a crossing that are."""
+        return math.ceil(self.part * self.plan.schedule.crossings[number].pieces)
+
+    def crossing(self, number: int, parts: int) -> Iterator[Loads]:
+        """Return the first pieces of a crossing, as `Coming` has them."""
+        return itertools.islice(super().crossing(number, parts), self.count(number))
+
+
+#: Pieces of a block as the engine cuts them, how the arena is, and arrays only to be looked at.
+_Link = tuple[PiecePlan, Carve, list[Array | Composite]]
+
+
+def _submit(engine: Engine, links: Sequence[_Link], blocks: int, part: float) -> tuple[float, int]:
+    """Return the seconds of a part of the pieces of some blocks, and how many pieces these are."""
+    device, pipeline, ends, pieces = engine.device, engine.pipeline, list[Event](), 0
+    assert isinstance(device, SimulatedDevice)
+    began, spectra = device.clock(), [_spectra(plan) for plan, _, _ in links]
+    waiting = deque[tuple[Carve, _Few]]()
+    for _ in range(blocks):
+        for (plan, carve, arrays), found in zip(links, spectra, strict=True):
+            coming = _Few(plan, arrays, found)
+            coming.part = part
+            pieces += sum(map(coming.count, range(len(plan.schedule.crossings))))
+            waiting.append((carve, coming))
+
+    def following() -> Coming | None:
+        """Return the next block, which is ready unless another job has to do it first."""
+        return waiting[0][1] if waiting and len(links) == 1 else None
+
+    while waiting:
+        carve, coming = waiting.popleft()
+        pipeline.prepare(carve, engine.limits.nbytes)
+        ends.append(pipeline.submit(coming, following))
+    for end in ends:
+        device.synchronize(end)
+    return device.clock() - began, pieces
+
+
 def walked_seconds(
     job: Job,
     device: DeviceProfile,
@@ -67,10 +116,13 @@ def walked_seconds(
     blocks: int = 1,
     limits: PieceLimits | None = None,
     pageable: bool = False,
+    most: float = math.inf,
 ) -> float:
     """Return the seconds that blocks alike take on a device, one after the other.
 
     The first pieces of a block are loaded while the last ones of the block before are stored.
+    Pieces of a crossing are alike: where there are too many, the time of some of them, and how it
+    grows with their number, tells the time of all.
 
     Parameters
     ----------
@@ -86,6 +138,8 @@ def walked_seconds(
         How pieces are cut; its number of bytes is replaced.
     pageable : bool
         Whether the blocks are not pinned.
+    most : int, optional
+        Pieces that are walked through at most, about; by default all.
 
     Raises
     ------
@@ -95,29 +149,17 @@ def walked_seconds(
     simulated = SimulatedDevice(device.nbytes, profile=device, dry=True, pageable=pageable)
     engine = Engine(simulated, nbytes, limits)
     links = [placed(engine, link) for link in engine.links(job, engine.limits)]
-    spectra = [_spectra(pieces) for pieces, _, _ in links]
-    waiting = deque(
-        (carve, Coming(pieces, arrays, found))
-        for _ in range(blocks)
-        for (pieces, carve, arrays), found in zip(links, spectra, strict=True)
+    pieces = blocks * sum(plan.pieces for plan, _, _ in links)
+    if pieces <= most:
+        return _submit(engine, links, blocks, 1.0)[0]
+    (few, fewer), (some, count) = (
+        _submit(engine, links, blocks, part * most / pieces) for part in (1 / 4, 1 / 2)
     )
-
-    def following() -> Coming | None:
-        """The next block, which is ready unless it has to be done by another job first."""
-        return waiting[0][1] if waiting and len(links) == 1 else None
-
-    ends = []
-    while waiting:
-        carve, coming = waiting.popleft()
-        engine.pipeline.prepare(carve, engine.limits.nbytes)
-        ends.append(engine.pipeline.submit(coming, following))
-    for end in ends:
-        simulated.synchronize(end)
-    return simulated.clock()
+    return some + (pieces - count) * (some - few) / (count - fewer)
 
 
 #: Blocks that are walked through: what the first one takes alone is spread over them. Where that
-#: would be more pieces than `MOST_PIECES`, fewer; a block of more pieces is not walked through.
+#: would be more than `MOST_PIECES`, fewer blocks; of a block of more pieces, a part.
 WALKED, MOST_PIECES = 4, 256
 
 
@@ -128,15 +170,21 @@ class _BlockWalk:
     devices: tuple[DeviceProfile, ...]
     nbytes: int | None
     dtype: str
+    limits: PieceLimits | None = None
 
     def __call__(self, round_: Round) -> float | None:
-        return _slowest(self, round_)
+        return _walked(self, round_)[0]
+
+    def divides(self, round_: Round) -> bool:
+        """Return whether devices and CPU threads can share the blocks of a round."""
+        return _walked(self, round_)[1]
 
 
 @lru_cache(maxsize=512)
-def _slowest(walk: _BlockWalk, round_: Round) -> float | None:
+def _walked(walk: _BlockWalk, round_: Round) -> tuple[float | None, bool]:
+    """Seconds of the slowest device, None where one cannot do it; and whether blocks divide."""
     if round_.source.largest == 0:
-        return 0.0
+        return 0.0, False
     block = round_.source.largest_block  # the first one may have no elements
     real = np.empty(0, walk.dtype).real.dtype
     kinds = {step.kind for step in round_.steps}
@@ -144,27 +192,30 @@ def _slowest(walk: _BlockWalk, round_: Round) -> float | None:
         real if kind in kinds else np.dtype(walk.dtype) for kind in ("r2c", "c2r")
     )
     job = Job(round_, block, source.str, target.str)
-    found = []
+    found, divides = list[float](), True
     try:
         for device in set(walk.devices):
             simulated = SimulatedDevice(device.nbytes, profile=device, dry=True)
-            engine = Engine(simulated, walk.nbytes)
-            links = engine.links(job, engine.limits)
-            pieces = sum(engine.pieces(link)[0].pieces for link in links)
-            if pieces > MOST_PIECES:
-                return None
+            engine = Engine(simulated, walk.nbytes, walk.limits)
+            plans = [engine.pieces(link)[0] for link in engine.links(job, engine.limits)]
+            divides = divides and len(plans) == 1 and shared_dim(plans[0]) is not None
+            pieces = sum(plan.pieces for plan in plans)
             each = -(-round_.source.blocks // len(walk.devices))  # a single one overlaps nothing
             blocks = max(1, min(WALKED, each, MOST_PIECES // pieces))
-            found.append(walked_seconds(job, device, walk.nbytes, blocks) / blocks)
+            seconds = walked_seconds(
+                job, device, walk.nbytes, blocks, walk.limits, most=MOST_PIECES)
+            found.append(seconds / blocks)
     except (DeviceError, DeviceMemoryError, MemoryError):
-        return None  # which the CPU will have to do, or a card to refuse
-    return max(found)
+        return None, False  # which the CPU will have to do, or a card to refuse
+    return max(found), divides
 
 
 def walk_on(
     devices: tuple[DeviceProfile, ...], nbytes: int | None, dtype: str
 ) -> Walk | None:
     """Return what tells the seconds of blocks of rounds on devices; None without any.
+
+    Devices that were handed in have their own memory and limits.
 
     Parameters
     ----------
@@ -175,5 +226,8 @@ def walk_on(
     dtype : str
         Of complex values.
     """
-    computed = np.dtype(dtype).char in COMPUTED
-    return _BlockWalk(devices, nbytes, dtype) if devices and computed else None
+    if not devices or np.dtype(dtype).char not in COMPUTED:
+        return None
+    limits, known = known_limits()
+    nbytes = min((n for n in (nbytes, known) if n is not None), default=None)
+    return _BlockWalk(devices, nbytes, dtype, limits)

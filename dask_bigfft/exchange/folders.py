@@ -126,7 +126,16 @@ def _held_from_the_first(folder: Path) -> int | None:
     return handle
 
 
-def begin_life(folder: Path) -> str:
+def run_of(life: str) -> str:
+    """Return the digest of the run that a life is of, which its records carry; empty for none.
+
+    >>> run_of("life-0123456789abcdef-77"), run_of("")
+    ('0123456789abcdef', '')
+    """
+    return life.removeprefix(LIFE).partition("-")[0]
+
+
+def begin_life(folder: Path, run: str) -> str:
     """Return the name of a new folder for the records of a run's life; those of others go.
 
     Records are written there and moved to their places, so from now on nobody who is left over from
@@ -136,7 +145,7 @@ def begin_life(folder: Path) -> str:
         old.rename(old.with_name(f"{ENDED}{uuid.uuid4().hex}"))
     for old in folder.glob(f"{ENDED}*"):
         shutil.rmtree(old, ignore_errors=True)
-    life = f"{LIFE}{uuid.uuid4().hex}"
+    life = f"{LIFE}{run}-{uuid.uuid4().hex}"
     (folder / life).mkdir(mode=0o700)
     return life
 

@@ -75,7 +75,7 @@ def cannot_keep(path: Path, error: OSError, missing: int, worker: str) -> Storag
     text = error.strerror or str(error)
     lack = room_missing(path, error, missing)
     if lack is not None:
-        text += f": {lack} bytes are missing for shards that wait on the worker {worker}"
+        text += f": {lack} for shards that wait on the worker {worker}"
     text += "; give workers a `local_directory` with more room (dask's temporary-directory)"
     return StorageError(error.errno or errno.EIO, text, str(path))
 

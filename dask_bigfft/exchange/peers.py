@@ -40,8 +40,7 @@ ROUTES: tuple[Route, ...] = ("host", "staged", "swap", "kernel")
 
 
 #: A link that is so many times as fast as the bus is one of its own. There the kernel, which needs
-#: no second buffer, took 0.6 to 0.8 of the time of the pointer swap (two H200,
-#: `ci/results/gpu_peers_two_cards.md`).
+#: no second buffer, took 0.6 to 0.8 of the time of the pointer swap (two H200).
 LINK = 2
 
 

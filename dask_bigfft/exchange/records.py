@@ -3,8 +3,10 @@
 Imports nothing of the package.
 """
 
+import hashlib
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,9 @@ Block = tuple[int, ...]
 
 #: Folder of the records of the result's blocks.
 RESULT = "result"
+
+#: What a record says of itself, so that no part of it changes unnoticed.
+DIGEST = "digest"
 
 #: A checksum as records have it.
 CHECKSUM = re.compile("[0-9a-f]{16}")
@@ -27,15 +32,34 @@ def block_name(block: Block) -> str:
     return ".".join(map(str, block))
 
 
-def read_record(path: Path) -> dict[str, Any] | None:
-    """Return what a record says; None where there is none, or none that is whole."""
+def digest_of(found: Mapping[str, Any]) -> str:
+    """Return a digest of a record, without the digest that it has."""
+    kept = {name: value for name, value in found.items() if name != DIGEST}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def signed(found: Mapping[str, Any]) -> bytes:
+    """Return the JSON of a record with its digest."""
+    return json.dumps({**found, DIGEST: digest_of(found)}).encode()
+
+
+def read_record(path: Path, run: str = "") -> dict[str, Any] | None:
+    """Return what a record says; None where there is none, none that is whole, or another run's.
+
+    Parameters
+    ----------
+    path : Path
+        Of the record.
+    run : str
+        Digest of the run that it has to be of; empty for any.
+    """
     try:
         found = json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return None
     except ValueError:  # after a loss of power, without `sync`
         return None
-    return found if _is_record(path, found) else None
+    return found if _is_record(path, found) and run in ("", found.get("run")) else None
 
 
 def _is_record(path: Path, found: Any) -> bool:
@@ -44,7 +68,10 @@ def _is_record(path: Path, found: Any) -> bool:
     block = found.get("source" if start == "from" else "block") if isinstance(found, dict) else None
     if not isinstance(block, list) or block_name(tuple(block)) != name:
         return False
-    if not isinstance(found.get("nbytes"), int | None) or not _is_sample(found.get("sample")):
+    if found.get(DIGEST) != digest_of(found):  # changed since it was written
+        return False
+    if not isinstance(found.get("nbytes"), int | None) or not all(
+        _is_sample(found.get(name)) for name in ("sample", "checksum")):
         return False
     shards = found.get("shards", {} if start == "stored" else None)
     return isinstance(shards, dict) and all(
@@ -55,11 +82,11 @@ def _is_sample(found: Any) -> bool:
     return found is None or (isinstance(found, str) and CHECKSUM.fullmatch(found) is not None)
 
 
-def recorded_blocks(folder: Path, exchange: str | None) -> frozenset[Block]:
+def recorded_blocks(folder: Path, exchange: str | None, run: str = "") -> frozenset[Block]:
     """Return the source blocks of an exchange that are recorded; of the result for None."""
     if exchange is None:
-        return frozenset(stored_blocks(folder))
-    return frozenset(tuple(found["source"]) for found in _records(folder / exchange, "from-"))
+        return frozenset(stored_blocks(folder, run))
+    return frozenset(tuple(found["source"]) for found in _records(folder / exchange, "from-", run))
 
 
 @dataclass(frozen=True)
@@ -70,27 +97,28 @@ class Stored:
     ----------
     nbytes : int or None
         Its size, if it is a file.
-    sample : int or None
-        Checksum of a sample of its values, if one was taken.
+    sample, checksum : int or None
+        Checksums of a sample of its values, and of all of them, if they were taken.
     """
 
     nbytes: int | None = None
     sample: int | None = None
+    checksum: int | None = None
 
 
-def stored_blocks(folder: Path) -> dict[Block, Stored]:
+def stored_blocks(folder: Path, run: str = "") -> dict[Block, Stored]:
     """Return the blocks of the result that are recorded, and what is known of their files."""
     found = {}
-    for record in _records(folder / RESULT, "stored-"):
-        text = record.get("sample")
+    for record in _records(folder / RESULT, "stored-", run):
+        texts = (record.get("sample"), record.get("checksum"))
         found[tuple(record["block"])] = Stored(
-            record.get("nbytes"), None if text is None else int(text, 16))
+            record.get("nbytes"), *(None if text is None else int(text, 16) for text in texts))
     return found
 
 
-def _records(folder: Path, start: str) -> list[dict[str, Any]]:
+def _records(folder: Path, start: str, run: str) -> list[dict[str, Any]]:
     try:
         paths = list(folder.glob(f"{start}*.json"))
     except FileNotFoundError:
         return []
-    return [found for path in paths if (found := read_record(path)) is not None]
+    return [found for path in paths if (found := read_record(path, run)) is not None]

@@ -18,7 +18,6 @@ Imports `errors`, `events`, `files`, `kernels` and this room.
 """
 
 import errno
-import json
 import os
 import threading
 import time
@@ -35,8 +34,14 @@ import numpy.typing as npt
 
 from dask_bigfft.errors import DamagedShardError, ScratchError
 from dask_bigfft.events import emit
-from dask_bigfft.exchange.folders import hold_folder, leave_folder, sync_folders, unlock_folder
-from dask_bigfft.exchange.records import RESULT, Stored, block_name, read_record
+from dask_bigfft.exchange.folders import (
+    hold_folder,
+    leave_folder,
+    run_of,
+    sync_folders,
+    unlock_folder,
+)
+from dask_bigfft.exchange.records import RESULT, Stored, block_name, read_record, signed
 from dask_bigfft.exchange.scratch_files import failed, fill, make_folder, opened_file, reserve
 from dask_bigfft.files import File, Underway, rounded_up
 from dask_bigfft.kernels.checksums import checksum
@@ -264,7 +269,8 @@ class Scratch:
 
     def recorded(self, exchange: str, source: Block, targets: Sequence[Block]) -> Array | None:
         """Return the checksums of a source block's shards, or None if they are not all written."""
-        found = read_record(self.folder / exchange / f"from-{block_name(source)}.json")
+        path = self.folder / exchange / f"from-{block_name(source)}.json"
+        found = read_record(path, run_of(self.life))
         shards = {} if found is None else found["shards"]
         if not all(block_name(target) in shards for target in targets):
             return None
@@ -276,13 +282,14 @@ class Scratch:
 
     def record_stored(self, block: Block, file: Stored) -> None:
         """Say that a block of the result is stored, and what is known of its file."""
-        sample = None if file.sample is None else f"{file.sample:016x}"
-        found = {"block": block, "nbytes": file.nbytes, "sample": sample}
+        sums = {name: None if value is None else f"{value:016x}"
+                for name, value in (("sample", file.sample), ("checksum", file.checksum))}
+        found = {"block": block, "nbytes": file.nbytes, **sums}
         self._write_record(self._stored(block), found)
 
     def stored(self, block: Block) -> bool:
         """Whether a block of the result is stored."""
-        return read_record(self._stored(block)) is not None
+        return read_record(self._stored(block), run_of(self.life)) is not None
 
     def forget_stored(self, block: Block) -> None:
         """Take back that a block of the result is stored."""
@@ -294,7 +301,7 @@ class Scratch:
     def _write_record(self, path: Path, found: dict[str, Any]) -> None:
         place = self.folder / self.life if self.life else path.parent
         fresh = place / f"{path.name}.{uuid.uuid4().hex}"
-        text = json.dumps(found).encode()
+        text = signed({**found, "run": run_of(self.life)})
         with opened_file(fresh, os.O_WRONLY | os.O_CREAT, direct=False) as file:
             try:
                 done = 0

@@ -75,7 +75,7 @@ def failed(path: Path, error: OSError, total: int, missing: int) -> NoReturn:
     """Raise what went wrong with a scratch file: which, and how many bytes are missing."""
     text = error.strerror or str(error)
     if (lack := room_missing(path, error, missing)) is not None:
-        text = f"{text}: {lack} bytes are missing for a scratch file of {total}"
+        text = f"{text}: {lack} for a scratch file of {total}"
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         text = f"{text}: scratch files cannot be written here; set bigfft.scratch.directory"
     elif error.errno == errno.ENOENT and path.parent.name.startswith(LIFE):

@@ -9,6 +9,7 @@
     run (a plan where it is executed), of which a task runs a function
         tasks, blocks (that come in), filters (Bluestein's), spare (idle threads)
         shuffles; disk (scratch files) and holding (how long these stay)
+        paused (a watch on workers that run tasks)
     results (one array after the last round), cutting (chunks merged, or cut, before the first one)
     dask_private (every name of dask's that is not public)
 """

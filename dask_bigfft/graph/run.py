@@ -28,6 +28,7 @@ from dask_bigfft.exchange.gather import Gathering
 from dask_bigfft.exchange.packing import Packing
 from dask_bigfft.exchange.shards import ExchangeMap, exchange_map
 from dask_bigfft.exchange.stacking import stacked_layout, stacking
+from dask_bigfft.graph.paused import watch_from_task
 from dask_bigfft.graph.spare import with_spare_threads
 from dask_bigfft.kernels.copy import copied
 from dask_bigfft.kernels.cpu import rolled
@@ -143,6 +144,7 @@ class Run:
     def map(self, number: int) -> ExchangeMap:
         """The shards of an exchange."""
         configure_arena(most=self.arena_most)
+        watch_from_task()
         with self._lock:
             found = self._maps.get(number)
             if found is None:

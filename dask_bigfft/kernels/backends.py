@@ -18,7 +18,7 @@ import importlib
 import math
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any, Literal, Protocol, Self
 
@@ -160,13 +160,13 @@ def _scipy_itself() -> Any:
     SciPy's own for each call is no way out: its context is remembered by the thread's number, which
     the system gives to another thread in time, and that one then crashes (SciPy 1.17).
     """
-    try:
-        own = importlib.import_module("scipy.fft._pocketfft")
-    except ImportError:
-        own = None
     names = ("fftn", "ifftn", "rfftn", "ihfftn", "hfft", "irfft")
-    there = all(hasattr(own, name) for name in names)
-    return own if there else importlib.import_module("scipy.fft")
+    for place in ("scipy.fft._duccfft", "scipy.fft._pocketfft"):  # the former since SciPy 1.18
+        with suppress(ImportError):
+            own = importlib.import_module(place)
+            if all(hasattr(own, name) for name in names):
+                return own
+    return importlib.import_module("scipy.fft")
 
 
 class _Ducc(_Threaded):

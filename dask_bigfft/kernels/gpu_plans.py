@@ -7,7 +7,7 @@ again, over the rows before the dimension or over the elements after it, whichev
 Columns of a large array can be done in tiles: as many as stay in the card's cache are copied side
 by side, transformed there, and put back, by kernels that ask the cache to keep nothing. What FFTs
 in the array itself leave in the cache drives out what the copy engines keep in it, and then each
-row that crosses the bus takes them 0.1 us longer (H200; ``columns`` in ``ci/results/gpu.json``).
+row that crosses the bus takes them 0.1 us longer (H200).
 
 Pure: imports the standard library.
 """

@@ -19,6 +19,7 @@ really was done is told by the events ``round_cpu`` and ``round_device``.
 Pure: imports `decomposition` and this room.
 """
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -28,7 +29,7 @@ from dask_bigfft.planner.device_seconds import device_block_seconds
 from dask_bigfft.planner.machine import Machine
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.profile import DeviceProfile
-from dask_bigfft.planner.seconds import Model, Walk, cpu_block_seconds
+from dask_bigfft.planner.seconds import LEAST_NBYTES, Model, Walk, cpu_block_seconds
 
 __all__ = ["FEEDERS", "Balance", "balances", "divided", "gathering_threads", "known_devices",
            "lanes", "paces"]
@@ -88,6 +89,8 @@ class Balance:
         Part of these speeds that is left while both work.
     extra : float
         Seconds that the round takes longer because they share it.
+    divides : bool
+        Whether both can work on the same block.
     """
 
     index: int
@@ -99,6 +102,7 @@ class Balance:
     devices: int
     together: float = 1.0
     extra: float = 0.0
+    divides: bool = True
 
     @property
     def rates(self) -> tuple[float, float]:
@@ -122,10 +126,13 @@ class Balance:
         return self.blocks / (self.together * sum(self.rates)) + self.extra
 
     def kept(self, least: float) -> float:
-        """The devices' part, or all of it to the faster ones where both gain less than that."""
-        if self.gain >= least:
+        """The devices' part, or all of it to the faster ones where both gain less than that.
+
+        So it is where a block cannot be divided. CPU threads do small ones.
+        """
+        if self.divides and self.gain >= least:
             return round(self.share, 4)
-        return float(self.rates[1] > self.rates[0])
+        return float(self.rates[1] > self.rates[0] and self.nbytes >= LEAST_NBYTES)
 
 
 def balances(plan: Plan, cards: int = 0, walk: Walk | None = None) -> tuple[Balance, ...]:
@@ -141,7 +148,7 @@ def balances(plan: Plan, cards: int = 0, walk: Walk | None = None) -> tuple[Bala
         Devices of each process, if the plan's machine does not say.
     walk : callable, optional
         Seconds that a device takes for each of many blocks of a round, by a walk through its
-        pipeline; by a formula where it does not know.
+        pipeline; by a formula without it.
     """
     machine, itemsize = plan.machine, np.dtype(plan.spec.work_dtype).itemsize
     dtype = np.dtype(plan.spec.work_dtype).name
@@ -154,9 +161,12 @@ def balances(plan: Plan, cards: int = 0, walk: Walk | None = None) -> tuple[Bala
         cpu = max(cpu_block_seconds(round_, before, machine, plan.kernel, dtype), 1e-12)
         shape = exchange_shape(before, round_.source)
         gather = model.gather(shape, before, round_.source, round_) / max(1, round_.source.blocks)
-        walked = None if walk is None else walk(round_)
-        closed = max(device_block_seconds(round_, itemsize, one) for one in devices)
-        device = max(closed if walked is None else walked, 1e-12)
+        if walk is None:
+            device = max(device_block_seconds(round_, itemsize, one) for one in devices)
+        else:
+            walked = walk(round_)
+            device = math.inf if walked is None else max(walked, 1e-12)
+        divides = walk is None or walk.divides(round_)
         threads = lanes(machine.threads, len(devices))
         block = round_.source.size * itemsize / max(1, round_.source.blocks)
         if (read := beside.read(shape, block)) is not None:
@@ -174,7 +184,7 @@ def balances(plan: Plan, cards: int = 0, walk: Walk | None = None) -> tuple[Bala
             together *= SHARED_TILES
         found.append(
             Balance(number + 1, nbytes, blocks, cpu, device, threads, len(devices), together,
-                    profile.shared_round)
+                    profile.shared_round, divides)
         )
     return tuple(found)
 
@@ -228,7 +238,7 @@ def divided(plan: Plan, cards: int, least: float, walk: Walk | None = None) -> P
         rounds[number] = replace(
             ours, seconds=work + beside if share else ours.seconds,
             gather=(1 - share) * ours.gather, fft=(1 - share) * ours.fft,
-            device=share * found.device, share=share,
+            device=share * found.device if share else 0.0, share=share,
             bound="CPU threads and devices" if 0 < share < 1 else ours.bound,
         )
     start = plan.machine.profile.start

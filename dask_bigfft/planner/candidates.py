@@ -19,7 +19,7 @@ from dask_bigfft.decomposition.layout import Layout, NoCommonDigits
 from dask_bigfft.decomposition.rounds import Round, exchange_shape
 from dask_bigfft.decomposition.steps import AxisProgram
 from dask_bigfft.planner.cost import largest_fan_in
-from dask_bigfft.planner.digits import Factors, factor_choices, wide_factors
+from dask_bigfft.planner.digits import Factors, factor_choices, few_source_factors, wide_factors
 from dask_bigfft.planner.layouts import Assignment, Sizes, result_layout, round_layouts
 from dask_bigfft.planner.plan import Machine, flattened
 from dask_bigfft.planner.programs import (
@@ -234,6 +234,8 @@ class Candidates:
                         found = wide_factors(n, room, len(self.request.chunks[axis])) or found
                     elif self._may_be_rows(axis, digits[axis]):
                         found = [*found, *row_factors(n, sizes.target, self.row)]
+                    elif self._may_have_few_sources(axis, digits[axis]):
+                        found = [*found, *few_source_factors(n, MAX_FAN_IN)]
                     # The first ones are the digits of the order that is asked for.
                     choices.append(found if alone else found[:1])
             for factors in itertools.product(*choices):
@@ -257,6 +259,11 @@ class Candidates:
         natural = spec.orders_in[i] == spec.orders_out[i] == "natural"
         on_disk = self.carrier == "disk" and self.request.stored is not None
         return on_disk and count == 2 and natural and self.request.variant == "auto"
+
+    def _may_have_few_sources(self, axis: int, count: int) -> bool:
+        """Whether an axis in very many chunks is to be split in three digits, in whatever order."""
+        many = len(self.request.chunks[axis]) > MAX_FAN_IN
+        return many and count == 3 and self.request.variant == "auto"
 
     @property
     def row(self) -> int:

@@ -132,6 +132,8 @@ def decided(
     faster = min(ours, theirs, key=lambda plan: plan.expected.seconds)
     if theirs.expected.seconds < CERTAIN * ours.expected.seconds:
         faster = theirs
+    if walk is not None and any(walk(round_) is None for round_ in theirs.rounds):
+        faster = ours  # a device has too little memory
     both = any(0 < share < 1 for share in shared.shares)
     if both and faster.expected.seconds >= least * shared.expected.seconds:
         faster = shared

@@ -49,6 +49,30 @@ def factor_choices(
     return list(dict.fromkeys(found))
 
 
+def few_source_factors(n: int, most: int) -> list[Factors]:
+    """Return three digits of an axis in very many chunks, for blocks of few source blocks each.
+
+    A block of the first round is gathered from at least as many chunks as its digit is long. The
+    second digit is short, too: a chunk of the first round has many of its values, and much of the
+    third digit.
+
+    Parameters
+    ----------
+    n : int
+        Length of the axis.
+    most : int
+        Blocks that a block may be gathered from.
+
+    Examples
+    --------
+    >>> few_source_factors(2**39, 4096)[0], few_source_factors(7, 4096)
+    ((4096, 512, 262144), [])
+    """
+    first = max((d for d in divisors(n) if d <= most), default=1)
+    seconds = {d for ideal in (512, 1536) for d in nearest_divisors(n // first, ideal)}
+    return [(first, d, n // first // d) for d in sorted(seconds) if first > 1]
+
+
 def wide_factors(n: int, room: int, blocks: int) -> list[Factors]:
     """Return two digits of an axis that leave rows wide: the first as short as it can be.
 

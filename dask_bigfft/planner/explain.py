@@ -136,6 +136,8 @@ def _asked(plan: Plan) -> Iterator[str]:
     yield from wrapped(
         f"rounds {plan.notation}; variant {plan.variant}, kernel {plan.kernel}{placed(plan)}",
         "    ", "  ")
+    if plan.fallback:
+        yield from wrapped(f"kernel {plan.fallback}", "    ", "  ")
     if plan.shares:
         yield from wrapped(share_text(plan), "    ", "  ")
 

@@ -156,6 +156,8 @@ class Plan:
         of `source`.
     outgoing : tuple of chunks or None
         Of the array that goes out, where they are cut from the blocks of `result`.
+    fallback : str
+        Why the FFT library may not be the fastest one; empty where there was no fallback.
     """
 
     spec: TransformSpec
@@ -185,6 +187,7 @@ class Plan:
     read_beside: int | None = None
     incoming: tuple[Chunks, ...] | None = None
     outgoing: tuple[Chunks, ...] | None = None
+    fallback: str = ""
 
     @cached_property
     def exchanges(self) -> tuple[Exchange, ...]:

@@ -14,12 +14,14 @@ Pure: imports `transforms`, `errors` and this room.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import NoReturn
 
 import numpy as np
 
-from dask_bigfft.errors import PlanError, refuse
+from dask_bigfft.errors import MemoryLimitError, PlanError, refuse
 from dask_bigfft.planner.candidates import Candidate, Candidates
 from dask_bigfft.planner.cost import least_host
 from dask_bigfft.planner.layouts import Sizes
@@ -29,6 +31,7 @@ from dask_bigfft.planner.ranking import all_whole, chosen, finished, ladder, ran
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.scratch_pieces import in_larger_pieces
 from dask_bigfft.planner.seconds import Walk
+from dask_bigfft.planner.wording import enough_bytes, human_bytes
 from dask_bigfft.transforms.spec import TransformSpec
 
 # --- rounds named by the user ---------------------------------------------------------------
@@ -86,7 +89,7 @@ def find_plan(
         found = _found(Candidates(spec, request, machine, carrier, walk))
         if isinstance(found, Plan):
             if needed:
-                text = f"; in memory it would take {needed['memory']} bytes per process"
+                text = f"; in memory it would take {enough_bytes(needed['memory'])} per process"
                 found = replace(found, reason=found.reason + text)
             return found
         needed[carrier] = found
@@ -178,12 +181,13 @@ def _fitting(search: Candidates) -> tuple[list[Plan], Sizes] | int:
             if smallest is not None and least is not None:
                 in_vain, smallest = in_vain or least > limit, min(smallest, least)
     if smallest is not None:
-        return smallest
+        least = None if probed else _least_in_smallest(search)
+        return smallest if least is None else min(smallest, least)
     if request.variant == "pease":
         refuse("variant", "pease", "axes of length r**m for constant geometry, m at most "
                f"{request.max_rounds}; these are {spec.lengths}")
-    raise PlanError(f"no plan was found for {spec.name} of {spec.shape} in blocks of the chunks "
-                    "given; larger chunks would help")
+    raise PlanError(f"no plan was found for {spec.name} of {spec.shape} in chunks of "
+                    f"{_widths(request)}")
 
 
 def _never_fits(search: Candidates, limit: int) -> bool:
@@ -215,10 +219,117 @@ def _least_in_smallest(search: Candidates) -> int | None:
 
 
 def _refuse_memory(limit: int, needed: dict[str, int]) -> NoReturn:
-    text = f"at least {min(needed.values())} bytes per process: the least of all plans found for "
-    text += "these chunks"
+    texts = {carrier: enough_bytes(nbytes) for carrier, nbytes in needed.items()}
+    text = f"at least {enough_bytes(min(needed.values()))} per process for these chunks and threads"
     if len(needed) > 1:
-        text += f" ({needed['disk']} with scratch files, {needed['memory']} in memory)"
-    elif "memory" in needed:
-        text += " (in memory; bigfft.exchange.carrier 'disk' takes scratch files instead)"
-    refuse("memory_limit", limit, text, kind=PlanError)
+        text += f" ({texts['disk']} with scratch files, {texts['memory']} in memory)"
+    refuse("memory_limit", human_bytes(limit), text, kind=MemoryLimitError)
+
+
+# --- what would fit instead -----------------------------------------------------------------
+
+#: How often chunks are doubled until there is a plan.
+DOUBLED = 16
+
+#: Bytes that nobody has: of a request without a plan.
+_NEVER = 1 << 62
+
+
+def changes_that_fit(spec: TransformSpec, request: Request, machine: Machine) -> list[str]:
+    """Return changes of a request that no plan fits, after each of which one does.
+
+    Parameters
+    ----------
+    spec, request, machine
+        As `find_plan` takes them.
+    """
+    @cache
+    def needs(request: Request, machine: Machine) -> int:
+        """Return the bytes of the least plan in the smallest blocks, or in the rounds named."""
+        carrier = "disk" if request.carrier == "auto" else request.carrier
+        if request.rounds is not None:
+            asked = Candidates(spec, request, replace(machine, memory_limit=None), carrier)
+            return finished(asked, _named(asked, next(ladder(spec, request))[0])).expected.peak_host
+        found = _least_in_smallest(Candidates(spec, request, machine, carrier))
+        return _NEVER if found is None else found
+
+    limit = machine.memory_limit
+    if limit is None:
+        return []
+    found = []
+    if request.carrier == "memory" and needs(replace(request, carrier="disk"), machine) <= limit:
+        found.append("scratch files (bigfft.exchange.carrier 'disk')")
+    if (threads := _threads_that_fit(limit, machine, lambda on: needs(request, on))) is not None:
+        many = f"{threads} instead of {machine.threads}"
+        local = machine.workers == 1
+        found.append(f"dask's num_workers={many}" if local else f"{many} threads per worker")
+    if request.stored is not None or request.rounds is not None:
+        return found  # blocks are not the array's chunks, or follow from the rounds
+    if (most := needs(request, machine)) >= _NEVER:
+        return found
+    times = max(1, math.ceil(math.log2(most / limit)))
+    for count in range(times, times + 3):
+        smaller = _in_chunks(request, _halved(request, count))
+        if needs(smaller, machine) <= limit:
+            found.append(f"an array in chunks of {_widths(smaller)}")
+            break
+    return found
+
+
+def larger_chunks_that_fit(
+    spec: TransformSpec, request: Request, machine: Machine
+) -> tuple[int, ...] | None:
+    """Return chunks in which there is a plan where those that were given allow none.
+
+    Parameters
+    ----------
+    spec, request, machine
+        As `find_plan` takes them.
+    """
+    axis = max(spec.axes, key=lambda axis: len(request.chunks[axis]))
+    for _ in range(DOUBLED):
+        widths = list(_widths(request))
+        widths[axis] *= 2
+        request = _in_chunks(request, tuple(widths))
+        try:
+            find_plan(spec, request, machine)
+        except PlanError:
+            continue
+        return _widths(request)
+    return None
+
+
+def _threads_that_fit(
+    limit: int, machine: Machine, needs: Callable[[Machine], int]
+) -> int | None:
+    """The most threads whose tasks fit, at most all but one; each needs about as much."""
+    if machine.threads == 1 or (one := needs(replace(machine, threads=1))) > limit:
+        return None
+    each = max(1, (needs(machine) - one) // (machine.threads - 1))
+    threads = max(1, min(machine.threads - 1, 1 + (limit - one) // each))
+    return threads if needs(replace(machine, threads=threads)) <= limit else 1
+
+
+def _widths(request: Request) -> tuple[int, ...]:
+    """Largest chunk of each axis."""
+    return tuple(max(1, *chunks) for chunks in request.chunks)
+
+
+def _halved(request: Request, count: int) -> tuple[int, ...]:
+    """Chunks halved so often, along an axis that is cut already if there is one."""
+    widths = list(_widths(request))
+    for _ in range(count):
+        cut = [w > 1 and len(c) > 1 for w, c in zip(widths, request.chunks, strict=True)]
+        axis = max(range(len(widths)), key=lambda axis: (cut[axis], widths[axis]))
+        widths[axis] = -(-widths[axis] // 2)
+    return tuple(widths)
+
+
+def _in_chunks(request: Request, widths: tuple[int, ...]) -> Request:
+    """What is asked of an array in other chunks; a result in its chunks has others, too."""
+    sizes = map(sum, request.chunks)
+    cut = tuple(
+        (w,) * (n // w) + ((n % w,) if n % w else ()) for n, w in zip(sizes, widths, strict=True)
+    )
+    same = request.wanted == request.chunks
+    return replace(request, chunks=cut, wanted=cut if same else request.wanted)

@@ -12,9 +12,10 @@ Pure: imports `decomposition` and this room.
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 
@@ -29,9 +30,6 @@ from dask_bigfft.planner.traffic import Traffic, block_of, tiles_of, traffic
 from dask_bigfft.planner.work import flops, is_real, shuffled
 
 __all__ = ["LEAST_NBYTES", "Model", "Walk", "cpu_block_seconds"]
-
-#: Seconds of a device for each of many blocks of a round; None where that is not known.
-Walk = Callable[[Round], float | None]
 
 #: Blocks below it stay on the CPU where nobody has asked for a device: a trip costs more.
 LEAST_NBYTES = 1 << 20
@@ -48,6 +46,18 @@ DISK_SHARD = 2e-4
 
 #: Speed-up of an FFT for each further thread that the library may use.
 INNER_THREAD = 0.7
+
+
+class Walk(Hashable, Protocol):
+    """The pipelines of devices, as far as a plan has to know them."""
+
+    def __call__(self, round_: Round) -> float | None:
+        """Return the seconds of a device for each of many blocks; None where none can do them."""
+        ...
+
+    def divides(self, round_: Round) -> bool:
+        """Return whether devices and CPU threads can share the blocks of a round."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,18 @@ def human_bytes(nbytes: float) -> str:
     return f"{nbytes:.0f} B" if unit == "B" else f"{_short(nbytes)} {unit}"
 
 
+def enough_bytes(nbytes: int) -> str:
+    """Return bytes rounded up, so that a limit of this text has room for them.
+
+    >>> enough_bytes(5), enough_bytes(1025), enough_bytes((360 << 20) + 1), enough_bytes(3 << 30)
+    ('5 B', '1.01 KiB', '361 MiB', '3.00 GiB')
+    """
+    unit = 1 << 10 * min(5, max(0, nbytes.bit_length() - 1) // 10)
+    whole = -(-nbytes // unit)
+    step = unit if whole >= 100 or unit == 1 else unit / (10 if whole >= 10 else 100)
+    return human_bytes(math.ceil(nbytes / step) * step)
+
+
 def human_count(count: float, unit: str = "") -> str:
     """Return a number with a decimal prefix.
 

@@ -20,7 +20,7 @@ from dask.base import is_dask_collection, tokenize
 from dask.utils import parse_bytes
 
 from dask_bigfft import config
-from dask_bigfft.decomposition.factors import factorize
+from dask_bigfft.decomposition.factors import factorize, parse_factors
 from dask_bigfft.decomposition.layout import scaled
 from dask_bigfft.decomposition.variants import VARIANTS
 from dask_bigfft.devices.find import missing
@@ -47,6 +47,7 @@ class Extras(TypedDict, total=False):
     chunks: Any
     memory_limit: int | str | None
     rounds: Sequence[Mapping[int, int] | int] | None
+    digits: Sequence[int] | Mapping[int, Sequence[int]] | None
     variant: Literal["auto", "dif", "dit", "stockham", "pease"] | None
     kernel: str | None
     device: Literal["auto", "cpu", "gpu", "hybrid"] | None
@@ -88,10 +89,14 @@ def parse_array(a: Any, kind: str | None = None) -> da.Array:
     """
     _refuse_containers(a)
     if not isinstance(a, da.Array):
-        lazy = hasattr(a, "chunks") and hasattr(a, "dtype") and hasattr(a, "shape")
-        a = a if lazy or hasattr(a, "__cuda_array_interface__") else np.asanyarray(a)
-    if kind is not None:  # before dask looks for chunks, which it cannot for objects
-        parse_dtype(np.dtype(a.dtype), _kind_of(kind))
+        arrays = all(hasattr(a, name) for name in ("dtype", "shape"))
+        lazy = arrays and (hasattr(a, "chunks") or hasattr(a, "__cuda_array_interface__"))
+        try:
+            a = a if lazy and not isinstance(a, type) else np.asanyarray(a)
+        except (ValueError, TypeError) as error:  # such as lists of unlike lengths
+            refuse("a", a, f"an array or what numpy.asarray takes ({error})")
+    if kind is not None or a.dtype.hasobject:  # dask finds no chunks for objects
+        parse_dtype(np.dtype(a.dtype), _kind_of(kind or "fft"))
     if not isinstance(a, da.Array):
         name = f"bigfft_input-{tokenize(_PROCESS, os.getpid(), next(_count))}"
         a = da.from_array(a, name=name)
@@ -210,6 +215,34 @@ def complete_rounds(rounds: Rounds, spec: TransformSpec, variant: str) -> Rounds
     return found
 
 
+def parse_digits(digits: Any, axes: tuple[int, ...], ndim: int) -> dict[int, tuple[int, ...]]:
+    """Return the digits of spectra in transposed order by axis; nothing where none are named.
+
+    Parameters
+    ----------
+    digits
+        A mapping of axis to factors, or the factors alone where one axis is transformed.
+    axes, ndim
+        The transformed axes, not negative, and the number of axes of the array.
+
+    Examples
+    --------
+    >>> parse_digits((8, 4), (1,), 2), parse_digits({-1: [8, 4]}, (0, 1), 2)
+    ({1: (8, 4)}, {1: (8, 4)})
+    """
+    if digits is None:
+        return {}
+    named = digits if isinstance(digits, Mapping) or len(axes) > 1 else {axes[0]: digits}
+    if not isinstance(named, Mapping):
+        refuse("digits", digits, "a mapping of axis to factors", kind=ArgumentTypeError)
+    found = {}
+    for axis, factors in named.items():
+        if not _is_int(axis) or not -ndim <= axis < ndim or axis % ndim not in axes:
+            refuse("digits", digits, f"only axes that are transformed, {axes}")
+        found[int(axis) % ndim] = parse_factors("digits", factors)
+    return found
+
+
 # --- the other extras -----------------------------------------------------------------------
 
 
@@ -231,7 +264,7 @@ def parse_limit(argument: str, value: Any) -> int | None:
     if value is None:
         return cast("int | None", config.get(f"bigfft.{argument.replace('_', '-')}"))
     allowed = "a positive number of bytes, or a string such as '2 GiB'"
-    if isinstance(value, bool) or not isinstance(
+    if isinstance(value, bool | np.timedelta64) or not isinstance(
         value, int | float | str | np.integer | np.floating
     ):
         refuse(argument, value, allowed, kind=ArgumentTypeError)
@@ -270,8 +303,8 @@ def refuse_uneven(spec: TransformSpec, before: Chunks) -> None:
             refuse("variant", "pease", f"{allowed} length {length}")
 
 
-def parse_kernel(kernel: Any, dtype: np.dtype[Any]) -> str:
-    """Return the name of an installed FFT library that works in a dtype.
+def parse_kernel(kernel: Any, dtype: np.dtype[Any]) -> tuple[str, str]:
+    """Return the name of an installed FFT library that works in a dtype, and of a fallback why.
 
     "auto" is the fastest one; on a cluster, of those that every worker has.
     """
@@ -284,7 +317,7 @@ def parse_kernel(kernel: Any, dtype: np.dtype[Any]) -> str:
     if dtype not in library.dtypes:
         known = ", ".join(sorted(map(str, library.dtypes)))
         refuse("kernel", kernel, f"a library that works in {dtype}; this one knows {known}")
-    return library.name
+    return library.name, ""
 
 
 def parse_device(
@@ -313,19 +346,6 @@ def parse_device(
         if reason is not None:
             refuse("device", device, f'a GPU, or "cpu": {reason}')
     return cast("Literal['auto', 'cpu', 'gpu', 'hybrid']", device), limit
-
-
-def parse_flag(name: str, value: Any) -> bool:
-    """Return an argument that is true or false; what only counts as such is refused.
-
-    >>> parse_flag("overwrite", "no")
-    Traceback (most recent call last):
-        ...
-    dask_bigfft.errors.ArgumentTypeError: `overwrite`='no' is not allowed: need True or False
-    """
-    if not isinstance(value, bool | np.bool_):
-        refuse(name, value, "True or False", kind=ArgumentTypeError)
-    return bool(value)
 
 
 def parse_verify(verify: Any) -> str:

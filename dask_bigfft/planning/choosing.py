@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from dask_bigfft import config
 from dask_bigfft.devices.find import count
 from dask_bigfft.devices.walk import walk_on
-from dask_bigfft.errors import PlanError
+from dask_bigfft.errors import MemoryLimitError, PlanError
 from dask_bigfft.graph.inside import inside_blocks, plan_within
 from dask_bigfft.planner.balance import known_devices
 from dask_bigfft.planner.deciding import decided
@@ -17,7 +17,7 @@ from dask_bigfft.planner.machine import Machine
 from dask_bigfft.planner.merging import merged_request, roomy_request, with_merging
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.request import Request
-from dask_bigfft.planner.search import find_plan
+from dask_bigfft.planner.search import changes_that_fit, find_plan, larger_chunks_that_fit
 from dask_bigfft.planning.surroundings import running_client
 from dask_bigfft.planning.tuning import SHARE, tuned_plan
 from dask_bigfft.transforms.spec import TransformSpec
@@ -64,13 +64,28 @@ def chosen_plan(
     request = roomy_request(spec, request, tiny)
     merged = merged_request(spec, request, machine, tiny)
     found = None if merged is None else _merged(spec, request, merged, machine, choice)
-    if found is None:
-        found = _searched(spec, request, machine, choice)
+    try:
+        found = found or _searched(spec, request, machine, choice)
+    except PlanError as error:
+        here = _with_devices(machine, request.device)
+        raise type(error)(f"{error}{_changes(error, spec, request, here)}") from None
     found = replace(
         found, device_memory_limit=request.device_nbytes, overwrite=choice.overwrite
     )
     inside = choice.overwrite and found.machine.cards and machine.workers == 1
     return inside_blocks(found) if inside and found.carrier == "memory" else found
+
+
+def _changes(
+    error: PlanError, spec: TransformSpec, request: Request, machine: Machine
+) -> str:
+    """What could be changed for a plan, where an error says that there is none."""
+    if request.device == "hybrid":
+        machine = replace(machine, cards=0)
+    if isinstance(error, MemoryLimitError):
+        return "".join(f", or {change}" for change in changes_that_fit(spec, request, machine))
+    chunks = larger_chunks_that_fit(spec, request, machine)
+    return "" if chunks is None else f"; there is one for an array in chunks of {chunks}"
 
 
 def _merged(

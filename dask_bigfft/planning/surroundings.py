@@ -1,7 +1,7 @@
 """What is known, where a graph is built, of where it will run.
 
-Imports `devices`, `planner`, `profiles`, `config`, `memory_settings` and `threads`; looks up a
-running client.
+Imports `devices`, `graph`, `planner`, `profiles`, `workers`, `config`, `errors`, `memory_settings`
+and `threads`; looks up a running client.
 """
 
 import collections
@@ -13,32 +13,69 @@ import dask.config
 
 from dask_bigfft import config
 from dask_bigfft.devices.find import METRIC, software
-from dask_bigfft.errors import refuse
-from dask_bigfft.memory_settings import machine_nbytes, shuffle_nbytes, worker_budget
+from dask_bigfft.errors import PlanError, refuse
+from dask_bigfft.graph.paused import watch_worker
+from dask_bigfft.memory_settings import (
+    WorkerMemory,
+    assumed_memory,
+    machine_nbytes,
+    measured_memory,
+    shuffle_nbytes,
+)
 from dask_bigfft.planner.plan import Machine
 from dask_bigfft.planner.profile import Profile
 from dask_bigfft.planning.profiles import cluster_place, known_profile
+from dask_bigfft.planning.workers import workers_answers, workers_of
 from dask_bigfft.threads import task_threads
 
 __all__ = ["current_machine", "device_software", "possible_carrier", "profile_of",
-           "refuse_asynchronous", "running_client", "told_everywhere", "workers_devices",
-           "workers_place"]
+           "refuse_asynchronous", "running_client", "smallest_worker", "told_everywhere",
+           "workers_devices", "workers_place"]
 
 
 def current_machine(memory_limit: int | None) -> Machine:
-    """Return what is known of where the graph will run."""
+    """Return what is known of where the graph will run.
+
+    Raises
+    ------
+    PlanError
+        If a worker has no memory for any plan.
+    """
     client = running_client()
     if client is not None:
-        workers = client.scheduler_info(n_workers=-1)["workers"].values()
+        workers = workers_of(client).values()
         if workers:
-            limits = [w["memory_limit"] for w in workers if w.get("memory_limit")]
-            limit = memory_limit or worker_budget(min(limits, default=None))
+            least = None if memory_limit else smallest_worker()
+            if least is not None and least.budget <= 0:
+                raise PlanError(f"no plan fits: {least}; give workers more memory")
+            limit = memory_limit if least is None else least.budget
             threads = max(w["nthreads"] for w in workers)
             return Machine(limit, threads, len(workers), shuffle_nbytes(), profile_of(workers),
                            by_cards=workers_devices(workers))
     profile = known_profile("")
     limit = memory_limit or machine_nbytes()
     return Machine(limit, task_threads(), 1, profile=profile, shared=_shared())
+
+
+def smallest_worker() -> WorkerMemory | None:
+    """Return the memory of the worker that has least for a plan; None without a limit.
+
+    Workers that do not answer are assumed to be like this process.
+    """
+    client = running_client()
+    limits = {} if client is None else {
+        address: int(worker["memory_limit"]) for address, worker in workers_of(client).items()
+        if worker.get("memory_limit")
+    }
+    answers = workers_answers(client, _tell_memory) if limits else {}
+    found = [answers.get(address) or assumed_memory(limit) for address, limit in limits.items()]
+    return min(found, key=lambda memory: memory.budget, default=None)
+
+
+async def _tell_memory(dask_worker: Any) -> WorkerMemory | tuple[()]:
+    """Memory of a worker, which from now on does not stay paused for ever."""
+    watch_worker(dask_worker)
+    return measured_memory(dask_worker)
 
 
 def workers_devices(
@@ -81,7 +118,7 @@ def workers_place() -> str:
     """Return the short name of the cluster that a graph would run on now; empty without one."""
     client = running_client()
     return "" if client is None else cluster_place(
-        client.scheduler_info(n_workers=-1)["workers"].values())
+        workers_of(client).values())
 
 
 def profile_of(workers: Collection[Mapping[str, Any]]) -> Profile:

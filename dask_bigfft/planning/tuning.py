@@ -75,30 +75,6 @@ class Tuning:
     plan: Plan
     trials: tuple[Trial, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return what was tried, for JSON."""
-        return {"transform": self.plan.spec.name, "shape": list(self.plan.spec.shape),
-                "dtype": self.plan.spec.dtype, "trials": [asdict(trial) for trial in self.trials]}
-
-    def to_markdown(self) -> str:
-        """Return a table of what was tried."""
-        devices = any(trial.pieces for trial in self.trials)
-        places = _places_differ(self.trials)
-        head = ["rounds", "digits", "library", "carrier", "blocks", "forecast", "measured"]
-        head += ["done by"] if places else []
-        head += ["devices", "pieces"] if devices else []
-        lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-        for trial in self.trials:
-            digits = ", ".join(" x ".join(map(str, f)) for f in trial.factors)
-            lines.append(
-                f"| `{trial.rounds}` | {digits} | {trial.kernel} | {trial.carrier} | "
-                f"{trial.scale:g} | {human_seconds(trial.forecast)} | "
-                f"{human_seconds(trial.seconds)} ({len(trial.measured)}) |"
-                + (f" {_DONE_BY[trial.device]} |" if places else "")
-                + (f" {trial.settings} | {trial.pieces} |" if devices else "")
-            )
-        return "\n".join(lines)
-
 
 def _places_differ(trials: Sequence[Trial]) -> bool:
     """Whether not the same did the rounds in all trials."""

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
-from dask_bigfft.errors import ArgumentTypeError, refuse
-from dask_bigfft.planning.arguments import Extras, parse_flag
+from dask_bigfft.errors import ArgumentTypeError, parse_flag, refuse
+from dask_bigfft.planning.arguments import Extras
 from dask_bigfft.runs.asked import Asked, Done, planned_input
 from dask_bigfft.runs.job import execute, store_now
 from dask_bigfft.runs.run_json import has_begun
@@ -59,9 +59,13 @@ def run(
     block_size: int | str | None = None,
     inner_chunks: tuple[int, ...] | None = None,
     missing_chunks: str = "refuse",
+    missing: str | float = "refuse",
     **extras: Unpack[Extras],
 ) -> Done:
     """Transform a stored array into a Zarr array, and wait until it is done.
+
+    Packed variables of Zarr groups and HDF5 (NetCDF4) files are decoded, in the dtype that xarray
+    would choose: `scale_factor`, `add_offset`, `_FillValue`, `missing_value` and `_Unsigned`.
 
     It runs where dask's settings say: on threads of this process, or on the cluster of the current
     client if that sees the files. Where memory is too small, blocks go through scratch files.
@@ -108,6 +112,11 @@ def run(
         array has left out what holds nothing but the fill value, as zarr does by default. Only you
         know which. "refuse" (the default) is an error before anything is written; "fill" reads them
         as the fill value.
+    missing : "refuse" or float
+        Value that replaces the missing values of a variable, those that equal its `_FillValue` or
+        `missing_value`. "refuse" (the default) is an error as soon as one is read, and there is no
+        result. NaN keeps them NaN. A chunk without a file is another matter, see `missing_chunks`:
+        where it reads as `_FillValue`, its values are missing.
     **extras
         `order`, `chunks`, `memory_limit` and the other keywords of transforms, see `fft`.
 
@@ -119,8 +128,9 @@ def run(
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        For what is not allowed; also where a source, argument or library differs from those of
-        the run that is resumed, and where the source has changed while it was read.
+        For what is not allowed; also where values are missing, where a source, argument or library
+        differs from those of the run that is resumed, and where the source has changed while it
+        was read.
     ScratchError
         An `OSError`: the disk is full, or a file is not what was written.
 
@@ -152,7 +162,7 @@ def run(
             where = {**where, name: value}  # refused by name where the plan is made
     asked = Asked(
         Path(source), Path(destination), kind, component, where, norm, dict(extras), block_size,
-        inner_chunks, missing_chunks,
+        inner_chunks, missing_chunks, missing,
     )
     return execute(
         asked, store_now, scratch=None if scratch is None else Path(scratch), resume=resume,

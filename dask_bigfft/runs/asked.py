@@ -10,7 +10,7 @@ import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from numbers import Integral
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,7 +18,7 @@ import dask.array as da
 import numpy as np
 
 from dask_bigfft import config, front
-from dask_bigfft.errors import DamagedShardError, PlanError, refuse
+from dask_bigfft.errors import ArgumentTypeError, DamagedShardError, PlanError, refuse
 from dask_bigfft.exchange.scratch_place import ScratchPlace
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.memory_settings import configure_arena
@@ -52,6 +52,8 @@ class Asked:
         Chunks of the result inside of its shards; None for no shards.
     missing_chunks : {"refuse", "fill"}
         What becomes of a Zarr array some of whose chunks have no file.
+    missing : "refuse" or float
+        Value that replaces the missing values of a variable.
     """
 
     source: Path
@@ -64,11 +66,29 @@ class Asked:
     block_size: int | str | None = None
     inner_chunks: tuple[int, ...] | None = None
     missing_chunks: str = "refuse"
+    missing: str | float = "refuse"
+
+    def __post_init__(self) -> None:
+        missing = self.missing_chunks
+        if not isinstance(missing, str) or missing not in ("refuse", "fill"):
+            refuse("missing_chunks", missing, "'refuse' or 'fill'")
+        if self.source.exists() and not (self.source.is_dir() or self.source.is_file()):
+            refuse("source", str(self.source), "a regular file or a folder; this is neither")
 
     @property
     def block_nbytes(self) -> int | None:
         """Size of the blocks that are read in bytes, if it was given."""
         return None if self.block_size is None else parse_limit("block_size", self.block_size)
+
+    @property
+    def filled(self) -> float | None:
+        """Value that replaces missing ones; None where they are refused."""
+        given = self.missing
+        if isinstance(given, str) and given == "refuse":
+            return None
+        if not isinstance(given, Real) or isinstance(given, bool):
+            refuse("missing", given, "'refuse' or a number", kind=ArgumentTypeError)
+        return float(given)
 
     @property
     def pinned(self) -> dict[str, Any]:
@@ -78,7 +98,8 @@ class Asked:
         """
         found = {"kind": self.kind, "norm": self.norm, "block_size": self.block_nbytes,
                  "inner_chunks": self.inner_chunks, "destination": str(self.destination.resolve()),
-                 "missing_chunks": self.missing_chunks}
+                 "missing_chunks": self.missing_chunks,
+                 "missing": "refuse" if self.filled is None else repr(self.filled)}
         named = {name: value for name, value in self.options.items() if value is not None}
         given = {name: _setting(name) for name in Extras.__annotations__} | {**self.where, **named}
         for name in ("memory_limit", "device_memory_limit"):
@@ -115,7 +136,7 @@ class Done:
     dtype : str
         Of the array that was read.
     read, written : int
-        Bytes of the source, and of the result.
+        Bytes of the source's values, decoded, and of the result.
     seconds : float
         How long it took.
     already : bool
@@ -142,16 +163,16 @@ def open_input(asked: Asked, plan: Plan | None = None) -> da.Array:
     """Return the array that is asked for, lazily, in blocks of whole stored chunks, or a plan's."""
     nbytes = asked.block_nbytes
     keep = asked.options.get("chunks") == "preserve" and asked.block_size is None
-    if asked.missing_chunks not in ("refuse", "fill"):
-        refuse("missing_chunks", asked.missing_chunks, "'refuse' or 'fill'")
     chunks, few = (None, False) if plan is None else (plan.chunks_in, plan.anew)
     return sources.open_source(
-        asked.source, asked.component, nbytes=nbytes, keep=keep, chunks=chunks, few=few)
+        asked.source, asked.component, nbytes=nbytes, keep=keep, chunks=chunks, few=few,
+        missing=asked.filled,
+    )
 
 
 def open_rows(asked: Asked) -> sources.Reader:
     """Return the array that is asked for, of which single rows can be read."""
-    return sources.open_reader(asked.source, asked.component)
+    return sources.open_reader(asked.source, asked.component, asked.filled)
 
 
 def planned_input(asked: Asked) -> tuple[da.Array, Plan]:

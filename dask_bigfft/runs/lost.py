@@ -3,7 +3,8 @@
 Without `sync`, a loss of power can keep a record and lose the file that it speaks of, its end, or
 pages in the middle, which are zeros afterwards. So a record has the file's size, and a checksum of
 a *sample* of its values: one of at least every 4 KiB of the file. To take it costs next to nothing;
-to compare it, the file is read once where a run is resumed.
+to compare it, the file is read once where a run is resumed. A checksum of all values finds a
+single flipped bit, where `checksum` or `verify` asks for that.
 
 Imports `exchange`, `kernels`, `planner` and `storage`.
 """
@@ -72,8 +73,12 @@ def sample_of(
     return checksum(np.ascontiguousarray(values[np.ix_(*reversed(chosen))], stored))
 
 
-def lost_blocks(target: Target, plan: Plan, recorded: Mapping[Block, Stored]) -> list[Block]:
+def lost_blocks(
+    target: Target, plan: Plan, recorded: Mapping[Block, Stored], whole: bool = False
+) -> list[Block]:
     """Return the blocks of a result that are recorded as stored, and are lost; their files go.
+
+    All values are compared where `whole` is true, else a sample of them.
 
     So do files that nothing is recorded of and that may not be whole: of a shard that is there Zarr
     reads the index before it writes it anew.
@@ -82,7 +87,8 @@ def lost_blocks(target: Target, plan: Plan, recorded: Mapping[Block, Stored]) ->
     plain = plain_chunks(target.array, target.partial)
     for block in plan.result.indices():
         path = target.partial / str(target.array.metadata.encode_chunk_key(block))
-        if block in recorded and _is_whole(target, plain, block, path, recorded[block]):
+        if block in recorded and _is_whole(
+                target, plain, block, path, recorded[block], whole):
             continue
         path.unlink(missing_ok=True)
         if block in recorded:
@@ -95,12 +101,12 @@ def lost_blocks(target: Target, plan: Plan, recorded: Mapping[Block, Stored]) ->
 
 
 def _is_whole(
-    target: Target, plain: PlainChunks | None, block: Block, path: Path, file: Stored
+    target: Target, plain: PlainChunks | None, block: Block, path: Path, file: Stored, whole: bool
 ) -> bool:
     """Whether the file of a block is as it was stored."""
     if file.nbytes is None or file.nbytes != file_size(path):
         return file.nbytes is None
-    if file.sample is None:
+    if file.checksum is None if whole else file.sample is None:
         return True
     array = target.array
     shape = array.shards or array.chunks
@@ -111,4 +117,6 @@ def _is_whole(
         values = np.asarray(array[region]) if values is None else values
     except UNREADABLE:
         return False
+    if whole:
+        return checksum(np.ascontiguousarray(values)) == file.checksum
     return sample_of(values, array.chunks) == file.sample

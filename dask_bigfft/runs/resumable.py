@@ -18,7 +18,7 @@ import dask.array as da
 import dask.config
 
 from dask_bigfft import config
-from dask_bigfft.errors import DamagedShardError, ScratchError, refuse
+from dask_bigfft.errors import ArgumentError, DamagedShardError, ScratchError, refuse
 from dask_bigfft.exchange.folders import (
     begin_life,
     check_room,
@@ -53,6 +53,7 @@ from dask_bigfft.runs.source import refuse_changed_source, source_identity
 from dask_bigfft.runs.undone import finished_blocks, forget_damaged, forget_lost, result_files
 from dask_bigfft.storage import targets
 from dask_bigfft.storage.chunk_files import plain_chunks
+from dask_bigfft.storage.damaged import UNREADABLE
 
 #: How often a damaged scratch file is made once more before a run gives up.
 MOST_REPAIRS = 3
@@ -141,7 +142,8 @@ def _make(
     x, place = open_input(asked, plan), _place(asked, scratch, plan)
     begun = bool(dict(place.finished)[len(plan.exchanges)])
     target = _target(asked, scratch, x, plan, found, begun)
-    if lost := lost_blocks(target, plan, stored_blocks(scratch)):
+    recorded = stored_blocks(scratch, run_json.digest(scratch))
+    if lost := lost_blocks(target, plan, recorded, _has_content(found) or plan.verify != "none"):
         forget_lost(scratch, plan, lost)
         place = _place(asked, scratch, plan)
     damaged, done = Counter[str](), False
@@ -159,12 +161,16 @@ def _make(
     now = source_identity(asked.source, asked.component, _has_content(found))
     refuse_changed_source(found["source"], now)
     made = identity.written(found["asked"], found["source"], found["plan"], _has_content(found))
-    target.finish(overwrite, {identity.IDENTITY: made})
+    try:
+        target.finish(overwrite, {identity.IDENTITY: made})
+    except ArgumentError as error:  # somebody else was first
+        raise type(error)(f"{error}; the finished array is in {target.partial}, and its run in "
+                          f"{scratch}: resume it with overwrite=True, or delete both") from None
 
 
 def _place(asked: Asked, scratch: Path, plan: Plan) -> ScratchPlace:
     """The scratch folder of a plan, with what is done already, for a life that begins now."""
-    life = begin_life(scratch)
+    life = begin_life(scratch, run_json.digest(scratch))
     finished = finished_blocks(scratch, plan)
     sync, memory = config.get("bigfft.scratch.sync"), plan.expected.peak_host
     rows = open_rows(asked) if plan.from_rows else None
@@ -238,13 +244,30 @@ def _target(
         if not partial.is_dir():
             refuse("scratch", str(scratch), f"a folder beside the part of the result that its run "
                    f"has stored: {partial} is gone; delete the scratch folder to start over")
-        return targets.reopened(asked.destination, partial)
+        return _reopened(asked, scratch, x, plan, partial)
     record = attributes(plan, asked.norm) | {"run": found["run"]}
     target = targets.created(
         asked.destination, partial, plan.spec.out_shape, shape, result_dtype(plan, x), record,
         asked.inner_chunks,
     )
     target.begin()
+    return target
+
+
+def _reopened(
+    asked: Asked, scratch: Path, x: da.Array, plan: Plan, partial: Path
+) -> targets.Target:
+    """The part of a result that a run has stored, unless it is another array's."""
+    allowed = (f"a folder beside the part of the result that its run has stored; {partial} is not "
+               "that any more: delete both folders to start over")
+    try:
+        target = targets.reopened(asked.destination, partial)
+        array = target.array
+        found = array.shape, array.shards or array.chunks, array.dtype
+    except UNREADABLE as error:
+        refuse("scratch", str(scratch), f"{allowed} ({error})")
+    if found != (plan.spec.out_shape, targets.uniform(plan.chunks), result_dtype(plan, x)):
+        refuse("scratch", str(scratch), allowed)
     return target
 
 

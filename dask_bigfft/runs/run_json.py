@@ -27,7 +27,7 @@ import numpy as np
 from dask_bigfft.devices.dispatch import takes
 from dask_bigfft.errors import refuse
 from dask_bigfft.exchange.folders import ENDED, LIFE, LOCK
-from dask_bigfft.exchange.records import RESULT
+from dask_bigfft.exchange.records import DIGEST, RESULT, digest_of, signed
 from dask_bigfft.exchange.scratch_files import failed
 from dask_bigfft.files import sync_path
 from dask_bigfft.planner.plan import Plan
@@ -35,10 +35,10 @@ from dask_bigfft.planner.plan import Plan
 RECORD = "run.json"
 
 #: Version of what `RECORD` holds.
-FORMAT = 2
+FORMAT = 3
 
 #: Names of the folders that a run puts into its scratch folder.
-_OURS = re.compile(rf"(\w*filter\w*)?exchange\d+|{RESULT}|({LIFE}|{ENDED})[0-9a-f]+")
+_OURS = re.compile(rf"(\w*filter\w*)?exchange\d+|{RESULT}|({LIFE}|{ENDED})[0-9a-f-]+")
 
 #: Packages whose versions decide about the last bit of a result.
 PACKAGES = ("numpy", "scipy", "numba")
@@ -97,6 +97,8 @@ def _check_record(found: Any) -> None:
     """Raise what is wrong with a record."""
     if found["format"] != FORMAT:
         raise ValueError(f"it is of format {found['format']}, not {FORMAT}")
+    if found[DIGEST] != digest_of(found):
+        raise ValueError("it is not what its run has written; delete the folder to start over")
     source = found["source"]
     texts = found["run"], found["partial"], source["path"], found["plan"]
     tables = found["asked"], found["versions"], source["files"]
@@ -110,6 +112,11 @@ def _check_record(found: Any) -> None:
 def _is_fresh(path: Path) -> bool:
     """Whether a file is a record that a killed run, or a full disk, has left before its place."""
     return path.name.startswith(f"{RECORD}.")
+
+
+def digest(scratch: Path) -> str:
+    """Return the digest of a scratch folder's run, which the records of its shards carry."""
+    return str(json.loads((scratch / RECORD).read_bytes())[DIGEST])
 
 
 def has_begun(scratch: Path) -> bool:
@@ -129,7 +136,7 @@ def write_record(scratch: Path, found: Mapping[str, Any]) -> None:
         If it cannot be written: which file, and how many bytes are missing.
     """
     fresh = scratch / f"{RECORD}.{uuid.uuid4().hex}"
-    text = json.dumps({"format": FORMAT, **found}).encode()
+    text = signed({"format": FORMAT, **found})
     for left in filter(_is_fresh, list(scratch.iterdir())):
         left.unlink()
     try:

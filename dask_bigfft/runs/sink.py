@@ -11,12 +11,14 @@ from types import MappingProxyType
 from typing import Any, NoReturn
 
 import dask.array as da
+import numpy as np
 
 from dask_bigfft.events import emit
 from dask_bigfft.exchange.folders import sync_folders
 from dask_bigfft.exchange.records import Stored
 from dask_bigfft.exchange.scratch import Scratch
 from dask_bigfft.files import room_missing, sync_path
+from dask_bigfft.kernels.checksums import checksum
 from dask_bigfft.runs.lost import file_size, sample_of
 from dask_bigfft.storage.chunk_files import PlainChunks
 
@@ -86,7 +88,7 @@ class Sink:
             path = Path(root, self.array.path, self.array.metadata.encode_chunk_key(block))
         text, lack = error.strerror or str(error), room_missing(path, error, nbytes)
         if lack is not None:
-            text = f"{text}: {lack} bytes are missing for a chunk of the result of {nbytes}"
+            text = f"{text}: {lack} for a chunk of the result of {nbytes}"
         raise OSError(error.errno, text, str(path)) from error
 
     def _free(self, scratch: Scratch, exchange: str, block: Block) -> None:
@@ -107,11 +109,13 @@ class Sink:
         if self.folder is None:
             return Stored()
         path = self.folder / self.array.metadata.encode_chunk_key(block)
+        whole = checksum(np.ascontiguousarray(values, self.dtype))
         if not scratch.sync:
-            return Stored(file_size(path), sample_of(values, self.array.chunks, self.dtype))
+            sample = sample_of(values, self.array.chunks, self.dtype)
+            return Stored(file_size(path), sample, whole)
         sync_path(path)
         sync_folders(path.parent, self.folder)
-        return Stored(file_size(path))
+        return Stored(file_size(path), None, whole)
 
 
 #: Stores a result in a sink, whole, before it returns.

@@ -13,6 +13,7 @@ from dask_bigfft.exchange.scratch import Scratch
 from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.graph.disk import exchange_folder
 from dask_bigfft.planner.plan import Plan
+from dask_bigfft.runs import run_json
 
 __all__ = ["finished_blocks", "forget_damaged", "forget_lost", "result_files"]
 
@@ -23,12 +24,13 @@ def finished_blocks(
     scratch: Path, plan: Plan
 ) -> tuple[tuple[int, frozenset[tuple[int, ...]]], ...]:
     """Return what is done, by the number of the exchange that it was done for."""
+    run = run_json.digest(scratch)
     found = [
-        (number, recorded_blocks(scratch, exchange_folder("", number)))
+        (number, recorded_blocks(scratch, exchange_folder("", number), run))
         for number, moves in enumerate(plan.moves)
         if moves
     ]
-    return (*found, (len(plan.exchanges), recorded_blocks(scratch, None)))
+    return (*found, (len(plan.exchanges), recorded_blocks(scratch, None, run)))
 
 
 def forget_damaged(scratch: Path, plan: Plan, error: DamagedShardError) -> None:

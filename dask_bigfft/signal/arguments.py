@@ -15,16 +15,16 @@ Imports `planning`, `transforms`, `decomposition` and `errors`.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, SupportsIndex, cast, get_args
+from typing import Any, Literal, SupportsIndex, get_args
 
 import dask.array as da
 import numpy as np
 import scipy.fft
 
 from dask_bigfft.decomposition.factors import smooth_length
-from dask_bigfft.errors import ArgumentTypeError, refuse
+from dask_bigfft.errors import refuse
 from dask_bigfft.planning.arguments import parse_array
-from dask_bigfft.transforms.spec import parse_axes
+from dask_bigfft.transforms.spec import parse_axes, parse_several
 
 Mode = Literal["full", "same", "valid"]
 Axes = SupportsIndex | Sequence[SupportsIndex] | None
@@ -186,10 +186,7 @@ def several_axes(axes: Axes, ndim: int) -> tuple[int, ...]:
     """Return non-negative axes, all for None."""
     if axes is None:
         return tuple(range(ndim))
-    if isinstance(axes, str):
-        refuse("axes", axes, "an axis, a sequence of them or None", kind=ArgumentTypeError)
-    several = axes if are_several(axes) else (axes,)
-    found = tuple(cast("Iterable[SupportsIndex]", several))
+    found = parse_several("axes", axes)
     if not found:
         refuse("axes", axes, "at least one axis")
     return parse_axes("axes", found, ndim)

@@ -87,7 +87,7 @@ def _library(there: Plan, dtype: np.dtype[Any], options: Options) -> str:
     """The FFT library for spectra of a dtype, in which that of the plan may not work."""
     if dtype == there.spec.work_dtype:
         return there.kernel
-    return parse_kernel(options.get("kernel"), dtype)
+    return parse_kernel(options.get("kernel"), dtype)[0]
 
 
 def _kernel_array(

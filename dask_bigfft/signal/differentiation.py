@@ -30,12 +30,13 @@ Array = npt.NDArray[Any]
 
 def parse_spacing(d: Any, count: int) -> tuple[float, ...]:
     """Return a distance of samples for each axis, from one for all or a sequence."""
-    several = tuple(d) if isinstance(d, Sequence | np.ndarray) else (d,) * count
+    one = np.isscalar(d) or getattr(d, "ndim", None) == 0
+    several = tuple(d) if isinstance(d, Sequence | np.ndarray) and not one else (d,) * count
     allowed = "a distance of samples above 0, or one for each axis"
     if len(several) != count:
         refuse("d", d, allowed)
     for step in several:
-        if not isinstance(step, int | float | np.number) or isinstance(step, bool):
+        if not isinstance(step, int | float | np.number) or isinstance(step, bool | np.timedelta64):
             refuse("d", d, allowed, kind=ArgumentTypeError)
         if not 0 < float(step) < math.inf:
             refuse("d", d, allowed)

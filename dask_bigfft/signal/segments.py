@@ -26,8 +26,8 @@ import scipy.fft
 import scipy.signal
 
 from dask_bigfft.decomposition.layout import even_chunks
-from dask_bigfft.errors import ArgumentTypeError, refuse
-from dask_bigfft.planning.arguments import parse_array, parse_flag
+from dask_bigfft.errors import ArgumentTypeError, parse_flag, refuse
+from dask_bigfft.planning.arguments import parse_array
 from dask_bigfft.signal.arguments import long_enough, parse_pair, without_empty
 from dask_bigfft.signal.spectra import sum_of_blocks
 from dask_bigfft.transforms.spec import parse_axes
@@ -150,10 +150,18 @@ def _parse_window(window: Any, nperseg: int, onesided: bool) -> Any:
     return values
 
 
-def _parse_detrend(detrend: Any) -> Any:
+def _parse_detrend(detrend: Any, nperseg: int) -> Any:
     named = isinstance(detrend, str) and detrend in ("constant", "c", "linear", "l")
+    allowed = "'constant', 'linear', False or a function of segments that keeps their shape"
     if not (named or detrend is None or detrend is False or callable(detrend)):
-        refuse("detrend", detrend, "'constant', 'linear', False or a function")
+        refuse("detrend", detrend, allowed)
+    if callable(detrend):
+        try:
+            kept = np.shape(detrend(np.ones((2, nperseg)))) == (2, nperseg)
+        except Exception as error:
+            refuse("detrend", detrend, f"{allowed} ({error})", kind=ArgumentTypeError)
+        if not kept:
+            refuse("detrend", detrend, allowed)
     return detrend
 
 
@@ -172,7 +180,8 @@ def _keywords(
         "fs": _parse_rate(fs), "window": _parse_window(window, nperseg, onesided),
         "nperseg": nperseg, "noverlap": noverlap,
         "nfft": _parse_length("nfft", nfft, nperseg, nperseg, 2**31),
-        "detrend": _parse_detrend(detrend), "return_onesided": onesided, "scaling": scaling,
+        "detrend": _parse_detrend(detrend, nperseg), "return_onesided": onesided,
+        "scaling": scaling,
     }
 
 

@@ -15,9 +15,9 @@ import dask.array as da
 import numpy as np
 import numpy.typing as npt
 
-from dask_bigfft.errors import refuse
+from dask_bigfft.errors import ArgumentTypeError, parse_flag, refuse
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planning.arguments import Options, parse_array, parse_flag, parse_options
+from dask_bigfft.planning.arguments import Options, parse_array, parse_options
 from dask_bigfft.signal.arguments import Axes, parse_pair, several_axes
 from dask_bigfft.signal.differentiation import Spacing, parse_spacing
 from dask_bigfft.signal.transforms import SpectrumAxis, Transforms, applied, spectrum_axes
@@ -118,7 +118,7 @@ def power_spectrum(
     along = several_axes(axes, array.ndim)
     real = array.dtype.kind != "c"
     transforms = _transforms(array, along, real)
-    there = transforms.forward(array, options, options.get("chunks") or "auto")
+    there = transforms.forward(array, options, _chunks(options))
     spectrum = applied(array, there)
     scale = _scale(transforms.lengths, parse_spacing(d, len(along)), scaling)
     dtype = there.spec.real_dtype
@@ -163,7 +163,7 @@ def cross_spectrum(
     along = several_axes(axes, first.ndim)
     real = first.dtype.kind != "c" and second.dtype.kind != "c"
     transforms = _transforms(first, along, real)
-    there = transforms.forward(first, options, options.get("chunks") or "auto")
+    there = transforms.forward(first, options, _chunks(options))
     beside = transforms.forward(second, options, chunks=there.chunks)
     spectra = applied(first, there), applied(second, beside)
     scale = _scale(transforms.lengths, parse_spacing(d, len(along)), scaling)
@@ -217,13 +217,21 @@ def sum_of_blocks(a: Any, axis: int) -> Any:
     return parts[0] if len(parts) == 1 else da.stack(parts).sum(axis=0)
 
 
+def _chunks(options: Options) -> Any:
+    chunks = options.get("chunks")
+    return "auto" if chunks is None else chunks
+
+
 def _edges(bins: Any, lengths: tuple[int, ...], spacing: tuple[float, ...]) -> Array:
     """Edges of bins of frequencies."""
     if bins is None:
         width = max(1 / (n * d) for n, d in zip(lengths, spacing, strict=True))
         highest = min((n // 2) / (n * d) for n, d in zip(lengths, spacing, strict=True))
         return np.asarray((np.arange(int(highest / width + 1e-9) + 2) - 0.5) * width)
-    edges = np.asarray(bins, float)
+    try:
+        edges = np.asarray(bins, float)
+    except (ValueError, TypeError):
+        refuse("bins", bins, "None, or two or more rising edges", kind=ArgumentTypeError)
     if edges.ndim != 1 or len(edges) < 2 or not (np.diff(edges) > 0).all():
         refuse("bins", bins, "None, or two or more rising edges")
     return edges

@@ -124,9 +124,9 @@ class PlainChunks:
 def plain_chunks(array: Any, folder: Path) -> PlainChunks | None:
     """Return the chunks of a Zarr array of version 3 in a local folder, if they are plain files."""
     metadata = array.metadata
-    names = [type(codec).__name__ for codec in getattr(metadata, "codecs", ())]
-    plain = names == ["BytesCodec"] and str(getattr(metadata.codecs[0].endian, "value", "")) in (
-        "little", "")
+    codecs = [codec.to_dict() for codec in getattr(metadata, "codecs", ())]
+    little: Any = {"name": "bytes", "configuration": {"endian": "little"}}
+    plain = codecs in ([little], [{"name": "bytes"}])  # the latter of elements of one byte
     native = array.dtype.isnative and array.dtype.kind in "biufc" and array.dtype.str[0] in "<|"
     if not plain or not native or not folder.is_dir() or not math.prod(array.shape):
         return None

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from dask_bigfft.errors import refuse
 from dask_bigfft.storage.damaged import UNREADABLE
+from dask_bigfft.storage.packing import ATTRIBUTES
 
 __all__ = ["H5Dataset", "is_hdf5", "open_hdf5"]
 
@@ -72,6 +73,8 @@ class H5Dataset:
             found = file[name]
             self.shape, self.dtype, self.ndim = found.shape, found.dtype, found.ndim
             self.chunks: tuple[int, ...] | None = found.chunks
+            self.attributes = {name: _attribute(found.attrs[name])
+                               for name in ATTRIBUTES if name in found.attrs}
 
     def __getitem__(self, index: Any) -> npt.NDArray[Any]:
         with _h5py().File(self.path, "r") as file:
@@ -92,6 +95,13 @@ class H5Dataset:
         places = Places({self.path: None})
         _look(self.path, self.name, places, set())
         return places
+
+
+def _attribute(value: Any) -> Any:
+    """An attribute as Python has it: NetCDF writes numbers in arrays of one, and texts as bytes."""
+    if isinstance(value, np.ndarray) and value.size == 1:
+        value = value.reshape(-1)[0]
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def is_hdf5(path: Path) -> bool:

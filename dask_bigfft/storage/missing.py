@@ -173,22 +173,27 @@ def _missing(
 
 def _index_of(array: Any) -> _Index | None:
     """How the shards of an array are indexed; None without shards, or where we cannot read it."""
-    return None if array.shards is None else _indexed(array.shards, array.metadata.codecs)
+    if array.shards is None:
+        return None
+    return _indexed(array.shards, [codec.to_dict() for codec in array.metadata.codecs])
 
 
 def _indexed(shape: Shape, codecs: Sequence[Any]) -> _Index | None:
-    """How chunks of a shape are indexed, if they are shards and nothing else."""
-    if [type(found).__name__ for found in codecs] != ["ShardingCodec"]:
+    """Return the index of chunks of a shape, None unless they are shards and nothing else.
+
+    Codecs are as `zarr.json` has them: their objects differ between versions of zarr.
+    """
+    if [codec["name"] for codec in codecs] != ["sharding_indexed"]:
         return None
-    (codec,) = codecs
-    names = [type(found).__name__ for found in codec.index_codecs]
-    if names not in (["BytesCodec"], ["BytesCodec", "Crc32cCodec"]):
+    sharding = codecs[0]["configuration"]
+    first, *others = sharding["index_codecs"]
+    if first["name"] != "bytes" or [codec["name"] for codec in others] not in ([], ["crc32c"]):
         return None
-    order = str(getattr(codec.index_codecs[0].endian, "value", "little"))
-    inner = tuple(codec.chunk_shape)
+    order = first.get("configuration", {}).get("endian", "little")
+    inner = tuple(sharding["chunk_shape"])
     return _Index(
-        inner, _counts(shape, inner), ">" if order == "big" else "<", 4 * (len(names) - 1),
-        str(codec.index_location.value) == "start", _indexed(inner, codec.codecs),
+        inner, _counts(shape, inner), ">" if order == "big" else "<", 4 * len(others),
+        sharding["index_location"] == "start", _indexed(inner, sharding["codecs"]),
     )
 
 

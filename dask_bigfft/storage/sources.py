@@ -40,6 +40,7 @@ from dask_bigfft.storage.chunk_files import (
 from dask_bigfft.storage.damaged import UNREADABLE
 from dask_bigfft.storage.hdf5 import H5Dataset, is_hdf5, open_hdf5
 from dask_bigfft.storage.missing import LEFT_OUT, refuse_missing
+from dask_bigfft.storage.packing import Packing, packing_of, zarr_attributes
 
 #: Largest block that chunks are put together to, and the smallest worth a task of its own.
 LARGEST, SMALLEST = 128 << 20, 4 << 20
@@ -49,6 +50,9 @@ FEWEST = 16
 
 #: Blocks of a size that is asked for that an array may have: each is a task of its own.
 MOST = 1 << 20
+
+#: Bytes of values that are decoded at a time where they lie already.
+IN_PLACE = 1 << 20
 
 #: Held while the head of an ``.npy`` file is parsed: in Python 3.11 threads that parse at the same
 #: time may disturb each other, which ends in a SystemError.
@@ -117,6 +121,8 @@ class Reader:
         Its chunks, where they are files of nothing but their values.
     last_first : bool
         Whether the last axis runs fastest.
+    packing : Packing, optional
+        How its numbers are decoded; they are its values by default.
 
     Attributes
     ----------
@@ -127,11 +133,12 @@ class Reader:
 
     def __init__(
         self, stored: Any, unit: tuple[int, ...] | None, plain: PlainChunks | None = None,
-        last_first: bool = True,
+        last_first: bool = True, packing: Packing | None = None,
     ) -> None:
         self.stored, self.unit, self.plain, self.last_first = stored, unit, plain, last_first
-        self.few = False
-        self.shape, self.dtype, self.ndim = stored.shape, stored.dtype, stored.ndim
+        self.packing, self.few = packing, False
+        self.shape, self.ndim = stored.shape, stored.ndim
+        self.dtype = stored.dtype if packing is None else packing.dtype
 
     @property
     def anywhere(self) -> bool:
@@ -146,9 +153,9 @@ class Reader:
 
     @property
     def decoded(self) -> int:
-        """Bytes of a unit that is decoded when it is read; 0 where there is nothing to decode."""
+        """Bytes of a unit that is decoded when it is read; 0 where values are read into place."""
         if self.plain is not None or self.unit is None:
-            return 0
+            return 0 if self.dtype == self.stored.dtype else self.dtype.itemsize
         return int(math.prod(self.unit) * self.dtype.itemsize)
 
     def fill(self, region: tuple[slice, ...], out: npt.NDArray[Any]) -> None:
@@ -156,23 +163,48 @@ class Reader:
 
         Chunks that have to be decoded are so a few at a time, which is what plans count on.
         """
-        plain = self.plain if out.dtype == self.dtype else None
+        if self.packing is None:
+            self._fill(region, out)
+            return
+        in_place = out.dtype == self.dtype == self.stored.dtype
+        if in_place:
+            self._fill(region, out)
+        unit = self.unit if self.unit and not in_place and self.plain is None else (1,) * self.ndim
+        most = (IN_PLACE if in_place else DECODED) // self.dtype.itemsize
+        for part, place in few_chunks(region, unit, most):
+            raw = out[place] if in_place else self._raw(part)
+            values = self.packing.decode(raw, tuple(cut.start for cut in part))
+            if values is not raw or not in_place:
+                out[place] = values
+
+    def _raw(self, region: tuple[slice, ...]) -> npt.NDArray[Any]:
+        """Stored numbers of a region, in memory of their own."""
+        found = None if self.plain is None else self.plain.read(region)
+        return self._read(region) if found is None else found
+
+    def _fill(self, region: tuple[slice, ...], out: npt.NDArray[Any]) -> None:
+        """Read the stored numbers of a region into an array of its shape."""
+        dtype = self.stored.dtype
+        plain = self.plain if out.dtype == dtype else None
         if plain is not None:
             plain.fill(region, out)
             return
         if self.unit is None:
-            into = out if out.flags.c_contiguous and out.dtype == self.dtype else None
+            into = out if out.flags.c_contiguous and out.dtype == dtype else None
             values = self._read(region, into)
             if values is not into:
                 out[...] = values
             return
-        for part, place in few_chunks(region, self.unit, DECODED // self.dtype.itemsize):
+        for part, place in few_chunks(region, self.unit, DECODED // dtype.itemsize):
             out[place] = self._read(part)
 
     def __getitem__(self, index: Any) -> npt.NDArray[Any]:
         started = time.perf_counter()
-        values = None if self.plain is None else self.plain.read(index)
-        fills = isinstance(self.stored, H5Dataset) if self.unit is None else self.few
+        packed = self.packing is not None
+        if packed and not is_region(index, self.shape):
+            return np.asarray(self[tuple(slice(0, n) for n in self.shape)][index])
+        values = None if self.plain is None or packed else self.plain.read(index)
+        fills = packed or (isinstance(self.stored, H5Dataset) if self.unit is None else self.few)
         if values is None and fills and is_region(index, self.shape):
             values = lend(tuple(s.stop - s.start for s in index), self.dtype)
             self.fill(index, values)
@@ -217,7 +249,7 @@ class Reader:
         return None
 
     def __dask_tokenize__(self) -> tuple[str, str]:
-        return "dask_bigfft.Reader", tokenize(self.stored)
+        return "dask_bigfft.Reader", tokenize(self.stored, str(self.packing))
 
 
 def stored_reader(x: da.Array) -> Reader | None:
@@ -248,9 +280,10 @@ def _folder_of(store: Any) -> Path | None:
     return Path(store.path) if local else None
 
 
-def _zarr_reader(stored: Any, folder: Path) -> Reader:
+def _zarr_reader(stored: Any, folder: Path, packing: Packing | None = None) -> Reader:
     plain = plain_chunks(stored, folder)
-    return Reader(stored, stored.shards or stored.chunks, plain, last_first=stored.order == "C")
+    unit, last_first = stored.shards or stored.chunks, stored.order == "C"
+    return Reader(stored, unit, plain, last_first, packing)
 
 
 def grown(
@@ -295,18 +328,23 @@ def array_folder(path: Path, component: str | None) -> Path:
     return path / (component or "").strip("/")
 
 
-def open_reader(path: Path, component: str | None = None) -> Reader:
+def open_reader(
+    path: Path, component: str | None = None, missing: float | None = None
+) -> Reader:
     """Return the array in a file; see `open_source`."""
     if not path.exists():
         hint = "; only local paths are read" if URL.match(str(path)) else ""
         refuse("source", str(path), f"a file or folder that exists{hint}")
     stored: Any
+    name = str(path) if component is None else f"{component} in {path}"
     if path.is_dir() or path.suffix == ".zip":
         stored = _open_zarr(path, component)
-        return _zarr_reader(stored, array_folder(path.resolve(), component))
+        packing = packing_of(name, zarr_attributes(stored), stored.dtype, missing)
+        return _zarr_reader(stored, array_folder(path.resolve(), component), packing)
     if is_hdf5(path):
         stored = open_hdf5(path, component)
-        return Reader(stored, stored.chunks)
+        packing = packing_of(name, stored.attributes, stored.dtype, missing)
+        return Reader(stored, stored.chunks, packing=packing)
     if component is not None:
         refuse("component", component, "none: only Zarr groups and HDF5 files have them")
     stored = _open_npy(path)
@@ -316,8 +354,11 @@ def open_reader(path: Path, component: str | None = None) -> Reader:
 def open_source(
     path: Path, component: str | None = None, *, nbytes: int | None = None, keep: bool = False,
     chunks: tuple[tuple[int, ...], ...] | None = None, few: bool = False,
+    missing: float | None = None,
 ) -> da.Array:
     """Return the array in a file, lazily, in blocks that hold whole chunks of it.
+
+    Packed variables are decoded, see `packing`.
 
     Parameters
     ----------
@@ -333,13 +374,15 @@ def open_source(
         Just these blocks.
     few : bool
         Whether these are read a few chunks at a time, see `Reader`.
+    missing : float, optional
+        Value that replaces missing ones; by default reading these is an error.
 
     Raises
     ------
     ArgumentError
         If there is no such array.
     """
-    found = open_reader(path, component)
+    found = open_reader(path, component, missing)
     found.few = few
     itemsize, shape = max(1, found.dtype.itemsize), found.shape
     unit = (1,) * found.ndim if found.unit is None else found.unit

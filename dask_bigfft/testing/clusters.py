@@ -5,6 +5,7 @@ on loopback only. May import every room; no room imports it.
 """
 
 import asyncio
+import json
 import logging
 import multiprocessing
 import os
@@ -49,10 +50,10 @@ def _run(serve: Callable[[], Coroutine[Any, Any, None]], settings: Mapping[str, 
         asyncio.run(serve())
 
 
-def _schedule(file: str, settings: Mapping[str, Any]) -> None:
+def _schedule(file: str, settings: Mapping[str, Any], port: int = 0) -> None:
     async def serve() -> None:
         async with Scheduler(
-            host="127.0.0.1", port=0, dashboard_address="127.0.0.1:0", scheduler_file=file
+            host="127.0.0.1", port=port, dashboard_address="127.0.0.1:0", scheduler_file=file
         ) as scheduler:
             await scheduler.finished()
 
@@ -114,15 +115,26 @@ class Processes:
         self.folder, self.settings, self.threads = folder, settings, threads
         self.folder.mkdir(parents=True, exist_ok=True)
         self.file = str(folder / "scheduler.json")
-        self.scheduler = started(_schedule, self.file, settings)
-        self._all = [self.scheduler]
+        self._all: list[BaseProcess] = []
+        self._start_scheduler(0)
+        for _ in range(workers):
+            self.add_worker()
+
+    def _start_scheduler(self, port: int) -> None:
+        self.scheduler = started(_schedule, self.file, self.settings, port)
+        self._all[:1] = [self.scheduler]
         end = time.monotonic() + LONGEST
         while not os.path.exists(self.file):
             if time.monotonic() > end:
                 raise TimeoutError("the scheduler does not begin")
             time.sleep(0.01)
-        for _ in range(workers):
-            self.add_worker()
+
+    def restart_scheduler(self) -> None:
+        """Begin another scheduler at the address of the one that was killed."""
+        self.scheduler.join()
+        address = json.loads(Path(self.file).read_text(encoding="utf-8"))["address"]
+        os.unlink(self.file)
+        self._start_scheduler(int(address.rpartition(":")[2]))
 
     def add_worker(self) -> None:
         """Begin one more worker."""

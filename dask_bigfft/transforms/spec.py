@@ -265,12 +265,12 @@ def _lengths_of(
 
 
 def _default_length(
-    argument: str, size: int, axis: int, half: bool, order: Order, factors: Sequence[int] | None
+    argument: str, size: int, axis: int, half: bool, order: Order, digits: Sequence[int] | None
 ) -> int:
     """Length of a transform whose length was not given."""
     if half and order == "transposed":
-        if factors is not None and -1 not in factors:
-            return math.prod(factors)
+        if digits is not None:
+            return math.prod(digits)
         refuse(argument, None, f"the length of axis {axis}: half a spectrum in transposed order "
                f"({size} places) does not tell it")
     length = 2 * (size - 1) if half else size
@@ -278,6 +278,28 @@ def _default_length(
         least = "2 entries (or a length)" if half else "1 entry"
         refuse("a", f"axis {axis} of length {size}", f"at least {least} along a transformed axis")
     return length
+
+
+def _named_digits(
+    axis: int, length: int, order: Order, digits: tuple[int, ...]
+) -> dict[int, tuple[int, ...]]:
+    """The digits of an axis by its number, if they are not the documented ones."""
+    if order == "natural":
+        refuse("digits", {axis: digits}, f"None for axis {axis}, which is in natural order",
+               kind=ArgumentTypeError)
+    if math.prod(digits) != length:
+        refuse("digits", {axis: digits}, f"factors whose product is {length}, the length of axis "
+               f"{axis}")
+    return {} if digits == transposed_digits(length) else {axis: digits}
+
+
+def _check_digits(
+    axis: int, factors: tuple[int, ...], spectrum: tuple[int, ...], digits: tuple[int, ...]
+) -> None:
+    """Refuse rounds that give a spectrum in transposed order other digits than it has elsewhere."""
+    if spectrum != digits:
+        refuse("rounds", {axis: factors}, f"factors that give the spectrum along axis {axis} the "
+               f"digits {digits} in transposed order, or digits={spectrum} at both ends")
 
 
 def _check_transposed(
@@ -302,11 +324,11 @@ def _resolve(
     if not name.endswith(("2", "n")):
         axis = -1 if axis_or_axes is None else axis_or_axes
         return parse_axes("axis", (axis,), ndim), None if n_or_s is None else (n_or_s,), "n"
-    s = None if n_or_s is None else _sequence("s", n_or_s)
+    s = None if n_or_s is None else parse_several("s", n_or_s)
     if s is not None and len(s) > ndim > 0:
         refuse("s", s, f"{ndim} lengths at most, for an array of {ndim} dimensions")
     if axis_or_axes is not None:
-        axes = parse_axes("axes", _sequence("axes", axis_or_axes), ndim)
+        axes = parse_axes("axes", parse_several("axes", axis_or_axes), ndim)
     elif name.endswith("2"):
         axes = parse_axes("axes", (-2, -1), ndim)
     else:
@@ -316,13 +338,20 @@ def _resolve(
     return axes, s, "s"
 
 
-def _sequence(argument: str, value: Any) -> Sequence[Any]:
+def parse_several(argument: str, value: Any) -> tuple[Any, ...]:
+    """Return the parts of an argument that is one integer or a sequence of them.
+
+    >>> parse_several("axes", [0, 1]), parse_several("axes", np.array(2))
+    ((0, 1), (array(2),))
+    """
     try:
+        if isinstance(value, str | bytes | Mapping) or getattr(value, "ndim", 1) == 0:
+            raise TypeError
         return tuple(value)
     except TypeError:
         if hasattr(value, "__index__"):
             return (value,)
-        refuse(argument, value, "a sequence of integers", kind=ArgumentTypeError)
+        refuse(argument, value, "an integer or a sequence of them", kind=ArgumentTypeError)
 
 
 def parse_transform_axes(
@@ -355,6 +384,7 @@ def transform_spec(
     norm: str | None = None,
     order: str | Sequence[str] = "natural",
     factors: Mapping[int, Sequence[int]] | None = None,
+    digits: Mapping[int, tuple[int, ...]] | None = None,
 ) -> TransformSpec:
     """Return what a call of the `numpy.fft` interface asks for.
 
@@ -370,7 +400,10 @@ def transform_spec(
         Order of the spectrum: of the result of forward transforms, of the input of inverse ones.
     factors : mapping, optional
         Factors of axes whose decomposition was named, in the order of the rounds; -1 for what is
-        left. They are the digits of the axis in transposed order.
+        left. In transposed order they have to be the digits of the spectrum.
+    digits : mapping, optional
+        Digits of the spectrum of axes in transposed order, where they are not those of
+        `transposed_digits`.
 
     Raises
     ------
@@ -387,22 +420,24 @@ def transform_spec(
     axes, s, argument = _resolve(name, len(shape), n_or_s, axis_or_axes)
     orders = parse_orders(order, len(axes))
     asked = _lengths_of(shape, axes, s, argument)
-    digits: dict[int, tuple[int, ...]] = {}
+    named_digits: dict[int, tuple[int, ...]] = {}
     lengths = []
     for axis, length, found in zip(axes, asked, orders, strict=True):
         half = kind == "c2r" and axis == axes[-1]
         order_in: Order = "natural" if forward else found
-        named = (factors or {}).get(axis)
+        named, given = (factors or {}).get(axis), (digits or {}).get(axis)
         if length is None:
-            length = _default_length(argument, shape[axis], axis, half, order_in, named)
+            length = _default_length(argument, shape[axis], axis, half, order_in, given)
         lengths.append(length)
+        if given is not None:
+            named_digits |= _named_digits(axis, length, found, given)
         if named is not None:
             completed = complete_factors(axis, named, length)
-            spectrum = completed if forward else completed[::-1]
-            if found == "transposed" and spectrum != transposed_digits(length):
-                digits[axis] = spectrum
+            if found == "transposed":
+                spectrum = completed if forward else completed[::-1]
+                _check_digits(axis, completed, spectrum, given or transposed_digits(length))
         if order_in == "transposed":
-            _check_transposed(shape[axis], axis, length, half, digits.get(axis))
+            _check_transposed(shape[axis], axis, length, half, given)
     in_order: Order = "natural"
     natural = (in_order,) * len(axes)
     return TransformSpec(
@@ -416,5 +451,5 @@ def transform_spec(
         lengths=tuple(lengths),
         orders_in=natural if forward else orders,
         orders_out=orders if forward else natural,
-        digits=tuple(sorted(digits.items())),
+        digits=tuple(sorted(named_digits.items())),
     )

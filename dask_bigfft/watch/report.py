@@ -220,6 +220,7 @@ class RunReport:
             ("memory", f"{human_bytes(max(0, self.rss_peak))} more at most in a process; forecast "
                        f"{budget_text(plan)}"),
         ]
+        rows.append(("kernel", plan.fallback or plan.kernel))
         if self.shares:
             rows.append(("devices", self._shares_text))
         if self.device_peaks:

@@ -12,8 +12,8 @@ import xarray as xr
 
 from dask_bigfft import config
 from dask_bigfft import fft as transforms
-from dask_bigfft.errors import ArgumentTypeError, refuse
-from dask_bigfft.planning.arguments import parse_flag
+from dask_bigfft.errors import ArgumentTypeError, parse_flag, refuse
+from dask_bigfft.transforms.spec import parse_orders
 from dask_bigfft.xarray.coordinates import PREFIX, Samples, refuse_parts, remembered, samples_of
 
 Dims = Hashable | Sequence[Hashable] | None
@@ -31,8 +31,8 @@ def parse_dims(array: Any, dim: Dims, default: Callable[[Hashable], bool]) -> li
         dims = [dim]
     else:
         dims = list(dim)
-    unknown = [found for found in dims if found not in array.dims]
-    if unknown or not dims or len(set(dims)) < len(dims):
+    named = all(isinstance(found, Hashable) for found in dims)
+    if not named or not set(dims) <= set(array.dims) or not dims or len(set(dims)) < len(dims):
         refuse("dim", dim, f"one or more of the dimensions {array.dims}, each once")
     return dims
 
@@ -42,10 +42,9 @@ def is_spectral(array: xr.DataArray) -> Callable[[Hashable], bool]:
     return lambda dim: dim in array.coords and "direct_dim" in array.coords[dim].attrs
 
 
-def _orders(extras: dict[str, Any], count: int) -> list[str]:
+def _orders(extras: dict[str, Any], count: int) -> tuple[str, ...]:
     order = extras.get("order")
-    order = config.get("bigfft.order") if order is None else order
-    return [order] * count if isinstance(order, str) else list(order)
+    return parse_orders(config.get("bigfft.order") if order is None else order, count)
 
 
 def _computed(
@@ -112,7 +111,7 @@ def forward(
         data = transforms.fftshift(data, [array.get_axis_num(found) for found in shifted])
     renamed: dict[Hashable, tuple[Hashable, Any]] = {}
     for found, order in zip(dims, orders, strict=True):
-        if order == "transposed" and _named_rounds(extras):  # whose digits the data's plan knows
+        if order == "transposed" and extras.get("digits") is not None:  # which the plan has
             axis, spacing = array.get_axis_num(found), samples[found].spacing
             lazy = transforms.frequencies_of(data, axis, spacing)
         else:
@@ -122,11 +121,6 @@ def forward(
         new = f"{PREFIX}{found}"
         renamed[found] = new, xr.Variable((new,), values, samples[found].attrs)
     return _rebuilt(array, data, renamed)
-
-
-def _named_rounds(extras: dict[str, Any]) -> bool:
-    rounds = extras.get("rounds")
-    return (config.get("bigfft.rounds") if rounds is None else rounds) is not None
 
 
 def _frequencies(samples: Samples, half: bool, order: str) -> da.Array:

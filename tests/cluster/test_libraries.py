@@ -1,8 +1,11 @@
 """`kernel="auto"` on a cluster: the fastest library of those that every worker has."""
 
 import asyncio
-import logging
+import os
+import re
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,15 +20,17 @@ from distributed import Client, LocalCluster
 
 import dask_bigfft
 from dask_bigfft import fft
-from dask_bigfft.errors import ArgumentError
+from dask_bigfft.errors import ArgumentError, FallbackWarning
 from dask_bigfft.kernels import wisdom
 from dask_bigfft.kernels.libraries import get_library, usable
 from dask_bigfft.planner.profile import DEFAULT, LibrarySpeeds, Profile
-from dask_bigfft.planning import libraries, profiles, surroundings
+from dask_bigfft.planning import libraries, profiles, surroundings, workers
 from dask_bigfft.planning.tuning import usable_kernels
 from dask_bigfft.runs import resumable, run_json
+from dask_bigfft.testing.clusters import Processes
 
 pytest.importorskip("ducc0")
+zarr = pytest.importorskip("zarr")
 
 VERSIONS = run_json.versions
 
@@ -175,9 +180,10 @@ def test_measuring_tries_those_that_all_workers_have(
 
 
 @pytest.mark.parametrize("error", [True, False])
-def test_no_answer_is_scipy_for_a_while(
-    client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: bool
+def test_a_fallback_is_named(
+    client: Client, monkeypatch: pytest.MonkeyPatch, error: bool
 ) -> None:
+    """By the plan, a warning and the report; results may differ in the last bits."""
     async def sick(name: int) -> dict[str, str]:
         if name == 1 and error:
             raise OSError("no")
@@ -187,19 +193,80 @@ def test_no_answer_is_scipy_for_a_while(
     asked = tell(monkeypatch, sick)
     monkeypatch.setattr(libraries, "usable", told_later)
     monkeypatch.setattr(libraries, "_here", lambda dtype: usable())
-    if not error:  # those who answer have time for it on a busy machine, too
-        monkeypatch.setattr(libraries, "PATIENCE", 2.0)
-    with caplog.at_level(logging.WARNING, "dask_bigfft"):
-        assert chosen() == chosen() == "scipy"
-    (said,) = (record.getMessage() for record in caplog.records
-               if record.name.startswith("dask_bigfft"))
-    assert f"{1 if error else 3} of 3 workers have not told which FFT libraries they have" in said
-    assert sorted(asked) == [0, 1, 2]
+    monkeypatch.setattr(workers, "PATIENCE", (1.0, 2.0))
+    x = da.from_array(COMPLEX, chunks=(8, 48))
+    why = r"scipy instead of 'auto': 1 of 3 workers have\s+not\s+told"
+    with pytest.warns(FallbackWarning, match=why):
+        plan = dask_bigfft.plan(x, "fftn")
+    assert plan.kernel == "scipy"
+    assert re.search(why, plan.explain())
+    assert sorted(asked) == [0, 1, 1, 2]  # the others have answered
+    with pytest.warns(FallbackWarning, match=why):
+        y = fft.fftn(x)
+    y.compute()
+    assert re.search(why, str(dask_bigfft.report(y)))
+    assert sorted(asked) == [0, 1, 1, 2]  # for a while
     tell(monkeypatch, lambda name: usable())
-    assert chosen() == "scipy"
-    monkeypatch.setattr(libraries, "_paused", {})
-    monkeypatch.setattr(libraries, "PATIENCE", 60.0)
+    monkeypatch.setattr(workers, "_paused", {})
+    monkeypatch.setattr(workers, "PATIENCE", (60.0,))
+    found = dask_bigfft.plan(x, "fftn")
+    assert found.kernel == "ducc0"
+    assert "instead of" not in found.explain()
+
+
+def test_a_slow_worker_is_asked_once_more(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def slow(name: int) -> dict[str, str]:
+        await asyncio.sleep(30 if name == 1 and Told.asked.count(1) == 1 else 0)
+        return usable()
+
+    asked = tell(monkeypatch, slow)
+    monkeypatch.setattr(libraries, "usable", told_later)
+    monkeypatch.setattr(libraries, "_here", lambda dtype: usable())
+    monkeypatch.setattr(workers, "PATIENCE", (1.0, 60.0))
     assert chosen() == "ducc0"
+    assert sorted(asked) == [0, 1, 1, 2]
+
+
+def test_a_worker_that_is_killed_while_it_is_asked_is_left_out(tmp_path: Path) -> None:
+    """Nobody else has to do without the fastest library."""
+    with (
+        Processes(tmp_path, 2) as cluster,
+        Client(scheduler_file=cluster.file) as client,
+        dask.config.set({"bigfft.kernel": "auto"}),
+    ):
+        client.wait_for_workers(2, timeout=60)
+        victim = cluster.alive[0]
+        os.kill(victim.pid, signal.SIGSTOP)  # so it is there, and does not answer
+        threading.Timer(1.0, victim.kill).start()
+        assert chosen() == "ducc0"
+
+
+def test_a_resumed_run_keeps_its_library(
+    client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Also where workers do not answer by now: the result is the same to the bit."""
+    np.save(tmp_path / "in.npy", COMPLEX)
+    source, scratch = tmp_path / "in.npy", tmp_path / "scratch"
+    asked = {"kind": "fftn", "block_size": COMPLEX.nbytes // 4}
+    wanted = dask_bigfft.run(source, tmp_path / "wanted.zarr", **asked)
+    assert wanted.plan.kernel == "ducc0"
+
+    def fail(*arguments: Any) -> None:
+        raise OSError("a worker was killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(resumable, "_make", fail)
+        with pytest.raises(OSError, match="killed"):
+            dask_bigfft.run(source, tmp_path / "out.zarr", scratch=scratch, **asked)
+    tell(monkeypatch, lambda name: {})
+    assert chosen() == "scipy"
+    done = dask_bigfft.run(source, tmp_path / "out.zarr", scratch=scratch, resume=True, **asked)
+    assert done.plan.kernel == "ducc0"
+    found = zarr.open_array(tmp_path / "out.zarr", mode="r")[...]
+    np.testing.assert_array_equal(
+        found, zarr.open_array(tmp_path / "wanted.zarr", mode="r")[...])
 
 
 def test_nobody_to_ask_is_scipy() -> None:
@@ -238,12 +305,12 @@ def test_a_profile_with_speeds_of_all_says_which_is_the_fastest(
     client: Client, tmp_path: Path
 ) -> None:
     """Else it is measured here, as for what a profile says nothing of."""
-    workers = client.scheduler_info(n_workers=-1)["workers"].values()
-    path = profiles.profile_path(profiles.cluster_place(workers))
+    there = client.scheduler_info(n_workers=-1)["workers"].values()
+    path = profiles.profile_path(profiles.cluster_place(there))
     fast = next((name for name in usable() if name not in ("scipy", "ducc0")), "scipy")
     rates = {name: 2e9 if name == fast else 1e9 for name in usable()}
     assert profiles.save_profile(speeds(**rates), path)
-    assert surroundings.profile_of(workers).library(fast, "complex128").flops == 2e9
+    assert surroundings.profile_of(there).library(fast, "complex128").flops == 2e9
     assert chosen() == fast
     assert chosen("c8") == chosen("G") == "ducc0"
     assert profiles.save_profile(speeds(scipy=2e9), tmp_path / "some.json")

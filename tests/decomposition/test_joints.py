@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import dask_bigfft
-from dask_bigfft.decomposition.joints import fits, joint_block, joint_of, merged
-from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout, plain, whole
-from dask_bigfft.exchange.common import lying, same_memory
+from dask_bigfft.decomposition.joints import joint_block, joint_of, merged
+from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout, whole
+from dask_bigfft.exchange.common import lying
 from dask_bigfft.exchange.gather import Gathering
 from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.graph.groups import Groups
@@ -76,33 +76,8 @@ def test_a_joint_has_a_block_for_each_connected_group(shape, chunks, kind, extra
             assert {joint_block(joint.layout, exchange.target, i) for i in targets} == {group}
 
 
-def test_natural_order_comes_out_flat():
-    joints = planned((4096,), 512, "fft", {}).joints
-    assert [j and j.home for j in joints.exchanges] == [None, 1, 1]
-    assert joints.inside[1] is not None
-
-
-def test_a_mirror_image_has_no_joint():
-    plan = planned((2**14,), 512, "rfft", {})
-    mirrored = [e.mirror is not None for e in plan.exchanges]
-    assert any(mirrored)
-    for has, joint in zip(mirrored, plan.joints.exchanges, strict=True):
-        assert not (has and joint)
-
-
 def digit(stride, size, radix=0):
     return Digit(1, stride, size, radix or size)
-
-
-def test_layouts_that_have_no_joint():
-    flat = Layout((plain(12, (4, 8)),))
-    padded = Layout((AxisLayout((Group((digit(1, 12),), (8, 8)),)),))
-    rolled = Layout((AxisLayout((Group((digit(1, 12),), (8, 4), offset=3),)),))
-    empty = Layout((plain(12, (4, 0, 8)),))
-    for other in (padded, rolled, empty):
-        assert joint_of(other, other) is None
-        assert not fits(flat, other)
-    assert joint_of(flat, Layout((plain(12, (6, 6)),))) is not None
 
 
 def test_a_partial_digit_is_not_joined():
@@ -113,13 +88,3 @@ def test_a_partial_digit_is_not_joined():
     a = Layout((AxisLayout((whole(digit(4, 2)), whole(half))),))
     b = Layout((AxisLayout((Group((digit(1, 6),), (6,)),)),))
     assert joint_of(a, b) is None
-
-
-
-def test_same_memory():
-    a = np.zeros((4, 6))
-    assert same_memory(a[:, 2:4], a[:, 2:4])
-    assert not same_memory(a[:, 2:4], a[:, 3:5])
-    assert not same_memory(a[:, 2:4].copy(), a[:, 2:4])
-    assert not same_memory(a[:, 2:4].T, a[2:4, :4][:2, :4].T[:2])
-    assert same_memory(a[:1], a[:1].reshape(1, 6))

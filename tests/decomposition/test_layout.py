@@ -1,7 +1,6 @@
 import itertools
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -112,23 +111,3 @@ def test_digits_without_a_common_refinement_are_refused():
     three = AxisLayout((whole(Digit(0, 3, 2, 2)), whole(Digit(0, 1, 3, 3))))
     with pytest.raises(ValueError, match="no common refinement"):
         radix_points(two, three)
-
-
-def test_digits_of_one_value():
-    one = AxisLayout((whole(Digit(0, 1, 1, 1)),))
-    assert radix_points(one, one) == {0: (1,)}
-    assert sub_radices(one.digits[0], (1,)) == (1,)
-
-
-def test_partial_digits():
-    assert Digit(1, 1, 3, 4).is_partial
-    assert not Digit(1, 1, 4, 4).is_partial
-
-
-def test_layouts_are_values():
-    assert plain(6, (2, 4)) == plain(6, (2, 4))
-    assert hash(plain(6, (2, 4))) == hash(plain(6, (2, 4)))
-    assert plain(6, (2, 4)) != plain(6, (4, 2))
-    with pytest.raises(AttributeError):
-        plain(6, (6,)).groups[0].chunks = (3, 3)
-    assert np.prod(plain(6, (2, 4)).grid) == 2

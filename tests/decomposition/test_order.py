@@ -71,11 +71,6 @@ def test_places_by_their_definition(digits):
     assert sorted(index) == list(range(n))
 
 
-def test_a_permutation_that_is_not_its_own_inverse_is_among_the_lengths():
-    index = transposed_index(12)
-    assert not np.array_equal(index[index], np.arange(12))
-
-
 @pytest.mark.parametrize("digits", [(), (2, 3), (-2, -4), (0,)])
 def test_wrong_digits_are_refused(digits):
     with pytest.raises(ArgumentError, match="`digits`"):

@@ -1,11 +1,9 @@
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout, plain, whole
 from dask_bigfft.decomposition.rounds import (
-    AxisComponents,
     Round,
     axis_components,
     exchange_shape,
@@ -35,13 +33,6 @@ def test_a_step_replaces_its_digit_where_it_lies():
         Round((one,), after, after).dim(one)
 
 
-def test_half_a_spectrum_is_shorter():
-    one = axis_program(0, 12, (6, 2), kind="r2c").steps[0]
-    layout = Layout((split(6, 2, (6,), (1, 1)),))
-    assert layout.shape((0,)) == (6, 1)
-    assert transformed(layout, (one,)).shape((0,)) == (4, 1)
-
-
 def test_an_exchange_with_itself_is_local():
     for axis in [plain(12, (5, 4, 3)), split(3, 4, (1, 2), (2, 2)), plain(12, (12,))]:
         layout = Layout((axis, plain(4, (2, 2))))
@@ -49,13 +40,6 @@ def test_an_exchange_with_itself_is_local():
         assert shape.local
         assert shape.fan_in == 1
         assert shape.groups == shape.blocks_out == layout.blocks
-
-
-def test_an_axis_that_only_splits_in_its_block_is_local():
-    """A whole axis in one chunk becomes a matrix without anything that travels."""
-    before = Layout((plain(12, (12,)), plain(6, (2, 2, 2))))
-    after = Layout((split(3, 4, (3,), (4,)), plain(6, (2, 2, 2))))
-    assert exchange_shape(before, after).local
 
 
 @pytest.mark.parametrize(
@@ -100,11 +84,6 @@ def test_sources_that_nobody_reads_have_no_group():
     groups = axis_components(padded, plain(9, (4, 4, 1)))
     assert groups.targets[0] == (0,)
     assert 1 not in groups.sources[0]
-
-
-def test_members():
-    groups = AxisComponents(2, np.array([1, -1, 0]), np.array([0, 1, 1]))
-    assert (groups.sources, groups.targets) == (((2,), (0,)), ((0,), (1, 2)))
 
 
 @given(data=st.data())

@@ -1,14 +1,20 @@
 """Rounds on blocks for tests of devices: a whole transform of one block is one round."""
 
+from collections import Counter
+
 import dask.array as da
 import numpy as np
 import scipy.fft
 
+from dask_bigfft import fft
+from dask_bigfft.devices import dispatch
 from dask_bigfft.devices.engine import Engine
 from dask_bigfft.devices.jobs import Job, Source
 from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.simulated import SimulatedDevice
+from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.front import plan
+from dask_bigfft.testing.devices import simulated_devices
 
 #: Small blocks are cut for the pipeline's sake as well.
 SMALL = PieceLimits(0, least=256, run_nbytes=64)
@@ -27,6 +33,15 @@ def job_of(x, name, **keywords):
     found = plan(da.from_array(x, chunks=-1), name, **keywords)
     (round_,) = found.rounds
     return Job(round_, (0,) * x.ndim, *found.dtypes[:2]), found.spec.out_shape
+
+
+def one_round(shape, axes, dtype, blocks=1):
+    """A round in place over axes that lie whole in each of some blocks, side by side."""
+    x = da.zeros((blocks, *shape), dtype=dtype, chunks=(1, *shape))
+    axes = tuple(axis + 1 for axis in axes)
+    (round_,) = plan(x, "fftn", axes=axes, norm="ortho", memory_limit="16 TiB").rounds
+    place = (0,) * (1 + len(shape))
+    return dispatch.job_of(round_, place, np.dtype(dtype), np.dtype(dtype), inside=True)
 
 
 def engine(nbytes, seed=0, device=None, limits=SMALL):
@@ -51,3 +66,18 @@ def distance(got, expected):
 
 def scipys(x, name, **keywords):
     return getattr(scipy.fft, name)(x, **keywords)
+
+
+def on_the_card(name, lazy, nbytes, limits=None, seed=0, **keywords):
+    """A transform of which the CPU does no round, and how often each event happened."""
+    counts, limits = Counter(), limits or PieceLimits(nbytes, least=256)
+    add_sink(sink := lambda event, _: counts.update([event]))
+    try:
+        with simulated_devices(nbytes, seed=seed, limits=limits) as (device,):
+            got = getattr(fft, name)(lazy, device="gpu", **keywords).compute(scheduler="sync")
+            assert device.trace
+            assert device.peak <= nbytes
+    finally:
+        remove_sink(sink)
+    assert "fallback" not in counts
+    return got, counts

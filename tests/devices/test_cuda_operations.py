@@ -2,127 +2,27 @@
 
 import contextlib
 import ctypes
-import itertools
-import math
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from dask_bigfft.decomposition.phases import chirp, unit_roots
 from dask_bigfft.devices import cuda_kernels, cuda_operations, find, on_card
-from dask_bigfft.devices.cuda_kernels import multiplication, together
 from dask_bigfft.devices.cuda_operations import Operations
-from dask_bigfft.devices.numpy_operations import index_of, multiplied
 from dask_bigfft.devices.operations import (
     FFT,
-    ChirpFactor,
-    Multiply,
-    Strided,
-    Term,
     Transpose,
-    Twiddle,
 )
 from dask_bigfft.errors import DeviceError
-from dask_bigfft.kernels.gpu_factors import weight_source
 from dask_bigfft.kernels.gpu_source import (
-    THREADS,
     TILE,
-    copy_source,
-    transpose_source,
 )
-
-BIG = 1 << 62
 
 
 def memory(address, number, itemsize):
     """An element of host memory by its number, which may be below 0."""
     raw = (ctypes.c_char * itemsize).from_address(int(address) + number * itemsize)
     return np.frombuffer(raw, f"V{itemsize}")
-
-
-def triples(numbers):
-    return [tuple(int(n) for n in numbers[i : i + 3]) for i in range(0, len(numbers), 3)]
-
-
-def by_hand(source):
-    """A kernel that does in Python what the source does on a card."""
-
-    def run(grid, block, arguments):
-        assert block == (THREADS,)
-        assert all(side >= 1 for side in grid)
-        from_, to, *rest = arguments
-        for itemsize, dims in itertools.product((2, 4, 8, 16), range(7)):
-            if source == copy_source(dims, itemsize):
-                count, found = int(rest[0]), triples(rest[1:])
-                lengths = [n for n, _, _ in found]
-                assert math.prod(lengths) == count
-                for place in itertools.product(*map(range, lengths)):
-                    s = sum(i * step for i, (_, step, _) in zip(place, found, strict=True))
-                    t = sum(i * step for i, (_, _, step) in zip(place, found, strict=True))
-                    memory(to, t, itemsize)[0] = memory(from_, s, itemsize)[0]
-                return
-            if source == transpose_source(dims, itemsize):
-                n, m, row, column = (int(number) for number in rest[:4])
-                found = triples(rest[4:])
-                assert len(found) == dims
-                for place in itertools.product(*(range(k) for k, _, _ in found)):
-                    s0 = sum(i * step for i, (_, step, _) in zip(place, found, strict=True))
-                    t0 = sum(i * step for i, (_, _, step) in zip(place, found, strict=True))
-                    for i, j in itertools.product(range(n), range(m)):
-                        s, t = s0 + i * row + j, t0 + j * column + i
-                        memory(to, t, itemsize)[0] = memory(from_, s, itemsize)[0]
-                return
-        raise AssertionError("no such kernel")
-
-    return run
-
-
-@pytest.mark.parametrize("axes", list(itertools.permutations(range(4)))[::2])
-@pytest.mark.parametrize(("shape", "dtype"), [((2, 3, 1, 4), "c16"), ((1, 2, 5, 3), "f4")])
-def test_transposes(monkeypatch, axes, shape, dtype):
-    monkeypatch.setattr(cuda_kernels, "kernel", by_hand)
-    x = np.arange(math.prod(shape), dtype=dtype).reshape(shape)
-    expected = np.ascontiguousarray(x.transpose(axes))
-    out = np.full_like(expected, -1)
-    op = Transpose(shape, axes, x.dtype.str)
-    Operations().transpose(op, x.ctypes.data, out.ctypes.data)
-    assert np.array_equal(out, expected)
-
-
-@pytest.mark.parametrize("dtype", ["c16", "c8"])
-@pytest.mark.parametrize("flips", list(itertools.product((1, -1), repeat=3)))
-def test_strided_copies(monkeypatch, flips, dtype):
-    """A box of one array, turned round along some dimensions, into a box of another one."""
-    monkeypatch.setattr(cuda_kernels, "kernel", by_hand)
-    x, out = np.arange(4 * 5 * 6, dtype=dtype), np.full(3 * 4 * 5 + 7, -1, dtype)
-    counts, places = (2, 3, 4), [(1, 30), (2, 6), (1, 1)]  # of x as (4, 5, 6)
-    start = sum((low if flip > 0 else low + n - 1) * step
-                for (low, step), n, flip in zip(places, counts, flips, strict=True))
-    strides = tuple(flip * step for flip, (_, step) in zip(flips, places, strict=True))
-    op = Strided(counts, strides, start, (20, 5, 1), 7, x.dtype.str)
-    Operations().strided(op, x.ctypes.data, out.ctypes.data)
-    box = x.reshape(4, 5, 6)[1:3, 2:5, 1:5][tuple(slice(None, None, flip) for flip in flips)]
-    expected = np.full(3 * 4 * 5 + 7, -1, dtype)
-    expected[7:].reshape(3, 4, 5)[:2, :3, :4] = box
-    assert np.array_equal(out, expected)
-    nothing = Strided((0, 3), (1, 1), 0, (1, 1), 0, x.dtype.str)
-    Operations().strided(nothing, 0, 0)
-
-
-@pytest.mark.parametrize(
-    ("shape", "axes", "expected"),
-    [
-        ((4, 5), (0, 1), ([(0, 1)], (0,))),
-        ((4, 5), (1, 0), ([(0,), (1,)], (1, 0))),
-        ((4, 1, 5), (2, 1, 0), ([(0,), (2,)], (1, 0))),
-        ((1, 1), (1, 0), ([()], (0,))),
-        ((2, 3, 4, 5), (2, 3, 0, 1), ([(0, 1), (2, 3)], (1, 0))),
-        ((2, 3, 4), (0, 2, 1), ([(0,), (1,), (2,)], (0, 2, 1))),
-    ],
-)
-def test_as_few_dimensions_as_can_be(shape, axes, expected):
-    assert together(shape, axes) == expected
 
 
 class Card:
@@ -210,82 +110,6 @@ def test_grids_are_within_what_cuda_allows(monkeypatch):
     Operations().transpose(Transpose(shape, (0, 2, 1), "<c16"), 0, 0)
     Operations().transpose(Transpose((1 << 25, 8), (1, 0), "<c16"), 0, 0)
     assert all(x < 2**31 and y < 2**16 for x, y in seen)
-
-
-def values(op):
-    """Factor of every element, computed from a structure and its numbers as the kernel does."""
-    structure, numbers = multiplication(op)
-    numbers = [n.item() for n in numbers]
-    scale, at = numbers[0], 1
-    factors = np.full(op.shape, scale, complex)
-    grid = np.indices(op.shape)
-
-    def total(places):
-        nonlocal at
-        index = np.zeros(op.shape, np.int64)
-        for place in places:
-            start, stride = numbers[at : at + 2]
-            at += 2
-            term = grid[place.dim] + start
-            if place.digit:
-                divisor, modulus = numbers[at : at + 2]
-                at += 2
-                term = term // divisor % modulus
-            index += term * stride
-        return index
-
-    for factor in structure.factors:
-        modulus, sign = numbers[at : at + 2]
-        at += 2
-        left = total(factor.left)
-        if factor.right is None:
-            end = modulus // 2 + 1 if factor.half else modulus
-            much = np.where((left == 0) | (2 * left == modulus), 1, 2) if factor.half else 1
-            factors *= np.where(left < end, much * chirp(left, modulus, int(sign)), 0)
-        else:
-            factors *= unit_roots(left * total(factor.right), modulus, int(sign))
-    assert at == len(numbers)
-    return factors
-
-
-def test_structures_and_numbers_say_what_the_description_says():
-    shape = (4, 6, 5)
-    right = Term(0, 5, 2, 3, 4), Term(2, 0, 1, 9, 1)
-    twiddle = Twiddle(9991, -1, (Term(1, 6, 1, BIG, 3),), right)
-    factor = ChirpFactor(41, 1, (Term(0, 5, 1, BIG, 2), Term(2, 3, 1, 6, 5)))
-    op = Multiply(shape, "<c16", 0.25, True, (twiddle,), (factor,))
-    structure, _ = multiplication(op)
-    assert structure.conjugate
-    assert [place.digit for place in structure.factors[0].right] == [True, False]
-    assert [place.digit for place in structure.factors[1].left] == [False, True]
-    power = index_of(twiddle.left, shape) * index_of(twiddle.right, shape)
-    n = index_of(factor.place, shape)
-    expected = 0.25 * unit_roots(power, 9991, -1) * np.where(n < 41, chirp(n, 41, 1), 0)
-    np.testing.assert_allclose(values(op), np.broadcast_to(expected, shape), atol=1e-15)
-
-
-@pytest.mark.parametrize("length", [41, 42])
-def test_half_a_spectrum_is_doubled_but_at_its_ends(length):
-    shape, place = (5, 10), (Term(0, 0, 1, BIG, 10), Term(1, 0, 1, BIG, 1))
-    op = Multiply(shape, "<c8", 1.0, False, (), (ChirpFactor(length, -1, place, half=True),))
-    expected = np.zeros(50, complex)
-    expected[: length // 2 + 1] = 2 * chirp(np.arange(length // 2 + 1), length, -1)
-    expected[0] = 1
-    expected[21] /= 1 if length % 2 else 2
-    np.testing.assert_allclose(values(op), expected.reshape(shape), atol=1e-15)
-    ones = np.ones(shape, "c8")
-    np.testing.assert_allclose(multiplied(op, ones), expected.reshape(shape), atol=1e-15)
-    source = weight_source(multiplication(op)[0])
-    assert "if (2 * n <= f0_modulus) w" in source
-    assert "w.x *= 2" in source
-
-
-def test_structures_do_not_depend_on_numbers():
-    def structure(start, modulus):
-        twiddle = Twiddle(modulus, 1, (Term(0, start, 1, BIG, 1),), (Term(1, 0, 1, BIG, 7),))
-        return multiplication(Multiply((8, 8), "<c8", 1.0, False, (twiddle,)))[0]
-
-    assert structure(0, 64) == structure(56, 12345)
 
 
 def test_plans_for_blocks_that_live_on_cards_are_given_back_with_the_devices(monkeypatch):

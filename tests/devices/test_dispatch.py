@@ -2,7 +2,6 @@
 
 import itertools
 
-import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -14,8 +13,6 @@ from dask_bigfft.devices.dispatch import LEAST_NBYTES, Place, on_device
 from dask_bigfft.devices.jobs import SHARED_ELEMENTS, converted
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.events import add_sink, remove_sink
-from dask_bigfft.exchange.gather import Gathering
-from dask_bigfft.graph import run, tasks
 from dask_bigfft.kernels.incoming import Whole
 
 #: Bytes of a device.
@@ -40,37 +37,6 @@ def test_without_a_device_nothing_is_touched():
             raise AssertionError("gathered")
 
     assert on_device(job, Untouched(x), None, Place("cpu")) is None
-
-
-@pytest.mark.parametrize("device", ["cpu", "gpu", "auto", "hybrid"])
-def test_blocks_that_are_taken_as_they_lie_are_not_prepared_for_a_gather(monkeypatch, device):
-    """Whoever takes them: that is milliseconds of the interpreter for every block."""
-    prepared, by_device = [], []
-
-    class Spied(Gathering):
-        def __init__(self, *args, **keywords):
-            prepared.append(args)
-            super().__init__(*args, **keywords)
-
-    def counted(job, *args):
-        by_device.append(job)
-        return on_device(job, *args)
-
-    monkeypatch.setattr(tasks, "Gathering", Spied)
-    monkeypatch.setattr(run, "on_device", counted)
-    x = values(64, LEAST_NBYTES // 256)
-    lazy = da.from_array(x, chunks=(16, -1))
-    find.use([SimulatedDevice(1 << 26)])
-    try:
-        with dask.config.set({"bigfft.hybrid-gain": 100.0}):  # so that nothing is shared
-            found = fft.fft(lazy, device=device)
-            np.testing.assert_allclose(found.compute(), np.fft.fft(x), rtol=1e-9, atol=1e-9)
-            assert not prepared
-            assert bool(by_device) == (device != "cpu")
-            fft.fft2(lazy, device=device).compute()
-            assert bool(prepared) == (device != "cpu")  # where they are made of others
-    finally:
-        find.use(None)
 
 
 @pytest.mark.parametrize("name", ["fft2", "rfft2"])

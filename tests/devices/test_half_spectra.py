@@ -10,7 +10,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from devices.blocks import distance, engine, job_of, run, scipys, values
+from devices.blocks import distance, engine, job_of, on_the_card, run, scipys, values
 
 from dask_bigfft import fft
 from dask_bigfft.devices.jobs import Source
@@ -18,7 +18,6 @@ from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.ragged import Half, below, completing, missing
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.errors import DeviceMemoryError
-from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.testing.devices import simulated_devices
 
 RADICES = [(3, 4), (4, 3), (2, 2), (5, 1), (7,), (3, 2, 5), (2, 3, 4), (4, 4, 3), (5, 3, 3)]
@@ -121,47 +120,17 @@ def example(name, n, before=(), after=()):
     return x, {"axis": axis} | ({} if real else {"n": n})
 
 
-def counted(view, moves):
-    """Runs of some parts of a view, counted element by element."""
-    places = np.arange(math.prod(view.shape)).reshape(view.shape)
-    return sum(1 + int(np.count_nonzero(np.diff(places[m.part].ravel()) != 1)) for m in moves)
-
-
 @pytest.mark.parametrize(("name", "n", "part", "notation"), SCHEMES)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_scheme(name, n, part, notation, seed):
     x, keywords = example(name, n)
-    nbytes, reads_half = 8 * n // part, name in ("irfft", "hfft")
+    nbytes = 8 * n // part
     job, _ = job_of(x, name, **keywords)
     simulated = engine(nbytes, seed, limits=PieceLimits(nbytes, least=256, run_nbytes=64))
     got = run(simulated, x, name, **keywords)
     assert distance(got, scipys(x, name, **keywords)) < 1e-15
     assert simulated.device.peak <= nbytes
-    plan, _ = simulated.pieces(job)
-    assert plan.notation == notation
-    crossings = plan.schedule.crossings
-    works = [list(plan.works(number)) for number in range(len(crossings))]
-    assert [len(found) for found in works] == [crossing.pieces for crossing in crossings]
-    copies = [span.operation for span in simulated.device.trace]
-    assert copies.count("h2d") == sum(len(work.comes) for found in works for work in found)
-    assert copies.count("d2h") == sum(len(work.goes) for found in works for work in found)
-    for number, (crossing, found) in enumerate(zip(crossings, works, strict=True)):
-        came, went = (
-            sum(move.array.size for work in found for move in moves(work))
-            for moves in (lambda work: work.comes, lambda work: work.goes)
-        )
-        assert came == math.prod(crossing.view)  # every digit once, half of them mirrored
-        last = number == len(crossings) - 1
-        assert went == (math.prod(crossing.after) if reads_half or not last else n // 2 + 1)
-        largest = max(found, key=lambda work: work.source.size)
-        runs, width = crossing.reads
-        assert runs * width == largest.source.size
-        # Digits that end within the block, and index 0 of a digit, are runs of their own.
-        more = reads_half and number == 0
-        assert runs <= counted(largest.view, largest.comes) <= runs * (1 + more) + 4 * more
-        runs, width = crossing.writes
-        assert runs * width == largest.result.size
-        assert counted(largest.stored_view, largest.goes) <= runs + 4
+    assert simulated.pieces(job)[0].notation == notation
 
 
 @pytest.mark.parametrize("name", ["rfft", "irfft", "hfft", "ihfft"])
@@ -209,19 +178,9 @@ def test_what_does_not_matter_of_half_a_spectrum_does_not_matter_here():
 
 @pytest.mark.parametrize("name", ["rfft", "irfft", "rfft2", "irfft2"])
 def test_one_large_block_is_done_on_the_card(name):
-    events, nbytes = [], 1 << 14
     real = name.startswith("r")
     x = values(2, 4096 if real else 2049, dtype="f8" if real else "c16")
-    add_sink(sink := lambda event, numbers: events.append(event))
-    try:
-        with simulated_devices(nbytes, limits=PieceLimits(nbytes, least=256)) as (device,):
-            y = getattr(fft, name)(da.from_array(x, chunks=-1), device="gpu")
-            got = y.compute(scheduler="sync")
-            assert device.trace
-            assert device.peak <= nbytes
-    finally:
-        remove_sink(sink)
-    assert "fallback" not in events
+    got, _ = on_the_card(name, da.from_array(x, chunks=-1), 1 << 14)
     assert distance(got, scipys(x, name)) < 1e-15
 
 

@@ -2,11 +2,11 @@
 
 import itertools
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from dask_bigfft.decomposition.phases import chirp
 from dask_bigfft.devices import cuda_kernels
 from dask_bigfft.devices.cuda_kernels import weighing
 from dask_bigfft.devices.cuda_operations import Operations
@@ -20,7 +20,6 @@ from dask_bigfft.devices.operations import (
     Transpose,
     Twiddle,
 )
-from dask_bigfft.kernels.gpu_factors import Found
 from dask_bigfft.kernels.gpu_source import TILE
 from tests.devices.kernel_text import kernels_of, needs_compiler
 
@@ -146,29 +145,24 @@ def test_what_lies_behind_the_end_of_a_chirp_is_zero_elsewhere_too(own):
     close(out, multiplied(by, x).T)
 
 
+@pytest.mark.parametrize("length", [41, 42])
+def test_half_a_spectrum_is_doubled_but_at_its_ends(own, length):
+    n, place = np.arange(50), (Term(0, 0, 1, BIG, 10), Term(1, 0, 1, BIG, 1))
+    expected = np.where(n <= length // 2, 2 * chirp(n, length, -1), 0)
+    expected[[0, 21]] /= 2, 1 if length % 2 else 2
+    op = Multiply((5, 10), "<c16", chirps=(ChirpFactor(length, -1, place, half=True),))
+    x = np.ones(op.shape, "c16")
+    close(multiplied(op, x), expected.reshape(op.shape))
+    own.multiply(op, x.ctypes.data)
+    close(x, expected.reshape(op.shape))
+
+
 @pytest.mark.parametrize("other", [(1, 30, 1), (4, 1, 7), (4, 30, 7), (1, 1, 1)])
 def test_products(own, other):
     x, y = values((4, 30, 7), "<c8"), values(other, "<c8")
     expected = x * y
     own.product(Product(x.shape, other, "<c8"), x.ctypes.data, y.ctypes.data)
     close(x, expected)
-
-
-def test_groups_of_more_than_32_bits_are_taken_apart_in_64():
-    """By arithmetic alone: nothing of that size is touched."""
-    shape = (3, 1 << 20, 1 << 13, 2)
-    right = (Term(0, 0, 1, BIG, 1), Term(1, 0, 1, BIG, 1))
-    op = Multiply(shape, "<c8", twiddles=(Twiddle(97, -1, (Term(2, 0, 1, BIG, 1),), right),))
-    found, numbers = weighing(op, [(3,), (0, 1, 2)])
-    assert found.wide
-    assert found.found == (Found(0, 1, True, False), Found(1, 1, True, True),
-                           Found(2, 1, False, True))
-    assert numbers[-4:] == [np.uint64(1 << 33), np.uint64(1 << 13), np.uint64(1 << 20),
-                            np.uint64(1 << 13)]
-    assert all(type(number) is np.uint64 for number in numbers[-4:])
-    found, numbers = weighing(replace(op, shape=(3, 1 << 10, 1 << 13, 2)), [(3,), (0, 1, 2)])
-    assert not found.wide
-    assert all(type(number) is np.uint32 for number in numbers[-4:])
 
 
 def test_wide_indices_are_found_as_narrow_ones_are(own, monkeypatch):

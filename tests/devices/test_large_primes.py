@@ -1,24 +1,15 @@
 """Lengths with nothing to split that are larger than the card: a convolution inside the block."""
 
-import gc
 import math
-import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import dask.array as da
 import numpy as np
 import pytest
-from devices.blocks import SMALL, distance, engine, job_of, run, scipys, values
+from devices.blocks import SMALL, distance, engine, job_of, on_the_card, run, scipys, values
 
 from dask_bigfft import fft
-from dask_bigfft.devices import engine as module
-from dask_bigfft.devices.convolving import convolving, filter_of, is_hard
-from dask_bigfft.devices.jobs import Source
-from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.errors import DeviceMemoryError
-from dask_bigfft.events import add_sink, remove_sink
-from dask_bigfft.testing.devices import simulated_devices
 
 #: Transform, shape of n points in all, and bytes of the device as a part of the axis'.
 LARGE = [
@@ -61,23 +52,6 @@ def test_scheme(name, shape, part, norm):
     got = run(simulated, x, name, **keywords)
     assert distance(got, scipys(x, name, **keywords)) < 1e-14
     assert simulated.device.peak <= nbytes
-    crossings = found.schedule.crossings
-    works = [list(found.works(number)) for number in range(len(crossings))]
-    rows, (step,) = x.size // x.shape[-1], link.round.steps
-    padded = step.source.radix
-    came = [sum(m.array.size for w in all_ for m in w.comes) for all_ in works]
-    went = [sum(m.array.size for w in all_ for m in w.goes) for all_ in works]
-    # Nothing that is padding crosses the bus on the first way in, or the last way out.
-    assert came == [x.size, rows * padded, rows * padded]
-    assert went == [rows * padded, rows * padded, rows * got.shape[-1]]
-    for crossing, mine in zip(crossings, works, strict=True):
-        runs, width = crossing.reads
-        assert runs * width == max(work.source.size for work in mine)
-    # One filter is made, in crossings of its own, and comes with the pieces of the middle one.
-    copies = [span.operation for span in simulated.device.trace]
-    moves = sum(len(w.comes) + len(w.filters) for all_ in works for w in all_)
-    assert copies.count("h2d") > moves
-    assert sum(len(w.filters) for w in works[1]) == len(works[1])
 
 
 @pytest.mark.parametrize("name", ["fft", "rfft", "irfft"])
@@ -113,16 +87,6 @@ def test_what_does_not_matter_of_half_a_spectrum_does_not_matter_here():
         assert distance(run(engine(6 * n), x, "irfft", **keywords), expected) < 1e-14
 
 
-def test_what_fits_or_splits_is_no_convolution():
-    for name, shape, nbytes in (("fft", (4099,), 1 << 20), ("fft", (4096,), 1 << 14)):
-        job, _ = job_of(example(name, shape)[0], name)
-        simulated = engine(nbytes)
-        assert simulated.links(job, simulated.limits) == (job,)
-    smooth, _ = job_of(example("fft", (4096,))[0], "fft")
-    assert not is_hard(smooth)
-    assert convolving(smooth) is None
-
-
 def test_what_lies_on_the_card_beyond_the_block_does_not_matter():
     """Memory that nobody has written may hold anything: a chirp leaves zeros, not 0 times NaN."""
     x, device = values(4099), SimulatedDevice(1 << 15, 3)
@@ -135,51 +99,8 @@ def test_what_lies_on_the_card_beyond_the_block_does_not_matter():
 @pytest.mark.parametrize("name", ["fft", "rfft", "ifft", "irfft", "hfft"])
 def test_one_large_block_is_done_on_the_card(name):
     x, keywords = example(name, (4099,))
-    got = on_the_card(name, da.from_array(x, chunks=-1), 1 << 14, **keywords)
+    got, _ = on_the_card(name, da.from_array(x, chunks=-1), 1 << 14, **keywords)
     assert distance(got, scipys(x, name, **keywords)) < 1e-14
-
-
-def on_the_card(name, lazy, nbytes, **keywords):
-    """A transform of which the CPU does no round."""
-    events = []
-    add_sink(sink := lambda event, numbers: events.append(event))
-    try:
-        with simulated_devices(nbytes, limits=PieceLimits(nbytes, least=256)) as (device,):
-            got = getattr(fft, name)(lazy, device="gpu", **keywords).compute(scheduler="sync")
-            assert device.trace
-            assert device.peak <= nbytes
-    finally:
-        remove_sink(sink)
-    assert "fallback" not in events
-    return got
-
-
-def test_blocks_that_are_done_at_the_same_time_share_a_filter(monkeypatch):
-    """It is made once, and goes with the last of them."""
-    made, began = [], threading.Barrier(3)
-    simulated, (x, _) = engine(1 << 14), example("fft", (4099,))
-
-    def slow(job):
-        made.append(job)
-        return filter_of(job)
-
-    def gather():
-        began.wait(20)  # so nobody is done before all have the filter
-        return x.copy()
-
-    monkeypatch.setattr(module, "filter_of", slow)
-    job, _ = job_of(x, "fft")
-    with ThreadPoolExecutor(3) as pool:
-        futures = [pool.submit(simulated.run, job, Source(gather)) for _ in range(3)]
-        for future in futures:
-            assert distance(future.result(), scipys(x, "fft")) < 1e-14
-    assert len(made) == 1
-    del futures, future
-    gc.collect()
-    assert not list(simulated._spectra._made)
-    other = values(4099, dtype="c8")
-    assert distance(run(simulated, other, "fft"), scipys(other, "fft")) < 1e-6
-    assert len(made) == 2
 
 
 #: Digits of the rounds, chunks, and bytes of the device as a part of the largest digit's.
@@ -198,7 +119,7 @@ def test_digits_of_cut_axes(name, digits, chunks, part):
     n = math.prod(digits)
     x, keywords = example(name, (n,))
     lazy = da.from_array(x, chunks // 2 if keywords else chunks)
-    got = on_the_card(name, lazy, 16 * max(digits) // part, rounds=digits, **keywords)
+    got, _ = on_the_card(name, lazy, 16 * max(digits) // part, rounds=digits, **keywords)
     assert distance(got, scipys(x, name, **keywords)) < 1e-14
 
 
@@ -206,8 +127,9 @@ def test_digits_of_cut_axes(name, digits, chunks, part):
 def test_digits_of_cut_axes_in_transposed_order(name):
     digits, chunks, part = CUT[3]
     x, _ = example(name, (math.prod(digits),))
-    lazy, keywords = da.from_array(x, chunks), {"rounds": digits, "order": "transposed"}
-    got = on_the_card(name, lazy, 16 * max(digits) // part, **keywords)
+    lazy = da.from_array(x, chunks)
+    keywords = {"rounds": digits, "digits": digits, "order": "transposed"}
+    got, _ = on_the_card(name, lazy, 16 * max(digits) // part, **keywords)
     host = getattr(fft, name)(lazy, device="cpu", **keywords).compute(scheduler="sync")
     assert distance(got, host) < 1e-14
 
@@ -217,5 +139,5 @@ def test_digits_of_cut_axes_beside_others(name):
     x, keywords = example(name, (6, 4 * 257))
     rounds = [{0: 6, 1: 257}, {1: 4}] if name != "irfft2" else [{1: 4}, {0: 6, 1: 257}]
     lazy = da.from_array(x, (6, 257))
-    got = on_the_card(name, lazy, 1 << 12, rounds=rounds, **keywords)
+    got, _ = on_the_card(name, lazy, 1 << 12, rounds=rounds, **keywords)
     assert distance(got, scipys(x, name, **keywords)) < 1e-14

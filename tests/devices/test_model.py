@@ -9,7 +9,6 @@ from dask_bigfft.devices.jobs import Job
 from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.walk import walk_on, walked_seconds
 from dask_bigfft.front import plan
-from dask_bigfft.planner.device_seconds import device_block_seconds
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.testing.devices import simulated_devices
 
@@ -40,33 +39,11 @@ def test_near_the_floor(shape, nbytes, crossings):
     assert floor / seconds(shape, nbytes) >= 0.85
 
 
-def test_a_filter_crosses_the_bus_as_well():
-    """Bluestein's rounds multiply by a spectrum, which the walk loads with the pieces."""
-    found = plan(da.zeros(10_000_019, chunks=625_002, dtype="c16"), "fft", memory_limit="1 TiB")
-    (filtered,) = (r for r in found.rounds if any(s.convolve for s in r.steps))
-    (plain,) = (r for r in found.rounds[-1:])
-    jobs = [Job(r, (0,), "<c16", "<c16") for r in (filtered, plain)]
-    limits = PieceLimits(64 * MIB, call_nbytes=0)
-    times = [walked_seconds(j, DeviceProfile(call=0.0), 64 * MIB, limits=limits) for j in jobs]
-    sizes = [r.source.largest for r in (filtered, plain)]
-    assert times[0] / sizes[0] > 1.3 * times[1] / sizes[1]
-
-
-@pytest.mark.parametrize("shape", [(1 << 12, 1 << 12), (256, 256, 256)])
-def test_the_closed_form_is_near_the_walk(shape):
-    """Plans are ranked by the closed form: a block that fits crosses the bus once, both ways."""
-    found = plan(da.zeros(shape, chunks=-1, dtype="c16"), "fftn", memory_limit="1 TiB")
-    (round_,) = found.rounds
-    job = Job(round_, (0,) * len(shape), "<c16", "<c16")
-    walked = (walked_seconds(job, DeviceProfile(), blocks=8)) / 8
-    assert device_block_seconds(round_, 16, DeviceProfile()) == pytest.approx(walked, rel=0.25)
-
-
 def test_explain_shows_the_walk():
     """What a plan's rounds are said to take on a device is what the walk says."""
     x = da.zeros((1 << 11, 1 << 12), chunks=(1 << 8, 1 << 12), dtype="c16")
     slow = DeviceProfile(h2d=1e9, d2h=1e9)
-    with dask.config.set({"bigfft.wisdom.directory": "/nonexistent"}), simulated_devices(64 * MIB):
+    with dask.config.set({"bigfft.wisdom.directory": "/nonexistent"}), simulated_devices(1 << 30):
         known = plan(x, "fftn", device="gpu")
     walk = walk_on((DeviceProfile(),), None, "<c16")
     device = [found.device for found in known.expected.rounds]
@@ -75,7 +52,42 @@ def test_explain_shows_the_walk():
     assert walk_on((slow,), None, "<c16")(known.rounds[0]) > 10 * device[0]
     assert walk_on((), None, "<c16") is None
     assert walk_on((slow,), None, np.dtype("G").str) is None
-    assert walk_on((slow,), 1 << 14, "<c16")(known.rounds[0]) is None
+    assert walk_on((slow,), 1 << 7, "<c16")(known.rounds[0]) is None
+
+
+def rows_round(rows, width=1 << 13):
+    """The round of FFTs along the rows of one block."""
+    found = plan(da.zeros((rows, width), chunks=-1, dtype="c16"), "fft", memory_limit="1 TiB")
+    return found.rounds[0]
+
+
+def test_the_forecast_grows_with_the_pieces():
+    """Also where there are more than are walked through."""
+    nbytes, width, found = 3 * MIB, 1 << 13, {}
+    for pieces in (200, 300, 1000):
+        round_ = rows_round(pieces * MIB // (16 * width), width)
+        job = Job(round_, (0, 0), "<c16", "<c16")
+        assert job.plan(PieceLimits(nbytes)).pieces == pieces
+        found[pieces] = walk_on((DeviceProfile(),), nbytes, "<c16")(round_)
+        assert found[pieces] == pytest.approx(walked_seconds(job, DeviceProfile(), nbytes), 0.02)
+    assert found[300] == pytest.approx(1.5 * found[200], rel=0.03)
+    assert found[1000] == pytest.approx(5 * found[200], rel=0.03)
+
+
+def test_plans_of_other_blocks_are_ranked_as_the_clock_ranks_them():
+    """Rows of 2 MiB take three passes through 1 MiB, in pieces of which large blocks have many."""
+    nbytes, forecast, walked = MIB, {}, {}
+    for rows in (1, 4, 32):
+        x = da.zeros((32, 1 << 17), chunks=(rows, -1), dtype="c16")
+        with simulated_devices(1 << 30):
+            found = plan(x, "fft", device="gpu", device_memory_limit=nbytes, memory_limit="1 TiB")
+        (round_,) = found.rounds
+        job = Job(round_, (0, 0), "<c16", "<c16")
+        walked[rows] = walked_seconds(job, DeviceProfile(), nbytes, blocks=min(4, 32 // rows))
+        walked[rows] *= max(1, 32 // rows / 4)
+        forecast[rows] = found.expected.rounds[0].device * round_.source.blocks
+        assert forecast[rows] == pytest.approx(walked[rows], rel=0.05)
+    assert sorted(forecast, key=forecast.get) == sorted(walked, key=walked.get)
 
 
 def test_small_blocks_overlap():

@@ -1,7 +1,6 @@
 """The pipeline: no event too few, engines that work at the same time, an arena within its limit."""
 
 import itertools
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -12,12 +11,8 @@ from devices.blocks import SMALL, distance, job_of, run, scipys, values
 from dask_bigfft.devices.engine import Engine
 from dask_bigfft.devices.jobs import Source
 from dask_bigfft.devices.limits import PieceLimits
-from dask_bigfft.devices.operations import DeviceArray
-from dask_bigfft.devices.piecework import Move
-from dask_bigfft.devices.pipeline import Carve, Coming, Pipeline
+from dask_bigfft.devices.pipeline import Carve, Coming
 from dask_bigfft.devices.simulated import SimulatedDevice
-from dask_bigfft.devices.slots import parts_of
-from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.planner.device_settings import DeviceSettings
 from dask_bigfft.planner.profile import DeviceProfile
 
@@ -158,21 +153,6 @@ def test_copies_both_ways_and_computing_overlap():
     assert busy == {"h2d", "compute", "d2h"}
 
 
-@pytest.mark.parametrize("lead", [(), (1,), (1, 1)])
-def test_moves_fall_apart_where_there_is_more_than_one_value(lead, monkeypatch):
-    """A piece of one plane comes in parts as one of many does."""
-    monkeypatch.setattr("dask_bigfft.devices.slots.LEAST_PART", 64)
-    shape, alone = (*lead, 11, 3), (slice(5, 6),) * len(lead)
-    move = Move((*alone, slice(4, 15), slice(0, 3)), DeviceArray(512, shape, "<c16"))
-    parts = list(parts_of(move, 4))
-    assert [found.array.offset for found in parts] == [512 + 48 * low for low in (0, 3, 6, 9)]
-    assert sum(found.array.size for found in parts) == math.prod(shape)
-    for found, low in zip(parts, (0, 3, 6, 9), strict=True):
-        cut = slice(4 + low, 4 + min(low + 3, 11))
-        assert found.part == (*alone, cut, slice(0, 3))
-        assert found.array.shape == tuple(one.stop - one.start for one in found.part)
-
-
 @pytest.mark.parametrize("name", ["fftn", "ifftn", "rfftn", "irfftn", "hfftn", "ihfftn"])
 @pytest.mark.parametrize("shape", [(30, 7, 13), (5, 4, 3, 2, 6), (411,), (60, 40)])
 def test_few_slots(name, shape, monkeypatch):
@@ -198,73 +178,3 @@ def test_pieces_come_to_what_others_leave(seed, monkeypatch):
         assert distance(got, scipys(x, "fft")) < 1e-14
         seconds[least] = device.clock() * 1e6 / x.nbytes
     assert seconds[64] < 1.3 < 1.5 < seconds[1 << 20]
-
-
-def test_one_slot_does_not_overlap():
-    profile = DeviceProfile(h2d=1e6, d2h=1e6, run=0.0, call=0.0)
-    device = SimulatedDevice(1 << 20, profile=profile)
-    engine = Engine(device, 1 << 20, PieceLimits(0, slots=1, least=256, pieces=12))
-    x = values(48, 256)
-    job, _ = job_of(x, "fft")
-    engine.run(job, Source(x.copy))
-    assert device.clock() == pytest.approx(2 * x.nbytes / 1e6, rel=0.1)
-
-
-def test_the_next_block_comes_while_the_last_one_goes():
-    """Blocks of one piece: with the pipeline outliving tasks they overlap all the same."""
-    profile = DeviceProfile(h2d=1e6, d2h=1e6, run=0.0, flops=1e12, memory=1e12, call=0.0)
-    device = SimulatedDevice(1 << 20, profile=profile)
-    engine = Engine(device, 1 << 20, PieceLimits(0))
-    x = values(8, 256)
-    job, _ = job_of(x, "fft")
-    plan, carve = engine.pieces(job)
-    assert plan.pieces == 1
-    engine.pipeline.prepare(carve, 1 << 20)
-    blocks = [x.copy() for _ in range(8)]
-    ends = [engine.pipeline.submit(Coming(plan, [block, block], {})) for block in blocks]
-    for end in ends:
-        device.synchronize(end)
-    assert device.clock() == pytest.approx(9 * x.nbytes / 1e6, rel=0.1)
-    for block in blocks:
-        np.testing.assert_allclose(block, scipys(x, "fft"), atol=1e-12)
-
-
-def test_the_arena_is_kept_and_given_back():
-    device = SimulatedDevice(1 << 16)
-    pipeline = Pipeline(device)
-    pipeline.prepare(Carve(3, 4096, 0), 1 << 16)
-    pipeline.prepare(Carve(1, 8192, 256), 1 << 16)  # fits into what is there
-    assert device.peak == 3 * 4096
-    pipeline.prepare(Carve(3, 8192, 256), 1 << 16)
-    assert device.peak == device.total - device.memory().free == 3 * 8192 + 256
-    pipeline.prepare(Carve(1, 4096, 0), 4096)  # less may be used now
-    assert device.memory().free == (1 << 16) - 4096
-    with pytest.raises(DeviceMemoryError):
-        pipeline.prepare(Carve(1, 1 << 17, 0), 1 << 18)
-    assert device.memory().free == 1 << 16
-    pipeline.release()
-    pipeline.release()
-
-
-def test_the_device_is_told_of_each_piece_before_the_one_before_it():
-    """What it is told of is the very object that it is asked to copy, in the same order."""
-    said = []
-
-    class Told(SimulatedDevice):
-        def ahead(self, stream, source):
-            said.append(("ahead", source))
-
-        def h2d(self, stream, source, target):
-            said.append(("h2d", source))
-            super().h2d(stream, source, target)
-
-    engine = Engine(Told(1 << 20), 1 << 20, PieceLimits(0, least=256, pieces=6, call_nbytes=256))
-    x = values(48, 64)
-    job, _ = job_of(x, "fft")
-    engine.run(job, Source(x.copy))
-    told = [source for name, source in said if name == "ahead"]
-    asked = [source for name, source in said if name == "h2d"]
-    assert len(told) >= 3
-    assert all(a is b for a, b in zip(told, asked, strict=True))
-    names = [name for name, _ in said]
-    assert names == ["ahead", *["ahead", "h2d"] * (len(told) - 1), "h2d"]

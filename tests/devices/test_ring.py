@@ -5,7 +5,6 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -110,71 +109,6 @@ def test_a_buffer_is_not_overwritten_before_threads_have_emptied_it(seed, monkey
     assert np.array_equal(back, card.memory)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_small_views_share_a_buffer(seed):
-    buffers = [np.zeros(4096, np.uint8) for _ in range(4)]
-    ring, rng = Ring(buffers, 3), np.random.default_rng(seed)
-    views = [rng.standard_normal((6, 40))[:, : 5 + i % 30] for i in range(40)]
-    views.append(rng.standard_normal((60, 50)))  # larger than a buffer
-    there, card = [np.zeros(view.shape) for view in views], Card((1,), buffers, seed)
-    marks = []
-
-    def take(number, values, part):
-        def copy():
-            there[number][part] = card.checked(values)
-
-        card._later(copy)
-
-    def mark():
-        marks.append(card.last)
-        return card.last
-
-    ring.load(views, take, mark)
-    ring.close()
-    assert all(np.array_equal(a, b) for a, b in zip(there, views, strict=True))
-    assert len(marks) < len(views)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_no_more_of_a_buffer_is_used_than_is_said(seed):
-    """Also where that is said while views are on their way: what was begun stays as it is."""
-    buffers = [np.zeros(4096, np.uint8) for _ in range(6)]
-    ring, rng = Ring(buffers, 3), np.random.default_rng(seed)
-    views = [rng.standard_normal((30, 20)) for _ in range(6)]
-    card, found = Card((30, 20), buffers, seed), []
-
-    def reach(values):
-        start = values.ctypes.data
-        (buffer,) = (b for b in buffers if 0 <= start - b.ctypes.data < b.nbytes)
-        return start - buffer.ctypes.data + values.nbytes
-
-    for number, (view, part) in enumerate(zip(views, [800, None, 320, 160, 9999, 3], strict=True)):
-        if number % 2:
-            ring.ahead([view], view)
-        ring.use(part)
-        reached = []
-
-        def take(number, values, part, reached=reached):
-            reached.append(reach(values))
-            card.take(number, values, part)
-
-        def give(values, part, reached=reached):
-            reached.append(reach(values))
-            return card.give(values, part)
-
-        ring.load([view], take, lambda: card.last, of=view)
-        back = np.zeros_like(view)
-        for future in ring.store(back, give):
-            future.result()
-        assert np.array_equal(back, view)
-        found.append(max(reached))
-    ring.close()
-    assert found[0] <= 800
-    assert found[2] <= 320
-    assert 800 < found[1] <= found[4] <= 4096
-    assert ring.part == 3  # less than an element: these come one by one
-
-
 def test_what_a_scatter_raises_reaches_who_waits():
     ring = Ring([np.zeros(64, np.uint8) for _ in range(2)], 1)
 
@@ -272,15 +206,6 @@ def test_what_is_told_of_ahead_comes_whole_in_its_turn(seed, count):
         assert np.array_equal(there[i], pieces[i]) is (i in asked)
 
 
-def test_copies_that_nobody_waits_for_are_done_before_their_arrays_go(monkeypatch):
-    monkeypatch.setattr(module, "SHARE_NBYTES", 4096)
-    copiers, out = Copiers(2), np.zeros((200, 5000))
-    for i, row in enumerate(out):
-        copiers.copy(row, np.full(5000, i + 1.0))
-    assert (out == np.arange(1.0, 201)[:, None]).all()
-    copiers.close()
-
-
 def test_copies_are_done_before_their_arrays_go_at_exit():
     """The collector waits for them when modules are gone already."""
     text = """
@@ -292,21 +217,6 @@ begun = [copiers.copy(each, source) for each in out]
 """
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_many_ask_for_more_copies_than_there_is_room_for():
-    copiers, out = Copiers(2), np.zeros((8, 300, 100))
-
-    def ask(i):
-        found = [copiers.copy(row, np.full(100, 300.0 * i + j)) for j, row in enumerate(out[i])]
-        for copying in found:
-            copying.result()
-        assert (out[i] == 300.0 * i + np.arange(300.0)[:, None]).all()
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(ask, range(8)))
-    assert (out == np.arange(2400.0).reshape(8, 300, 1)).all()
-    copiers.close()
 
 
 @pytest.mark.parametrize("streamed", [True, False])

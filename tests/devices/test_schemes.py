@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 from devices.blocks import distance, engine, job_of, run, scipys, values
 
-from dask_bigfft.devices.extents import run_of
 from dask_bigfft.devices.jobs import Job, Source
 from dask_bigfft.devices.limits import PieceLimits
-from dask_bigfft.devices.operations import Multiply, Transpose
 from dask_bigfft.devices.problem import Line, Problem
 from dask_bigfft.devices.schedule import arranged, find_schedule
 from dask_bigfft.devices.swaps import swap_crossing, swap_works
@@ -59,40 +57,6 @@ def given(x, kind, name):
     job = Given(job.round, job.block, job.source, job.target)
     object.__setattr__(job, "scheme", SCHEMES[name])
     return job
-
-
-def test_lengths_with_a_large_prime_fall_apart_on_a_device(monkeypatch):
-    monkeypatch.setattr("dask_bigfft.devices.pieces.AWKWARD", 256)
-    for n, apart in ((131 * 12, True), (2048, False), (131 * 13 * 2, True), (1571, False)):
-        x = values(n)
-        job, _ = job_of(x, "fft")
-        (factors,) = job.plan(PieceLimits(1 << 20)).schedule.factors
-        assert (len(factors) > 1) == apart
-        assert distance(run(engine(1 << 20), x, "fft"), scipys(x, "fft")) < 1e-14
-    whole = 1 << 62  # as for blocks on a card
-    limits = PieceLimits(whole, slots=1, most=whole, least=whole, pieces=1)
-    plan = job_of(values(131 * 12), "fft")[0].plan(limits)
-    assert plan.pieces == len(plan.schedule.crossings) == 2
-
-
-@pytest.mark.parametrize("name", SCHEMES)
-def test_what_is_reordered_is_multiplied_on_the_way(name):
-    """The scale of an inverse transform takes no pass of its own where digits change places."""
-    shape, nbytes, _, _, _ = SCHEMES[name]
-    x = values(*shape)
-    job, own = given(x, "ifftn", name), engine(nbytes, limits=PieceLimits(nbytes, least=256))
-    plan, _ = own.pieces(job)
-    for number, crossing in enumerate(plan.schedule.crossings):
-        for work in plan.works(number):
-            ops = [one.op for one in work.computations]
-            if not crossing.reorders:
-                assert not any(isinstance(op, Transpose) for op in ops)
-                continue
-            assert isinstance(ops[-1], Transpose)
-            assert ops[-1].by.scale < 1
-            assert not any(isinstance(op, Multiply) for op in ops)
-    got = own.run(job, Source(lambda: np.array(x).reshape(job.round.source.shape(job.block))))
-    assert distance(got.reshape(shape), scipys(x, "ifftn")) < 1e-15
 
 
 def counted_runs(view, part):
@@ -159,36 +123,6 @@ def test_found_unaided_for_large_blocks(shape, gib, notation, run):
     assert (found.slots + 1) * found.slot_nbytes <= gib << 30
 
 
-def test_y_decomposed_reads_wider_runs_than_naive():
-    """The reason for the scheme: Y1 rows of (Y2, X) in the place of Y rows of X."""
-    n = 1 << 14
-    problem = Problem((n, n), (Line(0, n), Line(1, n)), 16)
-    limits = PieceLimits(1 << 30)
-    naive = arranged(problem, limits, ((n,), (n,)), ((0,), (1,)), 1)
-    wide = arranged(problem, limits, ((128, 128), (n,)), ((0, 1), (1,)), 1)
-    assert naive.crossings[0].reads[1] * 64 <= wide.crossings[0].reads[1]
-
-
-def test_in_card_takes_one_crossing_in_pieces_of_the_batch():
-    x = values(64, 8, 32)
-    job, _ = job_of(x, "fft2")
-    plan = job.plan(PieceLimits(1 << 20, least=256, call_nbytes=100))
-    assert plan.notation == "{Y, X}"
-    assert plan.pieces == 4  # of 64 KiB: runs of 8 KiB would cost as much again
-    whole = values(64, 64)
-    job, _ = job_of(whole, "fft2")
-    plan = job.plan(PieceLimits(1 << 20, least=256))
-    assert (plan.notation, plan.pieces) == ("{Y, X}", 1)
-
-
-def test_one_crossing_is_preferred_to_many_pieces():
-    """A block that fills the card once is not taken there twice."""
-    problem = Problem((64, 64), (Line(0, 64), Line(1, 64)), 16)
-    found = find_schedule(problem, PieceLimits(64 * 64 * 16))
-    assert (len(found.crossings), found.slots) == (1, 1)
-    assert len(find_schedule(problem, PieceLimits(64 * 64 * 16 - 256)).crossings) > 1
-
-
 @pytest.mark.parametrize("name", ["fftn", "ifftn", "rfftn", "irfftn", "hfftn", "ihfftn"])
 @pytest.mark.parametrize("shape", [(30, 7, 13), (11, 1, 12), (5, 4, 3, 2, 6), (37,), (1, 2)])
 @pytest.mark.parametrize("single", [False, True])
@@ -250,11 +184,3 @@ def test_too_small_a_device_is_refused_with_the_numbers():
     job, _ = job_of(x, "fft2")
     with pytest.raises(DeviceMemoryError, match=r"997 x 1009 .* 8192 bytes"):
         job.plan(PieceLimits(8192))
-
-
-@pytest.mark.parametrize(
-    ("shape", "extents", "expected"),
-    [((8, 16), (8, 16), (1, 128)), ((8, 16), (1, 4), (1, 4)), ((8, 1, 16), (3, 1, 16), (1, 48))],
-)
-def test_run_of(shape, extents, expected):
-    assert run_of(shape, extents) == expected

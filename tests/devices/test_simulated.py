@@ -16,9 +16,8 @@ from dask_bigfft.devices.operations import (
     Transpose,
     Twiddle,
 )
-from dask_bigfft.devices.simulated import SimulatedDevice, contiguous_runs
+from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
-from dask_bigfft.planner.profile import DeviceProfile
 
 RNG = np.random.default_rng(3)
 BIG = 10**9
@@ -152,21 +151,6 @@ def test_factors_of_another_array_are_refused():
             device.strided(stream, Strided((3, 2), (2, 1), 0, (1, 3), 0, "<c16", by), *arrays)
 
 
-def test_what_is_multiplied_on_the_way_costs_one_pass():
-    profile = DeviceProfile(memory=1e6, call=0.0)
-    device = SimulatedDevice(1 << 20, profile=profile, dry=True)
-    device.reserve(1 << 20)
-    stream, shape = device.stream("compute"), (100, 125)
-    there, back = DeviceArray(0, shape, "<c16"), DeviceArray(1 << 18, shape[::-1], "<c16")
-    device.transpose(stream, Transpose(shape, (1, 0), "<c16", on_the_way(shape)), there, back)
-    device.synchronize_all()
-    assert device.clock() == pytest.approx(0.4)  # 200 kB read, and as many written
-    op = Strided(shape, (125, 1), 0, (1, 100), 0, "<c16", on_the_way(shape))
-    device.strided(stream, op, there, back)
-    device.synchronize_all()
-    assert device.clock() == pytest.approx(0.8)
-
-
 def test_strided_copies_stay_within_their_arrays():
     x = complex_values(4, 6)
     op = Strided((3, 2), (-6, 1), 19, (1, 4), 1, x.dtype.str)
@@ -284,34 +268,3 @@ def test_plans_are_made_while_nothing_runs_and_before_they_are_needed():
         device.record(device.event("end"), stream)
     with pytest.raises(DeviceError, match="not idle"):
         device.work_nbytes(op)
-
-
-def test_the_clock_overlaps_engines_and_counts_narrow_runs():
-    profile = DeviceProfile(h2d=1e6, d2h=1e6, run=1e-3, call=0.0)
-    device = SimulatedDevice(1 << 20, profile=profile)
-    device.reserve(1 << 20)
-    there, back = device.stream("h2d"), device.stream("d2h")
-    x = np.zeros((100, 125))  # 0.1 s
-    place = DeviceArray(0, x.shape, "<f8"), DeviceArray(1 << 18, x.shape, "<f8")
-    device.h2d(there, x, place[0])
-    device.d2h(back, place[1], x)
-    device.synchronize_all()
-    assert device.clock() == pytest.approx(0.1)
-    narrow = np.zeros((201, 2))[:, :1]  # 200 runs beside the first one, 1 ms each
-    device.h2d(there, narrow, DeviceArray(0, narrow.shape, "<f8"))
-    device.synchronize_all()
-    assert device.clock() == pytest.approx(0.3, rel=0.01)
-    assert {span.engine for span in device.trace} == {"h2d", "d2h"}
-
-
-@pytest.mark.parametrize(
-    ("view", "runs"),
-    [
-        (np.zeros((4, 5)), 1),
-        (np.zeros((4, 5))[:, :3], 4),
-        (np.zeros((4, 5, 6))[:, 1:3], 4),
-        (np.zeros((4, 5, 6))[1:2, 1:3, ::2], 6),
-    ],
-)
-def test_contiguous_runs(view, runs):
-    assert contiguous_runs(view.shape, view.strides, view.itemsize) == runs

@@ -6,18 +6,14 @@ import random
 import numpy as np
 import pytest
 
-from dask_bigfft.devices.cuda_copies import Way, way
 from dask_bigfft.devices.transfer import (
     MAX_PITCH_NBYTES,
     TO_DEVICE,
     TO_HOST,
     Memcpy3D,
-    Run,
     calls,
     copies,
     memcpy3d,
-    row_nbytes,
-    runs,
     slabs,
 )
 
@@ -85,17 +81,6 @@ def test_calls_bring_every_view_into_a_part_of_a_larger_array(seed):
     assert len(list(copies(view, there.strides))) == calls(view, there.strides)
 
 
-def test_three_dimensions_take_one_call_where_planes_are_whole_rows_apart():
-    block = np.zeros((8, 6, 16), "c16")
-    assert calls(block[:, 1:3, 4:9]) == 1
-    assert calls(block[:, :, 4:9]) == 1
-    padded = np.zeros((4, 6, 16, 8), "c16")
-    assert runs(padded[:, 1:3, :5, :3]) == (
-        48, (Run(4, 6 * 2048, 480), Run(2, 2048, 240), Run(5, 128, 48)),
-    )
-    assert calls(padded[:, 1:3, :5, :3]) == 4
-
-
 def test_nothing_is_copied_of_an_empty_view():
     view = np.zeros((4, 0, 3))
     assert list(copies(view)) == []
@@ -136,19 +121,3 @@ def test_slabs_are_a_view_in_the_order_of_its_dense_copy(nbytes):
         end += values.nbytes
         assert np.array_equal(values.reshape(-1), dense[at // 8 : end // 8])
     assert end == view.nbytes
-
-
-def test_the_way_follows_the_width_of_rows_and_pinning():
-    block = np.zeros((64, 4096), "c16")
-    assert row_nbytes(block[:, :100]) == 1600
-    assert way(block[:, :100], TO_DEVICE, True) is Way.KERNEL
-    assert way(block[:, :100], TO_HOST, True) is Way.ENGINE  # a kernel writes such rows badly
-    assert way(block[:, :500], TO_HOST, True) is Way.KERNEL
-    assert way(block[:, :512], TO_HOST, True) is Way.ENGINE
-    assert way(block[3], TO_HOST, True) is Way.ENGINE
-    assert way(block[3], TO_HOST, False) is Way.RING
-    many = np.lib.stride_tricks.as_strided(
-        block, (9, 9, 9, 2, 2048), (2**22 + 2**16, 2**17 + 2**15 * 3, 2**16, 2**15 + 1024, 16)
-    )
-    assert calls(many) > 1
-    assert way(many, TO_DEVICE, True) is (Way.KERNEL if calls(many) > 256 else Way.ENGINE)

@@ -7,15 +7,13 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.fft
-from devices.blocks import distance, engine, values
+from devices.blocks import distance, engine, on_the_card, values
 
 from dask_bigfft import fft
 from dask_bigfft.devices.dispatch import _still
 from dask_bigfft.devices.jobs import Job, Source
 from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.ragged import Window
-from dask_bigfft.events import add_sink, remove_sink
-from dask_bigfft.kernels.composite import Shards
 from dask_bigfft.testing.devices import simulated_devices
 
 #: Digits of each dimension and what the block has of it.
@@ -70,67 +68,37 @@ CASES = {
 
 def on_a_card(name, x, cut, nbytes, **keywords):
     """The result on a card, and how often each event happened."""
-    counts = {}
-    add_sink(sink := lambda event, _: counts.__setitem__(event, counts.get(event, 0) + 1))
     limits = PieceLimits(nbytes, least=256, run_nbytes=1)  # any row is wide enough
-    try:
-        with simulated_devices(nbytes, seed=len(x), limits=limits) as (device,):
-            lazy = getattr(fft, name)(da.from_array(x, cut), device="gpu", **keywords)
-            got = lazy.compute(scheduler="sync")
-            assert device.peak <= nbytes
-    finally:
-        remove_sink(sink)
-    assert "fallback" not in counts
-    return got, counts, lazy
+    return on_the_card(name, da.from_array(x, cut), nbytes, limits, len(x), **keywords)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_nothing_is_gathered(case):
     name, shape, chunks, keywords = CASES[case]
     x = values(*shape, dtype="f8" if name in ("rfft", "ihfft", "rfft2") else "c16")
-    got, counts, lazy = on_a_card(name, x, chunks, 1 << 14, **keywords)
+    got, counts = on_a_card(name, x, chunks, 1 << 14, **keywords)
     wanted = {k: v for k, v in keywords.items() if k == "n"}
     assert distance(got, getattr(scipy.fft, name)(x, **wanted)) < 1e-14
     assert "gather" not in counts
     host = getattr(fft, name)(da.from_array(x, chunks), device="cpu", **keywords)
+    with simulated_devices(1 << 14):
+        lazy = getattr(fft, name)(da.from_array(x, chunks), device="gpu", **keywords)
     assert host.chunks == lazy.chunks
 
 
 @pytest.mark.parametrize("single", [False, True])
 def test_other_dtypes_of_the_transform(single):
     x = values(64 * 63, dtype="f4" if single else "f8")
-    got, counts, _ = on_a_card("rfft", x, 500, 1 << 13, rounds=[64, 63])
+    got, counts = on_a_card("rfft", x, 500, 1 << 13, rounds=[64, 63])
     assert got.dtype == ("c8" if single else "c16")
     assert distance(got, scipy.fft.rfft(x)) < (1e-6 if single else 1e-14)
     assert "gather" not in counts
 
 
-def test_each_value_crosses_the_bus_once():
-    """What lies around a block does not, nor does a mirror image twice."""
-    x = values(64 * 63, dtype="f8")
-    limits = PieceLimits(1 << 20, least=256, run_nbytes=1)
-    with simulated_devices(1 << 20, limits=limits) as (card,):
-        went, came = [], []
-        to, back = card._come, card.d2h
-        card._come = lambda s, view, place: (came.append(view.nbytes), to(s, view, place))[-1]
-
-        def d2h(stream, source, target):
-            if not isinstance(target, Shards):
-                went.append(target.nbytes)
-            back(stream, source, target)
-
-        card.d2h = d2h
-        fft.rfft(da.from_array(x, 500), device="gpu", rounds=[64, 63]).compute(scheduler="sync")
-    half = (len(x) // 2 + 1) * 16
-    between = 33 * 63 * 16  # k1 = 0..32 of 64, all n2
-    assert sum(came) == x.nbytes + between + half
-    assert sum(went) == 2 * between + half
-
-
 def test_a_block_of_almost_two_digits_is_gathered():
     """What lies around it would be more than twice as much."""
     x, cut = values(8 * 9 * 30), 70
-    got, counts, _ = on_a_card("fft", x, 300, 1 << 14, rounds=[8, 9, 30], chunks=cut)
+    got, counts = on_a_card("fft", x, 300, 1 << 14, rounds=[8, 9, 30], chunks=cut)
     assert distance(got, scipy.fft.fft(x)) < 1e-14
 
     def around(low, high, digit):

@@ -9,7 +9,7 @@ from exchange.test_laws import DTYPES, blocks_of, mirrored_pairs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_bigfft.decomposition.layout import AxisLayout, Digit, Group, Layout
+from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.exchange.arriving import Arriving, fresh_block
 from dask_bigfft.exchange.gather import Gathering
 from dask_bigfft.exchange.packing import pack, packed_dtype
@@ -104,17 +104,3 @@ def region_of(layout, block):
     """Slices of the array that a block of plain chunks is."""
     bounds = [axis.groups[0].bounds for axis in layout.axes]
     return tuple(slice(b[i], b[i + 1]) for b, i in zip(bounds, block, strict=True))
-
-
-def test_neighbours_of_a_stored_array_are_one_region():
-    """Planes that a block has whole are read in one go, in place as packed."""
-    array = np.arange(24.0).reshape(4, 6)
-    def axis(size, *chunks):
-        return AxisLayout((Group((Digit(0, 1, size, size),), chunks),))
-
-    exchange = ExchangeMap(Layout((axis(4, 1, 3), axis(6, 6))), Layout((axis(4, 4), axis(6, 6))))
-    found = np.empty_like(array)
-    regions = list(block_regions(exchange, (0, 0), found))
-    assert [region for region, _ in regions] == [
-        (slice(0, 1), slice(0, 6)), (slice(1, 4), slice(0, 6))
-    ]

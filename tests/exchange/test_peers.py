@@ -6,7 +6,6 @@ import math
 import dask.array as da
 import numpy as np
 import pytest
-import scipy.fft
 
 from dask_bigfft import plan
 from dask_bigfft.devices.peers import SimulatedPeers
@@ -22,13 +21,9 @@ from dask_bigfft.exchange.peers import (
     shards_of,
 )
 from dask_bigfft.exchange.shards import ExchangeMap
-from dask_bigfft.kernels.cpu import run_round
-from dask_bigfft.kernels.incoming import Whole
-from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.planner.profile import DeviceProfile, Peer, Profile
 
 RATIO = {"host": 2.0, "staged": 1.5, "swap": 1.0, "kernel": 1.0}
-FFT = get_library("scipy")
 
 
 def slabs(n, batches, kind="fftn"):
@@ -152,38 +147,6 @@ def test_other_exchanges(shape, chunks, name, number, route):
     if number >= len(found.exchanges):
         pytest.skip("as many exchanges as there are")
     move(found, SimulatedPeers((1 << 30,) * 3), 3, route, number=number)
-
-
-@pytest.mark.parametrize("route", ROUTES)
-@pytest.mark.parametrize("devices", [2, 4])
-def test_a_whole_transform_on_several_devices(route, devices):
-    """Phase 1 in batches, phase 2 between the devices, phase 3: SciPy's answer."""
-    n, batches = 16, 8
-    found = slabs(n, batches)
-    rng = np.random.default_rng(3)
-    x = rng.standard_normal((n, n, n)) + 1j * rng.standard_normal((n, n, n))
-    peers = SimulatedPeers((1 << 30,) * devices)
-    exchange = exchange_of(found)
-    source, target = homes_of(exchange.source, devices), homes_of(exchange.target, devices)
-    first, second = found.rounds
-    width = n // batches
-
-    def batch(block):
-        values = x[block[0] * width : (block[0] + 1) * width].copy()
-        shaped = values.reshape(first.source.shape(block))
-        return run_round(first, block, Whole(shaped), FFT, np.dtype("c16"))
-
-    blocks = put(peers, source, first.target, batch)
-    moved, _ = peer_exchange(
-        exchange, blocks, source.__getitem__, target.__getitem__, peers, lambda a, b: route,
-        inside=True,
-    )
-    got = np.zeros_like(x)
-    for i, block in enumerate(second.source.indices()):
-        done = run_round(second, block, Whole(moved[block]), FFT, np.dtype("c16"))
-        got[:, i * width : (i + 1) * width] = done.reshape(n, width, n)
-    expected = scipy.fft.fftn(x)
-    assert np.linalg.norm(got - expected) <= 1e-14 * np.linalg.norm(expected)
 
 
 def test_routes_are_chosen_pair_by_pair():

@@ -136,8 +136,3 @@ def test_turns_of_several_blocks_leave_nobody_more_than_one_behind(count, width,
     assert sum(last - first for first, last in turns.cuts(0, count)) == count
     tasks = sum(1 for _ in turns.cuts(0, count))
     assert tasks <= -(-count // width) + 128 * width
-
-
-def test_more_workers_than_blocks_are_given_singly_to_are_within_a_turn():
-    found = Counter(Turns(100_352, 13).owner(rank, 1000) for rank in range(100_352))
-    assert max(found.values()) - min(found.values()) <= 13

@@ -71,15 +71,6 @@ def test_a_file_is_its_shards_one_after_the_other(scratch, monkeypatch):
     assert found.tobytes() == whole.tobytes()
 
 
-def test_a_file_has_its_size_from_the_first_shard_on(scratch):
-    shards = random_shards(10, 5000)
-    total = sum(s.nbytes for s in shards)
-    scratch.write("exchange1", 0, (0,), total, 0, shards[0])
-    found = scratch.path("exchange1", (0,)).stat()
-    assert found.st_size == total
-    assert found.st_blocks * 512 >= total  # taken from the disk, not only promised
-
-
 def test_a_file_gets_its_size_once_while_nobody_else_writes(scratch, monkeypatch):
     """Where a file system cannot reserve room, the C library writes zeros: over what comes then."""
     began, calls = threading.Barrier(2), []
@@ -116,26 +107,6 @@ def test_a_file_gets_its_size_once_while_nobody_else_writes(scratch, monkeypatch
     assert scratch.path("exchange1", (2, 1)).read_bytes() == np.concatenate(shards).tobytes()
 
 
-def test_what_is_read_and_written_is_counted(scratch):
-    seen = []
-
-    def listening(name, numbers):
-        seen.append((name, numbers["nbytes"]))
-
-    events.add_sink(listening)
-    try:
-        shards = random_shards(4, 6)
-        parts = written(scratch, shards)
-        read_all(scratch, "exchange1", (2, 1), parts, np.empty(160, np.uint8))
-        scratch.free("exchange1", (2, 1))
-        scratch.free("exchange1", (2, 1))  # gone already
-    finally:
-        events.remove_sink(listening)
-    assert seen == [("scratch_write", 64), ("scratch_write", 96), ("scratch_read", 160),
-                    ("scratch_free", 160)]
-    assert not scratch.path("exchange1", (2, 1)).exists()
-
-
 @pytest.mark.parametrize("place", [0, 63, 64, 150])
 @pytest.mark.parametrize("bit", [0, 7])
 def test_a_flipped_bit_is_found_and_its_block_named(tmp_path, place, bit):
@@ -150,16 +121,6 @@ def test_a_flipped_bit_is_found_and_its_block_named(tmp_path, place, bit):
     assert caught.value.errno == errno.EIO
     assert caught.value.filename == str(path)
     assert isinstance(caught.value, BigFFTError)
-
-
-def test_swapped_shards_are_found(tmp_path):
-    scratch = Scratch(tmp_path, sync=False, kept=True)
-    parts = written(scratch, random_shards(5, 5))
-    path = scratch.path("exchange1", (2, 1))
-    data = path.read_bytes()
-    path.write_bytes(data[80:] + data[:80])
-    with pytest.raises(ScratchError, match="not what was written"):
-        read_all(scratch, "exchange1", (2, 1), parts, np.empty(160, np.uint8))
 
 
 def test_a_file_that_is_too_short_or_missing_is_named(tmp_path):

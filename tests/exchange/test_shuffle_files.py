@@ -4,17 +4,12 @@ import itertools
 from collections import defaultdict
 from pathlib import Path
 
-import dask
-import dask.array as da
 import numpy as np
 import pytest
 from distributed.shuffle._pickle import pickle_bytelist
 
-from dask_bigfft import fft
 from dask_bigfft.exchange.p2p_run import ALIGNMENT, Run, aligned_frames
 from dask_bigfft.exchange.p2p_shards import MOST_OPEN, Files, Kept
-from dask_bigfft.graph.build import build_graph
-from dask_bigfft.graph.layer import PlanLayer
 
 GRID = (3, 7)
 TARGETS = list(itertools.product(*map(range, GRID)))
@@ -78,18 +73,3 @@ def test_values_lie_in_files_so_that_nobody_has_to_copy_them(dtype: str, tmp_pat
             assert kept.values.flags.aligned
             np.testing.assert_array_equal(kept.values, part.values, strict=True)
         assert lists[0][0].values.ctypes.data % ALIGNMENT == 0
-
-
-def togethers(x: da.Array) -> set[int]:
-    """Target blocks in a file, of all shuffles of a transform."""
-    y = fft.fft(x)
-    layer = next(found for found in y.dask.layers.values() if isinstance(found, PlanLayer))
-    graph = build_graph(layer.plan, layer.token, layer.source, "p2p", True)
-    return {task.spec.together for task in graph.values() if hasattr(task, "spec")}
-
-
-def test_only_tiny_shards_share_a_file() -> None:
-    with dask.config.set({"bigfft.planner.merge-up-to": 0}):
-        assert togethers(da.zeros(2**26, chunks=2**22, dtype="c16")) == {1}  # 256 KiB
-        assert togethers(da.zeros(2**26, chunks=2**18, dtype="c16")) == {4}  # 16 KiB
-        assert max(togethers(da.zeros(2**18, chunks=2**11, dtype="c16"))) == 128  # 512 B

@@ -50,17 +50,3 @@ def test_threads_gather_what_one_does(monkeypatch, name, shape, chunks, keywords
         for one, several in pairs:
             np.testing.assert_array_equal(one, several)
     assert any(shared)
-
-
-def test_small_blocks_are_gathered_by_one():
-    x = da.zeros((64, 40), chunks=(16, 7), dtype="c16")
-    exchange = plan(x, "fft", axis=0).exchanges[0]
-    map_ = ExchangeMap(exchange.source, exchange.target)
-    zeros = {b: np.zeros(exchange.source.shape(b), "c16") for b in exchange.source.indices()}
-    block = next(iter(exchange.target.indices()))
-    found = gather.Gathering(
-        map_, block, exchange.target.shape(block), np.dtype("c16"), zeros.__getitem__
-    )
-    assert found._shared_dim(4, 1 << 20) is None
-    assert found._shared_dim(4, 1 << 30) is not None
-    assert found._shared_dim(1, 1 << 30) is None

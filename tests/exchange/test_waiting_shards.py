@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dask_bigfft.exchange import p2p_shards
-from dask_bigfft.exchange.p2p_shards import Files, Gone, Kept, Room, Waiting
+from dask_bigfft.exchange.p2p_shards import Gone, Kept, Room, Waiting
 
 RNG = np.random.default_rng(5)
 
@@ -83,18 +83,3 @@ def test_what_was_released_is_not_taken_for_what_never_came() -> None:
     waiting.release((1,))
     with pytest.raises(Gone):
         waiting.parts((1,))
-
-
-@pytest.mark.parametrize("together", [1, 3, 100])
-def test_shards_that_share_a_file_go_with_the_last_block(together: int) -> None:
-    """In whatever order blocks are put together, and though one is put together twice."""
-    blocks = [(i, 0) for i in range(7)]
-    files = Files(blocks if together > 1 else (), together)
-    order = [3, 0, 6, 5, 1, 4, 2]
-    ended = [files.done(blocks[i]) for i in [order[0], *order]]
-    names = [name for name in ended if name is not None]
-    if together == 1:
-        assert names == [blocks[order[0]], *(blocks[i] for i in order)]
-        return
-    assert sorted(names) == blocks[::together]
-    assert ended[0] is None

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import dask
@@ -132,22 +131,6 @@ def test_calls_that_start_others_wait_for_none(threads):
         for i in range(3 * threads):
             calls.start(files.LEAST, lambda i=i: outer(i))
         assert calls.results() == [[10 * i, 10 * i + 1, 10 * i + 2] for i in range(3 * threads)]
-
-
-def test_another_number_of_threads_waits_until_the_old_ones_have_the_call(monkeypatch):
-    """Settings are those of the process: what another task wants ends these threads."""
-    crew, submit, others = files._Crew(), ThreadPoolExecutor.submit, []
-
-    def meanwhile(pool, call):
-        if not others:
-            others.append(threading.Thread(target=crew.submit, args=(3, list)))
-            others[0].start()
-            others[0].join(0.1)
-        return submit(pool, call)
-
-    monkeypatch.setattr(ThreadPoolExecutor, "submit", meanwhile)
-    assert crew.submit(2, dict).result() == {}
-    others[0].join()
 
 
 @pytest.mark.parametrize("asks", [True, False])

@@ -55,20 +55,20 @@ def test_digits_of_named_rounds(digits):
 def test_a_derivative_in_transposed_order(n, rounds):
     rounds = rounds if rounds is None or n == 24 else [*rounds[:-1], -1]
     x = da.from_array(np.cos(2 * np.pi * 3 * np.arange(n) / n), chunks=n // 4)
-    named = {"order": "transposed", "rounds": rounds}
+    named = {"order": "transposed"}
     digits = None
     if rounds is not None:
         digits = [next(iter(r.values())) if isinstance(r, dict) else r for r in rounds]
         digits[-1] = n // int(np.prod(digits[:-1]))
+        named["digits"] = digits
     expected = -3 * np.sin(2 * np.pi * 3 * np.arange(n) / n)
 
     k = fft.fftfreq(n, 1 / n, order="transposed", digits=digits)
-    backwards = rounds if rounds is None else [{0: f} for f in digits[::-1]]
-    result = fft.ifft(1j * k * fft.fft(x, **named), order="transposed", rounds=backwards)
+    result = fft.ifft(1j * k * fft.fft(x, rounds=rounds, **named), **named)
     np.testing.assert_allclose(result.compute(), expected, atol=1e-12)
 
     k = fft.rfftfreq(n, 1 / n, order="transposed", digits=digits)
-    result = fft.irfft(1j * k * fft.rfft(x, **named), n, order="transposed", rounds=backwards)
+    result = fft.irfft(1j * k * fft.rfft(x, rounds=rounds, **named), n, **named)
     np.testing.assert_allclose(result.compute(), expected, atol=1e-12)
 
 
@@ -124,10 +124,10 @@ def test_frequencies_of_a_spectrum_are_where_a_wave_peaks(order, shape):
 @pytest.mark.parametrize("rounds", [[6, 4], [2, 3, 4]])
 def test_frequencies_of_a_spectrum_in_named_digits(rounds):
     a = da.ones(24, chunks=6)
-    spectrum = fft.fft(a, order="transposed", rounds=rounds)
+    spectrum = fft.fft(a, order="transposed", rounds=rounds, digits=rounds)
     k = transposed_index(24, digits=tuple(rounds))
     np.testing.assert_array_equal(fft.frequencies_of(spectrum), np.fft.fftfreq(24)[k])
-    half = fft.fftshift(fft.rfft(a, order="transposed", rounds=rounds))
+    half = fft.fftshift(fft.rfft(a, order="transposed", digits=rounds))
     expected = fft.rfftfreq(24, order="transposed", digits=rounds)
     np.testing.assert_array_equal(fft.frequencies_of(half), np.fft.fftshift(expected.compute()))
 

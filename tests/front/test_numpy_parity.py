@@ -3,6 +3,9 @@
 import hashlib
 import inspect
 import pydoc
+import subprocess
+import sys
+import types
 import warnings
 
 import dask
@@ -13,6 +16,8 @@ import scipy.fft
 
 import dask_bigfft
 from dask_bigfft import fft
+from dask_bigfft.errors import ArgumentError
+from dask_bigfft.front import documented
 
 ONE = ["fft", "ifft", "rfft", "irfft", "hfft", "ihfft"]
 NUMPY_TWO = ["fft2", "ifft2", "rfft2", "irfft2"]
@@ -21,7 +26,7 @@ SCIPY_MANY = ["hfft2", "ihfft2", "hfftn", "ihfftn"]
 TRANSFORMS = ONE + NUMPY_TWO + NUMPY_MANY + SCIPY_MANY
 REAL_IN = {"rfft", "rfft2", "rfftn", "ihfft", "ihfft2", "ihfftn"}
 NORMS = [None, "backward", "ortho", "forward"]
-EXTRAS = ["order", "chunks", "memory_limit", "rounds", "variant", "kernel"]
+EXTRAS = ["order", "chunks", "memory_limit", "rounds", "digits", "variant", "kernel"]
 EXTRAS += ["device", "device_memory_limit", "overwrite_x", "verify", "planner"]
 DTYPES = ["?", "i1", "u2", "i4", "i8", "f2", "f4", "f8", "g", "F", "D", "G"]
 
@@ -81,19 +86,54 @@ def test_every_name_of_numpy_and_scipy_is_there():
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_help_shows_everything(name):
     text = pydoc.plain(pydoc.render_doc(getattr(fft, name)))
+    signature = text[: text.index("Return")]
     for section in ("Parameters", "Returns", "Raises", "Notes", "Examples"):
         assert f"    {section}\n    {'-' * len(section)}\n" in text
     for parameter in inspect.signature(getattr(fft, name)).parameters:
         assert f"\n    {parameter} : " in text
-        assert parameter in text.splitlines()[2]
+        assert f"{parameter}: " in signature
     assert "\n\n\n" not in text
+
+
+def one_axis(a, n=None, axis=-1, norm=None, out=None, **extras):
+    raise NotImplementedError
+
+
+def help_of(docstring):
+    function = types.FunctionType(one_axis.__code__, one_axis.__globals__)
+    function.__doc__ = docstring
+    assert "planner" in inspect.signature(documented(function)).parameters
+    return function.__doc__
+
+
+def test_help_is_the_same_however_python_stores_docstrings():
+    text = inspect.getsource(fft.ifft).split('"""')[1]
+    assert "\n    Examples\n" in text
+    dedented = f"{inspect.cleandoc(text)}\n"  # Python 3.13 stores them so
+    assert help_of(text) == help_of(dedented) == fft.ifft.__doc__
+    assert help_of(None) is None
+
+
+def test_nothing_needs_docstrings_or_asserts():
+    code = """if True:
+        import dask.array as da, numpy as np, dask_bigfft
+        assert False, "asserts are left out"
+        x = np.arange(240.0).reshape(12, 20)
+        y = dask_bigfft.fft.fftn(da.from_array(x, chunks=(4, 5))).compute()
+        print(dask_bigfft.fft.fftn.__doc__, np.allclose(y, np.fft.fftn(x), rtol=1e-12))
+    """
+    call = [sys.executable, "-OO", "-W", "error", "-c", code]
+    done = subprocess.run(call, capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.stderr) == ("None True\n", "")
 
 
 def test_settings_are_the_defaults_of_the_extras():
     x = da.from_array(numbers(64), chunks=16)
     with dask.config.set({"bigfft.rounds": [4, 16], "bigfft.order": "transposed"}):
-        plan = dask_bigfft.plan(x, "fft")
+        plan = dask_bigfft.plan(x, "fft", digits=(4, 16))
         assert plan.programs[0].factors == (4, 16)
+        with pytest.raises(ArgumentError, match="`rounds`"):  # other digits than documented
+            dask_bigfft.plan(x, "fft")
         assert plan.spec.orders_out == ("transposed",)
         assert dask_bigfft.plan(x, "fft", rounds=[{0: 8}, {0: -1}]).programs[0].factors == (8, 8)
         assert dask_bigfft.plan(x, "fft", order="natural").spec.orders_out == ("natural",)

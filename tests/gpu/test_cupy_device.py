@@ -26,7 +26,7 @@ from dask_bigfft.devices.operations import (
     Twiddle,
 )
 from dask_bigfft.devices.simulated import SimulatedDevice
-from dask_bigfft.devices.transfer import TO_DEVICE, TO_HOST
+from dask_bigfft.devices.transfer import TO_DEVICE
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.memory import Pinner, default_arena, lend, pinned
 
@@ -456,13 +456,6 @@ def test_every_way_reaches_into_a_part_of_a_larger_array(device, monkeypatch, ch
     device.synchronize(end)
     assert np.array_equal(whole, expected)
     assert np.array_equal(back, x[part])
-
-
-def test_narrow_rows_of_a_wide_block_are_left_to_the_right_way():
-    x = block_in("pinned", (1 << 12, 1 << 12), "c16")
-    assert is_pinned(x)
-    assert way(x[:, :8], TO_HOST, True) is Way.ENGINE
-    assert not is_pinned(np.zeros(100))
 
 
 def test_arrays_of_others_are_pinned_where_they_are(device):

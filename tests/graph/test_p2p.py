@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 from distributed import Client, LocalCluster, wait
 
-import dask_bigfft
 from dask_bigfft import fft
 from dask_bigfft.errors import CarrierError
 from dask_bigfft.exchange import p2p_run, p2p_shards, p2p_spec, packing
@@ -153,14 +152,6 @@ def test_rounds_that_another_result_reads_are_kept(client: Client) -> None:
     assert close(kept.compute(), wanted)
 
 
-def test_bluestein(client: Client) -> None:
-    a = RNG.standard_normal(10007)
-    with dask.config.set({"bigfft.planner.whole-axis-floor": 1000}):
-        y = fft.fft(da.from_array(a, chunks=1000))
-        assert "*" in dask_bigfft.plan(da.from_array(a, chunks=1000), "fft").notation
-    assert np.linalg.norm(y.compute() - np.fft.fft(a)) <= 1e-13 * np.linalg.norm(np.fft.fft(a))
-
-
 def test_computed_twice_and_with_other_blocks_kept(client: Client) -> None:
     y = fft.fftn(blocks())
     first = y.blocks[0].persist()
@@ -224,27 +215,6 @@ def test_the_scheduler_is_asked_again_where_a_connection_is_lost(
     a = RNG.standard_normal(4096)
     assert close(fft.fft(da.from_array(a, chunks=256)).compute(), np.fft.fft(a))
     assert {"shuffle_get_or_create", "shuffle_barrier"} <= set(cut)
-
-
-@pytest.mark.parametrize("seen", [False, True])
-def test_no_block_is_tried_on_another_worker_than_its_own(
-    client: Client, monkeypatch: pytest.MonkeyPatch, seen: bool
-) -> None:
-    """Blocks of the result, and those between rounds, which nobody else sees or somebody does."""
-    plainly, asked = distributed.core.send_recv, Counter[str]()
-
-    async def counting(comm: Any, op: str, **others: Any) -> Any:
-        asked[op] += 1
-        return await plainly(comm, op=op, **others)
-
-    monkeypatch.setattr(distributed.core, "send_recv", counting)
-    a = RNG.standard_normal(4096)
-    y = fft.fft(da.from_array(a, chunks=256), chunks=256)
-    if seen:
-        y.dask.layers[y.name].share_rounds()
-    assert close(y.compute(), np.fft.fft(a))
-    assert asked["shuffle_get_or_create"]
-    assert not asked["shuffle_restrict_task"]
 
 
 def rooms() -> list[Any]:
@@ -404,8 +374,7 @@ print("as tasks:", texts[0])
 
 @pytest.mark.parametrize(
     "change",
-    ["del core.P2PBarrierTask", "core.ShuffleRun.receive = lambda self: None",
-     "core.ShuffleRun = type('ShuffleRun', (), {})"],
+    ["del core.P2PBarrierTask", "core.ShuffleRun.receive = lambda self: None"],
 )
 def test_moved_names_fall_back_to_tasks(change: str, tmp_path: Path) -> None:
     root = str(Path(__file__).resolve().parents[2])

@@ -12,9 +12,6 @@ import scipy.fft
 from graph.keeping import Keeping, come_back, lent_bytes
 
 from dask_bigfft import fft
-from dask_bigfft.exchange.common import note_result, whole_result
-from dask_bigfft.graph.results import assembled
-from dask_bigfft.memory import lend
 from dask_bigfft.memory.blocks import is_lent
 
 CASES = [
@@ -146,33 +143,3 @@ def test_results_that_dask_keeps_are_copied(monkeypatch):
             assert same(found, scipy.fft.fft(a))
             found[...] = 0
     assert cache.kept
-
-
-def test_only_memory_of_this_plan_is_handed_out():
-    memory = lend((2**17,), "c16")
-    memory[...] = np.arange(2**17)
-    blocks = [memory[: 2**16], memory[2**16 :]]
-    cuts = [(slice(0, 2**16),), (slice(2**16, 2**17),)]
-    note_result("a plan", blocks[0])
-    assert whole_result("another plan", blocks, cuts, (2**17,)) is None
-    whole = whole_result("a plan", blocks, cuts, (2**17,))
-    assert np.shares_memory(whole, memory)
-    np.testing.assert_array_equal(whole, np.arange(2**17))
-    assert whole_result("a plan", blocks, cuts, (2**17,)) is None  # somebody has it
-    note_result("a plan", blocks[0])
-    assert whole_result("a plan", blocks[::-1], cuts, (2**17,)) is None
-    turned = assembled(blocks[::-1], "a plan")
-    np.testing.assert_array_equal(turned, np.roll(np.arange(2**17), 2**16))
-    assert not np.shares_memory(turned, memory)
-
-
-def test_rows_are_compared_with_those_of_the_result():
-    memory = lend((2**17,), "c16").reshape(256, 512)
-    blocks = [memory[:, :256], memory[:, 256:]]
-    cuts = [(slice(0, 256), slice(0, 256)), (slice(0, 256), slice(256, 512))]
-    note_result("rows", blocks[0])
-    assert np.shares_memory(whole_result("rows", blocks, cuts, (256, 512)), memory)
-    note_result("rows", blocks[0])
-    spaced = [memory[:, :256], memory[:, 200:456]]
-    assert whole_result("rows", spaced, cuts, (256, 512)) is None
-    assert whole_result("rows", blocks[:1], cuts[:1], (256, 256)) is None

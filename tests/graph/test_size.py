@@ -44,8 +44,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("method", ["compute", "persist"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "method"), [*zip(CASES, ["compute", "persist"], strict=True)])
 def test_tasks_and_memory_to_the_first_task(case: str, method: str) -> None:
     shape, chunks, tasks = CASES[case]
     run = subprocess.run(

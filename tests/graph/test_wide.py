@@ -9,7 +9,6 @@ import scipy.fft
 import dask_bigfft.graph.run as graph_run
 from dask_bigfft import fft
 from dask_bigfft.events import add_sink, remove_sink
-from dask_bigfft.graph.wide import counts_of
 
 #: Function, shape and chunks of arrays in many blocks, some of them uneven.
 CASES = {
@@ -50,16 +49,6 @@ def distance(got, expected):
     return np.linalg.norm(got - expected) / np.linalg.norm(expected)
 
 
-@pytest.mark.parametrize("blocks", [1, 7, 16, 32, 33, 64, 100])
-@pytest.mark.parametrize("most", [2, 3, 4])
-def test_every_block_is_in_one_wide_block_and_the_last_ones_are_narrow(blocks, most):
-    counts = counts_of(blocks, most)
-    assert sum(counts) == blocks
-    assert list(counts) == sorted(counts, reverse=True)
-    assert counts[0] <= most
-    assert counts[-1] == 1
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_the_answer_is_that_of_one_array(case):
     y, expected = made(case, kernel="scipy")
@@ -73,33 +62,12 @@ def test_blocks_that_lie_together_are_done_together(case):
     assert wide_tasks(y)
 
 
-def test_few_blocks_for_the_threads_are_done_one_by_one():
-    with dask.config.set(num_workers=64):
-        y, expected = made("2D")
-        assert not wide_tasks(y)
-        assert distance(y.compute(num_workers=2), expected) < 1e-14
-
-
-@pytest.mark.parametrize(("rows", "wide"), [(128, True), (512, False)])
-def test_large_blocks_are_done_one_by_one(rows, wide):
-    x = da.zeros((64 * rows, 8192), chunks=(rows, 8192), dtype=complex)  # 16 and 64 MiB
-    with dask.config.set({"bigfft.memory-limit": "1 TiB"}):
-        assert bool(wide_tasks(fft.fft2(x))) == wide
-
-
 @pytest.mark.parametrize("verify", ["energy", "checksum"])
 @pytest.mark.parametrize("case", ["2D", "uneven", "3D", "real"])
 def test_verified_blocks_are_done_together_too(case, verify):
     y, expected = made(case, verify=verify, kernel="scipy")
     assert wide_tasks(y)
     assert distance(y.compute(), expected) < 1e-14
-
-
-@pytest.mark.parametrize("verify", ["none", "energy"])
-def test_what_has_to_be_copied_whole_to_be_verified_is_done_one_by_one(verify):
-    x = da.zeros((1 << 18, 64), chunks=(1 << 13, 64), dtype=complex)  # lines of 4 MiB
-    with dask.config.set({"bigfft.memory-limit": "1 TiB"}):
-        assert bool(wide_tasks(fft.fft2(x, verify=verify))) == (verify == "none")
 
 
 def test_blocks_that_do_not_lie_together_are_gathered():

@@ -74,38 +74,12 @@ def test_several_axes(name):
         check(name, x, a, (5,), None, "forward")
 
 
-@pytest.mark.parametrize("name", ["fftn", "ifftn"])
-def test_no_axes_change_nothing(name):
-    x, a = inputs(name, (4, 6), (2, 3))
-    check(name, x, a, axes=())
-
-
-@pytest.mark.parametrize("name", ["rfftn", "irfftn", "hfftn"])
-def test_real_transforms_need_an_axis(name):
-    with pytest.raises(ValueError, match="axis"):
-        getattr(scipy.fft, name)(inputs(name, (4, 6), (2, 3))[1], axes=())
-
-
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 31, 32, 45, 64, 97, 1009])
-def test_lengths(n):
-    for name in ("fft", "rfft"):
-        check(name, *inputs(name, (n,), max(1, n // 5)), tolerance=1e-13)
-    check("irfft", *inputs("irfft", (n // 2 + 1,), max(1, n // 7)), n, tolerance=1e-13)
-
-
 @pytest.mark.parametrize("name", ["fft", "ifftn", "rfft", "irfft", "hfft", "ihfftn"])
 @pytest.mark.parametrize("dtype", ["e", "f", "d", "g", ">f4", "i2"])
 def test_types(name, dtype):
     x = (100 * RNG.standard_normal((8, 12))).astype(dtype)
     double = np.dtype(dtype).itemsize > 4 or dtype == "i2"
     check(name, x, da.from_array(x, chunks=(3, 5)), tolerance=1e-14 if double else 1e-6)
-
-
-def test_complex_input_of_real_transforms_is_refused():
-    for name in ("rfft", "rfftn", "ihfft"):
-        for array in (np.ones(4) + 1j, da.ones(4, chunks=2) + 1j):
-            with pytest.raises(TypeError):
-                getattr(scipy.fft, name)(array)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +129,7 @@ def test_inputs_are_only_read_whatever_may_be_overwritten(name):
 
 def test_a_plan_is_used():
     x, a = inputs("fft", (64, 6), (8, 3))
-    plan = dask_bigfft.plan(a, "fft", axis=0, order="transposed", rounds=[4, -1])
+    plan = dask_bigfft.plan(a, "fft", axis=0, order="transposed", digits=(4, 16))
     found = scipy.fft.fft(a, axis=0, plan=plan)
     assert "round2" in found.name
     k = dask_bigfft.transposed_index(64, digits=(4, 16))
@@ -166,9 +140,9 @@ def test_plans_for_something_else_are_refused():
     a = da.ones((8, 6), chunks=2)
     plan = dask_bigfft.plan(a, "fft2")
     for function, array in ((scipy.fft.ifft2, a), (scipy.fft.fft2, a.rechunk(3))):
-        with pytest.raises(ArgumentError, match="`plan`='fft2 of"):
+        with pytest.raises(ArgumentError, match="`plan`="):
             function(array, plan=plan)
-    with pytest.raises(ArgumentError, match="`plan`='fft2 of"):
+    with pytest.raises(ArgumentError, match="`plan`="):
         scipy.fft.fft(a, plan=plan)  # of one axis
     with pytest.raises(ArgumentTypeError, match="plan"):
         scipy.fft.fft2(a, plan="a plan")

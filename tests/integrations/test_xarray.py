@@ -139,7 +139,7 @@ def test_transposed_order_there_and_back():
     np.testing.assert_allclose(low.values, np.fft.irfft(spectrum, n), atol=1e-12)
     with pytest.raises(ArgumentError, match="shift"):
         a.bigfft.fft("t", order="transposed", shift=True)
-    with pytest.raises(ArgumentTypeError, match="`shift`='no' is not allowed: need True or False"):
+    with pytest.raises(ArgumentTypeError, match="`shift`='no'"):
         a.bigfft.fft("t", shift="no")
 
 
@@ -181,12 +181,6 @@ def test_keywords_of_transforms_go_through():
     np.testing.assert_allclose(found.values, np.fft.fft(a.values, norm="ortho"), atol=1e-13)
     with pytest.raises(ArgumentTypeError, match="nonsense"):
         bx.fft(a, "x", nonsense=1)
-
-
-def test_attributes_are_what_files_store():
-    found = field(CHUNKS).bigfft.rfft(["y", "time"], shift=True)
-    for coordinate in (found.freq_y, found.freq_time):
-        assert all(isinstance(v, str | int | float) for v in coordinate.attrs.values())
 
 
 @pytest.mark.parametrize(
@@ -283,10 +277,12 @@ def test_frequencies_in_transposed_order_know_named_digits(name, rounds):
     n = 64
     x = RNG.standard_normal(n)
     a = xr.DataArray(da.from_array(x, chunks=16), dims="t", coords={"t": np.arange(n) * 0.5})
-    found = getattr(bx, name)(a, "t", order="transposed", rounds=rounds)
+    digits = {0: (*rounds[:-1], n // int(np.prod(rounds[:-1])))}
+    named = {"order": "transposed", "digits": digits}
+    found = getattr(bx, name)(a, "t", rounds=rounds, **named)
     waves = np.exp(-2j * np.pi * np.outer(found.freq_t, a.t))
     np.testing.assert_allclose(found.values, waves @ x, atol=1e-11)
-    back = getattr(bx, f"i{name}")(found, order="transposed", rounds=rounds[::-1])
+    back = getattr(bx, f"i{name}")(found, **named)
     np.testing.assert_allclose(back.values, x, atol=1e-12)
 
 

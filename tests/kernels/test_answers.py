@@ -59,7 +59,7 @@ def test_a_library_that_answers_wrongly_is_left_out(monkeypatch, caplog):
             assert "ducc0" not in usable()
         (said,) = (record.getMessage() for record in caplog.records if "ducc0" in str(record.args))
         assert said.startswith("ducc0 is not used on this machine: columns of 48 values")
-        with pytest.raises(ArgumentError, match=r"`kernel`='ducc0'.*Here it answers wrongly: c"):
+        with pytest.raises(ArgumentError, match="`kernel`='ducc0'"):
             fft.fft(da.ones(8), kernel="ducc0")
     finally:
         libraries._load.cache_clear()

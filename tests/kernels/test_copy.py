@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_bigfft.kernels import copy, warming
+from dask_bigfft.kernels import warming
 from dask_bigfft.kernels.copy import COMPILED, CopyTable, compiles, copied
 from dask_bigfft.kernels.copy_loops import TILE
 from dask_bigfft.testing.oracles import index_valued
@@ -130,17 +130,6 @@ def test_many_copies_in_one_call():
         np.testing.assert_array_equal(target[i], row.conj() if i < 3 else row[::-1])
 
 
-def test_no_loop_is_compiled_that_conjugates_real_values(monkeypatch, way):
-    asked = []
-    monkeypatch.setattr(copy, "copy_rows", lambda *arguments: asked.append(arguments[-2]) or -1.0)
-    for source, target in [("f8", "c16"), ("f4", "f4"), ("c16", "c16"), ("c8", "f4")]:
-        values, table = np.ones(4, source), CopyTable(np.zeros(4, target))
-        steps = [values.itemsize], [table.target.itemsize]
-        table.add(values, (4,), 0, steps[0], 0, steps[1], conjugate=True)
-        table.run()
-    assert asked == ([None, None, True, None] if way == "compiled" else [])
-
-
 def test_a_table_may_be_run_again():
     target = np.zeros(3)
     table = CopyTable(target)
@@ -247,40 +236,6 @@ def test_what_is_transposed_is_left_to_be_weighed(dtype):
             table.add(values, values.shape, 0, values.strides, row * 2800 * source.itemsize, steps)
         assert table.run(weigh=True) is None
         np.testing.assert_array_equal(table.target[0].reshape(first.shape), first)
-
-
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
-@pytest.mark.parametrize("left", [0, 1 << 62])
-def test_copies_that_are_done_again_are_laid_out_once(monkeypatch, dtype, left):
-    """Where they are between other arrays, only addresses differ."""
-    monkeypatch.setattr(warming, "_left", [left])
-    size, to = np.dtype(dtype).itemsize, np.result_type(dtype, "c8")
-    starts, steps = np.array([0, 3]), np.array([[1], [1]])
-    rows = copy.Rows(
-        np.array([[3], [2]]), starts * size, steps * size, starts * to.itemsize,
-        steps * to.itemsize, np.zeros(2, np.int64), False,
-    )
-    laid_out = rows.table(size, to.itemsize)
-    before = laid_out.copy()
-    for again in range(3):
-        source, target = np.arange(5, dtype=dtype) + again, np.zeros(5, to)
-        table = CopyTable(target)
-        table.extend([source], np.array([0, 0]), rows)
-        table.run()
-        np.testing.assert_array_equal(target, source)
-    assert rows.table(size, to.itemsize) is laid_out
-    np.testing.assert_array_equal(laid_out, before)
-
-
-def test_sources_that_are_alike_are_looked_at_once(monkeypatch):
-    asked, original = [], copy.compiles
-    monkeypatch.setattr(copy, "compiles", lambda a, to: asked.append(a) or original(a, to))
-    alike = [np.zeros((4, 6)) for _ in range(5)]
-    assert copy.all_compile(alike, np.dtype("c16"))
-    assert len(asked) == 1
-    assert not copy.all_compile([*alike, np.zeros((4, 6), "f4")], np.dtype("c16"))
-    assert not copy.all_compile([*alike, np.zeros(7, "V5, f8")["f1"]], np.dtype("f8"))
-    assert copy.all_compile([], np.dtype("c16"))
 
 
 def test_real_parts_of_another_precision():

@@ -14,13 +14,11 @@ from dask_bigfft.decomposition.rounds import Round, transformed
 from dask_bigfft.decomposition.steps import Chirp, Divisor, Step, axis_program
 from dask_bigfft.decomposition.tiles import tiling
 from dask_bigfft.errors import KernelError
-from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.kernels.calls import axis_index
 from dask_bigfft.kernels.cpu import run_round
 from dask_bigfft.kernels.incoming import Whole, parts
 from dask_bigfft.kernels.libraries import available, get_library
 from dask_bigfft.kernels.lying import Lying
-from dask_bigfft.kernels.verify import verified_round
 from dask_bigfft.testing.oracles import exact_dft, exact_irdft, relative_l2
 from dask_bigfft.testing.strategies import chunks_of, random_array
 
@@ -215,113 +213,6 @@ def test_complex_blocks_are_transformed_in_place():
     )
     assert found is values
     np.testing.assert_allclose(found, expected, rtol=1e-12)
-
-
-def whole_axes(kinds, lengths, sign):
-    """A round over whole axes, the last of which may be real."""
-    steps, groups = [], []
-    for axis, (kind, n) in enumerate(zip(kinds, lengths, strict=True)):
-        if kind is None:
-            groups.append(plain(n, (n,)))
-            continue
-        before, after = (n // 2 + 1 if kind == found else n for found in ("c2r", "r2c"))
-        step = Step(axis, Digit(0, 1, before, n), Digit(1, 1, after, n), kind=kind, sign=sign)
-        steps.append(step)
-        groups.append(AxisLayout((whole(step.source),)))
-    layout = Layout(tuple(groups))
-    return Round(tuple(steps), layout, transformed(layout, tuple(steps)))
-
-
-@pytest.mark.parametrize(
-    ("kinds", "events"),
-    [
-        ((None, "c2c", "r2c"), {"fft": 7}),
-        (("c2c", None, "r2c"), {"fft": 5}),
-        ((None, None, "r2c"), {"fft": 1}),
-        ((None, None, "c2r"), {"fft": 1}),
-        ((None, "c2c", "c2r"), {"fft": 14, "gather": 7}),
-    ],
-)
-def test_real_rounds_are_one_call_a_tile_and_store_nothing_apart(monkeypatch, kinds, events):
-    """Half a spectrum has its place already, and its other axes are transformed with it."""
-    pytest.importorskip("ducc0")
-    round_ = whole_axes(kinds, (7, 5, 12), 1 if "c2r" in kinds else -1)
-    before, after = ("f8", "c16") if "r2c" in kinds else ("c16", "f8")
-    values = random_array(round_.source.shape((0, 0, 0)), np.dtype(before), 5)
-    cut = next(i for i, kind in enumerate(kinds) if kind is None)
-    monkeypatch.setattr(cpu, "tiling", lambda *arguments: (cut, 1))
-    found, place = [], np.empty(round_.target.shape((0, 0, 0)), after)
-
-    def note(name, numbers):
-        found.append(name)
-
-    add_sink(note)
-    try:
-        run_round(
-            round_, (0, 0, 0), Lying(values, into=place), get_library("ducc0"), place.dtype
-        )
-    finally:
-        remove_sink(note)
-    assert {name: found.count(name) for name in found} == events
-    ordered = sorted(round_.steps, key=lambda s: ("r2c", "c2c", "c2r").index(s.kind))
-    expected = expected_round(values, round_, (0, 0, 0), ordered)
-    assert relative_l2(place, expected) < 1e-14
-
-
-class Noted:
-    """A library, and the shapes and dimensions that it is given."""
-
-    def __init__(self, library):
-        self.library, self.seen = library, []
-
-    def __getattr__(self, name):
-        return getattr(self.library, name)
-
-    def again(self, dims, *arguments):
-        run = self.library.again(dims, *arguments)
-
-        def noted(x, out):
-            self.seen.append((x.shape, dims))
-            return run(x, out)
-
-        return noted
-
-
-@pytest.mark.parametrize("mode", ["energy", "checksum"])
-@pytest.mark.parametrize("kinds", [(None, None, "c2c"), ("c2c", None, "c2c")])
-def test_blocks_in_place_are_worked_through_as_they_lie(monkeypatch, mode, kinds):
-    """No tile is transposed where another order of dimensions is that of memory."""
-    pytest.importorskip("ducc0")
-    monkeypatch.setattr(tiles, "TILE_BYTES", 7000)
-    monkeypatch.setattr(cpu, "ROW_BYTES", 1)
-    round_ = whole_axes(kinds, (6, 20, 10), -1)
-    memory = random_array((10, 6, 20), "c16", 3)
-    values, library = memory.transpose(1, 2, 0), Noted(get_library("ducc0"))
-    expected = expected_round(values.copy(), round_, (0, 0, 0), round_.steps)
-    incoming = Lying(values, inside=True)
-    found = verified_round(mode, round_, (0, 0, 0), lambda: incoming, library, values.dtype)
-    assert found.strides == values.strides
-    assert np.may_share_memory(found, memory)
-    assert relative_l2(found, expected) < 1e-14
-    assert len(library.seen) > 1
-    for shape, dims in library.seen:
-        assert shape[0] == 10
-        assert 0 in dims
-
-
-@pytest.mark.parametrize("mode", ["energy", "checksum"])
-def test_tiles_that_are_weighed_where_they_are_read_are_small(monkeypatch, mode):
-    """They stay in cache with their results: a part of what would be a tile."""
-    pytest.importorskip("ducc0")
-    round_ = whole_axes((None, "c2c"), (37, 20), -1)
-    values, library = random_array((37, 20), "c16", 3), Noted(get_library("ducc0"))
-    monkeypatch.setattr(tiles, "TILE_BYTES", 10 * 20 * 16)
-    monkeypatch.setattr(cpu, "ROW_BYTES", 1)
-    incoming = Lying(values, into=np.empty_like(values))
-    found = verified_round(mode, round_, (0, 0), lambda: incoming, library, values.dtype)
-    assert found is incoming.into
-    assert relative_l2(found, np.fft.fft(values)) < 1e-14
-    assert [shape[0] for shape, _ in library.seen] == [5] * 7 + [2]
 
 
 def test_empty_blocks_pass():

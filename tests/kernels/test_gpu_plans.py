@@ -115,13 +115,6 @@ def test_real_transforms_begin_at_even_places():
                 assert call.times == 1 or step % 2 == 0
 
 
-def test_few_calls_where_a_dimension_lies_in_the_middle():
-    (few,) = fft_calls("c2c", (3, 64, 512), (3, 64, 512), (1,), True)
-    assert (few.times, few.batch.count) == (3, 512)
-    (other,) = fft_calls("c2c", (512, 64, 3), (512, 64, 3), (1,), True)
-    assert (other.times, other.batch.count) == (3, 512)
-
-
 def test_the_work_area_of_large_batches_is_bounded(monkeypatch):
     monkeypatch.setattr("dask_bigfft.kernels.gpu_plans.MOST_NBYTES", 1 << 12)
     for shape, dims in (((96, 64), (1,)), ((64, 96), (0,)), ((7, 3, 40, 20), (2, 3)),
@@ -162,10 +155,6 @@ def test_columns_of_large_arrays_are_done_in_tiles(monkeypatch, shape, dims, til
     assert not np.isnan(got).any()
     np.testing.assert_allclose(
         got, scipy.fft.fftn(x, axes=dims), atol=1e-10 if double else 1e-3)
-
-
-def test_nothing_is_planned_for_empty_arrays():
-    assert fft_calls("c2c", (0, 4), (0, 4), (1,), True) == ()
 
 
 def test_what_needs_64_bits_is_known():

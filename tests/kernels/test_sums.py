@@ -82,15 +82,6 @@ def test_weights_before_and_after_belong_together(n, twiddle, sign):
     assert abs(one) > 1e-3 * np.linalg.norm(x)
 
 
-def test_lines_are_long_enough_and_end_where_twiddles_begin():
-    assert split((4, 256, 8), frozenset()) == 1
-    assert split((4, 256, 32), frozenset()) == 2
-    assert split((4, 256, 8), frozenset({1})) == 2
-    assert split((4, 256, 1), frozenset({1})) == 1
-    assert split((9, 8), frozenset({1})) == 1
-    assert split((3, 4), frozenset()) == 0
-
-
 @pytest.mark.parametrize("dtype", ["c8", "c16", "G"])
 @pytest.mark.parametrize("n", [1, 2, 7, 8])
 @pytest.mark.parametrize("dim", [0, 1, 2])

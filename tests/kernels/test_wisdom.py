@@ -3,7 +3,6 @@
 import json
 import logging
 import re
-from types import SimpleNamespace
 
 import dask
 import dask.array as da
@@ -14,7 +13,7 @@ import dask_bigfft
 from dask_bigfft.errors import KernelError
 from dask_bigfft.kernels import wisdom
 from dask_bigfft.kernels.libraries import usable
-from dask_bigfft.kernels.wisdom import fastest_library, measured_rates
+from dask_bigfft.kernels.wisdom import fastest_library
 from dask_bigfft.planning import libraries
 from dask_bigfft.planning.arguments import parse_kernel
 
@@ -109,55 +108,12 @@ def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
         assert fastest_library("c16") in usable()
 
 
-def test_the_first_of_equals():
-    assert wisdom.best_of({"scipy": 10.0, "ducc0": 10.3}) == "scipy"
-    assert wisdom.best_of({"scipy": 10.0, "mkl_fft": 14.0, "ducc0": 20.0}) == "ducc0"
-    assert wisdom.best_of({}) == "scipy"
-
-
-def test_rates_are_of_the_right_size(monkeypatch):
-    monkeypatch.setattr(wisdom, "SECONDS", 0.001)
-    (rate,) = measured_rates(["scipy"], "c8").values()
-    assert 1e7 < rate < 1e13
-
-
-def test_planes_count(monkeypatch):
-    """A library that is fast along lines and slow over planes is not taken for the fastest."""
-    monkeypatch.setattr(wisdom, "SECONDS", 1e-6)
-    seconds = {"scipy": (1.0, 1.0), "mkl_fft": (0.7, 4.0)}
-    monkeypatch.setattr(
-        wisdom, "_seconds", lambda library, tile, dims: seconds[library.name][len(dims) > 1]
-    )
-    monkeypatch.setattr(
-        wisdom, "get_library", lambda name: type("Named", (), {"name": name})()
-    )
-    rates = measured_rates(["scipy", "mkl_fft"], "c8")
-    assert wisdom.best_of(rates) == "scipy"
-    lines = [(shape, dims) for shape, dims in wisdom.TILES if len(dims) == 1]
-    monkeypatch.setattr(wisdom, "TILES", tuple(lines))
-    assert wisdom.best_of(measured_rates(["scipy", "mkl_fft"], "c8")) == "mkl_fft"
-
-
 def test_plans_take_the_fastest(monkeypatch):
     x = da.zeros(64, chunks=8, dtype=complex)
     monkeypatch.setattr(libraries, "fastest_library", lambda dtype: f"fast {dtype}")
     assert dask_bigfft.plan(x, "fft", kernel="auto").kernel == "fast complex128"
     assert dask_bigfft.plan(x, "fft", kernel="scipy").kernel == "scipy"
     assert parse_kernel("auto", np.dtype("c8")) == "fast complex64"
-
-
-def test_the_fastest_of_some(folder, monkeypatch):
-    monkeypatch.setattr(wisdom, "usable", lambda: dict.fromkeys(("scipy", "mkl_fft", "ducc0"), "1"))
-    monkeypatch.setattr(wisdom, "get_library", lambda name: libraries_of(name))
-    calls = forget(monkeypatch)
-    assert fastest_library("c16") == "ducc0"
-    assert fastest_library("c16", ("scipy", "mkl_fft")) == "scipy"
-    assert fastest_library("c16", ("mkl_fft",)) == "mkl_fft"
-    assert calls == ["complex128"]
-
-
-def libraries_of(name):
-    return SimpleNamespace(name=name, dtypes={np.dtype("c16")})
 
 
 def test_what_is_installed_and_broken_is_left_out(monkeypatch):

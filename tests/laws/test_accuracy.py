@@ -107,8 +107,9 @@ def check_transposed_result(case, wanted, digits=None):
     arguments = (case.axes, case.lengths, wanted)
     expected = reordered(expected, *arguments, real_axis=real_axis, digits=digits)
     own = reordered(own, *arguments, real_axis=real_axis, digits=digits)
-    found = call(case, x, order=wanted).compute()
-    bound = allowance(plan(case, x, order=wanted)) * amplification(case, x, expected)
+    options = {"order": wanted, "digits": named_digits(case, wanted, digits)}
+    found = call(case, x, **options).compute()
+    bound = allowance(plan(case, x, **options)) * amplification(case, x, expected)
     assert_as_good_as_scipy(found, own, expected, bound)
 
 
@@ -116,6 +117,12 @@ def check_transposed_result(case, wanted, digits=None):
 def test_results_in_transposed_order(data, case, floor):
     with planned_small(floor):
         check_transposed_result(case, data.draw(orders(len(case.axes)), label="order"))
+
+
+def named_digits(case, wanted, digits):
+    """The digits of the axes that are in transposed order, if any are named."""
+    orders_of = dict(zip(case.axes, wanted, strict=True))
+    return {a: d for a, d in (digits or {}).items() if orders_of[a] == "transposed"} or None
 
 
 def factors_of(case):
@@ -149,6 +156,7 @@ def check_transposed_input(case, wanted, digits=None):
     array = da.from_array(fed, chunks=tuple(min(5, n) for n in fed.shape))
     function = getattr(dask_bigfft.fft, case.name)
     options = case.arguments | case.options | {"order": wanted}
+    options["digits"] = named_digits(case, wanted, digits)
     bound = allowance(dask_bigfft.plan(array, case.name, **options))
     found = function(array, **options).compute()
     assert_as_good_as_scipy(found, scipy_own(case, plain), exact(case, plain), bound)

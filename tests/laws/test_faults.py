@@ -14,6 +14,8 @@ import os
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 
 import dask
@@ -215,6 +217,43 @@ def test_the_result_of_a_run_is_the_same_to_the_bit(
     assert files(undisturbed / "in.zarr") == source
     left = sorted(path.name for path in tmp_path.iterdir())
     assert left == ["board", "out.zarr", *(["said"] if said.exists() else [])]
+
+
+@pytest.mark.parametrize(("phase", "same_client"), [
+    pytest.param(*case, marks=() if case == ("scratch_write", True) else pytest.mark.slow)
+    for case in itertools.product(PHASES["files"], (True, False))
+])
+def test_a_scheduler_that_is_restarted_ends_a_run(
+    undisturbed: Path, phase: str, same_client: bool, tmp_path: Path
+) -> None:
+    """At the same address; the next run goes on, also by the client that was there before."""
+    out, board = tmp_path / "out.zarr", Board(tmp_path / "board")
+    asked = {**ASKED, "scratch": tmp_path / "scratch"}
+    source = files(undisturbed / "in.zarr")
+    with (
+        Processes(tmp_path / "cluster", WORKERS) as cluster,
+        ThreadPoolExecutor(1) as thread,
+        dask.config.set({**SETTINGS, **FLOOR}),
+        Client(scheduler_file=cluster.file, timeout=LONGEST) as client,
+    ):
+        trapped(client, board, phase)
+        run = thread.submit(dask_bigfft.run, undisturbed / "in.zarr", out, **asked)
+        hit(board, cluster, "killed", "scheduler", {"scheduler": cluster.scheduler.pid})
+        cluster.restart_scheduler()
+        with pytest.raises(Exception, match=r"(?i)scheduler"):
+            run.result(timeout=60)
+        assert not out.exists()
+        assert (tmp_path / "scratch/run.json").exists()
+        for _ in range(WORKERS - len(cluster.alive)):
+            cluster.add_worker()
+        with nullcontext(client) if same_client else Client(
+            scheduler_file=cluster.file, timeout=LONGEST
+        ) as again:
+            again.wait_for_workers(WORKERS, LONGEST)
+            dask_bigfft.run(undisturbed / "in.zarr", out, **asked, resume=True)
+    assert files(out) == files(undisturbed / "out.zarr")
+    assert files(undisturbed / "in.zarr") == source
+    assert not (tmp_path / "scratch").exists()
 
 
 # --- what no other worker can mend ----------------------------------------------------------

@@ -263,15 +263,6 @@ def test_results_do_not_share_memory():
     assert right(kept.compute(scheduler="sync"), expected)
 
 
-def test_names_survive_optimisation():
-    """What the dashboard shows: rounds and barriers by their names."""
-    y, _ = one_axis()
-    with dask.config.set({"bigfft.exchange.carrier": "auto"}):
-        (optimized,) = dask.optimize(y * 2)
-    prefixes = {dask.utils.key_split(key) for key in dict(optimized.__dask_graph__())}
-    assert {"bigfft_round1", "bigfft_barrier1"} <= prefixes
-
-
 def test_empty_batches():
     for chunks in [((0,), (4, 4)), ((0, 0), (8,))]:
         y = fft.fft(da.zeros((0, 8), chunks=chunks, dtype=complex))

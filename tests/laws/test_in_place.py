@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import pickle
 import sys
 import threading
 import types
@@ -18,7 +17,6 @@ import dask_bigfft
 from dask_bigfft import fft
 from dask_bigfft.errors import CarrierError
 from dask_bigfft.events import add_sink, remove_sink
-from dask_bigfft.exchange.common import Common
 from dask_bigfft.kernels.libraries import usable
 from dask_bigfft.memory import default_arena
 from dask_bigfft.memory.pages import Buffer, populate
@@ -219,65 +217,6 @@ def test_other_dtypes(dtype):
 def plan():
     with dask.config.set(scheduler="threads"):
         return dask_bigfft.plan(da.zeros((64, 64), chunks=(8, 64), dtype=complex), "fft2")
-
-
-def common_of(plan):
-    joint = plan.joints.exchanges[1]
-    return Common(joint.layout, (0, 0), plan.exchanges[1].dtype)
-
-
-def test_a_place_is_given_once(plan):
-    common, layout = common_of(plan), plan.rounds[0].target
-    first = common.place(layout, (3, 0))
-    assert first.shape == (8, 64)
-    assert common.place(layout, (3, 0)) is None
-    assert not np.may_share_memory(first, common.place(layout, (4, 0)))
-
-
-def test_blocks_that_lie_elsewhere_are_noticed(plan):
-    common, layout = common_of(plan), plan.exchanges[1].source
-    blocks = {block: common.place(layout, block) for block in layout.indices()}
-    joint = plan.joints.exchanges[1].layout
-    assert common.holds(joint, layout, blocks)
-    assert not common.holds(joint, layout, blocks | {(2, 0): blocks[2, 0].copy()})
-    assert not common_of(plan).holds(joint, layout, blocks)
-
-
-def test_who_asks_first_decides(plan):
-    common = common_of(plan)
-    assert common.enter(1, True)
-    assert common.enter(1, True)
-    with pytest.raises(CarrierError, match="exchange 2"):
-        common.enter(1, False)
-    common = common_of(plan)
-    assert not common.enter(1, False)
-    assert not common.enter(1, True)
-
-
-def test_work_in_place_is_done_once(plan):
-    common, calls = common_of(plan), []
-
-    def work():
-        calls.append(1)
-        return np.zeros(1)
-
-    first = common.once(1, (0, 0), work)
-    assert common.once(1, (0, 0), work) is first
-    common.once(1, (0, 1), work)
-    assert len(calls) == 2
-
-    def failing():
-        raise OSError("no")
-
-    with pytest.raises(OSError, match="no"):
-        common.once(1, (0, 2), failing)
-    with pytest.raises(CarrierError, match=r"round 2 failed on block \(0, 2\)"):
-        common.once(1, (0, 2), work)
-
-
-def test_another_process_has_none(plan):
-    sent = pickle.loads(pickle.dumps(common_of(plan)))
-    assert sent.place(plan.rounds[0].target, (0, 0)) is None
 
 
 def test_blocks_kept_from_another_computation_are_not_used():

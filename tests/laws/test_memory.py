@@ -7,6 +7,7 @@ one can be had, else by sampling.
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,16 +17,16 @@ import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster, wait
+from laws.peaks import watched
 from laws.prompt import Prompt
 
 import dask_bigfft
 from dask_bigfft import fft
-from dask_bigfft.bench.peaks import watched
 from dask_bigfft.errors import PlanError
 from dask_bigfft.kernels.libraries import usable
 from dask_bigfft.memory import default_arena, lend
 from dask_bigfft.memory.host import HostArena
-from dask_bigfft.memory_settings import worker_budget
+from dask_bigfft.memory_settings import assumed_memory
 
 #: What Python's own objects may take beside blocks: graph, tables, compiled code.
 OBJECTS = 8 * 2**20
@@ -47,7 +48,7 @@ RUN = """
 import json, sys
 import dask, dask.array as da, numpy as np
 import dask_bigfft
-from dask_bigfft.bench.problems import PROBLEMS, Problem
+from benchmarks.rows import Problem
 from dask_bigfft.memory.pages import return_freed
 from laws.prompt import Prompt
 
@@ -55,7 +56,8 @@ name, scale, limit, folder = sys.argv[1], float(sys.argv[2]), sys.argv[3] or Non
 dask.config.set({"scheduler": "threads", "num_workers": 2, "pool": Prompt(2),
                  "bigfft.scratch.directory": folder})
 return_freed()  # what glibc keeps of it depends on which thread had which block
-problem = Problem(**json.loads(name)) if name[0] == "{" else PROBLEMS[name].scaled(scale)
+kind, shape, dtype, ways = json.loads(name)
+problem = Problem(kind, tuple(shape), dtype, ways).scaled(scale)
 kind = getattr(dask_bigfft.fft, problem.kind)
 
 
@@ -95,13 +97,19 @@ compressors = job.pop("compressors")
 dask.config.set({"scheduler": "threads", "num_workers": job.pop("threads", 1),
                  "bigfft.scratch.directory": folder, "bigfft.exchange.carrier": "disk"})
 rng, size, chunk = np.random.default_rng(1), job.pop("size"), job.pop("chunk")
+packed = job.pop("packed", False)
 inner, fewer, block_size = job.pop("inner", []), job.pop("fewer", 8), job.pop("small", 2**16)
 
 
 def make(name, size, chunk):
     array = zarr.create_array(str(folder / name), shape=(size, *inner), chunks=(chunk, *inner),
-                              dtype="c16", compressors=compressors)
+                              dtype="i2" if packed else "c16", compressors=compressors)
+    if packed:
+        array.attrs.update(scale_factor=0.5, missing_value=-1)
     for low in range(0, size, chunk):
+        if packed:
+            array[low : low + chunk] = rng.integers(0, 9999, (chunk, *inner))
+            continue
         array[low : low + chunk] = rng.standard_normal((chunk, *inner, 2)).view("c16")[..., 0]
 
 
@@ -154,15 +162,15 @@ def test_what_is_held_is_measured(cgroups):
 
 
 @pytest.mark.parametrize(
-    ("name", "scale"),
+    ("problem", "scale"),
     [
-        ("1d-2p24-c128-x16", 1 / 2),
-        ("3d-512x512x512-c64-x16", 1 / 8),
-        ("r3d-512x512x512-f32-x16", 1 / 4),
+        (("fft", (1 << 24,), "c16", 16), 1 / 2),
+        (("fftn", (512, 512, 512), "c8", 16), 1 / 8),
+        (("rfftn", (512, 512, 512), "f4", 16), 1 / 4),
     ],
 )
-def test_named_problems(tmp_path, name, scale):
-    peak, found = measured(RUN, name, scale, "", tmp_path)
+def test_problems_of_benchmarks(tmp_path, problem, scale):
+    peak, found = measured(RUN, json.dumps(problem), scale, "", tmp_path)
     assert found["carrier"] == "memory"
     assert found["tight"] == found["peak"]  # a budget of just the forecast holds the same plan
     assert peak.nbytes <= found["peak"] + OBJECTS
@@ -172,8 +180,7 @@ def test_named_problems(tmp_path, name, scale):
 def test_planes_that_are_no_tiles(tmp_path, monkeypatch):
     """Blocks that are transformed whole: SciPy has their spectra in memory of its own."""
     monkeypatch.setenv("DASK_BIGFFT__KERNEL", "scipy")
-    problem = {"name": "planes", "family": "planes", "kind": "rfftn", "shape": (16, 1024, 2048),
-               "dtype": "float32", "ways": 4}
+    problem = ("rfftn", (16, 1024, 2048), "float32", 4)
     peak, found = measured(RUN, json.dumps(problem), 1, "", tmp_path)
     assert 0.7 * found["peak"] <= peak.nbytes <= found["peak"] + OBJECTS
 
@@ -285,7 +292,7 @@ def test_chunks_that_two_threads_decode(tmp_path, chunk, limit, rows, objects):
 
 
 @pytest.mark.parametrize(
-    ("chunk", "compressors", "threads"), [(1, None, 1), (1, "auto", 1), (8, "auto", 2)])
+    ("chunk", "compressors", "threads"), [(1, "auto", 1), (8, "auto", 2)])
 def test_slabs_that_their_round_reads(tmp_path, monkeypatch, chunk, compressors, threads):
     """Chunks of 1 and 8 MiB, of which blocks of 16 MiB have some."""
     monkeypatch.setenv("DASK_BIGFFT__SCRATCH__PIECE_SIZE", "768 KiB")
@@ -320,6 +327,17 @@ def test_a_line_that_is_opened_anew(tmp_path, monkeypatch, chunk, compressors, l
     assert peak.nbytes >= 0.5 * found["peak"]  # a result that is stored is not kept here
 
 
+@pytest.mark.parametrize("compressors", [None, "auto"])
+def test_packed_variables_are_decoded_a_few_at_a_time(tmp_path, compressors):
+    """Their values have four times the bytes of what is stored."""
+    job = {"kind": "fftn", "size": 128, "chunk": 8, "inner": [256, 256], "fewer": 3,
+           "small": 2**22, "block_size": 2**23, "compressors": compressors, "threads": 2,
+           "packed": True, "memory_limit": 200 * 2**20}
+    peak, found = measured(RUN_FILE, tmp_path, json.dumps(job), cgroups=False)
+    assert peak.nbytes <= found["peak"] + OBJECTS
+    assert peak.nbytes >= 0.4 * found["peak"]
+
+
 def test_a_contiguous_dataset_is_read_into_blocks(tmp_path, monkeypatch):
     """And into nothing else, which would lie beside what is kept for blocks."""
     pytest.importorskip("h5py")
@@ -350,9 +368,8 @@ def test_workers_with_small_limits(cluster, carrier):
         fft.fft(small).compute()
         x = da.random.default_rng(2).standard_normal(2**22, chunks=2**18) + 0j
         plan = dask_bigfft.plan(x, "fft")
-        budget = worker_budget(640 * 2**20)
-        assert plan.machine.memory_limit == budget
-        assert plan.expected.peak_host <= budget
+        budget = assumed_memory(640 * 2**20).budget
+        assert plan.expected.peak_host <= plan.machine.memory_limit <= budget
         pids = client.run(os.getpid)
         with contextlib.ExitStack() as stack:
             peaks = [stack.enter_context(watched(pid, cgroups=False)) for pid in pids.values()]
@@ -367,5 +384,8 @@ def test_workers_with_small_limits(cluster, carrier):
 def test_a_plan_that_cannot_hold_is_refused_with_the_numbers(cluster):
     with Client(cluster), dask.config.set({"bigfft.exchange.carrier": "tasks"}):
         x = da.zeros((2**14, 2**14), chunks=2**11, dtype=complex)
-        with pytest.raises(PlanError, match=r"`memory_limit`=335544320 is not .* at least \d{9}"):
+        need = r"`memory_limit`='[\d.]+ MiB' .* at least .*640 MiB"
+        with pytest.raises(PlanError, match=need) as told:
             fft.fft2(x)
+        limit = re.search(r"at least ([\d.]+ GiB)", str(told.value))[1]
+        assert dask_bigfft.plan(x, "fft2", memory_limit=limit).expected.peak_host > 320 * 2**20

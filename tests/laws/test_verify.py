@@ -1,11 +1,8 @@
 """Verification: it changes no answer, finds what it says that it finds, and repairs it once."""
 
 import functools
-import gc
 import threading
 import warnings
-import weakref
-from pathlib import Path
 
 import dask
 import dask.array as da
@@ -296,29 +293,6 @@ def test_what_is_wrong_is_found_where_values_are_small(monkeypatch, found, mode,
     assert [name for name, _ in found] == ["mismatch"]
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_what_was_checked_is_let_go(monkeypatch, mode):
-    """At once: blocks that wait for the collector of cycles are memory that the next ones lack."""
-    seen, original = [], dask_bigfft.graph.run.verified_round
-
-    def noted(mode, round_, block, incoming_of, *arguments, **options):
-        def kept():
-            incoming = incoming_of()
-            seen.append(weakref.ref(incoming))
-            return incoming
-
-        return original(mode, round_, block, kept, *arguments, **options)
-
-    monkeypatch.setattr(dask_bigfft.graph.run, "verified_round", noted)
-    gc.disable()
-    try:
-        transformed(signal(), verify=mode)
-        assert len(seen) == 26  # 16 blocks, and 10 of the next round's, some of them wide
-        assert [ref() for ref in seen] == [None] * len(seen)
-    finally:
-        gc.enable()
-
-
 @pytest.mark.parametrize("kernel", usable())
 @pytest.mark.parametrize(
     ("damage", "mode"),
@@ -358,23 +332,8 @@ def test_any_kernel_is_verified(kernel, mode):
             np.testing.assert_allclose(y.compute(), np.fft.fft2(x), rtol=1e-10, atol=1e-10)
 
 
-def test_the_guide_has_the_same_table():
-    """A row for each fault inside a round that is made here, and one for shards on the way."""
-    page = Path(__file__).parents[2] / "examples" / "guide" / "verification.md"
-    rows = [line.strip("|").split("|") for line in page.read_text().splitlines() if "|" in line]
-    table = {
-        name.strip(): tuple(mode for mode, cell in zip(MODES, cells, strict=True) if cell.strip())
-        for name, *cells in rows[2:]
-    }
-    for fault, modes in {**FINDS, "twiddle": ("checksum",)}.items():
-        (found,) = (name for name in table if name.startswith(f"inside a round: {fault}"))
-        assert table[found] == modes
-    (found,) = (name for name in table if name.startswith("on the way: any bit of a shard"))
-    assert {table[found]} == set(FINDS_IN_SHARDS.values())
-
-
 def test_unknown_checks_are_refused():
-    with pytest.raises(ValueError, match=r"`verify`='crc' is not allowed: need one of none"):
+    with pytest.raises(ValueError, match="`verify`='crc'"):
         fft.fft(np.ones(4), verify="crc")
     with dask.config.set({"bigfft.verify": "energy"}):
         assert plan(np.ones(4), "fft").verify == "energy"

@@ -13,7 +13,7 @@ from memory.arenas import MIB, Pressure, address
 
 import dask_bigfft.memory as memory
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
-from dask_bigfft.memory import ALIGNMENT_NBYTES, SMALL_NBYTES, HostArena, pages
+from dask_bigfft.memory import ALIGNMENT_NBYTES, HostArena, pages
 from dask_bigfft.memory.blocks import Loan
 
 # What is lent
@@ -36,16 +36,6 @@ def test_lent_is_a_plain_array(arena, shape, dtype):
     assert arena.counters().lends == 1
 
 
-@pytest.mark.parametrize("nbytes", [2 * MIB, 2 * MIB + 1, 8 * MIB, 9 * MIB])
-def test_every_byte_is_usable(arena, nbytes):
-    block = arena.lend(nbytes, np.uint8)
-    other = arena.lend(nbytes, np.uint8)
-    block.fill(3)
-    other.fill(4)
-    assert (block == 3).all()
-    assert (other == 4).all()
-
-
 @pytest.mark.parametrize("shape", [(), 0, (0,), (3, 0, 5), (10**9, 0), 1, (7, 11)])
 def test_small_and_empty_are_ordinary_memory(arena, shape):
     block = arena.lend(shape, np.complex64)
@@ -63,14 +53,6 @@ def test_other_dtypes_are_ordinary_memory(arena, dtype):
     assert arena.counters().lends == 0
     if dtype is object:
         assert block[0] is None
-
-
-@pytest.mark.parametrize("nbytes", [SMALL_NBYTES, MIB])
-def test_ordinary_memory_beyond_the_limit_is_aligned(nbytes):
-    arena = HostArena(1)
-    blocks = [arena.lend(nbytes, np.uint8) for _ in range(20)]
-    assert not any(address(block) % ALIGNMENT_NBYTES for block in blocks)
-    assert arena.counters().overflow_bytes == 20 * nbytes
 
 
 def test_refuses_what_numpy_refuses(arena):
@@ -217,33 +199,6 @@ def test_blocks_outlive_their_arena():
 # Which memory is lent
 
 
-def test_best_fit_within_half_as_much_again(arena):
-    sizes = [18, 10, 12, 16]
-    blocks = [arena.lend(size * MIB, np.uint8) for size in sizes]
-    where = dict(zip(sizes, map(address, blocks), strict=True))
-    del blocks
-    best = arena.lend(11 * MIB, np.uint8)
-    assert address(best) == where[12]
-    # 16 MiB is not more than half as much again as 11 MiB, 18 MiB is.
-    next_best = arena.lend(11 * MIB, np.uint8)
-    assert address(next_best) == where[16]
-    wasteful = arena.lend(11 * MIB, np.uint8)
-    assert address(wasteful) not in where.values()
-
-
-def test_last_used_of_equals_first(arena):
-    first, second = arena.lend(MIB, np.uint8), arena.lend(MIB, np.uint8)
-    where = address(first)
-    del second
-    del first
-    assert address(arena.lend(MIB, np.uint8)) == where
-
-
-@pytest.mark.parametrize("nbytes", [SMALL_NBYTES, SMALL_NBYTES + 1, 2 * MIB + 1, 8 * MIB + 1])
-def test_rounding_wastes_an_eighth_at_most(nbytes):
-    assert nbytes <= pages.round_up(nbytes) <= 1.125 * nbytes
-
-
 # Limits
 
 
@@ -300,61 +255,6 @@ def resident():
     return psutil.Process().memory_info().rss
 
 
-def test_a_few_blocks_leave_a_large_buffer_alone(arena):
-    block = arena.lend(64 * MIB // 2, np.uint8)
-    place = address(block)
-    del block
-    few = arena.lend(4 * MIB, np.uint8)
-    assert arena.counters().fresh_bytes == 36 * MIB
-    many = arena.lend(4 * MIB, np.uint8)
-    assert arena.counters().fresh_bytes == 36 * MIB
-    assert place <= address(many) < place + 32 * MIB
-    assert few.nbytes == many.nbytes
-
-
-@pytest.mark.parametrize(("nbytes", "least"), [(2 * MIB, 4 * MIB), (SMALL_NBYTES, SMALL_NBYTES)])
-def test_small_blocks_leave_large_buffers_alone(arena, nbytes, least):
-    arena._books.idle.least_part, arena._books.idle.patience = least, 2**62
-    block = arena.lend(40 * MIB, np.uint8)
-    del block
-    small = arena.lend(nbytes, np.uint8)
-    assert arena.counters().idle_bytes == 40 * MIB
-    assert arena.counters().lent_bytes == small.nbytes
-
-
-def test_overflow_is_ordinary_memory_and_counted():
-    arena = HostArena(4 * MIB)
-    block = arena.lend(3 * MIB, np.uint8)
-    more = arena.lend(2 * MIB, np.uint8)
-    assert isinstance(block.base, Loan)
-    assert not isinstance(more.base, Loan)
-    del more
-    counters = arena.counters()
-    assert (counters.overflows, counters.overflow_bytes) == (1, 2 * MIB)
-    assert (counters.lent_bytes, counters.idle_bytes) == (3 * MIB, 0)
-    assert counters.peak_bytes <= arena.limit
-
-
-def test_idle_memory_makes_room_least_recently_used_first():
-    arena = HostArena(6 * MIB)
-    blocks = [arena.lend(2 * MIB, np.uint8) for _ in range(3)]
-    where = [address(block) for block in blocks]
-    for _ in range(3):
-        del blocks[0]  # They return in the order in which they were lent.
-    large = arena.lend(4 * MIB, np.uint8)
-    assert isinstance(large.base, Loan)
-    assert arena.counters().idle_bytes == 2 * MIB
-    assert address(arena.lend(2 * MIB, np.uint8)) == where[2]
-
-
-@pytest.mark.parametrize(("older", "newer"), [(2, 3), (3, 2)])
-def test_least_recently_used_goes_first_whatever_its_size(arena, older, newer):
-    blocks = [arena.lend(older * MIB, np.uint8), arena.lend(newer * MIB, np.uint8)]
-    del blocks[0]
-    del blocks[0]
-    assert arena.trim(newer * MIB) == older * MIB
-
-
 def test_system_refuses_memory(arena, monkeypatch):
     def refuse_pages(nbytes):
         raise OSError(12, "Cannot allocate memory")
@@ -372,16 +272,6 @@ def test_arena_of_limit_zero_is_off():
     block = arena.lend(MIB, np.uint8)
     assert not isinstance(block.base, Loan)
     assert arena.counters() == memory.ArenaCounters(*[0] * 10)
-
-
-def test_trim_unmaps(arena):
-    blocks = [arena.lend(MIB, np.uint8) for _ in range(4)]
-    del blocks[1:]
-    assert arena.trim(2 * MIB) == MIB
-    assert arena.counters().idle_bytes == 2 * MIB
-    assert arena.trim() == 2 * MIB
-    assert arena.trim() == 0
-    assert arena.counters().lent_bytes == MIB
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -458,18 +348,6 @@ def test_pressure_gives_idle_memory_back():
     pressure.now = 0.2
     assert arena.counters().idle_bytes == 0
     assert pressure.asked == 3
-
-
-def test_relieve_asks_at_once():
-    pressure = Pressure()
-    arena = HostArena(64 * MIB, pressure=pressure, clock=lambda: 0.0)
-    block = arena.lend(MIB, np.uint8)
-    del block
-    assert arena.relieve() == 0
-    pressure.high = True
-    assert arena.relieve() == MIB
-    arena.watch(None)
-    assert arena.relieve() == 0
 
 
 def test_pressure_may_use_the_arena_and_may_fail():

@@ -57,19 +57,6 @@ def test_blocks_are_pinned_whole_and_let_go_with_their_memory():
     assert pinner.counters().pinned_bytes == 0
 
 
-def test_the_limit_and_small_buffers_are_left_alone():
-    driver, arena = Driver(), HostArena(64 * MIB)
-    pinner = Pinner(driver.register, driver.unregister, 16 * MIB)
-    arena.pin(pinner)
-    kept = [arena.lend(8 * MIB, "u1") for _ in range(3)]
-    small = arena.lend(MIB, "u1")
-    assert len(driver.ranges) == 2
-    assert [pinner.covers(block.ctypes.data, 8 * MIB) for block in kept] == [True, True, False]
-    assert not pinner.covers(small.ctypes.data, MIB)
-    found = pinner.counters()
-    assert (found.pinned_bytes, found.ranges, found.refused_bytes) == (16 * MIB, 2, 8 * MIB)
-
-
 def test_a_driver_that_refuses_is_not_asked_for_ever():
     driver, arena = Driver(refuses=100), HostArena(64 * MIB)
     pinner = Pinner(driver.register, driver.unregister, 64 * MIB)
@@ -95,13 +82,6 @@ def test_another_exception_is_not_swallowed():
     gc.collect()
     assert pinner.counters().pinned_bytes == 0
     assert arena.counters().lent_bytes == 0
-
-
-def test_prefaulted_blocks_are_pinned_ahead_of_time():
-    driver, arena = Driver(), HostArena(64 * MIB)
-    arena.pin(Pinner(driver.register, driver.unregister, 64 * MIB))
-    assert arena.prefault(8 * MIB, count=2, threads=2) == 16 * MIB
-    assert sorted(driver.ranges.values()) == [8 * MIB, 8 * MIB]
 
 
 def test_close_lets_everything_go_and_pins_nothing_more():

@@ -1,17 +1,14 @@
 """Very many tiny blocks: few shards and tasks, the documented chunks, and NumPy's numbers."""
 
-import itertools
 
 import dask
 import dask.array as da
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import dask_bigfft
 from dask_bigfft import fft
-from dask_bigfft.planner.merging import MANY, merged_cut
+from dask_bigfft.planner.merging import MANY
 from dask_bigfft.planner.plan import Plan
 
 RNG = np.random.default_rng(5)
@@ -98,15 +95,6 @@ def test_shifted_and_real() -> None:
     assert np.linalg.norm(found - wanted) <= 1e-14 * np.linalg.norm(wanted)
 
 
-@given(st.lists(st.integers(0, 9), min_size=1, max_size=40), st.integers(1, 30))
-def test_cuts_are_cuts_of_the_chunks(chunks: list[int], room: int) -> None:
-    found = merged_cut(tuple(chunks), room)
-    assert sum(found) == sum(chunks)
-    ends = set(itertools.accumulate(chunks))
-    assert set(itertools.accumulate(found)) <= ends
-    assert all(length <= max(room, max(chunks)) for length in found)
-
-
 @pytest.mark.parametrize(("kind", "n", "most"), [
     ("fft", 2**20, 16), ("rfft", 2**20, 16), ("fft", 2**24, 260), ("fft", 2**33, 1024),
 ])
@@ -120,12 +108,6 @@ def test_padding_makes_no_tiny_blocks(kind: str, n: int, most: int) -> None:
             kept = dask_bigfft.plan(x, kind, n=n)
         assert kept.rounds[0].target.blocks > 100 * most
         assert kept.expected.seconds > plan.expected.seconds
-
-
-def test_blocks_of_little_padding_stay_as_large_as_those_that_come_in() -> None:
-    x = da.zeros(2**20, chunks=2**14, dtype="c16")
-    plan = dask_bigfft.plan(x, "fft", n=2**21)
-    assert {round_.target.blocks for round_ in plan.rounds} == {128}
 
 
 @pytest.mark.parametrize("kind", ["fft", "rfft", "irfft"])

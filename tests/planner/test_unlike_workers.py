@@ -49,6 +49,8 @@ def test_what_workers_have_told(workers, known):
 class Client:
     """One that knows its workers, and can run nothing."""
 
+    asynchronous = True
+
     def __init__(self, workers):
         self.workers = workers
 

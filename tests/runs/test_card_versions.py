@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from runs.resuming import NBYTES, again, stored
 
-from dask_bigfft.devices import cuda, find
 from dask_bigfft.errors import ArgumentError
 from dask_bigfft.planning import surroundings
 from dask_bigfft.runs import Asked, execute
@@ -99,19 +98,3 @@ def test_a_cluster_is_asked(here: Path) -> None:
         device.software = dict(CARD)
         assert begin("gpu") == CARD
         again(device="gpu")
-
-
-def test_cupy_says_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = {0: b"small one", 1: b"big one", 2: b"big one"}
-    module = SimpleNamespace(
-        __version__="14.0.1",
-        cuda=SimpleNamespace(
-            cufft=SimpleNamespace(getVersion=lambda: 12200),
-            runtime=SimpleNamespace(getDeviceProperties=lambda i: {"name": names[i]}),
-        ),
-    )
-    monkeypatch.setattr(cuda, "cupy", lambda: module)
-    monkeypatch.setattr(find, "available", lambda: (0, 1, 2))
-    assert find.software() == {**CARD, "card": "big one, small one"}
-    monkeypatch.setattr(find, "available", lambda: ())
-    assert find.software() == {}

@@ -95,7 +95,7 @@ def test_too_little_room_for_the_result_is_said_before_anything_is_done(
 
 def test_a_scratch_folder_that_cannot_be_made_is_named() -> None:
     Path("file").touch()
-    with pytest.raises(ScratchError, match=r"`scratch`='file/s' cannot be a scratch folder: Not a"):
+    with pytest.raises(ScratchError, match="`scratch`='file/s'"):
         dask_bigfft.run("in.zarr", "out.zarr", **ASKED, scratch="file/s")
 
 

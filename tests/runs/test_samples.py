@@ -1,6 +1,5 @@
 """A sample of a stored block has a value of every 4 KiB of its file."""
 
-import itertools
 from pathlib import Path
 
 import numpy as np
@@ -46,18 +45,3 @@ def test_every_page_that_is_lost_is_noticed(tmp_path, block, chunk, dtype):
             assert is_noticed(array, chunk, sample), begin
     path.write_bytes(data)
     assert sample_of(array[...], chunk) == sample
-
-
-def test_a_sample_is_small():
-    """It has a value of each page, and little more."""
-    asked = []
-
-    class Counted(np.ndarray):
-        def __getitem__(self, index):
-            asked.append(super().__getitem__(index).size)
-            return super().__getitem__(index)
-
-    for block, chunk, dtype in itertools.islice(SHAPES, 4):
-        values = np.ones(block, dtype)
-        sample_of(values.view(Counted), chunk)
-        assert asked.pop() <= 4 * -(-np.prod(chunk) * values.itemsize // PAGE)

@@ -20,7 +20,6 @@ from dask_bigfft.graph.layer import TransformLayer
 from dask_bigfft.kernels import libraries
 from dask_bigfft.memory import HostArena, default
 from dask_bigfft.planning import arguments
-from dask_bigfft.signal import kernel_spectrum
 from dask_bigfft.testing.oracles import relative_l2
 from dask_bigfft.testing.strategies import chunkings, random_array, sizes
 
@@ -185,65 +184,6 @@ def test_an_array_with_itself():
     found = signal.correlate(x, x)
     assert exchanges(found) == [2, 2]
     agree(found, scipy.signal.correlate(x.compute(), x.compute()), 2.2e-16)
-
-
-def test_zeros_are_not_stored_before_the_round_that_needs_them():
-    x = da.zeros((32, 24), chunks=(4, 24))
-    first = plans_of(signal.fftconvolve(x, x))[0]
-    assert first.spec.lengths[first.spec.axes.index(0)] == 64
-    assert first.rounds[0].source.axes[0].size == 32
-    assert first.rounds[1].source.axes[0].size == 64
-
-
-def test_a_window_is_cut_as_soon_as_its_axis_is_done():
-    x = da.zeros((32, 24), chunks=(4, 24))
-    last = plans_of(signal.fftconvolve(x, x, "same"))[-1]
-    assert last.rounds[-1].source.axes[0].size == 32
-
-
-def test_a_kernel_is_never_padded():
-    """Its spectrum is made block by block: no task holds more than a block of the other's."""
-    x = da.random.default_rng(0).standard_normal(2**14, chunks=2**11)
-    found = signal.fftconvolve(x, np.ones(5), "same")
-    assert len(plans_of(found)) == 2
-    assert relative_l2(
-        found.compute(), scipy.signal.fftconvolve(x.compute(), np.ones(5), "same")
-    ) < 1e-14
-
-
-@pytest.mark.parametrize(
-    ("shape", "chunks", "kernel", "axes", "times"),
-    [
-        ((12, 64), (1, 64), (1, 9), 1, 1),  # every block of the array needs all of the spectrum
-        ((4, 3, 500), (1, 1, 100), (1, 1, 9), 2, None),  # as many as the spectrum is cut into
-        ((5, 16, 18), (2, 16, 18), (1, 5, 4), (1, 2), 1),
-        ((6, 7, 40), (2, 7, 40), (1, 7, 9), 2, 1),  # a kernel for each of the seven
-        ((500,), (100,), (9,), 0, None),
-    ],
-)
-@pytest.mark.parametrize("complex_", [False, True])
-def test_a_kernel_is_transformed_once(monkeypatch, shape, chunks, kernel, axes, times, complex_):
-    """Not once for every block that differs along other axes."""
-    made = []
-
-    whole = kernel_spectrum.kernel_spectrum
-
-    def counted(*arguments):
-        made.append(arguments[2])
-        return whole(*arguments)
-
-    x, h = (np.random.default_rng(len(s)).standard_normal(s) for s in (shape, kernel))
-    h = h + 1j * np.random.default_rng(1).standard_normal(kernel) if complex_ else h
-    monkeypatch.setattr(kernel_spectrum, "kernel_spectrum", counted)
-    for mode in ("same", "full"):
-        made.clear()
-        found = signal.fftconvolve(da.from_array(x, chunks), da.from_array(h), mode, axes=axes)
-        agree(found, scipy.signal.fftconvolve(x, h, mode, axes=axes), 2**-52)
-        there = plans_of(found)[0].chunks
-        transformed = (axes,) if isinstance(axes, int) else axes
-        blocks = int(np.prod([len(there[axis]) for axis in transformed]))
-        assert len(made) == blocks == (times or blocks)
-        assert blocks > 1 or times
 
 
 def test_overlapping_blocks_exchange_nothing():

@@ -238,16 +238,6 @@ def test_derivatives_of_waves(shape, chunks, complex_):
     assert relative_l2(solved.compute(), (field - field.mean()) * factor) < 1e-12
 
 
-def test_axes_may_be_an_array():
-    x = da.from_array(random_array((8, 6), "f8", 0), chunks=3)
-    first, second = signal.gradient(x, np.array([1, 0]))
-    np.testing.assert_array_equal(first, signal.gradient(x, 1))
-    np.testing.assert_array_equal(second, signal.gradient(x, 0))
-    assert isinstance(signal.gradient(x, np.array(1)), da.Array)
-    wanted = signal.power_spectrum(x, (1,))
-    np.testing.assert_array_equal(signal.power_spectrum(x, np.array([1])), wanted)
-
-
 def test_the_middle_frequency_has_no_derivative():
     x = da.from_array((-1.0) ** np.arange(64), chunks=8)
     assert abs(signal.gradient(x, 0).compute()).max() < 1e-14

@@ -9,24 +9,23 @@ import numpy as np
 import pytest
 
 from dask_bigfft import fft
-from dask_bigfft.bench.model import Problem
-from dask_bigfft.bench.tuning import CARDS, clocked, on_simulated
 from dask_bigfft.devices import find
 from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.simulated import SimulatedDevice
-from dask_bigfft.devices.simulated_ring import RingClock
 from dask_bigfft.graph.layer import transformed_array
-from dask_bigfft.planner.device_settings import AS_IS, DeviceSettings
-from dask_bigfft.planner.plan import Machine, Plan
-from dask_bigfft.planner.profile import Profile
+from dask_bigfft.planner.device_settings import DeviceSettings
+from dask_bigfft.planner.plan import Machine
+from dask_bigfft.planner.profile import DeviceProfile, Profile
+from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.search import find_plan
 from dask_bigfft.planning import device_tuning, trials
 from dask_bigfft.planning.tuning import tuned
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.transforms.spec import transform_spec
 
-SMALL = Problem("a plane", "fftn", (256, 256), (64, 256))
+SHAPE, CHUNKS = (256, 256), ((64,) * 4, (256,))
 NBYTES = 3 << 17
+CARD = DeviceProfile(nbytes=NBYTES)
 
 
 @pytest.fixture(autouse=True)
@@ -35,11 +34,10 @@ def folder(tmp_path):
         yield tmp_path
 
 
-def asked(card, nbytes):
-    spec = transform_spec("fftn", SMALL.shape, np.dtype("c16"))
-    request = replace(SMALL.request(SMALL.lazy(), "scipy"), device="gpu", device_nbytes=nbytes)
-    profile = replace(card.profile, nbytes=nbytes)
-    return spec, request, Machine(threads=1, profile=Profile(devices=(profile,)), cards=1)
+def asked():
+    spec = transform_spec("fftn", SHAPE, np.dtype("c16"))
+    request = Request(CHUNKS, kernel="scipy", device="gpu", device_nbytes=NBYTES)
+    return spec, request, Machine(threads=1, profile=Profile(devices=(CARD,)), cards=1)
 
 
 @pytest.mark.parametrize("streams", ["role", "piece"])
@@ -50,70 +48,13 @@ def test_answers_do_not_depend_on_settings(streams, seed):
     x = da.from_array(values, chunks=(4, 32, 60))
     limits = PieceLimits(0, least=256, run_nbytes=64)
     plan = find_plan(transform_spec("fftn", x.shape, x.dtype),
-                     replace(SMALL.request(x, "scipy"), device="gpu"), Machine())
+                     Request(x.chunks, kernel="scipy", device="gpu"), Machine())
     for k, passes in itertools.product((1, 8), (1, 5)):
         settings = DeviceSettings(k, passes, streams, ring_buffers=2, ring_nbytes=1 << 12)
         with simulated_devices(1 << 18, seed=seed, limits=limits) as (device,):
             found = transformed_array(x, replace(plan, settings=settings), "shared").compute()
             assert (device.ring.buffers, device.ring.nbytes) == (2, 1 << 12)
         assert np.allclose(found, np.fft.fftn(values))
-
-
-def test_a_missing_wait_between_streams_of_pieces_is_found(monkeypatch):
-    values = np.random.default_rng(0).standard_normal((64, 64)) + 0j
-    x = da.from_array(values, chunks=64)
-    plan = find_plan(transform_spec("fftn", x.shape, x.dtype),
-                     replace(SMALL.request(x, "scipy"), device="gpu"), Machine())
-    plan = replace(plan, settings=DeviceSettings(4, 8, "piece"))
-    assert Plan.from_json(plan.to_json()).settings == plan.settings
-
-    def wrong(seed):  # each block crosses twice: what the first crossing writes, the second reads
-        limits = PieceLimits(0, least=256, run_nbytes=64)
-        with simulated_devices(1 << 14, seed=seed, limits=limits):
-            found = transformed_array(x, plan, "shared").compute()
-        return not np.allclose(found, np.fft.fftn(values))
-
-    assert not any(map(wrong, range(4)))
-    waits = SimulatedDevice.wait
-
-    def careless(self, stream, event):
-        if event.name != "stored":
-            waits(self, stream, event)
-
-    monkeypatch.setattr(SimulatedDevice, "wait", careless)
-    assert any(map(wrong, range(12)))
-
-
-def test_settings_cut_pieces():
-    limits = PieceLimits(1 << 30)
-    assert limits.tuned(AS_IS) == limits
-    found = limits.tuned(DeviceSettings(buffers=8, passes=32))
-    assert (found.slots, found.pieces, found.finer) == (8, 32, (1,))
-    with pytest.raises(ValueError, match="buffers"):
-        DeviceSettings(buffers=0)
-
-
-def test_the_region_has_buffers_passes_streams_and_rings():
-    pieces = [*device_tuning._group(AS_IS, "pieces")]
-    tried = {(s.buffers, s.passes, s.streams) for s in pieces if s != AS_IS}
-    wanted = {2, 3, 4, 8}, {4, 8, 16, 32}, {"role", "piece"}
-    assert tried == set(itertools.product(*wanted))
-    before = DeviceSettings(buffers=3, streams="piece")
-    rings = [s for s in device_tuning._group(before, "ring") if s != before]
-    assert {s.ring_buffers for s in rings} == {2, 4, 8}
-    assert len({s.ring_nbytes for s in rings}) > 2
-    assert {replace(s, ring_buffers=None, ring_nbytes=None) for s in rings} == {before}
-
-
-def by_clock(card, nbytes, plan, settings):
-    """Seconds of a plan with some settings, on a device of its own."""
-    device = SimulatedDevice(nbytes, profile=card.profile, pageable=card.pageable)
-    find.use([device], PieceLimits(nbytes), nbytes)
-    try:
-        timer = clocked(device, plan)
-        return timer(replace(plan, settings=settings))
-    finally:
-        find.use(None)
 
 
 @pytest.fixture
@@ -127,34 +68,8 @@ def few(monkeypatch):
     monkeypatch.setattr(device_tuning, "RING_NBYTES", (1 << 14, 1 << 20))
 
 
-def test_the_best_settings_are_found_on_unlike_cards(few):
-    nbytes, winners = NBYTES, []
-    for card in CARDS:
-        spec, request, on = asked(card, nbytes)
-        device = SimulatedDevice(nbytes, profile=card.profile, pageable=card.pageable)
-        find.use([device], PieceLimits(nbytes), nbytes)
-        try:
-            timer = clocked(device, find_plan(spec, request, on))
-            found = tuned(spec, request, on, ["scipy"], timer)
-        finally:
-            find.use(None)
-        plan = replace(found.plan, settings=AS_IS)
-        region = [*device_tuning._group(AS_IS, "pieces")]
-        times = {s: by_clock(card, nbytes, plan, s) for s in region}
-        best = found.plan.settings
-        pieces = replace(best, ring_buffers=None, ring_nbytes=None)
-        assert times[pieces] <= 1.001 * min(times.values())
-        rings = {
-            s: by_clock(card, nbytes, plan, s) for s in device_tuning._group(pieces, "ring")
-        }
-        assert by_clock(card, nbytes, plan, best) <= 1.001 * min(rings.values())
-        assert times[pieces] < 0.97 * max(times.values())
-        winners.append(best)
-    assert winners[0] != winners[1]
-
-
 def test_settings_are_kept_with_the_plan(few):
-    spec, request, on = asked(CARDS[0], NBYTES)
+    spec, request, on = asked()
     wanted = DeviceSettings(buffers=2, passes=16, streams="piece")
 
     def timer(plan):
@@ -164,74 +79,18 @@ def test_settings_are_kept_with_the_plan(few):
         found = tuned(spec, request, on, ["scipy"], timer)
         assert found.plan.settings == wanted
         again = tuned(spec, request, on, ["scipy"], timer)
-        other = replace(on, profile=Profile(devices=(replace(CARDS[0].profile, name="another"),)))
+        other = replace(on, profile=Profile(devices=(replace(CARD, name="another"),)))
         assert tuned(spec, request, other, ["scipy"], timer).trials
     assert again.trials == ()
     assert again.plan.settings == wanted
-    assert "k = 2, 16 passes, streams by piece" in found.to_markdown()
-
-
-def planned(shape, chunks, settings=AS_IS, **keywords):
-    """A transform on a device whose host memory is not pinned."""
-    values = np.random.default_rng(1).standard_normal(shape) + 0j
-    x = da.from_array(values, chunks=chunks)
-    request = replace(SMALL.request(x, "scipy"), device="gpu", **keywords)
-    on = Machine(threads=1, profile=Profile(devices=(CARDS[1].profile,)), cards=1)
-    plan = find_plan(transform_spec("fftn", x.shape, x.dtype), request, on)
-    return values, x, replace(plan, settings=settings)
-
-
-def test_every_round_uses_the_ring_in_parts_of_its_own(monkeypatch):
-    settings = DeviceSettings(ring_buffers=2, ring_nbytes=1 << 14, ring_parts=(1 << 12, 1 << 10))
-    values, x, plan = planned((256, 128), (64, 128), settings)
-    assert len(plan.rounds) == 2
-    assert Plan.from_json(plan.to_json()) == plan
-    assert "in parts of 4096, 1024 by round" in str(settings)
-    device, made, parts = SimulatedDevice(NBYTES, pageable=True), [], []
-    real_ring, real_load = RingClock.__init__, RingClock.load
-
-    def seen(self, *arguments):
-        made.append(arguments)
-        real_ring(self, *arguments)
-
-    def load(self, *arguments):
-        parts.append(self.part)
-        return real_load(self, *arguments)
-
-    monkeypatch.setattr(RingClock, "__init__", seen)
-    monkeypatch.setattr(RingClock, "load", load)
-    find.use([device], PieceLimits(NBYTES), NBYTES)
-    try:
-        found = transformed_array(x, plan, "shared").compute()
-    finally:
-        find.use(None)
-    assert np.allclose(found, np.fft.fftn(values))
-    assert len(made) == 1  # the ring stays one
-    kinds = [part for part, _ in itertools.groupby(parts)]
-    assert kinds[:2] == [1 << 12, 1 << 10]
-    assert set(kinds) <= {1 << 12, 1 << 10, 1 << 14}  # all of it after the last round
-    with pytest.raises(ValueError, match="ring_parts"):
-        DeviceSettings(ring_parts=(4, 0))
-
-
-def test_rounds_that_read_the_same_rows_are_tuned_together():
-    plan = planned((256, 128), (64, 128))[-1]
-    rows = device_tuning.rounds_by_rows(plan, AS_IS, pageable=True)
-    shapes = [device_tuning._placed(plan, job, True)[0].schedule.crossings[0].reads[:2]
-              for job in device_tuning._jobs(plan, AS_IS)]
-    assert sorted(itertools.chain(*rows)) == [0, 1]
-    assert len(rows) == len(set(shapes))
-    base = DeviceSettings(ring_nbytes=1 << 12)
-    tried = [s.ring_parts for s in device_tuning._group(base, (0, 2), 3)]
-    assert tried[1:] == [(4096 // n, 4096, 4096 // n) for n in device_tuning.PARTS]
-    assert all(s.ring_nbytes == 1 << 12 for s in device_tuning._group(base, (0, 2), 3))
 
 
 def test_the_parts_of_each_round_are_found_and_kept(few, monkeypatch):
+    """Of the ring, which is tried where the transform goes through it."""
     monkeypatch.setattr(device_tuning, "RING_NBYTES", (1 << 16,))
     wanted = (1 << 14, 1 << 13)
-    spec, request, on = asked(CARDS[1], NBYTES)
-    device = SimulatedDevice(NBYTES, profile=CARDS[1].profile, pageable=True)
+    spec, request, on = asked()
+    device = SimulatedDevice(NBYTES, profile=CARD, pageable=True)
 
     def timer(plan):
         """Each round is slower in other parts; the ring that is asked for is the fastest."""
@@ -257,44 +116,8 @@ def test_the_parts_of_each_round_are_found_and_kept(few, monkeypatch):
     assert again.plan.settings == found.plan.settings
 
 
-@pytest.mark.parametrize("staged", [False, True])
-def test_the_ring_is_tried_where_this_transform_goes_through_it(few, staged):
-    spec, request, on = asked(CARDS[1], NBYTES)
-    device = SimulatedDevice(NBYTES, profile=CARDS[1].profile, pageable=staged)
-    device.staged = 5  # something else went through it before
-    find.use([device], PieceLimits(NBYTES), NBYTES)
-    assert find.leases() is not None
-    try:
-        with dask.config.set(scheduler="sync"):
-            timer = clocked(device, planned((256, 256), (64, 256))[-1])
-            found = tuned(spec, request, on, ["scipy"], timer)
-    finally:
-        find.use(None)
-    rings = [trial for trial in found.trials if trial.settings.ring_nbytes is not None]
-    assert bool(rings) == staged
-
-
-def test_the_model_knows_how_much_of_a_card_may_be_used():
-    spec, request, on = asked(CARDS[0], NBYTES)
-    seconds = {}
-    for nbytes in (NBYTES, 1 << 30):
-        pairs = trials.region(spec, replace(request, device_nbytes=nbytes), on, ["scipy"])
-        seconds[nbytes] = {
-            pair[0].notation: pair[0].expected.seconds for pair in pairs if pair[1].scale == 1.0}
-    both = set(seconds[NBYTES]) & set(seconds[1 << 30])
-    assert both
-    assert any(seconds[NBYTES][name] > 1.2 * seconds[1 << 30][name] for name in both)
-
-
 def test_the_front_door_tunes_devices(few):
-    x = da.ones(SMALL.shape, chunks=SMALL.chunks, dtype=complex)
+    x = da.ones(SHAPE, chunks=CHUNKS, dtype=complex)
     with simulated_devices(1 << 20):
         y = fft.fftn(x, device="gpu", planner="measure")
-        assert np.allclose(y.compute(), np.fft.fftn(np.ones(SMALL.shape)))
-
-
-def test_the_table_of_a_simulated_card(few):
-    row = on_simulated(replace(CARDS[1], profile=replace(CARDS[1].profile, nbytes=NBYTES)), SMALL)
-    assert row["gain"] >= 1
-    assert "| devices | pieces |" in row["table"]
-    assert any(trial["settings"]["ring_buffers"] for trial in row["trials"])
+        assert np.allclose(y.compute(), np.fft.fftn(np.ones(SHAPE)))

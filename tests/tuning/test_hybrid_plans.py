@@ -6,7 +6,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from laws.test_hybrid import EVEN, SLOW_DEVICE, SLOW_THREADS
+from laws.test_hybrid import EVEN
 
 import dask_bigfft
 from dask_bigfft import fft
@@ -14,7 +14,7 @@ from dask_bigfft.planner.machine import Machine
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planning import trials
-from dask_bigfft.planning.trials import region, worth_trying
+from dask_bigfft.planning.trials import region
 from dask_bigfft.planning.tuning import tuned
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.transforms.spec import transform_spec
@@ -66,9 +66,6 @@ def test_whoever_is_the_fastest_wins_and_wisdom_brings_that_back(monkeypatch, de
     assert not clock.tried
     assert (again.plan.device, again.plan.shares) == (fastest, found.plan.shares)
     assert again.plan.reason.startswith("the fastest when such transforms were measured")
-    text = found.to_markdown()
-    assert "| done by |" in text
-    assert {"both", "CPU threads", "devices"} <= {cell.strip() for cell in text.split("|")}
     assert all(name.endswith((", CPU threads", ", devices", ", both"))
                for name, _ in found.plan.rejected)
 
@@ -83,23 +80,6 @@ def test_those_who_are_named_do_it_alone(device):
 def test_what_cannot_be_shared_is_not_tried_unasked(change):
     pairs = region(*asked("auto", **change), ["scipy"])
     assert {plan.device for plan, _ in pairs} == {"auto"}
-
-
-@pytest.mark.parametrize(("profile", "near"), [(SLOW_DEVICE, "cpu"), (SLOW_THREADS, "auto")])
-def test_who_is_far_behind_by_the_model_is_not_tried_alone(profile, near):
-    spec, request, _ = asked("hybrid")
-    pairs = region(spec, request, Machine(1 << 34, 4, 1, profile=profile, cards=1), ["ducc0"])
-    assert {plan.device for plan, _ in worth_trying(pairs)} == {near, "hybrid"}
-
-
-def test_the_best_of_each_is_tried_however_many_others_are_before_it():
-    pairs = region(*asked("hybrid"), ["ducc0"])
-    first = {}
-    for pair in pairs:
-        first.setdefault(pair[0].device, pair)
-    crowd = [first["cpu"]] * 2 * trials.MOST
-    tried = worth_trying([*crowd, first["auto"], first["hybrid"]])
-    assert [plan.device for plan, _ in tried[trials.MOST :]] == ["auto", "hybrid"]
 
 
 @pytest.mark.parametrize("device", ["hybrid", "auto"])
@@ -117,7 +97,7 @@ def test_from_the_front_door(tmp_path, monkeypatch, device):
     values = rng.standard_normal(SHAPE) + 1j * rng.standard_normal(SHAPE)
     x = da.from_array(values, chunks=CHUNKS)
     settings = {"bigfft.planner.profile": str(path), "num_workers": 4}
-    with dask.config.set(settings), simulated_devices(1 << 22):
+    with dask.config.set(settings), simulated_devices(1 << 30):
         lazy = fft.fft(x, axis=1, device=device, planner="measure", kernel="ducc0")
         got = lazy.compute()
         again = dask_bigfft.plan(

@@ -15,7 +15,7 @@ from dask_bigfft.errors import ArgumentError
 from dask_bigfft.planner.plan import Machine
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planning import tuning
-from dask_bigfft.planning.trials import measured_trials, region
+from dask_bigfft.planning.trials import region
 from dask_bigfft.planning.tuning import problem_class, tuned
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.transforms.spec import transform_spec
@@ -42,16 +42,6 @@ class Clock:
     def __call__(self, plan):
         self.calls.append((plan.notation, plan.kernel, plan.programs))
         return 1.0 if self.favourite(plan) else 2.0
-
-
-def test_the_region_has_other_rounds_blocks_and_libraries():
-    pairs = region(*asked(), MACHINE, ["scipy", "ducc0"])
-    seconds = [plan.expected.seconds for plan, _ in pairs]
-    assert seconds == sorted(seconds)
-    assert {trial.kernel for _, trial in pairs} == {"scipy", "ducc0"}
-    assert len({trial.scale for _, trial in pairs}) > 1
-    assert len({trial.factors for _, trial in pairs}) > 1
-    assert len({(p.rounds, p.result, p.kernel) for p, _ in pairs}) == len(pairs)
 
 
 def test_the_fastest_wins_and_is_remembered(folder):
@@ -157,49 +147,9 @@ def test_wisdom_of_another_machine_is_measured_again(folder, monkeypatch, what):
     assert tuned(*asked(), MACHINE, ["scipy"], clock).trials
 
 
-def test_slow_plans_drop_out_and_turns_are_taken():
-    pairs = region(*asked(), MACHINE, ["scipy"])[:3]
-    times = {id(plan): 1.0 + i for i, (plan, _) in enumerate(pairs)}
-    calls = []
-
-    def timer(plan):
-        calls.append(id(plan))
-        return times[id(plan)]
-
-    done = measured_trials(pairs, timer)
-    assert [len(trial.measured) for _, trial in done] == [3, 1, 1]
-    order = [id(plan) for plan, _ in pairs]
-    assert calls[:6] == order[::-1] + order
-
-
-def test_one_disturbed_run_drops_no_plan():
-    pairs = region(*asked(), MACHINE, ["scipy"])[:2]
-    runs = {id(pairs[0][0]): [9, 1.0, 3.0, 1.0], id(pairs[1][0]): [9, 1.2, 1.2, 1.2]}
-    done = measured_trials(pairs, lambda plan: runs[id(plan)].pop(0))
-    assert [trial.measured for _, trial in done] == [(1.0, 3.0, 1.0), (1.2, 1.2, 1.2)]
-
-
 def test_too_large_arrays_are_not_tried(folder):
     small = Machine(memory_limit=100 << 20, threads=2)
     assert tuned(*asked(), small, ["scipy"], Clock(lambda plan: True)) is None
-
-
-def test_of_too_large_arrays_no_region_is_made_unless_one_is_remembered(folder, monkeypatch):
-    small, made = Machine(memory_limit=100 << 20, threads=2), []
-
-    def counted(*arguments):
-        made.append(arguments)
-        return region(*arguments)
-
-    monkeypatch.setattr(tuning, "region", counted)
-    assert tuned(*asked(), small, ["scipy"], Clock(lambda plan: True)) is None
-    assert not made
-    roomy = Machine(memory_limit=None, threads=2)
-    found = tuned(*asked(), roomy, ["scipy"], Clock(lambda plan: True))
-    again = tuned(*asked(), small, ["scipy"], Clock(lambda plan: True))
-    assert len(made) == 2
-    assert again.plan.rounds == found.plan.rounds
-    assert again.trials == ()
 
 
 def test_a_plan_says_why_it_was_not_measured(folder):
@@ -213,13 +163,6 @@ def test_a_plan_says_why_it_was_not_measured(folder):
         assert "not measured: array and result take more" in shared.reason
     assert "not measured" not in dask_bigfft.plan(x, "fft2", **keywords).reason
     assert not list(folder.iterdir())
-
-
-def test_the_table_of_what_was_tried(folder):
-    found = tuned(*asked(), MACHINE, ["scipy"], Clock(lambda plan: True))
-    text = found.to_markdown()
-    assert text.count("\n") == len(found.trials) + 1
-    assert json.loads(json.dumps(found.to_json()))["trials"][0]["kernel"] == "scipy"
 
 
 def test_for_real(folder, sync):
@@ -242,7 +185,3 @@ def test_for_real(folder, sync):
 def test_other_words_are_refused():
     with pytest.raises(ArgumentError, match=r"planner.*estimate, measure"):
         fft.fft(da.zeros(8, chunks=4), planner="guess")
-
-
-def test_the_share_of_memory_is_said():
-    assert 0 < tuning.SHARE < 0.5

@@ -8,14 +8,11 @@ import numpy as np
 import pytest
 from laws.test_hybrid import cpu_threads_wait
 
-import dask_bigfft
 from dask_bigfft import fft, report
 from dask_bigfft.devices import find
 from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.planner.wording import human_bytes
-from dask_bigfft.record import PlanRecord, Record
-from dask_bigfft.watch.report import RunReport
 
 
 class Slow(SimulatedDevice):
@@ -64,23 +61,3 @@ def test_nothing_is_said_of_devices_that_were_not_used(devices):
     (run,) = report(lazy).runs
     assert not run.device_peaks
     assert "on cards" not in str(run)
-
-
-def test_devices_of_many_workers():
-    plan = dask_bigfft.plan(da.zeros((64, 64), chunks=(16, 64)), "fft2")
-    places = {f"tcp://{i:02}": PlanRecord(devices={0: 1 << 20, 1: i << 20}) for i in range(1, 9)}
-    text = RunReport(plan, "0a", places)._peaks_text
-    assert text.startswith("at most 1.00 MiB of device 0 of worker 0, 1.00 MiB of device 1 of ")
-    assert text.count(" of device ") == 8
-    assert text.endswith("and so on: 16 devices, 8.00 MiB of one of them")
-
-
-def test_the_record_keeps_the_most():
-    record = Record()
-    for device, nbytes in ((0, 5), (1, 7), (0, 9), (0, 3)):
-        record.take("device_memory", {"plan": "0a", "device": device, "nbytes": nbytes})
-    found = record.plan("0a")
-    assert found.devices == {0: 9, 1: 7}
-    assert not found.totals
-    record.take("device_memory", {"device": 0, "nbytes": 99})  # no task's
-    assert record.plan("0a").devices == {0: 9, 1: 7}

@@ -1,6 +1,5 @@
 """What is shown of a run is what has been done of it."""
 
-from types import SimpleNamespace
 
 import dask
 import dask.array as da
@@ -10,7 +9,7 @@ import pytest
 import dask_bigfft
 from dask_bigfft import fft
 from dask_bigfft.storage import sources
-from dask_bigfft.watch.display import LocalProgress, NotebookDisplay, TextDisplay, runs_html
+from dask_bigfft.watch.display import LocalProgress, TextDisplay, runs_html
 from dask_bigfft.watch.meter import Board, Meter, line_of
 
 
@@ -93,61 +92,6 @@ def test_compiling_is_shown_and_left_out_of_speeds():
     assert second.startswith("round 2 of 2")
     assert second.endswith("0:10 elapsed, 20.0 s of compiling before, 0:05 left")
     assert "20.0 s of compiling before" in runs_html([meter.as_dict()])
-
-
-def test_elsewhere_than_on_a_terminal_lines_are_few():
-    meter, stream = meter_of(), Terminal(terminal=False)
-    display = TextDisplay(stream)
-    meter.expect(names())
-    for name in names():
-        meter.add(name)
-        display.show([meter.as_dict()])
-    display.close([meter.as_dict()])
-    lines = stream.text.splitlines()
-    assert [line[:12] for line in lines] == ["reading     ", "round 1 of 2", "round 2 of 2",
-                                             "done        "]
-
-
-def test_on_a_terminal_one_line_is_rewritten():
-    time_now = [0.0]
-    meter, stream = meter_of(now=lambda: time_now[0]), Terminal(terminal=True)
-    display = TextDisplay(stream, lambda: time_now[0])
-    meter.expect(names())
-    for name in names():
-        time_now[0] += 1
-        meter.add(name)
-        display.show([meter.as_dict()])
-    display.close([meter.as_dict()])
-    assert stream.text.count("\n") == 1
-    assert stream.text.count("\r") == 25
-    assert "[####################] done          100 %" in stream.text
-
-
-def test_where_nothing_has_begun_no_line_stays():
-    stream = Terminal(terminal=True)
-    display = TextDisplay(stream)
-    display.close([])
-    assert stream.text == ""
-    display.show([])
-    width = len(stream.text) - 1
-    display.close([])
-    assert stream.text.endswith("\r" + " " * width + "\r")
-    elsewhere = Terminal(terminal=False)
-    TextDisplay(elsewhere).close([])
-    assert elsewhere.text == ""
-
-
-def test_a_notebook_shows_nothing_where_nothing_has_begun():
-    shown = []
-
-    def display(html, display_id):
-        shown.append(html)
-        return SimpleNamespace(update=shown.append)
-
-    found = NotebookDisplay(display, str)
-    found.close([])
-    assert "starting" in shown[0]
-    assert shown[1:] == [""]
 
 
 def test_html_shows_each_stage_and_escapes_names():
@@ -262,17 +206,3 @@ def test_what_fails_is_said():
 
 def test_graphs_without_transforms_are_left_alone():
     assert watched(source().sum()) == []
-
-
-def test_a_board_forgets_the_oldest_runs():
-    board = Board()
-    tasks = dict(fft.fft2(source()).__dask_graph__())
-    (plan_key,) = [key for key in tasks if "bigfft_plan" in str(key)]
-    for i in range(30):
-        board.expect([(f"bigfft_plan-{i}", tasks[plan_key]), ((f"bigfft_round1-{i}", 0), None)])
-    assert list(board.meters) == [str(i) for i in range(6, 30)]
-    board.add(("bigfft_round1-2", 0))
-    board.add(("bigfft_round1-29", 0))
-    assert board.meters["29"].state == "done"
-    board.forgotten("bigfft_plan-28")
-    assert board.meters["28"].state == "cancelled"

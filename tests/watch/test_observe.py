@@ -18,11 +18,9 @@ from distributed import Client, LocalCluster
 
 import dask_bigfft
 from dask_bigfft import fft, progress, report
-from dask_bigfft.cluster.scheduler import phase_rows
 from dask_bigfft.errors import ArgumentError
-from dask_bigfft.events import EVENTS, PHASES, SUBPHASES
 from dask_bigfft.planner.phases import phase_forecasts
-from dask_bigfft.record import RECORD, WATCHED, PlanRecord, Span, Total
+from dask_bigfft.record import PlanRecord, Span, Total
 from dask_bigfft.watch import display
 from dask_bigfft.watch.report import RunReport
 
@@ -32,17 +30,6 @@ FIELD = np.random.default_rng(5).standard_normal((64, 64))
 
 def blocks(seed=0):
     return da.from_array(FIELD + seed, chunks=(8, 64))
-
-
-def test_a_report_has_a_place_for_all_that_is_recorded():
-    """On a process of one's own, and on the page of a cluster."""
-    assert set(PHASES + SUBPHASES) < set(WATCHED) < set(EVENTS)
-    plan = dask_bigfft.plan(blocks(), "fft2")
-    record = PlanRecord(totals={(name, 1): Total(1, 1, 0.1, 1.0, 2.0) for name in WATCHED})
-    assert [row.phase for row in RunReport(plan, "0a", {"": record}).rows] == list(WATCHED)
-    counters = {f"{name}/1": [1, 1, 0.1, 1.0, 2.0] for name in WATCHED}
-    rows = phase_rows(types.SimpleNamespace(plan=plan), [counters])
-    assert [row["phase"] for row in rows] == list(WATCHED)
 
 
 @pytest.fixture(scope="module")
@@ -287,19 +274,6 @@ def test_a_report_has_every_phase_with_its_forecast():
     assert "forecast" in text
 
 
-def test_phases_of_the_forecast_are_the_forecast():
-    x = da.zeros((64, 64, 64), chunks=(8, 64, 64))
-    plan = dask_bigfft.plan(x, "rfftn")
-    phases = phase_forecasts(plan)
-    rounds = [phase for phase in phases if phase.name == "round"]
-    assert sum(phase.flops for phase in rounds) == plan.expected.flops
-    for phase in rounds:
-        own = [found for found in phases if found.index == phase.index]
-        parts = sum(found.seconds for found in own if found.name in ("gather", "fft"))
-        rest = plan.expected.rounds[phase.index - 1].handling
-        assert phase.seconds == pytest.approx(parts + rest)
-
-
 def test_a_report_of_several_runs_is_their_mean():
     y = fft.fft2(blocks(11))
     for _ in range(3):
@@ -411,7 +385,3 @@ def test_names_in_html_are_escaped():
     hurt = RunReport(run.plan, run.token, {"<w>": run.places[""]})
     assert "<w>" not in hurt._repr_html_()
     ElementTree.fromstring(hurt.timeline())
-
-
-def test_the_record_is_this_process_alone():
-    assert RECORD.plan("no such plan") is None

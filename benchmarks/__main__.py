@@ -1,0 +1,28 @@
+"""``python -m benchmarks PROGRAM [argument ...]``; each program has ``--help``."""
+
+import importlib
+import sys
+
+#: Programs by name and what they measure.
+PROGRAMS = {
+    "guard": "two source trees in alternating pairs of processes",
+    "memory": "data in memory, against other FFT libraries",
+    "out_of_core": "arrays larger than memory, against a plain copy",
+    "clusters": "first tasks, tiny blocks and p2p on distributed",
+    "convolution": "convolutions of long arrays",
+    "verification": "cost of verification",
+    "forecasts": "forecasts, the plan ranked first, and the tuner",
+    "gpu": "one and two GPUs",
+    "pages": "result pages and the figures of the README",
+}
+
+
+def main(argv: list[str]) -> int:
+    if not argv or argv[0] not in PROGRAMS:
+        print(__doc__, *(f"  {name:14} {what}" for name, what in PROGRAMS.items()), sep="\n")
+        return int(argv[:1] not in ([], ["--help"]))
+    return int(importlib.import_module(f"benchmarks.{argv[0]}").main(argv[1:]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,307 @@
+"""Forecasts against the clock: seconds, the plan that is ranked first, the tuner, and paper.
+
+errors    Before each turn the machine is calibrated and each problem is planned; the medians of
+          forecasts and of measured seconds are compared.
+ranking   The planner's candidates, in memory and by disk, and a sample of those that it drops are
+          run once, the fastest of them again. Then the plan ranked first and the fastest one take
+          turns, which alone is judged.
+tuner     ``planner="measure"`` against ``planner="estimate"``, in alternating turns.
+paper     Forecasts for machines that nobody has here, by assumed speeds.
+"""
+
+import itertools
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+
+import dask_bigfft
+from benchmarks import core
+from benchmarks.rows import Problem, Truth, alternate, fill, graph_of, lazy, seconds_of, settings
+from dask_bigfft.graph.layer import transformed_array
+from dask_bigfft.memory_settings import machine_nbytes
+from dask_bigfft.planner.plan import Machine, Plan
+from dask_bigfft.planner.profile import DEFAULT, DeviceProfile
+from dask_bigfft.planner.request import Request
+from dask_bigfft.planner.search import every_plan, find_plan
+from dask_bigfft.planning.profiles import known_profile
+from dask_bigfft.planning.trials import region
+from dask_bigfft.transforms.spec import transform_spec
+
+#: Problems of both sizes, of lengths that calibration does not measure.
+SMALL = {
+    "line of 3 x 2^20": Problem("fftn", (3 << 20,), "c16", 16),
+    "line of 2^22, single": Problem("fftn", (1 << 22,), "c8", 16),
+    "plane in rows": Problem("fftn", (1536, 2048), "c16", 16),
+    "plane in rows, single": Problem("fftn", (3000, 1250), "c8", 12),
+    "plane in squares": Problem("fftn", (1800, 1600), "c16", (4, 4)),
+    "tall plane": Problem("fftn", (49152, 60), "c16", 12),
+    "slabs": Problem("fftn", (144, 150, 160), "c16", 12),
+    "pencils": Problem("fftn", (144, 144, 144), "c16", (4, 4)),
+    "real slabs": Problem("rfftn", (160, 180, 192), "f8", 10),
+    "one axis of a batch": Problem("fftn", (768, 4096), "c16", (8, 8), (1,)),
+}
+LARGE = {
+    "plane of 64 MiB": Problem("fftn", (2100, 2000), "c16", 32),
+    "line of 128 MiB": Problem("fftn", (1 << 23,), "c16", 16),
+    "cube of 128 MiB, single": Problem("fftn", (256, 256, 256), "c8", 16),
+    "plane of 512 MiB, 4 blocks": Problem("fftn", (6000, 5600), "c16", 4),
+    "rows of 200": Problem("fftn", (160_000, 200), "c16", 32, (1,)),
+    "real cube of 1 GiB": Problem("rfftn", (512, 500, 525), "f8", 32),
+    "rows of 64, 1 GiB, single": Problem("fftn", (1 << 21, 64), "c8", 16, (1,)),
+    "cube of 1 GiB": Problem("fftn", (400, 400, 420), "c16", 16),
+    "plane of 2 GiB": Problem("fftn", (12000, 11200), "c16", 16),
+    "line of 2 GiB": Problem("fftn", (1 << 27,), "c16", 16),
+}
+GPU = {
+    "box of 4 GiB": Problem("fftn", (512, 512, 1024), "c16", 8),
+    "line of 2^27": Problem("fftn", (1 << 27,), "c16", 8),
+    "plane of 2 GiB in squares": Problem("fftn", (16384, 8192), "c16", (4, 2)),
+}
+
+#: Allowed error of a forecast, and of the plan ranked first against the fastest.
+ERROR, BEHIND = 0.30, 0.15
+
+#: How many times as long as the fastest a plan may take before it drops out of the ranking.
+HOPELESS = 3.0
+
+#: Dropped plans that are run, finalists, their turns, and turns of the last two.
+DROPPED, FINALISTS, FINALS, DUELS = 40, 6, 9, 31
+
+
+def data_of(problem: Problem) -> tuple[np.ndarray, da.Array, Truth]:
+    x = fill(np.empty(problem.shape, problem.dtype))
+    return x, lazy(x, problem.chunks), Truth.of(problem, x)
+
+
+# --- errors -----------------------------------------------------------------------------------
+
+
+def errors(args: Any, results: core.Results, problems: dict[str, Problem]) -> None:
+    """Add the errors of forecasts; calibration is repeated before each turn."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    checks: dict[str, dict[str, Any]] = {}
+    for turn in range(args.turns):
+        if turn and results.over:
+            break
+        if not args.no_calibration:
+            seconds, _ = seconds_of(dask_bigfft.calibrate)
+            results.content["calibration_seconds"] = seconds
+        for name, kernel in itertools.product(problems, args.kernels):
+            problem, row = problems[name], f"{name}, {kernel}"
+            _, array, truth = data_of(problem)
+            axes = {} if problem.axes is None else {"axes": problem.axes}
+            plan = dask_bigfft.plan(array, problem.kind, kernel=kernel, device="cpu", **axes)
+            y = graph_of(problem, array, kernel=kernel, device="cpu")
+            checks[row] = truth.check(y.persist())
+            times = alternate({"seconds": y.persist}, args.repeat)["seconds"]
+            found.setdefault(row, []).append((plan.expected.seconds, statistics.median(times)))
+            forecast, measured = map(statistics.median, zip(*found[row], strict=True))
+            off = core.ratio(*zip(*found[row], strict=True))
+            results.add(
+                "errors",
+                row,
+                rounds=plan.notation,
+                forecast=forecast,
+                seconds=measured,
+                forecast_over_measured=off,
+                within=abs(off["ratio"] - 1) <= ERROR,
+                error=checks[row]["samples"],
+                ok=checks[row]["ok"],
+            )
+
+
+# --- ranking ----------------------------------------------------------------------------------
+
+
+def candidates(problem: Problem, array: da.Array, args: Any) -> list[tuple[Plan, str]]:
+    """Return plans with the carriers that they run by, cheapest by the model first."""
+    spec = transform_spec(problem.kind, problem.shape, np.dtype(problem.dtype), None, problem.axes)
+    on = Machine(machine_nbytes(), args.threads, 1, profile=known_profile(""), shared=True)
+    found: list[tuple[Plan, str]] = []
+    for carrier, where in (("shared", "memory"), ("disk", "disk")):
+        request = Request(array.chunks, kernel=args.kernels[0], carrier=where, device="cpu")
+        found += [(plan, carrier) for plan, _ in region(spec, request, on, args.kernels)]
+    known = {(plan.rounds, plan.result) for plan, _ in found}
+    request = Request(array.chunks, kernel=args.kernels[0], carrier="memory", device="cpu")
+    rest = [p for p in every_plan(spec, request, on) if (p.rounds, p.result) not in known]
+    dropped = random.Random(0).sample(rest, min(DROPPED, len(rest)))
+    found.sort(key=lambda pair: pair[0].expected.seconds)
+    return found + [(plan, "shared") for plan in dropped]
+
+
+def ranking(args: Any, results: core.Results, problems: dict[str, Problem]) -> None:
+    """Add how far the plan ranked first is from the fastest of all."""
+    if not args.no_calibration:
+        dask_bigfft.calibrate()
+    for name, problem in problems.items():
+        if results.over or results.has("ranking", name):
+            continue
+        _, array, truth = data_of(problem)
+        plans = candidates(problem, array, args)
+
+        def run(number: int, plans: Any = plans, array: da.Array = array) -> Any:
+            plan, carrier = plans[number]
+            with dask.config.set(settings(carrier=carrier)):
+                return transformed_array(array, plan, carrier).persist()
+
+        check = truth.check(run(0))
+        first = {number: seconds_of(lambda n=number: run(n))[0] for number in range(len(plans))}
+        best = min(first.values())
+        fast = [n for n in sorted(first, key=first.__getitem__) if first[n] <= HOPELESS * best]
+        finalists = dict.fromkeys([0, *fast[:FINALISTS]])
+        finals = alternate({str(n): lambda n=n: run(n) for n in finalists}, FINALS)
+        winner = min(finals, key=lambda n: statistics.median(finals[n]))
+        behind = {"ratio": 1.0, "low": 1.0, "high": 1.0, "n": FINALS}
+        if winner != "0":
+            both = alternate({n: lambda n=n: run(int(n)) for n in ("0", winner)}, DUELS)
+            behind = core.ratio(both["0"], both[winner])
+        results.add(
+            "ranking",
+            name,
+            plans=len(plans),
+            first=described(*plans[0]),
+            first_seconds=statistics.median(finals["0"]),
+            fastest=described(*plans[int(winner)]),
+            fastest_seconds=statistics.median(finals[winner]),
+            first_over_fastest=behind,
+            within=behind["ratio"] <= 1 + BEHIND,
+            error=check["samples"],
+            ok=check["ok"],
+        )
+
+
+def described(plan: Plan, carrier: str) -> str:
+    return f"{plan.notation} {plan.kernel}, {carrier}"
+
+
+# --- tuner ------------------------------------------------------------------------------------
+
+
+def tuner(args: Any, results: core.Results, problems: dict[str, Problem]) -> None:
+    """Add what the plan found by measuring gains over the first one by the model."""
+    options: dict[str, Any] = {"device": args.device}
+    if args.device == "gpu":
+        options["device_memory_limit"] = int((1 << 30) * min(1.0, args.scale * 64))
+    if not args.no_calibration:
+        dask_bigfft.calibrate()
+    for name, problem in problems.items():
+        if results.over or results.has("tuner", name):
+            continue
+        _, array, truth = data_of(problem)
+        started = time.perf_counter()
+        graphs = {
+            mode: graph_of(problem, array, planner=mode, **options)
+            for mode in ("estimate", "measure")
+        }
+        planning = time.perf_counter() - started
+        check = truth.check(graphs["measure"].persist())
+        times = alternate({mode: y.persist for mode, y in graphs.items()}, args.repeat)
+        axes = {} if problem.axes is None else {"axes": problem.axes}
+        plans = {
+            mode: dask_bigfft.plan(array, problem.kind, planner=mode, **axes, **options)
+            for mode in graphs
+        }
+        results.add(
+            "tuner",
+            name,
+            device=args.device,
+            tuning_seconds=planning,
+            estimate=f"{plans['estimate'].notation} {plans['estimate'].kernel}",
+            measure=f"{plans['measure'].notation} {plans['measure'].kernel}",
+            seconds=statistics.median(times["measure"]),
+            gain=core.ratio(times["estimate"], times["measure"]),
+            error=check["samples"],
+            ok=check["ok"],
+        )
+
+
+# --- paper ------------------------------------------------------------------------------------
+
+
+def paper(args: Any, results: core.Results, problems: dict[str, Problem]) -> None:
+    """Add forecasts for large machines, whose speeds are assumed."""
+    network = replace(DEFAULT, threads=16, network=1e10, sent_task=1e-4, sent_shard=5e-5)
+    gpus = replace(network, network=4e10, devices=(DeviceProfile(),))
+    pencils = ((128,) * 256, (128,) * 256, (1 << 16,))
+    slabs = ((4,) * 4096, (16384,), (16384,))
+    cases = {
+        "1 PiB over 4,096 workers, 10 GB/s each": (pencils, "c16", 4096, 0, 1 << 40, network),
+        "16384^3 on 512 H200, 40 GB/s each": (slabs, "c8", 512, 1, 1 << 39, gpus),
+        "16384^3 on the CPUs of these workers": (
+            slabs,
+            "c8",
+            512,
+            0,
+            1 << 39,
+            replace(gpus, devices=()),
+        ),
+    }
+    for name, (chunks, dtype, workers, cards, memory, profile) in cases.items():
+        spec = transform_spec("fftn", tuple(map(sum, chunks)), np.dtype(dtype))
+        machine = Machine(memory, 16, workers, 1 << 30, profile, cards)
+        plan = find_plan(spec, Request(chunks, device="gpu" if cards else "cpu"), machine)
+        found = plan.forecast(profile, workers=workers, threads=16, cards=cards)
+        bounds = ", ".join(one.bound for one in found.rounds)
+        results.add(
+            "paper",
+            name,
+            rounds=plan.notation,
+            seconds=found.seconds,
+            tasks=found.tasks,
+            exchanged_tib=found.bytes_exchanged / 2**40,
+            bounds=bounds,
+            peak_gib=found.peak_host / 2**30,
+        )
+
+
+PARTS = {"errors": errors, "ranking": ranking, "tuner": tuner, "paper": paper}
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = core.arguments("forecasts", __doc__)
+    add = parser.add_argument
+    add(
+        "--parts",
+        nargs="+",
+        choices=list(PARTS),
+        default=list(PARTS),
+        metavar="PART",
+        help=f"of: {', '.join(PARTS)}",
+    )
+    add("--large", action="store_true", help="problems for many threads")
+    add("--device", choices=("cpu", "gpu"), default="cpu", help="of the tuner")
+    add("--turns", type=int, default=5, metavar="N", help="calibrations (default: 5)")
+    add("--no-calibration", action="store_true", help="use common speeds, to try things")
+    add(
+        "--kernels",
+        nargs="+",
+        metavar="NAME",
+        default=[name for name in ("scipy", "ducc0") if find_spec(name)],
+    )
+    args = parser.parse_args(argv)
+    named = GPU if args.device == "gpu" else LARGE if args.large else SMALL
+    problems = {name: named[name].scaled(args.scale) for name in core.chosen(named, args.only)}
+    results = core.Results(args, "forecasts", error=ERROR, behind=BEHIND)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        dask.config.set(
+            {
+                "scheduler": "threads",
+                "num_workers": args.threads,
+                "bigfft.wisdom.directory": folder,
+                **settings(scratch=folder),
+            }
+        ),
+    ):
+        for part in args.parts:
+            PARTS[part](args, results, problems)
+    return int(not results.ok)

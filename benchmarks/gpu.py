@@ -1,0 +1,507 @@
+"""One and two GPUs: the bus, rounds, whole transforms, peers, hybrid, exchanges.
+
+Data is larger than the device memory that may be used; an allocation holds the rest. *Of the bus*
+is the time that all crossings need at the two-way speed of the bus over the seconds taken. A part
+is one of `PARTS`; ``ci/gpu-session`` runs them in commands of at most ten minutes.
+"""
+
+import os
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+
+import dask_bigfft
+from benchmarks import core
+from benchmarks.rows import (
+    GIB,
+    MIB,
+    ROUNDS,
+    GpuData,
+    Problem,
+    alternate,
+    device_held,
+    even_shape,
+    fill_memory,
+    graph_of,
+    measured_on_gpu,
+    settings,
+    worst,
+)
+
+
+def cupy() -> Any:
+    import cupy
+
+    return cupy
+
+
+class Bench:
+    """What the parts share: arguments, results, sizes and the speed of the bus."""
+
+    def __init__(self, args: Any, results: core.Results) -> None:
+        self.args, self.results, self.duplex = args, results, 0.0
+
+    def size(self, nbytes: float) -> int:
+        """Return a size as the scale makes it, a power of two."""
+        return 1 << (max(1 << 16, int(nbytes * self.args.scale)).bit_length() - 1)
+
+    @property
+    def budget(self) -> int:
+        return self.size(2 * GIB)
+
+    def add(
+        self,
+        section: str,
+        name: str,
+        nbytes: int,
+        crossings: int,
+        times: list[float],
+        check: dict[str, Any],
+        **more: Any,
+    ) -> None:
+        """Add a row with its part of the bus."""
+        seconds = statistics.median(times)
+        bus = crossings * nbytes / self.duplex / seconds if self.duplex else None
+        self.results.add(
+            section,
+            name,
+            gib=nbytes / GIB,
+            crossings=crossings,
+            seconds=seconds,
+            of_bus=bus,
+            error=check["samples"],
+            ok=check["ok"],
+            n=len(times),
+            **more,
+        )
+
+
+def bus(bench: Bench) -> None:
+    """Measure copies between pinned memory and the GPU, one way and both ways."""
+    cp, size = cupy(), bench.size(GIB)
+    import cupyx
+
+    hosts = [cupyx.empty_pinned(size, np.uint8) for _ in range(2)]
+    card, streams = cp.cuda.Memory(2 * size), [cp.cuda.Stream(non_blocking=True) for _ in range(2)]
+
+    def copy(there: bool, back: bool) -> None:
+        for _ in range(8):
+            if there:
+                cp.cuda.runtime.memcpyAsync(card.ptr, hosts[0].ctypes.data, size, 1, streams[0].ptr)
+            if back:
+                cp.cuda.runtime.memcpyAsync(
+                    hosts[1].ctypes.data, card.ptr + size, size, 2, streams[1].ptr
+                )
+        cp.cuda.runtime.deviceSynchronize()
+
+    ways = {"to the GPU": (True, False), "to the host": (False, True), "both ways": (True, True)}
+    copy(True, True)
+    works = {name: lambda pair=pair: copy(*pair) for name, pair in ways.items()}
+    for name, times in alternate(works, bench.args.repeat).items():
+        bench.duplex = 8 * size / statistics.median(times)
+        bench.results.add("bus", name, gb_per_second=bench.duplex / 1e9)
+
+
+# --- rounds and whole transforms --------------------------------------------------------------
+
+
+def rounds(bench: Bench, kind: str = "pinned", nbytes: float = 16 * GIB) -> None:
+    """Measure each kind of round on blocks in their own memory."""
+    for block in (4 * GIB, 256 * MIB):
+        data = GpuData.of(bench.size(nbytes), bench.size(block), kind == "pinned", bench.budget)
+        for name, *_ in ROUNDS:
+            for dtype in ("c16", "c8") if kind == "pinned" else ("c16",):
+                label = f"{name}, {dtype}, {block // MIB} MiB, {kind}"
+                if bench.results.over or bench.results.has("rounds", label):
+                    continue
+                large = data.memory[0].nbytes > bench.budget // 2
+                crossings = {"1D": 3, "2D": 2, "3D": 2}.get(name, 1) if large else 1
+                with dask.config.set(settings(**{"pin-arrays": kind != "ring"})):
+                    times, check = measured_on_gpu(
+                        data, data.round(name, dtype), bench.args.repeat, overwrite_x=True
+                    )
+                bench.add("rounds", label, data.nbytes, crossings, times, check)
+
+
+def ring(bench: Bench) -> None:
+    """Measure rounds of data that is not pinned and goes through the ring of pinned buffers."""
+    rounds(bench, "ring")
+
+
+def transforms(
+    bench: Bench, kind: str = "pinned", section: str = "transforms", **options: Any
+) -> None:
+    """Measure whole transforms; pinned ones take turns with peers."""
+    for block in (4 * GIB, 256 * MIB):
+        data = GpuData.of(bench.size(16 * GIB), bench.size(block), kind == "pinned", bench.budget)
+        for ndim, dtype in ((2, "c16"), (3, "c16"), (1, "c16"), (2, "c8"), (3, "c8"), (1, "c8")):
+            label = f"{ndim}D, {dtype}, {block // MIB} MiB, {kind}"
+            skip = dtype == "c8" and (kind != "pinned" or options)
+            if skip or bench.results.over or bench.results.has(section, label):
+                continue
+            problem = data.whole(ndim, dtype)
+            if options:  # in natural order an axis in several blocks needs other memory
+                options["order"] = "natural" if ndim > 1 else "transposed"
+            with dask.config.set(settings(**{"pin-arrays": kind != "ring"})):
+                x = data.array(problem.shape, dtype)
+                plan = dask_bigfft.plan(
+                    x, "fftn", device="gpu", device_memory_limit=bench.budget, **options
+                )
+                times, check = whole(bench, data, problem, options)
+                more = (
+                    peers(bench, data, problem, times) if kind == "pinned" and not options else {}
+                )
+            crossings = len(getattr(plan, "exchanges", plan.rounds))
+            bench.add(
+                section, label, data.nbytes, crossings, times, check, rounds=plan.notation, **more
+            )
+
+
+def whole(
+    bench: Bench, data: GpuData, problem: Problem, options: dict[str, Any]
+) -> tuple[list[float], dict[str, Any]]:
+    """Return seconds and a check of a whole transform; transposed results are not checked here."""
+    if options.get("order") == "transposed":
+        fill_memory(data.memory, problem.dtype)
+        y = data.graph(problem, norm="ortho", **options)
+        with device_held(data.budget):
+            y.persist()
+            times = alternate({"seconds": y.persist}, bench.args.repeat)["seconds"]
+        return times, {"samples": None, "ok": True}
+    return measured_on_gpu(data, problem, bench.args.repeat, **options)
+
+
+def unpinned(bench: Bench) -> None:
+    """Measure whole transforms of data that is not pinned: pinned in place, and by the ring."""
+    for kind in ("pageable", "ring"):
+        transforms(bench, kind, "unpinned")
+
+
+def in_place(bench: Bench) -> None:
+    """Measure whole transforms that overwrite their input."""
+    transforms(bench, "pinned", "in_place", overwrite_x=True)
+
+
+def peak(bench: Bench) -> None:
+    """Measure the device memory that a transform takes, by looking every 2 ms."""
+    cp = cupy()
+    data = GpuData.of(bench.size(8 * GIB), bench.size(256 * MIB), True, bench.budget)
+    y = data.graph(data.whole(2, "c16"))
+    free, stop = [int(cp.cuda.runtime.memGetInfo()[0])], threading.Event()
+
+    def look() -> None:
+        while not stop.wait(0.002):
+            free.append(int(cp.cuda.runtime.memGetInfo()[0]))
+
+    looker = threading.Thread(target=look)
+    looker.start()
+    y.persist()
+    stop.set()
+    looker.join()
+    used = free[0] - min(free)
+    bench.results.add(
+        "peak",
+        "2D, 8 GiB",
+        budget_gib=bench.budget / GIB,
+        used_gib=used / GIB,
+        ok=used <= bench.budget,
+    )
+
+
+# --- peers ------------------------------------------------------------------------------------
+
+
+def by_ducc(x: np.ndarray, out: np.ndarray) -> None:
+    """Transform with ducc0 on all cores of the host."""
+    from ducc0.fft import c2c
+
+    c2c(x, out=out, nthreads=len(os.sched_getaffinity(0)), inorm=1)
+
+
+def copy_2d(view: np.ndarray, card: Any, to_device: bool) -> None:
+    """Copy between rows of pinned memory and a dense array on the GPU."""
+    width, pitch = view.shape[1] * view.itemsize, view.strides[0]
+    ends: tuple[int, ...] = (card.data.ptr, width, view.ctypes.data, pitch)
+    if not to_device:
+        ends = ends[2:] + ends[:2]
+    cupy().cuda.runtime.memcpy2DAsync(*ends, width, len(view), 1 if to_device else 2, 0)
+    cupy().cuda.get_current_stream().synchronize()
+
+
+def pieces(x: np.ndarray, budget: int) -> Iterator[tuple[np.ndarray, tuple[int, ...], Any]]:
+    """Yield host rows, shape and axes of pieces of at most a quarter of the budget."""
+    rest = tuple(range(1, x.ndim))
+    step = max(1, len(x) * budget // (4 * x.nbytes))
+    for low in range(0, len(x), step):
+        part = x[low : low + step]
+        yield part.reshape(1, -1), part.shape, rest
+    rows, last = x.reshape(-1, x.shape[-1]), x.shape[-1]
+    step = max(1, last * budget // (4 * x.nbytes))
+    for low in range(0, last, step):
+        part = rows[:, low : low + step]
+        yield part, (*x.shape[:-1], part.shape[1]), (0,)
+
+
+def pinned_loop(x: np.ndarray, out: np.ndarray, budget: int) -> None:
+    """Copy in, FFT, copy out, one after the other, from pinned memory."""
+    cp = cupy()
+    if x.ndim == 1:
+        long_loop(x, out, budget)
+    for view, shape, axes in pieces(x, budget) if x.ndim > 1 else ():
+        card = cp.empty(shape, x.dtype)
+        copy_2d(view, card, True)
+        for axis in axes:
+            card = cp.fft.fft(card, axis=axis, norm="ortho")
+        card = cp.ascontiguousarray(card)
+        copy_2d(view, card, False)
+        del card
+    cp.fft.config.get_plan_cache().clear()
+    cp.get_default_memory_pool().free_all_blocks()
+
+
+def long_loop(x: np.ndarray, out: np.ndarray, budget: int) -> None:
+    """Do the same for one long axis: columns, twiddle factors, rows, into other memory."""
+    cp, n = cupy(), x.size
+    columns = 1 << (n.bit_length() // 2)
+    rows, turned = x.reshape(-1, columns), out.reshape(columns, -1)
+    step = max(1, columns * budget // (6 * x.nbytes))
+    first = cp.arange(len(rows))[:, None]
+    for low in range(0, columns, step):
+        part = rows[:, low : low + step]
+        card = cp.empty(part.shape, x.dtype)
+        copy_2d(part, card, True)
+        card = cp.fft.fft(card, axis=0, norm="ortho")
+        card *= cp.exp(first * cp.arange(low, low + part.shape[1]) * (-2j * np.pi / n)).astype(
+            x.dtype
+        )
+        copy_2d(part, card, False)
+        del card
+    step = max(1, len(rows) * budget // (6 * x.nbytes))
+    for low in range(0, len(rows), step):
+        part = rows[low : low + step]
+        card = cp.empty(part.shape, x.dtype)
+        copy_2d(part, card, True)
+        card = cp.ascontiguousarray(cp.fft.fft(card, axis=1, norm="ortho").T)
+        copy_2d(turned[:, low : low + step], card, False)
+        del card
+
+
+def peers(
+    bench: Bench, data: GpuData, problem: Problem, ours: list[float]
+) -> dict[str, dict[str, float]]:
+    """Return how many times as long the host's library and a loop over the GPU take."""
+    if len(data.memory) > 16:  # once for each problem is enough
+        return {}
+    x = data.memory[0].base if data.memory[0].base is not None else data.memory[0]
+    x = np.asarray(x)[: data.nbytes].view(problem.dtype).reshape(problem.shape)
+    out = GpuData.of(data.nbytes, data.nbytes, True, data.budget).memory[0]
+    out = out.view(problem.dtype).reshape(problem.shape)
+    works: dict[str, Callable[[], None]] = {
+        "pinned loop": lambda: pinned_loop(x, out, bench.budget)
+    }
+    if find_spec("ducc0"):
+        works["ducc0"] = lambda: by_ducc(x, out)
+    with device_held(data.budget):
+        alternate(works, 1)
+        found = alternate(works, min(3, bench.args.repeat))
+    fill_memory(data.memory, problem.dtype)
+    return {name.replace(" ", "_"): core.ratio(times, ours) for name, times in found.items()}
+
+
+def fits(bench: Bench) -> None:
+    """Measure one block that fits the GPU, against the host and plain CuPy."""
+    cp = cupy()
+    for ndim, nbytes in ((1, 4 * GIB), (2, 4 * GIB), (3, 4 * GIB), (2, 256 * MIB)):
+        label = f"{ndim}D, {nbytes // MIB} MiB"
+        if bench.results.over or bench.results.has("fits", label):
+            continue
+        size = bench.size(nbytes)
+        data, target = (GpuData.of(size, size, True, 16 * GIB) for _ in range(2))
+        problem = data.whole(ndim, "c16")
+        fill_memory(data.memory, "c16")
+        truth, y = data.truth(problem), data.graph(problem, device_memory_limit=None)
+        check = truth.check(y.persist())
+        x, out = (one.memory[0].view("c16").reshape(problem.shape) for one in (data, target))
+        pageable = np.array(x)
+
+        def by_cupy(source: np.ndarray, result: np.ndarray | None) -> Any:
+            card = cp.fft.fftn(cp.asarray(source))
+            return card.get() if result is None else card.get(out=result)
+
+        works: dict[str, Callable[[], Any]] = {
+            "ours": y.persist,
+            "CuPy, pinned": lambda x=x, out=out: by_cupy(x, out),
+            "CuPy, pageable": lambda x=pageable: by_cupy(x, None),
+        }
+        if find_spec("ducc0"):
+            works["ducc0"] = lambda x=x, out=out: by_ducc(x, out)
+        alternate(works, 1)
+        times = alternate(works, bench.args.repeat)
+        bench.results.add(
+            "fits",
+            label,
+            n=bench.args.repeat,
+            error=check["samples"],
+            ok=check["ok"],
+            seconds={name: statistics.median(t) for name, t in times.items()},
+            peers={
+                name: core.ratio(t, times["ours"]) for name, t in times.items() if name != "ours"
+            },
+        )
+        cp.get_default_memory_pool().free_all_blocks()
+
+
+# --- hybrid -----------------------------------------------------------------------------------
+
+#: Number of dimensions, dtype, MiB in all and of a block, transformed axes, last length.
+HYBRID = (
+    (2, "c16", 16384, 1024, (1,), 256),
+    (2, "c16", 16384, 1024, (1,), 64),
+    (2, "c8", 16384, 1024, (1,), 64),
+    (2, "c16", 8192, 256, (1,), 256),
+    (2, "c16", 4096, 256, None, 0),
+    (3, "c16", 4096, 256, None, 0),
+    (3, "c8", 4096, 256, None, 0),
+    (1, "c16", 4096, 256, None, 0),
+    (3, "c16", 8192, 1024, None, 0),
+)
+
+
+def hybrid(bench: Bench) -> None:
+    """Measure CPU threads, the GPU and both together in turns; the model decides who takes part."""
+    for ndim, dtype, mib, block_mib, axes, length in HYBRID:
+        label = f"{ndim}D, {dtype}, {mib} MiB in {block_mib} MiB" + (
+            f", rows of {length}" * bool(axes)
+        )
+        if bench.results.over or bench.results.has("hybrid", label):
+            continue
+        nbytes, block = bench.size(mib * MIB), bench.size(block_mib * MIB)
+        data = GpuData.of(nbytes, block, True, 64 * GIB)
+        elements = data.nbytes // np.dtype(dtype).itemsize
+        shape = (elements // length, length) if length else even_shape(elements, ndim)
+        problem = Problem("fftn", shape, dtype, len(data.memory), axes)
+        fill_memory(data.memory, dtype)
+        truth, x = data.truth(problem), data.array(shape, dtype)
+        graphs = {place: graph_of(problem, x, device=place) for place in ("cpu", "gpu", "hybrid")}
+        check = worst(truth.check(y.persist()) for y in graphs.values())
+        times = alternate({place: y.persist for place, y in graphs.items()}, 2 * bench.args.repeat)
+        medians = {place: statistics.median(found) for place, found in times.items()}
+        faster = min(("cpu", "gpu"), key=medians.__getitem__)
+        given = {} if axes is None else {"axes": axes}
+        plans = {place: dask_bigfft.plan(x, "fftn", device=place, **given) for place in graphs}
+        bench.results.add(
+            "hybrid",
+            label,
+            **medians,
+            faster=faster,
+            n=len(times["hybrid"]),
+            gain=core.ratio(times[faster], times["hybrid"]),
+            by=plans["hybrid"].device,
+            forecast={place: plan.expected.seconds for place, plan in plans.items()},
+            error=check["samples"],
+            ok=check["ok"],
+        )
+
+
+# --- two GPUs ---------------------------------------------------------------------------------
+
+
+def two(bench: Bench) -> None:
+    """Measure copies between GPUs, and 3D transforms of blocks that stay on them, by each way."""
+    cp, count = cupy(), cupy().cuda.runtime.getDeviceCount()
+    size, blocks = bench.size(GIB), 8
+    for a, b in [(0, 1), (1, 0)] if count > 1 else []:
+        with cp.cuda.Device(a):
+            source = cp.ones(size, np.uint8)
+        with cp.cuda.Device(b):
+            target = cp.empty(size, np.uint8)
+
+        def send(a: int = a, b: int = b, source: Any = source, target: Any = target) -> None:
+            cp.cuda.runtime.memcpyPeer(target.data.ptr, b, source.data.ptr, a, size)
+            cp.cuda.runtime.deviceSynchronize()
+
+        send()
+        seconds = statistics.median(alternate({"s": send}, bench.args.repeat)["s"])
+        bench.results.add("links", f"{a} to {b}", gb_per_second=size / seconds / 1e9)
+    problem = Problem("fftn", even_shape(bench.size(8 * GIB) // 8, 3), "c8", blocks)
+    host = GpuData.of(problem.nbytes, problem.nbytes // blocks, True, 0)
+    fill_memory(host.memory, "c8")
+    truth, name, graph = host.truth(problem), "gpu-spread", {}
+    for i, memory in enumerate(host.memory):
+        with cp.cuda.Device(i * count // blocks):
+            graph[(name, i, 0, 0)] = cp.asarray(memory.view("c8").reshape(-1, *problem.shape[1:]))
+    x = da.Array(graph, name, problem.chunks, meta=cp.empty((0, 0, 0), "c8"))
+    for way in ("host", "staged", "swap", "kernel", "auto"):
+        if bench.results.over or bench.results.has("two", way):
+            continue
+        with dask.config.set(settings(peer=way)):
+            y = graph_of(problem, x)
+        before = used_memory(count)
+        done = y.persist(scheduler="threads")
+        peak = max(b - a for a, b in zip(before, used_memory(count), strict=True))
+        check = truth.check(done.map_blocks(cp.asnumpy, dtype="c8").persist(scheduler="threads"))
+        del done
+        times = alternate(
+            {"seconds": lambda y=y: y.persist(scheduler="threads")}, bench.args.repeat
+        )
+        bench.results.add(
+            "two",
+            way,
+            seconds=statistics.median(times["seconds"]),
+            n=bench.args.repeat,
+            peak_gib=peak / GIB,
+            data_gib=x.nbytes / count / GIB,
+            error=check["samples"],
+            ok=check["ok"],
+        )
+
+
+def used_memory(count: int) -> list[int]:
+    """Return the bytes of CuPy's pools on all GPUs, after what is idle is freed."""
+    found = []
+    for device in range(count):
+        with cupy().cuda.Device(device):
+            pool = cupy().get_default_memory_pool()
+            found.append(pool.total_bytes())
+    return found
+
+
+PARTS: dict[str, Callable[[Bench], None]] = {
+    "bus": bus,
+    "rounds": rounds,
+    "ring": ring,
+    "transforms": transforms,
+    "unpinned": unpinned,
+    "in_place": in_place,
+    "fits": fits,
+    "peak": peak,
+    "hybrid": hybrid,
+    "two": two,
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = core.arguments("gpu", __doc__, repeat=3, budget=540.0)
+    args = parser.parse_args(argv)
+    try:
+        properties = cupy().cuda.runtime.getDeviceProperties(0)
+        count = cupy().cuda.runtime.getDeviceCount()
+    except Exception as error:  # no CuPy, or no GPU
+        raise SystemExit(f"no GPU: {error}") from None
+    results = core.Results(args, "gpu", gpu=f"{count} x {properties['name'].decode()}")
+    bench, started = Bench(args, results), time.monotonic()
+    chosen = core.chosen(PARTS, args.only)
+    with dask.config.set(scheduler="threads", num_workers=args.threads):
+        bus(bench)
+        for name in chosen:
+            if name != "bus" and not results.over:
+                PARTS[name](bench)
+                print(f"{name}: {time.monotonic() - started:.0f} s", flush=True)
+    return int(not results.ok)

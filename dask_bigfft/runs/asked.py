@@ -5,6 +5,7 @@ Imports `planning`, `front`, `storage`, `graph` and what lies below.
 
 import contextlib
 import math
+import stat
 import sys
 import time
 import warnings
@@ -72,7 +73,10 @@ class Asked:
         missing = self.missing_chunks
         if not isinstance(missing, str) or missing not in ("refuse", "fill"):
             refuse("missing_chunks", missing, "'refuse' or 'fill'")
-        if self.source.exists() and not (self.source.is_dir() or self.source.is_file()):
+        kind = stat.S_IFREG
+        with contextlib.suppress(OSError, ValueError):  # what cannot be there is refused later
+            kind = self.source.stat().st_mode
+        if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
             refuse("source", str(self.source), "a regular file or a folder; this is neither")
 
     @property

@@ -113,7 +113,7 @@ def test_plans_take_the_fastest(monkeypatch):
     monkeypatch.setattr(libraries, "fastest_library", lambda dtype: f"fast {dtype}")
     assert dask_bigfft.plan(x, "fft", kernel="auto").kernel == "fast complex128"
     assert dask_bigfft.plan(x, "fft", kernel="scipy").kernel == "scipy"
-    assert parse_kernel("auto", np.dtype("c8")) == "fast complex64"
+    assert parse_kernel("auto", np.dtype("c8")) == ("fast complex64", "")
 
 
 def test_what_is_installed_and_broken_is_left_out(monkeypatch):

@@ -253,7 +253,7 @@ def test_the_disk_is_taken_where_memory_is_too_small(tmp_path):
 
 def test_what_does_not_fit_either_way_is_refused_with_both_numbers():
     x = da.zeros(2**20, chunks=2**14, dtype=complex)
-    with pytest.raises(PlanError, match=r"\d+ with scratch files, \d+ in memory"):
+    with pytest.raises(PlanError, match=r"[\d.]+ MiB with scratch files, [\d.]+ MiB in memory"):
         fft.fft(x, memory_limit="40 kiB")
 
 
@@ -262,7 +262,7 @@ def test_a_carrier_that_was_asked_for_is_kept_to(carrier):
     x = da.zeros(2**20, chunks=2**14, dtype=complex)
     with (
         dask.config.set({"bigfft.exchange.carrier": carrier}),
-        pytest.raises(PlanError, match="'disk' takes scratch files instead"),
+        pytest.raises(PlanError, match=r"scratch files .*'disk'"),
     ):
         fft.fft(x, memory_limit="20 MiB")
 

@@ -240,7 +240,7 @@ def test_more_than_the_budget_goes_through_files(tmp_path, monkeypatch, piece):
     """Without a cgroup, which would count the files; in blocks as they come, or larger."""
     monkeypatch.setenv("DASK_BIGFFT__SCRATCH__PIECE_SIZE", piece)
     peak, found = measured(
-        RUN, "1d-2p24-c128-x64", 1 / 2, "40 MiB", tmp_path, cgroups=False
+        RUN, json.dumps(["fft", [2**24], "c16", 64]), 1 / 2, "40 MiB", tmp_path, cgroups=False
     )
     assert found["carrier"] == "disk"
     assert found["merged"] == (piece != "0")

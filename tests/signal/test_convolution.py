@@ -218,7 +218,8 @@ def test_a_small_kernel_of_long_double(monkeypatch, kernel):
     narrow = replace(scipys, name="narrow", dtypes=scipys.dtypes - {np.dtype("G")})
     monkeypatch.setitem(libraries._LOADERS, "narrow", lambda: narrow)
     monkeypatch.setattr(
-        arguments, "fastest_everywhere", lambda d: "narrow" if d in narrow.dtypes else "scipy"
+        arguments, "fastest_everywhere",
+        lambda d: ("narrow" if d in narrow.dtypes else "scipy", ""),
     )
     x, h = random_array((12, 20), "f8", 0), random_array(kernel, "f8", 1).astype("g")
     y = signal.fftconvolve(da.from_array(x, chunks=(4, -1)), h, kernel="auto")

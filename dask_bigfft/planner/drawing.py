@@ -13,15 +13,13 @@ on light and dark pages.
 Pure: imports `decomposition` and `explain` of this room; a `Plan` is only read, never made here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING
 
 from dask_bigfft.decomposition.layout import Digit, Group, Layout
 from dask_bigfft.decomposition.steps import AxisProgram, Step
+from dask_bigfft.planner.exchange import Exchange
 from dask_bigfft.planner.explain import (
     HEADINGS,
     block_shape,
@@ -31,10 +29,8 @@ from dask_bigfft.planner.explain import (
     round_names,
     step_text,
 )
+from dask_bigfft.planner.plan_data import PlanData
 from dask_bigfft.planner.wording import human_bytes
-
-if TYPE_CHECKING:
-    from dask_bigfft.planner.plan import Exchange, Plan
 
 BOX, WIDE, HIGH = 54, 84, 26  # a digit, one that is transformed, and their height
 GAP, PAD, ROW, HEAD = 6, 10, 58, 46  # between boxes, around them, per axis, above them
@@ -179,7 +175,7 @@ def _arrow(x: float, y: float, exchange: Exchange, itemsize: int, moves: bool) -
     return drawn + [_text(middle, y + 14 + 13 * i, word, 10) for i, word in enumerate(words)]
 
 
-def _columns(plan: Plan) -> list[_Column]:
+def _columns(plan: PlanData) -> list[_Column]:
     programs = {program.axis: program for program in plan.programs}
     found = [_Column("in", block_shape(plan.source), plan.source, programs)]
     for number, (name, round_) in enumerate(zip(round_names(plan), plan.rounds, strict=True), 1):
@@ -190,7 +186,7 @@ def _columns(plan: Plan) -> list[_Column]:
     return found
 
 
-def _svg(plan: Plan) -> str:
+def _svg(plan: PlanData) -> str:
     columns, sizes = _columns(plan), item_sizes(plan)
     ndim = len(plan.spec.shape)
     height = HEAD + max(ndim * ROW, 2 * ROW) + 12
@@ -224,7 +220,7 @@ def _cells(tag: str, cells: tuple[str, ...] | list[str]) -> str:
     return "<tr>" + "".join(f'<{tag} style="{style}">{escape(c)}</{tag}>' for c in cells) + "</tr>"
 
 
-def _forecast(plan: Plan) -> str:
+def _forecast(plan: PlanData) -> str:
     """Return the forecast, with a bar of the peak memory against the budget."""
     limit, rows = plan.machine.memory_limit, []
     for name, value in forecast_rows(plan):
@@ -237,12 +233,12 @@ def _forecast(plan: Plan) -> str:
     return f"<table>{''.join(rows)}</table>"
 
 
-def _considered(plan: Plan) -> str:
+def _considered(plan: PlanData) -> str:
     rows = [_cells("td", row) for row in rejected_rows(plan)]
     return f"<table>{_cells('th', HEADINGS)}{''.join(rows)}</table>"
 
 
-def _notation(plan: Plan) -> str:
+def _notation(plan: PlanData) -> str:
     rounds = "".join(
         f"<li><code>{escape('  '.join(step_text(plan, s) for s in round_.steps))}</code></li>"
         for round_ in plan.rounds
@@ -250,7 +246,7 @@ def _notation(plan: Plan) -> str:
     return f"<ol>{rounds}</ol>"
 
 
-def draw(plan: Plan) -> str:
+def draw(plan: PlanData) -> str:
     """Return the plan as HTML: rounds from left to right, forecast, and what was considered."""
     spec = plan.spec
     title = f"{spec.name} of {spec.shape} {spec.out_dtype.name}: {plan.notation}"

@@ -38,11 +38,11 @@ from dask_bigfft.kernels.libraries import FFTLibrary, get_library
 from dask_bigfft.kernels.stacked import Stacked
 from dask_bigfft.kernels.verify import verified_round
 from dask_bigfft.memory_settings import configure_arena
-from dask_bigfft.planner.balance import paces
 from dask_bigfft.planner.filters import FilterPlan
 from dask_bigfft.planner.joints import Joints, no_joints
 from dask_bigfft.planner.plan import Exchange, Plan
 from dask_bigfft.planner.shifts import ShiftPlan
+from dask_bigfft.planner.work_sharing import paces
 
 Array = npt.NDArray[Any]
 Block = tuple[int, ...]

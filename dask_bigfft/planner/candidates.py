@@ -31,7 +31,7 @@ from dask_bigfft.planner.programs import (
 )
 from dask_bigfft.planner.request import Request, largest_block
 from dask_bigfft.planner.rows import is_split, reads_rows, row_factors, split_result
-from dask_bigfft.planner.seconds import Model, Walk
+from dask_bigfft.planner.seconds import Model
 from dask_bigfft.planner.work import flops
 from dask_bigfft.transforms.spec import TransformSpec
 
@@ -87,10 +87,10 @@ class Candidates:
 
     def __init__(
         self, spec: TransformSpec, request: Request, machine: Machine, carrier: str = "memory",
-        walk: Walk | None = None, near: bool = False,
+        near: bool = False,
     ) -> None:
         self.spec, self.request, self.machine = spec, request, machine
-        self.carrier, self.walk = carrier, walk
+        self.carrier = carrier
         #: Whether the first round reads a stored array itself though its blocks come in as it has
         #: them: what a task that does nothing but read needs of memory is then not needed.
         self.near = near

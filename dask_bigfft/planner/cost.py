@@ -21,7 +21,7 @@ from dask_bigfft.planner.merging import merge_nbytes, merge_tasks, merging_secon
 from dask_bigfft.planner.plan_data import PlanData
 from dask_bigfft.planner.profile import LibrarySpeeds
 from dask_bigfft.planner.rows import DECODED
-from dask_bigfft.planner.seconds import Model, Walk
+from dask_bigfft.planner.seconds import Model
 from dask_bigfft.planner.traffic import tiles_of
 from dask_bigfft.planner.work import flops, shuffled
 
@@ -337,9 +337,9 @@ def _put_together(plan: PlanData, i: int, found: RoundForecast) -> RoundForecast
     return replace(found, gather=found.gather + more, seconds=found.seconds + more / lanes)
 
 
-def forecast(plan: PlanData, walk: Walk | None = None) -> Forecast:
-    """What a plan is expected to need; rounds on devices by a walk, if there is one."""
-    rounds = forecast_rounds(plan, replace(model_of(plan), walk=walk))
+def forecast(plan: PlanData) -> Forecast:
+    """Return what a plan is expected to need."""
+    rounds = forecast_rounds(plan, model_of(plan))
     return Forecast(
         bytes_exchanged=sum(exchange.nbytes for exchange in plan.travelling),
         peak_host=peak_host(plan),

@@ -137,13 +137,13 @@ def _in_blocks(
     for chunks, near in _ways_to_come_in(search, nbytes, merged, local):
         asked = replace(request, chunks=chunks, anew=_is_opened_anew(request, chunks))
         asked = replace(asked, scale=size / largest_block(spec, asked))
-        larger = Candidates(spec, asked, search.machine, search.carrier, search.walk, near)
+        larger = Candidates(spec, asked, search.machine, search.carrier, near)
         found = _fitting_in(larger, limit, too_large)
         if found is None or (near and not found.from_rows):
             continue
         if chunks != request.chunks and not found.anew:
             found = replace(found, incoming=request.chunks)
-            found = replace(found, expected=forecast(found, search.walk))
+            found = replace(found, expected=forecast(found))
         if not (found.from_rows or request.stored is None or not found.moves[0]
                 or chunks == merged):
             continue
@@ -187,7 +187,7 @@ def _as_it_fits(plan: Plan, limit: int, search: Candidates) -> Plan:
     if plan.expected.peak_host <= limit or plan.assembles or not may_assemble(plan):
         return plan
     found = replace(plan, assembles=True)
-    return replace(found, expected=forecast(found, search.walk))
+    return replace(found, expected=forecast(found))
 
 
 def _fitting_in(search: Candidates, limit: int, too_large: list[Plan]) -> Plan | None:

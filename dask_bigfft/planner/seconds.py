@@ -12,10 +12,9 @@ Pure: imports `decomposition` and this room.
 
 import itertools
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 
@@ -29,7 +28,7 @@ from dask_bigfft.planner.profile import DeviceProfile, LibrarySpeeds
 from dask_bigfft.planner.traffic import Traffic, block_of, tiles_of, traffic
 from dask_bigfft.planner.work import flops, is_real, shuffled
 
-__all__ = ["LEAST_NBYTES", "Model", "Walk", "cpu_block_seconds"]
+__all__ = ["LEAST_NBYTES", "Model", "cpu_block_seconds"]
 
 #: Blocks below it stay on the CPU where nobody has asked for a device: a trip costs more.
 LEAST_NBYTES = 1 << 20
@@ -46,18 +45,6 @@ DISK_SHARD = 2e-4
 
 #: Speed-up of an FFT for each further thread that the library may use.
 INNER_THREAD = 0.7
-
-
-class Walk(Hashable, Protocol):
-    """The pipelines of devices, as far as a plan has to know them."""
-
-    def __call__(self, round_: Round) -> float | None:
-        """Return the seconds of a device for each of many blocks; None where none can do them."""
-        ...
-
-    def divides(self, round_: Round) -> bool:
-        """Return whether devices and CPU threads can share the blocks of a round."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -78,8 +65,6 @@ class Model:
         What is checked.
     device : {"auto", "cpu", "gpu"}
         Where rounds are done.
-    walk : callable, optional
-        Seconds of a device for each of many blocks of a round; without it, a formula.
     """
 
     machine: Machine
@@ -88,7 +73,6 @@ class Model:
     carrier: str = "memory"
     verify: str = "none"
     device: str = "auto"
-    walk: Walk | None = None
 
     @cached_property
     def itemsize(self) -> int:
@@ -210,9 +194,6 @@ class Model:
 
     def of_device(self, round_: Round) -> float:
         """Return the seconds that a device takes for each of many blocks of a round."""
-        walked = None if self.walk is None else self.walk(round_)
-        if walked is not None:
-            return walked
         return max(device_block_seconds(round_, self.itemsize, found) for found in self.devices)
 
     def read(self, shape: ExchangeShape, nbytes: float) -> float | None:

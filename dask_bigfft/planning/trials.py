@@ -18,16 +18,15 @@ import numpy as np
 
 from dask_bigfft import config
 from dask_bigfft.devices import find
-from dask_bigfft.devices.walk import walk_on
 from dask_bigfft.errors import PlanError
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.kernels import warming
-from dask_bigfft.planner.deciding import divided_among
 from dask_bigfft.planner.device_settings import AS_IS, DeviceSettings
 from dask_bigfft.planner.plan import Machine, Plan
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.search import find_plans
-from dask_bigfft.planning.device_tuning import Group, choices, rounds_by_rows
+from dask_bigfft.planner.work_sharing import divided_among
+from dask_bigfft.planning.device_tuning import choices, groups
 from dask_bigfft.transforms.spec import TransformSpec
 
 #: Sizes of blocks that are tried, in units of those that come in.
@@ -69,8 +68,6 @@ class Trial:
         Seconds of its runs.
     settings : DeviceSettings
         What was set of the devices' pipelines.
-    pieces : str
-        What each round's first crossing was cut into then, where settings were tried.
     device : str
         Where rounds were done.
     """
@@ -83,7 +80,6 @@ class Trial:
     forecast: float
     measured: tuple[float, ...] = ()
     settings: DeviceSettings = AS_IS
-    pieces: str = ""
     device: str = "auto"
 
     @property
@@ -128,17 +124,16 @@ def region(
 
 def _plans(spec: TransformSpec, request: Request, machine: Machine) -> Iterator[Plan]:
     """Plans for all who may do the rounds: none where chunks are too small for such blocks."""
-    walk = walk_on(machine.devices, request.device_nbytes, spec.work_dtype.str)
     try:
         if not _open(spec, request, machine):
-            yield from find_plans(spec, request, machine, walk)
+            yield from find_plans(spec, request, machine)
             return
-        yield from find_plans(spec, replace(request, device="auto"), machine, walk)
+        yield from find_plans(spec, replace(request, device="auto"), machine)
         bare = replace(machine, cards=0)
         least = min(NEAR, config.get("bigfft.hybrid-gain"))
         for plan in find_plans(spec, replace(request, device="cpu"), bare):
             yield plan
-            both = divided_among(replace(plan, device="hybrid"), machine.cards, least, walk)
+            both = divided_among(replace(plan, device="hybrid"), machine.cards, least)
             if any(0 < share < 1 for share in both.shares):
                 yield both
     except PlanError:
@@ -248,20 +243,16 @@ def measured_trials(
 def measured_settings(plan: Plan, trial: Trial, timer: Timer) -> list[tuple[Plan, Trial]]:
     """Return a plan with settings of the devices' pipelines that were tried, fastest first.
 
-    What was best of one group of settings is what the next group is tried with. The ring is tried
-    where anything goes through it, and its parts by rounds that read the same rows.
+    The best of one group of settings is what the next group is tried with.
     """
-    staged = _goes_by_ring(plan, timer)
-    groups: list[Group] = ["pieces", "ring"] if staged else ["pieces"]
     tried: list[tuple[Plan, Trial]] = []
     best = plan
-    while groups:
-        group = groups.pop(0)
-        done = _measured_group(best, trial, group, staged, timer)
-        if done:
-            best, tried = done[0][0], [*done, *tried]
-        if group == "ring":
-            groups += rounds_by_rows(best, best.settings, pageable=True)
+    for group in groups(plan, _goes_by_ring(plan, timer)):
+        pairs = [(replace(best, settings=found), replace(trial, settings=found))
+                 for found in choices(best.settings, group, len(plan.rounds))]
+        ring = isinstance(group, str) and group.startswith("ring")
+        done = measured_trials(pairs, _again(timer) if ring else timer)
+        best, tried = done[0][0], [*done, *tried]
     return tried
 
 
@@ -275,18 +266,6 @@ def _goes_by_ring(plan: Plan, timer: Timer) -> bool:
         return False
     timer(plan)
     return find.staged() > before
-
-
-def _measured_group(
-    plan: Plan, trial: Trial, group: Group, staged: bool, timer: Timer
-) -> list[tuple[Plan, Trial]]:
-    """A plan with the settings of a group, fastest first; none where blocks do not fit."""
-    pairs = [
-        (replace(plan, settings=found.settings),
-         replace(trial, settings=found.settings, forecast=found.forecast, pieces=found.pieces))
-        for found in choices(plan, plan.settings, group, pageable=staged)
-    ]
-    return measured_trials(pairs, _again(timer) if group == "ring" else timer) if pairs else []
 
 
 def _again(timer: Timer) -> Timer:

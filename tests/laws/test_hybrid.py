@@ -22,7 +22,7 @@ from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.errors import ArgumentError, DeviceError, DeviceMemoryError
 from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.graph.run import Run
-from dask_bigfft.planner import deciding
+from dask_bigfft.planner import work_sharing
 from dask_bigfft.planner.profile import DeviceProfile, LibrarySpeeds, Profile
 from dask_bigfft.testing.devices import simulated_devices
 
@@ -310,20 +310,20 @@ def test_the_share_of_a_plan_lets_all_end_together(tmp_path, factor):
 
 def test_rounds_that_are_not_shared_stay_with_one_kind(tmp_path, monkeypatch):
     """However good it looks to do one round here and another one there."""
-    real = deciding.divided
+    real = work_sharing.divided
 
     def parted(plan, *arguments):
         found = real(plan, *arguments)
         return replace(found, shares=(0.0, 1.0), expected=replace(found.expected, seconds=1e-9))
 
-    monkeypatch.setattr(deciding, "divided", parted)
+    monkeypatch.setattr(work_sharing, "divided", parted)
     array = da.zeros((2048, 2048), chunks=(256, 2048), dtype="c16")
-    deciding.decided.cache_clear()
+    work_sharing.decided.cache_clear()
     try:
         with speeds(tmp_path, EVEN):
             found = plan(array, "fft2", device="hybrid", kernel="ducc0")
     finally:
-        deciding.decided.cache_clear()
+        work_sharing.decided.cache_clear()
     assert len(found.rounds) == len(found.shares) > 1
     assert len(set(found.shares)) == 1
 

@@ -20,16 +20,22 @@ Pure: imports `decomposition` and this room.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
 from dask_bigfft.decomposition.rounds import Round, exchange_shape
-from dask_bigfft.planner.device_seconds import device_block_seconds
-from dask_bigfft.planner.machine import Machine
+from dask_bigfft.planner.cost import forecast
+from dask_bigfft.planner.device_seconds import device_block_seconds, device_passes
+from dask_bigfft.planner.machine import Machine, RoundForecast
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.profile import DeviceProfile
-from dask_bigfft.planner.seconds import LEAST_NBYTES, Model, Walk, cpu_block_seconds
+from dask_bigfft.planner.request import Request
+from dask_bigfft.planner.search import find_plan
+from dask_bigfft.planner.seconds import LEAST_NBYTES, Model, cpu_block_seconds
+from dask_bigfft.transforms.spec import TransformSpec
 
 __all__ = ["FEEDERS", "Balance", "balances", "divided", "gathering_threads", "known_devices",
            "lanes", "paces"]
@@ -135,7 +141,7 @@ class Balance:
         return float(self.rates[1] > self.rates[0] and self.nbytes >= LEAST_NBYTES)
 
 
-def balances(plan: Plan, cards: int = 0, walk: Walk | None = None) -> tuple[Balance, ...]:
+def balances(plan: Plan, cards: int = 0) -> tuple[Balance, ...]:
     """Return how each round of a plan is divided between CPU threads and devices.
 
     A process whose devices are not known is thought to have one.
@@ -146,9 +152,6 @@ def balances(plan: Plan, cards: int = 0, walk: Walk | None = None) -> tuple[Bala
         With rounds that both are to do.
     cards : int
         Devices of each process, if the plan's machine does not say.
-    walk : callable, optional
-        Seconds that a device takes for each of many blocks of a round, by a walk through its
-        pipeline; by a formula without it.
     """
     machine, itemsize = plan.machine, np.dtype(plan.spec.work_dtype).itemsize
     dtype = np.dtype(plan.spec.work_dtype).name
@@ -161,12 +164,9 @@ def balances(plan: Plan, cards: int = 0, walk: Walk | None = None) -> tuple[Bala
         cpu = max(cpu_block_seconds(round_, before, machine, plan.kernel, dtype), 1e-12)
         shape = exchange_shape(before, round_.source)
         gather = model.gather(shape, before, round_.source, round_) / max(1, round_.source.blocks)
-        if walk is None:
-            device = max(device_block_seconds(round_, itemsize, one) for one in devices)
-        else:
-            walked = walk(round_)
-            device = math.inf if walked is None else max(walked, 1e-12)
-        divides = walk is None or walk.divides(round_)
+        passes = min(device_passes(round_, itemsize, one.nbytes) for one in devices)
+        device = max(device_block_seconds(round_, itemsize, one) for one in devices)
+        device = max(device, 1e-12) if passes else math.inf
         threads = lanes(machine.threads, len(devices))
         block = round_.source.size * itemsize / max(1, round_.source.blocks)
         if (read := beside.read(shape, block)) is not None:
@@ -184,7 +184,7 @@ def balances(plan: Plan, cards: int = 0, walk: Walk | None = None) -> tuple[Bala
             together *= SHARED_TILES
         found.append(
             Balance(number + 1, nbytes, blocks, cpu, device, threads, len(devices), together,
-                    profile.shared_round, divides)
+                    profile.shared_round, passes == 1)
         )
     return tuple(found)
 
@@ -213,7 +213,7 @@ def known_devices(machine: Machine, cards: int = 0) -> tuple[DeviceProfile, ...]
     return replace(machine, cards=max(1, cards, machine.cards)).devices
 
 
-def divided(plan: Plan, cards: int, least: float, walk: Walk | None = None) -> Plan:
+def divided(plan: Plan, cards: int, least: float) -> Plan:
     """Return a plan whose rounds are shared by CPU threads and devices, with its forecast.
 
     Parameters
@@ -224,11 +224,9 @@ def divided(plan: Plan, cards: int, least: float, walk: Walk | None = None) -> P
         Devices of each process.
     least : float
         Gain over the faster one alone from which on a round is shared; else that one does it.
-    walk : callable, optional
-        As `balances` takes it.
     """
     shares, rounds = [], list(plan.expected.rounds)
-    for number, found in enumerate(balances(plan, cards, walk)):
+    for number, found in enumerate(balances(plan, cards)):
         share, ours = found.kept(least), rounds[number]
         shares.append(share)
         # What is beside the work of threads stays: tasks, and what travels. Threads that take work
@@ -245,3 +243,123 @@ def divided(plan: Plan, cards: int, least: float, walk: Walk | None = None) -> P
     total = start + sum(found.seconds for found in rounds)
     expected = replace(plan.expected, seconds=total, rounds=tuple(rounds))
     return replace(plan, shares=tuple(shares), expected=expected)
+
+
+# --- who does a plan ----------------------------------------------------------------------
+
+#: CPU threads alone do a transform only where the model has them so many times as fast as devices.
+CERTAIN = 2.0
+
+#: A plan that suits processes with fewer devices is taken where it needs less than this part of the
+#: time of the one that suits those with most, for which the others would be waited for.
+SLOWED = 0.95
+
+#: The rounds of a plan, with what they take, in a process with so many devices.
+Rounds = Callable[[int], tuple[RoundForecast, ...]]
+
+
+def divided_among(plan: Plan, cards: int, least: float) -> Plan:
+    """Return a plan whose rounds are shared by the CPU threads and devices of each process.
+
+    Parameters
+    ----------
+    plan : Plan
+        For the CPU.
+    cards : int
+        Devices of each process, or of that which has most.
+    least : float
+        Gain from which on a round is shared, as `divided` takes it.
+    """
+    def of(count: int) -> tuple[RoundForecast, ...]:
+        return (divided(plan, count, least) if count else plan).expected.rounds
+
+    return _waited_for(divided(plan, cards, least), of)
+
+
+def _by_devices(plan: Plan) -> Plan:
+    """A plan for devices, with the forecast of a cluster where some processes have fewer or none.
+
+    CPU threads do the blocks of those that have none.
+    """
+    def of(count: int) -> tuple[RoundForecast, ...]:
+        machine = replace(plan.machine, cards=count)
+        device = plan.device if count else "cpu"
+        return forecast(replace(plan, machine=machine, device=device)).rounds
+
+    bare = any(not count for count, _ in plan.machine.by_cards)
+    return _waited_for(replace(plan, device="hybrid") if bare else plan, of)
+
+
+def _waited_for(plan: Plan, of: Rounds) -> Plan:
+    """A plan whose rounds take what they take in the processes that are slowest."""
+    kinds = plan.machine.by_cards
+    if not kinds:
+        return plan
+    workers = sum(count for _, count in kinds)
+    known = [(of(cards), count) for cards, count in kinds]
+    rounds = []
+    for number in range(len(plan.expected.rounds)):
+        each = [(found[number], count) for found, count in known]
+        slowest = max((found for found, _ in each), key=lambda found: found.seconds)
+        share = sum(found.share * count for found, count in each) / workers
+        rounds.append(replace(slowest, share=round(share, 4)))
+    before, after = (sum(one.seconds for one in each) for each in (plan.expected.rounds, rounds))
+    seconds = plan.expected.seconds + after - before
+    return replace(plan, expected=replace(plan.expected, seconds=seconds, rounds=tuple(rounds)))
+
+
+def _alone(plan: Plan, devices: bool) -> Plan:
+    """A plan whose rounds are all done by one kind."""
+    return replace(plan, shares=(float(devices),) * len(plan.rounds))
+
+
+@lru_cache(maxsize=128)
+def decided(
+    spec: TransformSpec, request: Request, machine: Machine, cards: int, least: float,
+) -> Plan:
+    """Return the plan of a transform that CPU threads and devices may share, and who does what.
+
+    Where both together are not so much faster by the model than the faster ones alone, those do
+    all of it, by the plan that is made for them: so the transform is never slower for what might
+    have been shared. So they do where no single round is worth sharing: that one round is better
+    here and another one there rests on two forecasts that were never measured beside each other.
+    The speed of a bus is known to a few per cent, that of many CPU threads often not to a half: so
+    they do it alone where they are `CERTAIN` times as fast, and devices otherwise.
+
+    Where processes have unlike numbers of devices, that is decided for the one that has most. But
+    it may wait for the others: so another way is taken that needs less than `SLOWED` of the time.
+
+    Parameters
+    ----------
+    spec : TransformSpec
+        What is asked.
+    request : Request
+        What of it may be chosen.
+    machine : Machine
+        Where it runs, without devices.
+    cards : int
+        Devices of each process, or of that which has most.
+    least : float
+        The gain from which on it is shared; with 0 every round is.
+    """
+    base = find_plan(spec, request, machine)
+    if least == 0:
+        return divided_among(base, cards, least)
+    shared = divided(base, cards, least)
+    ours = _alone(find_plan(spec, replace(request, device="cpu"), machine), False)
+    on_cards = replace(machine, cards=cards)
+    theirs = _alone(find_plan(spec, replace(request, device="gpu"), on_cards), True)
+    faster = min(ours, theirs, key=lambda plan: plan.expected.seconds)
+    if theirs.expected.seconds < CERTAIN * ours.expected.seconds:
+        faster = theirs
+    if any(math.isinf(one.device) for one in balances(theirs, cards)):
+        faster = ours  # a device has too little memory
+    both = any(0 < share < 1 for share in shared.shares)
+    if both and faster.expected.seconds >= least * shared.expected.seconds:
+        faster = shared
+    if not machine.by_cards:
+        return faster
+    unlike = (divided_among(base, cards, least), _by_devices(theirs), ours)
+    suited = unlike[[shared, theirs, ours].index(faster)]
+    best = min(unlike, key=lambda plan: plan.expected.seconds)
+    return best if best.expected.seconds < SLOWED * suited.expected.seconds else suited

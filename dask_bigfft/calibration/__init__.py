@@ -1,7 +1,7 @@
 """Calibration: a machine is measured once, in half a minute, so that plans know its speeds.
 
 `threads` fits the prices of the CPU to whole transforms; `cards` measures GPUs and the bus,
-`system` fresh pages, dask's ordering and the disk, `cluster` what workers share; `several` makes
+`system` fresh pages and the disk, `cluster` what workers share; `several` makes
 one profile of many workers'.
 
 Imports the rest of this folder, `planning` and `planner`.
@@ -17,10 +17,10 @@ from typing import Any
 import dask.config
 
 from dask_bigfft import config
-from dask_bigfft.calibration.cards import device_speeds, peer_speeds, peers_of, together
+from dask_bigfft.calibration.cards import device_speeds, peer_speeds, peers_of
 from dask_bigfft.calibration.cluster import disks_of, hosts_of, network_speeds, workers_of
 from dask_bigfft.calibration.several import slowest
-from dask_bigfft.calibration.system import DISK_NBYTES, disk_speeds, page_speed, pair_seconds
+from dask_bigfft.calibration.system import DISK_NBYTES, disk_speeds, page_speed
 from dask_bigfft.calibration.threads import DTYPES, thread_prices
 from dask_bigfft.devices.find import leases
 from dask_bigfft.errors import (
@@ -76,12 +76,12 @@ def measure(
     names = list(usable() if kernels is None else kernels)
     first = fastest_library(DTYPES[0], names)
     names.sort(key=lambda name: name != first)
-    found |= thread_prices(threads, nbytes, repeat, names, pair_seconds(repeat))
-    found |= _devices(threads, found["copy"], min(nbytes, USUAL_NBYTES) * 8)
+    found |= thread_prices(threads, nbytes, repeat, names)
+    found |= _devices(min(nbytes, USUAL_NBYTES) * 8)
     return Profile(f"{os.cpu_count()} cores, {threads} threads", threads, **found)
 
 
-def _devices(threads: int, copy: float, nbytes: int) -> dict[str, Any]:
+def _devices(nbytes: int) -> dict[str, Any]:
     """What a profile says of the devices of this process; nothing where one does not work."""
     lent = leases()
     engines = () if lent is None else lent.engines
@@ -99,8 +99,7 @@ def _devices(threads: int, copy: float, nbytes: int) -> dict[str, Any]:
     speeds = () if peers is None else peer_speeds(peers, len(found), nbytes)
     for engine in engines:
         engine.recover()  # what was sent lies in a pool
-    left = together(engines[0].device, threads, copy, nbytes)
-    return {"devices": tuple(found), "together": left, "peers": speeds}
+    return {"devices": tuple(found), "peers": speeds}
 
 
 def usual_nbytes(threads: int, memory: int | None = None) -> int:
@@ -128,8 +127,8 @@ def calibrate(
 
     Takes up to half a minute, during which nothing else should run. A few dozen small transforms
     with the installed FFT libraries give the prices of copies, FFTs, checks, tasks, tiles, shards
-    and exchanges. Fresh pages, dask's ordering, the disk of the scratch folder and GPUs are
-    measured apart: the bus, pinning, their memory and FFTs, and what GPUs send each other.
+    and exchanges. Fresh pages, the disk of the scratch folder and GPUs are measured apart: the bus,
+    pinning, their memory and FFTs, and what GPUs send each other.
 
     Parameters
     ----------

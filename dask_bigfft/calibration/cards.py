@@ -2,19 +2,16 @@
 
 So a simulated device is measured as a card is, and gives back the speeds that it was made with.
 
-Imports `devices`, `memory`, dask's configuration and this room.
+Imports `devices`, `memory` and the planner's profiles.
 """
 
 import itertools
 import math
-import statistics
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import dask.config
 import numpy as np
 
 from dask_bigfft.devices.cupy_device import CupyDevice
@@ -25,14 +22,10 @@ from dask_bigfft.devices.protocol import Device
 from dask_bigfft.memory import default_arena, lend
 from dask_bigfft.planner.profile import DeviceProfile, Peer
 
-__all__ = ["device_speeds", "peer_speeds", "peers_of", "together"]
+__all__ = ["device_speeds", "peer_speeds", "peers_of"]
 
 #: Length of the FFTs, and bytes of the rows, that are measured.
 LENGTH, ROW = 1024, 4096
-
-#: Seconds for which threads copy while a device does, bytes that they copy at a time, and how many
-#: times as many they go over as the device does.
-BESIDE_SECONDS, BESIDE_NBYTES, MORE = 0.2, 8 << 20, 4
 
 #: Times that an operation is done while the clock runs.
 COUNT = 8
@@ -119,17 +112,13 @@ def _kernels(bench: _Bench) -> dict[str, Any]:
     return found
 
 
-def _staged(bench: _Bench) -> dict[str, float]:
-    """Speed of fresh pinned memory, and of the bus for memory that is not and does not become."""
+def _pinning(nbytes: int) -> float:
+    """Return the bytes per second at which fresh memory is prefaulted and pinned."""
     default_arena().trim()
     started = time.perf_counter()
-    fresh = lend((2 * bench.nbytes,), np.dtype("u1"))
+    fresh = lend((2 * nbytes,), np.dtype("u1"))
     fresh[::4096] = 1
-    pin = fresh.nbytes / (time.perf_counter() - started)
-    del fresh
-    ordinary = [np.ones(bench.nbytes, np.uint8) for _ in range(2)]
-    with dask.config.set({"bigfft.memory.pin-arrays": False}):
-        return {"pin": pin, "ring": _bus_speed(bench, *ordinary)}
+    return fresh.nbytes / (time.perf_counter() - started)
 
 
 def _reserved(device: Device, nbytes: int) -> _Bench:
@@ -163,80 +152,10 @@ def device_speeds(device: Device, nbytes: int = 1 << 28) -> DeviceProfile:
     """
     bench = _reserved(device, nbytes)
     try:
-        found = {**_copies(bench), **_kernels(bench), **_staged(bench)}
+        found = {**_copies(bench), **_kernels(bench), "pin": _pinning(bench.nbytes)}
     finally:
         _returned(device)
     return DeviceProfile(name=device.name, nbytes=device.memory().total, **found)
-
-
-def together(device: Device, threads: int, copy: float, nbytes: int = 1 << 28) -> float:
-    """Return what is left of the speeds of threads that copy, and of a bus, while both work.
-
-    The sum of both rates beside each other over that of both rates alone, at most 1. Threads slow
-    a bus down the more they copy: what is measured at the rate of nothing but copies is drawn to
-    the one at which the rounds of a profile copy.
-
-    Parameters
-    ----------
-    device : Device
-        Open, with no arena reserved.
-    threads : int
-        That copy.
-    copy : float
-        Bytes per second that a thread copies in a round.
-    nbytes : int
-        Bytes of a copy over the bus; threads copy from `MORE` times as many to as many others, more
-        than caches hold.
-    """
-    bench = _reserved(device, nbytes)
-    try:
-        here = [lend((bench.nbytes,), np.dtype("u1")) for _ in range(2)]
-        theirs = [np.ones(MORE * bench.nbytes, np.uint8) for _ in range(2)]
-        alone = _bus_speed(bench, *here)
-        rest = _beside(theirs, threads, lambda until: _idle(until))
-        both = _beside(theirs, threads, lambda until: _until(bench, here, until))
-    finally:
-        _returned(device)
-    lost = max(0.0, 1 - (both[0] + both[1]) / (alone + rest[0]))
-    return 1 - lost * min(1.0, threads * copy / rest[0])
-
-
-def _idle(until: float) -> float:
-    time.sleep(max(0.0, until - time.perf_counter()))
-    return 0.0
-
-
-def _until(bench: _Bench, here: Sequence[Array], until: float) -> float:
-    """Speed of the bus up to a moment."""
-    speeds = []
-    while time.perf_counter() < until:
-        speeds.append(_bus_speed(bench, *here))
-    return statistics.median(speeds) if speeds else 0.0
-
-
-def _beside(
-    arrays: Sequence[Array], threads: int, work: Callable[[float], float]
-) -> tuple[float, float]:
-    """Bytes per second that threads copy while something else is done, and what that returns."""
-    until, copied = time.perf_counter() + BESIDE_SECONDS, [0] * threads
-    starts = range(0, arrays[0].nbytes, BESIDE_NBYTES)
-
-    def copy(number: int) -> None:
-        own = itertools.cycle(starts[number::threads] or starts)
-        while time.perf_counter() < until:
-            low = next(own)
-            part = slice(low, low + BESIDE_NBYTES)
-            np.copyto(arrays[1][part], arrays[0][part])
-            copied[number] += arrays[0][part].nbytes
-
-    running = [threading.Thread(target=copy, args=(number,)) for number in range(threads)]
-    started = time.perf_counter()
-    for thread in running:
-        thread.start()
-    found = work(until)
-    for thread in running:
-        thread.join()
-    return sum(copied) / (time.perf_counter() - started), found
 
 
 def peers_of(devices: Sequence[Device]) -> Peers | None:

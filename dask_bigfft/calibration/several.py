@@ -27,7 +27,7 @@ LARGER = frozenset({
 def slowest(profiles: Sequence[Profile]) -> Profile:
     """Return the profile of a cluster of workers, which have at least one each.
 
-    Libraries are those that all workers have. What devices add is that of workers that have some.
+    Libraries are those that all workers have.
 
     Parameters
     ----------
@@ -43,11 +43,9 @@ def slowest(profiles: Sequence[Profile]) -> Profile:
     found: Profile = _slowest(profiles)
     known = [{(one.name, one.dtype): one for one in profile.libraries} for profile in profiles]
     common = [key for key in known[0] if all(key in of_worker for of_worker in known)]
-    with_devices = [profile for profile in profiles if profile.devices] or profiles
     return replace(
         found, libraries=tuple(_slowest([of_worker[key] for of_worker in known]) for key in common),
-        devices=_devices(profiles), peers=_peers(profiles),
-        together=min(profile.together for profile in with_devices))
+        devices=_devices(profiles), peers=_peers(profiles))
 
 
 def _slowest(things: Sequence[Any]) -> Any:

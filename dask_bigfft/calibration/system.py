@@ -1,35 +1,21 @@
-"""Speeds of what is around the blocks: fresh pages, dask's ordering, the disk.
+"""Speeds of what is around the blocks: fresh pages and the disk.
 
-Imports `memory` and dask.
+Imports `memory`.
 """
 
 import os
 import time
 import uuid
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from dask.order import order
 
 from dask_bigfft.memory.pages import Buffer, touch
 
-__all__ = ["disk_speeds", "page_speed", "pair_seconds", "was_read", "written"]
+__all__ = ["disk_speeds", "page_speed", "was_read", "written"]
 
 #: Bytes that the disk is tried with, and pages, in buffers of so many.
 DISK_NBYTES, PAGES_NBYTES, PAGE_NBYTES = 256 << 20, 128 << 20, 4 << 20
-
-
-def seconds_of(work: Callable[[], object], repeat: int) -> float:
-    """Return the least seconds of some calls, after one that does not count."""
-    work()
-    best = float("inf")
-    for _ in range(repeat):
-        started = time.perf_counter()
-        work()
-        best = min(best, time.perf_counter() - started)
-    return best
 
 
 def page_speed(threads: int, nbytes: int = PAGES_NBYTES) -> float:
@@ -80,18 +66,3 @@ def was_read(path: Path) -> float:
         while file.read(1 << 24):
             pass
     return max(time.perf_counter() - started, 1e-9)
-
-
-def pair_seconds(repeat: int) -> float:
-    """Return the seconds of dask's ordering for a pair of blocks of an exchange."""
-
-    def ordered(blocks: int) -> float:
-        graph: dict[Any, Any] = {("a", i): 1 for i in range(blocks)}
-        graph["barrier"] = (len, [("a", i) for i in range(blocks)])
-        graph |= {("b", i): (abs, "barrier") for i in range(blocks)}
-        return seconds_of(lambda: order(graph), repeat)
-
-    few, many = 64, 512
-    # Linear in blocks beside what goes by pairs: a p + b p^2 at two sizes.
-    pair = (ordered(many) / many - ordered(few) / few) / (many - few)
-    return max(pair, 0.0)

@@ -130,7 +130,7 @@ def _price(run: Run, name: str, threads: int) -> float:
 
 
 def thread_prices(
-    threads: int, nbytes: int, repeat: int, kernels: Sequence[str], pair: float
+    threads: int, nbytes: int, repeat: int, kernels: Sequence[str]
 ) -> dict[str, Any]:
     """Return what a `Profile` says of threads, by the names of its fields.
 
@@ -144,8 +144,6 @@ def thread_prices(
         Runs that count.
     kernels : sequence of str
         FFT libraries, the most important one first.
-    pair : float
-        Seconds of dask's ordering for a pair of blocks.
     """
     elements, began, runs = max(1 << 10, nbytes // 16), time.perf_counter(), []
     warming.at_once()
@@ -164,7 +162,7 @@ def thread_prices(
     for dtype in DTYPES:
         names = list(dict.fromkeys(run.library for run in runs if run.dtype == dtype))
         rates |= {(name, dtype): rate for name, rate in measured_rates(names, dtype).items()}
-    return {**fitted(runs, threads, alone, rates), **checked, "pair": pair}
+    return {**fitted(runs, threads, alone, rates), **checked}
 
 
 def _alone(threads: int, pool: ThreadPoolExecutor) -> dict[str, float]:

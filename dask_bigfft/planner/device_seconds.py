@@ -58,4 +58,5 @@ def device_block_seconds(round_: Round, itemsize: int, device: DeviceProfile) ->
         for step, count in step_flops(round_)
     )
     passes = max(1, device_passes(round_, itemsize, device.nbytes))
-    return max(passes * there / device.h2d, passes * back / device.d2h, kernels)
+    calls = device.call * passes * TILES * (len(round_.steps) + 2)
+    return max(calls, passes * there / device.h2d, passes * back / device.d2h, kernels)

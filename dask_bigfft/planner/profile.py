@@ -78,8 +78,6 @@ class DeviceProfile:
         Bytes of its memory.
     pin : float
         Bytes per second at which fresh host memory is prefaulted and pinned.
-    ring : float
-        Bytes per second, each way, of host memory that is not pinned.
     """
 
     h2d: float = 50.6e9
@@ -91,10 +89,9 @@ class DeviceProfile:
     name: str = "NVIDIA H200"
     nbytes: int = 139 << 30
     pin: float = 2.5e10
-    ring: float = 1.2e10
 
     def __post_init__(self) -> None:
-        speeds = ("h2d", "d2h", "memory", "flops", "nbytes", "pin", "ring")
+        speeds = ("h2d", "d2h", "memory", "flops", "nbytes", "pin")
         _positive(self, *speeds, zero=("run", "call"))
 
     def bus_seconds(self, nbytes: float, runs: float, speed: float) -> float:

@@ -25,7 +25,7 @@ from dask_bigfft.planner.device_seconds import device_block_seconds
 from dask_bigfft.planner.joints import Joint, Joints
 from dask_bigfft.planner.machine import Machine, RoundForecast
 from dask_bigfft.planner.profile import DeviceProfile, LibrarySpeeds
-from dask_bigfft.planner.traffic import Traffic, block_of, tiles_of, traffic
+from dask_bigfft.planner.traffic import Traffic, tiles_of, traffic
 from dask_bigfft.planner.work import flops, is_real, shuffled
 
 __all__ = ["LEAST_NBYTES", "Model", "cpu_block_seconds"]
@@ -124,13 +124,11 @@ class Model:
         nbytes, seconds = after.size * itemsize, 0.0
         if round_ is not None and flow is None:
             flow = self.flow(before, round_)
-        if flow is None or flow.read == "shards":
+        if flow is None or flow.read in ("shards", "view"):
             row = min(shape.width, self._tile_row(after, round_)) * itemsize
             seconds += self._copied(nbytes, row, not shape.local)
         elif flow.read == "block":
             seconds += self._copied(nbytes, nbytes)
-        elif flow.read == "lying":
-            seconds += self._copied(nbytes, flow.row, not shape.local)
         if shape.local:
             return seconds
         if self.carrier == "tasks":
@@ -139,7 +137,7 @@ class Model:
 
     def _tile_row(self, after: Layout, round_: Round | None) -> int:
         """Contiguous elements of a tile of a block: a gather reads no more at a time."""
-        block = block_of(after)
+        block = after.full_shape
         tiles = None if round_ is None else self._tiles(round_)
         if tiles is None:
             return max(1, math.prod(block))

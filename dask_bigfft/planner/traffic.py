@@ -1,7 +1,7 @@
-"""How a round reads and writes its blocks in memory: what of it is copied, and in which rows.
+"""How a round reads and writes its blocks in memory, and what of that is copied.
 
-A block is gathered from shards, or copied from where it lies with others, or read there by the FFT
-library itself; what the FFTs leave is where it belongs, or is stored there tile by tile. Which of
+A block is gathered from shards, or copied from memory that it shares with others, or read
+there by the FFT library; results are made in place, or stored tile by tile. Which of
 these happens follows from the plan alone, as `kernels.cpu.run_round` does it.
 
 Pure: imports `decomposition` and this room.
@@ -18,21 +18,7 @@ from dask_bigfft.decomposition.steps import Divisor, Step
 from dask_bigfft.decomposition.tiles import ROW_BYTES, tile_bytes_of, tiling
 from dask_bigfft.planner.joints import Joint
 
-__all__ = ["Lies", "Traffic", "block_of", "lies", "rows_of", "tiles_of", "traffic"]
-
-Shape = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Lies:
-    """Where a block lies in memory: lengths and steps in bytes, dimension by dimension."""
-
-    shape: Shape
-    steps: Shape
-
-    def dense(self, itemsize: int) -> bool:
-        """Whether it is contiguous."""
-        return rows_of(self.shape, self.steps, itemsize) >= math.prod(self.shape) * itemsize
+__all__ = ["Traffic", "tiles_of", "traffic"]
 
 
 @dataclass(frozen=True)
@@ -41,65 +27,30 @@ class Traffic:
 
     Parameters
     ----------
-    read : {"none", "block", "shards", "lying"}
-        What is copied before: nothing, the block that came in, shards of others, or the block where
-        it lies with others.
-    row : float
-        Bytes of contiguous rows that are read.
-    stored : int
-        Bytes of contiguous rows in which results are stored apart; 0 where they are not.
+    read : {"none", "block", "shards", "view"}
+        What is copied before: nothing, the block that came in, shards of others, or the block from
+        memory that it shares with others.
+    stored : bool
+        Whether results are copied to where they belong.
     direct : bool
-        Whether the FFT library reads blocks where they lie.
+        Whether the FFT library reads blocks in place.
     tiles : int
-        Parts in which a block is worked on: 1 where it is not cut.
+        Tiles of a block: 1 where it is not cut.
     """
 
-    read: Literal["none", "block", "shards", "lying"]
-    row: float
-    stored: int
+    read: Literal["none", "block", "shards", "view"]
+    stored: bool
     direct: bool
     tiles: int
 
 
-def block_of(layout: Layout) -> Shape:
-    """Shape of the largest block."""
-    return layout.full_shape
-
-
-def lies(joint: Joint, layout: Layout, itemsize: int) -> Lies:
-    """Where the first block of a layout lies with others."""
+def _contiguous(joint: Joint, layout: Layout) -> bool:
+    """Return whether a block is contiguous in the memory that it shares with others."""
     place = place_of(joint.layout, layout, tuple(0 for _ in layout.axes))
-    steps = _own(place.shape, itemsize).steps
     lengths = [cut.stop - cut.start for cut in place.cuts]
-    return Lies(tuple(lengths[d] for d in place.order), tuple(steps[d] for d in place.order))
-
-
-def _own(shape: Shape, itemsize: int) -> Lies:
-    """Where a block lies that has memory of its own."""
-    return Lies(shape, tuple(itemsize * math.prod(shape[d + 1 :]) for d in range(len(shape))))
-
-
-def rows_of(shape: Shape, steps: Shape, itemsize: int) -> int:
-    """Return the bytes of contiguous rows of strided memory.
-
-    >>> rows_of((8, 16), (512, 16), 16), rows_of((8, 16), (16, 512), 16)
-    (256, 128)
-    """
-    width = itemsize
-    for step, n in sorted((step, n) for n, step in zip(shape, steps, strict=True) if n > 1):
-        if step != width:
-            break
-        width *= n
-    return width
-
-
-def _cut(where: Lies, found: tuple[int, int] | None) -> Lies:
-    """A tile of a block."""
-    if found is None:
-        return where
-    dim, width = found
-    return Lies((*where.shape[:dim], min(width, where.shape[dim]), *where.shape[dim + 1 :]),
-                where.steps)
+    first = next((d for d, n in enumerate(lengths) if n > 1), 0)
+    in_order = place.order == tuple(range(len(lengths)))
+    return in_order and lengths[first + 1 :] == list(place.shape[first + 1 :])
 
 
 def _halved(round_: Round, supports_out: bool) -> bool:
@@ -114,7 +65,7 @@ def tiles_of(
 
     `itemsize` is that of complex numbers, `supports_out` and `threads` as `traffic` takes them.
     """
-    before, after = block_of(round_.source), block_of(round_.target)
+    before, after = round_.source.full_shape, round_.target.full_shape
     kinds = {step.kind for step in round_.steps}
     real = itemsize // 2
     came = math.prod(before) * (real if "r2c" in kinds else itemsize)
@@ -158,37 +109,19 @@ def traffic(
     threads : int
         Of a process that work side by side.
     """
-    steps = round_.steps
-    kinds = {step.kind for step in steps}
-    came = itemsize // 2 if "r2c" in kinds else itemsize
-    goes = itemsize // 2 if "c2r" in kinds else itemsize
-    shape, after = block_of(round_.source), block_of(round_.target)
-    begins, only = _ffts_of(steps)
-    changes = shape != after or bool(kinds & {"r2c", "c2r"})
-    source = _own(shape, came) if reads is None else lies(reads, round_.source, came)
-    target = _own(after, goes)
-    if inside:
-        target = source
-    elif writes is not None:
-        target = lies(writes, round_.target, goes)
+    shape, after = round_.source.full_shape, round_.target.full_shape
+    begins, only = _ffts_of(round_.steps)
+    changes = shape != after or any(step.kind in ("r2c", "c2r") for step in round_.steps)
     found = tiles_of(round_, itemsize, supports_out, threads)
-    packed = target.dense(goes) and (found is None or math.prod(after[: found[0]]) == 1)
+    packed = not inside and (writes is None or _contiguous(writes, round_.target))
+    packed = packed and (found is None or math.prod(after[: found[0]]) == 1)
     halved = _halved(round_, supports_out)
     reachable = (near or reads is not None) and supports_out and not round_.rolls
     given = reachable and (begins or halved) and (only or packed)
-    tiled = found is not None and not (given and only and len(steps) == 1)
-    tile = found if tiled else None
-    row = rows_of(*_astuple(_cut(source, tile)), came)
-    if given:
-        read: Literal["none", "block", "shards", "lying"] = "none"
-    else:
-        read = "lying" if reads is not None else "block" if near else "shards"
-    stored = rows_of(*_astuple(_cut(target, tile)), goes)
-    if (packed and halved) or (not changes and (given or (packed and not inside))):
-        stored = 0
-    tiles = 1 if tile is None else -(-shape[tile[0]] // tile[1])
-    return Traffic(read, row, stored, given, tiles)
-
-
-def _astuple(where: Lies) -> tuple[Shape, Shape]:
-    return where.shape, where.steps
+    tiled = found is not None and not (given and only and len(round_.steps) == 1)
+    read: Literal["none", "block", "shards", "view"] = "none"
+    if not given:
+        read = "view" if reads is not None else "block" if near else "shards"
+    in_place = (packed and halved) or (not changes and (given or packed))
+    tiles = -(-shape[found[0]] // found[1]) if found is not None and tiled else 1
+    return Traffic(read, not in_place, given, tiles)

@@ -113,8 +113,7 @@ def speed_rows(profile: Profile) -> list[tuple[str, str]]:
                      f"{human_count(library.flops, 'FLOP/s')} in tiles, "
                      f"{human_count(library.large_flops, 'FLOP/s')} in large blocks"))
     for device in profile.devices:
-        rows.append((device.name, f"bus {rate(device.h2d)} and {rate(device.d2h)} at once, "
-                                  f"{rate(device.ring)} if not pinned, FFTs "
+        rows.append((device.name, f"bus {rate(device.h2d)} and {rate(device.d2h)} at once, FFTs "
                                   f"{human_count(device.flops, 'FLOP/s')}"))
     if profile.devices:
         rows.append(("threads and devices", f"{100 * profile.together:.0f} % of both at once"))

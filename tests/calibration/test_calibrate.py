@@ -92,7 +92,6 @@ def test_gpus_are_measured_where_there_are_some(folder):
         found = dask_bigfft.calibrate(nbytes=1 << 14, repeat=1)
     assert [device.nbytes for device in found.devices] == [1 << 22] * 2
     assert found.devices[0].h2d == pytest.approx(5e10, rel=0.9)
-    assert 0 < found.together <= 1
 
 
 def write(path, **entries):

@@ -2,8 +2,7 @@
 
 import pytest
 
-from dask_bigfft import config
-from dask_bigfft.calibration.cards import device_speeds, peer_speeds, peers_of, together
+from dask_bigfft.calibration.cards import device_speeds, peer_speeds, peers_of
 from dask_bigfft.devices.peers import SimulatedPeers
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.planner.profile import DeviceProfile
@@ -21,7 +20,6 @@ def test_a_simulated_device_gives_back_its_speeds(dry):
     assert found.memory == pytest.approx(5e10, rel=0.1)
     assert found.flops == pytest.approx(2e10, rel=0.1)
     assert found.call == pytest.approx(1e-6, rel=0.1)
-    assert found.ring == pytest.approx(2e9, rel=0.05)  # nothing is pinned, nothing needs to be
     assert 0 < found.pin < 1e13
     assert found.nbytes == made.nbytes
     assert device.memory().free == made.nbytes
@@ -33,30 +31,10 @@ def test_a_simulated_device_gives_back_the_speed_of_each_way():
     assert found.h2d == found.d2h == pytest.approx(1e9, rel=0.05)  # together: the slower one's
 
 
-def test_memory_that_is_not_pinned_stays_so(monkeypatch):
-    device, seen = SimulatedDevice(1 << 22), []
-    copy = device.h2d
-
-    def h2d(*args):
-        seen.append(config.get("bigfft.memory.pin-arrays"))
-        return copy(*args)
-
-    monkeypatch.setattr(device, "h2d", h2d)
-    device_speeds(device, 1 << 16)
-    assert seen[0] is True
-    assert seen[-1] is False
-
-
 def test_a_small_device_is_measured_with_less():
     device = SimulatedDevice(1 << 15, dry=True)
     assert device_speeds(device).nbytes == 1 << 15
     assert device.peak <= 1 << 15
-
-
-def test_what_is_left_of_two_speeds():
-    device = SimulatedDevice(1 << 24, dry=True)
-    assert 0 < together(device, 2, 1e9, 1 << 16) <= 1
-    assert device.memory().free == 1 << 24
 
 
 def test_pairs_that_reach_each_other():

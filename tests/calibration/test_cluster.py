@@ -61,7 +61,7 @@ def test_a_cluster_has_its_own(client, folder):
     assert found.threads == 1
     assert found.network > 0
     assert 0 < found.sent_task < 1
-    assert found.pair != DEFAULT.pair
+    assert found.task != DEFAULT.task
     assert {found.write, found.read}.isdisjoint({DEFAULT.write, DEFAULT.read})
     assert not list((folder / "scratch").iterdir())
     assert machine().profile == found
@@ -170,11 +170,10 @@ def test_devices_are_those_of_workers_that_have_some():
     pair = (Peer(0, 1, 3e11), Peer(1, 0, 2e11))
     found = slowest([
         DEFAULT,
-        replace(DEFAULT, devices=(slow,), together=0.9),
-        replace(DEFAULT, devices=(fast, fast), together=0.8, peers=pair),
-        replace(DEFAULT, devices=(fast, slow), together=0.85, peers=pair[:1]),
+        replace(DEFAULT, devices=(slow,)),
+        replace(DEFAULT, devices=(fast, fast), peers=pair),
+        replace(DEFAULT, devices=(fast, slow), peers=pair[:1]),
     ])
     assert [device.h2d for device in found.devices] == [1e10, 1e10]
     assert [device.call for device in found.devices] == [2e-6, 2e-6]
-    assert found.together == 0.8  # that of a worker without devices is nobody's
     assert found.peers == pair[:1]  # one worker has no other way back than by the host

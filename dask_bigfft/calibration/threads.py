@@ -6,7 +6,7 @@ explain their seconds best are found by non-negative least squares of relative e
 these transforms tell apart badly stay near those of copies and FFTs measured alone. (Chen and Li,
 Proc. ICPADS, 2013, calibrate by whole runs, too.)
 
-Imports `fft`, the planner, dask and SciPy.
+Imports `fft`, the planner, `planning`, dask and SciPy.
 """
 
 import statistics
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import dask
 import dask.array as da
@@ -30,6 +30,7 @@ from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.kernels.wisdom import measured_rates
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.profile import MOST, LibrarySpeeds, Profile
+from dask_bigfft.planning.trials import in_memory
 
 __all__ = ["DTYPES", "PRICES", "Problem", "Run", "fitted", "problems", "thread_prices"]
 
@@ -65,8 +66,7 @@ class Problem:
         """Return the input, one block after the other along the first axis, in memory."""
         real = np.empty(0, dtype).real.dtype if self.kind == "rfftn" else np.dtype(dtype)
         chunks = (-(-self.shape[0] // self.blocks), *self.shape[1:])
-        ones: da.Array = da.ones(self.shape, chunks=chunks, dtype=real)
-        return cast("da.Array", ones.persist())
+        return in_memory(da.ones(self.shape, chunks=chunks, dtype=real))
 
 
 def problems(elements: int, threads: int, few: bool) -> Iterator[Problem]:

@@ -226,16 +226,7 @@ class Candidates:
                 elif axis == self.rectangle:
                     choices.append(self._rectangle_factors(digits[axis]))
                 else:
-                    places = assignment[axis]
-                    found = factor_choices(spec, axis, places, whole, self.request.variant)
-                    if self._may_be_wide(axis, digits[axis]):
-                        beside = max(whole.get(place, 1) for place in places)
-                        room = self.piece_nbytes // self.itemsize // max(1, beside)
-                        found = wide_factors(n, room, len(self.request.chunks[axis])) or found
-                    elif self._may_be_rows(axis, digits[axis]):
-                        found = [*found, *row_factors(n, sizes.target, self.row)]
-                    elif self._may_have_few_sources(axis, digits[axis]):
-                        found = [*found, *few_source_factors(n, MAX_FAN_IN)]
+                    found = self._factors(axis, assignment[axis], whole, sizes.target)
                     # The first ones are the digits of the order that is asked for.
                     choices.append(found if alone else found[:1])
             for factors in itertools.product(*choices):
@@ -247,23 +238,29 @@ class Candidates:
                 if candidate is not None:
                     yield candidate
 
-    def _may_be_wide(self, axis: int, count: int) -> bool:
-        """Whether an axis is to be split in two for a device, in whatever digits."""
-        spec, i = self.spec, self.spec.axes.index(axis)
-        natural = spec.orders_in[i] == spec.orders_out[i] == "natural"
-        return self.on_card and count == 2 and natural and self.request.variant == "auto"
+    def _in_natural_order(self, axis: int) -> bool:
+        """Return whether an axis may have any digits: in natural order before and after."""
+        i, variant = self.spec.axes.index(axis), self.request.variant
+        return self.spec.orders_in[i] == self.spec.orders_out[i] == "natural" and variant == "auto"
 
-    def _may_be_rows(self, axis: int, count: int) -> bool:
-        """Whether an axis is to be split in two so that files are read, or written, in rows."""
-        spec, i = self.spec, self.spec.axes.index(axis)
-        natural = spec.orders_in[i] == spec.orders_out[i] == "natural"
-        on_disk = self.carrier == "disk" and self.request.stored is not None
-        return on_disk and count == 2 and natural and self.request.variant == "auto"
-
-    def _may_have_few_sources(self, axis: int, count: int) -> bool:
-        """Whether an axis in very many chunks is to be split in three digits, in whatever order."""
-        many = len(self.request.chunks[axis]) > MAX_FAN_IN
-        return many and count == 3 and self.request.variant == "auto"
+    def _factors(
+        self, axis: int, places: tuple[int, ...], whole: dict[int, int], target: int
+    ) -> list[Factors]:
+        """Return lengths of the digits of a split axis that are worth trying."""
+        count = len(places)
+        n = self.spec.lengths[self.spec.axes.index(axis)]
+        chunks = len(self.request.chunks[axis])
+        found = factor_choices(self.spec, axis, places, whole, self.request.variant)
+        if count == 2 and self._in_natural_order(axis):
+            if self.on_card:
+                beside = max(whole.get(place, 1) for place in places)
+                room = self.piece_nbytes // self.itemsize // max(1, beside)
+                return wide_factors(n, room, chunks) or found
+            if self.carrier == "disk" and self.request.stored is not None:
+                return [*found, *row_factors(n, target, self.row)]
+        if count == 3 and chunks > MAX_FAN_IN and self.request.variant == "auto":
+            return [*found, *few_source_factors(n, MAX_FAN_IN)]
+        return found
 
     @property
     def row(self) -> int:

@@ -6,7 +6,6 @@ Pure: imports `decomposition` and this room.
 import itertools
 import math
 from collections.abc import Iterable
-from dataclasses import replace
 
 import numpy as np
 
@@ -321,20 +320,9 @@ def task_count(plan: PlanData) -> int:
 
 
 def forecast_rounds(plan: PlanData, model: Model) -> tuple[RoundForecast, ...]:
-    """What a plan's rounds are expected to take, by some model."""
+    """Return the forecast of each round of a plan."""
     result = None if plan.ends_in_round else plan.result
-    found = model.route(plan.source, plan.rounds, result, joints_in(plan), plan.moves)
-    return tuple(_put_together(plan, i, round_) for i, round_ in enumerate(found))
-
-
-def _put_together(plan: PlanData, i: int, found: RoundForecast) -> RoundForecast:
-    """A round whose blocks are put together as their shards arrive, which is a copy more."""
-    if not plan.assembles or not (plan.moves[i] or (i == 0 and plan.from_rows)):
-        return found
-    machine, exchange = plan.machine, plan.exchanges[i]
-    more = exchange.target.size * np.dtype(exchange.dtype).itemsize / machine.profile.copy
-    lanes = max(1, min(machine.threads, -(-found.blocks // machine.workers))) * machine.workers
-    return replace(found, gather=found.gather + more, seconds=found.seconds + more / lanes)
+    return model.route(plan.source, plan.rounds, result, joints_in(plan), plan.moves)
 
 
 def forecast(plan: PlanData) -> Forecast:

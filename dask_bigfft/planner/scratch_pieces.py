@@ -7,7 +7,6 @@ stored slabs and planes itself: tasks that do nothing but read and merge would n
 Pure: imports `decomposition` and this room.
 """
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -63,7 +62,7 @@ def in_larger_pieces(search: Candidates, plan: Plan) -> Plan:
         text = f"scratch files take {_in_pieces(best)}, in blocks of other sizes {others}"
         best = _with_reason(best, text)
     if best.piece_nbytes < least:
-        want = _what_larger_want(best, too_large, least)
+        want = _why_no_larger(best, too_large)
         best = _with_reason(best, f"{_small(best, least)}: {want}")
     return best
 
@@ -77,33 +76,16 @@ def _small(plan: Plan, least: int) -> str:
     return f"pieces of {found} are smaller than bigfft.scratch.piece-size, {wanted}"
 
 
-def _what_larger_want(best: Plan, too_large: list[Plan], least: int) -> str:
-    """Why there are no larger pieces: what those that memory has no room for would take.
-
-    Blocks of p bytes each give pieces of p^2 bytes over those of the data, and memory holds a few
-    of them for each thread: so what pieces want of it grows with the root of their size.
-    """
+def _why_no_larger(best: Plan, too_large: list[Plan]) -> str:
+    """Return why there are no larger pieces, with the memory that they would take."""
     larger = [plan for plan in too_large if plan.piece_nbytes > best.piece_nbytes]
     if best.machine.memory_limit is None:
         return "without a memory limit blocks stay as they are"
     if not larger:
         return "larger blocks take longer by the model, or are fewer than are kept busy"
     found = max(larger, key=lambda plan: plan.piece_nbytes)
-    text = f"{human_bytes(found.piece_nbytes)} would take {_peak_of(found)}"
-    if found.machine.threads > 1:
-        alone = replace(found, machine=replace(found.machine, threads=1))
-        alone = replace(alone, expected=forecast(alone))
-        text += f" ({human_bytes(alone.expected.peak_host)} with 1)"
-    if found.piece_nbytes < least:
-        wanted = int(found.expected.peak_host * math.sqrt(least / found.piece_nbytes))
-        text += f", {human_bytes(least)} about {human_bytes(wanted)}"
-    return text
-
-
-def _peak_of(plan: Plan) -> str:
-    threads = f"thread{'' if plan.machine.threads == 1 else 's'}"
-    peak = human_bytes(plan.expected.peak_host)
-    return f"{peak} of memory with {plan.machine.threads} {threads}"
+    peak = human_bytes(found.expected.peak_host)
+    return f"{human_bytes(found.piece_nbytes)} would take {peak} of memory"
 
 
 def _best(plans: list[Plan], least: int) -> Plan:

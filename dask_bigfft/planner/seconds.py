@@ -28,7 +28,7 @@ from dask_bigfft.planner.profile import DeviceProfile, LibrarySpeeds
 from dask_bigfft.planner.traffic import Traffic, tiles_of, traffic
 from dask_bigfft.planner.work import flops, is_real, shuffled
 
-__all__ = ["LEAST_NBYTES", "Model", "cpu_block_seconds"]
+__all__ = ["LEAST_NBYTES", "Model"]
 
 #: Blocks below it stay on the CPU where nobody has asked for a device: a trip costs more.
 LEAST_NBYTES = 1 << 20
@@ -181,6 +181,13 @@ class Model:
         shards = shape.shards if gathered and self.carrier != "disk" else shape.blocks_out
         tiles = 0 if flow is None else shape.blocks_out * flow.tiles
         return shards * profile.shard + tiles * profile.tile
+
+    def block_seconds(self, round_: Round, before: Layout) -> float:
+        """Return the seconds of one of all threads for a block that is gathered from others."""
+        shape, flow = exchange_shape(before, round_.source), self.flow(before, round_)
+        seconds = self.gather(shape, before, round_.source, round_, flow)
+        seconds += self.transform(round_, flow) + self.store(round_, flow)
+        return (seconds + self.handling(shape, flow)) / max(1, round_.source.blocks)
 
     # --- on a device -------------------------------------------------------------------------
 
@@ -354,26 +361,3 @@ class Model:
             number = len(found) + 1
             found.append(self.stage(number, before, None, result, reads, moves=next(files)))
         return tuple(found)
-
-
-def cpu_block_seconds(
-    round_: Round, before: Layout | None, machine: Machine, kernel: str, dtype: str
-) -> float:
-    """Return the seconds of one thread for a block of a round, while the others work, too.
-
-    Parameters
-    ----------
-    round_ : Round
-        What is done.
-    before : Layout or None
-        The blocks that its blocks are gathered from; None where they lie as the round has them.
-    machine : Machine
-        How fast it is.
-    kernel, dtype : str
-        FFT library, and complex dtype.
-    """
-    model, source = Model(machine, kernel, dtype), before or round_.source
-    shape, flow = exchange_shape(source, round_.source), model.flow(source, round_)
-    seconds = model.gather(shape, source, round_.source, round_, flow)
-    seconds += model.transform(round_, flow) + model.store(round_, flow)
-    return (seconds + model.handling(shape, flow)) / max(1, round_.source.blocks)

@@ -305,7 +305,7 @@ def test_the_share_of_a_plan_lets_all_end_together(tmp_path, factor):
     (share,) = found.shares
     assert abs(share - ours / (ours + theirs)) <= 0.05
     assert found.expected.seconds == pytest.approx(share * theirs, rel=0.05)
-    assert 0.9 * factor < ours / theirs < 1.1 * factor
+    assert factor < ours / theirs < 1.5 * factor
 
 
 def test_rounds_that_are_not_shared_stay_with_one_kind(tmp_path, monkeypatch):

@@ -1,6 +1,6 @@
 """Calibration: a machine is measured once, in half a minute, so that plans know its speeds.
 
-`threads` fits the prices of the CPU to whole transforms; `cards` measures GPUs and the bus,
+`threads` fits the prices of the CPU to whole transforms; `gpus` measures GPUs and the bus,
 `system` fresh pages and the disk, `cluster` what workers share; `several` makes
 one profile of many workers'.
 
@@ -17,8 +17,8 @@ from typing import Any
 import dask.config
 
 from dask_bigfft import config
-from dask_bigfft.calibration.cards import device_speeds, peer_speeds, peers_of
 from dask_bigfft.calibration.cluster import disks_of, hosts_of, network_speeds, workers_of
+from dask_bigfft.calibration.gpus import device_speeds, peer_speeds, peers_of
 from dask_bigfft.calibration.several import slowest
 from dask_bigfft.calibration.system import DISK_NBYTES, disk_speeds, page_speed
 from dask_bigfft.calibration.threads import DTYPES, thread_prices
@@ -82,7 +82,7 @@ def measure(
 
 
 def _devices(nbytes: int) -> dict[str, Any]:
-    """What a profile says of the devices of this process; nothing where one does not work."""
+    """Return the devices of this process for a profile; nothing where one does not work."""
     lent = leases()
     engines = () if lent is None else lent.engines
     found = []
@@ -231,7 +231,7 @@ def _of_cluster(
 
 
 def _cluster_name(hosts: dict[str, list[str]], found: Profile) -> str:
-    """What was measured of a cluster: how many workers share a host, its memory and its disk."""
+    """Return the name of a cluster: its workers and hosts."""
     workers, most = sum(map(len, hosts.values())), max(map(len, hosts.values()))
     shared = f", up to {most} share one and its disk" if most > 1 else ""
     where = "1 host" if len(hosts) == 1 else f"{len(hosts)} hosts"

@@ -1,4 +1,4 @@
-"""Who decides: plans, the search for them, what they cost, and their explanation.
+"""Plans: the search for them, their cost model, and their explanation.
 
 ::
 

@@ -78,7 +78,7 @@ class Candidate:
 
 
 def _width(round_: Round) -> int:
-    """How many elements of a round's blocks take the room of a complex one."""
+    """Return the elements of a round's blocks that are as large as a complex one."""
     return 2 if any(step.kind == "r2c" for step in round_.steps) else 1
 
 
@@ -107,8 +107,8 @@ class Candidates:
         self.kept: dict[tuple[Sizes, bool], list[Candidate]] = {}
 
     @property
-    def on_card(self) -> bool:
-        """Whether rounds are done on devices, whose answers nobody verifies."""
+    def on_gpu(self) -> bool:
+        """Return whether rounds are done on devices; verified ones are not."""
         possible = self.request.device in ("auto", "gpu") and self.request.verify == "none"
         return possible and self.machine.cards > 0
 
@@ -127,7 +127,7 @@ class Candidates:
         try:
             ways = round_layouts(
                 programs, assignment, source, sizes, variant, self._cost_from(source),
-                self.windows, self.request.wanted, merge, self.bound, self.on_card,
+                self.windows, self.request.wanted, merge, self.bound, self.on_gpu,
             )
             found = [self._candidate(programs, source, rounds, sizes) for rounds in ways]
         except NoCommonDigits:  # of the rounds and of the order that is asked for
@@ -181,7 +181,7 @@ class Candidates:
         return cost
 
     def _reads_rows(self, source: Layout, first: Layout) -> bool:
-        """Whether the first round can read rows of the stored array by itself, to its advantage."""
+        """Return whether the first round reads rows of the stored array, without scratch files."""
         stored, spec = self.request.stored, self.spec
         if stored is None or self.carrier != "disk" or spec.kind == "c2r":
             return False
@@ -252,7 +252,7 @@ class Candidates:
         chunks = len(self.request.chunks[axis])
         found = factor_choices(self.spec, axis, places, whole, self.request.variant)
         if count == 2 and self._in_natural_order(axis):
-            if self.on_card:
+            if self.on_gpu:
                 beside = max(whole.get(place, 1) for place in places)
                 room = self.piece_nbytes // self.itemsize // max(1, beside)
                 return wide_factors(n, room, chunks) or found
@@ -301,7 +301,7 @@ class Candidates:
 
     @property
     def one_cut_axis(self) -> bool:
-        """Whether a single axis is transformed, that lies in several chunks."""
+        """Return whether a single axis is transformed, that lies in several chunks."""
         axes = self.spec.axes
         return len(axes) == 1 and len(self.request.chunks[axes[0]]) > 1
 
@@ -397,7 +397,7 @@ class Candidates:
     def _mirrors_padding(
         self, programs: dict[int, AxisProgram], assignment: Assignment, rounds: int
     ) -> bool:
-        """Whether a split half spectrum would be completed while another axis is padded.
+        """Return whether a split half spectrum would be completed while another axis is padded.
 
         -k modulo N is not a map between the digits of a padded length.
         """

@@ -1,4 +1,4 @@
-"""What a plan needs: memory and tasks by counting, seconds by the cost model (`seconds`).
+"""Cost of a plan: memory and tasks by counting, seconds by the cost model (`seconds`).
 
 Pure: imports `decomposition` and this room.
 """
@@ -181,7 +181,7 @@ def _tiles(plan: PlanData, number: int, block: int, out: int) -> int:
 
 
 def _in_tiles(plan: PlanData, number: int) -> bool:
-    """Whether the blocks of a round are cut into tiles."""
+    """Return whether the blocks of a round are cut into tiles."""
     itemsize, threads = plan.spec.work_dtype.itemsize, plan.machine.threads
     supports_out = _library(plan).supports_out
     return tiles_of(plan.rounds[number], itemsize, supports_out, threads) is not None
@@ -231,7 +231,7 @@ def _in_a_round(plan: PlanData, i: int, here: int, is_read: bool) -> tuple[int, 
 
 
 def _works_inside(round_: Round, gathered: int, made: int) -> bool:
-    """Whether a round leaves each block where it was put together."""
+    """Return whether a round leaves each block where it was put together."""
     first = (0,) * len(round_.source.axes)
     return made == gathered and round_.source.shape(first) == round_.target.shape(first)
 
@@ -243,7 +243,7 @@ def _under_way(exchange: Exchange) -> int:
 
 
 def may_assemble(plan: PlanData) -> bool:
-    """Whether blocks that come from files can be put together as their shards arrive.
+    """Return whether blocks that come from files can be put together as their shards arrive.
 
     Where devices may take them, all shards of a block are read first, and gathered for the device.
     """

@@ -11,7 +11,7 @@ __all__ = ["AS_IS", "DeviceSettings"]
 
 @dataclass(frozen=True)
 class DeviceSettings:
-    """How a device works on the pieces of a block; None leaves it to the device's engine.
+    """Settings of a device's pipeline; None leaves one to the device's engine.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class DeviceSettings:
             raise ValueError(f"DeviceSettings.ring_parts is {self.ring_parts!r}")
 
     def of_round(self, number: int) -> "DeviceSettings":
-        """What holds for a round, from 0.
+        """Return the settings of a round, from 0.
 
         >>> DeviceSettings(buffers=4, ring_parts=(1024, 2048)).of_round(1).ring_parts
         (2048,)

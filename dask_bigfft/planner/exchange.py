@@ -17,7 +17,7 @@ __all__ = ["Exchange"]
 
 @dataclass(frozen=True)
 class Exchange:
-    """What happens between two rounds: blocks of `source` become blocks of `target`.
+    """Exchange between two rounds: blocks of `source` become blocks of `target`.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class Exchange:
 
     @cached_property
     def local(self) -> bool:
-        """Whether nothing travels."""
+        """Return whether nothing travels."""
         return self.shape.local and (self.mirror is None or self.source.blocks == 1)
 
     @property

@@ -22,7 +22,7 @@ from dask_bigfft.planner.exchange import Exchange
 
 @dataclass(frozen=True)
 class Joint:
-    """How the blocks before and after an exchange lie together.
+    """Shared memory of the blocks before and after an exchange.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class Joints:
 
 
 def no_joints(exchanges: int, rounds: int) -> Joints:
-    """What a plan has whose blocks have memory of their own."""
+    """Return the joints of a plan whose blocks have memory of their own."""
     return Joints((None,) * exchanges, (None,) * rounds)
 
 
@@ -93,7 +93,7 @@ def joints_of(
 
 
 def _movable(exchange: Exchange) -> bool:
-    """Whether an exchange moves values as they are, between blocks."""
+    """Return whether an exchange moves values as they are, between blocks."""
     same = exchange.mirror is None and exchange.dtype == exchange.source_dtype
     return same and not exchange.local
 

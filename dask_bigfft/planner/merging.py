@@ -181,7 +181,7 @@ def roomy_request(spec: TransformSpec, request: Request, nbytes: int) -> Request
 
 
 def _is_tiny(spec: TransformSpec, chunks: tuple[Chunks, ...], nbytes: int) -> bool:
-    """Whether blocks of a result are so small and many that they are cut from larger ones."""
+    """Return whether blocks of a result are small and many: they are cut from larger ones."""
     size = math.prod(spec.out_shape) * spec.out_dtype.itemsize
     blocks = _count(chunks)
     return blocks > MANY and size * FEWER <= blocks * nbytes

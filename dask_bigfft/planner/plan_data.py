@@ -152,14 +152,14 @@ class PlanData:
 
         Devices read shards where they are, and write new blocks while they do.
         """
-        on_card = self.machine.cards > 0 and self.device in ("auto", "gpu")
-        if self.carrier == "disk" or on_card:
+        on_gpu = self.machine.cards > 0 and self.device in ("auto", "gpu")
+        if self.carrier == "disk" or on_gpu:
             return no_joints(len(self.exchanges), len(self.rounds))
         return joints_of(self.rounds, self.exchanges, self.dtypes, self.result)
 
     @cached_property
     def ends_in_round(self) -> bool:
-        """Whether the last round's blocks are the result's, so that no exchange follows."""
+        """Return whether the last round's blocks are the result's, so that no exchange follows."""
         in_last = bool(self.rounds) and flattened(self.rounds[-1].target) == self.result
         return in_last and not self.inside
 
@@ -190,7 +190,7 @@ class PlanData:
 
     @cached_property
     def _begins_real(self) -> bool:
-        """Whether real values reach the first FFTs of a complex transform as they are."""
+        """Return whether real values reach the first FFTs of a complex transform as they are."""
         if self.spec.kind != "c2c" or np.dtype(self.spec.dtype).kind == "c" or not self.rounds:
             return False
         steps = self.rounds[0].steps
@@ -225,7 +225,7 @@ class PlanData:
 
     @property
     def merges(self) -> bool:
-        """Whether blocks that come in are merged; who reads rows of a file needs none of them."""
+        """Return whether blocks that come in are merged; none are where rows are read."""
         return self.incoming is not None and not self.from_rows
 
     @property

@@ -48,7 +48,7 @@ def ladder(spec: TransformSpec, request: Request) -> Iterator[tuple[Sizes, bool,
 
 
 def all_whole(search: Candidates) -> bool:
-    """Whether every transformed axis already lies whole in every block."""
+    """Return whether every transformed axis already lies whole in every block."""
     return all(
         len(search.source.axes[axis].groups[0].chunks) == 1 for axis in search.spec.axes
     )

@@ -137,7 +137,7 @@ def _in_blocks(
 
 
 def _is_opened_anew(request: Request, chunks: tuple[Chunks, ...]) -> bool:
-    """Whether blocks are opened as these chunks, and read a few stored ones at a time.
+    """Return whether blocks are opened as these chunks, and read a few stored ones at a time.
 
     That takes more memory for a stored one that is decoded than to read it as it is.
     """

@@ -184,7 +184,7 @@ def _fitting(search: Candidates) -> tuple[list[Plan], Sizes] | int:
 
 
 def _never_fits(search: Candidates, limit: int) -> bool:
-    """Whether no plan fits that leaves all blocks in memory, however large or small they are.
+    """Return whether no plan in memory fits, in blocks of any size.
 
     What comes in is there while a barrier waits for all of what is made of it.
     """
@@ -194,7 +194,7 @@ def _never_fits(search: Candidates, limit: int) -> bool:
 
 
 def _in_vain(search: Candidates, plans: list[Plan], limit: int) -> bool:
-    """Whether plans like these need too much memory in smaller blocks, too.
+    """Return whether plans like these need too much memory in smaller blocks, too.
 
     With scratch files that is so in blocks of any size: it is what comes in that is too large.
     """
@@ -319,7 +319,7 @@ def _halved(request: Request, count: int) -> tuple[int, ...]:
 
 
 def _in_chunks(request: Request, widths: tuple[int, ...]) -> Request:
-    """What is asked of an array in other chunks; a result in its chunks has others, too."""
+    """Return a request in other chunks; a result in the same chunks gets the new ones, too."""
     sizes = map(sum, request.chunks)
     cut = tuple(
         (w,) * (n // w) + ((n % w,) if n % w else ()) for n, w in zip(sizes, widths, strict=True)

@@ -260,18 +260,18 @@ class Model:
         assert after is not None
         profile, workers = self.machine.profile, self.machine.workers
         shape, blocks = exchange_shape(before, after), max(1, after.blocks)
-        on_card = self.on_device(round_) or (round_ is None and bool(self.devices))
+        on_gpu = self.on_device(round_) or (round_ is None and bool(self.devices))
         flow = None if round_ is None else self.flow(before, round_, reads, writes, inside)
         gather = fft = device = handling = 0.0
         if reads is None or round_ is not None:  # else blocks lie where they should be
             gather = self.gather(shape, before, after, round_, flow)
-            handling = self.handling(shape, None if on_card else flow)
+            handling = self.handling(shape, None if on_gpu else flow)
         lanes, waves = self.lanes(blocks), self.waves_of(blocks, self.lanes(blocks))
         tasks = shape.blocks_out + (0 if shape.local else shape.groups)
         if self.carrier == "tasks" and not shape.local:
             tasks += shape.shards
         python = (handling + tasks * profile.task) / workers
-        if on_card:
+        if on_gpu:
             device = 0.0 if round_ is None else self.of_device(round_)
             read = self.read(shape, after.size * self.itemsize / blocks) if round_ else None
             if read is not None:
@@ -296,7 +296,7 @@ class Model:
             "scheduling": max(scheduled, python) + serial,
         }
         bound = max(parts, key=lambda name: parts[name])
-        share = float(on_card and round_ is not None)
+        share = float(on_gpu and round_ is not None)
         return RoundForecast(number, blocks, max(work, scheduled) + serial + travel, gather, fft,
                              handling, device, travel, parts["scheduling"], bound, share)
 
@@ -332,7 +332,7 @@ class Model:
         self, source: Layout, rounds: Iterable[Round], result: Layout | None,
         joints: Joints | None = None, moves: Sequence[bool] = (),
     ) -> tuple[RoundForecast, ...]:
-        """What rounds and the exchanges between them take.
+        """Return the forecast of rounds and the exchanges between them.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""How a round reads and writes its blocks in memory, and what of that is copied.
+"""Copies of blocks in memory before and after the FFTs of a round.
 
 A block is gathered from shards, or copied from memory that it shares with others, or read
 there by the FFT library; results are made in place, or stored tile by tile. Which of
@@ -23,7 +23,7 @@ __all__ = ["Traffic", "tiles_of", "traffic"]
 
 @dataclass(frozen=True)
 class Traffic:
-    """What of a block is copied before and after the FFTs of a round.
+    """Copies of a block before and after the FFTs of a round.
 
     Parameters
     ----------
@@ -54,14 +54,14 @@ def _contiguous(joint: Joint, layout: Layout) -> bool:
 
 
 def _halved(round_: Round, supports_out: bool) -> bool:
-    """Whether a library answers FFTs of real values where their results belong."""
+    """Return whether a library answers FFTs of real values where their results belong."""
     return supports_out and not round_.rolls and [s.kind for s in round_.steps].count("r2c") == 1
 
 
 def tiles_of(
     round_: Round, itemsize: int, supports_out: bool = False, threads: int = 1
 ) -> tuple[int, int] | None:
-    """How a round's blocks are cut into tiles: along which dimension, how wide; None: they are not.
+    """Return the dimension and the width of a round's tiles; None where blocks are not cut.
 
     `itemsize` is that of complex numbers, `supports_out` and `threads` as `traffic` takes them.
     """
@@ -78,7 +78,7 @@ def tiles_of(
 
 
 def _ffts_of(steps: tuple[Step, ...]) -> tuple[bool, bool]:
-    """Whether a round begins with complex FFTs of one kind, and whether these are all of it."""
+    """Return whether a round begins with complex FFTs of one kind, and has nothing else."""
     begins = bool(steps) and {(s.kind, s.sign, s.chirp_in) for s in steps} == {
         ("c2c", steps[0].sign, None)}
     plain = all(s.twiddle is None and s.convolve is None and s.chirp_out is None for s in steps)
@@ -90,12 +90,12 @@ def traffic(
     round_: Round, itemsize: int, supports_out: bool, reads: Joint | None,
     writes: Joint | None, inside: bool, near: bool, threads: int = 1,
 ) -> Traffic:
-    """What of a round's blocks is copied.
+    """Return the copies of a round's blocks.
 
     Parameters
     ----------
     round_ : Round
-        What is done.
+        The round.
     itemsize : int
         Bytes of a complex number.
     supports_out : bool

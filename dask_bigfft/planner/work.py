@@ -1,4 +1,4 @@
-"""What a round and the exchange before it have to do, whatever does it.
+"""Operations of a round, and of the exchange before it.
 
 Pure: imports `decomposition`.
 """
@@ -16,7 +16,7 @@ SHUFFLE_SHARDS = 64
 
 
 def shuffled(shape: ExchangeShape) -> bool:
-    """Whether an exchange between processes is large enough for a shuffle to pay."""
+    """Return whether an exchange between processes is large enough for a shuffle to pay."""
     return shape.shards >= SHUFFLE_SHARDS * shape.groups
 
 
@@ -36,6 +36,6 @@ def flops(round_: Round) -> float:
 
 
 def is_real(round_: Round | None, after: bool = False) -> bool:
-    """Whether the blocks before a round (or after it) are real numbers."""
+    """Return whether the blocks before a round (or after it) are real numbers."""
     kind = "c2r" if after else "r2c"
     return round_ is not None and any(step.kind == kind for step in round_.steps)

@@ -69,7 +69,7 @@ def lanes(threads: int, devices: int) -> int:
 
 @dataclass(frozen=True)
 class Sharing:
-    """How CPU threads and devices of one process share a round.
+    """Speeds of CPU threads and devices of one process that share a round.
 
     Parameters
     ----------
@@ -290,8 +290,8 @@ def decided(
         return divided_among(base, cards, least)
     shared = divided(base, cards, least)
     ours = _alone(find_plan(spec, replace(request, device="cpu"), machine), False)
-    on_cards = replace(machine, cards=cards)
-    theirs = _alone(find_plan(spec, replace(request, device="gpu"), on_cards), True)
+    on_gpus = replace(machine, cards=cards)
+    theirs = _alone(find_plan(spec, replace(request, device="gpu"), on_gpus), True)
     faster = min(ours, theirs, key=lambda plan: plan.expected.seconds)
     if theirs.expected.seconds < CERTAIN * ours.expected.seconds:
         faster = theirs

@@ -2,7 +2,7 @@
 
 ::
 
-    arguments (what a user wrote, checked) + surroundings (machine or cluster) <- profiles (files)
+    arguments (what a user wrote, checked) + environment (machine or cluster) <- profiles (files)
         -> making (a request) -> choosing (by the model, or by trial) -> Plan
     libraries (FFT libraries of all workers)
     tuning (what is tried, and kept) -> trials (plans that are run), device_tuning (of a device)

@@ -17,7 +17,7 @@ from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.search import changes_that_fit, find_plan, larger_chunks_that_fit
 from dask_bigfft.planner.work_sharing import decided
-from dask_bigfft.planning.surroundings import running_client
+from dask_bigfft.planning.environment import running_client
 from dask_bigfft.planning.tuning import SHARE, tuned_plan
 from dask_bigfft.transforms.spec import TransformSpec
 
@@ -29,7 +29,7 @@ _found_plan = lru_cache(maxsize=128)(find_plan)
 
 @dataclass(frozen=True)
 class Choice:
-    """How a plan is chosen.
+    """Options for the choice of a plan.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ def chosen_plan(
 def _changes(
     error: PlanError, spec: TransformSpec, request: Request, machine: Machine
 ) -> str:
-    """What could be changed for a plan, where an error says that there is none."""
+    """Return changes after which there is a plan, where an error says that there is none."""
     if request.device == "hybrid":
         machine = replace(machine, cards=0)
     if isinstance(error, MemoryLimitError):

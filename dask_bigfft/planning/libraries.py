@@ -6,7 +6,7 @@ from the profile that plans are made with, where that has speeds of all of them 
 those of its slowest worker), else it is measured here: their order is mostly the same on another
 processor.
 
-Imports `errors`, `kernels`, `planner`, `surroundings` and `workers`.
+Imports `errors`, `kernels`, `planner`, `environment` and `workers`.
 """
 
 import warnings
@@ -19,7 +19,7 @@ from dask_bigfft.errors import FallbackWarning
 from dask_bigfft.kernels.libraries import get_library, usable
 from dask_bigfft.kernels.wisdom import best_of, fastest_library
 from dask_bigfft.planner.profile import Profile
-from dask_bigfft.planning.surroundings import profile_of, running_client
+from dask_bigfft.planning.environment import profile_of, running_client
 from dask_bigfft.planning.workers import workers_answers, workers_of
 
 __all__ = ["fastest_everywhere", "usable_libraries"]

@@ -141,7 +141,7 @@ def _plans(spec: TransformSpec, request: Request, machine: Machine) -> Iterator[
 
 
 def _open(spec: TransformSpec, request: Request, machine: Machine) -> bool:
-    """Whether it is left open who does the rounds, and both CPU threads and devices can.
+    """Return whether CPU threads and devices both may do the rounds.
 
     What is verified is not shared, unless that is asked for.
     """
@@ -257,7 +257,7 @@ def measured_settings(plan: Plan, trial: Trial, timer: Timer) -> list[tuple[Plan
 
 
 def _goes_by_ring(plan: Plan, timer: Timer) -> bool:
-    """Whether a plan's blocks, which has been tried, go through devices' rings.
+    """Return whether the blocks of a plan go through devices' rings.
 
     If anything has in this process, one more run tells whether that was by this plan.
     """

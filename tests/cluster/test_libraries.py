@@ -24,7 +24,7 @@ from dask_bigfft.errors import ArgumentError, FallbackWarning
 from dask_bigfft.kernels import wisdom
 from dask_bigfft.kernels.libraries import get_library, usable
 from dask_bigfft.planner.profile import DEFAULT, LibrarySpeeds, Profile
-from dask_bigfft.planning import libraries, profiles, surroundings, workers
+from dask_bigfft.planning import environment, libraries, profiles, workers
 from dask_bigfft.planning.tuning import usable_kernels
 from dask_bigfft.runs import resumable, run_json
 from dask_bigfft.testing.clusters import Processes
@@ -310,7 +310,7 @@ def test_a_profile_with_speeds_of_all_says_which_is_the_fastest(
     fast = next((name for name in usable() if name not in ("scipy", "ducc0")), "scipy")
     rates = {name: 2e9 if name == fast else 1e9 for name in usable()}
     assert profiles.save_profile(speeds(**rates), path)
-    assert surroundings.profile_of(there).library(fast, "complex128").flops == 2e9
+    assert environment.profile_of(there).library(fast, "complex128").flops == 2e9
     assert chosen() == fast
     assert chosen("c8") == chosen("G") == "ducc0"
     assert profiles.save_profile(speeds(scipy=2e9), tmp_path / "some.json")

@@ -11,7 +11,7 @@ from laws.test_hybrid import EVEN, SLOW_DEVICE, SLOW_THREADS
 import dask_bigfft
 from dask_bigfft.devices.find import METRIC
 from dask_bigfft.graph.run import Run
-from dask_bigfft.planning.surroundings import workers_devices
+from dask_bigfft.planning.environment import workers_devices
 
 
 def registered(count):

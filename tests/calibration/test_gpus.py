@@ -2,7 +2,7 @@
 
 import pytest
 
-from dask_bigfft.calibration.cards import device_speeds, peer_speeds, peers_of
+from dask_bigfft.calibration.gpus import device_speeds, peer_speeds, peers_of
 from dask_bigfft.devices.peers import SimulatedPeers
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.planner.profile import DeviceProfile

@@ -1,6 +1,6 @@
-"""Speeds of devices, measured through their protocol and by their own clock.
+"""Speeds of GPUs, measured through the device protocol and by the device's clock.
 
-So a simulated device is measured as a card is, and gives back the speeds that it was made with.
+A simulated device therefore gives back the speeds that it was made with.
 
 Imports `devices`, `memory` and the planner's profiles.
 """

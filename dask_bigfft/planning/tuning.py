@@ -1,12 +1,11 @@
-"""The tuner: plans that the model holds to be good are tried, and the fastest is kept as wisdom.
+"""The tuner: the best plans by the model are run, and the fastest is kept as wisdom.
 
 The model proposes a small region: the rounds that it ranks best, for a few sizes of blocks and
-every FFT library at hand, by CPU threads, devices and both together where that is left open. All
-are run (`trials`). What won is kept for the machine, the versions of the libraries, and the class
-of the problem: transform, dtype, what was left to choose, and lengths and numbers of chunks to the
-next power of two. Where devices alone do the rounds, the settings of their pipelines are then tried
-with the plan that won. Not where CPU threads share the rounds: who takes how much at a time is
-decided there while they go on, and settings change next to nothing (on the simulated clock).
+every installed FFT library, by CPU threads, devices and both together where the caller leaves that
+open. All are run (`trials`). The winner is kept for the machine, the versions of the libraries, and
+the class of the problem: transform, dtype, free choices, and lengths and numbers of chunks to the
+next power of two. Where devices alone do the rounds, settings of their pipelines are then tried
+with the winning plan. Where CPU threads share the rounds, they change next to nothing.
 
 Imports `trials`, `device_tuning`, `libraries`, `planner`, `config`, `kept` and `environment`.
 """

@@ -1,8 +1,8 @@
 """Calibration: a machine is measured once, in half a minute, so that plans know its speeds.
 
 `threads` fits the prices of the CPU to whole transforms; `gpus` measures GPUs and the bus,
-`system` fresh pages and the disk, `cluster` what workers share; `several` makes
-one profile of many workers'.
+`system` fresh pages and the disk, `cluster` the speeds that workers share, and it makes one profile
+of many workers'.
 
 Imports the rest of this folder, `planning` and `planner`.
 """
@@ -17,9 +17,8 @@ from typing import Any
 import dask.config
 
 from dask_bigfft import config
-from dask_bigfft.calibration.cluster import disks_of, hosts_of, network_speeds, workers_of
+from dask_bigfft.calibration.cluster import disks_of, hosts_of, network_speeds, slowest, workers_of
 from dask_bigfft.calibration.gpus import device_speeds, peer_speeds, peers_of
-from dask_bigfft.calibration.several import slowest
 from dask_bigfft.calibration.system import DISK_NBYTES, disk_speeds, page_speed
 from dask_bigfft.calibration.threads import DTYPES, thread_prices
 from dask_bigfft.devices.find import leases

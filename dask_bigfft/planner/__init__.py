@@ -3,11 +3,11 @@
 ::
 
     request          request, machine (where it runs) <- profile (its prices)
-    search           search -> ranking -> candidates: digits (lengths), programs (steps of an axis),
+    search           search -> ranking -> candidates: programs (digits and steps of an axis),
                      layouts (blocks), rows (of stored arrays)
                      merging (tiny blocks), scratch_pieces (larger blocks), filters, shifts
     cost             cost (memory, tasks) <- library_memory, joints (blocks in shared memory)
-                     seconds (the cost model) <- work, traffic, device_seconds
+                     seconds (the cost model) <- work, traffic
                      phases (of a report)
     devices          work_sharing (parts of CPU threads and devices), device_settings
     answer           plan (for users) -> plan_data, exchange; explain, drawing <- notation, wording;

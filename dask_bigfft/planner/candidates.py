@@ -19,14 +19,17 @@ from dask_bigfft.decomposition.layout import Layout, NoCommonDigits
 from dask_bigfft.decomposition.rounds import Round, exchange_shape
 from dask_bigfft.decomposition.steps import AxisProgram
 from dask_bigfft.planner.cost import largest_fan_in
-from dask_bigfft.planner.digits import Factors, factor_choices, few_source_factors, wide_factors
 from dask_bigfft.planner.layouts import Assignment, Sizes, result_layout, round_layouts
 from dask_bigfft.planner.plan import Machine, flattened
 from dask_bigfft.planner.programs import (
+    Factors,
     assignments,
     digits_of_splits,
+    factor_choices,
+    few_source_factors,
     program_of,
     source_layout,
+    wide_factors,
     with_padding,
 )
 from dask_bigfft.planner.request import Request, largest_block

@@ -21,12 +21,11 @@ from functools import lru_cache
 
 from dask_bigfft.decomposition.rounds import Round, exchange_shape
 from dask_bigfft.planner.cost import forecast
-from dask_bigfft.planner.device_seconds import device_passes
 from dask_bigfft.planner.machine import Machine, RoundForecast
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.search import find_plan
-from dask_bigfft.planner.seconds import LEAST_NBYTES, Model
+from dask_bigfft.planner.seconds import LEAST_NBYTES, Model, device_passes
 from dask_bigfft.transforms.spec import TransformSpec
 
 __all__ = ["FEEDERS", "Sharing", "decided", "divided", "divided_among", "gathering_threads",

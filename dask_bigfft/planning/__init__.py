@@ -5,5 +5,5 @@
     arguments (of the caller, checked) + environment (machine or cluster) <- profiles (files)
         -> making (a request) -> choosing (by the model, or by trial) -> Plan
     libraries (FFT libraries of all workers)
-    tuning (the tuner, and wisdom) -> trials (plans that are run), device_tuning (of a device)
+    tuning (the tuner, and wisdom) -> trials (plans, and settings of devices, that are run)
 """

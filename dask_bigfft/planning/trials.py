@@ -1,9 +1,13 @@
-"""Plans that are tried: which, and how long they take when they are run.
+"""Plans that are tried, settings of devices that are tried with a plan, and the runs of both.
 
-Each is run on ones, all in turn and again in the other direction, so that a machine that slows down
-meanwhile wrongs nobody; those that are clearly slower drop out early.
+Each plan is run on ones, all in turn and again in the other direction, so that a machine that slows
+down meanwhile is fair to all; those that are clearly slower drop out early. Of a device's pipeline
+buffers, passes and streams are tried one after the other, then the ring for memory that is not
+pinned, and the parts in which each round uses the ring's buffers: rounds whose exchanges read the
+same rows (C runs of W elements) together. The best of one group is kept for the next (streams and
+passes found by search: Gu, Siegel, Li, 2011).
 
-Imports `device_tuning`, `devices`, `graph`, `kernels`, `planner` and `config`.
+Imports `devices`, `graph`, `kernels`, `planner` and `config`.
 """
 
 import math
@@ -11,13 +15,14 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import dask.array as da
 import numpy as np
 
 from dask_bigfft import config
 from dask_bigfft.devices import find
+from dask_bigfft.devices.ring import BUFFER_NBYTES
 from dask_bigfft.errors import PlanError
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.kernels import warming
@@ -26,7 +31,6 @@ from dask_bigfft.planner.plan import Machine, Plan
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.search import find_plans
 from dask_bigfft.planner.work_sharing import divided_among
-from dask_bigfft.planning.device_tuning import choices, groups
 from dask_bigfft.transforms.spec import TransformSpec
 
 #: Sizes of blocks that are tried, in units of those that come in.
@@ -44,6 +48,64 @@ NEAR = 0.9
 REPEAT, SLOWER = 3, 1.5
 
 Timer = Callable[[Plan], float]
+
+#: Values that are tried: pieces that are on a device at a time, pieces that a crossing is cut into,
+#: streams, buffers each way of the ring, and bytes of each.
+VALUES: dict[str, tuple[Any, ...]] = {
+    "buffers": (2, 3, 4, 8),
+    "passes": (4, 8, 16, 32),
+    "streams": ("role", "piece"),
+    "ring_buffers": (2, 4, 8),
+    "ring_nbytes": (8 << 20, 32 << 20, 64 << 20),
+}
+
+#: Parts of a buffer that are used at a time.
+PARTS = (1, 2, 4, 8)
+
+#: Settings that are varied together: a field, or the rounds (from 0) whose parts of the ring are.
+Group = Literal["buffers", "passes", "streams", "ring_buffers", "ring_nbytes"] | tuple[int, ...]
+
+
+def on_devices(plan: Plan) -> bool:
+    """Return whether devices alone do the rounds of a plan, in this process."""
+    one = plan.machine.workers == 1 and plan.machine.cards > 0
+    return one and plan.device in ("auto", "gpu") and np.dtype(plan.dtypes[0]).char in "fdFD"
+
+
+def groups(plan: Plan, ring: bool) -> Iterator[Group]:
+    """Yield what is varied for a plan, with the ring if it is used."""
+    yield from ("buffers", "passes", "streams")
+    if ring:
+        yield from ("ring_buffers", "ring_nbytes")
+        alike: dict[tuple[int, int], list[int]] = {}
+        for number, exchange in enumerate(plan.exchanges[: len(plan.rounds)]):
+            alike.setdefault((exchange.shape.runs, exchange.shape.width), []).append(number)
+        yield from map(tuple, alike.values())
+
+
+def choices(base: DeviceSettings, group: Group, rounds: int) -> Sequence[DeviceSettings]:
+    """Return settings to try: `base`, and those that differ from it in a group.
+
+    Parameters
+    ----------
+    base : DeviceSettings
+        What is set already.
+    group : str or tuple of int
+        What is varied.
+    rounds : int
+        Number of rounds of the plan.
+    """
+    found = [base]
+    if isinstance(group, str):
+        found += [replace(base, **{group: value}) for value in VALUES[group]]
+        return list(dict.fromkeys(found))
+    buffer = base.ring_nbytes or BUFFER_NBYTES
+    for n in PARTS:
+        parts = list(base.ring_parts or (buffer,) * rounds)
+        for number in group:
+            parts[number] = max(1, buffer // n)
+        found.append(replace(base, ring_parts=tuple(parts)))
+    return list(dict.fromkeys(found))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ the class of the problem: transform, dtype, free choices, and lengths and number
 next power of two. Where devices alone do the rounds, settings of their pipelines are then tried
 with the winning plan. Where CPU threads share the rounds, they change next to nothing.
 
-Imports `trials`, `device_tuning`, `libraries`, `planner`, `config`, `kept` and `environment`.
+Imports `trials`, `libraries`, `planner`, `config`, `kept` and `environment`.
 """
 
 import importlib.metadata
@@ -25,7 +25,6 @@ from dask_bigfft.planner.encoding import decode
 from dask_bigfft.planner.plan import Machine, Plan
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.wording import human_seconds
-from dask_bigfft.planning.device_tuning import on_devices
 from dask_bigfft.planning.environment import device_software, workers_place
 from dask_bigfft.planning.libraries import usable_libraries
 from dask_bigfft.planning.trials import (
@@ -33,6 +32,7 @@ from dask_bigfft.planning.trials import (
     Trial,
     measured_settings,
     measured_trials,
+    on_devices,
     ones,
     region,
     timer_on,

@@ -11,7 +11,7 @@ from distributed import Client, LocalCluster
 import dask_bigfft
 from dask_bigfft import calibration
 from dask_bigfft.calibration import cluster
-from dask_bigfft.calibration.several import slowest
+from dask_bigfft.calibration.cluster import slowest
 from dask_bigfft.kernels import libraries
 from dask_bigfft.planner.profile import (
     DEFAULT,
@@ -142,7 +142,7 @@ def test_each_quantity_is_that_of_its_slowest_worker():
 @pytest.mark.parametrize("name", sorted(
     {f.name for f in fields(Profile) if f.type in ("float", float)}))
 def test_a_forecast_for_all_is_no_shorter_than_for_one(name):
-    """Seconds are the larger the slower, speeds the smaller: `several` knows which is which."""
+    """Seconds are the larger the slower, speeds the smaller: `slowest` knows which is which."""
     value = getattr(DEFAULT, name)
     other = 0.5 if name == "together" else value / 2 or 1.0
     plans = []

@@ -18,7 +18,7 @@ from dask_bigfft.planner.plan import Machine
 from dask_bigfft.planner.profile import DeviceProfile, Profile
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.search import find_plan
-from dask_bigfft.planning import device_tuning, trials
+from dask_bigfft.planning import trials
 from dask_bigfft.planning.tuning import tuned
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.transforms.spec import transform_spec
@@ -64,7 +64,7 @@ def few(monkeypatch):
     monkeypatch.setattr(trials, "REPEAT", 1)
     values = {"buffers": (2, 3), "passes": (2, 16), "streams": ("role", "piece"),
               "ring_buffers": (1, 4), "ring_nbytes": (1 << 14, 1 << 16)}
-    monkeypatch.setattr(device_tuning, "VALUES", values)
+    monkeypatch.setattr(trials, "VALUES", values)
 
 
 def test_settings_are_kept_with_the_plan(few):

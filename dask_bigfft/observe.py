@@ -17,7 +17,7 @@ from dask_bigfft.cluster.records import cluster_records
 from dask_bigfft.errors import refuse
 from dask_bigfft.graph.layer import transforms_in
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planning.surroundings import running_client
+from dask_bigfft.planning.environment import running_client
 from dask_bigfft.record import RECORD, PlanRecord
 from dask_bigfft.threads import task_threads
 from dask_bigfft.watch.display import Display, LocalProgress, display_here

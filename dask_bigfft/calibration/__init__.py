@@ -1,50 +1,26 @@
-"""Calibration: a machine is measured once, in about a minute, so that plans know its speeds.
+"""Calibration: a machine is measured once, in half a minute, so that plans know its speeds.
 
-::
-
-    cpu, fft_libraries <- probes (work as in a graph)      crowds (many threads)
-    system (pages, scheduler, disk)      cards      cluster (what workers share)
-    runs (whole transforms) <- timelines (when blocks began and ended)
-    several (one profile of many workers)
+`threads` fits the prices of the CPU to whole transforms; `gpus` measures GPUs and the bus,
+`system` fresh pages and the disk, `cluster` the speeds that workers share, and it makes one profile
+of many workers'.
 
 Imports the rest of this folder, `planning` and `planner`.
 """
 
-import itertools
 import logging
 import os
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import dask.config
-import numpy as np
 
 from dask_bigfft import config
-from dask_bigfft.calibration.cards import device_speeds, peer_speeds, peers_of, together
-from dask_bigfft.calibration.cluster import disks_of, hosts_of, network_speeds, workers_of
-from dask_bigfft.calibration.cpu import (
-    OF_A_THREAD,
-    Effort,
-    checking_speeds,
-    compile_copies,
-    gather_speeds,
-)
-from dask_bigfft.calibration.crowds import in_company
-from dask_bigfft.calibration.fft_libraries import library_like, library_speeds
-from dask_bigfft.calibration.runs import between_blocks
-from dask_bigfft.calibration.several import slowest
-from dask_bigfft.calibration.system import (
-    DISK_NBYTES,
-    PAGES_NBYTES,
-    disk_speeds,
-    fresh_pages,
-    page_speed,
-    pair_seconds,
-    scheduling_costs,
-)
+from dask_bigfft.calibration.cluster import disks_of, hosts_of, network_speeds, slowest, workers_of
+from dask_bigfft.calibration.gpus import device_speeds, peer_speeds, peers_of
+from dask_bigfft.calibration.system import DISK_NBYTES, disk_speeds, page_speed
+from dask_bigfft.calibration.threads import DTYPES, thread_prices
 from dask_bigfft.devices.find import leases
 from dask_bigfft.errors import (
     ArgumentTypeError,
@@ -53,139 +29,59 @@ from dask_bigfft.errors import (
     parse_count,
     refuse,
 )
-from dask_bigfft.kernels.libraries import get_library, usable
+from dask_bigfft.kernels.libraries import usable
 from dask_bigfft.kernels.wisdom import fastest_library
 from dask_bigfft.memory_settings import machine_nbytes
-from dask_bigfft.planner.profile import DEFAULT, LibrarySpeeds, Profile
+from dask_bigfft.planner.profile import Profile
 from dask_bigfft.planning import profiles
-from dask_bigfft.record import current_worker
 
-__all__ = ["Effort", "calibrate", "measure", "usual_nbytes", "usual_threads"]
+__all__ = ["calibrate", "measure", "usual_nbytes", "usual_threads"]
 
 log = logging.getLogger(__name__)
 
-#: Complex dtypes that libraries are measured in.
-DTYPES = ("complex128", "complex64")
-
-#: Seconds after which no further library is measured at length. One that is known in another dtype
-#: gets a plane or two, which tell how much faster it is here; any other one is tried on little
-#: data. None is left out: plans would take another library's speeds for its own. And the seconds
-#: after which single passes do, with those of compiling.
-ENOUGH, SINGLE = 21.0, 40.0
-
-#: Seconds, with those of compiling, after which checks are not measured: the first time on a
-#: machine that compiles them, too. They are then so many times as fast as copies, as they were
-#: elsewhere (6 to 11, and 1.8 to 2.2 times).
-CHECKS, ENERGY, CHECKSUM = 40.0, 8.0, 2.0
-
-#: Seconds, with those of compiling, after which whole transforms run no more often than they must,
-#: and, if it is so late before the first of them, only with the library that plans take.
-WHOLE = 45.0
-
-#: Seconds after which copies are measured by single passes: with many threads probes are large.
-BRIEF = 7.0
-
-#: Bytes of arrays that all kinds of copies are tried with before the clock is looked at: the first
-#: calls on a machine compile them, which may take longer than all that is measured.
-WARM_NBYTES = 1 << 18
-
-#: How many times as much memory as an array has is taken and given back at first: a virtual machine
-#: may have none yet, and then everything waits for it once, at an eighth of the speed.
-AT_WORK = 8
-
-#: Bytes of arrays that say anything of a machine: below, times are those of calls alone.
+#: Bytes of arrays below which times are those of calls alone.
 LEAST_NBYTES = 1 << 14
 
-#: Bytes of arrays that are transformed where nothing is said, at least, and at most.
-USUAL_NBYTES, MOST_NBYTES = 32 << 20, 1 << 30
+#: Bytes of arrays that are transformed by default, least and most, and for each thread.
+USUAL_NBYTES, MOST_NBYTES, OF_A_THREAD = 32 << 20, 256 << 20, 8 << 20
 
-#: Bytes of arrays whose transforms take a minute in all, where threads share the machine's memory,
-#: and of each of more threads than that is enough for.
-TIMELY_NBYTES, OF_MANY_THREADS = 128 << 20, 2 << 20
-
-#: Part of the memory of the machine that one of these arrays may be: whole transforms have eight
-#: times as much ready, and take as much again.
+#: Part of the machine's memory that one of these arrays may be.
 PART_OF_MEMORY = 32
-
-#: Bytes of those of one of several workers of a host, at least.
-PART_NBYTES = 16 << 20
 
 
 def measure(
-    effort: Effort, folder: str | None, kernels: Sequence[str] | None = None
+    threads: int, nbytes: int, repeat: int, folder: str | None,
+    kernels: Sequence[str] | None = None,
 ) -> Profile:
     """Return the profile of the machine that this runs on, measured now.
 
     Parameters
     ----------
-    effort : Effort
-        How much is measured.
+    threads : int
+        Threads at work.
+    nbytes : int
+        Bytes of the arrays that are transformed.
+    repeat : int
+        Runs that count.
     folder : str or None
-        Where a scratch file goes, for the speed of the disk; None leaves that out.
+        Folder of a scratch file, for the speed of the disk; None leaves that out.
     kernels : sequence of str, optional
         FFT libraries; by default all that are installed.
     """
-    started = time.perf_counter()
-    fresh_pages(effort.threads, AT_WORK * effort.nbytes)
-    compile_copies(Effort(effort.threads, min(effort.nbytes, WARM_NBYTES), 1))
-    began = time.perf_counter()
-    few = min(1.0, effort.nbytes / USUAL_NBYTES)
-    found: dict[str, Any] = {
-        **gather_speeds(replace(effort, until=began + BRIEF)),
-        "touch": page_speed(effort.threads, int(few * PAGES_NBYTES)),
-    }
+    few = min(1.0, nbytes / USUAL_NBYTES)
+    found: dict[str, Any] = {"touch": page_speed(threads, int(few * (128 << 20)))}
     if folder is not None:
         found |= disk_speeds(Path(folder), int(few * DISK_NBYTES))
-    log.info("copies, disk and pages: %.1f s", time.perf_counter() - began)
     names = list(usable() if kernels is None else kernels)
-    libraries = _libraries(effort, names, began, started)
-    log.info("FFT libraries, until %.1f s", time.perf_counter() - began)
-    copied = min(effort.nbytes, USUAL_NBYTES) * 8
-    copy = found.get("copy", DEFAULT.copy)
-    found |= _devices(effort.threads, copy, copied)
-    log.info("devices, until %.1f s", time.perf_counter() - began)
-    if current_worker() is None:  # a cluster's tasks are its scheduler's
-        found |= scheduling_costs(effort.repeat)
-    found |= {"energy": ENERGY * copy, "checksum": CHECKSUM * copy}
-    if time.perf_counter() - started < CHECKS:
-        found |= checking_speeds(effort)
-    log.info("checks, until %.1f s", time.perf_counter() - began)
-    host = f"{os.cpu_count()} cores, {effort.threads} threads"
-    found |= in_company(effort.seen, effort.threads, found)
-    profile = Profile(host, effort.threads, libraries=tuple(libraries), **found)
-    if current_worker() is not None:
-        return profile
-    known, until = [one.name for one in libraries if one.dtype == DTYPES[0]], started + WHOLE
-    if time.perf_counter() > until:
-        known = known[:1]
-    between: dict[str, Any] = between_blocks(profile, effort.nbytes, effort.repeat, known, until)
-    log.info("whole transforms, until %.1f s", time.perf_counter() - began)
-    return replace(profile, **between)
-
-
-def _libraries(
-    effort: Effort, names: Sequence[str], began: float, started: float
-) -> list[LibrarySpeeds]:
-    """How fast FFT libraries are, the one that plans take first while there is time for it."""
     first = fastest_library(DTYPES[0], names)
-    timely = replace(effort, until=min(began + ENOUGH, started + SINGLE))
-    found: list[LibrarySpeeds] = []
-    for dtype, name in itertools.product(DTYPES, sorted(names, key=lambda name: name != first)):
-        if np.dtype(dtype) not in get_library(name).dtypes:
-            continue
-        other = [one for one in found if one.name == name]
-        if time.perf_counter() - began < ENOUGH or not found:
-            found.append(library_speeds(name, dtype, timely))
-        elif other:
-            found.append(library_like(other[0], dtype, effort))
-        else:
-            little = replace(timely, nbytes=min(effort.nbytes, USUAL_NBYTES))
-            found.append(library_speeds(name, dtype, little))
-    return found
+    names.sort(key=lambda name: name != first)
+    found |= thread_prices(threads, nbytes, repeat, names)
+    found |= _devices(min(nbytes, USUAL_NBYTES) * 8)
+    return Profile(f"{os.cpu_count()} cores, {threads} threads", threads, **found)
 
 
-def _devices(threads: int, copy: float, nbytes: int) -> dict[str, Any]:
-    """What a profile says of the devices of this process; nothing where one does not work."""
+def _devices(nbytes: int) -> dict[str, Any]:
+    """Return the devices of this process for a profile; nothing where one does not work."""
     lent = leases()
     engines = () if lent is None else lent.engines
     found = []
@@ -202,22 +98,20 @@ def _devices(threads: int, copy: float, nbytes: int) -> dict[str, Any]:
     speeds = () if peers is None else peer_speeds(peers, len(found), nbytes)
     for engine in engines:
         engine.recover()  # what was sent lies in a pool
-    left = together(engines[0].device, threads, copy, nbytes)
-    return {"devices": tuple(found), "together": left, "peers": speeds}
+    return {"devices": tuple(found), "peers": speeds}
 
 
 def usual_nbytes(threads: int, memory: int | None = None) -> int:
-    """Bytes of the arrays that so many threads work on where nothing else is said.
+    """Return the bytes of the arrays that so many threads transform by default.
 
-    Fewer where the `memory` that they have is known, and not enough for whole transforms of these.
+    Fewer where the `memory` that they have is small.
     """
-    wanted = max(min(OF_A_THREAD * threads, TIMELY_NBYTES), OF_MANY_THREADS * threads)
-    found = min(MOST_NBYTES, max(USUAL_NBYTES, wanted))
+    found = min(MOST_NBYTES, max(USUAL_NBYTES, OF_A_THREAD * threads))
     return found if memory is None else min(found, max(LEAST_NBYTES, memory // PART_OF_MEMORY))
 
 
 def usual_threads() -> int:
-    """Threads that dask has for the tasks of a process where nothing else is said."""
+    """Return the threads that dask has for the tasks of a process by default."""
     return int(dask.config.get("num_workers", None) or os.cpu_count() or 1)
 
 
@@ -230,12 +124,10 @@ def calibrate(
 ) -> Profile:
     """Measure a machine's speeds and keep them, so that plans are made for it.
 
-    Takes about a minute, during which nothing else should run. Measured are copies and gathers
-    by row width, the installed FFT libraries by length, fresh pages, what tasks and shards cost,
-    dask's ordering, the disk of the scratch folder, and devices: the bus by size and row width,
-    both ways at once and each alone, also for memory that is not pinned, pinning, their memory and
-    FFTs, what is left of the bus while threads copy, and what devices send each other. What checks
-    cost comes last, and is reckoned from copies where it is late by then.
+    Takes up to half a minute, during which nothing else should run. A few dozen small transforms
+    with the installed FFT libraries give the prices of copies, FFTs, checks, tasks, tiles, shards
+    and exchanges. Fresh pages, the disk of the scratch folder and GPUs are measured apart: the bus,
+    pinning, their memory and FFTs, and what GPUs send each other.
 
     Parameters
     ----------
@@ -249,11 +141,10 @@ def calibrate(
         ``bigfft.planner.profile`` finds it there. By default a file in the folder
         ``bigfft.wisdom.directory``, which is made if need be, and plans use it from then on.
     nbytes : int, optional
-        Bytes of the arrays that are transformed, at least `LEAST_NBYTES`. By default 8 MiB for
-        each thread, so that all threads together work on more than caches hold, but no more than
-        a 32nd of the machine's memory.
+        Bytes of the arrays that are transformed, at least 16 KiB. By default 8 MiB for each
+        thread, 32 MiB at least, but no more than a 32nd of the machine's memory.
     repeat : int
-        Times that each counts, at least 1.
+        Runs of each transform, at least 1; the median counts.
 
     Returns
     -------
@@ -270,7 +161,7 @@ def calibrate(
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     profile = calibrate(path=f"{folder}/mine.json", nbytes=1 << 16, repeat=1)
-    >>> profile.copy > 0, profile.library("scipy", "complex128").along.at(64) > 0
+    >>> profile.copy > 0, profile.library("scipy", "complex128").flops > 0
     (True, True)
     """
     if client is not None and (
@@ -287,9 +178,7 @@ def calibrate(
     if client is None:
         threads = usual_threads()
         nbytes = nbytes or usual_nbytes(threads, machine_nbytes())
-        place, effort = "", Effort(threads, nbytes, repeat)
-        with dask.config.set(scheduler="threads", pool=None):  # so that a number of threads counts
-            profile = measure(effort, folder)
+        place, profile = "", measure(threads, nbytes, repeat, folder)
     else:
         workers = workers_of(client)
         if not workers:
@@ -320,43 +209,28 @@ def _of_cluster(
     client: Any, workers: dict[str, Any], nbytes: int | None, repeat: int, folder: str
 ) -> Profile:
     """The slowest of all workers in each respect, while all work, and what they share."""
-    hosts = hosts_of(workers)
-    installed = client.run(usable)
-    common = [name for name in installed[next(iter(installed))]
+    hosts, installed = hosts_of(workers), client.run(usable)
+    common = [name for name in next(iter(installed.values()))
               if all(name in names for names in installed.values())]
-    efforts = _efforts(workers, hosts, nbytes, repeat)
-    asked = [
-        client.submit(measure, effort, None, common,
-                      workers=[address], allow_other_workers=False, pure=False)
-        for address, effort in efforts.items()
-    ]
+    asked = []
+    for addresses in hosts.values():
+        threads = {address: max(1, int(workers[address]["nthreads"])) for address in addresses}
+        for address, own in threads.items():  # those of a host as much as one that has it alone
+            part = usual_nbytes(sum(threads.values())) * own // sum(threads.values())
+            asked.append(client.submit(
+                measure, own, nbytes or part, repeat, None, common, workers=[address],
+                allow_other_workers=False, pure=False))
     found = slowest(client.gather(asked))
     few = min(1.0, (nbytes or USUAL_NBYTES) / USUAL_NBYTES)
     shared: dict[str, Any] = {
         **disks_of(client, hosts, folder, int(few * DISK_NBYTES)),
         **network_speeds(client, list(workers), nbytes or USUAL_NBYTES, repeat),
-        "pair": pair_seconds(repeat),  # ordering is done here, or on the scheduler
     }
     return replace(found, name=_cluster_name(hosts, found), **shared)
 
 
-def _efforts(
-    workers: dict[str, Any], hosts: dict[str, list[str]], nbytes: int | None, repeat: int
-) -> dict[str, Effort]:
-    """How much each worker measures: those of a host together as much as one that has it alone."""
-    threads = {address: max(1, int(info["nthreads"])) for address, info in workers.items()}
-    found = {}
-    for addresses in hosts.values():
-        every = sum(threads[address] for address in addresses)
-        for address in addresses:
-            part = usual_nbytes(every) * threads[address] // every
-            found[address] = Effort(
-                threads[address], nbytes or max(PART_NBYTES, part), repeat)
-    return found
-
-
 def _cluster_name(hosts: dict[str, list[str]], found: Profile) -> str:
-    """What was measured of a cluster: how many workers share a host, its memory and its disk."""
+    """Return the name of a cluster: its workers and hosts."""
     workers, most = sum(map(len, hosts.values())), max(map(len, hosts.values()))
     shared = f", up to {most} share one and its disk" if most > 1 else ""
     where = "1 host" if len(hosts) == 1 else f"{len(hosts)} hosts"

@@ -1,12 +1,16 @@
-"""Speeds of what the workers of a cluster share, measured through its client.
+"""Speeds of a cluster: the slowest of all workers, and what they share.
 
-That is the network between them, the scheduler, and the disk of each host. A client is handed in.
-Imports NumPy and this room.
+Workers share the network, the scheduler, and the disk of each host, measured through a client.
+Nearly every exchange waits for the last block of a round, so the slowest worker at each operation
+sets the pace: in copies that may be another worker than in FFTs.
+
+Imports the planner's profiles and this room.
 """
 
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.calibration.system import DISK_NBYTES, was_read, written
+from dask_bigfft.planner.profile import DeviceProfile, Peer, Profile
 
-__all__ = ["disks_of", "hosts_of", "network_speeds", "workers_of"]
+__all__ = ["disks_of", "hosts_of", "network_speeds", "slowest", "workers_of"]
 
 #: Bytes that each of many workers of a host writes, at least.
 DISK_EACH = 16 << 20
@@ -28,6 +33,74 @@ def workers_of(client: Any) -> dict[str, Any]:
     """Return what a client's scheduler knows of its workers, by their addresses."""
     found: dict[str, Any] = dict(client.scheduler_info(n_workers=-1)["workers"])
     return found
+
+
+#: Prices in seconds, which are slower the larger they are; all others are speeds. Threads are those
+#: of the worker with most, as in plans.
+LARGER = frozenset({
+    "threads", "run", "move", "start", "task", "tile", "shard", "exchange", "pair", "sent_task",
+    "sent_shard", "shared_round", "call",
+})
+
+
+def slowest(profiles: Sequence[Profile]) -> Profile:
+    """Return the profile of a cluster of workers, which have at least one each.
+
+    Libraries are those that all workers have.
+
+    Parameters
+    ----------
+    profiles : sequence of Profile
+        Of the workers; the name is the first one's.
+
+    Examples
+    --------
+    >>> found = slowest([Profile(copy=3e9, tile=2e-5), Profile(copy=2e9, tile=1e-5)])
+    >>> found.copy, found.tile
+    (2000000000.0, 2e-05)
+    """
+    found: Profile = _slowest(profiles)
+    known = [{(one.name, one.dtype): one for one in profile.libraries} for profile in profiles]
+    common = [key for key in known[0] if all(key in of_worker for of_worker in known)]
+    return replace(
+        found, libraries=tuple(_slowest([of_worker[key] for of_worker in known]) for key in common),
+        devices=_devices(profiles), peers=_peers(profiles))
+
+
+def _slowest(things: Sequence[Any]) -> Any:
+    """Return the first of some values alike, with the slowest of each of their numbers."""
+    worst: dict[str, Any] = {}
+    for field in fields(things[0]):
+        values = [getattr(one, field.name) for one in things]
+        if all(isinstance(value, int | float) for value in values) and not isinstance(
+                values[0], bool):
+            worst[field.name] = _worst(field.name, values)
+    return replace(things[0], **worst)
+
+
+def _worst(name: str, values: Sequence[float]) -> float:
+    """The slowest of some numbers of a name."""
+    chosen: Callable[[Sequence[float]], float] = max if name in LARGER else min
+    return chosen(values)
+
+
+def _devices(profiles: Sequence[Profile]) -> tuple[DeviceProfile, ...]:
+    """Devices by their place in a worker: of each the slowest of all workers that have it."""
+    most = max(len(profile.devices) for profile in profiles)
+    return tuple(
+        _slowest([profile.devices[i] for profile in profiles if i < len(profile.devices)])
+        for i in range(most))
+
+
+def _peers(profiles: Sequence[Profile]) -> tuple[Peer, ...]:
+    """Pairs of devices that see each other in all workers that have both."""
+    found: dict[tuple[int, int], list[Peer]] = {}
+    for profile in profiles:
+        for pair in profile.peers:
+            found.setdefault((pair.source, pair.target), []).append(pair)
+    return tuple(
+        _slowest(pairs) for ends, pairs in sorted(found.items())
+        if len(pairs) == sum(max(ends) < len(profile.devices) for profile in profiles))
 
 
 def hosts_of(workers: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:

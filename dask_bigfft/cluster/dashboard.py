@@ -201,10 +201,13 @@ class _Figure:
     """A figure with one bar for each row of a table that comes with a state."""
 
     def __init__(
-        self, title: str, rows: Callable[[State], Columns], unit: str, hides: bool = False
+        self, title: str, rows: Callable[[State], Columns], unit: str, hides: bool = False,
+        levels: int = 2,
     ) -> None:
         self.hides = hides
-        self.rows, self.range = rows, FactorRange(factors=[], range_padding=0.1)
+        # Bokeh 3.10 cannot draw factors of two levels in a range that was empty before.
+        self.nothing: Any = "" if levels == 1 else ("",) * levels
+        self.rows, self.range = rows, FactorRange(factors=[self.nothing], range_padding=0.1)
         self.source = ColumnDataSource(rows({"runs": [], "workers": []}))
         self.figure = figure(
             title=title, y_range=self.range, height=320, sizing_mode="stretch_width",
@@ -232,9 +235,10 @@ class _Figure:
     def update(self, state: State) -> None:
         """Show a new state."""
         found = self.rows(state)
-        if list(self.range.factors) != found["y"][::-1]:
+        factors = found["y"][::-1] or [self.nothing]
+        if list(self.range.factors) != factors:
             self.source.data = {key: [] for key in found}
-            self.range.factors = found["y"][::-1]
+            self.range.factors = factors
             rows = max(1, len(found["y"]))
             self.figure.height = 110 + 24 * rows
         self.figure.visible = bool(found["y"]) or not self.hides
@@ -260,7 +264,7 @@ def _figures() -> list[_Figure]:
     balance.figure.add_tools(
         HoverTool(tooltips=[("made", "@made{0.00 b}"), ("thread time", "@seconds")]))
     memory = _Figure(
-        "Workers: memory (dark: kept by the arena; mark: limit)", memory_rows, "")
+        "Workers: memory (dark: kept by the arena; mark: limit)", memory_rows, "", levels=1)
     memory.figure.xaxis.formatter = NumeralTickFormatter(format="0.0 b")
     memory.bars("memory", GREY)
     memory.bars("arena", "#555555", 0.35)

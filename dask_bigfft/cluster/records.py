@@ -5,7 +5,7 @@ Imports `planning` and `record`.
 
 from typing import Any
 
-from dask_bigfft.planning.surroundings import refuse_asynchronous
+from dask_bigfft.planning.environment import refuse_asynchronous
 from dask_bigfft.record import RECORD, PlanRecord
 
 __all__ = ["cluster_records"]

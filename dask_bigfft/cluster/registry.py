@@ -17,7 +17,7 @@ from dask_bigfft.cluster.devices import PinnedTransferPlugin, StreamWorkerPlugin
 from dask_bigfft.cluster.scheduler import WatchScheduler
 from dask_bigfft.cluster.worker import METRIC, PrefaultPlugin, WatchWorker, own_version
 from dask_bigfft.errors import ClusterError, parse_count, refuse
-from dask_bigfft.planning.surroundings import refuse_asynchronous
+from dask_bigfft.planning.environment import refuse_asynchronous
 
 __all__ = ["plugins", "register", "unregister"]
 

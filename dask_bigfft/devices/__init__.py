@@ -15,5 +15,4 @@
     CUDA             cuda (is there one?), cupy_device, cuda_copies, cuda_planes, cuda_operations,
                      cuda_kernels, cuda_pins; ring and copiers (blocks that are not pinned)
     made of NumPy    simulated, simulated_streams, simulated_ring, numpy_operations
-    forecasts        walk (the pipeline on a simulated clock)
 """

@@ -26,7 +26,7 @@ from dask_bigfft.devices.operations import Array
 from dask_bigfft.devices.taking import KINDS, TEAMS, Kind, Taken, Taking
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.events import emit
-from dask_bigfft.planner.balance import FEEDERS, gathering_threads, lanes
+from dask_bigfft.planner.work_sharing import FEEDERS, gathering_threads, lanes
 from dask_bigfft.record import current_worker
 
 __all__ = ["Crew", "crew_of"]

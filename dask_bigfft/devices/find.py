@@ -24,7 +24,7 @@ from dask_bigfft.devices.on_card import forget_plans
 from dask_bigfft.devices.protocol import Device
 from dask_bigfft.errors import DeviceError
 
-__all__ = ["METRIC", "count", "crew", "in_use", "known_limits", "leases", "missing", "release",
+__all__ = ["METRIC", "count", "crew", "in_use", "known_nbytes", "leases", "missing", "release",
            "software", "use"]
 
 #: Name under which a worker tells its scheduler of its devices.
@@ -129,12 +129,9 @@ def staged() -> int:
     return 0 if found is None else sum(engine.device.staged for engine in found.engines)
 
 
-def known_limits() -> tuple[PieceLimits | None, int | None]:
-    """Return how blocks are cut for the devices that were handed in, and the bytes of each.
-
-    None where they were found: these are not opened before a task asks for one.
-    """
-    return _process.limits, _process.nbytes
+def known_nbytes() -> int | None:
+    """Return the bytes of each device that was handed in; None where devices were found."""
+    return _process.nbytes
 
 
 def in_use() -> int:

@@ -51,6 +51,9 @@ POISON = 0xFF
 #: Buffers each way of the ring for what is not pinned, and bytes of each.
 RING = (BUFFERS, BUFFER_NBYTES)
 
+#: Bytes per second, each way, of host memory that is not pinned.
+RING_SPEED = 1.2e10
+
 
 def contiguous_runs(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> int:
     """Number of contiguous runs of an array in memory.
@@ -102,7 +105,7 @@ class SimulatedDevice(SimulatedStreams):
     ) -> None:
         super().__init__(seed, DeviceProfile() if profile is None else profile, dry)
         self.total, self.refuses, self.pageable = memory, refuses, pageable
-        self.ring = RingClock(self.profile.ring, *RING)
+        self.ring = RingClock(RING_SPEED, *RING)
         #: How often anything went through it.
         self.staged = 0
         self.libraries, self._table = libraries, table
@@ -177,7 +180,7 @@ class SimulatedDevice(SimulatedStreams):
         """Set the ring that the clock reckons with."""
         wanted = buffers or RING[0], nbytes or RING[1]
         if wanted != (self.ring.buffers, self.ring.nbytes):
-            self.ring = RingClock(self.profile.ring, *wanted)
+            self.ring = RingClock(RING_SPEED, *wanted)
         self.ring.use(part)
 
     def ring_nbytes(self, host: Array | Composite) -> int:
@@ -298,7 +301,7 @@ class SimulatedDevice(SimulatedStreams):
         count = max(source.size, target.size)
         flops = 5.0 * count * math.log2(max(2, lengths))
         passes = 4 * len(op.dims) * max(source.nbytes, target.nbytes)
-        seconds = max(flops / self.profile.fft_rate(lengths), passes / self.profile.memory)
+        seconds = max(flops / self.profile.flops, passes / self.profile.memory)
         if work.nbytes and isinstance(stream, SimulatedStream) and not self.dry:
             stream.waiting.append((lambda: True, begin))
         self._put(stream, "fft", seconds, run)

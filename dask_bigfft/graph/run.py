@@ -36,11 +36,11 @@ from dask_bigfft.kernels.loop import roll, run_round
 from dask_bigfft.kernels.stacked import Stacked
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.memory_settings import configure_arena
-from dask_bigfft.planner.balance import paces
 from dask_bigfft.planner.filters import FilterPlan
 from dask_bigfft.planner.joints import Joints, no_joints
 from dask_bigfft.planner.plan import Exchange, Plan
 from dask_bigfft.planner.shifts import ShiftPlan
+from dask_bigfft.planner.work_sharing import paces
 
 Array = npt.NDArray[Any]
 Block = tuple[int, ...]

@@ -19,19 +19,22 @@ from dask_bigfft.decomposition.layout import Layout, NoCommonDigits
 from dask_bigfft.decomposition.rounds import Round, exchange_shape
 from dask_bigfft.decomposition.steps import AxisProgram
 from dask_bigfft.planner.cost import largest_fan_in
-from dask_bigfft.planner.digits import Factors, factor_choices, few_source_factors, wide_factors
 from dask_bigfft.planner.layouts import Assignment, Sizes, result_layout, round_layouts
 from dask_bigfft.planner.plan import Machine, flattened
 from dask_bigfft.planner.programs import (
+    Factors,
     assignments,
     digits_of_splits,
+    factor_choices,
+    few_source_factors,
     program_of,
     source_layout,
+    wide_factors,
     with_padding,
 )
 from dask_bigfft.planner.request import Request, largest_block
 from dask_bigfft.planner.rows import is_split, reads_rows, row_factors, split_result
-from dask_bigfft.planner.seconds import Model, Walk
+from dask_bigfft.planner.seconds import Model
 from dask_bigfft.planner.work import flops
 from dask_bigfft.transforms.spec import TransformSpec
 
@@ -78,7 +81,7 @@ class Candidate:
 
 
 def _width(round_: Round) -> int:
-    """How many elements of a round's blocks take the room of a complex one."""
+    """Return the elements of a round's blocks that are as large as a complex one."""
     return 2 if any(step.kind == "r2c" for step in round_.steps) else 1
 
 
@@ -87,10 +90,10 @@ class Candidates:
 
     def __init__(
         self, spec: TransformSpec, request: Request, machine: Machine, carrier: str = "memory",
-        walk: Walk | None = None, near: bool = False,
+        near: bool = False,
     ) -> None:
         self.spec, self.request, self.machine = spec, request, machine
-        self.carrier, self.walk = carrier, walk
+        self.carrier = carrier
         #: Whether the first round reads a stored array itself though its blocks come in as it has
         #: them: what a task that does nothing but read needs of memory is then not needed.
         self.near = near
@@ -107,8 +110,8 @@ class Candidates:
         self.kept: dict[tuple[Sizes, bool], list[Candidate]] = {}
 
     @property
-    def on_card(self) -> bool:
-        """Whether rounds are done on devices, whose answers nobody verifies."""
+    def on_gpu(self) -> bool:
+        """Return whether rounds are done on devices; verified ones are not."""
         possible = self.request.device in ("auto", "gpu") and self.request.verify == "none"
         return possible and self.machine.cards > 0
 
@@ -127,7 +130,7 @@ class Candidates:
         try:
             ways = round_layouts(
                 programs, assignment, source, sizes, variant, self._cost_from(source),
-                self.windows, self.request.wanted, merge, self.bound, self.on_card,
+                self.windows, self.request.wanted, merge, self.bound, self.on_gpu,
             )
             found = [self._candidate(programs, source, rounds, sizes) for rounds in ways]
         except NoCommonDigits:  # of the rounds and of the order that is asked for
@@ -181,7 +184,7 @@ class Candidates:
         return cost
 
     def _reads_rows(self, source: Layout, first: Layout) -> bool:
-        """Whether the first round can read rows of the stored array by itself, to its advantage."""
+        """Return whether the first round reads rows of the stored array, without scratch files."""
         stored, spec = self.request.stored, self.spec
         if stored is None or self.carrier != "disk" or spec.kind == "c2r":
             return False
@@ -226,16 +229,7 @@ class Candidates:
                 elif axis == self.rectangle:
                     choices.append(self._rectangle_factors(digits[axis]))
                 else:
-                    places = assignment[axis]
-                    found = factor_choices(spec, axis, places, whole, self.request.variant)
-                    if self._may_be_wide(axis, digits[axis]):
-                        beside = max(whole.get(place, 1) for place in places)
-                        room = self.piece_nbytes // self.itemsize // max(1, beside)
-                        found = wide_factors(n, room, len(self.request.chunks[axis])) or found
-                    elif self._may_be_rows(axis, digits[axis]):
-                        found = [*found, *row_factors(n, sizes.target, self.row)]
-                    elif self._may_have_few_sources(axis, digits[axis]):
-                        found = [*found, *few_source_factors(n, MAX_FAN_IN)]
+                    found = self._factors(axis, assignment[axis], whole, sizes.target)
                     # The first ones are the digits of the order that is asked for.
                     choices.append(found if alone else found[:1])
             for factors in itertools.product(*choices):
@@ -247,23 +241,29 @@ class Candidates:
                 if candidate is not None:
                     yield candidate
 
-    def _may_be_wide(self, axis: int, count: int) -> bool:
-        """Whether an axis is to be split in two for a device, in whatever digits."""
-        spec, i = self.spec, self.spec.axes.index(axis)
-        natural = spec.orders_in[i] == spec.orders_out[i] == "natural"
-        return self.on_card and count == 2 and natural and self.request.variant == "auto"
+    def _in_natural_order(self, axis: int) -> bool:
+        """Return whether an axis may have any digits: in natural order before and after."""
+        i, variant = self.spec.axes.index(axis), self.request.variant
+        return self.spec.orders_in[i] == self.spec.orders_out[i] == "natural" and variant == "auto"
 
-    def _may_be_rows(self, axis: int, count: int) -> bool:
-        """Whether an axis is to be split in two so that files are read, or written, in rows."""
-        spec, i = self.spec, self.spec.axes.index(axis)
-        natural = spec.orders_in[i] == spec.orders_out[i] == "natural"
-        on_disk = self.carrier == "disk" and self.request.stored is not None
-        return on_disk and count == 2 and natural and self.request.variant == "auto"
-
-    def _may_have_few_sources(self, axis: int, count: int) -> bool:
-        """Whether an axis in very many chunks is to be split in three digits, in whatever order."""
-        many = len(self.request.chunks[axis]) > MAX_FAN_IN
-        return many and count == 3 and self.request.variant == "auto"
+    def _factors(
+        self, axis: int, places: tuple[int, ...], whole: dict[int, int], target: int
+    ) -> list[Factors]:
+        """Return lengths of the digits of a split axis that are worth trying."""
+        count = len(places)
+        n = self.spec.lengths[self.spec.axes.index(axis)]
+        chunks = len(self.request.chunks[axis])
+        found = factor_choices(self.spec, axis, places, whole, self.request.variant)
+        if count == 2 and self._in_natural_order(axis):
+            if self.on_gpu:
+                beside = max(whole.get(place, 1) for place in places)
+                room = self.piece_nbytes // self.itemsize // max(1, beside)
+                return wide_factors(n, room, chunks) or found
+            if self.carrier == "disk" and self.request.stored is not None:
+                return [*found, *row_factors(n, target, self.row)]
+        if count == 3 and chunks > MAX_FAN_IN and self.request.variant == "auto":
+            return [*found, *few_source_factors(n, MAX_FAN_IN)]
+        return found
 
     @property
     def row(self) -> int:
@@ -304,7 +304,7 @@ class Candidates:
 
     @property
     def one_cut_axis(self) -> bool:
-        """Whether a single axis is transformed, that lies in several chunks."""
+        """Return whether a single axis is transformed, that lies in several chunks."""
         axes = self.spec.axes
         return len(axes) == 1 and len(self.request.chunks[axes[0]]) > 1
 
@@ -400,7 +400,7 @@ class Candidates:
     def _mirrors_padding(
         self, programs: dict[int, AxisProgram], assignment: Assignment, rounds: int
     ) -> bool:
-        """Whether a split half spectrum would be completed while another axis is padded.
+        """Return whether a split half spectrum would be completed while another axis is padded.
 
         -k modulo N is not a map between the digits of a padded length.
         """

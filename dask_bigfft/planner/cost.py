@@ -1,33 +1,28 @@
-"""What a plan needs: memory and tasks by counting, seconds by the cost model (`seconds`).
+"""Cost of a plan: memory and tasks by counting, seconds by the cost model (`seconds`).
 
 Pure: imports `decomposition` and this room.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable
-from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.decomposition.rounds import Round, exchange_shape
 from dask_bigfft.decomposition.tiles import tile_bytes_of
+from dask_bigfft.planner.exchange import Exchange
 from dask_bigfft.planner.joints import Joints, no_joints
 from dask_bigfft.planner.library_memory import kept_bytes, work_bytes
 from dask_bigfft.planner.machine import Forecast, RoundForecast
 from dask_bigfft.planner.merging import merge_nbytes, merge_tasks, merging_seconds
+from dask_bigfft.planner.plan_data import PlanData
 from dask_bigfft.planner.profile import LibrarySpeeds
 from dask_bigfft.planner.rows import DECODED
-from dask_bigfft.planner.seconds import Model, Walk
+from dask_bigfft.planner.seconds import Model
 from dask_bigfft.planner.traffic import tiles_of
 from dask_bigfft.planner.work import flops, shuffled
-
-if TYPE_CHECKING:
-    from dask_bigfft.planner.plan import Exchange, Plan
 
 #: Tasks that are admitted to a device at a time: one whose pieces go back while those of the other
 #: come. Of small blocks, which are a piece or two, it takes more to keep both ways of the bus busy
@@ -46,7 +41,7 @@ TILES = 4
 PACKED = 8 << 20
 
 
-def _itemsizes(plan: Plan) -> list[int]:
+def _itemsizes(plan: PlanData) -> list[int]:
     return [np.dtype(dtype).itemsize for dtype in plan.dtypes]
 
 
@@ -75,14 +70,14 @@ def admitted(nbytes: int) -> int:
     return ADMITTED_SMALL if nbytes <= SMALL_NBYTES else ADMITTED
 
 
-def working(plan: Plan, nbytes: int) -> int:
+def working(plan: PlanData, nbytes: int) -> int:
     """Tasks of a process that hold a block at a time: a device admits a few, and others wait."""
     threads = plan.machine.threads
     demanded = plan.machine.cards and plan.device == "gpu"
     return min(threads, admitted(nbytes) * plan.machine.cards) if demanded else threads
 
 
-def peak_host(plan: Plan) -> int:
+def peak_host(plan: PlanData) -> int:
     """Bytes of host memory at the worst moment, per process, beside what imports take.
 
     In memory, the blocks before and after an exchange are there together, since a barrier lies
@@ -95,7 +90,7 @@ def peak_host(plan: Plan) -> int:
     return _peak_of_blocks(plan) + library_bytes(plan)
 
 
-def least_host(plan: Plan) -> int:
+def least_host(plan: PlanData) -> int:
     """Bytes of host memory at the worst moment that smaller blocks in a plan's rounds do not save.
 
     In memory, these are the data on both sides of an exchange, without what tasks work on; with
@@ -107,12 +102,12 @@ def least_host(plan: Plan) -> int:
     return _peak_of_blocks(plan, idle=True)
 
 
-def _nbytes_in(plan: Plan) -> int:
+def _nbytes_in(plan: PlanData) -> int:
     """Bytes of the largest block that comes in."""
     return plan.source.largest * np.dtype(plan.spec.dtype).itemsize
 
 
-def library_bytes(plan: Plan) -> int:
+def library_bytes(plan: PlanData) -> int:
     """Bytes that the FFT library needs at the worst moment, beside what it transforms."""
     if plan.machine.cards and plan.device == "gpu":
         return 0
@@ -121,7 +116,7 @@ def library_bytes(plan: Plan) -> int:
     return plan.machine.threads * work + kept_bytes(plan.kernel, plan.rounds, itemsize)
 
 
-def _peak_of_blocks(plan: Plan, idle: bool = False) -> int:
+def _peak_of_blocks(plan: PlanData, idle: bool = False) -> int:
     """Bytes of blocks, tiles and shards at the worst moment; where `idle`, of data alone."""
     if plan.carrier == "disk":
         return _peak_on_disk(plan)
@@ -163,12 +158,12 @@ def _peak_of_blocks(plan: Plan, idle: bool = False) -> int:
     return math.ceil(max(stages) + filter_bytes(plan)) + merge_nbytes(plan)
 
 
-def _tiles_nbytes(plan: Plan) -> int:
+def _tiles_nbytes(plan: PlanData) -> int:
     """Bytes of the tiles that a task works on at a time."""
     return TILES * tile_bytes_of(plan.machine.threads)
 
 
-def _tiles(plan: Plan, number: int, block: int, out: int) -> int:
+def _tiles(plan: PlanData, number: int, block: int, out: int) -> int:
     """Bytes of a task's tiles in a round; of all of its block, twice, where that is not cut.
 
     A block that is not cut is copied, unless it is gathered where its results belong, and libraries
@@ -179,24 +174,24 @@ def _tiles(plan: Plan, number: int, block: int, out: int) -> int:
     round_ = plan.rounds[number]
     if _in_tiles(plan, number):
         return min(block, _tiles_nbytes(plan))
-    elsewhere = _library(plan).elsewhere
+    supports_out = _library(plan).supports_out
     real = any(step.kind != "c2c" for step in round_.steps)
     same = not real and round_.source.largest == round_.target.largest
-    return min(block, _tiles_nbytes(plan)) if same else block + (0 if elsewhere else out)
+    return min(block, _tiles_nbytes(plan)) if same else block + (0 if supports_out else out)
 
 
-def _in_tiles(plan: Plan, number: int) -> bool:
-    """Whether the blocks of a round are cut into tiles."""
+def _in_tiles(plan: PlanData, number: int) -> bool:
+    """Return whether the blocks of a round are cut into tiles."""
     itemsize, threads = plan.spec.work_dtype.itemsize, plan.machine.threads
-    elsewhere = _library(plan).elsewhere
-    return tiles_of(plan.rounds[number], itemsize, elsewhere, threads) is not None
+    supports_out = _library(plan).supports_out
+    return tiles_of(plan.rounds[number], itemsize, supports_out, threads) is not None
 
 
-def _library(plan: Plan) -> LibrarySpeeds:
+def _library(plan: PlanData) -> LibrarySpeeds:
     return plan.machine.profile.library(plan.kernel, plan.spec.work_dtype.name)
 
 
-def joints_in(plan: Plan) -> Joints:
+def joints_in(plan: PlanData) -> Joints:
     """Return which blocks of a plan lie together, on the machine that it was made for."""
     machine = plan.machine
     one = machine.shared and machine.workers == 1
@@ -205,7 +200,7 @@ def joints_in(plan: Plan) -> Joints:
     return no_joints(len(plan.exchanges), len(plan.rounds))
 
 
-def _in_a_round(plan: Plan, i: int, here: int, is_read: bool) -> tuple[int, int]:
+def _in_a_round(plan: PlanData, i: int, here: int, is_read: bool) -> tuple[int, int]:
     """Bytes of a task until a round is done, and of the block that it has made then.
 
     `here` are those of the block that it comes from, unless that is read from files.
@@ -236,7 +231,7 @@ def _in_a_round(plan: Plan, i: int, here: int, is_read: bool) -> tuple[int, int]
 
 
 def _works_inside(round_: Round, gathered: int, made: int) -> bool:
-    """Whether a round leaves each block where it was put together."""
+    """Return whether a round leaves each block where it was put together."""
     first = (0,) * len(round_.source.axes)
     return made == gathered and round_.source.shape(first) == round_.target.shape(first)
 
@@ -247,8 +242,8 @@ def _under_way(exchange: Exchange) -> int:
     return 2 * max(PACKED, images * exchange.shape.largest * exchange.shard_dtype.itemsize)
 
 
-def may_assemble(plan: Plan) -> bool:
-    """Whether blocks that come from files can be put together as their shards arrive.
+def may_assemble(plan: PlanData) -> bool:
+    """Return whether blocks that come from files can be put together as their shards arrive.
 
     Where devices may take them, all shards of a block are read first, and gathered for the device.
     """
@@ -256,7 +251,7 @@ def may_assemble(plan: Plan) -> bool:
     return plan.carrier == "disk" and on_cpu
 
 
-def _peak_on_disk(plan: Plan) -> int:
+def _peak_on_disk(plan: PlanData) -> int:
     """Bytes of host memory while blocks come from scratch files and go to them.
 
     A task holds what it has read beside the block that it makes of it; then that beside some of
@@ -289,7 +284,7 @@ def _peak_on_disk(plan: Plan) -> int:
     return plan.machine.threads * task + last + tiles + filters + merged
 
 
-def _beside(plan: Plan, here: int) -> int:
+def _beside(plan: PlanData, here: int) -> int:
     """Bytes beside a block that comes in while it is read, or its shards are written."""
     if not plan.anew:
         return 2 * here if plan.decoded else here
@@ -297,7 +292,7 @@ def _beside(plan: Plan, here: int) -> int:
     return max(read, min(here, _under_way(plan.exchanges[0])))
 
 
-def scratch_bytes(plan: Plan) -> int:
+def scratch_bytes(plan: PlanData) -> int:
     """Bytes of scratch files at the worst moment: those that are read, and those being written."""
     if plan.carrier != "disk":
         return 0
@@ -307,13 +302,13 @@ def scratch_bytes(plan: Plan) -> int:
     return worst + filter_bytes(plan)
 
 
-def filter_bytes(plan: Plan) -> int:
+def filter_bytes(plan: PlanData) -> int:
     """Bytes of the spectra of all Bluestein filters."""
     itemsize = plan.spec.work_dtype.itemsize
     return sum(2 * math.prod(p.factors) * itemsize for p in plan.programs if p.bluestein)
 
 
-def task_count(plan: Plan) -> int:
+def task_count(plan: PlanData) -> int:
     """Number of tasks of the graph."""
     total = 1 + merge_tasks(plan)
     if plan.carrier == "disk" and plan.moves[0]:
@@ -324,26 +319,15 @@ def task_count(plan: Plan) -> int:
     return total + sum(j.layout.blocks for i, j in joints if j is not None and j.home == i)
 
 
-def forecast_rounds(plan: Plan, model: Model) -> tuple[RoundForecast, ...]:
-    """What a plan's rounds are expected to take, by some model."""
+def forecast_rounds(plan: PlanData, model: Model) -> tuple[RoundForecast, ...]:
+    """Return the forecast of each round of a plan."""
     result = None if plan.ends_in_round else plan.result
-    found = model.route(plan.source, plan.rounds, result, joints_in(plan), plan.moves)
-    return tuple(_put_together(plan, i, round_) for i, round_ in enumerate(found))
+    return model.route(plan.source, plan.rounds, result, joints_in(plan), plan.moves)
 
 
-def _put_together(plan: Plan, i: int, found: RoundForecast) -> RoundForecast:
-    """A round whose blocks are put together as their shards arrive, which is a copy more."""
-    if not plan.assembles or not (plan.moves[i] or (i == 0 and plan.from_rows)):
-        return found
-    machine, exchange = plan.machine, plan.exchanges[i]
-    more = exchange.target.size * np.dtype(exchange.dtype).itemsize / machine.profile.copy
-    lanes = max(1, min(machine.threads, -(-found.blocks // machine.workers))) * machine.workers
-    return replace(found, gather=found.gather + more, seconds=found.seconds + more / lanes)
-
-
-def forecast(plan: Plan, walk: Walk | None = None) -> Forecast:
-    """What a plan is expected to need; rounds on devices by a walk, if there is one."""
-    rounds = forecast_rounds(plan, replace(model_of(plan), walk=walk))
+def forecast(plan: PlanData) -> Forecast:
+    """Return what a plan is expected to need."""
+    rounds = forecast_rounds(plan, model_of(plan))
     return Forecast(
         bytes_exchanged=sum(exchange.nbytes for exchange in plan.travelling),
         peak_host=peak_host(plan),
@@ -356,7 +340,7 @@ def forecast(plan: Plan, walk: Walk | None = None) -> Forecast:
     )
 
 
-def fresh_seconds(plan: Plan) -> float:
+def fresh_seconds(plan: PlanData) -> float:
     """Seconds that a first run takes longer: the memory that it needs comes as fresh pages."""
     machine = plan.machine
     came = plan.source.size * np.dtype(plan.spec.dtype).itemsize / machine.workers
@@ -366,7 +350,7 @@ def fresh_seconds(plan: Plan) -> float:
     return max(0.0, peak_host(plan) - came) / speed
 
 
-def model_of(plan: Plan) -> Model:
+def model_of(plan: PlanData) -> Model:
     """The cost model of a plan's machine and kernel."""
     dtype = plan.spec.work_dtype.name
     return Model(

@@ -3,7 +3,7 @@
 Pure: imports nothing of the package.
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 __all__ = ["AS_IS", "DeviceSettings"]
@@ -11,7 +11,7 @@ __all__ = ["AS_IS", "DeviceSettings"]
 
 @dataclass(frozen=True)
 class DeviceSettings:
-    """How a device works on the pieces of a block; None leaves it to the device's engine.
+    """Settings of a device's pipeline; None leaves one to the device's engine.
 
     Parameters
     ----------
@@ -29,11 +29,6 @@ class DeviceSettings:
     ring_parts : tuple of int
         Bytes of a buffer that are used at a time, by round, since rows of some widths (C runs of W
         elements) are best copied in smaller parts; where a round has no number, all of it.
-
-    Examples
-    --------
-    >>> str(DeviceSettings(buffers=4, streams="piece")), str(DeviceSettings())
-    ('k = 4, streams by piece', 'as the engine has them')
     """
 
     buffers: int | None = None
@@ -52,7 +47,7 @@ class DeviceSettings:
             raise ValueError(f"DeviceSettings.ring_parts is {self.ring_parts!r}")
 
     def of_round(self, number: int) -> "DeviceSettings":
-        """What holds for a round, from 0.
+        """Return the settings of a round, from 0.
 
         >>> DeviceSettings(buffers=4, ring_parts=(1024, 2048)).of_round(1).ring_parts
         (2048,)
@@ -63,18 +58,6 @@ class DeviceSettings:
     def ring(self) -> tuple[int | None, int | None, int | None]:
         """Buffers of the ring, bytes of each, and how many of these are used in the first round."""
         return self.ring_buffers, self.ring_nbytes, next(iter(self.ring_parts), None)
-
-    def __str__(self) -> str:
-        texts = {
-            "buffers": f"k = {self.buffers}",
-            "passes": f"{self.passes} passes",
-            "streams": f"streams by {self.streams}",
-            "ring_buffers": f"{self.ring_buffers} ring buffers",
-            "ring_nbytes": f"of {self.ring_nbytes} bytes",
-            "ring_parts": f"in parts of {', '.join(map(str, self.ring_parts))} by round",
-        }
-        found = [texts[f.name] for f in fields(self) if getattr(self, f.name) not in (None, ())]
-        return ", ".join(found) or "as the engine has them"
 
 
 #: Nothing is set.

@@ -3,13 +3,10 @@
 Pure: imports `decomposition` and this room; a `Plan` is only read, never made here.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +14,9 @@ from dask_bigfft.decomposition.layout import AxisLayout, Layout
 from dask_bigfft.decomposition.rounds import exchange_shape
 from dask_bigfft.decomposition.steps import Step
 from dask_bigfft.planner.cost import fresh_seconds
+from dask_bigfft.planner.exchange import Exchange
+from dask_bigfft.planner.machine import Forecast
+from dask_bigfft.planner.plan_data import PlanData
 from dask_bigfft.planner.wording import (
     human_bytes,
     human_count,
@@ -24,9 +24,6 @@ from dask_bigfft.planner.wording import (
     table,
     wrapped,
 )
-
-if TYPE_CHECKING:
-    from dask_bigfft.planner.plan import Exchange, Forecast, Plan
 
 #: How a scale is written where N is the product of the lengths.
 _SCALES = {"none": "1", "ortho": "1/sqrt(N)", "full": "1/N"}
@@ -37,17 +34,16 @@ _LEGEND = (
     "gathered from, and their width in elements."
 )
 
-
 # --- what blocks and digits look like -------------------------------------------------------
 
 
-def item_sizes(plan: Plan) -> list[int]:
+def item_sizes(plan: PlanData) -> list[int]:
     """Bytes of an element on the source side of each exchange of a plan."""
     found = [np.dtype(plan.spec.dtype).itemsize]
     return found + [np.dtype(dtype).itemsize for dtype in plan.dtypes[1 : 2 * len(plan.rounds) : 2]]
 
 
-def round_names(plan: Plan) -> list[str]:
+def round_names(plan: PlanData) -> list[str]:
     """Return the steps of each round by name.
 
     They are those of `Plan.notation`: ``"{Y1} {Y2, X}"`` gives ``["Y1", "Y2, X"]``.
@@ -86,7 +82,7 @@ def _strides(shape: Sequence[int]) -> list[int]:
     return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
 
 
-def step_text(plan: Plan, step: Step) -> str:
+def step_text(plan: PlanData, step: Step) -> str:
     """Return one step in I/O-tensor notation, with what is multiplied before and after."""
     i = step.source.stride * _strides(plan.spec.shape)[step.axis]
     o = step.target.stride * _strides(plan.spec.out_shape)[step.axis]
@@ -107,7 +103,7 @@ def step_text(plan: Plan, step: Step) -> str:
 # --- lines ----------------------------------------------------------------------------------
 
 
-def _asked(plan: Plan) -> Iterator[str]:
+def _asked(plan: PlanData) -> Iterator[str]:
     spec = plan.spec
     nbytes = math.prod(spec.shape) * np.dtype(spec.dtype).itemsize
     out = math.prod(spec.out_shape) * spec.out_dtype.itemsize
@@ -142,7 +138,7 @@ def _asked(plan: Plan) -> Iterator[str]:
         yield from wrapped(share_text(plan), "    ", "  ")
 
 
-def share_text(plan: Plan) -> str:
+def share_text(plan: PlanData) -> str:
     """Return what part of each round devices are to do, by the model, and what both then take."""
     rounds = plan.expected.rounds[: len(plan.rounds)]
     shares = {found.share for found in rounds}
@@ -159,14 +155,14 @@ def share_text(plan: Plan) -> str:
     return text + unlike_text(plan)
 
 
-def unlike_text(plan: Plan) -> str:
+def unlike_text(plan: PlanData) -> str:
     """Return how many processes have how many devices, where they are unlike."""
     kinds = [f"{count} with {cards or 'no'} device{'' if cards == 1 else 's'}"
              for cards, count in plan.machine.by_cards]
     return f"; of {plan.machine.workers} processes {', '.join(kinds)}" if kinds else ""
 
 
-def placed(plan: Plan) -> str:
+def placed(plan: PlanData) -> str:
     """Return where rounds are done, if that was asked for."""
     where = {"auto": "", "hybrid": "; rounds by CPU threads and devices together"}
     text = where.get(plan.device, f"; rounds on the {plan.device}")
@@ -207,7 +203,7 @@ _WITHOUT_FILES = {
 }
 
 
-def _travels(plan: Plan) -> Iterator[str]:
+def _travels(plan: PlanData) -> Iterator[str]:
     names = round_names(plan)
     sizes = item_sizes(plan)
     if plan.incoming is not None and plan.merges:
@@ -234,7 +230,7 @@ def _travels(plan: Plan) -> Iterator[str]:
             yield from wrapped(text, " " * 12, f"  {f'round {number + 1}':8}  ")
 
 
-def _final(plan: Plan) -> Iterator[str]:
+def _final(plan: PlanData) -> Iterator[str]:
     chunks = "; ".join(f"{axis}: {chunks_text(c)}" for axis, c in enumerate(plan.chunks))
     if plan.outgoing is not None:
         yield from wrapped(f"from {blocks_text(plan.result)}", " " * 12, "  cut       ")
@@ -243,7 +239,7 @@ def _final(plan: Plan) -> Iterator[str]:
     yield from wrapped(text, " " * 12, "  result    ")
 
 
-def in_a_line(plan: Plan) -> str:
+def in_a_line(plan: PlanData) -> str:
     """Return a plan's rounds, of what, and what it needs, for a prompt."""
     spec, forecast, moving = plan.spec, plan.expected, len(plan.travelling)
     exchanges = f"{moving} exchange{'' if moving == 1 else 's'}"
@@ -252,7 +248,7 @@ def in_a_line(plan: Plan) -> str:
             f"{exchanges}, {needs}>")
 
 
-def summary(plan: Plan) -> str:
+def summary(plan: PlanData) -> str:
     """Return what is asked, and the rounds in I/O-tensor notation with C and W between them."""
     lines = [*_asked(plan), *_travels(plan), *_final(plan), *wrapped(_LEGEND, "  ")]
     lines[0] = lines[0].lstrip()
@@ -262,7 +258,7 @@ def summary(plan: Plan) -> str:
 # --- why, and what else ---------------------------------------------------------------------
 
 
-def budget_text(plan: Plan) -> str:
+def budget_text(plan: PlanData) -> str:
     """Peak memory against the budget, such as ``3.00 GiB of 16.0 GiB (19 %)``."""
     peak, limit = plan.expected.peak_host, plan.machine.memory_limit
     if limit is None:
@@ -272,7 +268,7 @@ def budget_text(plan: Plan) -> str:
     return f"{human_bytes(peak)} of {human_bytes(limit)} ({part})"
 
 
-def forecast_rows(plan: Plan) -> list[tuple[str, str]]:
+def forecast_rows(plan: PlanData) -> list[tuple[str, str]]:
     """Return what a plan is expected to need, as names and values."""
     forecast, machine = plan.expected, plan.machine
     moving = len(plan.travelling)
@@ -300,7 +296,7 @@ def forecast_rows(plan: Plan) -> list[tuple[str, str]]:
     return rows
 
 
-def rejected_rows(plan: Plan) -> list[tuple[str, ...]]:
+def rejected_rows(plan: PlanData) -> list[tuple[str, ...]]:
     """Return a row of the table for the plan and each of its runners-up."""
     chosen = (f"{plan.notation} (chosen)", plan.expected)
     return [_row(name, found, plan.expected) for name, found in (chosen, *plan.rejected)]
@@ -318,7 +314,7 @@ def _row(name: str, found: Forecast, best: Forecast) -> tuple[str, ...]:
     )
 
 
-def round_rows(plan: Plan) -> list[tuple[str, ...]]:
+def round_rows(plan: PlanData) -> list[tuple[str, ...]]:
     """Return a row of the table for each exchange with its round: where its time goes."""
     names = round_names(plan)
     rows: list[tuple[str, ...]] = []
@@ -343,7 +339,7 @@ ROUND_HEADINGS = ("forecast by round", "time", "gathers", "FFTs", "device", "tra
 HEADINGS = ("rounds", "exchanged", "peak", "tasks", "time", "ratio")
 
 
-def preserved(plan: Plan) -> str | None:
+def preserved(plan: PlanData) -> str | None:
     """Return what ``chunks="preserve"`` would cost, or None where that is not known."""
     spec = plan.spec
     if spec.out_shape != spec.shape or plan.anew:  # which has other blocks than those that came in
@@ -366,7 +362,7 @@ def preserved(plan: Plan) -> str | None:
     )
 
 
-def explain(plan: Plan) -> str:
+def explain(plan: PlanData) -> str:
     """Return what was chosen, why, what it will need, and what else was considered."""
     lines = [summary(plan), "", *wrapped(f"why: {plan.reason or 'not said'}", "  ", " ")]
     lines[2] = lines[2].lstrip()

@@ -13,19 +13,16 @@ Pure: imports `decomposition`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from dask_bigfft.decomposition.joints import fits, groups_match, joint_of
 from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.decomposition.rounds import Round, transformed
-
-if TYPE_CHECKING:
-    from dask_bigfft.planner.plan import Exchange
+from dask_bigfft.planner.exchange import Exchange
 
 
 @dataclass(frozen=True)
 class Joint:
-    """How the blocks before and after an exchange lie together.
+    """Shared memory of the blocks before and after an exchange.
 
     Parameters
     ----------
@@ -57,12 +54,12 @@ class Joints:
 
 
 def no_joints(exchanges: int, rounds: int) -> Joints:
-    """What a plan has whose blocks have memory of their own."""
+    """Return the joints of a plan whose blocks have memory of their own."""
     return Joints((None,) * exchanges, (None,) * rounds)
 
 
 def joints_of(
-    rounds: Sequence[Round], exchanges: Sequence["Exchange"], dtypes: Sequence[str], result: Layout
+    rounds: Sequence[Round], exchanges: Sequence[Exchange], dtypes: Sequence[str], result: Layout
 ) -> Joints:
     """Return the joints of a plan whose blocks all lie in one process.
 
@@ -95,13 +92,13 @@ def joints_of(
     return Joints(tuple(found), tuple(inside))
 
 
-def _movable(exchange: "Exchange") -> bool:
-    """Whether an exchange moves values as they are, between blocks."""
+def _movable(exchange: Exchange) -> bool:
+    """Return whether an exchange moves values as they are, between blocks."""
     same = exchange.mirror is None and exchange.dtype == exchange.source_dtype
     return same and not exchange.local
 
 
-def _fresh(exchange: "Exchange", number: int) -> Joint | None:
+def _fresh(exchange: Exchange, number: int) -> Joint | None:
     layout = joint_of(exchange.source, exchange.target) if _movable(exchange) else None
     return None if layout is None else Joint(layout, number)
 
@@ -116,7 +113,7 @@ def _after(joint: Layout, round_: Round) -> Layout | None:
     return after if fits(after, round_.target) else None
 
 
-def _kept(after: Layout, joint: Joint, exchange: "Exchange") -> Joint | None:
+def _kept(after: Layout, joint: Joint, exchange: Exchange) -> Joint | None:
     """The joint of an exchange whose blocks before lie in a joint already."""
     if not _movable(exchange) or not fits(after, exchange.target):
         return None

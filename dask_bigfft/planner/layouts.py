@@ -31,7 +31,7 @@ SLACK = 1.25
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large blocks should be, and may be, in complex elements."""
+    """Wanted and largest size of blocks, in complex elements."""
 
     target: int
     cap: int
@@ -103,7 +103,7 @@ def _axis_cuts(
     source: AxisLayout,
     variant: str,
     window: tuple[int, int] | None = None,
-    on_card: bool = False,
+    on_gpu: bool = False,
 ) -> list[_Cut]:
     """Groups of an axis in a round, with the chunks they inherit.
 
@@ -125,7 +125,7 @@ def _axis_cuts(
         if tuple(stored) == program.target or halved:
             return [_cut(group.digits, group.chunks) for group in before.groups]
         return [_flat(program.target, before)]
-    in_place = on_card and variant == "auto" and not program.bluestein
+    in_place = on_gpu and variant == "auto" and not program.bluestein
     cuts = _in_digits(program, done, step, variant, in_place)
     if variant != "auto":
         return _in_parts(cuts, source.blocks)
@@ -260,7 +260,7 @@ def round_layouts(
     wanted: tuple[Chunks, ...] | None = None,
     merge: bool = False,
     bound: float = math.inf,
-    on_card: bool = False,
+    on_gpu: bool = False,
 ) -> list[tuple[Round, ...]]:
     """Rounds of an assignment with the blocks of each: the cheapest few ways to cut them.
 
@@ -286,7 +286,7 @@ def round_layouts(
         Whether chunks much smaller than the target are joined.
     bound : float
         Price beyond which a candidate is not followed any further.
-    on_card : bool
+    on_gpu : bool
         Whether rounds are done on devices.
 
     Returns
@@ -315,7 +315,7 @@ def round_layouts(
             cuts = [
                 _axis_cuts(
                     programs.get(a), done.get(a, 0), by_axis.get(a), layout, source.axes[a],
-                    variant, windows.get(a), on_card,
+                    variant, windows.get(a), on_gpu,
                 )
                 for a, layout in enumerate(partial.last.axes)
             ]

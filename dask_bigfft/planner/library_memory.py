@@ -1,4 +1,4 @@
-"""What FFT libraries take beside the values that they transform.
+"""Memory of FFT libraries beside the values that they transform.
 
 A library copies lines that it cannot transform where they are: one at a time, or as many as its
 vector instructions take together, and as many again for what it makes of them. Lengths with a large
@@ -57,7 +57,7 @@ _UNKNOWN = _Lines((2, 4), (10, 4), (10, 8), (16, 8), 1, 6)
 
 
 def _has_large_prime(n: int) -> bool:
-    """Whether libraries may make a convolution of a length.
+    """Return whether libraries may make a convolution of a length.
 
     >>> _has_large_prime(2**20), _has_large_prime(999983)
     (False, True)

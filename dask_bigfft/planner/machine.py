@@ -1,4 +1,4 @@
-"""What a plan is made for, and what it is expected to need there.
+"""`Machine`, which a plan is made for, and `Forecast`, its cost there.
 
 Pure: imports this room.
 """
@@ -12,7 +12,7 @@ __all__ = ["Forecast", "Machine", "RoundForecast"]
 
 @dataclass(frozen=True)
 class Machine:
-    """What the plan is made for.
+    """Processes, memory and speeds that a plan is made for.
 
     Parameters
     ----------
@@ -47,14 +47,14 @@ class Machine:
 
     @property
     def devices(self) -> tuple[DeviceProfile, ...]:
-        """How fast each device of a process is; one that was not measured is like the others."""
+        """Speeds of each device of a process; one that was not measured is like the others."""
         known = self.profile.devices or (DeviceProfile(),)
         return tuple(known[min(i, len(known) - 1)] for i in range(self.cards))
 
 
 @dataclass(frozen=True)
 class RoundForecast:
-    """What an exchange and the round that follows it are expected to take, in seconds.
+    """Forecast seconds of an exchange and the round that follows it.
 
     Parameters
     ----------
@@ -77,8 +77,6 @@ class RoundForecast:
         Which of them is the longest.
     share : float
         Part of the round that devices do.
-    woken : float
-        How much longer Python takes while other threads wait for the interpreter.
     """
 
     index: int
@@ -92,12 +90,11 @@ class RoundForecast:
     scheduling: float
     bound: str
     share: float = 0.0
-    woken: float = 0.0
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a plan is expected to need.
+    """Forecast memory, tasks and seconds of a plan.
 
     Parameters
     ----------

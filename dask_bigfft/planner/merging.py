@@ -13,22 +13,17 @@ the result are cut from larger blocks in the same way.
 Pure: imports `decomposition`, `transforms` and this room.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dask_bigfft.decomposition.layout import Chunks
 from dask_bigfft.planner.machine import Machine
+from dask_bigfft.planner.plan_data import P, PlanData
 from dask_bigfft.planner.request import Request, largest_block
 from dask_bigfft.transforms.spec import TransformSpec
-
-if TYPE_CHECKING:
-    from dask_bigfft.planner.plan import Plan
 
 __all__ = [
     "MANY",
@@ -186,7 +181,7 @@ def roomy_request(spec: TransformSpec, request: Request, nbytes: int) -> Request
 
 
 def _is_tiny(spec: TransformSpec, chunks: tuple[Chunks, ...], nbytes: int) -> bool:
-    """Whether blocks of a result are so small and many that they are cut from larger ones."""
+    """Return whether blocks of a result are small and many: they are cut from larger ones."""
     size = math.prod(spec.out_shape) * spec.out_dtype.itemsize
     blocks = _count(chunks)
     return blocks > MANY and size * FEWER <= blocks * nbytes
@@ -199,7 +194,7 @@ def own_nbytes(spec: TransformSpec) -> int:
 
 def _task(machine: Machine) -> float:
     profile = machine.profile
-    return profile.task + profile.planned if machine.workers == 1 else profile.sent_task
+    return profile.task if machine.workers == 1 else profile.sent_task
 
 
 def merge_seconds(machine: Machine, before: int, after: int, nbytes: int) -> float:
@@ -219,7 +214,7 @@ def merge_seconds(machine: Machine, before: int, after: int, nbytes: int) -> flo
     return after * _task(machine) + copied / lanes
 
 
-def merge_nbytes(plan: Plan) -> int:
+def merge_nbytes(plan: PlanData) -> int:
     """Bytes of host memory of a process that merging and cutting take, at most.
 
     Somebody else may keep the blocks that come in. With scratch files they are read as they are
@@ -234,13 +229,13 @@ def merge_nbytes(plan: Plan) -> int:
     return math.ceil(found * min(1.0, UNEVEN / machine.workers))
 
 
-def merge_tasks(plan: Plan) -> int:
+def merge_tasks(plan: PlanData) -> int:
     """Number of tasks that merge the blocks that come in, and cut those that go out."""
     merged = plan.source.blocks if plan.merges else 0
     return merged + (0 if plan.outgoing is None else _count(plan.outgoing))
 
 
-def merging_seconds(plan: Plan) -> float:
+def merging_seconds(plan: PlanData) -> float:
     """Seconds of merging the blocks that come in, and of cutting those that go out."""
     seconds, spec = 0.0, plan.spec
     if plan.incoming is not None and plan.merges:
@@ -254,8 +249,8 @@ def merging_seconds(plan: Plan) -> float:
 
 
 def with_merging(
-    plan: Plan, incoming: tuple[Chunks, ...], outgoing: tuple[Chunks, ...] | None
-) -> Plan:
+    plan: P, incoming: tuple[Chunks, ...], outgoing: tuple[Chunks, ...] | None
+) -> P:
     """Return a plan for merged blocks as one for the array as it comes in and goes out.
 
     The plan may have merged some of them again.

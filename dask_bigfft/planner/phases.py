@@ -1,4 +1,4 @@
-"""What each phase of a plan is expected to take: the cost model, unfolded.
+"""Forecasts of each phase of a plan: the cost model, unfolded.
 
 Seconds are those of one thread, threads added up, so that they can be held against the time that
 threads report. A plan's forecast in seconds has them side by side.
@@ -17,7 +17,7 @@ from dask_bigfft.planner.work import flops
 
 @dataclass(frozen=True)
 class PhaseForecast:
-    """What one phase of a plan is expected to do.
+    """Forecast of one phase of a plan.
 
     Parameters
     ----------

@@ -48,7 +48,7 @@ def ladder(spec: TransformSpec, request: Request) -> Iterator[tuple[Sizes, bool,
 
 
 def all_whole(search: Candidates) -> bool:
-    """Whether every transformed axis already lies whole in every block."""
+    """Return whether every transformed axis already lies whole in every block."""
     return all(
         len(search.source.axes[axis].groups[0].chunks) == 1 for axis in search.spec.axes
     )
@@ -81,7 +81,7 @@ def finished(search: Candidates, candidate: Candidate) -> Plan:
         anew=anew,
         read_beside=beside,
     )
-    return replace(plan, expected=forecast(plan, search.walk))
+    return replace(plan, expected=forecast(plan))
 
 
 def ranked_plans(search: Candidates, sizes: Sizes, bluestein: bool, merge: bool) -> list[Plan]:
@@ -100,8 +100,7 @@ def ranked_plans(search: Candidates, sizes: Sizes, bluestein: bool, merge: bool)
     ranked = sorted(candidates, key=lambda c: c.rank)
     few = _different(ranked)
     plans = [finished(search, c) for c in few]
-    measured = search.machine.shared and search.machine.profile.name
-    if search.walk is not None or measured:  # which say more than what candidates are ranked by
+    if search.machine.shared and search.machine.profile.name:  # joints count, too
         penalties = {id(plan): c.penalty for plan, c in zip(plans, few, strict=True)}
         plans.sort(key=lambda plan: plan.expected.seconds * penalties[id(plan)])
     return plans

@@ -1,4 +1,4 @@
-"""What a plan has to respect beside the transform itself.
+"""Choices of the caller that a plan respects, beside the transform itself.
 
 Pure: imports `decomposition`, `transforms` and this room.
 """
@@ -15,7 +15,7 @@ __all__ = ["Request", "largest_block"]
 
 @dataclass(frozen=True)
 class Request:
-    """What a plan has to respect beside the transform itself.
+    """Choices of the caller that a plan respects, beside the transform itself.
 
     Parameters
     ----------

@@ -39,7 +39,7 @@ DECODED = 8 << 20
 
 @dataclass(frozen=True)
 class Stored:
-    """How an array lies in files, and how its transform is to.
+    """Storage of an array in files, and of its transform.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def _cut(size: int, unit: int) -> tuple[int, ...]:
 
 
 def reads_rows(stored: Stored, source: Layout, target: Layout, itemsize: int) -> bool:
-    """Whether blocks of a round can be read as rows of a stored array.
+    """Return whether blocks of a round can be read as rows of a stored array.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ def reads_rows(stored: Stored, source: Layout, target: Layout, itemsize: int) ->
 
 
 def is_split(before: Layout, after: Layout) -> bool:
-    """Whether each block after an exchange is a part of one block before it, for even cuts.
+    """Return whether each block after an exchange is a part of one block before it, for even cuts.
 
     False where that is not plain to see.
     """
@@ -209,7 +209,7 @@ def _fine(group: Group, points: dict[int, tuple[int, ...]]) -> list[tuple[int, i
 def _widths(
     axis: AxisLayout, points: dict[int, tuple[int, ...]]
 ) -> dict[tuple[int, int], int] | None:
-    """How many values of each common digit a block has; None if blocks are no even boxes of them.
+    """Return the values of each common digit in a block; None if blocks are no even boxes.
 
     Digits are named by their stage and stride.
     """

@@ -7,7 +7,6 @@ stored slabs and planes itself: tasks that do nothing but read and merge would n
 Pure: imports `decomposition` and this room.
 """
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -63,7 +62,7 @@ def in_larger_pieces(search: Candidates, plan: Plan) -> Plan:
         text = f"scratch files take {_in_pieces(best)}, in blocks of other sizes {others}"
         best = _with_reason(best, text)
     if best.piece_nbytes < least:
-        want = _what_larger_want(best, too_large, least)
+        want = _why_no_larger(best, too_large)
         best = _with_reason(best, f"{_small(best, least)}: {want}")
     return best
 
@@ -77,33 +76,16 @@ def _small(plan: Plan, least: int) -> str:
     return f"pieces of {found} are smaller than bigfft.scratch.piece-size, {wanted}"
 
 
-def _what_larger_want(best: Plan, too_large: list[Plan], least: int) -> str:
-    """Why there are no larger pieces: what those that memory has no room for would take.
-
-    Blocks of p bytes each give pieces of p^2 bytes over those of the data, and memory holds a few
-    of them for each thread: so what pieces want of it grows with the root of their size.
-    """
+def _why_no_larger(best: Plan, too_large: list[Plan]) -> str:
+    """Return why there are no larger pieces, with the memory that they would take."""
     larger = [plan for plan in too_large if plan.piece_nbytes > best.piece_nbytes]
     if best.machine.memory_limit is None:
         return "without a memory limit blocks stay as they are"
     if not larger:
         return "larger blocks take longer by the model, or are fewer than are kept busy"
     found = max(larger, key=lambda plan: plan.piece_nbytes)
-    text = f"{human_bytes(found.piece_nbytes)} would take {_peak_of(found)}"
-    if found.machine.threads > 1:
-        alone = replace(found, machine=replace(found.machine, threads=1))
-        alone = replace(alone, expected=forecast(alone))
-        text += f" ({human_bytes(alone.expected.peak_host)} with 1)"
-    if found.piece_nbytes < least:
-        wanted = int(found.expected.peak_host * math.sqrt(least / found.piece_nbytes))
-        text += f", {human_bytes(least)} about {human_bytes(wanted)}"
-    return text
-
-
-def _peak_of(plan: Plan) -> str:
-    threads = f"thread{'' if plan.machine.threads == 1 else 's'}"
-    peak = human_bytes(plan.expected.peak_host)
-    return f"{peak} of memory with {plan.machine.threads} {threads}"
+    peak = human_bytes(found.expected.peak_host)
+    return f"{human_bytes(found.piece_nbytes)} would take {peak} of memory"
 
 
 def _best(plans: list[Plan], least: int) -> Plan:
@@ -137,13 +119,13 @@ def _in_blocks(
     for chunks, near in _ways_to_come_in(search, nbytes, merged, local):
         asked = replace(request, chunks=chunks, anew=_is_opened_anew(request, chunks))
         asked = replace(asked, scale=size / largest_block(spec, asked))
-        larger = Candidates(spec, asked, search.machine, search.carrier, search.walk, near)
+        larger = Candidates(spec, asked, search.machine, search.carrier, near)
         found = _fitting_in(larger, limit, too_large)
         if found is None or (near and not found.from_rows):
             continue
         if chunks != request.chunks and not found.anew:
             found = replace(found, incoming=request.chunks)
-            found = replace(found, expected=forecast(found, search.walk))
+            found = replace(found, expected=forecast(found))
         if not (found.from_rows or request.stored is None or not found.moves[0]
                 or chunks == merged):
             continue
@@ -155,7 +137,7 @@ def _in_blocks(
 
 
 def _is_opened_anew(request: Request, chunks: tuple[Chunks, ...]) -> bool:
-    """Whether blocks are opened as these chunks, and read a few stored ones at a time.
+    """Return whether blocks are opened as these chunks, and read a few stored ones at a time.
 
     That takes more memory for a stored one that is decoded than to read it as it is.
     """
@@ -187,7 +169,7 @@ def _as_it_fits(plan: Plan, limit: int, search: Candidates) -> Plan:
     if plan.expected.peak_host <= limit or plan.assembles or not may_assemble(plan):
         return plan
     found = replace(plan, assembles=True)
-    return replace(found, expected=forecast(found, search.walk))
+    return replace(found, expected=forecast(found))
 
 
 def _fitting_in(search: Candidates, limit: int, too_large: list[Plan]) -> Plan | None:

@@ -30,7 +30,6 @@ from dask_bigfft.planner.programs import program_of
 from dask_bigfft.planner.ranking import all_whole, chosen, finished, ladder, ranked_plans
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.scratch_pieces import in_larger_pieces
-from dask_bigfft.planner.seconds import Walk
 from dask_bigfft.planner.wording import enough_bytes, human_bytes
 from dask_bigfft.transforms.spec import TransformSpec
 
@@ -62,9 +61,7 @@ def _named(search: Candidates, sizes: Sizes) -> Candidate:
 # --- the search -----------------------------------------------------------------------------
 
 
-def find_plan(
-    spec: TransformSpec, request: Request, machine: Machine, walk: Walk | None = None
-) -> Plan:
+def find_plan(spec: TransformSpec, request: Request, machine: Machine) -> Plan:
     """Return the cheapest plan whose blocks and memory fit.
 
     With carrier ``"auto"`` a plan in memory is preferred to one with scratch files.
@@ -73,8 +70,6 @@ def find_plan(
     ----------
     spec, request, machine
         What is asked, and where.
-    walk : callable, optional
-        What devices take for blocks; the best plans by a formula are then ranked by it.
 
     Raises
     ------
@@ -86,7 +81,7 @@ def find_plan(
     carriers = ("memory", "disk") if request.carrier == "auto" else (request.carrier,)
     needed: dict[str, int] = {}
     for carrier in carriers:
-        found = _found(Candidates(spec, request, machine, carrier, walk))
+        found = _found(Candidates(spec, request, machine, carrier))
         if isinstance(found, Plan):
             if needed:
                 text = f"; in memory it would take {enough_bytes(needed['memory'])} per process"
@@ -97,14 +92,12 @@ def find_plan(
     _refuse_memory(machine.memory_limit, needed)
 
 
-def find_plans(
-    spec: TransformSpec, request: Request, machine: Machine, walk: Walk | None = None
-) -> tuple[Plan, ...]:
+def find_plans(spec: TransformSpec, request: Request, machine: Machine) -> tuple[Plan, ...]:
     """Return the plans that `find_plan` compares, cheapest first: none where none fits.
 
     Parameters
     ----------
-    spec, request, machine, walk
+    spec, request, machine
         As `find_plan` takes them.
 
     Raises
@@ -114,7 +107,7 @@ def find_plans(
     """
     carriers = ("memory", "disk") if request.carrier == "auto" else (request.carrier,)
     for carrier in carriers:
-        found = _fitting(Candidates(spec, request, machine, carrier, walk))
+        found = _fitting(Candidates(spec, request, machine, carrier))
         if not isinstance(found, int):
             return tuple(sorted(found[0], key=lambda plan: plan.expected.seconds))
     return ()
@@ -191,7 +184,7 @@ def _fitting(search: Candidates) -> tuple[list[Plan], Sizes] | int:
 
 
 def _never_fits(search: Candidates, limit: int) -> bool:
-    """Whether no plan fits that leaves all blocks in memory, however large or small they are.
+    """Return whether no plan in memory fits, in blocks of any size.
 
     What comes in is there while a barrier waits for all of what is made of it.
     """
@@ -201,7 +194,7 @@ def _never_fits(search: Candidates, limit: int) -> bool:
 
 
 def _in_vain(search: Candidates, plans: list[Plan], limit: int) -> bool:
-    """Whether plans like these need too much memory in smaller blocks, too.
+    """Return whether plans like these need too much memory in smaller blocks, too.
 
     With scratch files that is so in blocks of any size: it is what comes in that is too large.
     """
@@ -326,7 +319,7 @@ def _halved(request: Request, count: int) -> tuple[int, ...]:
 
 
 def _in_chunks(request: Request, widths: tuple[int, ...]) -> Request:
-    """What is asked of an array in other chunks; a result in its chunks has others, too."""
+    """Return a request in other chunks; a result in the same chunks gets the new ones, too."""
     sizes = map(sum, request.chunks)
     cut = tuple(
         (w,) * (n // w) + ((n % w,) if n % w else ()) for n, w in zip(sizes, widths, strict=True)

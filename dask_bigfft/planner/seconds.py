@@ -1,75 +1,137 @@
 """The cost model: seconds of every round and of the exchange before it, from a profile.
 
-What threads do stands in `thread_seconds`. A cluster's scheduler goes on meanwhile, one task after
-the other: the longer of both counts. Shards that travel, and scratch files, come on top. A round on
-a device takes what its bus or its FFTs take, whichever is longer, while threads gather the next
-block.
+A stage is counted (bytes copied, runs, flops, tiles, shards, tasks) and each count has its price in
+the profile. The sum is linear in the prices, which is how calibration finds them from whole
+transforms. Threads work on blocks side by side, while Python's part of all blocks adds up, because
+threads wait for the GIL. On a cluster the scheduler goes on meanwhile, and the longer of both
+counts. Shards that travel, and scratch files, come on top. A round on a device takes what its bus
+or its FFTs take, whichever is longer, while threads gather the next block.
 
 Pure: imports `decomposition` and this room.
 """
 
 import itertools
-from collections.abc import Hashable, Iterable, Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 
 from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.decomposition.rounds import ExchangeShape, Round, exchange_shape
-from dask_bigfft.planner.device_seconds import device_block_seconds
+from dask_bigfft.decomposition.tiles import tile_bytes_of
 from dask_bigfft.planner.joints import Joint, Joints
-from dask_bigfft.planner.machine import RoundForecast
-from dask_bigfft.planner.profile import DeviceProfile
-from dask_bigfft.planner.thread_seconds import ThreadModel
-from dask_bigfft.planner.traffic import calls
-from dask_bigfft.planner.work import shuffled
+from dask_bigfft.planner.machine import Machine, RoundForecast
+from dask_bigfft.planner.profile import DeviceProfile, LibrarySpeeds
+from dask_bigfft.planner.traffic import Traffic, tiles_of, traffic
+from dask_bigfft.planner.work import flops, is_real, shuffled, step_flops
 
-__all__ = ["LEAST_NBYTES", "Model", "Walk"]
+__all__ = ["LEAST_NBYTES", "Model", "device_block_seconds", "device_passes"]
 
 #: Blocks below it stay on the CPU where nobody has asked for a device: a trip costs more.
 LEAST_NBYTES = 1 << 20
 
-#: Part of the speed of the bus at which a device reads shards of many blocks.
-SHARDS = 0.9
-
-#: What each run of narrow rows costs where a kernel reads it: this part of a copy engine's cost.
-BY_KERNEL = 0.25
+#: Part of the speed of the bus at which a device reads shards of many blocks, and of the price of
+#: a run where a kernel reads narrow rows, not the copy engine.
+SHARDS, BY_KERNEL = 0.9, 0.25
 
 #: Bytes of a row from which on a device reads shards where they lie; threads gather narrower ones.
 NARROWEST_NBYTES = 1 << 10
 
+#: Seconds of a thread for a shard that is a write of its own in a scratch file.
+DISK_SHARD = 2e-4
 
-class Walk(Hashable, Protocol):
-    """The pipelines of devices, as far as a plan has to know them."""
+#: Speed-up of an FFT for each further thread that the library may use.
+INNER_THREAD = 0.7
 
-    def __call__(self, round_: Round) -> float | None:
-        """Return the seconds of a device for each of many blocks; None where none can do them."""
-        ...
+#: Tiles that a device holds at a time.
+TILES = 3
 
-    def divides(self, round_: Round) -> bool:
-        """Return whether devices and CPU threads can share the blocks of a round."""
-        ...
+#: Passes of an axis that is longer than a tile: two digits, and the natural order.
+PASSES_OF_A_LONG_AXIS = 3
 
 
-@dataclass(frozen=True)
-class Model(ThreadModel):
-    """What a transform costs on a machine.
+def device_passes(round_: Round, itemsize: int, nbytes: int) -> int:
+    """Return how often a block crosses the bus each way in a round; 0 where it cannot be done.
+
+    A tile holds all lines of as many steps as fit it; a longer axis is split in two digits.
+    """
+    room, passes, tile = nbytes // (TILES * itemsize), 0, math.inf
+    for length in sorted(step.length for step in round_.steps):
+        if length > room:
+            if math.isqrt(length - 1) + 1 > room:
+                return 0
+            passes += PASSES_OF_A_LONG_AXIS
+        elif tile * length <= room:
+            tile *= length
+        else:
+            passes, tile = passes + 1, length
+    return passes
+
+
+def device_block_seconds(round_: Round, itemsize: int, device: DeviceProfile) -> float:
+    """Return the seconds of a device for each of many blocks of a round.
+
+    Both directions of the bus and the FFTs overlap.
 
     Parameters
     ----------
-    machine, kernel, dtype, carrier, verify
-        As `ThreadModel` takes them.
+    round_ : Round
+        The round.
+    itemsize : int
+        Bytes of a complex number.
+    device : DeviceProfile
+        Its speeds and its memory.
+    """
+    there = round_.source.largest * (itemsize // 2 if is_real(round_) else itemsize)
+    back = round_.target.largest * (itemsize // 2 if is_real(round_, after=True) else itemsize)
+    blocks = max(1, round_.source.blocks)
+    kernels = sum(
+        max(count / blocks / device.flops, 4 * max(there, back) / device.memory)
+        for step, count in step_flops(round_)
+    )
+    passes = max(1, device_passes(round_, itemsize, device.nbytes))
+    calls = device.call * passes * TILES * (len(round_.steps) + 2)
+    return max(calls, passes * there / device.h2d, passes * back / device.d2h, kernels)
+
+
+@dataclass(frozen=True)
+class Model:
+    """The cost of transforms on a machine.
+
+    Parameters
+    ----------
+    machine : Machine
+        Where it runs, with its profile.
+    kernel : str
+        FFT library inside the blocks.
+    dtype : str
+        Of complex values.
+    carrier : {"memory", "disk", "tasks"}
+        Where blocks are between rounds; ``"tasks"`` if each shard is a task.
+    verify : {"none", "energy", "checksum"}
+        What is checked.
     device : {"auto", "cpu", "gpu"}
         Where rounds are done.
-    walk : callable, optional
-        Seconds that a device takes for each of many blocks of a round, by a walk through its
-        pipeline; without it, by a formula.
     """
 
+    machine: Machine
+    kernel: str = "scipy"
+    dtype: str = "complex128"
+    carrier: str = "memory"
+    verify: str = "none"
     device: str = "auto"
-    walk: Walk | None = None
+
+    @cached_property
+    def itemsize(self) -> int:
+        """Bytes of a complex number."""
+        return np.dtype(self.dtype).itemsize
+
+    @cached_property
+    def library(self) -> LibrarySpeeds:
+        """Speeds of the FFT library."""
+        return self.machine.profile.library(self.kernel, np.dtype(self.dtype).name)
 
     @cached_property
     def devices(self) -> tuple[DeviceProfile, ...]:
@@ -77,23 +139,119 @@ class Model(ThreadModel):
         possible = np.dtype(self.dtype).char in "FD" and self.device != "cpu"
         return self.machine.devices if possible else ()
 
+    # --- side by side ------------------------------------------------------------------------
+
+    def waves_of(self, blocks: int, lanes: int) -> int:
+        """Return the number of blocks that the busiest lane of a process works on."""
+        return math.ceil(math.ceil(blocks / self.machine.workers) / max(1, lanes))
+
+    def lanes(self, blocks: int) -> int:
+        """Return the number of threads of a process that work at a time."""
+        return max(1, min(self.machine.threads, -(-blocks // self.machine.workers)))
+
+    # --- seconds of one thread that does everything ------------------------------------------
+
+    def _copied(self, nbytes: float, row: float, moved: bool = False) -> float:
+        """Seconds of a copy of some bytes in rows of some bytes."""
+        profile = self.machine.profile
+        return nbytes * (1 / profile.copy + profile.run / max(row, 1) + moved * profile.move)
+
+    def flow(
+        self, before: Layout, round_: Round, reads: Joint | None = None,
+        writes: Joint | None = None, inside: bool = False,
+    ) -> Traffic:
+        """Return what of a round's blocks is copied: see `traffic`."""
+        return traffic(round_, self.itemsize, self.library.supports_out, reads, writes, inside,
+                       before == round_.source, self.machine.threads)
+
+    def gather(
+        self, shape: ExchangeShape, before: Layout, after: Layout, round_: Round | None,
+        flow: Traffic | None = None,
+    ) -> float:
+        """Return the seconds of gathering all blocks of an exchange."""
+        itemsize = self.itemsize // 2 if is_real(round_) else self.itemsize
+        nbytes, seconds = after.size * itemsize, 0.0
+        if round_ is not None and flow is None:
+            flow = self.flow(before, round_)
+        if flow is None or flow.read in ("shards", "view"):
+            row = min(shape.width, self._tile_row(after, round_)) * itemsize
+            seconds += self._copied(nbytes, row, not shape.local)
+        elif flow.read == "block":
+            seconds += self._copied(nbytes, nbytes)
+        if shape.local:
+            return seconds
+        if self.carrier == "tasks":
+            seconds += self._copied(nbytes, shape.width * itemsize)  # shards are packed first
+        return seconds + (shape.shards * DISK_SHARD if self.carrier == "disk" else 0.0)
+
+    def _tile_row(self, after: Layout, round_: Round | None) -> int:
+        """Contiguous elements of a tile of a block: a gather reads no more at a time."""
+        block = after.full_shape
+        tiles = None if round_ is None else self._tiles(round_)
+        if tiles is None:
+            return max(1, math.prod(block))
+        dim, width = tiles
+        return max(1, width * math.prod(block[dim + 1 :]))
+
+    def _tiles(self, round_: Round) -> tuple[int, int] | None:
+        if round_ not in self._cut:
+            self._cut[round_] = tiles_of(
+                round_, self.itemsize, self.library.supports_out, self.machine.threads)
+        return self._cut[round_]
+
+    @cached_property
+    def _cut(self) -> dict[Round, tuple[int, int] | None]:
+        return {}
+
+    def store(self, round_: Round, flow: Traffic) -> float:
+        """Return the seconds of storing the results of all blocks, from tiles in a cache."""
+        goes = self.itemsize // 2 if is_real(round_, after=True) else self.itemsize
+        nbytes = round_.target.size * goes if flow.stored else 0
+        return nbytes / (2 * self.machine.profile.copy)
+
+    def transform(self, round_: Round, flow: Traffic) -> float:
+        """Return the seconds of a round's FFTs on all blocks, with twiddles and checks."""
+        profile, layout = self.machine.profile, round_.source
+        block = max(round_.source.largest, round_.target.largest) * self.itemsize
+        whole = flow.direct or self._tiles(round_) is None
+        large = whole and block > tile_bytes_of(self.machine.threads)
+        seconds = flops(round_) / (self.library.large_flops if large else self.library.flops)
+        seconds /= 1 + INNER_THREAD * (self.machine.threads // self.lanes(layout.blocks) - 1)
+        passes = sum(x is not None for step in round_.steps
+                     for x in (step.twiddle, step.convolve, step.chirp_in, step.chirp_out))
+        seconds += passes * round_.target.size * self.itemsize / (2 * profile.copy)
+        speeds = {"energy": profile.energy, "checksum": profile.checksum}
+        checked = (round_.source.size + round_.target.size) * self.itemsize
+        return seconds + (checked / speeds[self.verify] if self.verify in speeds else 0.0)
+
+    def handling(self, shape: ExchangeShape, flow: Traffic | None = None) -> float:
+        """Return the seconds of Python for all shards and tiles of an exchange and its round."""
+        profile, gathered = self.machine.profile, flow is None or flow.read == "shards"
+        shards = shape.shards if gathered and self.carrier != "disk" else shape.blocks_out
+        tiles = 0 if flow is None else shape.blocks_out * flow.tiles
+        return shards * profile.shard + tiles * profile.tile
+
+    def block_seconds(self, round_: Round, before: Layout) -> float:
+        """Return the seconds of one of all threads for a block that is gathered from others."""
+        shape, flow = exchange_shape(before, round_.source), self.flow(before, round_)
+        seconds = self.gather(shape, before, round_.source, round_, flow)
+        seconds += self.transform(round_, flow) + self.store(round_, flow)
+        return (seconds + self.handling(shape, flow)) / max(1, round_.source.blocks)
+
     # --- on a device -------------------------------------------------------------------------
 
     def on_device(self, round_: Round | None) -> bool:
-        """Whether the blocks of a round go to a device."""
+        """Return whether the blocks of a round go to a device."""
         if not self.devices or round_ is None:
             return False
         return self.device == "gpu" or round_.source.largest * self.itemsize >= LEAST_NBYTES
 
     def of_device(self, round_: Round) -> float:
-        """Seconds that a device takes for each of many blocks of a round."""
-        walked = None if self.walk is None else self.walk(round_)
-        if walked is not None:
-            return walked
+        """Return the seconds that a device takes for each of many blocks of a round."""
         return max(device_block_seconds(round_, self.itemsize, found) for found in self.devices)
 
     def read(self, shape: ExchangeShape, nbytes: float) -> float | None:
-        """Seconds in which a device reads a block where its shards lie; None: it is gathered."""
+        """Return the seconds in which a device reads a block's shards; None: they are gathered."""
         row = shape.width * self.itemsize
         in_process = self.carrier != "disk" and self.machine.workers == 1
         if not in_process or row < NARROWEST_NBYTES:
@@ -104,16 +262,16 @@ class Model(ThreadModel):
             for found in self.devices
         )
 
-    # --- side by side ------------------------------------------------------------------------
+    # --- stages ------------------------------------------------------------------------------
 
     def stage(
         self, number: int, before: Layout, round_: Round | None, result: Layout | None = None,
         reads: Joint | None = None, writes: Joint | None = None, inside: bool = False,
         moves: bool = True,
     ) -> RoundForecast:
-        """What an exchange and the round that follows it take; with `result`, only the exchange.
+        """Return the forecast of an exchange and the round that follows it.
 
-        Candidates of a search have many of them in common: each is worked out once.
+        Candidates of a search have many stages in common: each is worked out once.
 
         Parameters
         ----------
@@ -122,7 +280,7 @@ class Model(ThreadModel):
         before : Layout
             Blocks that come in.
         round_ : Round or None
-            What is done with them.
+            The round; None for the exchange alone, to the blocks of `result`.
         result : Layout, optional
             Blocks of the array that goes out, where there is no round.
         reads, writes : Joint, optional
@@ -141,97 +299,66 @@ class Model(ThreadModel):
 
     @cached_property
     def _stages(self) -> dict[tuple[object, ...], RoundForecast]:
-        """What is known of exchanges and rounds."""
         return {}
 
     def _stage(
         self, number: int, before: Layout, round_: Round | None, result: Layout | None,
         reads: Joint | None, writes: Joint | None, inside: bool, moves: bool,
     ) -> RoundForecast:
-        """As `stage` says, worked out."""
         after = result if round_ is None else round_.source
         assert after is not None
-        shape = exchange_shape(before, after)
-        if reads is not None and round_ is None:
-            return self._nothing(number, shape)
-        blocks = max(1, after.blocks)
+        profile, workers = self.machine.profile, self.machine.workers
+        shape, blocks = exchange_shape(before, after), max(1, after.blocks)
+        on_gpu = self.on_device(round_) or (round_ is None and bool(self.devices))
         flow = None if round_ is None else self.flow(before, round_, reads, writes, inside)
-        gather = self.gather(shape, before, after, round_, flow)
-        on_card = self.on_device(round_) or (round_ is None and bool(self.devices))
-        handling = self.handling(shape, flow, tiled=not on_card)
-        fft = device = woken = 0.0
-        lanes, threads, profile = self.lanes(blocks), self.machine.threads, self.machine.profile
-        block = after.size * self.itemsize / blocks
-        if on_card:
-            if round_ is not None:
-                device = self.of_device(round_)
-            if (read := self.read(shape, block)) is not None:
+        gather = fft = device = handling = 0.0
+        if reads is None or round_ is not None:  # else blocks lie where they should be
+            gather = self.gather(shape, before, after, round_, flow)
+            handling = self.handling(shape, None if on_gpu else flow)
+        lanes, waves = self.lanes(blocks), self.waves_of(blocks, self.lanes(blocks))
+        tasks = shape.blocks_out + (0 if shape.local else shape.groups)
+        if self.carrier == "tasks" and not shape.local:
+            tasks += shape.shards
+        python = (handling + tasks * profile.task) / workers
+        if on_gpu:
+            device = 0.0 if round_ is None else self.of_device(round_)
+            read = self.read(shape, after.size * self.itemsize / blocks) if round_ else None
+            if read is not None:
                 gather, device = 0.0, max(device, read)
             # All threads gather a block for a device, which works on the one before meanwhile.
+            gathered = self.waves_of(blocks, 1) * gather / blocks / self.machine.threads
             work = self.waves_of(blocks, len(self.devices)) * device
-            gathered = self.waves_of(blocks, 1) * profile.slack * gather / blocks / threads
-            work = max(work, gathered + handling / blocks) + min(device, gathered)
-            work += self.waves_of(blocks, lanes) * profile.task
+            work = max(work, gathered) + min(device, gathered) + python
         else:
             if round_ is not None and flow is not None:
-                fft = self.transform(round_, flow) + self.checking(round_)
+                fft = self.transform(round_, flow)
                 gather += self.store(round_, flow)
-                woken = profile.wake * calls(round_, flow)
-            handed = self._handing_out(shape)
-            python, later = handling / blocks + handed, (profile.waiting - 1) * handed
-            work = self.side_by_side(blocks, gather / blocks, fft / blocks, python, woken, later)
-        scheduled, serial = self._scheduling(shape)
-        scheduled += handling / self.machine.workers
+            work = waves * (gather + fft) / blocks + python
+        scheduled, serial = self._scheduling(shape, tasks)
         files = moves or self.carrier != "disk"
         travel = self._travel(shape, after.size * self.itemsize) if files else 0.0
-        seconds = max(work, scheduled) + serial + travel
         parts = {
-            "gathering": gather / (lanes * self.machine.workers),
-            "FFTs": fft / (lanes * self.machine.workers),
+            "gathering": gather / (lanes * workers),
+            "FFTs": fft / (lanes * workers),
             "the bus": self.waves_of(blocks, max(1, len(self.devices))) * device,
             "what travels": travel,
-            "scheduling": scheduled + serial,
+            "scheduling": max(scheduled, python) + serial,
         }
         bound = max(parts, key=lambda name: parts[name])
-        share = float(on_card and round_ is not None)
-        return RoundForecast(number, blocks, seconds, gather, fft, handling, device,
-                             travel, scheduled + serial, bound, share, woken * blocks)
+        share = float(on_gpu and round_ is not None)
+        return RoundForecast(number, blocks, max(work, scheduled) + serial + travel, gather, fft,
+                             handling, device, travel, parts["scheduling"], bound, share)
 
-    def _nothing(self, number: int, shape: ExchangeShape) -> RoundForecast:
-        """What an exchange takes whose blocks lie where they should be: tasks, and none is long.
-
-        One thread does them all, as it is ready again before another one is woken; and they are
-        put in order together with those before.
-        """
-        profile = self.machine.profile
-        seconds = shape.blocks_out * profile.brief
-        seconds += shape.blocks_in * shape.blocks_out / max(1, shape.groups) ** 2 * profile.pair
-        seconds += 0.0 if shape.local else profile.exchange
-        return RoundForecast(number, max(1, shape.blocks_out), seconds, 0.0, 0.0, 0.0, 0.0, 0.0,
-                             seconds, "scheduling")
-
-    def _handing_out(self, shape: ExchangeShape) -> float:
-        """Seconds of the interpreter for the task of a block, and for those of its shards."""
-        profile, packs = self.machine.profile, self.carrier == "tasks" and not shape.local
-        if self.machine.workers > 1:  # a scheduler elsewhere does it, but for Python around them
-            return profile.task
-        return profile.task + packs * profile.packed * shape.shards / max(1, shape.blocks_out)
-
-    def _scheduling(self, shape: ExchangeShape) -> tuple[float, float]:
-        """Seconds of the scheduler while blocks are worked on, and while they wait for it."""
+    def _scheduling(self, shape: ExchangeShape, tasks: int) -> tuple[float, float]:
+        """Seconds of a scheduler while blocks are worked on, and while they wait for it."""
         profile, workers = self.machine.profile, self.machine.workers
-        tasks = shape.blocks_out + (0 if shape.local else shape.groups)
-        scheduled = tasks * (profile.task if workers == 1 else profile.sent_task)
-        if self.carrier == "tasks" and not shape.local:
-            scheduled += shape.shards * (profile.packed if workers == 1 else profile.sent_task)
         pairs = shape.blocks_in * shape.blocks_out / max(1, shape.groups) ** 2
-        serial = pairs * profile.pair + (tasks * profile.planned if workers == 1 else 0.0)
-        if not shape.local:
-            serial += profile.exchange
-            if workers > 1:
-                messages = shape.blocks_in if shuffled(shape) else shape.shards
-                serial += messages * profile.sent_shard
-        return scheduled, serial
+        serial = pairs * profile.pair + (0.0 if shape.local else profile.exchange)
+        if workers == 1:
+            return 0.0, serial
+        messages = shape.blocks_in if shuffled(shape) else shape.shards
+        serial += 0.0 if shape.local else messages * profile.sent_shard
+        return tasks * profile.sent_task, serial
 
     def _travel(self, shape: ExchangeShape, nbytes: int) -> float:
         """Seconds of the network or the disk for an exchange."""
@@ -247,14 +374,14 @@ class Model(ThreadModel):
     # --- whole plans -------------------------------------------------------------------------
 
     def exchange_seconds(self, before: Layout, after: Layout, moves: bool = True) -> float:
-        """Seconds of an exchange alone: what ways to cut blocks are compared by."""
+        """Return the seconds of an exchange alone: what ways to cut blocks are compared by."""
         return self.stage(1, before, None, after, moves=moves).seconds
 
     def route(
         self, source: Layout, rounds: Iterable[Round], result: Layout | None,
         joints: Joints | None = None, moves: Sequence[bool] = (),
     ) -> tuple[RoundForecast, ...]:
-        """What rounds and the exchanges between them take.
+        """Return the forecast of rounds and the exchanges between them.
 
         Parameters
         ----------

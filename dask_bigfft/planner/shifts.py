@@ -68,7 +68,7 @@ class ShiftPlan:
 
     @property
     def is_shift(self) -> bool:
-        """Whether nothing but the first element of axes changes."""
+        """Return whether nothing but the first element of axes changes."""
         return rolled(self.source, self.offsets) == self.result
 
     @property
@@ -152,7 +152,7 @@ class _Chain:
         self.layouts = [plan.source, *pairs, plan.result]
 
     def _passes(self, i: int, a: int) -> bool:
-        """Whether an axis comes from layout i to i + 1 as it is, in blocks that stay."""
+        """Return whether an axis comes from layout i to i + 1 as it is, in blocks that stay."""
         if self.layouts[i].axes[a] != self.layouts[i + 1].axes[a]:
             return False
         if i % 2:
@@ -161,7 +161,7 @@ class _Chain:
         return i // 2 >= len(exchanges) or exchanges[i // 2].local
 
     def _flat(self, i: int, a: int) -> bool:
-        """Whether layout i holds an axis as the result does."""
+        """Return whether layout i holds an axis as the result does."""
         return self.layouts[i].axes[a] == self.layouts[-1].axes[a]
 
     def roll_back(self, a: int, offset: int) -> None:

@@ -1,7 +1,7 @@
-"""How a round reads and writes its blocks in memory: what of it is copied, and in which rows.
+"""Copies of blocks in memory before and after the FFTs of a round.
 
-A block is gathered from shards, or copied from where it lies with others, or read there by the FFT
-library itself; what the FFTs leave is where it belongs, or is stored there tile by tile. Which of
+A block is gathered from shards, or copied from memory that it shares with others, or read
+there by the FFT library; results are made in place, or stored tile by tile. Which of
 these happens follows from the plan alone, as `kernels.loop.run_round` does it.
 
 Pure: imports `decomposition` and this room.
@@ -18,125 +18,54 @@ from dask_bigfft.decomposition.steps import Divisor, Step
 from dask_bigfft.decomposition.tiles import ROW_BYTES, tile_bytes_of, tiling
 from dask_bigfft.planner.joints import Joint
 
-__all__ = ["Lies", "Traffic", "block_of", "calls", "lies", "rows_of", "traffic"]
-
-Shape = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Lies:
-    """Where a block lies in memory: lengths and steps in bytes, dimension by dimension."""
-
-    shape: Shape
-    steps: Shape
-
-    def dense(self, itemsize: int) -> bool:
-        """Whether it is contiguous."""
-        return rows_of(self.shape, self.steps, itemsize)[0] >= math.prod(self.shape) * itemsize
+__all__ = ["Traffic", "tiles_of", "traffic"]
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """What of a block is copied before and after the FFTs of a round.
+    """Copies of a block before and after the FFTs of a round.
 
     Parameters
     ----------
-    read : {"none", "block", "shards", "lying"}
-        What is copied before: nothing, the block that came in, shards of others, or the block where
-        it lies with others.
-    row, turned
-        Bytes of contiguous rows that are read, and whether they become columns.
-    stored : int
-        Bytes of contiguous rows in which results are stored apart; 0 where they are not.
+    read : {"none", "block", "shards", "view"}
+        What is copied before: nothing, the block that came in, shards of others, or the block from
+        memory that it shares with others.
+    stored : bool
+        Whether results are copied to where they belong.
     direct : bool
-        Whether the FFT library reads blocks where they lie.
-    away : bool
-        Whether it answers in other memory than it reads, all of a block in one step.
+        Whether the FFT library reads blocks in place.
     tiles : int
-        Parts in which a block is worked on: 1 where it is not cut.
-    lies : bool
-        Whether blocks lie together with others, where they are read.
-    steps : tuple of int
-        Bytes between neighbours in each dimension of a block, where it is read.
+        Tiles of a block: 1 where it is not cut.
     """
 
-    read: Literal["none", "block", "shards", "lying"]
-    row: float
-    turned: bool
-    stored: int
+    read: Literal["none", "block", "shards", "view"]
+    stored: bool
     direct: bool
-    away: bool
     tiles: int
-    lies: bool
-    steps: Shape = ()
 
 
-def block_of(layout: Layout) -> Shape:
-    """Shape of the largest block."""
-    return layout.full_shape
-
-
-def fastest_dim(layout: Layout) -> int:
-    """The dimension of a block along which neighbours lie side by side in memory."""
-    return max((dim for dim, n in enumerate(block_of(layout)) if n > 1), default=0)
-
-
-def lies(joint: Joint, layout: Layout, itemsize: int) -> Lies:
-    """Where the first block of a layout lies with others."""
+def _contiguous(joint: Joint, layout: Layout) -> bool:
+    """Return whether a block is contiguous in the memory that it shares with others."""
     place = place_of(joint.layout, layout, tuple(0 for _ in layout.axes))
-    steps = _own(place.shape, itemsize).steps
     lengths = [cut.stop - cut.start for cut in place.cuts]
-    return Lies(tuple(lengths[d] for d in place.order), tuple(steps[d] for d in place.order))
+    first = next((d for d, n in enumerate(lengths) if n > 1), 0)
+    in_order = place.order == tuple(range(len(lengths)))
+    return in_order and lengths[first + 1 :] == list(place.shape[first + 1 :])
 
 
-def _own(shape: Shape, itemsize: int) -> Lies:
-    """Where a block lies that has memory of its own."""
-    return Lies(shape, tuple(itemsize * math.prod(shape[d + 1 :]) for d in range(len(shape))))
-
-
-def rows_of(shape: Shape, steps: Shape, itemsize: int) -> tuple[int, bool]:
-    """Bytes of contiguous rows of strided memory, and whether they run along an outer dimension.
-
-    >>> rows_of((8, 16), (512, 16), 16), rows_of((8, 16), (16, 512), 16)
-    ((256, False), (128, True))
-    """
-    pairs = [(n, step) for n, step in zip(shape, steps, strict=True) if n > 1]
-    turned = bool(pairs) and pairs[-1][1] != itemsize
-    width = itemsize
-    for n, step in sorted(pairs, key=lambda pair: pair[1]):
-        if step != width:
-            break
-        width *= n
-    return width, turned
-
-
-def _cut(where: Lies, found: tuple[int, int] | None) -> Lies:
-    """A tile of a block."""
-    if found is None:
-        return where
-    dim, width = found
-    return Lies((*where.shape[:dim], min(width, where.shape[dim]), *where.shape[dim + 1 :]),
-                where.steps)
-
-
-def _halved(round_: Round, elsewhere: bool) -> bool:
-    """Whether a library answers FFTs of real values where their results belong."""
-    return elsewhere and not round_.rolls and [s.kind for s in round_.steps].count("r2c") == 1
-
-
-def calls(round_: Round, flow: Traffic) -> int:
-    """How often a thread comes back to Python with a block: from each copy and FFT of a tile."""
-    return flow.tiles * ((flow.read != "none") + len(round_.steps) + (flow.stored > 0))
+def _halved(round_: Round, supports_out: bool) -> bool:
+    """Return whether a library answers FFTs of real values where their results belong."""
+    return supports_out and not round_.rolls and [s.kind for s in round_.steps].count("r2c") == 1
 
 
 def tiles_of(
-    round_: Round, itemsize: int, elsewhere: bool = False, threads: int = 1
+    round_: Round, itemsize: int, supports_out: bool = False, threads: int = 1
 ) -> tuple[int, int] | None:
-    """How a round's blocks are cut into tiles: along which dimension, how wide; None: they are not.
+    """Return the dimension and the width of a round's tiles; None where blocks are not cut.
 
-    `itemsize` is that of complex numbers, `elsewhere` and `threads` as `traffic` takes them.
+    `itemsize` is that of complex numbers, `supports_out` and `threads` as `traffic` takes them.
     """
-    before, after = block_of(round_.source), block_of(round_.target)
+    before, after = round_.source.full_shape, round_.target.full_shape
     kinds = {step.kind for step in round_.steps}
     real = itemsize // 2
     came = math.prod(before) * (real if "r2c" in kinds else itemsize)
@@ -144,12 +73,12 @@ def tiles_of(
     changes = before != after or bool(kinds & {"r2c", "c2r"})
     fixed = {round_.dim(step) for step in round_.steps}
     most = tile_bytes_of(threads)
-    size = tile_bytes_of(threads, changes and not _halved(round_, elsewhere))
+    size = tile_bytes_of(threads, changes and not _halved(round_, supports_out))
     return tiling(before, fixed, max(came, goes, 1), size, ROW_BYTES, most)
 
 
 def _ffts_of(steps: tuple[Step, ...]) -> tuple[bool, bool]:
-    """Whether a round begins with complex FFTs of one kind, and whether these are all of it."""
+    """Return whether a round begins with complex FFTs of one kind, and has nothing else."""
     begins = bool(steps) and {(s.kind, s.sign, s.chirp_in) for s in steps} == {
         ("c2c", steps[0].sign, None)}
     plain = all(s.twiddle is None and s.convolve is None and s.chirp_out is None for s in steps)
@@ -158,18 +87,18 @@ def _ffts_of(steps: tuple[Step, ...]) -> tuple[bool, bool]:
 
 
 def traffic(
-    round_: Round, itemsize: int, elsewhere: bool, reads: Joint | None,
+    round_: Round, itemsize: int, supports_out: bool, reads: Joint | None,
     writes: Joint | None, inside: bool, near: bool, threads: int = 1,
 ) -> Traffic:
-    """What of a round's blocks is copied.
+    """Return the copies of a round's blocks.
 
     Parameters
     ----------
     round_ : Round
-        What is done.
+        The round.
     itemsize : int
         Bytes of a complex number.
-    elsewhere : bool
+    supports_out : bool
         Whether the FFT library can answer in other memory than its own.
     reads, writes : Joint or None
         How blocks lie together that it reads, and those that it writes.
@@ -180,39 +109,19 @@ def traffic(
     threads : int
         Of a process that work side by side.
     """
-    steps = round_.steps
-    kinds = {step.kind for step in steps}
-    came = itemsize // 2 if "r2c" in kinds else itemsize
-    goes = itemsize // 2 if "c2r" in kinds else itemsize
-    shape, after = block_of(round_.source), block_of(round_.target)
-    begins, only = _ffts_of(steps)
-    changes = shape != after or bool(kinds & {"r2c", "c2r"})
-    source = _own(shape, came) if reads is None else lies(reads, round_.source, came)
-    target = _own(after, goes)
-    if inside:
-        target = source
-    elif writes is not None:
-        target = lies(writes, round_.target, goes)
-    found = tiles_of(round_, itemsize, elsewhere, threads)
-    packed = target.dense(goes) and (found is None or math.prod(after[: found[0]]) == 1)
-    halved = _halved(round_, elsewhere)
-    reachable = (near or reads is not None) and elsewhere and not round_.rolls
+    shape, after = round_.source.full_shape, round_.target.full_shape
+    begins, only = _ffts_of(round_.steps)
+    changes = shape != after or any(step.kind in ("r2c", "c2r") for step in round_.steps)
+    found = tiles_of(round_, itemsize, supports_out, threads)
+    packed = not inside and (writes is None or _contiguous(writes, round_.target))
+    packed = packed and (found is None or math.prod(after[: found[0]]) == 1)
+    halved = _halved(round_, supports_out)
+    reachable = (near or reads is not None) and supports_out and not round_.rolls
     given = reachable and (begins or halved) and (only or packed)
-    tiled = found is not None and not (given and only and len(steps) == 1)
-    tile = found if tiled else None
-    row, turned = rows_of(*_astuple(_cut(source, tile)), came)
-    if given:
-        read: Literal["none", "block", "shards", "lying"] = "none"
-    else:
-        read = "lying" if reads is not None else "block" if near else "shards"
-    stored = rows_of(*_astuple(_cut(target, tile)), goes)[0]
-    if (packed and halved) or (not changes and (given or (packed and not inside))):
-        stored = 0
-    tiles = 1 if tile is None else -(-shape[tile[0]] // tile[1])
-    away = given and not inside and len(steps) == 1
-    lying = reads is not None
-    return Traffic(read, row, turned, stored, given, away, tiles, lying, source.steps)
-
-
-def _astuple(where: Lies) -> tuple[Shape, Shape]:
-    return where.shape, where.steps
+    tiled = found is not None and not (given and only and len(round_.steps) == 1)
+    read: Literal["none", "block", "shards", "view"] = "none"
+    if not given:
+        read = "view" if reads is not None else "block" if near else "shards"
+    in_place = (packed and halved) or (not changes and (given or packed))
+    tiles = -(-shape[found[0]] // found[1]) if found is not None and tiled else 1
+    return Traffic(read, not in_place, given, tiles)

@@ -7,6 +7,7 @@ import math
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 
 from dask_bigfft.planner.profile import Profile
 
@@ -91,41 +92,25 @@ def wrapped(text: str, indent: str, first: str = "") -> Iterator[str]:
 
 
 def speed_rows(profile: Profile) -> list[tuple[str, str]]:
-    """Return the speeds of a machine, as names and values."""
+    """Return the prices of a profile as names and values with units."""
+    def text(name: str, value: float) -> str:
+        if name == "together":
+            return f"{100 * value:.0f} %"
+        if name.endswith("flops"):
+            return human_count(value, "FLOP/s")
+        return human_seconds(value) if value < 1 else f"{value / 1e9:.3g} GB/s"
 
-    def rate(speed: float) -> str:
-        return f"{speed / 1e9:.3g} GB/s"
-
-    rows = [
-        ("copies, a thread", rate(profile.copy)),
-        ("gathers, rows 256 B", f"{rate(profile.straight.at(256))}, turned "
-                                f"{rate(profile.turned.at(256))}"),
-        ("gathers, rows 64 KiB", f"{rate(profile.straight.at(65536))}, turned "
-                                 f"{rate(profile.turned.at(65536))}"),
-        ("fresh pages", rate(profile.touch)),
-        ("disk", f"written at {rate(profile.write)}, read at {rate(profile.read)}"),
-        ("a graph, task, gather, shard", ", ".join(human_seconds(s) for s in (
-            profile.start, profile.task, profile.gathered_block, profile.shard))),
-        ("an exchange", human_seconds(profile.exchange)),
-        ("order, 10^6 pairs of blocks", human_seconds(1e6 * profile.pair)),
-    ]
-    if (profile.network, profile.sent_shard) != (Profile.network, Profile.sent_shard):
-        rows.append(("between workers", f"{rate(profile.network)}, a shard "
-                                        f"{human_seconds(profile.sent_shard)}"))
+    rows = [(f.name.replace("_", " "), text(f.name, getattr(profile, f.name)))
+            for f in fields(profile) if isinstance(getattr(profile, f.name), float)]
     for library in profile.libraries:
-        speeds = ", ".join(f"{n}: {library.along.at(n) / 1e9:.3g}" for n in (64, 1024, 16384))
-        rows.append((f"{library.name}, {library.dtype}", f"GFLOP/s by length {speeds}"))
+        flops = human_count(library.flops, "FLOP/s"), human_count(library.large_flops, "FLOP/s")
+        rows.append((f"{library.name}, {library.dtype}",
+                     "{} in tiles, {} in large blocks".format(*flops)))
     for device in profile.devices:
-        curves = device.h2d_by_size, device.d2h_by_size
-        alone = [curve.most for curve in curves if curve is not None]
-        apart = f"{' and '.join(map(rate, alone))} alone, " if alone else ""
-        rows.append((device.name, f"bus {rate(device.h2d)} and {rate(device.d2h)} at once, {apart}"
-                                  f"{rate(device.ring)} if not pinned, FFTs "
-                                  f"{human_count(device.flops, 'FLOP/s')}"))
-    if profile.devices:
-        rows.append(("threads and devices", f"{100 * profile.together:.0f} % of both at once"))
-    rows += [(f"device {pair.source} to {pair.target}", rate(pair.speed)) for pair in profile.peers]
-    return rows
+        rows.append((device.name, f"bus {text('h2d', device.h2d)} and {text('d2h', device.d2h)} at "
+                                  f"once, FFTs {text('flops', device.flops)}"))
+    pairs = profile.peers
+    return rows + [(f"device {p.source} to {p.target}", text("speed", p.speed)) for p in pairs]
 
 
 def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:

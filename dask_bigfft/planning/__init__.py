@@ -1,9 +1,9 @@
-"""From a call to the plan that is taken: what was written, what it runs on, what is tried.
+"""From a call to its plan: arguments, environment, choice and trials.
 
 ::
 
-    arguments (what a user wrote, checked) + surroundings (machine or cluster) <- profiles (files)
+    arguments (of the caller, checked) + environment (machine or cluster) <- profiles (files)
         -> making (a request) -> choosing (by the model, or by trial) -> Plan
     libraries (FFT libraries of all workers)
-    tuning (what is tried, and kept) -> trials (plans that are run), device_tuning (of a device)
+    tuning (the tuner, and wisdom) -> trials (plans, and settings of devices, that are run)
 """

@@ -26,8 +26,8 @@ from dask_bigfft.decomposition.variants import VARIANTS
 from dask_bigfft.devices.find import missing
 from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.kernels.libraries import get_library
+from dask_bigfft.planning.environment import running_client
 from dask_bigfft.planning.libraries import fastest_everywhere
-from dask_bigfft.planning.surroundings import running_client
 from dask_bigfft.transforms.spec import (
     TransformSpec,
     complete_factors,

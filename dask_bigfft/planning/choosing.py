@@ -7,18 +7,17 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 from dask_bigfft import config
-from dask_bigfft.devices.find import count
-from dask_bigfft.devices.walk import walk_on
+from dask_bigfft.devices.find import count, known_nbytes
 from dask_bigfft.errors import MemoryLimitError, PlanError
 from dask_bigfft.graph.inside import inside_blocks, plan_within
-from dask_bigfft.planner.balance import known_devices
-from dask_bigfft.planner.deciding import decided
 from dask_bigfft.planner.machine import Machine
 from dask_bigfft.planner.merging import merged_request, roomy_request, with_merging
 from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.search import changes_that_fit, find_plan, larger_chunks_that_fit
-from dask_bigfft.planning.surroundings import running_client
+from dask_bigfft.planner.work_sharing import decided
+from dask_bigfft.planning.environment import running_client
 from dask_bigfft.planning.tuning import SHARE, tuned_plan
 from dask_bigfft.transforms.spec import TransformSpec
 
@@ -30,7 +29,7 @@ _found_plan = lru_cache(maxsize=128)(find_plan)
 
 @dataclass(frozen=True)
 class Choice:
-    """How a plan is chosen.
+    """Options for the choice of a plan.
 
     Parameters
     ----------
@@ -67,7 +66,7 @@ def chosen_plan(
     try:
         found = found or _searched(spec, request, machine, choice)
     except PlanError as error:
-        here = _with_devices(machine, request.device)
+        here = _with_devices(machine, request)
         raise type(error)(f"{error}{_changes(error, spec, request, here)}") from None
     found = replace(
         found, device_memory_limit=request.device_nbytes, overwrite=choice.overwrite
@@ -79,7 +78,7 @@ def chosen_plan(
 def _changes(
     error: PlanError, spec: TransformSpec, request: Request, machine: Machine
 ) -> str:
-    """What could be changed for a plan, where an error says that there is none."""
+    """Return changes after which there is a plan, where an error says that there is none."""
     if request.device == "hybrid":
         machine = replace(machine, cards=0)
     if isinstance(error, MemoryLimitError):
@@ -111,7 +110,7 @@ def _searched(
     spec: TransformSpec, request: Request, machine: Machine, choice: Choice
 ) -> Plan:
     """The best plan for blocks as they are."""
-    here = _with_devices(machine, request.device)
+    here = _with_devices(machine, request)
     if request.device == "hybrid" and not here.cards:
         request = replace(request, device="cpu")  # no worker has a device
     tried = tuned_plan(spec, request, here, choice.kernel) if choice.measure else None
@@ -126,27 +125,29 @@ def _estimated(
     spec: TransformSpec, request: Request, machine: Machine, choice: Choice
 ) -> Plan:
     """The best plan for blocks as they are, by the model."""
-    nbytes, dtype = request.device_nbytes, spec.work_dtype.str
     if request.device == "hybrid":
-        walk = walk_on(known_devices(machine), nbytes, dtype)
         least = config.get("bigfft.hybrid-gain")
-        return decided(spec, request, replace(machine, cards=0), machine.cards, least, walk)
-    walk = walk_on(machine.devices, nbytes, dtype)
-    search = partial(_found_plan, spec, request, walk=walk)
+        return decided(spec, request, replace(machine, cards=0), machine.cards, least)
+    search = partial(_found_plan, spec, request)
     inside = choice.overwrite and machine.cards and machine.workers == 1
     return plan_within(search, machine) if inside else search(machine)
 
 
-def _with_devices(machine: Machine, device: str) -> Machine:
-    """A machine with the devices of each process that a plan is made for.
+def _with_devices(machine: Machine, request: Request) -> Machine:
+    """Return a machine with the devices of each process that a plan is made for.
 
     On a cluster that is what workers have told: the least of it, unless each is to do with its own
     what it can. Where they have not, they are thought to have as many as are demanded.
     """
-    known = [cards for cards, _ in machine.by_cards]  # fewest first
-    alike = replace(machine, by_cards=())
+    known, device = [cards for cards, _ in machine.by_cards], request.device  # fewest first
     if device == "cpu":
-        return alike
+        return replace(machine, by_cards=())
+    limits = [n for n in (request.device_nbytes, known_nbytes()) if n is not None]
+    if limits:
+        devices = tuple(replace(one, nbytes=min(one.nbytes, *limits))
+                        for one in machine.profile.devices or (DeviceProfile(),))
+        machine = replace(machine, profile=replace(machine.profile, devices=devices))
+    alike = replace(machine, by_cards=())
     if running_client() is None:
         return replace(alike, cards=count())
     if device == "hybrid" and len(known) > 1:

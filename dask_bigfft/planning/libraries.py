@@ -6,10 +6,9 @@ from the profile that plans are made with, where that has speeds of all of them 
 those of its slowest worker), else it is measured here: their order is mostly the same on another
 processor.
 
-Imports `errors`, `kernels`, `planner`, `surroundings` and `workers`.
+Imports `errors`, `kernels`, `planner`, `environment` and `workers`.
 """
 
-import math
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -18,9 +17,9 @@ import numpy as np
 
 from dask_bigfft.errors import FallbackWarning
 from dask_bigfft.kernels.libraries import get_library, usable
-from dask_bigfft.kernels.wisdom import TILES, best_of, fastest_library
-from dask_bigfft.planner.profile import LibrarySpeeds, Profile
-from dask_bigfft.planning.surroundings import profile_of, running_client
+from dask_bigfft.kernels.wisdom import best_of, fastest_library
+from dask_bigfft.planner.profile import Profile
+from dask_bigfft.planning.environment import profile_of, running_client
 from dask_bigfft.planning.workers import workers_answers, workers_of
 
 __all__ = ["fastest_everywhere", "usable_libraries"]
@@ -102,13 +101,4 @@ def _known_rates(
     speeds = {one.name: one for one in profile.libraries if one.dtype == dtype.name}
     if not all(name in speeds for name in names):
         return {}
-    return {name: _rate(speeds[name]) for name in names}
-
-
-def _rate(speeds: LibrarySpeeds) -> float:
-    """Flops per second in the tiles that libraries are measured on here; their geometric mean."""
-    logs = [
-        math.log(speeds.rate(shape[dim], innermost=dim == len(shape) - 1)) / len(dims)
-        for shape, dims in TILES for dim in dims
-    ]
-    return math.exp(sum(logs) / len(TILES))
+    return {name: speeds[name].flops for name in names}

@@ -33,7 +33,7 @@ from dask_bigfft.planning.arguments import (
     refuse_uneven,
 )
 from dask_bigfft.planning.choosing import Choice, chosen_plan
-from dask_bigfft.planning.surroundings import (
+from dask_bigfft.planning.environment import (
     current_machine,
     possible_carrier,
     smallest_worker,

@@ -1,9 +1,13 @@
-"""Plans that are tried: which, and how long they take when they are run.
+"""Plans that are tried, settings of devices that are tried with a plan, and the runs of both.
 
-Each is run on ones, all in turn and again in the other direction, so that a machine that slows down
-meanwhile wrongs nobody; those that are clearly slower drop out early.
+Each plan is run on ones, all in turn and again in the other direction, so that a machine that slows
+down meanwhile is fair to all; those that are clearly slower drop out early. Of a device's pipeline
+buffers, passes and streams are tried one after the other, then the ring for memory that is not
+pinned, and the parts in which each round uses the ring's buffers: rounds whose exchanges read the
+same rows (C runs of W elements) together. The best of one group is kept for the next (streams and
+passes found by search: Gu, Siegel, Li, 2011).
 
-Imports `device_tuning`, `devices`, `graph`, `kernels`, `planner` and `config`.
+Imports `devices`, `graph`, `kernels`, `planner` and `config`.
 """
 
 import math
@@ -11,23 +15,22 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import dask.array as da
 import numpy as np
 
 from dask_bigfft import config
 from dask_bigfft.devices import find
-from dask_bigfft.devices.walk import walk_on
+from dask_bigfft.devices.ring import BUFFER_NBYTES
 from dask_bigfft.errors import PlanError
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.kernels.copies import compile_at_once
-from dask_bigfft.planner.deciding import divided_among
 from dask_bigfft.planner.device_settings import AS_IS, DeviceSettings
 from dask_bigfft.planner.plan import Machine, Plan
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.search import find_plans
-from dask_bigfft.planning.device_tuning import Group, choices, rounds_by_rows
+from dask_bigfft.planner.work_sharing import divided_among
 from dask_bigfft.transforms.spec import TransformSpec
 
 #: Sizes of blocks that are tried, in units of those that come in.
@@ -45,6 +48,64 @@ NEAR = 0.9
 REPEAT, SLOWER = 3, 1.5
 
 Timer = Callable[[Plan], float]
+
+#: Values that are tried: pieces that are on a device at a time, pieces that a crossing is cut into,
+#: streams, buffers each way of the ring, and bytes of each.
+VALUES: dict[str, tuple[Any, ...]] = {
+    "buffers": (2, 3, 4, 8),
+    "passes": (4, 8, 16, 32),
+    "streams": ("role", "piece"),
+    "ring_buffers": (2, 4, 8),
+    "ring_nbytes": (8 << 20, 32 << 20, 64 << 20),
+}
+
+#: Parts of a buffer that are used at a time.
+PARTS = (1, 2, 4, 8)
+
+#: Settings that are varied together: a field, or the rounds (from 0) whose parts of the ring are.
+Group = Literal["buffers", "passes", "streams", "ring_buffers", "ring_nbytes"] | tuple[int, ...]
+
+
+def on_devices(plan: Plan) -> bool:
+    """Return whether devices alone do the rounds of a plan, in this process."""
+    one = plan.machine.workers == 1 and plan.machine.cards > 0
+    return one and plan.device in ("auto", "gpu") and np.dtype(plan.dtypes[0]).char in "fdFD"
+
+
+def groups(plan: Plan, ring: bool) -> Iterator[Group]:
+    """Yield what is varied for a plan, with the ring if it is used."""
+    yield from ("buffers", "passes", "streams")
+    if ring:
+        yield from ("ring_buffers", "ring_nbytes")
+        alike: dict[tuple[int, int], list[int]] = {}
+        for number, exchange in enumerate(plan.exchanges[: len(plan.rounds)]):
+            alike.setdefault((exchange.shape.runs, exchange.shape.width), []).append(number)
+        yield from map(tuple, alike.values())
+
+
+def choices(base: DeviceSettings, group: Group, rounds: int) -> Sequence[DeviceSettings]:
+    """Return settings to try: `base`, and those that differ from it in a group.
+
+    Parameters
+    ----------
+    base : DeviceSettings
+        What is set already.
+    group : str or tuple of int
+        What is varied.
+    rounds : int
+        Number of rounds of the plan.
+    """
+    found = [base]
+    if isinstance(group, str):
+        found += [replace(base, **{group: value}) for value in VALUES[group]]
+        return list(dict.fromkeys(found))
+    buffer = base.ring_nbytes or BUFFER_NBYTES
+    for n in PARTS:
+        parts = list(base.ring_parts or (buffer,) * rounds)
+        for number in group:
+            parts[number] = max(1, buffer // n)
+        found.append(replace(base, ring_parts=tuple(parts)))
+    return list(dict.fromkeys(found))
 
 
 @dataclass(frozen=True)
@@ -69,8 +130,6 @@ class Trial:
         Seconds of its runs.
     settings : DeviceSettings
         What was set of the devices' pipelines.
-    pieces : str
-        What each round's first crossing was cut into then, where settings were tried.
     device : str
         Where rounds were done.
     """
@@ -83,7 +142,6 @@ class Trial:
     forecast: float
     measured: tuple[float, ...] = ()
     settings: DeviceSettings = AS_IS
-    pieces: str = ""
     device: str = "auto"
 
     @property
@@ -128,17 +186,16 @@ def region(
 
 def _plans(spec: TransformSpec, request: Request, machine: Machine) -> Iterator[Plan]:
     """Plans for all who may do the rounds: none where chunks are too small for such blocks."""
-    walk = walk_on(machine.devices, request.device_nbytes, spec.work_dtype.str)
     try:
         if not _open(spec, request, machine):
-            yield from find_plans(spec, request, machine, walk)
+            yield from find_plans(spec, request, machine)
             return
-        yield from find_plans(spec, replace(request, device="auto"), machine, walk)
+        yield from find_plans(spec, replace(request, device="auto"), machine)
         bare = replace(machine, cards=0)
         least = min(NEAR, config.get("bigfft.hybrid-gain"))
         for plan in find_plans(spec, replace(request, device="cpu"), bare):
             yield plan
-            both = divided_among(replace(plan, device="hybrid"), machine.cards, least, walk)
+            both = divided_among(replace(plan, device="hybrid"), machine.cards, least)
             if any(0 < share < 1 for share in both.shares):
                 yield both
     except PlanError:
@@ -146,7 +203,7 @@ def _plans(spec: TransformSpec, request: Request, machine: Machine) -> Iterator[
 
 
 def _open(spec: TransformSpec, request: Request, machine: Machine) -> bool:
-    """Whether it is left open who does the rounds, and both CPU threads and devices can.
+    """Return whether CPU threads and devices both may do the rounds.
 
     What is verified is not shared, unless that is asked for.
     """
@@ -248,25 +305,21 @@ def measured_trials(
 def measured_settings(plan: Plan, trial: Trial, timer: Timer) -> list[tuple[Plan, Trial]]:
     """Return a plan with settings of the devices' pipelines that were tried, fastest first.
 
-    What was best of one group of settings is what the next group is tried with. The ring is tried
-    where anything goes through it, and its parts by rounds that read the same rows.
+    The best of one group of settings is what the next group is tried with.
     """
-    staged = _goes_by_ring(plan, timer)
-    groups: list[Group] = ["pieces", "ring"] if staged else ["pieces"]
     tried: list[tuple[Plan, Trial]] = []
     best = plan
-    while groups:
-        group = groups.pop(0)
-        done = _measured_group(best, trial, group, staged, timer)
-        if done:
-            best, tried = done[0][0], [*done, *tried]
-        if group == "ring":
-            groups += rounds_by_rows(best, best.settings, pageable=True)
+    for group in groups(plan, _goes_by_ring(plan, timer)):
+        pairs = [(replace(best, settings=found), replace(trial, settings=found))
+                 for found in choices(best.settings, group, len(plan.rounds))]
+        ring = isinstance(group, str) and group.startswith("ring")
+        done = measured_trials(pairs, _again(timer) if ring else timer)
+        best, tried = done[0][0], [*done, *tried]
     return tried
 
 
 def _goes_by_ring(plan: Plan, timer: Timer) -> bool:
-    """Whether a plan's blocks, which has been tried, go through devices' rings.
+    """Return whether the blocks of a plan go through devices' rings.
 
     If anything has in this process, one more run tells whether that was by this plan.
     """
@@ -275,18 +328,6 @@ def _goes_by_ring(plan: Plan, timer: Timer) -> bool:
         return False
     timer(plan)
     return find.staged() > before
-
-
-def _measured_group(
-    plan: Plan, trial: Trial, group: Group, staged: bool, timer: Timer
-) -> list[tuple[Plan, Trial]]:
-    """A plan with the settings of a group, fastest first; none where blocks do not fit."""
-    pairs = [
-        (replace(plan, settings=found.settings),
-         replace(trial, settings=found.settings, forecast=found.forecast, pieces=found.pieces))
-        for found in choices(plan, plan.settings, group, pageable=staged)
-    ]
-    return measured_trials(pairs, _again(timer) if group == "ring" else timer) if pairs else []
 
 
 def _again(timer: Timer) -> Timer:

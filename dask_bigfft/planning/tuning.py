@@ -1,14 +1,13 @@
-"""The tuner: plans that the model holds to be good are tried, and the fastest is kept as wisdom.
+"""The tuner: the best plans by the model are run, and the fastest is kept as wisdom.
 
 The model proposes a small region: the rounds that it ranks best, for a few sizes of blocks and
-every FFT library at hand, by CPU threads, devices and both together where that is left open. All
-are run (`trials`). What won is kept for the machine, the versions of the libraries, and the class
-of the problem: transform, dtype, what was left to choose, and lengths and numbers of chunks to the
-next power of two. Where devices alone do the rounds, the settings of their pipelines are then tried
-with the plan that won. Not where CPU threads share the rounds: who takes how much at a time is
-decided there while they go on, and settings change next to nothing (on the simulated clock).
+every installed FFT library, by CPU threads, devices and both together where the caller leaves that
+open. All are run (`trials`). The winner is kept for the machine, the versions of the libraries, and
+the class of the problem: transform, dtype, free choices, and lengths and numbers of chunks to the
+next power of two. Where devices alone do the rounds, settings of their pipelines are then tried
+with the winning plan. Where CPU threads share the rounds, they change next to nothing.
 
-Imports `trials`, `device_tuning`, `libraries`, `planner`, `config`, `kept` and `surroundings`.
+Imports `trials`, `libraries`, `planner`, `config`, `kept` and `environment`.
 """
 
 import importlib.metadata
@@ -26,14 +25,14 @@ from dask_bigfft.planner.encoding import decode
 from dask_bigfft.planner.plan import Machine, Plan
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.wording import human_seconds
-from dask_bigfft.planning.device_tuning import on_devices
+from dask_bigfft.planning.environment import device_software, workers_place
 from dask_bigfft.planning.libraries import usable_libraries
-from dask_bigfft.planning.surroundings import device_software, workers_place
 from dask_bigfft.planning.trials import (
     Timer,
     Trial,
     measured_settings,
     measured_trials,
+    on_devices,
     ones,
     region,
     timer_on,
@@ -77,7 +76,7 @@ class Tuning:
 
 
 def _places_differ(trials: Sequence[Trial]) -> bool:
-    """Whether not the same did the rounds in all trials."""
+    """Return whether trials differ in who did the rounds."""
     return len({trial.device for trial in trials}) > 1
 
 
@@ -105,7 +104,7 @@ def problem_class(spec: TransformSpec, request: Request, kernels: Sequence[str])
 
 
 def _context(machine: Machine) -> dict[str, Any]:
-    """What wisdom depends on beside the problem."""
+    """Return the conditions of wisdom beside the problem."""
     versions = device_software() if machine.cards else {}
     for name in PACKAGES:
         try:
@@ -135,7 +134,7 @@ def _checked(found: Any) -> dict[str, Any]:
 
 
 def _winner(name: str, machine: Machine) -> dict[str, Any] | None:
-    """What won before; None where nothing was measured, or it was elsewhere."""
+    """Return the trial that won before on this machine, if any."""
     entry = (kept.read(_path(), SCHEMA, _checked) or {}).get(name)
     if entry is None or entry["context"] != _context(machine):
         return None
@@ -220,7 +219,7 @@ def tuned(
 
 
 def _rejected(done: Sequence[tuple[Plan, Trial]]) -> Iterator[tuple[str, Any]]:
-    """What came in behind the fastest, in words."""
+    """Yield the next fastest trials, in words."""
     differ = _places_differ([trial for _, trial in done])
     for plan, trial in done[1:4]:
         digits = ", ".join(" x ".join(map(str, f)) for f in trial.factors)

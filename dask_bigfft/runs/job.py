@@ -12,7 +12,7 @@ import dask.array as da
 
 from dask_bigfft.errors import ArgumentTypeError, DamagedShardError, refuse
 from dask_bigfft.graph.layer import scratch_place
-from dask_bigfft.planning.surroundings import refuse_asynchronous, running_client
+from dask_bigfft.planning.environment import refuse_asynchronous, running_client
 from dask_bigfft.runs.asked import (
     Asked,
     Done,

@@ -31,7 +31,7 @@ from dask_bigfft.exchange.scratch import Scratch
 from dask_bigfft.exchange.scratch_place import ScratchPlace
 from dask_bigfft.graph.disk import exchange_folder
 from dask_bigfft.planner.plan import Plan
-from dask_bigfft.planning.surroundings import device_software, told_everywhere
+from dask_bigfft.planning.environment import device_software, told_everywhere
 from dask_bigfft.runs import identity, run_json
 from dask_bigfft.runs.asked import (
     Asked,

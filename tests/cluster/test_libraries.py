@@ -23,8 +23,8 @@ from dask_bigfft import fft
 from dask_bigfft.errors import ArgumentError, FallbackWarning
 from dask_bigfft.kernels import wisdom
 from dask_bigfft.kernels.libraries import get_library, usable
-from dask_bigfft.planner.profile import DEFAULT, Curve, LibrarySpeeds, Profile
-from dask_bigfft.planning import libraries, profiles, surroundings, workers
+from dask_bigfft.planner.profile import DEFAULT, LibrarySpeeds, Profile
+from dask_bigfft.planning import environment, libraries, profiles, workers
 from dask_bigfft.planning.tuning import usable_kernels
 from dask_bigfft.runs import resumable, run_json
 from dask_bigfft.testing.clusters import Processes
@@ -294,8 +294,7 @@ def test_an_asynchronous_client_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def flat(name: str, speed: float, dtype: str = "complex128") -> LibrarySpeeds:
-    curve = Curve(((1.0, speed),))
-    return LibrarySpeeds(name, dtype, curve, curve)
+    return LibrarySpeeds(name, dtype, speed, speed)
 
 
 def speeds(**rates: float) -> Profile:
@@ -311,22 +310,12 @@ def test_a_profile_with_speeds_of_all_says_which_is_the_fastest(
     fast = next((name for name in usable() if name not in ("scipy", "ducc0")), "scipy")
     rates = {name: 2e9 if name == fast else 1e9 for name in usable()}
     assert profiles.save_profile(speeds(**rates), path)
-    assert surroundings.profile_of(there).library(fast, "complex128").along.most == 2e9
+    assert environment.profile_of(there).library(fast, "complex128").flops == 2e9
     assert chosen() == fast
     assert chosen("c8") == chosen("G") == "ducc0"
     assert profiles.save_profile(speeds(scipy=2e9), tmp_path / "some.json")
     with dask.config.set({"bigfft.planner.profile": str(tmp_path / "some.json")}):
         assert chosen() == "ducc0"
-
-
-def test_rates_by_a_profile_are_those_of_the_tiles() -> None:
-    """So is the mean: lines count as much as columns, whichever a library is good at."""
-    fast, slow = Curve(((1.0, 4e9),)), Curve(((1.0, 1e9),))
-    along = LibrarySpeeds("scipy", "complex128", fast, slow)
-    across = LibrarySpeeds("scipy", "complex128", slow, fast)
-    assert libraries._rate(flat("scipy", 3e9)) == pytest.approx(3e9)
-    both = libraries._rate(along), libraries._rate(across)
-    assert all(1.5e9 < rate < 2.7e9 for rate in both)
 
 
 def test_a_resumed_run_needs_the_libraries_of_its_workers(

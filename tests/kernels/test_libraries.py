@@ -187,7 +187,7 @@ def test_c2c_of_real_values(library, dtype, shape, dims):
     assert library.c2c(x[:0], dims, -1).dtype.kind == "c"
 
 
-def test_c2c_answers_elsewhere_and_only_reads(library):
+def test_c2c_writes_to_out_and_only_reads(library):
     for dtype in (np.complex128, np.float64):
         x = random((6, 20), dtype)
         kept, memory = x.copy(), np.full((20, 8), np.nan, complex)

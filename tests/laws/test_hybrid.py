@@ -22,8 +22,8 @@ from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.errors import ArgumentError, DeviceError, DeviceMemoryError
 from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.graph.run import Run
-from dask_bigfft.planner import deciding
-from dask_bigfft.planner.profile import Curve, DeviceProfile, LibrarySpeeds, Profile
+from dask_bigfft.planner import work_sharing
+from dask_bigfft.planner.profile import DeviceProfile, LibrarySpeeds, Profile
 from dask_bigfft.testing.devices import simulated_devices
 
 #: A test that waits for longer than this has failed.
@@ -245,15 +245,13 @@ def test_cpu_threads_do_what_devices_do_not_come_to(alike):
 
 
 #: Speeds of a machine, of which a test alters those of the threads or of the device.
-FAST = Curve(((1.0, 2e10),))
-LIBRARY = LibrarySpeeds("ducc0", "complex128", FAST, FAST, elsewhere=True)
-EVEN = Profile(name="even", threads=4, copy=2e10, start=0, task=0, exchange=0, pair=0, shard=0,
-               straight=FAST, turned=FAST, straight_whole=FAST, turned_whole=FAST, together=1.0,
-               shared_round=0, shared_block=0, libraries=(LIBRARY,),
-               devices=(DeviceProfile(h2d=2e10, d2h=2e10),))
-SLOW = replace(LIBRARY, along=Curve(((1.0, 6e7),)), across=Curve(((1.0, 6e7),)))
+LIBRARY = LibrarySpeeds("ducc0", "complex128", 2e9, 2e9, supports_out=True)
+EVEN = Profile(name="even", threads=4, copy=2e9, run=0, move=0, task=0, exchange=0, pair=0,
+               shard=0, together=1.0, shared_round=0, libraries=(LIBRARY,),
+               devices=(DeviceProfile(h2d=2e9, d2h=2e9),))
+SLOW = replace(LIBRARY, flops=6e6, large_flops=6e6)
 SLOW_THREADS = replace(EVEN, libraries=(SLOW,))
-SLOW_DEVICE = replace(EVEN, devices=(DeviceProfile(h2d=2e7, d2h=2e7),))
+SLOW_DEVICE = replace(EVEN, devices=(DeviceProfile(h2d=2e6, d2h=2e6),))
 
 
 @contextlib.contextmanager
@@ -269,10 +267,8 @@ def speeds(tmp_path, profile, gain=1.1):
 @pytest.mark.parametrize(
     ("profile", "device"),
     [(SLOW_THREADS, "gpu"), (SLOW_DEVICE, "cpu"), (EVEN, "hybrid"),
-     # What all threads together take longer in a graph, alone, is nothing that sharing waits for.
-     (replace(EVEN, uneven=1.0, libraries=(replace(LIBRARY, company=2.0),)), "hybrid"),
      # CPU threads are a little faster by the model, which is not known as well as a bus.
-     (replace(EVEN, shared_block=1.0), "gpu")],
+     (replace(EVEN, shared_round=1.0), "gpu")],
 )
 def test_the_faster_ones_do_alone_what_sharing_would_not_gain(tmp_path, profile, device):
     array = da.zeros((4096, 4096), chunks=(256, 4096), dtype="c16")
@@ -299,7 +295,7 @@ def test_the_faster_ones_do_alone_what_sharing_would_not_gain(tmp_path, profile,
 def test_the_share_of_a_plan_lets_all_end_together(tmp_path, factor):
     """By what each takes alone; one of four threads is left to feeding the device."""
     array = da.zeros((4096, 4096), chunks=(256, 4096), dtype="c16")
-    device = DeviceProfile(h2d=factor * 2e10, d2h=factor * 2e10)
+    device = DeviceProfile(h2d=factor * 2e9, d2h=factor * 2e9)
     with speeds(tmp_path, replace(EVEN, devices=(device,)), gain=0):
         cpu, gpu, found = (
             plan(array, "fft", axis=1, kernel="ducc0", device=name)
@@ -309,25 +305,25 @@ def test_the_share_of_a_plan_lets_all_end_together(tmp_path, factor):
     (share,) = found.shares
     assert abs(share - ours / (ours + theirs)) <= 0.05
     assert found.expected.seconds == pytest.approx(share * theirs, rel=0.05)
-    assert 0.9 * factor < ours / theirs < 1.1 * factor
+    assert factor < ours / theirs < 1.5 * factor
 
 
 def test_rounds_that_are_not_shared_stay_with_one_kind(tmp_path, monkeypatch):
     """However good it looks to do one round here and another one there."""
-    real = deciding.divided
+    real = work_sharing.divided
 
     def parted(plan, *arguments):
         found = real(plan, *arguments)
         return replace(found, shares=(0.0, 1.0), expected=replace(found.expected, seconds=1e-9))
 
-    monkeypatch.setattr(deciding, "divided", parted)
+    monkeypatch.setattr(work_sharing, "divided", parted)
     array = da.zeros((2048, 2048), chunks=(256, 2048), dtype="c16")
-    deciding.decided.cache_clear()
+    work_sharing.decided.cache_clear()
     try:
         with speeds(tmp_path, EVEN):
             found = plan(array, "fft2", device="hybrid", kernel="ducc0")
     finally:
-        deciding.decided.cache_clear()
+        work_sharing.decided.cache_clear()
     assert len(found.rounds) == len(found.shares) > 1
     assert len(set(found.shares)) == 1
 

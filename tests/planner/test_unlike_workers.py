@@ -11,7 +11,7 @@ from laws.test_hybrid import EVEN, SLOW_DEVICE, SLOW_THREADS
 import dask_bigfft
 from dask_bigfft.devices.find import METRIC
 from dask_bigfft.graph.run import Run
-from dask_bigfft.planning.surroundings import workers_devices
+from dask_bigfft.planning.environment import workers_devices
 
 
 def registered(count):
@@ -64,7 +64,7 @@ def plan_on(tmp_path, monkeypatch):
     """Makes a plan for a cluster of some workers, with some speeds."""
     def made(workers, device="hybrid", profile=EVEN, gain=1.1):
         path = tmp_path / "speeds.json"
-        path.write_text(replace(profile, sent_task=0, planned=0).to_json())
+        path.write_text(replace(profile, sent_task=0).to_json())
         monkeypatch.setattr(distributed, "default_client", lambda: Client(workers))
         x = da.zeros((4096, 4096), chunks=(256, 4096), dtype="c16")
         with dask.config.set({"bigfft.planner.profile": str(path), "bigfft.hybrid-gain": gain}):

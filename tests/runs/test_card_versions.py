@@ -11,7 +11,7 @@ import pytest
 from runs.resuming import NBYTES, again, stored
 
 from dask_bigfft.errors import ArgumentError
-from dask_bigfft.planning import surroundings
+from dask_bigfft.planning import environment
 from dask_bigfft.runs import Asked, execute
 from dask_bigfft.testing.devices import simulated_devices
 
@@ -74,16 +74,16 @@ def test_workers_tell_what_their_cards_compute_with(monkeypatch: pytest.MonkeyPa
     """The client may have no card."""
     answers: dict[str, dict[str, str]] = {}
     client = SimpleNamespace(run=lambda function: answers)
-    monkeypatch.setattr(surroundings, "running_client", lambda: client)
+    monkeypatch.setattr(environment, "running_client", lambda: client)
     with simulated_devices(1 << 20) as (device,):
         device.software = dict(CARD)
-        assert surroundings.device_software() == CARD  # there is no worker yet
+        assert environment.device_software() == CARD  # there is no worker yet
         answers |= {"a": {}, "b": {}}
-        assert surroundings.device_software() == {}
+        assert environment.device_software() == {}
         answers["c"] = dict(CARD)
-        assert surroundings.device_software() == CARD
+        assert environment.device_software() == CARD
         answers["a"] = {**CARD, "cupy": "14.0.2"}
-        assert surroundings.device_software() == {**CARD, "cupy": "14.0.1, 14.0.2"}
+        assert environment.device_software() == {**CARD, "cupy": "14.0.1, 14.0.2"}
 
 
 def test_a_cluster_is_asked(here: Path) -> None:

@@ -1,4 +1,4 @@
-"""What is known, where a graph is built, of where it will run.
+"""Environment of a graph: the machine or cluster that it will run on, as far as known.
 
 Imports `devices`, `graph`, `planner`, `profiles`, `workers`, `config`, `errors`, `memory_settings`
 and `threads`; looks up a running client.
@@ -133,12 +133,12 @@ def profile_of(workers: Collection[Mapping[str, Any]]) -> Profile:
 
 
 def _all_here(workers: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether all workers are on this machine, as far as their addresses tell."""
+    """Return whether all workers are on this machine, as far as their addresses tell."""
     return all(str(w.get("host", "")).startswith(("127.", "localhost", "::1")) for w in workers)
 
 
 def _shared() -> bool:
-    """Whether blocks lie together in the one process that works on them."""
+    """Return whether blocks lie together in the one process that works on them."""
     scheduler = dask.config.get("scheduler", None)
     if scheduler in ("processes", "multiprocessing") or not config.get("bigfft.exchange.in-place"):
         return False

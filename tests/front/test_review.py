@@ -79,10 +79,3 @@ def test_pease_is_pease_or_refused():
         assert len({geometry(exchange) for exchange in inner}) == 1
 
 
-def test_a_piece_table_survives_forgetting(monkeypatch):
-    monkeypatch.setattr("dask_bigfft.exchange.shards.MOST_KEPT", 1)
-    a = RNG.standard_normal((24, 18))
-    for carrier in ("shared", "tasks"):
-        with dask.config.set({"bigfft.exchange.carrier": carrier}):
-            y = fft.rfft2(da.from_array(a, chunks=(5, 4)))
-            assert relative_l2(y.compute(scheduler="threads"), np.fft.rfft2(a)) < 1e-14

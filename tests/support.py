@@ -1,4 +1,4 @@
-"""What many tests need: another interpreter, waiting, listening, threads, and a cluster of threads."""
+"""What many tests need: other interpreters, waiting, listening, threads, clusters, refusals."""
 
 import contextlib
 import os
@@ -8,9 +8,11 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
 from distributed import Client, LocalCluster
 
 from dask_bigfft import events
+from dask_bigfft.errors import BigFFTError
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -86,3 +88,24 @@ def local(workers=2, threads=1, **options):
         Client(cluster) as client,
     ):
         yield client
+
+
+def refusals(table):
+    """Return parameters (call, argument, value, class of error) for every value of a table.
+
+    Its rows have a call, the argument that its error names, values that it refuses, and values
+    of a wrong type.
+    """
+    return [
+        pytest.param(call, argument, value, kind, id=f"{argument}-{number}-{kind.__name__}")
+        for number, (call, argument, values, types) in enumerate(table)
+        for kind, found in ((ValueError, values), (TypeError, types)) for value in found
+    ]
+
+
+def assert_refused(call, argument, value, kind):
+    """Require that a call refuses a value in our own words, which begin with the argument."""
+    with pytest.raises(kind) as caught:
+        call(value)
+    assert isinstance(caught.value, BigFFTError), "refused by somebody else"
+    assert str(caught.value).startswith(f"`{argument}`="), str(caught.value)

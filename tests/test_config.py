@@ -112,11 +112,6 @@ def test_scratch_files_follow_dasks_temporary_directory(tmp_path):
             assert config.get("bigfft.scratch.directory") == "/scratch"
 
 
-def test_an_unknown_setting_is_refused():
-    with pytest.raises(ArgumentError, match=r"bigfft\.speed.*bigfft\.order"):
-        config.get("bigfft.speed")
-
-
 def test_underscores_and_the_environment_work_as_in_dask():
     with dask.config.set({"bigfft.memory_limit": "1 GiB"}):
         assert config.get("bigfft.memory-limit") == 2**30

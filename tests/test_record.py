@@ -52,15 +52,6 @@ def test_every_round_is_counted_with_its_bytes(scheduler, carrier):
     assert all(span.start <= span.stop for span in spans)
 
 
-def test_two_arrays_under_one_plan_are_told_apart():
-    RECORD.forget("")
-    one, two = (fft.fft(da.ones(4096, chunks=512) * k) for k in (1, 2))
-    dask.compute(one, two, scheduler="threads")
-    assert token_of(one) != token_of(two)
-    counts = [RECORD.plan(token_of(y)).totals["round", 1].count for y in (one, two)]
-    assert counts == [8, 8]
-
-
 def test_filters_of_bluestein_do_not_count_as_rounds():
     RECORD.forget("")
     a = np.random.default_rng(2).standard_normal(10007)
@@ -72,14 +63,6 @@ def test_filters_of_bluestein_do_not_count_as_rounds():
     total = RECORD.plan(token_of(y)).totals["round", 1]
     assert total.count == plan.rounds[0].target.blocks
     assert RECORD.plan(f"{token_of(y)}-filter0").totals["round", 1].count > 0
-
-
-def test_the_oldest_plan_is_forgotten(record):
-    for token in ("a", "b", "a", "c"):
-        events.emit("round", plan=token, index=1, nbytes=1, seconds=0.1)
-    assert record.tokens() == ("a", "c")
-    assert record.plan("b") is None
-    assert record.counters()["a"]["round/1"][:2] == [2, 2]
 
 
 def test_threads_count_together(record):

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -97,12 +96,6 @@ def test_zarr_with_odd_chunks_of_either_version(here, version):
     check("b.zarr", np.fft.fftn(values))
 
 
-def test_real_input_in_single_precision(here):
-    values = npy("a.npy", RNG.normal(size=(24, 40)).astype("f4"))
-    assert main(["run", "a.npy", "b.zarr", "--kind", "rfftn", "--block-size", "1 KiB"]) == 0
-    check("b.zarr", np.fft.rfftn(values).astype("c8"), 1e-6)
-
-
 def test_columns_first_and_the_other_byte_order(here):
     values = np.asfortranarray(complex_values(16, 24).astype(">c16"))
     np.save("a.npy", values)
@@ -162,20 +155,6 @@ def test_chunks_of_the_result(here, asked, chunks):
     values = stored("a.zarr", complex_values(24, 32), (7, 9))
     assert main(["run", "a.zarr", "b.zarr", "--chunks", asked, "--quiet"]) == 0
     assert check("b.zarr", np.fft.fftn(values)).chunks == chunks
-
-
-def test_irregular_chunks_are_made_regular(here, monkeypatch):
-    values = npy("a.npy", complex_values(30, 8))
-    source = da.from_array(values, chunks=((3, 15, 2, 10), 8))
-    monkeypatch.setattr(sources, "open_source", lambda *a, **k: source)
-    assert main(["run", "a.npy", "b.zarr", "--chunks", "preserve", "--quiet"]) == 0
-    assert check("b.zarr", np.fft.fftn(values)).chunks == (15, 8)
-
-
-def test_an_array_without_elements(here):
-    npy("a.npy", np.empty((0, 8)))
-    assert main(["run", "a.npy", "b.zarr", "--kind", "fft", "--quiet"]) == 0
-    assert zarr.open_array("b.zarr", mode="r").shape == (0, 8)
 
 
 # --- plan -----------------------------------------------------------------------------------
@@ -287,13 +266,6 @@ def test_what_is_not_a_number_is_refused_by_name(here, capsys, option, value):
     assert f"{option}: " in capsys.readouterr().err
 
 
-def test_a_dtype_that_zarr_cannot_hold(here, capsys):
-    npy("a.npy", np.ones(8, dtype="G"))
-    assert main(["run", "a.npy", "b.zarr", "--quiet"]) == 2
-    assert "a dtype that Zarr can store" in capsys.readouterr().err
-    only(here, "a.npy")
-
-
 def test_a_result_inside_its_source_is_refused_and_over_it_is_not(here, capsys):
     values = stored("a.zarr", complex_values(8, 8), (4, 4))
     stored("a.zarr/inner.zarr", complex_values(8, 8), (4, 4))
@@ -377,22 +349,6 @@ def test_a_failed_move_puts_the_old_result_back(here, monkeypatch):
     only(here, "a.npy", "b.zarr")
 
 
-def test_while_it_is_written_it_is_marked_incomplete(here, monkeypatch):
-    npy("a.npy", complex_values(64))
-    seen = []
-    real = PlainChunks.write
-
-    def write(plain, index, values):
-        seen.append(dict(plain.array.attrs[targets.ATTRIBUTE]))
-        assert not Path("b.zarr").exists()
-        return real(plain, index, values)
-
-    monkeypatch.setattr(PlainChunks, "write", write)
-    assert main(["run", "a.npy", "b.zarr", "--quiet"]) == 0
-    assert seen
-    assert not any(record["complete"] for record in seen)
-
-
 def test_what_a_killed_run_has_left_is_named(here, capsys):
     npy("a.npy", complex_values(8))
     name = "from dask_bigfft.storage import targets; print(targets.name_of_run())"
@@ -415,21 +371,6 @@ def test_what_a_killed_run_has_left_is_named(here, capsys):
     assert "it may be deleted" in lines[0]
     assert all("was b.zarr until a run replaced it that was killed" in line for line in lines[1:])
     assert old.is_dir()
-
-
-def test_runs_of_one_process_do_not_write_into_the_same_folder(here):
-    """Nor do those of processes of one number, as containers have them."""
-    def fail():
-        with targets.writing(*made):
-            raise RuntimeError("stop")
-
-    made = [Path("b.zarr"), (4,), (4,), np.dtype("f8"), {}]
-    with targets.writing(*made) as target:
-        target.array[...] = 1
-        with pytest.raises(RuntimeError, match="stop"):
-            fail()
-    check("b.zarr", np.ones(4))
-    only(here, "b.zarr")
 
 
 # --- processes ------------------------------------------------------------------------------
@@ -498,14 +439,6 @@ def test_on_a_cluster_of_processes(here, capsys):
     assert capsys.readouterr().err.count("done          100 %") == 2
 
 
-def test_on_a_cluster_of_its_own(here):
-    pytest.importorskip("distributed")
-    values = npy("a.npy", complex_values(64, 64))
-    arguments = ["--scheduler", "processes", "--workers", "1", "--block-size", "16 KiB"]
-    assert main(["run", "a.npy", "b.zarr", *arguments]) == 0
-    check("b.zarr", np.fft.fftn(values))
-
-
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("numbers", [[signal.SIGINT, signal.SIGINT], [signal.SIGTERM]])
 def test_signals_wait_while_a_cluster_is_closed(monkeypatch, fails, numbers):
@@ -553,25 +486,9 @@ def test_a_file_is_read_where_it_lies(here):
     assert sources.open_source(Path("a.npy"), nbytes=4096).name != source.name
 
 
-def test_a_write_that_comes_late_is_removed_too(here, monkeypatch):
-    monkeypatch.setattr(targets, "name_of_run", lambda: "7")
-    started = threading.Event()
-
-    def late(folder):
-        started.wait(10)
-        time.sleep(0.02)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "late").write_text("x")
-
-    thread = threading.Thread(target=late, args=(Path("b.zarr.partial-7"),))
-
-    def fail():
-        with targets.writing(Path("b.zarr"), (4,), (4,), np.dtype("f8"), {}):
-            thread.start()
-            started.set()
-            raise RuntimeError("stop")
-
-    with pytest.raises(RuntimeError, match="stop"):
-        fail()
-    thread.join()
-    only(here)
+def test_on_a_cluster_of_its_own(here):
+    pytest.importorskip("distributed")
+    values = npy("a.npy", complex_values(64, 64))
+    arguments = ["--scheduler", "processes", "--workers", "1", "--block-size", "16 KiB"]
+    assert main(["run", "a.npy", "b.zarr", *arguments]) == 0
+    check("b.zarr", np.fft.fftn(values))

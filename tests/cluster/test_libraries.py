@@ -6,7 +6,6 @@ import re
 import signal
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
+from support import local, until
 
 import dask_bigfft
 from dask_bigfft import fft
@@ -25,7 +25,6 @@ from dask_bigfft.kernels import wisdom
 from dask_bigfft.kernels.libraries import get_library, usable
 from dask_bigfft.planner.profile import DEFAULT, Curve, LibrarySpeeds, Profile
 from dask_bigfft.planning import libraries, profiles, surroundings, workers
-from dask_bigfft.planning.tuning import usable_kernels
 from dask_bigfft.runs import resumable, run_json
 from dask_bigfft.testing.clusters import Processes
 
@@ -42,9 +41,8 @@ COMPLEX = FIELD + 1j * FIELD[::-1]
 @pytest.fixture(scope="module")
 def several() -> Iterator[LocalCluster]:
     """Three workers in this process, by the names 0 to 2."""
-    with LocalCluster(n_workers=3, threads_per_worker=1, processes=False,
-                      dashboard_address="127.0.0.1:0") as found:
-        yield found
+    with local(workers=3) as found:
+        yield found.cluster
 
 
 @pytest.fixture
@@ -126,8 +124,7 @@ def test_workers_are_asked_once(
         assert sorted(asked) == [0, 1, 2, 3]
     finally:
         several.scale(3)
-        while len(client.scheduler_info(n_workers=-1)["workers"]) > 3:
-            time.sleep(0.05)
+        until(lambda: len(client.scheduler_info(n_workers=-1)["workers"]) == 3)
     with Client(several.scheduler_address):
         assert chosen() == "ducc0"  # another client may be another cluster's
     assert len(asked) == 7
@@ -149,13 +146,6 @@ def test_what_one_worker_lacks_is_not_taken(
     assert set(libraries.usable_libraries(DOUBLE)) == set(usable()) - {"ducc0"}
 
 
-def test_scipy_is_taken_in_whatever_versions(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tell(monkeypatch, lambda name: {"scipy": f"0.{name}"})
-    assert libraries.usable_libraries(DOUBLE) == ("scipy",)
-
-
 def test_what_this_process_lacks_is_not_taken(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,19 +154,6 @@ def test_what_this_process_lacks_is_not_taken(
     assert chosen() == "ducc0"
     monkeypatch.setattr(libraries, "usable", lambda: without("ducc0"))
     assert chosen() == "scipy"
-
-
-def test_no_library_is_taken_that_does_not_know_the_dtype(client: Client) -> None:
-    everywhere = {"scipy", "ducc0"}
-    assert set(libraries.usable_libraries(LONG)) == everywhere
-    assert set(libraries.usable_libraries(DOUBLE)) == set(usable()) >= everywhere
-
-
-def test_measuring_tries_those_that_all_workers_have(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert set(usable_kernels("auto", "scipy", DOUBLE)) == set(usable())
-    assert usable_kernels("scipy", "scipy", DOUBLE) == ("scipy",)
 
 
 @pytest.mark.parametrize("error", [True, False])
@@ -270,10 +247,7 @@ def test_a_resumed_run_keeps_its_library(
 
 
 def test_nobody_to_ask_is_scipy() -> None:
-    with (
-        LocalCluster(n_workers=0, processes=False, dashboard_address="127.0.0.1:0") as empty,
-        Client(empty),
-    ):
+    with local(workers=0):
         assert chosen(kernel="auto") == "scipy"
 
 
@@ -319,16 +293,6 @@ def test_a_profile_with_speeds_of_all_says_which_is_the_fastest(
         assert chosen() == "ducc0"
 
 
-def test_rates_by_a_profile_are_those_of_the_tiles() -> None:
-    """So is the mean: lines count as much as columns, whichever a library is good at."""
-    fast, slow = Curve(((1.0, 4e9),)), Curve(((1.0, 1e9),))
-    along = LibrarySpeeds("scipy", "complex128", fast, slow)
-    across = LibrarySpeeds("scipy", "complex128", slow, fast)
-    assert libraries._rate(flat("scipy", 3e9)) == pytest.approx(3e9)
-    both = libraries._rate(along), libraries._rate(across)
-    assert all(1.5e9 < rate < 2.7e9 for rate in both)
-
-
 def test_a_resumed_run_needs_the_libraries_of_its_workers(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -354,15 +318,13 @@ def test_a_worker_that_comes_later_without_the_library_is_named(carrier: str) ->
     """A graph that was made before says who lacks what; those made afterwards do without."""
     with (
         dask.config.set({"bigfft.exchange.carrier": carrier, "bigfft.kernel": "auto"}),
-        LocalCluster(n_workers=1, threads_per_worker=1, host="127.0.0.1",
-                     dashboard_address="127.0.0.1:0") as cluster,
-        Client(cluster) as client,
+        local(workers=1, processes=True) as client,
     ):
         (first,) = client.scheduler_info(n_workers=-1)["workers"]
         x = da.from_array(COMPLEX, chunks=(4, 48))
         early = fft.fftn(x)
         assert chosen() == "ducc0"
-        cluster.scale(2)
+        client.cluster.scale(2)
         client.wait_for_workers(2, timeout=60)
         (late,) = client.scheduler_info(n_workers=-1)["workers"].keys() - {first}
         client.run(hide, workers=[late])
@@ -370,3 +332,10 @@ def test_a_worker_that_comes_later_without_the_library_is_named(carrier: str) ->
             early.compute()
         assert chosen() != "ducc0"
         np.testing.assert_allclose(fft.fftn(x).compute(), np.fft.fftn(COMPLEX), atol=1e-11)
+
+
+def test_scipy_is_taken_in_whatever_versions(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell(monkeypatch, lambda name: {"scipy": f"0.{name}"})
+    assert libraries.usable_libraries(DOUBLE) == ("scipy",)

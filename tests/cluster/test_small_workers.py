@@ -8,7 +8,8 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client
+from support import local
 
 import dask_bigfft
 import dask_bigfft.cluster
@@ -20,8 +21,6 @@ from dask_bigfft.testing.clusters import Processes
 
 MIB = 2**20
 
-TWO = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
-
 
 def budget() -> int | None:
     return dask_bigfft.plan(da.zeros(64, chunks=8), "fft").machine.memory_limit
@@ -31,19 +30,15 @@ def budget() -> int | None:
 def test_a_plan_stays_below_what_pauses_the_workers(pause: Any, part: float) -> None:
     """As it is set there; workers that nothing pauses, or restarts, have all of their limit."""
     limit = 16384 * MIB  # they run in this process, which other tests have made large
-    with dask.config.set({"distributed.worker.memory.pause": pause}):
-        cluster = LocalCluster(processes=False, memory_limit=limit, **TWO)
-    with cluster, Client(cluster):
+    settings = {"distributed.worker.memory.pause": pause}
+    with dask.config.set(settings), local(memory_limit=limit):
         assert part * limit - 4096 * MIB <= budget() <= part * limit - IMPORTS_NBYTES
         y = fft.fft(da.from_array(np.arange(64.0), chunks=8))
         np.testing.assert_allclose(y.compute(), np.fft.fft(np.arange(64.0)), atol=1e-10)
 
 
 def test_workers_too_small_for_any_plan_are_refused() -> None:
-    with (
-        LocalCluster(processes=False, memory_limit=300 * MIB, **TWO) as cluster,
-        Client(cluster),
-    ):
+    with local(memory_limit=300 * MIB):
         x = da.zeros(64, chunks=8)
         with pytest.raises(PlanError, match=r"300 MiB.* 240 MiB .*pause.* \d+ MiB"):
             fft.fft(x)
@@ -52,8 +47,7 @@ def test_workers_too_small_for_any_plan_are_refused() -> None:
 
 def test_a_refusal_has_the_numbers_of_the_workers() -> None:
     with (
-        LocalCluster(processes=False, memory_limit=400 * MIB, **TWO) as cluster,
-        Client(cluster),
+        local(memory_limit=400 * MIB),
         dask.config.set({"bigfft.exchange.carrier": "tasks"}),
         pytest.raises(PlanError, match=r"400 MiB.* 320 MiB .*pause.* MiB"),
     ):
@@ -104,8 +98,7 @@ def test_a_transform_that_workers_hardly_hold_ends(registered: bool, pauses: boo
     settings = {} if pauses else {"distributed.worker.memory.pause": False}
     with (
         dask.config.set(settings),
-        LocalCluster(memory_limit=420 * MIB, host="127.0.0.1", **TWO) as cluster,
-        Client(cluster) as client,
+        local(processes=True, memory_limit=420 * MIB) as client,
     ):
         if registered:
             dask_bigfft.cluster.register(client)

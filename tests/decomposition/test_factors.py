@@ -1,5 +1,4 @@
 import math
-import random
 
 import pytest
 from hypothesis import given
@@ -7,12 +6,10 @@ from hypothesis import strategies as st
 
 from dask_bigfft.decomposition.factors import (
     balanced_split,
-    divisors,
     factorize,
     smooth_length,
     transposed_digits,
 )
-from dask_bigfft.errors import ArgumentError
 
 SMALL = st.integers(1, 5000)
 
@@ -46,20 +43,6 @@ def test_factors_are_primes_whose_product_is_the_number(n):
 )
 def test_hard_numbers(n, expected):
     assert factorize(n) == expected
-
-
-def test_products_of_random_primes_come_apart_again():
-    rng = random.Random(5)
-    primes = [p for p in range(900, 40000) if is_prime_by_division(p)]
-    for _ in range(300):
-        chosen = sorted(rng.choices(primes, k=rng.choice([2, 3, 4])))
-        expected = {p: chosen.count(p) for p in chosen}
-        assert factorize(math.prod(chosen)) == expected
-
-
-@given(SMALL)
-def test_divisors_against_division(n):
-    assert divisors(n) == tuple(d for d in range(1, n + 1) if n % d == 0)
 
 
 def all_splits(n, parts, least=2):
@@ -133,16 +116,3 @@ def test_long_smooth_lengths_are_close_and_nearly_square(n):
     assert many <= 4 * few
 
 
-@pytest.mark.parametrize(
-    ("call", "named"),
-    [
-        (lambda: factorize(0), "`n`=0"),
-        (lambda: divisors(-4), "`n`=-4"),
-        (lambda: factorize(2**62 + 1), "`n`=4611686018427387905"),
-        (lambda: balanced_split(8, 0), "`parts`=0"),
-        (lambda: smooth_length(0), "`n`=0"),
-    ],
-)
-def test_refusals_name_the_argument(call, named):
-    with pytest.raises(ArgumentError, match=named):
-        call()

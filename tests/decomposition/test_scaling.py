@@ -42,6 +42,3 @@ def test_divisors_multiply_up_and_round_once(name, shape, chunks, options):
     assert len(bearers) <= 1 or exact or len(plan.rounds) == 1
 
 
-def test_no_scale_no_divisor():
-    plan = dask_bigfft.plan(da.zeros(36, chunks=6, dtype=complex), "fft")
-    assert all(s.divisor == Divisor() for r in plan.rounds for s in r.steps)

@@ -1,6 +1,5 @@
 """Programs, read as the sums that they stand for."""
 
-import itertools
 import math
 
 import numpy as np
@@ -51,37 +50,6 @@ def test_a_program_is_a_fourier_transform(factors, sign):
     np.testing.assert_allclose(executed(program, x, sign), expected, atol=1e-9)
 
 
-@given(factors=FACTORS)
-def test_digits_of_a_program_make_up_both_indices(factors):
-    n = math.prod(factors)
-    steps = axis_program(0, n, factors).steps
-    for digits in ([s.source for s in steps], [s.target for s in steps]):
-        index = sorted(
-            sum(v * d.stride for v, d in zip(place, digits, strict=True))
-            for place in itertools.product(*(range(d.size) for d in digits))
-        )
-        assert index == list(range(n))
-    assert [s.length for s in steps] == list(factors)
-    assert [s.twiddle for s in steps][-1] is None
-
-
-@pytest.mark.parametrize("factors", [(3, 5), (4, 5), (2, 3, 4), (5, 1), (7,)])
-def test_real_input_is_halved_on_the_first_digit_real_output_on_the_last(factors):
-    n = math.prod(factors)
-    forward = axis_program(0, n, factors, kind="r2c")
-    assert [s.kind for s in forward.steps] == ["r2c", *["c2c"] * (len(factors) - 1)]
-    assert forward.steps[0].target.size == half(factors[0])
-    assert [s.target.is_partial for s in forward.steps[1:]] == [False] * (len(factors) - 1)
-    back = axis_program(0, n, factors, kind="c2r", sign=1)
-    assert [s.kind for s in back.steps] == [*["c2c"] * (len(factors) - 1), "c2r"]
-    assert back.steps[-1].source.size == half(factors[-1])
-    assert (forward.mirror, back.mirror) == (n, n)
-    assert (forward.source[0].size, forward.target[0].size) == (n, half(n))
-    assert (back.source[0].size, back.target[0].size) == (half(n), n)
-    assert back.halves_input
-    assert not forward.halves_input
-
-
 @pytest.mark.parametrize("n", [1, 2, 7, 10, 12, 36, 97, 1000, 2**13])
 @pytest.mark.parametrize("real", [False, True])
 def test_flat_digits_are_the_transposed_index(n, real):
@@ -93,31 +61,6 @@ def test_flat_digits_are_the_transposed_index(n, real):
     np.testing.assert_array_equal(index, transposed_index(n, real=real))
     (natural,) = flat_digits(1, n, "natural", real=real)
     assert (natural.size, natural.radix) == (half(n) if real else n, n)
-
-
-def test_named_digits_of_the_transposed_order():
-    digits = flat_digits(1, 24, "transposed", real=False, digits=(2, 3, 4))
-    assert [(d.stride, d.size) for d in digits] == [(1, 2), (2, 3), (6, 4)]
-
-
-@pytest.mark.parametrize("kind", ["c2c", "r2c", "c2r"])
-@pytest.mark.parametrize("sign", [-1, 1])
-def test_bluesteins_steps(kind, sign):
-    n, factors = 13, (5, 6)
-    program = axis_program(0, n, factors, kind=kind, sign=sign, bluestein=True)
-    steps = program.steps
-    assert len(steps) == 2 * len(factors) - 1  # the middle digit goes there and back at once
-    assert [s.convolve is not None for s in steps] == [False, True, False]
-    assert [s.kind for s in steps] == ["c2c"] * 3
-    assert (steps[0].chirp_in.length, steps[0].chirp_in.sign) == (n, sign)
-    assert (steps[-1].chirp_out.length, steps[-1].chirp_out.sign) == (n, sign)
-    assert steps[1].convolve.sign == -sign
-    assert [s.sign for s in steps] == [-1, -1, 1]  # of the convolution, whatever was asked
-    assert program.source[0].size == (half(n) if kind == "c2r" else n)
-    assert program.target[0].size == (half(n) if kind == "r2c" else n)
-    assert program.source[0].radix == program.target[0].radix == 30
-    assert program.last_stage == 2
-    assert program.mirror == (n if kind == "c2r" else None)
 
 
 @given(factors=st.lists(st.integers(2, 6), min_size=2, max_size=4).map(tuple))

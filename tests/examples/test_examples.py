@@ -29,11 +29,6 @@ def said(*arguments, cwd):
     return done.stdout
 
 
-def test_every_script_is_run_here():
-    scripts = {path.name for path in EXAMPLES.glob("*.py")} - {"extras.py"}
-    assert scripts == set(re.findall(r'EXAMPLES / "(\w+\.py)"', Path(__file__).read_text()))
-
-
 def test_first_transform(tmp_path):
     text = said(EXAMPLES / "first_transform.py", "--n", 2**14, cwd=tmp_path)
     assert "single chunk" in text

@@ -14,7 +14,6 @@ import pytest
 import scipy.fft
 
 import dask_bigfft
-from dask_bigfft import fft
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
 
 RNG = np.random.default_rng(1760)
@@ -74,28 +73,6 @@ def test_several_axes(name):
         check(name, x, a, (5,), None, "forward")
 
 
-@pytest.mark.parametrize("name", ["fft", "ifftn", "rfft", "irfft", "hfft", "ihfftn"])
-@pytest.mark.parametrize("dtype", ["e", "f", "d", "g", ">f4", "i2"])
-def test_types(name, dtype):
-    x = (100 * RNG.standard_normal((8, 12))).astype(dtype)
-    double = np.dtype(dtype).itemsize > 4 or dtype == "i2"
-    check(name, x, da.from_array(x, chunks=(3, 5)), tolerance=1e-14 if double else 1e-6)
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [
-        ("fft", {"n": 0}), ("fft", {"n": -3}), ("fft", {"axis": 5}), ("fft", {"norm": "wrong"}),
-        ("fftn", {"s": (3,), "axes": (0, 1)}), ("fftn", {"axes": (0, 0)}), ("rfftn", {"axes": 7}),
-        ("fftn", {"s": (1, 2, 3)}), ("fft2", {"axes": (0, 3)}),
-    ],
-)
-def test_what_scipy_refuses_is_refused(name, arguments):
-    for array in (np.ones((4, 6)), da.ones((4, 6), chunks=2)):
-        with pytest.raises((ValueError, IndexError)):
-            getattr(scipy.fft, name)(array, **arguments)
-
-
 # --- what only SciPy has ------------------------------------------------------------------------
 
 
@@ -112,11 +89,6 @@ def test_numbers_of_workers_that_scipy_refuses(workers):
     for array in (np.ones(4), da.ones(4, chunks=2)):
         with pytest.raises(ValueError, match="workers"):
             scipy.fft.fft(array, workers=workers)
-
-
-def test_workers_are_integers():
-    with pytest.raises(ArgumentTypeError, match="workers"):
-        scipy.fft.fft(da.ones(4), workers=2.5)
 
 
 @pytest.mark.parametrize("name", ["fft", "ifft2", "rfftn", "irfft"])
@@ -168,15 +140,6 @@ def test_helpers_of_scipy_stay_lazy():
         np.testing.assert_array_equal(found, getattr(np.fft, name)(a.compute()))
 
 
-@pytest.mark.parametrize("name", COSINES)
-@pytest.mark.parametrize("kind", [1, 2, 3, 4])
-def test_cosine_transforms_are_scipys(name, kind):
-    x, a = inputs(name, (9, 10), (4, 3))
-    found, wanted = getattr(scipy.fft, name)(a, kind), getattr(scipy.fft, name)(x, kind)
-    assert isinstance(found, da.Array) == hasattr(fft, name)
-    np.testing.assert_allclose(np.asarray(found), wanted, atol=1e-12)
-
-
 @pytest.mark.nobackend
 def test_the_backend_may_be_global_registered_or_skipped():
     a = da.ones(8, chunks=2)
@@ -216,16 +179,6 @@ def test_hankel_transforms(n, bias, optimal):
     a = da.from_array(x, chunks=(1, 11))
     for name in ("fht", "ifht"):
         check(name, x, a, dln, mu, offset=offset, bias=bias, tolerance=1e-13)
-
-
-def test_a_hankel_transform_is_known_in_closed_form():
-    r = np.logspace(-4, 4, 128)  # Hamilton (2000), equation 43: r^(mu+1) exp(-r^2/2) is its own
-    dln, mu = np.log(r[1] / r[0]), 0.3
-    offset = scipy.fft.fhtoffset(dln, mu)
-    k = np.exp(offset) / r[::-1]
-    own = [p ** (mu + 1) * np.exp(-(p**2) / 2) for p in (r, k)]
-    found = scipy.fft.fht(da.from_array(own[0], chunks=20), dln, mu, offset=offset).compute()
-    np.testing.assert_allclose(found, own[1], atol=1e-5)
 
 
 def test_singular_hankel_transforms_warn():

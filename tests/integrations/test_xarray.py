@@ -11,7 +11,7 @@ import xarray as xr
 import xrft
 
 import dask_bigfft.xarray as bx
-from dask_bigfft import fft, transposed_index
+from dask_bigfft import transposed_index
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
 
 RNG = np.random.default_rng(24)
@@ -174,15 +174,6 @@ def test_arithmetic_keeps_what_the_inverse_needs():
     np.testing.assert_allclose(smooth.values, wanted, atol=1e-12)
 
 
-def test_keywords_of_transforms_go_through():
-    a = field(CHUNKS)
-    found = bx.fft(a, "x", norm="ortho", chunks={"time": 2, "y": 10, "x": 12})
-    assert found.chunks == ((2, 2), (10, 10, 10), (12, 12))
-    np.testing.assert_allclose(found.values, np.fft.fft(a.values, norm="ortho"), atol=1e-13)
-    with pytest.raises(ArgumentTypeError, match="nonsense"):
-        bx.fft(a, "x", nonsense=1)
-
-
 @pytest.mark.parametrize(
     ("changed", "dim", "kind", "word"),
     [
@@ -241,17 +232,6 @@ def test_low_frequencies_alone_and_other_lengths_fill_the_same_interval(n):
     np.testing.assert_array_equal(bx.irfft(low).x, a.x)
 
 
-def test_inverses_of_one_dimension_keep_the_others_spectral():
-    spectrum = bx.fft(field(CHUNKS), ["y", "x"])
-    half = spectrum.bigfft.ifft("freq_x")
-    assert half.dims == ("time", "freq_y", "x")
-    assert "direct_dim" in half.freq_y.attrs
-    np.testing.assert_allclose(
-        half.values, np.fft.fft(field(CHUNKS).values * 0 + half.bigfft.ifft().values, axis=1),
-        atol=1e-12,
-    )
-
-
 def test_without_xarray_the_error_says_what_to_install():
     code = (
         "import sys; sys.modules['xarray'] = None\nimport dask_bigfft\n"
@@ -261,14 +241,6 @@ def test_without_xarray_the_error_says_what_to_install():
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True
     )
     assert "pip install 'dask-bigfft[xarray]'" in done.stdout
-
-
-def test_frequencies_are_those_of_the_array_functions():
-    a = xr.DataArray(da.ones(4096, chunks=512), dims="t", coords={"t": np.arange(4096) * 0.25})
-    found = a.bigfft.fft(order="transposed")
-    np.testing.assert_array_equal(
-        found.freq_t, fft.fftfreq(4096, 0.25, order="transposed").compute()
-    )
 
 
 @pytest.mark.parametrize("name", ["fft", "rfft"])
@@ -354,12 +326,6 @@ def test_of_a_dataset_each_variable_with_the_dimension_is_transformed():
     xr.testing.assert_allclose(back.compute(), whole.drop_vars("place").compute())
 
 
-def test_without_dimensions_a_dataset_is_transformed_along_all():
-    flow = dataset()[["u", "v"]]
-    xr.testing.assert_identical(
-        flow.bigfft.fft().v.compute(), bx.fft(flow.v, ["time", "x"]).compute())
-
-
 def test_of_a_dataset_that_dimension_is_halved_that_is_halved_of_an_array():
     """Also where those with coordinates come first in the dataset, and variables are turned."""
     values = np.random.default_rng(0).standard_normal((3, 15, 4))
@@ -384,10 +350,3 @@ def test_a_dataset_is_refused_where_a_variable_has_some_of_the_dimensions():
         bx.fft({"u": 1}, "x")
 
 
-@pytest.mark.parametrize("name", ["fft", "rfft"])
-def test_arrays_without_a_name_stay_so(name):
-    x = xr.DataArray(np.arange(12.0), dims="x").chunk(4)
-    spectrum = getattr(bx, name)(x)
-    assert spectrum.name is None
-    assert getattr(bx, f"i{name}")(spectrum).name is None
-    assert bx.fftshift(x, "x").name is None

@@ -184,16 +184,6 @@ def test_same_keys_for_the_same_call():
     assert len(set(names)) == len(names)
 
 
-def test_arrays_of_one_name_are_one_array():
-    """Two transforms of different data never share keys."""
-    a, b = random_array((36,), "c16", 1), random_array((36,), "c16", 2)
-    one, two = fft.fft(da.from_array(a, chunks=6)), fft.fft(da.from_array(b, chunks=6))
-    assert not set(dict(one.__dask_graph__())) & set(dict(two.__dask_graph__()))
-    found = dask.compute(one, two, scheduler="threads")
-    assert right(found[0], exact_transform("fft", a))
-    assert right(found[1], exact_transform("fft", b))
-
-
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_chained(carrier, scheduler):
     """Transforms of transforms, in one graph and one optimisation."""
@@ -254,18 +244,3 @@ def test_writeable_inputs_keep_their_values():
         np.testing.assert_array_equal(array.compute(scheduler="sync"), kept)
 
 
-def test_results_do_not_share_memory():
-    """Results of one graph may be written to by whoever asked for them."""
-    y, expected = one_axis()
-    kept = y.persist(scheduler="sync")
-    first = kept.compute(scheduler="sync")
-    first[:] = 0
-    assert right(kept.compute(scheduler="sync"), expected)
-
-
-def test_empty_batches():
-    for chunks in [((0,), (4, 4)), ((0, 0), (8,))]:
-        y = fft.fft(da.zeros((0, 8), chunks=chunks, dtype=complex))
-        found = y.compute(scheduler="sync")
-        assert found.shape == (0, 8)
-        assert found.dtype == complex

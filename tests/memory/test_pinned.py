@@ -70,20 +70,6 @@ def test_a_driver_that_refuses_is_not_asked_for_ever():
     assert pinner.counters().pinned_bytes == 0
 
 
-def test_another_exception_is_not_swallowed():
-    def register(address, nbytes):
-        raise KeyboardInterrupt
-
-    arena = HostArena(64 * MIB)
-    pinner = Pinner(register, lambda address: None, 64 * MIB)
-    arena.pin(pinner)
-    with pytest.raises(KeyboardInterrupt):
-        arena.lend(4 * MIB, "u1")
-    gc.collect()
-    assert pinner.counters().pinned_bytes == 0
-    assert arena.counters().lent_bytes == 0
-
-
 def test_close_lets_everything_go_and_pins_nothing_more():
     driver, arena = Driver(), HostArena(64 * MIB)
     pinner = Pinner(driver.register, driver.unregister, 64 * MIB)
@@ -158,20 +144,6 @@ def test_arrays_of_others_are_pinned_as_long_as_they_live():
     gc.collect()
     assert driver.ranges == {}
     assert pinner.counters().adopted_bytes == 0
-
-
-def test_an_array_of_others_that_an_interrupt_kept_from_being_pinned_counts_for_nothing():
-    def interrupted(address, nbytes):
-        raise KeyboardInterrupt
-
-    pinner = Pinner(interrupted, None, 0, adopted=48 * MIB)
-    x = np.zeros((40, 1 << 20), np.uint8)
-    with pytest.raises(KeyboardInterrupt):
-        pinner.adopt(x)
-    assert pinner.counters().adopted_bytes == 0
-    driver = Anywhere()
-    pinner._register, pinner._unregister = driver.register, driver.unregister
-    assert pinner.adopt(x)
 
 
 def test_what_cannot_be_watched_or_is_too_much_is_left_alone():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from memory.arenas import MIB, address
 
-from dask_bigfft.memory import HostArena, pages
+from dask_bigfft.memory import pages
 
 # Prefault
 
@@ -26,17 +26,6 @@ def test_prefault(arena, threads):
     assert arena.prefault(5 * MIB, count=2, threads=threads) == 5 * MIB
 
 
-def test_prefault_keeps_the_limit_and_idle_memory():
-    arena = HostArena(10 * MIB)
-    block = arena.lend(2 * MIB, np.uint8)
-    other = arena.lend(MIB, np.uint8)
-    del other
-    assert arena.prefault(4 * MIB, count=5) == 4 * MIB
-    counters = arena.counters()
-    assert (counters.lent_bytes, counters.idle_bytes) == (block.nbytes, 5 * MIB)
-    assert arena.prefault(100) == 0
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="counts page faults")
 @pytest.mark.parametrize("threads", [1, 2])
 def test_prefaulted_pages_do_not_fault_again(arena, threads):
@@ -47,18 +36,6 @@ def test_prefaulted_pages_do_not_fault_again(arena, threads):
     before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt  # others may do anything
     block.fill(1)
     assert resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before < 16
-
-
-def test_interrupted_prefault_returns_its_memory(arena, monkeypatch):
-    def interrupt(share):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(pages, "_touch_range", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        arena.prefault(MIB, count=2)
-    counters = arena.counters()
-    assert (counters.lent_bytes, counters.idle_bytes) == (0, 2 * MIB)
-    assert counters.prefaulted_bytes == 0
 
 
 POPULATES = pages.populate(pages.Buffer(MIB).memory)

@@ -76,12 +76,6 @@ def test_those_who_are_named_do_it_alone(device):
     assert {plan.device for plan, _ in pairs} == {device}
 
 
-@pytest.mark.parametrize("change", [{"dtype": "G"}, {"verify": "energy"}])
-def test_what_cannot_be_shared_is_not_tried_unasked(change):
-    pairs = region(*asked("auto", **change), ["scipy"])
-    assert {plan.device for plan, _ in pairs} == {"auto"}
-
-
 @pytest.mark.parametrize("device", ["hybrid", "auto"])
 def test_from_the_front_door(tmp_path, monkeypatch, device):
     real, tried = trials.transformed_array, set()

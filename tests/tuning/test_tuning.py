@@ -11,7 +11,6 @@ import pytest
 
 import dask_bigfft
 from dask_bigfft import fft, kept
-from dask_bigfft.errors import ArgumentError
 from dask_bigfft.planner.plan import Machine
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planning import tuning
@@ -182,6 +181,3 @@ def test_for_real(folder, sync):
     assert dask_bigfft.plan(x, "fft2", planner="estimate").reason != plan.reason
 
 
-def test_other_words_are_refused():
-    with pytest.raises(ArgumentError, match=r"planner.*estimate, measure"):
-        fft.fft(da.zeros(8, chunks=4), planner="guess")

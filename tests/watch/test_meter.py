@@ -10,7 +10,7 @@ import dask_bigfft
 from dask_bigfft import fft
 from dask_bigfft.storage import sources
 from dask_bigfft.watch.display import LocalProgress, TextDisplay, runs_html
-from dask_bigfft.watch.meter import Board, Meter, line_of
+from dask_bigfft.watch.meter import Board, Meter
 
 
 class Terminal:
@@ -94,35 +94,12 @@ def test_compiling_is_shown_and_left_out_of_speeds():
     assert "20.0 s of compiling before" in runs_html([meter.as_dict()])
 
 
-def test_html_shows_each_stage_and_escapes_names():
-    meter = meter_of()
-    meter.expect(names(second=5))
-    run = meter.as_dict() | {"name": "<b>"}
-    text = runs_html([run])
-    assert "&lt;b&gt;" in text
-    assert text.count("<progress") == 3
-    assert "0 of 5 blocks" in text
-    assert "starting" in runs_html([])
-
-
 # --- boards ---------------------------------------------------------------------------------
 
 
 class Quiet:
     def show(self, runs):
         pass
-
-    close = show
-
-
-class Seen(Quiet):
-    """Keeps what it is shown."""
-
-    def __init__(self):
-        self.lines = []
-
-    def show(self, runs):
-        self.lines.append(line_of(runs))
 
     close = show
 
@@ -161,22 +138,6 @@ def test_two_transforms_one_after_the_other_are_two_runs():
     assert first.token != second.token
 
 
-def test_equal_transforms_of_different_arrays_are_told_apart():
-    shown = Seen()
-    one, two = watched(fft.fft2(source(1)) + fft.fft2(source(2)), display=shown)
-    assert one.plan == two.plan
-    assert one.done == two.done == one.total
-    assert any("transform 2 of 2" in line for line in shown.lines)
-    assert "100 %" in shown.lines[-1]
-
-
-def test_a_slice_expects_fewer_tasks():
-    y = fft.fft2(source())
-    (meter,) = watched(y[:3, :3])
-    assert meter.total["round2"] < y.npartitions
-    assert meter.state == "done"
-
-
 def test_reading_is_a_stage_and_writing_is_fused_into_the_last_round(tmp_path):
     values = np.ones((64, 64))
     np.save(tmp_path / "a.npy", values)
@@ -191,18 +152,3 @@ def test_reading_is_a_stage_and_writing_is_fused_into_the_last_round(tmp_path):
         assert np.allclose(out, np.fft.fft2(values))
 
 
-def test_what_fails_is_said():
-    def broken(block):
-        raise RuntimeError("no")
-
-    x = source().map_blocks(broken, dtype=float, meta=np.empty((0, 0)))
-    board = Board()
-    with pytest.raises(RuntimeError, match="no"), LocalProgress(Quiet(), board):
-        fft.fft2(x).compute(scheduler="sync")
-    (meter,) = board.meters.values()
-    assert meter.state == "erred"
-    assert not meter.finished
-
-
-def test_graphs_without_transforms_are_left_alone():
-    assert watched(source().sum()) == []

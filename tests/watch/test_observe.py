@@ -342,29 +342,6 @@ def test_numbers_of_a_run_done_by_hand():
     ]
 
 
-def test_what_is_sent_beside_tasks_is_no_thread_of_theirs():
-    """A worker's own thread waits for several messages at a time."""
-    run = by_hand()
-    (record,) = run.places.values()
-    record.spans += [Span("send", 2, 11.0, 14.0, 2, 64) for _ in range(9)]
-    assert run.busy_share == 0.5
-    assert dict(run.summary)["threads"].startswith("2, busy 50 %")
-
-
-def test_the_last_of_several_runs_is_told_from_others_that_sent_more():
-    run = by_hand()
-    (record,) = run.places.values()
-    for index, start in ((1, 110.0), (2, 112.0)):  # the same once more, after a pause
-        for lane in (0, 1):
-            record.spans.append(Span("round", index, start + lane, start + lane + 1, lane, 128))
-            record.totals["round", index].add(128, 1.0, start + lane + 1)
-    sent = [(10.5, 11.0), (10.6, 11.1), (10.7, 11.2), (110.5, 111.0)]
-    record.spans += [Span("send", 2, start, stop, 2, 64) for start, stop in sent]
-    assert run.runs == 2
-    assert run.seconds == 4.0
-    assert [span.start for span in run.spans] == [110.0, 110.5, 111.0, 112.0, 113.0]
-
-
 def test_the_picture_is_drawn_to_scale():
     svg = ElementTree.fromstring(by_hand().timeline())
     bars = [

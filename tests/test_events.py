@@ -4,6 +4,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from support import heard
 
 from dask_bigfft import events
 from dask_bigfft.errors import ArgumentError
@@ -11,14 +12,8 @@ from dask_bigfft.errors import ArgumentError
 
 @pytest.fixture
 def seen():
-    got = []
-
-    def sink(name, numbers):
-        got.append((name, numbers))
-
-    events.add_sink(sink)
-    yield got
-    events.remove_sink(sink)
+    with heard() as found:
+        yield found
 
 
 def test_a_sink_gets_what_is_emitted(seen):

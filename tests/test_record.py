@@ -7,6 +7,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+from support import in_threads
 
 import dask_bigfft
 from dask_bigfft import events, fft
@@ -68,17 +69,13 @@ def test_filters_of_bluestein_do_not_count_as_rounds():
 def test_threads_count_together(record):
     together = threading.Barrier(4)  # the name of a thread that has ended is given out again
 
-    def work():
+    def work(number):
         together.wait()
         for _ in range(200):
             events.emit("pack", plan="a", index=1, nbytes=3, seconds=0.0)
         together.wait()
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(4, work)
     assert record.plan("a").totals["pack", 1].nbytes == 4 * 200 * 3
     assert {span.lane for span in record.plan("a").spans} == {0, 1, 2, 3}
 

@@ -1,13 +1,10 @@
 """`install`: what is replaced, that it is undone, by whom, and what then works."""
 
-import subprocess
-import sys
-import threading
-
 import dask.array as da
 import numpy as np
 import pytest
 import xrft
+from support import in_threads, python
 from xarray import DataArray
 
 import dask_bigfft
@@ -78,20 +75,12 @@ def test_what_others_put_there_stays():
 
 
 def test_threads_come_and_go():
-    wrong = []
-
-    def work():
+    def work(number):
         for _ in range(200):
             with dask_bigfft.installed():
-                if da.fft.fft is BEFORE["fft"]:
-                    wrong.append(threading.current_thread())
+                assert da.fft.fft is not BEFORE["fft"]
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    in_threads(8, work)
 
 
 def test_what_only_dasks_functions_take_still_goes_there():
@@ -108,16 +97,13 @@ def test_what_only_dasks_functions_take_still_goes_there():
 
 
 @pytest.mark.parametrize(("setting", "wanted"), [("True", True), (None, False)])
-def test_the_setting_installs_at_import(setting, wanted, tmp_path):
+def test_the_setting_installs_at_import(setting, wanted):
     code = (
         "import dask, dask.array as da\n"
         f"dask.config.set({{'bigfft.install': {setting}}}) if {setting is not None} else None\n"
         "before = da.fft.fft\nimport dask_bigfft\nprint(da.fft.fft is not before)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True
-    )
-    assert done.stdout.strip() == str(wanted)
+    assert python("-c", code).stdout.strip() == str(wanted)
 
 
 # --- xrft ---------------------------------------------------------------------------------------

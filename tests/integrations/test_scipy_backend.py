@@ -6,12 +6,12 @@ beyond that ours are only read; lists, which are no dask arrays and go on to Sci
 """
 
 import os
-import threading
 
 import dask.array as da
 import numpy as np
 import pytest
 import scipy.fft
+from support import in_threads
 
 import dask_bigfft
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
@@ -52,12 +52,11 @@ def check(name, x, a, *args, tolerance=1e-14, **kwargs):
 
 
 @pytest.mark.parametrize("name", ONE)
-@pytest.mark.parametrize("norm", [None, "backward", "ortho", "forward"])
-def test_one_axis(name, norm):
+def test_one_axis(name):
     x, a = inputs(name, (6, 30, 5), (4, 7, 2))
-    check(name, x, a, axis=1, norm=norm)
-    check(name, x, a, 24, 1, norm)
-    check(name, x, a, n=35, axis=-2, norm=norm)
+    check(name, x, a, axis=1, norm="ortho")
+    check(name, x, a, 24, 1, "forward")
+    check(name, x, a, n=35, axis=-2, norm="backward")
     check(name, x, a)
 
 
@@ -157,11 +156,8 @@ def test_the_backend_may_be_global_registered_or_skipped():
 
 
 def test_a_backend_is_that_of_its_thread():
-    found = []
-    thread = threading.Thread(target=lambda: found.append(scipy.fft.fft(da.ones(4))))
-    thread.start()
-    thread.join()
-    assert isinstance(found[0], np.ndarray)
+    (found,) = in_threads(1, lambda number: scipy.fft.fft(da.ones(4)))
+    assert isinstance(found, np.ndarray)
     assert isinstance(scipy.fft.fft(da.ones(4)), da.Array)
 
 
@@ -169,8 +165,7 @@ def test_a_backend_is_that_of_its_thread():
 
 
 @pytest.mark.parametrize("n", [64, 63])
-@pytest.mark.parametrize("bias", [0.0, 0.3, -0.2])
-@pytest.mark.parametrize("optimal", [True, False])
+@pytest.mark.parametrize(("bias", "optimal"), [(0.0, True), (0.3, False), (-0.2, True)])
 def test_hankel_transforms(n, bias, optimal):
     r = np.logspace(-4, 4, n)
     dln, mu = np.log(r[1] / r[0]), 0.4
@@ -183,14 +178,9 @@ def test_hankel_transforms(n, bias, optimal):
 
 def test_singular_hankel_transforms_warn():
     x = np.exp(-np.logspace(-1, 1, 16))
-    a = da.from_array(x, chunks=5)
-    with pytest.warns(Warning, match="singular transform"):
-        found = scipy.fft.fht(a, 0.1, -1.5, bias=0.5)
-    with pytest.warns(Warning, match="singular transform"):
-        wanted = scipy.fft.fht(x, 0.1, -1.5, bias=0.5)
-    np.testing.assert_allclose(found.compute(), wanted, rtol=1e-9)
-    with pytest.warns(Warning, match="singular inverse"):
-        found = scipy.fft.ifht(a, 0.1, -0.5, bias=0.5)
-    with pytest.warns(Warning, match="singular inverse"):
-        wanted = scipy.fft.ifht(x, 0.1, -0.5, bias=0.5)
-    np.testing.assert_allclose(found.compute(), wanted, rtol=1e-9)
+    for name, mu in (("fht", -1.5), ("ifht", -0.5)):
+        results = []
+        for array in (da.from_array(x, chunks=5), x):
+            with pytest.warns(Warning, match="singular"):
+                results.append(np.asarray(getattr(scipy.fft, name)(array, 0.1, mu, bias=0.5)))
+        np.testing.assert_allclose(*results, rtol=1e-9)

@@ -89,25 +89,15 @@ def test_what_won_of_fewer_choices_is_no_wisdom_for_more(folder):
     assert (again.trials, again.plan.kernel) == ((), "ducc0")
 
 
-@pytest.mark.parametrize(
-    ("what", "machine"),
-    [("device_software", replace(MACHINE, cards=1)), ("workers_place", MACHINE)],
-)
-def test_wisdom_of_other_device_software_or_workers_is_measured_again(
-    folder, monkeypatch, what, machine
-):
-    clock = Clock(lambda plan: True)
-    problem = asked(device="gpu" if machine.cards else "auto")
+@pytest.mark.parametrize("what", ["device_software", "workers_place"])
+def test_wisdom_of_other_device_software_or_workers_is_measured_again(folder, monkeypatch, what):
+    clock, cards = Clock(lambda plan: True), int(what == "device_software")
+    problem = (*asked(device="gpu" if cards else "auto"), replace(MACHINE, cards=cards), ["scipy"])
     monkeypatch.setattr(tuning, "on_devices", lambda plan: False)
     for value in ({"cupy": "14.0"}, {"cupy": "14.1"}):
         monkeypatch.setattr(tuning, what, lambda value=value: dict(value))
-        assert tuned(*problem, machine, ["scipy"], clock).trials
-        assert not tuned(*problem, machine, ["scipy"], clock).trials
-
-
-def damaged(text, old, new):
-    assert old in text
-    return text.replace(old, new)
+        assert tuned(*problem, clock).trials
+        assert not tuned(*problem, clock).trials
 
 
 @pytest.mark.parametrize(
@@ -130,7 +120,8 @@ def test_damaged_or_foreign_wisdom_is_measured_again(folder, caplog, old, new, r
     tuned(*asked(), MACHINE, ["scipy"], clock)
     path = folder / "plans.json"
     whole = path.read_text()
-    path.write_text(damaged(whole, old, new))
+    assert old in whole
+    path.write_text(whole.replace(old, new))
     with caplog.at_level(logging.WARNING):
         assert tuned(*asked(), MACHINE, ["scipy"], clock).trials
     assert ("damaged" in caplog.text) == reported

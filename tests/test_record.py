@@ -11,7 +11,6 @@ from support import in_threads
 
 import dask_bigfft
 from dask_bigfft import events, fft
-from dask_bigfft.memory import default_arena
 from dask_bigfft.record import RECORD, Record
 
 
@@ -98,12 +97,3 @@ def test_a_forked_process_starts_afresh_even_while_locked():
     assert child.exitcode == 0
 
 
-def test_memory_before_a_plan_is_that_before_its_blocks(record, monkeypatch):
-    monkeypatch.setattr("dask_bigfft.record.OFTEN", 0.0)  # however fast the machine is
-    a = np.ones((512, 2048))
-    default_arena().trim()
-    y = fft.fft2(da.from_array(a, chunks=(64, 2048)))
-    y.compute(scheduler="threads")  # 16 MiB, of which each of 8 tasks fills a part
-    found = record.plan(token_of(y))
-    assert found.rss_peak - found.rss_before >= 12 << 20
-    assert "begun" not in {name for name, _ in found.totals}

@@ -18,7 +18,7 @@ from support import environment, local, python, until
 from dask_bigfft.cli import main
 from dask_bigfft.cli.failures import Terminated
 from dask_bigfft.cli.places import CLOSING, handled, place
-from dask_bigfft.storage import sources, targets
+from dask_bigfft.storage import targets
 from dask_bigfft.storage.chunk_files import PlainChunks
 
 zarr = pytest.importorskip("zarr")
@@ -80,14 +80,6 @@ def test_an_npy_file_becomes_a_zarr_array(here, capsys):
     only(here, "a.npy", "b.zarr")
 
 
-def test_a_long_axis_over_many_blocks(here):
-    values = npy("a.npy", complex_values(4096))
-    assert main(["run", "a.npy", "b.zarr", "--kind", "fft", *SMALL]) == 0
-    found = check("b.zarr", np.fft.fft(values))
-    assert found.nchunks == 8
-    assert found.attrs[targets.ATTRIBUTE]["rounds"] == "{X1} {X2}"
-
-
 @pytest.mark.parametrize("version", [2, 3])
 def test_zarr_with_odd_chunks_of_either_version(here, version):
     values = stored("a.zarr", complex_values(20, 30), (7, 11), zarr_format=version)
@@ -95,30 +87,11 @@ def test_zarr_with_odd_chunks_of_either_version(here, version):
     check("b.zarr", np.fft.fftn(values))
 
 
-def test_columns_first_and_the_other_byte_order(here):
-    values = np.asfortranarray(complex_values(16, 24).astype(">c16"))
-    np.save("a.npy", values)
-    source = sources.open_source(Path("a.npy"), nbytes=1024)
-    assert source.chunks[0] == (16,)
-    assert len(source.chunks[1]) > 1
-    assert main(["run", "a.npy", "b.zarr", "--quiet"]) == 0
-    check("b.zarr", np.fft.fftn(values).astype("c16"))
-
-
 def test_a_component_of_a_group(here):
     group = zarr.open_group("g.zarr", mode="w")
     values = complex_values(12, 10)
     group.create_array("x/y", shape=values.shape, chunks=(5, 5), dtype=values.dtype)[...] = values
     assert main(["run", "g.zarr", "b.zarr", "--component", "x/y", *SMALL]) == 0
-    check("b.zarr", np.fft.fftn(values))
-
-
-def test_shards_are_read_whole(here):
-    values = complex_values(32, 32)
-    stored("a.zarr", values, (4, 4), shards=(16, 16))
-    source = sources.open_source(Path("a.zarr"), keep=True)
-    assert source.chunks == ((16, 16), (16, 16))
-    assert main(["run", "a.zarr", "b.zarr", "--quiet"]) == 0
     check("b.zarr", np.fft.fftn(values))
 
 
@@ -428,17 +401,6 @@ def test_signals_wait_while_a_cluster_is_closed(monkeypatch, fails, numbers):
 
 
 # --- storage --------------------------------------------------------------------------------
-
-
-def test_a_file_is_read_where_it_lies(here):
-    npy("a.npy", complex_values(1024))
-    source = sources.open_source(Path("a.npy"), nbytes=4096)
-    assert len(source.chunks[0]) == 4
-    again = sources.open_source(Path("a.npy"), nbytes=4096)
-    assert source.name == again.name
-    assert not sources.NpyFile(Path("a.npy"))[2:4].flags.writeable
-    npy("a.npy", complex_values(2048))
-    assert sources.open_source(Path("a.npy"), nbytes=4096).name != source.name
 
 
 def test_on_a_cluster_of_its_own(here):

@@ -1,17 +1,16 @@
 """A cluster of real processes, which listens on loopback only, and one client at a time."""
 
-from collections.abc import Iterator
 
 import dask
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client
 from support import local
 
 import dask_bigfft.cluster
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
+def cluster():
     # A worker that takes longer to be restarted would be given up: 15 s are few on a busy machine.
     slow = {"distributed.deploy.lost-worker-timeout": "120s"}
     with dask.config.set(slow), local(processes=True) as client:
@@ -19,7 +18,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 @pytest.fixture
-def client(cluster: LocalCluster) -> Iterator[Client]:
+def client(cluster):
     with Client(cluster) as found:
         dask_bigfft.cluster.register(found)
         yield found

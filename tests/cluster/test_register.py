@@ -61,16 +61,6 @@ def test_workers_count_every_block_and_byte(client):
     assert total == sum(r.target.size * 16 for r in plan.rounds)
 
 
-def test_a_second_run_of_the_same_array_begins_at_nothing(client):
-    x = blocks(2)
-    y, plan = dask_bigfft.fft.fft2(x), dask_bigfft.plan(x, "fft2")
-    y.compute()
-    waited(client, token_of(y), lambda found: rounds_counted(found, plan))
-    y.compute()
-    again = waited(client, token_of(y), lambda found: rounds_counted(found, plan))
-    assert again["bytes_done"] == again["bytes_total"]
-
-
 def test_registering_again_changes_nothing(client):
     def plugins(dask_worker):
         return {name: id(dask_worker.plugins[name]) for name in dask_worker.plugins}

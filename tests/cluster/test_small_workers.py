@@ -1,8 +1,6 @@
 """Workers with little memory: plans leave room for what stops them, and nobody waits for ever."""
 
 import time
-from pathlib import Path
-from typing import Any
 
 import dask
 import dask.array as da
@@ -22,12 +20,12 @@ from dask_bigfft.testing.clusters import Processes
 MIB = 2**20
 
 
-def budget() -> int | None:
+def budget():
     return dask_bigfft.plan(da.zeros(64, chunks=8), "fft").machine.memory_limit
 
 
 @pytest.mark.parametrize(("pause", "part"), [(0.5, 0.5), (False, 1.0)])
-def test_a_plan_stays_below_what_pauses_the_workers(pause: Any, part: float) -> None:
+def test_a_plan_stays_below_what_pauses_the_workers(pause, part):
     """As it is set there; workers that nothing pauses, or restarts, have all of their limit."""
     limit = 16384 * MIB  # they run in this process, which other tests have made large
     settings = {"distributed.worker.memory.pause": pause}
@@ -37,7 +35,7 @@ def test_a_plan_stays_below_what_pauses_the_workers(pause: Any, part: float) -> 
         np.testing.assert_allclose(y.compute(), np.fft.fft(np.arange(64.0)), atol=1e-10)
 
 
-def test_workers_too_small_for_any_plan_are_refused() -> None:
+def test_workers_too_small_for_any_plan_are_refused():
     with local(memory_limit=300 * MIB):
         x = da.zeros(64, chunks=8)
         with pytest.raises(PlanError, match=r"300 MiB.* 240 MiB .*pause.* \d+ MiB"):
@@ -45,7 +43,7 @@ def test_workers_too_small_for_any_plan_are_refused() -> None:
         assert dask_bigfft.plan(x, "fft", memory_limit="8 MiB").machine.memory_limit == 8 * MIB
 
 
-def test_a_refusal_has_the_numbers_of_the_workers() -> None:
+def test_a_refusal_has_the_numbers_of_the_workers():
     with (
         local(memory_limit=400 * MIB),
         dask.config.set({"bigfft.exchange.carrier": "tasks"}),
@@ -54,22 +52,22 @@ def test_a_refusal_has_the_numbers_of_the_workers() -> None:
         fft.fft2(da.zeros((2**13, 2**13), chunks=2**11, dtype=complex))
 
 
-def pause(dask_worker: Any) -> None:
+def pause(dask_worker):
     paused.PATIENCE = 2.0
     dask_worker.memory_manager.memory_pause_fraction = 1e-9
 
 
-def go_on(dask_worker: Any) -> None:
+def go_on(dask_worker):
     dask_worker.memory_manager.memory_pause_fraction = 0.8
 
 
-def slowly(block: np.ndarray) -> np.ndarray:
+def slowly(block):
     time.sleep(0.1)
     return block
 
 
 @pytest.mark.parametrize("carrier", ["tasks", "p2p"])
-def test_workers_that_all_stay_paused_are_an_error(tmp_path: Path, carrier: str) -> None:
+def test_workers_that_all_stay_paused_are_an_error(tmp_path, carrier):
     a = np.random.default_rng(1).standard_normal(2**14)
     with (
         Processes(tmp_path, 2) as cluster,
@@ -93,7 +91,7 @@ def test_workers_that_all_stay_paused_are_an_error(tmp_path: Path, carrier: str)
     [(False, True), *(pytest.param(*case, marks=pytest.mark.slow)
                       for case in ((False, False), (True, True), (True, False)))],
 )
-def test_a_transform_that_workers_hardly_hold_ends(registered: bool, pauses: bool) -> None:
+def test_a_transform_that_workers_hardly_hold_ends(registered, pauses):
     """With its result, or before it begins."""
     settings = {} if pauses else {"distributed.worker.memory.pause": False}
     with (

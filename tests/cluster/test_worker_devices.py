@@ -10,7 +10,6 @@ from support import local, until
 from dask_bigfft import fft
 from dask_bigfft.cluster import register, unregister
 from dask_bigfft.cluster.dashboard import device_rows
-from dask_bigfft.cluster.devices import PinnedTransferPlugin, StreamWorkerPlugin
 from dask_bigfft.cluster.follow import state
 from dask_bigfft.devices import find
 from dask_bigfft.devices.limits import PieceLimits
@@ -130,10 +129,3 @@ def test_blocks_take_what_was_made_ready(threads, name):
         register(client, block_size=0)
 
 
-def test_plugins_can_be_registered_again(client):
-    register(client, pinned=MIB)
-    names = client.run(lambda dask_worker: sorted(dask_worker.plugins))
-    expected = {StreamWorkerPlugin.name, PinnedTransferPlugin.name}
-    assert all(expected <= set(found) for found in names.values())
-    with pytest.raises(ArgumentError, match="`pinned`=-1"):
-        register(client, pinned=-1)

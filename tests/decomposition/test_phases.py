@@ -62,24 +62,6 @@ def test_roots_against_mpmath(m):
                     assert abs(error) <= 2.5 * unit * abs(exact_part)
 
 
-@pytest.mark.parametrize("dtype", [np.complex64, np.complex128, np.clongdouble])
-@pytest.mark.parametrize("m", [4, 8, 2**20, 3 * 2**40, 2**61])
-@pytest.mark.parametrize("sign", [-1, 1])
-def test_quarter_turns_are_exact_and_have_no_negative_zero(m, sign, dtype):
-    quarters = np.arange(-8, 9, dtype=np.int64) * (m // 4)
-    roots = unit_roots(quarters, m, sign, dtype)
-    np.testing.assert_array_equal(roots, np.tile([1, sign * 1j, -1, -sign * 1j], 5)[:17])
-    assert not np.signbit(roots.real[roots.real == 0]).any()
-    assert not np.signbit(roots.imag[roots.imag == 0]).any()
-
-
-@given(st.integers(-(2**200), 2**200), st.integers(1, 2**70))
-def test_any_integer_is_reduced_exactly(t, m):
-    huge = unit_roots(np.array([t], dtype=object), m, -1)
-    reduced = unit_roots(np.array([t % m], dtype=object), m, -1)
-    assert huge[0] == reduced[0]
-
-
 NEAR = [1, 2, 2**31, 2**34, 2**42, 2**61]
 
 

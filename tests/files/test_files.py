@@ -16,7 +16,7 @@ from dask_bigfft.memory import lend
 RNG = np.random.default_rng(3)
 
 
-def aligned(size: int, shift: int = 0) -> np.ndarray:
+def aligned(size, shift=0):
     return lend((size + shift + (1 << 20),), np.uint8)[shift : shift + size]
 
 
@@ -41,17 +41,6 @@ def test_bytes_go_where_they_belong(tmp_path, direct, begin, shift, size):
     wanted[begin : begin + size] = data.tobytes()
     assert path.read_bytes() == wanted
     assert out.tobytes() == data.tobytes()
-
-
-def test_a_file_that_ends_early(tmp_path):
-    path = tmp_path / "file"
-    data = RNG.bytes(files.LEAST + 4096 + 17)
-    path.write_bytes(data)
-    out = aligned(1 << 20)
-    with files.opened(path, os.O_RDONLY) as file:
-        assert file.read(out, 0) == len(data)
-        assert file.read(out, 4096) == len(data) - 4096
-    assert out[: len(data) - 4096].tobytes() == data[4096:]
 
 
 def test_a_file_system_that_wants_other_units(tmp_path, monkeypatch):
@@ -108,19 +97,6 @@ def test_results_have_the_order_of_the_calls(threads):
             calls.start(nbytes, lambda i=i: (time.sleep(0.001 * (i % 5)), i)[1])
         assert calls.results() == list(range(40))
         assert calls.results() == []
-
-
-def test_calls_that_start_others_wait_for_none(threads):
-    def outer(i):
-        with files.Underway() as calls:
-            for j in range(3):
-                calls.start(files.LEAST, lambda j=j: 10 * i + j)
-            return calls.results()
-
-    with files.Underway() as calls:
-        for i in range(3 * threads):
-            calls.start(files.LEAST, lambda i=i: outer(i))
-        assert calls.results() == [[10 * i, 10 * i + 1, 10 * i + 2] for i in range(3 * threads)]
 
 
 @pytest.mark.parametrize("asks", [True, False])
@@ -203,3 +179,16 @@ def test_events_name_the_task_that_started_the_call(threads):
         calls.start(files.LEAST, lambda: events.emit("scratch_read", nbytes=1))
         calls.results()
     assert [(numbers["plan"], numbers["index"]) for _, numbers in seen] == [("0a1b", 3)]
+
+
+def test_calls_that_start_others_wait_for_none(threads):
+    def outer(i):
+        with files.Underway() as calls:
+            for j in range(3):
+                calls.start(files.LEAST, lambda j=j: 10 * i + j)
+            return calls.results()
+
+    with files.Underway() as calls:
+        for i in range(3 * threads):
+            calls.start(files.LEAST, lambda i=i: outer(i))
+        assert calls.results() == [[10 * i, 10 * i + 1, 10 * i + 2] for i in range(3 * threads)]

@@ -52,12 +52,6 @@ def test_explicit_chunks(chunks, expected):
             np.testing.assert_allclose(result.compute(), np.fft.fft2(X), atol=1e-10)
 
 
-def test_auto_leaves_axes_alone_that_are_not_split():
-    a = da.zeros((12, 20, 6), chunks=((5, 7), -1, (4, 2)))
-    assert fft.fft(a, axis=1).chunks == a.chunks
-    assert dask_bigfft.plan(a, "fft", axis=1).travelling == ()
-
-
 @pytest.mark.parametrize(
     ("limit", "nbytes"),
     [("1.5GiB", 3 * 2**29), ("200 MB", 2 * 10**8), (2.0**28, 2**28), (np.int64(2**29), 2**29),
@@ -69,14 +63,6 @@ def test_memory_limits_are_read(limit, nbytes):
     with dask.config.set({"bigfft.memory-limit": limit if isinstance(limit, str) else nbytes}):
         assert dask_bigfft.plan(x, "fft").machine.memory_limit == nbytes
         assert dask_bigfft.plan(x, "fft", memory_limit=2**27).machine.memory_limit == 2**27
-
-
-def test_without_a_limit_the_machines_memory_counts():
-    machine = dask_bigfft.plan(da.zeros(8), "fft").machine
-    assert machine.memory_limit == psutil.virtual_memory().total
-    for settings, threads in (({"scheduler": "synchronous"}, 1), ({"num_workers": 7}, 7)):
-        with dask.config.set(settings):
-            assert dask_bigfft.plan(da.zeros(8), "fft").machine.threads == threads
 
 
 def test_a_plan_keeps_to_the_limit_or_is_refused_with_the_least_one():

@@ -180,29 +180,10 @@ def test_convolutions(n, type_, sine, norm, ortho):
     assert relative_l2(found, expected) < 3e-15
 
 
-@pytest.mark.parametrize("name", ["dct", "idst"])
-def test_much_padding_makes_no_tiny_blocks(name):
-    blocks = {"bigfft.planner.whole-axis-floor": "1 KiB", "bigfft.planner.merge-up-to": "16 KiB"}
-    x = random_array((2, 60), "f8", 0)
-    with dask.config.set(blocks):
-        found = getattr(fft, name)(da.from_array(x, chunks=(1, 20)), n=20_000)
-        assert found.npartitions < 64
-        computed = found.compute()
-    np.testing.assert_allclose(computed, getattr(scipy.fft, name)(x, n=20_000), atol=1e-11)
-
-
 def test_several_axes_take_no_more_exchanges_than_a_real_fft():
     assert travelling(fft.dct(da.zeros((8, 300), chunks=(2, 300)), 4)) == []
     for shape, chunks in [((32, 30), (4, 30)), ((32, 30), (32, 3)), ((8, 12, 10), (2, 12, 10))]:
         x = da.zeros(shape, chunks=chunks)
         assert len(travelling(fft.dctn(x))) <= len(plan(x, "rfftn").travelling)
-
-
-def test_shards_as_tasks():
-    x = random_array((225, 3), "f8", 2)
-    with dask.config.set({"bigfft.exchange.carrier": "tasks"}):
-        for type_ in TYPES:
-            found = fft.dst(da.from_array(x, chunks=(60, 2)), type_, axis=0)
-            assert relative_l2(found.compute(), scipy.fft.dst(x, type_, axis=0)) < 1e-14
 
 

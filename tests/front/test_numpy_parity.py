@@ -4,7 +4,6 @@ import hashlib
 import inspect
 import pydoc
 import types
-import warnings
 
 import dask
 import dask.array as da
@@ -67,14 +66,6 @@ def test_signatures_are_numpys_and_the_extras(name):
     extras = [(p.name, p.default) for p in found if p.kind is p.KEYWORD_ONLY]
     assert extras == [(name, None) for name in EXTRAS]
     assert len(found) == len(positional) + len(extras)
-
-
-@pytest.mark.parametrize("name", ["fftfreq", "rfftfreq", "fftshift", "ifftshift"])
-def test_signatures_of_frequencies_are_dasks(name):
-    found = inspect.signature(getattr(fft, name)).parameters.values()
-    positional = [(p.name, p.default) for p in found if p.kind is p.POSITIONAL_OR_KEYWORD]
-    expected = inspect.signature(getattr(da.fft, name)).parameters.values()
-    assert positional == [(p.name, p.default) for p in expected]
 
 
 def test_every_name_of_numpy_and_scipy_is_there():
@@ -165,15 +156,6 @@ def test_several_axes(name, norm):
         assert_same(ours(a, s=s, axes=axes, norm=norm).compute(), expected)
 
 
-@pytest.mark.parametrize("name", NUMPY_TWO + NUMPY_MANY)
-def test_minus_one_in_s_is_the_arrays_own_length(name):
-    x = numbers((6, 8), "d" if name in REAL_IN else "D")
-    a = da.from_array(x, chunks=(3, 3))
-    for s in [(-1, 5), (7, -1), (-1, -1)]:
-        expected = peer(name)(x, s=s, axes=(0, 1))
-        assert_same(getattr(fft, name)(a, s=s, axes=(0, 1)).compute(), expected)
-
-
 @pytest.mark.parametrize(("s", "axes"), [((5, 7), None), ((None, 6), (0, 1))])
 @pytest.mark.parametrize("name", NUMPY_TWO + NUMPY_MANY)
 def test_s_without_axes_or_with_none_warns_as_numpy_does(name, s, axes):
@@ -208,14 +190,6 @@ def test_axes_none_means_all_axes_also_for_two():
     assert dask_bigfft.plan(a, "fft2").spec.axes == (1, 2)  # where no axes are named
 
 
-def test_what_numpy_does_not_warn_of_is_quiet():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        fft.fft2(da.ones((4, 4)), s=(3, 3))
-        fft.fftn(da.ones((4, 4)), s=(3, 3), axes=(0, 1))
-        fft.fftn(da.ones((4, 4)))
-
-
 @pytest.mark.parametrize("real", [False, True])
 @pytest.mark.parametrize("target", [1, 97, 10007])
 def test_next_fast_len(target, real):
@@ -239,13 +213,6 @@ def test_dtypes(name, dtype):
     # NumPy scales half precision by a half precision 1/n.
     half = np.finfo(np.float16).eps if dtype in ("f2", ">f2") else None
     assert_same(result.compute(), expected, half)
-
-
-@pytest.mark.parametrize("axes", [(0,), (-1,), (0, 1)])
-def test_half_precision_stays_where_numpy_keeps_it(axes):
-    x = numbers((6, 8), "f2")
-    result = fft.irfftn(da.from_array(x, chunks=(3, 4)), axes=axes)
-    assert result.dtype == result.compute().dtype == np.fft.irfftn(x, axes=axes).dtype
 
 
 @pytest.mark.parametrize(
@@ -316,26 +283,6 @@ def test_numpy_arrays_are_not_hashed_and_named_anew(monkeypatch):
     assert fft.fft(x).compute()[0] == 4096
 
 
-class Stored:
-    """An array on disk, as Zarr or HDF5 have it: chunks, and slices that are read when asked."""
-
-    def __init__(self, x, chunks):
-        self.x, self.chunks, self.shape, self.dtype = x, chunks, x.shape, x.dtype
-        self.ndim, self.reads = x.ndim, 0
-
-    def __getitem__(self, index):
-        part = self.x[index]
-        self.reads += part.size > 0  # dask looks at an empty part
-        return part
-
-
-def test_stored_arrays_are_read_when_computed():
-    stored = Stored(numbers((32, 8)), (8, 8))
-    result = fft.fft(stored, axis=0)
-    assert stored.reads == 0
-    assert_same(result.compute(), np.fft.fft(stored.x, axis=0))
-
-
 # --- blocks are only read ---------------------------------------------------------------------
 
 
@@ -368,10 +315,3 @@ def test_blocks_of_any_memory_are_read_and_never_written(name, layout):
     assert [digest(block) for block in every] == before
 
 
-@pytest.mark.parametrize("name", TRANSFORMS)
-def test_a_single_block_is_not_written(name):
-    x = numbers((8, 8), "d" if name in REAL_IN else "D")
-    before = digest(x)
-    a = da.from_array(x, chunks=-1).persist()
-    getattr(fft, name)(a).compute()
-    assert digest(x) == digest(a.compute()) == before

@@ -56,15 +56,6 @@ def test_values_that_a_block_masks_are_refused_though_no_metadata_tell(carrier, 
         assert relative_l2(fft.fft(reading(99)).compute(), np.fft.fft(np.arange(64.0))) < 1e-14
 
 
-def test_a_memory_limit_makes_blocks_smaller():
-    x = da.zeros(2**26, chunks=2**24, dtype=complex)
-    with dask.config.set(num_workers=16):
-        large = dask_bigfft.plan(x, "fft", memory_limit="1 TiB")
-        small = dask_bigfft.plan(x, "fft", memory_limit="3 GiB")
-    assert large.expected.peak_host > 3 * 2**30 >= small.expected.peak_host
-    assert max(small.chunks[0]) < max(large.chunks[0])
-
-
 def test_pease_is_pease_or_refused():
     for n in (2**25, 7**5):  # r**5 only: more rounds than a plan may have
         x = da.zeros(n, chunks=-(-n // 16), dtype=complex)

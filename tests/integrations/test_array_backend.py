@@ -81,20 +81,6 @@ def test_empty_and_arange():
     assert drawn.compute().shape == (4, 4)
 
 
-@pytest.mark.parametrize("shape", [(), (0, 4), (3,)])
-def test_small_blocks_are_dasks(shape):
-    with dask.config.set({"array.backend": "bigfft"}):
-        found = da.ones(shape)
-        np.testing.assert_array_equal(found.compute(), np.ones(shape))
-    np.testing.assert_array_equal(da.ones(shape).to_backend("bigfft").compute(), np.ones(shape))
-
-
-def test_what_is_no_number_stays_as_it_is():
-    words = np.array(["a", "b"], dtype=object)
-    found = da.from_array(words, chunks=1).to_backend("bigfft").compute()
-    assert found.tolist() == ["a", "b"]
-
-
 def test_what_has_a_mask_is_refused():
     with pytest.raises(ArgumentTypeError, match="MaskedArray"):
         da.ma.masked_greater(da.ones(4), 2).to_backend("bigfft")

@@ -11,7 +11,6 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.fft
-from support import in_threads
 
 import dask_bigfft
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
@@ -51,15 +50,6 @@ def check(name, x, a, *args, tolerance=1e-14, **kwargs):
     assert np.linalg.norm(values - wanted) <= tolerance * max(np.linalg.norm(wanted), 1e-30)
 
 
-@pytest.mark.parametrize("name", ONE)
-def test_one_axis(name):
-    x, a = inputs(name, (6, 30, 5), (4, 7, 2))
-    check(name, x, a, axis=1, norm="ortho")
-    check(name, x, a, 24, 1, "forward")
-    check(name, x, a, n=35, axis=-2, norm="backward")
-    check(name, x, a)
-
-
 @pytest.mark.parametrize("name", MANY)
 def test_several_axes(name):
     x, a = inputs(name, (6, 12, 10), (4, 5, 3))
@@ -88,14 +78,6 @@ def test_numbers_of_workers_that_scipy_refuses(workers):
     for array in (np.ones(4), da.ones(4, chunks=2)):
         with pytest.raises(ValueError, match="workers"):
             scipy.fft.fft(array, workers=workers)
-
-
-@pytest.mark.parametrize("name", ["fft", "ifft2", "rfftn", "irfft"])
-def test_inputs_are_only_read_whatever_may_be_overwritten(name):
-    x = RNG.standard_normal((6, 8))
-    x.flags.writeable = False
-    a = da.from_array(x, chunks=-1).map_blocks(lambda block: block)
-    check(name, x, a, overwrite_x=True)
 
 
 def test_a_plan_is_used():
@@ -153,12 +135,6 @@ def test_the_backend_may_be_global_registered_or_skipped():
         np.testing.assert_allclose(scipy.fft.fft(a), np.fft.fft(np.ones(8)))
     finally:
         scipy.fft.set_global_backend("scipy")
-
-
-def test_a_backend_is_that_of_its_thread():
-    (found,) = in_threads(1, lambda number: scipy.fft.fft(da.ones(4)))
-    assert isinstance(found, np.ndarray)
-    assert isinstance(scipy.fft.fft(da.ones(4)), da.Array)
 
 
 # --- Hankel transforms --------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Transforms by the names of dimensions: values, names, coordinates, attributes, and chunks."""
 
+
 import warnings
 
 import dask.array as da
@@ -138,18 +139,6 @@ def test_transposed_order_there_and_back():
     np.testing.assert_allclose(low.values, np.fft.irfft(spectrum, n), atol=1e-12)
 
 
-@pytest.mark.parametrize("n", [10, 11, None])
-def test_the_length_of_a_real_inverse(n):
-    values = RNG.standard_normal(6) + 0j
-    bare = xr.DataArray(da.from_array(values, chunks=2), dims="freq_x")
-    found = bx.irfft(bare, "freq_x", n=n)
-    assert found.dims == ("x",)
-    np.testing.assert_allclose(found.values, np.fft.irfft(values, n), atol=1e-14)
-    spaced = bare.assign_coords(freq_x=np.arange(6) * 0.2)
-    places = np.arange(n or 10) * 5 / (n or 10)
-    np.testing.assert_allclose(bx.irfft(spaced, "freq_x", n=n).x, places)
-
-
 def test_arithmetic_keeps_what_the_inverse_needs():
     a = field(CHUNKS)
     spectrum = a.bigfft.rfft(["y", "x"])
@@ -274,23 +263,6 @@ def test_agreement_with_xrft():
     np.testing.assert_allclose(found.values, wanted.values, atol=1e-11)
 
 
-def test_a_spectrum_goes_through_zarr(tmp_path):
-    a = field(CHUNKS)
-    spectrum = a.bigfft.rfft(["time", "y", "x"])
-    parts = xr.Dataset({"re": spectrum.real, "im": spectrum.imag})
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of Zarr's, about consolidated metadata and chunks
-        parts.to_zarr(tmp_path / "spectrum.zarr", zarr_format=2)
-        stored = xr.open_zarr(tmp_path / "spectrum.zarr").load()
-    back = (stored.re + 1j * stored.im).bigfft.irfft(["freq_time", "freq_y", "freq_x"])
-    for dim in a.dims:
-        np.testing.assert_allclose(
-            back[dim].values.astype(float), a[dim].values.astype(float), rtol=1e-15
-        )
-        assert back[dim].dtype == a[dim].dtype
-    np.testing.assert_allclose(back.values, a.values, atol=1e-12)
-
-
 # --- datasets -------------------------------------------------------------------------------
 
 
@@ -329,3 +301,20 @@ def test_of_a_dataset_that_dimension_is_halved_that_is_halved_of_an_array():
     xr.testing.assert_identical(found.u, bx.rfft(u))
     assert found.v.sizes["freq_z"] == 3
     xr.testing.assert_allclose(bx.irfft(found), whole)
+
+
+def test_a_spectrum_goes_through_zarr(tmp_path):
+    a = field(CHUNKS)
+    spectrum = a.bigfft.rfft(["time", "y", "x"])
+    parts = xr.Dataset({"re": spectrum.real, "im": spectrum.imag})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of Zarr's, about consolidated metadata and chunks
+        parts.to_zarr(tmp_path / "spectrum.zarr", zarr_format=2)
+        stored = xr.open_zarr(tmp_path / "spectrum.zarr").load()
+    back = (stored.re + 1j * stored.im).bigfft.irfft(["freq_time", "freq_y", "freq_x"])
+    for dim in a.dims:
+        np.testing.assert_allclose(
+            back[dim].values.astype(float), a[dim].values.astype(float), rtol=1e-15
+        )
+        assert back[dim].dtype == a[dim].dtype
+    np.testing.assert_allclose(back.values, a.values, atol=1e-12)

@@ -226,10 +226,3 @@ def test_long_axes_against_long_double(name, n, dtype):
         assert_as_good_as_scipy(y.compute(), own, expected)
 
 
-def test_an_array_of_one_element_and_lengths_of_one():
-    with planned_small(1):
-        for family in ("fft", "ifft", "rfft", "ihfft"):
-            case = Case(family, (1, 1), "f8", ((1,), (1,)), (0, 1), (1, 1), None, "auto", None, 0)
-            check(case)
-        case = Case("irfft", (3, 1), "c16", ((2, 1), (1,)), (0, 1), (3, 1), None, "auto", None, 0)
-        check(case)

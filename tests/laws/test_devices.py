@@ -128,37 +128,6 @@ def test_bluestein(name, nbytes):
     assert_close(got, getattr(scipy.fft, name)(x, **keywords))
 
 
-@pytest.mark.parametrize("variant", ["dif", "dit", "stockham", "pease"])
-def test_variants(variant):
-    x = values(4096)
-    with simulated_devices(1 << 12, limits=SMALL):
-        lazy = fft.fft(da.from_array(x, 256), variant=variant, device="gpu")
-        got, counts = computed(lazy)
-    assert counts["h2d"]
-    assert_close(got, scipy.fft.fft(x))
-
-
-def test_inputs_are_not_touched():
-    x = values(40, 36)
-    for chunks in ((40, 36), (10, 36), (7, 5)):
-        source = x.copy()
-        source.flags.writeable = False
-        with simulated_devices(1 << 13, limits=SMALL):
-            got = fft.fft2(da.from_array(source, chunks), device="gpu").compute()
-        assert_close(got, scipy.fft.fft2(x))
-        np.testing.assert_array_equal(source, x)
-
-
-@pytest.mark.parametrize("verify", ["energy", "checksum"])
-def test_rounds_on_a_device_are_verified(verify):
-    x = values(64, 48)
-    with simulated_devices(1 << 14, limits=SMALL):
-        lazy = fft.fft2(da.from_array(x, (16, 48)), device="gpu", verify=verify)
-        got, counts = computed(lazy)
-    assert counts["h2d"] == counts["round"]
-    assert_close(got, scipy.fft.fft2(x))
-
-
 @pytest.mark.parametrize("name", ["fft", "ifft", "rfft"])
 @pytest.mark.parametrize("seed", range(3))
 def test_no_processor_touches_a_split_axis(name, seed):

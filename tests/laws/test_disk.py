@@ -104,16 +104,6 @@ def test_every_exchange_writes_and_reads_the_data_once(on_disk, counted, scheme)
         assert found.tobytes() == getattr(fft, name)(array, **options).compute().tobytes()
 
 
-def test_real_data_take_half_the_room(on_disk, counted):
-    x = random_array((24, 32, 16), "f8", 3)
-    found = fft.rfftn(da.from_array(x, chunks=(4, 32, 16))).compute()
-    assert counted["scratch_write"] == found.nbytes
-    counted.clear()
-    y = fft.fft(da.from_array(x.ravel(), chunks=512)).compute()
-    # What comes in is written as it is, although a complex block is made of it.
-    assert counted["scratch_write"] == x.nbytes + 2 * y.nbytes
-
-
 @pytest.mark.parametrize("scheduler", ["sync", "threads"])
 def test_nothing_is_left_behind(on_disk, scheduler):
     x = da.from_array(random_array((2**12,), "c16", 3), chunks=2**8)

@@ -100,16 +100,6 @@ def test_a_result_is_one_array_and_nothing_else_is_kept(kind, shape):
     assert come_back(before)
 
 
-def test_it_can_be_switched_off():
-    x = da.from_array(data("fft2", (256, 256)), chunks=(32, 256))
-    with dask.config.set({"bigfft.exchange.in-place": False}):
-        y = fft.fft2(x).persist(scheduler="threads")
-        less = dask_bigfft.plan(x, "fft2").expected.peak_host
-    assert len({root(block).ctypes.data for block in blocks_of(y)}) == 8
-    with dask.config.set(scheduler="threads"):
-        assert dask_bigfft.plan(x, "fft2").expected.peak_host < less
-
-
 CHUNKED = [
     ("fft", (2**21,), (2**17,), {}),  # a split axis, in common memory
     ("fft2", (1024, 1024), (64, 1024), {}),

@@ -1,7 +1,6 @@
 """Pinned buffers: what is pinned, how much of it, and that it is let go before it is unmapped."""
 
 import gc
-import os
 
 import numpy as np
 import pytest
@@ -70,20 +69,6 @@ def test_a_driver_that_refuses_is_not_asked_for_ever():
     assert pinner.counters().pinned_bytes == 0
 
 
-def test_close_lets_everything_go_and_pins_nothing_more():
-    driver, arena = Driver(), HostArena(64 * MIB)
-    pinner = Pinner(driver.register, driver.unregister, 64 * MIB)
-    arena.pin(pinner)
-    block = arena.lend(4 * MIB, "u1")
-    pinner.close()
-    assert driver.ranges == {}
-    assert not pinner.covers(block.ctypes.data, 1)
-    other = arena.lend(4 * MIB, "u1")
-    assert driver.registered == 1
-    del block, other
-    arena.trim()  # nothing is unregistered twice
-
-
 def test_the_process_arena_pins_for_whoever_asks():
     driver = Driver()
     pinner = Pinner(driver.register, driver.unregister, 64 * MIB)
@@ -101,19 +86,6 @@ def test_the_process_arena_pins_for_whoever_asks():
         del block
         default_arena().trim()
         default_arena().resize(before)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_fork_unregisters_nothing():
-    driver, arena = Driver(), HostArena(64 * MIB)
-    pinner = Pinner(driver.register, driver.unregister, 64 * MIB)
-    arena.pin(pinner)
-    block = arena.lend(4 * MIB, "u1")
-    pinner._process += 1  # as a child sees it: the pid is another
-    del block
-    arena.trim()
-    assert len(driver.ranges) == 1
-    assert pinner.counters().ranges == 0
 
 
 class Anywhere(Driver):

@@ -14,18 +14,6 @@ from dask_bigfft.memory import pages
 # Prefault
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
-def test_prefault(arena, threads):
-    assert arena.prefault(5 * MIB, count=3, threads=threads) == 15 * MIB
-    counters = arena.counters()
-    assert (counters.idle_bytes, counters.lent_bytes, counters.lends) == (15 * MIB, 0, 0)
-    blocks = [arena.lend(5 * MIB, np.uint8) for _ in range(3)]
-    assert arena.counters().reuses == 3
-    # What is idle and fits counts, what is lent does not.
-    del blocks[0]
-    assert arena.prefault(5 * MIB, count=2, threads=threads) == 5 * MIB
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="counts page faults")
 @pytest.mark.parametrize("threads", [1, 2])
 def test_prefaulted_pages_do_not_fault_again(arena, threads):
@@ -67,14 +55,6 @@ def test_a_block_is_faulted_in_once_and_no_other(arena):
 
 
 @needs_populate
-def test_of_a_larger_buffer_no_more_is_faulted_in_than_the_block_takes(arena):
-    block = arena.lend(37 * MIB, np.uint8)
-    assert arena.counters().lent_bytes == 40 * MIB
-    assert 37 * MIB <= arena.fault_in(block) <= 39 * MIB
-    assert pages_there(block) == 37 * MIB
-
-
-@needs_populate
 def test_threads_share_a_block_and_lose_nothing(arena, monkeypatch):
     arena.resize(1 << 30)
     block, taken, all_begun = arena.lend(200 * MIB, np.uint8), {}, threading.Barrier(3)
@@ -106,9 +86,3 @@ def test_where_the_system_cannot_pages_come_as_they_are_written_to(arena, monkey
     assert arena.prefault(3 * MIB) == 3 * MIB == arena.counters().prefaulted_bytes
 
 
-def test_what_is_not_lent_or_not_wanted_is_left_alone(arena):
-    assert arena.fault_in(np.zeros(8 * MIB, np.uint8)) == 0
-    arena.prefaults(False)
-    assert arena.fault_in(arena.lend(8 * MIB, np.uint8)) == 0
-    assert arena.fault_in(arena.lend(7, np.uint8)) == 0
-    assert arena.counters().prefaulted_bytes == 0

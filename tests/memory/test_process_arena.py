@@ -1,6 +1,5 @@
 """The arena of a process: one, set up when it is needed, and gone in silence."""
 
-import concurrent.futures
 import os
 
 import numpy as np
@@ -21,15 +20,6 @@ def fresh_process(monkeypatch):
 
 
 # The process's arena
-
-
-def test_default_arena_is_one(fresh_process):
-    with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        arenas = set(pool.map(lambda _: memory.default_arena(), range(64)))
-    assert arenas == {fresh_process.arena}
-    block = memory.lend((512, 512), np.complex64)
-    assert isinstance(block.base, Loan)
-    assert memory.default_arena().counters().lent_bytes == block.nbytes
 
 
 def test_configure_before_and_after(fresh_process):

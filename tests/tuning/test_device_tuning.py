@@ -8,7 +8,6 @@ import dask.array as da
 import numpy as np
 import pytest
 
-from dask_bigfft import fft
 from dask_bigfft.devices import find
 from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.simulated import SimulatedDevice
@@ -116,8 +115,3 @@ def test_the_parts_of_each_round_are_found_and_kept(few, monkeypatch):
     assert again.plan.settings == found.plan.settings
 
 
-def test_the_front_door_tunes_devices(few):
-    x = da.ones(SHAPE, chunks=CHUNKS, dtype=complex)
-    with simulated_devices(1 << 20):
-        y = fft.fftn(x, device="gpu", planner="measure")
-        assert np.allclose(y.compute(), np.fft.fftn(np.ones(SHAPE)))

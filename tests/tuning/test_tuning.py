@@ -128,20 +128,6 @@ def test_damaged_or_foreign_wisdom_is_measured_again(folder, caplog, old, new, r
     assert json.loads(path.read_text()).keys() == json.loads(whole).keys()
 
 
-@pytest.mark.parametrize("what", ["platform.machine", "dask_bigfft.kept._cpu", "os.cpu_count"])
-def test_wisdom_of_another_machine_is_measured_again(folder, monkeypatch, what):
-    clock = Clock(lambda plan: True)
-    assert tuned(*asked(), MACHINE, ["scipy"], clock).trials
-    assert not tuned(*asked(), MACHINE, ["scipy"], clock).trials
-    monkeypatch.setattr(what, lambda: 77)
-    assert tuned(*asked(), MACHINE, ["scipy"], clock).trials
-
-
-def test_too_large_arrays_are_not_tried(folder):
-    small = Machine(memory_limit=100 << 20, threads=2)
-    assert tuned(*asked(), small, ["scipy"], Clock(lambda plan: True)) is None
-
-
 def test_a_plan_says_why_it_was_not_measured(folder):
     x = da.zeros((512, 512), chunks=(64, 512), dtype=complex)
     keywords = {"kernel": "scipy", "memory_limit": "16 MiB"}

@@ -1,7 +1,6 @@
 """What is shown of a run is what has been done of it."""
 
 
-import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -112,19 +111,6 @@ def watched(y, scheduler="sync", display=None, **options):
 
 def source(seed=0):
     return da.random.default_rng(seed).standard_normal((64, 64), chunks=(8, 64))
-
-
-@pytest.mark.parametrize("carrier", ["shared", "tasks"])
-@pytest.mark.parametrize("scheduler", ["sync", "threads"])
-@pytest.mark.parametrize("options", [{}, {"optimize_graph": False}])
-def test_every_task_of_a_round_is_counted_also_when_fused(carrier, scheduler, options):
-    with dask.config.set({"bigfft.exchange.carrier": carrier}):
-        y = abs(fft.fft2(source() * 2 + 1)) ** 2
-        (meter,) = watched(y, scheduler, **options)
-    blocks = [round_.target.blocks for round_ in meter.plan.rounds]
-    assert meter.total == {f"round{i}": n for i, n in enumerate(blocks, 1)}
-    assert meter.done == meter.total
-    assert meter.state == "done"
 
 
 def test_two_transforms_one_after_the_other_are_two_runs():

@@ -274,19 +274,6 @@ def test_a_report_from_a_cluster_has_all_workers(client):
     assert "worker 0" in run.timeline()
 
 
-def test_arrays_without_a_transform_are_refused():
-    for wrong in (da.ones(3), FIELD):
-        with pytest.raises(ArgumentError, match="`y`="):
-            report(wrong)
-
-
-def test_what_was_not_computed_is_said_to_be_unknown():
-    (run,) = report(fft.fft2(blocks(14))).runs
-    assert "has it been computed" in str(run)
-    assert run.timeline() == ""
-    assert "has it been computed" in run._repr_html_()
-
-
 def by_hand():
     """A plan and a record whose numbers are known."""
     plan = dask_bigfft.plan(da.zeros((4, 4), chunks=(2, 4)), "fft2")

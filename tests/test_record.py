@@ -52,19 +52,6 @@ def test_every_round_is_counted_with_its_bytes(scheduler, carrier):
     assert all(span.start <= span.stop for span in spans)
 
 
-def test_filters_of_bluestein_do_not_count_as_rounds():
-    RECORD.forget("")
-    a = np.random.default_rng(2).standard_normal(10007)
-    with dask.config.set({"bigfft.planner.whole-axis-floor": 1000}):
-        x = da.from_array(a, chunks=1000)
-        y, plan = fft.fft(x), dask_bigfft.plan(x, "fft")
-        y.compute(scheduler="sync")
-    assert "*" in plan.notation
-    total = RECORD.plan(token_of(y)).totals["round", 1]
-    assert total.count == plan.rounds[0].target.blocks
-    assert RECORD.plan(f"{token_of(y)}-filter0").totals["round", 1].count > 0
-
-
 def test_threads_count_together(record):
     together = threading.Barrier(4)  # the name of a thread that has ended is given out again
 

@@ -80,21 +80,6 @@ def test_an_npy_file_becomes_a_zarr_array(here, capsys):
     only(here, "a.npy", "b.zarr")
 
 
-@pytest.mark.parametrize("version", [2, 3])
-def test_zarr_with_odd_chunks_of_either_version(here, version):
-    values = stored("a.zarr", complex_values(20, 30), (7, 11), zarr_format=version)
-    assert main(["run", "a.zarr", "b.zarr", *SMALL]) == 0
-    check("b.zarr", np.fft.fftn(values))
-
-
-def test_a_component_of_a_group(here):
-    group = zarr.open_group("g.zarr", mode="w")
-    values = complex_values(12, 10)
-    group.create_array("x/y", shape=values.shape, chunks=(5, 5), dtype=values.dtype)[...] = values
-    assert main(["run", "g.zarr", "b.zarr", "--component", "x/y", *SMALL]) == 0
-    check("b.zarr", np.fft.fftn(values))
-
-
 def test_axes_lengths_and_norm(here):
     values = npy("a.npy", complex_values(8, 12, 10))
     arguments = ["--axes", "-3,-1", "--s", "9,-1", "--norm", "ortho", *SMALL]
@@ -217,16 +202,6 @@ def test_what_is_not_a_number_is_refused_by_name(here, capsys, option, value):
     assert f"{option}: " in capsys.readouterr().err
 
 
-def test_a_result_inside_its_source_is_refused_and_over_it_is_not(here, capsys):
-    values = stored("a.zarr", complex_values(8, 8), (4, 4))
-    stored("a.zarr/inner.zarr", complex_values(8, 8), (4, 4))
-    assert main(["run", "a.zarr/inner.zarr", "a.zarr", "--overwrite", "--quiet"]) == 2
-    assert "the source lies inside of it" in capsys.readouterr().err
-    assert main(["run", "a.zarr", "a.zarr", "--overwrite", "--quiet"]) == 0
-    check("a.zarr", np.fft.fftn(values))
-    only(here, "a.zarr")
-
-
 # --- failure --------------------------------------------------------------------------------
 
 
@@ -281,22 +256,6 @@ def test_a_failed_run_keeps_the_old_result(here, monkeypatch):
     os.chdir(here)
     assert main(arguments) == 0
     check("b.zarr", np.fft.fft(np.load("a.npy")))
-    only(here, "a.npy", "b.zarr")
-
-
-def test_a_failed_move_puts_the_old_result_back(here, monkeypatch):
-    npy("a.npy", complex_values(64))
-    old = stored("b.zarr", complex_values(5, 5), (5, 5))
-    real = Path.rename
-
-    def rename(path, target):
-        if ".partial-" in path.name:
-            raise OSError(errno.EACCES, "Permission denied")
-        return real(path, target)
-
-    monkeypatch.setattr(Path, "rename", rename)
-    assert main(["run", "a.npy", "b.zarr", "--overwrite", "--quiet"]) == 1
-    np.testing.assert_array_equal(zarr.open_array("b.zarr", mode="r")[...], old)
     only(here, "a.npy", "b.zarr")
 
 

@@ -7,7 +7,6 @@ import signal
 import sys
 import threading
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import dask
@@ -24,13 +23,12 @@ from dask_bigfft.kernels import wisdom
 from dask_bigfft.kernels.libraries import get_library, usable
 from dask_bigfft.planner.profile import DEFAULT, Curve, LibrarySpeeds
 from dask_bigfft.planning import libraries, profiles, surroundings, workers
-from dask_bigfft.runs import resumable, run_json
+from dask_bigfft.runs import resumable
 from dask_bigfft.testing.clusters import Processes
 
 pytest.importorskip("ducc0")
 zarr = pytest.importorskip("zarr")
 
-VERSIONS = run_json.versions
 
 DOUBLE, LONG = np.dtype("c16"), np.dtype("G")
 FIELD = np.random.default_rng(5).standard_normal((32, 48))
@@ -80,12 +78,6 @@ def told(dask_worker=None):
 async def told_later(dask_worker=None):
     """What is asked of workers that may take their time."""
     return await told(dask_worker)
-
-
-def told_versions(kernel, dask_worker=None):
-    """Versions of a run whose third worker lacks the library."""
-    lacks = dask_worker is not None and dask_worker.name == 2
-    return VERSIONS(kernel) | ({kernel: "unknown"} if lacks else {})
 
 
 def tell(monkeypatch, of_worker):
@@ -249,42 +241,6 @@ def test_an_asynchronous_client_asks_nobody(monkeypatch):
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def flat(name, speed, dtype="complex128"):
-    curve = Curve(((1.0, speed),))
-    return LibrarySpeeds(name, dtype, curve, curve)
-
-
-def speeds(**rates):
-    return replace(DEFAULT, libraries=tuple(flat(name, rate) for name, rate in rates.items()))
-
-
-def test_a_profile_with_speeds_of_all_says_which_is_the_fastest(client, tmp_path):
-    """Else it is measured here, as for what a profile says nothing of."""
-    there = client.scheduler_info(n_workers=-1)["workers"].values()
-    path = profiles.profile_path(profiles.cluster_place(there))
-    fast = next((name for name in usable() if name not in ("scipy", "ducc0")), "scipy")
-    rates = {name: 2e9 if name == fast else 1e9 for name in usable()}
-    assert profiles.save_profile(speeds(**rates), path)
-    assert surroundings.profile_of(there).library(fast, "complex128").along.most == 2e9
-    assert chosen() == fast
-    assert chosen("c8") == chosen("G") == "ducc0"
-    assert profiles.save_profile(speeds(scipy=2e9), tmp_path / "some.json")
-    with dask.config.set({"bigfft.planner.profile": str(tmp_path / "some.json")}):
-        assert chosen() == "ducc0"
-
-
-def test_a_resumed_run_needs_the_libraries_of_its_workers(client, monkeypatch):
-    """Not those of the process that it is begun from."""
-    plan = dask_bigfft.plan(da.zeros(64, chunks=8, dtype=complex), "fft", kernel="ducc0")
-    began = resumable._versions(plan)
-    assert began["ducc0"] == usable()["ducc0"]
-    monkeypatch.setattr(run_json, "versions", told_versions)
-    now = resumable._versions(plan)
-    asked: dict[str, Any] = {"asked": {}}
-    with pytest.raises(ArgumentError, match=rf"ducc0 {began['ducc0']}, which.*, unknown"):
-        run_json.refuse_another_run(Path(), asked | {"versions": began}, asked | {"versions": now})
-
-
 def hide():
     """Make the process one where a library is not installed."""
     get_library("scipy")
@@ -320,3 +276,27 @@ def test_scipy_is_taken_in_whatever_versions(client, monkeypatch):
 def test_nobody_to_ask_is_scipy():
     with local(workers=0):
         assert chosen(kernel="auto") == "scipy"
+
+
+def flat(name, speed, dtype="complex128"):
+    curve = Curve(((1.0, speed),))
+    return LibrarySpeeds(name, dtype, curve, curve)
+
+
+def speeds(**rates):
+    return replace(DEFAULT, libraries=tuple(flat(name, rate) for name, rate in rates.items()))
+
+
+def test_a_profile_with_speeds_of_all_says_which_is_the_fastest(client, tmp_path):
+    """Else it is measured here, as for what a profile says nothing of."""
+    there = client.scheduler_info(n_workers=-1)["workers"].values()
+    path = profiles.profile_path(profiles.cluster_place(there))
+    fast = next((name for name in usable() if name not in ("scipy", "ducc0")), "scipy")
+    rates = {name: 2e9 if name == fast else 1e9 for name in usable()}
+    assert profiles.save_profile(speeds(**rates), path)
+    assert surroundings.profile_of(there).library(fast, "complex128").along.most == 2e9
+    assert chosen() == fast
+    assert chosen("c8") == chosen("G") == "ducc0"
+    assert profiles.save_profile(speeds(scipy=2e9), tmp_path / "some.json")
+    with dask.config.set({"bigfft.planner.profile": str(tmp_path / "some.json")}):
+        assert chosen() == "ducc0"

@@ -93,22 +93,6 @@ def test_a_worker_without_a_device_is_left_alone(client):
     assert np.allclose(lazy.compute(), np.fft.fft2(x))
 
 
-def test_other_numbers_leave_devices_open(threads):
-    client, device = threads
-    register(client)
-    worker = worker_of(client)
-    streams = worker.plugins["bigfft-streams"]
-    default_arena().trim()
-    assert default_arena().counters().idle_bytes < 8 * MIB
-    register(client, pinned=8 * MIB)
-    assert worker.plugins["bigfft-streams"] is streams
-    assert not device.closed
-    assert default_arena().counters().idle_bytes >= 8 * MIB
-    register(client, pinned=0)
-    assert default_arena().counters().idle_bytes < 8 * MIB
-    assert not device.closed
-
-
 @pytest.mark.parametrize("name", ["pinned", "prefault"])
 def test_blocks_take_what_was_made_ready(threads, name):
     """Buffers of their size, whether they could be taken apart for smaller ones or not."""

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_bigfft.decomposition.phases import chirp, mulmod, phase_table, unit_roots
+from dask_bigfft.decomposition.phases import chirp, mulmod, unit_roots
 
 LONG = 2**33 + 1
 MODULI = [1, 2, 3, 8, 360, 4096, 10007, 2**20 + 7, LONG, 2**52, 2**59 + 3, 2**61 - 1, 2**61]
@@ -85,17 +85,5 @@ def test_chirps_against_long_double(length, sign):
     np.testing.assert_allclose(chirp(n, length, sign), expected, rtol=0, atol=EPS)
     np.testing.assert_array_equal(chirp(-n, length, sign), chirp(n, length, sign))
     assert chirp(n, length, sign, np.complex64).dtype == np.complex64
-
-
-@pytest.mark.parametrize("modulus", [1, 2, 3, 4, 5, 1000, 2**20, LONG])
-@pytest.mark.parametrize("sign", [-1, 1])
-def test_tables_give_every_power(modulus, sign):
-    table = phase_table(modulus, sign)
-    t = sample(modulus) if modulus > 1000 else np.arange(modulus)
-    expected = by_long_double(t, modulus, sign)
-    np.testing.assert_allclose(table.at(t), expected, rtol=0, atol=1.5 * EPS)
-    assert table.mask == table.fine.size - 1
-    assert table.coarse.size <= table.fine.size < 2 * modulus**0.5 + 2
-    assert (modulus - 1) >> table.shift == table.coarse.size - 1
 
 

@@ -4,7 +4,6 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from laws.law import geometry
 
 import dask_bigfft
 from dask_bigfft import fft
@@ -54,19 +53,5 @@ def test_values_that_a_block_masks_are_refused_though_no_metadata_tell(carrier, 
         with pytest.raises(TypeError, match=r"block \(\d,\), in which values are masked.*filled"):
             fft.fft(reading(12)).compute(scheduler="sync")
         assert relative_l2(fft.fft(reading(99)).compute(), np.fft.fft(np.arange(64.0))) < 1e-14
-
-
-def test_pease_is_pease_or_refused():
-    for n in (2**25, 7**5):  # r**5 only: more rounds than a plan may have
-        x = da.zeros(n, chunks=-(-n // 16), dtype=complex)
-        with pytest.raises(ValueError, match=r"pease.*r\*\*m"):
-            dask_bigfft.plan(x, "fft", variant="pease")
-    for n in (2**24, 3**9, 5**6):
-        x = da.zeros(n, chunks=-(-n // 16), dtype=complex)
-        plan = dask_bigfft.plan(x, "fft", variant="pease")
-        inner = plan.exchanges[1 : len(plan.rounds)]
-        assert len(plan.rounds) > 1
-        assert len(set(plan.programs[0].factors)) == 1
-        assert len({geometry(exchange) for exchange in inner}) == 1
 
 

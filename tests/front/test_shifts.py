@@ -127,15 +127,6 @@ def test_shifts_beside_a_transform_cost_no_exchange_and_no_tasks(shape, chunks, 
     assert shifted.chunks == bare.chunks
 
 
-def test_axes_that_are_whole_are_shifted_while_blocks_are_stored(sync):
-    x = RNG.standard_normal((3, 1024, 1031))  # several tiles of a block
-    a = da.from_array(x.astype("f4"), chunks=(1, -1, -1))
-    shifted = fft.fftshift(fft.rfft2(fft.ifftshift(a, (1, 2))), 1)
-    assert not origin(shifted).plan.travelling
-    wanted = np.fft.fftshift(np.fft.rfft2(np.fft.ifftshift(x, (1, 2))), 1)
-    assert np.linalg.norm(shifted.compute() - wanted) < 3e-7 * np.linalg.norm(wanted)
-
-
 def test_a_spectrum_and_its_shifted_form_share_their_rounds():
     x = RNG.standard_normal((36, 40)) + 0j
     a = da.from_array(x, chunks=(9, 10))
@@ -147,15 +138,6 @@ def test_a_spectrum_and_its_shifted_form_share_their_rounds():
     np.testing.assert_array_equal(np.fft.fftshift(first), second)
     again = fft.ifftshift(shifted)
     np.testing.assert_array_equal(again.compute(), first)
-
-
-def test_a_transposed_spectrum_is_shifted_place_by_place(sync):
-    a = da.from_array(RNG.standard_normal(4096) + 0j, chunks=256)
-    spectrum = fft.fft(a, order="transposed")
-    wanted = np.fft.fftshift(spectrum.compute())
-    np.testing.assert_array_equal(fft.fftshift(spectrum).compute(), wanted)
-    back = fft.ifft(fft.ifftshift(fft.fftshift(spectrum)), order="transposed")
-    np.testing.assert_allclose(back.compute(), a.compute(), atol=1e-13)
 
 
 def test_a_shift_that_needs_too_much_memory_stays_outside(sync):
@@ -191,14 +173,6 @@ def test_blocks_that_a_device_makes_are_shifted_too(sync):
 # --- plans --------------------------------------------------------------------------------------
 
 
-def test_the_plan_of_a_shifted_array_goes_to_json_and_back():
-    a = fft.ifftshift(da.zeros((16, 15), chunks=(4, 5)), 1)
-    for found in (plan(a, "rfft2"), origin(fft.fftshift(fft.rfft2(a), 0)).plan):
-        assert Plan.from_json(found.to_json()) == found
-        assert "stored" in found.explain()
-        assert found._repr_html_()
-
-
 @pytest.mark.parametrize("chunks", [10, 2, 1])
 @pytest.mark.parametrize("options", [{}, {"optimize_graph": False}])
 def test_a_result_that_is_shifted_back_is_the_result(chunks, options):
@@ -211,3 +185,29 @@ def test_a_result_that_is_shifted_back_is_the_result(chunks, options):
     both = dask.compute(fft.fftshift(y), fft.ifft2(back), **options)
     np.testing.assert_allclose(both[0], np.fft.fftshift(np.fft.fft2(x)), atol=1e-10)
     np.testing.assert_allclose(both[1], x, atol=1e-10)
+
+
+def test_axes_that_are_whole_are_shifted_while_blocks_are_stored(sync):
+    x = RNG.standard_normal((3, 1024, 1031))  # several tiles of a block
+    a = da.from_array(x.astype("f4"), chunks=(1, -1, -1))
+    shifted = fft.fftshift(fft.rfft2(fft.ifftshift(a, (1, 2))), 1)
+    assert not origin(shifted).plan.travelling
+    wanted = np.fft.fftshift(np.fft.rfft2(np.fft.ifftshift(x, (1, 2))), 1)
+    assert np.linalg.norm(shifted.compute() - wanted) < 3e-7 * np.linalg.norm(wanted)
+
+
+def test_a_transposed_spectrum_is_shifted_place_by_place(sync):
+    a = da.from_array(RNG.standard_normal(4096) + 0j, chunks=256)
+    spectrum = fft.fft(a, order="transposed")
+    wanted = np.fft.fftshift(spectrum.compute())
+    np.testing.assert_array_equal(fft.fftshift(spectrum).compute(), wanted)
+    back = fft.ifft(fft.ifftshift(fft.fftshift(spectrum)), order="transposed")
+    np.testing.assert_allclose(back.compute(), a.compute(), atol=1e-13)
+
+
+def test_the_plan_of_a_shifted_array_goes_to_json_and_back():
+    a = fft.ifftshift(da.zeros((16, 15), chunks=(4, 5)), 1)
+    for found in (plan(a, "rfft2"), origin(fft.fftshift(fft.rfft2(a), 0)).plan):
+        assert Plan.from_json(found.to_json()) == found
+        assert "stored" in found.explain()
+        assert found._repr_html_()

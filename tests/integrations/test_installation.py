@@ -140,14 +140,3 @@ def test_xrft_takes_axes_in_many_chunks(function, arguments):
     np.testing.assert_allclose(found.values, wanted.values, atol=1e-12, rtol=1e-10)
 
 
-@XRFTS
-def test_xrft_goes_there_and_back_in_many_chunks():
-    with dask_bigfft.installed():
-        a = field({"t": 1, "y": 6, "x": 7})
-        spectrum = xrft.fft(a, dim=["y", "x"])
-        lag = [spectrum[dim].direct_lag for dim in ("freq_y", "freq_x")]
-        back = xrft.ifft(spectrum, dim=["freq_y", "freq_x"], lag=lag)
-    np.testing.assert_allclose(back.values, a.values, atol=1e-12)
-    np.testing.assert_allclose(back.x, a.x, atol=1e-12)
-
-

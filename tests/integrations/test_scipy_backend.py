@@ -5,7 +5,6 @@ array libraries and of compiled internals; that arguments are overwritten or not
 beyond that ours are only read; lists, which are no dask arrays and go on to SciPy.
 """
 
-import os
 
 import dask.array as da
 import numpy as np
@@ -71,13 +70,6 @@ def test_workers_are_dasks_matter(workers):
     check("fft2", x, a, workers=workers)
     with scipy.fft.set_workers(2):
         check("fft2", x, a, workers=workers)
-
-
-@pytest.mark.parametrize("workers", [0, -(os.cpu_count() or 1) - 1])
-def test_numbers_of_workers_that_scipy_refuses(workers):
-    for array in (np.ones(4), da.ones(4, chunks=2)):
-        with pytest.raises(ValueError, match="workers"):
-            scipy.fft.fft(array, workers=workers)
 
 
 def test_a_plan_is_used():
@@ -152,11 +144,3 @@ def test_hankel_transforms(n, bias, optimal):
         check(name, x, a, dln, mu, offset=offset, bias=bias, tolerance=1e-13)
 
 
-def test_singular_hankel_transforms_warn():
-    x = np.exp(-np.logspace(-1, 1, 16))
-    for name, mu in (("fht", -1.5), ("ifht", -0.5)):
-        results = []
-        for array in (da.from_array(x, chunks=5), x):
-            with pytest.warns(Warning, match="singular"):
-                results.append(np.asarray(getattr(scipy.fft, name)(array, 0.1, mu, bias=0.5)))
-        np.testing.assert_allclose(*results, rtol=1e-9)

@@ -239,18 +239,6 @@ def test_frequencies_in_transposed_order_know_named_digits(name, rounds):
     np.testing.assert_allclose(back.values, x, atol=1e-12)
 
 
-@pytest.mark.parametrize("shift", [False, True])
-def test_tiny_chunks_of_the_result_have_frequencies_too(shift):
-    x = RNG.standard_normal((24, 20))
-    a = xr.DataArray(da.from_array(x, chunks=1), dims=("y", "x"))
-    found = bx.fft(a, shift=shift, chunks="preserve")
-    wanted = np.fft.fft2(x)
-    np.testing.assert_allclose(found.values, np.fft.fftshift(wanted) if shift else wanted)
-    ascending = np.sort(np.fft.fftfreq(24))
-    np.testing.assert_array_equal(found.freq_y, ascending if shift else np.fft.fftfreq(24))
-    np.testing.assert_allclose(bx.ifft(found).values, x, atol=1e-12)
-
-
 def test_agreement_with_xrft():
     a = field()
     with pytest.warns(FutureWarning, match="drop"):  # xrft calls a method that xarray has renamed

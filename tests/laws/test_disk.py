@@ -16,7 +16,6 @@ from support import local, until
 
 import dask_bigfft
 from dask_bigfft import events, fft
-from dask_bigfft.errors import PlanError
 from dask_bigfft.exchange import scratch
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.graph.names import PLAN_NAME
@@ -194,15 +193,5 @@ def test_the_disk_is_taken_where_memory_is_too_small(tmp_path):
         y = fft.fft(da.ones(2**14, chunks=2**10, dtype=complex), memory_limit="400 kiB")
         assert y.compute()[0] == 2**14
         assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("carrier", ["shared", "tasks"])
-def test_a_carrier_that_was_asked_for_is_kept_to(carrier):
-    x = da.zeros(2**20, chunks=2**14, dtype=complex)
-    with (
-        dask.config.set({"bigfft.exchange.carrier": carrier}),
-        pytest.raises(PlanError, match=r"scratch files .*'disk'"),
-    ):
-        fft.fft(x, memory_limit="20 MiB")
 
 

@@ -4,11 +4,9 @@ import gc
 import pickle
 
 import numpy as np
-import psutil
 import pytest
 from memory.arenas import MIB, address
 
-from dask_bigfft.memory import pages
 from dask_bigfft.memory.blocks import Loan
 
 # What is lent
@@ -29,23 +27,6 @@ def test_lent_is_a_plain_array(arena, shape, dtype):
     block[...] = 1
     assert (block == 1).all()
     assert arena.counters().lends == 1
-
-
-def test_behaves_as_any_array(arena):
-    block = arena.lend((512, 1024), np.float64)
-    block[...] = np.arange(block.size).reshape(block.shape)
-    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
-        again = pickle.loads(pickle.dumps(block, protocol))
-        assert type(again) is np.ndarray
-        np.testing.assert_array_equal(again, block)
-    buffers = []
-    data = pickle.dumps(block, 5, buffer_callback=buffers.append)
-    assert len(data) < 1000
-    np.testing.assert_array_equal(pickle.loads(data, buffers=buffers), block)
-    assert memoryview(block).nbytes == block.nbytes
-    np.testing.assert_array_equal(np.fft.ifft(np.fft.fft(block)).real.round(), block)
-    assert block.copy().base is None
-    assert not isinstance((block + 1).base, Loan)
 
 
 # When it returns
@@ -124,33 +105,6 @@ def test_a_large_buffer_is_lent_in_parts_and_whole_again(arena):
     assert arena.counters().fresh_bytes == 12 * MIB
     again.fill(9)
     assert (again == 9).all()
-
-
-@pytest.mark.skipif(not pages.DIVISIBLE, reason="the system does not take single pages back")
-def test_a_part_goes_back_to_the_system_by_itself(arena):
-    arena._books.idle.patience = 2**62
-    whole = arena.lend(16 * MIB, np.uint8)
-    whole.fill(1)
-    del whole
-    kept = arena.lend(4 * MIB, np.uint8)
-    kept.fill(2)
-    assert arena.counters().lent_bytes == 4 * MIB
-    before = resident()
-    assert arena.trim() == 12 * MIB
-    assert before - resident() >= 11 * MIB
-    assert (kept == 2).all()
-    del kept
-    assert arena.counters().idle_bytes == 4 * MIB
-    again = arena.lend(16 * MIB, np.uint8)  # it can not be whole any more
-    assert arena.counters().fresh_bytes == 32 * MIB
-    again.fill(3)
-    assert (again == 3).all()
-
-
-def resident():
-    """Bytes of this process in memory."""
-    gc.collect()
-    return psutil.Process().memory_info().rss
 
 
 def test_resize(arena):

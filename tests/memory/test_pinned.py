@@ -56,19 +56,6 @@ def test_blocks_are_pinned_whole_and_let_go_with_their_memory():
     assert pinner.counters().pinned_bytes == 0
 
 
-def test_a_driver_that_refuses_is_not_asked_for_ever():
-    driver, arena = Driver(refuses=100), HostArena(64 * MIB)
-    pinner = Pinner(driver.register, driver.unregister, 64 * MIB)
-    arena.pin(pinner)
-    blocks = [arena.lend(4 * MIB, "u1") for _ in range(6)]
-    for number, block in enumerate(blocks):
-        block[:] = number
-    assert all((block == number).all() for number, block in enumerate(blocks))
-    assert driver.refuses == 97
-    assert pinner.counters().failures == 3
-    assert pinner.counters().pinned_bytes == 0
-
-
 def test_the_process_arena_pins_for_whoever_asks():
     driver = Driver()
     pinner = Pinner(driver.register, driver.unregister, 64 * MIB)
@@ -137,3 +124,16 @@ def test_what_cannot_be_watched_or_is_too_much_is_left_alone():
     pinner.close()
     assert driver.ranges == {}
     assert not pinner.adopt(first)
+
+
+def test_a_driver_that_refuses_is_not_asked_for_ever():
+    driver, arena = Driver(refuses=100), HostArena(64 * MIB)
+    pinner = Pinner(driver.register, driver.unregister, 64 * MIB)
+    arena.pin(pinner)
+    blocks = [arena.lend(4 * MIB, "u1") for _ in range(6)]
+    for number, block in enumerate(blocks):
+        block[:] = number
+    assert all((block == number).all() for number, block in enumerate(blocks))
+    assert driver.refuses == 97
+    assert pinner.counters().failures == 3
+    assert pinner.counters().pinned_bytes == 0

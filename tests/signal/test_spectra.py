@@ -185,12 +185,6 @@ def test_derivatives_of_waves(shape, chunks, complex_):
     assert relative_l2(solved.compute(), (field - field.mean()) * factor) < 1e-12
 
 
-def test_the_middle_frequency_has_no_derivative():
-    x = da.from_array((-1.0) ** np.arange(64), chunks=8)
-    assert abs(signal.gradient(x, 0).compute()).max() < 1e-14
-    assert relative_l2(signal.laplacian(x).compute(), -(np.pi**2) * x.compute()) < 1e-14
-
-
 def test_derivatives_take_one_transform_there_and_one_back():
     x = da.zeros(2**12, chunks=2**8)
     assert exchanges(signal.gradient(x, 0)) == [2, 2]

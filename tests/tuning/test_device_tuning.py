@@ -8,9 +8,7 @@ import dask.array as da
 import numpy as np
 import pytest
 
-from dask_bigfft.devices import find
 from dask_bigfft.devices.limits import PieceLimits
-from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.planner.device_settings import DeviceSettings
 from dask_bigfft.planner.plan import Machine
@@ -82,36 +80,5 @@ def test_settings_are_kept_with_the_plan(few):
         assert tuned(spec, request, other, ["scipy"], timer).trials
     assert again.trials == ()
     assert again.plan.settings == wanted
-
-
-def test_the_parts_of_each_round_are_found_and_kept(few, monkeypatch):
-    """Of the ring, which is tried where the transform goes through it."""
-    monkeypatch.setattr(device_tuning, "RING_NBYTES", (1 << 16,))
-    wanted = (1 << 14, 1 << 13)
-    spec, request, on = asked()
-    device = SimulatedDevice(NBYTES, profile=CARD, pageable=True)
-
-    def timer(plan):
-        """Each round is slower in other parts; the ring that is asked for is the fastest."""
-        device.staged += 1
-        if len(plan.rounds) != 2:
-            return 100.0
-        parts = plan.settings.ring_parts or (0, 0)
-        wrong = sum(a != b for a, b in zip(parts, wanted, strict=True))
-        return 2.0 + wrong - (plan.settings.ring_nbytes == 1 << 16)
-
-    monkeypatch.setattr(device_tuning, "rounds_by_rows", lambda *args, **keywords: [(0,), (1,)])
-    monkeypatch.setattr(trials, "rounds_by_rows", device_tuning.rounds_by_rows)
-    find.use([device], PieceLimits(NBYTES), NBYTES)
-    assert find.leases() is not None  # opened, as by a run
-    try:
-        found = tuned(spec, request, on, ["scipy"], timer)
-        again = tuned(spec, request, on, ["scipy"], timer)
-    finally:
-        find.use(None)
-    assert found.plan.settings.ring_nbytes == 1 << 16
-    assert found.plan.settings.ring_parts == wanted
-    assert again.trials == ()
-    assert again.plan.settings == found.plan.settings
 
 

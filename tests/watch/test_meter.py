@@ -2,7 +2,6 @@
 
 
 import dask.array as da
-import numpy as np
 import pytest
 
 import dask_bigfft
@@ -121,19 +120,5 @@ def test_two_transforms_one_after_the_other_are_two_runs():
     assert first.stopped <= second.stopped
     assert first.state == second.state == "done"
     assert first.token != second.token
-
-
-def test_reading_is_a_stage_and_writing_is_fused_into_the_last_round(tmp_path):
-    values = np.ones((64, 64))
-    np.save(tmp_path / "a.npy", values)
-    x = sources.open_source(tmp_path / "a.npy", nbytes=8 * 64 * 8)
-    for store in (fft.fft2(x), fft.fft2(x) + 0):
-        out, board = np.empty((64, 64), complex), Board()
-        with LocalProgress(Quiet(), board):
-            da.store(store, out, lock=False, scheduler="sync")
-        (meter,) = board.meters.values()
-        assert meter.state == "done"
-        assert meter.total == {"read": 8, "round1": 8, "round2": meter.total["round2"]}
-        assert np.allclose(out, np.fft.fft2(values))
 
 

@@ -256,13 +256,6 @@ def test_a_report_of_several_runs_is_their_mean():
         round_.target.blocks for round_ in run.plan.rounds)
 
 
-def test_reports_know_chains_and_what_progress_returned():
-    y = abs(fft.ifft2(fft.fft2(blocks(12)) * 2))
-    found = progress(y, stream=io.StringIO())
-    assert [run.plan.spec.name for run in report(found).runs] == ["fft2", "ifft2"]
-    assert str(report(found)) == str(report(y))
-
-
 def test_a_report_from_a_cluster_has_all_workers(client):
     y = fft.fft2(blocks(13))
     y.compute()
@@ -284,17 +277,6 @@ def by_hand():
             record.spans.append(span)
             record.totals.setdefault(("round", index), Total()).add(128, 1.0, span.stop)
     return RunReport(plan, "0a", {"": record})
-
-
-def test_numbers_of_a_run_done_by_hand():
-    run = by_hand()
-    assert run.seconds == 4.0
-    assert run.busy_share == 0.5
-    assert run.busy_seconds == 4.0
-    assert run.rss_peak == 300
-    assert [(row.phase, row.index, row.count, row.nbytes) for row in run.rows] == [
-        ("round", 1, 2, 256), ("round", 2, 2, 256)
-    ]
 
 
 def test_the_picture_is_drawn_to_scale():

@@ -14,7 +14,7 @@ from support import environment, local, until
 
 import dask_bigfft
 from dask_bigfft.cluster import register, registry, unregister
-from dask_bigfft.cluster.follow import follow, following, state
+from dask_bigfft.cluster.follow import follow, state
 from dask_bigfft.cluster.records import cluster_records
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError, ClusterError
 
@@ -156,25 +156,6 @@ def test_what_is_there_already_is_no_new_run(client):
     assert np.isclose(total, ((FIELD + 10) ** 2).sum() * FIELD.size)
     assert state(client, {token_of(y)})["runs"][0]["state"] == "done"
     del kept
-
-
-class Seen:
-    def __init__(self):
-        self.runs = []
-
-    def show(self, runs):
-        self.runs.append(runs)
-
-    close = show
-
-
-def test_following_shows_the_runs_that_begin_meanwhile(client):
-    dask_bigfft.fft.fft2(blocks(7)).compute()
-    y, seen = dask_bigfft.fft.fft2(blocks(8)), Seen()
-    with following(client, seen):
-        y.compute()
-    assert [run["token"] for run in seen.runs[-1]] == [token_of(y)]
-    assert seen.runs[-1][0]["state"] == "done"
 
 
 @pytest.fixture(scope="module")

@@ -74,35 +74,6 @@ def test_frequencies_of_a_huge_axis_are_lazy():
 # --- of a spectrum ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("order", ["natural", "transposed"])
-@pytest.mark.parametrize("shape", [(24,), (25, 36), (1, 64, 7)])
-def test_frequencies_of_a_spectrum_are_where_a_wave_peaks(order, shape):
-    """A wave of known frequency along one axis has its largest value where that frequency is."""
-    for axis, n in enumerate(shape):
-        for name in ("fftn", "rfftn", "hfftn", "fft"):
-            if name != "fft" and n != shape[-1] and name != "fftn":
-                continue  # the real axis is the last one
-            k = (n - 1) // 3
-            wave = np.exp(2j * np.pi * k * np.arange(n) / n)
-            wave = {"rfftn": wave.real, "hfftn": wave[: n // 2 + 1]}.get(name, wave)
-            size = [*shape[:axis], len(wave), *shape[axis + 1 :]]
-            along = [-1 if a == axis else 1 for a in range(len(size))]
-            x = np.broadcast_to(wave.reshape(along), size)
-            a = da.from_array(x, chunks=tuple(max(1, m // 4) for m in size))
-            if name == "fft":
-                spectrum = fft.fft(a, axis=axis, order=order)
-            elif name == "hfftn":
-                spectrum = fft.hfftn(a, (n,), (axis,))
-            else:
-                spectrum = getattr(fft, name)(a, axes=(axis,), order=order)
-            for found in (spectrum, fft.fftshift(spectrum, axis)):
-                frequencies = fft.frequencies_of(found, axis, d=0.25)
-                assert frequencies.chunks == (found.chunks[axis],)
-                line = np.moveaxis(found.compute(), axis, 0).reshape(found.shape[axis], -1)[:, 0]
-                power = abs(line)
-                assert abs(frequencies.compute()[power.argmax()]) == pytest.approx(4 * k / n)
-
-
 @pytest.mark.parametrize("chunks", [10, 1])
 @pytest.mark.parametrize("order", ["natural", "transposed"])
 def test_frequencies_of_a_spectrum_in_small_blocks(order, chunks):

@@ -10,7 +10,7 @@ import pytest
 import scipy.fft
 from support import heard
 
-from dask_bigfft import fft, plan, transposed_index
+from dask_bigfft import fft, plan
 from dask_bigfft.devices import find
 from dask_bigfft.devices.jobs import Source
 from dask_bigfft.devices.limits import PieceLimits
@@ -80,20 +80,6 @@ def test_every_kind_in_pieces(name, shape, chunks, nbytes, single):
         assert counts["fallback"] == 0
     assert device.peak <= nbytes
     assert device.memory().free == device.total  # given back with the context
-
-
-@pytest.mark.parametrize("name", ["fft", "rfft"])
-@pytest.mark.parametrize("n", [720, 360])
-def test_transposed_order(name, n):
-    x = values(n, 6, real=name != "fft")
-    array, ours = da.from_array(x, (n // 8, 6)), getattr(fft, name)
-    with split(), simulated_devices(1 << 13, limits=SMALL):
-        host = ours(array, axis=0, order="transposed", device="cpu").compute()
-        got, counts = computed(ours(array, axis=0, order="transposed", device="gpu"))
-    assert counts["h2d"]
-    assert_close(got, host)
-    if name == "fft":
-        assert_close(got, scipy.fft.fft(x, axis=0)[transposed_index(n)])
 
 
 @pytest.mark.parametrize("slots", [1, 2, 3])

@@ -175,15 +175,6 @@ class ArenaAgainstModel(RuleBasedStateMachine):
         assert counters.overflow_bytes == self.overflow_bytes
         assert counters.reuses <= counters.lends - counters.overflows
 
-    @invariant()
-    def books_of_idle_memory_agree(self):
-        idle = self.arena._books.idle
-        assert idle.sizes == sorted(idle.stacks)
-        assert all(idle.stacks.values())
-        assert idle.nbytes == sum(size * len(stack) for size, stack in idle.stacks.items())
-        serials = [[buffer.serial for buffer in stack] for stack in idle.stacks.values()]
-        assert all(stack == sorted(stack) for stack in serials)
-
 
 TestArenaAgainstModel = ArenaAgainstModel.TestCase
 TestArenaAgainstModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

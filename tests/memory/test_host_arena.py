@@ -45,17 +45,6 @@ def test_lent_is_a_plain_array(arena, shape, dtype):
         lambda block: pickle.PickleBuffer(block),
         lambda block: block.flat,
     ],
-    ids=[
-        "slice",
-        "view",
-        "real",
-        "memoryview",
-        "window",
-        "frombuffer",
-        "broadcast",
-        "pickle",
-        "flat",
-    ],
 )
 def test_view_keeps_the_memory(arena, make_view):
     block = arena.lend((512, 512), np.complex128)
@@ -73,38 +62,6 @@ def test_view_keeps_the_memory(arena, make_view):
     del view, seen
     gc.collect()
     assert arena.counters().idle_bytes == 4 * MIB
-
-
-# Which memory is lent
-
-
-# Limits
-
-
-def test_a_large_buffer_is_lent_in_parts_and_whole_again(arena):
-    arena._books.idle.least_part, arena._books.idle.patience = MIB, 2**62
-    whole = arena.lend(6 * MIB, np.uint8)
-    place = address(whole)
-    whole.fill(7)
-    del whole
-    parts = [arena.lend(MIB, np.uint8) for _ in range(6)]
-    assert sorted(map(address, parts)) == [place + i * MIB for i in range(6)]
-    assert arena.counters().fresh_bytes == 6 * MIB
-    for i, part in enumerate(parts):
-        part.fill(i)
-    assert [int(part.sum()) for part in parts] == [i * MIB for i in range(6)]
-    kept = parts.pop()
-    parts.clear()
-    del part
-    beside = arena.lend(6 * MIB, np.uint8)  # not while a part is lent
-    assert address(beside) != place
-    del kept, beside
-    gc.collect()
-    assert arena.trim(6 * MIB) == 6 * MIB
-    again = arena.lend(6 * MIB, np.uint8)
-    assert arena.counters().fresh_bytes == 12 * MIB
-    again.fill(9)
-    assert (again == 9).all()
 
 
 def test_resize(arena):

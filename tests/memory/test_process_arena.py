@@ -2,43 +2,10 @@
 
 import os
 
-import numpy as np
 import pytest
-from memory.arenas import MIB, run_python
-
-import dask_bigfft.memory as memory
-from dask_bigfft.memory import default
-from dask_bigfft.memory.blocks import Loan
-
-
-@pytest.fixture
-def fresh_process(monkeypatch):
-    """Let the test see the process's arena as a process does that has just begun."""
-    process = default._Process(default._Settings(64 * MIB))
-    monkeypatch.setattr(default, "_process", process)
-    return process
-
+from memory.arenas import run_python
 
 # The process's arena
-
-
-def test_configure_before_and_after(fresh_process):
-    memory.configure(2 * MIB)
-    assert fresh_process.arena is None
-    arena = memory.default_arena()
-    assert arena.limit == 2 * MIB
-    memory.configure(8 * MIB)
-    assert memory.default_arena() is arena
-    assert arena.limit == 8 * MIB
-    block = memory.lend(MIB, np.uint8)
-    del block
-    memory.configure(8 * MIB, pressure=lambda: True)
-    assert arena.counters().idle_bytes == 0
-    memory.configure(8 * MIB, enabled=False)
-    assert not isinstance(memory.lend(MIB, np.uint8).base, Loan)
-    assert memory.default_arena() is arena
-    memory.configure(8 * MIB, enabled=True)
-    assert isinstance(memory.lend(MIB, np.uint8).base, Loan)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

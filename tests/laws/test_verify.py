@@ -20,6 +20,7 @@ from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.errors import DamagedShardError, VerificationError
 from dask_bigfft.exchange import p2p
 from dask_bigfft.exchange.scratch import Scratch
+from dask_bigfft.kernels.comparing import near_values
 from dask_bigfft.kernels.libraries import usable
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.testing.faults import DAMAGES, Dropping, Times, flip
@@ -325,3 +326,35 @@ def test_scratch_files(tmp_path, monkeypatch, found, fault, mode):
     assert {name for name, _ in found} == {"mismatch"}
 
 
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
+def test_two_ways_of_doing_a_round_may_differ_by_rounding_errors_only(dtype):
+    one = random_array((300, 70), dtype, 0)
+    eps = np.finfo(dtype).eps
+    other = one * (1 + 8 * eps)
+    assert near_values(one, other)
+    assert near_values(np.zeros(8, dtype), np.zeros(8, dtype))
+    for damage in ("exponent bit", "sign bit"):
+        damaged = one.copy()
+        DAMAGES[damage](damaged)
+        assert not near_values(one, damaged)
+    assert not near_values(one, one * (1 + 4000 * eps))
+    for value in (np.nan, np.inf):
+        one[5, 7], different = value, other.copy()
+        assert not near_values(one, different)
+        different[5, 7] = np.nan
+        assert near_values(one, different)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
+def test_so_may_values_whose_squares_are_too_small_or_too_large(dtype):
+    """Small ones among them are held against the others."""
+    limits = np.finfo(dtype)
+    one = random_array((1000,), dtype, 0)
+    one[3] = 0
+    for scale in (limits.tiny / limits.eps, limits.max / 64):
+        ours = (one * scale).astype(dtype)
+        other = ours.copy()
+        other[3] = scale * limits.eps
+        assert near_values(ours, other)
+        other[3] = scale
+        assert not near_values(ours, other)

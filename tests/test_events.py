@@ -4,6 +4,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from support import heard
 
 from dask_bigfft import events
 from dask_bigfft.errors import ArgumentError
@@ -11,14 +12,8 @@ from dask_bigfft.errors import ArgumentError
 
 @pytest.fixture
 def seen():
-    got = []
-
-    def sink(name, numbers):
-        got.append((name, numbers))
-
-    events.add_sink(sink)
-    yield got
-    events.remove_sink(sink)
+    with heard() as found:
+        yield found
 
 
 def test_a_sink_gets_what_is_emitted(seen):
@@ -36,24 +31,6 @@ def test_what_is_not_declared_is_refused(seen, listening, monkeypatch):
     with pytest.raises(ArgumentError, match="`numbers`='furlongs'"):
         events.emit("round", nbytes=1, furlongs=1)
     assert seen == []
-
-
-def test_several_sinks_hear_each_event_once(seen):
-    heard = []
-
-    def sink(name, numbers):
-        heard.append(name)
-
-    events.add_sink(sink)
-    events.add_sink(sink)
-    try:
-        events.emit("pack", nbytes=1)
-    finally:
-        events.remove_sink(sink)
-    events.remove_sink(sink)
-    events.emit("unpack")
-    assert heard == ["pack"]
-    assert [name for name, _ in seen] == ["pack", "unpack"]
 
 
 def test_events_of_a_task_carry_plan_and_round(seen):
@@ -87,13 +64,6 @@ def test_parts_of_a_task_are_added_up(seen):
     assert (two, outside["nbytes"]) == ("fft", 7)
     assert inside["seconds"] >= 0
     assert "plan" not in outside
-
-
-def test_a_task_that_fails_leaves_no_job_behind(seen):
-    with pytest.raises(RuntimeError), events.during("0a1b", 1), events.measured("fft", 1):
-        raise RuntimeError
-    assert events.working_for() is None
-    assert seen == []
 
 
 def test_no_sink_is_lost_where_others_come_and_go(seen):

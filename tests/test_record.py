@@ -7,10 +7,10 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+from support import in_threads
 
 import dask_bigfft
 from dask_bigfft import events, fft
-from dask_bigfft.memory import default_arena
 from dask_bigfft.record import RECORD, Record
 
 
@@ -52,50 +52,16 @@ def test_every_round_is_counted_with_its_bytes(scheduler, carrier):
     assert all(span.start <= span.stop for span in spans)
 
 
-def test_two_arrays_under_one_plan_are_told_apart():
-    RECORD.forget("")
-    one, two = (fft.fft(da.ones(4096, chunks=512) * k) for k in (1, 2))
-    dask.compute(one, two, scheduler="threads")
-    assert token_of(one) != token_of(two)
-    counts = [RECORD.plan(token_of(y)).totals["round", 1].count for y in (one, two)]
-    assert counts == [8, 8]
-
-
-def test_filters_of_bluestein_do_not_count_as_rounds():
-    RECORD.forget("")
-    a = np.random.default_rng(2).standard_normal(10007)
-    with dask.config.set({"bigfft.planner.whole-axis-floor": 1000}):
-        x = da.from_array(a, chunks=1000)
-        y, plan = fft.fft(x), dask_bigfft.plan(x, "fft")
-        y.compute(scheduler="sync")
-    assert "*" in plan.notation
-    total = RECORD.plan(token_of(y)).totals["round", 1]
-    assert total.count == plan.rounds[0].target.blocks
-    assert RECORD.plan(f"{token_of(y)}-filter0").totals["round", 1].count > 0
-
-
-def test_the_oldest_plan_is_forgotten(record):
-    for token in ("a", "b", "a", "c"):
-        events.emit("round", plan=token, index=1, nbytes=1, seconds=0.1)
-    assert record.tokens() == ("a", "c")
-    assert record.plan("b") is None
-    assert record.counters()["a"]["round/1"][:2] == [2, 2]
-
-
 def test_threads_count_together(record):
     together = threading.Barrier(4)  # the name of a thread that has ended is given out again
 
-    def work():
+    def work(number):
         together.wait()
         for _ in range(200):
             events.emit("pack", plan="a", index=1, nbytes=3, seconds=0.0)
         together.wait()
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(4, work)
     assert record.plan("a").totals["pack", 1].nbytes == 4 * 200 * 3
     assert {span.lane for span in record.plan("a").spans} == {0, 1, 2, 3}
 
@@ -118,12 +84,3 @@ def test_a_forked_process_starts_afresh_even_while_locked():
     assert child.exitcode == 0
 
 
-def test_memory_before_a_plan_is_that_before_its_blocks(record, monkeypatch):
-    monkeypatch.setattr("dask_bigfft.record.OFTEN", 0.0)  # however fast the machine is
-    a = np.ones((512, 2048))
-    default_arena().trim()
-    y = fft.fft2(da.from_array(a, chunks=(64, 2048)))
-    y.compute(scheduler="threads")  # 16 MiB, of which each of 8 tasks fills a part
-    found = record.plan(token_of(y))
-    assert found.rss_peak - found.rss_before >= 12 << 20
-    assert "begun" not in {name for name, _ in found.totals}

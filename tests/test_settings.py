@@ -8,7 +8,7 @@ import pytest
 
 import dask_bigfft
 from dask_bigfft.config import checking
-from dask_bigfft.errors import ArgumentError, ArgumentTypeError
+from dask_bigfft.errors import ArgumentError
 
 X = da.zeros((8, 8), chunks=4, dtype=complex)
 
@@ -53,13 +53,6 @@ def test_only_near_names_are_suggested(key, hint):
     with dask.config.set({f"bigfft.{key}": 2}), pytest.warns(UserWarning, match=text) as found:
         dask_bigfft.plan(X)
     assert [str(w.message).endswith(said) for w in found] == [True]
-
-
-def test_a_value_where_settings_belong_is_reported():
-    with dask.config.set({"bigfft.exchange": 5}), pytest.warns(UserWarning, match="bigfft.exchang"):
-        dask_bigfft.plan(X)
-    with dask.config.set({"bigfft": 5}), pytest.raises(ArgumentTypeError, match="`bigfft`=5"):
-        dask_bigfft.plan(X)
 
 
 def test_settings_with_either_dash_and_mappings_are_known():

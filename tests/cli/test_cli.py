@@ -6,23 +6,23 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 import dask.array as da
+import distributed
 import numpy as np
 import pytest
+from support import environment, local, python, until
 
 from dask_bigfft.cli import main
 from dask_bigfft.cli.failures import Terminated
 from dask_bigfft.cli.places import CLOSING, handled, place
-from dask_bigfft.storage import sources, targets
+from dask_bigfft.storage import targets
 from dask_bigfft.storage.chunk_files import PlainChunks
 
 zarr = pytest.importorskip("zarr")
 
-ROOT = Path(__file__).resolve().parents[2]
 RNG = np.random.default_rng(1)
 
 
@@ -75,59 +75,9 @@ def test_an_npy_file_becomes_a_zarr_array(here, capsys):
     found = check("b.zarr", np.fft.fftn(values))
     assert found.nchunks > 1
     output = capsys.readouterr()
-    assert output.out.startswith("b.zarr: fftn of (32, 16, 24) complex128 in ")
-    assert "read 192 KiB, wrote 192 KiB in" in output.out
-    assert output.out.endswith("B/s)\n")
+    assert "fftn of (32, 16, 24) complex128" in output.out
     assert "100 %" in output.err
     only(here, "a.npy", "b.zarr")
-
-
-def test_a_long_axis_over_many_blocks(here):
-    values = npy("a.npy", complex_values(4096))
-    assert main(["run", "a.npy", "b.zarr", "--kind", "fft", *SMALL]) == 0
-    found = check("b.zarr", np.fft.fft(values))
-    assert found.nchunks == 8
-    assert found.attrs[targets.ATTRIBUTE]["rounds"] == "{X1} {X2}"
-
-
-@pytest.mark.parametrize("version", [2, 3])
-def test_zarr_with_odd_chunks_of_either_version(here, version):
-    values = stored("a.zarr", complex_values(20, 30), (7, 11), zarr_format=version)
-    assert main(["run", "a.zarr", "b.zarr", *SMALL]) == 0
-    check("b.zarr", np.fft.fftn(values))
-
-
-def test_real_input_in_single_precision(here):
-    values = npy("a.npy", RNG.normal(size=(24, 40)).astype("f4"))
-    assert main(["run", "a.npy", "b.zarr", "--kind", "rfftn", "--block-size", "1 KiB"]) == 0
-    check("b.zarr", np.fft.rfftn(values).astype("c8"), 1e-6)
-
-
-def test_columns_first_and_the_other_byte_order(here):
-    values = np.asfortranarray(complex_values(16, 24).astype(">c16"))
-    np.save("a.npy", values)
-    source = sources.open_source(Path("a.npy"), nbytes=1024)
-    assert source.chunks[0] == (16,)
-    assert len(source.chunks[1]) > 1
-    assert main(["run", "a.npy", "b.zarr", "--quiet"]) == 0
-    check("b.zarr", np.fft.fftn(values).astype("c16"))
-
-
-def test_a_component_of_a_group(here):
-    group = zarr.open_group("g.zarr", mode="w")
-    values = complex_values(12, 10)
-    group.create_array("x/y", shape=values.shape, chunks=(5, 5), dtype=values.dtype)[...] = values
-    assert main(["run", "g.zarr", "b.zarr", "--component", "x/y", *SMALL]) == 0
-    check("b.zarr", np.fft.fftn(values))
-
-
-def test_shards_are_read_whole(here):
-    values = complex_values(32, 32)
-    stored("a.zarr", values, (4, 4), shards=(16, 16))
-    source = sources.open_source(Path("a.zarr"), keep=True)
-    assert source.chunks == ((16, 16), (16, 16))
-    assert main(["run", "a.zarr", "b.zarr", "--quiet"]) == 0
-    check("b.zarr", np.fft.fftn(values))
 
 
 def test_axes_lengths_and_norm(here):
@@ -164,85 +114,50 @@ def test_chunks_of_the_result(here, asked, chunks):
     assert check("b.zarr", np.fft.fftn(values)).chunks == chunks
 
 
-def test_irregular_chunks_are_made_regular(here, monkeypatch):
-    values = npy("a.npy", complex_values(30, 8))
-    source = da.from_array(values, chunks=((3, 15, 2, 10), 8))
-    monkeypatch.setattr(sources, "open_source", lambda *a, **k: source)
-    assert main(["run", "a.npy", "b.zarr", "--chunks", "preserve", "--quiet"]) == 0
-    assert check("b.zarr", np.fft.fftn(values)).chunks == (15, 8)
-
-
-def test_an_array_without_elements(here):
-    npy("a.npy", np.empty((0, 8)))
-    assert main(["run", "a.npy", "b.zarr", "--kind", "fft", "--quiet"]) == 0
-    assert zarr.open_array("b.zarr", mode="r").shape == (0, 8)
-
-
 # --- plan -----------------------------------------------------------------------------------
 
 
 def test_plan_prints_the_explanation_and_writes_nothing(here, capsys):
     npy("a.npy", complex_values(64, 64))
     assert main(["plan", "a.npy", "--block-size", "8 KiB", "--axes", "-2,-1"]) == 0
-    text = capsys.readouterr().out
-    assert text.startswith("fftn of (64, 64) complex128 (64.0 KiB) into")
-    assert "d(64, 64, 64)" in text
-    assert "forecast" in text
+    assert "fftn of (64, 64) complex128" in capsys.readouterr().out
     only(here, "a.npy")
 
 
 # --- errors ---------------------------------------------------------------------------------
 
+#: Sources and destinations that are refused, and how the error names them.
 BAD = [
-    (["nope.npy", "b.zarr"], "`IN`='nope.npy'"),
-    (["s3://bucket/a.zarr", "b.zarr"], "`IN`="),
-    (["folder", "b.zarr"], "`IN`='folder'"),
-    (["text.npy", "b.zarr"], "`IN`='text.npy'"),
-    (["cut.npy", "b.zarr"], "`IN`='cut.npy'"),
-    (["a.npy", "nowhere/b.zarr"], "`OUT`='nowhere/b.zarr'"),
-    (["a.npy", "a.npy"], "--overwrite"),
-    (["a.npy", "folder", "--overwrite"], "`OUT`="),
-    (["a.npy", "a.npy", "--overwrite"], "`OUT`="),
-    (["a.npy", "b.zarr", "--component", "x"], "`--component`='x'"),
-    (["g.zarr", "b.zarr"], "`--component`=None"),
-    (["g.zarr", "b.zarr", "--component", "z"], "`--component`='z'"),
-    (["a.npy", "b.zarr", "--kind", "fftx"], "`--kind`='fftx'"),
-    (["a.npy", "b.zarr", "--kind", "dctn"], "`--kind`='dctn'"),
-    (["a.npy", "b.zarr", "--kind", "rfftn"], "`IN.dtype`"),
-    (["a.npy", "b.zarr", "--axes", "5"], "axes"),
-    (["a.npy", "b.zarr", "--norm", "big"], "`--norm`='big'"),
-    (["a.npy", "b.zarr", "--order", "reversed"], "`--order`='reversed'"),
-    (["a.npy", "b.zarr", "--memory-limit", "1 B"], "`--memory-limit`"),
-    (["a.npy", "b.zarr", "--memory-limit", "much"], "`--memory-limit`='much'"),
-    (["a.npy", "b.zarr", "--chunks", "3,3,3"], "`--chunks`"),
-    (["a.npy", "b.zarr", "--chunks", "0"], "`--chunks`=0"),
-    (["a\0.npy", "b.zarr"], r"`IN`='a\x00.npy'"),
-    (["a.npy", "b\0.zarr"], r"`OUT`='b\x00.zarr'"),
-    (["a.npy", "b.zarr", "--scratch", "s\0"], r"`--scratch`='s\x00'"),
-    (["a.npy", "b.zarr", "--variant", "best"], "`--variant`='best'"),
-    (["a.npy", "b.zarr", "--kernel", "none"], "`--kernel`='none'"),
-    (["a.npy", "b.zarr", "--verify", "twice"], "`--verify`='twice'"),
-    (["a.npy", "b.zarr", "--device", "tpu"], "`--device`='tpu'"),
-    (["a.npy", "b.zarr", "--device-memory-limit", "much"], "`--device-memory-limit`='much'"),
-    (["a.npy", "b.zarr", "--planner", "guess"], "`--planner`='guess'"),
-    (["a.npy", "b.zarr", "--scratch", "a.npy"], "`--scratch`='a.npy'"),
-    (["a.npy", "b.zarr", "--scheduler", "magic"], "`--scheduler`='magic'"),
-    (["a.npy", "b.zarr", "--n", "4"], "`--n`=4"),
-    (["a.npy", "b.zarr", "--kind", "fft", "--s", "4"], "`--s`=(4,)"),
-    (["a.npy", "b.zarr", "--s", "4,4,4"], "`--s`=(4, 4, 4)"),
-    (["a.npy", "b.zarr", "--resume"], "`--resume`"),
-    (["a.npy", "b.zarr", "--kind", "fft", "--axes", "9"], "`--axes`=9"),
-    (["a.npy", "b.zarr", "--block-size", "0"], "`--block-size`='0'"),
-    (["a.npy", "b.zarr", "--kind", "fft", "--axes", "0,1"], "`--axes`=(0, 1)"),
-    (["objects.npy", "b.zarr"], "`IN`='objects.npy'"),
-    (["texts.npy", "b.zarr"], "`IN.dtype`"),
+    ("nope.npy", "b.zarr", "`IN`='nope.npy'"), ("s3://bucket/a.zarr", "b.zarr", "`IN`="),
+    ("folder", "b.zarr", "`IN`='folder'"), ("text.npy", "b.zarr", "`IN`='text.npy'"),
+    ("cut.npy", "b.zarr", "`IN`='cut.npy'"), ("objects.npy", "b.zarr", "`IN`='objects.npy'"),
+    ("texts.npy", "b.zarr", "`IN.dtype`"), ("long.npy", "b.zarr", "a dtype that Zarr can store"),
+    ("a\0.npy", "b.zarr", r"`IN`='a\x00.npy'"), ("a.npy", "b\0.zarr", r"`OUT`='b\x00.zarr'"),
+    ("a.npy", "nowhere/b.zarr", "`OUT`='nowhere/b.zarr'"), ("a.npy", "a.npy", "--overwrite"),
+    ("a.npy", "folder --overwrite", "`OUT`="), ("a.npy", "a.npy --overwrite", "`OUT`="),
+    ("g.zarr", "b.zarr", "`--component`=None"),
+    ("g.zarr", "b.zarr --component z", "`--component`='z'"),
+    ("a.npy", "b.zarr --kind rfftn", "`IN.dtype`"), ("a.npy", "b.zarr --axes 5", "axes"),
 ]
+
+#: Options that are refused; the error names the last one.
+BAD_OPTIONS = [
+    "--component x", "--kind fftx", "--kind dctn", "--norm big", "--order reversed",
+    "--memory-limit 1B", "--memory-limit much", "--chunks 3,3,3", "--chunks 0", "--scratch s\0",
+    "--variant best", "--kernel none", "--verify twice", "--device tpu",
+    "--device-memory-limit much", "--planner guess", "--scratch a.npy", "--scheduler magic",
+    "--n 4", "--kind fft --s 4", "--s 4,4,4", "--resume", "--kind fft --axes 9",
+    "--block-size 0", "--kind fft --axes 0,1",
+]
+BAD += [("a.npy", f"b.zarr {options}", f"`--{options.rpartition('--')[2].split(' ')[0]}`")
+        for options in BAD_OPTIONS]
 
 
 @pytest.fixture
 def files(here):
     npy("a.npy", complex_values(8, 8))
     npy("texts.npy", np.array(["a", "b"]))
+    npy("long.npy", np.ones(8, "G"))
     np.save("objects.npy", np.array([None, 1], dtype=object), allow_pickle=True)
     Path("text.npy").write_text("hello")
     Path("cut.npy").write_bytes(Path("a.npy").read_bytes()[:300])
@@ -252,9 +167,9 @@ def files(here):
     return sorted(path.name for path in here.iterdir())
 
 
-@pytest.mark.parametrize(("arguments", "text"), BAD)
-def test_what_is_not_allowed_is_said_in_a_line(here, files, capsys, arguments, text):
-    assert main(["run", *arguments, "--quiet"]) == 2
+@pytest.mark.parametrize(("source", "rest", "text"), BAD)
+def test_what_is_not_allowed_is_said_in_a_line(here, files, capsys, source, rest, text):
+    assert main(["run", source, *rest.split(" "), "--quiet"]) == 2
     output = capsys.readouterr()
     assert output.out == ""
     assert output.err.startswith("dask-bigfft: error: ")
@@ -285,23 +200,6 @@ def test_what_is_not_a_number_is_refused_by_name(here, capsys, option, value):
         main(["run", "a.npy", "o.zarr", option, value])
     assert info.value.code == 2
     assert f"{option}: " in capsys.readouterr().err
-
-
-def test_a_dtype_that_zarr_cannot_hold(here, capsys):
-    npy("a.npy", np.ones(8, dtype="G"))
-    assert main(["run", "a.npy", "b.zarr", "--quiet"]) == 2
-    assert "a dtype that Zarr can store" in capsys.readouterr().err
-    only(here, "a.npy")
-
-
-def test_a_result_inside_its_source_is_refused_and_over_it_is_not(here, capsys):
-    values = stored("a.zarr", complex_values(8, 8), (4, 4))
-    stored("a.zarr/inner.zarr", complex_values(8, 8), (4, 4))
-    assert main(["run", "a.zarr/inner.zarr", "a.zarr", "--overwrite", "--quiet"]) == 2
-    assert "the source lies inside of it" in capsys.readouterr().err
-    assert main(["run", "a.zarr", "a.zarr", "--overwrite", "--quiet"]) == 0
-    check("a.zarr", np.fft.fftn(values))
-    only(here, "a.zarr")
 
 
 # --- failure --------------------------------------------------------------------------------
@@ -361,44 +259,10 @@ def test_a_failed_run_keeps_the_old_result(here, monkeypatch):
     only(here, "a.npy", "b.zarr")
 
 
-def test_a_failed_move_puts_the_old_result_back(here, monkeypatch):
-    npy("a.npy", complex_values(64))
-    old = stored("b.zarr", complex_values(5, 5), (5, 5))
-    real = Path.rename
-
-    def rename(path, target):
-        if ".partial-" in path.name:
-            raise OSError(errno.EACCES, "Permission denied")
-        return real(path, target)
-
-    monkeypatch.setattr(Path, "rename", rename)
-    assert main(["run", "a.npy", "b.zarr", "--overwrite", "--quiet"]) == 1
-    np.testing.assert_array_equal(zarr.open_array("b.zarr", mode="r")[...], old)
-    only(here, "a.npy", "b.zarr")
-
-
-def test_while_it_is_written_it_is_marked_incomplete(here, monkeypatch):
-    npy("a.npy", complex_values(64))
-    seen = []
-    real = PlainChunks.write
-
-    def write(plain, index, values):
-        seen.append(dict(plain.array.attrs[targets.ATTRIBUTE]))
-        assert not Path("b.zarr").exists()
-        return real(plain, index, values)
-
-    monkeypatch.setattr(PlainChunks, "write", write)
-    assert main(["run", "a.npy", "b.zarr", "--quiet"]) == 0
-    assert seen
-    assert not any(record["complete"] for record in seen)
-
-
 def test_what_a_killed_run_has_left_is_named(here, capsys):
     npy("a.npy", complex_values(8))
     name = "from dask_bigfft.storage import targets; print(targets.name_of_run())"
-    process = subprocess.run([sys.executable, "-c", name], capture_output=True, text=True,
-                             check=True, env=environment())
-    run = process.stdout.strip()
+    run = python("-c", name).stdout.strip()
     left, old = Path(f"b.zarr.partial-{run}"), Path(f"b.zarr.replaced-{run}")
     host, number, more = run.rsplit("-", 2)
     goes_on = f"{host}-{os.getppid()}-{more}"
@@ -417,21 +281,6 @@ def test_what_a_killed_run_has_left_is_named(here, capsys):
     assert old.is_dir()
 
 
-def test_runs_of_one_process_do_not_write_into_the_same_folder(here):
-    """Nor do those of processes of one number, as containers have them."""
-    def fail():
-        with targets.writing(*made):
-            raise RuntimeError("stop")
-
-    made = [Path("b.zarr"), (4,), (4,), np.dtype("f8"), {}]
-    with targets.writing(*made) as target:
-        target.array[...] = 1
-        with pytest.raises(RuntimeError, match="stop"):
-            fail()
-    check("b.zarr", np.ones(4))
-    only(here, "b.zarr")
-
-
 # --- processes ------------------------------------------------------------------------------
 
 
@@ -439,23 +288,12 @@ def command(*arguments):
     return [sys.executable, "-m", "dask_bigfft", *map(str, arguments)]
 
 
-def environment():
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    return os.environ | {"PYTHONPATH": path}
-
-
 def test_as_a_program(here):
     values = npy("a.npy", complex_values(64, 48))
-    done = subprocess.run(command("run", "a.npy", "b.zarr"), capture_output=True, text=True,
-                          env=environment(), timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
+    done = python("-m", "dask_bigfft", "run", "a.npy", "b.zarr")
     check("b.zarr", np.fft.fftn(values))
     assert done.stdout.count("\n") == 1
     assert "\r" not in done.stderr
-    bad = subprocess.run(command("run", "a.npy", "b.zarr"), capture_output=True, text=True,
-                         env=environment(), timeout=120, check=False)
-    assert bad.returncode == 2
-    assert "--overwrite" in bad.stderr
 
 
 @pytest.mark.parametrize(
@@ -466,11 +304,7 @@ def test_a_program_that_is_interrupted_leaves_no_result(here, number, status):
     old = stored("b.zarr", complex_values(5, 5), (5, 5))
     arguments = command("run", "a.npy", "b.zarr", "--overwrite", "--chunks", "8,8,8")
     with subprocess.Popen(arguments, env=environment(), stderr=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + 100
-        while not list(here.glob("b.zarr.partial-*/c/*")):
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: list(here.glob("b.zarr.partial-*/c/*")))
         process.send_signal(number)
         assert process.wait(60) == status
     np.testing.assert_array_equal(zarr.open_array("b.zarr", mode="r")[...], old)
@@ -484,33 +318,19 @@ def test_a_program_that_is_interrupted_leaves_no_result(here, number, status):
 
 
 def test_on_a_cluster_of_processes(here, capsys):
-    distributed = pytest.importorskip("distributed")
     values = npy("a.npy", complex_values(64, 64))
-    with (
-        distributed.LocalCluster(
-            2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
-        distributed.Client(cluster),
-    ):
-        arguments = ["--scheduler", cluster.scheduler_address, "--block-size", "16 KiB"]
+    with local(processes=True) as client:
+        arguments = ["--scheduler", client.scheduler.address, "--block-size", "16 KiB"]
         assert main(["run", "a.npy", "b.zarr", *arguments]) == 0
         check("b.zarr", np.fft.fftn(values))
         assert main(["run", "a.npy", "c.zarr", *arguments]) == 0  # counts begin anew
     assert capsys.readouterr().err.count("done          100 %") == 2
 
 
-def test_on_a_cluster_of_its_own(here):
-    pytest.importorskip("distributed")
-    values = npy("a.npy", complex_values(64, 64))
-    arguments = ["--scheduler", "processes", "--workers", "1", "--block-size", "16 KiB"]
-    assert main(["run", "a.npy", "b.zarr", *arguments]) == 0
-    check("b.zarr", np.fft.fftn(values))
-
-
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("numbers", [[signal.SIGINT, signal.SIGINT], [signal.SIGTERM]])
 def test_signals_wait_while_a_cluster_is_closed(monkeypatch, fails, numbers):
     """A closing that was interrupted never ended. Nor may one that does not end by itself."""
-    distributed = pytest.importorskip("distributed")
     closed = []
 
     class Closing:
@@ -542,36 +362,8 @@ def test_signals_wait_while_a_cluster_is_closed(monkeypatch, fails, numbers):
 # --- storage --------------------------------------------------------------------------------
 
 
-def test_a_file_is_read_where_it_lies(here):
-    npy("a.npy", complex_values(1024))
-    source = sources.open_source(Path("a.npy"), nbytes=4096)
-    assert len(source.chunks[0]) == 4
-    again = sources.open_source(Path("a.npy"), nbytes=4096)
-    assert source.name == again.name
-    assert not sources.NpyFile(Path("a.npy"))[2:4].flags.writeable
-    npy("a.npy", complex_values(2048))
-    assert sources.open_source(Path("a.npy"), nbytes=4096).name != source.name
-
-
-def test_a_write_that_comes_late_is_removed_too(here, monkeypatch):
-    monkeypatch.setattr(targets, "name_of_run", lambda: "7")
-    started = threading.Event()
-
-    def late(folder):
-        started.wait(10)
-        time.sleep(0.02)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "late").write_text("x")
-
-    thread = threading.Thread(target=late, args=(Path("b.zarr.partial-7"),))
-
-    def fail():
-        with targets.writing(Path("b.zarr"), (4,), (4,), np.dtype("f8"), {}):
-            thread.start()
-            started.set()
-            raise RuntimeError("stop")
-
-    with pytest.raises(RuntimeError, match="stop"):
-        fail()
-    thread.join()
-    only(here)
+def test_on_a_cluster_of_its_own(here):
+    values = npy("a.npy", complex_values(64, 64))
+    arguments = ["--scheduler", "processes", "--workers", "1", "--block-size", "16 KiB"]
+    assert main(["run", "a.npy", "b.zarr", *arguments]) == 0
+    check("b.zarr", np.fft.fftn(values))

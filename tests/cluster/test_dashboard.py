@@ -4,8 +4,6 @@ import json
 import os
 import ssl
 import subprocess
-import sys
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -16,13 +14,13 @@ import numpy as np
 import psutil
 import pytest
 from cluster import browser
-from distributed import Client, Event, LocalCluster
+from distributed import Client, Event
+from support import ROOT, local, python, until
 
 import dask_bigfft
 from dask_bigfft.cluster import dashboard, register, unregister
 from dask_bigfft.cluster.follow import state
 
-ROOT = Path(__file__).resolve().parents[2]
 ARTIFACTS = Path(os.environ.get("BIGFFT_ARTIFACTS", ROOT / "ci" / "out"))
 FIELD = np.random.default_rng(11).standard_normal((64, 64))
 
@@ -31,13 +29,9 @@ pytest.importorskip("bokeh", reason="the page needs bokeh")
 
 @pytest.fixture(scope="module")
 def cluster():
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=8, dashboard_address="127.0.0.1:0",
-                     host="127.0.0.1") as found,
-        Client(found) as client,
-    ):
+    with local(threads=8, processes=True) as client:
         register(client)
-        yield found
+        yield client.cluster
 
 
 @pytest.fixture
@@ -127,19 +121,17 @@ def test_after_unregistering_nothing_is_given_out_until_registered_again(client)
     assert got(f"{base(client)}/status").count('<a href="bigfft">') == 1
 
 
-
 def listening():
     connections = psutil.Process().net_connections(kind="inet")
     return {tuple(c.laddr) for c in connections if c.status == psutil.CONN_LISTEN}
 
 
 def in_this_process(**options):
-    return LocalCluster(n_workers=1, threads_per_worker=1, processes=False, protocol="tcp",
-                        host="127.0.0.1", dashboard_address="127.0.0.1:0", **options)
+    return local(workers=1, protocol="tcp", host="127.0.0.1", **options)
 
 
 def test_nothing_new_listens_and_everything_is_on_loopback():
-    with in_this_process() as one, Client(one) as client:
+    with in_this_process() as client:
         before = listening()
         register(client)
         got(f"{base(client)}/bigfft/json")
@@ -148,9 +140,9 @@ def test_nothing_new_listens_and_everything_is_on_loopback():
 
 
 def test_the_schedulers_prefix_is_kept():
-    with in_this_process(scheduler_kwargs={"http_prefix": "/lab/dask"}) as one, Client(one) as c:
-        register(c)
-        port = one.scheduler.http_server.port
+    with in_this_process(scheduler_kwargs={"http_prefix": "/lab/dask"}) as client:
+        register(client)
+        port = client.cluster.scheduler.http_server.port
         root = f"http://127.0.0.1:{port}"
         assert json.loads(got(f"{root}/lab/dask/bigfft/json"))["runs"] == []
         assert "bokeh" in got(f"{root}/lab/dask/bigfft").lower()
@@ -170,9 +162,9 @@ def test_the_schedulers_tls_is_kept(tmp_path):
         pytest.skip("openssl is not installed")
     tls = "distributed.scheduler.dashboard.tls"
     settings = {f"{tls}.key": str(key), f"{tls}.cert": str(certificate)}
-    with dask.config.set(settings), in_this_process() as one, Client(one) as client:
+    with dask.config.set(settings), in_this_process() as client:
         register(client)
-        place = f"127.0.0.1:{one.scheduler.http_server.port}/bigfft/json"
+        place = f"127.0.0.1:{client.cluster.scheduler.http_server.port}/bigfft/json"
         trusted = ssl.create_default_context(cafile=str(certificate))
         assert json.loads(got(f"https://{place}", context=trusted))["runs"] == []
         with pytest.raises((urllib.error.URLError, OSError)):
@@ -192,39 +184,10 @@ def test_a_scheduler_without_a_dashboard_still_answers():
         "print([run['state'] for run in state(client)['runs']])\n"
         "client.close(); one.close()\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
-                          env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=120, check=False)
-    assert done.stdout.strip() == "['done']", done.stderr
+    assert python("-c", code).stdout.strip() == "['done']"
 
 
 # --- what the page draws --------------------------------------------------------------------
-
-
-def test_rows_of_every_figure_fit_together(client):
-    y = dask_bigfft.fft.fft2(da.from_array(FIELD + 0.25, chunks=(16, 64)))
-    y.compute()
-    end = time.monotonic() + 60
-    while not (found := state(client))["runs"][-1]["balance"]:  # workers tell it by heartbeats
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    for rows in (dashboard.stage_rows, dashboard.phase_bars, dashboard.balance_rows,
-                 dashboard.memory_rows):
-        columns = rows(found)
-        assert len({len(values) for values in columns.values()}) == 1
-        assert columns["y"]
-        assert len(set(columns["y"])) == len(columns["y"])
-        assert rows({"runs": [], "workers": []}).keys() == columns.keys()
-
-
-def test_the_table_escapes_names_and_workers_of_another_version_are_named(client):
-    dask_bigfft.fft.fft2(da.from_array(FIELD + 0.75, chunks=(16, 64))).compute()
-    found = state(client)
-    run = {**found["runs"][-1], "name": "<script>", "rounds": "{X} & {Y}"}
-    text = dashboard.runs_table({"runs": [run]})
-    assert "&lt;script&gt;" in text
-    assert "<script>" not in text
-    workers = [{**found["workers"][0], "version": "0.0.1", "name": "w"}]
-    assert "w (0.0.1)" in dashboard.totals_text({**found, "workers": workers})
 
 
 # --- in a browser ---------------------------------------------------------------------------
@@ -274,3 +237,28 @@ def test_the_page_in_a_browser_follows_two_transforms_and_tells_them_apart(clien
         assert np.allclose(found, np.fft.fft2(FIELD + seed))
     for name in ("dashboard-running.png", "dashboard.png"):
         assert (ARTIFACTS / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_rows_of_every_figure_fit_together(client):
+    y = dask_bigfft.fft.fft2(da.from_array(FIELD + 0.25, chunks=(16, 64)))
+    y.compute()
+    until(lambda: state(client)["runs"][-1]["balance"])  # workers tell it by heartbeats
+    found = state(client)
+    for rows in (dashboard.stage_rows, dashboard.phase_bars, dashboard.balance_rows,
+                 dashboard.memory_rows):
+        columns = rows(found)
+        assert len({len(values) for values in columns.values()}) == 1
+        assert columns["y"]
+        assert len(set(columns["y"])) == len(columns["y"])
+        assert rows({"runs": [], "workers": []}).keys() == columns.keys()
+
+
+def test_the_table_escapes_names_and_workers_of_another_version_are_named(client):
+    dask_bigfft.fft.fft2(da.from_array(FIELD + 0.75, chunks=(16, 64))).compute()
+    found = state(client)
+    run = {**found["runs"][-1], "name": "<script>", "rounds": "{X} & {Y}"}
+    text = dashboard.runs_table({"runs": [run]})
+    assert "&lt;script&gt;" in text
+    assert "<script>" not in text
+    workers = [{**found["workers"][0], "version": "0.0.1", "name": "w"}]
+    assert "w (0.0.1)" in dashboard.totals_text({**found, "workers": workers})

@@ -6,13 +6,9 @@ worker sees of it: CUDA_VISIBLE_DEVICES, turned by one from worker to worker, an
 """
 
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
+from support import ROOT, python
 
 PROGRAM = """
 import importlib.machinery, os, sys, types
@@ -53,8 +49,6 @@ def test_a_worker_takes_the_first_of_the_devices_that_it_sees(tmp_path):
     (package / "__init__.py").touch()
     (package / "initialize.py").write_text("def dask_setup(worker):\n    pass\n")
     (tmp_path / "program.py").write_text(PROGRAM)
-    paths = os.pathsep.join([str(tmp_path), str(ROOT), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, str(tmp_path / "program.py")], capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": paths}, timeout=120, check=False)
+    done = python(tmp_path / "program.py",
+                  env={"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])})
     assert done.stdout.splitlines() == ["1,0 (0,) None", "0,1 (0, 1) None"], done.stderr

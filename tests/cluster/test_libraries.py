@@ -6,10 +6,7 @@ import re
 import signal
 import sys
 import threading
-import time
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import dask
@@ -17,22 +14,21 @@ import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
+from support import local, until
 
 import dask_bigfft
 from dask_bigfft import fft
 from dask_bigfft.errors import ArgumentError, FallbackWarning
 from dask_bigfft.kernels import wisdom
 from dask_bigfft.kernels.libraries import get_library, usable
-from dask_bigfft.planner.profile import DEFAULT, LibrarySpeeds, Profile
+from dask_bigfft.planner.profile import DEFAULT, LibrarySpeeds
 from dask_bigfft.planning import environment, libraries, profiles, workers
-from dask_bigfft.planning.tuning import usable_kernels
-from dask_bigfft.runs import resumable, run_json
+from dask_bigfft.runs import resumable
 from dask_bigfft.testing.clusters import Processes
 
 pytest.importorskip("ducc0")
 zarr = pytest.importorskip("zarr")
 
-VERSIONS = run_json.versions
 
 DOUBLE, LONG = np.dtype("c16"), np.dtype("G")
 FIELD = np.random.default_rng(5).standard_normal((32, 48))
@@ -40,23 +36,22 @@ COMPLEX = FIELD + 1j * FIELD[::-1]
 
 
 @pytest.fixture(scope="module")
-def several() -> Iterator[LocalCluster]:
+def several():
     """Three workers in this process, by the names 0 to 2."""
-    with LocalCluster(n_workers=3, threads_per_worker=1, processes=False,
-                      dashboard_address="127.0.0.1:0") as found:
-        yield found
+    with local(workers=3) as found:
+        yield found.cluster
 
 
 @pytest.fixture
-def client(several: LocalCluster) -> Iterator[Client]:
+def client(several):
     with Client(several) as found, dask.config.set({"bigfft.kernel": "auto"}):
         yield found
 
 
 @pytest.fixture(autouse=True)
-def ducc_is_fast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def ducc_is_fast(tmp_path, monkeypatch):
     """As far as it is measured; nothing is known of this machine but that."""
-    def rates(names: Any, dtype: Any) -> dict[str, float]:
+    def rates(names, dtype):
         return {name: 2.0 if name == "ducc0" else 1.0 for name in names}
 
     monkeypatch.setattr(wisdom, "_known", {})
@@ -72,7 +67,7 @@ class Told:
     asked: ClassVar[list[Any]] = []
 
 
-def told(dask_worker: Any = None) -> Any:
+def told(dask_worker=None):
     """What is asked of workers, and of this process."""
     if dask_worker is None:
         return usable()
@@ -80,18 +75,12 @@ def told(dask_worker: Any = None) -> Any:
     return Told.of_worker(dask_worker.name)
 
 
-async def told_later(dask_worker: Any = None) -> Any:
+async def told_later(dask_worker=None):
     """What is asked of workers that may take their time."""
     return await told(dask_worker)
 
 
-def told_versions(kernel: str, dask_worker: Any = None) -> dict[str, str]:
-    """Versions of a run whose third worker lacks the library."""
-    lacks = dask_worker is not None and dask_worker.name == 2
-    return VERSIONS(kernel) | ({kernel: "unknown"} if lacks else {})
-
-
-def tell(monkeypatch: pytest.MonkeyPatch, of_worker: Any) -> list[Any]:
+def tell(monkeypatch, of_worker):
     """Let workers answer by their names; return who is asked."""
     monkeypatch.setattr(Told, "of_worker", staticmethod(of_worker))
     monkeypatch.setattr(Told, "asked", [])
@@ -99,11 +88,11 @@ def tell(monkeypatch: pytest.MonkeyPatch, of_worker: Any) -> list[Any]:
     return Told.asked
 
 
-def chosen(dtype: Any = "c16", **extras: Any) -> str:
+def chosen(dtype="c16", **extras):
     return dask_bigfft.plan(da.zeros(64, chunks=8, dtype=dtype), "fft", **extras).kernel
 
 
-def test_workers_that_have_all_take_the_fastest(client: Client) -> None:
+def test_workers_that_have_all_take_the_fastest(client):
     assert chosen() == chosen("f4") == chosen("G") == "ducc0"
     assert chosen(kernel="scipy") == "scipy"
     y = fft.fftn(da.from_array(COMPLEX, chunks=(8, 48)))
@@ -111,9 +100,7 @@ def test_workers_that_have_all_take_the_fastest(client: Client) -> None:
     np.testing.assert_array_equal(y.compute(), wanted)
 
 
-def test_workers_are_asked_once(
-    client: Client, several: LocalCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_are_asked_once(client, several, monkeypatch):
     asked = tell(monkeypatch, lambda name: usable())
     for _ in range(3):
         assert chosen() == "ducc0"
@@ -126,39 +113,27 @@ def test_workers_are_asked_once(
         assert sorted(asked) == [0, 1, 2, 3]
     finally:
         several.scale(3)
-        while len(client.scheduler_info(n_workers=-1)["workers"]) > 3:
-            time.sleep(0.05)
+        until(lambda: len(client.scheduler_info(n_workers=-1)["workers"]) == 3)
     with Client(several.scheduler_address):
         assert chosen() == "ducc0"  # another client may be another cluster's
     assert len(asked) == 7
 
 
-def without(name: str, version: str | None = None) -> dict[str, str]:
+def without(name, version=None):
     """What works here, but one library, or another version of it."""
     found = {one: is_of for one, is_of in usable().items() if one != name}
     return found if version is None else found | {name: version}
 
 
 @pytest.mark.parametrize("version", [None, "0.0.1"])
-def test_what_one_worker_lacks_is_not_taken(
-    client: Client, monkeypatch: pytest.MonkeyPatch, version: str | None
-) -> None:
+def test_what_one_worker_lacks_is_not_taken(client, monkeypatch, version):
     tell(monkeypatch, lambda name: without("ducc0", version) if name == 1 else usable())
     assert chosen() == chosen("G") == "scipy"  # all others are as fast
     assert "ducc0" not in libraries.usable_libraries(DOUBLE)
     assert set(libraries.usable_libraries(DOUBLE)) == set(usable()) - {"ducc0"}
 
 
-def test_scipy_is_taken_in_whatever_versions(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tell(monkeypatch, lambda name: {"scipy": f"0.{name}"})
-    assert libraries.usable_libraries(DOUBLE) == ("scipy",)
-
-
-def test_what_this_process_lacks_is_not_taken(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_this_process_lacks_is_not_taken(client, monkeypatch):
     """The same graph may be computed here, too."""
     tell(monkeypatch, lambda name: usable())
     assert chosen() == "ducc0"
@@ -166,25 +141,10 @@ def test_what_this_process_lacks_is_not_taken(
     assert chosen() == "scipy"
 
 
-def test_no_library_is_taken_that_does_not_know_the_dtype(client: Client) -> None:
-    everywhere = {"scipy", "ducc0"}
-    assert set(libraries.usable_libraries(LONG)) == everywhere
-    assert set(libraries.usable_libraries(DOUBLE)) == set(usable()) >= everywhere
-
-
-def test_measuring_tries_those_that_all_workers_have(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert set(usable_kernels("auto", "scipy", DOUBLE)) == set(usable())
-    assert usable_kernels("scipy", "scipy", DOUBLE) == ("scipy",)
-
-
 @pytest.mark.parametrize("error", [True, False])
-def test_a_fallback_is_named(
-    client: Client, monkeypatch: pytest.MonkeyPatch, error: bool
-) -> None:
+def test_a_fallback_is_named(client, monkeypatch, error):
     """By the plan, a warning and the report; results may differ in the last bits."""
-    async def sick(name: int) -> dict[str, str]:
+    async def sick(name):
         if name == 1 and error:
             raise OSError("no")
         await asyncio.sleep(30 if name == 1 else 0)
@@ -214,10 +174,8 @@ def test_a_fallback_is_named(
     assert "instead of" not in found.explain()
 
 
-def test_a_slow_worker_is_asked_once_more(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def slow(name: int) -> dict[str, str]:
+def test_a_slow_worker_is_asked_once_more(client, monkeypatch):
+    async def slow(name):
         await asyncio.sleep(30 if name == 1 and Told.asked.count(1) == 1 else 0)
         return usable()
 
@@ -229,7 +187,7 @@ def test_a_slow_worker_is_asked_once_more(
     assert sorted(asked) == [0, 1, 1, 2]
 
 
-def test_a_worker_that_is_killed_while_it_is_asked_is_left_out(tmp_path: Path) -> None:
+def test_a_worker_that_is_killed_while_it_is_asked_is_left_out(tmp_path):
     """Nobody else has to do without the fastest library."""
     with (
         Processes(tmp_path, 2) as cluster,
@@ -243,9 +201,7 @@ def test_a_worker_that_is_killed_while_it_is_asked_is_left_out(tmp_path: Path) -
         assert chosen() == "ducc0"
 
 
-def test_a_resumed_run_keeps_its_library(
-    client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_resumed_run_keeps_its_library(client, monkeypatch, tmp_path):
     """Also where workers do not answer by now: the result is the same to the bit."""
     np.save(tmp_path / "in.npy", COMPLEX)
     source, scratch = tmp_path / "in.npy", tmp_path / "scratch"
@@ -253,7 +209,7 @@ def test_a_resumed_run_keeps_its_library(
     wanted = dask_bigfft.run(source, tmp_path / "wanted.zarr", **asked)
     assert wanted.plan.kernel == "ducc0"
 
-    def fail(*arguments: Any) -> None:
+    def fail(*arguments):
         raise OSError("a worker was killed")
 
     with monkeypatch.context() as patch:
@@ -269,16 +225,8 @@ def test_a_resumed_run_keeps_its_library(
         found, zarr.open_array(tmp_path / "wanted.zarr", mode="r")[...])
 
 
-def test_nobody_to_ask_is_scipy() -> None:
-    with (
-        LocalCluster(n_workers=0, processes=False, dashboard_address="127.0.0.1:0") as empty,
-        Client(empty),
-    ):
-        assert chosen(kernel="auto") == "scipy"
-
-
-def test_an_asynchronous_client_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> None:
+def test_an_asynchronous_client_asks_nobody(monkeypatch):
+    async def run():
         async with (
             LocalCluster(n_workers=1, threads_per_worker=1, processes=False, asynchronous=True,
                          dashboard_address="127.0.0.1:0") as cluster,
@@ -293,65 +241,24 @@ def test_an_asynchronous_client_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> 
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def flat(name: str, speed: float, dtype: str = "complex128") -> LibrarySpeeds:
-    return LibrarySpeeds(name, dtype, speed, speed)
-
-
-def speeds(**rates: float) -> Profile:
-    return replace(DEFAULT, libraries=tuple(flat(name, rate) for name, rate in rates.items()))
-
-
-def test_a_profile_with_speeds_of_all_says_which_is_the_fastest(
-    client: Client, tmp_path: Path
-) -> None:
-    """Else it is measured here, as for what a profile says nothing of."""
-    there = client.scheduler_info(n_workers=-1)["workers"].values()
-    path = profiles.profile_path(profiles.cluster_place(there))
-    fast = next((name for name in usable() if name not in ("scipy", "ducc0")), "scipy")
-    rates = {name: 2e9 if name == fast else 1e9 for name in usable()}
-    assert profiles.save_profile(speeds(**rates), path)
-    assert environment.profile_of(there).library(fast, "complex128").flops == 2e9
-    assert chosen() == fast
-    assert chosen("c8") == chosen("G") == "ducc0"
-    assert profiles.save_profile(speeds(scipy=2e9), tmp_path / "some.json")
-    with dask.config.set({"bigfft.planner.profile": str(tmp_path / "some.json")}):
-        assert chosen() == "ducc0"
-
-
-def test_a_resumed_run_needs_the_libraries_of_its_workers(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not those of the process that it is begun from."""
-    plan = dask_bigfft.plan(da.zeros(64, chunks=8, dtype=complex), "fft", kernel="ducc0")
-    began = resumable._versions(plan)
-    assert began["ducc0"] == usable()["ducc0"]
-    monkeypatch.setattr(run_json, "versions", told_versions)
-    now = resumable._versions(plan)
-    asked: dict[str, Any] = {"asked": {}}
-    with pytest.raises(ArgumentError, match=rf"ducc0 {began['ducc0']}, which.*, unknown"):
-        run_json.refuse_another_run(Path(), asked | {"versions": began}, asked | {"versions": now})
-
-
-def hide() -> None:
+def hide():
     """Make the process one where a library is not installed."""
     get_library("scipy")
     sys.modules["ducc0"] = None  # type: ignore[assignment]
 
 
 @pytest.mark.parametrize("carrier", ["tasks", "p2p"])
-def test_a_worker_that_comes_later_without_the_library_is_named(carrier: str) -> None:
+def test_a_worker_that_comes_later_without_the_library_is_named(carrier):
     """A graph that was made before says who lacks what; those made afterwards do without."""
     with (
         dask.config.set({"bigfft.exchange.carrier": carrier, "bigfft.kernel": "auto"}),
-        LocalCluster(n_workers=1, threads_per_worker=1, host="127.0.0.1",
-                     dashboard_address="127.0.0.1:0") as cluster,
-        Client(cluster) as client,
+        local(workers=1, processes=True) as client,
     ):
         (first,) = client.scheduler_info(n_workers=-1)["workers"]
         x = da.from_array(COMPLEX, chunks=(4, 48))
         early = fft.fftn(x)
         assert chosen() == "ducc0"
-        cluster.scale(2)
+        client.cluster.scale(2)
         client.wait_for_workers(2, timeout=60)
         (late,) = client.scheduler_info(n_workers=-1)["workers"].keys() - {first}
         client.run(hide, workers=[late])
@@ -359,3 +266,36 @@ def test_a_worker_that_comes_later_without_the_library_is_named(carrier: str) ->
             early.compute()
         assert chosen() != "ducc0"
         np.testing.assert_allclose(fft.fftn(x).compute(), np.fft.fftn(COMPLEX), atol=1e-11)
+
+
+def test_scipy_is_taken_in_whatever_versions(client, monkeypatch):
+    tell(monkeypatch, lambda name: {"scipy": f"0.{name}"})
+    assert libraries.usable_libraries(DOUBLE) == ("scipy",)
+
+
+def test_nobody_to_ask_is_scipy():
+    with local(workers=0):
+        assert chosen(kernel="auto") == "scipy"
+
+
+def flat(name, speed, dtype="complex128"):
+    return LibrarySpeeds(name, dtype, speed, speed)
+
+
+def speeds(**rates):
+    return replace(DEFAULT, libraries=tuple(flat(name, rate) for name, rate in rates.items()))
+
+
+def test_a_profile_with_speeds_of_all_says_which_is_the_fastest(client, tmp_path):
+    """Else it is measured here, as for what a profile says nothing of."""
+    there = client.scheduler_info(n_workers=-1)["workers"].values()
+    path = profiles.profile_path(profiles.cluster_place(there))
+    fast = next((name for name in usable() if name not in ("scipy", "ducc0")), "scipy")
+    rates = {name: 2e9 if name == fast else 1e9 for name in usable()}
+    assert profiles.save_profile(speeds(**rates), path)
+    assert environment.profile_of(there).library(fast, "complex128").along.most == 2e9
+    assert chosen() == fast
+    assert chosen("c8") == chosen("G") == "ducc0"
+    assert profiles.save_profile(speeds(scipy=2e9), tmp_path / "some.json")
+    with dask.config.set({"bigfft.planner.profile": str(tmp_path / "some.json")}):
+        assert chosen() == "ducc0"

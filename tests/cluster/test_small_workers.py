@@ -1,14 +1,13 @@
 """Workers with little memory: plans leave room for what stops them, and nobody waits for ever."""
 
 import time
-from pathlib import Path
-from typing import Any
 
 import dask
 import dask.array as da
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client
+from support import local
 
 import dask_bigfft
 import dask_bigfft.cluster
@@ -20,62 +19,55 @@ from dask_bigfft.testing.clusters import Processes
 
 MIB = 2**20
 
-TWO = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
 
-
-def budget() -> int | None:
+def budget():
     return dask_bigfft.plan(da.zeros(64, chunks=8), "fft").machine.memory_limit
 
 
 @pytest.mark.parametrize(("pause", "part"), [(0.5, 0.5), (False, 1.0)])
-def test_a_plan_stays_below_what_pauses_the_workers(pause: Any, part: float) -> None:
+def test_a_plan_stays_below_what_pauses_the_workers(pause, part):
     """As it is set there; workers that nothing pauses, or restarts, have all of their limit."""
     limit = 16384 * MIB  # they run in this process, which other tests have made large
-    with dask.config.set({"distributed.worker.memory.pause": pause}):
-        cluster = LocalCluster(processes=False, memory_limit=limit, **TWO)
-    with cluster, Client(cluster):
+    settings = {"distributed.worker.memory.pause": pause}
+    with dask.config.set(settings), local(memory_limit=limit):
         assert part * limit - 4096 * MIB <= budget() <= part * limit - IMPORTS_NBYTES
         y = fft.fft(da.from_array(np.arange(64.0), chunks=8))
         np.testing.assert_allclose(y.compute(), np.fft.fft(np.arange(64.0)), atol=1e-10)
 
 
-def test_workers_too_small_for_any_plan_are_refused() -> None:
-    with (
-        LocalCluster(processes=False, memory_limit=300 * MIB, **TWO) as cluster,
-        Client(cluster),
-    ):
+def test_workers_too_small_for_any_plan_are_refused():
+    with local(memory_limit=300 * MIB):
         x = da.zeros(64, chunks=8)
         with pytest.raises(PlanError, match=r"300 MiB.* 240 MiB .*pause.* \d+ MiB"):
             fft.fft(x)
         assert dask_bigfft.plan(x, "fft", memory_limit="8 MiB").machine.memory_limit == 8 * MIB
 
 
-def test_a_refusal_has_the_numbers_of_the_workers() -> None:
+def test_a_refusal_has_the_numbers_of_the_workers():
     with (
-        LocalCluster(processes=False, memory_limit=400 * MIB, **TWO) as cluster,
-        Client(cluster),
+        local(memory_limit=400 * MIB),
         dask.config.set({"bigfft.exchange.carrier": "tasks"}),
         pytest.raises(PlanError, match=r"400 MiB.* 320 MiB .*pause.* MiB"),
     ):
         fft.fft2(da.zeros((2**13, 2**13), chunks=2**11, dtype=complex))
 
 
-def pause(dask_worker: Any) -> None:
+def pause(dask_worker):
     paused.PATIENCE = 2.0
     dask_worker.memory_manager.memory_pause_fraction = 1e-9
 
 
-def go_on(dask_worker: Any) -> None:
+def go_on(dask_worker):
     dask_worker.memory_manager.memory_pause_fraction = 0.8
 
 
-def slowly(block: np.ndarray) -> np.ndarray:
+def slowly(block):
     time.sleep(0.1)
     return block
 
 
 @pytest.mark.parametrize("carrier", ["tasks", "p2p"])
-def test_workers_that_all_stay_paused_are_an_error(tmp_path: Path, carrier: str) -> None:
+def test_workers_that_all_stay_paused_are_an_error(tmp_path, carrier):
     a = np.random.default_rng(1).standard_normal(2**14)
     with (
         Processes(tmp_path, 2) as cluster,
@@ -99,13 +91,12 @@ def test_workers_that_all_stay_paused_are_an_error(tmp_path: Path, carrier: str)
     [(False, True), *(pytest.param(*case, marks=pytest.mark.slow)
                       for case in ((False, False), (True, True), (True, False)))],
 )
-def test_a_transform_that_workers_hardly_hold_ends(registered: bool, pauses: bool) -> None:
+def test_a_transform_that_workers_hardly_hold_ends(registered, pauses):
     """With its result, or before it begins."""
     settings = {} if pauses else {"distributed.worker.memory.pause": False}
     with (
         dask.config.set(settings),
-        LocalCluster(memory_limit=420 * MIB, host="127.0.0.1", **TWO) as cluster,
-        Client(cluster) as client,
+        local(processes=True, memory_limit=420 * MIB) as client,
     ):
         if registered:
             dask_bigfft.cluster.register(client)

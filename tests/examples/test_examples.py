@@ -1,125 +1,56 @@
 """The examples and the README's code run, and wrong answers make them fail."""
 
-import os
 import re
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
 import pytest
+from support import ROOT, environment
 
-ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
+PICTURE, FOLDER = ["--picture", "picture.png"], ["--folder", "field"]
+
+#: Arguments that make an example quick, and what it then says.
+SCRIPTS = [
+    ("first_transform", ["--n", 2**14], ["single chunk", r"rounds \{X1\} \{X2\}"]),
+    ("elevation", ["--chunk", 200], ["688 x 806, in 4 x 5 chunks"]),
+    ("large_field", ["--gib", 0.002, *FOLDER], [r"forward +[\d.]+ s +[\d.]+ GB/s"]),
+    ("larger_than_memory", ["--gib", 0.004, *FOLDER], ["nothing looks complete: True"]),
+    # of this one the last slab is thinner
+    ("larger_than_memory", ["--gib", 0.067, *FOLDER], ["by way of disk"]),
+    ("transposed_order", ["--n", 2**18], [r"3 \+ 3 exchanges", r"2 \+ 2 exchanges"]),
+    ("convolution", ["--n", 2**16, *PICTURE], ["in 16 chunks"]),
+    ("spectra", ["--n", 256, *PICTURE], ["50.0 Hz is in the record"]),
+    ("demo", ["--gib", 0.002, "--n", 2**18, *FOLDER, *PICTURE], ["how far from SciPy"]),
+    ("compare_1d", ["--n", 2**14, "--repetitions", 2, "--json", "out"], [r"(\| `.*\s+){3}"]),
+    ("xarray_field", ["--n", 120], ["freq_x is in 1/km", "single chunk"]),
+    ("array_backend", ["--mib", 16, "--repetitions", 2], [r"(?s)(\n\| [^\n]* \(.*){4}"]),
+]
 
 
 def run(*arguments, cwd):
-    environment = {**os.environ, "MPLBACKEND": "Agg", "MPLCONFIGDIR": str(cwd),
-                   "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-W", "error::DeprecationWarning:__main__", *map(str, arguments)]
+    variables = environment(MPLBACKEND="Agg", MPLCONFIGDIR=cwd)
     return subprocess.run(
-        [sys.executable, "-W", "error::DeprecationWarning:__main__", *map(str, arguments)],
-        cwd=cwd, env=environment, capture_output=True, text=True, timeout=240, check=False,
-    )
+        command, cwd=cwd, env=variables, capture_output=True, text=True, timeout=240)
 
 
-def said(*arguments, cwd):
-    """What a script that succeeds prints."""
-    done = run(*arguments, cwd=cwd)
+@pytest.mark.parametrize(("script", "arguments", "says"), SCRIPTS)
+def test_examples(script, arguments, says, tmp_path):
+    done = run(EXAMPLES / f"{script}.py", *arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    for text in says:
+        assert re.search(text, done.stdout), done.stdout
+    if "field" in arguments:  # nothing is left behind
+        assert not list(tmp_path.glob("field/*"))
+    if "picture.png" in arguments:
+        assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_every_script_is_run_here():
-    scripts = {path.name for path in EXAMPLES.glob("*.py")} - {"extras.py"}
-    assert scripts == set(re.findall(r'EXAMPLES / "(\w+\.py)"', Path(__file__).read_text()))
-
-
-def test_first_transform(tmp_path):
-    text = said(EXAMPLES / "first_transform.py", "--n", 2**14, cwd=tmp_path)
-    assert "single chunk" in text
-    assert "rounds {X1} {X2}" in text
-    assert "forecast" in text
-
-
-def test_elevation(tmp_path):
-    text = said(EXAMPLES / "elevation.py", "--chunk", 200, cwd=tmp_path)
-    assert "688 x 806, in 4 x 5 chunks" in text
-
-
-def test_large_field_and_leaves_nothing_behind(tmp_path):
-    text = said(
-        EXAMPLES / "large_field.py", "--gib", 0.002, "--folder", tmp_path / "field", cwd=tmp_path
-    )
-    assert re.search(r"forward +[\d.]+ s +[\d.]+ GB/s", text)
-    assert list((tmp_path / "field").iterdir()) == []
-
-
-@pytest.mark.parametrize("gib", [0.004, 0.067])  # of the larger one the last slab is thinner
-def test_larger_than_memory_survives_being_killed(gib, tmp_path):
-    text = said(
-        EXAMPLES / "larger_than_memory.py", "--gib", gib, "--folder", tmp_path / "f",
-        cwd=tmp_path,
-    )
-    assert "nothing looks complete: True" in text
-    assert "by way of disk" in text
-    assert not (tmp_path / "f").exists()
-
-
-def test_transposed_order_saves_an_exchange_each_way(tmp_path):
-    text = said(EXAMPLES / "transposed_order.py", "--n", 2**18, cwd=tmp_path)
-    assert "3 + 3 exchanges" in text
-    assert "2 + 2 exchanges" in text
-
-
-def test_convolution(tmp_path):
-    text = said(
-        EXAMPLES / "convolution.py", "--n", 2**16, "--picture", tmp_path / "picture.png",
-        cwd=tmp_path,
-    )
-    assert "in 16 chunks" in text
-    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_spectra(tmp_path):
-    text = said(
-        EXAMPLES / "spectra.py", "--n", 256, "--picture", tmp_path / "picture.png", cwd=tmp_path
-    )
-    assert "50.0 Hz is in the record" in text
-    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_demo_draws_its_picture(tmp_path):
-    picture = tmp_path / "picture.png"
-    text = said(
-        EXAMPLES / "demo.py", "--gib", 0.002, "--n", 2**18, "--folder", tmp_path / "field",
-        "--picture", picture, cwd=tmp_path,
-    )
-    assert "how far from SciPy" in text
-    assert picture.read_bytes().startswith(b"\x89PNG")
-
-
-def test_compare_1d(tmp_path):
-    text = said(
-        EXAMPLES / "compare_1d.py", "--n", 2**14, "--repetitions", 2, "--json", tmp_path / "out",
-        cwd=tmp_path,
-    )
-    rows = [line for line in text.splitlines() if line.startswith("| `")]
-    assert len(rows) >= 3
-    assert (tmp_path / "out").exists()
-
-
-def test_xarray_field(tmp_path):
-    pytest.importorskip("xarray")
-    text = said(EXAMPLES / "xarray_field.py", "--n", 120, cwd=tmp_path)
-    assert "freq_x is in 1/km" in text
-    assert "single chunk" in text
-
-
-def test_array_backend(tmp_path):
-    text = said(
-        EXAMPLES / "array_backend.py", "--mib", 16, "--repetitions", 2, cwd=tmp_path
-    )
-    assert len(re.findall(r"^\| .* \(", text, re.MULTILINE)) == 4
+def test_every_example_is_run_here():
+    scripts = {path.stem for path in EXAMPLES.glob("*.py")} - {"extras"}
+    assert scripts == {script for script, _, _ in SCRIPTS}
 
 
 @pytest.mark.parametrize(
@@ -172,12 +103,8 @@ def test_a_wrong_answer_is_an_error(script, function, arguments, tmp_path):
     assert "wrong" in done.stderr
 
 
-def blocks(language):
-    """Code blocks of the README."""
-    return re.findall(rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-
-
 def test_readme_code_runs(tmp_path):
-    code = blocks("python")
+    code = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert code
-    said("-c", "\n".join(code), cwd=tmp_path)
+    done = run("-c", "\n".join(code), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr

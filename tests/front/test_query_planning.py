@@ -1,9 +1,6 @@
 """Where dask arrays are expressions (`array.query-planning`), transforms work as elsewhere."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
+from support import python
 
 CODE = """
 import dask
@@ -50,8 +47,7 @@ def on_a_cluster(*built):
 
     a = np.random.default_rng(1).standard_normal(4096)
     line, spectrum = fft.fft(da.from_array(a, chunks=256)), np.fft.fft(a)
-    cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0")
-    with cluster:
+    with LocalCluster(n_workers=2, processes=False, dashboard_address="127.0.0.1:0") as cluster:
         with Client(cluster, set_as_default=False) as client:
             np.testing.assert_allclose(client.compute(line).result(), spectrum)
         with Client(cluster):
@@ -81,16 +77,4 @@ if __name__ == "__main__":
 def test_transforms_of_expressions(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(CODE)
-    root = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        env=os.environ | {"PYTHONPATH": path},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split("\n")[-2] == "all right"
+    assert python(script, cwd=tmp_path).stdout.split("\n")[-2] == "all right"

@@ -4,7 +4,6 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from laws.law import geometry
 
 import dask_bigfft
 from dask_bigfft import fft
@@ -56,33 +55,3 @@ def test_values_that_a_block_masks_are_refused_though_no_metadata_tell(carrier, 
         assert relative_l2(fft.fft(reading(99)).compute(), np.fft.fft(np.arange(64.0))) < 1e-14
 
 
-def test_a_memory_limit_makes_blocks_smaller():
-    x = da.zeros(2**26, chunks=2**24, dtype=complex)
-    with dask.config.set(num_workers=16):
-        large = dask_bigfft.plan(x, "fft", memory_limit="1 TiB")
-        small = dask_bigfft.plan(x, "fft", memory_limit="3 GiB")
-    assert large.expected.peak_host > 3 * 2**30 >= small.expected.peak_host
-    assert max(small.chunks[0]) < max(large.chunks[0])
-
-
-def test_pease_is_pease_or_refused():
-    for n in (2**25, 7**5):  # r**5 only: more rounds than a plan may have
-        x = da.zeros(n, chunks=-(-n // 16), dtype=complex)
-        with pytest.raises(ValueError, match=r"pease.*r\*\*m"):
-            dask_bigfft.plan(x, "fft", variant="pease")
-    for n in (2**24, 3**9, 5**6):
-        x = da.zeros(n, chunks=-(-n // 16), dtype=complex)
-        plan = dask_bigfft.plan(x, "fft", variant="pease")
-        inner = plan.exchanges[1 : len(plan.rounds)]
-        assert len(plan.rounds) > 1
-        assert len(set(plan.programs[0].factors)) == 1
-        assert len({geometry(exchange) for exchange in inner}) == 1
-
-
-def test_a_piece_table_survives_forgetting(monkeypatch):
-    monkeypatch.setattr("dask_bigfft.exchange.shards.MOST_KEPT", 1)
-    a = RNG.standard_normal((24, 18))
-    for carrier in ("shared", "tasks"):
-        with dask.config.set({"bigfft.exchange.carrier": carrier}):
-            y = fft.rfft2(da.from_array(a, chunks=(5, 4)))
-            assert relative_l2(y.compute(scheduler="threads"), np.fft.rfft2(a)) < 1e-14

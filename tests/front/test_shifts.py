@@ -8,22 +8,16 @@ import numpy as np
 import pytest
 
 from dask_bigfft import fft, plan
-from dask_bigfft.decomposition.layout import Digit, Group
-from dask_bigfft.devices.find import use
-from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.graph.layer import ShiftLayer, origin
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.shifts import ShiftPlan
+from dask_bigfft.testing.devices import simulated_devices
 
 RNG = np.random.default_rng(2725)
 
 
 def tasks(*arrays):
     return [key for a in arrays for key in dict(a.dask) if "bigfft" in str(key)]
-
-
-def exchanges(found):
-    return len(found.travelling)
 
 
 # --- alone --------------------------------------------------------------------------------------
@@ -43,22 +37,15 @@ def test_shifts_are_numpys_and_keep_the_chunks(name, shape):
             assert result.dtype == a.dtype
 
 
-@pytest.mark.parametrize("dtype", ["?", "i1", ">u2", "f2", "f4", "g", "c8", "G"])
-def test_shifts_take_every_number_type(dtype):
+@pytest.mark.parametrize("dtype", ["?", "i1", ">u2", "f2", "f4", "g", "c8", "G", "U3"])
+def test_shifts_take_every_type(dtype):
     x = np.arange(35).reshape(5, 7).astype(dtype)
-    result = fft.fftshift(da.from_array(x, chunks=(2, 3)))
-    np.testing.assert_array_equal(result.compute(), np.fft.fftshift(x))
-    assert result.compute().dtype == result.dtype == x.dtype
+    for result in (fft.fftshift(da.from_array(x, chunks=((1, 3, 1), 3))), fft.fftshift(x)):
+        np.testing.assert_array_equal(result.compute(), np.fft.fftshift(x))
+        assert result.compute().dtype == result.dtype == x.dtype
 
 
-def test_shifts_take_what_is_no_number():
-    a = da.from_array(np.array(["a", "b", "c", "d", "e"]), chunks=((1, 3, 1),))
-    assert fft.fftshift(a).compute().tolist() == ["d", "e", "a", "b", "c"]
-    assert fft.ifftshift(a).chunks == a.chunks
-    assert fft.fftshift(["a", "b", "c"]).compute().tolist() == ["c", "a", "b"]
-
-
-@pytest.mark.parametrize("chunks", [(3, 2, 4, 1), (1, 0, 9), (5, 5), (10,), (1,) * 10])
+@pytest.mark.parametrize("chunks", [(3, 2, 4, 1), (1, 0, 9), (10,), (1,) * 10])
 def test_a_shift_is_one_task_a_block(chunks):
     x = np.arange(10)
     a = da.from_array(x, chunks=(chunks,))
@@ -66,14 +53,6 @@ def test_a_shift_is_one_task_a_block(chunks):
     assert isinstance(shifted.dask.layers[shifted.name], ShiftLayer)
     assert len(tasks(shifted)) == len(chunks) + 1  # and the plan
     np.testing.assert_array_equal(shifted.compute(scheduler="sync"), np.fft.fftshift(x))
-
-
-def test_blocks_that_only_change_places_are_not_copied():
-    blocks = [np.arange(4.0), np.arange(4.0, 8.0)]
-    a = da.concatenate([da.from_delayed(dask.delayed(b), (4,), float) for b in blocks])
-    first, last = dask.compute(*fft.fftshift(a).to_delayed(), optimize_graph=False)
-    assert np.shares_memory(first, blocks[1])
-    assert np.shares_memory(last, blocks[0])
 
 
 def test_shifts_add_up():
@@ -108,7 +87,7 @@ def case(seed):
     return name, x, chunks, axes, before, after, draw.choice(["shared", "tasks"])
 
 
-@pytest.mark.parametrize("seed", range(80))
+@pytest.mark.parametrize("seed", range(50))
 def test_a_transform_between_two_shifts(seed, sync):
     name, x, chunks, axes, before, after, carrier = case(seed)
     a = da.from_array(x, chunks=chunks)
@@ -142,19 +121,10 @@ def test_shifts_beside_a_transform_cost_no_exchange_and_no_tasks(shape, chunks, 
     found = origin(shifted)
     assert isinstance(found.plan, Plan)
     assert found.array.name == a.name
-    assert exchanges(found.plan) == exchanges(origin(bare).plan)
+    assert len(found.plan.travelling) == len(origin(bare).plan.travelling)
     assert found.plan.expected.bytes_exchanged == origin(bare).plan.expected.bytes_exchanged
     assert len(tasks(shifted)) <= len(tasks(bare)) + 1  # a second plan, which shares rounds
     assert shifted.chunks == bare.chunks
-
-
-def test_axes_that_are_whole_are_shifted_while_blocks_are_stored(sync):
-    x = RNG.standard_normal((3, 1024, 1031))  # several tiles of a block
-    a = da.from_array(x.astype("f4"), chunks=(1, -1, -1))
-    shifted = fft.fftshift(fft.rfft2(fft.ifftshift(a, (1, 2))), 1)
-    assert exchanges(origin(shifted).plan) == 0
-    wanted = np.fft.fftshift(np.fft.rfft2(np.fft.ifftshift(x, (1, 2))), 1)
-    assert np.linalg.norm(shifted.compute() - wanted) < 3e-7 * np.linalg.norm(wanted)
 
 
 def test_a_spectrum_and_its_shifted_form_share_their_rounds():
@@ -168,31 +138,6 @@ def test_a_spectrum_and_its_shifted_form_share_their_rounds():
     np.testing.assert_array_equal(np.fft.fftshift(first), second)
     again = fft.ifftshift(shifted)
     np.testing.assert_array_equal(again.compute(), first)
-
-
-def test_a_shifted_prime_length_shares_its_filter(sync):
-    x = RNG.standard_normal(10007) + 0j
-    with dask.config.set({"bigfft.planner.whole-axis-floor": "16 kiB"}):
-        shifted = fft.fftshift(fft.fft(fft.ifftshift(da.from_array(x, chunks=700))))
-    assert origin(shifted).plan.programs[0].bluestein
-    wanted = np.fft.fftshift(np.fft.fft(np.fft.ifftshift(x)))
-    assert np.linalg.norm(shifted.compute() - wanted) < 1e-13 * np.linalg.norm(wanted)
-
-
-@pytest.mark.parametrize("n", [9, 12, 20])
-def test_a_shifted_input_that_is_padded_or_cropped(n, sync):
-    x = RNG.standard_normal(12)
-    result = fft.fft(fft.ifftshift(da.from_array(x, chunks=5)), n)
-    np.testing.assert_allclose(result.compute(), np.fft.fft(np.fft.ifftshift(x), n), atol=1e-13)
-
-
-def test_a_transposed_spectrum_is_shifted_place_by_place(sync):
-    a = da.from_array(RNG.standard_normal(4096) + 0j, chunks=256)
-    spectrum = fft.fft(a, order="transposed")
-    wanted = np.fft.fftshift(spectrum.compute())
-    np.testing.assert_array_equal(fft.fftshift(spectrum).compute(), wanted)
-    back = fft.ifft(fft.ifftshift(fft.fftshift(spectrum)), order="transposed")
-    np.testing.assert_allclose(back.compute(), a.compute(), atol=1e-13)
 
 
 def test_a_shift_that_needs_too_much_memory_stays_outside(sync):
@@ -219,41 +164,13 @@ def test_what_may_be_overwritten_is_the_shifted_array(sync):
 def test_blocks_that_a_device_makes_are_shifted_too(sync):
     x = (RNG.standard_normal((4, 64, 63)) + 1j).astype("c8")
     a = da.from_array(x, chunks=(2, 64, 63))
-    use([SimulatedDevice(1 << 20)])
-    try:
+    with simulated_devices(1 << 20):
         result = fft.fftshift(fft.fft2(fft.ifftshift(a), device="gpu"), (1, 2)).compute()
-    finally:
-        use(None)
     wanted = np.fft.fftshift(np.fft.fft2(np.fft.ifftshift(x)), (1, 2))
     assert np.linalg.norm(result - wanted) < 1e-6 * np.linalg.norm(wanted)
 
 
 # --- plans --------------------------------------------------------------------------------------
-
-
-def test_the_plan_of_a_shifted_input_says_so_and_goes_to_json_and_back():
-    a = fft.ifftshift(da.zeros((16, 15), chunks=(4, 5)), 1)
-    found = plan(a, "rfft2")
-    assert "the input is stored cyclically from the element of each axis {1: 8}" in str(found)
-    assert Plan.from_json(found.to_json()) == found
-    shifted = origin(fft.fftshift(fft.rfft2(a), 0)).plan
-    assert Plan.from_json(shifted.to_json()) == shifted
-    assert "the result is stored" in shifted.explain()
-    assert shifted._repr_html_()
-
-
-def test_runs_of_a_group_cover_its_values_once():
-    group = Group((Digit(1, 1, 4, 4), Digit(1, 4, 3, 3)), (5, 0, 4, 3), offset=7)
-    held = [[] for _ in group.chunks]
-    for chunk, found in enumerate(held):
-        for low, high, at, _ in group.runs(chunk):
-            assert at == len(found)
-            found += range(low, high)
-    assert [value for found in held for value in found] == [*range(7, 12), *range(7)]
-    for low in range(12):
-        for high in range(low, 13):
-            touching = {c for c, found in enumerate(held) if set(found) & set(range(low, high))}
-            assert touching <= set(group.chunks_touching(low, high)) <= touching | {1}
 
 
 @pytest.mark.parametrize("chunks", [10, 2, 1])
@@ -268,3 +185,29 @@ def test_a_result_that_is_shifted_back_is_the_result(chunks, options):
     both = dask.compute(fft.fftshift(y), fft.ifft2(back), **options)
     np.testing.assert_allclose(both[0], np.fft.fftshift(np.fft.fft2(x)), atol=1e-10)
     np.testing.assert_allclose(both[1], x, atol=1e-10)
+
+
+def test_axes_that_are_whole_are_shifted_while_blocks_are_stored(sync):
+    x = RNG.standard_normal((3, 1024, 1031))  # several tiles of a block
+    a = da.from_array(x.astype("f4"), chunks=(1, -1, -1))
+    shifted = fft.fftshift(fft.rfft2(fft.ifftshift(a, (1, 2))), 1)
+    assert not origin(shifted).plan.travelling
+    wanted = np.fft.fftshift(np.fft.rfft2(np.fft.ifftshift(x, (1, 2))), 1)
+    assert np.linalg.norm(shifted.compute() - wanted) < 3e-7 * np.linalg.norm(wanted)
+
+
+def test_a_transposed_spectrum_is_shifted_place_by_place(sync):
+    a = da.from_array(RNG.standard_normal(4096) + 0j, chunks=256)
+    spectrum = fft.fft(a, order="transposed")
+    wanted = np.fft.fftshift(spectrum.compute())
+    np.testing.assert_array_equal(fft.fftshift(spectrum).compute(), wanted)
+    back = fft.ifft(fft.ifftshift(fft.fftshift(spectrum)), order="transposed")
+    np.testing.assert_allclose(back.compute(), a.compute(), atol=1e-13)
+
+
+def test_the_plan_of_a_shifted_array_goes_to_json_and_back():
+    a = fft.ifftshift(da.zeros((16, 15), chunks=(4, 5)), 1)
+    for found in (plan(a, "rfft2"), origin(fft.fftshift(fft.rfft2(a), 0)).plan):
+        assert Plan.from_json(found.to_json()) == found
+        assert "stored" in found.explain()
+        assert found._repr_html_()

@@ -1,13 +1,10 @@
 """`install`: what is replaced, that it is undone, by whom, and what then works."""
 
-import subprocess
-import sys
-import threading
-
 import dask.array as da
 import numpy as np
 import pytest
 import xrft
+from support import in_threads, python
 from xarray import DataArray
 
 import dask_bigfft
@@ -53,12 +50,6 @@ def test_functions_of_numpy_and_dask_come_here(name):
             getattr(da.fft, name)(a)
 
 
-def test_frequencies_come_here():
-    with dask_bigfft.installed():
-        assert da.fft.fftfreq(8, order="transposed").shape == (8,)
-        np.testing.assert_array_equal(da.fft.rfftfreq(9, 0.5), np.fft.rfftfreq(9, 0.5))
-
-
 def test_calls_are_counted():
     with dask_bigfft.installed():
         dask_bigfft.install()
@@ -70,12 +61,6 @@ def test_calls_are_counted():
     dask_bigfft.uninstall()  # one too many
     with dask_bigfft.installed():
         assert state() != BEFORE
-
-
-def test_an_error_inside_is_no_reason_to_stay():
-    with pytest.raises(KeyError), dask_bigfft.installed():
-        raise KeyError
-    assert state() == BEFORE
 
 
 def test_what_others_put_there_stays():
@@ -90,20 +75,12 @@ def test_what_others_put_there_stays():
 
 
 def test_threads_come_and_go():
-    wrong = []
-
-    def work():
+    def work(number):
         for _ in range(200):
             with dask_bigfft.installed():
-                if da.fft.fft is BEFORE["fft"]:
-                    wrong.append(threading.current_thread())
+                assert da.fft.fft is not BEFORE["fft"]
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    in_threads(8, work)
 
 
 def test_what_only_dasks_functions_take_still_goes_there():
@@ -120,16 +97,13 @@ def test_what_only_dasks_functions_take_still_goes_there():
 
 
 @pytest.mark.parametrize(("setting", "wanted"), [("True", True), (None, False)])
-def test_the_setting_installs_at_import(setting, wanted, tmp_path):
+def test_the_setting_installs_at_import(setting, wanted):
     code = (
         "import dask, dask.array as da\n"
         f"dask.config.set({{'bigfft.install': {setting}}}) if {setting is not None} else None\n"
         "before = da.fft.fft\nimport dask_bigfft\nprint(da.fft.fft is not before)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True
-    )
-    assert done.stdout.strip() == str(wanted)
+    assert python("-c", code).stdout.strip() == str(wanted)
 
 
 # --- xrft ---------------------------------------------------------------------------------------
@@ -166,17 +140,3 @@ def test_xrft_takes_axes_in_many_chunks(function, arguments):
     np.testing.assert_allclose(found.values, wanted.values, atol=1e-12, rtol=1e-10)
 
 
-@XRFTS
-def test_xrft_goes_there_and_back_in_many_chunks():
-    with dask_bigfft.installed():
-        a = field({"t": 1, "y": 6, "x": 7})
-        spectrum = xrft.fft(a, dim=["y", "x"])
-        lag = [spectrum[dim].direct_lag for dim in ("freq_y", "freq_x")]
-        back = xrft.ifft(spectrum, dim=["freq_y", "freq_x"], lag=lag)
-    np.testing.assert_allclose(back.values, a.values, atol=1e-12)
-    np.testing.assert_allclose(back.x, a.x, atol=1e-12)
-
-
-def test_without_installing_xrft_refuses():
-    with pytest.raises(ValueError, match="chunk"):
-        xrft.fft(field({"y": 6}), dim="y").compute()

@@ -33,12 +33,6 @@ def test_more_samples_than_whole_seconds():
     assert len(set(third)) == 36
 
 
-def test_more_samples_where_no_finer_unit_reaches():
-    found = bx.irfft(bx.rfft(series("3500-01-01", 1, "M8[us]")), n=36).t.values
-    assert found.dtype == np.dtype("M8[us]")
-    assert found[0] == np.datetime64("3500-01-01")
-
-
 def test_files_without_a_unit_of_time_have_nanoseconds():
     spectrum = bx.fft(series("2026-01-01", 60, "M8[s]"))
     attrs = spectrum.freq_t.attrs

@@ -10,7 +10,12 @@ import numpy as np
 import scipy.fft
 
 import dask_bigfft
+import dask_bigfft.decomposition.tiles
+import dask_bigfft.graph.run
+import dask_bigfft.kernels.loop
 from dask_bigfft.decomposition.steps import half
+from dask_bigfft.kernels.libraries import get_library
+from dask_bigfft.testing.faults import Faulty
 from dask_bigfft.testing.oracles import exact_transform, relative_l2, resized
 from dask_bigfft.transforms.spec import TransformSpec
 
@@ -21,6 +26,19 @@ FACTOR = 1.5
 # directly, which is more accurate than any convolution; forced down there, ours is given this
 # many eps more. At the lengths where SciPy uses Bluestein's algorithm too, there is none.
 FORCED_BLUESTEIN = 4.0
+
+
+def small_tiles(monkeypatch, nbytes):
+    """Tiles so small that a block has many."""
+    monkeypatch.setattr(dask_bigfft.decomposition.tiles, "TILE_BYTES", nbytes)
+    monkeypatch.setattr(dask_bigfft.kernels.loop, "ROW_BYTES", 1)
+
+
+def damaged(monkeypatch, damage, when):
+    """Let FFT libraries answer wrongly when it is time."""
+    monkeypatch.setattr(
+        dask_bigfft.graph.run, "get_library", lambda name: Faulty(get_library(name), damage, when)
+    )
 
 
 @contextlib.contextmanager

@@ -13,10 +13,8 @@ import itertools
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from pathlib import Path
 
 import dask
 import dask.array as da
@@ -62,7 +60,7 @@ ALWAYS = {
 assert set(GRID) > ALWAYS
 
 
-def cases(*carriers: str) -> list[object]:
+def cases(*carriers):
     """The cases of some carriers."""
     found = [case for case in GRID if case[0] in carriers]
     return [
@@ -72,11 +70,8 @@ def cases(*carriers: str) -> list[object]:
     ]
 
 
-Whole = Callable[[], Processes]
-
-
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Whole]:
+def whole(tmp_path_factory):
     """Gives a cluster all of whose processes run: what is missing is begun anew."""
     kept: list[Processes] = []
     for carrier in ("tasks", "disk"):  # compiles, once, what all processes load then
@@ -85,7 +80,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Whole]:
         with dask.config.set(options):
             fft.fft(da.ones(16 * 512, chunks=512)).compute()
 
-    def found() -> Processes:
+    def found():
         if not kept or not kept[-1].scheduler.is_alive():
             kept.append(Processes(tmp_path_factory.mktemp("cluster"), 0))
         for _ in range(WORKERS - len(kept[-1].alive)):
@@ -99,11 +94,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Whole]:
             cluster.close()
 
 
-def close(found: np.ndarray, wanted: np.ndarray) -> bool:
+def close(found, wanted):
     return bool(np.linalg.norm(found - wanted) <= 1e-14 * np.linalg.norm(wanted))
 
 
-def trapped(client: Client, board: Board, phase: str) -> set[int]:
+def trapped(client, board, phase):
     """Set the trap on all workers; return their processes."""
     client.wait_for_workers(WORKERS, LONGEST)
     after = 0 if phase == "barrier" else 2
@@ -112,7 +107,7 @@ def trapped(client: Client, board: Board, phase: str) -> set[int]:
     return found
 
 
-def hit(board: Board, cluster: Processes, fault: str, victim: str, rest: dict[str, int]) -> None:
+def hit(board, cluster, fault, victim, rest):
     """Let a fault hit the victim, now that a worker has come to the phase."""
     workers = {process.pid for process in cluster.alive}
     who = board.wait()
@@ -131,9 +126,7 @@ def hit(board: Board, cluster: Processes, fault: str, victim: str, rest: dict[st
 
 
 @pytest.mark.parametrize(("carrier", "phase", "fault", "victim"), cases("p2p", "tasks", "disk"))
-def test_the_result_is_right(
-    whole: Whole, carrier: str, phase: str, fault: str, victim: str, tmp_path: Path
-) -> None:
+def test_the_result_is_right(whole, carrier, phase, fault, victim, tmp_path):
     seed = zlib.crc32(f"{carrier} {phase} {fault} {victim}".encode())  # data, and so tasks, anew
     a = np.random.default_rng(seed).standard_normal(16 * 512)
     folder = tmp_path / "scratch"
@@ -162,14 +155,14 @@ ASKED = {"kind": "fft", "block_size": LENGTH * 16 // BLOCKS}
 FLOOR = {"bigfft.planner.whole-axis-floor": 1}
 
 
-def files(folder: Path) -> dict[str, bytes]:
+def files(folder):
     """What lies in a folder, but for the record of how it came to be."""
     found = (path for path in folder.rglob("*") if path.is_file() and path.name != "zarr.json")
     return {str(path.relative_to(folder)): path.read_bytes() for path in found}
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def undisturbed(tmp_path_factory):
     """A folder with a source, and a result that nothing has disturbed."""
     folder = tmp_path_factory.mktemp("files")
     rng = np.random.default_rng(1)
@@ -185,9 +178,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("carrier", "phase", "fault", "victim"), cases("files"))
 def test_the_result_of_a_run_is_the_same_to_the_bit(
-    whole: Whole, undisturbed: Path, carrier: str, phase: str, fault: str, victim: str,
-    tmp_path: Path,
-) -> None:
+    whole, undisturbed, carrier, phase, fault, victim, tmp_path
+):
     """At once, or after another run has gone on where one stopped."""
     cluster, board, out = whole(), Board(tmp_path / "board"), tmp_path / "out.zarr"
     asked = {**ASKED, "scratch": tmp_path / "scratch"}
@@ -223,9 +215,7 @@ def test_the_result_of_a_run_is_the_same_to_the_bit(
     pytest.param(*case, marks=() if case == ("scratch_write", True) else pytest.mark.slow)
     for case in itertools.product(PHASES["files"], (True, False))
 ])
-def test_a_scheduler_that_is_restarted_ends_a_run(
-    undisturbed: Path, phase: str, same_client: bool, tmp_path: Path
-) -> None:
+def test_a_scheduler_that_is_restarted_ends_a_run(undisturbed, phase, same_client, tmp_path):
     """At the same address; the next run goes on, also by the client that was there before."""
     out, board = tmp_path / "out.zarr", Board(tmp_path / "board")
     asked = {**ASKED, "scratch": tmp_path / "scratch"}
@@ -260,14 +250,14 @@ def test_a_scheduler_that_is_restarted_ends_a_run(
 
 
 @pytest.mark.slow
-def test_a_worker_that_dies_again_and_again_is_an_error(whole: Whole) -> None:
+def test_a_worker_that_dies_again_and_again_is_an_error(whole):
     """Nothing looks complete: the caller learns which task killed the workers."""
     a = np.random.default_rng(5).standard_normal(16 * 512)
     with (
         Client(scheduler_file=whole().file, timeout=LONGEST) as client,
         dask.config.set({"bigfft.exchange.carrier": "p2p"}),
     ):
-        def end(block: np.ndarray) -> np.ndarray:
+        def end(block):
             if block.size:
                 os._exit(1)
             return block
@@ -288,7 +278,7 @@ def test_a_worker_that_dies_again_and_again_is_an_error(whole: Whole) -> None:
 
 
 @pytest.mark.slow
-def test_a_cluster_that_restarts_is_an_error_and_then_all_is_well() -> None:
+def test_a_cluster_that_restarts_is_an_error_and_then_all_is_well():
     """Where nothing is kept, nobody may wait for ever."""
     a = np.random.default_rng(6).standard_normal(64 * 512)
     with (
@@ -298,7 +288,7 @@ def test_a_cluster_that_restarts_is_an_error_and_then_all_is_well() -> None:
         Client(cluster) as client,
         dask.config.set({"bigfft.exchange.carrier": "p2p"}),
     ):
-        def slowly(block: np.ndarray) -> np.ndarray:
+        def slowly(block):
             time.sleep(0.2)
             return block
 

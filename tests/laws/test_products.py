@@ -37,12 +37,6 @@ def convolved(a, b):
     return z / a.size
 
 
-def test_the_oracle_is_a_circular_convolution():
-    a, b = random_array((6, 5), "c16", 0), random_array((6, 5), "c16", 1)
-    expected = sum(a[i, j] * np.roll(b, (i, j), axis=(0, 1)) for i in range(6) for j in range(5))
-    assert relative_l2(convolved(a, b), expected) < 1e-14
-
-
 @FEWER
 @given(
     data=st.data(),
@@ -69,18 +63,6 @@ def test_products_of_spectra_in_transposed_order(data, shape, plans, real, floor
     expected = convolved(a, b)
     assert found.dtype == dtype
     assert relative_l2(found, expected) < 40 * np.finfo(dtype).eps
-
-
-@FEWER
-@given(data=st.data(), order=st.tuples(*[st.sampled_from(["natural", "transposed"])] * 2))
-def test_an_order_per_axis(data, order):
-    shape = (12, 20)
-    a, b = random_array(shape, "c16", 3), random_array(shape, "c16", 4)
-    arrays = [da.from_array(x, chunks=data.draw(chunkings(shape))) for x in (a, b)]
-    with dask.config.set({"bigfft.planner.whole-axis-floor": 1, "scheduler": "sync"}):
-        one, two = [fft.fft2(x, order=order) for x in arrays]
-        found = fft.ifft2(one * two, order=order).compute()
-    assert relative_l2(found, convolved(a, b)) < 1e-14
 
 
 def exchanges_of_a_product(shape, chunks, order):

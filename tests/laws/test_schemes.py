@@ -33,13 +33,13 @@ SCHEMES = {
 }
 
 
-def relative(found: np.ndarray, wanted: np.ndarray) -> float:
+def relative(found, wanted):
     return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
 
 
 @pytest.mark.parametrize("variant", ["auto", "dif", "dit", "stockham"])
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_scheme(scheme: str, variant: str) -> None:
+def test_scheme(scheme, variant):
     shape, chunks, rounds = SCHEMES[scheme]
     rng = np.random.default_rng(3)
     a = rng.standard_normal(shape) + 1j * rng.standard_normal(shape)
@@ -53,7 +53,7 @@ def test_scheme(scheme: str, variant: str) -> None:
 
 
 @pytest.mark.parametrize("n", [4096, 4095, 3 * 5 * 7 * 11])
-def test_real_input_halves_the_bytes_of_every_exchange(n: int) -> None:
+def test_real_input_halves_the_bytes_of_every_exchange(n):
     real = dask_bigfft.plan(da.zeros(n, chunks=n // 16), "rfft")
     full = dask_bigfft.plan(da.zeros(n, chunks=n // 16, dtype=complex), "fft")
     assert len(real.travelling) == len(full.travelling) == 3
@@ -90,7 +90,7 @@ print(plan.notation, used, plan.expected.peak_host, limit, error)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_a_prime_of_ten_million_holds_its_memory_limit() -> None:
+def test_a_prime_of_ten_million_holds_its_memory_limit():
     run = subprocess.run(
         [sys.executable, "-c", PRIME], capture_output=True, text=True, check=True, timeout=280
     )

@@ -11,26 +11,22 @@ import dask.array as da
 import dask.local
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster
+from laws.law import damaged, small_tiles
+from support import local
 
-import dask_bigfft.decomposition.tiles
 import dask_bigfft.graph.inside
-import dask_bigfft.graph.run
-import dask_bigfft.kernels.loop
 from dask_bigfft import fft, plan
 from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.errors import CarrierError, DeviceError, VerificationError
 from dask_bigfft.exchange.spoiled import refuse_spoiled, spoiling
-from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.testing.devices import simulated_devices
-from dask_bigfft.testing.faults import DAMAGES, Faulty, Times
+from dask_bigfft.testing.faults import DAMAGES, Times
 
 
 @pytest.fixture(autouse=True)
 def tiles(monkeypatch):
-    """Tiles so small that a block has many: some are done when another one fails."""
-    monkeypatch.setattr(dask_bigfft.decomposition.tiles, "TILE_BYTES", 1100)
-    monkeypatch.setattr(dask_bigfft.kernels.loop, "ROW_BYTES", 1)
+    """Some tiles are done when another one fails."""
+    small_tiles(monkeypatch, 1100)
 
 
 @pytest.fixture
@@ -51,23 +47,13 @@ def again(monkeypatch):
 
 @pytest.fixture(scope="module")
 def client():
-    with (
-        LocalCluster(n_workers=1, threads_per_worker=1, processes=False,
-                     dashboard_address="127.0.0.1:0") as cluster,
-        Client(cluster) as found,
-    ):
+    with local(workers=1) as found:
         yield found
 
 
 def values(*shape):
     rng = np.random.default_rng(3)
     return rng.standard_normal(shape) + 1j * rng.standard_normal(shape)
-
-
-def fails(monkeypatch, damage, when):
-    monkeypatch.setattr(
-        dask_bigfft.graph.run, "get_library", lambda name: Faulty(get_library(name), damage, when)
-    )
 
 
 def broken(answer):
@@ -84,7 +70,7 @@ def test_what_is_wrong_twice_is_not_tried_again_in_place(monkeypatch, again, mod
     """A round whose source stays is; one in common memory has stored the tiles before."""
     a = values(4096)
     x = da.from_array(a, chunks=256)
-    fails(monkeypatch, DAMAGES["exponent bit"], when := Times(2, after))
+    damaged(monkeypatch, DAMAGES["exponent bit"], when := Times(2, after))
     with dask.config.set(scheduler="sync"):
         assert any(plan(x, "fft", verify=mode).joints.inside)
         y = fft.fft(x, verify=mode)
@@ -100,14 +86,13 @@ def test_what_is_wrong_twice_is_not_tried_again_in_place(monkeypatch, again, mod
 @pytest.mark.parametrize("carrier", ["auto", "shared"])
 @pytest.mark.parametrize(
     ("shape", "chunks", "after"),
-    [((4096,), 256, 3), ((4096,), 256, 66), ((4096,), 256, 101),
-     ((64, 64), (16, 64), 1), ((64, 64), (16, 64), 5), ((64, 64), (16, 64), 17)],
+    [((4096,), 256, 3), ((4096,), 256, 101), ((64, 64), (16, 64), 5), ((64, 64), (16, 64), 17)],
 )
 def test_what_is_verified_is_not_worked_on_in_place_on_workers(
     monkeypatch, client, carrier, shape, chunks, after
 ):
     a = values(*shape) + after
-    fails(monkeypatch, DAMAGES["exponent bit"], when := Times(2, after))
+    damaged(monkeypatch, DAMAGES["exponent bit"], when := Times(2, after))
     x = da.from_array(a.copy(), chunks=chunks) + 0
     with dask.config.set({"bigfft.exchange.carrier": carrier}):
         y = fft.fftn(x, verify="energy", overwrite_x=True)
@@ -119,11 +104,27 @@ def test_what_is_verified_is_not_worked_on_in_place_on_workers(
 def test_blocks_that_may_be_overwritten_are_not_transformed_twice(monkeypatch, client, after):
     a = values(64, 64) + after
     x = da.from_array(a.copy(), chunks=(16, 64)) + 0
-    fails(monkeypatch, broken, Times(1, after))
+    damaged(monkeypatch, broken, Times(1, after))
     with pytest.raises(CarrierError, match=r"round 1 failed on block .* leave overwrite_x out"):
         fft.fft2(x, overwrite_x=True).compute(retries=1)
-    fails(monkeypatch, broken, Times(1, after))
+    damaged(monkeypatch, broken, Times(1, after))
     assert close(fft.fft2(x).compute(retries=1), np.fft.fft2(a))
+
+
+@pytest.mark.parametrize("dtype", "fdgFDG")
+@pytest.mark.parametrize("strided", [False, True])
+def test_a_block_says_wherever_it_is_that_it_is_spoiled(dtype, strided):
+    block = np.full((6, 4), np.nan, dtype)[:: 2 if strided else 1, ::-1 if strided else 1]
+    refuse_spoiled(0, (0, 0), block)  # NaN like any other
+    refuse_spoiled(0, (0, 0), block[:0])
+    with pytest.raises(KeyboardInterrupt), spoiling(lambda: [block]):
+        raise KeyboardInterrupt
+    assert np.isnan(block).all()
+    for sent in (block, block.copy(), pickle.loads(pickle.dumps(block))):
+        with pytest.raises(CarrierError, match=r"round 1 failed on block \(0, 0\)"):
+            refuse_spoiled(0, (0, 0), sent)
+    block[...] = 1
+    refuse_spoiled(0, (0, 0), block)
 
 
 def test_nor_are_shards_that_a_device_has_worked_on(monkeypatch, again):
@@ -145,19 +146,3 @@ def test_nor_are_shards_that_a_device_has_worked_on(monkeypatch, again):
         with pytest.raises(CarrierError, match=r"round 1 failed on block .* leave overwrite_x out"):
             fft.fft2(x, overwrite_x=True, device="gpu").compute()
     assert again == [DeviceError]
-
-
-@pytest.mark.parametrize("dtype", "fdgFDG")
-@pytest.mark.parametrize("strided", [False, True])
-def test_a_block_says_wherever_it_is_that_it_is_spoiled(dtype, strided):
-    block = np.full((6, 4), np.nan, dtype)[:: 2 if strided else 1, ::-1 if strided else 1]
-    refuse_spoiled(0, (0, 0), block)  # NaN like any other
-    refuse_spoiled(0, (0, 0), block[:0])
-    with pytest.raises(KeyboardInterrupt), spoiling(lambda: [block]):
-        raise KeyboardInterrupt
-    assert np.isnan(block).all()
-    for sent in (block, block.copy(), pickle.loads(pickle.dumps(block))):
-        with pytest.raises(CarrierError, match=r"round 1 failed on block \(0, 0\)"):
-            refuse_spoiled(0, (0, 0), sent)
-    block[...] = 1
-    refuse_spoiled(0, (0, 0), block)

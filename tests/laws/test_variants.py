@@ -55,13 +55,6 @@ def test_only_pease_has_one_geometry(n, order):
         assert len(geometries) == (1 if variant == "pease" else 2)
 
 
-@pytest.mark.parametrize(("n", "rounds"), [(81, [3, 3, 3, 3]), (256, [4, 4, 4, 4])])
-def test_one_geometry_for_four_digits(n, rounds):
-    x = da.zeros(n, chunks=rounds[0] ** 2, dtype=complex)
-    found = plan(x, "fft", rounds=rounds, variant="pease")
-    assert len({geometry(exchange) for exchange in found.exchanges[1:4]}) == 1
-
-
 #: Exchanges in which something travels, for 4096 = 16 x 16 x 16: blocks are cut along the
 #: outermost waiting digit, and where that stays what it is, an exchange stays at home.
 TRAVELLING = {
@@ -86,16 +79,6 @@ def test_exchanges_and_bytes(variant, order):
     assert all(exchange.nbytes == n * 16 for exchange in found.exchanges)
 
 
-def test_transposed_order_saves_the_last_exchange_where_the_reversal_is_at_the_output():
-    for variant, saved in [("dif", 1), ("pease", 1), ("stockham", 0), ("dit", 0)]:
-        counts = [
-            len(plan(signal(64), "fft", rounds=LONG[64], variant=variant, order=order,
-                     digits=LONG[64] if order == "transposed" else None).travelling)
-            for order in ("natural", "transposed")
-        ]
-        assert counts == [4, 4 - saved]
-
-
 @pytest.mark.parametrize(
     ("variant", "order", "name"),
     list(itertools.product([*VARIANTS, "auto"], ["natural", "transposed"], ["fft", "ifft"])),
@@ -117,33 +100,3 @@ def test_all_variants_give_the_same_answer(variant, order, name):
         assert relative_l2(y.compute(), expected) < 1e-15
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("name", ["rfft", "irfft"])
-def test_variants_of_real_transforms(variant, name):
-    n, rounds = 125, [5, 5, 5]
-    x = random_array((n if name == "rfft" else n // 2 + 1,), "f8", 6)
-    with dask.config.set(scheduler="sync"):
-        y = getattr(dask_bigfft.fft, name)(
-            da.from_array(x, chunks=9), n=n, rounds=rounds, variant=variant
-        )
-        assert relative_l2(y.compute(), exact_transform(name, x, (n,))) < 2e-15
-
-
-@pytest.mark.parametrize("rounds", [[4, 4, 2], [2, 16], [{0: 8}, {0: 4}]])
-def test_pease_refuses_unequal_factors(rounds):
-    x = da.zeros(32, chunks=4, dtype=complex)
-    with pytest.raises(ValueError, match="pease"):
-        plan(x, "fft", rounds=rounds, variant="pease")
-
-
-def test_pease_unaided_takes_equal_factors():
-    x = da.zeros(4096, chunks=128, dtype=complex)
-    with dask.config.set({"bigfft.planner.whole-axis-floor": 1}):
-        found = plan(x, "fft", variant="pease")
-    assert len(set(found.programs[0].factors)) == 1
-    assert len(found.programs[0].factors) > 1
-
-
-def test_unknown_variants_are_refused():
-    with pytest.raises(ValueError, match=r"variant.*four-step.*stockham"):
-        plan(da.zeros(16, chunks=4), "fft", variant="four-step")

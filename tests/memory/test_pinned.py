@@ -1,7 +1,6 @@
 """Pinned buffers: what is pinned, how much of it, and that it is let go before it is unmapped."""
 
 import gc
-import os
 
 import numpy as np
 import pytest
@@ -57,47 +56,6 @@ def test_blocks_are_pinned_whole_and_let_go_with_their_memory():
     assert pinner.counters().pinned_bytes == 0
 
 
-def test_a_driver_that_refuses_is_not_asked_for_ever():
-    driver, arena = Driver(refuses=100), HostArena(64 * MIB)
-    pinner = Pinner(driver.register, driver.unregister, 64 * MIB)
-    arena.pin(pinner)
-    blocks = [arena.lend(4 * MIB, "u1") for _ in range(6)]
-    for number, block in enumerate(blocks):
-        block[:] = number
-    assert all((block == number).all() for number, block in enumerate(blocks))
-    assert driver.refuses == 97
-    assert pinner.counters().failures == 3
-    assert pinner.counters().pinned_bytes == 0
-
-
-def test_another_exception_is_not_swallowed():
-    def register(address, nbytes):
-        raise KeyboardInterrupt
-
-    arena = HostArena(64 * MIB)
-    pinner = Pinner(register, lambda address: None, 64 * MIB)
-    arena.pin(pinner)
-    with pytest.raises(KeyboardInterrupt):
-        arena.lend(4 * MIB, "u1")
-    gc.collect()
-    assert pinner.counters().pinned_bytes == 0
-    assert arena.counters().lent_bytes == 0
-
-
-def test_close_lets_everything_go_and_pins_nothing_more():
-    driver, arena = Driver(), HostArena(64 * MIB)
-    pinner = Pinner(driver.register, driver.unregister, 64 * MIB)
-    arena.pin(pinner)
-    block = arena.lend(4 * MIB, "u1")
-    pinner.close()
-    assert driver.ranges == {}
-    assert not pinner.covers(block.ctypes.data, 1)
-    other = arena.lend(4 * MIB, "u1")
-    assert driver.registered == 1
-    del block, other
-    arena.trim()  # nothing is unregistered twice
-
-
 def test_the_process_arena_pins_for_whoever_asks():
     driver = Driver()
     pinner = Pinner(driver.register, driver.unregister, 64 * MIB)
@@ -115,19 +73,6 @@ def test_the_process_arena_pins_for_whoever_asks():
         del block
         default_arena().trim()
         default_arena().resize(before)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_fork_unregisters_nothing():
-    driver, arena = Driver(), HostArena(64 * MIB)
-    pinner = Pinner(driver.register, driver.unregister, 64 * MIB)
-    arena.pin(pinner)
-    block = arena.lend(4 * MIB, "u1")
-    pinner._process += 1  # as a child sees it: the pid is another
-    del block
-    arena.trim()
-    assert len(driver.ranges) == 1
-    assert pinner.counters().ranges == 0
 
 
 class Anywhere(Driver):
@@ -160,20 +105,6 @@ def test_arrays_of_others_are_pinned_as_long_as_they_live():
     assert pinner.counters().adopted_bytes == 0
 
 
-def test_an_array_of_others_that_an_interrupt_kept_from_being_pinned_counts_for_nothing():
-    def interrupted(address, nbytes):
-        raise KeyboardInterrupt
-
-    pinner = Pinner(interrupted, None, 0, adopted=48 * MIB)
-    x = np.zeros((40, 1 << 20), np.uint8)
-    with pytest.raises(KeyboardInterrupt):
-        pinner.adopt(x)
-    assert pinner.counters().adopted_bytes == 0
-    driver = Anywhere()
-    pinner._register, pinner._unregister = driver.register, driver.unregister
-    assert pinner.adopt(x)
-
-
 def test_what_cannot_be_watched_or_is_too_much_is_left_alone():
     driver = Anywhere(refuses=1)
     pinner = Pinner(driver.register, driver.unregister, 1 << 40, adopted=48 * MIB)
@@ -193,3 +124,16 @@ def test_what_cannot_be_watched_or_is_too_much_is_left_alone():
     pinner.close()
     assert driver.ranges == {}
     assert not pinner.adopt(first)
+
+
+def test_a_driver_that_refuses_is_not_asked_for_ever():
+    driver, arena = Driver(refuses=100), HostArena(64 * MIB)
+    pinner = Pinner(driver.register, driver.unregister, 64 * MIB)
+    arena.pin(pinner)
+    blocks = [arena.lend(4 * MIB, "u1") for _ in range(6)]
+    for number, block in enumerate(blocks):
+        block[:] = number
+    assert all((block == number).all() for number, block in enumerate(blocks))
+    assert driver.refuses == 97
+    assert pinner.counters().failures == 3
+    assert pinner.counters().pinned_bytes == 0

@@ -9,32 +9,9 @@ import numpy as np
 import pytest
 from memory.arenas import MIB, address
 
-from dask_bigfft.memory import HostArena, pages
+from dask_bigfft.memory import pages
 
 # Prefault
-
-
-@pytest.mark.parametrize("threads", [1, 2, 3])
-def test_prefault(arena, threads):
-    assert arena.prefault(5 * MIB, count=3, threads=threads) == 15 * MIB
-    counters = arena.counters()
-    assert (counters.idle_bytes, counters.lent_bytes, counters.lends) == (15 * MIB, 0, 0)
-    blocks = [arena.lend(5 * MIB, np.uint8) for _ in range(3)]
-    assert arena.counters().reuses == 3
-    # What is idle and fits counts, what is lent does not.
-    del blocks[0]
-    assert arena.prefault(5 * MIB, count=2, threads=threads) == 5 * MIB
-
-
-def test_prefault_keeps_the_limit_and_idle_memory():
-    arena = HostArena(10 * MIB)
-    block = arena.lend(2 * MIB, np.uint8)
-    other = arena.lend(MIB, np.uint8)
-    del other
-    assert arena.prefault(4 * MIB, count=5) == 4 * MIB
-    counters = arena.counters()
-    assert (counters.lent_bytes, counters.idle_bytes) == (block.nbytes, 5 * MIB)
-    assert arena.prefault(100) == 0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts page faults")
@@ -47,18 +24,6 @@ def test_prefaulted_pages_do_not_fault_again(arena, threads):
     before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt  # others may do anything
     block.fill(1)
     assert resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before < 16
-
-
-def test_interrupted_prefault_returns_its_memory(arena, monkeypatch):
-    def interrupt(share):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(pages, "_touch_range", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        arena.prefault(MIB, count=2)
-    counters = arena.counters()
-    assert (counters.lent_bytes, counters.idle_bytes) == (0, 2 * MIB)
-    assert counters.prefaulted_bytes == 0
 
 
 POPULATES = pages.populate(pages.Buffer(MIB).memory)
@@ -87,14 +52,6 @@ def test_a_block_is_faulted_in_once_and_no_other(arena):
     again = arena.lend(40 * MIB, np.uint8)  # was used before
     assert arena.fault_in(again) == 0
     assert arena.counters().prefaulted_bytes == 40 * MIB
-
-
-@needs_populate
-def test_of_a_larger_buffer_no_more_is_faulted_in_than_the_block_takes(arena):
-    block = arena.lend(37 * MIB, np.uint8)
-    assert arena.counters().lent_bytes == 40 * MIB
-    assert 37 * MIB <= arena.fault_in(block) <= 39 * MIB
-    assert pages_there(block) == 37 * MIB
 
 
 @needs_populate
@@ -129,9 +86,3 @@ def test_where_the_system_cannot_pages_come_as_they_are_written_to(arena, monkey
     assert arena.prefault(3 * MIB) == 3 * MIB == arena.counters().prefaulted_bytes
 
 
-def test_what_is_not_lent_or_not_wanted_is_left_alone(arena):
-    assert arena.fault_in(np.zeros(8 * MIB, np.uint8)) == 0
-    arena.prefaults(False)
-    assert arena.fault_in(arena.lend(8 * MIB, np.uint8)) == 0
-    assert arena.fault_in(arena.lend(7, np.uint8)) == 0
-    assert arena.counters().prefaulted_bytes == 0

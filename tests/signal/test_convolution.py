@@ -1,9 +1,5 @@
 """Convolution and correlation against `scipy.signal`, and what their plans exchange."""
 
-import os
-import subprocess
-import sys
-from dataclasses import replace
 
 import dask
 import dask.array as da
@@ -13,14 +9,13 @@ import scipy.fft
 import scipy.signal
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import python
 
-from dask_bigfft import fft, plan, signal
-from dask_bigfft.errors import ArgumentError, ArgumentTypeError
+from dask_bigfft import fft, signal
+from dask_bigfft.errors import ArgumentError
 from dask_bigfft.graph.layer import TransformLayer
-from dask_bigfft.kernels import libraries
 from dask_bigfft.memory import HostArena
 from dask_bigfft.memory import arena as memory
-from dask_bigfft.planning import arguments
 from dask_bigfft.testing.oracles import relative_l2
 from dask_bigfft.testing.strategies import chunkings, random_array, sizes
 
@@ -120,29 +115,9 @@ def test_by_the_definition(shapes, mode):
         assert relative_l2(found, expected) < 2e-15
 
 
-@pytest.mark.parametrize("method", ["auto", "fft", "direct"])
-@pytest.mark.parametrize("name", ["convolve", "correlate"])
-def test_integers_stay_integers(name, method):
-    rng = np.random.default_rng(5)
-    a, b = rng.integers(-100, 100, 700), rng.integers(-100, 100, 90).astype("i2")
-    found = getattr(signal, name)(da.from_array(a, chunks=64), b, "same", method)
-    expected = getattr(scipy.signal, name)(a, b, "same")
-    assert found.dtype == expected.dtype
-    assert (found.compute() == expected).all()
-
-
-def test_lags_of_a_correlation():
-    """A delayed copy correlates best at its delay."""
-    x = np.random.default_rng(1).standard_normal(4096)
-    delayed = np.concatenate([np.zeros(321), x])[:4096]
-    found = signal.correlate(da.from_array(delayed, chunks=256), da.from_array(x, chunks=256))
-    assert int(found.argmax().compute()) - (4096 - 1) == 321
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_exchanges_of_one_axis(mode):
-    """Six through spectra in transposed order, where natural order takes nine; four beside a
-    kernel that fits a block."""
+    """Six through spectra in transposed order; four beside a kernel that fits a block."""
     x, y = da.zeros(2**16, chunks=2**12), da.zeros(2**15, chunks=2**12)
     for function in (signal.fftconvolve, lambda *a: signal.correlate(*a, method="fft")):
         found = function(x, y, mode)
@@ -152,31 +127,16 @@ def test_exchanges_of_one_axis(mode):
             assert exchanges(function(x, kernel, mode)) == [2, 2]
         if mode != "same":
             assert exchanges(function(np.ones(100), x, mode)) == [2, 2]
-    natural = [len(plan.travelling) for plan in natural_plans(x, y)]
-    assert natural == [3, 3, 3]
 
 
-def natural_plans(x, y):
-    n = 98_304
-    there = [plan(a, "rfft", n=n) for a in (x, y)]
-    spectrum = da.zeros(there[0].spec.out_shape, chunks=there[0].chunks, dtype=complex)
-    return [*there, plan(spectrum, "irfft", n=n)]
-
-
-@pytest.mark.parametrize(
-    ("shape", "chunks", "count", "mode"),
-    [
-        ((32, 24), (4, 24), 3, "full"),
-        ((32, 24), (32, 3), 3, "same"),
-        ((8, 8, 8), (2, 8, 8), 3, "full"),
-    ],
-)
-def test_exchanges_of_slabs(shape, chunks, count, mode):
+@pytest.mark.parametrize(("shape", "chunks", "mode"), [
+    ((32, 24), (4, 24), "full"), ((32, 24), (32, 3), "same"), ((8, 8, 8), (2, 8, 8), "full")])
+def test_exchanges_of_slabs(shape, chunks, mode):
     """One for each transform, windows and padding included; a small kernel has none."""
     x, y = da.zeros(shape, chunks=chunks), da.ones(shape, chunks=chunks)
-    assert sum(exchanges(signal.fftconvolve(x, y, mode))) == count
+    assert sum(exchanges(signal.fftconvolve(x, y, mode))) == 3
     kernel = np.ones((3,) * len(shape))
-    assert sum(exchanges(signal.correlate(x, kernel, mode, method="fft"))) == count - 1
+    assert sum(exchanges(signal.correlate(x, kernel, mode, method="fft"))) == 2
 
 
 def test_an_array_with_itself():
@@ -195,91 +155,6 @@ def test_overlapping_blocks_exchange_nothing():
     assert not plans_of(signal.convolve(x, np.ones(100)))
 
 
-def test_chunks_of_the_result():
-    x = da.zeros(1000, chunks=100)
-    assert signal.fftconvolve(x, x, "same", chunks="preserve").chunksize == (100,)
-    assert signal.fftconvolve(x, x, chunks=500).chunks == ((500, 500, 500, 499),)
-    with pytest.raises(ArgumentError, match="memory_limit"):
-        signal.fftconvolve(x, x, memory_limit=1000)
-
-
-def test_float16_and_long_double():
-    x = random_array((300,), "f8", 0)
-    for dtype, expected in [("f2", "f4"), ("g", "g")]:
-        found = signal.fftconvolve(da.from_array(x.astype(dtype), chunks=50), x[:9].astype(dtype))
-        assert found.dtype == np.dtype(expected)
-        reference = np.convolve(x, x[:9])
-        assert relative_l2(found.compute(), reference) < (2e-3 if dtype == "f2" else 1e-15)
-
-
-@pytest.mark.parametrize("kernel", [(1, 3), (3, 3)])
-def test_a_small_kernel_of_long_double(monkeypatch, kernel):
-    """It takes a library that works in it, which the other array's need not."""
-    scipys = libraries.get_library("scipy")
-    narrow = replace(scipys, name="narrow", dtypes=scipys.dtypes - {np.dtype("G")})
-    monkeypatch.setitem(libraries._LOADERS, "narrow", lambda: narrow)
-    monkeypatch.setattr(
-        arguments, "fastest_everywhere",
-        lambda d: ("narrow" if d in narrow.dtypes else "scipy", ""),
-    )
-    x, h = random_array((12, 20), "f8", 0), random_array(kernel, "f8", 1).astype("g")
-    y = signal.fftconvolve(da.from_array(x, chunks=(4, -1)), h, kernel="auto")
-    assert y.dtype == np.longdouble
-    assert relative_l2(y.compute(), scipy.signal.fftconvolve(x, h)) < 1e-15
-
-
-def test_inputs_are_only_read():
-    x = random_array((400,), "f8", 0)
-    x.flags.writeable = False
-    lazy = da.from_array(x, chunks=100)
-    before = x.tobytes()
-    for function in (signal.fftconvolve, signal.oaconvolve, signal.correlate):
-        function(lazy, lazy[:30]).compute()
-        function(lazy, lazy).compute()
-    assert x.tobytes() == before
-
-
-@pytest.mark.parametrize("mode", ["full", "same"])
-def test_each_array_longer_along_one_axis(mode):
-    """A kernel that is longer than all of the other array is no neighbours' affair."""
-    a, b = random_array((17, 9, 4), "f8", 0), random_array((7, 30, 4), "c16", 1)
-    x = da.from_array(a, chunks=(4, 3, 2))
-    for axes in (None, (0, 1), (1, 0)):
-        found = signal.oaconvolve(x, b, mode, axes)
-        agree(found, scipy.signal.oaconvolve(a, b, mode, axes), 2.2e-16)
-    for name in ("convolve", "correlate"):
-        found = getattr(signal, name)(x, b, mode, "direct")
-        agree(found, getattr(scipy.signal, name)(a, b, mode), 2.2e-16)
-
-
-def test_empty_inputs_and_axes_without_convolution():
-    empty = signal.fftconvolve(np.zeros(0), np.ones(3))
-    assert empty.shape == scipy.signal.fftconvolve(np.zeros(0), np.ones(3)).shape
-    found = signal.fftconvolve(np.ones((4, 1)), np.ones((1, 5)))
-    assert found.compute().shape == (4, 5)
-    assert signal.correlate(np.array(2), np.array(3)).compute() == 6
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "names"),
-    [
-        (lambda x: signal.fftconvolve(x, x, "half"), ArgumentError, "mode"),
-        (lambda x: signal.fftconvolve(x, x[None]), ArgumentError, "in2"),
-        (lambda x: signal.fftconvolve(x, x, axes=3), ArgumentError, "axes"),
-        (lambda x: signal.fftconvolve(x, x, axes=()), ArgumentError, "axes"),
-        (lambda x: signal.fftconvolve(x, x, axes="x"), ArgumentTypeError, "axes"),
-        (lambda x: signal.fftconvolve(x, x, order="natural"), ArgumentTypeError, "order"),
-        (lambda x: signal.convolve(x, x, method="slow"), ArgumentError, "method"),
-        (lambda _: signal.oaconvolve(da.zeros((4, 9)), np.ones((2, 3)), axes=1),
-         ArgumentError, "in2"),
-        (lambda x: signal.fftconvolve(np.array(["a"]), x), ArgumentTypeError, "dtype"),
-    ],
-)
-def test_bad_input(call, error, names):
-    with pytest.raises(error, match=names):
-        call(da.zeros(10, chunks=5))
-
-
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("method", ["auto", "direct"])
 @pytest.mark.parametrize("name", ["convolve", "correlate"])
@@ -295,20 +170,11 @@ def test_chunks_may_be_empty(name, method, mode):
         agree(found, expected, 1e-15)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_window_shifted(mode):
-    """What a last gather takes from anywhere is shifted as any array is."""
-    a, b = random_array((400,), "f8", 0), random_array((300,), "f8", 1)
-    found = signal.correlate(da.from_array(a, chunks=50), da.from_array(b, chunks=50), mode)
-    expected = scipy.fft.fftshift(scipy.signal.correlate(a, b, mode))
-    assert relative_l2(fft.fftshift(found).compute(), expected) < 1e-14
-
-
-@pytest.mark.parametrize("settings_", [
-    {"bigfft.exchange.carrier": "tasks"}, {"bigfft.chunks": "preserve"},
-])
-def test_under_other_settings(settings_):
+@pytest.mark.parametrize(
+    "settings_", [{"bigfft.exchange.carrier": "tasks"}, {"bigfft.chunks": "preserve"}])
+def test_under_other_settings_inputs_are_only_read(settings_):
     a, b = random_array((40, 30), "f8", 0), random_array((9, 30), "f8", 1)
+    a.flags.writeable = b.flags.writeable = False
     with dask.config.set(settings_):
         for name in ("fftconvolve", "oaconvolve", "correlate"):
             x, y = da.from_array(a, chunks=(7, 11)), da.from_array(b, chunks=(4, 30))
@@ -335,15 +201,8 @@ print(type(x).__module__)
 
 def test_with_array_expressions():
     """In a process of its own: dask reads the setting when it is imported."""
-    environment = {
-        **os.environ, "DASK_ARRAY__QUERY_PLANNING": "True", "PYTHONPATH": os.pathsep.join(sys.path),
-        "DASK_BIGFFT__PLANNER__WHOLE_AXIS_FLOOR": "1",
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=240, check=False,
-        env=environment,
-    )
-    assert done.returncode == 0, done.stderr
+    done = python("-c", SCRIPT, env={
+        "DASK_ARRAY__QUERY_PLANNING": "True", "DASK_BIGFFT__PLANNER__WHOLE_AXIS_FLOOR": "1"})
     assert "array_expr" in done.stdout
 
 
@@ -357,19 +216,6 @@ def test_integers_are_taken_in_double_precision(name, dtypes):
     found = getattr(signal, name)(da.from_array(x, chunks=30), kernel)
     assert found.dtype == found.compute().dtype == expected.dtype
     assert relative_l2(found.compute(), expected) < 1e-6
-
-
-@pytest.mark.parametrize("name", ["convolve", "correlate"])
-@pytest.mark.parametrize("shape", [(300,), (20, 20)])
-@pytest.mark.parametrize("dtypes", [("f2", "f2"), ("?", "?"), ("f2", "?"), ("?", "i1")])
-def test_sums_of_every_dtype(name, shape, dtypes):
-    """SciPy has none of half precision and truth values along several axes."""
-    x = (np.arange(np.prod(shape)) % 3).reshape(shape).astype(dtypes[0])
-    kernel = np.ones((3,) * len(shape), dtypes[1])
-    expected = getattr(scipy.signal, name)(x.astype(int), kernel.astype(int), method="direct")
-    found = getattr(signal, name)(da.from_array(x, chunks=7), kernel, method="direct")
-    assert found.dtype == found.compute().dtype == np.result_type(*dtypes)
-    np.testing.assert_array_equal(found.compute(), expected.astype(found.dtype))
 
 
 class Watching(HostArena):
@@ -397,13 +243,23 @@ def test_blocks_of_a_convolution_take_each_others_memory(monkeypatch):
     assert arena.most <= 2.5 * half_spectrum  # one of each, and a few blocks
 
 
-@pytest.mark.parametrize("dtypes", [("f4", "f8"), ("c8", "f8"), ("f8", "f4"), ("f4", "c16")])
-def test_the_dtype_does_not_depend_on_chunks(dtypes):
-    x, kernel = (random_array(s, d, 0) for s, d in zip([(8, 400), (1, 5)], dtypes, strict=True))
-    expected = scipy.signal.fftconvolve(x, kernel, axes=1)
-    for chunks in [(8, 400), (2, 100)]:
-        with dask.config.set({"bigfft.planner.whole-axis-floor": 1}):
-            result = signal.fftconvolve(da.from_array(x, chunks), da.from_array(kernel), axes=1)
-        assert result.dtype == expected.dtype
-        assert result.compute().dtype == expected.dtype
-        assert relative_l2(result.compute(), expected) < 1e-6
+@pytest.mark.parametrize("mode", MODES)
+def test_a_window_shifted(mode):
+    """What a last gather takes from anywhere is shifted as any array is."""
+    a, b = random_array((400,), "f8", 0), random_array((300,), "f8", 1)
+    found = signal.correlate(da.from_array(a, chunks=50), da.from_array(b, chunks=50), mode)
+    expected = scipy.fft.fftshift(scipy.signal.correlate(a, b, mode))
+    assert relative_l2(fft.fftshift(found).compute(), expected) < 1e-14
+
+
+@pytest.mark.parametrize("mode", ["full", "same"])
+def test_each_array_longer_along_one_axis(mode):
+    """A kernel that is longer than all of the other array is no neighbours' affair."""
+    a, b = random_array((17, 9, 4), "f8", 0), random_array((7, 30, 4), "c16", 1)
+    x = da.from_array(a, chunks=(4, 3, 2))
+    for axes in (None, (0, 1), (1, 0)):
+        found = signal.oaconvolve(x, b, mode, axes)
+        agree(found, scipy.signal.oaconvolve(a, b, mode, axes), 2.2e-16)
+    for name in ("convolve", "correlate"):
+        found = getattr(signal, name)(x, b, mode, "direct")
+        agree(found, getattr(scipy.signal, name)(a, b, mode), 2.2e-16)

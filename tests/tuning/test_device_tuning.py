@@ -8,10 +8,7 @@ import dask.array as da
 import numpy as np
 import pytest
 
-from dask_bigfft import fft
-from dask_bigfft.devices import find
 from dask_bigfft.devices.limits import PieceLimits
-from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.planner.device_settings import DeviceSettings
 from dask_bigfft.planner.plan import Machine
@@ -85,36 +82,3 @@ def test_settings_are_kept_with_the_plan(few):
     assert again.plan.settings == wanted
 
 
-def test_the_parts_of_each_round_are_found_and_kept(few):
-    """Of the ring, which is tried where the transform goes through it."""
-    wanted = (1 << 14, 1 << 13)
-    spec, request, on = asked()
-    device = SimulatedDevice(NBYTES, profile=CARD, pageable=True)
-
-    def timer(plan):
-        """Each round is slower in other parts; the ring that is asked for is the fastest."""
-        device.staged += 1
-        if len(plan.rounds) != 2:
-            return 100.0
-        parts = plan.settings.ring_parts or (0, 0)
-        wrong = sum(a != b for a, b in zip(parts, wanted, strict=True))
-        return 2.0 + wrong - (plan.settings.ring_nbytes == 1 << 16)
-
-    find.use([device], PieceLimits(NBYTES), NBYTES)
-    assert find.leases() is not None  # opened, as by a run
-    try:
-        found = tuned(spec, request, on, ["scipy"], timer)
-        again = tuned(spec, request, on, ["scipy"], timer)
-    finally:
-        find.use(None)
-    assert found.plan.settings.ring_nbytes == 1 << 16
-    assert found.plan.settings.ring_parts == wanted
-    assert again.trials == ()
-    assert again.plan.settings == found.plan.settings
-
-
-def test_the_front_door_tunes_devices(few):
-    x = da.ones(SHAPE, chunks=CHUNKS, dtype=complex)
-    with simulated_devices(1 << 20):
-        y = fft.fftn(x, device="gpu", planner="measure")
-        assert np.allclose(y.compute(), np.fft.fftn(np.ones(SHAPE)))

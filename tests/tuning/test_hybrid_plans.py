@@ -14,7 +14,6 @@ from dask_bigfft.planner.machine import Machine
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planning import trials
-from dask_bigfft.planning.trials import region
 from dask_bigfft.planning.tuning import tuned
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.transforms.spec import transform_spec
@@ -67,18 +66,6 @@ def test_whoever_is_the_fastest_wins_and_wisdom_brings_that_back(monkeypatch, de
     assert again.plan.reason.startswith("the fastest when such transforms were measured")
     assert all(name.endswith((", CPU threads", ", devices", ", both"))
                for name, _ in found.plan.rejected)
-
-
-@pytest.mark.parametrize("device", ["cpu", "gpu"])
-def test_those_who_are_named_do_it_alone(device):
-    pairs = region(*asked(device), ["ducc0"])
-    assert {plan.device for plan, _ in pairs} == {device}
-
-
-@pytest.mark.parametrize("change", [{"dtype": "G"}, {"verify": "energy"}])
-def test_what_cannot_be_shared_is_not_tried_unasked(change):
-    pairs = region(*asked("auto", **change), ["scipy"])
-    assert {plan.device for plan, _ in pairs} == {"auto"}
 
 
 @pytest.mark.parametrize("device", ["hybrid", "auto"])

@@ -11,7 +11,6 @@ import pytest
 
 import dask_bigfft
 from dask_bigfft import fft, kept
-from dask_bigfft.errors import ArgumentError
 from dask_bigfft.planner.plan import Machine
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planning import tuning
@@ -90,25 +89,15 @@ def test_what_won_of_fewer_choices_is_no_wisdom_for_more(folder):
     assert (again.trials, again.plan.kernel) == ((), "ducc0")
 
 
-@pytest.mark.parametrize(
-    ("what", "machine"),
-    [("device_software", replace(MACHINE, cards=1)), ("workers_place", MACHINE)],
-)
-def test_wisdom_of_other_device_software_or_workers_is_measured_again(
-    folder, monkeypatch, what, machine
-):
-    clock = Clock(lambda plan: True)
-    problem = asked(device="gpu" if machine.cards else "auto")
+@pytest.mark.parametrize("what", ["device_software", "workers_place"])
+def test_wisdom_of_other_device_software_or_workers_is_measured_again(folder, monkeypatch, what):
+    clock, cards = Clock(lambda plan: True), int(what == "device_software")
+    problem = (*asked(device="gpu" if cards else "auto"), replace(MACHINE, cards=cards), ["scipy"])
     monkeypatch.setattr(tuning, "on_devices", lambda plan: False)
     for value in ({"cupy": "14.0"}, {"cupy": "14.1"}):
         monkeypatch.setattr(tuning, what, lambda value=value: dict(value))
-        assert tuned(*problem, machine, ["scipy"], clock).trials
-        assert not tuned(*problem, machine, ["scipy"], clock).trials
-
-
-def damaged(text, old, new):
-    assert old in text
-    return text.replace(old, new)
+        assert tuned(*problem, clock).trials
+        assert not tuned(*problem, clock).trials
 
 
 @pytest.mark.parametrize(
@@ -131,25 +120,12 @@ def test_damaged_or_foreign_wisdom_is_measured_again(folder, caplog, old, new, r
     tuned(*asked(), MACHINE, ["scipy"], clock)
     path = folder / "plans.json"
     whole = path.read_text()
-    path.write_text(damaged(whole, old, new))
+    assert old in whole
+    path.write_text(whole.replace(old, new))
     with caplog.at_level(logging.WARNING):
         assert tuned(*asked(), MACHINE, ["scipy"], clock).trials
     assert ("damaged" in caplog.text) == reported
     assert json.loads(path.read_text()).keys() == json.loads(whole).keys()
-
-
-@pytest.mark.parametrize("what", ["platform.machine", "dask_bigfft.kept._cpu", "os.cpu_count"])
-def test_wisdom_of_another_machine_is_measured_again(folder, monkeypatch, what):
-    clock = Clock(lambda plan: True)
-    assert tuned(*asked(), MACHINE, ["scipy"], clock).trials
-    assert not tuned(*asked(), MACHINE, ["scipy"], clock).trials
-    monkeypatch.setattr(what, lambda: 77)
-    assert tuned(*asked(), MACHINE, ["scipy"], clock).trials
-
-
-def test_too_large_arrays_are_not_tried(folder):
-    small = Machine(memory_limit=100 << 20, threads=2)
-    assert tuned(*asked(), small, ["scipy"], Clock(lambda plan: True)) is None
 
 
 def test_a_plan_says_why_it_was_not_measured(folder):
@@ -182,6 +158,3 @@ def test_for_real(folder, sync):
     assert dask_bigfft.plan(x, "fft2", planner="estimate").reason != plan.reason
 
 
-def test_other_words_are_refused():
-    with pytest.raises(ArgumentError, match=r"planner.*estimate, measure"):
-        fft.fft(da.zeros(8, chunks=4), planner="guess")

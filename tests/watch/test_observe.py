@@ -1,30 +1,25 @@
 """What `progress` and `report` say is what was done, here and on a cluster; Ctrl-C stops it."""
 
 import io
-import os
 import signal
 import subprocess
 import sys
-import time
 import types
 import xml.etree.ElementTree as ElementTree
-from pathlib import Path
 
 import dask
 import dask.array as da
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster
+from support import environment, local
 
 import dask_bigfft
 from dask_bigfft import fft, progress, report
 from dask_bigfft.errors import ArgumentError
 from dask_bigfft.planner.phases import phase_forecasts
 from dask_bigfft.record import PlanRecord, Span, Total
-from dask_bigfft.watch import display
 from dask_bigfft.watch.report import RunReport
 
-ROOT = Path(__file__).resolve().parents[2]
 FIELD = np.random.default_rng(5).standard_normal((64, 64))
 
 
@@ -34,11 +29,7 @@ def blocks(seed=0):
 
 @pytest.fixture(scope="module")
 def client():
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0",
-                     host="127.0.0.1") as cluster,
-        Client(cluster) as found,
-    ):
+    with local(processes=True) as found:
         yield found
 
 
@@ -92,31 +83,20 @@ def test_what_is_no_array_is_refused():
         progress(FIELD)
 
 
-class Handle:
-    def __init__(self, shown):
-        self.shown = shown
-
-    def update(self, html):
-        self.shown.append(html)
-
-
 def test_in_a_notebook_bars_are_drawn_in_place(monkeypatch):
     shown = []
 
     def show(html, display_id):
-        assert display_id
         shown.append(html)
-        return Handle(shown)
+        return types.SimpleNamespace(update=shown.append)
 
-    shell = types.SimpleNamespace(kernel=object())
     fake = types.SimpleNamespace(
-        get_ipython=lambda: shell, display=types.SimpleNamespace(display=show, HTML=str))
+        get_ipython=lambda: types.SimpleNamespace(kernel=object()),
+        display=types.SimpleNamespace(display=show, HTML=str))
     monkeypatch.setitem(sys.modules, "IPython", fake)
-    assert isinstance(display.display_here(), display.NotebookDisplay)
     progress(fft.fft2(blocks(8)))
     assert "starting" in shown[0]
     assert 'value="8" max="8"' in shown[-1]
-    assert isinstance(display.display_here(io.StringIO()), display.TextDisplay)
 
 
 INTERRUPTED = """
@@ -157,24 +137,26 @@ if __name__ == "__main__":
 """
 
 
+def interrupted(script, text, *arguments, begun):
+    """What a script says that is interrupted when some of its blocks have begun."""
+    script.write_text(text)
+    with subprocess.Popen(
+        [sys.executable, str(script), *map(str, arguments)], stdout=subprocess.PIPE, text=True,
+        stderr=subprocess.PIPE, env=environment(), start_new_session=True
+    ) as process:
+        assert [process.stdout.readline() for _ in range(begun)] == begun * ["begun\n"]
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=90)
+    assert out, err
+    return out.splitlines()
+
+
 @pytest.mark.parametrize("where", ["threads", "cluster"])
 def test_ctrl_c_stops_what_runs(where, tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(INTERRUPTED)
-    process = subprocess.Popen(
-        [sys.executable, str(script), where], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, start_new_session=True)
-    try:
-        assert process.stdout.readline() == "begun\n"
-        time.sleep(0.2)
-        process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=90)[0].splitlines()
-    finally:
-        process.kill()
-    begun = said.count("begun")
+    said = interrupted(tmp_path / "script.py", INTERRUPTED, where, begun=2)
     assert "running 0" in said
     assert said[-1].startswith("later 0 threads 0")
-    assert begun < 63
+    assert said.count("begun") < 60
 
 
 LETTING_GO = """
@@ -212,7 +194,7 @@ with contextlib.ExitStack() as stack:
     try:
         progress(y) if shown else y.compute()
     except KeyboardInterrupt:
-        print("interrupted", flush=True)
+        print("interrupted with files", files() > 0, flush=True)
     del y, lazy
     for _ in range(500):  # what was running ends
         gc.collect()
@@ -231,24 +213,13 @@ print("device", device.memory().free == device.memory().total, flush=True)
 @pytest.mark.parametrize(
     ("where", "how"), [("disk", "progress"), ("device", "compute"), ("sync", "compute")])
 def test_ctrl_c_lets_go_of_scratch_files_devices_and_memory(where, how, tmp_path):
-    script, scratch = tmp_path / "script.py", tmp_path / "scratch"
-    script.write_text(LETTING_GO)
+    scratch = tmp_path / "scratch"
     scratch.mkdir()
-    with subprocess.Popen(
-        [sys.executable, str(script), where, how, str(scratch)], stdout=subprocess.PIPE,
-        text=True, stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, start_new_session=True
-    ) as process:
-        begun = [process.stdout.readline() for _ in range(12)]
-        made = any(path.is_file() for path in scratch.rglob("*"))
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=90)
-    assert made == (where == "disk")
-    assert begun == 12 * ["begun\n"], err
-    said = [line for line in out.splitlines() if line != "begun"]
-    assert said == [
-        "interrupted", "files 0 leases 0 lent 0", "again True files 0", "device True"], err
-    assert out.count("begun") < 40
+    said = interrupted(tmp_path / "script.py", LETTING_GO, where, how, scratch, begun=12)
+    assert said.count("begun") < 28
+    assert [line for line in said if line != "begun"] == [
+        f"interrupted with files {where == 'disk'}", "files 0 leases 0 lent 0",
+        "again True files 0", "device True"]
 
 
 # --- reports --------------------------------------------------------------------------------
@@ -269,9 +240,7 @@ def test_a_report_has_every_phase_with_its_forecast():
         parts = sum(row.seconds for row in run.rows if row.is_part and row.index == phase[1])
         assert parts <= rows[phase].seconds * 1.0001
     assert 0 < run.busy_share <= 1
-    text = str(report(y))
-    assert "round 1    {X}" in text
-    assert "forecast" in text
+    assert "forecast" in str(report(y))
 
 
 def test_a_report_of_several_runs_is_their_mean():
@@ -285,14 +254,6 @@ def test_a_report_of_several_runs_is_their_mean():
     }
     assert len([s for s in run.spans if s.phase == "round"]) == sum(
         round_.target.blocks for round_ in run.plan.rounds)
-    assert "3; phases are their means" in str(run)
-
-
-def test_reports_know_chains_and_what_progress_returned():
-    y = abs(fft.ifft2(fft.fft2(blocks(12)) * 2))
-    found = progress(y, stream=io.StringIO())
-    assert [run.plan.spec.name for run in report(found).runs] == ["fft2", "ifft2"]
-    assert str(report(found)) == str(report(y))
 
 
 def test_a_report_from_a_cluster_has_all_workers(client):
@@ -304,19 +265,6 @@ def test_a_report_from_a_cluster_has_all_workers(client):
         i: round_.target.blocks for i, round_ in enumerate(run.plan.rounds, 1)
     }
     assert "worker 0" in run.timeline()
-
-
-def test_arrays_without_a_transform_are_refused():
-    for wrong in (da.ones(3), FIELD):
-        with pytest.raises(ArgumentError, match="`y`="):
-            report(wrong)
-
-
-def test_what_was_not_computed_is_said_to_be_unknown():
-    (run,) = report(fft.fft2(blocks(14))).runs
-    assert "has it been computed" in str(run)
-    assert run.timeline() == ""
-    assert "has it been computed" in run._repr_html_()
 
 
 def by_hand():
@@ -331,53 +279,12 @@ def by_hand():
     return RunReport(plan, "0a", {"": record})
 
 
-def test_numbers_of_a_run_done_by_hand():
-    run = by_hand()
-    assert run.seconds == 4.0
-    assert run.busy_share == 0.5
-    assert run.busy_seconds == 4.0
-    assert run.rss_peak == 300
-    assert [(row.phase, row.index, row.count, row.nbytes) for row in run.rows] == [
-        ("round", 1, 2, 256), ("round", 2, 2, 256)
-    ]
-
-
-def test_what_is_sent_beside_tasks_is_no_thread_of_theirs():
-    """A worker's own thread waits for several messages at a time."""
-    run = by_hand()
-    (record,) = run.places.values()
-    record.spans += [Span("send", 2, 11.0, 14.0, 2, 64) for _ in range(9)]
-    assert run.busy_share == 0.5
-    assert dict(run.summary)["threads"].startswith("2, busy 50 %")
-
-
-def test_the_last_of_several_runs_is_told_from_others_that_sent_more():
-    run = by_hand()
-    (record,) = run.places.values()
-    for index, start in ((1, 110.0), (2, 112.0)):  # the same once more, after a pause
-        for lane in (0, 1):
-            record.spans.append(Span("round", index, start + lane, start + lane + 1, lane, 128))
-            record.totals["round", index].add(128, 1.0, start + lane + 1)
-    sent = [(10.5, 11.0), (10.6, 11.1), (10.7, 11.2), (110.5, 111.0)]
-    record.spans += [Span("send", 2, start, stop, 2, 64) for start, stop in sent]
-    assert run.runs == 2
-    assert run.seconds == 4.0
-    assert [span.start for span in run.spans] == [110.0, 110.5, 111.0, 112.0, 113.0]
-
-
 def test_the_picture_is_drawn_to_scale():
     svg = ElementTree.fromstring(by_hand().timeline())
-    bars = [
-        (float(rect.get("x")), float(rect.get("y")), float(rect.get("width")), rect.get("fill"))
-        for rect in svg.iter("{http://www.w3.org/2000/svg}rect") if len(rect)
-    ]
-    assert len(bars) == 4
-    left, scale = min(bar[0] for bar in bars), bars[0][2]
-    places = sorted((round((x - left) / scale), y, colour) for x, y, _, colour in bars)
-    assert [place for place, _, _ in places] == [0, 1, 2, 3]
-    assert len({y for _, y, _ in places}) == 2
-    assert [colour for _, _, colour in places][:2] == [places[0][2]] * 2
-    assert places[0][2] != places[2][2]
+    bars = [rect for rect in svg.iter("{http://www.w3.org/2000/svg}rect") if len(rect)]
+    left, scale = min(float(bar.get("x")) for bar in bars), float(bars[0].get("width"))
+    assert sorted(round((float(bar.get("x")) - left) / scale) for bar in bars) == [0, 1, 2, 3]
+    assert len({bar.get("y") for bar in bars}) == len({bar.get("fill") for bar in bars}) == 2
 
 
 def test_names_in_html_are_escaped():

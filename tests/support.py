@@ -1,0 +1,111 @@
+"""What many tests need: other interpreters, waiting, listening, threads, clusters, refusals."""
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from distributed import Client, LocalCluster
+
+from dask_bigfft import events
+from dask_bigfft.errors import BigFFTError
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def environment(**more):
+    """Variables for processes that import this package, and no other version of it."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return os.environ | {"PYTHONPATH": path} | {name: str(value) for name, value in more.items()}
+
+
+def python(*arguments, env=None, **options):
+    """Run an interpreter to its end; fail with what it said unless it ends well."""
+    options = {"capture_output": True, "text": True, "timeout": 240, "check": False} | options
+    command = [sys.executable, *map(str, arguments)]
+    done = subprocess.run(command, env=environment(**(env or {})), **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def until(ready, seconds=60):
+    """Wait until something is so, and return it."""
+    end = time.monotonic() + seconds
+    while not (found := ready()):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return found
+
+
+@contextlib.contextmanager
+def heard(*names):
+    """Give a list of the events of some names, or of all, that are emitted meanwhile."""
+    found = []
+
+    def sink(name, numbers):
+        if not names or name in names:
+            found.append((name, numbers))
+
+    events.add_sink(sink)
+    try:
+        yield found
+    finally:
+        events.remove_sink(sink)
+
+
+def in_threads(count, work):
+    """Let threads of their own call a function with their numbers; return what it returned."""
+    found, errors = [None] * count, []
+
+    def call(number):
+        try:
+            found[number] = work(number)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return found
+
+
+@contextlib.contextmanager
+def local(workers=2, threads=1, **options):
+    """Give a client of a cluster in this process, or of processes that listen on loopback."""
+    options = {"processes": False, "dashboard_address": "127.0.0.1:0"} | options
+    if options["processes"]:
+        options["host"] = "127.0.0.1"
+    with (
+        LocalCluster(n_workers=workers, threads_per_worker=threads, **options) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+def refusals(table):
+    """Return parameters (call, argument, value, class of error) for every value of a table.
+
+    Its rows have a call, the argument that its error names, values that it refuses, and values
+    of a wrong type.
+    """
+    return [
+        pytest.param(call, argument, value, kind, id=f"{argument}-{number}-{kind.__name__}")
+        for number, (call, argument, values, types) in enumerate(table)
+        for kind, found in ((ValueError, values), (TypeError, types)) for value in found
+    ]
+
+
+def assert_refused(call, argument, value, kind):
+    """Require that a call refuses a value in our own words, which begin with the argument."""
+    with pytest.raises(kind) as caught:
+        call(value)
+    assert isinstance(caught.value, BigFFTError), "refused by somebody else"
+    assert str(caught.value).startswith(f"`{argument}`="), str(caught.value)

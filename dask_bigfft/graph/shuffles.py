@@ -22,7 +22,7 @@ import numpy.typing as npt
 from dask_bigfft.devices.on_card import is_on_card
 from dask_bigfft.errors import CarrierError
 from dask_bigfft.events import emit
-from dask_bigfft.exchange.packing import shard_checksum
+from dask_bigfft.exchange.packing import packed, shard_checksum
 from dask_bigfft.graph.blocks import checked
 from dask_bigfft.graph.carriers import p2p, p2p_works
 from dask_bigfft.graph.dask_private import Task, TaskRef
@@ -192,9 +192,9 @@ def send_block(run: Run, number: int, source: Block, shuffle: str, values: Array
             "array's meta is a CuPy array"
         )
 
-    def packed(owner_of: Callable[[Block], Any], targets: tuple[Sequence[int], ...]) -> Any:
+    def pack(owner_of: Callable[[Block], Any], targets: tuple[Sequence[int], ...]) -> Any:
         started, found = time.perf_counter(), {}
-        parts = run.packing(number, targets).packed(source, block, dtype, owner_of)
+        parts = packed(run.map(number), targets, source, block, dtype, owner_of)
         for owner, (blocks, bounds, shards) in parts:
             sums = np.zeros(len(blocks), np.uint64)
             if run.plan.verify == "checksum":
@@ -206,7 +206,7 @@ def send_block(run: Run, number: int, source: Block, shuffle: str, values: Array
         emit("pack", nbytes=nbytes, seconds=time.perf_counter() - started)
         return found
 
-    attempt: int = p2p().transfer(shuffle, source, packed)
+    attempt: int = p2p().transfer(shuffle, source, pack)
     return attempt
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from dask_bigfft.decomposition.joints import joint_block
 from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.errors import CarrierError
-from dask_bigfft.exchange.shards import ExchangeMap, Shard
+from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.graph.cards import exchange_on_cards, run_block_of_cards
 from dask_bigfft.graph.carriers import CARDS
 from dask_bigfft.graph.dask_private import Alias, Task, TaskRef
@@ -216,25 +216,22 @@ class Weave:
 
     def _from_few(self, exchange: ExchangeMap) -> None:
         for block in self.exchange.target.indices():
-            shards = list(exchange.shards(block))
-            if self._is_copy(block, shards):
+            sources = sorted(exchange.sources(block))
+            if len(sources) == 1 and self._is_copy(exchange, block, sources[0]):
                 key: Key = (self.name, *block)
-                self.graph[key] = Alias(key, block_ref(self.before, shards[0].source))
-                continue
-            sources = list(dict.fromkeys(shard.source for shard in shards))
-            self._task(run_block, block, tuple(sources), self._refs(sources))
+                self.graph[key] = Alias(key, block_ref(self.before, sources[0]))
+            else:
+                self._task(run_block, block, tuple(sources), self._refs(sources))
 
-    def _is_copy(self, block: Block, shards: list[Shard]) -> bool:
-        """Whether a target block is a source block as it is."""
-        if len(shards) != 1 or any(len(pieces) != 1 for pieces in shards[0].pieces):
-            return False
-        shape = self.exchange.target.shape(block)
-        pieces = [piece for (piece,) in shards[0].pieces]
-        if any(piece.source_steps != piece.target_steps for piece in pieces):
-            return False
-        return self.exchange.source.shape(shards[0].source) == shape == tuple(
-            piece.size for piece in pieces
+    def _is_copy(self, exchange: ExchangeMap, block: Block, source: Block) -> bool:
+        """Whether a target block is its only source block as it is."""
+        ((tables, _),) = exchange.tables(block)
+        same = all(
+            len(table) == 1 and (table.source_steps == table.target_steps).all()
+            for table in tables
         )
+        shape = tuple(table.size for table in tables)
+        return same and exchange.source.shape(source) == exchange.target.shape(block) == shape
 
     def _through_shards(self) -> None:
         expected = self.exchange.shape.shards
@@ -246,7 +243,7 @@ class Weave:
         shards = ExchangeMap(self.exchange.source, self.exchange.target, self.exchange.mirror)
         for _, _, targets in Groups(self.exchange):
             for block in targets:
-                sources = tuple(dict.fromkeys(s.source for s in shards.shards(block)))
+                sources = tuple(sorted(shards.sources(block)))
                 name = self.names.pack(self.number)
                 keys: list[Key] = [(name, *block, *source) for source in sources]
                 for key, source in zip(keys, sources, strict=True):

@@ -83,7 +83,7 @@ def resolved(carrier: str, plan: Plan | ShiftPlan, travelled: bool) -> str:
         return "cluster" if found is not None and found.on_scheduler() else "tasks"
     # Tasks may be given other names, and run anywhere; a shuffle knows its barrier by its name.
     shards = sum(exchange.shape.shards for exchange in plan.exchanges if not exchange.local)
-    return "tasks" if shards <= FEW_SHARDS else "cluster"
+    return "tasks" if shards <= FEW_SHARDS or current_worker() is not None else "cluster"
 
 
 def _has_cluster() -> bool:

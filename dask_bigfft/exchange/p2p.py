@@ -52,6 +52,7 @@ from distributed.shuffle._disk import DiskShardsBuffer
 from distributed.shuffle._exceptions import DataUnavailable
 from distributed.shuffle._limiter import ResourceLimiter
 from distributed.shuffle._rechunk import ArrayRechunkRun, ArrayRechunkSpec
+from distributed.shuffle._scheduler_plugin import ShuffleSchedulerPlugin
 from distributed.shuffle._worker_plugin import ShuffleWorkerPlugin
 from distributed.utils import sync
 
@@ -324,6 +325,8 @@ class Spec(ArrayRechunkSpec):
         Token of the plan.
     number : int
         Exchange of the plan, from 0.
+    output : str
+        Name of the tasks that put target blocks together: their keys are it and the block.
     apart : bool
         Whether shards are large enough to be packed one by one for blocks of the same worker.
     lasting : bool
@@ -334,6 +337,7 @@ class Spec(ArrayRechunkSpec):
     before: int
     plan: str
     number: int
+    output: str = ""
     apart: bool = True
     lasting: bool = False
 
@@ -357,12 +361,21 @@ class Spec(ArrayRechunkSpec):
         """
         return sorted(workers)[self.rank(partition) % len(workers)]
 
-    def create_new_run(self, *arguments: Any, **named: Any) -> Any:
-        """Return the shuffle as the scheduler has it.
+    def create_new_run(self, worker_for: dict[Block, str], *arguments: Any, **named: Any) -> Any:
+        """Return the shuffle as the scheduler has it, which learns where target blocks belong.
 
-        One that begins anew frees no shards: several computations may want the same blocks.
+        Else tasks are tried on any worker, and sent away one after the other. A shuffle that
+        begins anew frees no shards: several computations may want the same blocks.
         """
-        state = super(Spec, replace(self)).create_new_run(*arguments, **named)
+        for scheduler in list(Scheduler._instances):
+            task = scheduler.tasks.get(barrier_key(self.id))
+            if task is not None and getattr(task.run_spec, "spec", None) is self:
+                plugin: Any = scheduler.plugins["shuffle"]
+                for made in task.dependents:
+                    key: Any = made.key  # fused tasks have other names: they are tried
+                    if isinstance(key, tuple) and key[0] == self.output:
+                        plugin._set_restriction(made, worker_for[key[1:]])
+        state = super(Spec, replace(self)).create_new_run(worker_for, *arguments, **named)
         object.__setattr__(self, "lasting", True)
         return state
 
@@ -413,6 +426,7 @@ def _probe() -> None:
         ArrayRechunkRun: "_get_output_partition:3 _read_from_disk:2 _receive:2 _shard_partition:3",
         ArrayRechunkSpec: "create_new_run:3 create_run_on_worker:5 pick_worker:3",
         DiskShardsBuffer: "_write_frames:3",
+        ShuffleSchedulerPlugin: "_set_restriction:3",
         ShuffleWorkerPlugin: "get_or_create_shuffle:2 get_output_partition:4",
     }.items():
         for name, _, count in (call.partition(":") for call in calls.split()):
@@ -473,7 +487,7 @@ def barrier_task(
     transfers : list of TaskRef
         All transfer tasks.
     **what
-        `targets`, `before`, `plan`, `number` and `apart`, as a `Spec` has them.
+        `targets`, `before`, `plan`, `number`, `output` and `apart`, as a `Spec` has them.
     """
     disk = bool(dask.config.get("distributed.p2p.storage.disk", default=True))
     spec = Spec(id=cast("Any", shuffle), disk=disk, new=(), old=(), **what)

@@ -117,13 +117,13 @@ class Shuffles:
         )
         self.senders.setdefault(name, []).append(TaskRef(key))
 
-    def write_barrier(self, graph: Graph, shuffle: Shuffle) -> TaskRef:
-        """Add a shuffle's barrier; return what it hands on."""
+    def write_barrier(self, graph: Graph, shuffle: Shuffle, output: str) -> TaskRef:
+        """Add a shuffle's barrier, for tasks of a name; return what it hands on."""
         shard = self.exchange.shard_nbytes // max(1, self.exchange.shape.shards)
         barrier = p2p().barrier_task(
             shuffle.name, shuffle_barrier, self.senders[shuffle.name], targets=shuffle.along,
             before=shuffle.before, plan=self.names.token, number=self.number,
-            apart=shard >= LARGE_SHARD,
+            output=output, apart=shard >= LARGE_SHARD,
         )
         graph[barrier.key] = barrier
         return TaskRef(barrier.key)

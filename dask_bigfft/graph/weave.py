@@ -201,7 +201,7 @@ class Weave:
             for block in () if shuffles.sent else shuffle.sources:
                 key: Key = (self.names.pack(self.number), *block)
                 shuffles.write_send(self.graph, key, block, block_ref(self.before, block))
-            barrier = shuffles.write_barrier(self.graph, shuffle)
+            barrier = shuffles.write_barrier(self.graph, shuffle, self.name)
             for block in shuffle.targets:
                 self._task(run_block_of_shuffle, block, shuffle.name, [barrier])
 

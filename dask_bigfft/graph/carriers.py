@@ -6,7 +6,7 @@ sent knows that blocks will lie in different processes. Where a graph becomes ta
 then computed elsewhere after all, as by ``compute(scheduler="threads")``, works by `tasks`, and
 else stops with an error that names the setting.
 
-Imports `planner`, `exchange` and `record`.
+Imports `planner`, `exchange`, `record` and this room.
 """
 
 import sys
@@ -17,6 +17,7 @@ from typing import Any
 import dask.config
 
 from dask_bigfft.errors import CarrierError
+from dask_bigfft.graph.dask_private import array_expressions_enabled
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.shifts import ShiftPlan
 from dask_bigfft.record import current_worker
@@ -89,7 +90,8 @@ def resolved(carrier: str, plan: Plan | ShiftPlan, travelled: bool) -> str:
 def _has_cluster() -> bool:
     """Return whether dask computes on a cluster here, if it is not told otherwise.
 
-    That is where a client is the default, and in a task of a cluster.
+    That is where a client is the default, and in a task of a cluster. An expression that is sent to
+    a scheduler of this process stays the object that it was: it may have been sent.
     """
     distributed, scheduler = sys.modules.get("distributed"), dask.config.get("scheduler", None)
     if distributed is None or (scheduler is not None and "distributed" not in str(scheduler)):
@@ -97,4 +99,6 @@ def _has_cluster() -> bool:
     try:
         return distributed.default_client() is not None
     except ValueError:
-        return current_worker() is not None
+        if current_worker() is not None:
+            return True
+        return array_expressions_enabled() and p2p_works() and bool(p2p().on_scheduler())

@@ -7,9 +7,7 @@
     one process      gather (into own memory), parts (nothing is copied),
                      common (blocks lie together), stacking (as the next exchange takes them),
                      spoiled (blocks that were written over by a round that failed)
-    p2p              turns (whose a block is) -> p2p_spec (what a shuffle is) -> p2p (the
-                     carrier) -> packing -> p2p_run -> p2p_shards (what waits); p2p_private
-                     (names of distributed's)
+    between workers  packing (what a source block gives away), p2p (distributed's rechunk)
     disk             scratch_place -> folders -> scratch (what is kept) -> scratch_files, records;
                      rows (of stored arrays, in the place of files),
                      arriving (blocks put together while shards are read)

@@ -1,101 +1,476 @@
-"""The carrier `p2p`: an exchange that distributed's peer-to-peer shuffle carries.
+"""The carrier `p2p`: exchanges on distributed's peer-to-peer rechunk.
 
-Its tasks are few (one for each source block and each target block, and a barrier), and shards wait
-in memory of the workers as far as there is room, and else in their files, so that it takes neither
-many tasks nor much memory.
+A source block is packed once for each destination and sent; a barrier waits until all has arrived;
+then each target block is put together from its shards. Distributed batches, limits, sends, stores
+and restarts. What is overridden here, because it was measured to pay:
 
-Imports `errors`, and `p2p_spec` where distributed is as `p2p_private` expects it.
+- placement: target blocks go to the workers in turn, evenly in any number of dimensions;
+- shards for blocks of the same worker do not travel through a socket;
+- the shards of a source block for one worker are one array, and not one message each;
+- shards wait in memory as far as there is room, and are freed block by block;
+- shards are aligned, in memory and in files, so that a gather needs no further copy;
+- a worker that cannot write a file says which one and how much room is missing.
+
+This file alone uses distributed's private names. Its import fails where these are missing or take
+other arguments; then exchanges travel as tasks.
+
+Imports distributed, `config`, `errors`, `events`, `files`, `memory` and `memory_settings`.
 """
 
 import contextlib
-import warnings
-from collections.abc import Callable, Iterator
-from functools import cache
-from types import ModuleType
+import errno
+import inspect
+import itertools
+import os
+import struct
+import threading
+import time
+import weakref
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, cast
 
 import dask.config
+import numpy as np
+import numpy.typing as npt
+from distributed.comm.core import CommClosedError
+from distributed.core import Status
+from distributed.exceptions import Reschedule
+from distributed.protocol.utils import pack_frames_prelude
+from distributed.scheduler import Scheduler
+from distributed.shuffle._core import (
+    P2PBarrierTask,
+    ShuffleRun,
+    barrier_key,
+    get_worker_plugin,
+    handle_transfer_errors,
+    handle_unpack_errors,
+    p2p_barrier,
+)
+from distributed.shuffle._disk import DiskShardsBuffer
+from distributed.shuffle._exceptions import DataUnavailable
+from distributed.shuffle._limiter import ResourceLimiter
+from distributed.shuffle._rechunk import ArrayRechunkRun, ArrayRechunkSpec
+from distributed.shuffle._scheduler_plugin import ShuffleSchedulerPlugin
+from distributed.shuffle._worker_plugin import ShuffleWorkerPlugin
+from distributed.utils import sync
 
+from dask_bigfft import config
 from dask_bigfft.errors import CarrierError, ScratchError
-from dask_bigfft.exchange.p2p_shards import Array, Block, Pack, StorageError
+from dask_bigfft.events import emit
+from dask_bigfft.files import room_missing
+from dask_bigfft.memory import lend
+from dask_bigfft.memory_settings import pressure
+
+__all__ = [
+    "Array", "Block", "Message", "Owner", "Pack", "Spec", "barrier", "barrier_task", "collect",
+    "on_scheduler", "transfer",
+]
+
+Array = npt.NDArray[Any]
+Block = tuple[int, ...]
+
+#: Target blocks, bounds of their shards, the shards in one array, and their checksums (0: none).
+Message = tuple[Array, Array, Array, Array]
+
+#: Destination of a message: a worker, or one target block of the worker itself.
+Owner = str | Block
+
+#: Packs a source block, given the owner of a target block and the target blocks along each axis.
+Pack = Callable[[Callable[[Block], Owner], tuple[Sequence[int], ...]], dict[Owner, Message]]
+
+#: A shard that waits: its source block, its checksum, its values.
+Shard = tuple[Block, int, Array]
 
 #: How often a worker asks the scheduler of a shuffle before a lost connection is an error.
-MOST_ASKED = 3
+ATTEMPTS = 3
 
-_private: ModuleType | None
-try:
-    from dask_bigfft.exchange import p2p_private, p2p_run, p2p_spec
-
-    _private, _reason = p2p_private, ""
-except (ImportError, AttributeError, TypeError, ValueError) as error:  # has moved, or is another
-    _private, _reason = None, str(error)
+#: Bytes at whole multiples of which the values of stored shards begin.
+ALIGNMENT = 64
 
 
-@cache
-def usable() -> bool:
-    """Whether this carrier works with the distributed that is installed; warns once if not."""
-    if _private is None:
-        text = f"distributed's peer-to-peer shuffle is not as dask_bigfft knows it ({_reason}): "
-        text += "exchanges between processes travel as tasks"
-        warnings.warn(text, RuntimeWarning, stacklevel=2)
-    return _private is not None
+class StorageError(RuntimeError):
+    """A worker cannot store shards; has errno, text and path of an `OSError`.
+
+    Distributed takes an `OSError` for a lost connection and sends again for minutes.
+    """
+
+    @classmethod
+    def of(cls, path: Path, error: OSError, missing: int, worker: str) -> "StorageError":
+        """Return the error for a file that cannot be written, `missing` bytes of which are left."""
+        text = error.strerror or str(error)
+        lack = room_missing(path, error, missing)
+        if lack is not None:
+            text += f": {lack} for shards that wait on the worker {worker}"
+        text += "; give workers a `local_directory` with more room (dask's temporary-directory)"
+        return cls(error.errno or errno.EIO, text, str(path))
+
+
+class Room:
+    """Budget for shards in a worker's memory, which all its shuffles share.
+
+    Parameters
+    ----------
+    limit : int
+        Bytes.
+    pressed : callable, optional
+        Returns whether the worker has too little memory for more.
+    """
+
+    def __init__(self, limit: int, pressed: Callable[[], bool] | None = None) -> None:
+        self.limit, self.nbytes = limit, 0
+        self._pressed, self._lock = pressed, threading.Lock()
+
+    def take(self, nbytes: int) -> bool:
+        """Reserve some bytes; return whether that was possible."""
+        with self._lock:
+            if self.nbytes + nbytes > self.limit or (self._pressed and self._pressed()):
+                return False
+            self.nbytes += nbytes
+            return True
+
+    def give_back(self, nbytes: int) -> None:
+        """Free reserved bytes."""
+        with self._lock:
+            self.nbytes -= nbytes
+
+
+class _Buffers:
+    """What all shuffles of a worker may hold in memory: in flight, being written, and waiting.
+
+    Together as much as distributed's settings allow for the first two.
+    """
+
+    def __init__(self, plugin: Any) -> None:
+        comms, disk = plugin.memory_limiter_comms.limit, plugin.memory_limiter_disk.limit
+        flying, writing = min(comms, (comms + disk) // 4), min(disk, (comms + disk) // 8)
+        self.comms = ResourceLimiter(flying, metrics_label="p2p-comms-limiter")
+        self.disk = ResourceLimiter(writing, metrics_label="p2p-disk-limiter")
+        self.most = comms + disk - flying - writing
+        self.room = Room(self.most, pressure(plugin.worker))
+
+
+_buffers: weakref.WeakKeyDictionary[Any, _Buffers] = weakref.WeakKeyDictionary()
+
+
+class Run(ArrayRechunkRun):
+    """A shuffle on one worker.
+
+    Parameters
+    ----------
+    spec : Spec
+        The shuffle.
+    room : Room
+        Budget for shards in memory.
+    **environment
+        Parameters of the base class.
+    """
+
+    def __init__(self, spec: "Spec", room: Room, **environment: Any) -> None:
+        super().__init__(old=(), new=(), **environment)
+        self._folder = Path(environment["directory"])
+        if environment["disk"]:
+            vars(self._disk_buffer)["_write_frames"] = self._write_frames
+        self.spec, self._room = spec, room
+        self._kept: dict[Block, list[Shard]] = {}
+        self._freed = set[Block]()
+
+    def _owner(self, block: Block) -> Owner:
+        worker: str = self.worker_for[block]
+        return block if self.spec.apart and worker == self.local_address else worker
+
+    def _shard_partition(self, data: Any, partition_id: Block) -> dict[str, Any]:
+        found: dict[str, tuple[Block, list[Message]]] = {}
+        for owner, message in data(self._owner, self.spec.targets).items():
+            worker = owner if isinstance(owner, str) else self.local_address
+            found.setdefault(worker, (partition_id, []))[1].append(message)
+        return found
+
+    async def send(self, address: str, shards: list[tuple[Block, list[Message]]]) -> Any:
+        """Send messages to a worker; keep those for this one."""
+        started, answer = time.perf_counter(), dict[str, Any](status="OK")
+        if address == self.local_address:
+            await self._receive(shards, own=True)
+        else:
+            answer |= await super().send(address, shards)
+        nbytes = sum(message[2].nbytes for _, messages in shards for message in messages)
+        seconds = time.perf_counter() - started
+        emit("send", plan=self.spec.plan, index=self.spec.number + 1, nbytes=nbytes,
+             seconds=seconds)
+        return answer
+
+    async def _receive(self, data: Any, own: bool = False) -> None:
+        """Keep shards in memory as far as there is room; the base class stores the others."""
+        self.raise_if_closed()
+        stored: list[Any] = []
+        for source, messages in data:
+            if source in self.received:  # sent again because the answer was lost
+                continue
+            rest = [
+                shard for message in messages for shard in self._without_room(source, message, own)
+            ]
+            if rest:
+                stored.append((source, rest))
+            else:
+                self.received.add(source)
+        await super()._receive(stored)
+
+    def _without_room(
+        self, source: Block, message: Message, own: bool
+    ) -> Iterable[tuple[Block, Shard]]:
+        """Keep a message in memory if there is room; return its shards, by block, if not.
+
+        A shard is copied unless it has its memory for itself: it is freed with its block.
+        """
+        blocks, bounds, values, checksums = message
+        cuts = itertools.pairwise(bounds.tolist())
+        named = [(tuple(block), (source, checksum, values[slice(*cut)]))
+                 for block, checksum, cut in zip(blocks.tolist(), checksums.tolist(), cuts,
+                                                 strict=True)]
+        if not self._room.take(values.nbytes):
+            return named
+        try:
+            if not own or len(named) > 1:
+                named = [(block, (source, sum_, _copied(part))) for block, (_, sum_, part) in named]
+        except BaseException:
+            self._room.give_back(values.nbytes)
+            raise
+        for block, shard in named:
+            self._kept.setdefault(block, []).append(shard)
+        return ()
+
+    async def inputs_done(self) -> None:
+        """Wait until all is sent; tasks raise what could not be stored, with the whole text."""
+        with contextlib.suppress(StorageError):
+            await super().inputs_done()
+
+    def _write_frames(self, frames: Iterable[Any], id: str) -> None:
+        """Append pickled shards to the file of a target block, with their values aligned.
+
+        Each pickle comes as a prelude (the number of frames that follow, and their lengths), the
+        pickle itself and the values. The padding is behind the pickle, where nobody reads.
+        """
+        path, before, stream = self._folder / id, 0, iter(frames := list(frames))
+        try:
+            with path.open("ab") as file:
+                before = file.tell()
+                for prelude in stream:
+                    (count,) = struct.unpack_from("Q", prelude)
+                    pickled, *values = itertools.islice(stream, count)
+                    padding = -(file.tell() + len(prelude) + len(pickled)) % ALIGNMENT
+                    padded = [pickled + bytes(padding), *values]
+                    file.writelines([pack_frames_prelude(padded), *padded])
+        except OSError as error:
+            missing = sum(memoryview(frame).nbytes for frame in frames)
+            with contextlib.suppress(OSError):
+                missing -= path.stat().st_size - before
+            raise StorageError.of(path, error, missing, self.local_address) from error
+
+    def _get_output_partition(self, partition_id: Block, key: Any, **kwargs: Any) -> Any:
+        """Return the shards of a target block, and what frees them."""
+        kept = list(self._kept.get(partition_id, ()))
+        if partition_id in self._freed:
+            sync(self._loop, self._begin_anew)
+        stored: list[list[Shard]] = []
+        with contextlib.suppress(DataUnavailable):  # nothing was stored
+            stored = self._read_from_disk(partition_id)
+        self.raise_if_closed()  # else what was in memory may be missing
+        return [*kept, *itertools.chain(*stored)], lambda: self._free(partition_id)
+
+    def _free(self, block: Block) -> None:
+        """Forget the shards of a block that has been put together."""
+        if not self.spec.lasting and block in self._kept:
+            self._freed.add(block)
+            self._forget(self._kept.pop(block))
+
+    def _forget(self, shards: list[Shard]) -> None:
+        self._room.give_back(sum(values.nbytes for _, _, values in shards))
+
+    async def _begin_anew(self) -> None:
+        """Have the scheduler restart the shuffle: a block is wanted whose shards are freed."""
+        with contextlib.suppress(KeyError, ValueError):  # that has happened already
+            await self.scheduler.shuffle_barrier(
+                id=self.id, run_id=self.run_id, consistent=False
+            )
+        raise Reschedule
+
+    async def close(self) -> None:
+        """Forget all shards."""
+        try:
+            await super().close()
+        finally:
+            while self._kept:
+                self._forget(self._kept.popitem()[1])
+
+
+def _copied(values: Array) -> Array:
+    """Return a copy in aligned memory; what has been received is at any address."""
+    copy = lend(values.shape, values.dtype)
+    copy.view(np.uint8)[:] = values.view(np.uint8)
+    return copy
+
+
+@dataclass(frozen=True)
+class Spec(ArrayRechunkSpec):
+    """A shuffle; travels inside its barrier task.
+
+    Parameters
+    ----------
+    targets : tuple of sequences of int
+        Target blocks along each axis: those of one connected group of an exchange.
+    before : int
+        Number of target blocks in the groups before this one.
+    plan : str
+        Token of the plan.
+    number : int
+        Exchange of the plan, from 0.
+    output : str
+        Name of the tasks that put target blocks together: their keys are it and the block.
+    apart : bool
+        Whether shards are large enough to be packed one by one for blocks of the same worker.
+    lasting : bool
+        Whether shards are kept until the shuffle is over.
+    """
+
+    targets: tuple[Sequence[int], ...]
+    before: int
+    plan: str
+    number: int
+    output: str = ""
+    apart: bool = True
+    lasting: bool = False
+
+    @property
+    def output_partitions(self) -> Generator[Block, None, None]:
+        """All target blocks."""
+        yield from itertools.product(*self.targets)
+
+    def rank(self, partition: Block) -> int:
+        """Number of a target block among those of all groups of the exchange."""
+        rank = 0
+        for i, along in zip(partition, self.targets, strict=True):
+            rank = rank * len(along) + along.index(i)
+        return self.before + rank
+
+    def pick_worker(self, partition: Block, workers: Sequence[str]) -> str:
+        """Return the worker of a target block: they take turns, so that none has one more.
+
+        Distributed gives the workers in another rotation for every shuffle; sorted, they take
+        turns over all groups of an exchange.
+        """
+        return sorted(workers)[self.rank(partition) % len(workers)]
+
+    def create_new_run(self, worker_for: dict[Block, str], *arguments: Any, **named: Any) -> Any:
+        """Return the shuffle as the scheduler has it, which learns where target blocks belong.
+
+        Else tasks are tried on any worker, and sent away one after the other. A shuffle that
+        begins anew frees no shards: several computations may want the same blocks.
+        """
+        for scheduler in list(Scheduler._instances):
+            task = scheduler.tasks.get(barrier_key(self.id))
+            if task is not None and getattr(task.run_spec, "spec", None) is self:
+                plugin: Any = scheduler.plugins["shuffle"]
+                for made in task.dependents:
+                    key: Any = made.key  # fused tasks have other names: they are tried
+                    if isinstance(key, tuple) and key[0] == self.output:
+                        plugin._set_restriction(made, worker_for[key[1:]])
+        state = super(Spec, replace(self)).create_new_run(worker_for, *arguments, **named)
+        object.__setattr__(self, "lasting", True)
+        return state
+
+    def create_run_on_worker(
+        self, run_id: int, span_id: str | None, worker_for: dict[Block, str], plugin: Any
+    ) -> Run:
+        """Return the shuffle as a worker has it."""
+        worker, buffers = plugin.worker, _buffers.get(plugin)
+        if buffers is None:
+            buffers = _buffers[plugin] = _Buffers(plugin)
+        wanted = config.get("bigfft.exchange.shuffle-memory")
+        buffers.room.limit = buffers.most if wanted is None else min(wanted, buffers.most)
+        folder = os.path.join(worker.local_directory, f"shuffle-{self.id}-{run_id}")
+        try:
+            return Run(
+                self,
+                buffers.room if self.disk else Room(1 << 62),
+                worker_for=worker_for,
+                id=self.id,
+                run_id=run_id,
+                span_id=span_id,
+                local_address=worker.address,
+                directory=folder,
+                executor=plugin._executor,
+                rpc=worker.rpc,
+                digest_metric=worker.digest_metric,
+                scheduler=worker.scheduler,
+                memory_limiter_disk=buffers.disk,
+                memory_limiter_comms=buffers.comms,
+                disk=self.disk,
+                loop=worker.loop,
+            )
+        except OSError as error:  # the folder cannot be made
+            raise StorageError.of(Path(folder), error, 0, worker.address) from error
+
+
+def _probe() -> None:
+    """Raise where distributed does not have, or does not take, what is used here."""
+    inspect.signature(ArrayRechunkRun).bind(**dict.fromkeys((
+        "worker_for", "old", "new", "id", "run_id", "span_id", "local_address", "directory",
+        "executor", "rpc", "digest_metric", "scheduler", "memory_limiter_disk",
+        "memory_limiter_comms", "disk", "loop",
+    )))
+    inspect.signature(ArrayRechunkSpec).bind(id="", disk=True, new=(), old=())
+    inspect.signature(P2PBarrierTask).bind("key", sum, spec=None)
+    for kind, calls in {
+        ShuffleRun: "add_partition:3 close:1 inputs_done:1 raise_if_closed:1 receive:2 send:3",
+        ArrayRechunkRun: "_get_output_partition:3 _read_from_disk:2 _receive:2 _shard_partition:3",
+        ArrayRechunkSpec: "create_new_run:3 create_run_on_worker:5 pick_worker:3",
+        DiskShardsBuffer: "_write_frames:3",
+        ShuffleSchedulerPlugin: "_set_restriction:3",
+        ShuffleWorkerPlugin: "get_or_create_shuffle:2 get_output_partition:4",
+    }.items():
+        for name, _, count in (call.partition(":") for call in calls.split()):
+            inspect.signature(getattr(kind, name)).bind(*range(int(count)))
+    if getattr(Spec, "__abstractmethods__", None):
+        raise ImportError(f"ArrayRechunkSpec leaves open {sorted(Spec.__abstractmethods__)}")
+    if not hasattr(Scheduler, "_instances"):
+        raise ImportError("schedulers are not listed")
+
+
+_probe()
 
 
 def on_scheduler() -> bool:
-    """Whether a scheduler runs in this process, as where a graph that was sent turns into tasks.
-
-    A graph that was pickled for anything else turns into tasks where nobody can shuffle.
-    """
-    return _private is not None and bool(_private.scheduler_runs())
-
-
-def _names() -> Any:
-    if _private is None:
-        raise CarrierError(f"the carrier 'p2p' does not work with this distributed: {_reason}")
-    return _private
+    """Return whether a scheduler runs in this process, where graphs that were sent become tasks."""
+    return any(scheduler.status == Status.running for scheduler in list(Scheduler._instances))
 
 
 def _asked(call: Callable[[], Any]) -> Any:
-    """Return what a call returns that asks the scheduler, and may do so again.
+    """Return the answer to a question to the scheduler, asked again over a new connection if lost.
 
-    Distributed sends shards again where a connection is lost, but asks the scheduler only once. Who
-    asks again gets a new connection, which distributed in turn tries to make for a while.
+    Distributed sends shards again where a connection is lost, but asks the scheduler only once.
     """
-    lost = _names().CommClosedError
-    for _ in range(MOST_ASKED - 1):
+    for _ in range(ATTEMPTS - 1):
         try:
             return call()
         except Exception as error:
-            if not isinstance(error, lost) and not isinstance(error.__cause__, lost):
+            if not isinstance(error, CommClosedError) and not isinstance(
+                error.__cause__, CommClosedError
+            ):
                 raise
     return call()
 
 
 @contextlib.contextmanager
 def _storage_named() -> Iterator[None]:
-    """Raise what a worker's files could not keep as a `ScratchError`, which names the file."""
-    kind = StorageError
+    """Raise a `StorageError` as a `ScratchError`, which names the file."""
     try:
         yield
-    except RuntimeError as error:
-        # Distributed says in which phase it was, and why.
-        cause = error if isinstance(error, kind) else error.__cause__
-        if isinstance(cause, kind):
+    except RuntimeError as error:  # distributed's says in which phase it was
+        cause = error if isinstance(error, StorageError) else error.__cause__
+        if isinstance(cause, StorageError):
             raise ScratchError(*cause.args) from cause
         raise
-
-
-def barrier(shuffle: str, attempts: list[int]) -> int:
-    """Wait until everything has arrived that was sent; return the number of the attempt.
-
-    Raises
-    ------
-    ScratchError
-        Here, in `transfer` or in `collect`, if a worker cannot keep shards: which file, and how
-        many bytes are missing.
-    """
-    with _storage_named():
-        return int(_asked(lambda: _names().p2p_barrier(shuffle, *attempts)))
 
 
 def barrier_task(
@@ -108,68 +483,60 @@ def barrier_task(
     shuffle : str
         Name of the shuffle: different for each group of each exchange.
     function : callable
-        What it runs, given the name and what the transfer tasks return; it ends in `barrier`.
+        Called with the name and what the transfer tasks return; it ends in `barrier`.
     transfers : list of TaskRef
         All transfer tasks.
     **what
-        `targets`, `before`, `turns`, `plan`, `number`, `together` and `output`, as a
-        `p2p_spec.Spec` has them.
+        `targets`, `before`, `plan`, `number`, `output` and `apart`, as a `Spec` has them.
     """
-    names = _names()
     disk = bool(dask.config.get("distributed.p2p.storage.disk", default=True))
-    spec = p2p_spec.Spec(id=cast("Any", shuffle), disk=disk, **what)
-    key = names.barrier_key(shuffle)
-    return names.P2PBarrierTask(key, function, shuffle, *transfers, spec=spec)
+    spec = Spec(id=cast("Any", shuffle), disk=disk, new=(), old=(), **what)
+    return P2PBarrierTask(barrier_key(spec.id), function, shuffle, *transfers, spec=spec)
+
+
+def barrier(shuffle: str, attempts: Sequence[int]) -> int:
+    """Wait until everything has arrived that was sent; return the number of the attempt.
+
+    Raises
+    ------
+    ScratchError
+        Here, in `transfer` or in `collect`, if a worker cannot store shards: which file, and how
+        many bytes are missing.
+    """
+    with _storage_named():
+        return int(_asked(lambda: p2p_barrier(cast("Any", shuffle), *attempts)))
 
 
 def _plugin() -> Any:
     try:
-        return _names().get_worker_plugin()
+        return get_worker_plugin()
     except RuntimeError as error:
         raise CarrierError(
             "the carrier 'p2p' works on the workers of a cluster only, and this graph runs "
-            "elsewhere: set bigfft.exchange.carrier to 'auto' and build it again"
+            "elsewhere: set bigfft.exchange.carrier to 'auto' and build it again, or to 'shared' "
+            "if a client is there and another scheduler computes"
         ) from error
 
 
 def transfer(shuffle: str, source: Block, pack: Pack) -> int:
-    """Send what a source block gives away; return the number of the attempt.
-
-    Parameters
-    ----------
-    shuffle : str
-        Name of the shuffle.
-    source : tuple of int
-        Which block.
-    pack : callable
-        Called with what gives the owner of a target block, and with the target blocks along each
-        axis, returns for each owner its target blocks, the bounds of their shards, the shards in
-        one array, and their checksums. An owner is another worker, or those blocks of this one
-        whose shards wait together.
-    """
-    plugin = _plugin()
-    with _storage_named(), _names().handle_transfer_errors(shuffle):
-        run = _asked(lambda: plugin.get_or_create_shuffle(shuffle))
+    """Send the shards of a source block to their workers; return the number of the attempt."""
+    plugin, name = _plugin(), cast("Any", shuffle)
+    with _storage_named(), handle_transfer_errors(name):
+        run = _asked(lambda: plugin.get_or_create_shuffle(name))
         return int(run.add_partition(pack, partition_id=source))
 
 
-def collect(shuffle: str, attempt: int, block: Block) -> dict[Block, tuple[Array, int]]:
-    """Return the packed shards of a target block and their checksums, by source.
-
-    They are aligned in memory, and wait until they are released.
+def collect(
+    shuffle: str, attempt: int, block: Block
+) -> tuple[dict[Block, tuple[Array, int]], Callable[[], None]]:
+    """Return the packed shards of a target block with their checksums, and what frees them.
 
     Raises
     ------
     Reschedule
         On another worker than the block's, where the task is then sent to.
     """
-    plugin = _plugin()
-    with _storage_named(), _names().handle_unpack_errors(shuffle):
-        found = _asked(lambda: plugin.get_output_partition(shuffle, attempt, block))
-        return {tuple(source): (shard, checksum) for source, checksum, shard in found}
-
-
-def release(shuffle: str, attempt: int, block: Block) -> None:
-    """Let go of what was collected for a block, which has been put together."""
-    worker = _plugin().worker.address
-    p2p_run.release(worker, shuffle, attempt, block)
+    plugin, name = _plugin(), cast("Any", shuffle)
+    with _storage_named(), handle_unpack_errors(name):
+        shards, free = _asked(lambda: plugin.get_output_partition(name, attempt, block))
+        return {tuple(source): (values, checksum) for source, checksum, values in shards}, free

@@ -97,21 +97,20 @@ class Product:
 
     def in_sources(self, exchange: ExchangeMap, strides: Ints) -> tuple[Ints, Ints]:
         """Starts and strides of all copies in the sources, whose strides have a row per copy."""
-        starts, steps = np.zeros(len(self.which), np.int64), []
-        for table, i, s in zip(self.tables, self.chosen, firsts(exchange.source_dims), strict=True):
-            come = table.source_starts[i]
-            starts += (come * strides[:, s : s + come.shape[1]]).sum(axis=1)
-            steps.append(table.source_steps[i] * strides[:, np.array(table.source_dims) + s])
-        return starts, np.concatenate(steps, axis=1)
+        tables = [(t.source_starts, t.source_steps, t.source_dims) for t in self.tables]
+        return self._places(tables, firsts(exchange.source_dims), strides)
 
     def in_targets(self, exchange: ExchangeMap, strides: Ints) -> tuple[Ints, Ints]:
         """Starts and strides of all copies in the targets, whose strides have a row per copy."""
-        starts, steps = np.zeros(len(self.which), np.int64), []
-        for table, i, t in zip(self.tables, self.chosen, firsts(exchange.target_dims), strict=True):
-            go = table.target_starts[i]
-            starts += (go * strides[:, t : t + go.shape[1]]).sum(axis=1)
-            steps.append(table.target_steps[i] * strides[:, np.array(table.target_dims) + t])
-        return starts, np.concatenate(steps, axis=1)
+        tables = [(t.target_starts, t.target_steps, t.target_dims) for t in self.tables]
+        return self._places(tables, firsts(exchange.target_dims), strides)
+
+    def _places(self, tables: list[Any], begins: list[int], strides: Ints) -> tuple[Ints, Ints]:
+        starts, found = np.zeros(len(self.which), np.int64), []
+        for (places, steps, dims), i, d in zip(tables, self.chosen, begins, strict=True):
+            starts += (places[i] * strides[:, d : d + places.shape[1]]).sum(axis=1)
+            found.append(steps[i] * strides[:, np.array(dims) + d])
+        return starts, np.concatenate(found, axis=1)
 
     def in_packed(self, used: dict[Block, int]) -> tuple[Ints, Ints]:
         """Starts and strides of all copies in packed shards, in elements.

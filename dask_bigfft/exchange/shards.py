@@ -19,11 +19,10 @@ Imports `decomposition`, `boxes` of this room and numpy only: needs neither dask
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -42,7 +41,7 @@ from dask_bigfft.exchange.boxes import (
 )
 
 #: Pieces that the exchange of one axis remembers at most.
-MOST_KEPT = 50_000
+MOST_KEPT = 200_000
 
 #: Blocks before or after an exchange up to which others of the same layouts find it worked out.
 SHARED_BLOCKS = 128
@@ -50,41 +49,22 @@ SHARED_BLOCKS = 128
 _UNKNOWN = object()
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """One strided copy along one axis.
-
-    ``counts[i]`` values, ``source_steps[i]`` apart in dimension ``source_dims[i]`` of the
-    source block and likewise in the target block, from ``source_starts`` (one entry per
-    dimension of the axis) to ``target_starts``.
-    """
-
-    counts: tuple[int, ...]
-    source_dims: tuple[int, ...]
-    source_steps: tuple[int, ...]
-    source_starts: tuple[int, ...]
-    target_dims: tuple[int, ...]
-    target_steps: tuple[int, ...]
-    target_starts: tuple[int, ...]
-
-    @property
-    def size(self) -> int:
-        """Number of values."""
-        return math.prod(self.counts)
-
-
 @dataclass(frozen=True, eq=False)
 class PieceTable:
     """All pieces of one axis of a target block, or of a source block, one row each.
+
+    A piece is one strided copy along the axis.
 
     Parameters
     ----------
     sources : ndarray, (rows,)
         Source block along the axis (of a source block's pieces: target block).
-    counts, source_steps, target_steps : ndarray, (rows, digits)
-        As a `Piece` has them.
+    counts : ndarray, (rows, digits)
+        Number of values of each digit.
+    source_steps, target_steps : ndarray, (rows, digits)
+        Distance between them in the digit's dimension of the block.
     source_starts, target_starts : ndarray, (rows, dimensions)
-        As a `Piece` has them.
+        Where the first one is.
     source_dims, target_dims : tuple of int
         Dimension of each digit, the same in all rows.
     """
@@ -114,22 +94,6 @@ class PieceTable:
     def size(self) -> int:
         """Number of values."""
         return int(self.counts.prod(axis=1).sum())
-
-    def pieces(self) -> dict[int, list[Piece]]:
-        """The pieces, by the blocks that are met."""
-        found: dict[int, list[Piece]] = {}
-        columns = (
-            self.counts, self.source_steps, self.source_starts, self.target_steps,
-            self.target_starts,
-        )
-        rows = zip(self.sources.tolist(), *(column.tolist() for column in columns), strict=True)
-        for block, *numbers in rows:
-            counts, steps, starts, to_steps, to_starts = map(tuple, numbers)
-            piece = Piece(
-                counts, self.source_dims, steps, starts, self.target_dims, to_steps, to_starts
-            )
-            found.setdefault(block, []).append(piece)
-        return found
 
 
 def piece_table(
@@ -184,7 +148,7 @@ class AxisExchange:
     mirror: str | None = None
     length: int = 0
     _source_boxes: dict[int, list[Box]] = field(default_factory=dict, repr=False)
-    _tables: dict[int, PieceTable | None] = field(default_factory=dict, repr=False)
+    _tables: dict[Any, PieceTable | None] = field(default_factory=dict, repr=False)
     _kept: int = 0
     #: Blocks and all their boxes in one table: the last ones that were asked for.
     _came: _Stacked = ((), None)
@@ -229,26 +193,22 @@ class AxisExchange:
         Made of tables of boxes, not box by box: thousands of small objects for every block would
         take the interpreter, and its garbage collector, longer than the copies do.
         """
-        found = self._tables.get(block, _UNKNOWN)
-        if found is _UNKNOWN:  # another thread may empty the memory at any time
+        def made() -> PieceTable | None:
             targets = self.target_boxes(block)
             sources = self._sources(tuple(self._candidates(targets)))
-            found = None
-            if sources is not None and targets:
-                found = piece_table(sources, box_table([(block, box) for box in targets]))
-            self._keep(0 if found is None else len(found))
-            self._tables[block] = found
-        return found  # type: ignore[return-value]
+            if sources is None or not targets:
+                return None
+            return piece_table(sources, box_table([(block, box) for box in targets]))
 
-    def given(self, source: int, targets: tuple[int, ...]) -> PieceTable | None:
+        return self._remembered(block, made)
+
+    def given(self, source: int, targets: Sequence[int]) -> PieceTable | None:
         """The pieces that a source block gives to some target blocks, which its `sources` are."""
-        came, goes = self._sources((source,)), self._targets(targets)
-        return None if came is None or goes is None else piece_table(came, goes, by_target=True)
+        def made() -> PieceTable | None:
+            came, goes = self._sources((source,)), self._targets(tuple(targets))
+            return None if came is None or goes is None else piece_table(came, goes, by_target=True)
 
-    def pieces(self, block: int) -> dict[int, list[Piece]]:
-        """Source blocks of a target block, each with its pieces."""
-        table = self.table(block)
-        return {} if table is None else table.pieces()
+        return self._remembered((source, targets), made)
 
     def _sources(self, blocks: tuple[int, ...]) -> BoxTable | None:
         known, found = self._came
@@ -266,13 +226,16 @@ class AxisExchange:
             self._goes = blocks, found
         return found
 
-    def _keep(self, count: int) -> None:
-        """Remember pieces while they are few: blocks of other axes ask for the same ones."""
-        self._kept += count
-        if self._kept > MOST_KEPT:
-            self._tables.clear()
-            self._source_boxes.clear()
-            self._kept = count
+    def _remembered(self, key: Any, made: Callable[[], PieceTable | None]) -> PieceTable | None:
+        """Remember a table while they are few: blocks of other axes ask for the same ones."""
+        found: Any = self._tables.get(key, _UNKNOWN)
+        if found is _UNKNOWN:  # another thread may empty the memory at any time
+            found = made()
+            self._kept += 0 if found is None else len(found)
+            if self._kept > MOST_KEPT:
+                self._tables, self._source_boxes, self._kept = {}, {}, 0
+            self._tables[key] = found
+        return cast("PieceTable | None", found)
 
     def _candidates(self, targets: list[Box]) -> Iterator[int]:
         """Source blocks that may meet any of the target's boxes."""
@@ -306,15 +269,6 @@ class AxisExchange:
             flat = flat_strides(sub_radices(digits[i], self.points[digits[i].stage]))
             places += [(dims[i], strides[i] * f) for f in flat]
         return places
-
-
-@dataclass(frozen=True)
-class Shard:
-    """What one source block gives to a target block: pieces per axis, conjugated or not."""
-
-    source: tuple[int, ...]
-    pieces: tuple[list[Piece], ...]
-    conjugate: bool = False
 
 
 class ExchangeMap:
@@ -374,14 +328,6 @@ class ExchangeMap:
             per_axis = [np.unique(table.sources).tolist() for table in tables]
             found.update(itertools.product(*per_axis))
         return found
-
-    def shards(self, block: tuple[int, ...]) -> Iterator[Shard]:
-        """Shards of a target block, source by source, the mirrored ones after the direct."""
-        for axes, conjugate in self.images:
-            per_axis = [axis.pieces(i) for axis, i in zip(axes, block, strict=True)]
-            for chosen in itertools.product(*(found.items() for found in per_axis)):
-                source = tuple(i for i, _ in chosen)
-                yield Shard(source, tuple(pieces for _, pieces in chosen), conjugate)
 
 
 def exchange_map(source: Layout, target: Layout, mirror: Mirror | None = None) -> ExchangeMap:

@@ -28,7 +28,7 @@ from dask_bigfft.graph.inside import own_block, weave_inside
 from dask_bigfft.graph.known import Known
 from dask_bigfft.graph.names import Block, Graph, Key, Names, block_ref
 from dask_bigfft.graph.run import Run
-from dask_bigfft.graph.sending import shuffles_of
+from dask_bigfft.graph.shuffles import shuffles_of
 from dask_bigfft.graph.weave import Weave
 from dask_bigfft.graph.wide import widening_of
 from dask_bigfft.planner.filters import FilterPlan, filter_plans

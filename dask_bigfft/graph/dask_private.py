@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any, Protocol, cast
 
 import dask.array as da
-from dask import local, multiprocessing
 from dask._task_spec import Alias, DataNode, Task, TaskRef
 from dask.array.backends import NumpyBackendEntrypoint
 from dask.array.core import finalize
@@ -28,7 +27,6 @@ __all__ = [
     "Task",
     "TaskRef",
     "array_expressions_enabled",
-    "asking",
     "expression_array",
     "finalize",
     "finished_by",
@@ -49,29 +47,6 @@ def results_are_kept() -> bool:
         return False
     found = (getattr(method, "__self__", None) for row in Callback.active for method in row)
     return any(isinstance(owner, cache.Cache) for owner in found)
-
-
-#: Functions of dask's own schedulers that turn a graph into tasks, and the one that runs a task.
-_SCHEDULING = {local.get_async.__code__, multiprocessing.get.__code__}
-_WORKING = local.execute_task.__code__
-
-
-def asking() -> str | None:
-    """Return who turns a graph into tasks, to run them: ``"local"``, ``"cluster"``, or nobody yet.
-
-    Dask tells nobody: the scheduler that is told ``compute(scheduler="threads")`` is known from who
-    has called the caller. What a task of such a scheduler does with graphs is its own affair.
-    """
-    frame = sys._getframe(1)
-    while (caller := frame.f_back) is not None:
-        if caller.f_code in _SCHEDULING:
-            return "local"
-        if caller.f_code is _WORKING:
-            return None
-        if caller.f_globals.get("__name__") == "distributed.scheduler":
-            return "cluster"
-        frame = caller
-    return None
 
 
 def finished_by(array: da.Array, function: Callable[..., Any], *arguments: Any) -> da.Array:

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from dask_bigfft.events import during, emit
 from dask_bigfft.exchange.arriving import Arriving, fresh_block
 from dask_bigfft.exchange.gather import view_of
-from dask_bigfft.exchange.packing import shard_sizes
+from dask_bigfft.exchange.packing import packed, shard_sizes
 from dask_bigfft.exchange.rows import block_regions, shard_regions
 from dask_bigfft.exchange.scratch import Part, Scratch
 from dask_bigfft.exchange.scratch_place import ScratchPlace, open_scratch
@@ -274,7 +274,7 @@ def _write(run: DiskRun, number: int, source: Block, values: Array) -> Array:
     place = int(np.ravel_multi_index(source, exchange.source.grid))
     targets, dtype = run.targets(number, source), exchange.shard_dtype
     values = np.asarray(values).astype(exchange.source_dtype, copy=False)
-    packing = run.packing(number, tuple(map(range, exchange.target.grid)))
+    grid = tuple(map(range, exchange.target.grid))
     nbytes = {target: int(run.sizes(number, target)[place]) * dtype.itemsize for target in targets}
     part_of = dict(zip(targets, _parts(list(nbytes.values())), strict=True))
     # Where shards are large, each one begins at a whole unit, in memory as in the file.
@@ -282,17 +282,18 @@ def _write(run: DiskRun, number: int, source: Block, values: Array) -> Array:
     unit = UNIT // dtype.itemsize if large else 1
     checksums = dict.fromkeys(targets, 0)
     started = time.perf_counter()
-    parts = packing.packed(source, values, np.dtype(exchange.dtype), part_of.__getitem__, unit)
+    kind = np.dtype(exchange.dtype)
+    parts = packed(run.map(number), grid, source, values, kind, part_of.__getitem__, unit)
     with Underway[tuple[Block, int]]() as calls:
-        for _, packed in parts:
+        for _, part in parts:
             seconds = time.perf_counter() - started
-            emit("pack", index=number + 1, nbytes=packed.values.nbytes, seconds=seconds)
+            emit("pack", index=number + 1, nbytes=part.values.nbytes, seconds=seconds)
             checksums |= calls.results()  # what was packed before is written
-            for row, index in enumerate(packed.blocks.tolist()):
-                target, shard = tuple(index), packed.shard(row)
+            for row, index in enumerate(part.blocks.tolist()):
+                target, shard = tuple(index), part.shard(row)
                 write = partial(_write_shard, run, number, place, target, shard, nbytes[target])
                 calls.start(shard.nbytes, write)
-            del packed, shard, write
+            del part, shard, write
             started = time.perf_counter()
         checksums |= calls.results()
     receipt = np.array([checksums[target] for target in targets], np.uint64)

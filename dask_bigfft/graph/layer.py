@@ -22,7 +22,7 @@ from dask_bigfft.devices.cuda import available
 from dask_bigfft.devices.on_card import is_on_card
 from dask_bigfft.exchange.scratch_place import ScratchPlace
 from dask_bigfft.graph.build import build_graph, output_name
-from dask_bigfft.graph.carriers import resolved
+from dask_bigfft.graph.carriers import CARDS, resolved
 from dask_bigfft.graph.cutting import cut_blocks, merged_blocks
 from dask_bigfft.graph.dask_private import (
     HighLevelGraph,
@@ -38,7 +38,6 @@ from dask_bigfft.graph.known import Known
 from dask_bigfft.graph.names import PLAN_NAME, Graph
 from dask_bigfft.graph.results import assembled
 from dask_bigfft.graph.run import Run
-from dask_bigfft.graph.weave import CARDS
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.shifts import ShiftPlan
 

@@ -8,7 +8,7 @@ Imports `planner`, `devices`, `exchange`, `kernels` and `events`.
 import functools
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -24,7 +24,6 @@ from dask_bigfft.devices.on_card import is_on_card, roll_on_card, round_on_card
 from dask_bigfft.errors import refuse
 from dask_bigfft.events import emit
 from dask_bigfft.exchange.common import same_memory
-from dask_bigfft.exchange.packing import Packing
 from dask_bigfft.exchange.shards import ExchangeMap, exchange_map
 from dask_bigfft.exchange.stacking import stacked_layout, stacking
 from dask_bigfft.graph.paused import watch_from_task
@@ -68,7 +67,6 @@ class Run:
     ) -> None:
         self.plan, self.token, self.private = plan, token, private
         self._maps: dict[int, ExchangeMap] = {}
-        self._packings: dict[tuple[int, Any], Packing] = {}
         self._places: dict[int, Place] = {}
         self._stored: dict[int, Layout] = {}
         self._lock = threading.Lock()
@@ -170,12 +168,6 @@ class Run:
                 found = stacked_layout(found, stacked)
             self._stored[number] = found
         return found
-
-    def packing(self, number: int, targets: tuple[Sequence[int], ...]) -> Packing:
-        """What source blocks give to some targets in an exchange, worked out once."""
-        exchange = self.map(number)
-        with self._lock:
-            return self._packings.setdefault((number, targets), Packing(exchange, targets))
 
     @property
     def joints(self) -> Joints:

@@ -1,12 +1,19 @@
-"""What the tasks of a shuffle run: blocks packed and sent, and put together where they arrive.
+"""Exchanges that shuffles carry: which tasks they take, and what these run.
 
-Imports `exchange`, `events`, `errors` and this room.
+A shuffle carries some connected groups of an exchange. Where nobody else looks at the blocks
+between two shuffles, one task puts a block together, does the round and sends the shards on::
+
+    source blocks -> send -> barrier -> put together + round + send -> barrier -> ...
+
+Imports `planner`, `exchange`, `events`, `errors` and this room.
 """
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,96 +22,153 @@ import numpy.typing as npt
 from dask_bigfft.devices.on_card import is_on_card
 from dask_bigfft.errors import CarrierError
 from dask_bigfft.events import emit
-from dask_bigfft.exchange import p2p
-from dask_bigfft.exchange.p2p_shards import Message, Owner
-from dask_bigfft.exchange.packing import Packed, shard_checksum
+from dask_bigfft.exchange.packing import packed, shard_checksum
 from dask_bigfft.graph.blocks import checked
+from dask_bigfft.graph.carriers import p2p, p2p_works
+from dask_bigfft.graph.dask_private import Task, TaskRef
+from dask_bigfft.graph.groups import Groups
+from dask_bigfft.graph.names import Block, Graph, Key, Names
 from dask_bigfft.graph.run import Run
-from dask_bigfft.graph.tasks import compare, put_together, reported, run_block
+from dask_bigfft.graph.tasks import compare, put_together, reported
+from dask_bigfft.planner.plan import Exchange
+from dask_bigfft.planner.work import shuffled
 
 Array = npt.NDArray[Any]
-Block = tuple[int, ...]
+
+#: Shuffles of an exchange: each costs connections, files and a barrier on every worker.
+MOST_SHUFFLES = 16
+
+#: Bytes of a shard from which on it is packed for its own block on the same worker.
+LARGE_SHARD = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Blocks that a task sends to one shuffle."""
+@dataclass(frozen=True)
+class Shuffle:
+    """A shuffle: its name, its blocks, and how many target blocks come before these."""
 
-    shuffle: str
-    blocks: tuple[Block, ...]
+    name: str
+    sources: list[Block]
+    along: tuple[Sequence[int], ...]
+    before: int
+
+    @cached_property
+    def targets(self) -> list[Block]:
+        """Target blocks, row-major."""
+        return list(itertools.product(*self.along))
+
+    @property
+    def travels(self) -> bool:
+        """Whether there is anything to send: else its only target is made directly."""
+        return len(self.targets) > 1 and bool(self.sources)
 
 
-#: Shuffles that a task has sent to, and the number of the attempt of each.
-Attempts = dict[str, int]
+@dataclass
+class Shuffles:
+    """The shuffles of one exchange.
 
-
-def send_blocks(run: Run, number: int, sends: tuple[Send, ...], *values: Array) -> Attempts:
-    """Send source blocks, given in the order in which they are named, in exchange `number`."""
-    given = iter(values)
-    return _sent(run, number, sends, lambda block: next(given))
-
-
-def run_and_send(
-    run: Run, number: int, sends: tuple[Send, ...], filter_axes: tuple[int, ...],
-    sources: tuple[tuple[Block, ...], ...], *inputs: Array
-) -> Attempts:
-    """Take blocks through the round after exchange `number`, one by one, and send each on.
-
-    `sources` are the blocks that each one is made of; they are among the inputs in this order,
-    each block's filters before them.
+    Parameters
+    ----------
+    names : Names
+        Of the tasks.
+    number : int
+        Exchange, from 0.
+    exchange : Exchange
+        What they carry.
+    sent : bool
+        Whether the round before sends its blocks itself.
     """
-    given, blocks = iter(inputs), iter(sources)
 
-    def made(block: Block) -> Array:
-        own = next(blocks)
-        count = len(filter_axes) + len(own)
-        arguments = itertools.islice(given, count)
-        found: Array = run_block(run, number, block, filter_axes, own, None, *arguments)
+    names: Names
+    number: int
+    exchange: Exchange
+    sent: bool = False
+    #: Tasks that send, by the name of the shuffle.
+    senders: dict[str, list[TaskRef]] = field(default_factory=dict)
+
+    @cached_property
+    def groups(self) -> Groups:
+        """What goes together."""
+        return Groups(self.exchange, MOST_SHUFFLES)
+
+    @cached_property
+    def by_group(self) -> dict[Block, Shuffle]:
+        """Shuffles by group."""
+        found, before, axes = {}, 0, self.groups.axes
+        for group, sources, _ in self.groups:
+            along = tuple(_compact(a.targets[i]) for a, i in zip(axes, group, strict=True))
+            name = self.names.shuffle(self.number, group, self.sent)
+            found[group] = Shuffle(name, sources, along, before)
+            before += math.prod(map(len, along))
         return found
 
-    return _sent(run, number + 1, sends, made)
+    @property
+    def all_travel(self) -> bool:
+        """Whether every source block goes to a shuffle."""
+        used = all(bool((axis.of_source >= 0).all()) for axis in self.groups.axes)
+        return used and all(shuffle.travels for shuffle in self.by_group.values())
 
-
-def collect_and_send(
-    run: Run, number: int, sends: tuple[Send, ...], filter_axes: tuple[int, ...], shuffle: str,
-    attempt: int, *inputs: Array
-) -> Attempts:
-    """Put blocks of a shuffle together, one by one, take each through the round, and send it on."""
-    given = iter(inputs)
-
-    def made(block: Block) -> Array:
-        spectra = itertools.islice(given, len(filter_axes))
-        found: Array = run_block_of_shuffle(
-            run, number, block, filter_axes, shuffle, attempt, *spectra
+    def write_send(self, graph: Graph, key: Key, block: Block, values: Any) -> None:
+        """Add the task that sends a source block, a task or what another one returns."""
+        group = self.groups.group_of(block)
+        assert group is not None
+        name = self.by_group[group].name
+        graph[key] = Task(
+            key, send_block, TaskRef(self.names.plan), self.number, block, name, values
         )
-        return found
+        self.senders.setdefault(name, []).append(TaskRef(key))
 
-    return _sent(run, number + 1, sends, made)
+    def write_barrier(self, graph: Graph, shuffle: Shuffle, output: str) -> TaskRef:
+        """Add a shuffle's barrier, for tasks of a name; return what it hands on."""
+        shard = self.exchange.shard_nbytes // max(1, self.exchange.shape.shards)
+        barrier = p2p().barrier_task(
+            shuffle.name, shuffle_barrier, self.senders[shuffle.name], targets=shuffle.along,
+            before=shuffle.before, plan=self.names.token, number=self.number,
+            output=output, apart=shard >= LARGE_SHARD,
+        )
+        graph[barrier.key] = barrier
+        return TaskRef(barrier.key)
 
 
-def _sent(
-    run: Run, number: int, sends: tuple[Send, ...], made: Callable[[Block], Array]
-) -> Attempts:
-    """Send blocks as they are made; none is kept.
+def shuffles_of(
+    exchanges: Sequence[Exchange], names: Sequence[Names], carrier: str, unseen: bool
+) -> list[Shuffles | None]:
+    """The shuffles of each exchange that travels so.
 
-    Where a shuffle's attempt has changed meanwhile, the older one is returned: the barrier then
-    has all of it sent again.
+    If nobody else sees the blocks between two exchanges, whoever makes them sends them.
     """
-    found = {}
-    for send in sends:
-        found[send.shuffle] = min(
-            send_shards(run, number, block, send.shuffle, made(block)) for block in send.blocks
-        )
+    found: list[Shuffles | None] = []
+    for number, exchange in enumerate(exchanges):
+        wanted = shuffled(exchange.shape) if carrier == "cluster" else carrier == "p2p"
+        if exchange.local or not wanted or not p2p_works():
+            found.append(None)
+            continue
+        own = Shuffles(names[number], number, exchange)
+        ready = number > 0 and (exchanges[number - 1].local or found[-1] is not None)
+        if unseen and ready and own.all_travel:
+            own = Shuffles(names[number], number, exchange, sent=True)
+        found.append(own)
     return found
 
 
-def shuffle_barrier(shuffle: str, *sent: Attempts) -> int:
+def _compact(members: tuple[int, ...]) -> Sequence[int]:
+    """The same numbers as a range, if they are one: a barrier has thousands of them.
+
+    >>> _compact((1, 3, 5)), _compact((1, 2, 5))
+    (range(1, 6, 2), (1, 2, 5))
+    """
+    step = members[1] - members[0] if len(members) > 1 else 1
+    found = range(members[0], members[-1] + 1, max(1, step)) if members else range(0)
+    return found if tuple(found) == members else members
+
+
+def shuffle_barrier(shuffle: str, *attempts: int) -> int:
     """Wait until all that was sent to a shuffle has arrived; return the number of the attempt."""
-    return p2p.barrier(shuffle, [attempts[shuffle] for attempts in sent])
+    found: int = p2p().barrier(shuffle, attempts)
+    return found
 
 
 @reported
-def send_shards(run: Run, number: int, source: Block, shuffle: str, values: Array) -> int:
+def send_block(run: Run, number: int, source: Block, shuffle: str, values: Array) -> int:
     """Pack a source block and send the shards to their workers; return the shuffle's attempt.
 
     Parameters
@@ -128,42 +192,40 @@ def send_shards(run: Run, number: int, source: Block, shuffle: str, values: Arra
             "array's meta is a CuPy array"
         )
 
-    def checksums(packed: Packed) -> Array:
-        found = np.zeros(len(packed.blocks), np.uint64)
-        if run.plan.verify == "checksum":
-            for i, target in enumerate(packed.blocks.tolist()):
-                found[i] = shard_checksum(packed.shard(i), number, source, tuple(target))
+    def pack(owner_of: Callable[[Block], Any], targets: tuple[Sequence[int], ...]) -> Any:
+        started, found = time.perf_counter(), {}
+        parts = packed(run.map(number), targets, source, block, dtype, owner_of)
+        for owner, (blocks, bounds, shards) in parts:
+            sums = np.zeros(len(blocks), np.uint64)
+            if run.plan.verify == "checksum":
+                for i, target in enumerate(map(tuple, blocks.tolist())):
+                    shard = shards[bounds[i] : bounds[i + 1]]
+                    sums[i] = shard_checksum(shard, number, source, target)
+            found[owner] = blocks, bounds, shards, sums
+        nbytes = sum(shards.nbytes for _, _, shards, _ in found.values())
+        emit("pack", nbytes=nbytes, seconds=time.perf_counter() - started)
         return found
 
-    def packed(
-        owner_of: Callable[[Block], Owner], targets: tuple[Sequence[int], ...]
-    ) -> dict[Owner, Message]:
-        started = time.perf_counter()
-        packing = run.packing(number, targets)
-        found = packing.pack(source, block, dtype, owner_of)
-        messages = {o: (m.blocks, m.bounds, m.values, checksums(m)) for o, m in found.items()}
-        nbytes = sum(message.values.nbytes for message in found.values())
-        emit("pack", nbytes=nbytes, seconds=time.perf_counter() - started)
-        return messages
-
-    return p2p.transfer(shuffle, source, packed)
+    attempt: int = p2p().transfer(shuffle, source, pack)
+    return attempt
 
 
 @reported
 def run_block_of_shuffle(
-    run: Run, number: int, block: Block, filter_axes: tuple[int, ...], shuffle: str, attempt: int,
-    *inputs: Array
+    run: Run, number: int, block: Block, filter_axes: tuple[int, ...], shuffle: str, *inputs: Any
 ) -> Array:
     """Return a block put together from a shuffle's shards and taken through the next round.
+
+    The `inputs` are the filters, and the number of the shuffle's attempt.
 
     Raises
     ------
     CarrierError
         If the shuffle does not have exactly the shards that the block is made of.
     """
-    filters = dict(zip(filter_axes, inputs, strict=True))
+    *filters, attempt = inputs
     started = time.perf_counter()
-    shards = p2p.collect(shuffle, attempt, block)
+    shards, free = p2p().collect(shuffle, attempt, block)
     nbytes = sum(shard.nbytes for shard, _ in shards.values())
     emit("unpack", nbytes=nbytes, seconds=time.perf_counter() - started)
     expected = run.map(number).sources(block)
@@ -175,6 +237,6 @@ def run_block_of_shuffle(
     if run.plan.verify == "checksum":
         compare(number, block, shards)
     plain = {source: shard for source, (shard, _) in shards.items()}
-    done = put_together(run, number, block, plain, filters)
-    p2p.release(shuffle, attempt, block)
+    done = put_together(run, number, block, plain, dict(zip(filter_axes, filters, strict=True)))
+    free()
     return done

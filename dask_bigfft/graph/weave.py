@@ -13,8 +13,9 @@ from typing import Any
 from dask_bigfft.decomposition.joints import joint_block
 from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.errors import CarrierError
-from dask_bigfft.exchange.shards import ExchangeMap, Shard
+from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.graph.cards import exchange_on_cards, run_block_of_cards
+from dask_bigfft.graph.carriers import CARDS
 from dask_bigfft.graph.dask_private import Alias, Task, TaskRef
 from dask_bigfft.graph.disk import (
     collect,
@@ -25,14 +26,7 @@ from dask_bigfft.graph.disk import (
 )
 from dask_bigfft.graph.groups import Groups
 from dask_bigfft.graph.names import Block, Graph, Key, Names, block_ref
-from dask_bigfft.graph.sending import Shuffle, Shuffles, in_turn
-from dask_bigfft.graph.shuffles import (
-    Send,
-    collect_and_send,
-    run_and_send,
-    run_block_of_shuffle,
-    send_blocks,
-)
+from dask_bigfft.graph.shuffles import Shuffles, run_block_of_shuffle
 from dask_bigfft.graph.tasks import (
     barrier,
     barrier_in_common,
@@ -47,9 +41,6 @@ from dask_bigfft.planner.plan import Exchange
 
 #: Shard tasks of one exchange beyond which the `tasks` carrier refuses.
 MAX_SHARD_TASKS = 2_000_000
-
-#: Carriers of blocks on several cards begin with it; how they travel between two follows.
-CARDS = "cards/"
 
 #: Source blocks of a target block up to which it depends on them directly.
 FEW = 8
@@ -120,14 +111,15 @@ class Weave:
         if block in self.finished:
             self.graph[key] = Task(key, recall, TaskRef(self.names.plan), self.number, block)
             return
-        self.graph[key] = Task(
+        filters = [block_ref(name, (block[axis],)) for axis, name in self.filters.items()]
+        task = Task(
             key, function, TaskRef(self.names.plan), self.number, block, tuple(self.filters),
-            sources, *self._into(function, block), *self._spectra(block), *inputs,
+            sources, *self._into(function, block), *filters, *inputs,
         )
-
-    def _spectra(self, block: Block) -> list[TaskRef]:
-        """The filters of a block."""
-        return [block_ref(name, (block[axis],)) for axis, name in self.filters.items()]
+        if self.onward is None:
+            self.graph[key] = task
+        else:
+            self.onward.write_send(self.graph, key, block, task)
 
     def _into(self, function: Callable[..., Any], block: Block) -> tuple[Any, ...]:
         """For `run_block`, the common memory that its block goes to, if there is one."""
@@ -151,42 +143,15 @@ class Weave:
         return [block_ref(self.before, block) for block in sources]
 
     def _directly(self, function: Callable[..., Any]) -> None:
-        if self.onward is not None:
-            self._directly_onward(self.onward)
-            return
         for _, sources, targets in Groups(self.exchange):
             self._make(function, targets, sources)
-
-    def _directly_onward(self, onward: Shuffles) -> None:
-        """Local rounds whose blocks are sent on."""
-        groups = Groups(self.exchange)
-        made_of = {block: sources for _, sources, blocks in groups for block in blocks}
-        for sends in onward.source_batches():
-            blocks: Sequence[Block] = [block for send in sends for block in send.blocks]
-            self._run_and_send(onward, sends, [made_of[block] for block in blocks], blocks)
-
-    def _run_and_send(
-        self, onward: Shuffles, sends: tuple[Send, ...], sources: Sequence[Sequence[Block]],
-        blocks: Sequence[Block],
-    ) -> None:
-        inputs: list[Any] = []
-        for block, mine in zip(blocks, sources, strict=True):
-            inputs += [*self._spectra(block), *self._refs(mine)]
-        onward.write(
-            self.graph, (self.name, *blocks[0]), run_and_send, self.number, sends,
-            tuple(self.filters), tuple(map(tuple, sources)), *inputs,
-        )
 
     def _make(
         self, function: Callable[..., Any], targets: Sequence[Block], sources: Sequence[Block]
     ) -> None:
         """Add the tasks of blocks that are made of some source blocks as they are."""
-        onward = self.onward
         for block in targets:
-            if onward is None:
-                self._task(function, block, tuple(sources), self._refs(sources))
-            else:
-                self._run_and_send(onward, onward.sends([block]), [sources], [block])
+            self._task(function, block, tuple(sources), self._refs(sources))
 
     def _through_files(self) -> None:
         for group, sources, targets in Groups(self.exchange):
@@ -229,36 +194,16 @@ class Weave:
                 self._task(run_block_of_cards, block, TaskRef(key), [])
 
     def _through_shuffles(self, shuffles: Shuffles) -> None:
-        if not shuffles.sent:
-            for sends in shuffles.source_batches():
-                blocks: Sequence[Block] = [block for send in sends for block in send.blocks]
-                key: Key = (self.names.pack(self.number), *blocks[0])
-                shuffles.write(
-                    self.graph, key, send_blocks, self.number, sends, *self._refs(blocks)
-                )
-        # Several blocks in one task may need more spectra of filters at a time than fit in memory.
-        turns = shuffles.turns(self.onward is not None and not self.filters)
         for shuffle in shuffles.by_group.values():
             if not shuffle.travels:
                 self._make(run_block, shuffle.targets, shuffle.sources)
                 continue
-            barrier = shuffles.write_barrier(self.graph, shuffle, turns, self.name)
-            for blocks in in_turn(shuffle, turns):
-                self._collect(blocks, shuffle, barrier)
-
-    def _collect(self, blocks: Sequence[Block], shuffle: Shuffle, barrier: TaskRef) -> None:
-        """Add the task of some blocks of a shuffle; of one block, if it is not sent on."""
-        key: Key = (self.name, *blocks[0])
-        onward = self.onward
-        spectra = [spectrum for block in blocks for spectrum in self._spectra(block)]
-        given = tuple(self.filters), shuffle.name, barrier, *spectra
-        if onward is None:
-            self.graph[key] = Task(
-                key, run_block_of_shuffle, TaskRef(self.names.plan), self.number, blocks[0], *given
-            )
-        else:
-            sends = onward.sends(blocks)
-            onward.write(self.graph, key, collect_and_send, self.number, sends, *given)
+            for block in () if shuffles.sent else shuffle.sources:
+                key: Key = (self.names.pack(self.number), *block)
+                shuffles.write_send(self.graph, key, block, block_ref(self.before, block))
+            barrier = shuffles.write_barrier(self.graph, shuffle, self.name)
+            for block in shuffle.targets:
+                self._task(run_block_of_shuffle, block, shuffle.name, [barrier])
 
     def _few_sources(self) -> ExchangeMap | None:
         """The shards of an exchange in which every block is made of few, without a round after."""
@@ -271,25 +216,22 @@ class Weave:
 
     def _from_few(self, exchange: ExchangeMap) -> None:
         for block in self.exchange.target.indices():
-            shards = list(exchange.shards(block))
-            if self._is_copy(block, shards):
+            sources = sorted(exchange.sources(block))
+            if len(sources) == 1 and self._is_copy(exchange, block, sources[0]):
                 key: Key = (self.name, *block)
-                self.graph[key] = Alias(key, block_ref(self.before, shards[0].source))
-                continue
-            sources = list(dict.fromkeys(shard.source for shard in shards))
-            self._task(run_block, block, tuple(sources), self._refs(sources))
+                self.graph[key] = Alias(key, block_ref(self.before, sources[0]))
+            else:
+                self._task(run_block, block, tuple(sources), self._refs(sources))
 
-    def _is_copy(self, block: Block, shards: list[Shard]) -> bool:
-        """Whether a target block is a source block as it is."""
-        if len(shards) != 1 or any(len(pieces) != 1 for pieces in shards[0].pieces):
-            return False
-        shape = self.exchange.target.shape(block)
-        pieces = [piece for (piece,) in shards[0].pieces]
-        if any(piece.source_steps != piece.target_steps for piece in pieces):
-            return False
-        return self.exchange.source.shape(shards[0].source) == shape == tuple(
-            piece.size for piece in pieces
+    def _is_copy(self, exchange: ExchangeMap, block: Block, source: Block) -> bool:
+        """Whether a target block is its only source block as it is."""
+        ((tables, _),) = exchange.tables(block)
+        same = all(
+            len(table) == 1 and (table.source_steps == table.target_steps).all()
+            for table in tables
         )
+        shape = tuple(table.size for table in tables)
+        return same and exchange.source.shape(source) == exchange.target.shape(block) == shape
 
     def _through_shards(self) -> None:
         expected = self.exchange.shape.shards
@@ -301,7 +243,7 @@ class Weave:
         shards = ExchangeMap(self.exchange.source, self.exchange.target, self.exchange.mirror)
         for _, _, targets in Groups(self.exchange):
             for block in targets:
-                sources = tuple(dict.fromkeys(s.source for s in shards.shards(block)))
+                sources = tuple(sorted(shards.sources(block)))
                 name = self.names.pack(self.number)
                 keys: list[Key] = [(name, *block, *source) for source in sources]
                 for key, source in zip(keys, sources, strict=True):

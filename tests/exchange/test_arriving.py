@@ -35,7 +35,7 @@ def test_a_block_that_arrives_is_gathered(pair, dtypes, seed):
     exchange, rng = ExchangeMap(source, target), np.random.default_rng(seed)
     dtype, shard_dtype = np.dtype(dtypes[1]), packed_dtype(np.dtype(dtypes[0]), np.dtype(dtypes[1]))
     for block in target.indices():
-        sources = dict.fromkeys(shard.source for shard in exchange.shards(block))
+        sources = exchange.sources(block)
         shards = {s: pack(exchange, block, s, blocks[s], dtype) for s in sources}
         found = arrived(exchange, block, shards, dtype, shard_dtype, rng)
         shape = target.shape(block)
@@ -53,7 +53,7 @@ def test_a_block_with_its_mirror_image_arrives(case, seed):
         for b in source.indices()
     }
     for block in target.indices():
-        sources = dict.fromkeys(shard.source for shard in exchange.shards(block))
+        sources = exchange.sources(block)
         shards = {s: pack(exchange, block, s, blocks[s], dtype) for s in sources}
         found = arrived(exchange, block, shards, dtype, dtype, rng)
         shape = target.shape(block)
@@ -88,7 +88,7 @@ def test_regions_of_a_stored_array_make_a_block(way, pair, dtypes):
             found = fresh_block(*arguments)
             regions = block_regions(exchange, block, found)
         else:
-            sources = dict.fromkeys(shard.source for shard in exchange.shards(block))
+            sources = exchange.sources(block)
             sizes = {s: pack(exchange, block, s, blocks[s], dtype).size for s in sources}
             shards = {s: np.empty(size, dtype) for s, size in sizes.items()}
             regions = shard_regions(exchange, block, shards)

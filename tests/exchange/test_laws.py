@@ -13,6 +13,8 @@ from exchange.layouts import (
     half_spectra,
     index_of,
     pairs,
+    pieces_of,
+    shards_of,
     stage_weights,
     whole_index,
 )
@@ -25,7 +27,7 @@ from dask_bigfft.decomposition.rounds import Mirror, axis_components, exchange_s
 from dask_bigfft.decomposition.steps import half
 from dask_bigfft.exchange.gather import view_of
 from dask_bigfft.exchange.packing import pack
-from dask_bigfft.exchange.shards import ExchangeMap, Shard
+from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.testing.strategies import chunks_of, round_cases
 
 #: Source and target dtypes: compiled copies, NumPy's, and the cast that drops imaginary parts.
@@ -93,7 +95,7 @@ def test_packed_and_unpacked_is_gathered(pair, dtypes):
     exchange, dtype = ExchangeMap(source, target), np.dtype(dtypes[1])
     for block in target.indices():
         shape = target.shape(block)
-        sources = dict.fromkeys(shard.source for shard in exchange.shards(block))
+        sources = exchange.sources(block)
         shards = {s: pack(exchange, block, s, blocks[s], dtype) for s in sources}
         assert all(s.flags.c_contiguous and s.ndim == 1 for s in shards.values())
         assert not any(np.shares_memory(shards[s], blocks[s]) for s in sources)
@@ -136,11 +138,11 @@ def test_shards_of_two_processes_agree(pair):
     source, target = pair
     one, other = ExchangeMap(source, target), ExchangeMap(source, target)
     for block in list(target.indices())[::-1]:
-        for shard in list(one.shards(block))[::-1]:
-            ((axes, conjugate),) = other.images
-            ways = zip(axes, block, shard.source, strict=True)
-            found = tuple(axis.given(j, (i,)).pieces()[i] for axis, i, j in ways)
-            assert Shard(shard.source, found, conjugate) == shard
+        for source_block, pieces, conjugate in list(shards_of(one, block))[::-1]:
+            ((axes, conjugates),) = other.images
+            ways = zip(axes, block, source_block, strict=True)
+            found = tuple(pieces_of(axis.given(j, (i,)))[i] for axis, i, j in ways)
+            assert (found, conjugates) == (pieces, conjugate)
 
 
 def places(pieces, layout, shape, side):
@@ -163,9 +165,9 @@ def coverage(exchange, source, target, block):
     """How often each place of a target block is written."""
     shape = target.shape(block)
     count = np.zeros(shape, np.int64)
-    for shard in exchange.shards(block):
-        for pieces in itertools.product(*shard.pieces):
-            places(pieces, source, source.shape(shard.source), "source")
+    for source_block, per_axis, _ in shards_of(exchange, block):
+        for pieces in itertools.product(*per_axis):
+            places(pieces, source, source.shape(source_block), "source")
             written = places(pieces, target, shape, "target")
             assert written.size == math.prod(piece.size for piece in pieces)
             np.add.at(count.reshape(-1), written, 1)
@@ -310,7 +312,7 @@ def test_half_spectra_are_completed_by_their_mirror_image(case):
         found = gather(exchange, block, shape, np.dtype("c16"), blocks.__getitem__)
         np.testing.assert_array_equal(found, expected)
         np.testing.assert_array_equal(coverage(exchange, source, target, block), known.astype(int))
-        sources = dict.fromkeys(shard.source for shard in exchange.shards(block))
+        sources = exchange.sources(block)
         shards = {s: pack(exchange, block, s, blocks[s], np.dtype("c16")) for s in sources}
         np.testing.assert_array_equal(
             gather(exchange, block, shape, np.dtype("c16"), shards.__getitem__, packed=True),
@@ -372,8 +374,8 @@ def runs_by_force(source, target, block, index):
 def sizes_of_shards(exchange, block):
     """Elements that each source block gives to a target block, mirrored ones among them."""
     found = collections.Counter()
-    for shard in exchange.shards(block):
-        found[shard.source] += math.prod(sum(p.size for p in pieces) for pieces in shard.pieces)
+    for source_block, per_axis, _ in shards_of(exchange, block):
+        found[source_block] += math.prod(sum(p.size for p in pieces) for pieces in per_axis)
     return found.values()
 
 

@@ -8,17 +8,20 @@ from collections import Counter
 import dask.array as da
 import pytest
 from distributed.shuffle._rechunk import ArrayRechunkSpec
-from hypothesis import assume, example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_bigfft import fft
-from dask_bigfft.exchange.p2p_private import P2PBarrierTask
-from dask_bigfft.exchange.p2p_spec import Spec
-from dask_bigfft.exchange.turns import Turns
+from dask_bigfft.exchange.p2p import P2PBarrierTask, Spec
 from dask_bigfft.graph.build import build_graph
-from dask_bigfft.graph.sending import MOST_SHUFFLES, Shuffle, in_turn
+from dask_bigfft.graph.shuffles import MOST_SHUFFLES
 from dask_bigfft.planning.making import make_plan
 from dask_bigfft.testing.strategies import chunks_of
+
+
+def spec_of(grid, before=0):
+    """Return the spec of a shuffle of a whole grid of target blocks."""
+    return Spec("x", True, (), (), tuple(map(range, grid)), before, "plan", 0)
 
 
 def rotations(workers):
@@ -50,8 +53,7 @@ def addresses(count):
 )
 def test_grids_that_stock_p2p_skews(grid):
     workers = addresses(8)
-    ours = Spec("x", True, tuple(map(range, grid)), 0, Turns(math.prod(grid)), "plan", 0)
-    found = counts([ours], workers)
+    found = counts([spec_of(grid)], workers)
     assert even(found)
     assert sum(found.values()) == math.prod(grid)
     stock = ArrayRechunkSpec("x", True, new=tuple((1,) * n for n in grid), old=())
@@ -65,9 +67,9 @@ def test_grids_that_stock_p2p_skews(grid):
 )
 def test_groups_take_turns(grids, number):
     """Over all groups of an exchange as over the blocks of one."""
-    specs, before, turns = [], 0, Turns(sum(map(math.prod, grids)))
+    specs, before = [], 0
     for grid in grids:
-        specs.append(Spec("x", True, tuple(map(range, grid)), before, turns, "plan", 0))
+        specs.append(spec_of(grid, before))
         before += math.prod(grid)
     workers = addresses(number)
     assert even(counts(specs, workers))
@@ -107,32 +109,3 @@ def test_tasks_stay_small():
         others = [task for key, task in graph.items() if key not in barriers and "plan" not in key]
         largest.append(max(len(pickle.dumps(task)) for task in others))
     assert largest[1] < 1.1 * largest[0]
-
-
-@given(width=st.integers(1, 9), before=st.integers(0, 2000), count=st.integers(1, 1500))
-def test_blocks_of_one_task_belong_to_one_worker(width, before, count):
-    """Several blocks take turns together, counted over all shuffles."""
-    turns = Turns(before + count, width)
-    spec = Spec("x", True, (range(count),), before, turns, "plan", 0)
-    shuffle = Shuffle("x", [(0,)], (range(count),), before)
-    workers, seen = addresses(3), []
-    for blocks in in_turn(shuffle, turns):
-        assert len({spec.pick_worker(block, workers) for block in blocks}) == 1
-        assert len(blocks) <= width
-        seen += blocks
-    assert seen == shuffle.targets
-
-
-@given(count=st.integers(100, 20_000), width=st.integers(1, 13), number=st.integers(1, 60))
-@example(count=16_384, width=2, number=3)
-@example(count=100_352, width=13, number=7)
-@example(count=100_351, width=13, number=128)
-def test_turns_of_several_blocks_leave_nobody_more_than_one_behind(count, width, number):
-    assume(width == 1 or count >= 8 * width * number)
-    turns = Turns(count, width)
-    found = Counter(dict.fromkeys(range(number), 0))
-    found.update(turns.owner(rank, number) for rank in range(count))
-    assert even(found)
-    assert sum(last - first for first, last in turns.cuts(0, count)) == count
-    tasks = sum(1 for _ in turns.cuts(0, count))
-    assert tasks <= -(-count // width) + 128 * width

@@ -17,8 +17,8 @@ from dask_bigfft.devices.peers import SimulatedPeers
 from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.exchange.peers import ROUTES, home
 from dask_bigfft.graph import cards
+from dask_bigfft.graph.carriers import CARDS
 from dask_bigfft.graph.layer import transformed_array
-from dask_bigfft.graph.weave import CARDS
 from dask_bigfft.planner.wording import human_bytes
 
 RATIO = {"host": 2.0, "staged": 1.5, "swap": 1.0, "kernel": 1.0}

@@ -160,8 +160,14 @@ def test_turned_into_tasks_for_one_and_computed_by_another(client: Client) -> No
         assert close(early.compute(), SPECTRUM)
 
 
-def test_a_copy_is_computed_without_the_cluster(client: Client) -> None:
+def test_a_copy_is_computed_beside_a_scheduler(client: Client) -> None:
+    """A graph that was sent is taken for the scheduler's where one runs; the error says so."""
     y = pickle.loads(pickle.dumps(fft.fft(line())))
+    assert close(y.compute(), SPECTRUM)
+    with pytest.raises(CarrierError, match=r"bigfft\.exchange\.carrier"):
+        y.compute(scheduler="threads")
+    with dask.config.set({"bigfft.exchange.carrier": "shared"}):
+        y = pickle.loads(pickle.dumps(fft.fft(line())))
     assert close(y.compute(scheduler="threads"), SPECTRUM)
 
 

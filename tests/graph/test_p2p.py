@@ -19,9 +19,8 @@ from distributed import Client, LocalCluster, wait
 
 from dask_bigfft import fft
 from dask_bigfft.errors import CarrierError
-from dask_bigfft.exchange import p2p_run, p2p_shards, p2p_spec, packing
-from dask_bigfft.graph import sending, shuffles
-from dask_bigfft.graph.build import build_graph
+from dask_bigfft.exchange import p2p
+from dask_bigfft.graph import shuffles
 
 RNG = np.random.default_rng(11)
 FIELD = RNG.standard_normal((24, 20, 18))
@@ -108,37 +107,6 @@ def test_single_precision_padding_and_odd_chunks(client: Client) -> None:
     assert np.linalg.norm(found - wanted) <= 1e-6 * np.linalg.norm(wanted)
 
 
-def tasks_by_round(y: da.Array) -> Counter[str]:
-    layer = y.dask.layers[y.name]
-    graph = build_graph(layer.plan, layer.token, layer.source, "p2p", True)
-    names = (key[0] if isinstance(key, tuple) else key for key in graph)
-    return Counter(name.split("-")[0] for name in names)
-
-
-@pytest.mark.parametrize("disk", [True, False])
-def test_one_task_does_several_blocks_where_there_are_very_many(
-    client: Client, monkeypatch: pytest.MonkeyPatch, disk: bool
-) -> None:
-    """Nothing that is seen of a result depends on it: blocks, their order, where they lie."""
-    monkeypatch.setattr(sending, "MOST_TASKS", 5)
-    a = RNG.standard_normal((12, 10, 16)) + 1j * RNG.standard_normal((12, 10, 16))
-    with dask.config.set({"distributed.p2p.storage.disk": disk}):
-        x = da.from_array(a, chunks=(2, 1, 16))
-        y = fft.fftn(x, memory_limit="1 GiB")
-        layout = [round_.target.blocks for round_ in y.dask.layers[y.name].plan.rounds]
-        assert layout[0] == 60
-        assert len(layout) >= 3
-        counts = tasks_by_round(y)
-        assert counts["bigfft_round1"] < 25  # at most five, for each of at most sixteen shuffles
-        assert counts["bigfft_round2"] < 25 < layout[1]
-        assert counts[f"bigfft_round{len(layout)}"] == y.npartitions
-        kept = y.persist()
-        wait(kept)
-        held = Counter(w for holders in client.who_has(kept).values() for w in holders)
-        assert close(kept.compute(), np.fft.fftn(a))
-        assert max(held.values()) - min(held.values()) <= 1
-
-
 def test_rounds_that_another_result_reads_are_kept(client: Client) -> None:
     """A spectrum and its shifted form, computed together and one while the other is kept."""
     wanted = np.fft.fftn(FIELD)
@@ -164,21 +132,21 @@ def test_two_computations_of_one_shuffle(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What tasks of one have put together those of the other ask for as well."""
-    asked, plainly = threading.Event(), shuffles.p2p.barrier
+    asked, plainly = threading.Event(), p2p.barrier
 
     def barrier(*arguments: Any) -> int:
         asked.wait(20)
         return plainly(*arguments)
 
-    monkeypatch.setattr(shuffles.p2p, "barrier", barrier)
+    monkeypatch.setattr(p2p, "barrier", barrier)
     began = Counter[str]()
-    anew = p2p_run.Run._begin_anew
+    anew = p2p.Run._begin_anew
 
-    async def counted(run: p2p_run.Run, block: tuple[int, ...]) -> None:
+    async def counted(run: p2p.Run) -> None:
         began[run.id] += 1
-        await anew(run, block)
+        await anew(run)
 
-    monkeypatch.setattr(p2p_run.Run, "_begin_anew", counted)
+    monkeypatch.setattr(p2p.Run, "_begin_anew", counted)
     y, wanted = fft.fftn(blocks()), np.fft.fftn(FIELD)
     part = y.blocks[0].persist()  # all of them, by tasks of other names
     whole = client.compute(y)
@@ -219,47 +187,7 @@ def test_the_scheduler_is_asked_again_where_a_connection_is_lost(
 
 def rooms() -> list[Any]:
     """What shards take of the memory of each worker that has shuffled."""
-    return [found.room for found in list(p2p_spec._buffers.values())]
-
-
-@pytest.mark.parametrize(("most", "memory", "files"), [
-    (0, False, True), (20_000, True, True), (None, True, False),
-])
-@pytest.mark.parametrize("together", [1, 1 << 16])
-def test_shards_wait_in_memory_as_far_as_there_is_room(
-    client: Client, monkeypatch: pytest.MonkeyPatch, most: int | None, memory: bool, files: bool,
-    together: int,
-) -> None:
-    """A signal of 64 KiB goes two ways, of which three workers take 20,000 bytes or as they like.
-
-    Nothing is left behind.
-    """
-    monkeypatch.setattr(sending, "LEAST_WRITTEN", together)
-    kept, written = Counter[str](), Counter[str]()
-    keep, write = p2p_shards.Waiting.keep, p2p_run.Run._write_frames
-
-    def counted(self: Any, *arguments: Any) -> bool:
-        found = keep(self, *arguments)
-        kept["parts"] += found
-        assert all(room.nbytes <= room.most for room in rooms())
-        return found
-
-    def noted(self: Any, *arguments: Any) -> None:
-        written["files"] += 1
-        write(self, *arguments)
-
-    monkeypatch.setattr(p2p_shards.Waiting, "keep", counted)
-    monkeypatch.setattr(p2p_run.Run, "_write_frames", noted)
-    a = RNG.standard_normal(4096) + 1j * RNG.standard_normal(4096)
-    options = {"bigfft.exchange.shuffle-memory": most, "bigfft.planner.merge-up-to": 0}
-    with dask.config.set(options):
-        y = fft.fft(da.from_array(a, chunks=256), chunks=256)
-        assert close(y.compute(), np.fft.fft(a))
-    assert (kept["parts"] > 0, written["files"] > 0) == (memory, files)
-    end = time.monotonic() + 30
-    while any(room.nbytes for room in rooms()) and time.monotonic() < end:
-        time.sleep(0.01)  # workers hear of the end of a shuffle after it
-    assert [room.nbytes for room in rooms()] == [0] * len(rooms())
+    return [found.room for found in list(p2p._buffers.values())]
 
 
 def memory_of(values: np.ndarray) -> Any:
@@ -270,61 +198,70 @@ def memory_of(values: np.ndarray) -> Any:
     return owner
 
 
-def test_shards_that_wait_keep_no_other_memory_alive(
-    client: Client, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("most", "memory", "files"), [
+    (0, False, True), (20_000, True, True), (None, True, False),
+])
+@pytest.mark.parametrize("large", [1, 1 << 16])
+def test_shards_wait_in_memory_as_far_as_there_is_room(
+    client: Client, monkeypatch: pytest.MonkeyPatch, most: int | None, memory: bool, files: bool,
+    large: int,
 ) -> None:
-    """Neither the block that they are of, nor shards that go before them, nor what has arrived."""
-    monkeypatch.setattr(sending, "LEAST_WRITTEN", 1)
-    keep, packed = p2p_shards.Waiting.keep, packing.Packing.pack
-    waiting: dict[int, set[Any]] = {}
-    alive, messages = [], []
+    """A signal of 64 KiB goes two ways, of which three workers take 20,000 bytes or as they like.
 
-    def noted(self: Any, name: Any, part: Any, copy: bool) -> bool:
-        found = keep(self, name, part, copy)
-        if found:
-            with self._lock:
-                owner = memory_of(self._parts[name][-1].values)
-            alive.append(owner)
-            waiting.setdefault(id(owner), set()).add((id(self), name))
-        return found
+    Nothing is left behind, and shards that wait keep no other memory alive.
+    """
+    monkeypatch.setattr(shuffles, "LARGE_SHARD", large)
+    written, owners = Counter[str](), list[tuple[Any, Any]]()
+    take, write = p2p.Run._receive, p2p.Run._write_frames
 
-    def sent(self: Any, source: Any, values: np.ndarray, *rest: Any) -> Any:
-        found = packed(self, source, values, *rest)
-        owners = [memory_of(values), *(memory_of(one.values) for one in found.values())]
-        messages.append((len(owners), len(set(map(id, owners)))))
-        return found
+    async def noted(self: Any, *arguments: Any, **named: Any) -> None:
+        await take(self, *arguments, **named)
+        assert all(room.nbytes <= room.limit for room in rooms())
+        for block, kept in list(self._kept.items()):
+            owners.extend((memory_of(values), (id(self), block)) for _, _, values in list(kept))
 
-    monkeypatch.setattr(p2p_shards.Waiting, "keep", noted)
-    monkeypatch.setattr(packing.Packing, "pack", sent)
+    def counted(self: Any, *arguments: Any) -> None:
+        written["files"] += 1
+        write(self, *arguments)
+
+    monkeypatch.setattr(p2p.Run, "_receive", noted)
+    monkeypatch.setattr(p2p.Run, "_write_frames", counted)
     a = RNG.standard_normal(4096) + 1j * RNG.standard_normal(4096)
-    with dask.config.set({"bigfft.planner.merge-up-to": 0}):
+    options = {"bigfft.exchange.shuffle-memory": most, "bigfft.planner.merge-up-to": 0}
+    with dask.config.set(options):
         y = fft.fft(da.from_array(a, chunks=256), chunks=256)
         assert close(y.compute(), np.fft.fft(a))
-    assert all(count == different for count, different in messages)
-    assert len(waiting) >= len(messages) >= 16
-    assert {len(names) for names in waiting.values()} == {1}
+    assert (bool(owners), written["files"] > 0) == (memory, files)
+    waiting: dict[int, set[Any]] = {}
+    for owner, block in owners:
+        waiting.setdefault(id(owner), set()).add(block)
+    assert all(len(blocks) == 1 for blocks in waiting.values())
+    owners.clear()
+    end = time.monotonic() + 30
+    while any(room.nbytes for room in rooms()) and time.monotonic() < end:
+        time.sleep(0.01)  # workers hear of the end of a shuffle after it
+    assert [room.nbytes for room in rooms()] == [0] * len(rooms())
 
 
 def test_blocks_that_are_wanted_again_while_others_are_not_made(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their shards have gone from memory: the shuffle begins anew, and what comes out is right."""
-    monkeypatch.setattr(sending, "LEAST_WRITTEN", 1)
     go_on, last, asked = threading.Event(), (15,), Counter[str]()
-    put_together, anew = shuffles.put_together, p2p_run.Run._begin_anew
+    put_together, anew = shuffles.put_together, p2p.Run._begin_anew
 
     def waiting(run: Any, number: int, block: tuple[int, ...], *rest: Any) -> np.ndarray:
         if block == last and number == len(run.plan.exchanges) - 1:
             assert go_on.wait(60)
         return put_together(run, number, block, *rest)
 
-    async def noted(self: Any, block: tuple[int, ...]) -> None:
+    async def noted(self: Any) -> None:
         asked["anew"] += 1
         go_on.set()
-        await anew(self, block)
+        await anew(self)
 
     monkeypatch.setattr(shuffles, "put_together", waiting)
-    monkeypatch.setattr(p2p_run.Run, "_begin_anew", noted)
+    monkeypatch.setattr(p2p.Run, "_begin_anew", noted)
     a = RNG.standard_normal(4096)
     with dask.config.set({"bigfft.planner.merge-up-to": 0}):
         y = fft.fft(da.from_array(a, chunks=256), chunks=256)

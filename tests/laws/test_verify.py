@@ -286,8 +286,8 @@ def test_shards_of_shuffles(monkeypatch):
     def broken(*arguments):
         # On another worker than the block's this raises. All that come meanwhile are damaged: tasks
         # of the computation before, which has ended in an error, may still be on their way.
-        shards = original(*arguments)
-        return broken_on_the_way(shards, fault) if damaging.is_set() else shards
+        shards, free = original(*arguments)
+        return broken_on_the_way(shards, fault) if damaging.is_set() else shards, free
 
     monkeypatch.setattr(p2p, "collect", broken)
     with local(), dask.config.set({"bigfft.exchange.carrier": "p2p"}):

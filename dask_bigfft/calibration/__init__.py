@@ -23,7 +23,7 @@ import dask.config
 import numpy as np
 
 from dask_bigfft import config
-from dask_bigfft.calibration.cards import device_speeds, peer_speeds, peers_of, together
+from dask_bigfft.calibration.cards import device_speeds, ordinals_of, peer_speeds, together
 from dask_bigfft.calibration.cluster import disks_of, hosts_of, network_speeds, workers_of
 from dask_bigfft.calibration.cpu import (
     OF_A_THREAD,
@@ -198,8 +198,7 @@ def _devices(threads: int, copy: float, nbytes: int) -> dict[str, Any]:
             return {}
     if not found:
         return {}
-    peers = peers_of([engine.device for engine in engines])
-    speeds = () if peers is None else peer_speeds(peers, len(found), nbytes)
+    speeds = peer_speeds(ordinals_of([engine.device for engine in engines]), nbytes)
     for engine in engines:
         engine.recover()  # what was sent lies in a pool
     left = together(engines[0].device, threads, copy, nbytes)

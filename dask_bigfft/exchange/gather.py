@@ -18,7 +18,7 @@ from dask_bigfft.events import measured
 from dask_bigfft.exchange.parts import windowed
 from dask_bigfft.exchange.product import Block, firsts, products_of
 from dask_bigfft.exchange.shards import ExchangeMap
-from dask_bigfft.exchange.tables import Table, table_for
+from dask_bigfft.exchange.tables import Choice, GpuTable, Table, table_for
 from dask_bigfft.kernels.composite import Composite, Windowed
 from dask_bigfft.kernels.copy import CopyTable, all_compile
 from dask_bigfft.kernels.incoming import Whole, parts
@@ -67,6 +67,9 @@ class Gathering:
         self.as_is: Array | None = None
         #: Where the block is to lie after the round, if that matters.
         self.into: Array | None = None
+        #: GPU on which the block is gathered if not that of the first source, and the transport.
+        self.home: int | None = None
+        self.choice: Choice | None = None
         self.weighs = False
         self.energy: float | None = None
         found = [source for sources in self.sources for source in sources]
@@ -103,11 +106,13 @@ class Gathering:
 
     def whole(self, out: Array | None = None, *, threads: int = 1) -> Array:
         """The block, in `out` or in memory of its own; gathered by some threads if it is large."""
-        table = table_for(self._like, self.shape, self.dtype) if out is None else CopyTable(out)
-        out = table.target
-        dim = None if self.on_card else self._shared_dim(threads, out.nbytes)
+        table = CopyTable(out) if out is not None else table_for(
+            self._like, self.shape, self.dtype, self.home, self.choice, self.padded
+        )
+        out, on_gpu = table.target, isinstance(table, GpuTable)
+        dim = None if on_gpu else self._shared_dim(threads, out.nbytes)
         with measured("gather", out.nbytes):
-            if self.padded:
+            if self.padded and not on_gpu:
                 out.fill(0)
             self._fill(table, dim)
             self.energy = None

@@ -14,7 +14,7 @@ import dask.config
 
 from dask_bigfft.exchange import p2p
 from dask_bigfft.graph.dask_private import asking
-from dask_bigfft.graph.weave import CARDS
+from dask_bigfft.graph.weave import ON_GPUS
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.shifts import ShiftPlan
 from dask_bigfft.record import current_worker
@@ -37,12 +37,12 @@ def resolved(carrier: str, plan: Plan | ShiftPlan, travelled: bool) -> str:
     travelled : bool
         Whether the graph has been sent to another process.
     """
-    cards = carrier.startswith(CARDS)
-    if carrier != "auto" and not cards:
+    on_gpus = carrier.startswith(ON_GPUS)
+    if carrier != "auto" and not on_gpus:
         return carrier
     asker = asking()
     ours = asker is None and _has_cluster()
-    if cards:  # which only works within one process
+    if on_gpus:  # which only works within one process
         return "tasks" if travelled or ours or asker == "cluster" else carrier
     if asker == "cluster":
         return "cluster"

@@ -18,7 +18,6 @@ import numpy.typing as npt
 from dask.base import tokenize
 
 from dask_bigfft import config
-from dask_bigfft.devices.cuda import available
 from dask_bigfft.devices.on_card import is_on_card
 from dask_bigfft.exchange.scratch_place import ScratchPlace
 from dask_bigfft.graph.build import build_graph, output_name
@@ -38,7 +37,7 @@ from dask_bigfft.graph.known import Known
 from dask_bigfft.graph.names import PLAN_NAME, Graph
 from dask_bigfft.graph.results import assembled
 from dask_bigfft.graph.run import Run
-from dask_bigfft.graph.weave import CARDS
+from dask_bigfft.graph.weave import ON_GPUS
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.shifts import ShiftPlan
 
@@ -166,16 +165,10 @@ class ShiftLayer(PlanLayer):
         return f"ShiftLayer<{self.plan.offsets}>"
 
 
-def _on_cards(known: Known | None) -> tuple[str, Known | None]:
-    """The carrier of blocks on cards, and what tasks may be shared with another plan.
-
-    Blocks on several cards of this process are exchanged between these, some of them in place: then
-    no other plan may look at them.
-    """
-    route = config.get("bigfft.exchange.peer")
-    if route == "none" or (route == "auto" and len(available()) < 2):
-        return "tasks", known
-    return CARDS + route, None
+def _carrier_on_gpus() -> str:
+    """Return the carrier of blocks on GPUs."""
+    transport = config.get("bigfft.gpu.peer-transport")
+    return "tasks" if transport == "none" else ON_GPUS + transport
 
 
 def _layer_class(plan: AnyPlan) -> type[PlanLayer]:
@@ -259,15 +252,16 @@ def transformed_array(
     """Return the lazy result of a plan on an array.
 
     With a plan that is `known`, tasks of both that are the same run once. `place` is where scratch
-    files go if not where the settings say. Blocks on a card travel as tasks, unless another
-    carrier is asked for. Tiny blocks are merged before, and cut from larger ones after.
+    files go if not where the settings say. Blocks on GPUs of one process are gathered from each
+    other, unless another carrier is asked for. Tiny blocks are merged before, and cut from larger
+    ones after.
     """
     if isinstance(plan, Plan) and (plan.incoming is not None or plan.outgoing is not None):
         merged = merged_blocks(x, plan.core.chunks_in)
         core = transformed_array(merged, plan.core, carrier, known, place)
         return cut_blocks(core, plan.chunks)
     if carrier == "auto" and is_on_card(x._meta):
-        carrier, known = _on_cards(known)
+        carrier = _carrier_on_gpus()
     elif isinstance(plan, Plan) and plan.carrier == "disk":
         carrier = "disk"
     if carrier == "disk" and place is None:

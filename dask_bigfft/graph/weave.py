@@ -14,7 +14,6 @@ from dask_bigfft.decomposition.joints import joint_block
 from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.errors import CarrierError
 from dask_bigfft.exchange.shards import ExchangeMap, Shard
-from dask_bigfft.graph.cards import exchange_on_cards, run_block_of_cards
 from dask_bigfft.graph.dask_private import Alias, Task, TaskRef
 from dask_bigfft.graph.disk import (
     collect,
@@ -36,6 +35,7 @@ from dask_bigfft.graph.shuffles import (
 from dask_bigfft.graph.tasks import (
     barrier,
     barrier_in_common,
+    barrier_on_gpus,
     common_memory,
     pack_shard,
     run_block,
@@ -48,8 +48,8 @@ from dask_bigfft.planner.plan import Exchange
 #: Shard tasks of one exchange beyond which the `tasks` carrier refuses.
 MAX_SHARD_TASKS = 2_000_000
 
-#: Carriers of blocks on several cards begin with it; how they travel between two follows.
-CARDS = "cards/"
+#: Prefix of the carriers of blocks on GPUs of one process; the transport between GPUs follows.
+ON_GPUS = "gpu/"
 
 #: Source blocks of a target block up to which it depends on them directly.
 FEW = 8
@@ -83,7 +83,7 @@ class Weave:
         if carrier == "disk":
             self.on_disk(not self.exchange.local)
             return
-        near = carrier == "shared" or carrier.startswith(CARDS) or self.exchange.local
+        near = carrier == "shared" or carrier.startswith(ON_GPUS) or self.exchange.local
         few = self._few_sources() if near and self.joint is None else None
         if few is not None:
             self._from_few(few)
@@ -91,8 +91,8 @@ class Weave:
             self._directly(run_block)
         elif carrier == "shared":
             self._through_barriers(wanted)
-        elif carrier.startswith(CARDS):
-            self._through_cards(carrier.removeprefix(CARDS))
+        elif carrier.startswith(ON_GPUS):
+            self._through_barriers_on_gpus(carrier.removeprefix(ON_GPUS))
         elif self.shuffles is not None:
             self._through_shuffles(self.shuffles)
         else:
@@ -218,15 +218,15 @@ class Weave:
             for block in targets:
                 self._task(run_block, block, None, [TaskRef(key)])
 
-    def _through_cards(self, route: str) -> None:
+    def _through_barriers_on_gpus(self, transport: str) -> None:
         for group, sources, targets in Groups(self.exchange):
             key: Key = (self.names.barrier(self.number), *group)
             self.graph[key] = Task(
-                key, exchange_on_cards, TaskRef(self.names.plan), self.number, tuple(sources),
-                tuple(targets), route, *self._refs(sources),
+                key, barrier_on_gpus, TaskRef(self.names.plan), self.number, tuple(sources),
+                tuple(targets), transport, *self._refs(sources),
             )
             for block in targets:
-                self._task(run_block_of_cards, block, TaskRef(key), [])
+                self._task(run_block, block, None, [TaskRef(key)])
 
     def _through_shuffles(self, shuffles: Shuffles) -> None:
         if not shuffles.sent:

@@ -3,10 +3,10 @@
 import pytest
 
 from dask_bigfft import config
-from dask_bigfft.calibration.cards import _run, device_speeds, peer_speeds, peers_of, together
-from dask_bigfft.devices.peers import SimulatedPeers
+from dask_bigfft.calibration.cards import _run, device_speeds, ordinals_of, peer_speeds, together
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.planner.profile import DeviceProfile
+from dask_bigfft.testing.gpus import SimulatedGpus
 
 
 @pytest.mark.parametrize("dry", [False, True])
@@ -77,10 +77,10 @@ def test_what_is_left_of_two_speeds():
 
 
 def test_pairs_that_reach_each_other():
-    peers = SimulatedPeers((1 << 20,) * 3, apart={(0, 1), (1, 0), (2, 0)})
-    found = peer_speeds(peers, 3, 1 << 16)
+    gpus = SimulatedGpus((1 << 20,) * 3, apart={(0, 1), (1, 0), (2, 0)})
+    found = peer_speeds(range(3), 1 << 16, gpus)
     assert [(pair.source, pair.target) for pair in found] == [(1, 2), (2, 0), (2, 1)]
     assert all(pair.speed > 0 for pair in found)
-    assert peers.used == [0] * 3
-    assert peers.crossed
-    assert peers_of([SimulatedDevice(1 << 10)] * 2) is None
+    assert gpus.used == [0] * 3
+    assert gpus.crossed
+    assert ordinals_of([SimulatedDevice(1 << 10)] * 2) == ()

@@ -11,7 +11,7 @@ from dask_bigfft import fft
 from dask_bigfft.devices.cuda import available, cupy
 from dask_bigfft.devices.peers import CupyPeers
 from dask_bigfft.errors import DeviceMemoryError
-from dask_bigfft.exchange.peers import ROUTES, peer_exchange
+from dask_bigfft.gpu.peer-transports import ROUTES, peer_exchange
 
 pytestmark = [
     pytest.mark.gpu,
@@ -93,7 +93,7 @@ def test_whole_transforms(shape, chunks, name, route):
     rng = np.random.default_rng(4)
     x = rng.standard_normal(shape)
     x = x if name == "rfft2" else x + 1j * rng.standard_normal(shape)
-    with dask.config.set({"bigfft.exchange.peer": route}):
+    with dask.config.set({"bigfft.gpu.peer-transport": route}):
         lazy = getattr(fft, name)(spread(x, chunks))
         done = lazy.persist(scheduler="threads")
     expected = getattr(scipy.fft, name)(x)

@@ -20,7 +20,7 @@ import numpy as np
 from dask_bigfft.devices.cupy_device import CupyDevice
 from dask_bigfft.devices.extents import aligned
 from dask_bigfft.devices.operations import FFT, Array, DeviceArray, Multiply
-from dask_bigfft.devices.peers import CupyGpus, Gpus
+from dask_bigfft.devices.peers import Gpus
 from dask_bigfft.devices.protocol import Device
 from dask_bigfft.memory import default_arena, lend
 from dask_bigfft.planner.profile import Curve, DeviceProfile, Peer
@@ -299,7 +299,7 @@ def peer_speeds(
     gpus : Gpus, optional
         The copies, by default those of CuPy.
     """
-    found, gpus = [], gpus or CupyGpus()
+    found, gpus = [], gpus or Gpus()
     for (a, source), (b, target) in itertools.permutations(enumerate(ordinals), 2):
         if not gpus.reaches(target, source):
             continue

@@ -5,7 +5,7 @@ Imports `errors` and this room.
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from dask_bigfft.devices.cuda import cupy, in_pool
 from dask_bigfft.devices.cupy_device import errors_of_cuda
 from dask_bigfft.devices.on_card import is_on_card
 
-__all__ = ["CupyGpus", "Gpus", "Segment", "gpus", "home_of", "use"]
+__all__ = ["Gpus", "Segment", "gpus", "home_of", "use"]
 
 Block = tuple[int, ...]
 
@@ -21,38 +21,11 @@ Block = tuple[int, ...]
 Segment = tuple[Any, Any, bool]
 
 
-class Gpus(Protocol):
-    """The GPUs of a process by number, and copies on and between them."""
+class Gpus:
+    """The GPUs of this process by CuPy, numbered as CUDA does, and copies on and between them.
 
-    def homes(self, blocks: Mapping[Block, Any]) -> dict[Block, int]:
-        """Return the GPU of each block; empty unless all blocks lie on GPUs."""
-
-    def home(self, values: Any) -> int:
-        """Return the GPU of an array."""
-
-    def empty(
-        self, gpu: int, shape: int | tuple[int, ...], dtype: np.dtype[Any], zeros: bool = False
-    ) -> Any:
-        """Return new memory on a GPU; raise `DeviceMemoryError` if there is none left."""
-
-    def most(self, gpu: int) -> int:
-        """Return the number of bytes in use on a GPU."""
-
-    def reaches(self, gpu: int, other: int) -> bool:
-        """Return whether a GPU can read the memory of another one."""
-
-    def view(self, values: Any, start: int, counts: Sequence[int], strides: Sequence[int]) -> Any:
-        """Return a strided view that begins `start` bytes after the first element."""
-
-    def copy(self, gpu: int, segments: Iterable[Segment]) -> None:
-        """Copy segments by kernels on one GPU, which may read others, and wait for them."""
-
-    def send(self, source: int, values: Any, target: int, out: Any, by_host: bool = False) -> None:
-        """Copy a contiguous array to another GPU: by the copy engine, or through the host."""
-
-
-class CupyGpus:
-    """GPUs by CuPy, numbered as CUDA does."""
+    Tests override methods (`testing.gpus`).
+    """
 
     def ordinal(self, gpu: int) -> int:
         """Return the CUDA device of a GPU's number."""
@@ -62,38 +35,42 @@ class CupyGpus:
         return cupy().cuda.Device(self.ordinal(gpu))
 
     def homes(self, blocks: Mapping[Block, Any]) -> dict[Block, int]:
-        """The device of each array."""
+        """Return the GPU of each block; empty unless all blocks lie on GPUs."""
         on_gpus = all(map(is_on_card, blocks.values()))
         return {index: self.home(values) for index, values in blocks.items()} if on_gpus else {}
 
     def home(self, values: Any) -> int:
-        """The array's device."""
+        """Return the GPU of an array."""
         return int(values.device.id)
 
     def empty(
         self, gpu: int, shape: int | tuple[int, ...], dtype: np.dtype[Any], zeros: bool = False
     ) -> Any:
-        """Memory of CuPy's pool."""
+        """Return memory of CuPy's pool; raise `DeviceMemoryError` if there is none left."""
         with self._on(gpu), errors_of_cuda():
             return (cupy().zeros if zeros else cupy().empty)(shape, dtype)
 
     def most(self, gpu: int) -> int:
-        """Bytes that arrays of CuPy's pool take."""
+        """Return the bytes in use on a GPU, by arrays of CuPy's pool."""
         with self._on(gpu):
             return in_pool()
 
     def reaches(self, gpu: int, other: int) -> bool:
-        """Ask the driver; a GPU reaches itself."""
+        """Return whether a GPU can read the memory of another one, or of itself."""
         own, far = self.ordinal(gpu), self.ordinal(other)
         return own == far or bool(cupy().cuda.runtime.deviceCanAccessPeer(own, far))
 
     def view(self, values: Any, start: int, counts: Sequence[int], strides: Sequence[int]) -> Any:
-        """A CuPy array that shares the memory."""
+        """Return a strided view that begins `start` bytes after the first element."""
         at = values.data + int(start)
         return cupy().ndarray(tuple(counts), values.dtype, memptr=at, strides=tuple(strides))
 
     def copy(self, gpu: int, segments: Iterable[Segment]) -> None:
-        """CuPy's elementwise kernels, in the thread's current stream."""
+        """Copy segments by kernels on one GPU, which may read others, and wait for them.
+
+        The kernels run in the thread's current stream, after what the current streams of the other
+        GPUs have been given.
+        """
         cp, ready = cupy(), {self.ordinal(gpu)}
         with self._on(gpu), errors_of_cuda():
             stream = cp.cuda.get_current_stream()
@@ -116,7 +93,7 @@ class CupyGpus:
             stream.synchronize()
 
     def send(self, source: int, values: Any, target: int, out: Any, by_host: bool = False) -> None:
-        """`memcpyPeerAsync`, or a copy in pinned memory."""
+        """Copy a contiguous array to another GPU by the copy engine, or through pinned memory."""
         cp, own, far = cupy(), self.ordinal(target), self.ordinal(source)
         if by_host:
             with self._on(source), errors_of_cuda():
@@ -173,7 +150,7 @@ def home_of(number: int, blocks: int, count: int) -> int:
     return number * count // blocks
 
 
-_gpus: list[Gpus] = [CupyGpus()]
+_gpus: list[Gpus] = [Gpus()]
 
 
 def gpus() -> Gpus:

@@ -73,10 +73,10 @@ class Gathering:
         self.weighs = False
         self.energy: float | None = None
         found = [source for sources in self.sources for source in sources]
-        #: Whether the block is gathered on a card, where its sources are.
+        #: Whether the sources lie on GPUs, where the block is gathered.
         self.on_card = any(map(is_on_card, found))
         if self.on_card and not all(map(is_on_card, found)):
-            kinds = "blocks on a card and blocks in host memory"
+            kinds = "blocks on a GPU and blocks in host memory"
             refuse("a", kinds, "an array whose blocks are all of one kind")
         self._like = found[0] if found else None
         #: Whether there are places that no source covers (zero padding).

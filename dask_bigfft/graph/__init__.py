@@ -3,7 +3,7 @@
 ::
 
     layer (in the graph; makes its tasks when asked) -> build (all tasks) -> weave (of an exchange)
-        sending (by shuffles), inside (blocks written back), wide (several at a time), cards
+        sending (by shuffles), inside (blocks written back), wide (several at a time)
         carriers (by who asks for tasks, and where)
         names, groups (of blocks that exchange anything), known (rounds that plans share)
     run (a plan where it is executed), of which a task runs a function

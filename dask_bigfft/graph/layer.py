@@ -218,7 +218,7 @@ class TransformRecipe:
 
 
 def result_meta(plan: AnyPlan, like: Any) -> npt.NDArray[Any]:
-    """Return an empty array with the result's dtype and number of axes, on a card if `like` is."""
+    """Return an empty array with the result's dtype and number of axes, on a GPU if `like` is."""
     shape = (0,) * len(plan.chunks)
     if is_on_card(like):
         return np.empty_like(like, np.dtype(plan.dtypes[-1]), shape=shape)

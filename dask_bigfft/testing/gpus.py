@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from dask_bigfft.devices.on_card import is_on_card
-from dask_bigfft.devices.peers import CupyGpus, Gpus, Segment, home_of, use
+from dask_bigfft.devices.peers import Gpus, Segment, home_of, use
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.kernels.copy import strided_view
 
 Block = tuple[int, ...]
 
 
-class _Batches:
+class _Batches(Gpus):
     """Homes of blocks that do not say where they lie: equal batches, by block index."""
 
     def __init__(self, count: int) -> None:
@@ -46,7 +46,7 @@ def _address(values: Any) -> int:
     return int(values.data.ptr if is_on_card(values) else values.__array_interface__["data"][0])
 
 
-class LogicalGpus(_Batches, CupyGpus):
+class LogicalGpus(_Batches):
     """Several GPUs that lie on the same devices.
 
     Parameters
@@ -60,7 +60,7 @@ class LogicalGpus(_Batches, CupyGpus):
         self.ordinals = tuple(ordinals)
 
     def ordinal(self, gpu: int) -> int:
-        """The device that the GPU lies on."""
+        """Return the CUDA device of a GPU's number."""
         return self.ordinals[gpu]
 
     def empty(

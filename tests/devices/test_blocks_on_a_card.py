@@ -180,7 +180,8 @@ def card(monkeypatch):
     opened, waited = set(), set()
     monkeypatch.setattr(peers, "_opened", set())
     module = SimpleNamespace(
-        opened=opened, waited=waited, ndarray=CardArray, asarray=lambda x: x if isinstance(x, CardArray) else CardArray.of(x),
+        opened=opened, waited=waited, ndarray=CardArray,
+        asarray=lambda x: x if isinstance(x, CardArray) else CardArray.of(x),
         empty=CardArray, zeros=lambda shape, dtype=float: CardArray.of(np.zeros(shape, dtype)),
         ascontiguousarray=lambda x: CardArray.of(x._values), asnumpy=refused,
         conj=lambda x, out: np.conj(x._values, out=out._values),

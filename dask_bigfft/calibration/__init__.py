@@ -18,7 +18,7 @@ import dask.config
 
 from dask_bigfft import config
 from dask_bigfft.calibration.cluster import disks_of, hosts_of, network_speeds, slowest, workers_of
-from dask_bigfft.calibration.gpus import device_speeds, peer_speeds, peers_of
+from dask_bigfft.calibration.gpus import device_speeds, ordinals_of, peer_speeds
 from dask_bigfft.calibration.system import DISK_NBYTES, disk_speeds, page_speed
 from dask_bigfft.calibration.threads import DTYPES, thread_prices
 from dask_bigfft.devices.find import leases
@@ -94,8 +94,7 @@ def _devices(nbytes: int) -> dict[str, Any]:
             return {}
     if not found:
         return {}
-    peers = peers_of([engine.device for engine in engines])
-    speeds = () if peers is None else peer_speeds(peers, len(found), nbytes)
+    speeds = peer_speeds(ordinals_of([engine.device for engine in engines]), nbytes)
     for engine in engines:
         engine.recover()  # what was sent lies in a pool
     return {"devices": tuple(found), "peers": speeds}

@@ -17,12 +17,12 @@ import numpy as np
 from dask_bigfft.devices.cupy_device import CupyDevice
 from dask_bigfft.devices.extents import aligned
 from dask_bigfft.devices.operations import FFT, Array, DeviceArray, Multiply
-from dask_bigfft.devices.peers import CupyPeers, Peers
+from dask_bigfft.devices.peers import Gpus
 from dask_bigfft.devices.protocol import Device
 from dask_bigfft.memory import default_arena, lend
 from dask_bigfft.planner.profile import DeviceProfile, Peer
 
-__all__ = ["device_speeds", "peer_speeds", "peers_of"]
+__all__ = ["device_speeds", "ordinals_of", "peer_speeds"]
 
 #: Length of the FFTs, and bytes of the rows, that are measured.
 LENGTH, ROW = 1024, 4096
@@ -158,37 +158,35 @@ def device_speeds(device: Device, nbytes: int = 1 << 28) -> DeviceProfile:
     return DeviceProfile(name=device.name, nbytes=device.memory().total, **found)
 
 
-def peers_of(devices: Sequence[Device]) -> Peers | None:
-    """Return the ways between the devices of this process, None where there are none to measure."""
-    cards = [device for device in devices if isinstance(device, CupyDevice)]
-    if len(cards) < 2 or len(cards) < len(devices):
-        return None
-    return CupyPeers(tuple(card.ordinal for card in cards))
+def ordinals_of(devices: Sequence[Device]) -> tuple[int, ...]:
+    """Return the CUDA devices of this process; none if any device is not CUDA's."""
+    found = tuple(device.ordinal for device in devices if isinstance(device, CupyDevice))
+    return found if len(found) == len(devices) else ()
 
 
-def peer_speeds(peers: Peers, count: int, nbytes: int) -> tuple[Peer, ...]:
-    """Return how fast devices send each other contiguous memory, for each pair that can.
+def peer_speeds(
+    ordinals: Sequence[int], nbytes: int, gpus: Gpus | None = None
+) -> tuple[Peer, ...]:
+    """Return the bandwidth of copies of contiguous memory for each pair of GPUs that can.
 
     Parameters
     ----------
-    peers : Peers
-        The ways between them.
-    count : int
-        Number of devices.
+    ordinals : sequence of int
+        The GPUs; a `Peer` names each by its place among them.
     nbytes : int
         Bytes that are sent.
+    gpus : Gpus, optional
+        The copies, by default those of CuPy.
     """
-    found = []
-    for source, target in itertools.permutations(range(count), 2):
-        if not peers.reaches(target, source):
+    found, gpus = [], gpus or Gpus()
+    for (a, source), (b, target) in itertools.permutations(enumerate(ordinals), 2):
+        if not gpus.reaches(target, source):
             continue
-        there, back = (peers.empty(device, nbytes, np.dtype("u1")) for device in (source, target))
+        values, out = (gpus.empty(gpu, nbytes, np.dtype("u1")) for gpu in (source, target))
         times = []
         for _ in range(4):
             started = time.perf_counter()
-            peers.send(source, there, target, back)
+            gpus.send(source, values, target, out)
             times.append(time.perf_counter() - started)
-        for device, values in ((source, there), (target, back)):
-            peers.free(device, values)
-        found.append(Peer(source, target, nbytes / max(min(times), 1e-9)))
+        found.append(Peer(a, b, nbytes / max(min(times), 1e-9)))
     return tuple(found)

@@ -175,12 +175,12 @@ _TABLE = (
         parse_nbytes_none_or_0,
     ),
     Knob(
-        "bigfft.exchange.peer",
+        "bigfft.gpu.peer-transport",
         "auto",
         "name",
-        "How shards travel between GPUs of one process: auto (chosen for each pair from the"
-        " profile), host, staged (of two that change places one by host), swap (copied into a"
-        " second buffer), kernel (a kernel reads the other GPU's memory, in place) or none (a task"
+        "Transport between GPUs of one process: auto (chosen for each pair from the profile), host"
+        " (through host memory), staged (one direction of a pair through the host), swap (GPU to"
+        " GPU by the copy engine), kernel (a kernel reads the other GPU's memory) or none (a task"
         " for every shard).",
         one_of("auto", "host", "staged", "swap", "kernel", "none"),
     ),

@@ -3,7 +3,7 @@
 ::
 
     which copies     shards (by arithmetic) <- boxes (of digits)
-                     product (all of a block) -> tables (on the host or a card)
+                     product (all of a block) -> tables (on the host or on GPUs)
     one process      gather (into own memory), parts (nothing is copied),
                      common (blocks lie together), stacking (as the next exchange takes them),
                      spoiled (blocks that were written over by a round that failed)
@@ -11,5 +11,4 @@
     disk             scratch_place -> folders -> scratch (what is kept) -> scratch_files, records;
                      rows (of stored arrays, in the place of files),
                      arriving (blocks put together while shards are read)
-    between cards    peers
 """

@@ -3,6 +3,7 @@
 Imports `devices`, `kernels` and this room.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from dask_bigfft.errors import refuse
 from dask_bigfft.exchange.parts import windowed
 from dask_bigfft.exchange.product import Block, Product, products_of
 from dask_bigfft.exchange.shards import ExchangeMap
-from dask_bigfft.exchange.tables import table_for
+from dask_bigfft.exchange.tables import Choice, table_for
 from dask_bigfft.kernels.composite import Windowed
 from dask_bigfft.kernels.copies import Segments, regular_strides
 from dask_bigfft.kernels.views import BlockView
@@ -59,7 +60,8 @@ def _readable(values: Any) -> Any:
 
 def view_of(
     exchange: ExchangeMap, block: Block, shape: tuple[int, ...], dtype: np.dtype[Any],
-    source_of: Callable[[Block], Any], packed: bool = False,
+    source_of: Callable[[Block], Any], packed: bool = False, home: int | None = None,
+    choice: Choice | None = None,
 ) -> BlockView:
     """Return the view of a target block.
 
@@ -75,6 +77,10 @@ def view_of(
         Source block of a block index, or its packed shard. They are only read.
     packed : bool
         Whether `source_of` gives packed shards, in which mirrored copies are conjugated already.
+    home : int, optional
+        GPU on which the block is gathered if not that of the first source.
+    choice : callable, optional
+        Transport from other GPUs.
     """
     used: dict[Block, int] | None = {} if packed else None
     tables = [
@@ -84,7 +90,7 @@ def view_of(
     sources = [source for table in tables for source in table.sources]
     on_gpu = [is_on_card(source) for source in sources]
     if any(on_gpu) and not all(on_gpu):
-        kinds = "blocks on a card and blocks in host memory"
+        kinds = "blocks on a GPU and blocks in host memory"
         refuse("a", kinds, "an array whose blocks are all of one kind")
 
     def boxes(partial: bool) -> Windowed | None:
@@ -96,10 +102,11 @@ def view_of(
             by_block.update(zip(table.product.blocks, table.sources, strict=True))
         return windowed(exchange, products, by_block, shape, block if partial else None)
 
-    if not any(on_gpu):
+    if home is None and not any(on_gpu):
         return BlockView(shape, dtype, tables=tables, boxes=boxes)
 
     def new_table(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-        return table_for(sources[0], shape, dtype)
+        padded = sum(table.size for table in tables) < math.prod(shape)
+        return table_for(sources[0] if sources else None, shape, dtype, home, choice, padded)
 
     return BlockView(shape, dtype, tables=tables, boxes=boxes, new_table=new_table)

@@ -3,7 +3,7 @@
 ::
 
     layer (in the graph; makes its tasks when asked) -> build (all tasks) -> weave (of an exchange)
-        shuffles (of p2p), inside (blocks written back), wide (several at a time), cards
+        shuffles (of p2p), inside (blocks written back), wide (several at a time)
         carriers (by where the graph becomes tasks)
         names, groups (of blocks that exchange anything), known (rounds that plans share)
     run (a plan where it is executed), of which a task runs a function

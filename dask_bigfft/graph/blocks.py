@@ -12,6 +12,7 @@ import numpy.typing as npt
 from dask_bigfft.devices.on_card import as_block
 from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.exchange.common import Common
+from dask_bigfft.exchange.tables import Choice
 from dask_bigfft.planner.plan import Plan
 
 if TYPE_CHECKING:
@@ -24,12 +25,16 @@ Block = tuple[int, ...]
 class Blocks:
     """Handle of a barrier: blocks that lie in this process, by their index.
 
-    `common` is the memory in which all of them lie together, if they do.
+    `common` is the memory in which all of them lie together, if they do. `homes` are the GPUs on
+    which target blocks are gathered, where source blocks lie on several, and `choice` the transport
+    from one GPU to another.
     """
 
     def __init__(self, blocks: Mapping[Block, Array]) -> None:
         self.blocks = dict(blocks)
         self.common: Common | None = None
+        self.homes: dict[Block, int] = {}
+        self.choice: Choice | None = None
         self._checked: dict[Block, Array] = {}
 
     def __getitem__(self, block: Block) -> Array:

@@ -62,8 +62,8 @@ def build_graph(
     source : str
         Name of the array that comes in.
     carrier : {"shared", "tasks", "p2p", "cluster", "disk"} or str
-        How blocks travel; on a cluster by tasks or p2p, as suits each exchange; `CARDS` and a route
-        between cards of this process.
+        How blocks travel; on a cluster by tasks or p2p, as suits each exchange; `ON_GPUS` and a
+        transport between GPUs of this process.
     wanted : bool
         Whether the carrier was asked for by name.
     known : Known, optional

@@ -22,10 +22,10 @@ from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.shifts import ShiftPlan
 from dask_bigfft.record import current_worker
 
-__all__ = ["CARDS", "p2p", "p2p_works", "resolved"]
+__all__ = ["ON_GPUS", "p2p", "p2p_works", "resolved"]
 
-#: Carriers of blocks on several cards begin with it; how they travel between two follows.
-CARDS = "cards/"
+#: Prefix of the carriers of blocks on GPUs of one process; the transport between GPUs follows.
+ON_GPUS = "gpu/"
 
 #: Shards of a plan up to which they are tasks where nobody knows what else is done to the graph.
 FEW_SHARDS = 1 << 16
@@ -72,12 +72,12 @@ def resolved(carrier: str, plan: Plan | ShiftPlan, travelled: bool) -> str:
     travelled : bool
         Whether the graph has been sent to another process.
     """
-    cards = carrier.startswith(CARDS)
-    if carrier != "auto" and not cards:
+    on_gpus = carrier.startswith(ON_GPUS)
+    if carrier != "auto" and not on_gpus:
         return carrier
     if not travelled and not _has_cluster():
-        return carrier if cards else "shared"
-    if cards:  # which only works within one process
+        return carrier if on_gpus else "shared"
+    if on_gpus:  # which only works within one process
         return "tasks"
     if travelled:  # what was sent to anything else than a scheduler becomes tasks too late for p2p
         found, _ = _p2p()

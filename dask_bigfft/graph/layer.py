@@ -18,11 +18,10 @@ import numpy.typing as npt
 from dask.base import tokenize
 
 from dask_bigfft import config
-from dask_bigfft.devices.cuda import available
 from dask_bigfft.devices.on_card import is_on_card
 from dask_bigfft.exchange.scratch_place import ScratchPlace
 from dask_bigfft.graph.build import build_graph, output_name
-from dask_bigfft.graph.carriers import CARDS, resolved
+from dask_bigfft.graph.carriers import ON_GPUS, resolved
 from dask_bigfft.graph.cutting import cut_blocks, merged_blocks
 from dask_bigfft.graph.dask_private import (
     HighLevelGraph,
@@ -165,16 +164,10 @@ class ShiftLayer(PlanLayer):
         return f"ShiftLayer<{self.plan.offsets}>"
 
 
-def _on_cards(known: Known | None) -> tuple[str, Known | None]:
-    """The carrier of blocks on cards, and what tasks may be shared with another plan.
-
-    Blocks on several cards of this process are exchanged between these, some of them in place: then
-    no other plan may look at them.
-    """
-    route = config.get("bigfft.exchange.peer")
-    if route == "none" or (route == "auto" and len(available()) < 2):
-        return "tasks", known
-    return CARDS + route, None
+def _carrier_on_gpus() -> str:
+    """Return the carrier of blocks on GPUs."""
+    transport = config.get("bigfft.gpu.peer-transport")
+    return "tasks" if transport == "none" else ON_GPUS + transport
 
 
 def _layer_class(plan: AnyPlan) -> type[PlanLayer]:
@@ -224,7 +217,7 @@ class TransformRecipe:
 
 
 def result_meta(plan: AnyPlan, like: Any) -> npt.NDArray[Any]:
-    """Return an empty array with the result's dtype and number of axes, on a card if `like` is."""
+    """Return an empty array with the result's dtype and number of axes, on a GPU if `like` is."""
     shape = (0,) * len(plan.chunks)
     if is_on_card(like):
         return np.empty_like(like, np.dtype(plan.dtypes[-1]), shape=shape)
@@ -258,15 +251,16 @@ def transformed_array(
     """Return the lazy result of a plan on an array.
 
     With a plan that is `known`, tasks of both that are the same run once. `place` is where scratch
-    files go if not where the settings say. Blocks on a card travel as tasks, unless another
-    carrier is asked for. Tiny blocks are merged before, and cut from larger ones after.
+    files go if not where the settings say. Blocks on GPUs of one process are gathered from each
+    other, unless another carrier is asked for. Tiny blocks are merged before, and cut from larger
+    ones after.
     """
     if isinstance(plan, Plan) and (plan.incoming is not None or plan.outgoing is not None):
         merged = merged_blocks(x, plan.core.chunks_in)
         core = transformed_array(merged, plan.core, carrier, known, place)
         return cut_blocks(core, plan.chunks)
     if carrier == "auto" and is_on_card(x._meta):
-        carrier, known = _on_cards(known)
+        carrier = _carrier_on_gpus()
     elif isinstance(plan, Plan) and plan.carrier == "disk":
         carrier = "disk"
     if carrier == "disk" and place is None:

@@ -22,16 +22,19 @@ from dask_bigfft import config
 from dask_bigfft.devices.dispatch import getting_ready
 from dask_bigfft.devices.find import missing
 from dask_bigfft.devices.on_card import is_on_card
+from dask_bigfft.devices.peers import gpus, home_of
 from dask_bigfft.errors import CarrierError, VerificationError
 from dask_bigfft.events import during, emit
 from dask_bigfft.exchange.common import Common, lying, note_result, refuse_spent, spend
 from dask_bigfft.exchange.gather import view_of
 from dask_bigfft.exchange.packing import pack, shard_checksum
 from dask_bigfft.exchange.spoiled import refuse_spoiled, spoiling
+from dask_bigfft.exchange.tables import TRANSPORTS, transport_of
 from dask_bigfft.graph.blocks import Blocks, checked
 from dask_bigfft.graph.run import Run
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.planner.plan import Plan
+from dask_bigfft.planner.profile import DEFAULT
 from dask_bigfft.record import current_worker
 
 Array = npt.NDArray[Any]
@@ -98,6 +101,35 @@ def barrier_in_common(
     if common.enter(number, holds):
         found.common = common
         spend(run.token, number, found.blocks)
+    return found
+
+
+def barrier_on_gpus(
+    run: Run, number: int, sources: tuple[Block, ...], targets: tuple[Block, ...],
+    transport: str, *blocks: Array
+) -> Blocks:
+    """Return a handle of all source blocks of a group, which may lie on several GPUs.
+
+    Parameters
+    ----------
+    run, number
+        The plan, and the exchange, from 0.
+    sources, targets : tuple of block indices
+        Blocks of the group before and after the exchange.
+    transport : {"auto", "host", "staged", "swap", "kernel"}
+        How segments travel between GPUs; "auto" as the plan's profile suggests.
+    """
+    found = barrier(run.token, sources, False, *blocks)
+    homes = gpus().homes(found.blocks)
+    used = sorted(set(homes.values()))
+    if len(used) < 2:
+        return found
+    found.homes = {t: used[home_of(i, len(targets), len(used))] for i, t in enumerate(targets)}
+    if len(sources) == len(targets):  # as much memory on each GPU after the exchange as before
+        found.homes = {t: homes[s] for s, t in zip(sources, targets, strict=True)}
+    named = next((known for known in TRANSPORTS if known == transport), None)
+    profile = run.plan.machine.profile if isinstance(run.plan, Plan) else DEFAULT
+    found.choice = lambda source, target: named or transport_of(profile, gpus(), source, target)
     return found
 
 
@@ -180,7 +212,8 @@ def run_block(
         if own is not None:
             return BlockView.of(own, target=place)
         source_of = functools.partial(blocks.checked, run, number)
-        found = view_of(run.map(number), block, shape, dtype, source_of)
+        home, choice = blocks.homes.get(block), blocks.choice
+        found = view_of(run.map(number), block, shape, dtype, source_of, False, home, choice)
         found.target = place
         return found
 

@@ -14,8 +14,7 @@ from dask_bigfft.decomposition.joints import joint_block
 from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.errors import CarrierError
 from dask_bigfft.exchange.shards import ExchangeMap
-from dask_bigfft.graph.cards import exchange_on_cards, run_block_of_cards
-from dask_bigfft.graph.carriers import CARDS
+from dask_bigfft.graph.carriers import ON_GPUS
 from dask_bigfft.graph.dask_private import Alias, Task, TaskRef
 from dask_bigfft.graph.disk import (
     collect,
@@ -30,6 +29,7 @@ from dask_bigfft.graph.shuffles import Shuffles, run_block_of_shuffle
 from dask_bigfft.graph.tasks import (
     barrier,
     barrier_in_common,
+    barrier_on_gpus,
     common_memory,
     pack_shard,
     run_block,
@@ -74,7 +74,7 @@ class Weave:
         if carrier == "disk":
             self.on_disk(not self.exchange.local)
             return
-        near = carrier == "shared" or carrier.startswith(CARDS) or self.exchange.local
+        near = carrier == "shared" or carrier.startswith(ON_GPUS) or self.exchange.local
         few = self._few_sources() if near and self.joint is None else None
         if few is not None:
             self._from_few(few)
@@ -82,8 +82,8 @@ class Weave:
             self._directly(run_block)
         elif carrier == "shared":
             self._through_barriers(wanted)
-        elif carrier.startswith(CARDS):
-            self._through_cards(carrier.removeprefix(CARDS))
+        elif carrier.startswith(ON_GPUS):
+            self._through_barriers_on_gpus(carrier.removeprefix(ON_GPUS))
         elif self.shuffles is not None:
             self._through_shuffles(self.shuffles)
         else:
@@ -183,15 +183,15 @@ class Weave:
             for block in targets:
                 self._task(run_block, block, None, [TaskRef(key)])
 
-    def _through_cards(self, route: str) -> None:
+    def _through_barriers_on_gpus(self, transport: str) -> None:
         for group, sources, targets in Groups(self.exchange):
             key: Key = (self.names.barrier(self.number), *group)
             self.graph[key] = Task(
-                key, exchange_on_cards, TaskRef(self.names.plan), self.number, tuple(sources),
-                tuple(targets), route, *self._refs(sources),
+                key, barrier_on_gpus, TaskRef(self.names.plan), self.number, tuple(sources),
+                tuple(targets), transport, *self._refs(sources),
             )
             for block in targets:
-                self._task(run_block_of_cards, block, TaskRef(key), [])
+                self._task(run_block, block, None, [TaskRef(key)])
 
     def _through_shuffles(self, shuffles: Shuffles) -> None:
         for shuffle in shuffles.by_group.values():

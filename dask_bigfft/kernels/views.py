@@ -85,7 +85,7 @@ class BlockView:
     target : ndarray, optional
         Where the result of the round belongs; the array itself for a round in place.
     new_table : callable
-        Returns an empty table of copies into a new block of a shape and dtype.
+        Returns an empty table of copies into a new block of a shape and dtype, on a GPU zeros.
     boxes : callable, optional
         Returns the block as boxes of its sources, which a device copies without a gather, if it is
         made of such boxes. With True it may be a block that ends within digits.
@@ -151,7 +151,7 @@ class BlockView:
         values: Array = table.target
         dim = self._shared_dim(threads, values.nbytes)
         with measured("gather", values.nbytes):
-            if self._padded:
+            if self._padded and not self.on_gpu:
                 values.fill(0)
             self._enter(table, dim)
             if dim is None:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from dask_bigfft.calibration.gpus import device_speeds, peer_speeds, peers_of
-from dask_bigfft.devices.peers import SimulatedPeers
+from dask_bigfft.calibration.gpus import device_speeds, ordinals_of, peer_speeds
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.planner.profile import DeviceProfile
+from dask_bigfft.testing.gpus import SimulatedGpus
 
 
 @pytest.mark.parametrize("dry", [False, True])
@@ -38,10 +38,10 @@ def test_a_small_device_is_measured_with_less():
 
 
 def test_pairs_that_reach_each_other():
-    peers = SimulatedPeers((1 << 20,) * 3, apart={(0, 1), (1, 0), (2, 0)})
-    found = peer_speeds(peers, 3, 1 << 16)
+    gpus = SimulatedGpus((1 << 20,) * 3, apart={(0, 1), (1, 0), (2, 0)})
+    found = peer_speeds(range(3), 1 << 16, gpus)
     assert [(pair.source, pair.target) for pair in found] == [(1, 2), (2, 0), (2, 1)]
     assert all(pair.speed > 0 for pair in found)
-    assert peers.used == [0] * 3
-    assert peers.crossed
-    assert peers_of([SimulatedDevice(1 << 10)] * 2) is None
+    assert gpus.used == [0] * 3
+    assert gpus.crossed
+    assert ordinals_of([SimulatedDevice(1 << 10)] * 2) == ()

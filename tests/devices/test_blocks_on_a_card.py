@@ -5,7 +5,9 @@ went by the host would need one of the ways that CuPy has there, and all of them
 """
 
 import contextlib
+import ctypes
 import sys
+import threading
 from types import SimpleNamespace
 
 import dask
@@ -14,20 +16,23 @@ import numpy as np
 import pytest
 import scipy.fft
 
-from dask_bigfft import fft, report
-from dask_bigfft.devices import cuda, on_card
+from dask_bigfft import fft, plan, report
+from dask_bigfft.devices import cuda, on_card, peers
 from dask_bigfft.devices.numpy_operations import carried, factors_of, places_at, transformed
+from dask_bigfft.exchange.tables import TRANSPORTS
+from dask_bigfft.graph.carriers import ON_GPUS
+from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.memory.arena import default_arena
 
 
 class Memory:
     """A place in memory: an address, and what keeps it."""
 
-    def __init__(self, kept, ptr):
-        self.kept, self.ptr = kept, ptr
+    def __init__(self, kept, ptr, device=0):
+        self.kept, self.ptr, self.device = kept, ptr, device
 
     def __add__(self, nbytes):
-        return Memory(self.kept, self.ptr + nbytes)
+        return Memory(self.kept, self.ptr + nbytes, self.device)
 
     def at(self, shape, dtype, strides=None):
         told = {"data": (self.ptr, False), "shape": tuple(shape), "strides": strides,
@@ -35,14 +40,27 @@ class Memory:
         return np.asarray(SimpleNamespace(__array_interface__=told, kept=self))
 
 
+_current = threading.local()
+
+
 class Card(contextlib.AbstractContextManager):
-    id = 0
+    """A device, and which of them is a thread's current one."""
+
+    def __init__(self, ordinal):
+        self.id = ordinal
 
     def use(self):
         pass
 
+    def __enter__(self):
+        _current.stack = [*getattr(_current, "stack", []), self.id]
+
     def __exit__(self, *error):
-        return None
+        _current.stack = _current.stack[:-1]
+
+    @staticmethod
+    def current():
+        return (getattr(_current, "stack", None) or [0])[-1]
 
 
 class CardArray:
@@ -50,13 +68,12 @@ class CardArray:
 
     __array_ufunc__ = None
     __array_priority__ = 100
-    device = Card()
 
     def __init__(self, shape, dtype=float, memptr=None, strides=None):
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
         if memptr is None:
             kept = np.full(int(np.prod(shape)) * np.dtype(dtype).itemsize, 0xFF, np.uint8)
-            memptr = Memory(kept, kept.ctypes.data)
+            memptr = Memory(kept, kept.ctypes.data, Card.current())
         self.data, self._values = memptr, memptr.at(shape, dtype, strides)
 
     @classmethod
@@ -67,8 +84,8 @@ class CardArray:
 
     @classmethod
     def _view(cls, values, like):
-        return cls(values.shape, values.dtype, Memory(like.data.kept, values.ctypes.data),
-                   values.strides)
+        memory = Memory(like.data.kept, values.ctypes.data, like.data.device)
+        return cls(values.shape, values.dtype, memory, values.strides)
 
     def __array__(self, *_, **__):
         raise TypeError("an implicit conversion to a NumPy array")
@@ -77,6 +94,7 @@ class CardArray:
     def __cuda_array_interface__(self):
         return {"shape": self.shape, "typestr": self.dtype.str, "data": (self.data.ptr, False)}
 
+    device = property(lambda self: Card(self.data.device))
     shape = property(lambda self: self._values.shape)
     dtype = property(lambda self: self._values.dtype)
     strides = property(lambda self: self._values.strides)
@@ -87,8 +105,11 @@ class CardArray:
     flags = property(lambda self: self._values.flags)
     real = property(lambda self: self._view(self._values.real, self))
 
-    def conj(self):
-        return CardArray.of(self._values.conj())
+    def get(self, out):
+        out[...] = self._values.reshape(-1)
+
+    def set(self, values):
+        self._values.reshape(-1)[...] = values
 
     def astype(self, dtype):
         return CardArray.of(self._values.astype(dtype))
@@ -105,8 +126,9 @@ class CardArray:
         return self._view(self._values[index], self)
 
     def __setitem__(self, index, values):
-        assert isinstance(values, CardArray | int)
-        self._values[index] = values._values if isinstance(values, CardArray) else values
+        assert isinstance(values, CardArray)
+        assert values.data.device == self.data.device == Card.current()
+        self._values[index] = values._values
 
 
 class Operations:
@@ -152,19 +174,31 @@ def refused(*_, **__):
 @pytest.fixture
 def card(monkeypatch):
     """CuPy, as far as blocks need it; host memory is refused."""
-    stream = SimpleNamespace(synchronize=lambda: None)
+    stream = SimpleNamespace(synchronize=lambda: None, record=Card.current, ptr=0,
+                             wait_event=lambda event: waited.add((Card.current(), event)))
     errors = {name: type(name, (Exception,), {}) for name in ("memory", "runtime", "cufft")}
+    opened, waited = set(), set()
+    monkeypatch.setattr(peers, "_opened", set())
     module = SimpleNamespace(
-        ndarray=CardArray, asarray=lambda x: x if isinstance(x, CardArray) else CardArray.of(x),
+        opened=opened, waited=waited, ndarray=CardArray,
+        asarray=lambda x: x if isinstance(x, CardArray) else CardArray.of(x),
         empty=CardArray, zeros=lambda shape, dtype=float: CardArray.of(np.zeros(shape, dtype)),
         ascontiguousarray=lambda x: CardArray.of(x._values), asnumpy=refused,
+        conj=lambda x, out: np.conj(x._values, out=out._values),
         roll=lambda x, shift, axis: CardArray.of(np.roll(x._values, shift, axis)),
         get_default_memory_pool=lambda: SimpleNamespace(
             free_all_blocks=lambda: None, used_bytes=lambda: 12345),
         cuda=SimpleNamespace(
-            get_current_stream=lambda: stream,
+            Device=Card, get_current_stream=lambda: stream, alloc_pinned_memory=bytearray,
+            UnownedMemory=lambda ptr, size, owner, device: Memory(owner, ptr, device),
+            MemoryPointer=lambda memory, offset: memory + offset,
             memory=SimpleNamespace(OutOfMemoryError=errors["memory"]),
-            runtime=SimpleNamespace(CUDARuntimeError=errors["runtime"], getDevice=lambda: 0),
+            runtime=SimpleNamespace(
+                CUDARuntimeError=errors["runtime"], getDevice=Card.current,
+                deviceCanAccessPeer=lambda one, other: True,
+                deviceEnablePeerAccess=lambda other: opened.add((Card.current(), other)),
+                memcpyPeerAsync=lambda to, _, source, __, nbytes, ___: ctypes.memmove(
+                    to, source, nbytes)),
             cufft=SimpleNamespace(CuFFTError=errors["cufft"]),
         ),
     )
@@ -191,6 +225,19 @@ CASES = [
 ]
 
 
+def assembled(done):
+    """The values of a persisted array, and the devices of its blocks."""
+    got, devices = np.full(done.shape, np.nan, done.dtype), set()
+    parts = dask.compute(*done.to_delayed().ravel(), scheduler="sync")
+    grid = np.array([*np.ndindex(done.numblocks)])
+    for at, part in zip(grid, parts, strict=True):
+        assert isinstance(part, CardArray)
+        devices.add(part.device.id)
+        ends = [np.cumsum((0, *cut))[i : i + 2] for cut, i in zip(done.chunks, at, strict=True)]
+        got[tuple(slice(*end) for end in ends)] = part._values
+    return got, devices
+
+
 @pytest.mark.parametrize("scheduler", ["sync", "threads"])
 @pytest.mark.parametrize(("name", "shape", "chunks", "keywords"), CASES)
 def test_nothing_goes_by_the_host(card, monkeypatch, name, shape, chunks, keywords, scheduler):
@@ -205,15 +252,32 @@ def test_nothing_goes_by_the_host(card, monkeypatch, name, shape, chunks, keywor
         lazy = getattr(fft, name)(blocks, **keywords)
     done = dask.persist(lazy, scheduler=scheduler)[0]
     expected = getattr(scipy.fft, name)(x, **keywords)
-    got = np.full(lazy.shape, np.nan, lazy.dtype)
-    parts = dask.compute(*done.to_delayed().ravel(), scheduler="sync")
-    grid = np.array([*np.ndindex(done.numblocks)])
-    for at, part in zip(grid, parts, strict=True):
-        assert isinstance(part, CardArray)
-        ends = [np.cumsum((0, *cut))[i : i + 2] for cut, i in zip(done.chunks, at, strict=True)]
-        got[tuple(slice(*end) for end in ends)] = part._values
+    got, _ = assembled(done)
     assert np.linalg.norm(got - expected) <= 2e-14 * np.linalg.norm(expected)
     assert report(lazy).runs[0].device_peaks == {("", 0): 12345}  # what the pool says
+
+
+@pytest.mark.parametrize("name", ["fftn", "rfftn"])
+@pytest.mark.parametrize("transport", [*TRANSPORTS, "auto"])
+def test_blocks_stay_on_the_devices_that_hold_them(card, transport, name):
+    x = np.random.default_rng(3).standard_normal((24, 10, 18))
+    host = da.from_array(x if name == "rfftn" else x + 0j, (4, 10, 18))
+
+    def upload(block, block_id):
+        with Card(block_id[0] // 3):
+            return CardArray.of(block)
+
+    lazy = host.map_blocks(upload, dtype=host.dtype, meta=np.empty(0, host.dtype))
+    blocks = lazy.persist(scheduler="sync")
+    lazy = transformed_array(blocks, plan(host, name), ON_GPUS + transport)
+    done = lazy.persist(scheduler="threads")
+    got, devices = assembled(done)
+    np.testing.assert_allclose(got, getattr(scipy.fft, name)(x), atol=1e-12)
+    assert devices == {0, 1}
+    pairs = {(0, 1), (1, 0)}
+    assert card.opened == (set() if transport == "host" else pairs - (
+        {(1, 0)} if transport == "staged" else set()))
+    assert card.waited == (pairs if transport == "kernel" else set())
 
 
 def test_the_stand_in_lets_no_one_read_it(card):

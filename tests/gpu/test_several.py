@@ -1,17 +1,19 @@
-"""Several devices of one process: two logical ones on a GPU, and as many GPUs as there are."""
+"""Several GPUs of one process: two logical ones on a GPU, and as many GPUs as there are."""
 
 import dask
 import dask.array as da
 import numpy as np
 import pytest
 import scipy.fft
-from exchange.test_peers import RATIO, exchange_of, gathered, homes_of, slabs
+from exchange.test_gpu_gather import RATIO, move, slabs
 
-from dask_bigfft import fft
+from dask_bigfft import fft, plan
 from dask_bigfft.devices.cuda import available, cupy
-from dask_bigfft.devices.peers import CupyPeers
 from dask_bigfft.errors import DeviceMemoryError
-from dask_bigfft.exchange.peers import ROUTES, peer_exchange
+from dask_bigfft.exchange.tables import TRANSPORTS
+from dask_bigfft.graph.layer import transformed_array
+from dask_bigfft.graph.weave import ON_GPUS
+from dask_bigfft.testing.gpus import LogicalGpus, several_gpus
 
 pytestmark = [
     pytest.mark.gpu,
@@ -20,48 +22,44 @@ pytestmark = [
 ]
 
 several = pytest.mark.skipif(len(available()) < 2, reason="one CUDA device")
+on_one_and_two = pytest.mark.parametrize(
+    "ordinals", [(0, 0), pytest.param((0, 1), marks=several)], ids=str
+)
 
 
-def move(peers, devices, route, n=16, batches=8):
-    """An exchange of slabs, compared with what is gathered on the host."""
-    exchange = exchange_of(slabs(n, batches))
-    source, target = homes_of(exchange.source, devices), homes_of(exchange.target, devices)
-    rng, blocks, kept = np.random.default_rng(2), {}, {}
-    for block in exchange.source.indices():
-        values = rng.standard_normal(exchange.source.shape(block)) + 0j
-        memory = peers.empty(source[block], values.size, values.dtype)
-        with memory.device:
-            memory.set(values.reshape(-1))
-        blocks[block], kept[block] = memory.reshape(values.shape), values
-    moved, traffic = peer_exchange(
-        exchange, blocks, source.__getitem__, target.__getitem__, peers, lambda a, b: route,
-        inside=True,
-    )
-    for block, values in moved.items():
-        assert int(values.device.id) == peers.ordinals[target[block]]
-        np.testing.assert_array_equal(values.get(), gathered(exchange, kept, block))
-    return traffic
+def uploader(ordinals, blocks):
+    """Upload blocks one after the other, in batches to each device."""
+    numbers = iter(range(blocks))
+
+    def upload(values):
+        with cupy().cuda.Device(ordinals[next(numbers) * len(ordinals) // blocks]):
+            return cupy().asarray(values)
+
+    return upload
 
 
-@pytest.mark.parametrize("route", ROUTES)
-@pytest.mark.parametrize("ordinals", [(0, 0), pytest.param((0, 1), marks=several)])
-def test_routes(ordinals, route):
-    peers = CupyPeers(ordinals, (1 << 30, 1 << 30))
-    traffic = move(peers, 2, route)
-    data, block = 16**3 * 16 // 2, 16**3 * 16 // 8
-    assert traffic.ratio == RATIO[route]
-    if route == "swap":
-        assert all(2 * data <= peak <= 2 * data + block for peak in peers.peak)
-    else:
-        assert all(peak <= data + block for peak in peers.peak)
+@on_one_and_two
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_bytes_of_each_transport(ordinals, transport):
+    made, moved = move(slabs(16, 8), LogicalGpus(ordinals), transport, uploader(ordinals, 8))
+    assert sum(moved.values()) == RATIO[transport] * 16**3 * 16 / 2
+    assert {int(values.device.id) for values in made.values()} == set(ordinals)
 
 
-@pytest.mark.parametrize("ordinals", [(0, 0), pytest.param((0, 1), marks=several)])
-def test_a_size_that_fits_by_the_kernel_and_not_by_the_swap(ordinals):
-    room = (16**3 * 16 // 2 + 16**3 * 16 // 8,) * 2
-    with pytest.raises(DeviceMemoryError):
-        move(CupyPeers(ordinals, room), 2, "swap")
-    assert move(CupyPeers(ordinals, room), 2, "kernel").ratio == 1.0
+@on_one_and_two
+def test_a_gpu_without_memory_refuses(ordinals):
+    pool, n = cupy().get_default_memory_pool(), 64
+    data = n**3 * 16 * ordinals.count(ordinals[1]) // 2
+    with cupy().cuda.Device(ordinals[1]):
+        pool.free_all_blocks()
+        before = pool.get_limit()
+        pool.set_limit(size=pool.total_bytes() + data + data // 2)
+    try:
+        with pytest.raises(DeviceMemoryError):
+            move(slabs(n, 8), LogicalGpus(ordinals), "swap", uploader(ordinals, 8))
+    finally:
+        with cupy().cuda.Device(ordinals[1]):
+            pool.set_limit(size=before)
 
 
 def spread(x, chunks):
@@ -78,9 +76,7 @@ def spread(x, chunks):
     return array.map_blocks(put, total=total, dtype=x.dtype, meta=meta).persist(scheduler="sync")
 
 
-@several
-@pytest.mark.parametrize("route", [*ROUTES, "auto"])
-@pytest.mark.parametrize(
+CASES = pytest.mark.parametrize(
     ("shape", "chunks", "name"),
     [
         ((32, 24, 20), (4, 24, 20), "fftn"),
@@ -89,20 +85,44 @@ def spread(x, chunks):
         ((64, 48), (8, 48), "rfft2"),
     ],
 )
-def test_whole_transforms(shape, chunks, name, route):
+
+
+def random(shape, name):
     rng = np.random.default_rng(4)
     x = rng.standard_normal(shape)
-    x = x if name == "rfft2" else x + 1j * rng.standard_normal(shape)
-    with dask.config.set({"bigfft.exchange.peer": route}):
-        lazy = getattr(fft, name)(spread(x, chunks))
-        done = lazy.persist(scheduler="threads")
-    expected = getattr(scipy.fft, name)(x)
-    homes, got = set(), np.empty_like(expected)
+    return x if name == "rfft2" else x + 1j * rng.standard_normal(shape)
+
+
+def check(done, expected):
+    """Compare blocks with what is expected; return their devices."""
+    devices, got = set(), np.empty_like(expected)
     starts = [np.cumsum((0, *cut)) for cut in done.chunks]
     for key, block in done.dask.items():
         values = getattr(block, "value", block)
-        homes.add(int(values.device.id))
+        devices.add(int(values.device.id))
         place = tuple(slice(s[i], s[i + 1]) for s, i in zip(starts, key[1:], strict=True))
         got[place] = values.get()
     assert np.linalg.norm(got - expected) <= 2e-15 * np.linalg.norm(expected) * 10
-    assert homes == set(available())
+    return devices
+
+
+@several
+@pytest.mark.parametrize("transport", [*TRANSPORTS, "auto"])
+@CASES
+def test_whole_transforms(shape, chunks, name, transport):
+    x = random(shape, name)
+    with dask.config.set({"bigfft.gpu.peer-transport": transport}):
+        lazy = getattr(fft, name)(spread(x, chunks))
+        done = lazy.persist(scheduler="threads")
+    assert check(done, getattr(scipy.fft, name)(x)) == set(available())
+
+
+@pytest.mark.parametrize("transport", [*TRANSPORTS, "auto"])
+@CASES
+def test_whole_transforms_on_two_logical_gpus(shape, chunks, name, transport):
+    x = random(shape, name)
+    array = spread(x, chunks)
+    lazy = transformed_array(array, plan(array, name), ON_GPUS + transport)
+    with several_gpus(LogicalGpus((0, 0))):
+        done = lazy.persist(scheduler="threads")
+    check(done, getattr(scipy.fft, name)(x))

@@ -1,0 +1,171 @@
+"""Several GPUs of one process, where there are none or only one.
+
+Imports `devices`, `errors` and `kernels`.
+"""
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dask_bigfft.devices.on_card import is_on_card
+from dask_bigfft.devices.peers import Gpus, Segment, home_of, use
+from dask_bigfft.errors import DeviceError, DeviceMemoryError
+from dask_bigfft.kernels.copy import strided_view
+
+Block = tuple[int, ...]
+
+
+class _Batches(Gpus):
+    """Homes of blocks that do not say where they lie: equal batches, by block index."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._at: dict[int, int] = {}
+
+    def homes(self, blocks: Mapping[Block, Any]) -> dict[Block, int]:
+        """Put each block on the GPU of its batch."""
+        found = {b: home_of(i, len(blocks), self.count) for i, b in enumerate(sorted(blocks))}
+        for block, gpu in found.items():
+            self.put(gpu, blocks[block])
+        return found
+
+    def put(self, gpu: int, values: Any) -> None:
+        """Note the GPU of an array."""
+        self._at[_address(values)] = gpu
+
+    def home(self, values: Any) -> int:
+        """The GPU noted last."""
+        return self._at[_address(values)]
+
+
+def _address(values: Any) -> int:
+    return int(values.data.ptr if is_on_card(values) else values.__array_interface__["data"][0])
+
+
+class LogicalGpus(_Batches):
+    """Several GPUs that lie on the same devices.
+
+    Parameters
+    ----------
+    ordinals : sequence of int
+        CUDA device of each.
+    """
+
+    def __init__(self, ordinals: Sequence[int]) -> None:
+        super().__init__(len(ordinals))
+        self.ordinals = tuple(ordinals)
+
+    def ordinal(self, gpu: int) -> int:
+        """Return the CUDA device of a GPU's number."""
+        return self.ordinals[gpu]
+
+    def empty(
+        self, gpu: int, shape: int | tuple[int, ...], dtype: np.dtype[Any], zeros: bool = False
+    ) -> Any:
+        """Memory of CuPy's pool."""
+        values = super().empty(gpu, shape, dtype, zeros)
+        self.put(gpu, values)
+        return values
+
+
+class SimulatedGpus(_Batches):
+    """GPUs made of NumPy, which count bytes.
+
+    Parameters
+    ----------
+    nbytes : tuple of int
+        Memory of each.
+    apart : set of (int, int)
+        Pairs of which the first cannot read the second.
+
+    Attributes
+    ----------
+    used, peak : list of int
+        Bytes in use on each, now and at most.
+    crossed : dict
+        Bytes copied from one place to another, each the number of a GPU or ``"host"``.
+    """
+
+    def __init__(self, nbytes: Sequence[int], apart: Iterable[tuple[int, int]] = ()) -> None:
+        super().__init__(len(nbytes))
+        self.nbytes, self.apart = tuple(nbytes), set(apart)
+        self.used, self.peak = [0] * len(nbytes), [0] * len(nbytes)
+        self.crossed: dict[tuple[Any, Any], int] = {}
+        self._live: set[int] = set()
+        self._lock = threading.RLock()  # arrays may be freed at any time, in any thread
+
+    def put(self, gpu: int, values: Any) -> None:
+        """Note the GPU of an array and count its memory until it is freed."""
+        with self._lock:
+            super().put(gpu, values)
+            address = _address(values)
+            if address not in self._live:
+                self._live.add(address)
+                self.used[gpu] += values.nbytes
+                self.peak[gpu] = max(self.peak[gpu], self.used[gpu])
+                weakref.finalize(values, self._free, gpu, address, values.nbytes)
+
+    def _free(self, gpu: int, address: int, nbytes: int) -> None:
+        with self._lock:
+            self._live.discard(address)
+            self.used[gpu] -= nbytes
+
+    def empty(
+        self, gpu: int, shape: int | tuple[int, ...], dtype: np.dtype[Any], zeros: bool = False
+    ) -> Any:
+        """NumPy memory, full of NaN."""
+        with self._lock:
+            values = np.empty(shape, dtype)
+            if values.nbytes > self.nbytes[gpu] - self.used[gpu]:
+                raise DeviceMemoryError(
+                    f"{values.nbytes} bytes asked of simulated GPU {gpu}, which has "
+                    f"{self.nbytes[gpu]} and uses {self.used[gpu]}"
+                )
+            values.reshape(-1).view(np.uint8).fill(0 if zeros else 0xFF)
+            self.put(gpu, values)
+            return values
+
+    def most(self, gpu: int) -> int:
+        """Bytes in use at most."""
+        return self.peak[gpu]
+
+    def reaches(self, gpu: int, other: int) -> bool:
+        """Look the pair up."""
+        return (gpu, other) not in self.apart
+
+    def view(self, values: Any, start: int, counts: Sequence[int], strides: Sequence[int]) -> Any:
+        """A NumPy view."""
+        return strided_view(values, start, counts, strides)
+
+    def copy(self, gpu: int, segments: Iterable[Segment]) -> None:
+        """At once."""
+        for values, target, conjugate in segments:
+            if target.dtype.kind != "c":
+                values = values.real
+            target[...] = values.conj() if conjugate else values
+
+    def send(self, source: int, values: Any, target: int, out: Any, by_host: bool = False) -> None:
+        """At once, and count the bytes."""
+        if not (by_host or self.reaches(target, source)):
+            raise DeviceError(f"GPU {target} cannot read GPU {source}")
+        ways = [(source, "host"), ("host", target)] if by_host else [(source, target)]
+        for way in ways:
+            self.crossed[way] = self.crossed.get(way, 0) + values.nbytes
+        out[...] = values
+
+
+@contextlib.contextmanager
+def several_gpus(found: Gpus) -> Iterator[Gpus]:
+    """Let this process have some GPUs, and no others, while the context lasts.
+
+    Blocks that go through exchanges with carrier ``gpu/...`` are placed on them in batches.
+    """
+    use(found)
+    try:
+        yield found
+    finally:
+        use(None)

@@ -1,0 +1,132 @@
+"""Gathering on several GPUs: every transport brings the same values, in the paper's bytes."""
+
+import dask.array as da
+import numpy as np
+import pytest
+
+from dask_bigfft import plan
+from dask_bigfft.devices.peers import home_of
+from dask_bigfft.errors import DeviceError, DeviceMemoryError
+from dask_bigfft.events import add_sink, remove_sink
+from dask_bigfft.exchange.gather import Gathering
+from dask_bigfft.exchange.shards import ExchangeMap
+from dask_bigfft.exchange.tables import TRANSPORTS, transport_of
+from dask_bigfft.planner.profile import DeviceProfile, Peer, Profile
+from dask_bigfft.testing.gpus import SimulatedGpus, several_gpus
+
+#: Bytes moved for each that has to be, on two GPUs.
+RATIO = {"host": 2.0, "staged": 1.5, "swap": 1.0, "kernel": 1.0}
+
+
+def slabs(n, batches):
+    """The exchange of a 3D transform in slabs of equal size."""
+    x = da.zeros((n, n, n), chunks=(n // batches, n, n), dtype="c16")
+    return exchange_of(plan(x, "fftn"))
+
+
+def exchange_of(found, number=1):
+    exchange = found.exchanges[number]
+    return ExchangeMap(exchange.source, exchange.target, exchange.mirror)
+
+
+def homes_of(layout, count):
+    blocks = list(layout.indices())
+    return {b: home_of(i, len(blocks), count) for i, b in enumerate(blocks)}
+
+
+def move(exchange, gpus, transport, upload=np.array):
+    """All target blocks, equal to those gathered on the host, and bytes by event."""
+    rng, count = np.random.default_rng(2), gpus.count
+    kept, blocks, made, moved = {}, {}, {}, {"peer_host": 0, "peer_direct": 0}
+    for block, home in homes_of(exchange.source, count).items():
+        shape = exchange.source.shape(block)
+        kept[block] = rng.standard_normal(shape) + 1j * rng.standard_normal(shape)
+        blocks[block] = upload(kept[block])
+        gpus.put(home, blocks[block])
+
+    def gathering(block, of):
+        shape = exchange.target.shape(block)
+        return Gathering(exchange, block, shape, np.dtype("c16"), of.__getitem__)
+
+    def sink(event, numbers):
+        if event in moved:
+            moved[event] += int(numbers["nbytes"])
+
+    add_sink(sink)
+    try:
+        with several_gpus(gpus):
+            for block, home in homes_of(exchange.target, count).items():
+                found = gathering(block, blocks)
+                found.home, found.choice = home, lambda source, target: transport
+                made[block] = found.whole()
+                assert gpus.home(made[block]) == home
+    finally:
+        remove_sink(sink)
+    for block, values in made.items():
+        values = values.get() if hasattr(values, "get") else values
+        np.testing.assert_array_equal(values, gathering(block, kept).whole())
+    return made, moved
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize(("devices", "batches"), [(2, 2), (2, 4), (3, 6), (4, 4)])
+def test_bytes_and_memory_of_each_transport(devices, batches, transport):
+    """Nandapalan's bytes; at most source and target blocks, and a message; sources are freed."""
+    size, gpus = 12**3 * 16, SimulatedGpus((1 << 30,) * devices)
+    made, moved = move(slabs(12, batches), gpus, transport)
+    total = moved["peer_host"] + moved["peer_direct"]
+    assert total == RATIO[transport] * size * (devices - 1) // devices
+    assert sum(gpus.crossed.values()) == (0 if transport == "kernel" else total)
+    data, block = size // devices, size // batches
+    assert gpus.used == [data] * devices  # all but the target blocks was given back
+    most = 2 * data + (0 if transport == "kernel" else block)
+    assert all(2 * data <= peak <= most for peak in gpus.peak)
+    del made
+    assert gpus.used == [0] * devices
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_gpu_without_memory_refuses(transport):
+    data = 16**3 * 16 // 2
+    with pytest.raises(DeviceMemoryError, match="simulated GPU"):
+        move(slabs(16, 8), SimulatedGpus((2 * data - 16,) * 2), transport)
+
+
+def test_a_gpu_that_reads_no_other_refuses_the_copy_engine():
+    with pytest.raises(DeviceError, match="cannot read"):
+        move(slabs(12, 4), SimulatedGpus((1 << 30,) * 2, {(0, 1)}), "swap")
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize(
+    ("shape", "chunks", "name", "number"),
+    [
+        ((12, 10, 14), (5, 10, 14), "fftn", 1),  # uneven slabs
+        ((12, 10, 14), (5, 10, 14), "rfftn", 1),
+        ((4096,), (256,), "fft", 1),
+        ((4096,), (256,), "fft", 2),
+        ((4096,), (256,), "rfft", 2),  # completed by conjugates
+        ((24, 24, 24), (12, 12, 24), "fftn", 1),
+    ],
+)
+def test_other_exchanges(shape, chunks, name, number, transport):
+    dtype = "f8" if name.startswith("r") else "c16"
+    found = plan(da.zeros(shape, chunks=chunks, dtype=dtype), name, rounds=None)
+    if number >= len(found.exchanges):
+        pytest.skip("as many exchanges as there are")
+    move(exchange_of(found, number), SimulatedGpus((1 << 30,) * 3), transport)
+
+
+def test_transports_are_chosen_pair_by_pair():
+    bus = DeviceProfile().h2d
+    profile = Profile(
+        devices=(DeviceProfile(),) * 3,
+        peers=(Peer(0, 1, bus), Peer(1, 0, 4 * bus), Peer(0, 2, 1e9)),
+    )
+    gpus = SimulatedGpus((1, 1, 1, 1), {(0, 3), (3, 0), (1, 3)})
+    assert transport_of(profile, gpus, 0, 1) == "swap"
+    assert transport_of(profile, gpus, 1, 0) == "kernel"  # a link of its own
+    assert transport_of(Profile(), gpus, 1, 0) == "swap"  # nothing is known
+    assert transport_of(profile, gpus, 0, 2) == "host"  # a slow link
+    assert transport_of(profile, gpus, 0, 3) == "host"  # none at all
+    assert transport_of(profile, gpus, 1, 3) == "staged"  # one way only

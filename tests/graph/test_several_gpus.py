@@ -1,0 +1,93 @@
+"""Arrays whose blocks live on several GPUs of one process, through the whole graph.
+
+The GPUs are simulated: their memories are NumPy arrays that count, and rounds are done by CPU
+threads. What travels, by which transport and how much of it, is what GPUs would do.
+"""
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import scipy.fft
+
+from dask_bigfft import plan, report
+from dask_bigfft.events import add_sink, remove_sink
+from dask_bigfft.exchange.tables import TRANSPORTS
+from dask_bigfft.graph.layer import transformed_array
+from dask_bigfft.graph.weave import ON_GPUS
+from dask_bigfft.planner.wording import human_bytes
+from dask_bigfft.testing.gpus import SimulatedGpus, several_gpus
+
+RATIO = {"host": 2.0, "staged": 1.5, "swap": 1.0, "kernel": 1.0}
+
+
+def random(shape, kind="c"):
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal(shape)
+    return x + 1j * rng.standard_normal(shape) if kind == "c" else x
+
+
+def computed(x, chunks, name, transport, **keywords):
+    """The lazy result, the computed one, and bytes by event."""
+    array = da.from_array(x, chunks, name=False)  # a report of its own
+    moved = {"peer_host": 0, "peer_direct": 0}
+
+    def sink(event, numbers):
+        if event in moved:
+            moved[event] += int(numbers["nbytes"])
+
+    lazy = transformed_array(array, plan(array, name, **keywords), ON_GPUS + transport)
+    add_sink(sink)
+    try:
+        return lazy, lazy.compute(scheduler="threads"), moved
+    finally:
+        remove_sink(sink)
+
+
+@pytest.mark.parametrize("transport", [*TRANSPORTS, "auto"])
+@pytest.mark.parametrize("devices", [2, 3])
+def test_batches_on_several_gpus(transport, devices):
+    x = random((24, 24, 10))
+    with several_gpus(SimulatedGpus((1 << 30,) * devices)) as gpus:
+        lazy, got, moved = computed(x, (4, 24, 10), "fftn", transport)
+    expected = scipy.fft.fftn(x)
+    assert np.linalg.norm(got - expected) <= 1e-14 * np.linalg.norm(expected)
+    needed = x.nbytes * (devices - 1) // devices
+    assert sum(moved.values()) == RATIO.get(transport, 1.0) * needed
+    data, block = x.nbytes // devices, x.nbytes // 6
+    assert all(2 * data <= peak <= 2 * data + block for peak in gpus.peak)
+    (run,) = report(lazy).runs
+    assert run.device_peaks == {("", gpu): nbytes for gpu, nbytes in enumerate(gpus.peak)}
+    assert f"at most {human_bytes(gpus.peak[0])} of device 0" in str(run)
+
+
+@pytest.mark.parametrize("transport", ["host", "kernel"])
+@pytest.mark.parametrize(
+    ("shape", "chunks", "name"),
+    [
+        ((4096,), (256,), "fft"),
+        ((4096,), (256,), "rfft"),
+        ((24, 36), (5, 36), "ifft2"),
+        ((24, 12, 18), (6, 6, 18), "fftn"),
+        ((3, 4099), (3, 500), "fft"),
+    ],
+)
+def test_other_transforms(shape, chunks, name, transport):
+    x = random(shape, "f" if name == "rfft" else "c")
+    source = x.copy()
+    floor = dask.config.set({"bigfft.planner.whole-axis-floor": 1})
+    with several_gpus(SimulatedGpus((1 << 30,) * 2)), floor:
+        _, got, moved = computed(x, chunks, name, transport)
+    expected = getattr(scipy.fft, name)(x)
+    assert np.linalg.norm(got - expected) <= 1e-13 * np.linalg.norm(expected)
+    np.testing.assert_array_equal(x, source)
+    assert sum(moved.values()) > 0
+
+
+def test_blocks_that_live_in_one_place_are_gathered():
+    """A transport may be named where there is a single GPU, or none."""
+    x = random((24, 24, 10))
+    _, got, moved = computed(x, (4, 24, 10), "fftn", "swap")
+    expected = scipy.fft.fftn(x)
+    assert np.linalg.norm(got - expected) <= 1e-14 * np.linalg.norm(expected)
+    assert sum(moved.values()) == 0

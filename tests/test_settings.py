@@ -20,8 +20,9 @@ def fresh(monkeypatch):
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("bigfft.hybrid-gain", -1), ("bigfft.exchange.peer", "x"), ("bigfft.scratch.row-size", "x"),
-     ("bigfft.memory.pin-arrays", "maybe"), ("bigfft.scratch.threads", 0)],
+    [("bigfft.hybrid.min-speedup", -1), ("bigfft.exchange.peer", "x"),
+     ("bigfft.scratch.row-size", "x"), ("bigfft.memory.pin-arrays", "maybe"),
+     ("bigfft.scratch.threads", 0)],
 )
 def test_values_that_are_read_late_are_refused_with_the_plan(key, value):
     with dask.config.set({key: value}), pytest.raises(ArgumentError, match=f"`{key}`={value!r}"):

@@ -18,7 +18,6 @@ import numpy as np
 from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.devices.engine import Engine
 from dask_bigfft.devices.find import known_limits
-from dask_bigfft.devices.hybrid import shared_dim
 from dask_bigfft.devices.jobs import Job
 from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.operations import Array
@@ -26,6 +25,7 @@ from dask_bigfft.devices.pieces import COMPUTED, PiecePlan
 from dask_bigfft.devices.pipeline import Carve, Coming, Loads
 from dask_bigfft.devices.protocol import Event
 from dask_bigfft.devices.simulated import SimulatedDevice
+from dask_bigfft.devices.work_sharing import shared_dim
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.kernels.composite import Composite
 from dask_bigfft.planner.profile import DeviceProfile

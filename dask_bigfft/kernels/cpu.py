@@ -177,20 +177,6 @@ def _whole(
     return result
 
 
-def in_one_call(round_: Round, incoming: Incoming, library: FFTLibrary) -> bool:
-    """Whether tiles of any size are one call of the library, which reads them where they lie.
-
-    Parameters
-    ----------
-    round_, incoming, library
-        As `run_round` takes them.
-    """
-    if not library.elsewhere or incoming.as_is is None or len(round_.steps) != 1:
-        return False
-    (step,) = round_.steps
-    return step.kind == "c2c" and step.convolve is None and calls_of(round_).one_call
-
-
 def run_tiles(
     round_: Round,
     block: tuple[int, ...],

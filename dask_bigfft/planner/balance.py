@@ -13,8 +13,8 @@ the closer CPU threads are to what they could copy (`Profile.together`). And wha
 time of its own, most where CPU threads need the interpreter for every tile
 (`Profile.shared_tiles`).
 
-At run time whoever is free takes the next piece, so that a share that is wrong costs little; what
-really was done is told by the events ``round_cpu`` and ``round_device``.
+At run time both take rows until they meet, so that a share that is wrong costs little. The events
+``round_cpu`` and ``round_device`` tell what each did.
 
 Pure: imports `decomposition` and this room.
 """
@@ -32,8 +32,7 @@ from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.planner.seconds import LEAST_NBYTES, Model, Walk
 from dask_bigfft.planner.thread_seconds import cpu_block_seconds
 
-__all__ = ["FEEDERS", "Balance", "balances", "divided", "gathering_threads", "known_devices",
-           "lanes", "paces"]
+__all__ = ["Balance", "balances", "divided", "gathering_threads", "known_devices", "lanes"]
 
 #: Threads that give pieces to one device: one whose pieces come while those of the other go.
 FEEDERS = 2
@@ -192,14 +191,6 @@ def is_one_call(round_: Round) -> bool:
     (first, *others) = round_.steps
     beside = (first.twiddle, first.convolve, first.chirp_in, first.chirp_out)
     return not others and first.kind == "c2c" and beside == (None,) * len(beside)
-
-
-def paces(plan: Plan) -> tuple[tuple[float, float], ...]:
-    """Return the seconds that a CPU thread and a feeder of a device need for a byte, by round."""
-    return tuple(
-        (found.cpu / max(1, found.nbytes), FEEDERS * found.device / max(1, found.nbytes))
-        for found in balances(plan)
-    )
 
 
 def known_devices(machine: Machine, cards: int = 0) -> tuple[DeviceProfile, ...]:

@@ -129,7 +129,7 @@ def _estimated(
     nbytes, dtype = request.device_nbytes, spec.work_dtype.str
     if request.device == "hybrid":
         walk = walk_on(known_devices(machine), nbytes, dtype)
-        least = config.get("bigfft.hybrid-gain")
+        least = config.get("bigfft.hybrid.min-speedup")
         return decided(spec, request, replace(machine, cards=0), machine.cards, least, walk)
     walk = walk_on(machine.devices, nbytes, dtype)
     search = partial(_found_plan, spec, request, walk=walk)

@@ -25,7 +25,7 @@ import math
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
@@ -39,7 +39,7 @@ from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.events import during, emit, working_for
 from dask_bigfft.kernels.composite import Composite
 from dask_bigfft.kernels.cpu import run_tiles
-from dask_bigfft.kernels.incoming import Divisible, parts
+from dask_bigfft.kernels.incoming import Divisible
 from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.memory import lend
 from dask_bigfft.planner.balance import gathering_threads
@@ -55,15 +55,6 @@ PORTION = 0.5
 LEAST_PORTION = 4
 
 
-@dataclass(frozen=True)
-class Portion:
-    """Rows of a block that a device takes at once, and the rows of each of its pieces."""
-
-    low: int
-    high: int
-    width: int
-
-
 class Interval:
     """The rows of a block that are left: CPU tiles leave from the front, portions from the back.
 
@@ -71,8 +62,8 @@ class Interval:
 
     Parameters
     ----------
-    rows : int
-        Length of the dimension along which the block is cut.
+    dim, rows : int
+        Dimension along which the block is cut, and its length.
     tile : int
         Rows of a CPU tile.
     piece, least : int
@@ -81,9 +72,11 @@ class Interval:
         Forecast rows that the device does while the CPU does one; 0: there is no device.
     """
 
-    def __init__(self, rows: int, tile: int, piece: int, least: int, speed: float) -> None:
-        self.rows, self.tile, self.piece, self.least = rows, tile, piece, least
-        self.speed = speed
+    def __init__(
+        self, dim: int, rows: int, tile: int, piece: int, least: int, speed: float
+    ) -> None:
+        self.dim, self.rows, self.tile, self.speed = dim, rows, tile, speed
+        self.piece, self.least = piece, least
         self.low, self.high = 0, rows
         #: Rows on the device now, and rows that it has done.
         self.in_flight = self.device_rows = 0
@@ -101,7 +94,7 @@ class Interval:
             low, self.low = self.low, min(self.low + self.tile, self.high)
             return slice(low, self.low) if low < self.low else None
 
-    def take_portion(self) -> Portion | None:
+    def take_portion(self) -> Part | None:
         """Return the next portion for the device; None from when there is nothing more for it."""
         with self._changed:
             found = self._portion()
@@ -134,7 +127,7 @@ class Interval:
         self.speed, self.in_flight = 0.0, 0
         self._changed.notify()
 
-    def _portion(self) -> Portion | None:
+    def _portion(self) -> Part | None:
         """Return the device's next portion, unless the CPU does all that is left in that time.
 
         Pieces are halved and not cut to any width, because each width has FFT plans of its own.
@@ -147,7 +140,7 @@ class Interval:
         if width > left or width > self.speed * left:
             return None
         rows = max(1, wanted // width) * width
-        return Portion(self.high - rows, self.high, width)
+        return Part(self.dim, self.high - rows, self.high, width)
 
     def _cpu_goes_on(self) -> bool:
         """Return whether the CPU takes a tile now, or is done.
@@ -163,17 +156,14 @@ class Interval:
 
 
 class _SharedBlock:
-    """A round on a block, done by the thread of its task and by a device.
-
-    Parameters are those of `share_block`; the block is cut along `dim`.
-    """
+    """A round on a block, done by the thread of its task and by a device."""
 
     def __init__(
         self, job: Job, incoming: Divisible, filters: Mapping[int, Array], leases: Leases,
-        nbytes: int | None, dim: int, interval: Interval, need: Need,
+        nbytes: int | None, interval: Interval, need: Need,
     ) -> None:
         self.job, self.incoming, self.filters, self.leases = job, incoming, filters, leases
-        self.nbytes, self.dim, self.interval, self.need = nbytes, dim, interval, need
+        self.nbytes, self.interval, self.need = nbytes, interval, need
         self.out = lend(job.round.target.shape(job.block), np.dtype(job.target))
         self.feeder: threading.Thread | None = None
         self.error: BaseException | None = None
@@ -185,7 +175,7 @@ class _SharedBlock:
             try:
                 run_tiles(
                     job.round, job.block, self.incoming, library, self.out,
-                    (self.dim, interval.tile), self._tiles(held), self.filters,
+                    (interval.dim, interval.tile), self._tiles(held), self.filters,
                 )
             finally:
                 interval.stop()
@@ -232,11 +222,11 @@ class _SharedBlock:
                 if shared_dim(prepared.plan) is None:
                     interval.give_back()
                     return
-                read = _part_reader(self.incoming, prepared, engine, self.dim, self.out)
-                extent = prepared.plan.schedule.crossings[0].extents[self.dim]
+                read = _part_reader(self.incoming, prepared, engine, interval.dim, self.out)
+                extent = prepared.plan.schedule.crossings[0].extents[interval.dim]
                 while (found := interval.take_portion()) is not None:
-                    part = Part(self.dim, found.low, found.high, min(found.width, extent))
-                    source = read(slice(found.low, found.high))
+                    part = replace(found, width=min(found.width, extent))
+                    source = read(slice(part.low, part.high))
                     engine.run_part(prepared, part, source, self.out, self.filters)
                     interval.land()
             except DeviceMemoryError:
@@ -301,8 +291,8 @@ def share_block(
     tasks = min(task_threads(), round_.source.blocks)
     leased = min(tasks, need.tasks * len(leases.engines))
     speed = share / max(1 - share, 1e-9) * tasks / leased
-    interval = Interval(rows, tile, piece, least, speed)
-    return _SharedBlock(job, incoming, filters, leases, nbytes, dim, interval, need).run(library)
+    interval = Interval(dim, rows, tile, piece, least, speed)
+    return _SharedBlock(job, incoming, filters, leases, nbytes, interval, need).run(library)
 
 
 def _part_reader(
@@ -336,11 +326,10 @@ def _part_reader(
     def gathered(part: slice) -> Array:
         if fill is None and read is block:
             return block
-        rows = part.stop - part.start
-        cuts = [slice(part.start + cut.start, part.start + cut.stop)
-                for cut in parts(rows, -(-rows // threads))]
+        width = -(-(part.stop - part.start) // threads)
+        lows = range(part.start, part.stop, width)
         with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(bring, cuts))
+            list(pool.map(lambda low: bring(slice(low, min(low + width, part.stop))), lows))
         return read
 
     return gathered

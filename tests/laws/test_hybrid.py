@@ -146,23 +146,6 @@ class Failing(SimulatedDevice):
         super().fft(stream, op, source, target, work)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_device_that_runs_out_of_memory_in_the_middle(monkeypatch, seed):
-    x = values(96, 64)
-    device = Failing(1 << 14, seed)
-    cpu_threads_wait(monkeypatch, lambda: device.calls >= 3)
-    find.use([device], SMALL, 1 << 14)
-    try:
-        lazy = fft.fft2(da.from_array(x, (24, 64)), device="hybrid")
-        got, nbytes_of = computed(lazy)
-    finally:
-        find.use(None)
-    assert_close(got, scipy.fft.fft2(x))
-    assert device.calls >= 3
-    assert nbytes_of["fallback"]
-    assert nbytes_of["round_cpu"]
-
-
 def test_a_device_that_breaks_is_an_error_of_the_task():
 
     class Broken(SimulatedDevice):
@@ -192,17 +175,19 @@ def test_an_error_on_the_cpu_is_one_of_the_task(monkeypatch):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_many_tasks_share_few_devices_that_may_run_out_of_memory(seed):
-    """More tasks than leases, in every order: all end, with the CPU's answer."""
-    x = values(256, 64, seed=seed)
-    find.use([Failing(1 << 14, seed), SimulatedDevice(1 << 14, seed)], SMALL, 1 << 14)
+def test_many_tasks_share_devices_one_of_which_runs_out_of_memory(monkeypatch, seed):
+    """More tasks than leases: all end, with the CPU's answer, and what comes back is done."""
+    x, failing = values(384, 64, seed=seed), Failing(1 << 14, seed)
+    cpu_threads_wait(monkeypatch, lambda: failing.calls >= 3)
+    find.use([failing, SimulatedDevice(1 << 14, seed)], SMALL, 1 << 14)
     try:
-        lazy = fft.fft2(da.from_array(x, (8, 64)), device="hybrid")
+        lazy = fft.fft2(da.from_array(x, (24, 64)), device="hybrid")
         got, nbytes_of = computed(lazy, scheduler="threads", num_workers=12)
         assert not find.in_use()
     finally:
         find.use(None)
     assert_close(got, scipy.fft.fft2(x))
+    assert nbytes_of["fallback"]
     assert nbytes_of["round_cpu"] + nbytes_of["round_device"] == nbytes_of["round"]
 
 
@@ -247,25 +232,17 @@ def test_a_device_does_what_the_cpu_does_not_come_to(monkeypatch, alike):
 
 
 def test_the_cpu_does_what_a_device_does_not_come_to(monkeypatch, alike):
-    """The device hangs in its first pieces until the CPU has taken half of what it left."""
-    intervals, real = [], work_sharing.Interval.take_tile
+    """The device hangs in each portion until the CPU has taken half of what it left."""
+    x, real = values(256, 16), work_sharing.Interval.land
 
-    def seen(self):
-        intervals.append(self)
-        return real(self)
+    def late(self):
+        waited_for(lambda: 2 * self.low >= self.high)
+        real(self)
 
-    class Slow(SimulatedDevice):
-        def synchronize(self, event):
-            waited_for(lambda: any(2 * found.low >= found.high > 0 for found in intervals))
-            super().synchronize(event)
-
-    monkeypatch.setattr(work_sharing.Interval, "take_tile", seen)
-    x = values(256, 16)
-    find.use([Slow(1 << 14)], SMALL, 1 << 14)
-    try:
-        got, nbytes_of = computed(fft.fft(da.from_array(x, -1), axis=1, device="hybrid"))
-    finally:
-        find.use(None)
+    monkeypatch.setattr(work_sharing.Interval, "land", late)
+    with simulated_devices(1 << 14, limits=SMALL):
+        lazy = fft.fft(da.from_array(x, -1), axis=1, device="hybrid")
+        got, nbytes_of = computed(lazy)
     assert_close(got, scipy.fft.fft(x, axis=1))
     assert nbytes_of["round_cpu"] >= x.nbytes // 8
 

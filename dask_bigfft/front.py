@@ -86,8 +86,8 @@ _EXTRAS = """
     device : {"auto", "cpu", "gpu", "hybrid"}, optional
         Where rounds are done. Blocks stay in host memory; a GPU takes them piece by piece. "auto"
         takes one where there is one. A block that a GPU has no room for is done on the CPU. With
-        "hybrid" CPU threads and GPUs take pieces of the same blocks, whoever is free the next
-        one; workers of a cluster without a GPU do their blocks on the CPU.
+        "hybrid" the CPU and a GPU share blocks; workers of a cluster without a GPU do theirs on
+        the CPU.
     device_memory_limit : int or str, optional
         Bytes of each GPU that may be used; larger blocks cross the bus several times.
     overwrite_x : bool, optional

@@ -20,7 +20,7 @@ def fresh(monkeypatch):
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("bigfft.hybrid-gain", -1), ("bigfft.gpu.peer-transport", "x"),
+    [("bigfft.hybrid.min-speedup", -1), ("bigfft.gpu.peer-transport", "x"),
      ("bigfft.scratch.row-size", "x"), ("bigfft.memory.pin-arrays", "maybe"),
      ("bigfft.scratch.threads", 0)],
 )

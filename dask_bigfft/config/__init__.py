@@ -109,7 +109,7 @@ _TABLE = (
         "auto",
         "name",
         "Where rounds are done: auto (on a GPU where a worker has one and the block is worth the"
-        " trip), cpu, gpu, or hybrid (CPU threads and GPUs take pieces of the same blocks).",
+        " trip), cpu, gpu, or hybrid (CPU threads and GPUs share blocks).",
         one_of("auto", "cpu", "gpu", "hybrid"),
     ),
     Knob(
@@ -122,12 +122,11 @@ _TABLE = (
         parse_nbytes_or_none,
     ),
     Knob(
-        "bigfft.hybrid-gain",
+        "bigfft.hybrid.min-speedup",
         1.1,
         "ratio",
-        "How many times as fast as the faster of CPU threads and GPUs alone both together have to"
-        " be by the model for a hybrid transform to be shared; else the faster ones do it alone."
-        " 0 shares every round.",
+        "Minimum forecast speed-up over the faster of CPU and GPUs alone for rounds of a hybrid"
+        " transform to be shared; else the faster one does them alone. 0 shares every round.",
         parse_gain,
     ),
     Knob(

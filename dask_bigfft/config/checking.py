@@ -37,12 +37,12 @@ def check() -> None:
 
     Examples
     --------
-    >>> with dask.config.set({"bigfft.hybrid-gain": -1}):
+    >>> with dask.config.set({"bigfft.hybrid.min-speedup": -1}):
     ...     check()
     Traceback (most recent call last):
         ...
-    dask_bigfft.errors.ArgumentError: `bigfft.hybrid-gain`=-1 is not allowed: need a number of at \
-least 0
+    dask_bigfft.errors.ArgumentError: `bigfft.hybrid.min-speedup`=-1 is not allowed: need a number \
+of at least 0
     """
     tree = dask.config.get("bigfft", {})
     if not isinstance(tree, Mapping):

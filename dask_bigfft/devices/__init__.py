@@ -3,7 +3,7 @@
 ::
 
     where            dispatch (device or CPU) -> find (the devices), leases (who may), engine
-                     hybrid, crew, taking (blocks that CPU threads and devices share)
+                     work_sharing (blocks that CPU and devices share)
                      on_card (blocks that are on a card already), peers (several GPUs)
     what is asked    jobs (a round on a block) -> problem -> pieces (all of it, as a plan)
     the plan         schedule (which crossings) -> crossings (one of them) -> extents (its pieces)

@@ -1,13 +1,13 @@
 """Where a round on a block is done: on a device if there is one for it, else on the CPU.
 
-Imports `decomposition`, `planner`, `kernels`, `threads`, `events`, `errors` and this room.
+Imports `decomposition`, `planner`, `kernels`, `events`, `errors` and this room.
 """
 
 import contextlib
 import itertools
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -16,16 +16,16 @@ import numpy as np
 
 from dask_bigfft.decomposition.layout import Layout, plain
 from dask_bigfft.decomposition.rounds import Round
-from dask_bigfft.devices.find import crew, leases, missing
-from dask_bigfft.devices.hybrid import Pace, Shared, largest, shared
+from dask_bigfft.devices.find import leases, missing
 from dask_bigfft.devices.jobs import Job, Source, converted, fits_inside, readable
 from dask_bigfft.devices.leases import Leases, Need
 from dask_bigfft.devices.operations import Array
 from dask_bigfft.devices.pieces import COMPUTED
 from dask_bigfft.devices.ragged import Window
 from dask_bigfft.devices.schedule import Schedule
+from dask_bigfft.devices.work_sharing import share_block
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
-from dask_bigfft.events import emit, working_for
+from dask_bigfft.events import emit
 from dask_bigfft.kernels.composite import Composite, Windowed
 from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.kernels.stacked import Stacked
@@ -33,11 +33,10 @@ from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.planner.cost import admitted
 from dask_bigfft.planner.device_settings import AS_IS, DeviceSettings
 from dask_bigfft.planner.seconds import LEAST_NBYTES
-from dask_bigfft.threads import task_threads
 
 __all__ = [
-    "Pace", "Place", "getting_ready", "inside_device", "job_of", "moved_on_device", "on_device",
-    "takes", "together",
+    "Place", "getting_ready", "inside_device", "job_of", "moved_on_device", "on_device",
+    "shared_with_device", "takes",
 ]
 
 Device = Literal["auto", "cpu", "gpu", "hybrid"]
@@ -51,16 +50,19 @@ class Place:
     ----------
     device : {"auto", "cpu", "gpu", "hybrid"}
         ``"auto"`` takes a device where there is one and the block is worth the trip; with
-        ``"hybrid"`` CPU threads and devices do a block together.
+        ``"hybrid"`` the CPU and a device share a block.
     nbytes : int or None
         Bytes of a device that may be used.
     settings : DeviceSettings
         What is set of its pipeline.
+    share : float
+        The devices' share of a round that CPU and devices share, by the forecast.
     """
 
     device: Device = "auto"
     nbytes: int | None = None
     settings: DeviceSettings = AS_IS
+    share: float = 0.5
 
     def for_share(self, share: tuple[float, ...]) -> "Place":
         """The place of a round of which devices do some share; none: nothing is known of that.
@@ -68,7 +70,8 @@ class Place:
         Devices that are to do all of it are taken where there are some.
         """
         alone: dict[tuple[float, ...], Device] = {(0.0,): "cpu", (1.0,): "auto"}
-        return replace(self, device=alone.get(share, self.device))
+        (part,) = share or (self.share,)
+        return replace(self, device=alone.get(share, self.device), share=part)
 
 
 def job_of(
@@ -103,7 +106,7 @@ def getting_ready(place: Place, nbytes: int, dtype: str) -> AbstractContextManag
     dtype : str
         Of the block.
     """
-    # CPU threads that take blocks like devices do not wait for these.
+    # Tasks of hybrid rounds do not wait for devices.
     found = None if place.device == "hybrid" else _leases(place, nbytes, dtype)
     return contextlib.nullcontext() if found is None else found.getting_ready()
 
@@ -148,7 +151,7 @@ def on_device(
         links = found.engines[0].links(job, limits)
         needs = (_need(link.plan(limits).schedule, nbytes) for link in links)
         need = max(needs, key=lambda one: one.nbytes)
-        now = 0.0 if place.device == "hybrid" else None  # else a CPU thread takes the block
+        now = 0.0 if place.device == "hybrid" else None  # without a lease the CPU takes the block
         with found.lease(need, now) as engine:
             return engine.run(job, source, filters, nbytes=place.nbytes)
     except TimeoutError:
@@ -159,14 +162,10 @@ def on_device(
     return None
 
 
-def together(
-    job: Job, incoming: BlockView, library: FFTLibrary, filters: Mapping[int, Array], place: Place,
-    forecast: Callable[[], Pace]
+def shared_with_device(
+    job: Job, incoming: BlockView, library: FFTLibrary, filters: Mapping[int, Array], place: Place
 ) -> Array | None:
-    """Return a block after a round that CPU threads and devices did together.
-
-    None where there is no device in this process, or the block cannot be shared: a block that is
-    small, or whose parts need each other, is done by one or the other.
+    """Return a block after a round that the CPU and a device shared; None if they cannot.
 
     Parameters
     ----------
@@ -180,29 +179,19 @@ def together(
         Spectrum of the convolution's filter, for the axes that need one.
     place : Place
         Where rounds are done.
-    forecast : callable
-        Speeds that takers are thought to have before any is measured.
+
+    Raises
+    ------
+    DeviceError
+        If a device fails.
     """
-    found = crew()
-    if found is None or not incoming.shape or not math.prod(incoming.shape):
+    found = leases()
+    if found is None or not math.prod(incoming.shape):
         return None
     if any(np.dtype(name).char not in COMPUTED for name in (job.source, job.target)):
         return None
-    engine, job = found.leases.engines[0], replace(job, settings=place.settings)
-    nbytes = largest(job, incoming)
-    if nbytes < 2 * engine.limits.least:
-        return None
-
-    round_ = working_for() or job.round
-
-    def opened() -> Shared | None:
-        pace = found.pace(round_, forecast)
-        source = _source(incoming, np.dtype(job.source))
-        return shared(
-            job, incoming, library, filters, engine, source, place.nbytes, pace, found.team
-        )
-
-    return found.run(round_, min(job.round.source.blocks, task_threads()), nbytes, opened)
+    job = replace(job, settings=place.settings)
+    return share_block(job, incoming, library, filters, found, place.nbytes, place.share)
 
 
 def moved_on_device(incoming: BlockView, place: Place, blocks: int = 1) -> Array | None:

@@ -154,8 +154,7 @@ class Engine(Fitting):
     def prepared(self, job: Job, nbytes: int | None = None) -> Prepared:
         """What `run_part` needs to know of a block whose parts it is given."""
         limits = self.within(nbytes)
-        with self._lock:
-            return Prepared(*self.pieces(job, limits), limits.nbytes, job.settings)
+        return Prepared(*self._ready(job, limits), limits.nbytes, job.settings)
 
     def run_part(
         self,

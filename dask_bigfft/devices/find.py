@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dask_bigfft.devices.crew import Crew, crew_of
 from dask_bigfft.devices.cuda import available, reason
 from dask_bigfft.devices.cuda import software as software_of_cards
 from dask_bigfft.devices.cupy_device import open_device
@@ -24,7 +23,7 @@ from dask_bigfft.devices.on_card import forget_plans
 from dask_bigfft.devices.protocol import Device
 from dask_bigfft.errors import DeviceError
 
-__all__ = ["METRIC", "count", "crew", "in_use", "known_nbytes", "leases", "missing", "release",
+__all__ = ["METRIC", "count", "in_use", "known_nbytes", "leases", "missing", "release",
            "software", "use"]
 
 #: Name under which a worker tells its scheduler of its devices.
@@ -39,14 +38,12 @@ class _Process:
     limits: PieceLimits | None = None
     nbytes: int | None = None
     leases: Leases | None = None
-    crew: Crew | None = None
     failure: str | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def start_afresh(self) -> None:
         """Forget what a fork inherits: a device works only in the process that opened it."""
         self.given = self.limits = self.nbytes = self.leases = self.failure = None
-        self.crew = None
         self.lock = threading.Lock()
 
 
@@ -95,17 +92,6 @@ def leases() -> Leases | None:
                     Engine(device, nbytes, limits, i) for i, device in enumerate(devices)
                 ])
         return _process.leases
-
-
-def crew() -> Crew | None:
-    """Return the CPU threads and devices of this process that share rounds; None: no device."""
-    found = leases()
-    if found is None:
-        return None
-    with _process.lock:
-        if _process.crew is None or _process.crew.leases is not found:
-            _process.crew = crew_of(found)
-        return _process.crew
 
 
 def _opened() -> tuple[Device, ...]:
@@ -194,7 +180,7 @@ def use(
 def release() -> None:
     """Close all devices, and drop the plans of blocks that live on cards; all come when needed."""
     with _process.lock:
-        held, _process.leases, _process.crew = _process.leases, None, None
+        held, _process.leases = _process.leases, None
     forget_plans()
     if held is not None:
         held.close()

@@ -18,7 +18,13 @@ import numpy.typing as npt
 
 from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.decomposition.rounds import Round
-from dask_bigfft.devices.dispatch import Pace, Place, job_of, moved_on_device, on_device, together
+from dask_bigfft.devices.dispatch import (
+    Place,
+    job_of,
+    moved_on_device,
+    on_device,
+    shared_with_device,
+)
 from dask_bigfft.devices.find import missing
 from dask_bigfft.devices.on_card import is_on_card, roll_on_card, round_on_card
 from dask_bigfft.errors import refuse
@@ -39,7 +45,6 @@ from dask_bigfft.planner.filters import FilterPlan
 from dask_bigfft.planner.joints import Joints, no_joints
 from dask_bigfft.planner.plan import Exchange, Plan
 from dask_bigfft.planner.shifts import ShiftPlan
-from dask_bigfft.planner.work_sharing import paces
 
 Array = npt.NDArray[Any]
 Block = tuple[int, ...]
@@ -110,14 +115,6 @@ class Run:
             found = replace(found, settings=found.settings.of_round(number))
             self._places[number] = found
         return found
-
-    @cached_property
-    def _paces(self) -> tuple[tuple[float, float], ...]:
-        return paces(self.plan) if isinstance(self.plan, Plan) else ()
-
-    def pace(self, number: int) -> Pace:
-        """How fast a CPU thread and a feeder of a device are in a round, by the model."""
-        return Pace(*self._paces[number])
 
     def exchange(self, number: int) -> Exchange:
         """An exchange of the plan."""
@@ -245,8 +242,8 @@ class Run:
             return round_on_card(job, view.gather, filters)  # type: ignore[no-any-return]
         done, place = None, self.place_of(number)
         if place.device == "hybrid" and self.plan.verify == "none":
-            pace = functools.partial(self.pace, number)
-            done = together(job, view, self.library, filters, place, pace)
+            with with_spare_threads(self.library, round_.target.blocks) as library:
+                done = shared_with_device(job, view, library, filters, place)
         if done is None:
             done = on_device(job, view, filters, place, self.stacking(number + 1))
             self._told("round_device", done)

@@ -151,7 +151,7 @@ def share_text(plan: PlanData) -> str:
         text = f"devices {100 * found.share:.0f} % of it at the same time"
         seconds = human_seconds(found.seconds)
         parts.append(f"round {found.index} {names.get(found.share, text)} ({seconds})")
-    text = f"shared by the model, {', '.join(parts)}; whoever is free takes more"
+    text = f"shared by the model, {', '.join(parts)}; the faster one takes more"
     return text + unlike_text(plan)
 
 

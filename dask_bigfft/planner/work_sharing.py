@@ -28,8 +28,8 @@ from dask_bigfft.planner.search import find_plan
 from dask_bigfft.planner.seconds import LEAST_NBYTES, Model, device_passes
 from dask_bigfft.transforms.spec import TransformSpec
 
-__all__ = ["FEEDERS", "Sharing", "decided", "divided", "divided_among", "gathering_threads",
-           "lanes", "paces", "sharings"]
+__all__ = ["Sharing", "decided", "divided", "divided_among", "gathering_threads",
+           "lanes", "sharings"]
 
 #: Part of both speeds that is left while CPU threads that go from tile to tile share a round with
 #: devices: each tile takes the GIL.
@@ -155,14 +155,6 @@ def _is_one_call(round_: Round) -> bool:
     (first, *others) = round_.steps
     beside = (first.twiddle, first.convolve, first.chirp_in, first.chirp_out)
     return not others and first.kind == "c2c" and beside == (None,) * len(beside)
-
-
-def paces(plan: Plan) -> tuple[tuple[float, float], ...]:
-    """Return the seconds that a CPU thread and a feeder of a device need for a byte, by round."""
-    return tuple(
-        (found.cpu / max(1, found.nbytes), FEEDERS * found.device / max(1, found.nbytes))
-        for found in sharings(plan)
-    )
 
 
 def divided(plan: Plan, cards: int, least: float) -> Plan:

@@ -126,7 +126,7 @@ def _estimated(
 ) -> Plan:
     """The best plan for blocks as they are, by the model."""
     if request.device == "hybrid":
-        least = config.get("bigfft.hybrid-gain")
+        least = config.get("bigfft.hybrid.min-speedup")
         return decided(spec, request, replace(machine, cards=0), machine.cards, least)
     search = partial(_found_plan, spec, request)
     inside = choice.overwrite and machine.cards and machine.workers == 1

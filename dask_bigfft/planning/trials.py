@@ -192,7 +192,7 @@ def _plans(spec: TransformSpec, request: Request, machine: Machine) -> Iterator[
             return
         yield from find_plans(spec, replace(request, device="auto"), machine)
         bare = replace(machine, cards=0)
-        least = min(NEAR, config.get("bigfft.hybrid-gain"))
+        least = min(NEAR, config.get("bigfft.hybrid.min-speedup"))
         for plan in find_plans(spec, replace(request, device="cpu"), bare):
             yield plan
             both = divided_among(replace(plan, device="hybrid"), machine.cards, least)

@@ -1,6 +1,6 @@
-"""CPU threads and a real card in the same rounds."""
+"""The CPU and a real GPU in the same rounds."""
 
-import threading
+import time
 
 import dask
 import dask.array as da
@@ -9,15 +9,23 @@ import pytest
 import scipy.fft
 
 from dask_bigfft import fft
-from dask_bigfft.devices import find
+from dask_bigfft.devices import dispatch, find
 from dask_bigfft.devices.cuda import available
-from dask_bigfft.devices.taking import Taking
+from dask_bigfft.devices.work_sharing import Interval
 from dask_bigfft.events import add_sink, remove_sink
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not available(), reason="no CUDA device, or no CuPy"),
 ]
+
+
+def wait_for(ready):
+    """Wait until something has happened, but not for ever."""
+    for _ in range(2000):
+        if ready():
+            return
+        time.sleep(0.005)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +41,7 @@ pytestmark = [
 @pytest.mark.parametrize("single", [False, True])
 def test_both_work_on_it(shape, chunks, name, single, monkeypatch):
     rng, done = np.random.default_rng(8), {"round_cpu": 0, "round_device": 0}
-    begun, portion, end = threading.Event(), Taking._portion, Taking.done
+    take_tile, take_portion = Interval.take_tile, Interval.take_portion
     x = rng.standard_normal(shape)
     x = x if name == "rfftn" else x + 1j * rng.standard_normal(shape)
     if single:
@@ -43,25 +51,26 @@ def test_both_work_on_it(shape, chunks, name, single, monkeypatch):
         if event in done:
             done[event] += int(numbers["nbytes"])
 
-    def offered(self, kind, block):
-        """To the card nothing before a thread has done a tile: else it may have done it all."""
-        return (0, 0) if kind == "device" and not begun.is_set() else portion(self, kind, block)
+    def after_a_portion(self):
+        """The CPU takes one tile, and others when the GPU has begun."""
+        wait_for(lambda: not self.low or self.high < self.rows or not self.offers())
+        return take_tile(self)
 
-    def done_with(self, taken, seconds):
-        end(self, taken, seconds)
-        if taken.kind == "cpu":
-            begun.set()
+    def after_a_tile(self):
+        """Nothing is for the GPU before the CPU has a tile: else it may have done it all."""
+        wait_for(lambda: self.low)
+        return take_portion(self)
 
-    monkeypatch.setattr(Taking, "_portion", offered)
-    monkeypatch.setattr(Taking, "done", done_with)
+    real = dispatch.share_block  # by the forecast a slow GPU might take nothing
+    monkeypatch.setattr(dispatch, "share_block", lambda *given: real(*given[:-1], 0.5))
+    monkeypatch.setattr(Interval, "take_tile", after_a_portion)
+    monkeypatch.setattr(Interval, "take_portion", after_a_tile)
     find.release()
-    crew = find.crew()
-    crew.cores = 1  # else a machine with many has done it all before the card has begun
     add_sink(sink)
     try:
-        with dask.config.set({"bigfft.hybrid-gain": 0}):
+        with dask.config.set({"bigfft.hybrid.min-speedup": 0}):
             lazy = getattr(fft, name)(da.from_array(x, chunks), device="hybrid")
-        got = lazy.compute(scheduler="threads")
+        got = lazy.compute(scheduler="threads", num_workers=1)
     finally:
         remove_sink(sink)
     expected = getattr(scipy.fft, name)(x)
@@ -71,7 +80,7 @@ def test_both_work_on_it(shape, chunks, name, single, monkeypatch):
     assert done["round_device"]
 
 
-def test_a_small_part_of_the_card_is_enough():
+def test_a_small_part_of_the_gpu_is_enough():
     x = np.random.default_rng(9).standard_normal((1024, 1024)) + 0j
     lazy = fft.fft2(da.from_array(x, (256, 1024)), device="hybrid", device_memory_limit="16 MiB")
     got = lazy.compute(scheduler="threads")

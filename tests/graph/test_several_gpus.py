@@ -13,8 +13,8 @@ import scipy.fft
 from dask_bigfft import plan, report
 from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.exchange.tables import TRANSPORTS
+from dask_bigfft.graph.carriers import ON_GPUS
 from dask_bigfft.graph.layer import transformed_array
-from dask_bigfft.graph.weave import ON_GPUS
 from dask_bigfft.planner.wording import human_bytes
 from dask_bigfft.testing.gpus import SimulatedGpus, several_gpus
 

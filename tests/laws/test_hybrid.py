@@ -15,14 +15,12 @@ from laws.test_devices import KINDS, SMALL, WIDE, assert_close, split, values
 
 from dask_bigfft import fft, plan, report
 from dask_bigfft.cluster import register
-from dask_bigfft.devices import crew, find, hybrid, taking
-from dask_bigfft.devices.dispatch import Pace
+from dask_bigfft.devices import dispatch, find, work_sharing
 from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.errors import ArgumentError, DeviceError, DeviceMemoryError
 from dask_bigfft.events import add_sink, remove_sink
-from dask_bigfft.graph.run import Run
-from dask_bigfft.planner import work_sharing
+from dask_bigfft.planner import work_sharing as sharing
 from dask_bigfft.planner.profile import DeviceProfile, LibrarySpeeds, Profile
 from dask_bigfft.testing.devices import simulated_devices
 
@@ -33,13 +31,13 @@ PATIENCE = 10.0
 @pytest.fixture(autouse=True)
 def every_round_is_shared():
     """The default speeds are those of a card that had better work alone."""
-    with dask.config.set({"bigfft.hybrid-gain": 0}):
+    with dask.config.set({"bigfft.hybrid.min-speedup": 0}):
         yield
 
 
-def computed(lazy, **keywords):
-    """The result, and the bytes of each event."""
-    found = {}
+def computed(lazy, found=None, **keywords):
+    """The result, and the bytes of each event, also while it is computed."""
+    found = {} if found is None else found
     lock = threading.Lock()
 
     def sink(name, numbers):
@@ -53,22 +51,29 @@ def computed(lazy, **keywords):
         remove_sink(sink)
 
 
+def waited_for(ready):
+    """Return whether something has happened in time."""
+    for _ in range(int(PATIENCE / 0.005)):
+        if ready():
+            return True
+        time.sleep(0.005)
+    return False
+
+
+def feeders():
+    """Threads that give pieces to devices now."""
+    return [thread for thread in threading.enumerate() if thread.name == "bigfft-feeder"]
+
+
 def cpu_threads_wait(monkeypatch, ready):
-    """Let CPU threads do nothing before something has happened: devices may be slow to begin."""
-    real = hybrid.run_tiles
+    """Let CPU threads do nothing of blocks before something has happened, if devices take part."""
+    real = work_sharing.Interval.take_tile
 
-    def late(round_, block, incoming, library, out, tiling, cuts, filters):
-        def held():
-            for cut in cuts:
-                for _ in range(int(PATIENCE / 0.005)):
-                    if ready():
-                        break
-                    time.sleep(0.005)
-                yield cut
+    def late(self):
+        waited_for(lambda: ready() or not self.offers())
+        return real(self)
 
-        real(round_, block, incoming, library, out, tiling, held(), filters)
-
-    monkeypatch.setattr(hybrid, "run_tiles", late)
+    monkeypatch.setattr(work_sharing.Interval, "take_tile", late)
 
 
 @pytest.mark.parametrize("single", [False, True])
@@ -141,26 +146,7 @@ class Failing(SimulatedDevice):
         super().fft(stream, op, source, target, work)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_device_that_runs_out_of_memory_in_the_middle(monkeypatch, seed):
-    x = values(96, 64)
-    device = Failing(1 << 14, seed)
-    cpu_threads_wait(monkeypatch, lambda: device.calls >= 3)
-    find.use([device], SMALL, 1 << 14)
-    try:
-        lazy = fft.fft2(da.from_array(x, (24, 64)), device="hybrid")
-        got, nbytes_of = computed(lazy)
-    finally:
-        find.use(None)
-    assert_close(got, scipy.fft.fft2(x))
-    assert device.calls >= 3
-    assert nbytes_of["fallback"]
-    assert nbytes_of["round_cpu"]
-
-
-def test_a_device_that_breaks_is_an_error_of_the_task(monkeypatch):
-    monkeypatch.setattr(crew, "LINGER", 0.1)
-    before = threading.enumerate()
+def test_a_device_that_breaks_is_an_error_of_the_task():
 
     class Broken(SimulatedDevice):
         def fft(self, *arguments):
@@ -172,76 +158,36 @@ def test_a_device_that_breaks_is_an_error_of_the_task(monkeypatch):
             fft.fft2(da.from_array(values(96, 64), (24, 64)), device="hybrid").compute()
     finally:
         find.use(None)
-    assert not [t for t in threading.enumerate() if t not in before
-                and t.name.startswith("bigfft-") and t.join(PATIENCE) is None and t.is_alive()]
+    assert waited_for(lambda: not feeders())
 
 
-@pytest.fixture
-def alike(monkeypatch):
-    """Everybody is thought to be as fast as everybody else, and nothing is learned."""
-    monkeypatch.setattr(taking, "LEARNING", 0.0)
-    monkeypatch.setattr(Run, "pace", lambda self, number: Pace(1e-9, 1e-9))
+def test_an_error_on_the_cpu_is_one_of_the_task(monkeypatch):
+    def broken(*arguments, **options):
+        raise OSError("no such library")
 
-
-def rows_done(kind):
-    """Rows of the blocks that are open now that takers of a kind have done."""
-    return sum(shared.open.taken[kind] for shared in find.crew().open)
-
-
-def waited_for(kind, rows, patience=PATIENCE):
-    """Whether takers of a kind did so many rows in the end."""
-    for _ in range(int(patience / 0.02)):
-        if rows_done(kind) >= rows:
-            return True
-        time.sleep(0.02)
-    return False
-
-
-def while_cpu_threads_hang(monkeypatch, patience=PATIENCE):
-    """The devices' part of a block while a CPU thread hangs in it, until that is three quarters.
-
-    By their speeds two thirds are theirs.
-    """
-    real, rows, waited = hybrid.run_tiles, 256, []
-
-    def slow(round_, block, incoming, library, out, tiling, cuts, filters):
-        def held():
-            for cut in cuts:
-                waited or waited.append(waited_for("device", 3 * rows // 4, patience))
-                yield cut
-
-        real(round_, block, incoming, library, out, tiling, held(), filters)
-
-    monkeypatch.setattr(hybrid, "run_tiles", slow)
-    x = values(rows, 16)
+    monkeypatch.setattr(work_sharing.CPUExecutor, "transform", broken)
     with simulated_devices(1 << 14, limits=SMALL):
-        find.crew().cores = 1
-        lazy = fft.fft(da.from_array(x, -1), axis=1, device="hybrid")
-        got, nbytes_of = computed(lazy)
-    assert_close(got, scipy.fft.fft(x, axis=1))
-    return nbytes_of["round_device"] / x.nbytes
+        lazy = fft.fft2(da.from_array(values(96, 64), (24, 64)), device="hybrid")
+        with pytest.raises(OSError, match="no such library"):
+            lazy.compute()
+    assert waited_for(lambda: not feeders())
 
 
-def test_devices_do_what_cpu_threads_do_not_come_to(monkeypatch, alike):
-    assert while_cpu_threads_hang(monkeypatch) >= 3 / 4
-
-
-def test_cpu_threads_do_what_devices_do_not_come_to(alike):
-    """The device hangs in its first piece until CPU threads have done a quarter of the block."""
-
-    class Slow(SimulatedDevice):
-        def synchronize(self, event):
-            waited_for("cpu", 64)
-            super().synchronize(event)
-
-    x = values(256, 16)
-    find.use([Slow(1 << 14)], SMALL, 1 << 14)
+@pytest.mark.parametrize("seed", range(3))
+def test_many_tasks_share_devices_one_of_which_runs_out_of_memory(monkeypatch, seed):
+    """More tasks than leases: all end, with the CPU's answer, and what comes back is done."""
+    x, failing = values(384, 64, seed=seed), Failing(1 << 14, seed)
+    cpu_threads_wait(monkeypatch, lambda: failing.calls >= 3)
+    find.use([failing, SimulatedDevice(1 << 14, seed)], SMALL, 1 << 14)
     try:
-        got, nbytes_of = computed(fft.fft(da.from_array(x, -1), axis=1, device="hybrid"))
+        lazy = fft.fft2(da.from_array(x, (24, 64)), device="hybrid")
+        got, nbytes_of = computed(lazy, scheduler="threads", num_workers=12)
+        assert not find.in_use()
     finally:
         find.use(None)
-    assert_close(got, scipy.fft.fft(x, axis=1))
-    assert nbytes_of["round_cpu"] >= x.nbytes // 4
+    assert_close(got, scipy.fft.fft2(x))
+    assert nbytes_of["fallback"]
+    assert nbytes_of["round_cpu"] + nbytes_of["round_device"] == nbytes_of["round"]
 
 
 #: Speeds of a machine, of which a test alters those of the threads or of the device.
@@ -259,9 +205,43 @@ def speeds(tmp_path, profile, gain=1.1):
     """Plans are made with a profile, for four threads and a device."""
     path = tmp_path / "speeds.json"
     path.write_text(profile.to_json())
-    settings = {"bigfft.hybrid-gain": gain, "bigfft.planner.profile": str(path), "num_workers": 4}
-    with dask.config.set(settings), simulated_devices(1 << 30):
+    settings = {"bigfft.hybrid.min-speedup": gain, "bigfft.planner.profile": str(path)}
+    with dask.config.set({**settings, "num_workers": 4}), simulated_devices(1 << 30):
         yield
+
+
+@pytest.fixture
+def alike(monkeypatch):
+    """A device is forecast to be as fast as a thread."""
+    real = dispatch.share_block
+    monkeypatch.setattr(dispatch, "share_block", lambda *given: real(*given[:-1], 0.5))
+
+
+def test_a_device_does_what_the_cpu_does_not_come_to(monkeypatch, alike):
+    """The CPU hangs in its first tile until the device has done three quarters of the block."""
+    x, found = values(256, 16), {}
+    cpu_threads_wait(monkeypatch, lambda: found.get("h2d", 0) >= 3 * x.nbytes // 4)
+    with simulated_devices(1 << 14, limits=SMALL):
+        lazy = fft.fft(da.from_array(x, -1), axis=1, device="hybrid")
+        got, nbytes_of = computed(lazy, found)
+    assert_close(got, scipy.fft.fft(x, axis=1))
+    assert nbytes_of["round_device"] >= 3 * x.nbytes // 4
+
+
+def test_the_cpu_does_what_a_device_does_not_come_to(monkeypatch, alike):
+    """The device hangs in each portion until the CPU has taken half of what it left."""
+    x, real = values(256, 16), work_sharing.Interval.land
+
+    def late(self):
+        waited_for(lambda: 2 * self.low >= self.high)
+        real(self)
+
+    monkeypatch.setattr(work_sharing.Interval, "land", late)
+    with simulated_devices(1 << 14, limits=SMALL):
+        lazy = fft.fft(da.from_array(x, -1), axis=1, device="hybrid")
+        got, nbytes_of = computed(lazy)
+    assert_close(got, scipy.fft.fft(x, axis=1))
+    assert nbytes_of["round_cpu"] >= x.nbytes // 8
 
 
 @pytest.mark.parametrize(
@@ -310,20 +290,20 @@ def test_the_share_of_a_plan_lets_all_end_together(tmp_path, factor):
 
 def test_rounds_that_are_not_shared_stay_with_one_kind(tmp_path, monkeypatch):
     """However good it looks to do one round here and another one there."""
-    real = work_sharing.divided
+    real = sharing.divided
 
     def parted(plan, *arguments):
         found = real(plan, *arguments)
         return replace(found, shares=(0.0, 1.0), expected=replace(found.expected, seconds=1e-9))
 
-    monkeypatch.setattr(work_sharing, "divided", parted)
+    monkeypatch.setattr(sharing, "divided", parted)
     array = da.zeros((2048, 2048), chunks=(256, 2048), dtype="c16")
-    work_sharing.decided.cache_clear()
+    sharing.decided.cache_clear()
     try:
         with speeds(tmp_path, EVEN):
             found = plan(array, "fft2", device="hybrid", kernel="ducc0")
     finally:
-        work_sharing.decided.cache_clear()
+        sharing.decided.cache_clear()
     assert len(found.rounds) == len(found.shares) > 1
     assert len(set(found.shares)) == 1
 
@@ -380,7 +360,7 @@ def test_the_share_of_blocks_that_take_several_passes(gain):
     """Pieces of such a block need each other: one kind does all of it, as is forecast."""
     x = values(1 << 7, 1 << 12)
     asked = {"axes": (1,), "device": "hybrid", "device_memory_limit": 1 << 15}
-    with dask.config.set({"bigfft.hybrid-gain": gain}), simulated_devices(1 << 24):
+    with dask.config.set({"bigfft.hybrid.min-speedup": gain}), simulated_devices(1 << 24):
         array = da.from_array(x, (1 << 5, 1 << 12))
         lazy, found = fft.fftn(array, **asked), plan(array, "fftn", **asked)
         got, nbytes_of = computed(lazy)
@@ -407,8 +387,8 @@ def _simulated():
 
 
 def _spans():
-    crew = find.crew()
-    return 0 if crew is None else len(crew.leases.engines[0].device.trace)
+    found = find.leases()
+    return 0 if found is None else len(found.engines[0].device.trace)
 
 
 def _told(client):
@@ -424,8 +404,9 @@ def _told(client):
 @pytest.mark.slow
 def test_a_cluster_of_workers_with_and_without_devices(tmp_path):
     x = values(128, 64)
-    (tmp_path / "fast.json").write_text(SLOW_THREADS.to_json())
-    by_devices = {"bigfft.hybrid-gain": 1.1, "bigfft.planner.profile": str(tmp_path / "fast.json")}
+    path = tmp_path / "fast.json"
+    path.write_text(SLOW_THREADS.to_json())
+    by_devices = {"bigfft.hybrid.min-speedup": 1.1, "bigfft.planner.profile": str(path)}
     with (
         dask.config.set({"distributed.worker.daemon": False}),
         LocalCluster(

@@ -126,7 +126,7 @@ def test_half_spectra(monkeypatch, found, kind):
 def test_rounds_that_keep_no_energy_may_be_shared_by_threads_and_devices(found, mode, device):
     """Who does which part of a block is another one each time, and so is the last bit."""
     a = signal(n=1009)
-    settings = {"bigfft.planner.whole-axis-floor": 1, "bigfft.hybrid-gain": 0}
+    settings = {"bigfft.planner.whole-axis-floor": 1, "bigfft.hybrid.min-speedup": 0}
     with dask.config.set(settings), simulated_devices(1 << 16, limits=PieceLimits(0, least=64)):
         x = da.from_array(a, chunks=144)
         assert "*" in plan(x, "fft", device=device).notation

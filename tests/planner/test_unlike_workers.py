@@ -67,7 +67,8 @@ def plan_on(tmp_path, monkeypatch):
         path.write_text(replace(profile, sent_task=0).to_json())
         monkeypatch.setattr(distributed, "default_client", lambda: Client(workers))
         x = da.zeros((4096, 4096), chunks=(256, 4096), dtype="c16")
-        with dask.config.set({"bigfft.planner.profile": str(path), "bigfft.hybrid-gain": gain}):
+        settings = {"bigfft.planner.profile": str(path), "bigfft.hybrid.min-speedup": gain}
+        with dask.config.set(settings):
             return dask_bigfft.plan(x, "fft", axis=1, device=device, kernel="ducc0")
 
     return made

@@ -38,7 +38,7 @@ def test_the_most_of_each_of_several_devices(devices, monkeypatch, device):
     cpu_threads_wait(monkeypatch, lambda: sum(bool(found.trace) for found in devices) > 1)
     values = np.random.default_rng(0).standard_normal((256, 128)) + 0j
     x = da.from_array(values, chunks=(16, 128))
-    with dask.config.set({"bigfft.hybrid-gain": 0}):
+    with dask.config.set({"bigfft.hybrid.min-speedup": 0}):
         lazy = fft.fft2(x, device=device, kernel="scipy")
     assert not report(lazy).runs[0].device_peaks
     got = lazy.compute(scheduler="threads", num_workers=6)

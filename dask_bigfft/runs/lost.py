@@ -11,7 +11,6 @@ Imports `exchange`, `kernels`, `planner` and `storage`.
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 

@@ -204,8 +204,9 @@ _TABLE = (
         "bigfft.scratch.sync",
         False,
         "true or false",
-        "Whether scratch files are on the disk before a record says that they are complete, so that"
-        " a run can be resumed after a loss of power; after a killed process it can always be.",
+        "Whether files of a run are on the disk before a record says that they are complete. Then"
+        " nothing that is recorded is lost with power. Else a resumed run compares checksums, and"
+        " makes once more what was lost. A killed process loses nothing in either case.",
         parse_bool,
     ),
     Knob(

@@ -70,16 +70,12 @@ def _is_record(path: Path, found: Any) -> bool:
         return False
     if found.get(DIGEST) != digest_of(found):  # changed since it was written
         return False
-    if not isinstance(found.get("nbytes"), int | None) or not all(
-        _is_sample(found.get(name)) for name in ("sample", "checksum")):
+    if not isinstance(found.get("nbytes"), int | None):
         return False
     shards = found.get("shards", {} if start == "stored" else None)
+    sums = [] if found.get("checksum") is None else [found["checksum"]]
     return isinstance(shards, dict) and all(
-        isinstance(value, str) and CHECKSUM.fullmatch(value) for value in shards.values())
-
-
-def _is_sample(found: Any) -> bool:
-    return found is None or (isinstance(found, str) and CHECKSUM.fullmatch(found) is not None)
+        isinstance(value, str) and CHECKSUM.fullmatch(value) for value in (*sums, *shards.values()))
 
 
 def recorded_blocks(folder: Path, exchange: str | None, run: str = "") -> frozenset[Block]:
@@ -97,22 +93,25 @@ class Stored:
     ----------
     nbytes : int or None
         Its size, if it is a file.
-    sample, checksum : int or None
-        Checksums of a sample of its values, and of all of them, if they were taken.
+    checksum : int or None
+        Of its values, if it was taken.
+    synced : bool
+        Whether it was on the disk before.
     """
 
     nbytes: int | None = None
-    sample: int | None = None
     checksum: int | None = None
+    synced: bool = False
 
 
 def stored_blocks(folder: Path, run: str = "") -> dict[Block, Stored]:
     """Return the blocks of the result that are recorded, and what is known of their files."""
     found = {}
     for record in _records(folder / RESULT, "stored-", run):
-        texts = (record.get("sample"), record.get("checksum"))
+        text = record.get("checksum")
         found[tuple(record["block"])] = Stored(
-            record.get("nbytes"), *(None if text is None else int(text, 16) for text in texts))
+            record.get("nbytes"), None if text is None else int(text, 16),
+            record.get("synced") is True)
     return found
 
 

@@ -282,10 +282,9 @@ class Scratch:
 
     def record_stored(self, block: Block, file: Stored) -> None:
         """Say that a block of the result is stored, and what is known of its file."""
-        sums = {name: None if value is None else f"{value:016x}"
-                for name, value in (("sample", file.sample), ("checksum", file.checksum))}
-        found = {"block": block, "nbytes": file.nbytes, **sums}
-        self._write_record(self._stored(block), found)
+        text = None if file.checksum is None else f"{file.checksum:016x}"
+        self._write_record(self._stored(block), {
+            "block": block, "nbytes": file.nbytes, "checksum": text, "synced": file.synced})
 
     def stored(self, block: Block) -> bool:
         """Whether a block of the result is stored."""

@@ -88,7 +88,8 @@ def run(
         another run can go on from it.
     resume : bool
         Whether to go on with the run that `scratch` is of; if there is none, one begins. What is
-        done is not done again, and the result is the same to the bit. Where `destination` holds
+        done is not done again, and the result is the same to the bit. What a loss of power has
+        taken is found by its checksum, and made once more. Where `destination` holds
         the result of just this run, which had a scratch folder, nothing is done at all
         (``Done.already``), also where it has replaced `source`. That is not so where an argument,
         the source or a file of the result is another one since: all is then as without `resume`,

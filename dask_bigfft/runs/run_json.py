@@ -26,10 +26,9 @@ import numpy as np
 
 from dask_bigfft.devices.dispatch import takes
 from dask_bigfft.errors import refuse
-from dask_bigfft.exchange.folders import ENDED, LIFE, LOCK
+from dask_bigfft.exchange.folders import ENDED, LIFE, LOCK, sync_folders
 from dask_bigfft.exchange.records import DIGEST, RESULT, digest_of, signed
 from dask_bigfft.exchange.scratch_files import failed
-from dask_bigfft.files import sync_path
 from dask_bigfft.planner.plan import Plan
 
 RECORD = "run.json"
@@ -145,7 +144,7 @@ def write_record(scratch: Path, found: Mapping[str, Any]) -> None:
                 handle.write(text[handle.tell() :])
             os.fsync(handle.fileno())
         fresh.replace(scratch / RECORD)
-        sync_path(scratch)
+        sync_folders(scratch, scratch.parent)
     except OSError as error:
         fresh.unlink(missing_ok=True)
         failed(fresh, error, len(text), len(text))

@@ -19,7 +19,7 @@ from dask_bigfft.exchange.records import Stored
 from dask_bigfft.exchange.scratch import Scratch
 from dask_bigfft.files import room_missing, sync_path
 from dask_bigfft.kernels.checksums import checksum
-from dask_bigfft.runs.lost import file_size, sample_of
+from dask_bigfft.runs.lost import file_size
 from dask_bigfft.storage.chunk_files import PlainChunks
 
 Block = tuple[int, ...]
@@ -103,19 +103,17 @@ class Sink:
     def _settled(self, scratch: Scratch, block: Block, values: Any) -> Stored:
         """Return what there is to be known of a block's file, if it is one.
 
-        With `sync` the file is then on the disk, and the names of all folders down to it; else a
-        sample tells later whether it has come there.
+        With `sync` the file is then on the disk, and the names of all folders down to it; else its
+        checksum tells later whether it has come there.
         """
         if self.folder is None:
             return Stored()
         path = self.folder / self.array.metadata.encode_chunk_key(block)
         whole = checksum(np.ascontiguousarray(values, self.dtype))
-        if not scratch.sync:
-            sample = sample_of(values, self.array.chunks, self.dtype)
-            return Stored(file_size(path), sample, whole)
-        sync_path(path)
-        sync_folders(path.parent, self.folder)
-        return Stored(file_size(path), None, whole)
+        if scratch.sync:
+            sync_path(path)
+            sync_folders(path.parent, self.folder)
+        return Stored(file_size(path), whole, scratch.sync)
 
 
 #: Stores a result in a sink, whole, before it returns.

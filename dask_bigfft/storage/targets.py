@@ -351,7 +351,9 @@ def reopened(path: Path, partial: Path) -> Target:
     """
     for left in partial.rglob("*.partial"):
         left.unlink(missing_ok=True)
-    return Target(path, partial, zarr_package().open_array(local_store(partial), mode="r+"))
+    zarr = zarr_package()
+    with zarr.config.set({"array.write_empty_chunks": True}):  # as in `created`
+        return Target(path, partial, zarr.open_array(local_store(partial), mode="r+"))
 
 
 def read_attributes(path: Path) -> dict[str, Any]:

@@ -158,7 +158,8 @@ def test_a_record_gives_the_checksums_back(scratch):
     '{"source": [0], "sha', "", "[]", "{}", '{"source": [0]}', '{"source": 0, "shards": {}}',
     '{"source": [1], "shards": {"1": "0000000000000009"}}', '{"source": [0], "shards": {"1": 9}}',
     '{"source": [0], "shards": {"1": "000000000000000g"}}', '{"source": [0], "shards": []}',
-    '{"block": [0], "sample": 7}', '{"block": [0], "sample": "7"}', '{"block": [0], "nbytes": ""}',
+    '{"block": [0], "checksum": 7}', '{"block": [0], "checksum": "7"}',
+    '{"block": [0], "nbytes": ""}',
 ])
 def test_what_is_no_record_is_none(scratch, text):
     """As a loss of power, or of a disk, may leave it: the block is done again."""

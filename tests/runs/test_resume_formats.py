@@ -1,8 +1,10 @@
 """Runs that are killed go on with files of every format, and know a source that has changed."""
 
 import os
+import random
 import shutil
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 
 import dask_bigfft
+from dask_bigfft import events
 from dask_bigfft.errors import ArgumentError
 from dask_bigfft.testing import dying_runs
 from dask_bigfft.testing.clusters import started
@@ -81,4 +84,71 @@ def test_killed_and_gone_on_with(name: str, tmp_path: Path) -> None:
     wanted = np.fft.fftn(VALUES)
     assert np.linalg.norm(found - wanted) < 1e-14 * np.linalg.norm(wanted)
     assert contents(tmp_path / "out.zarr") == contents(tmp_path / "whole.zarr")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out.zarr", "whole.zarr"]
+
+
+# --- killed again and again -----------------------------------------------------------------
+
+
+def one_axis(path: Path) -> None:
+    """Write an axis of 16 compressed chunks."""
+    values = np.random.default_rng(22).normal(size=2**12) + 0j
+    zarr.create_array(path, shape=values.shape, chunks=(2**8,), dtype=values.dtype)[...] = values
+
+
+def real_array(path: Path) -> None:
+    """Write a real array in compressed chunks."""
+    values = np.random.default_rng(23).normal(size=(32, 48))
+    zarr.create_array(path, shape=values.shape, chunks=(4, 48), dtype=values.dtype)[...] = values
+
+
+#: What makes a source, and the arguments of a run.
+RUNS: list[tuple[Callable[[Path], None], dict[str, object]]] = [
+    (one_axis, {"kind": "fft", "block_size": 2**12}),
+    (one_axis, {"kind": "ifft", "block_size": 2**12, "order": "transposed"}),
+    (real_array, {"kind": "rfftn", "block_size": 4 * 48 * 8}),
+    (real_array, {"kind": "rfft", "axis": 0, "block_size": 4 * 48 * 8, "verify": "energy"}),
+    (npy_file, {"kind": "fftn", **ASKED}),
+    (hdf5_file, {"kind": "fftn", **ASKED}),
+    (sharded_array, {"kind": "fftn", "inner_chunks": (2, 8), **ASKED}),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(50))
+def test_a_run_killed_at_random_moments_is_the_same_to_the_bit(
+    number: int, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """Five times each by number of its events; every fifth run by the clock, with three threads."""
+    rng, by_clock = random.Random(number), number % 5 == 4
+    make, asked = RUNS[number % len(RUNS)]
+    asked = asked | {"checksum": bool(number // len(RUNS) % 2), "resume": True}
+    threads = 3 if by_clock else 1
+    source, out, scratch = (tmp_path / name for name in ("in", "out.zarr", "scratch"))
+    make(source)
+    count, kills = [0], 0
+
+    def sink(name: str, numbers: object) -> None:
+        count[0] += 1
+
+    with dask.config.set({"scheduler": "threads" if by_clock else "sync", "num_workers": threads,
+                          "bigfft.planner.whole-axis-floor": 1}):
+        events.add_sink(sink)
+        begun = time.monotonic()
+        dask_bigfft.run(source, tmp_path / "whole.zarr", scratch=tmp_path / "whole", **asked)
+        events.remove_sink(sink)
+        seconds = time.monotonic() - begun
+        for _ in range(5):
+            after = 10**9 if by_clock else rng.randint(1, count[0] // 6)
+            life = started(dying_runs.run_and_die, after, threads, source, out, scratch=scratch,
+                           **asked)
+            life.join(rng.uniform(0.2, 3) * seconds if by_clock else 120)
+            life.kill()
+            life.join()
+            kills += life.exitcode == -signal.SIGKILL
+            assert life.exitcode in (0, -signal.SIGKILL)
+        dask_bigfft.run(source, out, scratch=scratch, **asked)
+    record_property("kills", kills)  # see --junit-xml with -o junit_family=xunit1
+    assert by_clock or kills == 5
+    assert contents(out) == contents(tmp_path / "whole.zarr")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out.zarr", "whole.zarr"]

@@ -54,17 +54,21 @@ def test_shards_of_another_run_are_not_used(killed, processes):
     assert files("out.zarr") == killed
 
 
-@pytest.mark.parametrize("asked", [{"checksum": True}, {"verify": "energy"}])
-def test_a_flipped_bit_of_the_stored_result_is_found_where_that_is_asked_for(
-    here, processes, undisturbed, asked
-):
+@pytest.mark.parametrize("sync", [False, True])
+@pytest.mark.parametrize("asked", [{}, {"checksum": True}, {"verify": "energy"}])
+def test_a_flipped_bit_of_the_stored_result_is_found(here, processes, undisturbed, asked, sync):
+    """With `sync`, where files are not read again by default, only if that is asked for."""
     processes(dying_runs.run_and_die, 1080, 1, "in.zarr", "out.zarr", **ASKED, scratch="scratch",
-              **asked)
+              settings={"bigfft.scratch.sync": sync}, **asked)
     (partial,) = Path().glob("out.zarr.partial-*")
     path = sorted(partial.glob("c/*"))[0]
     data = bytearray(path.read_bytes())
-    data[2049 + 16] ^= 4  # not the value that is the sample of its page
+    data[2049 + 16] ^= 4
     path.write_bytes(data)
+    if sync and not asked:
+        again()
+        assert files("out.zarr")[0] != undisturbed[0]
+        return
     with pytest.warns(RuntimeWarning, match="not what they were"):
         again(**asked)
     assert files("out.zarr")[0] == undisturbed[0]

@@ -1,0 +1,143 @@
+"""A run that lost what was not on the disk is resumed to the bit, or its resume is refused."""
+
+import os
+import random
+import shutil
+import warnings
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+from runs.power import CONTENTS, NAMES, Disk
+
+import dask_bigfft
+from dask_bigfft.errors import ArgumentError
+
+zarr = pytest.importorskip("zarr")
+
+SLOW = bool(os.environ.get("BIGFFT_SLOW"))
+
+#: Every how many moments of a run the power is lost, and how many losses are tried then.
+EVERY, TIMES = (13, 15) if SLOW else (60, 4)
+
+LINE = np.random.default_rng(1).normal(size=2**12) + 0j
+
+#: Rows of which the spectrum has one value that is not zero, between many that are.
+STRIPES = np.random.default_rng(2).normal(size=(128, 1)) * (-1.0) ** np.arange(64) + 0j
+
+#: Source, its chunks, destination, and arguments of a run.
+RUNS: dict[str, tuple[np.ndarray, tuple[int, ...], str, dict[str, Any]]] = {
+    "axis": (LINE, (2**9,), "out.zarr", {"kind": "fft", "block_size": 2**13}),
+    "rows": (STRIPES, (16, 64), "out.zarr", {"kind": "fft", "block_size": 2**14}),
+    "shards": (STRIPES, (16, 64), "out.zarr",
+               {"kind": "fft", "block_size": 2**14, "inner_chunks": (8, 32)}),
+    "replacing": (LINE, (2**9,), "old.zarr",
+                  {"kind": "fft", "block_size": 2**13, "overwrite": True}),
+    "in place": (LINE, (2**9,), "in.zarr",
+                 {"kind": "fft", "block_size": 2**13, "overwrite": True}),
+}
+
+
+@pytest.fixture(params=RUNS)
+def prepared(request, tmp_path, monkeypatch):
+    """A folder with a source, and what resumes a run there; it returns the result's files."""
+    values, chunks, destination, asked = RUNS[request.param]
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    monkeypatch.chdir(tmp_path)
+    array = zarr.create_array(folder / "in.zarr", shape=values.shape, chunks=chunks, dtype="c16")
+    array[...] = values
+    zarr.create_array(folder / "old.zarr", shape=(8,), chunks=(4,), dtype="f8")[...] = 1
+
+    def resume():
+        dask_bigfft.run(folder / "in.zarr", folder / destination, scratch=folder / "scratch",
+                        resume=True, **asked)
+        found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*")
+                 if path.is_file() and path.name != "zarr.json"}
+        names = [path.name for path in folder.iterdir() if any(path.iterdir())]
+        return sorted(names), found
+
+    with dask.config.set({"scheduler": "sync", "bigfft.planner.whole-axis-floor": 1}):
+        yield folder, resume
+
+
+def losses(rng):
+    """Return what a loss of power may leave, in some order."""
+    every = [(names, contents) for names in NAMES for contents in CONTENTS]
+    return rng.sample(every, min(TIMES, len(every)))
+
+
+def is_refused(found):
+    """Whether a run was refused since the mark of its result was half written."""
+    return isinstance(found, str) and "delete both folders to start over" in found
+
+
+def said(resume):
+    """Return what a run has made, or why it is refused."""
+    try:
+        return resume()
+    except ArgumentError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_a_run_that_lost_power_is_resumed_to_the_bit(prepared, sync):
+    """With `sync` nothing that is recorded is lost, where the disk keeps the order of names."""
+    folder, resume = prepared
+    rng = random.Random(int(os.environ.get("BIGFFT_SEED", "27")))
+    first, refused = rng.randrange(EVERY), 0
+    with dask.config.set({"bigfft.scratch.sync": sync}):
+        with Disk(folder, lambda number: number % EVERY == first) as disk:
+            wanted = resume()
+        assert len(disk.moments) >= 2
+        for moment in disk.moments:
+            for names, contents in losses(rng):
+                moment.restore(folder, names, contents, rng)
+                silent = sync and names != "any"
+                with warnings.catch_warnings():
+                    warnings.simplefilter("error" if silent else "ignore", RuntimeWarning)
+                    found = said(resume)
+                assert found == wanted or is_refused(found), (names, contents)
+                refused += is_refused(found)
+    assert refused <= TIMES  # of the moment between a mark and its sync
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_power_that_is_lost_again_and_again(prepared):
+    """Also while the run is resumed, and while damage is repaired."""
+    folder, resume = prepared
+    rng = random.Random(27)
+    kept = shutil.copytree(folder, "kept")
+    with Disk(folder, lambda number: False) as disk:
+        wanted = resume()
+    most = next(disk.count)
+    for _ in range(20 if SLOW else 2):
+        shutil.rmtree(folder)
+        shutil.copytree(kept, folder)
+        for _ in range(5):
+            last = rng.randrange(most // 3)
+            with Disk(folder, lambda number, last=last: number == last) as disk:
+                resume()
+            for moment in disk.moments:
+                moment.restore(folder, "any", "any", rng)
+        assert resume() == wanted
+
+
+def test_zeros_in_a_page_are_noticed_between_values_that_are_zero(tmp_path):
+    """A page of a stored block, whose other values are zeros as well."""
+    values, chunks, _, asked = RUNS["rows"]
+    source, out, scratch = (tmp_path / name for name in ("in.zarr", "out.zarr", "scratch"))
+    zarr.create_array(source, shape=values.shape, chunks=chunks, dtype="c16")[...] = values
+    begun = {"scratch": scratch, "resume": True, **asked}
+    with dask.config.set(scheduler="sync"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dask_bigfft.storage.targets.Target.finish", lambda *_: None)
+        patch.setattr("dask_bigfft.runs.run_json.clear", lambda *_: None)
+        dask_bigfft.run(source, out, **begun)
+    (partial,) = tmp_path.glob("out.zarr.partial-*")
+    data = (partial / "c/3/0").read_bytes()
+    (partial / "c/3/0").write_bytes(data[:4096] + bytes(4096) + data[8192:])
+    assert (partial / "c/3/0").read_bytes() != data
+    with dask.config.set(scheduler="sync"), pytest.warns(RuntimeWarning, match="1 files of the"):
+        dask_bigfft.run(source, out, **begun)
+    assert (out / "c/3/0").read_bytes() == data

@@ -174,7 +174,7 @@ class _SharedBlock:
         with contextlib.ExitStack() as held:
             try:
                 executor = CPUExecutor(
-                    job.round, job.block, self.incoming, library, self.out, self.filters,
+                    job.round, job.block, self.incoming, self.out, library, self.filters,
                     cut=(interval.dim, interval.tile),
                 )
                 executor.run(self._tiles(held))

@@ -14,7 +14,7 @@ import numpy as np
 from dask_bigfft.devices.on_card import is_on_card
 from dask_bigfft.devices.peers import Gpus, Segment, home_of, use
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
-from dask_bigfft.kernels.copy import strided_view
+from dask_bigfft.kernels.copies import strided_view
 
 Block = tuple[int, ...]
 

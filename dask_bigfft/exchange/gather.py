@@ -109,4 +109,9 @@ def view_of(
         padded = sum(table.size for table in tables) < math.prod(shape)
         return table_for(sources[0] if sources else None, shape, dtype, home, choice, padded)
 
-    return BlockView(shape, dtype, tables=tables, boxes=boxes, new_table=new_table)
+    found = BlockView(shape, dtype, tables=tables, boxes=boxes, new_table=new_table)
+    if not any(on_gpu):  # zeros on the GPU `home`, or the host memory of a simulated one
+        array = found.gather()
+        found = BlockView.of(array, owned=True)
+        found.on_gpu = is_on_card(array)
+    return found

@@ -8,7 +8,7 @@ from dask_bigfft import plan
 from dask_bigfft.devices.peers import home_of
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import add_sink, remove_sink
-from dask_bigfft.exchange.gather import Gathering
+from dask_bigfft.exchange.gather import view_of
 from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.exchange.tables import TRANSPORTS, transport_of
 from dask_bigfft.planner.profile import DeviceProfile, Peer, Profile
@@ -44,9 +44,9 @@ def move(exchange, gpus, transport, upload=np.array):
         blocks[block] = upload(kept[block])
         gpus.put(home, blocks[block])
 
-    def gathering(block, of):
-        shape = exchange.target.shape(block)
-        return Gathering(exchange, block, shape, np.dtype("c16"), of.__getitem__)
+    def view(block, of, *where):
+        shape, dtype = exchange.target.shape(block), np.dtype("c16")
+        return view_of(exchange, block, shape, dtype, of.__getitem__, False, *where)
 
     def sink(event, numbers):
         if event in moved:
@@ -56,15 +56,13 @@ def move(exchange, gpus, transport, upload=np.array):
     try:
         with several_gpus(gpus):
             for block, home in homes_of(exchange.target, count).items():
-                found = gathering(block, blocks)
-                found.home, found.choice = home, lambda source, target: transport
-                made[block] = found.whole()
+                made[block] = view(block, blocks, home, lambda source, target: transport).gather()
                 assert gpus.home(made[block]) == home
     finally:
         remove_sink(sink)
     for block, values in made.items():
         values = values.get() if hasattr(values, "get") else values
-        np.testing.assert_array_equal(values, gathering(block, kept).whole())
+        np.testing.assert_array_equal(values, view(block, kept).gather())
     return made, moved
 
 

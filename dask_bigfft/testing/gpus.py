@@ -38,8 +38,8 @@ class _Batches(Gpus):
         self._at[_address(values)] = gpu
 
     def home(self, values: Any) -> int:
-        """The GPU noted last."""
-        return self._at[_address(values)]
+        """The GPU noted last, the first one for arrays of which none was."""
+        return self._at.get(_address(values), 0)
 
 
 def _address(values: Any) -> int:

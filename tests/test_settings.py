@@ -7,7 +7,7 @@ import dask.config
 import pytest
 
 import dask_bigfft
-from dask_bigfft.config import checking
+from dask_bigfft import config
 from dask_bigfft.errors import ArgumentError
 
 X = da.zeros((8, 8), chunks=4, dtype=complex)
@@ -15,7 +15,7 @@ X = da.zeros((8, 8), chunks=4, dtype=complex)
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
-    monkeypatch.setattr(checking, "_reported", set())
+    monkeypatch.setattr(config, "_reported", set())
 
 
 @pytest.mark.parametrize(

@@ -350,14 +350,14 @@ def parse_device(
 
 def parse_verify(verify: Any) -> str:
     """Return the name of a check, that of the settings for None."""
-    knob = config.KNOBS["bigfft.verify"]
-    return str(config.get(knob.key) if verify is None else knob.parse("verify", verify))
+    setting = config.SETTINGS["bigfft.verify"]
+    return str(config.get(setting.key) if verify is None else setting.parse("verify", verify))
 
 
 def parse_planner(planner: Any) -> str:
     """Return how a plan is chosen, as the settings say for None."""
-    knob = config.KNOBS["bigfft.planner.mode"]
-    return str(config.get(knob.key) if planner is None else knob.parse("planner", planner))
+    setting = config.SETTINGS["bigfft.planner.mode"]
+    return str(config.get(setting.key) if planner is None else setting.parse("planner", planner))
 
 
 def parse_chunks(chunks: Any, before: Chunks, spec: TransformSpec) -> Chunks | None:

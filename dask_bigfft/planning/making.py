@@ -10,7 +10,6 @@ from typing import Any, Unpack
 import dask.array as da
 
 from dask_bigfft import config
-from dask_bigfft.config import checking
 from dask_bigfft.decomposition.steps import Waves
 from dask_bigfft.errors import PlanError, parse_flag
 from dask_bigfft.planner.plan import Plan
@@ -68,7 +67,7 @@ def make_plan(
     stored : Stored, optional
         How the array lies in files that the first round can read by itself.
     """
-    checking.check()
+    config.check()
     order = extras.get("order")
     order = config.get("bigfft.order") if order is None else order
     variant = parse_variant(extras.get("variant"))

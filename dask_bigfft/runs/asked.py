@@ -115,7 +115,7 @@ class Asked:
 def _setting(name: str) -> Any:
     """What stands for a keyword of transforms that is left out; None where nothing does."""
     key = f"bigfft.{'planner.mode' if name == 'planner' else name.replace('_', '-')}"
-    return config.get(key) if key in config.KNOBS else None
+    return config.get(key) if key in config.SETTINGS else None
 
 
 def _plain(value: Any) -> Any:

@@ -15,7 +15,7 @@ from docutils.statemachine import StringList
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import dask_bigfft
-from dask_bigfft.config import KNOBS
+from dask_bigfft.config import SETTINGS
 
 project = "dask_bigfft"
 author = copyright = "dask_bigfft developers"
@@ -53,10 +53,10 @@ class SettingsDirective(Directive):
     def run(self):
         """Return the list."""
         lines = []
-        for knob in KNOBS.values():
-            default = "null" if knob.default is None else str(knob.default)
-            lines += [f"``{knob.key}``", f"    default ``{default}`` ({knob.unit})", "",
-                      *(f"    {line}" for line in knob.description.splitlines()), ""]
+        for setting in SETTINGS.values():
+            default = "null" if setting.default is None else str(setting.default)
+            lines += [f"``{setting.key}``", f"    default ``{default}`` ({setting.unit})", "",
+                      *(f"    {line}" for line in setting.description.splitlines()), ""]
         section = nodes.container()
         self.state.nested_parse(StringList(lines, "settings"), 0, section)
         return section.children

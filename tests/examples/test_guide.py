@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 import pytest
 from support import ROOT, python
 
-from dask_bigfft.config import KNOBS
+from dask_bigfft.config import SETTINGS
 
 GUIDE = ROOT / "examples" / "guide"
 PAGES = sorted(path.stem for path in GUIDE.glob("*.md"))
@@ -65,7 +65,7 @@ def html(tmp_path_factory):
 
 def test_every_setting_is_described(html):
     text = "".join(html["configuration"].text)
-    for key in KNOBS:
+    for key in SETTINGS:
         assert key in text
 
 

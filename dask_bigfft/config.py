@@ -8,6 +8,7 @@ Imports dask and `errors`.
 """
 
 import difflib
+import math
 import os
 import tempfile
 import warnings
@@ -56,7 +57,7 @@ class Setting:
     description: str
     type: str = "enum"
     enum: tuple[str, ...] = ()
-    minimum: int | None = None
+    minimum: int = 1
 
     def parse(self, name: str, value: Any) -> Any:
         """Return a value as `get` does, or refuse it as one of `name`."""
@@ -82,9 +83,10 @@ def _parse_integer(setting: Setting, name: str, value: Any) -> int:
 
 
 def _parse_number(setting: Setting, name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real) or not value >= setting.minimum:
+    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    if not number >= setting.minimum:
         refuse(name, value, f"a number of at least {setting.minimum}")
-    return float(value)
+    return number
 
 
 def _parse_bytes(setting: Setting, name: str, value: Any) -> int | None:
@@ -92,7 +94,7 @@ def _parse_bytes(setting: Setting, name: str, value: Any) -> int | None:
     if setting.minimum == 0:
         allowed = allowed.replace(" above 0", "") + ", or 0"
     return None if value is None and setting.default is None else _nbytes(
-        name, value, allowed, 1 if setting.minimum is None else 0
+        name, value, allowed, setting.minimum
     )
 
 

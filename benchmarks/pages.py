@@ -26,12 +26,7 @@ PAGES: dict[str, tuple[str, str, dict[str, tuple[str, str]]]] = {
     "guard": (
         "Two source trees",
         "Figures of the second tree over the first.",
-        {
-            "rows": (
-                "Rows",
-                "name=row | figures=after / before | bound",
-            ),
-        },
+        {"rows": ("Rows", "name=row | figures=after / before | bound")},
     ),
     "memory": (
         "Data in memory",
@@ -44,7 +39,7 @@ PAGES: dict[str, tuple[str, str, dict[str, tuple[str, str]]]] = {
                 " `persist()` | peers.scipy=SciPy | peers.ducc0=ducc0 | peers.mkl_fft=mkl_fft "
                 "| peers.FFTW (ESTIMATE)=FFTW (ESTIMATE) | peers.da.fft=da.fft | first=first "
                 "run of a process, s | peak=peak / array | date",
-            ),
+            )
         },
     ),
     "out_of_core": (
@@ -57,7 +52,7 @@ PAGES: dict[str, tuple[str, str, dict[str, tuple[str, str]]]] = {
                 "name=array | rounds | seconds | passes=bytes / array | gib_per_second=GiB/s |"
                 " copy_gib_per_second=copy, GiB/s | efficiency | peak_gib=peak, GiB | "
                 "forecast_gib=forecast, GiB | stock=dask's own functions",
-            ),
+            )
         },
     ),
     "clusters": (
@@ -92,18 +87,13 @@ PAGES: dict[str, tuple[str, str, dict[str, tuple[str, str]]]] = {
                 "Runs",
                 "name=contestant | warm=warm, s | cold=cold, s | peak_gib=peak above inputs, "
                 "GiB | error | n=processes",
-            ),
+            )
         },
     ),
     "verification": (
         "Cost of verification",
         "Seconds over those of the same turn without checks; `none, again` shows the noise.",
-        {
-            "costs": (
-                "Costs",
-                "name=problem, library | again=none, again | energy | checksum",
-            ),
-        },
+        {"costs": ("Costs", "name=problem, library | again=none, again | energy | checksum")},
     ),
     "forecasts": (
         "Forecasts",
@@ -137,10 +127,7 @@ PAGES: dict[str, tuple[str, str, dict[str, tuple[str, str]]]] = {
         "(pinned in every run) or ring (copied through pinned buffers). Peers: their seconds "
         "over ours.",
         {
-            "bus": (
-                "The bus",
-                "name=direction | gb_per_second=GB/s",
-            ),
+            "bus": ("The bus", "name=direction | gb_per_second=GB/s"),
             "rounds": ("Rounds on blocks in their own memory", WHOLE),
             "transforms": ("Whole transforms of pinned data", WHOLE),
             "unpinned": ("Whole transforms of data that is not pinned", WHOLE),
@@ -159,10 +146,7 @@ PAGES: dict[str, tuple[str, str, dict[str, tuple[str, str]]]] = {
                 "name=problem | cpu=CPU, s | gpu=GPU, s | hybrid=both, s | gain=faster alone /"
                 " both | by=chosen by the model",
             ),
-            "links": (
-                "From GPU to GPU",
-                "name=GPUs | gb_per_second=GB/s",
-            ),
+            "links": ("From GPU to GPU", "name=GPUs | gb_per_second=GB/s"),
             "two": (
                 "3D transforms of blocks that stay on two GPUs, by the way of shards",
                 "name=way | seconds | peak_gib=peak of a GPU, GiB | data_gib=data of a GPU, GiB",

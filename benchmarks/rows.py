@@ -763,13 +763,7 @@ def by_p2p(problem: Problem, workers: int, task: Task) -> Found:
 
 
 #: Rounds: name, number of dimensions, transformed axes.
-ROUNDS = (
-    ("X", 2, (1,)),
-    ("Y", 2, (0,)),
-    ("1D", 1, (0,)),
-    ("2D", 2, (0, 1)),
-    ("3D", 3, (0, 1, 2)),
-)
+ROUNDS = (("X", 2, (1,)), ("Y", 2, (0,)), ("1D", 1, (0,)), ("2D", 2, (0, 1)), ("3D", 3, (0, 1, 2)))
 
 
 def even_shape(elements: int, ndim: int) -> tuple[int, ...]:

@@ -38,7 +38,9 @@ def table(found: list[Case]) -> list[str]:
     """Return a table of a carrier: phases down, faults and victims across, none left out."""
     by_place = {case.words[1:]: case for case in found}
     columns = [
-        (fault, victim) for fault in FAULTS for victim in VICTIMS
+        (fault, victim)
+        for fault in FAULTS
+        for victim in VICTIMS
         if any(place[1:] == (fault, victim) for place in by_place)
     ]
     lines = [
@@ -67,10 +69,12 @@ def main(first: str, *later: str) -> None:
         (grid[case.words[0]] if len(case.words) == 4 else rest).append(case)
     passed = sum(case.outcome == "passed" for case in found)
     print("# Faults by phase and victim\n")
-    print(f"`ci/faults`: {passed} of {len(found)} cases passed, "
-          f"{sum(case.seconds for case in found) / 60:.1f} minutes. Seconds of each case that "
-          "passed; others say what became of them. `files` is a run from file to file with a "
-          "scratch folder; where its scheduler or client was killed, another run went on.")
+    print(
+        f"`ci/faults`: {passed} of {len(found)} cases passed, "
+        f"{sum(case.seconds for case in found) / 60:.1f} minutes. Seconds of each case that "
+        "passed; others say what became of them. `files` is a run from file to file with a "
+        "scratch folder; where its scheduler or client was killed, another run went on."
+    )
     for name, case in by_name.items():
         if name in again:
             print(f"\nRun once more, after {case.outcome}: `{name}`.")
@@ -80,8 +84,10 @@ def main(first: str, *later: str) -> None:
     if rest:
         print("\n## Others\n")
     for case in rest:
-        print(f"- {case.name.removeprefix('test_').replace('_', ' ')}: {case.outcome}, "
-              f"{case.seconds:.1f} s")
+        print(
+            f"- {case.name.removeprefix('test_').replace('_', ' ')}: {case.outcome}, "
+            f"{case.seconds:.1f} s"
+        )
 
 
 if __name__ == "__main__":

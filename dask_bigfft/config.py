@@ -93,8 +93,10 @@ def _parse_bytes(setting: Setting, name: str, value: Any) -> int | None:
     allowed = "a number of bytes above 0, such as 1073741824 or '1 GiB'"
     if setting.minimum == 0:
         allowed = allowed.replace(" above 0", "") + ", or 0"
-    return None if value is None and setting.default is None else _nbytes(
-        name, value, allowed, setting.minimum
+    return (
+        None
+        if value is None and setting.default is None
+        else _nbytes(name, value, allowed, setting.minimum)
     )
 
 
@@ -174,9 +176,16 @@ def _is_int(value: Any) -> bool:
 
 
 _PARSERS: Mapping[str, Callable[[Setting, str, Any], Any]] = {
-    "enum": _parse_enum, "boolean": _parse_boolean, "integer": _parse_integer,
-    "number": _parse_number, "bytes": _parse_bytes, "folder": _parse_folder, "file": _parse_file,
-    "kernel": _parse_kernel, "order": _parse_order, "chunks": _parse_chunks,
+    "enum": _parse_enum,
+    "boolean": _parse_boolean,
+    "integer": _parse_integer,
+    "number": _parse_number,
+    "bytes": _parse_bytes,
+    "folder": _parse_folder,
+    "file": _parse_file,
+    "kernel": _parse_kernel,
+    "order": _parse_order,
+    "chunks": _parse_chunks,
     "rounds": _parse_rounds,
 }
 

@@ -21,8 +21,18 @@ from typing import Any
 from dask_bigfft.errors import refuse
 
 __all__ = [
-    "EVENTS", "PHASES", "SUBPHASES", "Sink", "add_sink", "counting_work", "during", "emit",
-    "interrupted", "measured", "remove_sink", "working_for",
+    "EVENTS",
+    "PHASES",
+    "SUBPHASES",
+    "Sink",
+    "add_sink",
+    "counting_work",
+    "during",
+    "emit",
+    "interrupted",
+    "measured",
+    "remove_sink",
+    "working_for",
 ]
 
 #: Called as ``sink(name, numbers)``. All are numbers but `plan`, the token of a plan in task names.

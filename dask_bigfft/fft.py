@@ -58,7 +58,11 @@ __all__ = [
 
 @documented
 def fft(
-    a: Any, n: N = None, axis: SupportsIndex = -1, norm: Norm = None, out: None = None,
+    a: Any,
+    n: N = None,
+    axis: SupportsIndex = -1,
+    norm: Norm = None,
+    out: None = None,
     **extras: Unpack[Extras],
 ) -> da.Array:
     """Return the discrete Fourier transform of one axis.
@@ -73,7 +77,11 @@ def fft(
 
 @documented
 def ifft(
-    a: Any, n: N = None, axis: SupportsIndex = -1, norm: Norm = None, out: None = None,
+    a: Any,
+    n: N = None,
+    axis: SupportsIndex = -1,
+    norm: Norm = None,
+    out: None = None,
     **extras: Unpack[Extras],
 ) -> da.Array:
     """Return the inverse of `fft`.
@@ -88,7 +96,11 @@ def ifft(
 
 @documented
 def rfft(
-    a: Any, n: N = None, axis: SupportsIndex = -1, norm: Norm = None, out: None = None,
+    a: Any,
+    n: N = None,
+    axis: SupportsIndex = -1,
+    norm: Norm = None,
+    out: None = None,
     **extras: Unpack[Extras],
 ) -> da.Array:
     """Return the frequencies 0 to n//2 of the transform of real input.
@@ -103,7 +115,11 @@ def rfft(
 
 @documented
 def irfft(
-    a: Any, n: N = None, axis: SupportsIndex = -1, norm: Norm = None, out: None = None,
+    a: Any,
+    n: N = None,
+    axis: SupportsIndex = -1,
+    norm: Norm = None,
+    out: None = None,
     **extras: Unpack[Extras],
 ) -> da.Array:
     """Return the real inverse of `rfft`.
@@ -118,7 +134,11 @@ def irfft(
 
 @documented
 def hfft(
-    a: Any, n: N = None, axis: SupportsIndex = -1, norm: Norm = None, out: None = None,
+    a: Any,
+    n: N = None,
+    axis: SupportsIndex = -1,
+    norm: Norm = None,
+    out: None = None,
     **extras: Unpack[Extras],
 ) -> da.Array:
     """Return the real transform of a signal with Hermitian symmetry, given as its first half.
@@ -133,7 +153,11 @@ def hfft(
 
 @documented
 def ihfft(
-    a: Any, n: N = None, axis: SupportsIndex = -1, norm: Norm = None, out: None = None,
+    a: Any,
+    n: N = None,
+    axis: SupportsIndex = -1,
+    norm: Norm = None,
+    out: None = None,
     **extras: Unpack[Extras],
 ) -> da.Array:
     """Return the inverse of `hfft`: half of a signal with Hermitian symmetry.
@@ -148,7 +172,11 @@ def ihfft(
 
 @documented
 def fft2(
-    a: Any, s: S = None, axes: Axes = (-2, -1), norm: Norm = None, out: None = None,
+    a: Any,
+    s: S = None,
+    axes: Axes = (-2, -1),
+    norm: Norm = None,
+    out: None = None,
     **extras: Unpack[Extras],
 ) -> da.Array:
     """Return the discrete Fourier transform of two axes, by default the last.
@@ -164,7 +192,11 @@ def fft2(
 
 @documented
 def ifft2(
-    a: Any, s: S = None, axes: Axes = (-2, -1), norm: Norm = None, out: None = None,
+    a: Any,
+    s: S = None,
+    axes: Axes = (-2, -1),
+    norm: Norm = None,
+    out: None = None,
     **extras: Unpack[Extras],
 ) -> da.Array:
     """Return the inverse of `fft2`.
@@ -180,7 +212,11 @@ def ifft2(
 
 @documented
 def rfft2(
-    a: Any, s: S = None, axes: Axes = (-2, -1), norm: Norm = None, out: None = None,
+    a: Any,
+    s: S = None,
+    axes: Axes = (-2, -1),
+    norm: Norm = None,
+    out: None = None,
     **extras: Unpack[Extras],
 ) -> da.Array:
     """Return half the transform of real input over two axes, by default the last.
@@ -196,7 +232,11 @@ def rfft2(
 
 @documented
 def irfft2(
-    a: Any, s: S = None, axes: Axes = (-2, -1), norm: Norm = None, out: None = None,
+    a: Any,
+    s: S = None,
+    axes: Axes = (-2, -1),
+    norm: Norm = None,
+    out: None = None,
     **extras: Unpack[Extras],
 ) -> da.Array:
     """Return the real inverse of `rfft2`.
@@ -212,7 +252,11 @@ def irfft2(
 
 @documented
 def hfft2(
-    a: Any, s: S = None, axes: Axes = (-2, -1), norm: Norm = None, out: None = None,
+    a: Any,
+    s: S = None,
+    axes: Axes = (-2, -1),
+    norm: Norm = None,
+    out: None = None,
     **extras: Unpack[Extras],
 ) -> da.Array:
     """Return the real transform of half a signal with Hermitian symmetry in two axes.
@@ -228,7 +272,11 @@ def hfft2(
 
 @documented
 def ihfft2(
-    a: Any, s: S = None, axes: Axes = (-2, -1), norm: Norm = None, out: None = None,
+    a: Any,
+    s: S = None,
+    axes: Axes = (-2, -1),
+    norm: Norm = None,
+    out: None = None,
     **extras: Unpack[Extras],
 ) -> da.Array:
     """Return the inverse of `hfft2`.
@@ -244,7 +292,11 @@ def ihfft2(
 
 @documented
 def fftn(
-    a: Any, s: S = None, axes: Axes = None, norm: Norm = None, out: None = None,
+    a: Any,
+    s: S = None,
+    axes: Axes = None,
+    norm: Norm = None,
+    out: None = None,
     **extras: Unpack[Extras],
 ) -> da.Array:
     """Return the discrete Fourier transform of several axes, by default all.
@@ -260,7 +312,11 @@ def fftn(
 
 @documented
 def ifftn(
-    a: Any, s: S = None, axes: Axes = None, norm: Norm = None, out: None = None,
+    a: Any,
+    s: S = None,
+    axes: Axes = None,
+    norm: Norm = None,
+    out: None = None,
     **extras: Unpack[Extras],
 ) -> da.Array:
     """Return the inverse of `fftn`.
@@ -276,7 +332,11 @@ def ifftn(
 
 @documented
 def rfftn(
-    a: Any, s: S = None, axes: Axes = None, norm: Norm = None, out: None = None,
+    a: Any,
+    s: S = None,
+    axes: Axes = None,
+    norm: Norm = None,
+    out: None = None,
     **extras: Unpack[Extras],
 ) -> da.Array:
     """Return half the transform of real input over several axes, by default all.
@@ -292,7 +352,11 @@ def rfftn(
 
 @documented
 def irfftn(
-    a: Any, s: S = None, axes: Axes = None, norm: Norm = None, out: None = None,
+    a: Any,
+    s: S = None,
+    axes: Axes = None,
+    norm: Norm = None,
+    out: None = None,
     **extras: Unpack[Extras],
 ) -> da.Array:
     """Return the real inverse of `rfftn`.
@@ -308,7 +372,11 @@ def irfftn(
 
 @documented
 def hfftn(
-    a: Any, s: S = None, axes: Axes = None, norm: Norm = None, out: None = None,
+    a: Any,
+    s: S = None,
+    axes: Axes = None,
+    norm: Norm = None,
+    out: None = None,
     **extras: Unpack[Extras],
 ) -> da.Array:
     """Return the real transform of half a signal with Hermitian symmetry in several axes.
@@ -324,7 +392,11 @@ def hfftn(
 
 @documented
 def ihfftn(
-    a: Any, s: S = None, axes: Axes = None, norm: Norm = None, out: None = None,
+    a: Any,
+    s: S = None,
+    axes: Axes = None,
+    norm: Norm = None,
+    out: None = None,
     **extras: Unpack[Extras],
 ) -> da.Array:
     """Return the inverse of `hfftn`.

@@ -30,7 +30,14 @@ import numpy.typing as npt
 from dask_bigfft import config
 
 __all__ = [
-    "LEAST", "UNIT", "File", "Underway", "opened", "places", "room_missing", "rounded_up",
+    "LEAST",
+    "UNIT",
+    "File",
+    "Underway",
+    "opened",
+    "places",
+    "room_missing",
+    "rounded_up",
     "sync_path",
 ]
 

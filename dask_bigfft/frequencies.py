@@ -150,8 +150,12 @@ def frequencies_of(spectrum: da.Array, axis: SupportsIndex = -1, d: float = 1.0)
         refuse("spectrum", found, "a dask.array.Array", kind=ArgumentTypeError)
     plan, shifted = _plan_of(spectrum)
     if plan is None or (plan.spec.kind == "c2r" and plan.spec.sign > 0):
-        refuse("spectrum", spectrum.name, "a spectrum as a transform returned it; for others "
-               "fftfreq(n, d, spectrum.chunks[axis]), with its order")
+        refuse(
+            "spectrum",
+            spectrum.name,
+            "a spectrum as a transform returned it; for others "
+            "fftfreq(n, d, spectrum.chunks[axis]), with its order",
+        )
     spec = plan.spec
     (place,) = parse_axes("axis", (axis,), spectrum.ndim)
     if place not in spec.axes:
@@ -162,7 +166,11 @@ def frequencies_of(spectrum: da.Array, axis: SupportsIndex = -1, d: float = 1.0)
     half = spec.kind == "r2c" and place == spec.real_axis
     counts = (digits[0] // 2 + 1, *digits[1:]) if half else digits
     return _frequencies(
-        n, _parse_samples(n, d)[1], digits, counts, spectrum.chunks[place],
+        n,
+        _parse_samples(n, d)[1],
+        digits,
+        counts,
+        spectrum.chunks[place],
         highest=n // 2 if half else (n - 1) // 2,
         first=plan.result.axes[place].groups[0].offset + shifted.get(place, 0),
     )
@@ -210,7 +218,12 @@ def _parse_digits(n: int, order: Any, digits: Any) -> tuple[int, ...]:
 
 
 def _frequencies(
-    n: int, d: float, digits: tuple[int, ...], counts: tuple[int, ...], chunks: Any, highest: int,
+    n: int,
+    d: float,
+    digits: tuple[int, ...],
+    counts: tuple[int, ...],
+    chunks: Any,
+    highest: int,
     first: int = 0,
 ) -> da.Array:
     """Frequencies of the places of a box of output digits, negative above `highest`.
@@ -220,10 +233,19 @@ def _frequencies(
     size = math.prod(counts)
     cut = normalized_chunks(chunks, chunks, (size,), np.dtype(float))
     places = da.arange(size, chunks=cut, dtype=np.int64)
-    return cast("da.Array", places.map_blocks(
-        _frequency_block, dtype=np.dtype(float), n=n, d=d, digits=digits, counts=counts,
-        highest=highest, first=first,
-    ))
+    return cast(
+        "da.Array",
+        places.map_blocks(
+            _frequency_block,
+            dtype=np.dtype(float),
+            n=n,
+            d=d,
+            digits=digits,
+            counts=counts,
+            highest=highest,
+            first=first,
+        ),
+    )
 
 
 def _frequency_block(

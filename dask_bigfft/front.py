@@ -27,7 +27,14 @@ from dask_bigfft.storage.sources import stored_reader
 from dask_bigfft.transforms.spec import parse_name, parse_scale
 
 __all__ = [
-    "Axes", "N", "Norm", "S", "documented", "plan", "plan_of_stored", "transform",
+    "Axes",
+    "N",
+    "Norm",
+    "S",
+    "documented",
+    "plan",
+    "plan_of_stored",
+    "transform",
     "transform_as_planned",
 ]
 
@@ -205,8 +212,14 @@ def transform_as_planned(
         other()
     order = given.spec.orders_out if given.spec.sign < 0 else given.spec.orders_in
     found = make_plan(
-        parse_array(array, name), name, lengths, axes, norm, order=order,
-        digits=dict(given.spec.digits))
+        parse_array(array, name),
+        name,
+        lengths,
+        axes,
+        norm,
+        order=order,
+        digits=dict(given.spec.digits),
+    )
     wanted, made = replace(found.spec, name=""), replace(given.spec, name="")
     if wanted != made or given.source != found.source:
         other()
@@ -325,7 +338,12 @@ def _planned(
     _warn(kind, lengths, along, stacklevel=4)
     array = parse_array(a, kind)
     found = make_plan(
-        array, kind, lengths, along, norm, stored=stored or _described(array),
+        array,
+        kind,
+        lengths,
+        along,
+        norm,
+        stored=stored or _described(array),
         **parse_extras(extras),
     )
     return take_over(array, found)[1]

@@ -55,7 +55,13 @@ def read(path: Path, schema: int, checked: Callable[[Any], T]) -> T | None:
     except FileNotFoundError:
         return None
     except (
-        OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError,
+        OSError,
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
     ) as error:
         log.warning("%s is damaged and ignored: %r", path, error)
         return None

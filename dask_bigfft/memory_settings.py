@@ -102,9 +102,11 @@ class WorkerMemory(NamedTuple):
 
     def __str__(self) -> str:
         mib = 1 << 20
-        return (f"a worker with a memory limit of {self.limit // mib} MiB stops at "
-                f"{self.stop // mib} MiB (distributed.worker.memory.pause), and imported libraries "
-                f"take {self.used // mib} MiB of that")
+        return (
+            f"a worker with a memory limit of {self.limit // mib} MiB stops at "
+            f"{self.stop // mib} MiB (distributed.worker.memory.pause), and imported libraries "
+            f"take {self.used // mib} MiB of that"
+        )
 
 
 def assumed_memory(limit: int) -> WorkerMemory:

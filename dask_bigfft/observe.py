@@ -158,8 +158,12 @@ def report(y: Any) -> Report:
     """
     plans = _remember(y) if is_dask_collection(y) else {}
     if not plans:
-        refuse("y", type(y).__name__, "a dask array with a transform of dask_bigfft in its graph: "
-               "the lazy array, not what persist() has made of it")
+        refuse(
+            "y",
+            type(y).__name__,
+            "a dask array with a transform of dask_bigfft in its graph: "
+            "the lazy array, not what persist() has made of it",
+        )
     client = running_client()
     runs = []
     for token, plan in plans.items():

@@ -22,7 +22,14 @@ import psutil
 from dask_bigfft.events import PHASES, SUBPHASES, add_sink
 
 __all__ = [
-    "RECORD", "WATCHED", "PlanRecord", "Record", "Span", "Total", "current_worker", "resident",
+    "RECORD",
+    "WATCHED",
+    "PlanRecord",
+    "Record",
+    "Span",
+    "Total",
+    "current_worker",
+    "resident",
 ]
 
 #: Plans that are kept for each worker, and spans of time of each.
@@ -35,8 +42,20 @@ OFTEN = 0.01
 
 #: Events that plans are recorded by, as tables list them: phases, then what they consist of.
 WATCHED = (
-    "pack", "send", "barrier", "unpack", "round", "round_cpu", "round_device", "peer_host",
-    "peer_direct", "lease_wait", "compile", "prefault", *SUBPHASES, "fallback",
+    "pack",
+    "send",
+    "barrier",
+    "unpack",
+    "round",
+    "round_cpu",
+    "round_device",
+    "peer_host",
+    "peer_direct",
+    "lease_wait",
+    "compile",
+    "prefault",
+    *SUBPHASES,
+    "fallback",
 )
 
 #: A phase of a plan: its name and number, such as ``("round", 2)``.
@@ -223,8 +242,9 @@ class Record:
             if found is None:
                 return None
             totals = {phase: Total(*_fields(total)) for phase, total in found.totals.items()}
-            return PlanRecord(totals, found.spans.copy(), found.rss_before, found.rss_peak,
-                              dict(found.devices))
+            return PlanRecord(
+                totals, found.spans.copy(), found.rss_before, found.rss_peak, dict(found.devices)
+            )
 
     def counters(self, place: str = "") -> dict[str, dict[str, list[float]]]:
         """Return the totals of a place by plan and phase, as plain numbers.

@@ -57,12 +57,21 @@ def main():
     lent = ordinary.to_backend("bigfft").persist()
 
     jobs = [
-        ("make and drop blocks", lambda: full_by_numpy(shape, chunks).persist(),
-         lambda: full_by_arena(shape, chunks).persist()),
-        ("copy blocks", lambda: ordinary.map_blocks(np.copy).persist(),
-         lambda: ordinary.to_backend("bigfft").persist()),
-        ("transform: rfft2", lambda: fft.rfft2(ordinary).persist(),
-         lambda: fft.rfft2(lent).persist()),
+        (
+            "make and drop blocks",
+            lambda: full_by_numpy(shape, chunks).persist(),
+            lambda: full_by_arena(shape, chunks).persist(),
+        ),
+        (
+            "copy blocks",
+            lambda: ordinary.map_blocks(np.copy).persist(),
+            lambda: ordinary.to_backend("bigfft").persist(),
+        ),
+        (
+            "transform: rfft2",
+            lambda: fft.rfft2(ordinary).persist(),
+            lambda: fft.rfft2(lent).persist(),
+        ),
     ]
     print(f"float64 array of {shape} in 8 blocks, medians of {given.repetitions} in turn\n")
     print("| seconds | C library | arena | ratio (least..most) |\n|---|---|---|---|")

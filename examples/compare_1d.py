@@ -62,8 +62,11 @@ def relative_error(found, wanted):
 def measure(n, repetitions):
     """Return seconds of each contestant by repetition, and errors against SciPy."""
     x = da.random.default_rng(26).standard_normal(2 * n, chunks=-(-2 * n // 16) // 2 * 2)
-    x = x.map_blocks(lambda block: block.view(complex), dtype=complex,
-                     chunks=(tuple(size // 2 for size in x.chunks[0]),)).persist()
+    x = x.map_blocks(
+        lambda block: block.view(complex),
+        dtype=complex,
+        chunks=(tuple(size // 2 for size in x.chunks[0]),),
+    ).persist()
     whole = x.compute()
     calls = contestants(x, whole)
     wanted = scipy.fft.fft(whole)
@@ -118,8 +121,10 @@ def main():
     peers = [ratios(seconds, peer) for peer in PEERS]
     where = machine()
     print(", ".join(f"{key} {value}" for key, value in where.items()))
-    print(f"N = {arguments.n} complex128 in 16 chunks, {arguments.threads} threads, natural order,"
-          f" warm, {arguments.repetitions} repetitions in turn\n")
+    print(
+        f"N = {arguments.n} complex128 in 16 chunks, {arguments.threads} threads, natural order,"
+        f" warm, {arguments.repetitions} repetitions in turn\n"
+    )
     heads = "".join(f" times as fast as `{peer}` |" for peer in PEERS)
     print(f"| | seconds, median |{heads} relative L2 distance from SciPy |")
     print("|---" * (3 + len(PEERS)) + "|")
@@ -131,8 +136,17 @@ def main():
         print(f"| `{name}` | {statistics.median(taken):.3f} |{cells} {errors[name]:.1e} |")
     if arguments.json:
         with open(arguments.json, "w") as file:
-            json.dump({"machine": where, "n": arguments.n, "threads": arguments.threads,
-                       "seconds": seconds, "errors": errors}, file, indent=1)
+            json.dump(
+                {
+                    "machine": where,
+                    "n": arguments.n,
+                    "threads": arguments.threads,
+                    "seconds": seconds,
+                    "errors": errors,
+                },
+                file,
+                indent=1,
+            )
     if not max(errors.values()) < 1e-14:
         raise SystemExit("an answer is wrong")
 

@@ -38,10 +38,7 @@ def record(n):
 
 def filters(n):
     """Return a short and a long low-pass filter."""
-    return (
-        scipy.signal.firwin(255, 80, fs=RATE),
-        scipy.signal.firwin(n // 16 + 1, 80, fs=RATE),
-    )
+    return (scipy.signal.firwin(255, 80, fs=RATE), scipy.signal.firwin(n // 16 + 1, 80, fs=RATE))
 
 
 def jobs(x, short, long):
@@ -75,8 +72,14 @@ def run(n):
     }
     found = peaks(results["correlate, pattern"])
     return {
-        "n": n, "blocks": x.numblocks[0], "heard": heard, "places": places, "found": found,
-        "results": results, "errors": errors, "seconds": seconds,
+        "n": n,
+        "blocks": x.numblocks[0],
+        "heard": heard,
+        "places": places,
+        "found": found,
+        "results": results,
+        "errors": errors,
+        "seconds": seconds,
     }
 
 
@@ -93,8 +96,10 @@ def report(found):
     """Print what a run did, how long it took, and how far from SciPy it is."""
     print(f"A record of {found['n']} samples in {found['blocks']} chunks:")
     for name, error in found["errors"].items():
-        print(f"  {name:26} {found['seconds'][name]:6.2f} s, relative L2 distance from SciPy "
-              f"{error:.1e}")
+        print(
+            f"  {name:26} {found['seconds'][name]:6.2f} s, relative L2 distance from SciPy "
+            f"{error:.1e}"
+        )
     print(f"  the pattern lies at   {found['places'].tolist()}")
     print(f"  and is found at       {found['found'].tolist()}")
 

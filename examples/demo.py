@@ -59,8 +59,15 @@ def draw_field(places, found):
     low, high = np.percentile(found["truth"], [0, 100])
     size = f"{rows} x {columns}"
     show(places[0], found["input"], f"corner of a field of {size} [m]", "terrain", low, high)
-    show(places[1], spectrum, "spectrum [log10]: the peaks are stripes", "magma",
-         np.percentile(spectrum, 20), np.percentile(spectrum, 99.9), extent)
+    show(
+        places[1],
+        spectrum,
+        "spectrum [log10]: the peaks are stripes",
+        "magma",
+        np.percentile(spectrum, 20),
+        np.percentile(spectrum, 99.9),
+        extent,
+    )
     for ky, kx in large_field.stripe_frequencies(found["shape"]):
         for sign in (1, -1):
             places[1].plot(sign * kx / columns, sign * ky / rows, "o", ms=9, mfc="none", mec="w")
@@ -122,8 +129,10 @@ def main():
     parts = [(elevation, heights), (large_field, field), (transposed_order, record)]
     for part, found in parts:
         part.report(found)
-    print(f"\nAll in {time.perf_counter() - start:.0f} s on {os.cpu_count()} cores."
-          f" The picture is {arguments.picture}")
+    print(
+        f"\nAll in {time.perf_counter() - start:.0f} s on {os.cpu_count()} cores."
+        f" The picture is {arguments.picture}"
+    )
     if not all(part.right(found) for part, found in parts):
         raise SystemExit("an answer is wrong")
 

@@ -86,8 +86,13 @@ def run(chunk=150):
 
 def report(found):
     """Print what a run did and how far from SciPy it is."""
-    print("{} x {} heights, mirrored to {} x {}, in {} x {} chunks".format(
-        *found["result"].shape, *(sum(cut) for cut in found["chunks"]), *map(len, found["chunks"])))
+    print(
+        "{} x {} heights, mirrored to {} x {}, in {} x {} chunks".format(
+            *found["result"].shape,
+            *(sum(cut) for cut in found["chunks"]),
+            *map(len, found["chunks"]),
+        )
+    )
     for name, error in found["errors"].items():
         same = "" if error else ", the same bit for bit"
         print(f"  {name}: relative L2 distance from SciPy {error:.1e}{same}")

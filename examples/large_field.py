@@ -105,6 +105,7 @@ def response(fy, fx, shape):
 
     `fy` is a column and `fx` a row of frequencies per sample, of NumPy or dask.
     """
+
     def bump(f, centre, width):
         return np.exp(-0.5 * ((f - centre) / width) ** 2)
 
@@ -153,7 +154,11 @@ def empty_array(path, shape, chunks):
 def make_field(path, shape, chunks):
     """Write the field to Zarr."""
     field = da.map_blocks(
-        field_block, shape=shape, levels=grids(shape), dtype=float, meta=np.empty((0, 0)),
+        field_block,
+        shape=shape,
+        levels=grids(shape),
+        dtype=float,
+        meta=np.empty((0, 0)),
         chunks=da.core.normalize_chunks(chunks, shape),
     )
     da.store(field, empty_array(path, shape, chunks), lock=False)
@@ -252,15 +257,20 @@ def run(gib, folder):
 def report(found):
     """Print what a run did, how fast, and how far from the answer it is."""
     rows, columns = found["shape"]
-    print(f"{rows} x {columns} float64 ({8 * rows * columns / 2**30:.2f} GiB) in Zarr, in chunks of"
-          f" {found['chunks'][0]} x {found['chunks'][1]}")
+    print(
+        f"{rows} x {columns} float64 ({8 * rows * columns / 2**30:.2f} GiB) in Zarr, in chunks of"
+        f" {found['chunks'][0]} x {found['chunks'][1]}"
+    )
     for name, nbytes, seconds in found["stages"].rows:
         print(f"  {name:34} {seconds:6.2f} s  {nbytes / seconds / 1e9:5.2f} GB/s")
     for name, error in found["errors"].items():
         same = "" if error else ", the same bit for bit"
         print(f"  {name}: relative L2 distance from SciPy {error:.1e}{same}")
-    print("  root mean square distance from the true terrain: {:.1f} m before, {:.1f} m after"
-          .format(*found["rms"]))
+    print(
+        "  root mean square distance from the true terrain: {:.1f} m before, {:.1f} m after".format(
+            *found["rms"]
+        )
+    )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     print(f"  peak memory of the process, SciPy's check included: {peak / 2**30:.2f} GiB")
 
@@ -273,8 +283,12 @@ def right(found):
 
 def add_arguments(parser):
     parser.add_argument("--gib", type=float, default=1.0, help="size of the field, default 1")
-    parser.add_argument("--folder", type=Path, default=FOLDER,
-                        help=f"where it is kept meanwhile, default {FOLDER.name}")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=FOLDER,
+        help=f"where it is kept meanwhile, default {FOLDER.name}",
+    )
 
 
 @contextlib.contextmanager

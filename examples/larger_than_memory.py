@@ -27,8 +27,9 @@ with extra("zarr"):
 
 def make_field(path, shape, rows):
     """Store normal numbers, slab by slab, and return their energy."""
-    field = zarr.create_array(path, shape=shape, chunks=(rows, *shape[1:]), dtype="c8",
-                              compressors=None)
+    field = zarr.create_array(
+        path, shape=shape, chunks=(rows, *shape[1:]), dtype="c8", compressors=None
+    )
     rng, energy = np.random.default_rng(1), 0.0
     for first in range(0, shape[0], rows):
         height = min(rows, shape[0] - first)
@@ -42,8 +43,13 @@ def transform(folder, limit):
     """What the process does that is killed, and the one that goes on."""
     with dask.config.set(scheduler="threads"):
         return dask_bigfft.run(
-            folder / "field.zarr", folder / "spectrum.zarr", "fftn",
-            memory_limit=limit, block_size=limit // 16, scratch=folder / "scratch", resume=True,
+            folder / "field.zarr",
+            folder / "spectrum.zarr",
+            "fftn",
+            memory_limit=limit,
+            block_size=limit // 16,
+            scratch=folder / "scratch",
+            resume=True,
         )
 
 
@@ -81,12 +87,16 @@ def main():
         limit = field.nbytes // 4
         print(f"field {shape}, {format_bytes(field.nbytes)}; memory {format_bytes(limit)}")
         records = kill_in_the_middle(args.folder, limit)
-        print(f"killed with {records} blocks recorded; nothing looks complete: "
-              f"{not (args.folder / 'spectrum.zarr').exists()}")
+        print(
+            f"killed with {records} blocks recorded; nothing looks complete: "
+            f"{not (args.folder / 'spectrum.zarr').exists()}"
+        )
         done = transform(args.folder, limit)
-        print(f"rounds {done.plan.notation} by way of {done.plan.carrier}, forecast "
-              f"{format_bytes(done.plan.expected.peak_host)} of memory, "
-              f"{format_bytes(done.plan.expected.scratch)} of scratch files")
+        print(
+            f"rounds {done.plan.notation} by way of {done.plan.carrier}, forecast "
+            f"{format_bytes(done.plan.expected.peak_host)} of memory, "
+            f"{format_bytes(done.plan.expected.scratch)} of scratch files"
+        )
         speed = (done.read + done.written) / 1e9 / done.seconds
         print(f"the rest took {done.seconds:.1f} s ({speed:.2f} GB/s)")
         check(field, energy, rows, args.folder / "spectrum.zarr")

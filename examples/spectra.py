@@ -56,9 +56,16 @@ def run(n):
     inner = slice(4, n // 4)
     fitted = np.polyfit(np.log(frequencies[inner]), np.log(power[inner]), 1)[0]
     return {
-        "n": n, "blocks": x.numblocks, "field": made, "laplacian": laplacian,
-        "frequencies": frequencies, "power": power, "slope": float(fitted),
-        "lines": lines, "tone": tone, "loudest": float(lines[np.argmax(tone)]),
+        "n": n,
+        "blocks": x.numblocks,
+        "field": made,
+        "laplacian": laplacian,
+        "frequencies": frequencies,
+        "power": power,
+        "slope": float(fitted),
+        "lines": lines,
+        "tone": tone,
+        "loudest": float(lines[np.argmax(tone)]),
         "errors": {
             "Poisson's equation, against the field": distance(solved, made),
             # Integration by parts: the mean square slope is minus the mean of field x Laplacian.
@@ -78,8 +85,10 @@ def distance(a, b):
 def report(found):
     """Print what a run found."""
     print(f"A field of {found['n']} x {found['n']} in {found['blocks'][0]} chunks:")
-    print(f"  power falls with the power {found['slope']:.2f} of the wave number, "
-          f"{SLOPE:.2f} was asked for")
+    print(
+        f"  power falls with the power {found['slope']:.2f} of the wave number, "
+        f"{SLOPE:.2f} was asked for"
+    )
     print(f"  the loudest tone has {found['loudest']:.1f} Hz, {TONE:.1f} Hz is in the record")
     for name, error in found["errors"].items():
         print(f"  {name}: {error:.1e}")

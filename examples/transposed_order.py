@@ -80,8 +80,10 @@ def run(n, repetitions=REPETITIONS):
         "places": places,
         "seconds": {order: float(np.median(taken)) for order, taken in seconds.items()},
         "exchanges": {order: exchanges(x, order) for order in seconds},
-        "errors": {order: float(np.linalg.norm(found[order] - wanted) / np.linalg.norm(wanted))
-                   for order in seconds},
+        "errors": {
+            order: float(np.linalg.norm(found[order] - wanted) / np.linalg.norm(wanted))
+            for order in seconds
+        },
         "correlation": found["transposed"] / np.std(found["transposed"]),
     }
 
@@ -90,12 +92,16 @@ def report(found):
     """Print what a run did, how fast, and how far from the answer it is."""
     print(f"A record of {found['n']} samples in {found['chunks']} chunks, correlated with a chirp:")
     for order, (forward, back) in found["exchanges"].items():
-        print(f"  {order:10}  {forward} + {back} exchanges, {found['seconds'][order]:.2f} s,"
-              f" relative L2 distance from SciPy {found['errors'][order]:.1e}")
+        print(
+            f"  {order:10}  {forward} + {back} exchanges, {found['seconds'][order]:.2f} s,"
+            f" relative L2 distance from SciPy {found['errors'][order]:.1e}"
+        )
     heights = found["correlation"]
     print(f"  echoes were sent back at {found['places'].tolist()}")
-    print(f"  and are found at         {loudest(heights).tolist()},"
-          f" {heights[loudest(heights)].min():.0f} standard deviations high or more")
+    print(
+        f"  and are found at         {loudest(heights).tolist()},"
+        f" {heights[loudest(heights)].min():.0f} standard deviations high or more"
+    )
 
 
 def right(found):
@@ -108,8 +114,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__ and __doc__.splitlines()[0])
     parser.add_argument("--n", type=int, default=2**22, help="length, default 2^22")
     found = run(parser.parse_args().n)
-    print("In transposed order the places of a spectrum of 12 hold the frequencies",
-          dask_bigfft.transposed_index(12).tolist())
+    print(
+        "In transposed order the places of a spectrum of 12 hold the frequencies",
+        dask_bigfft.transposed_index(12).tolist(),
+    )
     report(found)
     if not right(found):
         raise SystemExit("the answer is wrong")

@@ -99,7 +99,8 @@ def refusals(table):
     return [
         pytest.param(call, argument, value, kind, id=f"{argument}-{number}-{kind.__name__}")
         for number, (call, argument, values, types) in enumerate(table)
-        for kind, found in ((ValueError, values), (TypeError, types)) for value in found
+        for kind, found in ((ValueError, values), (TypeError, types))
+        for value in found
     ]
 
 

@@ -28,5 +28,3 @@ def test_each_is_caught_as_what_python_would_raise(kind, bases):
     again = pickle.loads(pickle.dumps(info.value))  # it travels from a worker
     assert type(again) is kind
     assert str(again) == str(info.value)
-
-

@@ -82,5 +82,3 @@ def test_a_forked_process_starts_afresh_even_while_locked():
     assert queue.get() == (("child",), 1)
     child.join(20)
     assert child.exitcode == 0
-
-

@@ -20,9 +20,13 @@ def fresh(monkeypatch):
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("bigfft.hybrid.min-speedup", -1), ("bigfft.gpu.peer-transport", "x"),
-     ("bigfft.scratch.row-size", "x"), ("bigfft.memory.pin-arrays", "maybe"),
-     ("bigfft.scratch.threads", 0)],
+    [
+        ("bigfft.hybrid.min-speedup", -1),
+        ("bigfft.gpu.peer-transport", "x"),
+        ("bigfft.scratch.row-size", "x"),
+        ("bigfft.memory.pin-arrays", "maybe"),
+        ("bigfft.scratch.threads", 0),
+    ],
 )
 def test_values_that_are_read_late_are_refused_with_the_plan(key, value):
     with dask.config.set({key: value}), pytest.raises(ArgumentError, match=f"`{key}`={value!r}"):
@@ -43,10 +47,21 @@ def test_misspelt_settings_are_reported_once():
 
 @pytest.mark.parametrize(
     ("key", "hint"),
-    [("qqq", None), ("workers", None), ("backend", None), ("verbose", None), ("planner.foo", None),
-     ("exchange.nonsense", None), ("carrier", "exchange.carrier"), ("devices", "device"),
-     ("memory.limit", "memory-limit"), ("memory_limits", "memory-limit"), ("vrify", "verify"),
-     ("pinned-limits", "memory.pinned-limit"), ("scratch.pice-size", "scratch.piece-size")],
+    [
+        ("qqq", None),
+        ("workers", None),
+        ("backend", None),
+        ("verbose", None),
+        ("planner.foo", None),
+        ("exchange.nonsense", None),
+        ("carrier", "exchange.carrier"),
+        ("devices", "device"),
+        ("memory.limit", "memory-limit"),
+        ("memory_limits", "memory-limit"),
+        ("vrify", "verify"),
+        ("pinned-limits", "memory.pinned-limit"),
+        ("scratch.pice-size", "scratch.piece-size"),
+    ],
 )
 def test_only_near_names_are_suggested(key, hint):
     said = f"did you mean bigfft.{hint}?" if hint else "it does nothing"

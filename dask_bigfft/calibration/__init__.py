@@ -21,14 +21,8 @@ from dask_bigfft.calibration.cluster import disks_of, hosts_of, network_speeds, 
 from dask_bigfft.calibration.gpus import device_speeds, ordinals_of, peer_speeds
 from dask_bigfft.calibration.system import DISK_NBYTES, disk_speeds, page_speed
 from dask_bigfft.calibration.threads import DTYPES, thread_prices
-from dask_bigfft.devices.find import leases
-from dask_bigfft.errors import (
-    ArgumentTypeError,
-    DeviceError,
-    is_path,
-    parse_count,
-    refuse,
-)
+from dask_bigfft.errors import ArgumentTypeError, DeviceError, is_path, parse_count, refuse
+from dask_bigfft.gpu.find import leases
 from dask_bigfft.kernels.libraries import usable
 from dask_bigfft.kernels.wisdom import fastest_library
 from dask_bigfft.memory_settings import machine_nbytes
@@ -50,8 +44,7 @@ PART_OF_MEMORY = 32
 
 
 def measure(
-    threads: int, nbytes: int, repeat: int, folder: str | None,
-    kernels: Sequence[str] | None = None,
+    threads: int, nbytes: int, repeat: int, folder: str | None, kernels: Sequence[str] | None = None
 ) -> Profile:
     """Return the profile of the machine that this runs on, measured now.
 
@@ -166,8 +159,12 @@ def calibrate(
     if client is not None and (
         not hasattr(client, "scheduler_info") or getattr(client, "asynchronous", False)
     ):
-        refuse("client", client, "a distributed.Client that is not asynchronous, or None for this "
-               "process", kind=ArgumentTypeError)
+        refuse(
+            "client",
+            client,
+            "a distributed.Client that is not asynchronous, or None for this process",
+            kind=ArgumentTypeError,
+        )
     repeat = parse_count("repeat", repeat)
     if nbytes is not None:
         nbytes = parse_count("nbytes", nbytes, LEAST_NBYTES)
@@ -209,16 +206,29 @@ def _of_cluster(
 ) -> Profile:
     """The slowest of all workers in each respect, while all work, and what they share."""
     hosts, installed = hosts_of(workers), client.run(usable)
-    common = [name for name in next(iter(installed.values()))
-              if all(name in names for names in installed.values())]
+    common = [
+        name
+        for name in next(iter(installed.values()))
+        if all(name in names for names in installed.values())
+    ]
     asked = []
     for addresses in hosts.values():
         threads = {address: max(1, int(workers[address]["nthreads"])) for address in addresses}
         for address, own in threads.items():  # those of a host as much as one that has it alone
             part = usual_nbytes(sum(threads.values())) * own // sum(threads.values())
-            asked.append(client.submit(
-                measure, own, nbytes or part, repeat, None, common, workers=[address],
-                allow_other_workers=False, pure=False))
+            asked.append(
+                client.submit(
+                    measure,
+                    own,
+                    nbytes or part,
+                    repeat,
+                    None,
+                    common,
+                    workers=[address],
+                    allow_other_workers=False,
+                    pure=False,
+                )
+            )
     found = slowest(client.gather(asked))
     few = min(1.0, (nbytes or USUAL_NBYTES) / USUAL_NBYTES)
     shared: dict[str, Any] = {

@@ -37,10 +37,23 @@ def workers_of(client: Any) -> dict[str, Any]:
 
 #: Prices in seconds, which are slower the larger they are; all others are speeds. Threads are those
 #: of the worker with most, as in plans.
-LARGER = frozenset({
-    "threads", "run", "move", "start", "task", "tile", "shard", "exchange", "pair", "sent_task",
-    "sent_shard", "shared_round", "call",
-})
+LARGER = frozenset(
+    {
+        "threads",
+        "run",
+        "move",
+        "start",
+        "task",
+        "tile",
+        "shard",
+        "exchange",
+        "pair",
+        "sent_task",
+        "sent_shard",
+        "shared_round",
+        "call",
+    }
+)
 
 
 def slowest(profiles: Sequence[Profile]) -> Profile:
@@ -63,8 +76,11 @@ def slowest(profiles: Sequence[Profile]) -> Profile:
     known = [{(one.name, one.dtype): one for one in profile.libraries} for profile in profiles]
     common = [key for key in known[0] if all(key in of_worker for of_worker in known)]
     return replace(
-        found, libraries=tuple(_slowest([of_worker[key] for of_worker in known]) for key in common),
-        devices=_devices(profiles), peers=_peers(profiles))
+        found,
+        libraries=tuple(_slowest([of_worker[key] for of_worker in known]) for key in common),
+        devices=_devices(profiles),
+        peers=_peers(profiles),
+    )
 
 
 def _slowest(things: Sequence[Any]) -> Any:
@@ -73,7 +89,8 @@ def _slowest(things: Sequence[Any]) -> Any:
     for field in fields(things[0]):
         values = [getattr(one, field.name) for one in things]
         if all(isinstance(value, int | float) for value in values) and not isinstance(
-                values[0], bool):
+            values[0], bool
+        ):
             worst[field.name] = _worst(field.name, values)
     return replace(things[0], **worst)
 
@@ -89,7 +106,8 @@ def _devices(profiles: Sequence[Profile]) -> tuple[DeviceProfile, ...]:
     most = max(len(profile.devices) for profile in profiles)
     return tuple(
         _slowest([profile.devices[i] for profile in profiles if i < len(profile.devices)])
-        for i in range(most))
+        for i in range(most)
+    )
 
 
 def _peers(profiles: Sequence[Profile]) -> tuple[Peer, ...]:
@@ -99,8 +117,10 @@ def _peers(profiles: Sequence[Profile]) -> tuple[Peer, ...]:
         for pair in profile.peers:
             found.setdefault((pair.source, pair.target), []).append(pair)
     return tuple(
-        _slowest(pairs) for ends, pairs in sorted(found.items())
-        if len(pairs) == sum(max(ends) < len(profile.devices) for profile in profiles))
+        _slowest(pairs)
+        for ends, pairs in sorted(found.items())
+        if len(pairs) == sum(max(ends) < len(profile.devices) for profile in profiles)
+    )
 
 
 def hosts_of(workers: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
@@ -136,16 +156,24 @@ def disks_of(
     """
     each = {
         address: max(min(nbytes, DISK_EACH), nbytes // len(addresses))
-        for addresses in hosts.values() for address in addresses
+        for addresses in hosts.values()
+        for address in addresses
     }
     name = f"bigfft-calibration-{uuid.uuid4().hex[:12]}"
     paths = {address: Path(folder) / f"{name}-{i}" for i, address in enumerate(each)}
 
     def at_once(work: Any, *arguments: Mapping[str, Any]) -> dict[str, Any]:
         asked = {
-            address: client.submit(work, path, *(found[address] for found in arguments),
-                                   workers=[address], allow_other_workers=False, pure=False)
-            for address, path in paths.items()}
+            address: client.submit(
+                work,
+                path,
+                *(found[address] for found in arguments),
+                workers=[address],
+                allow_other_workers=False,
+                pure=False,
+            )
+            for address, path in paths.items()
+        }
         return dict(zip(asked, client.gather(list(asked.values())), strict=True))
 
     try:
@@ -155,7 +183,8 @@ def disks_of(
     return {
         what: min(
             sum(each[a] for a in addresses) / max(seconds[a] for a in addresses)
-            for addresses in hosts.values())
+            for addresses in hosts.values()
+        )
         for what, seconds in (("write", wrote), ("read", read))
     }
 
@@ -192,9 +221,7 @@ def _ring_seconds(client: Any, addresses: list[str], nbytes: int, pieces: int) -
     return time.perf_counter() - started
 
 
-def network_speeds(
-    client: Any, addresses: list[str], nbytes: int, repeat: int
-) -> dict[str, float]:
+def network_speeds(client: Any, addresses: list[str], nbytes: int, repeat: int) -> dict[str, float]:
     """Return what a `Profile` says of a cluster, by the names of its fields.
 
     Parameters

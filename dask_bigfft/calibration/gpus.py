@@ -2,7 +2,7 @@
 
 A simulated device therefore gives back the speeds that it was made with.
 
-Imports `devices`, `memory` and the planner's profiles.
+Imports `gpu`, `memory` and the planner's profiles.
 """
 
 import itertools
@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from dask_bigfft.devices.cupy_device import CupyDevice
-from dask_bigfft.devices.extents import aligned
-from dask_bigfft.devices.operations import FFT, Array, DeviceArray, Multiply
-from dask_bigfft.devices.peers import Gpus
-from dask_bigfft.devices.protocol import Device
+from dask_bigfft.gpu.cupy_device import CupyDevice
+from dask_bigfft.gpu.extents import aligned
+from dask_bigfft.gpu.operations import FFT, Array, DeviceArray, Multiply
+from dask_bigfft.gpu.peers import Gpus
+from dask_bigfft.gpu.protocol import Device
 from dask_bigfft.memory import default_arena, lend
 from dask_bigfft.planner.profile import DeviceProfile, Peer
 
@@ -83,8 +83,9 @@ def _copies(bench: _Bench) -> dict[str, float]:
         array.fill(1)
     speed, row = _bus_speed(bench, *whole), min(ROW, bench.nbytes // 4)
     rows = bench.nbytes // (2 * row)
-    narrow = _bus_speed(bench, *(a[: rows * 2 * row].reshape(rows, 2 * row)[:, :row]
-                                 for a in whole))
+    narrow = _bus_speed(
+        bench, *(a[: rows * 2 * row].reshape(rows, 2 * row)[:, :row] for a in whole)
+    )
     return {"h2d": speed, "d2h": speed, "run": max(0.0, row / narrow - row / speed)}
 
 
@@ -97,8 +98,10 @@ def _kernels(bench: _Bench) -> dict[str, Any]:
     call = bench.seconds(
         lambda: device.multiply(stream, Multiply((16,), "<c16", 1.0), small), 64 * COUNT
     )
-    memory = 2 * array.nbytes / bench.seconds(
-        lambda: device.multiply(stream, Multiply((elements,), "<c16", 1.0), array)
+    memory = (
+        2
+        * array.nbytes
+        / bench.seconds(lambda: device.multiply(stream, Multiply((elements,), "<c16", 1.0), array))
     )
     found: dict[str, Any] = {"call": call, "memory": memory}
     n = min(LENGTH, elements)
@@ -164,9 +167,7 @@ def ordinals_of(devices: Sequence[Device]) -> tuple[int, ...]:
     return found if len(found) == len(devices) else ()
 
 
-def peer_speeds(
-    ordinals: Sequence[int], nbytes: int, gpus: Gpus | None = None
-) -> tuple[Peer, ...]:
+def peer_speeds(ordinals: Sequence[int], nbytes: int, gpus: Gpus | None = None) -> tuple[Peer, ...]:
     """Return the bandwidth of copies of contiguous memory for each pair of GPUs that can.
 
     Parameters

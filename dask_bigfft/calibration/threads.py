@@ -40,8 +40,16 @@ DTYPES = ("complex128", "complex64")
 ELEMENTS = 1 << 21
 
 #: Prices of a profile, with what they are on a common machine.
-PRICES = {"copy": 3e-10, "run": 5e-9, "move": 1e-10, "start": 1e-3, "task": 1e-4, "tile": 3e-5,
-          "shard": 1e-5, "exchange": 1e-3}
+PRICES = {
+    "copy": 3e-10,
+    "run": 5e-9,
+    "move": 1e-10,
+    "start": 1e-3,
+    "task": 1e-4,
+    "tile": 3e-5,
+    "shard": 1e-5,
+    "exchange": 1e-3,
+}
 
 #: Weight of a price that is as measured alone, against a run that takes as long as forecast.
 PRIOR = 0.25
@@ -128,9 +136,7 @@ def _price(run: Run, name: str, threads: int) -> float:
     return run.plan.forecast(profile, threads=threads).seconds
 
 
-def thread_prices(
-    threads: int, nbytes: int, repeat: int, kernels: Sequence[str]
-) -> dict[str, Any]:
+def thread_prices(threads: int, nbytes: int, repeat: int, kernels: Sequence[str]) -> dict[str, Any]:
     """Return what a `Profile` says of threads, by the names of its fields.
 
     Parameters
@@ -153,8 +159,10 @@ def thread_prices(
                     continue
                 late = time.perf_counter() - began > ENOUGH
                 few = dtype != DTYPES[0] or kernel != kernels[0]
-                runs += [_run(problem, dtype, kernel, "none", 1 if late else repeat)
-                         for problem in problems(elements, threads, few)]
+                runs += [
+                    _run(problem, dtype, kernel, "none", 1 if late else repeat)
+                    for problem in problems(elements, threads, few)
+                ]
         checked = _checked(elements, threads, kernels[0], repeat)
         alone = _alone(threads, pool)
     rates: dict[tuple[str, str], float] = {}
@@ -167,11 +175,13 @@ def thread_prices(
 def _alone(threads: int, pool: ThreadPoolExecutor) -> dict[str, float]:
     """Return prices with those of copies in wide, narrow and transposed rows, all threads busy."""
     side = 1 << 10
-    pairs = [(np.ones((side, side), complex), np.empty((side, side), complex))
-             for _ in range(threads)]
+    pairs = [
+        (np.ones((side, side), complex), np.empty((side, side), complex)) for _ in range(threads)
+    ]
 
     def seconds(view: Callable[[Array], Array], into: Callable[[Array], Array]) -> float:
         """Seconds of a copy for each byte, the least of some."""
+
         def repeated(pair: tuple[Array, Array]) -> None:
             for _ in range(4):
                 copy_array(into(pair[1]), view(pair[0]))
@@ -186,12 +196,18 @@ def _alone(threads: int, pool: ThreadPoolExecutor) -> dict[str, float]:
     wide = seconds(lambda x: x, lambda x: x)
     narrow = seconds(lambda x: x[:, :4], lambda x: x[: side // 4].reshape(-1, 4)[:side])
     turned = seconds(lambda x: x, lambda x: x.T)  # as in most exchanges
-    return {**PRICES, "copy": wide, "run": max(64 * (narrow - wide), PRICES["run"] / 10),
-            "move": max(turned - wide, PRICES["move"] / 10)}
+    return {
+        **PRICES,
+        "copy": wide,
+        "run": max(64 * (narrow - wide), PRICES["run"] / 10),
+        "move": max(turned - wide, PRICES["move"] / 10),
+    }
 
 
 def fitted(
-    runs: Sequence[Run], threads: int, alone: Mapping[str, float],
+    runs: Sequence[Run],
+    threads: int,
+    alone: Mapping[str, float],
     rates: Mapping[tuple[str, str], float],
 ) -> dict[str, Any]:
     """Return the prices that explain the seconds of all runs best.
@@ -209,11 +225,16 @@ def fitted(
     """
     own = [(key, name) for key in rates for name in ("flops", "large_flops")]
     seconds = np.array([max(run.seconds, 1e-9) for run in runs])
-    rows = np.array([
-        [_price(run, name, threads) for name in alone]
-        + [_price(run, name, threads) if (run.library, run.dtype) == key else 0.0
-           for key, name in own]
-        for run in runs])
+    rows = np.array(
+        [
+            [_price(run, name, threads) for name in alone]
+            + [
+                _price(run, name, threads) if (run.library, run.dtype) == key else 0.0
+                for key, name in own
+            ]
+            for run in runs
+        ]
+    )
     usual = np.array([*alone.values(), *(1 / rates[key] for key, _ in own)])
     # In units of the usual prices, each of which is one more, weak observation.
     system = np.vstack([rows * usual / seconds[:, None], PRIOR * np.eye(len(usual))])
@@ -221,21 +242,29 @@ def fitted(
     prices = nnls(system, wanted)[0] * usual
     found: dict[str, Any] = dict(zip(alone, map(float, prices), strict=False))
     found["copy"] = 1 / max(found["copy"], 0.1 * alone["copy"])
-    flops = {key: 1 / max(float(price), 0.1 / rates[key[0]])
-             for key, price in zip(own, prices[len(alone):], strict=True)}
+    flops = {
+        key: 1 / max(float(price), 0.1 / rates[key[0]])
+        for key, price in zip(own, prices[len(alone) :], strict=True)
+    }
     found["libraries"] = tuple(
-        LibrarySpeeds(*key, flops[key, "flops"], flops[key, "large_flops"],
-                      get_library(key[0]).supports_out)
-        for key in rates)
+        LibrarySpeeds(
+            *key, flops[key, "flops"], flops[key, "large_flops"], get_library(key[0]).supports_out
+        )
+        for key in rates
+    )
     return found
 
 
 def _checked(elements: int, threads: int, kernel: str, repeat: int) -> dict[str, float]:
     """Return the speeds of checks, from what they add to a plane's transform."""
     plane = next(problems(elements, threads, True))
-    runs = {mode: _run(plane, DTYPES[0], kernel, mode, max(3, repeat))
-            for mode in ("none", "energy", "checksum")}
+    runs = {
+        mode: _run(plane, DTYPES[0], kernel, mode, max(3, repeat))
+        for mode in ("none", "energy", "checksum")
+    }
     plain = runs["none"].seconds
     nbytes = 2 * 16 * plane.shape[0] * plane.shape[1] / threads
-    return {mode: nbytes / max(runs[mode].seconds - plain, 0.01 * plain)
-            for mode in ("energy", "checksum")}
+    return {
+        mode: nbytes / max(runs[mode].seconds - plain, 0.01 * plain)
+        for mode in ("energy", "checksum")
+    }

@@ -37,16 +37,21 @@ def _name_leftovers(path: Path) -> None:
     for left in targets.leftovers(path):
         print(f"note: {left} is what a killed run has left; it may be deleted", file=sys.stderr)
     for left in targets.leftovers(path, targets.REPLACED):
-        print(f"note: {left} was {path} until a run replaced it that was killed, or is just ending",
-              file=sys.stderr)
+        print(
+            f"note: {left} was {path} until a run replaced it that was killed, or is just ending",
+            file=sys.stderr,
+        )
 
 
 def _run(args: argparse.Namespace) -> None:
     _name_leftovers(args.output)
     with place(args.scheduler, args.workers) as where:
         done = runs.execute(
-            asked(args), lambda result, sink: where.store(result, sink, _display(args)),
-            scratch=args.scratch, resume=args.resume, overwrite=args.overwrite,
+            asked(args),
+            lambda result, sink: where.store(result, sink, _display(args)),
+            scratch=args.scratch,
+            resume=args.resume,
+            overwrite=args.overwrite,
             checksum=args.checksum,
         )
     _report(done)
@@ -69,8 +74,10 @@ def _display(args: argparse.Namespace) -> Display | None:
 
 def _report(done: runs.Done) -> None:
     if done.already:
-        print(f"{done.path}: already done, {done.plan.spec.name} of {done.plan.spec.shape} "
-              f"{done.dtype}; nothing was computed or changed")
+        print(
+            f"{done.path}: already done, {done.plan.spec.name} of {done.plan.spec.shape} "
+            f"{done.dtype}; nothing was computed or changed"
+        )
         return
     speed = human_count((done.read + done.written) / done.seconds, "B/s")
     spec, count = done.plan.spec, len(done.plan.rounds)
@@ -82,7 +89,9 @@ def _report(done: runs.Done) -> None:
 
 
 _COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
-    "run": _run, "plan": _plan, "calibrate": _calibrate,
+    "run": _run,
+    "plan": _plan,
+    "calibrate": _calibrate,
 }
 
 

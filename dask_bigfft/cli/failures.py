@@ -51,6 +51,7 @@ def as_typed(text: str, options: Container[str] = ()) -> str:
     >>> as_typed("`resume`=True is not allowed: need a scratch folder", ["resume"])
     '`--resume` is not allowed: need a scratch folder'
     """
+
     def name(found: re.Match[str]) -> str:
         word, rest = found.groups()
         typed = f"--{word.replace('_', '-')}" if word in options else word

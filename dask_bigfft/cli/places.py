@@ -85,8 +85,11 @@ def place(scheduler: str, workers: int | None) -> Iterator[Place]:
     elif "://" in scheduler:
         yield from _connected(scheduler)
     else:
-        refuse("scheduler", scheduler, "threads, sync, processes, or an address such as "
-               "tcp://127.0.0.1:8786")
+        refuse(
+            "scheduler",
+            scheduler,
+            "threads, sync, processes, or an address such as tcp://127.0.0.1:8786",
+        )
 
 
 def _local_cluster(workers: int | None) -> Iterator[Place]:
@@ -97,8 +100,11 @@ def _local_cluster(workers: int | None) -> Iterator[Place]:
     # those that are started meanwhile go on ignoring it.
     with handled(signal.SIGINT, signal.SIG_IGN):
         cluster = LocalCluster(
-            n_workers=workers, threads_per_worker=threads, silence_logs="CRITICAL",
-            dashboard_address="127.0.0.1:0", scheduler_kwargs={"dashboard": False},  # any free port
+            n_workers=workers,
+            threads_per_worker=threads,
+            silence_logs="CRITICAL",
+            dashboard_address="127.0.0.1:0",
+            scheduler_kwargs={"dashboard": False},  # any free port
         )
     where = Place(cluster=cluster)
     try:

@@ -23,8 +23,16 @@ from tornado.ioloop import IOLoop
 
 from dask_bigfft.planner.wording import human_bytes, human_count, human_seconds
 
-__all__ = ["add_page", "balance_rows", "device_rows", "memory_rows", "menu_pages", "phase_bars",
-           "runs_table", "stage_rows"]
+__all__ = [
+    "add_page",
+    "balance_rows",
+    "device_rows",
+    "memory_rows",
+    "menu_pages",
+    "phase_bars",
+    "runs_table",
+    "stage_rows",
+]
 
 #: Runs that the figures show, and milliseconds between two looks at the scheduler.
 SHOWN, REFRESH = 6, 500
@@ -72,8 +80,19 @@ def colours(state: State) -> dict[str, str]:
 def runs_table(state: State) -> str:
     """Return the runs as an HTML table, the latest first."""
     names, paint = labels(state), colours(state)
-    heads = ("transform", "array", "rounds", "state", "done", "GB/s", "GFLOP/s", "elapsed", "left",
-             "memory needed", "limit")
+    heads = (
+        "transform",
+        "array",
+        "rounds",
+        "state",
+        "done",
+        "GB/s",
+        "GFLOP/s",
+        "elapsed",
+        "left",
+        "memory needed",
+        "limit",
+    )
     rows = []
     for run in reversed(state["runs"]):
         if run["token"] not in names:
@@ -100,8 +119,11 @@ def runs_table(state: State) -> str:
     if not rows:
         return "<p>No transform has been seen yet.</p>"
     head = "".join(f"<th style='padding:2px 10px;text-align:left'>{h}</th>" for h in heads)
-    return f"<table id='bigfft-runs' style='border-collapse:collapse'><tr>{head}</tr>" + "".join(
-        rows) + "</table>"
+    return (
+        f"<table id='bigfft-runs' style='border-collapse:collapse'><tr>{head}</tr>"
+        + "".join(rows)
+        + "</table>"
+    )
 
 
 def stage_rows(state: State) -> Columns:
@@ -161,7 +183,8 @@ def memory_rows(state: State) -> Columns:
         found["text"].append(human_bytes(worker["memory"]))
         devices = ", ".join(device["name"] for device in worker["devices"])
         found["devices"].append(
-            f"{devices}: {worker['devices_in_use']} tasks" if devices else "none")
+            f"{devices}: {worker['devices_in_use']} tasks" if devices else "none"
+        )
     return found
 
 
@@ -201,7 +224,11 @@ class _Figure:
     """A figure with one bar for each row of a table that comes with a state."""
 
     def __init__(
-        self, title: str, rows: Callable[[State], Columns], unit: str, hides: bool = False,
+        self,
+        title: str,
+        rows: Callable[[State], Columns],
+        unit: str,
+        hides: bool = False,
         levels: int = 2,
     ) -> None:
         self.hides = hides
@@ -210,8 +237,13 @@ class _Figure:
         self.rows, self.range = rows, FactorRange(factors=[self.nothing], range_padding=0.1)
         self.source = ColumnDataSource(rows({"runs": [], "workers": []}))
         self.figure = figure(
-            title=title, y_range=self.range, height=320, sizing_mode="stretch_width",
-            toolbar_location=None, tools="", x_axis_label=unit,
+            title=title,
+            y_range=self.range,
+            height=320,
+            sizing_mode="stretch_width",
+            toolbar_location=None,
+            tools="",
+            x_axis_label=unit,
         )
         self.figure.x_range.start = 0
         self.figure.ygrid.visible = False
@@ -221,15 +253,25 @@ class _Figure:
         """Draw a column of the table as bars; `colour` is a colour or a column."""
         column_ = {"field": "colour"} if colour == "colour" else colour
         self.figure.hbar(
-            y="y", right=value, height=height, source=self.source, fill_color=column_,
+            y="y",
+            right=value,
+            height=height,
+            source=self.source,
+            fill_color=column_,
             line_color=None,
         )
 
     def marks(self, value: str) -> None:
         """Draw a column of the table as marks across the bars."""
         self.figure.scatter(
-            x=value, y="y", source=self.source, marker="dash", angle=1.5708, size=20,
-            line_color="black", line_width=2,
+            x=value,
+            y="y",
+            source=self.source,
+            marker="dash",
+            angle=1.5708,
+            size=20,
+            line_color="black",
+            line_width=2,
         )
 
     def update(self, state: State) -> None:
@@ -252,36 +294,57 @@ def _figures() -> list[_Figure]:
     stages.bars("share", "colour")
     stages.figure.add_tools(HoverTool(tooltips=[("blocks", "@text"), ("makes", "@nbytes")]))
     phases = _Figure(
-        "Phases: GB/s of a thread (mark: by the machine's profile)", phase_bars, "GB/s")
+        "Phases: GB/s of a thread (mark: by the machine's profile)", phase_bars, "GB/s"
+    )
     phases.bars("speed", "colour")
     phases.marks("limit")
     phases.figure.add_tools(
-        HoverTool(tooltips=[("GB/s", "@speed{0.00}"), ("by the profile", "@limit{0.00}"),
-                            ("made", "@nbytes"), ("thread time", "@seconds")]))
+        HoverTool(
+            tooltips=[
+                ("GB/s", "@speed{0.00}"),
+                ("by the profile", "@limit{0.00}"),
+                ("made", "@nbytes"),
+                ("thread time", "@seconds"),
+            ]
+        )
+    )
     balance = _Figure("Workers: made in rounds", balance_rows, "")
     balance.figure.xaxis.formatter = NumeralTickFormatter(format="0.0 b")
     balance.bars("made", "colour")
     balance.figure.add_tools(
-        HoverTool(tooltips=[("made", "@made{0.00 b}"), ("thread time", "@seconds")]))
+        HoverTool(tooltips=[("made", "@made{0.00 b}"), ("thread time", "@seconds")])
+    )
     memory = _Figure(
-        "Workers: memory (dark: kept by the arena; mark: limit)", memory_rows, "", levels=1)
+        "Workers: memory (dark: kept by the arena; mark: limit)", memory_rows, "", levels=1
+    )
     memory.figure.xaxis.formatter = NumeralTickFormatter(format="0.0 b")
     memory.bars("memory", GREY)
     memory.bars("arena", "#555555", 0.35)
     memory.marks("limit")
     memory.figure.add_tools(
-        HoverTool(tooltips=[("memory", "@text"), ("limit", "@limit{0.00 b}"),
-                            ("devices", "@devices")]))
+        HoverTool(
+            tooltips=[("memory", "@text"), ("limit", "@limit{0.00 b}"), ("devices", "@devices")]
+        )
+    )
     devices = _Figure(
         "Devices: part of the time with work (dark: memory reserved, of what may be)",
-        device_rows, "", hides=True)
+        device_rows,
+        "",
+        hides=True,
+    )
     devices.figure.x_range.end = 1
     devices.figure.xaxis.formatter = NumeralTickFormatter(format="0 %")
     devices.bars("busy", COLOURS[2])
     devices.bars("held", "#555555", 0.35)
     devices.figure.add_tools(
-        HoverTool(tooltips=[("busy", "@busy{0 %}"), ("memory", "@memory of @budget"),
-                            ("tasks on the worker's devices", "@tasks")]))
+        HoverTool(
+            tooltips=[
+                ("busy", "@busy{0 %}"),
+                ("memory", "@memory of @budget"),
+                ("tasks on the worker's devices", "@tasks"),
+            ]
+        )
+    )
     return [stages, phases, balance, memory, devices]
 
 
@@ -309,10 +372,13 @@ def page(scheduler: Any, extra: Mapping[str, Any], doc: Any) -> None:
     doc.title = "Dask: bigfft"
     doc.add_root(
         column(
-            summary, table, row(stages, phases, sizing_mode="stretch_width"),
+            summary,
+            table,
+            row(stages, phases, sizing_mode="stretch_width"),
             row(balance, memory, sizing_mode="stretch_width"),
             row(devices, sizing_mode="stretch_width"),
-            sizing_mode="stretch_width", name="bigfft",
+            sizing_mode="stretch_width",
+            name="bigfft",
         )
     )
     doc.add_periodic_callback(refresh, REFRESH)

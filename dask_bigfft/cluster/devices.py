@@ -8,7 +8,7 @@ Opening a device and pinning memory take seconds and hold locks of the driver, s
 thread while the worker goes on answering. Devices belong to the process: where several workers
 share one (``processes=False``), the last that leaves gives them back.
 
-Imports `worker`, `devices` and `memory`.
+Imports `worker`, `gpu` and `memory`.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from typing import Any
 from distributed.diagnostics.plugin import WorkerPlugin
 
 from dask_bigfft.cluster.worker import make_ready
-from dask_bigfft.devices import find
+from dask_bigfft.gpu import find
 from dask_bigfft.memory.arena import default_arena
 
 __all__ = ["PinnedTransferPlugin", "StreamWorkerPlugin"]

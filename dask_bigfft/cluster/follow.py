@@ -76,11 +76,7 @@ def following(
             display.close(runs())
 
 
-def follow(
-    client: Any,
-    start: Callable[[], list[Any]],
-    display: Display | None,
-) -> None:
+def follow(client: Any, start: Callable[[], list[Any]], display: Display | None) -> None:
     """Wait for what `start` sends to a cluster, and show meanwhile how far it is.
 
     Parameters

@@ -35,13 +35,19 @@ def plugins(version: str, prefault: Ready, pinned: Ready) -> list[Any]:
     Devices come first: memory that is taken from then on is pinned.
     """
     return [
-        StreamWorkerPlugin(), PinnedTransferPlugin(*pinned), PrefaultPlugin(*prefault),
-        WatchWorker(version), WatchScheduler(version),
+        StreamWorkerPlugin(),
+        PinnedTransferPlugin(*pinned),
+        PrefaultPlugin(*prefault),
+        WatchWorker(version),
+        WatchScheduler(version),
     ]
 
 
 def register(
-    client: Client, *, prefault: int | None = None, pinned: int | None = None,
+    client: Client,
+    *,
+    prefault: int | None = None,
+    pinned: int | None = None,
     block_size: int | None = None,
 ) -> None:
     """Make a cluster ready for transforms, and let them be seen.
@@ -98,7 +104,8 @@ def register(
     for plugin, given in ((PrefaultPlugin, prefault), (PinnedTransferPlugin, pinned)):
         nbytes, size = known.get(plugin.name, (0, usual))
         ready[plugin.name] = (
-            nbytes if given is None else given, size if block_size is None else block_size
+            nbytes if given is None else given,
+            size if block_size is None else block_size,
         )
     if known and ready != known:
         for name in known:  # both leave before either comes: they share the arena

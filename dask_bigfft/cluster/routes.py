@@ -103,7 +103,8 @@ class Gauges:
     def collect(self) -> Iterator[Any]:
         """Give the gauges as they are now."""
         runs, phases, arenas, devices = (
-            self._families(kind) for kind in ("run", "phase", "arena", "device"))
+            self._families(kind) for kind in ("run", "phase", "arena", "device")
+        )
         for scheduler in self.schedulers:
             plugin = scheduler.plugins.get(PLUGIN)
             if plugin is None:
@@ -135,21 +136,29 @@ class Gauges:
     @staticmethod
     def _families(kind: str) -> dict[str, Any]:
         names, labels = {
-            "run": (("share", "left_seconds", "bytes_per_second", "flops_per_second"),
-                    ("plan", "name", "state")),
+            "run": (
+                ("share", "left_seconds", "bytes_per_second", "flops_per_second"),
+                ("plan", "name", "state"),
+            ),
             "phase": (("bytes", "thread_seconds"), ("plan", "phase", "index")),
             "arena": (("lent_bytes", "idle_bytes"), ("worker",)),
-            "device": (("busy_share", "memory_bytes", "budget_bytes"),
-                       ("worker", "device", "name")),
+            "device": (
+                ("busy_share", "memory_bytes", "budget_bytes"),
+                ("worker", "device", "name"),
+            ),
         }[kind]
         text = {
-            "share": "Part of a transform that is done", "left_seconds": "Time it will still take",
+            "share": "Part of a transform that is done",
+            "left_seconds": "Time it will still take",
             "bytes_per_second": "Bytes made so far by time elapsed",
             "flops_per_second": "Floating point operations so far by time elapsed",
-            "bytes": "Bytes that a phase has made", "thread_seconds": "Time of a phase by threads",
-            "lent_bytes": "Memory of the arena in use", "idle_bytes": "Memory kept for reuse",
+            "bytes": "Bytes that a phase has made",
+            "thread_seconds": "Time of a phase by threads",
+            "lent_bytes": "Memory of the arena in use",
+            "idle_bytes": "Memory kept for reuse",
             "busy_share": "Part of the time in which a device had work, since the last heartbeat",
-            "memory_bytes": "Memory reserved on a device", "budget_bytes": "Memory that may be",
+            "memory_bytes": "Memory reserved on a device",
+            "budget_bytes": "Memory that may be",
         }
         return {
             name: GaugeMetricFamily(f"bigfft_{kind}_{name}", text[name], labels=labels)

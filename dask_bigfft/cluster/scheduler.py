@@ -212,8 +212,13 @@ def phase_rows(meter: Meter, places: Iterable[Counters]) -> list[dict[str, Any]]
         name, _, index = phase.partition("/")
         rows.append(
             {
-                "phase": name, "index": int(index), "count": int(count), "nbytes": int(nbytes),
-                "seconds": seconds, "first": first, "last": last,
+                "phase": name,
+                "index": int(index),
+                "count": int(count),
+                "nbytes": int(nbytes),
+                "seconds": seconds,
+                "first": first,
+                "last": last,
                 "bytes_per_second": nbytes / (last - first) if last > first else 0.0,
                 "bytes_per_thread_second": nbytes / seconds if seconds else 0.0,
                 "limit": limits.get(phase),

@@ -67,8 +67,15 @@ def warm_up() -> None:
         values = np.ones(64, dtype)
         kind = "rfft" if values.dtype.kind == "f" else "fft"
         spec = transform_spec(kind, values.shape, values.dtype)
-        request = Request(chunks=((16,) * 4,), wanted=None, rounds=None, variant="auto",
-                          kernel="scipy", max_rounds=4, floor_bytes=1)
+        request = Request(
+            chunks=((16,) * 4,),
+            wanted=None,
+            rounds=None,
+            variant="auto",
+            kernel="scipy",
+            max_rounds=4,
+            floor_bytes=1,
+        )
         plan = find_plan(spec, request, Machine())
         graph = build_graph(plan, "warm_up", "warm_up", "shared", False)
         graph |= {("warm_up", i): values[16 * i : 16 * i + 16] for i in range(4)}
@@ -146,7 +153,10 @@ class WatchWorker(WorkerPlugin):  # type: ignore[misc, unused-ignore]
         if here != self.version:
             logger.warning(
                 "Worker %s has dask_bigfft %s, the client that registered it has %s: install the "
-                "same version in both", worker.address, here, self.version,
+                "same version in both",
+                worker.address,
+                here,
+                self.version,
             )
         await asyncio.get_running_loop().run_in_executor(None, self._prepare)
         worker.metrics[METRIC] = self.metrics

@@ -20,22 +20,9 @@ import numpy as np
 import scipy.fft
 
 from dask_bigfft import config
-from dask_bigfft.decomposition.cosines import (
-    Cosines,
-    Type,
-    array_axis,
-    point_axis,
-    point_chunks,
-)
+from dask_bigfft.decomposition.cosines import Cosines, Type, array_axis, point_axis, point_chunks
 from dask_bigfft.decomposition.factors import MAX_LENGTH
-from dask_bigfft.decomposition.layout import (
-    AxisLayout,
-    Chunks,
-    Layout,
-    even_chunks,
-    plain,
-    scaled,
-)
+from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Layout, even_chunks, plain, scaled
 from dask_bigfft.decomposition.steps import Divisor
 from dask_bigfft.errors import ArgumentTypeError, parse_flag, refuse
 from dask_bigfft.graph.layer import transformed_array
@@ -72,9 +59,7 @@ def _carried(a: Any, plan: Any) -> Any:
     return transformed_array(a, plan, config.get("bigfft.exchange.carrier"))
 
 
-def _rearranged(
-    a: da.Array, axis: int, source: AxisLayout, target: AxisLayout, part: str
-) -> Any:
+def _rearranged(a: da.Array, axis: int, source: AxisLayout, target: AxisLayout, part: str) -> Any:
     """The array with one axis arranged anew, in one exchange."""
     pairs = zip(a.shape, a.chunks, strict=True)
     kept = [plain(n, tuple(map(int, cut))) for n, cut in pairs]
@@ -112,9 +97,7 @@ def _width(a: da.Array, axis: int, length: int) -> int:
     return wanted if nbytes and much and wanted >= FEWER * width else width
 
 
-def _split_axis(
-    a: da.Array, plan: Cosines, axis: int, divisor: Divisor, options: Options
-) -> Any:
+def _split_axis(a: da.Array, plan: Cosines, axis: int, divisor: Divisor, options: Options) -> Any:
     """The transform of an axis that falls apart, through an FFT of points in digits."""
     width = _width(a, axis, plan.length)
     plan = _with_digits(a, plan, axis, width, options)
@@ -132,7 +115,13 @@ def _split_axis(
     spectrum = _carried(ready, found)
     cut = tuple(map(int, spectrum.chunks[axis]))
     made = _multiplied(
-        spectrum, after_points, plan, axis, cut, a.dtype, 2 if plan.pairs_out else 1,
+        spectrum,
+        after_points,
+        plan,
+        axis,
+        cut,
+        a.dtype,
+        2 if plan.pairs_out else 1,
         divisor=divisor,
     )
     wanted = even_chunks(plan.length, -(-plan.length // width))
@@ -157,15 +146,18 @@ def _with_ends(a: Any, plan: Cosines, axis: int, factor: Any, *, out: bool) -> A
     """The array times a factor, and other ones at both ends of an axis."""
     bounds = (0, *itertools.accumulate(map(int, a.chunks[axis])))
     return a.map_blocks(
-        ends_scaled, axis=axis, bounds=bounds, length=plan.length, factor=factor,
+        ends_scaled,
+        axis=axis,
+        bounds=bounds,
+        length=plan.length,
+        factor=factor,
         ends=ends_of(plan, out=out),
-        dtype=a.dtype, meta=np.empty((0,) * a.ndim, a.dtype),
+        dtype=a.dtype,
+        meta=np.empty((0,) * a.ndim, a.dtype),
     )
 
 
-def _with_digits(
-    a: da.Array, plan: Cosines, axis: int, width: int, options: Options
-) -> Cosines:
+def _with_digits(a: da.Array, plan: Cosines, axis: int, width: int, options: Options) -> Cosines:
     """The transform with the digits that its FFT falls into, if transposed order has none.
 
     They stay natural where the FFT becomes a convolution (Bluestein).
@@ -186,16 +178,29 @@ def _dtype_in(plan: Cosines, dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def _multiplied(
-    a: Any, work: Any, plan: Cosines, axis: int, points: Chunks, dtype: np.dtype[Any],
-    width: int = 1, **keywords: Any,
+    a: Any,
+    work: Any,
+    plan: Cosines,
+    axis: int,
+    points: Chunks,
+    dtype: np.dtype[Any],
+    width: int = 1,
+    **keywords: Any,
 ) -> Any:
     """The array times factors along an axis, block by block."""
     bounds = (0, *itertools.accumulate(points))
     chunks = list(a.chunks)
     chunks[axis] = tuple(width * c for c in points)
     return da.map_blocks(
-        work, a, plan=plan, axis=axis, bounds=bounds, dtype=dtype, chunks=tuple(chunks),
-        meta=np.empty((0,) * a.ndim, dtype), **keywords,
+        work,
+        a,
+        plan=plan,
+        axis=axis,
+        bounds=bounds,
+        dtype=dtype,
+        chunks=tuple(chunks),
+        meta=np.empty((0,) * a.ndim, dtype),
+        **keywords,
     )
 
 
@@ -227,9 +232,15 @@ def _whole_axes(
     chunks = tuple((lengths[i],) if i in lengths else cut for i, cut in enumerate(a.chunks))
     mirrored = {"forward": "backward", "ortho": "ortho"}.get(norm or "", "forward")
     return a.map_blocks(
-        _in_block, name_="dstn" if plan.sine else "dctn", type_=plan.type,
-        s=tuple(lengths.values()), axes=tuple(lengths), norm=mirrored if backwards else norm,
-        orthogonalize=plan.orthogonalize, chunks=chunks, dtype=a.dtype,
+        _in_block,
+        name_="dstn" if plan.sine else "dctn",
+        type_=plan.type,
+        s=tuple(lengths.values()),
+        axes=tuple(lengths),
+        norm=mirrored if backwards else norm,
+        orthogonalize=plan.orthogonalize,
+        chunks=chunks,
+        dtype=a.dtype,
         meta=np.empty((0,) * a.ndim, a.dtype),
     )
 
@@ -247,8 +258,15 @@ def _in_block(block: Any, name_: str, type_: int, s: Any, axes: Any, **keywords:
 
 
 def cosine_transform(
-    name: str, x: Any, type_: Any, n_or_s: Any, axes: Any, norm: Any, workers: Any,
-    orthogonalize: Any, options: Options,
+    name: str,
+    x: Any,
+    type_: Any,
+    n_or_s: Any,
+    axes: Any,
+    norm: Any,
+    workers: Any,
+    orthogonalize: Any,
+    options: Options,
 ) -> da.Array:
     """The lazy result of a transform called by its name."""
     parse_options(options)
@@ -260,8 +278,7 @@ def cosine_transform(
     kind = _parse_type(type_, backwards)
     array = parse_array(x, "fft")
     along, lengths = _parse_axes(array, n_or_s, axes, several=name.endswith("n"))
-    ortho = (norm == "ortho" if orthogonalize is None
-             else parse_flag("orthogonalize", orthogonalize))
+    ortho = norm == "ortho" if orthogonalize is None else parse_flag("orthogonalize", orthogonalize)
     plans = {}
     for axis, n in zip(along, lengths, strict=True):
         if kind == 1 and not sine and n < 2:
@@ -292,7 +309,13 @@ def _in_parts(real: Any, imag: Any) -> Any:
     """The array that has these two as its parts, in the same chunks."""
     index, dtype = tuple(range(real.ndim)), np.result_type(real.dtype, np.complex64)
     return da.blockwise(
-        in_parts, index, real, index, imag, index, dtype=dtype,
+        in_parts,
+        index,
+        real,
+        index,
+        imag,
+        index,
+        dtype=dtype,
         meta=np.empty((0,) * real.ndim, dtype),
     )
 
@@ -311,8 +334,9 @@ def _all_axes(
         found = _whole_axes(found, plans[next(iter(lengths))], lengths, norm, backwards)
     rest = [axis for axis in plans if array.numblocks[axis] > 1]
     for axis in sorted(rest, key=lambda axis: array.numblocks[axis]):
-        found = _one_axis(_cropped(found, axis, plans[axis].length), plans[axis], axis, norm,
-                          backwards, options)
+        found = _one_axis(
+            _cropped(found, axis, plans[axis].length), plans[axis], axis, norm, backwards, options
+        )
     return found
 
 
@@ -359,7 +383,10 @@ def _parse_axes(
         except TypeError:
             refuse(argument, n, "an integer", kind=ArgumentTypeError)
         if not 1 <= length <= MAX_LENGTH:
-            refuse(argument if n is not None else "x", n if n is not None else array.shape,
-                   f"lengths of at least 1, and at most {MAX_LENGTH}")
+            refuse(
+                argument if n is not None else "x",
+                n if n is not None else array.shape,
+                f"lengths of at least 1, and at most {MAX_LENGTH}",
+            )
         lengths.append(length)
     return found, tuple(lengths)

@@ -18,9 +18,16 @@ Axes = SupportsIndex | Sequence[SupportsIndex] | None
 
 
 def dct(
-    x: Any, type: int = 2, n: SupportsIndex | None = None, axis: SupportsIndex = -1,
-    norm: str | None = None, overwrite_x: bool = False, workers: int | None = None, *,
-    orthogonalize: bool | None = None, **options: Unpack[Options],
+    x: Any,
+    type: int = 2,
+    n: SupportsIndex | None = None,
+    axis: SupportsIndex = -1,
+    norm: str | None = None,
+    overwrite_x: bool = False,
+    workers: int | None = None,
+    *,
+    orthogonalize: bool | None = None,
+    **options: Unpack[Options],
 ) -> da.Array:
     """Return the discrete cosine transform of one axis.
 
@@ -75,9 +82,16 @@ def dct(
 
 
 def idct(
-    x: Any, type: int = 2, n: SupportsIndex | None = None, axis: SupportsIndex = -1,
-    norm: str | None = None, overwrite_x: bool = False, workers: int | None = None, *,
-    orthogonalize: bool | None = None, **options: Unpack[Options],
+    x: Any,
+    type: int = 2,
+    n: SupportsIndex | None = None,
+    axis: SupportsIndex = -1,
+    norm: str | None = None,
+    overwrite_x: bool = False,
+    workers: int | None = None,
+    *,
+    orthogonalize: bool | None = None,
+    **options: Unpack[Options],
 ) -> da.Array:
     """Return the inverse of `dct`.
 
@@ -105,9 +119,16 @@ def idct(
 
 
 def dst(
-    x: Any, type: int = 2, n: SupportsIndex | None = None, axis: SupportsIndex = -1,
-    norm: str | None = None, overwrite_x: bool = False, workers: int | None = None, *,
-    orthogonalize: bool | None = None, **options: Unpack[Options],
+    x: Any,
+    type: int = 2,
+    n: SupportsIndex | None = None,
+    axis: SupportsIndex = -1,
+    norm: str | None = None,
+    overwrite_x: bool = False,
+    workers: int | None = None,
+    *,
+    orthogonalize: bool | None = None,
+    **options: Unpack[Options],
 ) -> da.Array:
     """Return the discrete sine transform of one axis.
 
@@ -135,9 +156,16 @@ def dst(
 
 
 def idst(
-    x: Any, type: int = 2, n: SupportsIndex | None = None, axis: SupportsIndex = -1,
-    norm: str | None = None, overwrite_x: bool = False, workers: int | None = None, *,
-    orthogonalize: bool | None = None, **options: Unpack[Options],
+    x: Any,
+    type: int = 2,
+    n: SupportsIndex | None = None,
+    axis: SupportsIndex = -1,
+    norm: str | None = None,
+    overwrite_x: bool = False,
+    workers: int | None = None,
+    *,
+    orthogonalize: bool | None = None,
+    **options: Unpack[Options],
 ) -> da.Array:
     """Return the inverse of `dst`.
 
@@ -165,9 +193,16 @@ def idst(
 
 
 def dctn(
-    x: Any, type: int = 2, s: Lengths = None, axes: Axes = None, norm: str | None = None,
-    overwrite_x: bool = False, workers: int | None = None, *,
-    orthogonalize: bool | None = None, **options: Unpack[Options],
+    x: Any,
+    type: int = 2,
+    s: Lengths = None,
+    axes: Axes = None,
+    norm: str | None = None,
+    overwrite_x: bool = False,
+    workers: int | None = None,
+    *,
+    orthogonalize: bool | None = None,
+    **options: Unpack[Options],
 ) -> da.Array:
     """Return the discrete cosine transform of several axes.
 
@@ -200,9 +235,16 @@ def dctn(
 
 
 def idctn(
-    x: Any, type: int = 2, s: Lengths = None, axes: Axes = None, norm: str | None = None,
-    overwrite_x: bool = False, workers: int | None = None, *,
-    orthogonalize: bool | None = None, **options: Unpack[Options],
+    x: Any,
+    type: int = 2,
+    s: Lengths = None,
+    axes: Axes = None,
+    norm: str | None = None,
+    overwrite_x: bool = False,
+    workers: int | None = None,
+    *,
+    orthogonalize: bool | None = None,
+    **options: Unpack[Options],
 ) -> da.Array:
     """Return the inverse of `dctn`.
 
@@ -235,9 +277,16 @@ def idctn(
 
 
 def dstn(
-    x: Any, type: int = 2, s: Lengths = None, axes: Axes = None, norm: str | None = None,
-    overwrite_x: bool = False, workers: int | None = None, *,
-    orthogonalize: bool | None = None, **options: Unpack[Options],
+    x: Any,
+    type: int = 2,
+    s: Lengths = None,
+    axes: Axes = None,
+    norm: str | None = None,
+    overwrite_x: bool = False,
+    workers: int | None = None,
+    *,
+    orthogonalize: bool | None = None,
+    **options: Unpack[Options],
 ) -> da.Array:
     """Return the discrete sine transform of several axes.
 
@@ -270,9 +319,16 @@ def dstn(
 
 
 def idstn(
-    x: Any, type: int = 2, s: Lengths = None, axes: Axes = None, norm: str | None = None,
-    overwrite_x: bool = False, workers: int | None = None, *,
-    orthogonalize: bool | None = None, **options: Unpack[Options],
+    x: Any,
+    type: int = 2,
+    s: Lengths = None,
+    axes: Axes = None,
+    norm: str | None = None,
+    overwrite_x: bool = False,
+    workers: int | None = None,
+    *,
+    orthogonalize: bool | None = None,
+    **options: Unpack[Options],
 ) -> da.Array:
     """Return the inverse of `dstn`.
 

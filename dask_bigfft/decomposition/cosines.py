@@ -201,8 +201,10 @@ def _centred(n: int) -> tuple[Run, ...]:
     """
     half = n // 2
     runs = (
-        Run(0, half + 1, half, 1), Run(half + 1, half, 0, 1),
-        Run(n + 1, half, half - 1, -1), Run(n + half + 1, half, n - 1, -1),
+        Run(0, half + 1, half, 1),
+        Run(half + 1, half, 0, 1),
+        Run(n + 1, half, half - 1, -1),
+        Run(n + half + 1, half, n - 1, -1),
     )
     return tuple(run for run in runs if run.count)
 

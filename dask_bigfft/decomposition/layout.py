@@ -315,9 +315,7 @@ class Layout(HashedOnce):
 
     def flat_shape(self, block: tuple[int, ...]) -> tuple[int, ...]:
         """Shape of a block with the groups of each axis flattened into one dimension."""
-        return tuple(
-            math.prod(axis.shape(i)) for axis, i in zip(self.axes, block, strict=True)
-        )
+        return tuple(math.prod(axis.shape(i)) for axis, i in zip(self.axes, block, strict=True))
 
     def indices(self) -> Iterator[tuple[int, ...]]:
         """All block indices, row-major."""

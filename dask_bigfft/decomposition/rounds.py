@@ -108,9 +108,7 @@ def transformed(layout: Layout, steps: tuple[Step, ...]) -> Layout:
 def _made(axis: AxisLayout, source: Digit, target: Digit) -> AxisLayout:
     """The axis with one digit in the place of another."""
     made = Group((target,), (target.size,))
-    return AxisLayout(
-        tuple(made if group.digits == (source,) else group for group in axis.groups)
-    )
+    return AxisLayout(tuple(made if group.digits == (source,) else group for group in axis.groups))
 
 
 def _extents(layout: AxisLayout, points: dict[int, tuple[int, ...]]) -> list[tuple[int, int, int]]:
@@ -139,8 +137,10 @@ def _met(source: AxisLayout, target: AxisLayout) -> tuple[tuple[int, int], ...]:
     """Extents of each common digit of an axis in full blocks before and after, innermost first."""
     points = radix_points(source, target)
     want = {(stage, stride): extent for stage, stride, extent in _extents(target, points)}
-    return tuple((extent, want.get((stage, stride), extent))
-                 for stage, stride, extent in reversed(_extents(source, points)))
+    return tuple(
+        (extent, want.get((stage, stride), extent))
+        for stage, stride, extent in reversed(_extents(source, points))
+    )
 
 
 @dataclass(frozen=True)

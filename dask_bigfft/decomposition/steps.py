@@ -219,12 +219,7 @@ def half(n: int) -> int:
 
 
 def flat_digits(
-    stage: int,
-    length: int,
-    order: Order,
-    *,
-    real: bool,
-    digits: tuple[int, ...] | None = None,
+    stage: int, length: int, order: Order, *, real: bool, digits: tuple[int, ...] | None = None
 ) -> tuple[Digit, ...]:
     """Digits of an axis of the input or output array in natural or transposed order.
 

@@ -44,7 +44,11 @@ class Arriving:
     """
 
     def __init__(
-        self, exchange: ExchangeMap, block: Block, shape: tuple[int, ...], dtype: np.dtype[Any],
+        self,
+        exchange: ExchangeMap,
+        block: Block,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
         shard_dtype: np.dtype[Any],
     ) -> None:
         self.values = fresh_block(exchange, block, shape, dtype)
@@ -70,8 +74,12 @@ class _Copies:
     """
 
     def __init__(
-        self, exchange: ExchangeMap, product: Product, used: dict[Block, int],
-        strides: tuple[int, ...], itemsize: int,
+        self,
+        exchange: ExchangeMap,
+        product: Product,
+        used: dict[Block, int],
+        strides: tuple[int, ...],
+        itemsize: int,
     ) -> None:
         starts, steps = product.in_packed(used)
         self._rows = product.rows(exchange, (starts * itemsize, steps * itemsize), strides, None)
@@ -82,8 +90,9 @@ class _Copies:
 
     def enter(self, table: CopyTable, shards: Mapping[Block, Array]) -> None:
         """Enter what is to be copied from some shards into a table."""
-        found = {self._numbers[block]: shard for block, shard in shards.items()
-                 if block in self._numbers}
+        found = {
+            self._numbers[block]: shard for block, shard in shards.items() if block in self._numbers
+        }
         parts = [self._order[self._ends[i] : self._ends[i + 1]] for i in found]
         if parts:
             which = np.repeat(np.arange(len(parts)), list(map(len, parts)))

@@ -13,13 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dask_bigfft.decomposition.layout import (
-    AxisLayout,
-    Digit,
-    Ranges,
-    interval_boxes,
-    sub_radices,
-)
+from dask_bigfft.decomposition.layout import AxisLayout, Digit, Ranges, interval_boxes, sub_radices
 
 Ints = npt.NDArray[np.int64]
 

@@ -26,6 +26,7 @@ Array = npt.NDArray[Any]
 Made = TypeVar("Made")
 Block = tuple[int, ...]
 
+
 def lying(array: Array, joint: Layout, layout: Layout, block: Block) -> Array:
     """View of the common array in which a block of a layout lies.
 
@@ -58,9 +59,7 @@ class Common:
         Of the blocks.
     """
 
-    def __init__(
-        self, joint: Layout | None = None, group: Block = (), dtype: str = "c16"
-    ) -> None:
+    def __init__(self, joint: Layout | None = None, group: Block = (), dtype: str = "c16") -> None:
         self.joint, self.group, self.dtype = joint, group, np.dtype(dtype)
         self.array: Array | None = None
         self._given: dict[Block, Array] = {}

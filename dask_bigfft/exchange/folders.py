@@ -68,8 +68,7 @@ def lock_folder(folder: Path) -> int | None:
         return -1
     while True:
         try:
-            handle = _opened_and_locked(
-                folder / LOCK, os.O_CREAT, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            handle = _opened_and_locked(folder / LOCK, os.O_CREAT, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return None
         if has_lock(folder, handle):

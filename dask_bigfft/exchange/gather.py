@@ -1,6 +1,6 @@
 """Views of the blocks of an exchange: their shards in source blocks, or packed.
 
-Imports `devices`, `kernels` and this room.
+Imports `gpu`, `kernels` and this room.
 """
 
 import math
@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dask_bigfft.devices.on_card import as_block, is_on_card
 from dask_bigfft.errors import refuse
 from dask_bigfft.exchange.parts import windowed
 from dask_bigfft.exchange.product import Block, Product, products_of
 from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.exchange.tables import Choice, table_for
+from dask_bigfft.gpu.on_card import as_block, is_on_card
 from dask_bigfft.kernels.composite import Windowed
 from dask_bigfft.kernels.copies import Segments, regular_strides
 from dask_bigfft.kernels.views import BlockView
@@ -27,7 +27,10 @@ class _Shards:
     """The shards of a product: a `SegmentTable`."""
 
     def __init__(
-        self, exchange: ExchangeMap, product: Product, source_of: Callable[[Block], Any],
+        self,
+        exchange: ExchangeMap,
+        product: Product,
+        source_of: Callable[[Block], Any],
         used: dict[Block, int] | None,
     ) -> None:
         self.product, self.which, self.size = product, product.which, product.size
@@ -59,8 +62,13 @@ def _readable(values: Any) -> Any:
 
 
 def view_of(
-    exchange: ExchangeMap, block: Block, shape: tuple[int, ...], dtype: np.dtype[Any],
-    source_of: Callable[[Block], Any], packed: bool = False, home: int | None = None,
+    exchange: ExchangeMap,
+    block: Block,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    source_of: Callable[[Block], Any],
+    packed: bool = False,
+    home: int | None = None,
     choice: Choice | None = None,
 ) -> BlockView:
     """Return the view of a target block.

@@ -64,8 +64,17 @@ from dask_bigfft.memory import lend
 from dask_bigfft.memory_settings import pressure
 
 __all__ = [
-    "Array", "Block", "Message", "Owner", "Pack", "Spec", "barrier", "barrier_task", "collect",
-    "on_scheduler", "transfer",
+    "Array",
+    "Block",
+    "Message",
+    "Owner",
+    "Pack",
+    "Spec",
+    "barrier",
+    "barrier_task",
+    "collect",
+    "on_scheduler",
+    "transfer",
 ]
 
 Array = npt.NDArray[Any]
@@ -196,8 +205,9 @@ class Run(ArrayRechunkRun):
             answer |= await super().send(address, shards)
         nbytes = sum(message[2].nbytes for _, messages in shards for message in messages)
         seconds = time.perf_counter() - started
-        emit("send", plan=self.spec.plan, index=self.spec.number + 1, nbytes=nbytes,
-             seconds=seconds)
+        emit(
+            "send", plan=self.spec.plan, index=self.spec.number + 1, nbytes=nbytes, seconds=seconds
+        )
         return answer
 
     async def _receive(self, data: Any, own: bool = False) -> None:
@@ -225,9 +235,10 @@ class Run(ArrayRechunkRun):
         """
         blocks, bounds, values, checksums = message
         cuts = itertools.pairwise(bounds.tolist())
-        named = [(tuple(block), (source, checksum, values[slice(*cut)]))
-                 for block, checksum, cut in zip(blocks.tolist(), checksums.tolist(), cuts,
-                                                 strict=True)]
+        named = [
+            (tuple(block), (source, checksum, values[slice(*cut)]))
+            for block, checksum, cut in zip(blocks.tolist(), checksums.tolist(), cuts, strict=True)
+        ]
         if not self._room.take(values.nbytes):
             return named
         try:
@@ -290,9 +301,7 @@ class Run(ArrayRechunkRun):
     async def _begin_anew(self) -> None:
         """Have the scheduler restart the shuffle: a block is wanted whose shards are freed."""
         with contextlib.suppress(KeyError, ValueError):  # that has happened already
-            await self.scheduler.shuffle_barrier(
-                id=self.id, run_id=self.run_id, consistent=False
-            )
+            await self.scheduler.shuffle_barrier(id=self.id, run_id=self.run_id, consistent=False)
         raise Reschedule
 
     async def close(self) -> None:
@@ -414,11 +423,28 @@ class Spec(ArrayRechunkSpec):
 
 def _probe() -> None:
     """Raise where distributed does not have, or does not take, what is used here."""
-    inspect.signature(ArrayRechunkRun).bind(**dict.fromkeys((
-        "worker_for", "old", "new", "id", "run_id", "span_id", "local_address", "directory",
-        "executor", "rpc", "digest_metric", "scheduler", "memory_limiter_disk",
-        "memory_limiter_comms", "disk", "loop",
-    )))
+    inspect.signature(ArrayRechunkRun).bind(
+        **dict.fromkeys(
+            (
+                "worker_for",
+                "old",
+                "new",
+                "id",
+                "run_id",
+                "span_id",
+                "local_address",
+                "directory",
+                "executor",
+                "rpc",
+                "digest_metric",
+                "scheduler",
+                "memory_limiter_disk",
+                "memory_limiter_comms",
+                "disk",
+                "loop",
+            )
+        )
+    )
     inspect.signature(ArrayRechunkSpec).bind(id="", disk=True, new=(), old=())
     inspect.signature(P2PBarrierTask).bind("key", sum, spec=None)
     for kind, calls in {

@@ -1,6 +1,6 @@
 """What a source block gives away, packed: one contiguous array for everyone who gets something.
 
-Imports `decomposition`, `devices`, `kernels` and this room.
+Imports `decomposition`, `gpu`, `kernels` and this room.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.decomposition.rounds import packed_dtype
-from dask_bigfft.devices.on_card import as_block
 from dask_bigfft.exchange.product import Block, Ints, Product
 from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.exchange.tables import table_for
+from dask_bigfft.gpu.on_card import as_block
 from dask_bigfft.kernels.checksums import checksum
 from dask_bigfft.kernels.copies import Segments
 

@@ -23,13 +23,7 @@ import numpy.typing as npt
 from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.exchange.product import firsts
 from dask_bigfft.exchange.shards import AxisExchange, ExchangeMap, PieceTable
-from dask_bigfft.kernels.composite import (
-    Block,
-    Composite,
-    Edge,
-    Stretches,
-    Windowed,
-)
+from dask_bigfft.kernels.composite import Block, Composite, Edge, Stretches, Windowed
 
 Array = npt.NDArray[np.generic]
 Ints = npt.NDArray[np.int64]
@@ -76,8 +70,11 @@ def windowed(
     flipped: set[int] = set()
     bounds: list[tuple[int, int]] = []
     begins = zip(
-        zip(*(tables for tables, _ in products), strict=True), firsts(exchange.source_dims),
-        firsts(exchange.target_dims), exchange.target_dims, strict=True,
+        zip(*(tables for tables, _ in products), strict=True),
+        firsts(exchange.source_dims),
+        firsts(exchange.target_dims),
+        exchange.target_dims,
+        strict=True,
     )
     for axis, ((table, *mirrored), came, goes, dims) in enumerate(begins):
         turned = None if not mirrored else _unflipped(mirrored[0])

@@ -75,7 +75,8 @@ def _is_record(path: Path, found: Any) -> bool:
     shards = found.get("shards", {} if start == "stored" else None)
     sums = [] if found.get("checksum") is None else [found["checksum"]]
     return isinstance(shards, dict) and all(
-        isinstance(value, str) and CHECKSUM.fullmatch(value) for value in (*sums, *shards.values()))
+        isinstance(value, str) and CHECKSUM.fullmatch(value) for value in (*sums, *shards.values())
+    )
 
 
 def recorded_blocks(folder: Path, exchange: str | None, run: str = "") -> frozenset[Block]:
@@ -110,8 +111,10 @@ def stored_blocks(folder: Path, run: str = "") -> dict[Block, Stored]:
     for record in _records(folder / RESULT, "stored-", run):
         text = record.get("checksum")
         found[tuple(record["block"])] = Stored(
-            record.get("nbytes"), None if text is None else int(text, 16),
-            record.get("synced") is True)
+            record.get("nbytes"),
+            None if text is None else int(text, 16),
+            record.get("synced") is True,
+        )
     return found
 
 

@@ -113,7 +113,13 @@ class Scratch:
     # --- shards
 
     def write(
-        self, exchange: str, number: int, target: Block, total: int, begin: int, shard: Array,
+        self,
+        exchange: str,
+        number: int,
+        target: Block,
+        total: int,
+        begin: int,
+        shard: Array,
         nbytes: int | None = None,
     ) -> int:
         """Write a shard to its place in the target block's file; return its checksum.
@@ -153,8 +159,14 @@ class Scratch:
         return checksum(values)
 
     def read(
-        self, exchange: str, number: int, target: Block, total: int, parts: Sequence[Part],
-        room: Room, take: Take | None = None,
+        self,
+        exchange: str,
+        number: int,
+        target: Block,
+        total: int,
+        parts: Sequence[Part],
+        room: Room,
+        take: Take | None = None,
     ) -> None:
         """Read the file of a target block, once and in order, and compare all checksums.
 
@@ -200,7 +212,12 @@ class Scratch:
         emit("scratch_read", index=number + 1, nbytes=nbytes, seconds=seconds)
 
     def _read(
-        self, path: Path, number: int, total: int, parts: Sequence[Part], room: Room,
+        self,
+        path: Path,
+        number: int,
+        total: int,
+        parts: Sequence[Part],
+        room: Room,
         take: Take | None,
     ) -> list[tuple[Part, int]]:
         """Read all parts; return those that are not what was written, with their checksums."""
@@ -221,7 +238,13 @@ class Scratch:
             return [bad for found in calls.results() for bad in found]
 
     def _read_some(
-        self, file: File, path: Path, number: int, total: int, some: Sequence[Part], room: Room,
+        self,
+        file: File,
+        path: Path,
+        number: int,
+        total: int,
+        some: Sequence[Part],
+        room: Room,
         take: Take | None,
     ) -> list[tuple[Part, int]]:
         """Read neighbouring parts, those that do not match twice, and hand them on."""
@@ -283,8 +306,10 @@ class Scratch:
     def record_stored(self, block: Block, file: Stored) -> None:
         """Say that a block of the result is stored, and what is known of its file."""
         text = None if file.checksum is None else f"{file.checksum:016x}"
-        self._write_record(self._stored(block), {
-            "block": block, "nbytes": file.nbytes, "checksum": text, "synced": file.synced})
+        self._write_record(
+            self._stored(block),
+            {"block": block, "nbytes": file.nbytes, "checksum": text, "synced": file.synced},
+        )
 
     def stored(self, block: Block) -> bool:
         """Whether a block of the result is stored."""

@@ -193,6 +193,7 @@ class AxisExchange:
         Made of tables of boxes, not box by box: thousands of small objects for every block would
         take the interpreter, and its garbage collector, longer than the copies do.
         """
+
         def made() -> PieceTable | None:
             targets = self.target_boxes(block)
             sources = self._sources(tuple(self._candidates(targets)))
@@ -204,6 +205,7 @@ class AxisExchange:
 
     def given(self, source: int, targets: Sequence[int]) -> PieceTable | None:
         """The pieces that a source block gives to some target blocks, which its `sources` are."""
+
         def made() -> PieceTable | None:
             came, goes = self._sources((source,)), self._targets(tuple(targets))
             return None if came is None or goes is None else piece_table(came, goes, by_target=True)

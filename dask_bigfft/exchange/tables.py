@@ -14,7 +14,7 @@ is new memory (the second buffer of the pointer swap) that takes the place of th
 Source: Nandapalan, Jaros, Treeby and Rendell, *Implementation of 3D FFTs across multiple GPUs in
 shared memory environments*, PDCAT 2012.
 
-Imports `planner`, `devices`, `kernels`, `memory` and `events`.
+Imports `planner`, `gpu`, `kernels`, `memory` and `events`.
 """
 
 import functools
@@ -26,9 +26,9 @@ from typing import Any, Literal
 import numpy as np
 
 from dask_bigfft.decomposition.rounds import packed_dtype
-from dask_bigfft.devices.on_card import is_on_card
-from dask_bigfft.devices.peers import Gpus, Segment, gpus
 from dask_bigfft.events import emit
+from dask_bigfft.gpu.on_card import is_on_card
+from dask_bigfft.gpu.peers import Gpus, Segment, gpus
 from dask_bigfft.kernels.copies import CopyTable, Segments
 from dask_bigfft.memory import lend
 from dask_bigfft.planner.profile import DEFAULT, Profile
@@ -77,7 +77,11 @@ class GpuTable:
     """
 
     def __init__(
-        self, home: int, shape: int | tuple[int, ...], dtype: np.dtype[Any], choice: Choice,
+        self,
+        home: int,
+        shape: int | tuple[int, ...],
+        dtype: np.dtype[Any],
+        choice: Choice,
         zeros: bool = False,
     ) -> None:
         self.home, self.choice, self._gpus = home, choice, gpus()
@@ -91,7 +95,11 @@ class GpuTable:
             for source in sources
         ]
         columns = (
-            which, rows.counts, rows.source_starts, rows.source_strides, rows.target_starts,
+            which,
+            rows.counts,
+            rows.source_starts,
+            rows.source_strides,
+            rows.target_starts,
             rows.target_strides,
         )
         view = self._gpus.view
@@ -146,8 +154,12 @@ Table = CopyTable | GpuTable
 
 
 def table_for(
-    like: Any, shape: int | tuple[int, ...], dtype: np.dtype[Any], home: int | None = None,
-    choice: Choice | None = None, zeros: bool = False,
+    like: Any,
+    shape: int | tuple[int, ...],
+    dtype: np.dtype[Any],
+    home: int | None = None,
+    choice: Choice | None = None,
+    zeros: bool = False,
 ) -> Any:
     """Return an empty table of copies into a new array, on the GPU `home` or beside `like`."""
     if home is None and not is_on_card(like):

@@ -1,6 +1,6 @@
 """Blocks that come into an exchange: those of a group together, each as what the plan expects.
 
-Imports `devices`, `exchange`, `planner` and `errors`.
+Imports `gpu`, `exchange`, `planner` and `errors`.
 """
 
 from collections.abc import Mapping
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from dask_bigfft.devices.on_card import as_block
 from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.exchange.common import Common
 from dask_bigfft.exchange.tables import Choice
+from dask_bigfft.gpu.on_card import as_block
 from dask_bigfft.planner.plan import Plan
 
 if TYPE_CHECKING:
@@ -60,18 +60,28 @@ def checked(run: "Run", number: int, index: Block, values: Any) -> Array:
         If it is not: the metadata of the dask array that came in are wrong.
     """
     if np.ma.is_masked(values):
-        refuse("a", f"block {index}, in which values are masked",
-               "an array without a mask: fill it, as dask.array.ma.filled(a, 0) does",
-               kind=ArgumentTypeError)
+        refuse(
+            "a",
+            f"block {index}, in which values are masked",
+            "an array without a mask: fill it, as dask.array.ma.filled(a, 0) does",
+            kind=ArgumentTypeError,
+        )
     block: Array = as_block(values)
     exchange = run.exchange(number)
     expected = exchange.source.shape(index)
     if block.shape != expected and block.shape != run.stored(number).shape(index):
-        refuse("a", f"block {index} of shape {block.shape}", f"the shape {expected} that the dask "
-               "array's chunks declare; compute_chunk_sizes() corrects them")
+        refuse(
+            "a",
+            f"block {index} of shape {block.shape}",
+            f"the shape {expected} that the dask "
+            "array's chunks declare; compute_chunk_sizes() corrects them",
+        )
     if number == 0 and isinstance(run.plan, Plan) and block.dtype.kind == "c":
         declared = np.dtype(run.plan.spec.dtype)
         if declared.kind != "c":
-            refuse("a", f"block {index} of dtype {block.dtype}",
-                   f"the real dtype {declared} that the dask array declares")
+            refuse(
+                "a",
+                f"block {index} of dtype {block.dtype}",
+                f"the real dtype {declared} that the dask array declares",
+            )
     return block.reshape(run.stored(number).shape(index))

@@ -48,8 +48,14 @@ def output_name(plan: Plan | ShiftPlan, token: str) -> str:
 
 
 def build_graph(
-    plan: Plan | ShiftPlan, token: str, source: str, carrier: str, wanted: bool,
-    known: Known | None = None, place: ScratchPlace | None = None, alone: bool = True,
+    plan: Plan | ShiftPlan,
+    token: str,
+    source: str,
+    carrier: str,
+    wanted: bool,
+    known: Known | None = None,
+    place: ScratchPlace | None = None,
+    alone: bool = True,
 ) -> Graph:
     """Return all tasks of a plan.
 
@@ -99,14 +105,24 @@ def build_graph(
         onward = (*shuffles, None)[number + 1]
         if onward is not None and not onward.sent:
             onward = None
-        name = names.unpack if last else names.round(
-            number, common=following is not None, sent=onward is not None
+        name = (
+            names.unpack
+            if last
+            else names.round(number, common=following is not None, sent=onward is not None)
         )
         weave = Weave(
-            graph, names, number, exchange, before, name, filters.get(number, {}),
-            joint=joints[number], following=following,
+            graph,
+            names,
+            number,
+            exchange,
+            before,
+            name,
+            filters.get(number, {}),
+            joint=joints[number],
+            following=following,
             made=None if last else plan.rounds[number].target,
-            shuffles=shuffles[number], onward=onward,
+            shuffles=shuffles[number],
+            onward=onward,
             wide=widening_of(plan, number) if joints[number] is not None else None,
         )
         weave.run(carrier, wanted)
@@ -179,9 +195,7 @@ def _filters(
     return found
 
 
-def _filter_graph(
-    graph: Graph, plan: FilterPlan, token: str, carrier: str, wanted: bool
-) -> str:
+def _filter_graph(graph: Graph, plan: FilterPlan, token: str, carrier: str, wanted: bool) -> str:
     """Add the tasks of a filter; return the name of its blocks."""
     names = Names(token, f"filter{plan.axis}_")
     run = Run(plan, f"{token}-filter{plan.axis}")
@@ -197,8 +211,6 @@ def _filter_graph(
     shuffles = shuffles_of(plan.exchanges, [names] * len(plan.exchanges), carrier, unseen=False)
     for number, exchange in enumerate(plan.exchanges[1:], 1):
         before, name = name, names.round(number)
-        weave = Weave(
-            graph, names, number, exchange, before, name, {}, shuffles=shuffles[number]
-        )
+        weave = Weave(graph, names, number, exchange, before, name, {}, shuffles=shuffles[number])
         weave.run(carrier, wanted)
     return name

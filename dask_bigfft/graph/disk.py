@@ -189,9 +189,7 @@ def write_source(run: DiskRun, block: Block, values: Any) -> Any:
         return run.deliver(-1, block, checked(run, 0, block, values))
 
 
-def collect(
-    sources: tuple[Block, ...], targets: tuple[Block, ...], *receipts: Array
-) -> Written:
+def collect(sources: tuple[Block, ...], targets: tuple[Block, ...], *receipts: Array) -> Written:
     """Return the handle of a group, all of whose shards are written."""
     return Written(sources, targets, receipts)
 
@@ -205,7 +203,11 @@ def recall(run: DiskRun, number: int, block: Block) -> Any:
 
 @reported
 def run_block_of_file(
-    run: DiskRun, number: int, block: Block, filter_axes: tuple[int, ...], written: Any,
+    run: DiskRun,
+    number: int,
+    block: Block,
+    filter_axes: tuple[int, ...],
+    written: Any,
     *spectra: Array,
 ) -> Any:
     """Return a block, or its receipt, read from its file and taken through the round.
@@ -237,7 +239,11 @@ def run_block_of_file(
 
 @reported
 def run_block_of_rows(
-    run: DiskRun, number: int, block: Block, filter_axes: tuple[int, ...], stored: Any,
+    run: DiskRun,
+    number: int,
+    block: Block,
+    filter_axes: tuple[int, ...],
+    stored: Any,
     *spectra: Array,
 ) -> Any:
     """Return a block, or its receipt, read from a stored array and taken through the first round.
@@ -254,7 +260,11 @@ def run_block_of_rows(
 
 @reported
 def run_block_here(
-    run: DiskRun, number: int, block: Block, filter_axes: tuple[int, ...], sources: Any,
+    run: DiskRun,
+    number: int,
+    block: Block,
+    filter_axes: tuple[int, ...],
+    sources: Any,
     *inputs: Any,
 ) -> Any:
     """Return a block, or its receipt, made from blocks in memory."""
@@ -309,9 +319,7 @@ def _write_shard(
     begins = places(run.sizes(number, target) * itemsize)
     total, begin, end = (int(begins[i]) for i in (-1, place, place + 1))
     data = shard.reshape(-1).view(np.uint8)[: end - begin]
-    return target, run.scratch.write(
-        run.folder(number), number, target, total, begin, data, nbytes
-    )
+    return target, run.scratch.write(run.folder(number), number, target, total, begin, data, nbytes)
 
 
 def _parts(nbytes: list[int]) -> list[int]:
@@ -385,9 +393,7 @@ def _there(run: DiskRun, number: int, block: Block, values: Array) -> BlockView:
     return BlockView.of(values, target=values if same else None)
 
 
-def _begins(
-    run: DiskRun, number: int, target: Block
-) -> tuple[dict[Block, tuple[int, int]], int]:
+def _begins(run: DiskRun, number: int, target: Block) -> tuple[dict[Block, tuple[int, int]], int]:
     """Where the shard of each source block begins in a target's file, its bytes, and all bytes."""
     exchange, sizes = run.exchange(number), run.sizes(number, target)
     itemsize = exchange.shard_dtype.itemsize

@@ -34,8 +34,14 @@ def generate_filter(run: Run, block: Block) -> Array:
 
     def incoming() -> BlockView:
         values = chirp_filter(
-            axis.shape(block[0]), places, padded, plan.chirp.length, plan.chirp.sign, dtype,
-            plan.chirp.step, plan.chirp.offset,
+            axis.shape(block[0]),
+            places,
+            padded,
+            plan.chirp.length,
+            plan.chirp.sign,
+            dtype,
+            plan.chirp.step,
+            plan.chirp.offset,
         )
         return BlockView.of(np.ascontiguousarray(values), owned=True)
 

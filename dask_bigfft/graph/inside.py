@@ -7,7 +7,7 @@
 A round's block is a composite of shards of the blocks that came in; all its task hands on is that
 it is done. What settles gives the blocks on when every round that writes into them is done.
 
-Imports `devices`, `exchange`, `kernels`, `events` and this room.
+Imports `gpu`, `exchange`, `kernels`, `events` and this room.
 """
 
 import itertools
@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dask_bigfft.devices.dispatch import inside_device, job_of, on_device
-from dask_bigfft.devices.on_card import is_on_card
 from dask_bigfft.errors import PlanError, refuse
 from dask_bigfft.events import emit
 from dask_bigfft.exchange.gather import view_of
 from dask_bigfft.exchange.parts import all_composite
 from dask_bigfft.exchange.spoiled import refuse_spoiled, spoiling
+from dask_bigfft.gpu.dispatch import inside_device, job_of, on_device
+from dask_bigfft.gpu.on_card import is_on_card
 from dask_bigfft.graph.blocks import Blocks, checked
 from dask_bigfft.graph.dask_private import Task, TaskRef
 from dask_bigfft.graph.groups import Groups

@@ -18,8 +18,8 @@ import numpy.typing as npt
 from dask.base import tokenize
 
 from dask_bigfft import config
-from dask_bigfft.devices.on_card import is_on_card
 from dask_bigfft.exchange.scratch_place import ScratchPlace
+from dask_bigfft.gpu.on_card import is_on_card
 from dask_bigfft.graph.build import build_graph, output_name
 from dask_bigfft.graph.carriers import ON_GPUS, resolved
 from dask_bigfft.graph.cutting import cut_blocks, merged_blocks
@@ -67,8 +67,14 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
     plan: Any
 
     def __init__(
-        self, plan: AnyPlan, token: str, source: str, carrier: str, travelled: bool = False,
-        known: Known | None = None, place: ScratchPlace | None = None,
+        self,
+        plan: AnyPlan,
+        token: str,
+        source: str,
+        carrier: str,
+        travelled: bool = False,
+        known: Known | None = None,
+        place: ScratchPlace | None = None,
     ) -> None:
         super().__init__()
         self.plan, self.token, self.source = plan, token, source
@@ -77,9 +83,7 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
         self._forget()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        arguments = (
-            self.plan, self.token, self.source, self.carrier, True, self.known, self.place
-        )
+        arguments = (self.plan, self.token, self.source, self.carrier, True, self.known, self.place)
         return type(self), arguments, {"annotations": self.annotations, "alone": self.alone}
 
     @property
@@ -102,7 +106,13 @@ class PlanLayer(Layer):  # type: ignore[misc, unused-ignore]
         if place is not None and not place.kept:  # a name that no other process has
             place = replace(place, name=f"{self.token[:8]}-{uuid.uuid4().hex[:8]}")
         return build_graph(
-            self.plan, self.token, self.source, carrier, wanted, self.known, place,
+            self.plan,
+            self.token,
+            self.source,
+            carrier,
+            wanted,
+            self.known,
+            place,
             self.alone and not results_are_kept(),
         )
 
@@ -210,9 +220,7 @@ class TransformRecipe:
 
     def tasks(self, token: str, source: str) -> Graph:
         """Return the tasks, given the name of the array that comes in."""
-        layer = PlanLayer(
-            self.plan, token, source, self.carrier, self.travelled, place=self.place
-        )
+        layer = PlanLayer(self.plan, token, source, self.carrier, self.travelled, place=self.place)
         return layer.tasks
 
 
@@ -245,7 +253,10 @@ def _attempt(place: ScratchPlace | None) -> tuple[ScratchPlace, ...]:
 
 
 def transformed_array(
-    x: da.Array, plan: AnyPlan, carrier: str, known: Known | None = None,
+    x: da.Array,
+    plan: AnyPlan,
+    carrier: str,
+    known: Known | None = None,
     place: ScratchPlace | None = None,
 ) -> da.Array:
     """Return the lazy result of a plan on an array.

@@ -84,8 +84,11 @@ class _Watch:
         ):
             return False
         prefixes = await scheduler.get_task_prefix_states()
-        return any(states["waiting"] + states["processing"] > 0
-                   for name, states in prefixes.items() if OURS in name)
+        return any(
+            states["waiting"] + states["processing"] > 0
+            for name, states in prefixes.items()
+            if OURS in name
+        )
 
     def _fail(self, memory: int) -> None:
         """Tell the scheduler that tasks have failed which this worker will never begin.
@@ -105,7 +108,14 @@ class _Watch:
         )
         said = {key: value for key, value in error_message(error).items() if key != "status"}
         for task in waiting:
-            worker.batched_send({
-                "op": "task-erred", "key": task.key, "run_id": task.run_id, "thread": None,
-                "startstops": [], "stimulus_id": f"bigfft-paused-{time.time()}", **said,
-            })
+            worker.batched_send(
+                {
+                    "op": "task-erred",
+                    "key": task.key,
+                    "run_id": task.run_id,
+                    "thread": None,
+                    "startstops": [],
+                    "stimulus_id": f"bigfft-paused-{time.time()}",
+                    **said,
+                }
+            )

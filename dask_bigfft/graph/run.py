@@ -2,7 +2,7 @@
 
 It keeps the exchange maps and the FFT library, which are made on first use and never travel.
 
-Imports `planner`, `devices`, `exchange`, `kernels` and `events`.
+Imports `planner`, `gpu`, `exchange`, `kernels` and `events`.
 """
 
 import functools
@@ -18,20 +18,14 @@ import numpy.typing as npt
 
 from dask_bigfft.decomposition.layout import Layout
 from dask_bigfft.decomposition.rounds import Round
-from dask_bigfft.devices.dispatch import (
-    Place,
-    job_of,
-    moved_on_device,
-    on_device,
-    shared_with_device,
-)
-from dask_bigfft.devices.find import missing
-from dask_bigfft.devices.on_card import is_on_card, roll_on_card, round_on_card
 from dask_bigfft.errors import refuse
 from dask_bigfft.events import emit
 from dask_bigfft.exchange.common import same_memory
 from dask_bigfft.exchange.shards import ExchangeMap, exchange_map
 from dask_bigfft.exchange.stacking import stacked_layout, stacking
+from dask_bigfft.gpu.dispatch import Place, job_of, moved_on_device, on_device, shared_with_device
+from dask_bigfft.gpu.find import missing
+from dask_bigfft.gpu.on_card import is_on_card, roll_on_card, round_on_card
 from dask_bigfft.graph.paused import watch_from_task
 from dask_bigfft.graph.spare import with_spare_threads
 from dask_bigfft.kernels.checks import Verification
@@ -175,8 +169,13 @@ class Run:
         return no_joints(len(plan.exchanges), len(plan.rounds))
 
     def finish(
-        self, number: int, block: Block, view_of: Callable[[], BlockView],
-        filters: Mapping[int, Array], here: Array | None = None, flat: Array | None = None,
+        self,
+        number: int,
+        block: Block,
+        view_of: Callable[[], BlockView],
+        filters: Mapping[int, Array],
+        here: Array | None = None,
+        flat: Array | None = None,
     ) -> Array:
         """Return the block after the round that follows an exchange, verified if the plan says so.
 
@@ -194,8 +193,13 @@ class Run:
         return done
 
     def transformed(
-        self, number: int, round_: Round, block: Block, view_of: Callable[[], BlockView],
-        filters: Mapping[int, Array], blocks: tuple[Block, ...],
+        self,
+        number: int,
+        round_: Round,
+        block: Block,
+        view_of: Callable[[], BlockView],
+        filters: Mapping[int, Array],
+        blocks: tuple[Block, ...],
     ) -> Array:
         """Return the block after a round on a device or on the CPU, verified if the plan says so.
 
@@ -215,9 +219,7 @@ class Run:
                 checks = Verification(
                     mode, round_, block, library, dtype, filters, number + 1, blocks
                 )
-                runner = functools.partial(
-                    self._on_device, number, round_, block, dtype, filters
-                )
+                runner = functools.partial(self._on_device, number, round_, block, dtype, filters)
                 done = None
                 if self.on_devices(number):
                     done = checks.run_elsewhere(view_of, runner)
@@ -231,8 +233,13 @@ class Run:
         return device != "cpu" and (device != "auto" or missing() is None)
 
     def _on_device(
-        self, number: int, round_: Round, block: Block, dtype: np.dtype[Any],
-        filters: Mapping[int, Array], view: BlockView,
+        self,
+        number: int,
+        round_: Round,
+        block: Block,
+        dtype: np.dtype[Any],
+        filters: Mapping[int, Array],
+        view: BlockView,
     ) -> Array | None:
         """Return the block after a round on a device, but for its rolls; None on the CPU."""
         if not view.on_gpu and not self.on_devices(number):

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dask_bigfft.devices.on_card import is_on_card
 from dask_bigfft.errors import CarrierError
 from dask_bigfft.events import emit
 from dask_bigfft.exchange.packing import packed, shard_checksum
+from dask_bigfft.gpu.on_card import is_on_card
 from dask_bigfft.graph.blocks import checked
 from dask_bigfft.graph.carriers import p2p, p2p_works
 from dask_bigfft.graph.dask_private import Task, TaskRef
@@ -121,9 +121,15 @@ class Shuffles:
         """Add a shuffle's barrier, for tasks of a name; return what it hands on."""
         shard = self.exchange.shard_nbytes // max(1, self.exchange.shape.shards)
         barrier = p2p().barrier_task(
-            shuffle.name, shuffle_barrier, self.senders[shuffle.name], targets=shuffle.along,
-            before=shuffle.before, plan=self.names.token, number=self.number,
-            output=output, apart=shard >= LARGE_SHARD,
+            shuffle.name,
+            shuffle_barrier,
+            self.senders[shuffle.name],
+            targets=shuffle.along,
+            before=shuffle.before,
+            plan=self.names.token,
+            number=self.number,
+            output=output,
+            apart=shard >= LARGE_SHARD,
         )
         graph[barrier.key] = barrier
         return TaskRef(barrier.key)

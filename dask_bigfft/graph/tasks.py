@@ -19,10 +19,6 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft import config
-from dask_bigfft.devices.dispatch import getting_ready
-from dask_bigfft.devices.find import missing
-from dask_bigfft.devices.on_card import is_on_card
-from dask_bigfft.devices.peers import gpus, home_of
 from dask_bigfft.errors import CarrierError, VerificationError
 from dask_bigfft.events import during, emit
 from dask_bigfft.exchange.common import Common, lying, note_result, refuse_spent, spend
@@ -30,6 +26,10 @@ from dask_bigfft.exchange.gather import view_of
 from dask_bigfft.exchange.packing import pack, shard_checksum
 from dask_bigfft.exchange.spoiled import refuse_spoiled, spoiling
 from dask_bigfft.exchange.tables import TRANSPORTS, transport_of
+from dask_bigfft.gpu.dispatch import getting_ready
+from dask_bigfft.gpu.find import missing
+from dask_bigfft.gpu.on_card import is_on_card
+from dask_bigfft.gpu.peers import gpus, home_of
 from dask_bigfft.graph.blocks import Blocks, checked
 from dask_bigfft.graph.run import Run
 from dask_bigfft.kernels.views import BlockView
@@ -105,8 +105,12 @@ def barrier_in_common(
 
 
 def barrier_on_gpus(
-    run: Run, number: int, sources: tuple[Block, ...], targets: tuple[Block, ...],
-    transport: str, *blocks: Array
+    run: Run,
+    number: int,
+    sources: tuple[Block, ...],
+    targets: tuple[Block, ...],
+    transport: str,
+    *blocks: Array,
 ) -> Blocks:
     """Return a handle of all source blocks of a group, which may lie on several GPUs.
 
@@ -177,8 +181,13 @@ def reported(task: Task) -> Task:
 
 @reported
 def run_block(
-    run: Run, number: int, block: Block, filter_axes: tuple[int, ...], sources: Any,
-    into: Common | None, *inputs: Any
+    run: Run,
+    number: int,
+    block: Block,
+    filter_axes: tuple[int, ...],
+    sources: Any,
+    into: Common | None,
+    *inputs: Any,
 ) -> Array:
     """Return a block gathered in exchange `number` and taken through the round that follows.
 
@@ -244,7 +253,11 @@ def _turn(
 
 
 def _where_it_lies(
-    run: Run, number: int, block: Block, common: Common, into: Array | None,
+    run: Run,
+    number: int,
+    block: Block,
+    common: Common,
+    into: Array | None,
     filters: dict[int, Array],
 ) -> Array:
     """A block that lies in common memory, taken through the round that follows, if one does."""
@@ -297,8 +310,12 @@ def pack_shard(
 
 @reported
 def run_block_of_shards(
-    run: Run, number: int, block: Block, filter_axes: tuple[int, ...],
-    sources: tuple[Block, ...], *inputs: Any
+    run: Run,
+    number: int,
+    block: Block,
+    filter_axes: tuple[int, ...],
+    sources: tuple[Block, ...],
+    *inputs: Any,
 ) -> Array:
     """Return a block put together from packed shards and taken through the round that follows."""
     filters = dict(zip(filter_axes, inputs, strict=False))
@@ -335,8 +352,7 @@ def put_together(
 
 
 def taken_through(
-    run: Run, number: int, block: Block, view: Callable[[], BlockView],
-    filters: dict[int, Array],
+    run: Run, number: int, block: Block, view: Callable[[], BlockView], filters: dict[int, Array]
 ) -> Array:
     """Return a block that is gathered, taken through the round that follows, if one does."""
     if number < len(run.plan.rounds):

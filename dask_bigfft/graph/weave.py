@@ -113,8 +113,16 @@ class Weave:
             return
         filters = [block_ref(name, (block[axis],)) for axis, name in self.filters.items()]
         task = Task(
-            key, function, TaskRef(self.names.plan), self.number, block, tuple(self.filters),
-            sources, *self._into(function, block), *filters, *inputs,
+            key,
+            function,
+            TaskRef(self.names.plan),
+            self.number,
+            block,
+            tuple(self.filters),
+            sources,
+            *self._into(function, block),
+            *filters,
+            *inputs,
         )
         if self.onward is None:
             self.graph[key] = task
@@ -187,8 +195,14 @@ class Weave:
         for group, sources, targets in Groups(self.exchange):
             key: Key = (self.names.barrier(self.number), *group)
             self.graph[key] = Task(
-                key, barrier_on_gpus, TaskRef(self.names.plan), self.number, tuple(sources),
-                tuple(targets), transport, *self._refs(sources),
+                key,
+                barrier_on_gpus,
+                TaskRef(self.names.plan),
+                self.number,
+                tuple(sources),
+                tuple(targets),
+                transport,
+                *self._refs(sources),
             )
             for block in targets:
                 self._task(run_block, block, None, [TaskRef(key)])
@@ -227,8 +241,7 @@ class Weave:
         """Whether a target block is its only source block as it is."""
         ((tables, _),) = exchange.tables(block)
         same = all(
-            len(table) == 1 and (table.source_steps == table.target_steps).all()
-            for table in tables
+            len(table) == 1 and (table.source_steps == table.target_steps).all() for table in tables
         )
         shape = tuple(table.size for table in tables)
         return same and exchange.source.shape(source) == exchange.target.shape(block) == shape
@@ -248,7 +261,12 @@ class Weave:
                 keys: list[Key] = [(name, *block, *source) for source in sources]
                 for key, source in zip(keys, sources, strict=True):
                     self.graph[key] = Task(
-                        key, pack_shard, TaskRef(self.names.plan), self.number, block, source,
+                        key,
+                        pack_shard,
+                        TaskRef(self.names.plan),
+                        self.number,
+                        block,
+                        source,
                         block_ref(self.before, source),
                     )
                 refs = [TaskRef(key) for key in keys]

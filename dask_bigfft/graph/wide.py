@@ -121,7 +121,8 @@ def widening_of(plan: Any, number: int) -> Widening | None:
         return None
     most = min(MOST, round_.source.blocks // (LEAST_EACH * task_threads()))
     axes = [
-        (axis.blocks, i) for i, axis in enumerate(round_.source.axes)
+        (axis.blocks, i)
+        for i, axis in enumerate(round_.source.axes)
         if sum(len(group.chunks) > 1 for group in axis.groups) == 1
     ]
     if most < 2 or not axes:
@@ -150,8 +151,9 @@ def _in_tiles(round_: Round, itemsize: int, threads: int) -> bool:
 def _widened(layout: Layout, axis: int, counts: Sequence[int]) -> Layout:
     """The layout with blocks along an axis, one group of which is cut, taken together."""
     axes = list(layout.axes)
-    groups = (group if len(group.chunks) == 1 else _joined(group, counts)
-              for group in axes[axis].groups)
+    groups = (
+        group if len(group.chunks) == 1 else _joined(group, counts) for group in axes[axis].groups
+    )
     axes[axis] = AxisLayout(tuple(groups))
     return Layout(tuple(axes))
 
@@ -165,7 +167,11 @@ def _joined(group: Group, counts: Sequence[int]) -> Group:
 
 
 def weave_wide(
-    graph: dict[Any, Any], names: Names, name: str, wide: Widening, targets: Sequence[Block],
+    graph: dict[Any, Any],
+    names: Names,
+    name: str,
+    wide: Widening,
+    targets: Sequence[Block],
     barrier: TaskRef,
 ) -> None:
     """Add the tasks of a round on wide blocks.

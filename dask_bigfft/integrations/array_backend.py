@@ -57,8 +57,12 @@ class ArenaBackend(NumpyBackendEntrypoint):  # type: ignore[misc, unused-ignore]
         """
         kind = type(data._meta)
         if kind is not np.ndarray and kind.__module__.partition(".")[0] != "cupy":
-            refuse("data", f"blocks of {kind.__qualname__}", "blocks of numpy.ndarray or "
-                   "cupy.ndarray", kind=ArgumentTypeError)
+            refuse(
+                "data",
+                f"blocks of {kind.__qualname__}",
+                "blocks of numpy.ndarray or cupy.ndarray",
+                kind=ArgumentTypeError,
+            )
         meta = np.empty((0,) * data.ndim, data.dtype)
         blocks: Any = into_arena
         found: da.Array = data.map_blocks(blocks, dtype=data.dtype, meta=meta, **kwargs)
@@ -104,7 +108,11 @@ def _filled(like: da.Array, value: Any, name: str | None) -> da.Array:
     if largest * like.dtype.itemsize < SMALL_NBYTES or like.dtype.kind not in NUMERIC_KINDS:
         return like
     found: da.Array = da.map_blocks(
-        filled_block, chunks=like.chunks, dtype=like.dtype, value=value, name=name,
+        filled_block,
+        chunks=like.chunks,
+        dtype=like.dtype,
+        value=value,
+        name=name,
         meta=np.empty((0,) * like.ndim, like.dtype),
     )
     return found

@@ -27,9 +27,7 @@ __all__ = ["fht", "ifht"]
 Array = npt.NDArray[Any]
 
 
-def fht(
-    a: da.Array, dln: float, mu: float, offset: float = 0.0, bias: float = 0.0
-) -> da.Array:
+def fht(a: da.Array, dln: float, mu: float, offset: float = 0.0, bias: float = 0.0) -> da.Array:
     """Return the fast Hankel transform of the last axis, as `scipy.fft.fht` does.
 
     Parameters
@@ -56,9 +54,7 @@ def fht(
     return _times_power(fft.irfft(spectrum, n)[..., ::-1], -bias * dln, -bias * offset)
 
 
-def ifht(
-    A: da.Array, dln: float, mu: float, offset: float = 0.0, bias: float = 0.0
-) -> da.Array:
+def ifht(A: da.Array, dln: float, mu: float, offset: float = 0.0, bias: float = 0.0) -> da.Array:
     """Return the inverse of `fht`; parameters are those of `fht`."""
     n = A.shape[-1]
     first = _first_coefficient(mu, bias)

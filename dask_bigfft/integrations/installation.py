@@ -21,9 +21,7 @@ from dask_bigfft import fft
 __all__ = ["install", "installed", "uninstall"]
 
 #: The functions that are replaced: all that `dask.array.fft` has in common with us.
-NAMES = tuple(
-    name for name in fft.__all__ if name != "next_fast_len" and hasattr(dask_fft, name)
-)
+NAMES = tuple(name for name in fft.__all__ if name != "next_fast_len" and hasattr(dask_fft, name))
 
 
 class _Installation:

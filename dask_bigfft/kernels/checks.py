@@ -136,12 +136,18 @@ def facts_of(round_: Round) -> Facts:
     of_kind = {step.kind: (step, dim) for dim, step in steps if step.kind != "c2c"}
     twiddled = frozenset(dim for dim, step in steps if step.twiddle is not None)
     real = "c2r" in of_kind
-    plain = all(
-        (step.chirp_in, step.chirp_out, step.convolve) == (None,) * 3 for _, step in steps
-    )
+    plain = all((step.chirp_in, step.chirp_out, step.convolve) == (None,) * 3 for _, step in steps)
     return Facts(
-        steps, length, divisor, length / divisor**2, 16 + 4 * math.log2(length), real, twiddled,
-        of_kind.get("r2c"), of_kind.get("c2r"), plain and not (real and twiddled),
+        steps,
+        length,
+        divisor,
+        length / divisor**2,
+        16 + 4 * math.log2(length),
+        real,
+        twiddled,
+        of_kind.get("r2c"),
+        of_kind.get("c2r"),
+        plain and not (real and twiddled),
     )
 
 
@@ -194,7 +200,11 @@ class Check:
         return TileSums(whole, seen, _lost(tile), checksum)
 
     def after(
-        self, result: Array, before: TileSums, dim: int, part: slice | None,
+        self,
+        result: Array,
+        before: TileSums,
+        dim: int,
+        part: slice | None,
         total: float | None = None,
     ) -> None:
         """Compare a tile's result, cut along `dim`, with what was found before.
@@ -284,9 +294,7 @@ def _weighed(values: Array, half: tuple[Step, int] | None, total: float | None) 
     return energy_of_real(values, dim, step.length, total)
 
 
-def _untwiddled(
-    rows: Array, shape: tuple[int, ...], along: int, step: Step, rest: Array
-) -> Array:
+def _untwiddled(rows: Array, shape: tuple[int, ...], along: int, step: Step, rest: Array) -> Array:
     """Weights of lines, times what takes a step's twiddle back; `shape` is that of the lines."""
     assert step.twiddle is not None
     found = rows.astype(complex).reshape(
@@ -357,8 +365,16 @@ class CheckedExecutor(CPUExecutor):
     """
 
     def __init__(
-        self, round_: Round, block: Block, source: BlockView, out: Array, library: FFTLibrary,
-        filters: Mapping[int, Array], *, check: Check, once_more: Callable[..., None],
+        self,
+        round_: Round,
+        block: Block,
+        source: BlockView,
+        out: Array,
+        library: FFTLibrary,
+        filters: Mapping[int, Array],
+        *,
+        check: Check,
+        once_more: Callable[..., None],
     ) -> None:
         super().__init__(round_, block, source, out, library, filters, checked=True)
         self.check, self.once_more = check, once_more
@@ -425,7 +441,12 @@ class Verification:
         executor = functools.partial(CheckedExecutor, check=check, once_more=self._once_more)
         with np.errstate(over="ignore", invalid="ignore"):
             result = run_round(
-                self.round, self.block, view_of(), self.library, self.out_dtype, self.filters,
+                self.round,
+                self.block,
+                view_of(),
+                self.library,
+                self.out_dtype,
+                self.filters,
                 executor,
             )
         self._report(check, result)
@@ -434,6 +455,7 @@ class Verification:
     def run_elsewhere(self, view_of: Callable[[], BlockView], runner: Runner) -> Array | None:
         """Return the block after the round on a device, checked as a whole; None as the runner."""
         if not facts_of(self.round).keeps_energy:
+
             def plain() -> Array:
                 done = runner(view_of())
                 return self._plain(view_of()) if done is None else done
@@ -461,12 +483,8 @@ class Verification:
         return found[0]
 
     def _plain(self, view: BlockView) -> Array:
-        apart = BlockView(
-            view.shape, view.dtype, view.array, view.tables, new_table=view.new_table
-        )
-        return run_round(
-            self.round, self.block, apart, self.library, self.out_dtype, self.filters
-        )
+        apart = BlockView(view.shape, view.dtype, view.array, view.tables, new_table=view.new_table)
+        return run_round(self.round, self.block, apart, self.library, self.out_dtype, self.filters)
 
     def _twice(self, run: Callable[[], Array], exact: bool) -> Array:
         """Return the result of two runs that agree."""

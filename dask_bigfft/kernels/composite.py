@@ -94,7 +94,10 @@ class Stretches:
     def rows(self, chosen: slice | Ints) -> "Stretches":
         """Some of them."""
         return replace(
-            self, lows=self.lows[chosen], highs=self.highs[chosen], blocks=self.blocks[chosen],
+            self,
+            lows=self.lows[chosen],
+            highs=self.highs[chosen],
+            blocks=self.blocks[chosen],
             starts=self.starts[chosen],
         )
 
@@ -298,8 +301,7 @@ class Composite:
     def full(self) -> bool:
         """Whether all of the block is in shards; what is not is padding."""
         return math.prod(self.sizes) == sum(
-            math.prod(int(axis.sizes.sum()) for axis in axes)
-            for axes in self._layers
+            math.prod(int(axis.sizes.sum()) for axis in axes) for axes in self._layers
         )
 
     @property
@@ -390,9 +392,7 @@ class Composite:
         starts = axis.starts[came]
         for number, found in enumerate(into):
             starts[:, axis.dims.index(found[0].dim)] += [moved[number] for *_, moved in fine]
-        return Stretches(
-            own, ranges[..., 0], ranges[..., 1], axis.blocks[came], axis.dims, starts
-        )
+        return Stretches(own, ranges[..., 0], ranges[..., 1], axis.blocks[came], axis.dims, starts)
 
     def part(self, cuts: tuple[slice, ...]) -> tuple[slice, ...] | None:
         """Slices of the edges from slices of the dimensions, which cut no dimension of several.

@@ -24,14 +24,25 @@ import numpy as np
 
 from dask_bigfft.kernels.copy_loops import HEAD, copy_rows
 
-__all__ = ["CopyTable", "Segments", "compile_at_once", "copy_array", "regular_strides",
-           "strided_view"]
+__all__ = [
+    "CopyTable",
+    "Segments",
+    "compile_at_once",
+    "copy_array",
+    "regular_strides",
+    "strided_view",
+]
 
 #: Pairs (source, target) that the compiled copy takes; complex to complex may conjugate.
 COMPILED = frozenset(
     (np.dtype(a), np.dtype(b))
     for a, b in [
-        ("c16", "c16"), ("c8", "c8"), ("f8", "f8"), ("f4", "f4"), ("f8", "c16"), ("f4", "c8"),
+        ("c16", "c16"),
+        ("c8", "c8"),
+        ("f8", "f8"),
+        ("f4", "f4"),
+        ("f8", "c16"),
+        ("f4", "c8"),
     ]
 )
 
@@ -123,8 +134,14 @@ class Segments:
 
     def taken(self, which: np.ndarray) -> Segments:
         """Return some of the copies."""
-        names = ("counts", "source_starts", "source_strides", "target_starts", "target_strides",
-                 "firsts")
+        names = (
+            "counts",
+            "source_starts",
+            "source_strides",
+            "target_starts",
+            "target_strides",
+            "firsts",
+        )
         return replace(self, **{name: getattr(self, name)[which] for name in names})
 
 
@@ -216,7 +233,10 @@ def copy_array(target: np.ndarray, source: np.ndarray, weigh: bool = False) -> f
 
 @lru_cache(maxsize=1024)  # the tiles of a block are alike
 def _row(
-    dtype: np.dtype, to: np.dtype, counts: tuple[int, ...], from_: tuple[int, ...],
+    dtype: np.dtype,
+    to: np.dtype,
+    counts: tuple[int, ...],
+    from_: tuple[int, ...],
     into: tuple[int, ...],
 ) -> np.ndarray | None:
     """A table of one copy without its addresses; None where the compiled copy does not take it."""
@@ -230,7 +250,12 @@ def _row(
 
 
 def _copied_by_numpy(
-    table: np.ndarray, low: int, high: int, origin: int, dtype: np.dtype, to: np.dtype,
+    table: np.ndarray,
+    low: int,
+    high: int,
+    origin: int,
+    dtype: np.dtype,
+    to: np.dtype,
     conjugate: bool,
 ) -> float:
     """Do the copies of a table as `copy_rows` does; return -1, because nothing is weighed."""
@@ -265,8 +290,11 @@ class _Views:
     def at(self, address: int, counts: list[int], strides: list[int]) -> np.ndarray:
         """Strided memory from an address on."""
         self.__array_interface__ = {
-            "version": 3, "typestr": self._type, "shape": tuple(counts),
-            "strides": tuple(strides), "data": (address, False),
+            "version": 3,
+            "typestr": self._type,
+            "shape": tuple(counts),
+            "strides": tuple(strides),
+            "data": (address, False),
         }
         return np.asarray(self)
 
@@ -275,7 +303,11 @@ class _Memory:
     """Strided memory from an address on, and the array that has it, which this keeps alive."""
 
     def __init__(
-        self, dtype: np.dtype, address: int, counts: Sequence[int], strides: Sequence[int],
+        self,
+        dtype: np.dtype,
+        address: int,
+        counts: Sequence[int],
+        strides: Sequence[int],
         array: np.ndarray,
     ) -> None:
         self.array = array

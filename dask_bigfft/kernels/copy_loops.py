@@ -228,8 +228,18 @@ def _plane(source, target, buffer, s0, t0, n, sn, tn, m, sm, tm, conjugate):  # 
         for j0 in range(first, m, TILE):
             mj = min(TILE, m - j0)
             _tile(
-                source, target, buffer, s0 + i0 * sn + j0 * sm, t0 + i0 * tn + j0 * tm,
-                ni, sn, tn, mj, sm, tm, conjugate,
+                source,
+                target,
+                buffer,
+                s0 + i0 * sn + j0 * sm,
+                t0 + i0 * tn + j0 * tm,
+                ni,
+                sn,
+                tn,
+                mj,
+                sm,
+                tm,
+                conjugate,
             )
 
 
@@ -245,7 +255,17 @@ def _densest(used, count, source_step):  # type: ignore[no-untyped-def]
 
 @inner
 def _copy_planes(  # type: ignore[no-untyped-def]
-    source, target, buffer, index, count, source_step, target_step, used, s_at, t_at, conjugate,
+    source,
+    target,
+    buffer,
+    index,
+    count,
+    source_step,
+    target_step,
+    used,
+    s_at,
+    t_at,
+    conjugate,
     weigh,
 ):
     """Copy plane after plane: the target runs along the last dimension of each.
@@ -271,9 +291,7 @@ def _copy_planes(  # type: ignore[no-untyped-def]
         elif weigh is None:
             _lines(source, target, s_at, t_at, n, sn, tn, m, sm, tm, conjugate)
         else:
-            total += _weighed_lines(
-                source, target, s_at, t_at, n, sn, tn, m, sm, tm, conjugate
-            )
+            total += _weighed_lines(source, target, s_at, t_at, n, sn, tn, m, sm, tm, conjugate)
         for d in range(last - 1, -1, -1):
             if d == other:
                 continue
@@ -349,8 +367,18 @@ def copy_rows(  # type: ignore[no-untyped-def]
             target_like.dtype,
         )
         found = _copy_planes(
-            source, target, buffer, index, count, source_step, target_step, used,
-            -s_low, -t_low, conjugate, weigh,
+            source,
+            target,
+            buffer,
+            index,
+            count,
+            source_step,
+            target_step,
+            used,
+            -s_low,
+            -t_low,
+            conjugate,
+            weigh,
         )
         if found < 0:
             weighed = False

@@ -96,8 +96,15 @@ def _serve(at, table):  # type: ignore[no-untyped-def]
         n = copy[_NDIM]
         rows = copy[_ROWS : _ROWS + 3 * n]
         copy_rows(
-            copy[_TARGET], copy[_SOURCE], copy[_WIDTH], rows[:n], rows[n : 2 * n], rows[2 * n :],
-            low, high, copy[_STREAMED] > _NONE,
+            copy[_TARGET],
+            copy[_SOURCE],
+            copy[_WIDTH],
+            rows[:n],
+            rows[n : 2 * n],
+            rows[2 * n :],
+            low,
+            high,
+            copy[_STREAMED] > _NONE,
         )
         _lock(at[_MUTEX])
         copy[_LEFT] -= high - low

@@ -117,7 +117,11 @@ def before_points(
 
 
 def after_points(
-    block: Array, plan: Cosines, axis: int, bounds: tuple[int, ...], divisor: Divisor,
+    block: Array,
+    plan: Cosines,
+    axis: int,
+    bounds: tuple[int, ...],
+    divisor: Divisor,
     block_id: tuple[int, ...],
 ) -> Array:
     """Return what the arrangement of the result takes: the FFT's output times factors.
@@ -172,8 +176,13 @@ def _real_part(block: Array, factor: Array) -> Array:
 
 
 def ends_scaled(
-    block: Array, axis: int, bounds: tuple[int, ...], length: int, factor: Any,
-    ends: tuple[Any, Any], block_id: tuple[int, ...],
+    block: Array,
+    axis: int,
+    bounds: tuple[int, ...],
+    length: int,
+    factor: Any,
+    ends: tuple[Any, Any],
+    block_id: tuple[int, ...],
 ) -> Array:
     """Return a block times a factor; the first and last values of an axis times others.
 

@@ -180,7 +180,9 @@ def fft_calls(
     while last > 0:
         first = last - 1
         while (
-            first > 0 and dims[first - 1] == dims[first] - 1 and last - first < MAX_RANK
+            first > 0
+            and dims[first - 1] == dims[first] - 1
+            and last - first < MAX_RANK
             and _rank_pays(source, dims[first - 1], dims[last - 1])
         ):
             first -= 1
@@ -221,8 +223,10 @@ def _bounded(call: Call) -> Call:
         times += 1
     count = batch.count // times
     return Call(
-        replace(batch, count=count), times,
-        count * batch.source_distance, count * batch.target_distance,
+        replace(batch, count=count),
+        times,
+        count * batch.source_distance,
+        count * batch.target_distance,
     )
 
 

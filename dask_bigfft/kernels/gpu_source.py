@@ -73,9 +73,7 @@ def multiply_source(structure: Multiplying) -> str:
     factors, place = structure.factors, "u64" if structure.wide else "u32"
     lengths = [f"u64 n{dim}_" for dim in range(structure.ndim)]
     parameters = ", ".join([f"{factors.element}* x", "u64 count", *lengths, *factors.parameters])
-    narrow = "\n".join(
-        f"const {place} n{dim} = ({place})n{dim}_;" for dim in range(structure.ndim)
-    )
+    narrow = "\n".join(f"const {place} n{dim} = ({place})n{dim}_;" for dim in range(structure.ndim))
     weight = weight_call(factors, {dim: f"i{dim}" for dim in factors.used})
     return f"""{COMMON}{weight_source(factors)}
 extern "C" __global__ void {KERNEL}({parameters}) {{
@@ -151,9 +149,7 @@ class _Carried:
         return "value[u]" if self.by is None else f"weighted(value[u], {weight})"
 
 
-def copy_source(
-    ndim: int, itemsize: int, passing: str = "", by: Weighing | None = None
-) -> str:
+def copy_source(ndim: int, itemsize: int, passing: str = "", by: Weighing | None = None) -> str:
     """Source of: a copy of elements whose dimensions have strides on both sides.
 
     Elements have `itemsize` bytes. It also reads and writes pinned host memory where rows are too

@@ -168,14 +168,16 @@ class FFTLibrary:
         """Real to half a spectrum over the last of the axes, then complex over the others."""
         raise NotImplementedError
 
-    def _c2r(
-        self, x: Array, dim: int, n: int, sign: int, scale: Scale, out: Array | None
-    ) -> Array:
+    def _c2r(self, x: Array, dim: int, n: int, sign: int, scale: Scale, out: Array | None) -> Array:
         """Half a spectrum to `n` reals."""
         raise NotImplementedError
 
     def c2c(
-        self, x: Array, dims: tuple[int, ...], sign: int, scale: Scale = "none",
+        self,
+        x: Array,
+        dims: tuple[int, ...],
+        sign: int,
+        scale: Scale = "none",
         out: Array | None = None,
     ) -> Array:
         """Return the transform of `x` over the axes `dims`.
@@ -235,7 +237,12 @@ class FFTLibrary:
         return transformed
 
     def r2c(
-        self, x: Array, dim: int, sign: int, scale: Scale = "none", out: Array | None = None,
+        self,
+        x: Array,
+        dim: int,
+        sign: int,
+        scale: Scale = "none",
+        out: Array | None = None,
         others: tuple[int, ...] = (),
     ) -> Array:
         """Return the frequencies 0..n//2 of real `x` over axis `dim`; `x` is only read.
@@ -262,8 +269,7 @@ class FFTLibrary:
             return self._r2c(regular(x), dims, sign, scale, out if self.supports_out else None)
 
     def c2r(
-        self, x: Array, dim: int, n: int, sign: int, scale: Scale = "none",
-        out: Array | None = None,
+        self, x: Array, dim: int, n: int, sign: int, scale: Scale = "none", out: Array | None = None
     ) -> Array:
         """Return the `n` reals whose frequencies 0..n//2 `x` holds on axis `dim`; `x` is only read.
 
@@ -345,9 +351,7 @@ class SciPy(FFTLibrary):
         name = "rfftn" if sign < 0 else "ihfftn"
         return self._called(name, x, axes=dims, norm=_norm(sign, scale))
 
-    def _c2r(
-        self, x: Array, dim: int, n: int, sign: int, scale: Scale, out: Array | None
-    ) -> Array:
+    def _c2r(self, x: Array, dim: int, n: int, sign: int, scale: Scale, out: Array | None) -> Array:
         name = "hfft" if sign < 0 else "irfft"
         return self._called(name, x, n=n, axis=dim, norm=_norm(sign, scale))
 
@@ -396,9 +400,7 @@ class Ducc(FFTLibrary):
         result: Array = self._fft.r2c(x, axes=dims, out=out, **self._options(sign, scale))
         return result if out is None else out
 
-    def _c2r(
-        self, x: Array, dim: int, n: int, sign: int, scale: Scale, out: Array | None
-    ) -> Array:
+    def _c2r(self, x: Array, dim: int, n: int, sign: int, scale: Scale, out: Array | None) -> Array:
         options = self._options(sign, scale)
         result: Array = self._fft.c2r(x, axes=(dim,), lastsize=n, out=out, **options)
         return result if out is None else out
@@ -428,9 +430,7 @@ class _RealAlone(FFTLibrary):
         result = self._c2c(result, tuple(others), sign, "none", None)
         return _scaled(result, math.prod(x.shape[d] for d in dims), scale)
 
-    def _c2r(
-        self, x: Array, dim: int, n: int, sign: int, scale: Scale, out: Array | None
-    ) -> Array:
+    def _c2r(self, x: Array, dim: int, n: int, sign: int, scale: Scale, out: Array | None) -> Array:
         return self._irfft(x if sign > 0 else np.conjugate(x), dim, n, scale)
 
 
@@ -770,5 +770,8 @@ def _load(name: str) -> FFTLibrary | str:
 
 #: By name, the default first. Long double reaches FFTW only in some builds of pyFFTW: left out.
 LIBRARIES: dict[str, Callable[[], FFTLibrary]] = {
-    "scipy": SciPy, "mkl_fft": MKL, "ducc0": Ducc, "pyfftw": FFTW,
+    "scipy": SciPy,
+    "mkl_fft": MKL,
+    "ducc0": Ducc,
+    "pyfftw": FFTW,
 }

@@ -191,8 +191,10 @@ def _divisor(step: Step) -> Divisor:
 def _alike(step: Step) -> bool:
     """Whether a step is an FFT and nothing else, so that every tile is treated alike."""
     return (
-        step.twiddle is None and step.convolve is None
-        and step.chirp_in is None and step.chirp_out is None
+        step.twiddle is None
+        and step.convolve is None
+        and step.chirp_in is None
+        and step.chirp_out is None
     )
 
 
@@ -268,9 +270,7 @@ class Work:
         return Work(self.step, self.dim, *inside)
 
 
-def works_of(
-    round_: Round, block: tuple[int, ...], filters: Mapping[int, Array]
-) -> list[Work]:
+def works_of(round_: Round, block: tuple[int, ...], filters: Mapping[int, Array]) -> list[Work]:
     """Return the steps of a round that are more than FFTs, as they are on a block.
 
     Parameters
@@ -366,7 +366,11 @@ def _room(tile: Array, call: Call, out: Array | None, dense: bool) -> Array | No
 
 
 def transform_tile(
-    tile: Array, calls: Calls, works: list[Work], library: FFTLibrary, out: Array | None = None,
+    tile: Array,
+    calls: Calls,
+    works: list[Work],
+    library: FFTLibrary,
+    out: Array | None = None,
     weigh: bool = False,
 ) -> tuple[Array, float | None]:
     """Return a contiguous tile after all steps of a round, and its energy if found on the way.
@@ -438,8 +442,15 @@ class CPUExecutor:
     """
 
     def __init__(
-        self, round_: Round, block: Block, source: BlockView, out: Array, library: FFTLibrary,
-        filters: Mapping[int, Array], checked: bool = False, cut: tuple[int, int] | None = None,
+        self,
+        round_: Round,
+        block: Block,
+        source: BlockView,
+        out: Array,
+        library: FFTLibrary,
+        filters: Mapping[int, Array],
+        checked: bool = False,
+        cut: tuple[int, int] | None = None,
     ) -> None:
         self.round, self.block = round_, block
         self.rolls, self.cut = round_.rolls if cut is None else (), cut
@@ -618,7 +629,11 @@ def is_one_call(round_: Round, source: BlockView, library: FFTLibrary) -> bool:
 
 
 def run_round(
-    round_: Round, block: Block, source: BlockView, library: FFTLibrary, out_dtype: np.dtype[Any],
+    round_: Round,
+    block: Block,
+    source: BlockView,
+    library: FFTLibrary,
+    out_dtype: np.dtype[Any],
     filters: Mapping[int, Array] | None = None,
     executor: Callable[..., CPUExecutor] = CPUExecutor,
 ) -> Array:
@@ -639,9 +654,7 @@ def run_round(
         The block as the round's target layout has it.
     """
     if (orders := _digits_last(round_)) is not None:
-        return _run_reordered(
-            round_, block, source, library, out_dtype, filters, executor, orders
-        )
+        return _run_reordered(round_, block, source, library, out_dtype, filters, executor, orders)
     out = source.result(round_.target.shape(block), out_dtype)
     if out.size and math.prod(source.shape):
         executor(round_, block, source, out, library, filters or {}).run()
@@ -674,8 +687,14 @@ def _reordered(layout: Layout, orders: Orders) -> Layout:
 
 
 def _run_reordered(
-    round_: Round, block: Block, source: BlockView, library: FFTLibrary, out_dtype: np.dtype[Any],
-    filters: Mapping[int, Array] | None, executor: Callable[..., CPUExecutor], orders: Orders,
+    round_: Round,
+    block: Block,
+    source: BlockView,
+    library: FFTLibrary,
+    out_dtype: np.dtype[Any],
+    filters: Mapping[int, Array] | None,
+    executor: Callable[..., CPUExecutor],
+    orders: Orders,
 ) -> Array:
     """Do a round made for a device: two copies more, for blocks that no device could take."""
     there, back, first, place = [], [], 0, []

@@ -68,9 +68,7 @@ class Stacked:
             width = self.width if dim == self.dim else n
             lows = np.arange(0, n, width)[:, None]
             starts = np.zeros_like(lows)
-            axes.append(
-                Stretches((dim,), lows, lows + width, np.arange(len(lows)), (dim,), starts)
-            )
+            axes.append(Stretches((dim,), lows, lows + width, np.arange(len(lows)), (dim,), starts))
         for i, shard in enumerate(memory):
             sources[tuple(i if dim == self.dim else 0 for dim in range(len(shape)))] = shard
         edges = tuple(Edge(n, dim, dim, 1) for dim, n in enumerate(shape))

@@ -34,8 +34,16 @@ from dask_bigfft.decomposition.steps import Step, half
 from dask_bigfft.kernels.compiled import FAST, compiled, squares, squares_of_lines
 from dask_bigfft.kernels.twiddle import twiddle
 
-__all__ = ["PhaseFactors", "Weights", "energy", "energy_of_real", "split", "weighted_sum",
-           "weights_of", "with_rows"]
+__all__ = [
+    "PhaseFactors",
+    "Weights",
+    "energy",
+    "energy_of_real",
+    "split",
+    "weighted_sum",
+    "weights_of",
+    "with_rows",
+]
 
 Array = npt.NDArray[Any]
 
@@ -132,7 +140,10 @@ def split(shape: tuple[int, ...], twiddled: frozenset[int]) -> int:
 
 @lru_cache(maxsize=32)
 def weights_of(
-    shape: tuple[int, ...], dtype: np.dtype[Any], first: int, steps: tuple[tuple[int, Step], ...],
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    first: int,
+    steps: tuple[tuple[int, Step], ...],
     inward: bool,
 ) -> Weights:
     """Return the weights of a tile, without twiddles.

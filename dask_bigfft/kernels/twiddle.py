@@ -126,7 +126,11 @@ def _filter_values(  # type: ignore[no-untyped-def]
 
 
 def twiddle(
-    x: npt.NDArray[Any], rest: npt.NDArray[np.int64], modulus: int, sign: int, scale: Any = 1.0,
+    x: npt.NDArray[Any],
+    rest: npt.NDArray[np.int64],
+    modulus: int,
+    sign: int,
+    scale: Any = 1.0,
     weigh: bool = False,
 ) -> float | None:
     """Multiply ``x[l, f, b]`` by scale * exp(sign*2j*pi*rest[l]*f/modulus), in place.
@@ -152,7 +156,14 @@ def twiddle(
     table = phase_table(modulus, sign)
     parts = x.reshape(-1).view(np.float32 if x.dtype.char == "F" else np.float64)
     total: float = _twiddle_rows(
-        x, rest, table.coarse, table.fine, table.shift, table.mask, float(scale), parts,
+        x,
+        rest,
+        table.coarse,
+        table.fine,
+        table.shift,
+        table.mask,
+        float(scale),
+        parts,
         weigh or None,
     )
     return total if weigh else None
@@ -197,8 +208,13 @@ def multiply_chirp(
 
 
 def _multiply_chirp(
-    x: npt.NDArray[Any], rest: npt.NDArray[np.int64], stride: int, length: int, sign: int,
-    factor: Any, turns: int,
+    x: npt.NDArray[Any],
+    rest: npt.NDArray[np.int64],
+    stride: int,
+    length: int,
+    sign: int,
+    factor: Any,
+    turns: int,
 ) -> None:
     modulus = 2 * length
     table = phase_table(modulus, sign)
@@ -208,14 +224,29 @@ def _multiply_chirp(
     inside = np.clip(-((np.asarray(rest, np.int64) - length) // stride), 0, x.shape[2])
     square = (mulmod(n, n, modulus) + sign * turns * (modulus // 4)) % modulus
     _chirp_rows(
-        x, square, step, 2 * int(mulmod(by, by, modulus)) % modulus, inside,
-        table.coarse, table.fine, table.shift, table.mask, modulus, float(factor),
+        x,
+        square,
+        step,
+        2 * int(mulmod(by, by, modulus)) % modulus,
+        inside,
+        table.coarse,
+        table.fine,
+        table.shift,
+        table.mask,
+        modulus,
+        float(factor),
     )
 
 
 def chirp_filter(
-    shape: tuple[int, ...], n: npt.NDArray[np.int64], padded: int, length: int, sign: int,
-    dtype: npt.DTypeLike, step: int = 1, offset: int = 0,
+    shape: tuple[int, ...],
+    n: npt.NDArray[np.int64],
+    padded: int,
+    length: int,
+    sign: int,
+    dtype: npt.DTypeLike,
+    step: int = 1,
+    offset: int = 0,
 ) -> npt.NDArray[Any]:
     """Values of the convolution's filter at the places n of an axis of length `padded`.
 
@@ -226,8 +257,17 @@ def chirp_filter(
         table = phase_table(2 * length, sign)
         found = np.empty(n.size, dtype)
         _filter_values(
-            found, n.ravel(), padded, length, step, offset, table.coarse, table.fine, table.shift,
-            table.mask, 1 / padded,
+            found,
+            n.ravel(),
+            padded,
+            length,
+            step,
+            offset,
+            table.coarse,
+            table.fine,
+            table.shift,
+            table.mask,
+            1 / padded,
         )
         return found.reshape(shape)
     lag = np.where(2 * n <= padded, n, n - padded)

@@ -99,8 +99,14 @@ class BlockView:
     """
 
     def __init__(
-        self, shape: tuple[int, ...], dtype: np.dtype[Any], array: Array | None = None,
-        tables: Sequence[SegmentTable] = (), *, owned: bool = False, target: Array | None = None,
+        self,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        array: Array | None = None,
+        tables: Sequence[SegmentTable] = (),
+        *,
+        owned: bool = False,
+        target: Array | None = None,
         new_table: Callable[[tuple[int, ...], np.dtype[Any]], Any] = _new_block,
         boxes: Callable[[bool], Windowed | None] = lambda partial: None,
     ) -> None:
@@ -112,9 +118,7 @@ class BlockView:
         self._padded = array is None and sum(t.size for t in tables) < math.prod(shape)
 
     @classmethod
-    def of(
-        cls, array: Array, *, owned: bool = False, target: Array | None = None
-    ) -> "BlockView":
+    def of(cls, array: Array, *, owned: bool = False, target: Array | None = None) -> "BlockView":
         """Return the view of a block that is one array."""
         return cls(array.shape, array.dtype, array, owned=owned, target=target)
 
@@ -201,8 +205,9 @@ class BlockView:
         if cuts is None:
             cuts = intervals(self.shape[dim], width)
         if self.array is None and not self.divides(dim):
-            whole = BlockView.of(self.gather(out if self._fits(out, len(out.shape)) else None),
-                                 owned=True)
+            whole = BlockView.of(
+                self.gather(out if self._fits(out, len(out.shape)) else None), owned=True
+            )
             self.energy = None  # of all tiles together
             yield from whole.tiles(dim, width, out, cuts)
             return

@@ -25,8 +25,13 @@ __all__ = ["TILES", "best_of", "fastest_library", "measured_rates"]
 #: Shapes of tiles, and the dimensions that are transformed: lines, columns, planes of which some
 #: fit a cache and one does not, and stacks of lines down the outermost dimension.
 TILES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
-    ((64, 1024), (1,)), ((1024, 64), (0,)), ((8, 8192), (1,)), ((60, 1080), (1,)),
-    ((2, 256, 512), (1, 2)), ((1, 1024, 1024), (1, 2)), ((512, 4, 128), (0,)),
+    ((64, 1024), (1,)),
+    ((1024, 64), (0,)),
+    ((8, 8192), (1,)),
+    ((60, 1080), (1,)),
+    ((2, 256, 512), (1, 2)),
+    ((1, 1024, 1024), (1, 2)),
+    ((512, 4, 128), (0,)),
 )
 
 #: A library has to be this many times as fast as those before it in the list to be preferred.
@@ -78,8 +83,11 @@ def best_of(rates: Mapping[str, float]) -> str:
 
 def _rates(dtype: str, folder: Path) -> Mapping[str, float]:
     """Rates by library, from the file or from a measurement that is then written to it."""
-    versions = {name: version for name, version in usable().items()
-                if np.dtype(dtype) in get_library(name).dtypes}
+    versions = {
+        name: version
+        for name, version in usable().items()
+        if np.dtype(dtype) in get_library(name).dtypes
+    }
     names = list(versions)
     if len(names) < 2:
         return dict.fromkeys(names, 0.0)

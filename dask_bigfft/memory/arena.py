@@ -250,8 +250,17 @@ class HostArena:
         self._idle: dict[int, deque[Buffer]] = {}
         self._lent_bytes = self._idle_bytes = self._uses = 0
         self._counts = dict.fromkeys(
-            ("peak_bytes", "fresh_bytes", "reused_bytes", "overflow_bytes", "prefaulted_bytes",
-             "lends", "reuses", "overflows"), 0
+            (
+                "peak_bytes",
+                "fresh_bytes",
+                "reused_bytes",
+                "overflow_bytes",
+                "prefaulted_bytes",
+                "lends",
+                "reuses",
+                "overflows",
+            ),
+            0,
         )
         self._pressure, self._clock = pressure, clock
         self._pressure_interval_seconds = pressure_interval_seconds
@@ -600,7 +609,10 @@ if hasattr(os, "register_at_fork"):
 
 
 def configure(
-    limit: int, enabled: bool = True, *, pressure: Callable[[], bool] | None = None,
+    limit: int,
+    enabled: bool = True,
+    *,
+    pressure: Callable[[], bool] | None = None,
     prefault: bool = True,
 ) -> None:
     """Set how much the process's arena holds, now and in processes forked from here.

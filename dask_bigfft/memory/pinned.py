@@ -251,6 +251,9 @@ class Pinner:
         """Return what is pinned now."""
         with self._lock:
             return PinnedCounters(
-                self._pinned_bytes, self._adopted_bytes, len(self._ranges), self._refused_bytes,
+                self._pinned_bytes,
+                self._adopted_bytes,
+                len(self._ranges),
+                self._refused_bytes,
                 self._failures,
             )

@@ -89,7 +89,11 @@ class Candidates:
     """Candidates of one request, under one size of blocks."""
 
     def __init__(
-        self, spec: TransformSpec, request: Request, machine: Machine, carrier: str = "memory",
+        self,
+        spec: TransformSpec,
+        request: Request,
+        machine: Machine,
+        carrier: str = "memory",
         near: bool = False,
     ) -> None:
         self.spec, self.request, self.machine = spec, request, machine
@@ -98,8 +102,7 @@ class Candidates:
         #: them: what a task that does nothing but read needs of memory is then not needed.
         self.near = near
         dtype = spec.work_dtype.name
-        self.model = Model(
-            machine, request.kernel, dtype, carrier, request.verify, request.device)
+        self.model = Model(machine, request.kernel, dtype, carrier, request.verify, request.device)
         self.itemsize = spec.work_dtype.itemsize
         self.source = source_layout(spec, request.chunks)
         self.windows = {axis: (start, count) for axis, start, count in spec.windows}
@@ -129,8 +132,17 @@ class Candidates:
         variant = self.request.variant
         try:
             ways = round_layouts(
-                programs, assignment, source, sizes, variant, self._cost_from(source),
-                self.windows, self.request.wanted, merge, self.bound, self.on_gpu,
+                programs,
+                assignment,
+                source,
+                sizes,
+                variant,
+                self._cost_from(source),
+                self.windows,
+                self.request.wanted,
+                merge,
+                self.bound,
+                self.on_gpu,
             )
             found = [self._candidate(programs, source, rounds, sizes) for rounds in ways]
         except NoCommonDigits:  # of the rounds and of the order that is asked for
@@ -170,9 +182,7 @@ class Candidates:
             moved and b is not None and not exchange_shape(a, b).local
             for (a, b), moved in zip(pairs, moves, strict=True)
         )
-        return Candidate(
-            in_order, rounds, result, seconds, travelling, from_rows, penalty
-        )
+        return Candidate(in_order, rounds, result, seconds, travelling, from_rows, penalty)
 
     def _cost_from(self, source: Layout) -> Callable[[Layout, Layout], float]:
         """The price of an exchange between two layouts, the first of which may be the source."""
@@ -312,10 +322,13 @@ class Candidates:
     def worth_splitting(self) -> int:
         """Axes that may be split though fewer would do: those whose result is in digits."""
         orders = zip(self.spec.lengths, self.spec.orders_in, self.spec.orders_out, strict=True)
-        return max(1, sum(
-            "transposed" in (before, after) and len(transposed_digits(n)) > 1
-            for n, before, after in orders
-        ))
+        return max(
+            1,
+            sum(
+                "transposed" in (before, after) and len(transposed_digits(n)) > 1
+                for n, before, after in orders
+            ),
+        )
 
     def splits(self, sizes: Sizes, merge: bool) -> list[Candidate]:
         """All candidates without Bluestein's algorithm, few rounds and splits first."""

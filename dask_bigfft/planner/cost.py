@@ -334,7 +334,8 @@ def forecast(plan: PlanData) -> Forecast:
         scratch=scratch_bytes(plan),
         tasks=task_count(plan),
         flops=sum(map(flops, plan.rounds)),
-        seconds=plan.machine.profile.start + merging_seconds(plan)
+        seconds=plan.machine.profile.start
+        + merging_seconds(plan)
         + sum(found.seconds for found in rounds),
         rounds=rounds,
     )
@@ -353,8 +354,7 @@ def fresh_seconds(plan: PlanData) -> float:
 def model_of(plan: PlanData) -> Model:
     """The cost model of a plan's machine and kernel."""
     dtype = plan.spec.work_dtype.name
-    return Model(
-        plan.machine, plan.kernel, dtype, plan.carrier, plan.verify, plan.device)
+    return Model(plan.machine, plan.kernel, dtype, plan.carrier, plan.verify, plan.device)
 
 
 def largest_fan_in(source: Layout, rounds: Iterable[Round], result: Layout | None) -> int:
@@ -364,4 +364,3 @@ def largest_fan_in(source: Layout, rounds: Iterable[Round], result: Layout | Non
         found = max(found, exchange_shape(before, round_.source).fan_in)
         before = round_.target
     return found if result is None else max(found, exchange_shape(before, result).fan_in)
-

@@ -77,9 +77,7 @@ def _group(group: Group, program: AxisProgram | None, step: Step | None) -> str:
     return _tag("div", boxes + _lines("whole" if parts == 1 else f"{parts} parts"), _SIDE)
 
 
-def _column(
-    layout: Layout, axis: int, program: AxisProgram | None, steps: Sequence[Step]
-) -> str:
+def _column(layout: Layout, axis: int, program: AxisProgram | None, steps: Sequence[Step]) -> str:
     """Return an axis of some blocks."""
     found = []
     for group in layout.axes[axis].groups:
@@ -94,10 +92,12 @@ def _exchange(exchange: Exchange, itemsize: int, moves: bool) -> str:
     if not moves:
         return _lines("local")
     return _lines(
-        "exchange", f"C = {shape.runs}",
+        "exchange",
+        f"C = {shape.runs}",
         f"W = {shape.width} ({human_bytes(shape.width * itemsize)})",
         f"{shape.blocks_in} → {shape.blocks_out}, fan-in {shape.fan_in}",
-        human_bytes(exchange.nbytes))
+        human_bytes(exchange.nbytes),
+    )
 
 
 def _rounds(plan: PlanData) -> str:

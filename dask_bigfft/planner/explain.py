@@ -17,13 +17,7 @@ from dask_bigfft.planner.cost import fresh_seconds
 from dask_bigfft.planner.exchange import Exchange
 from dask_bigfft.planner.machine import Forecast
 from dask_bigfft.planner.plan_data import PlanData
-from dask_bigfft.planner.wording import (
-    human_bytes,
-    human_count,
-    human_seconds,
-    table,
-    wrapped,
-)
+from dask_bigfft.planner.wording import human_bytes, human_count, human_seconds, table, wrapped
 
 #: How a scale is written where N is the product of the lengths.
 _SCALES = {"none": "1", "ortho": "1/sqrt(N)", "full": "1/N"}
@@ -109,14 +103,18 @@ def _asked(plan: PlanData) -> Iterator[str]:
     out = math.prod(spec.out_shape) * spec.out_dtype.itemsize
     yield from wrapped(
         f"{spec.name} of {spec.shape} {np.dtype(spec.dtype)} ({human_bytes(nbytes)}) into "
-        f"{spec.out_shape} {spec.out_dtype} ({human_bytes(out)})", "  ", " ")
-    axes = ", ".join(
-        f"{axis}: {n}" for axis, n in zip(spec.axes, spec.lengths, strict=True)
+        f"{spec.out_shape} {spec.out_dtype} ({human_bytes(out)})",
+        "  ",
+        " ",
     )
+    axes = ", ".join(f"{axis}: {n}" for axis, n in zip(spec.axes, spec.lengths, strict=True))
     orders = (_order(spec.orders_in), _order(spec.orders_out))
     yield from wrapped(
         f"lengths by axis {{{axes}}}, exponent {'+' if spec.sign > 0 else '-'}i, scale "
-        f"{_SCALES[spec.scale]}, {orders[0]} to {orders[1]} order", "    ", "  ")
+        f"{_SCALES[spec.scale]}, {orders[0]} to {orders[1]} order",
+        "    ",
+        "  ",
+    )
     for side, layout in (("input", plan.source), ("result", plan.result)):
         firsts = [(a, axis.groups[0].offset) for a, axis in enumerate(layout.axes)]
         shifted = ", ".join(f"{a}: {first}" for a, first in firsts if first)
@@ -128,10 +126,15 @@ def _asked(plan: PlanData) -> Iterator[str]:
             padded = " x ".join(map(str, program.factors))
             yield from wrapped(
                 f"axis {program.axis} of length {program.length} as a convolution of length "
-                f"{math.prod(program.factors)} = {padded} (Bluestein)", "    ", "  ")
+                f"{math.prod(program.factors)} = {padded} (Bluestein)",
+                "    ",
+                "  ",
+            )
     yield from wrapped(
         f"rounds {plan.notation}; variant {plan.variant}, kernel {plan.kernel}{placed(plan)}",
-        "    ", "  ")
+        "    ",
+        "  ",
+    )
     if plan.fallback:
         yield from wrapped(f"kernel {plan.fallback}", "    ", "  ")
     if plan.shares:
@@ -157,8 +160,10 @@ def share_text(plan: PlanData) -> str:
 
 def unlike_text(plan: PlanData) -> str:
     """Return how many processes have how many devices, where they are unlike."""
-    kinds = [f"{count} with {cards or 'no'} device{'' if cards == 1 else 's'}"
-             for cards, count in plan.machine.by_cards]
+    kinds = [
+        f"{count} with {cards or 'no'} device{'' if cards == 1 else 's'}"
+        for cards, count in plan.machine.by_cards
+    ]
     return f"; of {plan.machine.workers} processes {', '.join(kinds)}" if kinds else ""
 
 
@@ -244,8 +249,10 @@ def in_a_line(plan: PlanData) -> str:
     spec, forecast, moving = plan.spec, plan.expected, len(plan.travelling)
     exchanges = f"{moving} exchange{'' if moving == 1 else 's'}"
     needs = f"{human_bytes(forecast.peak_host)} per process, {human_seconds(forecast.seconds)}"
-    return (f"<Plan {plan.notation}: {spec.name} of {spec.shape} {np.dtype(spec.dtype)}, "
-            f"{exchanges}, {needs}>")
+    return (
+        f"<Plan {plan.notation}: {spec.name} of {spec.shape} {np.dtype(spec.dtype)}, "
+        f"{exchanges}, {needs}>"
+    )
 
 
 def summary(plan: PlanData) -> str:
@@ -273,15 +280,21 @@ def forecast_rows(plan: PlanData) -> list[tuple[str, str]]:
     forecast, machine = plan.expected, plan.machine
     moving = len(plan.travelling)
     rows = [
-        ("exchanged", f"{human_bytes(forecast.bytes_exchanged)} in {moving} "
-                      f"exchange{'' if moving == 1 else 's'}"),
+        (
+            "exchanged",
+            f"{human_bytes(forecast.bytes_exchanged)} in {moving} "
+            f"exchange{'' if moving == 1 else 's'}",
+        ),
         ("peak memory", f"{budget_text(plan)}, per process"),
         ("tasks", str(forecast.tasks)),
         ("work", human_count(forecast.flops, "flop")),
-        ("time", f"{human_seconds(forecast.seconds)} by the cost model "
-                 f"({machine.profile.name or 'common speeds'}), for {machine.workers} "
-                 f"process{'' if machine.workers == 1 else 'es'} of {machine.threads} "
-                 f"thread{'' if machine.threads == 1 else 's'}"),
+        (
+            "time",
+            f"{human_seconds(forecast.seconds)} by the cost model "
+            f"({machine.profile.name or 'common speeds'}), for {machine.workers} "
+            f"process{'' if machine.workers == 1 else 'es'} of {machine.threads} "
+            f"thread{'' if machine.threads == 1 else 's'}",
+        ),
     ]
     if machine.profile.name and plan.device == "cpu":
         rows.append(("first run", f"{human_seconds(fresh_seconds(plan))} more, for fresh pages"))
@@ -291,8 +304,14 @@ def forecast_rows(plan: PlanData) -> list[tuple[str, str]]:
             text += f", written in shards of {human_bytes(plan.piece_nbytes)} and more on average"
         rows.insert(2, ("scratch files", text))
     if plan.carrier == "disk":
-        rows.insert(2, ("disk", f"{moving + 1} times the data are read, and {moving + 1} times "
-                                "written, from file to file"))
+        rows.insert(
+            2,
+            (
+                "disk",
+                f"{moving + 1} times the data are read, and {moving + 1} times "
+                "written, from file to file",
+            ),
+        )
     return rows
 
 
@@ -322,18 +341,31 @@ def round_rows(plan: PlanData) -> list[tuple[str, ...]]:
         last = found.index > len(names)
         name = "last exchange" if last else f"round {found.index} {{{names[found.index - 1]}}}"
         device = found.device * found.blocks
-        rows.append((
-            name, human_seconds(found.seconds), *(
-                human_seconds(part) if part else "-"
-                for part in (found.gather, found.fft, device, found.travel, found.scheduling)
-            ), found.bound,
-        ))
+        rows.append(
+            (
+                name,
+                human_seconds(found.seconds),
+                *(
+                    human_seconds(part) if part else "-"
+                    for part in (found.gather, found.fft, device, found.travel, found.scheduling)
+                ),
+                found.bound,
+            )
+        )
     return rows
 
 
 #: Headings of `round_rows`. Gathers, FFTs and devices are added up, seconds are those of the clock.
-ROUND_HEADINGS = ("forecast by round", "time", "gathers", "FFTs", "device", "travel", "scheduler",
-                  "bound by")
+ROUND_HEADINGS = (
+    "forecast by round",
+    "time",
+    "gathers",
+    "FFTs",
+    "device",
+    "travel",
+    "scheduler",
+    "bound by",
+)
 
 #: Headings of `rejected_rows`.
 HEADINGS = ("rounds", "exchanged", "peak", "tasks", "time", "ratio")

@@ -314,8 +314,14 @@ def round_layouts(
         for partial in beam:
             cuts = [
                 _axis_cuts(
-                    programs.get(a), done.get(a, 0), by_axis.get(a), layout, source.axes[a],
-                    variant, windows.get(a), on_gpu,
+                    programs.get(a),
+                    done.get(a, 0),
+                    by_axis.get(a),
+                    layout,
+                    source.axes[a],
+                    variant,
+                    windows.get(a),
+                    on_gpu,
                 )
                 for a, layout in enumerate(partial.last.axes)
             ]

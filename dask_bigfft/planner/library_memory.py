@@ -104,7 +104,5 @@ def kept_bytes(kernel: str, rounds: Iterable[Round], itemsize: int) -> int:
     """Return the bytes that a library keeps in a process for the lengths of some rounds."""
     library = _LIBRARIES.get(kernel, _UNKNOWN)
     lengths = {step.length for round_ in rounds for step in round_.steps}
-    lines = sum(
-        n * (library.kept_chirp if _has_large_prime(n) else library.kept) for n in lengths
-    )
+    lines = sum(n * (library.kept_chirp if _has_large_prime(n) else library.kept) for n in lengths)
     return math.ceil(lines * itemsize)

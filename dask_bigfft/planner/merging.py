@@ -57,9 +57,9 @@ def _count(chunks: Sequence[Chunks]) -> int:
     return math.prod(map(len, chunks))
 
 
-def merged_chunks(spec: TransformSpec, chunks: tuple[Chunks, ...], nbytes: int) -> (
-    tuple[Chunks, ...] | None
-):
+def merged_chunks(
+    spec: TransformSpec, chunks: tuple[Chunks, ...], nbytes: int
+) -> tuple[Chunks, ...] | None:
     """Return the chunks of an array whose tiny blocks are merged; None if they stay as they are.
 
     Parameters
@@ -248,18 +248,19 @@ def merging_seconds(plan: PlanData) -> float:
     return seconds
 
 
-def with_merging(
-    plan: P, incoming: tuple[Chunks, ...], outgoing: tuple[Chunks, ...] | None
-) -> P:
+def with_merging(plan: P, incoming: tuple[Chunks, ...], outgoing: tuple[Chunks, ...] | None) -> P:
     """Return a plan for merged blocks as one for the array as it comes in and goes out.
 
     The plan may have merged some of them again.
     """
     found = replace(plan, incoming=incoming, outgoing=outgoing)
     needed = plan.expected
-    return replace(found, expected=replace(
-        needed,
-        peak_host=needed.peak_host + merge_nbytes(found) - merge_nbytes(plan),
-        tasks=needed.tasks + merge_tasks(found) - merge_tasks(plan),
-        seconds=needed.seconds + merging_seconds(found) - merging_seconds(plan),
-    ))
+    return replace(
+        found,
+        expected=replace(
+            needed,
+            peak_host=needed.peak_host + merge_nbytes(found) - merge_nbytes(plan),
+            tasks=needed.tasks + merge_tasks(found) - merge_tasks(plan),
+            seconds=needed.seconds + merging_seconds(found) - merging_seconds(plan),
+        ),
+    )

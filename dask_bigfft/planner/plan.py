@@ -46,8 +46,11 @@ class Plan(PlanData):
         ArgumentError, ArgumentTypeError
             Where a number is not whole, or below 1 (0 for `cards`).
         """
-        for name, value, least in (("workers", workers, 1), ("threads", threads, 1),
-                                   ("cards", cards, 0)):
+        for name, value, least in (
+            ("workers", workers, 1),
+            ("threads", threads, 1),
+            ("cards", cards, 0),
+        ):
             parse_count(name, value, least)
         if not isinstance(profile, Profile):
             refuse("profile", profile, "a Profile, as calibrate returns", kind=ArgumentTypeError)

@@ -203,10 +203,30 @@ class Profile:
 
     def __post_init__(self) -> None:
         _positive(
-            self, "threads", "copy", "flops", "energy", "checksum", "touch", "network", "write",
-            "read", "together",
-            zero=("run", "move", "start", "task", "tile", "shard", "exchange", "pair",
-                  "sent_task", "sent_shard", "shared_round"),
+            self,
+            "threads",
+            "copy",
+            "flops",
+            "energy",
+            "checksum",
+            "touch",
+            "network",
+            "write",
+            "read",
+            "together",
+            zero=(
+                "run",
+                "move",
+                "start",
+                "task",
+                "tile",
+                "shard",
+                "exchange",
+                "pair",
+                "sent_task",
+                "sent_shard",
+                "shared_round",
+            ),
         )
         if self.together > 1:
             raise ValueError(f"Profile.together is {self.together!r}, a part of 1")

@@ -152,9 +152,7 @@ def _places(steps: int, rounds: int) -> list[tuple[int, ...]]:
     return list(itertools.combinations(range(rounds), steps))
 
 
-def assignments(
-    spec: TransformSpec, steps: dict[int, int], rounds: int
-) -> Iterator[Assignment]:
+def assignments(spec: TransformSpec, steps: dict[int, int], rounds: int) -> Iterator[Assignment]:
     """Ways to put the steps of all axes into exactly `rounds` rounds.
 
     Real input is halved in the first round, real output is made in the last.

@@ -49,9 +49,7 @@ def ladder(spec: TransformSpec, request: Request) -> Iterator[tuple[Sizes, bool,
 
 def all_whole(search: Candidates) -> bool:
     """Return whether every transformed axis already lies whole in every block."""
-    return all(
-        len(search.source.axes[axis].groups[0].chunks) == 1 for axis in search.spec.axes
-    )
+    return all(len(search.source.axes[axis].groups[0].chunks) == 1 for axis in search.spec.axes)
 
 
 def finished(search: Candidates, candidate: Candidate) -> Plan:
@@ -132,7 +130,5 @@ def chosen(plans: list[Plan], sizes: Sizes) -> Plan:
 
 
 def _described(plan: Plan) -> str:
-    lengths = ", ".join(
-        " x ".join(map(str, program.factors)) for program in plan.programs
-    )
+    lengths = ", ".join(" x ".join(map(str, program.factors)) for program in plan.programs)
     return f"{notation(plan.spec, plan.programs, plan.rounds)} with {lengths}"

@@ -189,7 +189,8 @@ def split_result(last: Layout, result: Layout, least: int = 1) -> Layout | None:
         return None
     pairs = zip(result.axes, widths, strict=True)
     axes = (
-        axis if axis.largest == width
+        axis
+        if axis.largest == width
         else AxisLayout((Group(axis.digits, _cut(axis.groups[0].size, width)),))
         for axis, width in pairs
     )

@@ -126,8 +126,9 @@ def _in_blocks(
         if chunks != request.chunks and not found.anew:
             found = replace(found, incoming=request.chunks)
             found = replace(found, expected=forecast(found))
-        if not (found.from_rows or request.stored is None or not found.moves[0]
-                or chunks == merged):
+        if not (
+            found.from_rows or request.stored is None or not found.moves[0] or chunks == merged
+        ):
             continue
         found = _as_it_fits(found, limit, search)
         (fitting if found.expected.peak_host <= limit else too_large).append(found)

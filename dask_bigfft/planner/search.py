@@ -53,8 +53,11 @@ def _named(search: Candidates, sizes: Sizes) -> Candidate:
         if found is not None:
             return found
         if sizes.cap >= 4 * math.prod(spec.out_shape) + 4 * math.prod(spec.shape):
-            refuse("rounds", [dict(r) for r in rounds], "digits of which the order that was asked "
-                   "for can be made, and fewer blocks")
+            refuse(
+                "rounds",
+                [dict(r) for r in rounds],
+                "digits of which the order that was asked for can be made, and fewer blocks",
+            )
         sizes = Sizes(sizes.target * 2, sizes.cap * 2)
 
 
@@ -177,10 +180,15 @@ def _fitting(search: Candidates) -> tuple[list[Plan], Sizes] | int:
         least = None if probed else _least_in_smallest(search)
         return smallest if least is None else min(smallest, least)
     if request.variant == "pease":
-        refuse("variant", "pease", "axes of length r**m for constant geometry, m at most "
-               f"{request.max_rounds}; these are {spec.lengths}")
-    raise PlanError(f"no plan was found for {spec.name} of {spec.shape} in chunks of "
-                    f"{_widths(request)}")
+        refuse(
+            "variant",
+            "pease",
+            "axes of length r**m for constant geometry, m at most "
+            f"{request.max_rounds}; these are {spec.lengths}",
+        )
+    raise PlanError(
+        f"no plan was found for {spec.name} of {spec.shape} in chunks of {_widths(request)}"
+    )
 
 
 def _never_fits(search: Candidates, limit: int) -> bool:
@@ -205,8 +213,9 @@ def _in_vain(search: Candidates, plans: list[Plan], limit: int) -> bool:
 
 def _least_in_smallest(search: Candidates) -> int | None:
     """Bytes of the least of all plans in the smallest blocks that are tried; None without any."""
-    sizes = min((rung for rung, *_ in ladder(search.spec, search.request)),
-                key=lambda sizes: sizes.target)
+    sizes = min(
+        (rung for rung, *_ in ladder(search.spec, search.request)), key=lambda sizes: sizes.target
+    )
     plans = ranked_plans(search, sizes, True, False)
     return min((plan.expected.peak_host for plan in plans), default=None)
 
@@ -236,6 +245,7 @@ def changes_that_fit(spec: TransformSpec, request: Request, machine: Machine) ->
     spec, request, machine
         As `find_plan` takes them.
     """
+
     @cache
     def needs(request: Request, machine: Machine) -> int:
         """Return the bytes of the least plan in the smallest blocks, or in the rounds named."""
@@ -292,9 +302,7 @@ def larger_chunks_that_fit(
     return None
 
 
-def _threads_that_fit(
-    limit: int, machine: Machine, needs: Callable[[Machine], int]
-) -> int | None:
+def _threads_that_fit(limit: int, machine: Machine, needs: Callable[[Machine], int]) -> int | None:
     """The most threads whose tasks fit, at most all but one; each needs about as much."""
     if machine.threads == 1 or (one := needs(replace(machine, threads=1))) > limit:
         return None

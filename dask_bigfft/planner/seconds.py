@@ -157,15 +157,31 @@ class Model:
         return nbytes * (1 / profile.copy + profile.run / max(row, 1) + moved * profile.move)
 
     def flow(
-        self, before: Layout, round_: Round, reads: Joint | None = None,
-        writes: Joint | None = None, inside: bool = False,
+        self,
+        before: Layout,
+        round_: Round,
+        reads: Joint | None = None,
+        writes: Joint | None = None,
+        inside: bool = False,
     ) -> Traffic:
         """Return what of a round's blocks is copied: see `traffic`."""
-        return traffic(round_, self.itemsize, self.library.supports_out, reads, writes, inside,
-                       before == round_.source, self.machine.threads)
+        return traffic(
+            round_,
+            self.itemsize,
+            self.library.supports_out,
+            reads,
+            writes,
+            inside,
+            before == round_.source,
+            self.machine.threads,
+        )
 
     def gather(
-        self, shape: ExchangeShape, before: Layout, after: Layout, round_: Round | None,
+        self,
+        shape: ExchangeShape,
+        before: Layout,
+        after: Layout,
+        round_: Round | None,
         flow: Traffic | None = None,
     ) -> float:
         """Return the seconds of gathering all blocks of an exchange."""
@@ -196,7 +212,8 @@ class Model:
     def _tiles(self, round_: Round) -> tuple[int, int] | None:
         if round_ not in self._cut:
             self._cut[round_] = tiles_of(
-                round_, self.itemsize, self.library.supports_out, self.machine.threads)
+                round_, self.itemsize, self.library.supports_out, self.machine.threads
+            )
         return self._cut[round_]
 
     @cached_property
@@ -217,8 +234,11 @@ class Model:
         large = whole and block > tile_bytes_of(self.machine.threads)
         seconds = flops(round_) / (self.library.large_flops if large else self.library.flops)
         seconds /= 1 + INNER_THREAD * (self.machine.threads // self.lanes(layout.blocks) - 1)
-        passes = sum(x is not None for step in round_.steps
-                     for x in (step.twiddle, step.convolve, step.chirp_in, step.chirp_out))
+        passes = sum(
+            x is not None
+            for step in round_.steps
+            for x in (step.twiddle, step.convolve, step.chirp_in, step.chirp_out)
+        )
         seconds += passes * round_.target.size * self.itemsize / (2 * profile.copy)
         speeds = {"energy": profile.energy, "checksum": profile.checksum}
         checked = (round_.source.size + round_.target.size) * self.itemsize
@@ -265,8 +285,14 @@ class Model:
     # --- stages ------------------------------------------------------------------------------
 
     def stage(
-        self, number: int, before: Layout, round_: Round | None, result: Layout | None = None,
-        reads: Joint | None = None, writes: Joint | None = None, inside: bool = False,
+        self,
+        number: int,
+        before: Layout,
+        round_: Round | None,
+        result: Layout | None = None,
+        reads: Joint | None = None,
+        writes: Joint | None = None,
+        inside: bool = False,
         moves: bool = True,
     ) -> RoundForecast:
         """Return the forecast of an exchange and the round that follows it.
@@ -302,8 +328,15 @@ class Model:
         return {}
 
     def _stage(
-        self, number: int, before: Layout, round_: Round | None, result: Layout | None,
-        reads: Joint | None, writes: Joint | None, inside: bool, moves: bool,
+        self,
+        number: int,
+        before: Layout,
+        round_: Round | None,
+        result: Layout | None,
+        reads: Joint | None,
+        writes: Joint | None,
+        inside: bool,
+        moves: bool,
     ) -> RoundForecast:
         after = result if round_ is None else round_.source
         assert after is not None
@@ -346,8 +379,19 @@ class Model:
         }
         bound = max(parts, key=lambda name: parts[name])
         share = float(on_gpu and round_ is not None)
-        return RoundForecast(number, blocks, max(work, scheduled) + serial + travel, gather, fft,
-                             handling, device, travel, parts["scheduling"], bound, share)
+        return RoundForecast(
+            number,
+            blocks,
+            max(work, scheduled) + serial + travel,
+            gather,
+            fft,
+            handling,
+            device,
+            travel,
+            parts["scheduling"],
+            bound,
+            share,
+        )
 
     def _scheduling(self, shape: ExchangeShape, tasks: int) -> tuple[float, float]:
         """Seconds of a scheduler while blocks are worked on, and while they wait for it."""
@@ -378,8 +422,12 @@ class Model:
         return self.stage(1, before, None, after, moves=moves).seconds
 
     def route(
-        self, source: Layout, rounds: Iterable[Round], result: Layout | None,
-        joints: Joints | None = None, moves: Sequence[bool] = (),
+        self,
+        source: Layout,
+        rounds: Iterable[Round],
+        result: Layout | None,
+        joints: Joints | None = None,
+        moves: Sequence[bool] = (),
     ) -> tuple[RoundForecast, ...]:
         """Return the forecast of rounds and the exchanges between them.
 

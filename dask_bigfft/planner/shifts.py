@@ -105,7 +105,8 @@ def rolled(layout: Layout, offsets: Offsets) -> Layout:
 def whole_axes(layout: Layout) -> set[int]:
     """Axes of flat blocks that hold all of their digits, neither padded nor cropped."""
     return {
-        a for a, axis in enumerate(layout.axes)
+        a
+        for a, axis in enumerate(layout.axes)
         if len(axis.groups) == 1 and axis.groups[0].bounds[-1] == axis.groups[0].size
     }
 
@@ -186,4 +187,3 @@ class _Chain:
     def _set(self, numbers: range, a: int, offset: int) -> None:
         for i in numbers:
             self.layouts[i] = rolled(self.layouts[i], {a: offset})
-

@@ -80,15 +80,22 @@ def tiles_of(
 def _ffts_of(steps: tuple[Step, ...]) -> tuple[bool, bool]:
     """Return whether a round begins with complex FFTs of one kind, and has nothing else."""
     begins = bool(steps) and {(s.kind, s.sign, s.chirp_in) for s in steps} == {
-        ("c2c", steps[0].sign, None)}
+        ("c2c", steps[0].sign, None)
+    }
     plain = all(s.twiddle is None and s.convolve is None and s.chirp_out is None for s in steps)
     scaled = all(s.divisor in (Divisor(), Divisor(s.length), Divisor(1, s.length)) for s in steps)
     return begins, begins and plain and scaled
 
 
 def traffic(
-    round_: Round, itemsize: int, supports_out: bool, reads: Joint | None,
-    writes: Joint | None, inside: bool, near: bool, threads: int = 1,
+    round_: Round,
+    itemsize: int,
+    supports_out: bool,
+    reads: Joint | None,
+    writes: Joint | None,
+    inside: bool,
+    near: bool,
+    threads: int = 1,
 ) -> Traffic:
     """Return the copies of a round's blocks.
 

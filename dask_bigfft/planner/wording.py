@@ -85,14 +85,19 @@ def wrapped(text: str, indent: str, first: str = "") -> Iterator[str]:
     """Return lines of at most `WIDTH` columns, never broken inside what belongs together."""
     glued = re.sub(_GLUED, lambda found: found[0].replace(" ", "\u00a0"), text)
     lines = textwrap.wrap(
-        glued, WIDTH, initial_indent=first or indent, subsequent_indent=indent,
-        break_long_words=False, break_on_hyphens=False,
+        glued,
+        WIDTH,
+        initial_indent=first or indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
     )
     yield from (line.replace("\u00a0", " ") for line in lines)
 
 
 def speed_rows(profile: Profile) -> list[tuple[str, str]]:
     """Return the prices of a profile as names and values with units."""
+
     def text(name: str, value: float) -> str:
         if name == "together":
             return f"{100 * value:.0f} %"
@@ -100,15 +105,24 @@ def speed_rows(profile: Profile) -> list[tuple[str, str]]:
             return human_count(value, "FLOP/s")
         return human_seconds(value) if value < 1 else f"{value / 1e9:.3g} GB/s"
 
-    rows = [(f.name.replace("_", " "), text(f.name, getattr(profile, f.name)))
-            for f in fields(profile) if isinstance(getattr(profile, f.name), float)]
+    rows = [
+        (f.name.replace("_", " "), text(f.name, getattr(profile, f.name)))
+        for f in fields(profile)
+        if isinstance(getattr(profile, f.name), float)
+    ]
     for library in profile.libraries:
         flops = human_count(library.flops, "FLOP/s"), human_count(library.large_flops, "FLOP/s")
-        rows.append((f"{library.name}, {library.dtype}",
-                     "{} in tiles, {} in large blocks".format(*flops)))
+        rows.append(
+            (f"{library.name}, {library.dtype}", "{} in tiles, {} in large blocks".format(*flops))
+        )
     for device in profile.devices:
-        rows.append((device.name, f"bus {text('h2d', device.h2d)} and {text('d2h', device.d2h)} at "
-                                  f"once, FFTs {text('flops', device.flops)}"))
+        rows.append(
+            (
+                device.name,
+                f"bus {text('h2d', device.h2d)} and {text('d2h', device.d2h)} at "
+                f"once, FFTs {text('flops', device.flops)}",
+            )
+        )
     pairs = profile.peers
     return rows + [(f"device {p.source} to {p.target}", text("speed", p.speed)) for p in pairs]
 

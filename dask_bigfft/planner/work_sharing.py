@@ -28,8 +28,15 @@ from dask_bigfft.planner.search import find_plan
 from dask_bigfft.planner.seconds import LEAST_NBYTES, Model, device_passes
 from dask_bigfft.transforms.spec import TransformSpec
 
-__all__ = ["Sharing", "decided", "divided", "divided_among", "gathering_threads",
-           "lanes", "sharings"]
+__all__ = [
+    "Sharing",
+    "decided",
+    "divided",
+    "divided_among",
+    "gathering_threads",
+    "lanes",
+    "sharings",
+]
 
 #: Part of both speeds that is left while CPU threads that go from tile to tile share a round with
 #: devices: each tile takes the GIL.
@@ -144,9 +151,18 @@ def sharings(plan: Plan, cards: int = 0) -> tuple[Sharing, ...]:
         together = 1 - (1 - profile.together) * min(1.0, busy)
         if not (shape.local and model.library.supports_out and _is_one_call(round_)):
             together *= SHARED_TILES
-        found.append(Sharing(
-            nbytes, -(-round_.source.blocks // machine.workers), cpu, device,
-            (threads / cpu, len(devices) / device), together, profile.shared_round, passes == 1))
+        found.append(
+            Sharing(
+                nbytes,
+                -(-round_.source.blocks // machine.workers),
+                cpu,
+                device,
+                (threads / cpu, len(devices) / device),
+                together,
+                profile.shared_round,
+                passes == 1,
+            )
+        )
     return tuple(found)
 
 
@@ -177,9 +193,12 @@ def divided(plan: Plan, cards: int, least: float) -> Plan:
         beside = ours.travel + max(0.0, ours.scheduling - ours.handling / plan.machine.workers)
         work = found.seconds if share < 1 else found.blocks / found.rates[1]
         rounds[number] = replace(
-            ours, seconds=work + beside if share else ours.seconds,
-            gather=(1 - share) * ours.gather, fft=(1 - share) * ours.fft,
-            device=share * found.device if share else 0.0, share=share,
+            ours,
+            seconds=work + beside if share else ours.seconds,
+            gather=(1 - share) * ours.gather,
+            fft=(1 - share) * ours.fft,
+            device=share * found.device if share else 0.0,
+            share=share,
             bound="CPU threads and devices" if 0 < share < 1 else ours.bound,
         )
     total = plan.machine.profile.start + sum(found.seconds for found in rounds)
@@ -212,6 +231,7 @@ def divided_among(plan: Plan, cards: int, least: float) -> Plan:
     least : float
         Minimum speed-up, as `divided` takes it.
     """
+
     def of(count: int) -> tuple[RoundForecast, ...]:
         return (divided(plan, count, least) if count else plan).expected.rounds
 
@@ -220,6 +240,7 @@ def divided_among(plan: Plan, cards: int, least: float) -> Plan:
 
 def _by_devices(plan: Plan) -> Plan:
     """Return a plan for devices on a cluster where some processes have fewer or none."""
+
     def of(count: int) -> tuple[RoundForecast, ...]:
         machine = replace(plan.machine, cards=count)
         device = plan.device if count else "cpu"
@@ -254,7 +275,7 @@ def _alone(plan: Plan, devices: bool) -> Plan:
 
 @lru_cache(maxsize=128)
 def decided(
-    spec: TransformSpec, request: Request, machine: Machine, cards: int, least: float,
+    spec: TransformSpec, request: Request, machine: Machine, cards: int, least: float
 ) -> Plan:
     """Return the plan of a transform that CPU threads and devices may share.
 

@@ -1,7 +1,7 @@
 """Arguments of a call: what a user wrote, as the planner understands it.
 
 Each `parse_*` takes an argument, or the setting where there is none, and refuses by name what it
-cannot be. Imports `transforms`, `decomposition`, `kernels`, `devices`, `config` and `libraries`;
+cannot be. Imports `transforms`, `decomposition`, `kernels`, `gpu`, `config` and `libraries`;
 looks up a running client.
 """
 
@@ -23,17 +23,12 @@ from dask_bigfft import config
 from dask_bigfft.decomposition.factors import factorize, parse_factors
 from dask_bigfft.decomposition.layout import scaled
 from dask_bigfft.decomposition.variants import VARIANTS
-from dask_bigfft.devices.find import missing
 from dask_bigfft.errors import ArgumentTypeError, refuse
+from dask_bigfft.gpu.find import missing
 from dask_bigfft.kernels.libraries import get_library
 from dask_bigfft.planning.environment import running_client
 from dask_bigfft.planning.libraries import fastest_everywhere
-from dask_bigfft.transforms.spec import (
-    TransformSpec,
-    complete_factors,
-    parse_dtype,
-    parse_name,
-)
+from dask_bigfft.transforms.spec import TransformSpec, complete_factors, parse_dtype, parse_name
 
 Chunks = tuple[tuple[int, ...], ...]
 Rounds = tuple[tuple[tuple[int, int], ...], ...]
@@ -175,9 +170,7 @@ def parse_rounds(rounds: Any, axes: tuple[int, ...], ndim: int) -> Rounds | None
     return tuple(found)
 
 
-def _factor(
-    rounds: Any, axis: Any, n: Any, axes: tuple[int, ...], ndim: int
-) -> tuple[int, int]:
+def _factor(rounds: Any, axis: Any, n: Any, axes: tuple[int, ...], ndim: int) -> tuple[int, int]:
     if not _is_int(axis) or not _is_int(n):
         allowed = "integers as axes and factors"
         refuse("rounds", rounds, allowed, kind=ArgumentTypeError)

@@ -1,14 +1,14 @@
 """From a request to the plan that is taken: by the model or by measuring, tiny blocks merged first.
 
-Imports `planner`, `devices`, `graph`, `config`, `tuning`; looks up devices.
+Imports `planner`, `gpu`, `graph`, `config`, `tuning`; looks up devices.
 """
 
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 from dask_bigfft import config
-from dask_bigfft.devices.find import count, known_nbytes
 from dask_bigfft.errors import MemoryLimitError, PlanError
+from dask_bigfft.gpu.find import count, known_nbytes
 from dask_bigfft.graph.inside import inside_blocks, plan_within
 from dask_bigfft.planner.machine import Machine
 from dask_bigfft.planner.merging import merged_request, roomy_request, with_merging
@@ -46,9 +46,7 @@ class Choice:
     overwrite: bool = False
 
 
-def chosen_plan(
-    spec: TransformSpec, request: Request, machine: Machine, choice: Choice
-) -> Plan:
+def chosen_plan(spec: TransformSpec, request: Request, machine: Machine, choice: Choice) -> Plan:
     """Return the plan that is taken for a transform.
 
     Very many tiny blocks are merged first, where the plan then fits into the same memory, and
@@ -68,16 +66,12 @@ def chosen_plan(
     except PlanError as error:
         here = _with_devices(machine, request)
         raise type(error)(f"{error}{_changes(error, spec, request, here)}") from None
-    found = replace(
-        found, device_memory_limit=request.device_nbytes, overwrite=choice.overwrite
-    )
+    found = replace(found, device_memory_limit=request.device_nbytes, overwrite=choice.overwrite)
     inside = choice.overwrite and found.machine.cards and machine.workers == 1
     return inside_blocks(found) if inside and found.carrier == "memory" else found
 
 
-def _changes(
-    error: PlanError, spec: TransformSpec, request: Request, machine: Machine
-) -> str:
+def _changes(error: PlanError, spec: TransformSpec, request: Request, machine: Machine) -> str:
     """Return changes after which there is a plan, where an error says that there is none."""
     if request.device == "hybrid":
         machine = replace(machine, cards=0)
@@ -106,9 +100,7 @@ def _merged(
     return None if unasked else found
 
 
-def _searched(
-    spec: TransformSpec, request: Request, machine: Machine, choice: Choice
-) -> Plan:
+def _searched(spec: TransformSpec, request: Request, machine: Machine, choice: Choice) -> Plan:
     """The best plan for blocks as they are."""
     here = _with_devices(machine, request)
     if request.device == "hybrid" and not here.cards:
@@ -121,9 +113,7 @@ def _searched(
     return replace(found, reason=found.reason + text) if choice.measure else found
 
 
-def _estimated(
-    spec: TransformSpec, request: Request, machine: Machine, choice: Choice
-) -> Plan:
+def _estimated(spec: TransformSpec, request: Request, machine: Machine, choice: Choice) -> Plan:
     """The best plan for blocks as they are, by the model."""
     if request.device == "hybrid":
         least = config.get("bigfft.hybrid.min-speedup")
@@ -144,8 +134,10 @@ def _with_devices(machine: Machine, request: Request) -> Machine:
         return replace(machine, by_cards=())
     limits = [n for n in (request.device_nbytes, known_nbytes()) if n is not None]
     if limits:
-        devices = tuple(replace(one, nbytes=min(one.nbytes, *limits))
-                        for one in machine.profile.devices or (DeviceProfile(),))
+        devices = tuple(
+            replace(one, nbytes=min(one.nbytes, *limits))
+            for one in machine.profile.devices or (DeviceProfile(),)
+        )
         machine = replace(machine, profile=replace(machine.profile, devices=devices))
     alike = replace(machine, by_cards=())
     if running_client() is None:

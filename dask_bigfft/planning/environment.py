@@ -1,6 +1,6 @@
 """Environment of a graph: the machine or cluster that it will run on, as far as known.
 
-Imports `devices`, `graph`, `planner`, `profiles`, `workers`, `config`, `errors`, `memory_settings`
+Imports `gpu`, `graph`, `planner`, `profiles`, `workers`, `config`, `errors`, `memory_settings`
 and `threads`; looks up a running client.
 """
 
@@ -12,8 +12,8 @@ from typing import Any
 import dask.config
 
 from dask_bigfft import config
-from dask_bigfft.devices.find import METRIC, software
 from dask_bigfft.errors import PlanError, refuse
+from dask_bigfft.gpu.find import METRIC, software
 from dask_bigfft.graph.paused import watch_worker
 from dask_bigfft.memory_settings import (
     WorkerMemory,
@@ -28,9 +28,18 @@ from dask_bigfft.planning.profiles import cluster_place, known_profile
 from dask_bigfft.planning.workers import workers_answers, workers_of
 from dask_bigfft.threads import task_threads
 
-__all__ = ["current_machine", "device_software", "possible_carrier", "profile_of",
-           "refuse_asynchronous", "running_client", "smallest_worker", "told_everywhere",
-           "workers_devices", "workers_place"]
+__all__ = [
+    "current_machine",
+    "device_software",
+    "possible_carrier",
+    "profile_of",
+    "refuse_asynchronous",
+    "running_client",
+    "smallest_worker",
+    "told_everywhere",
+    "workers_devices",
+    "workers_place",
+]
 
 
 def current_machine(memory_limit: int | None) -> Machine:
@@ -50,8 +59,14 @@ def current_machine(memory_limit: int | None) -> Machine:
                 raise PlanError(f"no plan fits: {least}; give workers more memory")
             limit = memory_limit if least is None else least.budget
             threads = max(w["nthreads"] for w in workers)
-            return Machine(limit, threads, len(workers), shuffle_nbytes(), profile_of(workers),
-                           by_cards=workers_devices(workers))
+            return Machine(
+                limit,
+                threads,
+                len(workers),
+                shuffle_nbytes(),
+                profile_of(workers),
+                by_cards=workers_devices(workers),
+            )
     profile = known_profile("")
     limit = memory_limit or machine_nbytes()
     return Machine(limit, task_threads(), 1, profile=profile, shared=_shared())
@@ -63,10 +78,15 @@ def smallest_worker() -> WorkerMemory | None:
     Workers that do not answer are assumed to be like this process.
     """
     client = running_client()
-    limits = {} if client is None else {
-        address: int(worker["memory_limit"]) for address, worker in workers_of(client).items()
-        if worker.get("memory_limit")
-    }
+    limits = (
+        {}
+        if client is None
+        else {
+            address: int(worker["memory_limit"])
+            for address, worker in workers_of(client).items()
+            if worker.get("memory_limit")
+        }
+    )
     answers = workers_answers(client, _tell_memory) if limits else {}
     found = [answers.get(address) or assumed_memory(limit) for address, limit in limits.items()]
     return min(found, key=lambda memory: memory.budget, default=None)
@@ -78,9 +98,7 @@ async def _tell_memory(dask_worker: Any) -> WorkerMemory | tuple[()]:
     return measured_memory(dask_worker)
 
 
-def workers_devices(
-    workers: Iterable[Mapping[str, Any]]
-) -> tuple[tuple[int, int], ...]:
+def workers_devices(workers: Iterable[Mapping[str, Any]]) -> tuple[tuple[int, int], ...]:
     """Return how many workers have how many devices, fewest first; nothing where that is not known.
 
     It is known of workers that were registered, once they have told; else of those that declare a
@@ -117,8 +135,7 @@ def _declared(worker: Mapping[str, Any]) -> int:
 def workers_place() -> str:
     """Return the short name of the cluster that a graph would run on now; empty without one."""
     client = running_client()
-    return "" if client is None else cluster_place(
-        workers_of(client).values())
+    return "" if client is None else cluster_place(workers_of(client).values())
 
 
 def profile_of(workers: Collection[Mapping[str, Any]]) -> Profile:
@@ -163,8 +180,12 @@ def refuse_asynchronous(client: Any) -> None:
     Transforms themselves can be computed by it.
     """
     if client is not None and client.asynchronous:
-        refuse("client", client, "a client made without asynchronous=True, in a thread other than "
-               "that of an event loop: another one for the same scheduler will do")
+        refuse(
+            "client",
+            client,
+            "a client made without asynchronous=True, in a thread other than "
+            "that of an event loop: another one for the same scheduler will do",
+        )
 
 
 def device_software() -> dict[str, str]:

@@ -67,8 +67,9 @@ def usable_libraries(dtype: np.dtype[Any]) -> tuple[str, ...]:
 
 def _here(dtype: np.dtype[Any]) -> dict[str, str]:
     """Libraries that work in this process, with their versions."""
-    return {name: version for name, version in usable().items()
-            if dtype in get_library(name).dtypes}
+    return {
+        name: version for name, version in usable().items() if dtype in get_library(name).dtypes
+    }
 
 
 def _common(client: Any, dtype: np.dtype[Any]) -> tuple[tuple[str, ...], str]:
@@ -83,20 +84,24 @@ def _common(client: Any, dtype: np.dtype[Any]) -> tuple[tuple[str, ...], str]:
     if client.asynchronous and len(here) > 1:
         fallback = f"{DEFAULT} instead of 'auto': an asynchronous client cannot ask its workers"
     elif missing:
-        fallback = (f"{DEFAULT} instead of 'auto': {len(missing)} of {len(answers)} workers have "
-                    f"not told which FFT libraries they have ({', '.join(missing[:3])})")
-        warnings.warn(f"kernel {fallback}; results of other plans may differ in the last bits",
-                      FallbackWarning, stacklevel=2)
+        fallback = (
+            f"{DEFAULT} instead of 'auto': {len(missing)} of {len(answers)} workers have "
+            f"not told which FFT libraries they have ({', '.join(missing[:3])})"
+        )
+        warnings.warn(
+            f"kernel {fallback}; results of other plans may differ in the last bits",
+            FallbackWarning,
+            stacklevel=2,
+        )
     told = [frozenset(answer.items()) for answer in answers.values() if answer is not None]
     there = frozenset.intersection(*told) if told and not missing else frozenset()
-    names = tuple(name for name, version in here.items()
-                  if name == DEFAULT or (name, version) in there)
+    names = tuple(
+        name for name, version in here.items() if name == DEFAULT or (name, version) in there
+    )
     return names, fallback
 
 
-def _known_rates(
-    profile: Profile, names: Sequence[str], dtype: np.dtype[Any]
-) -> dict[str, float]:
+def _known_rates(profile: Profile, names: Sequence[str], dtype: np.dtype[Any]) -> dict[str, float]:
     """Rates of libraries by a profile; none where it lacks those of one."""
     speeds = {one.name: one for one in profile.libraries if one.dtype == dtype.name}
     if not all(name in speeds for name in names):

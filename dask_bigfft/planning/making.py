@@ -32,11 +32,7 @@ from dask_bigfft.planning.arguments import (
     refuse_uneven,
 )
 from dask_bigfft.planning.choosing import Choice, chosen_plan
-from dask_bigfft.planning.environment import (
-    current_machine,
-    possible_carrier,
-    smallest_worker,
-)
+from dask_bigfft.planning.environment import current_machine, possible_carrier, smallest_worker
 from dask_bigfft.transforms.spec import parse_name, parse_transform_axes, transform_spec
 
 
@@ -76,7 +72,8 @@ def make_plan(
     factors = None if rounds is None else {axis: factors_along(rounds, axis) for axis in axes}
     digits = parse_digits(extras.get("digits"), axes, a.ndim)
     spec = transform_spec(
-        name, a.shape, a.dtype, n_or_s, axis_or_axes, norm, order, factors, digits)
+        name, a.shape, a.dtype, n_or_s, axis_or_axes, norm, order, factors, digits
+    )
     if signal_digits is not None:
         (axis,) = axes
         orders: tuple[Order, ...] = ("transposed",)

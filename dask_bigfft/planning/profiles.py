@@ -64,9 +64,12 @@ def _from_file(path: Path, anywhere: bool) -> Profile | None:
     if known is None or known[0] != written:
         known = _read[path] = written, _checked(path, anywhere)
         if anywhere and known[1] is None:  # somebody wants it, and may not know its version
-            log.warning("the profile %s cannot be used, `dask-bigfft calibrate --output FILE` "
-                        "writes one of version %d: plans are made for a common machine",
-                        path, SCHEMA)
+            log.warning(
+                "the profile %s cannot be used, `dask-bigfft calibrate --output FILE` "
+                "writes one of version %d: plans are made for a common machine",
+                path,
+                SCHEMA,
+            )
     return known[1]
 
 

@@ -7,7 +7,7 @@ pinned, and the parts in which each round uses the ring's buffers: rounds whose 
 same rows (C runs of W elements) together. The best of one group is kept for the next (streams and
 passes found by search: Gu, Siegel, Li, 2011).
 
-Imports `devices`, `graph`, `kernels`, `planner` and `config`.
+Imports `gpu`, `graph`, `kernels`, `planner` and `config`.
 """
 
 import math
@@ -21,9 +21,9 @@ import dask.array as da
 import numpy as np
 
 from dask_bigfft import config
-from dask_bigfft.devices import find
-from dask_bigfft.devices.ring import BUFFER_NBYTES
 from dask_bigfft.errors import PlanError
+from dask_bigfft.gpu import find
+from dask_bigfft.gpu.ring import BUFFER_NBYTES
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.kernels.copies import compile_at_once
 from dask_bigfft.planner.device_settings import AS_IS, DeviceSettings
@@ -152,8 +152,15 @@ class Trial:
 
 def _trial(plan: Plan, scale: float) -> Trial:
     factors = tuple(program.factors for program in plan.programs)
-    return Trial(plan.notation, factors, plan.kernel, plan.carrier, scale, plan.expected.seconds,
-                 device=plan.device)
+    return Trial(
+        plan.notation,
+        factors,
+        plan.kernel,
+        plan.carrier,
+        scale,
+        plan.expected.seconds,
+        device=plan.device,
+    )
 
 
 # --- what is tried --------------------------------------------------------------------------
@@ -269,9 +276,7 @@ def _wait(array: Any) -> None:
         getattr(future, "exception", lambda: None)()
 
 
-def measured_trials(
-    pairs: Sequence[tuple[Plan, Trial]], timer: Timer
-) -> list[tuple[Plan, Trial]]:
+def measured_trials(pairs: Sequence[tuple[Plan, Trial]], timer: Timer) -> list[tuple[Plan, Trial]]:
     """Return plans with the seconds of their runs, fastest first.
 
     The first runs do not count: they make compiled code and memory ready. What drops out was slow
@@ -310,8 +315,10 @@ def measured_settings(plan: Plan, trial: Trial, timer: Timer) -> list[tuple[Plan
     tried: list[tuple[Plan, Trial]] = []
     best = plan
     for group in groups(plan, _goes_by_ring(plan, timer)):
-        pairs = [(replace(best, settings=found), replace(trial, settings=found))
-                 for found in choices(best.settings, group, len(plan.rounds))]
+        pairs = [
+            (replace(best, settings=found), replace(trial, settings=found))
+            for found in choices(best.settings, group, len(plan.rounds))
+        ]
         ring = isinstance(group, str) and group.startswith("ring")
         done = measured_trials(pairs, _again(timer) if ring else timer)
         best, tried = done[0][0], [*done, *tried]

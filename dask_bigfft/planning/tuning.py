@@ -51,8 +51,17 @@ SCHEMA = 4
 _NAMED = ("rounds", "kernel", "carrier", "device")
 
 #: Packages whose versions decide how fast a plan is, beside those of devices.
-PACKAGES = ("dask", "distributed", "numpy", "scipy", "numba", "ducc0", "mkl_fft", "pyfftw",
-            "dask-bigfft")
+PACKAGES = (
+    "dask",
+    "distributed",
+    "numpy",
+    "scipy",
+    "numba",
+    "ducc0",
+    "mkl_fft",
+    "pyfftw",
+    "dask-bigfft",
+)
 
 
 #: Who does the rounds of a plan, by its `Plan.device`, where others would have been possible.
@@ -113,8 +122,13 @@ def _context(machine: Machine) -> dict[str, Any]:
             continue
     running = [machine.threads, machine.workers, machine.cards, *map(list, machine.by_cards)]
     devices = [device.name for device in machine.devices]
-    return {"machine": kept.machine(), "workers": workers_place(), "running": running,
-            "versions": versions, "devices": devices}
+    return {
+        "machine": kept.machine(),
+        "workers": workers_place(),
+        "running": running,
+        "versions": versions,
+        "devices": devices,
+    }
 
 
 def _path() -> Path:
@@ -145,13 +159,13 @@ def _winner(name: str, machine: Machine) -> dict[str, Any] | None:
 def _alike(pairs: Sequence[tuple[Plan, Trial]], winner: dict[str, Any]) -> Plan | None:
     """The plan of a region that is like the one that won before."""
     alike = [
-        plan for plan, trial in pairs
+        plan
+        for plan, trial in pairs
         if trial.scale == winner["scale"]
         and all(getattr(trial, name) == winner[name] for name in _NAMED)
     ]
     exact = [
-        plan for plan in alike
-        if [list(p.factors) for p in plan.programs] == winner.get("factors")
+        plan for plan in alike if [list(p.factors) for p in plan.programs] == winner.get("factors")
     ]
     found = next(iter([*exact, *alike]), None)
     settings = decode(DeviceSettings, winner["settings"])

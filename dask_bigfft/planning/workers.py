@@ -67,8 +67,9 @@ def workers_answers(client: Any, ask: Callable[..., Any]) -> dict[str, Any]:
 def _without_answer(
     known: Mapping[_Key, Any], ask: Callable[..., Any], workers: Mapping[str, Mapping[str, Any]]
 ) -> list[str]:
-    return [address for address, worker in workers.items()
-            if _key(ask, address, worker) not in known]
+    return [
+        address for address, worker in workers.items() if _key(ask, address, worker) not in known
+    ]
 
 
 def _key(ask: Callable[..., Any], address: str, worker: Mapping[str, Any]) -> _Key:

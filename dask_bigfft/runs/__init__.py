@@ -146,8 +146,13 @@ def run(
     """
     for name, path in {"source": source, "destination": destination}.items():
         if not isinstance(path, str | os.PathLike):
-            refuse(name, type(path).__name__, "the path of a stored array; dask arrays are "
-                   "transformed by dask_bigfft.fft, and stored by to_zarr", kind=ArgumentTypeError)
+            refuse(
+                name,
+                type(path).__name__,
+                "the path of a stored array; dask arrays are "
+                "transformed by dask_bigfft.fft, and stored by to_zarr",
+                kind=ArgumentTypeError,
+            )
     if not isinstance(scratch, str | os.PathLike | None):
         refuse("scratch", scratch, "the path of a folder", kind=ArgumentTypeError)
     if not isinstance(component, str | None):
@@ -162,10 +167,23 @@ def run(
         if name not in where and value is not None:
             where = {**where, name: value}  # refused by name where the plan is made
     asked = Asked(
-        Path(source), Path(destination), kind, component, where, norm, dict(extras), block_size,
-        inner_chunks, missing_chunks, missing,
+        Path(source),
+        Path(destination),
+        kind,
+        component,
+        where,
+        norm,
+        dict(extras),
+        block_size,
+        inner_chunks,
+        missing_chunks,
+        missing,
     )
     return execute(
-        asked, store_now, scratch=None if scratch is None else Path(scratch), resume=resume,
-        overwrite=overwrite, checksum=checksum,
+        asked,
+        store_now,
+        scratch=None if scratch is None else Path(scratch),
+        resume=resume,
+        overwrite=overwrite,
+        checksum=checksum,
     )

@@ -100,10 +100,15 @@ class Asked:
 
         Keywords that are left out are what dask's settings say.
         """
-        found = {"kind": self.kind, "norm": self.norm, "block_size": self.block_nbytes,
-                 "inner_chunks": self.inner_chunks, "destination": str(self.destination.resolve()),
-                 "missing_chunks": self.missing_chunks,
-                 "missing": "refuse" if self.filled is None else repr(self.filled)}
+        found = {
+            "kind": self.kind,
+            "norm": self.norm,
+            "block_size": self.block_nbytes,
+            "inner_chunks": self.inner_chunks,
+            "destination": str(self.destination.resolve()),
+            "missing_chunks": self.missing_chunks,
+            "missing": "refuse" if self.filled is None else repr(self.filled),
+        }
         named = {name: value for name, value in self.options.items() if value is not None}
         given = {name: _setting(name) for name in Extras.__annotations__} | {**self.where, **named}
         for name in ("memory_limit", "device_memory_limit"):
@@ -159,8 +164,10 @@ class Done:
         if self.already:
             return f"<Done {self.path}: {self.plan.spec.name}, already done, {self.plan.notation}>"
         sizes = f"{human_bytes(self.read)} read, {human_bytes(self.written)} written"
-        return (f"<Done {self.path}: {self.plan.spec.name} in {human_seconds(self.seconds)}, "
-                f"{sizes}, {self.plan.notation}>")
+        return (
+            f"<Done {self.path}: {self.plan.spec.name} in {human_seconds(self.seconds)}, "
+            f"{sizes}, {self.plan.notation}>"
+        )
 
 
 def open_input(asked: Asked, plan: Plan | None = None) -> da.Array:
@@ -169,7 +176,12 @@ def open_input(asked: Asked, plan: Plan | None = None) -> da.Array:
     keep = asked.options.get("chunks") == "preserve" and asked.block_size is None
     chunks, few = (None, False) if plan is None else (plan.chunks_in, plan.anew)
     return sources.open_source(
-        asked.source, asked.component, nbytes=nbytes, keep=keep, chunks=chunks, few=few,
+        asked.source,
+        asked.component,
+        nbytes=nbytes,
+        keep=keep,
+        chunks=chunks,
+        few=few,
         missing=asked.filled,
     )
 

@@ -74,8 +74,12 @@ def written(
         Whether the source's contents are pinned.
     """
     packed = base64.b64encode(zlib.compress(plan.encode(), 9)).decode()
-    return {"arguments": _arguments(asked, source["path"], source["component"]),
-            "source": _digest(source["files"]), "checksum": checksum, "plan": packed}
+    return {
+        "arguments": _arguments(asked, source["path"], source["component"]),
+        "source": _digest(source["files"]),
+        "checksum": checksum,
+        "plan": packed,
+    }
 
 
 def _arguments(asked: Mapping[str, Any], path: str, component: str | None) -> str:
@@ -101,8 +105,12 @@ def read(path: Path) -> Identity | None:
 
 
 def compared(
-    found: Identity, asked: Mapping[str, Any], source: Path, component: str | None,
-    destination: Path, checksum: bool,
+    found: Identity,
+    asked: Mapping[str, Any],
+    source: Path,
+    component: str | None,
+    destination: Path,
+    checksum: bool,
 ) -> str | None:
     """Return what tells a result from that of the run that is asked for; None if nothing does.
 
@@ -117,8 +125,12 @@ def compared(
     replaced = in_place(source, component, destination)
     if checksum and not found.checksum:
         if replaced:
-            refuse("checksum", True, f"False, as in the run that has made {destination}, and the "
-                   "source that it was made of is gone")
+            refuse(
+                "checksum",
+                True,
+                f"False, as in the run that has made {destination}, and the "
+                "source that it was made of is gone",
+            )
         return "what is there was made without checksum=True"
     if not replaced:
         now = source_identity(source, component, found.checksum)["files"]
@@ -147,6 +159,10 @@ def altered(found: Identity | None, replaced: bool, destination: Path) -> str | 
     if found is not None and found.files == targets.files_digest(destination):
         return None
     if replaced:
-        refuse("resume", True, f"{destination} as this run has left it, which it is not any more; "
-               "without resume=True, in a new scratch folder, it is transformed once more")
+        refuse(
+            "resume",
+            True,
+            f"{destination} as this run has left it, which it is not any more; "
+            "without resume=True, in a new scratch folder, it is transformed once more",
+        )
     return "what is there has been changed since it was made"

@@ -40,8 +40,13 @@ def store_now(result: da.Array, sink: Sink) -> None:
 
 
 def execute(
-    asked: Asked, store: Store = store_now, *, scratch: Path | None = None, resume: bool = False,
-    overwrite: bool = False, checksum: bool = False,
+    asked: Asked,
+    store: Store = store_now,
+    *,
+    scratch: Path | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    checksum: bool = False,
 ) -> Done:
     """Carry out a run; see `run` for what is given."""
     refuse_asynchronous(running_client())

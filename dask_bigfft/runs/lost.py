@@ -48,16 +48,19 @@ def lost_blocks(
     plain = plain_chunks(target.array, target.partial)
     for block in plan.result.indices():
         path = target.partial / str(target.array.metadata.encode_chunk_key(block))
-        if block in recorded and _is_whole(
-                target, plain, block, path, recorded[block], synced):
+        if block in recorded and _is_whole(target, plain, block, path, recorded[block], synced):
             continue
         path.unlink(missing_ok=True)
         if block in recorded:
             lost[block] = path
     if lost:
         path = next(iter(lost.values()))
-        warnings.warn(f"{len(lost)} files of the result are not what they were when they were "
-                      f"stored, and are made once more: {path}", RuntimeWarning, stacklevel=4)
+        warnings.warn(
+            f"{len(lost)} files of the result are not what they were when they were "
+            f"stored, and are made once more: {path}",
+            RuntimeWarning,
+            stacklevel=4,
+        )
     return list(lost)
 
 
@@ -71,8 +74,10 @@ def _is_whole(
         return True
     array = target.array
     shape = array.shards or array.chunks
-    region = tuple(slice(i * n, min(i * n + n, size))
-                   for i, n, size in zip(block, shape, array.shape, strict=True))
+    region = tuple(
+        slice(i * n, min(i * n + n, size))
+        for i, n, size in zip(block, shape, array.shape, strict=True)
+    )
     try:
         values = None if plain is None else plain.read(region)
         values = np.asarray(array[region]) if values is None else values

@@ -37,8 +37,11 @@ def refuse_places(
         if place in (folder, *folder.parents) and not place.is_file():
             refuse("scratch", str(scratch), f"a folder outside of the {name}, {place}")
     if folder in written.parents:
-        refuse("destination", str(destination),
-               f"a path outside of the scratch folder, {scratch}, which is deleted at the end")
+        refuse(
+            "destination",
+            str(destination),
+            f"a path outside of the scratch folder, {scratch}, which is deleted at the end",
+        )
 
 
 def _whole(argument: str, path: Path) -> Path:

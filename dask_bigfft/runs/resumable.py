@@ -113,11 +113,13 @@ def go_on(
     open_input(asked)  # refused before anything else is looked at
     if ours:
         there = identity.altered(
-            identity.read(asked.destination), _in_place(asked), asked.destination)
+            identity.read(asked.destination), _in_place(asked), asked.destination
+        )
         ours = there is None
     if found is None and resume and (made := identity.read(asked.destination)) is not None:
         there = identity.compared(
-            made, asked.pinned, asked.source, asked.component, asked.destination, checksum)
+            made, asked.pinned, asked.source, asked.component, asked.destination, checksum
+        )
         if there is None:
             return done_by(asked, made.plan, started, already=True)
     if not ours:
@@ -135,8 +137,7 @@ def go_on(
 
 
 def _make(
-    asked: Asked, store: Store, scratch: Path, plan: Plan, found: Mapping[str, Any],
-    overwrite: bool,
+    asked: Asked, store: Store, scratch: Path, plan: Plan, found: Mapping[str, Any], overwrite: bool
 ) -> None:
     """Do what is left of a run, and put the result in its place."""
     x, place = open_input(asked, plan), _place(asked, scratch, plan)
@@ -164,8 +165,10 @@ def _make(
     try:
         target.finish(overwrite, {identity.IDENTITY: made})
     except ArgumentError as error:  # somebody else was first
-        raise type(error)(f"{error}; the finished array is in {target.partial}, and its run in "
-                          f"{scratch}: resume it with overwrite=True, or delete both") from None
+        raise type(error)(
+            f"{error}; the finished array is in {target.partial}, and its run in "
+            f"{scratch}: resume it with overwrite=True, or delete both"
+        ) from None
 
 
 def _place(asked: Asked, scratch: Path, plan: Plan) -> ScratchPlace:
@@ -190,8 +193,11 @@ def _pin(asked: Asked, scratch: Path, checksum: bool) -> dict[str, Any]:
         "asked": asked.pinned,
         "versions": _versions(plan),
         "source": source_identity(asked.source, asked.component, checksum),
-        "partial": str(asked.destination.resolve().with_name(
-            f"{asked.destination.name}{targets.PARTIAL}r{run[:12]}")),
+        "partial": str(
+            asked.destination.resolve().with_name(
+                f"{asked.destination.name}{targets.PARTIAL}r{run[:12]}"
+            )
+        ),
         "plan": plan.to_json(),
     }
     run_json.write_record(scratch, found)
@@ -206,8 +212,11 @@ def _check(
     Where its result (`ours`) has replaced its source, there is no source to be looked at any more.
     """
     if checksum and not _has_content(found):
-        refuse("checksum", True, f"False as in the run that is resumed, or another scratch folder "
-               f"than {scratch}")
+        refuse(
+            "checksum",
+            True,
+            f"False as in the run that is resumed, or another scratch folder than {scratch}",
+        )
     now = {"asked": asked.pinned, "versions": _versions(Plan.from_json(found["plan"]))}
     if not ours or not _in_place(asked):
         source = source_identity(asked.source, asked.component, _has_content(found))
@@ -242,12 +251,21 @@ def _target(
     partial, shape = Path(found["partial"]), targets.uniform(plan.chunks) or ()
     if begun:
         if not partial.is_dir():
-            refuse("scratch", str(scratch), f"a folder beside the part of the result that its run "
-                   f"has stored: {partial} is gone; delete the scratch folder to start over")
+            refuse(
+                "scratch",
+                str(scratch),
+                f"a folder beside the part of the result that its run "
+                f"has stored: {partial} is gone; delete the scratch folder to start over",
+            )
         return _reopened(asked, scratch, x, plan, partial)
     record = attributes(plan, asked.norm) | {"run": found["run"]}
     target = targets.created(
-        asked.destination, partial, plan.spec.out_shape, shape, result_dtype(plan, x), record,
+        asked.destination,
+        partial,
+        plan.spec.out_shape,
+        shape,
+        result_dtype(plan, x),
+        record,
         asked.inner_chunks,
     )
     target.begin()
@@ -258,8 +276,10 @@ def _reopened(
     asked: Asked, scratch: Path, x: da.Array, plan: Plan, partial: Path
 ) -> targets.Target:
     """The part of a result that a run has stored, unless it is another array's."""
-    allowed = (f"a folder beside the part of the result that its run has stored; {partial} is not "
-               "that any more: delete both folders to start over")
+    allowed = (
+        f"a folder beside the part of the result that its run has stored; {partial} is not "
+        "that any more: delete both folders to start over"
+    )
     try:
         target = targets.reopened(asked.destination, partial)
         array = target.array

@@ -8,7 +8,7 @@ The scratch folder of such a run::
     <scratch>/result/..     records of stored blocks
     <scratch>/life-../..    records that are being written
 
-Imports `devices`, `errors`, `exchange`, `files` and `planner`.
+Imports `gpu`, `errors`, `exchange`, `files` and `planner`.
 """
 
 import contextlib
@@ -24,11 +24,11 @@ from typing import Any
 
 import numpy as np
 
-from dask_bigfft.devices.dispatch import takes
 from dask_bigfft.errors import refuse
 from dask_bigfft.exchange.folders import ENDED, LIFE, LOCK, sync_folders
 from dask_bigfft.exchange.records import DIGEST, RESULT, digest_of, signed
 from dask_bigfft.exchange.scratch_files import failed
+from dask_bigfft.gpu.dispatch import takes
 from dask_bigfft.planner.plan import Plan
 
 RECORD = "run.json"
@@ -47,8 +47,10 @@ def on_devices(plan: Plan) -> bool:
     """Whether devices would do a round of a plan, where there are some."""
     for number, round_ in enumerate(plan.rounds):
         before, after = plan.dtypes[2 * number : 2 * number + 2]
-        sizes = (round_.source.largest * np.dtype(before).itemsize,
-                 round_.target.largest * np.dtype(after).itemsize)
+        sizes = (
+            round_.source.largest * np.dtype(before).itemsize,
+            round_.target.largest * np.dtype(after).itemsize,
+        )
         if takes(plan.device, max(sizes), before, after):
             return True
     return False
@@ -150,9 +152,7 @@ def write_record(scratch: Path, found: Mapping[str, Any]) -> None:
         failed(fresh, error, len(text), len(text))
 
 
-def refuse_another_run(
-    scratch: Path, before: Mapping[str, Any], now: Mapping[str, Any]
-) -> None:
+def refuse_another_run(scratch: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Refuse to go on with other arguments, or other libraries, than those that are pinned.
 
     Raises
@@ -163,14 +163,22 @@ def refuse_another_run(
     asked, was = json.loads(json.dumps(now["asked"])), before["asked"]
     for name in sorted(asked.keys() | was.keys()):
         if asked.get(name) != was.get(name):
-            refuse(name, asked.get(name), f"{was.get(name)!r} as in the run that is resumed, or "
-                   f"another scratch folder than {scratch}")
+            refuse(
+                name,
+                asked.get(name),
+                f"{was.get(name)!r} as in the run that is resumed, or "
+                f"another scratch folder than {scratch}",
+            )
     for name in sorted(now["versions"].keys() | before["versions"].keys()):
         found, pinned = now["versions"].get(name), before["versions"].get(name)
         if found != pinned:
             wanted = f"no {name}" if pinned is None else f"{name} {pinned}"
-            refuse("resume", True, f"{wanted}, which the run in {scratch} began with, for "
-                   f"the same result to the bit; this is {found or 'none'}")
+            refuse(
+                "resume",
+                True,
+                f"{wanted}, which the run in {scratch} began with, for "
+                f"the same result to the bit; this is {found or 'none'}",
+            )
 
 
 def clear(scratch: Path) -> None:

@@ -49,9 +49,14 @@ class Sink:
     """
 
     def __init__(
-        self, array: Any, blocks: tuple[int, ...], scratch: Scratch | None = None,
-        exchange: str | None = None, folder: Path | None = None,
-        plain: PlainChunks | None = None, parts: Mapping[Block, Block] = MappingProxyType({}),
+        self,
+        array: Any,
+        blocks: tuple[int, ...],
+        scratch: Scratch | None = None,
+        exchange: str | None = None,
+        folder: Path | None = None,
+        plain: PlainChunks | None = None,
+        parts: Mapping[Block, Block] = MappingProxyType({}),
     ) -> None:
         self.array, self.blocks, self.scratch = array, blocks, scratch
         self.exchange, self.folder, self.plain = exchange, folder, plain

@@ -120,8 +120,7 @@ class Inputs:
 
 
 def parse_inputs(
-    in1: Any, in2: Any, mode: Any, axes: Axes, *, correlated: bool = False,
-    strict: bool = False,
+    in1: Any, in2: Any, mode: Any, axes: Axes, *, correlated: bool = False, strict: bool = False
 ) -> Inputs:
     """Return arrays and windows; refuse what does not go together.
 
@@ -137,14 +136,21 @@ def parse_inputs(
     shapes = list(zip(first.shape, second.shape, strict=True))
     for axis, (n, m) in enumerate(shapes):
         if axis not in named and n != m and 1 not in (n, m):
-            refuse("in2", f"length {m} along axis {axis}", f"length {n} or 1, those of in1, along "
-                   "an axis that is not convolved")
+            refuse(
+                "in2",
+                f"length {m} along axis {axis}",
+                f"length {n} or 1, those of in1, along an axis that is not convolved",
+            )
     convolved = [axis for axis in named if 1 not in shapes[axis]]
     if mode == "valid":
         pairs = [shapes[axis] for axis in (named if strict else convolved)]
         if not all(n >= m for n, m in pairs) and not all(n <= m for n, m in pairs):
-            refuse("in2", second.shape, f"one input at least as long as the other along every axis "
-                   f"for mode='valid'; in1 has {first.shape}")
+            refuse(
+                "in2",
+                second.shape,
+                f"one input at least as long as the other along every axis "
+                f"for mode='valid'; in1 has {first.shape}",
+            )
     if correlated:
         turned = [axis in named and n == 1 for axis, (n, _) in enumerate(shapes)]
         if any(turned):

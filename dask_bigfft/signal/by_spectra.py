@@ -55,8 +55,13 @@ def _kernel_axes(
 
 
 def _product(
-    first: da.Array, second: da.Array, transforms: Transforms, there: Plan, swapped: bool,
-    conjugate: tuple[bool, bool], options: Options,
+    first: da.Array,
+    second: da.Array,
+    transforms: Transforms,
+    there: Plan,
+    swapped: bool,
+    conjugate: tuple[bool, bool],
+    options: Options,
 ) -> Any:
     """The product of two spectra; that of `second` is made where it is needed if it is small."""
     spectrum = applied(first, there)
@@ -69,8 +74,14 @@ def _product(
         return _multiplied(spectrum, made, turned)
     if axes is not None:
         return da.map_blocks(
-            filtered, spectrum, second.rechunk(-1), axes=axes, conjugate=turned,
-            library=there.kernel, dtype=dtype, meta=np.empty((0,) * spectrum.ndim, dtype),
+            filtered,
+            spectrum,
+            second.rechunk(-1),
+            axes=axes,
+            conjugate=turned,
+            library=there.kernel,
+            dtype=dtype,
+            meta=np.empty((0,) * spectrum.ndim, dtype),
         )
     if first.name == second.name:  # with itself: one spectrum will do
         return _multiplied(spectrum, spectrum, turned)
@@ -91,8 +102,7 @@ def _library(there: Plan, dtype: np.dtype[Any], options: Options) -> str:
 
 
 def _kernel_array(
-    kernel: da.Array, axes: tuple[KernelAxis, ...], there: Plan, library: str,
-    dtype: np.dtype[Any],
+    kernel: da.Array, axes: tuple[KernelAxis, ...], there: Plan, library: str, dtype: np.dtype[Any]
 ) -> da.Array:
     """The spectrum of a small kernel, each block of which serves many of the other spectrum's.
 
@@ -133,7 +143,14 @@ def _multiplied(a: da.Array, b: da.Array, conjugate: tuple[bool, bool]) -> Any:
     """The product of two arrays, block by block."""
     index, dtype = tuple(range(a.ndim)), np.result_type(a.dtype, b.dtype)
     return da.blockwise(
-        product, index, a, index, b, index, conjugate=conjugate, dtype=dtype,
+        product,
+        index,
+        a,
+        index,
+        b,
+        index,
+        conjugate=conjugate,
+        dtype=dtype,
         meta=np.empty((0,) * a.ndim, dtype),
     )
 

@@ -57,7 +57,10 @@ def _filtered(array: da.Array, axes: tuple[int, ...], work: Any, options: Option
     transforms, there = planned(array, in_order, lengths, real, options)
     spectrum = applied(array, there)
     made = spectrum.map_blocks(
-        _times, work=work, axes=spectrum_axes(transforms, there), dtype=spectrum.dtype,
+        _times,
+        work=work,
+        axes=spectrum_axes(transforms, there),
+        dtype=spectrum.dtype,
         meta=np.empty((0,) * spectrum.ndim, spectrum.dtype),
     )
     back = transforms.inverse(made, options, {})
@@ -117,9 +120,7 @@ class _Laplacian:
         return out
 
 
-def gradient(
-    x: Any, axes: Axes = None, *, d: Spacing = 1.0, **options: Unpack[Options]
-) -> Any:
+def gradient(x: Any, axes: Axes = None, *, d: Spacing = 1.0, **options: Unpack[Options]) -> Any:
     """Return the derivatives of a periodic array along some axes.
 
     Parameters
@@ -191,9 +192,7 @@ def laplacian(
     return _by_laplacian(x, axes, d, options, inverse=False)
 
 
-def poisson(
-    f: Any, axes: Axes = None, *, d: Spacing = 1.0, **options: Unpack[Options]
-) -> da.Array:
+def poisson(f: Any, axes: Axes = None, *, d: Spacing = 1.0, **options: Unpack[Options]) -> da.Array:
     """Return the array of mean zero whose Laplacian is `f`, on a periodic box.
 
     Parameters

@@ -163,7 +163,10 @@ def _work_dtype(spectrum: np.dtype[Any], kernel: Array, axes: tuple[KernelAxis, 
 
 
 def spectrum_block(
-    kernel: Array, axes: tuple[KernelAxis, ...], block: tuple[int, ...], library: str,
+    kernel: Array,
+    axes: tuple[KernelAxis, ...],
+    block: tuple[int, ...],
+    library: str,
     dtype: np.dtype[Any],
 ) -> Array:
     """Return a block of a kernel's spectrum, to be multiplied with spectra of a dtype."""

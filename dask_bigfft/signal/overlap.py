@@ -43,15 +43,22 @@ def _by_sums(x: Array, h: Array, axes: tuple[int, ...]) -> Array:
 
 
 def _convolved(
-    x: Array, h: Array, windows: tuple[Window, ...], work: Convolve, block_id: tuple[int, ...],
-    blocks: tuple[int, ...], out_dtype: np.dtype[Any],
+    x: Array,
+    h: Array,
+    windows: tuple[Window, ...],
+    work: Convolve,
+    block_id: tuple[int, ...],
+    blocks: tuple[int, ...],
+    out_dtype: np.dtype[Any],
 ) -> Array:
     """What a block, which has its neighbours' samples around it, makes of the result."""
     if x.size == 0:
-        shape = np.broadcast_shapes(*(
-            tuple(n for a, n in enumerate(s) if a not in {w.axis for w in windows})
-            for s in (x.shape, h.shape)
-        ))
+        shape = np.broadcast_shapes(
+            *(
+                tuple(n for a, n in enumerate(s) if a not in {w.axis for w in windows})
+                for s in (x.shape, h.shape)
+            )
+        )
         lengths = {w.axis: _made(w, x.shape[w.axis], block_id, blocks) for w in windows}
         rest = iter(shape)
         made = [lengths[a] if a in lengths else next(rest) for a in range(x.ndim)]
@@ -96,8 +103,16 @@ def _by_blocks(inputs: Inputs, work: Convolve, dtype: np.dtype[Any]) -> Any:
             cut = h.chunks[axis]
         chunks.append(cut)
     return da.map_blocks(
-        _convolved, wide, h, windows=inputs.windows, work=work, blocks=x.numblocks,
-        chunks=tuple(chunks), out_dtype=dtype, dtype=dtype, meta=np.empty((0,) * x.ndim, dtype),
+        _convolved,
+        wide,
+        h,
+        windows=inputs.windows,
+        work=work,
+        blocks=x.numblocks,
+        chunks=tuple(chunks),
+        out_dtype=dtype,
+        dtype=dtype,
+        meta=np.empty((0,) * x.ndim, dtype),
     )
 
 

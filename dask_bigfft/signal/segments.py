@@ -39,8 +39,16 @@ Average = Literal["mean", "median"]
 
 
 def _segments(
-    x: Array, y: Array, axis: int, bounds: tuple[int, ...], total: int, keywords: dict[str, Any],
-    count: int, out_dtype: np.dtype[Any], same: bool, block_id: tuple[int, ...],
+    x: Array,
+    y: Array,
+    axis: int,
+    bounds: tuple[int, ...],
+    total: int,
+    keywords: dict[str, Any],
+    count: int,
+    out_dtype: np.dtype[Any],
+    same: bool,
+    block_id: tuple[int, ...],
 ) -> Array:
     """Sum of the cross spectra of the segments that begin in a block."""
     starts, cut = _beginning_in(bounds, block_id[axis], axis, total, keywords)
@@ -74,8 +82,16 @@ def _beginning_in(
 
 
 def _each(
-    x: Array, y: Array, axis: int, bounds: tuple[int, ...], total: int, keywords: dict[str, Any],
-    count: int, out_dtype: np.dtype[Any], same: bool, block_id: tuple[int, ...],
+    x: Array,
+    y: Array,
+    axis: int,
+    bounds: tuple[int, ...],
+    total: int,
+    keywords: dict[str, Any],
+    count: int,
+    out_dtype: np.dtype[Any],
+    same: bool,
+    block_id: tuple[int, ...],
 ) -> Array:
     """Cross spectra of the segments that begin in a block, along a last axis of their own."""
     starts, cut = _beginning_in(bounds, block_id[axis], axis, total, keywords)
@@ -117,8 +133,10 @@ def median_bias(count: int) -> float:
 
 def _parse_length(name: str, value: Any, default: int, least: int, most: int) -> int:
     value = default if value is None else value
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or not (
-        least <= value <= most
+    if (
+        not isinstance(value, int | np.integer)
+        or isinstance(value, bool)
+        or not (least <= value <= most)
     ):
         refuse(name, value, f"an integer from {least} to {most}")
     return int(value)
@@ -136,8 +154,10 @@ def _parse_rate(fs: Any) -> float:
 
 def _parse_window(window: Any, nperseg: int, onesided: bool) -> Any:
     """A window by its name, as it is, or its values."""
-    allowed = (f"a name or a tuple that scipy.signal.get_window knows, or nperseg={nperseg} numbers"
-               f"{', real ones' if onesided else ''}")
+    allowed = (
+        f"a name or a tuple that scipy.signal.get_window knows, or nperseg={nperseg} numbers"
+        f"{', real ones' if onesided else ''}"
+    )
     if isinstance(window, str | tuple):
         try:
             scipy.signal.get_window(window, nperseg)
@@ -166,8 +186,16 @@ def _parse_detrend(detrend: Any, nperseg: int) -> Any:
 
 
 def _keywords(
-    n: int, real: bool, fs: Any, window: Any, nperseg: Any, noverlap: Any, nfft: Any, detrend: Any,
-    return_onesided: Any, scaling: Any,
+    n: int,
+    real: bool,
+    fs: Any,
+    window: Any,
+    nperseg: Any,
+    noverlap: Any,
+    nfft: Any,
+    detrend: Any,
+    return_onesided: Any,
+    scaling: Any,
 ) -> dict[str, Any]:
     """What SciPy is called with for segments of `n` samples, which are real or not."""
     if not isinstance(scaling, str) or scaling not in ("density", "spectrum"):
@@ -177,17 +205,30 @@ def _keywords(
     noverlap = _parse_length("noverlap", noverlap, nperseg // 2, 0, nperseg - 1)
     onesided = parse_flag("return_onesided", return_onesided) and real
     return {
-        "fs": _parse_rate(fs), "window": _parse_window(window, nperseg, onesided),
-        "nperseg": nperseg, "noverlap": noverlap,
+        "fs": _parse_rate(fs),
+        "window": _parse_window(window, nperseg, onesided),
+        "nperseg": nperseg,
+        "noverlap": noverlap,
         "nfft": _parse_length("nfft", nfft, nperseg, nperseg, 2**31),
-        "detrend": _parse_detrend(detrend, nperseg), "return_onesided": onesided,
+        "detrend": _parse_detrend(detrend, nperseg),
+        "return_onesided": onesided,
         "scaling": scaling,
     }
 
 
 def _spectra(
-    first: da.Array, second: da.Array, fs: Any, window: Any, nperseg: Any, noverlap: Any,
-    nfft: Any, detrend: Any, return_onesided: bool, scaling: Any, axis: Any, average: Any,
+    first: da.Array,
+    second: da.Array,
+    fs: Any,
+    window: Any,
+    nperseg: Any,
+    noverlap: Any,
+    nfft: Any,
+    detrend: Any,
+    return_onesided: bool,
+    scaling: Any,
+    axis: Any,
+    average: Any,
 ) -> tuple[Array, Any]:
     """Frequencies, and the mean of the segments' cross spectra."""
     if not isinstance(average, str) or average not in ("mean", "median"):
@@ -198,8 +239,9 @@ def _spectra(
     second = first if same else without_empty(second)
     n = first.shape[axis]
     real = first.dtype.kind != "c" and second.dtype.kind != "c"
-    keywords = _keywords(n, real, fs, window, nperseg, noverlap, nfft, detrend, return_onesided,
-                         scaling)
+    keywords = _keywords(
+        n, real, fs, window, nperseg, noverlap, nfft, detrend, return_onesided, scaling
+    )
     nperseg, step = keywords["nperseg"], keywords["nperseg"] - keywords["noverlap"]
     named = scipy.fft.rfftfreq if keywords["return_onesided"] else scipy.fft.fftfreq
     frequencies = named(keywords["nfft"], 1 / keywords["fs"])
@@ -210,12 +252,21 @@ def _spectra(
     if same:
         dtype = np.empty(0, dtype).real.dtype
     count, bounds = len(frequencies), (0, *np.cumsum(cut).tolist())
-    work = {"axis": axis, "bounds": bounds, "total": n, "keywords": keywords, "count": count,
-            "out_dtype": dtype, "same": same, "dtype": dtype}
+    work = {
+        "axis": axis,
+        "bounds": bounds,
+        "total": n,
+        "keywords": keywords,
+        "count": count,
+        "out_dtype": dtype,
+        "same": same,
+        "dtype": dtype,
+    }
     chunks = [(count,) * len(cut) if i == axis else c for i, c in enumerate(wide[0].chunks)]
     if average == "mean":
         sums = da.map_blocks(
-            _segments, *wide, chunks=tuple(chunks), meta=np.empty((0,) * first.ndim, dtype), **work)
+            _segments, *wide, chunks=tuple(chunks), meta=np.empty((0,) * first.ndim, dtype), **work
+        )
         return frequencies, sum_of_blocks(sums, axis) / np.asarray((n - nperseg) // step + 1, dtype)
     begun = [len(_starts(*pair, n, nperseg, step)) for pair in itertools.pairwise(bounds)]
     return frequencies, _medians(wide, axis, chunks, begun, work)
@@ -232,14 +283,25 @@ def _medians(
         blocks = [a.blocks[here] for a in wide]
         cut = [(count,) if j == axis else c for j, c in enumerate(chunks)]
         own = {**work, "bounds": work["bounds"][i : i + 2]}
-        parts.append(da.map_blocks(
-            _each, *blocks, chunks=(*cut, (segments,)), new_axis=[ndim],
-            meta=np.empty((0,) * (ndim + 1), dtype), **own))
+        parts.append(
+            da.map_blocks(
+                _each,
+                *blocks,
+                chunks=(*cut, (segments,)),
+                new_axis=[ndim],
+                meta=np.empty((0,) * (ndim + 1), dtype),
+                **own,
+            )
+        )
     spectra = da.concatenate(parts, axis=ndim)
     spectra = spectra.rechunk({axis: even_chunks(count, len(begun)), ndim: -1})
     return spectra.map_blocks(
-        _median, bias=median_bias(sum(begun)), drop_axis=ndim, dtype=dtype,
-        meta=np.empty((0,) * ndim, dtype))
+        _median,
+        bias=median_bias(sum(begun)),
+        drop_axis=ndim,
+        dtype=dtype,
+        meta=np.empty((0,) * ndim, dtype),
+    )
 
 
 def _with_halo(a: da.Array, axis: int, cut: tuple[int, ...], depth: int, like: da.Array) -> Any:
@@ -250,10 +312,18 @@ def _with_halo(a: da.Array, axis: int, cut: tuple[int, ...], depth: int, like: d
 
 
 def csd(
-    x: Any, y: Any, fs: float = 1.0, window: Any = "hann", nperseg: int | None = None,
-    noverlap: int | None = None, nfft: int | None = None, detrend: Any = "constant",
-    return_onesided: bool = True, scaling: Literal["density", "spectrum"] = "density",
-    axis: int = -1, average: Average = "mean",
+    x: Any,
+    y: Any,
+    fs: float = 1.0,
+    window: Any = "hann",
+    nperseg: int | None = None,
+    noverlap: int | None = None,
+    nfft: int | None = None,
+    detrend: Any = "constant",
+    return_onesided: bool = True,
+    scaling: Literal["density", "spectrum"] = "density",
+    axis: int = -1,
+    average: Average = "mean",
 ) -> tuple[Array, da.Array]:
     """Return the cross spectrum of two arrays, averaged over segments.
 
@@ -286,16 +356,35 @@ def csd(
     array([0.  , 0.25, 0.5 ])
     """
     first, second = parse_pair(x, y)
-    found = _spectra(first, second, fs, window, nperseg, noverlap, nfft, detrend,
-                     return_onesided, scaling, axis, average)
+    found = _spectra(
+        first,
+        second,
+        fs,
+        window,
+        nperseg,
+        noverlap,
+        nfft,
+        detrend,
+        return_onesided,
+        scaling,
+        axis,
+        average,
+    )
     return found[0], cast("da.Array", found[1])
 
 
 def welch(
-    x: Any, fs: float = 1.0, window: Any = "hann", nperseg: int | None = None,
-    noverlap: int | None = None, nfft: int | None = None, detrend: Any = "constant",
-    return_onesided: bool = True, scaling: Literal["density", "spectrum"] = "density",
-    axis: int = -1, average: Average = "mean",
+    x: Any,
+    fs: float = 1.0,
+    window: Any = "hann",
+    nperseg: int | None = None,
+    noverlap: int | None = None,
+    nfft: int | None = None,
+    detrend: Any = "constant",
+    return_onesided: bool = True,
+    scaling: Literal["density", "spectrum"] = "density",
+    axis: int = -1,
+    average: Average = "mean",
 ) -> tuple[Array, da.Array]:
     """Return the power spectrum of an array, averaged over segments.
 
@@ -326,6 +415,18 @@ def welch(
     1.0
     """
     array = parse_array(x, "fft")
-    found = _spectra(array, array, fs, window, nperseg, noverlap, nfft, detrend,
-                     return_onesided, scaling, axis, average)
+    found = _spectra(
+        array,
+        array,
+        fs,
+        window,
+        nperseg,
+        noverlap,
+        nfft,
+        detrend,
+        return_onesided,
+        scaling,
+        axis,
+        average,
+    )
     return found[0], cast("da.Array", found[1])

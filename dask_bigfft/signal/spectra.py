@@ -71,8 +71,13 @@ def _weighted(
 
 
 def power_spectrum(
-    x: Any, axes: Axes = None, *, d: Spacing = 1.0, scaling: Scaling = "density",
-    onesided: bool = True, **options: Unpack[Options],
+    x: Any,
+    axes: Axes = None,
+    *,
+    d: Spacing = 1.0,
+    scaling: Scaling = "density",
+    onesided: bool = True,
+    **options: Unpack[Options],
 ) -> da.Array:
     """Return the power spectrum of an array.
 
@@ -122,16 +127,28 @@ def power_spectrum(
     spectrum = applied(array, there)
     scale = _scale(transforms.lengths, parse_spacing(d, len(along)), scaling)
     dtype = there.spec.real_dtype
-    return cast("da.Array", spectrum.map_blocks(
-        _squared, scale=scale, axes=spectrum_axes(transforms, there),
-        onesided=parse_flag("onesided", onesided),
-        dtype=dtype, meta=np.empty((0,) * array.ndim, dtype),
-    ))
+    return cast(
+        "da.Array",
+        spectrum.map_blocks(
+            _squared,
+            scale=scale,
+            axes=spectrum_axes(transforms, there),
+            onesided=parse_flag("onesided", onesided),
+            dtype=dtype,
+            meta=np.empty((0,) * array.ndim, dtype),
+        ),
+    )
 
 
 def cross_spectrum(
-    x: Any, y: Any, axes: Axes = None, *, d: Spacing = 1.0, scaling: Scaling = "density",
-    onesided: bool = True, **options: Unpack[Options],
+    x: Any,
+    y: Any,
+    axes: Axes = None,
+    *,
+    d: Spacing = 1.0,
+    scaling: Scaling = "density",
+    onesided: bool = True,
+    **options: Unpack[Options],
 ) -> da.Array:
     """Return the cross spectrum of two arrays, conj(X) times Y.
 
@@ -168,19 +185,29 @@ def cross_spectrum(
     spectra = applied(first, there), applied(second, beside)
     scale = _scale(transforms.lengths, parse_spacing(d, len(along)), scaling)
     dtype = np.result_type(there.spec.out_dtype, beside.spec.out_dtype)
-    return cast("da.Array", da.map_blocks(
-        _crossed, *spectra, scale=scale, axes=spectrum_axes(transforms, there),
-        onesided=parse_flag("onesided", onesided), dtype=dtype,
-        meta=np.empty((0,) * first.ndim, dtype),
-    ))
+    return cast(
+        "da.Array",
+        da.map_blocks(
+            _crossed,
+            *spectra,
+            scale=scale,
+            axes=spectrum_axes(transforms, there),
+            onesided=parse_flag("onesided", onesided),
+            dtype=dtype,
+            meta=np.empty((0,) * first.ndim, dtype),
+        ),
+    )
 
 
 # --- averages over directions ---------------------------------------------------------------
 
 
 def _binned(
-    block: Array, axes: tuple[SpectrumAxis, ...], spacing: tuple[float, ...],
-    edges: Array, block_id: Any,
+    block: Array,
+    axes: tuple[SpectrumAxis, ...],
+    spacing: tuple[float, ...],
+    edges: Array,
+    block_id: Any,
 ) -> Array:
     """Power and number of the frequencies of a block in each bin, as real and imaginary part."""
     radius: Any = np.zeros((1,) * block.ndim)
@@ -238,8 +265,13 @@ def _edges(bins: Any, lengths: tuple[int, ...], spacing: tuple[float, ...]) -> A
 
 
 def radial_power_spectrum(
-    x: Any, axes: Axes = None, *, d: Spacing = 1.0, bins: Sequence[float] | None = None,
-    scaling: Scaling = "density", **options: Unpack[Options],
+    x: Any,
+    axes: Axes = None,
+    *,
+    d: Spacing = 1.0,
+    bins: Sequence[float] | None = None,
+    scaling: Scaling = "density",
+    **options: Unpack[Options],
 ) -> tuple[Array, da.Array]:
     """Return the mean of the power spectrum over all directions, by the length of the frequency.
 
@@ -290,8 +322,13 @@ def radial_power_spectrum(
         for a, cut in enumerate(spectrum.chunks)
     )
     sums = spectrum.map_blocks(
-        _binned, axes=spectrum_axes(transforms, there), spacing=spacing, edges=edges,
-        chunks=chunks, dtype=complex, meta=np.empty((0,) * array.ndim, complex),
+        _binned,
+        axes=spectrum_axes(transforms, there),
+        spacing=spacing,
+        edges=edges,
+        chunks=chunks,
+        dtype=complex,
+        meta=np.empty((0,) * array.ndim, complex),
     )
     for axis in along:
         sums = sum_of_blocks(sums, axis)
@@ -305,9 +342,7 @@ def _mean(sums: Array, scale: float) -> Array:
     return np.where(count > 0, sums.real * scale / np.where(count > 0, count, 1), np.nan)
 
 
-def _one_way(
-    array: da.Array, natural: Transforms, options: Options
-) -> tuple[Transforms, Plan]:
+def _one_way(array: da.Array, natural: Transforms, options: Options) -> tuple[Transforms, Plan]:
     """The transforms with the fewest exchanges, in natural order or in transposed order."""
     there = natural.forward(array, options)
     split = {program.axis for program in there.programs if len(program.steps) > 1}

@@ -55,9 +55,7 @@ class Transforms:
         extras = inner_extras(options, order=self.orders, chunks=chunks)
         return make_plan(a, self.names[0], self.lengths, self.axes, **extras)
 
-    def inverse(
-        self, a: da.Array, options: Options, windows: dict[int, tuple[int, int]]
-    ) -> Plan:
+    def inverse(self, a: da.Array, options: Options, windows: dict[int, tuple[int, int]]) -> Plan:
         """Plan of the transform back of a spectrum, and of the windows that are kept."""
         extras = inner_extras(options, order=self.orders, chunks=options.get("chunks"))
         lengths = dict(zip(self.axes, self.lengths, strict=True))

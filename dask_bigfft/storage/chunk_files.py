@@ -135,10 +135,17 @@ def plain_chunks(array: Any, folder: Path) -> PlainChunks | None:
 
 def is_region(index: Any, shape: tuple[int, ...]) -> bool:
     """Whether an index is a slice with both ends, within an array, for each axis."""
-    return isinstance(index, tuple) and len(index) == len(shape) and all(
-        isinstance(cut, slice) and cut.step in (None, 1) and cut.start is not None
-        and cut.stop is not None and 0 <= cut.start <= cut.stop <= n
-        for cut, n in zip(index, shape, strict=True)
+    return (
+        isinstance(index, tuple)
+        and len(index) == len(shape)
+        and all(
+            isinstance(cut, slice)
+            and cut.step in (None, 1)
+            and cut.start is not None
+            and cut.stop is not None
+            and 0 <= cut.start <= cut.stop <= n
+            for cut, n in zip(index, shape, strict=True)
+        )
     )
 
 
@@ -157,8 +164,9 @@ def chunk_pieces(
         along = []
         for i in range(cut.start // n, -(-cut.stop // n)):
             low, high = max(cut.start, i * n), min(cut.stop, (i + 1) * n)
-            along.append((i, slice(low - i * n, high - i * n),
-                          slice(low - cut.start, high - cut.start)))
+            along.append(
+                (i, slice(low - i * n, high - i * n), slice(low - cut.start, high - cut.start))
+            )
         axes.append(along)
     for chosen in itertools.product(*axes):
         yield tuple(c[0] for c in chosen), tuple(c[1] for c in chosen), tuple(c[2] for c in chosen)
@@ -182,9 +190,12 @@ def few_chunks(
             if cut.start // n + 1 < -(-cut.stop // n)
         ]
         if not between or math.prod(cut.stop - cut.start for cut in part) <= most:
-            yield part, tuple(
-                slice(cut.start - whole.start, cut.stop - whole.start)
-                for cut, whole in zip(part, region, strict=True)
+            yield (
+                part,
+                tuple(
+                    slice(cut.start - whole.start, cut.stop - whole.start)
+                    for cut, whole in zip(part, region, strict=True)
+                ),
             )
             continue
         axis, middle = between[0]

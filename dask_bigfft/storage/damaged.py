@@ -12,6 +12,13 @@ __all__ = ["UNREADABLE"]
 
 #: What is raised by NumPy, h5py and zarr where they read a file that is damaged.
 UNREADABLE = (
-    OSError, RuntimeError, ValueError, TypeError, KeyError, EOFError, BadZipFile, TokenError,
+    OSError,
+    RuntimeError,
+    ValueError,
+    TypeError,
+    KeyError,
+    EOFError,
+    BadZipFile,
+    TokenError,
     zlib.error,
 )

@@ -73,8 +73,9 @@ class H5Dataset:
             found = file[name]
             self.shape, self.dtype, self.ndim = found.shape, found.dtype, found.ndim
             self.chunks: tuple[int, ...] | None = found.chunks
-            self.attributes = {name: _attribute(found.attrs[name])
-                               for name in ATTRIBUTES if name in found.attrs}
+            self.attributes = {
+                name: _attribute(found.attrs[name]) for name in ATTRIBUTES if name in found.attrs
+            }
 
     def __getitem__(self, index: Any) -> npt.NDArray[Any]:
         with _h5py().File(self.path, "r") as file:
@@ -132,18 +133,27 @@ def open_hdf5(path: Path, component: str | None) -> H5Dataset:
         refuse("source", str(path), f"an HDF5 file that can be read ({error})")
     if component is not None and there:
         refuse("source", str(path), f"a dataset that holds values: {component} is a null dataset")
-    refuse("component", component, f"the name of a dataset in {path}: "
-           + (", ".join(sorted(names + linked)) or "none"))
+    refuse(
+        "component",
+        component,
+        f"the name of a dataset in {path}: " + (", ".join(sorted(names + linked)) or "none"),
+    )
 
 
 def _names(file: Any) -> tuple[list[str], list[str]]:
     """Names of a file's own datasets, and of links to datasets."""
     h5py = _h5py()
     own, linked = list[str](), list[str]()
-    file.visititems(lambda name, found: own.append(name)
-                    if isinstance(found, h5py.Dataset) else None)
-    file.visititems_links(lambda name, link: None if isinstance(link, h5py.HardLink)
-                          or _dataset(file, name) is None else linked.append(name))
+    file.visititems(
+        lambda name, found: own.append(name) if isinstance(found, h5py.Dataset) else None
+    )
+    file.visititems_links(
+        lambda name, link: (
+            None
+            if isinstance(link, h5py.HardLink) or _dataset(file, name) is None
+            else linked.append(name)
+        )
+    )
     return own, linked
 
 
@@ -211,8 +221,7 @@ def _look_for(
     numbered = any("b" in re.findall("%(.)", name) for name in source)
     for number in count() if numbered else (0,):
         wanted, name = (_numbered(part, number) for part in source)
-        found = own if wanted == "." else _file(
-            wanted, own, "HDF5_VDS_PREFIX", prefix, own.parent)
+        found = own if wanted == "." else _file(wanted, own, "HDF5_VDS_PREFIX", prefix, own.parent)
         there = found is not None and _look(found, name, places, seen)
         if found is not None and there is not False:
             places.add(found)

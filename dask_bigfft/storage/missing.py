@@ -145,8 +145,12 @@ def refuse_missing(path: Path, component: str | None, array: Any) -> None:
     if missing:
         of = math.prod(_counts(array.shape, _smallest(array, index)))
         count = sum(number for number, _ in missing)
-        refuse("source", str(path), f"an array whose chunks are all there: {count} of {of} are "
-               f"missing, the first of them {missing[0][1]}; {LEFT_OUT}")
+        refuse(
+            "source",
+            str(path),
+            f"an array whose chunks are all there: {count} of {of} are "
+            f"missing, the first of them {missing[0][1]}; {LEFT_OUT}",
+        )
 
 
 def _smallest(array: Any, index: _Index | None) -> Shape:
@@ -192,8 +196,12 @@ def _indexed(shape: Shape, codecs: Sequence[Any]) -> _Index | None:
     order = first.get("configuration", {}).get("endian", "little")
     inner = tuple(sharding["chunk_shape"])
     return _Index(
-        inner, _counts(shape, inner), ">" if order == "big" else "<", 4 * len(others),
-        sharding["index_location"] == "start", _indexed(inner, sharding["codecs"]),
+        inner,
+        _counts(shape, inner),
+        ">" if order == "big" else "<",
+        4 * len(others),
+        sharding["index_location"] == "start",
+        _indexed(inner, sharding["codecs"]),
     )
 
 

@@ -132,8 +132,12 @@ class Reader:
     """
 
     def __init__(
-        self, stored: Any, unit: tuple[int, ...] | None, plain: PlainChunks | None = None,
-        last_first: bool = True, packing: Packing | None = None,
+        self,
+        stored: Any,
+        unit: tuple[int, ...] | None,
+        plain: PlainChunks | None = None,
+        last_first: bool = True,
+        packing: Packing | None = None,
     ) -> None:
         self.stored, self.unit, self.plain, self.last_first = stored, unit, plain, last_first
         self.packing, self.few = packing, False
@@ -328,9 +332,7 @@ def array_folder(path: Path, component: str | None) -> Path:
     return path / (component or "").strip("/")
 
 
-def open_reader(
-    path: Path, component: str | None = None, missing: float | None = None
-) -> Reader:
+def open_reader(path: Path, component: str | None = None, missing: float | None = None) -> Reader:
     """Return the array in a file; see `open_source`."""
     if not path.exists():
         hint = "; only local paths are read" if URL.match(str(path)) else ""
@@ -352,8 +354,13 @@ def open_reader(
 
 
 def open_source(
-    path: Path, component: str | None = None, *, nbytes: int | None = None, keep: bool = False,
-    chunks: tuple[tuple[int, ...], ...] | None = None, few: bool = False,
+    path: Path,
+    component: str | None = None,
+    *,
+    nbytes: int | None = None,
+    keep: bool = False,
+    chunks: tuple[tuple[int, ...], ...] | None = None,
+    few: bool = False,
     missing: float | None = None,
 ) -> da.Array:
     """Return the array in a file, lazily, in blocks that hold whole chunks of it.
@@ -391,8 +398,11 @@ def open_source(
     cut = kept or grown(shape, unit, itemsize, wanted, last_first=found.last_first)
     count = math.prod(-(-n // c) for n, c in zip(shape, cut, strict=True))
     if nbytes is not None and count > MOST:
-        refuse("block_size", nbytes, f"larger blocks, of which the array has {MOST} at most: these "
-               f"would be {count}")
+        refuse(
+            "block_size",
+            nbytes,
+            f"larger blocks, of which the array has {MOST} at most: these would be {count}",
+        )
     return cast("da.Array", da.from_array(found, chunks=chunks or cut))
 
 
@@ -407,12 +417,16 @@ def refuse_missing_chunks(path: Path, component: str | None = None) -> None:
     """
     if path.is_dir() or path.suffix == ".zip":
         refuse_missing(path, component, _open_zarr(path, component))
-    elif path.is_file() and is_hdf5(path) and (
-        missing := open_hdf5(path, component).places().missing
+    elif (
+        path.is_file()
+        and is_hdf5(path)
+        and (missing := open_hdf5(path, component).places().missing)
     ):
         refuse(
-            "source", str(path), f"an array that is all there: {len(missing)} of the parts that "
-            f"it is put together of are missing, the first of them {missing[0]}; {LEFT_OUT}"
+            "source",
+            str(path),
+            f"an array that is all there: {len(missing)} of the parts that "
+            f"it is put together of are missing, the first of them {missing[0]}; {LEFT_OUT}",
         )
 
 
@@ -455,8 +469,9 @@ def _open_npy(path: Path) -> NpyFile:
     try:
         return NpyFile(path.resolve())
     except UNREADABLE as error:
-        refuse("source", str(path), "a Zarr array, an HDF5 file, or an .npy file of numbers "
-               f"({error})")
+        refuse(
+            "source", str(path), f"a Zarr array, an HDF5 file, or an .npy file of numbers ({error})"
+        )
 
 
 def _open_zarr(path: Path, component: str | None) -> Any:
@@ -485,8 +500,9 @@ def _names(path: Path) -> str:
     zarr, store = zarr_package(), _stored_in(path)
     try:
         group = zarr.open_group(store, mode="r")
-        names = sorted(name for name, found in group.members(max_depth=None)
-                       if isinstance(found, zarr.Array))
+        names = sorted(
+            name for name, found in group.members(max_depth=None) if isinstance(found, zarr.Array)
+        )
     except UNREADABLE:  # no group
         return ""
     return ": " + (", ".join(names) or "none")

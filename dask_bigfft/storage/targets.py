@@ -82,8 +82,12 @@ def check_target(path: Path, source: Path, *, overwrite: bool, there: str | None
         refuse("destination", str(path), f"a folder that exists, which {path.parent} is not")
     if not os.path.lexists(path):
         if path.suffix.lower() in _OTHERS:
-            refuse("destination", str(path), "a name for a folder: results are Zarr arrays, and "
-                   f"{path.suffix} says something else")
+            refuse(
+                "destination",
+                str(path),
+                "a name for a folder: results are Zarr arrays, and "
+                f"{path.suffix} says something else",
+            )
         _check_folder(path)
         return
     if not overwrite:
@@ -116,8 +120,10 @@ def check_room(path: Path, nbytes: int) -> None:
     """Raise an error if the disk of an array to be written has too little room for it."""
     total, _, free = shutil.disk_usage(path.parent)
     if free < nbytes and total:  # some file systems do not tell
-        text = (f"{nbytes - free} bytes are missing: the result takes {nbytes} bytes, and {free} "
-                "are free")
+        text = (
+            f"{nbytes - free} bytes are missing: the result takes {nbytes} bytes, and {free} "
+            "are free"
+        )
         raise OSError(errno.ENOSPC, text, str(path))
 
 
@@ -279,13 +285,22 @@ def settle(partial: Path, done: bool) -> None:
     elif done:
         shutil.rmtree(old, ignore_errors=True)
     else:
-        refuse("destination", str(path), "a path where nothing is: what is there came after a run "
-               f"was killed that replaced what is now {old}")
+        refuse(
+            "destination",
+            str(path),
+            "a path where nothing is: what is there came after a run "
+            f"was killed that replaced what is now {old}",
+        )
 
 
 def created(
-    path: Path, partial: Path, shape: tuple[int, ...], blocks: tuple[int, ...],
-    dtype: np.dtype[Any], record: dict[str, Any], inner: tuple[int, ...] | None = None,
+    path: Path,
+    partial: Path,
+    shape: tuple[int, ...],
+    blocks: tuple[int, ...],
+    dtype: np.dtype[Any],
+    record: dict[str, Any],
+    inner: tuple[int, ...] | None = None,
 ) -> Target:
     """Return a new Zarr array in `partial`, meant for `path`; what was there before goes.
 
@@ -312,8 +327,12 @@ def created(
     zarr = zarr_package()
     try:
         array = zarr.create_array(
-            local_store(partial), shape=shape, chunks=inner or blocks,
-            shards=blocks if inner else None, dtype=dtype, compressors=None,
+            local_store(partial),
+            shape=shape,
+            chunks=inner or blocks,
+            shards=blocks if inner else None,
+            dtype=dtype,
+            compressors=None,
             attributes={ATTRIBUTE: record | {"complete": False}},
             config={"write_empty_chunks": True},
         )
@@ -370,8 +389,13 @@ def read_attributes(path: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def writing(
-    path: Path, shape: tuple[int, ...], blocks: tuple[int, ...], dtype: np.dtype[Any],
-    record: dict[str, Any], inner: tuple[int, ...] | None = None, overwrite: bool = False,
+    path: Path,
+    shape: tuple[int, ...],
+    blocks: tuple[int, ...],
+    dtype: np.dtype[Any],
+    record: dict[str, Any],
+    inner: tuple[int, ...] | None = None,
+    overwrite: bool = False,
 ) -> Iterator[Target]:
     """Give a Zarr array that becomes `path` when all goes well, and vanishes when it does not.
 

@@ -63,8 +63,11 @@ def _schedule(file: str, settings: Mapping[str, Any], port: int = 0) -> None:
 def _work(file: str, folder: str, settings: Mapping[str, Any], threads: int) -> None:
     async def serve() -> None:
         async with Worker(
-            scheduler_file=file, nthreads=threads, host="127.0.0.1",
-            dashboard_address="127.0.0.1:0", local_directory=folder,
+            scheduler_file=file,
+            nthreads=threads,
+            host="127.0.0.1",
+            dashboard_address="127.0.0.1:0",
+            local_directory=folder,
         ) as worker:
             await worker.finished()
 
@@ -157,7 +160,9 @@ class Processes:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
         self.close()

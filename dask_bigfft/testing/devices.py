@@ -1,14 +1,14 @@
 """Transforms on simulated devices: what a GPU would do, where there is none.
 
-Imports `devices`.
+Imports `gpu`.
 """
 
 import contextlib
 from collections.abc import Iterator
 
-from dask_bigfft.devices import find
-from dask_bigfft.devices.limits import PieceLimits
-from dask_bigfft.devices.simulated import SimulatedDevice
+from dask_bigfft.gpu import find
+from dask_bigfft.gpu.limits import PieceLimits
+from dask_bigfft.gpu.simulated import SimulatedDevice
 from dask_bigfft.planner.profile import DeviceProfile
 
 

@@ -60,8 +60,10 @@ def _conjugate(values: Array) -> None:
 
 #: What may happen to values, by name.
 DAMAGES: dict[str, Damage] = {
-    **{f"{bit} bit": lambda values, bit=bit: flip(values, bit)  # type: ignore[misc]
-       for bit in ("exponent", "sign", "mantissa", "last")},
+    **{
+        f"{bit} bit": lambda values, bit=bit: flip(values, bit)  # type: ignore[misc]
+        for bit in ("exponent", "sign", "mantissa", "last")
+    },
     "swap": _swap,
     "conjugate": _conjugate,
 }

@@ -1,6 +1,6 @@
 """Several GPUs of one process, where there are none or only one.
 
-Imports `devices`, `errors` and `kernels`.
+Imports `gpu`, `errors` and `kernels`.
 """
 
 import contextlib
@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from dask_bigfft.devices.on_card import is_on_card
-from dask_bigfft.devices.peers import Gpus, Segment, home_of, use
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
+from dask_bigfft.gpu.on_card import is_on_card
+from dask_bigfft.gpu.peers import Gpus, Segment, home_of, use
 from dask_bigfft.kernels.copies import strided_view
 
 Block = tuple[int, ...]

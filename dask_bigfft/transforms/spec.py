@@ -227,12 +227,18 @@ def complete_factors(axis: int, factors: Sequence[int], length: int) -> tuple[in
     known = math.prod(n for n in factors if n != -1)
     found = tuple(length // known if n == -1 else n for n in factors)
     if math.prod(found) != length:
-        wanted = f"divides its length {length}, as {known} does not" if -1 in factors else (
-            f"is its length {length}, not {known}")
+        wanted = (
+            f"divides its length {length}, as {known} does not"
+            if -1 in factors
+            else (f"is its length {length}, not {known}")
+        )
         refuse("rounds", {axis: tuple(factors)}, f"factors of axis {axis} whose product {wanted}")
     if len(found) > 1 and 1 in found:
-        refuse("rounds", {axis: tuple(factors)}, f"factors of axis {axis}, whose length is "
-               f"{length}, of at least 2 each")
+        refuse(
+            "rounds",
+            {axis: tuple(factors)},
+            f"factors of axis {axis}, whose length is {length}, of at least 2 each",
+        )
     return found
 
 
@@ -256,8 +262,12 @@ def _lengths_of(
         if length == -1 and argument == "s":
             length = shape[axis]
         if length < 1:
-            refuse(argument, n, "lengths of at least 1"
-                   + (" (or -1 for the array's own)" if argument == "s" else ""))
+            refuse(
+                argument,
+                n,
+                "lengths of at least 1"
+                + (" (or -1 for the array's own)" if argument == "s" else ""),
+            )
         if length > MAX_LENGTH:
             refuse(argument, n, f"lengths of at most {MAX_LENGTH}")
         found.append(length)
@@ -271,8 +281,12 @@ def _default_length(
     if half and order == "transposed":
         if digits is not None:
             return math.prod(digits)
-        refuse(argument, None, f"the length of axis {axis}: half a spectrum in transposed order "
-               f"({size} places) does not tell it")
+        refuse(
+            argument,
+            None,
+            f"the length of axis {axis}: half a spectrum in transposed order "
+            f"({size} places) does not tell it",
+        )
     length = 2 * (size - 1) if half else size
     if length < 1:
         least = "2 entries (or a length)" if half else "1 entry"
@@ -285,11 +299,18 @@ def _named_digits(
 ) -> dict[int, tuple[int, ...]]:
     """The digits of an axis by its number, if they are not the documented ones."""
     if order == "natural":
-        refuse("digits", {axis: digits}, f"None for axis {axis}, which is in natural order",
-               kind=ArgumentTypeError)
+        refuse(
+            "digits",
+            {axis: digits},
+            f"None for axis {axis}, which is in natural order",
+            kind=ArgumentTypeError,
+        )
     if math.prod(digits) != length:
-        refuse("digits", {axis: digits}, f"factors whose product is {length}, the length of axis "
-               f"{axis}")
+        refuse(
+            "digits",
+            {axis: digits},
+            f"factors whose product is {length}, the length of axis {axis}",
+        )
     return {} if digits == transposed_digits(length) else {axis: digits}
 
 
@@ -298,8 +319,12 @@ def _check_digits(
 ) -> None:
     """Refuse rounds that give a spectrum in transposed order other digits than it has elsewhere."""
     if spectrum != digits:
-        refuse("rounds", {axis: factors}, f"factors that give the spectrum along axis {axis} the "
-               f"digits {digits} in transposed order, or digits={spectrum} at both ends")
+        refuse(
+            "rounds",
+            {axis: factors},
+            f"factors that give the spectrum along axis {axis} the "
+            f"digits {digits} in transposed order, or digits={spectrum} at both ends",
+        )
 
 
 def _check_transposed(
@@ -309,16 +334,16 @@ def _check_transposed(
     places = _count(length, "transposed", half, digits)
     if size != places:
         names = " x ".join(map(str, digits or transposed_digits(length)))
-        refuse("a", f"axis {axis} of length {size}",
-               f"{places} entries: a spectrum of length {length} in transposed order "
-               f"(digits {names}) is neither padded nor cropped")
+        refuse(
+            "a",
+            f"axis {axis} of length {size}",
+            f"{places} entries: a spectrum of length {length} in transposed order "
+            f"(digits {names}) is neither padded nor cropped",
+        )
 
 
 def _resolve(
-    name: str,
-    ndim: int,
-    n_or_s: Any,
-    axis_or_axes: Any,
+    name: str, ndim: int, n_or_s: Any, axis_or_axes: Any
 ) -> tuple[tuple[int, ...], Sequence[SupportsIndex | None] | None, str]:
     """Return the axes, the lengths as given, and the name of the lengths' argument."""
     if not name.endswith(("2", "n")):

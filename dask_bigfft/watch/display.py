@@ -126,8 +126,8 @@ def runs_html(runs: Runs) -> str:
             f"{human_seconds(run['elapsed'])} elapsed{compiled}{left}</p>"
         )
         rows = "".join(
-            f"<tr><td>{escape(stage['label'])}</td><td><progress value=\"{stage['done']}\" "
-            f"max=\"{stage['total']}\"></progress></td><td>{stage['done']} of {stage['total']} "
+            f'<tr><td>{escape(stage["label"])}</td><td><progress value="{stage["done"]}" '
+            f'max="{stage["total"]}"></progress></td><td>{stage["done"]} of {stage["total"]} '
             f"blocks</td><td>{human_bytes(stage['nbytes'])}</td></tr>"
             for stage in run["stages"]
         )

@@ -231,7 +231,9 @@ class Meter:
             "flops_per_second": self.flops / elapsed if elapsed > 0 else 0.0,
             "stages": [
                 {
-                    "key": stage.key, "label": stage.label, "nbytes": stage.nbytes,
+                    "key": stage.key,
+                    "label": stage.label,
+                    "nbytes": stage.nbytes,
                     "done": min(self.done[stage.key], self.total[stage.key]),
                     "total": self.total[stage.key],
                 }

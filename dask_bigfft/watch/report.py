@@ -76,10 +76,14 @@ class Row:
         known = self.forecast is not None and self.forecast > 0
         speed = f"{self.nbytes / self.seconds / 1e9:.2f}" if self.seconds else ""
         return (
-            name, "" if self.is_part else self.steps, str(self.count), human_bytes(self.nbytes),
+            name,
+            "" if self.is_part else self.steps,
+            str(self.count),
+            human_bytes(self.nbytes),
             human_seconds(self.seconds),
             human_seconds(self.forecast) if known and self.forecast else "",
-            f"{self.seconds / self.forecast:.2f}" if known and self.forecast else "", speed,
+            f"{self.seconds / self.forecast:.2f}" if known and self.forecast else "",
+            speed,
         )
 
 
@@ -110,7 +114,8 @@ class RunReport:
                 old = found.get(phase)
                 if old is None:
                     found[phase] = Total(
-                        total.count, total.nbytes, total.seconds, total.first, total.last)
+                        total.count, total.nbytes, total.seconds, total.first, total.last
+                    )
                     continue
                 old.count += total.count
                 old.nbytes += total.nbytes
@@ -166,8 +171,16 @@ class RunReport:
             total, (name, index) = self.totals[phase], phase
             steps = f"{{{names[index - 1]}}}" if name == "round" and index <= len(names) else ""
             rows.append(
-                Row(name, index, steps, total.count // self.runs, total.nbytes // self.runs,
-                    total.seconds / self.runs, forecasts.get(phase)))
+                Row(
+                    name,
+                    index,
+                    steps,
+                    total.count // self.runs,
+                    total.nbytes // self.runs,
+                    total.seconds / self.runs,
+                    forecasts.get(phase),
+                )
+            )
         return rows
 
     @property
@@ -213,12 +226,18 @@ class RunReport:
         lanes = len({(span.place, span.lane) for span in self._in_tasks})
         speed = human_count(forecast.flops / seconds, "FLOP/s") if seconds else "not known"
         rows = [
-            ("time", f"{human_seconds(seconds)} from the first block to the last; forecast "
-                     f"{human_seconds(forecast.seconds)}"),
+            (
+                "time",
+                f"{human_seconds(seconds)} from the first block to the last; forecast "
+                f"{human_seconds(forecast.seconds)}",
+            ),
             ("speed", speed),
             ("threads", f"{lanes}, busy {100 * self.busy_share:.0f} % of the time"),
-            ("memory", f"{human_bytes(max(0, self.rss_peak))} more at most in a process; forecast "
-                       f"{budget_text(plan)}"),
+            (
+                "memory",
+                f"{human_bytes(max(0, self.rss_peak))} more at most in a process; forecast "
+                f"{budget_text(plan)}",
+            ),
         ]
         rows.append(("kernel", plan.fallback or plan.kernel))
         if self.shares:

@@ -60,7 +60,8 @@ def timeline(plan: Plan, spans: Sequence[Span], seconds: float) -> str:
     bottom = top + _LANE * len(shown)
     drawn.append(
         f'<line x1="{_MARGIN}" x2="{_WIDTH - 10}" y1="{bottom + 2}" y2="{bottom + 2}" '
-        'stroke="currentColor"/>')
+        'stroke="currentColor"/>'
+    )
     for i in range(6):
         x = _MARGIN + (_WIDTH - _MARGIN - 10) * i / 5
         anchor = "middle" if i < 5 else "end"
@@ -80,8 +81,10 @@ def _legend(plan: Plan, spans: Sequence[Span]) -> list[str]:
     names = round_names(plan)
     found = sorted({s.index for s in spans if s.phase == "round"})
     items = [
-        (f"round {i} {{{names[i - 1]}}}" if i <= len(names) else f"round {i}",
-         _COLOURS[(i - 1) % len(_COLOURS)])
+        (
+            f"round {i} {{{names[i - 1]}}}" if i <= len(names) else f"round {i}",
+            _COLOURS[(i - 1) % len(_COLOURS)],
+        )
         for i in found
     ]
     if any(span.phase != "round" for span in spans):

@@ -23,14 +23,6 @@ except ImportError as error:
     text = "dask_bigfft.xarray needs xarray: pip install 'dask-bigfft[xarray]'"
     raise ImportError(text) from error
 
-from dask_bigfft.xarray.functions import (
-    Accessor,
-    fft,
-    fftshift,
-    ifft,
-    ifftshift,
-    irfft,
-    rfft,
-)
+from dask_bigfft.xarray.functions import Accessor, fft, fftshift, ifft, ifftshift, irfft, rfft
 
 __all__ = ["Accessor", "fft", "fftshift", "ifft", "ifftshift", "irfft", "rfft"]

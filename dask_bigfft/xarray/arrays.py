@@ -48,17 +48,23 @@ def _orders(extras: dict[str, Any], count: int) -> tuple[str, ...]:
 
 
 def _computed(
-    name: str, array: xr.DataArray, data: Any, dims: Sequence[Hashable], extras: dict[str, Any],
+    name: str,
+    array: xr.DataArray,
+    data: Any,
+    dims: Sequence[Hashable],
+    extras: dict[str, Any],
     **arguments: Any,
 ) -> Any:
     """The transform of an array's data along some dimensions; lazy where the array is."""
     axes = [array.get_axis_num(dim) for dim in dims]
     chunks = extras.get("chunks")
     if isinstance(chunks, Mapping):
-        extras = extras | {"chunks": {
-            array.get_axis_num(dim) if dim in array.dims else dim: cut
-            for dim, cut in chunks.items()
-        }}
+        extras = extras | {
+            "chunks": {
+                array.get_axis_num(dim) if dim in array.dims else dim: cut
+                for dim, cut in chunks.items()
+            }
+        }
     return getattr(transforms, name)(data, axes=axes, **arguments, **extras)
 
 
@@ -129,7 +135,11 @@ def _frequencies(samples: Samples, half: bool, order: str) -> da.Array:
 
 
 def inverse(
-    name: str, array: xr.DataArray, dim: Dims, length: int | None, norm: Norm,
+    name: str,
+    array: xr.DataArray,
+    dim: Dims,
+    length: int | None,
+    norm: Norm,
     extras: dict[str, Any],
 ) -> xr.DataArray:
     """The transform back; `length` is that of the dimension that is halved."""
@@ -175,8 +185,11 @@ def _is_shifted(array: xr.DataArray, dim: Hashable) -> bool:
     zero = np.flatnonzero(array.coords[dim].values == 0)
     middle = array.sizes[dim] // 2
     if len(zero) != 1 or zero[0] not in (0, middle):
-        refuse(f"coordinate {dim}", f"with the frequency 0 at {zero.tolist()}",
-               f"all frequencies, 0 at place 0 or {middle}")
+        refuse(
+            f"coordinate {dim}",
+            f"with the frequency 0 at {zero.tolist()}",
+            f"all frequencies, 0 at place 0 or {middle}",
+        )
     return bool(zero[0] == middle)
 
 
@@ -184,10 +197,10 @@ def both_shifted(name: str, array: xr.DataArray, dim: Dims) -> xr.DataArray:
     """Values and coordinates along some dimensions, shifted together."""
     dims = parse_dims(array, dim, is_spectral(array))
     data = getattr(transforms, name)(array.data, [array.get_axis_num(found) for found in dims])
-    places = {
-        found: getattr(np.fft, name)(np.arange(array.sizes[found])) for found in dims
+    places = {found: getattr(np.fft, name)(np.arange(array.sizes[found])) for found in dims}
+    coords = {
+        key: found.isel({d: i for d, i in places.items() if d in found.dims})
+        for key, found in array.coords.items()
     }
-    coords = {key: found.isel({d: i for d, i in places.items() if d in found.dims})
-              for key, found in array.coords.items()}
     data = _as_before(array, data)
     return _named(array, data, array.dims, coords)

@@ -116,8 +116,12 @@ def samples_of(array: xr.DataArray, dim: Hashable) -> Samples:
     coordinate = array.coords[dim]
     places, units = coordinate.values, coordinate.attrs.get("units")
     if places.dtype.kind not in "iufmM":
-        refuse(f"coordinate {dim}", f"of dtype {places.dtype}", "numbers or times, or none: "
-               f"drop_vars({dim!r})", kind=ArgumentTypeError)
+        refuse(
+            f"coordinate {dim}",
+            f"of dtype {places.dtype}",
+            f"numbers or times, or none: drop_vars({dim!r})",
+            kind=ArgumentTypeError,
+        )
     dtype, time_unit = str(places.dtype), "ns"
     if places.dtype.kind in "mM":  # in their own unit: years before 1678 are not in nanoseconds
         own = np.datetime_data(places.dtype)
@@ -129,8 +133,11 @@ def samples_of(array: xr.DataArray, dim: Hashable) -> Samples:
     steps = np.diff(places if places.dtype.kind == "f" else places.astype(object)).astype(float)
     step = float(steps.mean())
     if not step or not np.all(np.abs(steps - step) <= TOLERANCE * abs(step)):
-        refuse(f"coordinate {dim}", f"with steps of {steps.min()} to {steps.max()}",
-               "evenly spaced samples")
+        refuse(
+            f"coordinate {dim}",
+            f"with steps of {steps.min()} to {steps.max()}",
+            "evenly spaced samples",
+        )
     return Samples(dim, length, first, step, units, dtype, time_unit)
 
 
@@ -139,7 +146,7 @@ def remembered(array: xr.DataArray, dim: Hashable, half: bool) -> Samples:
     attrs = _attrs(array, dim)
     size = array.sizes[dim]
     name = str(dim)
-    direct = attrs.get("direct_dim", name[len(PREFIX):] if name.startswith(PREFIX) else f"{name}_")
+    direct = attrs.get("direct_dim", name[len(PREFIX) :] if name.startswith(PREFIX) else f"{name}_")
     length = int(attrs.get("direct_length", 2 * (size - 1) if half else size))
     if "direct_step" in attrs:
         dtype, units = attrs.get("direct_dtype"), attrs.get("direct_units")
@@ -186,6 +193,10 @@ def refuse_parts(array: xr.DataArray, dim: Hashable, before: Samples, half: bool
         right = [wanted, np.fft.fftshift(wanted)]
     near = TOLERANCE * distance
     if not any(len(w) == len(found) and np.all(np.abs(found - w) < near) for w in right):
-        refuse(f"coordinate {dim}", f"of {array.sizes[dim]} frequencies", "all frequencies as the "
-               f"transform of {n} samples has put them (set to 0 what is not wanted), or no "
-               f"coordinate: drop_vars({dim!r})")
+        refuse(
+            f"coordinate {dim}",
+            f"of {array.sizes[dim]} frequencies",
+            "all frequencies as the "
+            f"transform of {n} samples has put them (set to 0 what is not wanted), or no "
+            f"coordinate: drop_vars({dim!r})",
+        )

@@ -42,9 +42,14 @@ def each(field: Field, dim: Dims, spectral: bool, work: Work) -> Field:
     partly = [name for name, array in variables.items() if not set(dims) <= set(array.dims)]
     if partly or not variables:
         whole = [name for name in variables if name not in partly]
-        refuse("dim", dim, f"dimensions that each variable has all or none of, and one has all: "
-               f"{partly} have some; try dataset[{whole}]" if partly else
-               f"some of the dimensions {tuple(field.dims)}")
+        refuse(
+            "dim",
+            dim,
+            f"dimensions that each variable has all or none of, and one has all: "
+            f"{partly} have some; try dataset[{whole}]"
+            if partly
+            else f"some of the dimensions {tuple(field.dims)}",
+        )
     found = {name: work(array, dims) for name, array in variables.items()}
     kept = {name: array for name, array in field.data_vars.items() if name not in found}
     coords = {name: c for name, c in field.coords.items() if not set(c.dims) & set(dims)}

@@ -51,9 +51,7 @@ def fft(
     >>> fft(x, "x").freq_x.values
     array([ 0. ,  0.5, -1. , -0.5])
     """
-    return each(
-        array, dim, False, lambda a, dims: forward("fftn", a, dims, shift, norm, extras)
-    )
+    return each(array, dim, False, lambda a, dims: forward("fftn", a, dims, shift, norm, extras))
 
 
 def rfft(
@@ -82,14 +80,10 @@ def rfft(
     >>> rfft(xr.DataArray([1.0, 0, 0, 0], dims="t"), "t").freq_t.values
     array([0.  , 0.25, 0.5 ])
     """
-    return each(
-        array, dim, False, lambda a, dims: forward("rfftn", a, dims, shift, norm, extras)
-    )
+    return each(array, dim, False, lambda a, dims: forward("rfftn", a, dims, shift, norm, extras))
 
 
-def ifft(
-    array: Field, dim: Dims = None, *, norm: Norm = None, **extras: Any
-) -> Field:
+def ifft(array: Field, dim: Dims = None, *, norm: Norm = None, **extras: Any) -> Field:
     """Return the inverse of `fft`, with the dimensions and coordinates from before.
 
     Parameters
@@ -119,9 +113,7 @@ def ifft(
     >>> ifft(fft(x)).x.values
     array([3, 5, 7, 9])
     """
-    return each(
-        array, dim, True, lambda a, dims: inverse("ifftn", a, dims, None, norm, extras)
-    )
+    return each(array, dim, True, lambda a, dims: inverse("ifftn", a, dims, None, norm, extras))
 
 
 def irfft(
@@ -153,9 +145,7 @@ def irfft(
     >>> irfft(rfft(xr.DataArray([1.0, 0, 2], dims="x"))).values.round(12)
     array([1., 0., 2.])
     """
-    return each(
-        array, dim, True, lambda a, dims: inverse("irfftn", a, dims, n, norm, extras)
-    )
+    return each(array, dim, True, lambda a, dims: inverse("irfftn", a, dims, n, norm, extras))
 
 
 def fftshift(array: Field, dim: Dims = None) -> Field:

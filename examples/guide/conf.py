@@ -55,8 +55,13 @@ class SettingsDirective(Directive):
         lines = []
         for setting in SETTINGS.values():
             default = "null" if setting.default is None else str(setting.default)
-            lines += [f"``{setting.key}``", f"    default ``{default}`` ({setting.unit})", "",
-                      *(f"    {line}" for line in setting.description.splitlines()), ""]
+            lines += [
+                f"``{setting.key}``",
+                f"    default ``{default}`` ({setting.unit})",
+                "",
+                *(f"    {line}" for line in setting.description.splitlines()),
+                "",
+            ]
         section = nodes.container()
         self.state.nested_parse(StringList(lines, "settings"), 0, section)
         return section.children

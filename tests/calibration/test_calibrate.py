@@ -37,18 +37,33 @@ def machine():
 
 def test_known_prices_are_found_again():
     """Runs that take exactly what a profile says give back its prices."""
-    libraries = (LibrarySpeeds("scipy", "complex128", 3e9, 1e9),
-                 LibrarySpeeds("scipy", "complex64", 5e9, 2e9))
-    known = Profile("known", 2, copy=4e9, run=2e-8, move=3e-10, start=2e-3, task=2e-4, tile=5e-5,
-                    shard=3e-5, exchange=2e-3, pair=0.0, libraries=libraries)
+    libraries = (
+        LibrarySpeeds("scipy", "complex128", 3e9, 1e9),
+        LibrarySpeeds("scipy", "complex64", 5e9, 2e9),
+    )
+    known = Profile(
+        "known",
+        2,
+        copy=4e9,
+        run=2e-8,
+        move=3e-10,
+        start=2e-3,
+        task=2e-4,
+        tile=5e-5,
+        shard=3e-5,
+        exchange=2e-3,
+        pair=0.0,
+        libraries=libraries,
+    )
     runs = []
     for dtype in threads.DTYPES:
         for problem in threads.problems(1 << 21, 2, few=False):
             real = np.empty(0, dtype).real.dtype if problem.kind == "rfftn" else np.dtype(dtype)
             rows = -(-problem.shape[0] // problem.blocks)
             x = da.zeros(problem.shape, chunks=(rows, *problem.shape[1:]), dtype=real)
-            plan = dask_bigfft.plan(x, problem.kind, axes=problem.axes, kernel="scipy",
-                                    device="cpu")
+            plan = dask_bigfft.plan(
+                x, problem.kind, axes=problem.axes, kernel="scipy", device="cpu"
+            )
             seconds = plan.forecast(known, threads=2).seconds
             runs.append(threads.Run(plan, seconds, "scipy", dtype))
     usual = dict(threads.PRICES)
@@ -81,9 +96,7 @@ def test_plans_use_what_was_measured(folder):
     assert {one.dtype for one in found.libraries} == {"complex128", "complex64"}
     assert all(1e5 < one.flops < 1e13 for one in found.libraries)
     assert "profile.json" in {path.name for path in folder.iterdir()}
-    again = dask_bigfft.Plan.from_json(
-        dask_bigfft.plan(da.zeros(64, chunks=8), "fft").to_json()
-    )
+    again = dask_bigfft.Plan.from_json(dask_bigfft.plan(da.zeros(64, chunks=8), "fft").to_json())
     assert again.machine.profile == found
 
 
@@ -182,10 +195,15 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
 
 @pytest.mark.parametrize(
     ("arguments", "kind"),
-    [({"nbytes": 0}, ArgumentError), ({"nbytes": -5}, ArgumentError),
-     ({"repeat": 0}, ArgumentError), ({"nbytes": "1 MiB"}, ArgumentTypeError),
-     ({"nbytes": 1e6}, ArgumentTypeError), ({"repeat": True}, ArgumentTypeError),
-     ({"repeat": None}, ArgumentTypeError)],
+    [
+        ({"nbytes": 0}, ArgumentError),
+        ({"nbytes": -5}, ArgumentError),
+        ({"repeat": 0}, ArgumentError),
+        ({"nbytes": "1 MiB"}, ArgumentTypeError),
+        ({"nbytes": 1e6}, ArgumentTypeError),
+        ({"repeat": True}, ArgumentTypeError),
+        ({"repeat": None}, ArgumentTypeError),
+    ],
 )
 def test_numbers_are_refused_by_name_before_anything_is_measured(monkeypatch, arguments, kind):
     monkeypatch.setattr(calibration, "measure", None)

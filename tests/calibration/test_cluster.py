@@ -13,13 +13,7 @@ from dask_bigfft import calibration
 from dask_bigfft.calibration import cluster
 from dask_bigfft.calibration.cluster import slowest
 from dask_bigfft.kernels import libraries
-from dask_bigfft.planner.profile import (
-    DEFAULT,
-    DeviceProfile,
-    LibrarySpeeds,
-    Peer,
-    Profile,
-)
+from dask_bigfft.planner.profile import DEFAULT, DeviceProfile, LibrarySpeeds, Peer, Profile
 from dask_bigfft.planning import profiles
 
 
@@ -39,8 +33,12 @@ def client():
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(profiles, "_read", {})
-    with dask.config.set({"bigfft.wisdom.directory": str(tmp_path / "wisdom"),
-                          "bigfft.scratch.directory": str(tmp_path / "scratch")}):
+    with dask.config.set(
+        {
+            "bigfft.wisdom.directory": str(tmp_path / "wisdom"),
+            "bigfft.scratch.directory": str(tmp_path / "scratch"),
+        }
+    ):
         yield tmp_path
 
 
@@ -56,7 +54,8 @@ def test_a_cluster_has_its_own(client, folder):
     client.run(only, ["scipy", "ducc0"], workers=[other])
     found = dask_bigfft.calibrate(client, nbytes=1 << 14, repeat=1)
     assert {(library.name, library.dtype) for library in found.libraries} == {
-        (name, dtype) for name in ("scipy", "ducc0") for dtype in calibration.DTYPES}
+        (name, dtype) for name in ("scipy", "ducc0") for dtype in calibration.DTYPES
+    }
     assert found.name.startswith("2 workers on 1 host, up to 2 share one and its disk: the slowest")
     assert found.threads == 1
     assert found.network > 0
@@ -139,8 +138,9 @@ def test_each_quantity_is_that_of_its_slowest_worker():
     assert (found.name, found.threads, found.copy, found.tile) == ("a", 4, 2e9, 2e-5)
 
 
-@pytest.mark.parametrize("name", sorted(
-    {f.name for f in fields(Profile) if f.type in ("float", float)}))
+@pytest.mark.parametrize(
+    "name", sorted({f.name for f in fields(Profile) if f.type in ("float", float)})
+)
 def test_a_forecast_for_all_is_no_shorter_than_for_one(name):
     """Seconds are the larger the slower, speeds the smaller: `slowest` knows which is which."""
     value = getattr(DEFAULT, name)
@@ -158,8 +158,9 @@ def test_a_forecast_for_all_is_no_shorter_than_for_one(name):
 
 def test_libraries_are_those_that_all_have():
     def of(*names):
-        return replace(DEFAULT, libraries=tuple(
-            LibrarySpeeds(name, "complex128", 1e9, 1e9) for name in names))
+        return replace(
+            DEFAULT, libraries=tuple(LibrarySpeeds(name, "complex128", 1e9, 1e9) for name in names)
+        )
 
     found = slowest([of("scipy", "ducc0"), of("pyfftw", "ducc0", "scipy")])
     assert [library.name for library in found.libraries] == ["scipy", "ducc0"]
@@ -168,12 +169,14 @@ def test_libraries_are_those_that_all_have():
 def test_devices_are_those_of_workers_that_have_some():
     slow, fast = DeviceProfile(h2d=1e10, call=1e-6), DeviceProfile(h2d=2e10, call=2e-6)
     pair = (Peer(0, 1, 3e11), Peer(1, 0, 2e11))
-    found = slowest([
-        DEFAULT,
-        replace(DEFAULT, devices=(slow,)),
-        replace(DEFAULT, devices=(fast, fast), peers=pair),
-        replace(DEFAULT, devices=(fast, slow), peers=pair[:1]),
-    ])
+    found = slowest(
+        [
+            DEFAULT,
+            replace(DEFAULT, devices=(slow,)),
+            replace(DEFAULT, devices=(fast, fast), peers=pair),
+            replace(DEFAULT, devices=(fast, slow), peers=pair[:1]),
+        ]
+    )
     assert [device.h2d for device in found.devices] == [1e10, 1e10]
     assert [device.call for device in found.devices] == [2e-6, 2e-6]
     assert found.peers == pair[:1]  # one worker has no other way back than by the host

@@ -3,7 +3,7 @@
 import pytest
 
 from dask_bigfft.calibration.gpus import device_speeds, ordinals_of, peer_speeds
-from dask_bigfft.devices.simulated import SimulatedDevice
+from dask_bigfft.gpu.simulated import SimulatedDevice
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.testing.gpus import SimulatedGpus
 

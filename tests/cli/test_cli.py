@@ -128,29 +128,58 @@ def test_plan_prints_the_explanation_and_writes_nothing(here, capsys):
 
 #: Sources and destinations that are refused, and how the error names them.
 BAD = [
-    ("nope.npy", "b.zarr", "`IN`='nope.npy'"), ("s3://bucket/a.zarr", "b.zarr", "`IN`="),
-    ("folder", "b.zarr", "`IN`='folder'"), ("text.npy", "b.zarr", "`IN`='text.npy'"),
-    ("cut.npy", "b.zarr", "`IN`='cut.npy'"), ("objects.npy", "b.zarr", "`IN`='objects.npy'"),
-    ("texts.npy", "b.zarr", "`IN.dtype`"), ("long.npy", "b.zarr", "a dtype that Zarr can store"),
-    ("a\0.npy", "b.zarr", r"`IN`='a\x00.npy'"), ("a.npy", "b\0.zarr", r"`OUT`='b\x00.zarr'"),
-    ("a.npy", "nowhere/b.zarr", "`OUT`='nowhere/b.zarr'"), ("a.npy", "a.npy", "--overwrite"),
-    ("a.npy", "folder --overwrite", "`OUT`="), ("a.npy", "a.npy --overwrite", "`OUT`="),
+    ("nope.npy", "b.zarr", "`IN`='nope.npy'"),
+    ("s3://bucket/a.zarr", "b.zarr", "`IN`="),
+    ("folder", "b.zarr", "`IN`='folder'"),
+    ("text.npy", "b.zarr", "`IN`='text.npy'"),
+    ("cut.npy", "b.zarr", "`IN`='cut.npy'"),
+    ("objects.npy", "b.zarr", "`IN`='objects.npy'"),
+    ("texts.npy", "b.zarr", "`IN.dtype`"),
+    ("long.npy", "b.zarr", "a dtype that Zarr can store"),
+    ("a\0.npy", "b.zarr", r"`IN`='a\x00.npy'"),
+    ("a.npy", "b\0.zarr", r"`OUT`='b\x00.zarr'"),
+    ("a.npy", "nowhere/b.zarr", "`OUT`='nowhere/b.zarr'"),
+    ("a.npy", "a.npy", "--overwrite"),
+    ("a.npy", "folder --overwrite", "`OUT`="),
+    ("a.npy", "a.npy --overwrite", "`OUT`="),
     ("g.zarr", "b.zarr", "`--component`=None"),
     ("g.zarr", "b.zarr --component z", "`--component`='z'"),
-    ("a.npy", "b.zarr --kind rfftn", "`IN.dtype`"), ("a.npy", "b.zarr --axes 5", "axes"),
+    ("a.npy", "b.zarr --kind rfftn", "`IN.dtype`"),
+    ("a.npy", "b.zarr --axes 5", "axes"),
 ]
 
 #: Options that are refused; the error names the last one.
 BAD_OPTIONS = [
-    "--component x", "--kind fftx", "--kind dctn", "--norm big", "--order reversed",
-    "--memory-limit 1B", "--memory-limit much", "--chunks 3,3,3", "--chunks 0", "--scratch s\0",
-    "--variant best", "--kernel none", "--verify twice", "--device tpu",
-    "--device-memory-limit much", "--planner guess", "--scratch a.npy", "--scheduler magic",
-    "--n 4", "--kind fft --s 4", "--s 4,4,4", "--resume", "--kind fft --axes 9",
-    "--block-size 0", "--kind fft --axes 0,1",
+    "--component x",
+    "--kind fftx",
+    "--kind dctn",
+    "--norm big",
+    "--order reversed",
+    "--memory-limit 1B",
+    "--memory-limit much",
+    "--chunks 3,3,3",
+    "--chunks 0",
+    "--scratch s\0",
+    "--variant best",
+    "--kernel none",
+    "--verify twice",
+    "--device tpu",
+    "--device-memory-limit much",
+    "--planner guess",
+    "--scratch a.npy",
+    "--scheduler magic",
+    "--n 4",
+    "--kind fft --s 4",
+    "--s 4,4,4",
+    "--resume",
+    "--kind fft --axes 9",
+    "--block-size 0",
+    "--kind fft --axes 0,1",
 ]
-BAD += [("a.npy", f"b.zarr {options}", f"`--{options.rpartition('--')[2].split(' ')[0]}`")
-        for options in BAD_OPTIONS]
+BAD += [
+    ("a.npy", f"b.zarr {options}", f"`--{options.rpartition('--')[2].split(' ')[0]}`")
+    for options in BAD_OPTIONS
+]
 
 
 @pytest.fixture

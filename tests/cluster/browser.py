@@ -99,6 +99,7 @@ class Page:
 
     def close(self) -> None:
         """Hang up."""
+
         async def closing() -> None:  # where there is a loop, whatever other tests have left
             self._socket.close()
             await asyncio.sleep(0)
@@ -111,11 +112,22 @@ class Page:
 def opened(program: str, folder: Path) -> Iterator[Page]:
     """Give an empty page of a browser that keeps all it writes in a folder."""
     process = subprocess.Popen(
-        [program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-         "--remote-debugging-port=0", "--remote-debugging-address=127.0.0.1", "--no-first-run",
-         "--disable-background-networking", "--window-size=1500,1150",
-         f"--user-data-dir={folder}", "about:blank"],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        [
+            program,
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--remote-debugging-port=0",
+            "--remote-debugging-address=127.0.0.1",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--window-size=1500,1150",
+            f"--user-data-dir={folder}",
+            "about:blank",
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
         env={**os.environ, "HOME": str(folder)},
     )
     try:

@@ -1,6 +1,5 @@
 """A cluster of real processes, which listens on loopback only, and one client at a time."""
 
-
 import dask
 import pytest
 from distributed import Client

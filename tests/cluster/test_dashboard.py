@@ -55,6 +55,7 @@ def token_of(y):
 
 def gated(name, seed):
     """A field whose lower half is not there before an event is set."""
+
     def pass_gate(block, block_info=None):
         if block_info[0]["chunk-location"][0] > 1:
             Event(name).wait(timeout=120)
@@ -155,9 +156,27 @@ def test_the_schedulers_tls_is_kept(tmp_path):
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
     try:
         subprocess.run(
-            ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out",
-             certificate, "-days", "2", "-subj", "/CN=localhost",
-             "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+            [
+                "openssl",
+                "req",
+                "-x509",
+                "-newkey",
+                "rsa:2048",
+                "-nodes",
+                "-keyout",
+                key,
+                "-out",
+                certificate,
+                "-days",
+                "2",
+                "-subj",
+                "/CN=localhost",
+                "-addext",
+                "subjectAltName=IP:127.0.0.1",
+            ],
+            check=True,
+            capture_output=True,
+        )
     except FileNotFoundError:
         pytest.skip("openssl is not installed")
     tls = "distributed.scheduler.dashboard.tls"
@@ -218,14 +237,21 @@ def test_the_page_in_a_browser_follows_two_transforms_and_tells_them_apart(clien
         futures = client.compute([one, two])
         page.wait(lambda text: text.count("running (round 1 of 2)") == 2)
         page.wait(lambda text: all(label in text for label in labels))
-        page.wait(lambda text: [share for _, stage, share in bars(page) if stage[:7] == "round 1"]
-                  == [0.5, 0.5])
+        page.wait(
+            lambda text: (
+                [share for _, stage, share in bars(page) if stage[:7] == "round 1"] == [0.5, 0.5]
+            )
+        )
         page.screenshot(ARTIFACTS / "dashboard-running.png")
         Event("gate-1", client=client).set()
         page.wait(lambda text: "done" in text and text.count("running (") == 1)
         ended = {(labels[0], 1.0), (labels[1], 0.0)}  # bars come after the text
-        page.wait(lambda text: {(label, share) for label, stage, share in bars(page)
-                                if stage[:7] == "round 2"} == ended)
+        page.wait(
+            lambda text: (
+                {(label, share) for label, stage, share in bars(page) if stage[:7] == "round 2"}
+                == ended
+            )
+        )
         page.wait(lambda text: "1 transform running" in text)
         Event("gate-2", client=client).set()
         page.wait(lambda text: text.count("running (") == 0 and "Nothing is being" in text)
@@ -244,8 +270,12 @@ def test_rows_of_every_figure_fit_together(client):
     y.compute()
     until(lambda: state(client)["runs"][-1]["balance"])  # workers tell it by heartbeats
     found = state(client)
-    for rows in (dashboard.stage_rows, dashboard.phase_bars, dashboard.balance_rows,
-                 dashboard.memory_rows):
+    for rows in (
+        dashboard.stage_rows,
+        dashboard.phase_bars,
+        dashboard.balance_rows,
+        dashboard.memory_rows,
+    ):
         columns = rows(found)
         assert len({len(values) for values in columns.values()}) == 1
         assert columns["y"]

@@ -16,7 +16,7 @@ from distributed import Client, Nanny, SpecCluster, Scheduler
 
 def seen():
     import dask.array  # asks for CuPy itself
-    from dask_bigfft.devices import cuda
+    from dask_bigfft.gpu import cuda
     sys.modules["cupy"] = cupy = types.ModuleType("cupy")
     cupy.__spec__ = importlib.machinery.ModuleSpec("cupy", None)
     count = lambda: len(os.environ["CUDA_VISIBLE_DEVICES"].split(","))
@@ -49,6 +49,7 @@ def test_a_worker_takes_the_first_of_the_devices_that_it_sees(tmp_path):
     (package / "__init__.py").touch()
     (package / "initialize.py").write_text("def dask_setup(worker):\n    pass\n")
     (tmp_path / "program.py").write_text(PROGRAM)
-    done = python(tmp_path / "program.py",
-                  env={"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])})
+    done = python(
+        tmp_path / "program.py", env={"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    )
     assert done.stdout.splitlines() == ["1,0 (0,) None", "0,1 (0, 1) None"], done.stderr

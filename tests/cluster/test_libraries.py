@@ -51,6 +51,7 @@ def client(several):
 @pytest.fixture(autouse=True)
 def ducc_is_fast(tmp_path, monkeypatch):
     """As far as it is measured; nothing is known of this machine but that."""
+
     def rates(names, dtype):
         return {name: 2.0 if name == "ducc0" else 1.0 for name in names}
 
@@ -144,6 +145,7 @@ def test_what_this_process_lacks_is_not_taken(client, monkeypatch):
 @pytest.mark.parametrize("error", [True, False])
 def test_a_fallback_is_named(client, monkeypatch, error):
     """By the plan, a warning and the report; results may differ in the last bits."""
+
     async def sick(name):
         if name == 1 and error:
             raise OSError("no")
@@ -221,15 +223,19 @@ def test_a_resumed_run_keeps_its_library(client, monkeypatch, tmp_path):
     done = dask_bigfft.run(source, tmp_path / "out.zarr", scratch=scratch, resume=True, **asked)
     assert done.plan.kernel == "ducc0"
     found = zarr.open_array(tmp_path / "out.zarr", mode="r")[...]
-    np.testing.assert_array_equal(
-        found, zarr.open_array(tmp_path / "wanted.zarr", mode="r")[...])
+    np.testing.assert_array_equal(found, zarr.open_array(tmp_path / "wanted.zarr", mode="r")[...])
 
 
 def test_an_asynchronous_client_asks_nobody(monkeypatch):
     async def run():
         async with (
-            LocalCluster(n_workers=1, threads_per_worker=1, processes=False, asynchronous=True,
-                         dashboard_address="127.0.0.1:0") as cluster,
+            LocalCluster(
+                n_workers=1,
+                threads_per_worker=1,
+                processes=False,
+                asynchronous=True,
+                dashboard_address="127.0.0.1:0",
+            ) as cluster,
             Client(cluster, asynchronous=True) as client,
         ):
             asked = tell(monkeypatch, lambda name: usable())

@@ -32,6 +32,7 @@ def token_of(y):
 
 def waited(client, token, ready):
     """The run of a plan, as soon as it is as wanted: heartbeats come twice a second."""
+
     def found():
         runs = state(client, {token})["runs"]
         return runs and ready(runs[0]) and runs[0]
@@ -69,18 +70,23 @@ def test_registering_again_changes_nothing(client):
     register(client)
     register(client, prefault=0, pinned=None)
     assert client.run(plugins) == before
-    assert client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.plugins)).count(
-        "bigfft") == 1
+    assert (
+        client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.plugins)).count("bigfft")
+        == 1
+    )
 
 
 def test_what_plans_ask_of_workers_is_told_when_register_returns(cluster, client):
     """And not with some heartbeat: a plan made before would count one device for each worker."""
+
     def silent(dask_worker):
         dask_worker.periodic_callbacks["heartbeat"].stop()
 
     def told(dask_scheduler):
-        return [set(ws.metrics) >= {"bigfft", "bigfft-streams"}
-                for ws in dask_scheduler.workers.values()]
+        return [
+            set(ws.metrics) >= {"bigfft", "bigfft-streams"}
+            for ws in dask_scheduler.workers.values()
+        ]
 
     unregister(client)
     client.restart()
@@ -184,11 +190,13 @@ def test_unregistering_gives_everything_back(alone):
     unregister(alone)
     assert list(alone.run(left).values()) == [(False, 1, 0, 0)]
     assert "bigfft" not in alone.run_on_scheduler(
-        lambda dask_scheduler: list(dask_scheduler.plugins))
+        lambda dask_scheduler: list(dask_scheduler.plugins)
+    )
 
 
 def test_registering_again_with_other_numbers_makes_other_memory_ready(alone):
     """Only that: what the worker has counted stays, and a number left out is the one before."""
+
     def ready(dask_worker):
         from dask_bigfft.memory.arena import default_arena
 
@@ -199,7 +207,8 @@ def test_registering_again_with_other_numbers_makes_other_memory_ready(alone):
     register(alone, prefault=1 << 23)
     ((_, watch, _),) = alone.run(ready).values()
     for given, wanted, least in (
-        ({}, [1 << 23, 0], 1 << 23), ({"prefault": 1 << 21}, [1 << 21, 0], 1 << 21),
+        ({}, [1 << 23, 0], 1 << 23),
+        ({"prefault": 1 << 21}, [1 << 21, 0], 1 << 21),
         ({"pinned": 1 << 20}, [1 << 21, 1 << 20], 1 << 21),  # no device, so nothing to pin
     ):
         register(alone, **given)
@@ -232,14 +241,20 @@ def test_what_is_no_client_or_number_is_refused(client):
 def test_asynchronous_clients_compute_and_are_refused_where_somebody_would_have_to_wait():
     async def run():
         async with (
-            LocalCluster(n_workers=2, threads_per_worker=1, processes=False, asynchronous=True,
-                         dashboard_address="127.0.0.1:0") as cluster,
+            LocalCluster(
+                n_workers=2,
+                threads_per_worker=1,
+                processes=False,
+                asynchronous=True,
+                dashboard_address="127.0.0.1:0",
+            ) as cluster,
             Client(cluster, asynchronous=True) as client,
         ):
             y = dask_bigfft.fft.fft2(blocks(17))
             assert np.allclose(await client.compute(y), np.fft.fft2(FIELD + 17))
             for asked in (
-                lambda: register(client), lambda: unregister(client),
+                lambda: register(client),
+                lambda: unregister(client),
                 lambda: dask_bigfft.progress(y, stream=io.StringIO()),
                 lambda: cluster_records(client, token_of(y)),
                 lambda: dask_bigfft.calibrate(client),
@@ -258,10 +273,15 @@ def test_dask_worker_processes(tmp_path):
     def started(*arguments):
         return subprocess.Popen(
             [sys.executable, "-m", "dask", *arguments, "--scheduler-file", str(address)],
-            cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            cwd=tmp_path,
+            env=environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
 
     scheduler = started(
-        "scheduler", "--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0")
+        "scheduler", "--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0"
+    )
     worker = started("worker", "--nthreads", "1", "--no-dashboard", "--host", "127.0.0.1")
     try:
         until(address.exists)

@@ -70,8 +70,9 @@ def test_a_scratch_folder_is_refused_while_a_run_uses_it(folder, monkeypatch, ot
     assert "`scratch`=" in second
     assert "no other run is using now" in second
     np.testing.assert_allclose(values(folder / "out.zarr"), np.fft.fft(VALUES), atol=1e-11)
-    done = dask_bigfft.run(folder / "in.zarr", folder / other[1], other[0],
-                           scratch=folder / "scratch", **ASKED)
+    done = dask_bigfft.run(
+        folder / "in.zarr", folder / other[1], other[0], scratch=folder / "scratch", **ASKED
+    )
     assert done.already == (other[1] == "out.zarr")
     assert sorted(p.name for p in folder.iterdir()) == sorted({"in.zarr", "out.zarr", other[1]})
 

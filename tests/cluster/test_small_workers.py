@@ -88,16 +88,18 @@ def test_workers_that_all_stay_paused_are_an_error(tmp_path, carrier):
 
 @pytest.mark.parametrize(
     ("registered", "pauses"),
-    [(False, True), *(pytest.param(*case, marks=pytest.mark.slow)
-                      for case in ((False, False), (True, True), (True, False)))],
+    [
+        (False, True),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in ((False, False), (True, True), (True, False))
+        ),
+    ],
 )
 def test_a_transform_that_workers_hardly_hold_ends(registered, pauses):
     """With its result, or before it begins."""
     settings = {} if pauses else {"distributed.worker.memory.pause": False}
-    with (
-        dask.config.set(settings),
-        local(processes=True, memory_limit=420 * MIB) as client,
-    ):
+    with dask.config.set(settings), local(processes=True, memory_limit=420 * MIB) as client:
         if registered:
             dask_bigfft.cluster.register(client)
         x = da.random.default_rng(2).standard_normal(2**23, chunks=2**18) + 0j

@@ -11,9 +11,9 @@ from dask_bigfft import fft
 from dask_bigfft.cluster import register, unregister
 from dask_bigfft.cluster.dashboard import device_rows
 from dask_bigfft.cluster.follow import state
-from dask_bigfft.devices import find
-from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.errors import ArgumentError
+from dask_bigfft.gpu import find
+from dask_bigfft.gpu.limits import PieceLimits
 from dask_bigfft.memory.arena import default_arena
 from dask_bigfft.testing.devices import simulated_devices
 
@@ -44,9 +44,18 @@ def test_devices_are_open_before_the_first_task_and_closed_at_the_end(threads):
     worker = worker_of(client)
     assert worker.plugins["bigfft-streams"].devices == ["simulated device"]
     told = worker.metrics["bigfft-streams"](worker)
-    assert told == {"in_use": 0, "devices": [{
-        "name": "simulated device", "memory": 0, "budget": 1 << 14, "busy_seconds": 0.0,
-        "busy_share": 0.0}]}
+    assert told == {
+        "in_use": 0,
+        "devices": [
+            {
+                "name": "simulated device",
+                "memory": 0,
+                "budget": 1 << 14,
+                "busy_seconds": 0.0,
+                "busy_share": 0.0,
+            }
+        ],
+    }
     assert default_arena().counters().idle_bytes >= 8 * MIB
     x = np.random.default_rng(0).standard_normal((64, 60))
     got = fft.fft2(da.from_array(x, (16, 60)), device="gpu").compute()
@@ -111,5 +120,3 @@ def test_blocks_take_what_was_made_ready(threads, name):
     del block
     with pytest.raises(ArgumentError, match="`block_size`=0"):
         register(client, block_size=0)
-
-

@@ -4,11 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_bigfft.decomposition.factors import (
-    factorize,
-    smooth_length,
-    transposed_digits,
-)
+from dask_bigfft.decomposition.factors import factorize, smooth_length, transposed_digits
 
 SMALL = st.integers(1, 5000)
 
@@ -73,5 +69,3 @@ def brute_smooth_length(n):
 @given(SMALL)
 def test_smooth_length_against_counting_up(n):
     assert smooth_length(n) == brute_smooth_length(n)
-
-

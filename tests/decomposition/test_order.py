@@ -51,5 +51,3 @@ def test_places_by_their_definition(digits):
     assert index.dtype == np.int64
     assert index.tolist() == expected
     assert sorted(index) == list(range(n))
-
-

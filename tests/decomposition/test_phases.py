@@ -1,4 +1,3 @@
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -85,5 +84,3 @@ def test_chirps_against_long_double(length, sign):
     np.testing.assert_allclose(chirp(n, length, sign), expected, rtol=0, atol=EPS)
     np.testing.assert_array_equal(chirp(-n, length, sign), chirp(n, length, sign))
     assert chirp(n, length, sign, np.complex64).dtype == np.complex64
-
-

@@ -7,13 +7,13 @@ import numpy as np
 import scipy.fft
 
 from dask_bigfft import fft
-from dask_bigfft.devices import dispatch
-from dask_bigfft.devices.engine import Engine
-from dask_bigfft.devices.jobs import Job, Source
-from dask_bigfft.devices.limits import PieceLimits
-from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.front import plan
+from dask_bigfft.gpu import dispatch
+from dask_bigfft.gpu.engine import Engine
+from dask_bigfft.gpu.jobs import Job, Source
+from dask_bigfft.gpu.limits import PieceLimits
+from dask_bigfft.gpu.simulated import SimulatedDevice
 from dask_bigfft.testing.devices import simulated_devices
 
 #: Small blocks are cut for the pipeline's sake as well.

@@ -7,7 +7,7 @@ import dask
 import numpy as np
 import pytest
 
-from dask_bigfft.devices import cuda_pins
+from dask_bigfft.gpu import cuda_pins
 from dask_bigfft.memory import Pinner
 from dask_bigfft.memory.pinned import LEAST_ADOPTED_NBYTES
 

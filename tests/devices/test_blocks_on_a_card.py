@@ -17,9 +17,9 @@ import pytest
 import scipy.fft
 
 from dask_bigfft import fft, plan, report
-from dask_bigfft.devices import cuda, on_card, peers
-from dask_bigfft.devices.numpy_operations import carried, factors_of, places_at, transformed
 from dask_bigfft.exchange.tables import TRANSPORTS
+from dask_bigfft.gpu import cuda, on_card, peers
+from dask_bigfft.gpu.numpy_operations import carried, factors_of, places_at, transformed
 from dask_bigfft.graph.carriers import ON_GPUS
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.memory.arena import default_arena
@@ -35,8 +35,13 @@ class Memory:
         return Memory(self.kept, self.ptr + nbytes, self.device)
 
     def at(self, shape, dtype, strides=None):
-        told = {"data": (self.ptr, False), "shape": tuple(shape), "strides": strides,
-                "typestr": np.dtype(dtype).str, "version": 3}
+        told = {
+            "data": (self.ptr, False),
+            "shape": tuple(shape),
+            "strides": strides,
+            "typestr": np.dtype(dtype).str,
+            "version": 3,
+        }
         return np.asarray(SimpleNamespace(__array_interface__=told, kept=self))
 
 
@@ -154,8 +159,9 @@ class Operations:
         x[...] = (np.conj(x) if op.conjugate else x) * (op.scale * factors_of(op))
 
     def product(self, op, array, other):
-        x, y = (Memory(None, at).at(s, op.dtype)
-                for at, s in ((array, op.shape), (other, op.other)))
+        x, y = (
+            Memory(None, at).at(s, op.dtype) for at, s in ((array, op.shape), (other, op.other))
+        )
         x *= y
 
     def transpose(self, op, source, target):
@@ -174,31 +180,45 @@ def refused(*_, **__):
 @pytest.fixture
 def card(monkeypatch):
     """CuPy, as far as blocks need it; host memory is refused."""
-    stream = SimpleNamespace(synchronize=lambda: None, record=Card.current, ptr=0,
-                             wait_event=lambda event: waited.add((Card.current(), event)))
+    stream = SimpleNamespace(
+        synchronize=lambda: None,
+        record=Card.current,
+        ptr=0,
+        wait_event=lambda event: waited.add((Card.current(), event)),
+    )
     errors = {name: type(name, (Exception,), {}) for name in ("memory", "runtime", "cufft")}
     opened, waited = set(), set()
     monkeypatch.setattr(peers, "_opened", set())
     module = SimpleNamespace(
-        opened=opened, waited=waited, ndarray=CardArray,
+        opened=opened,
+        waited=waited,
+        ndarray=CardArray,
         asarray=lambda x: x if isinstance(x, CardArray) else CardArray.of(x),
-        empty=CardArray, zeros=lambda shape, dtype=float: CardArray.of(np.zeros(shape, dtype)),
-        ascontiguousarray=lambda x: CardArray.of(x._values), asnumpy=refused,
+        empty=CardArray,
+        zeros=lambda shape, dtype=float: CardArray.of(np.zeros(shape, dtype)),
+        ascontiguousarray=lambda x: CardArray.of(x._values),
+        asnumpy=refused,
         conj=lambda x, out: np.conj(x._values, out=out._values),
         roll=lambda x, shift, axis: CardArray.of(np.roll(x._values, shift, axis)),
         get_default_memory_pool=lambda: SimpleNamespace(
-            free_all_blocks=lambda: None, used_bytes=lambda: 12345),
+            free_all_blocks=lambda: None, used_bytes=lambda: 12345
+        ),
         cuda=SimpleNamespace(
-            Device=Card, get_current_stream=lambda: stream, alloc_pinned_memory=bytearray,
+            Device=Card,
+            get_current_stream=lambda: stream,
+            alloc_pinned_memory=bytearray,
             UnownedMemory=lambda ptr, size, owner, device: Memory(owner, ptr, device),
             MemoryPointer=lambda memory, offset: memory + offset,
             memory=SimpleNamespace(OutOfMemoryError=errors["memory"]),
             runtime=SimpleNamespace(
-                CUDARuntimeError=errors["runtime"], getDevice=Card.current,
+                CUDARuntimeError=errors["runtime"],
+                getDevice=Card.current,
                 deviceCanAccessPeer=lambda one, other: True,
                 deviceEnablePeerAccess=lambda other: opened.add((Card.current(), other)),
                 memcpyPeerAsync=lambda to, _, source, __, nbytes, ___: ctypes.memmove(
-                    to, source, nbytes)),
+                    to, source, nbytes
+                ),
+            ),
             cufft=SimpleNamespace(CuFFTError=errors["cufft"]),
         ),
     )
@@ -275,8 +295,9 @@ def test_blocks_stay_on_the_devices_that_hold_them(card, transport, name):
     np.testing.assert_allclose(got, getattr(scipy.fft, name)(x), atol=1e-12)
     assert devices == {0, 1}
     pairs = {(0, 1), (1, 0)}
-    assert card.opened == (set() if transport == "host" else pairs - (
-        {(1, 0)} if transport == "staged" else set()))
+    assert card.opened == (
+        set() if transport == "host" else pairs - ({(1, 0)} if transport == "staged" else set())
+    )
     assert card.waited == (pairs if transport == "kernel" else set())
 
 

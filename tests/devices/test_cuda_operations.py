@@ -7,16 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dask_bigfft.devices import cuda_kernels, cuda_operations, find, on_card
-from dask_bigfft.devices.cuda_operations import Operations
-from dask_bigfft.devices.operations import (
-    FFT,
-    Transpose,
-)
 from dask_bigfft.errors import DeviceError
-from dask_bigfft.kernels.gpu_source import (
-    TILE,
-)
+from dask_bigfft.gpu import cuda_kernels, cuda_operations, find, on_card
+from dask_bigfft.gpu.cuda_operations import Operations
+from dask_bigfft.gpu.operations import FFT, Transpose
+from dask_bigfft.kernels.gpu_source import TILE
 
 
 def memory(address, number, itemsize):
@@ -34,12 +29,15 @@ class Card:
         kinds = {f"CUFFT_{name}": name for name in ("C2C", "R2C", "C2R", "Z2Z", "D2Z", "Z2D")}
         null = SimpleNamespace(synchronize=lambda: self.did.append("synchronized"))
         memory = SimpleNamespace(
-            UnownedMemory=lambda address, size, owner: size, MemoryPointer=lambda size, at: size)
+            UnownedMemory=lambda address, size, owner: size, MemoryPointer=lambda size, at: size
+        )
         self.cuda = SimpleNamespace(
-            cufft=SimpleNamespace(**plans, **kinds), memory=memory,
+            cufft=SimpleNamespace(**plans, **kinds),
+            memory=memory,
             Stream=SimpleNamespace(null=null),
             runtime=SimpleNamespace(memGetInfo=lambda: (self.free, 1 << 30)),
-            using_allocator=self.using)
+            using_allocator=self.using,
+        )
 
     @contextlib.contextmanager
     def using(self, lend):
@@ -127,11 +125,11 @@ def test_plans_for_blocks_that_live_on_cards_are_given_back_with_the_devices(mon
 
     monkeypatch.setattr(on_card, "_cards", {})
     monkeypatch.setattr(
-        on_card, "cupy", lambda: SimpleNamespace(cuda=SimpleNamespace(Device=Device)))
+        on_card, "cupy", lambda: SimpleNamespace(cuda=SimpleNamespace(Device=Device))
+    )
     freed = []
     monkeypatch.setattr(on_card, "free_pinned", lambda: freed.append(len(dropped)))
-    monkeypatch.setattr(
-        Operations, "drop_plans", lambda self: dropped.append(list(inside)))
+    monkeypatch.setattr(Operations, "drop_plans", lambda self: dropped.append(list(inside)))
     for ordinal in (0, 3, 5):
         on_card._card(ordinal)
     on_card._card(5).process += 1  # of a process that this one was forked from

@@ -5,8 +5,8 @@ import ctypes
 import numpy as np
 import pytest
 
-from dask_bigfft.devices import cuda_planes
-from dask_bigfft.devices.transfer import TO_DEVICE, TO_HOST, copies
+from dask_bigfft.gpu import cuda_planes
+from dask_bigfft.gpu.transfer import TO_DEVICE, TO_HOST, copies
 
 HOST, DEVICE = 1, 2
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from devices.blocks import SMALL, distance, job_of, run, scipys, values
 
-from dask_bigfft.devices.engine import Engine
-from dask_bigfft.devices.jobs import Part, Source
-from dask_bigfft.devices.leases import ADMITTED, Leases, Need
-from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import add_sink, remove_sink
+from dask_bigfft.gpu.engine import Engine
+from dask_bigfft.gpu.jobs import Part, Source
+from dask_bigfft.gpu.leases import ADMITTED, Leases, Need
+from dask_bigfft.gpu.simulated import SimulatedDevice
 
 NBYTES = 1 << 15
 
@@ -193,7 +193,7 @@ def test_plans_given_back_while_a_block_was_gathered_are_made_again():
 
 def test_plans_of_many_rounds_are_not_all_kept(monkeypatch):
     """None goes but between blocks, where a card can make it anew."""
-    monkeypatch.setattr("dask_bigfft.devices.fitting.MAX_FFTS", 3)
+    monkeypatch.setattr("dask_bigfft.gpu.fitting.MAX_FFTS", 3)
     device, kept = SimulatedDevice(NBYTES), []
     engine = Engine(device, NBYTES, SMALL)
     lengths = (96, 100, 108, 120, 125, 128)
@@ -204,7 +204,7 @@ def test_plans_of_many_rounds_are_not_all_kept(monkeypatch):
     assert max(kept) <= 3
     assert kept[-1] > 0
     assert device.dropped >= 2
-    monkeypatch.setattr("dask_bigfft.devices.fitting.MAX_FFTS", 1)
+    monkeypatch.setattr("dask_bigfft.gpu.fitting.MAX_FFTS", 1)
     x = values(12, 10, 9, 8)  # whose pieces alone take more
     assert distance(run(engine, x, "fftn"), scipys(x, "fftn")) < 1e-14
     assert device.planned > 1
@@ -237,9 +237,7 @@ def test_a_smaller_limit_for_one_task_holds():
 @pytest.mark.parametrize("devices", [1, 2])
 def test_many_threads_share_devices(devices):
     """Right answers, two tasks at most on a device, and no block held while waiting."""
-    engines = [
-        Engine(SimulatedDevice(NBYTES, seed), NBYTES, SMALL) for seed in range(devices)
-    ]
+    engines = [Engine(SimulatedDevice(NBYTES, seed), NBYTES, SMALL) for seed in range(devices)]
     leases = Leases(engines)
     held, most, lock, wrong = [0], [0], threading.Lock(), []
     shapes = [(32, 128), (64, 64), (4096,)]
@@ -335,10 +333,7 @@ def test_equal_needs_share_the_slots():
 
 def test_leases_that_cannot_be_given_are_refused():
     leases = Leases([Engine(SimulatedDevice(1000), 1000)])
-    with (
-        pytest.raises(DeviceMemoryError, match="1001 bytes"),
-        leases.lease(Need(1, 1001)),
-    ):
+    with pytest.raises(DeviceMemoryError, match="1001 bytes"), leases.lease(Need(1, 1001)):
         pass
     with leases.lease(Need(1, 1000)), pytest.raises(DeviceError, match="second"):
         leases.lease(Need(1, 1)).__enter__()

@@ -13,11 +13,11 @@ import pytest
 from devices.blocks import distance, engine, job_of, on_the_card, run, scipys, values
 
 from dask_bigfft import fft
-from dask_bigfft.devices.jobs import Source
-from dask_bigfft.devices.limits import PieceLimits
-from dask_bigfft.devices.ragged import Half, below, completing, missing
-from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.errors import DeviceMemoryError
+from dask_bigfft.gpu.jobs import Source
+from dask_bigfft.gpu.limits import PieceLimits
+from dask_bigfft.gpu.ragged import Half, below, completing, missing
+from dask_bigfft.gpu.simulated import SimulatedDevice
 from dask_bigfft.testing.devices import simulated_devices
 
 RADICES = [(3, 4), (4, 3), (2, 2), (5, 1), (7,), (3, 2, 5), (2, 3, 4), (4, 4, 3), (5, 3, 3)]

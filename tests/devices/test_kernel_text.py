@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from dask_bigfft.decomposition.phases import chirp
-from dask_bigfft.devices import cuda_kernels
-from dask_bigfft.devices.cuda_kernels import weighing
-from dask_bigfft.devices.cuda_operations import Operations
-from dask_bigfft.devices.numpy_operations import carried, multiplied, places_at
-from dask_bigfft.devices.operations import (
+from dask_bigfft.gpu import cuda_kernels
+from dask_bigfft.gpu.cuda_kernels import weighing
+from dask_bigfft.gpu.cuda_operations import Operations
+from dask_bigfft.gpu.numpy_operations import carried, multiplied, places_at
+from dask_bigfft.gpu.operations import (
     ChirpFactor,
     Multiply,
     Product,
@@ -50,8 +50,12 @@ def values(shape, dtype):
 def factors(shape, dtype, conjugate=True):
     """Factors that depend on all dimensions of an array: places, digits of places, a chirp."""
     last = len(shape) - 1
-    twiddle = Twiddle(10007 * 64, -1, (Term(last, 6, 1, BIG, 3),),
-                      tuple(Term(d, 5, 2, 3, 4 + d) for d in range(last)) or (Term(0, 1, 1, 9, 1),))
+    twiddle = Twiddle(
+        10007 * 64,
+        -1,
+        (Term(last, 6, 1, BIG, 3),),
+        tuple(Term(d, 5, 2, 3, 4 + d) for d in range(last)) or (Term(0, 1, 1, 9, 1),),
+    )
     other = Twiddle(2**40, 1, (Term(0, 2**20, 1, BIG, 33),), (Term(last, 0, 1, BIG, 1),))
     steps = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
     place = tuple(Term(d, 0, 1, BIG, step) for d, step in enumerate(steps))
@@ -65,7 +69,14 @@ def close(got, expected):
 
 
 SHAPES = [
-    (1, 1), (1, 37), (37, 1), (TILE, TILE), (TILE + 1, TILE - 1), (2, 101), (101, 2), (67, 71),
+    (1, 1),
+    (1, 37),
+    (37, 1),
+    (TILE, TILE),
+    (TILE + 1, TILE - 1),
+    (2, 101),
+    (101, 2),
+    (67, 71),
 ]
 
 

@@ -8,8 +8,8 @@ import pytest
 from devices.blocks import SMALL, distance, engine, job_of, on_the_card, run, scipys, values
 
 from dask_bigfft import fft
-from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.errors import DeviceMemoryError
+from dask_bigfft.gpu.simulated import SimulatedDevice
 
 #: Transform, shape of n points in all, and bytes of the device as a part of the axis'.
 LARGE = [

@@ -4,11 +4,11 @@ import dask.array as da
 import numpy as np
 import pytest
 
-from dask_bigfft.devices.engine import Engine
-from dask_bigfft.devices.jobs import Job
-from dask_bigfft.devices.pipeline import Coming
-from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.front import plan
+from dask_bigfft.gpu.engine import Engine
+from dask_bigfft.gpu.jobs import Job
+from dask_bigfft.gpu.pipeline import Coming
+from dask_bigfft.gpu.simulated import SimulatedDevice
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.testing.devices import simulated_devices
 
@@ -30,8 +30,10 @@ def clocked(shape, nbytes, blocks=1):
 
     def arrays(pieces, _):
         written = range(len(pieces.schedule.crossings))
-        return [untouched(shape, "c16"),
-                *(untouched(pieces.shape(n), pieces.written(n)) for n in written)]
+        return [
+            untouched(shape, "c16"),
+            *(untouched(pieces.shape(n), pieces.written(n)) for n in written),
+        ]
 
     pieces, carve, views = engine.placed(job, engine.limits, arrays)
     waiting = [Coming(pieces, views, {}) for _ in range(blocks)]
@@ -74,8 +76,12 @@ def test_small_blocks_overlap():
 )
 def test_a_forecast_counts_the_passes_over_the_bus(shape, nbytes, passes):
     with simulated_devices(1 << 31):
-        found = plan(da.zeros(shape, chunks=-1, dtype="c16"), "fftn", device="gpu",
-                     device_memory_limit=nbytes)
+        found = plan(
+            da.zeros(shape, chunks=-1, dtype="c16"),
+            "fftn",
+            device="gpu",
+            device_memory_limit=nbytes,
+        )
     (round_,) = found.expected.rounds
     assert round_.device == pytest.approx(passes * np.prod(shape) * 16 / DeviceProfile().h2d, 0.01)
     assert "bound by\n    round 1" in found.explain()

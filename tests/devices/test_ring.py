@@ -9,9 +9,9 @@ import time
 import numpy as np
 import pytest
 
-from dask_bigfft.devices import copiers as module
-from dask_bigfft.devices.copiers import Copiers
-from dask_bigfft.devices.ring import Pending, Ring
+from dask_bigfft.gpu import copiers as module
+from dask_bigfft.gpu.copiers import Copiers
+from dask_bigfft.gpu.ring import Pending, Ring
 
 
 class Mark:
@@ -210,7 +210,7 @@ def test_copies_are_done_before_their_arrays_go_at_exit():
     """The collector waits for them when modules are gone already."""
     text = """
 import numpy as np
-from dask_bigfft.devices.copiers import Copiers
+from dask_bigfft.gpu.copiers import Copiers
 copiers, source = Copiers(2), np.ones(4_000_000)
 out = [np.empty_like(source) for _ in range(8)]
 begun = [copiers.copy(each, source) for each in out]

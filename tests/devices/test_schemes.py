@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from devices.blocks import distance, engine, job_of, run, scipys, values
 
-from dask_bigfft.devices.jobs import Job, Source
-from dask_bigfft.devices.limits import PieceLimits
-from dask_bigfft.devices.problem import Line, Problem
-from dask_bigfft.devices.schedule import arranged, find_schedule
-from dask_bigfft.devices.swaps import swap_crossing, swap_works
 from dask_bigfft.errors import DeviceMemoryError
+from dask_bigfft.gpu.jobs import Job, Source
+from dask_bigfft.gpu.limits import PieceLimits
+from dask_bigfft.gpu.problem import Line, Problem
+from dask_bigfft.gpu.schedule import arranged, find_schedule
+from dask_bigfft.gpu.swaps import swap_crossing, swap_works
 
 #: Scheme, shape, bytes of the device, digits of each axis, crossing of each digit, crossings.
 SCHEMES = {
@@ -24,17 +24,33 @@ SCHEMES = {
     "2D naive": ((32, 128), 1 << 14, ((32,), (128,)), ((0,), (1,)), "{Y} {X}"),
     "2D with Y decomposed": ((128, 32), 1 << 14, ((16, 8), (32,)), ((0, 1), (1,)), "{Y1} {Y2, X}"),
     "2D with X larger than the card": (
-        (4, 2048), 1 << 14, ((4,), (64, 32)), ((1,), (0, 1)), "{X1} {Y, X2}"
+        (4, 2048),
+        1 << 14,
+        ((4,), (64, 32)),
+        ((1,), (0, 1)),
+        "{X1} {Y, X2}",
     ),
     "3D naive": ((16, 16, 16), 1 << 15, ((16,), (16,), (16,)), ((0,), (1,), (1,)), "{Z} {Y, X}"),
     "3D with Z decomposed, reordered": (
-        (64, 8, 8), 1 << 14, ((8, 8), (8,), (8,)), ((0, 1), (0,), (1,)), "{Z1, Y} {Z2, X}"
+        (64, 8, 8),
+        1 << 14,
+        ((8, 8), (8,), (8,)),
+        ((0, 1), (0,), (1,)),
+        "{Z1, Y} {Z2, X}",
     ),
     "3D with XY larger than the card": (
-        (4, 32, 32), 1 << 14, ((4,), (8, 4), (32,)), ((0,), (0, 1), (1,)), "{Z, Y1} {Y2, X}"
+        (4, 32, 32),
+        1 << 14,
+        ((4,), (8, 4), (32,)),
+        ((0,), (0, 1), (1,)),
+        "{Z, Y1} {Y2, X}",
     ),
     "3D with X larger than the card": (
-        (4, 4, 512), 1 << 13, ((4,), (4,), (32, 16)), ((0,), (1,), (0, 1)), "{Z, X1} {Y, X2}"
+        (4, 4, 512),
+        1 << 13,
+        ((4,), (4,), (32, 16)),
+        ((0,), (1,), (0, 1)),
+        "{Z, X1} {Y, X2}",
     ),
 }
 
@@ -110,10 +126,12 @@ def test_found_unaided_for_large_blocks(shape, gib, notation, run):
     found = find_schedule(Problem(shape, lines, 16), PieceLimits(gib << 30), 1)
     letters = "ZYX"[3 - len(shape) :]
     names = [
-        "{" + ", ".join(
+        "{"
+        + ", ".join(
             letters[i] + (str(j + 1) if len(found.factors[i]) > 1 else "")
             for i, j in crossing.digits
-        ) + "}"
+        )
+        + "}"
         for crossing in found.crossings
     ]
     assert " ".join(names) == notation

@@ -5,7 +5,8 @@ import pytest
 import scipy.fft
 
 from dask_bigfft.decomposition.phases import unit_roots
-from dask_bigfft.devices.operations import (
+from dask_bigfft.errors import DeviceError, DeviceMemoryError
+from dask_bigfft.gpu.operations import (
     FFT,
     ChirpFactor,
     DeviceArray,
@@ -16,8 +17,7 @@ from dask_bigfft.devices.operations import (
     Transpose,
     Twiddle,
 )
-from dask_bigfft.devices.simulated import SimulatedDevice
-from dask_bigfft.errors import DeviceError, DeviceMemoryError
+from dask_bigfft.gpu.simulated import SimulatedDevice
 
 RNG = np.random.default_rng(3)
 BIG = 10**9

@@ -10,11 +10,11 @@ import pytest
 from devices.blocks import distance, values
 
 from dask_bigfft import fft
-from dask_bigfft.devices import find
-from dask_bigfft.devices.engine import Engine
-from dask_bigfft.devices.leases import GETTING_READY, Leases, Need
-from dask_bigfft.devices.simulated import SimulatedDevice
-from dask_bigfft.devices.transfer import row_nbytes
+from dask_bigfft.gpu import find
+from dask_bigfft.gpu.engine import Engine
+from dask_bigfft.gpu.leases import GETTING_READY, Leases, Need
+from dask_bigfft.gpu.simulated import SimulatedDevice
+from dask_bigfft.gpu.transfer import row_nbytes
 from dask_bigfft.kernels.composite import Shards
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from devices.blocks import distance, engine, job_of, values
 
-from dask_bigfft.devices.jobs import Source
-from dask_bigfft.devices.limits import PieceLimits
-from dask_bigfft.devices.simulated import SimulatedDevice
+from dask_bigfft.gpu.jobs import Source
+from dask_bigfft.gpu.limits import PieceLimits
+from dask_bigfft.gpu.simulated import SimulatedDevice
 from dask_bigfft.planner.device_settings import DeviceSettings
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -43,7 +43,5 @@ def went(x, axes, settings, pageable, seed=0, nbytes=MIB):
 @pytest.mark.parametrize("seed", range(2))
 def test_what_is_not_pinned_comes_in_pieces_that_fit_half_of_the_ring(axes, seed):
     x = values(256, 256, seed=seed)
-    pinned, staged = (
-        went(x, axes, RING, pageable, seed, MIB // 4) for pageable in (False, True)
-    )
+    pinned, staged = (went(x, axes, RING, pageable, seed, MIB // 4) for pageable in (False, True))
     assert max(pinned) > 32 * KIB >= max(staged)

@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 
-from dask_bigfft.devices.transfer import (
+from dask_bigfft.gpu.transfer import (
     MAX_PITCH_NBYTES,
     TO_DEVICE,
     TO_HOST,

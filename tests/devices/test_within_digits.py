@@ -10,10 +10,10 @@ import scipy.fft
 from devices.blocks import distance, engine, on_the_card, values
 
 from dask_bigfft import fft
-from dask_bigfft.devices.dispatch import _still
-from dask_bigfft.devices.jobs import Job, Source
-from dask_bigfft.devices.limits import PieceLimits
-from dask_bigfft.devices.ragged import Window
+from dask_bigfft.gpu.dispatch import _still
+from dask_bigfft.gpu.jobs import Job, Source
+from dask_bigfft.gpu.limits import PieceLimits
+from dask_bigfft.gpu.ragged import Window
 from dask_bigfft.testing.devices import simulated_devices
 
 #: Digits of each dimension and what the block has of it.

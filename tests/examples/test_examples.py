@@ -33,7 +33,8 @@ def run(*arguments, cwd):
     command = [sys.executable, "-W", "error::DeprecationWarning:__main__", *map(str, arguments)]
     variables = environment(MPLBACKEND="Agg", MPLCONFIGDIR=cwd)
     return subprocess.run(
-        command, cwd=cwd, env=variables, capture_output=True, text=True, timeout=240)
+        command, cwd=cwd, env=variables, capture_output=True, text=True, timeout=240
+    )
 
 
 @pytest.mark.parametrize(("script", "arguments", "says"), SCRIPTS)

@@ -33,8 +33,13 @@ def test_code_runs_as_a_script(page, method, tmp_path):
     """Processes that are started import it once more."""
     script = tmp_path / f"{page}_page.py"
     script.write_text("\n".join(blocks(page)), encoding="utf-8")
-    python("-W", "error:::__main__", script.name, cwd=tmp_path,
-           env={"DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD": method})
+    python(
+        "-W",
+        "error:::__main__",
+        script.name,
+        cwd=tmp_path,
+        env={"DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD": method},
+    )
     assert blocks(page)
 
 
@@ -58,8 +63,19 @@ def html(tmp_path_factory):
     for name in ("sphinx", "myst_parser", "furo"):
         pytest.importorskip(name)
     out = tmp_path_factory.mktemp("guide")
-    python("-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "-d", out / "trees", GUIDE,
-           out / "html")
+    python(
+        "-m",
+        "sphinx",
+        "-W",
+        "--keep-going",
+        "-q",
+        "-b",
+        "html",
+        "-d",
+        out / "trees",
+        GUIDE,
+        out / "html",
+    )
     return {page: Text((out / "html" / f"{page}.html").read_text()) for page in PAGES}
 
 

@@ -46,8 +46,17 @@ def test_notebook_runs(name, tmp_path):
         if importlib.util.find_spec(needed) is None:
             pytest.skip(f"{needed} is not installed")
     result = tmp_path / "result.ipynb"
-    python("-c", PROGRAM, NOTEBOOKS / f"{name}.ipynb", tmp_path, result, env={
-        "MPLCONFIGDIR": tmp_path, "IPYTHONDIR": tmp_path / "ipython",
-        "MPLBACKEND": "module://matplotlib_inline.backend_inline"})  # draws into the notebook
+    python(
+        "-c",
+        PROGRAM,
+        NOTEBOOKS / f"{name}.ipynb",
+        tmp_path,
+        result,
+        env={
+            "MPLCONFIGDIR": tmp_path,
+            "IPYTHONDIR": tmp_path / "ipython",
+            "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+        },
+    )  # draws into the notebook
     notebook = json.loads(result.read_text(encoding="utf-8"))
     assert any("image/png" in output.get("data", {}) for output in outputs(notebook))

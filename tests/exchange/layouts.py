@@ -34,7 +34,8 @@ def pieces_of(table):
     found = {}
     for i, block in enumerate(table.sources.tolist()):
         values = {
-            name: getattr(table, name) if name.endswith("dims")
+            name: getattr(table, name)
+            if name.endswith("dims")
             else tuple(getattr(table, name)[i].tolist())
             for name in Piece.__dataclass_fields__
         }

@@ -69,8 +69,12 @@ def right(client: Client) -> bool:
 
 def in_shuffles(folder: Path) -> list[Path]:
     """Files in folders of shuffles, which may go while they are looked for."""
-    return [Path(found, name) for found, _, names in os.walk(folder)
-            if Path(found).name.startswith("shuffle-") for name in names]
+    return [
+        Path(found, name)
+        for found, _, names in os.walk(folder)
+        if Path(found).name.startswith("shuffle-")
+        for name in names
+    ]
 
 
 def shards_left(folder: Path) -> list[Path]:
@@ -109,8 +113,16 @@ def test_a_run_from_file_to_file_leaves_nothing_that_looks_complete(
     client.run(limit, SOME)
     said = tmp_path / "said"
     options = {"bigfft.exchange.carrier": "p2p", "bigfft.planner.merge-up-to": 0}
-    run = started(run_on, workers.file, str(said), tmp_path / "in.zarr", tmp_path / "out.zarr",
-                  kind="fft", block_size=CHUNK * 16, settings=options)
+    run = started(
+        run_on,
+        workers.file,
+        str(said),
+        tmp_path / "in.zarr",
+        tmp_path / "out.zarr",
+        kind="fft",
+        block_size=CHUNK * 16,
+        settings=options,
+    )
     run.join(SOON)
     assert run.exitcode == 1
     text = said.read_text()
@@ -125,8 +137,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 512 KiB."""
     folder = tmp_path / "small"
     folder.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(folder)],
-                          capture_output=True, check=False)
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(folder)],
+        capture_output=True,
+        check=False,
+    )
     if done.returncode:
         pytest.skip("no file system can be mounted here")
     try:

@@ -49,8 +49,15 @@ def written(scratch, shards, target=(2, 1), order=None):
 def read_all(scratch, exchange, target, parts, out):
     """Read a file into an array of its size."""
     taken = []
-    scratch.read(exchange, 0, target, len(out), parts, lambda begin, end: out[begin:end],
-                 lambda some, values: taken.extend(some))
+    scratch.read(
+        exchange,
+        0,
+        target,
+        len(out),
+        parts,
+        lambda begin, end: out[begin:end],
+        lambda some, values: taken.extend(some),
+    )
     assert sorted(part.begin for part in taken) == [part.begin for part in parts]
 
 
@@ -98,8 +105,10 @@ def test_a_file_gets_its_size_once_while_nobody_else_writes(scratch, monkeypatch
     shards = random_shards(100, 33)
     total, begins = sum(s.nbytes for s in shards), [0, shards[0].nbytes]
     with ThreadPoolExecutor(2) as pool:
-        done = [pool.submit(scratch.write, "exchange1", 0, (2, 1), total, begin, shard)
-                for begin, shard in zip(begins, shards, strict=True)]
+        done = [
+            pool.submit(scratch.write, "exchange1", 0, (2, 1), total, begin, shard)
+            for begin, shard in zip(begins, shards, strict=True)
+        ]
         sums = [each.result() for each in done]
     assert sums == [checksum(s.view(np.uint8)) for s in shards]
     assert sizes == [0, 0]
@@ -154,13 +163,24 @@ def test_a_record_gives_the_checksums_back(scratch):
     assert records.recorded_blocks(scratch.folder, None) == {(3, 0)}
 
 
-@pytest.mark.parametrize("text", [
-    '{"source": [0], "sha', "", "[]", "{}", '{"source": [0]}', '{"source": 0, "shards": {}}',
-    '{"source": [1], "shards": {"1": "0000000000000009"}}', '{"source": [0], "shards": {"1": 9}}',
-    '{"source": [0], "shards": {"1": "000000000000000g"}}', '{"source": [0], "shards": []}',
-    '{"block": [0], "checksum": 7}', '{"block": [0], "checksum": "7"}',
-    '{"block": [0], "nbytes": ""}',
-])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"source": [0], "sha',
+        "",
+        "[]",
+        "{}",
+        '{"source": [0]}',
+        '{"source": 0, "shards": {}}',
+        '{"source": [1], "shards": {"1": "0000000000000009"}}',
+        '{"source": [0], "shards": {"1": 9}}',
+        '{"source": [0], "shards": {"1": "000000000000000g"}}',
+        '{"source": [0], "shards": []}',
+        '{"block": [0], "checksum": 7}',
+        '{"block": [0], "checksum": "7"}',
+        '{"block": [0], "nbytes": ""}',
+    ],
+)
 def test_what_is_no_record_is_none(scratch, text):
     """As a loss of power, or of a disk, may leave it: the block is done again."""
     scratch.record("exchange1", (0,), [(1,)], np.array([9], np.uint32))
@@ -183,10 +203,19 @@ def test_a_record_that_lacks_a_shard_is_none(scratch):
 def test_data_are_synced_before_their_record(tmp_path, monkeypatch):
     order = []
     real_sync, real_replace = os.fsync, Path.replace
-    monkeypatch.setattr(os, "fsync", lambda handle: (
-        order.append(os.path.basename(os.readlink(f"/proc/self/fd/{handle}"))), real_sync(handle)))
-    monkeypatch.setattr(Path, "replace", lambda path, target: (
-        order.append("replace"), real_replace(path, target))[1])
+    monkeypatch.setattr(
+        os,
+        "fsync",
+        lambda handle: (
+            order.append(os.path.basename(os.readlink(f"/proc/self/fd/{handle}"))),
+            real_sync(handle),
+        ),
+    )
+    monkeypatch.setattr(
+        Path,
+        "replace",
+        lambda path, target: (order.append("replace"), real_replace(path, target))[1],
+    )
     scratch = Scratch(tmp_path, sync=True, kept=True)
     written(scratch, random_shards(3, 4))
     scratch.record("exchange1", (0,), [(2, 1)], np.array([1], np.uint32))
@@ -312,8 +341,14 @@ print(scratch.folder, flush=True)
 os._exit(1)
 """
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
-                          env=environment, check=False, timeout=100)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+        timeout=100,
+    )
     dead = Path(done.stdout.strip())
     assert dead.is_dir(), done.stderr
     (tmp_path / "bigfft-other").mkdir()  # no lock: not ours to judge

@@ -30,10 +30,7 @@ def test_bytes_go_where_they_belong(tmp_path, direct, begin, shift, size):
     path.write_bytes(wanted)
     data = aligned(size, shift)
     data[:] = np.frombuffer(RNG.bytes(size), np.uint8)
-    with (
-        dask.config.set({"bigfft.scratch.direct": direct}),
-        files.opened(path, os.O_RDWR) as file,
-    ):
+    with dask.config.set({"bigfft.scratch.direct": direct}), files.opened(path, os.O_RDWR) as file:
         assert (file.direct is not None) <= direct
         assert file.write(data, begin) == size
         out = aligned(size, shift)

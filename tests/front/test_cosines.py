@@ -1,6 +1,5 @@
 """Cosine and sine transforms against SciPy and in extended precision, and what they exchange."""
 
-
 import dask
 import dask.array as da
 import mpmath
@@ -58,8 +57,13 @@ def test_one_axis(data, n, name, type_, norm, ortho, dtype):
 
 
 @FEWER
-@given(data=st.data(), shape=shapes(3), name=st.sampled_from([f"{n}n" for n in ONE]),
-       type_=st.sampled_from((2, 3, 4)), norm=norms())
+@given(
+    data=st.data(),
+    shape=shapes(3),
+    name=st.sampled_from([f"{n}n" for n in ONE]),
+    type_=st.sampled_from((2, 3, 4)),
+    norm=norms(),
+)
 def test_several_axes(data, shape, name, type_, norm):
     x = random_array(shape, "f8", 1)
     lazy = da.from_array(x, chunks=data.draw(chunkings(shape)))
@@ -80,9 +84,10 @@ def test_cropped_and_padded_and_shifted_and_only_read(type_, length):
     assert relative_l2(found.compute(), expected) < 1e-14
     assert found.chunksize == (25,)
     both = fft.dctn(da.from_array(x[:, None] * x[:9], chunks=(12, 3)), type_, s=(length, 5))
-    assert relative_l2(
-        both.compute(), scipy.fft.dctn(x[:, None] * x[:9], type_, s=(length, 5))
-    ) < 1e-14
+    assert (
+        relative_l2(both.compute(), scipy.fft.dctn(x[:, None] * x[:9], type_, s=(length, 5)))
+        < 1e-14
+    )
 
 
 def exactly(x, sine, type_):
@@ -95,7 +100,8 @@ def exactly(x, sine, type_):
             if type_ == 1:
                 m = n + 1 if sine else n - 1
                 terms = [
-                    2 * v * mpmath.sin(pi * (k + 1) * (j + 1) / m) if sine
+                    2 * v * mpmath.sin(pi * (k + 1) * (j + 1) / m)
+                    if sine
                     else (1 if j in (0, n - 1) else 2) * v * mpmath.cos(pi * k * j / m)
                     for j, v in enumerate(x)
                 ]
@@ -185,5 +191,3 @@ def test_several_axes_take_no_more_exchanges_than_a_real_fft():
     for shape, chunks in [((32, 30), (4, 30)), ((32, 30), (32, 3)), ((8, 12, 10), (2, 12, 10))]:
         x = da.zeros(shape, chunks=chunks)
         assert len(travelling(fft.dctn(x))) <= len(plan(x, "rfftn").travelling)
-
-

@@ -26,10 +26,13 @@ def test_natural_order_is_numpys(n, d):
             np.testing.assert_array_equal(actual.compute(), expected)
 
 
-@pytest.mark.parametrize(("n", "digits"), [
-    *[(n, None) for n in LENGTHS],
-    *[(24, digits) for digits in [(2, 12), [12, 2], (2, 3, 4), (24,), (3, np.int64(8))]],
-])
+@pytest.mark.parametrize(
+    ("n", "digits"),
+    [
+        *[(n, None) for n in LENGTHS],
+        *[(24, digits) for digits in [(2, 12), [12, 2], (2, 3, 4), (24,), (3, np.int64(8))]],
+    ],
+)
 def test_transposed_order_is_that_of_transposed_index(n, digits):
     named = {"order": "transposed", "digits": digits}
     k = transposed_index(n, digits=digits)
@@ -105,5 +108,3 @@ def test_what_frequencies_of_refuses():
         fft.frequencies_of(spectrum, 0)
     with pytest.raises(ArgumentError, match="d"):
         fft.frequencies_of(spectrum, d=0)
-
-

@@ -217,8 +217,12 @@ def test_dtypes(name, dtype):
 
 @pytest.mark.parametrize(
     ("name", "where"),
-    [("fft", {"axis": 2}), ("rfft", {"axis": -3}), ("irfft2", {"axes": (0, 5)}),
-     ("fftn", {"axes": (7,)})],
+    [
+        ("fft", {"axis": 2}),
+        ("rfft", {"axis": -3}),
+        ("irfft2", {"axes": (0, 5)}),
+        ("fftn", {"axes": (7,)}),
+    ],
 )
 def test_axes_that_are_not_there_raise_what_numpy_raises(name, where):
     x = numbers((4, 6), "d")
@@ -231,9 +235,15 @@ def test_axes_that_are_not_there_raise_what_numpy_raises(name, where):
 
 #: Shapes that have no entries or one along some axis, chunks, and where they are transformed.
 THIN = [
-    ((0, 8), 4, {"axis": -1}), ((8, 0, 4), (4, 4, 2), {"axis": -1}),
-    ((22, 0, 37), (7, 1, 5), {"axis": 0}), ((1,), 1, {}), ((3, 1), 1, {}), ((1, 3), 1, {}),
-    ((1, 1), 1, {}), ((4, 6), (2, 3), {"n": 1}), ((0, 4), 4, {"n": 3, "axis": 0}),
+    ((0, 8), 4, {"axis": -1}),
+    ((8, 0, 4), (4, 4, 2), {"axis": -1}),
+    ((22, 0, 37), (7, 1, 5), {"axis": 0}),
+    ((1,), 1, {}),
+    ((3, 1), 1, {}),
+    ((1, 3), 1, {}),
+    ((1, 1), 1, {}),
+    ((4, 6), (2, 3), {"n": 1}),
+    ((0, 4), 4, {"n": 3, "axis": 0}),
     ((3, 0), 3, {"n": 5, "axis": 1}),
 ]
 

@@ -53,5 +53,3 @@ def test_values_that_a_block_masks_are_refused_though_no_metadata_tell(carrier, 
         with pytest.raises(TypeError, match=r"block \(\d,\), in which values are masked.*filled"):
             fft.fft(reading(12)).compute(scheduler="sync")
         assert relative_l2(fft.fft(reading(99)).compute(), np.fft.fft(np.arange(64.0))) < 1e-14
-
-

@@ -110,8 +110,14 @@ def test_a_transform_between_two_shifts(seed, sync):
 
 @pytest.mark.parametrize(
     ("shape", "chunks"),
-    [((4096,), (256,)), ((4095,), (273,)), ((64, 64), (16, 16)), ((63, 65), (9, 65)),
-     ((16, 18, 20), (4, 18, 20)), ((10, 12, 14), (5, 6, 7))],
+    [
+        ((4096,), (256,)),
+        ((4095,), (273,)),
+        ((64, 64), (16, 16)),
+        ((63, 65), (9, 65)),
+        ((16, 18, 20), (4, 18, 20)),
+        ((10, 12, 14), (5, 6, 7)),
+    ],
 )
 @pytest.mark.parametrize("name", ["fftn", "irfftn", "rfftn"])
 def test_shifts_beside_a_transform_cost_no_exchange_and_no_tasks(shape, chunks, name):

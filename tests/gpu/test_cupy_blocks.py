@@ -7,8 +7,8 @@ import pytest
 import scipy.fft
 
 from dask_bigfft import fft
-from dask_bigfft.devices.cuda import available, cupy
 from dask_bigfft.errors import ArgumentError
+from dask_bigfft.gpu.cuda import available, cupy
 from dask_bigfft.integrations.array_backend import ArenaBackend
 
 pytestmark = [

@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 import scipy.fft
 
-from dask_bigfft.devices import copiers, cuda_copies, cupy_device, find
-from dask_bigfft.devices.cuda import available, cupy
-from dask_bigfft.devices.cuda_copies import Way, way
-from dask_bigfft.devices.cuda_operations import Operations
-from dask_bigfft.devices.cuda_pins import is_pinned, pins
-from dask_bigfft.devices.cupy_device import open_device
-from dask_bigfft.devices.numpy_operations import multiplied
-from dask_bigfft.devices.operations import (
+from dask_bigfft.errors import DeviceError, DeviceMemoryError
+from dask_bigfft.gpu import copiers, cuda_copies, cupy_device, find
+from dask_bigfft.gpu.cuda import available, cupy
+from dask_bigfft.gpu.cuda_copies import Way, way
+from dask_bigfft.gpu.cuda_operations import Operations
+from dask_bigfft.gpu.cuda_pins import is_pinned, pins
+from dask_bigfft.gpu.cupy_device import open_device
+from dask_bigfft.gpu.numpy_operations import multiplied
+from dask_bigfft.gpu.operations import (
     FFT,
     ChirpFactor,
     DeviceArray,
@@ -25,9 +26,8 @@ from dask_bigfft.devices.operations import (
     Transpose,
     Twiddle,
 )
-from dask_bigfft.devices.simulated import SimulatedDevice
-from dask_bigfft.devices.transfer import TO_DEVICE
-from dask_bigfft.errors import DeviceError, DeviceMemoryError
+from dask_bigfft.gpu.simulated import SimulatedDevice
+from dask_bigfft.gpu.transfer import TO_DEVICE
 from dask_bigfft.memory import Pinner, default_arena, lend, pinned
 
 pytestmark = [
@@ -107,9 +107,17 @@ def close(got, expected, dtype):
 @pytest.mark.parametrize(
     ("shape", "dims"),
     [
-        ((6, 5, 4), (1,)), ((6, 5, 4), (0, 2)), ((7,), (0,)), ((1, 1), (0, 1)),
-        ((1009, 3), (0,)), ((3, 100003), (1,)), ((16, 12, 9, 5), (0, 1, 2, 3)),
-        ((40, 64, 3), (1,)), ((3, 64, 40), (1,)), ((2**17, 2), (0,)), ((2, 3, 4, 5), (1, 2)),
+        ((6, 5, 4), (1,)),
+        ((6, 5, 4), (0, 2)),
+        ((7,), (0,)),
+        ((1, 1), (0, 1)),
+        ((1009, 3), (0,)),
+        ((3, 100003), (1,)),
+        ((16, 12, 9, 5), (0, 1, 2, 3)),
+        ((40, 64, 3), (1,)),
+        ((3, 64, 40), (1,)),
+        ((2**17, 2), (0,)),
+        ((2, 3, 4, 5), (1, 2)),
     ],
 )
 def test_complex_ffts(device, shape, dims, sign, dtype):
@@ -124,9 +132,7 @@ def test_complex_ffts(device, shape, dims, sign, dtype):
 @pytest.mark.parametrize("dtype", ["c16", "c8"])
 @pytest.mark.parametrize(
     ("shape", "dim"),
-    [
-        ((64, 1000), 0), ((3, 100, 333), 1), ((101, 96, 10), 1), ((1009, 50), 0), ((7, 512, 30), 1),
-    ],
+    [((64, 1000), 0), ((3, 100, 333), 1), ((101, 96, 10), 1), ((1009, 50), 0), ((7, 512, 30), 1)],
 )
 def test_columns_in_tiles(device, monkeypatch, shape, dim, dtype):
     nbytes = 300 * shape[dim] * np.dtype(dtype).itemsize // 7
@@ -151,8 +157,13 @@ def test_columns_in_tiles(device, monkeypatch, shape, dim, dtype):
 @pytest.mark.parametrize(
     ("shape", "dim"),
     [
-        ((3, 8, 2), 1), ((3, 9, 2), 1), ((4, 9, 7), 1), ((9, 15, 3), 1), ((5, 1), 1),
-        ((1000, 6), 0), ((4, 2**16), 1),
+        ((3, 8, 2), 1),
+        ((3, 9, 2), 1),
+        ((4, 9, 7), 1),
+        ((9, 15, 3), 1),
+        ((5, 1), 1),
+        ((1000, 6), 0),
+        ((4, 2**16), 1),
     ],
 )
 def test_real_ffts(device, shape, dim, dtype):
@@ -169,18 +180,27 @@ def test_real_ffts(device, shape, dim, dtype):
 
 TWIDDLES = [
     Twiddle(97, -1, (Term(1, 6, 1, BIG, 1),), (Term(0, 5, 2, 3, 4),)),
-    Twiddle(2**52, 1, (Term(2, 2**20, 1, BIG, 3900),),
-            (Term(0, 2**15, 1, BIG, 33), Term(1, 0, 1, BIG, 1))),
+    Twiddle(
+        2**52,
+        1,
+        (Term(2, 2**20, 1, BIG, 3900),),
+        (Term(0, 2**15, 1, BIG, 33), Term(1, 0, 1, BIG, 1)),
+    ),
     Twiddle(10**15 + 37, -1, (Term(1, 10**6, 1, BIG, 7),), (Term(2, 10**7 - 5, 1, BIG, 11),)),
 ]
 CHIRPS = [
     ChirpFactor(13, 1, (Term(0, 5, 1, BIG, 2), Term(2, 0, 1, BIG, 1))),
     ChirpFactor(2**33 + 1, -1, (Term(0, 2**33 - 40, 1, BIG, 1), Term(1, 0, 1, BIG, 5))),
     ChirpFactor(2**45 + 9, 1, (Term(0, 0, 1, BIG, 2**40 + 3), Term(2, 17, 1, BIG, 2**20 + 7))),
-    ChirpFactor(1301, 1, (Term(0, 0, 1, BIG, 300), Term(1, 0, 1, BIG, 50), Term(2, 0, 1, BIG, 1)),
-                half=True),
-    ChirpFactor(1300, -1, (Term(0, 0, 1, BIG, 300), Term(1, 0, 1, BIG, 50), Term(2, 0, 1, BIG, 1)),
-                half=True),
+    ChirpFactor(
+        1301, 1, (Term(0, 0, 1, BIG, 300), Term(1, 0, 1, BIG, 50), Term(2, 0, 1, BIG, 1)), half=True
+    ),
+    ChirpFactor(
+        1300,
+        -1,
+        (Term(0, 0, 1, BIG, 300), Term(1, 0, 1, BIG, 50), Term(2, 0, 1, BIG, 1)),
+        half=True,
+    ),
 ]
 #: Behind the end of a chirp products of indices go on.
 BEYOND = Twiddle(
@@ -192,9 +212,13 @@ BEYOND = Twiddle(
 @pytest.mark.parametrize("conjugate", [False, True])
 @pytest.mark.parametrize(
     ("twiddles", "chirps"),
-    [((), ()), *(((t,), ()) for t in TWIDDLES), *(((), (c,)) for c in CHIRPS),
-     (tuple(TWIDDLES[:2]), (CHIRPS[1],)),
-     ((BEYOND,), (ChirpFactor(97, 1, BEYOND.left),))],
+    [
+        ((), ()),
+        *(((t,), ()) for t in TWIDDLES),
+        *(((), (c,)) for c in CHIRPS),
+        (tuple(TWIDDLES[:2]), (CHIRPS[1],)),
+        ((BEYOND,), (ChirpFactor(97, 1, BEYOND.left),)),
+    ],
 )
 def test_multiply(device, twiddles, chirps, conjugate, dtype):
     x = values((4, 6, 50), dtype)
@@ -267,10 +291,19 @@ def test_transposes(device, shape, dtype):
 
 #: Shapes whose dimensions do not fill tiles, whose products are prime, or are 1, and orders.
 TURNED = [
-    ((1, 1), (1, 0)), ((1, 1009), (1, 0)), ((1009, 1), (1, 0)), ((33, 31), (1, 0)),
-    ((2, 4099), (1, 0)), ((4099, 2), (1, 0)), ((1024, 512), (1, 0)),
-    ((3, 50, 1, 70), (3, 2, 1, 0)), ((3, 50, 1, 70), (1, 3, 0, 2)), ((33, 2, 65, 4), (2, 3, 0, 1)),
-    ((33, 2, 65, 4), (0, 2, 1, 3)), ((97, 5, 64), (1, 0, 2)), ((5, 2, 3, 67), (0, 3, 1, 2)),
+    ((1, 1), (1, 0)),
+    ((1, 1009), (1, 0)),
+    ((1009, 1), (1, 0)),
+    ((33, 31), (1, 0)),
+    ((2, 4099), (1, 0)),
+    ((4099, 2), (1, 0)),
+    ((1024, 512), (1, 0)),
+    ((3, 50, 1, 70), (3, 2, 1, 0)),
+    ((3, 50, 1, 70), (1, 3, 0, 2)),
+    ((33, 2, 65, 4), (2, 3, 0, 1)),
+    ((33, 2, 65, 4), (0, 2, 1, 3)),
+    ((97, 5, 64), (1, 0, 2)),
+    ((5, 2, 3, 67), (0, 3, 1, 2)),
     ((70000, 3, 2), (0, 2, 1)),  # more than the grid has blocks
 ]
 
@@ -395,8 +428,13 @@ def block_in(kind, shape, dtype):
 @pytest.mark.parametrize(
     "part",
     [
-        np.s_[:, :, :], np.s_[10:50, :, :], np.s_[:, 3:9, :], np.s_[:, :, 5:1000],
-        np.s_[7:9, 2:8, 256:512], np.s_[:, 1:2, 3:4], np.s_[1:2, 1:2, :],
+        np.s_[:, :, :],
+        np.s_[10:50, :, :],
+        np.s_[:, 3:9, :],
+        np.s_[:, :, 5:1000],
+        np.s_[7:9, 2:8, 256:512],
+        np.s_[:, 1:2, 3:4],
+        np.s_[1:2, 1:2, :],
     ],
 )
 def test_views_travel_there_and_back(device, kind, dtype, part):
@@ -438,8 +476,9 @@ def test_every_way_brings_the_same(device, monkeypatch, chosen):
 def test_every_way_reaches_into_a_part_of_a_larger_array(device, monkeypatch, chosen, inside):
     x, back = block_in("pinned", (80, 9, 700), "c8"), block_in("pinned", (34, 6, 589), "c8")
     part = np.s_[3:37, 2:8, 11:600]
-    whole = block_in("pinned", (36 if inside[0].stop else 34, 9, 589 if len(inside) < 3 else 700),
-                     "c8")
+    whole = block_in(
+        "pinned", (36 if inside[0].stop else 34, 9, 589 if len(inside) < 3 else 700), "c8"
+    )
     monkeypatch.setattr(cuda_copies, "way", lambda *_: chosen)
     larger = DeviceArray(0, whole.shape, "<c8")
     seen = whole[inside]
@@ -523,7 +562,8 @@ def test_staging_buffers_of_the_pool_go_back_to_the_driver(monkeypatch):
         return found
 
     monkeypatch.setattr(
-        cuda_copies, "make_pinner", lambda limit: Pinner(refused, lambda address: None, limit))
+        cuda_copies, "make_pinner", lambda limit: Pinner(refused, lambda address: None, limit)
+    )
     monkeypatch.setattr(cupy().cuda, "alloc_pinned_memory", taken)
     other = open_device(available()[0])
     other.reserve(64 * MIB)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dask_bigfft.devices.cuda import available
+from dask_bigfft.gpu.cuda import available
 
 pytestmark = [
     pytest.mark.gpu,
@@ -35,7 +35,7 @@ from distributed import Client, wait
 
 import dask_bigfft.cluster
 from dask_bigfft import fft
-from dask_bigfft.devices import cuda
+from dask_bigfft.gpu import cuda
 
 def of_worker():
     return cuda.available(), cuda.cupy().cuda.runtime.deviceGetPCIBusId(0)
@@ -88,15 +88,22 @@ if __name__ == "__main__":
 UCX = importlib.util.find_spec("distributed_ucxx") is not None
 
 
-@pytest.mark.parametrize("protocol", [
-    "tcp", pytest.param("ucx", marks=pytest.mark.skipif(not UCX, reason="no distributed-ucxx")),
-])
+@pytest.mark.parametrize(
+    "protocol",
+    ["tcp", pytest.param("ucx", marks=pytest.mark.skipif(not UCX, reason="no distributed-ucxx"))],
+)
 def test_transforms_on_a_cluster_of_dask_cuda(tmp_path, protocol):
     pytest.importorskip("dask_cuda")
     (tmp_path / "program.py").write_text(PROGRAM)
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, str(tmp_path / "program.py"), protocol], capture_output=True, text=True,
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": paths}, timeout=150, check=False)
+        [sys.executable, str(tmp_path / "program.py"), protocol],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": paths},
+        timeout=150,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout.splitlines()[-1] == f"right {CARDS}"

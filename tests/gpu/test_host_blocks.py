@@ -10,13 +10,13 @@ import pytest
 import scipy.fft
 
 from dask_bigfft import fft
-from dask_bigfft.devices import find
-from dask_bigfft.devices.cuda import available
-from dask_bigfft.devices.jobs import Job, Source
-from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.exchange.stacking import stacking
 from dask_bigfft.front import plan as plan_of
+from dask_bigfft.gpu import find
+from dask_bigfft.gpu.cuda import available
+from dask_bigfft.gpu.jobs import Job, Source
+from dask_bigfft.gpu.limits import PieceLimits
 from dask_bigfft.memory import lend
 from dask_bigfft.planner.device_settings import DeviceSettings
 
@@ -79,9 +79,7 @@ def assert_close(got, expected, single=False):
 def test_every_kind_larger_than_the_limit(name, shape, chunks, single):
     real = name in ("rfftn", "ihfftn")
     x = values(*shape, real=real, single=single)
-    lazy = getattr(fft, name)(
-        da.from_array(x, chunks), device="gpu", device_memory_limit=2 * MIB
-    )
+    lazy = getattr(fft, name)(da.from_array(x, chunks), device="gpu", device_memory_limit=2 * MIB)
     got, counts = counted(lazy)
     expected = getattr(scipy.fft, name)(x)
     assert got.dtype == expected.dtype
@@ -116,18 +114,22 @@ RAGGED = {
     "cropped": ("ifft2", (1024, 768), (200, 768), {"s": (1000, 700)}),
     "within digits": ("fft", (4095 * 256,), (100_003,), {"rounds": [4095, 256]}),
     "within digits, padded": (
-        "rfft", (900_001,), (100_003,), {"rounds": [4095, 256], "n": 4095 * 256}
+        "rfft",
+        (900_001,),
+        (100_003,),
+        {"rounds": [4095, 256], "n": 4095 * 256},
     ),
     "half": ("irfft", (2**19 + 1,), (100_003,), {"rounds": [4096, 256]}),
     "half, odd": ("irfft", (410_063,), (50_001,), {"rounds": [3645, 225], "n": 3645 * 225}),
     "half, out": ("rfft", (4095 * 256,), (100_003,), {"rounds": [4095, 256]}),
     "half, out, even": ("ihfft", (4096 * 250,), (100_003,), {"rounds": [4096, 250]}),
     "half of two axes, out": (
-        "rfft2", (96, 10_000), (96, 1000), {"rounds": [{0: 96, 1: 100}, {1: 100}]}
+        "rfft2",
+        (96, 10_000),
+        (96, 1000),
+        {"rounds": [{0: 96, 1: 100}, {1: 100}]},
     ),
-    "half of two axes": (
-        "irfft2", (96, 5001), (40, 700), {"rounds": [{0: 96, 1: 100}, {1: 100}]}
-    ),
+    "half of two axes": ("irfft2", (96, 5001), (40, 700), {"rounds": [{0: 96, 1: 100}, {1: 100}]}),
 }
 
 
@@ -293,8 +295,14 @@ def test_blocks_that_follow_one_another_through_the_ring(axes, ring):
     blocks = [values(512, 512, seed=n) for n in range(12)]
     expected = [scipy.fft.fftn(block, axes=axes) for block in blocks]
     found = plan_of(da.zeros((512, 512), chunks=-1, dtype="c16"), "fftn", axes=axes)
-    job = Job(found.rounds[0], (0, 0), "<c16", "<c16", inside=True,
-              settings=DeviceSettings(ring_buffers=ring[0], ring_nbytes=ring[1]))
+    job = Job(
+        found.rounds[0],
+        (0, 0),
+        "<c16",
+        "<c16",
+        inside=True,
+        settings=DeviceSettings(ring_buffers=ring[0], ring_nbytes=ring[1]),
+    )
     engine = find.leases().engines[0]
     with dask.config.set({"bigfft.memory.pin-arrays": False}), ThreadPoolExecutor(4) as pool:
         futures = [pool.submit(engine.run, job, Source(lambda b=b: b)) for b in blocks]

@@ -9,10 +9,10 @@ import pytest
 import scipy.fft
 
 from dask_bigfft import fft
-from dask_bigfft.devices import dispatch, find
-from dask_bigfft.devices.cuda import available
-from dask_bigfft.devices.work_sharing import Interval
 from dask_bigfft.events import add_sink, remove_sink
+from dask_bigfft.gpu import dispatch, find
+from dask_bigfft.gpu.cuda import available
+from dask_bigfft.gpu.work_sharing import Interval
 
 pytestmark = [
     pytest.mark.gpu,

@@ -8,9 +8,9 @@ import scipy.fft
 from exchange.test_gpu_gather import RATIO, move, slabs
 
 from dask_bigfft import fft, plan
-from dask_bigfft.devices.cuda import available, cupy
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.exchange.tables import TRANSPORTS
+from dask_bigfft.gpu.cuda import available, cupy
 from dask_bigfft.graph.carriers import ON_GPUS
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.testing.gpus import LogicalGpus, several_gpus

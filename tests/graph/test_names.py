@@ -61,7 +61,9 @@ def test_slices_and_sums_keep_the_rounds_apart(carrier):
     ours = {name for name in found if "bigfft" in name}
     assert all(OURS.fullmatch(name) for name in ours), ours
     assert {re.match(r"bigfft_\w+", name)[0] for name in ours} >= {
-        "bigfft_round1", "bigfft_round2", "bigfft_plan"
+        "bigfft_round1",
+        "bigfft_round2",
+        "bigfft_plan",
     }
 
 
@@ -78,8 +80,11 @@ def test_filters_of_bluestein_are_named_apart():
 def test_two_transforms_have_groups_of_their_own():
     one, two = fft.fft2(field()), fft.fft2(field() + 1)
     tokens = {y.name.rpartition("-")[2] for y in (one, two)}
-    names = {str(key[0]) for key in dict(one.__dask_graph__()) | dict(two.__dask_graph__())
-             if isinstance(key, tuple)}
+    names = {
+        str(key[0])
+        for key in dict(one.__dask_graph__()) | dict(two.__dask_graph__())
+        if isinstance(key, tuple)
+    }
     groups = {name.rpartition("-")[2] for name in names if name.startswith("bigfft")}
     assert groups == tokens
     assert len(tokens) == 2

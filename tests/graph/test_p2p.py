@@ -128,9 +128,7 @@ def test_computed_twice_and_with_other_blocks_kept(client: Client) -> None:
     del first
 
 
-def test_two_computations_of_one_shuffle(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_computations_of_one_shuffle(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """What tasks of one have put together those of the other ask for as well."""
     asked, plainly = threading.Event(), p2p.barrier
 
@@ -198,12 +196,16 @@ def memory_of(values: np.ndarray) -> Any:
     return owner
 
 
-@pytest.mark.parametrize(("most", "memory", "files"), [
-    (0, False, True), (20_000, True, True), (None, True, False),
-])
+@pytest.mark.parametrize(
+    ("most", "memory", "files"), [(0, False, True), (20_000, True, True), (None, True, False)]
+)
 @pytest.mark.parametrize("large", [1, 1 << 16])
 def test_shards_wait_in_memory_as_far_as_there_is_room(
-    client: Client, monkeypatch: pytest.MonkeyPatch, most: int | None, memory: bool, files: bool,
+    client: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    most: int | None,
+    memory: bool,
+    files: bool,
     large: int,
 ) -> None:
     """A signal of 64 KiB goes two ways, of which three workers take 20,000 bytes or as they like.
@@ -310,8 +312,7 @@ print("as tasks:", texts[0])
 
 
 @pytest.mark.parametrize(
-    "change",
-    ["del core.P2PBarrierTask", "core.ShuffleRun.receive = lambda self: None"],
+    "change", ["del core.P2PBarrierTask", "core.ShuffleRun.receive = lambda self: None"]
 )
 def test_moved_names_fall_back_to_tasks(change: str, tmp_path: Path) -> None:
     root = str(Path(__file__).resolve().parents[2])
@@ -320,7 +321,11 @@ def test_moved_names_fall_back_to_tasks(change: str, tmp_path: Path) -> None:
     # The worker's plugin uses the name, too: it is imported before the change.
     script.write_text("import distributed.shuffle\n" + MOVED.format(change=change))
     done = subprocess.run(
-        [sys.executable, str(script)], env=os.environ | {"PYTHONPATH": path},
-        capture_output=True, text=True, timeout=250, check=False,  # it starts a cluster
+        [sys.executable, str(script)],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,  # it starts a cluster
     )
     assert "as tasks:" in done.stdout, done.stderr

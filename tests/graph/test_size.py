@@ -49,7 +49,10 @@ def test_tasks_and_memory_to_the_first_task(case: str, method: str) -> None:
     shape, chunks, tasks = CASES[case]
     run = subprocess.run(
         [sys.executable, "-c", PROGRAM, repr((shape, chunks)), method],
-        capture_output=True, text=True, check=True, timeout=200,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=200,
     )
     count, nbytes = map(float, run.stdout.split())
     assert count <= tasks + 16

@@ -1,6 +1,5 @@
 """The array backend: what it makes, where it lies, and that it is plain NumPy."""
 
-
 import tomllib
 
 import dask

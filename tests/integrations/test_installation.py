@@ -138,5 +138,3 @@ def test_xrft_takes_axes_in_many_chunks(function, arguments):
     for dim in wanted.dims:
         np.testing.assert_allclose(found[dim], wanted[dim])
     np.testing.assert_allclose(found.values, wanted.values, atol=1e-12, rtol=1e-10)
-
-

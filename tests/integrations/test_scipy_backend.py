@@ -5,7 +5,6 @@ array libraries and of compiled internals; that arguments are overwritten or not
 beyond that ours are only read; lists, which are no dask arrays and go on to SciPy.
 """
 
-
 import dask.array as da
 import numpy as np
 import pytest
@@ -142,5 +141,3 @@ def test_hankel_transforms(n, bias, optimal):
     a = da.from_array(x, chunks=(1, 11))
     for name in ("fht", "ifht"):
         check(name, x, a, dln, mu, offset=offset, bias=bias, tolerance=1e-13)
-
-

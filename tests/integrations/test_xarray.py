@@ -1,6 +1,5 @@
 """Transforms by the names of dimensions: values, names, coordinates, attributes, and chunks."""
 
-
 import warnings
 
 import dask.array as da
@@ -159,8 +158,10 @@ def renamed(**names):
 REFUSED = {
     "uneven": (lambda: bx.fft(field(CHUNKS, x=np.arange(24.0) ** 2), "x"), "coordinate x"),
     "equal": (lambda: bx.fft(field(CHUNKS, x=np.ones(24)), "x"), "coordinate x"),
-    "letters": (lambda: bx.fft(field(CHUNKS, x=list("abcdefghijklmnopqrstuvwx")), "x"),
-                "coordinate x"),
+    "letters": (
+        lambda: bx.fft(field(CHUNKS, x=list("abcdefghijklmnopqrstuvwx")), "x"),
+        "coordinate x",
+    ),
     "no such": (lambda: bx.fft(field(CHUNKS), "z"), "dim"),
     "none": (lambda: bx.fft(field(CHUNKS), []), "dim"),
     "twice": (lambda: bx.fft(field(CHUNKS), ["x", "x"]), "dim"),
@@ -170,12 +171,18 @@ REFUSED = {
     "no array": (lambda: bx.fft(np.ones(4)), "array"),
     "no keyword": (lambda: bx.fft(field(CHUNKS), "x", nonsense=1), "nonsense"),
     "shift": (lambda: bx.fft(field(CHUNKS), "x", shift="no"), "`shift`='no'"),
-    "shift of digits": (lambda: bx.fft(field(CHUNKS), "x", order="transposed", shift=True),
-                        "shift"),
-    **{f"n {n}": (lambda n=n: bx.irfft(bx.rfft(field(CHUNKS), "x"), n=n), "`n`=")
-       for n in (0, -1, 1.5, "8")},
-    "some variables": (lambda: dataset().bigfft.fft(["time", "x"]),
-                       r"\['station'\] have some; try .*\['u', 'v'\]"),
+    "shift of digits": (
+        lambda: bx.fft(field(CHUNKS), "x", order="transposed", shift=True),
+        "shift",
+    ),
+    **{
+        f"n {n}": (lambda n=n: bx.irfft(bx.rfft(field(CHUNKS), "x"), n=n), "`n`=")
+        for n in (0, -1, 1.5, "8")
+    },
+    "some variables": (
+        lambda: dataset().bigfft.fft(["time", "x"]),
+        r"\['station'\] have some; try .*\['u', 'v'\]",
+    ),
     "no variable": (lambda: dataset().bigfft.fft("y"), "dim.*y"),
     "no frequencies of a dataset": (lambda: dataset().bigfft.ifft(), "dim"),
     "no dataset": (lambda: bx.fft({"u": 1}, "x"), r"or xarray\.Dataset"),
@@ -258,8 +265,10 @@ def dataset():
     rng = np.random.default_rng(0)
     place = ("x", list("abcdefghij" * 2))
     coords = {"time": np.arange(4), "x": np.arange(20) * 0.5, "place": place}
-    both = {name: (("time", "x"), da.from_array(rng.standard_normal((4, 20)), chunks=(2, 5)))
-            for name in ("u", "v")}
+    both = {
+        name: (("time", "x"), da.from_array(rng.standard_normal((4, 20)), chunks=(2, 5)))
+        for name in ("u", "v")
+    }
     return xr.Dataset(both | {"station": ("time", [3, 1, 2, 0])}, coords, {"title": "flow"})
 
 

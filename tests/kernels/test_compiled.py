@@ -27,7 +27,9 @@ def test_without_a_folder_to_keep_code_in(monkeypatch):
 
     assert module.compiled(doubled, inline="always")(np.float64(4)) == 8
     assert asked == [
-        {"nogil": True, "cache": True, "inline": "always"}, {"nogil": True, "inline": "always"}]
+        {"nogil": True, "cache": True, "inline": "always"},
+        {"nogil": True, "inline": "always"},
+    ]
 
 
 @pytest.fixture

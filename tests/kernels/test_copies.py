@@ -35,14 +35,27 @@ def way(request):
         yield request.param
 
 
-def add(table, source, counts, start, strides, to, target_strides, conjugate=False, along=-1,
-        first=0, step=0):
+def add(
+    table,
+    source,
+    counts,
+    start,
+    strides,
+    to,
+    target_strides,
+    conjugate=False,
+    along=-1,
+    first=0,
+    step=0,
+):
     """Add one copy to a table."""
     one = [np.array([n], np.int64) for n in (start, to, first)]
     many = [np.array(n, np.int64).reshape(1, -1) for n in (counts, strides, target_strides)]
-    table.extend([source], np.zeros(1, np.int64), Segments(
-        many[0], one[0], many[1], one[1], many[2], one[2], conjugate, along, step
-    ))
+    table.extend(
+        [source],
+        np.zeros(1, np.int64),
+        Segments(many[0], one[0], many[1], one[1], many[2], one[2], conjugate, along, step),
+    )
 
 
 @st.composite
@@ -106,7 +119,8 @@ def test_any_strided_copy(copy, pair, conjugate):
     expected[writes] = expected_values(source[reads], pair[1], conjugate)
     table = CopyTable(target)
     add(
-        table, source,
+        table,
+        source,
         counts,
         s0 * source.itemsize,
         [s * source.itemsize for s in s_strides],
@@ -164,7 +178,8 @@ def test_parts_of_a_copy(counts, first, low, width, dim, axes, conjugate):
     target = np.zeros(shape, complex)
     table = CopyTable(target)
     add(
-        table, source,
+        table,
+        source,
         counts,
         0,
         source.strides,
@@ -200,8 +215,14 @@ def test_what_is_copied_is_weighed(copy, pair, conjugate):
     target = np.zeros(t_size, pair[1])
     table = CopyTable(target)
     add(
-        table, source, counts, s0 * source.itemsize, [s * source.itemsize for s in s_strides],
-        t0 * target.itemsize, [t * target.itemsize for t in t_strides], conjugate,
+        table,
+        source,
+        counts,
+        s0 * source.itemsize,
+        [s * source.itemsize for s in s_strides],
+        t0 * target.itemsize,
+        [t * target.itemsize for t in t_strides],
+        conjugate,
     )
     found, plain = table.run(weigh=True), target.copy()
     assert table.run() is None

@@ -61,8 +61,9 @@ def executed(kind, source, target_shape, dims, dtype="c16", tiled=False):
 def in_tiles(call, come_from, go_to):
     """The tiles of a call: copied to a small array, transformed there, copied back."""
     n, count = call.batch.n[0], call.batch.count
-    assert call.batch == Batch("c2c", (n,), (n,), count, 1, (n,), count, 1, count,
-                               call.batch.double)
+    assert call.batch == Batch(
+        "c2c", (n,), (n,), count, 1, (n,), count, 1, count, call.batch.double
+    )
     found = list(tiles(call))
     assert len(found) == call.times
     for start, dims in found:
@@ -79,10 +80,20 @@ def in_tiles(call, come_from, go_to):
 @pytest.mark.parametrize(
     ("shape", "dims"),
     [
-        ((6,), (0,)), ((4, 6), (0,)), ((4, 6), (1,)), ((4, 6), (0, 1)),
-        ((3, 4, 6), (1,)), ((6, 4, 3), (1,)), ((2, 3, 4, 5), (1, 2)), ((2, 3, 4, 5), (0, 2)),
-        ((2, 3, 4, 5), (0, 1)), ((2, 3, 4, 5), (2, 3)), ((2, 3, 2, 2, 3), (0, 1, 2, 3, 4)),
-        ((2, 3, 2, 2, 3), (0, 1, 3, 4)), ((1, 7, 1), (1,)), ((5, 1, 5), (0, 1, 2)),
+        ((6,), (0,)),
+        ((4, 6), (0,)),
+        ((4, 6), (1,)),
+        ((4, 6), (0, 1)),
+        ((3, 4, 6), (1,)),
+        ((6, 4, 3), (1,)),
+        ((2, 3, 4, 5), (1, 2)),
+        ((2, 3, 4, 5), (0, 2)),
+        ((2, 3, 4, 5), (0, 1)),
+        ((2, 3, 4, 5), (2, 3)),
+        ((2, 3, 2, 2, 3), (0, 1, 2, 3, 4)),
+        ((2, 3, 2, 2, 3), (0, 1, 3, 4)),
+        ((1, 7, 1), (1,)),
+        ((5, 1, 5), (0, 1, 2)),
     ],
 )
 def test_complex_batches(shape, dims):
@@ -117,8 +128,14 @@ def test_real_transforms_begin_at_even_places():
 
 def test_the_work_area_of_large_batches_is_bounded(monkeypatch):
     monkeypatch.setattr("dask_bigfft.kernels.gpu_plans.MOST_NBYTES", 1 << 12)
-    for shape, dims in (((96, 64), (1,)), ((64, 96), (0,)), ((7, 3, 40, 20), (2, 3)),
-                        ((4, 6, 90), (0, 1)), ((1024,), (0,)), ((13, 96), (1,))):
+    for shape, dims in (
+        ((96, 64), (1,)),
+        ((64, 96), (0,)),
+        ((7, 3, 40, 20), (2, 3)),
+        ((4, 6, 90), (0, 1)),
+        ((1024,), (0,)),
+        ((13, 96), (1,)),
+    ):
         calls = fft_calls("c2c", shape, shape, dims, True)
         for call in calls:
             assert call.batch.count == 1 or 16 * math.prod(call.batch.n) * call.batch.count <= 4096
@@ -132,9 +149,15 @@ def test_the_work_area_of_large_batches_is_bounded(monkeypatch):
 @pytest.mark.parametrize(
     ("shape", "dims", "tiled"),
     [
-        ((64, 100), (0,), 1), ((3, 32, 60), (1,), 1), ((40, 16, 8), (1,), 1),
-        ((41, 16, 3), (1,), 1), ((16, 7, 40), (0, 1), 0), ((4, 16, 7, 24), (1, 3), 1),
-        ((512, 64), (0,), 0), ((100, 64), (1,), 0), ((5, 16, 9, 16), (1,), 1),
+        ((64, 100), (0,), 1),
+        ((3, 32, 60), (1,), 1),
+        ((40, 16, 8), (1,), 1),
+        ((41, 16, 3), (1,), 1),
+        ((16, 7, 40), (0, 1), 0),
+        ((4, 16, 7, 24), (1, 3), 1),
+        ((512, 64), (0,), 0),
+        ((100, 64), (1,), 0),
+        ((5, 16, 9, 16), (1,), 1),
     ],
 )
 def test_columns_of_large_arrays_are_done_in_tiles(monkeypatch, shape, dims, tiled, dtype):
@@ -153,8 +176,7 @@ def test_columns_of_large_arrays_are_done_in_tiles(monkeypatch, shape, dims, til
     x = (RNG.standard_normal(shape) + 1j * RNG.standard_normal(shape)).astype(dtype)
     got = executed("c2c", x, shape, dims, dtype, tiled=True)
     assert not np.isnan(got).any()
-    np.testing.assert_allclose(
-        got, scipy.fft.fftn(x, axes=dims), atol=1e-10 if double else 1e-3)
+    np.testing.assert_allclose(got, scipy.fft.fftn(x, axes=dims), atol=1e-10 if double else 1e-3)
 
 
 def test_what_needs_64_bits_is_known():

@@ -50,11 +50,7 @@ def split_axes(draw, axis=0, kind="c2c"):
     if number is None:
         number = draw(st.integers(0, len(factors) - 1))
     program = axis_program(
-        axis,
-        int(np.prod(factors)),
-        factors,
-        kind=kind,
-        sign=draw(st.sampled_from([-1, 1])),
+        axis, int(np.prod(factors)), factors, kind=kind, sign=draw(st.sampled_from([-1, 1]))
     )
     digits = [s.source for s in program.steps]
     for step in program.steps[:number]:
@@ -179,8 +175,13 @@ def test_a_chirp_before_and_after_a_whole_axis():
     n, m = 5, 12
     first = Digit(0, 1, m, m)
     step = Step(
-        0, first, Digit(1, 1, m, m), chirp_in=Chirp(n, -1), chirp_out=Chirp(n, 1),
-        sign=-1, divisor=Divisor(n),
+        0,
+        first,
+        Digit(1, 1, m, m),
+        chirp_in=Chirp(n, -1),
+        chirp_out=Chirp(n, 1),
+        sign=-1,
+        divisor=Divisor(n),
     )
     halved = Step(1, Digit(0, 1, 3, 4), Digit(1, 1, 4, 4), kind="c2r", sign=1)
     layout = Layout((AxisLayout((whole(first),)), AxisLayout((whole(halved.source),))))

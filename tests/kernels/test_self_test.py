@@ -37,11 +37,14 @@ class Liar(LIBRARIES["scipy"]):
         return found
 
 
-@pytest.mark.parametrize(("mistake", "said"), [
-    ("columns", "columns of 48 values in complex64 are off by 0."),
-    ("real", "real lines of 126 values in complex64 are off by 0.0001"),
-    ("NaN", "half spectra of 12836 values in complex64 are off by nan"),
-])
+@pytest.mark.parametrize(
+    ("mistake", "said"),
+    [
+        ("columns", "columns of 48 values in complex64 are off by 0."),
+        ("real", "real lines of 126 values in complex64 are off by 0.0001"),
+        ("NaN", "half spectra of 12836 values in complex64 are off by nan"),
+    ],
+)
 def test_mistakes_are_found(mistake, said):
     assert (self_test(Liar(mistake)) or "").startswith(said)
     assert self_test(LIBRARIES["scipy"]()) is None

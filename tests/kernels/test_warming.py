@@ -36,7 +36,10 @@ FIRST_COMPUTE = """
 def test_a_first_compute_hardly_waits_for_the_compiler(kind, shape, chunks, compiled, tmp_path):
     code = textwrap.dedent(FIRST_COMPUTE.format(kind=kind, shape=shape, chunks=chunks))
     found = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},
-        check=True, capture_output=True, text=True,
+        [sys.executable, "-c", code],
+        env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},
+        check=True,
+        capture_output=True,
+        text=True,
     )
     assert set(found.stdout.split()) == compiled

@@ -55,7 +55,9 @@ def test_measured_once_and_kept(folder, monkeypatch):
     assert fastest_library("c8") in usable()
     assert calls == ["complex64"]
     assert set(json.loads((folder / "kernels.json").read_text())["dtypes"]) == {
-        "complex128", "complex64"}
+        "complex128",
+        "complex64",
+    }
 
 
 @several

@@ -224,5 +224,3 @@ def test_long_axes_against_long_double(name, n, dtype):
     with dask.config.set({"scheduler": "sync", "bigfft.planner.whole-axis-floor": 1 << 16}):
         y = getattr(dask_bigfft.fft, name)(da.from_array(x, chunks=n // 15))
         assert_as_good_as_scipy(y.compute(), own, expected)
-
-

@@ -11,10 +11,10 @@ import scipy.fft
 from support import heard
 
 from dask_bigfft import fft, plan
-from dask_bigfft.devices import find
-from dask_bigfft.devices.jobs import Source
-from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.errors import ArgumentError, DeviceError
+from dask_bigfft.gpu import find
+from dask_bigfft.gpu.jobs import Source
+from dask_bigfft.gpu.limits import PieceLimits
 from dask_bigfft.testing.devices import simulated_devices
 
 SMALL = PieceLimits(0, least=256, run_nbytes=64)
@@ -63,8 +63,12 @@ def test_chunks_without_entries(name, rows, device):
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize(
     ("shape", "chunks", "nbytes"),
-    [((48, 40), (20, 40), 1 << 13), ((24, 10, 18), (7, 5, 18), 1 << 13), ((600,), (90,), 1 << 12),
-     ((5, 4, 6, 3, 7), (2, 4, 3, 2, 7), 1 << 13)],
+    [
+        ((48, 40), (20, 40), 1 << 13),
+        ((24, 10, 18), (7, 5, 18), 1 << 13),
+        ((600,), (90,), 1 << 12),
+        ((5, 4, 6, 3, 7), (2, 4, 3, 2, 7), 1 << 13),
+    ],
 )
 def test_every_kind_in_pieces(name, shape, chunks, nbytes, single):
     real = name in ("rfftn", "ihfftn")
@@ -86,7 +90,7 @@ def test_every_kind_in_pieces(name, shape, chunks, nbytes, single):
 @pytest.mark.parametrize("name", ["fftn", "ifftn"])
 def test_transposed_order_of_several_axes(name, slots, monkeypatch):
     """Blocks whose first dimension is several digits, also where they come in parts."""
-    monkeypatch.setattr("dask_bigfft.devices.slots.LEAST_PART", 64)
+    monkeypatch.setattr("dask_bigfft.gpu.slots.LEAST_PART", 64)
     limits = replace(SMALL, run_nbytes=1, slots=slots, fewest=slots)
     x, ours = values(28, 20, 10), getattr(fft, name)
     array = da.from_array(x, (14, 10, 2))
@@ -184,11 +188,17 @@ RAGGED = {
     "within digits, half, cropped": ("irfft", (2049,), (300,), {"rounds": [62, 64], "n": 3968}),
     "within digits, half, little": ("irfft", (4,), (1,), {"rounds": [2, 3]}),
     "half of two axes": ("irfft2", (12, 61), (5, 13), {"rounds": [{0: 12, 1: 10}, {1: 12}]}),
-    "half of three axes": ("irfftn", (6, 10, 31), (4, 3, 7), {
-        "rounds": [{0: 6, 1: 10, 2: 6}, {2: 10}],
-    }),
+    "half of three axes": (
+        "irfftn",
+        (6, 10, 31),
+        (4, 3, 7),
+        {"rounds": [{0: 6, 1: 10, 2: 6}, {2: 10}]},
+    ),
     "within digits of two axes, padded": (
-        "fft2", (60, 44), (7, 11), {"s": (64, 48), "rounds": [{0: 8, 1: 8}, {0: 8, 1: 6}]}
+        "fft2",
+        (60, 44),
+        (7, 11),
+        {"s": (64, 48), "rounds": [{0: 8, 1: 8}, {0: 8, 1: 6}]},
     ),
 }
 
@@ -200,7 +210,7 @@ def test_what_does_not_lie_as_a_round_has_it_is_read_where_it_lies(case, slots, 
 
     Also in parts, as where there are few slots, and where a part or all of a piece is nothing.
     """
-    monkeypatch.setattr("dask_bigfft.devices.slots.LEAST_PART", 64)
+    monkeypatch.setattr("dask_bigfft.gpu.slots.LEAST_PART", 64)
     limits = replace(WIDE, slots=slots, fewest=slots)
     single = list(RAGGED).index(case) % 2 == 1
     name, shape, chunks, keywords = RAGGED[case]
@@ -234,8 +244,9 @@ def test_short_prime_lengths_are_not_split(name, n):
     """Wide rows are looked for in digits of two values or more."""
     x = values(11, 3, 11, 12, single=True)
     keywords = {"axes": (0, 3, 2), "s": (13, 10, n)}
-    with simulated_devices(1 << 12, limits=SMALL), dask.config.set(
-        {"bigfft.planner.merge-up-to": 0}
+    with (
+        simulated_devices(1 << 12, limits=SMALL),
+        dask.config.set({"bigfft.planner.merge-up-to": 0}),
     ):
         array = da.from_array(x, (11, 2, 11, 3))
         found = plan(array, name, device="gpu", **keywords)

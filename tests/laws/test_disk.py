@@ -193,5 +193,3 @@ def test_the_disk_is_taken_where_memory_is_too_small(tmp_path):
         y = fft.fft(da.ones(2**14, chunks=2**10, dtype=complex), memory_limit="400 kiB")
         assert y.compute()[0] == 2**14
         assert list(tmp_path.iterdir()) == []
-
-

@@ -46,15 +46,20 @@ FAULTS_OF_REST = ("killed", "paused")
 
 #: Carrier, phase, fault, victim.
 GRID = [
-    (carrier, *case) for carrier, phases in PHASES.items()
+    (carrier, *case)
+    for carrier, phases in PHASES.items()
     for case in itertools.product(phases, FAULTS, VICTIMS)
 ] + [("files", *case) for case in itertools.product(PHASES["files"], FAULTS_OF_REST, REST)]
 
 ALWAYS = {
-    ("p2p", "unpack", "killed", "first"), ("p2p", "send", "cut", "other"),
-    ("p2p", "barrier", "cut off", "actor"), ("tasks", "pack", "cut", "first"),
-    ("disk", "scratch_write", "killed", "actor"), ("disk", "scratch_read", "paused", "first"),
-    ("files", "sink_write", "killed", "client"), ("files", "scratch_write", "killed", "scheduler"),
+    ("p2p", "unpack", "killed", "first"),
+    ("p2p", "send", "cut", "other"),
+    ("p2p", "barrier", "cut off", "actor"),
+    ("tasks", "pack", "cut", "first"),
+    ("disk", "scratch_write", "killed", "actor"),
+    ("disk", "scratch_read", "paused", "first"),
+    ("files", "sink_write", "killed", "client"),
+    ("files", "scratch_write", "killed", "scheduler"),
     ("files", "source_read", "killed", "other"),
 }
 assert set(GRID) > ALWAYS
@@ -64,8 +69,11 @@ def cases(*carriers):
     """The cases of some carriers."""
     found = [case for case in GRID if case[0] in carriers]
     return [
-        pytest.param(*case, marks=() if case in ALWAYS else pytest.mark.slow,
-                     id="-".join(case).replace(" ", "_"))
+        pytest.param(
+            *case,
+            marks=() if case in ALWAYS else pytest.mark.slow,
+            id="-".join(case).replace(" ", "_"),
+        )
         for case in found
     ]
 
@@ -75,8 +83,11 @@ def whole(tmp_path_factory):
     """Gives a cluster all of whose processes run: what is missing is begun anew."""
     kept: list[Processes] = []
     for carrier in ("tasks", "disk"):  # compiles, once, what all processes load then
-        options = {"bigfft.exchange.carrier": carrier, "scheduler": "sync",
-                   "bigfft.scratch.directory": str(tmp_path_factory.mktemp("scratch"))}
+        options = {
+            "bigfft.exchange.carrier": carrier,
+            "scheduler": "sync",
+            "bigfft.scratch.directory": str(tmp_path_factory.mktemp("scratch")),
+        }
         with dask.config.set(options):
             fft.fft(da.ones(16 * 512, chunks=512)).compute()
 
@@ -167,8 +178,9 @@ def undisturbed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
     rng = np.random.default_rng(1)
     values = rng.normal(size=LENGTH) + 1j * rng.normal(size=LENGTH)
-    array = zarr.create_array(folder / "in.zarr", shape=values.shape, chunks=LENGTH // BLOCKS,
-                              dtype=values.dtype)
+    array = zarr.create_array(
+        folder / "in.zarr", shape=values.shape, chunks=LENGTH // BLOCKS, dtype=values.dtype
+    )
     array[...] = values
     with dask.config.set({**FLOOR, "scheduler": "sync"}):
         dask_bigfft.run(folder / "in.zarr", folder / "out.zarr", **ASKED)
@@ -187,8 +199,9 @@ def test_the_result_of_a_run_is_the_same_to_the_bit(
     with Client(scheduler_file=cluster.file, timeout=LONGEST) as client:
         trapped(client, board, phase)
     said = tmp_path / "said"
-    run = started(run_on, cluster.file, str(said), undisturbed / "in.zarr", out, **asked,
-                  settings=FLOOR)
+    run = started(
+        run_on, cluster.file, str(said), undisturbed / "in.zarr", out, **asked, settings=FLOOR
+    )
     hit(board, cluster, fault, victim, {"scheduler": cluster.scheduler.pid, "client": run.pid})
     run.join(LONGEST)
     assert run.exitcode is not None
@@ -211,10 +224,13 @@ def test_the_result_of_a_run_is_the_same_to_the_bit(
     assert left == ["board", "out.zarr", *(["said"] if said.exists() else [])]
 
 
-@pytest.mark.parametrize(("phase", "same_client"), [
-    pytest.param(*case, marks=() if case == ("scratch_write", True) else pytest.mark.slow)
-    for case in itertools.product(PHASES["files"], (True, False))
-])
+@pytest.mark.parametrize(
+    ("phase", "same_client"),
+    [
+        pytest.param(*case, marks=() if case == ("scratch_write", True) else pytest.mark.slow)
+        for case in itertools.product(PHASES["files"], (True, False))
+    ],
+)
 def test_a_scheduler_that_is_restarted_ends_a_run(undisturbed, phase, same_client, tmp_path):
     """At the same address; the next run goes on, also by the client that was there before."""
     out, board = tmp_path / "out.zarr", Board(tmp_path / "board")
@@ -236,9 +252,11 @@ def test_a_scheduler_that_is_restarted_ends_a_run(undisturbed, phase, same_clien
         assert (tmp_path / "scratch/run.json").exists()
         for _ in range(WORKERS - len(cluster.alive)):
             cluster.add_worker()
-        with nullcontext(client) if same_client else Client(
-            scheduler_file=cluster.file, timeout=LONGEST
-        ) as again:
+        with (
+            nullcontext(client)
+            if same_client
+            else Client(scheduler_file=cluster.file, timeout=LONGEST) as again
+        ):
             again.wait_for_workers(WORKERS, LONGEST)
             dask_bigfft.run(undisturbed / "in.zarr", out, **asked, resume=True)
     assert files(out) == files(undisturbed / "out.zarr")
@@ -257,6 +275,7 @@ def test_a_worker_that_dies_again_and_again_is_an_error(whole):
         Client(scheduler_file=whole().file, timeout=LONGEST) as client,
         dask.config.set({"bigfft.exchange.carrier": "p2p"}),
     ):
+
         def end(block):
             if block.size:
                 os._exit(1)
@@ -288,6 +307,7 @@ def test_a_cluster_that_restarts_is_an_error_and_then_all_is_well():
         Client(cluster) as client,
         dask.config.set({"bigfft.exchange.carrier": "p2p"}),
     ):
+
         def slowly(block):
             time.sleep(0.2)
             return block

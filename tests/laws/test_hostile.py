@@ -29,13 +29,27 @@ OPTIONS = dict.fromkeys(("chunks", "memory_limit", "kernel"))
 
 #: Other names under which an error may speak of an argument: its parts, and those it clashes with.
 ALIASES = {
-    "array": ("a", "dim"), "x": ("a", "in1"), "in1": ("a",), "in2": ("a",), "y": ("a",),
+    "array": ("a", "dim"),
+    "x": ("a", "in1"),
+    "in1": ("a",),
+    "in2": ("a",),
+    "y": ("a",),
     "f": ("a", "x"),
-    "nperseg": ("noverlap", "window", "nfft"), "noverlap": ("nperseg",), "nfft": ("nperseg",),
-    "dim": ("axes", "axis", "order", "digits"), "s": ("axes", "rounds"), "axes": ("s", "a"),
-    "n": ("rounds", "digits", "a"), "axis": ("a", "nperseg"), "kind": ("axes", "s", "axis", "a"),
-    "order": ("digits", "n", "axes", "a"), "mode": ("in1", "in2"), "type": ("orthogonalize", "a"),
-    "variant": ("rounds",), "device": ("kernel", "a"), "window": ("nperseg",),
+    "nperseg": ("noverlap", "window", "nfft"),
+    "noverlap": ("nperseg",),
+    "nfft": ("nperseg",),
+    "dim": ("axes", "axis", "order", "digits"),
+    "s": ("axes", "rounds"),
+    "axes": ("s", "a"),
+    "n": ("rounds", "digits", "a"),
+    "axis": ("a", "nperseg"),
+    "kind": ("axes", "s", "axis", "a"),
+    "order": ("digits", "n", "axes", "a"),
+    "mode": ("in1", "in2"),
+    "type": ("orthogonalize", "a"),
+    "variant": ("rounds",),
+    "device": ("kernel", "a"),
+    "window": ("nperseg",),
 }
 
 
@@ -44,15 +58,75 @@ def hostile():
     ragged = np.empty(2, object)
     ragged[:] = [[1], [2, 3]]
     return [
-        None, True, False, 0, -1, 3, 2**31, 2**63, 10**30, -0.0, 0.5, float("nan"), float("inf"),
-        1j, b"full", "", "same", "no", "a\0b", "natural", "é", "1 GiB", "-3", [], (), {}, set(),
-        [1, 2], (0, 0), [-1, None], [[1, 2], [3]], {0: 1}, {"y": 2}, {1, 2}, ["y"], ("y", "x"),
-        range(2), iter([0]), (i for i in (0, 1)), slice(2), Ellipsis, NotImplemented, int, len,
-        lambda x: x, object(), date(2020, 1, 1), np.array(3), np.array([]), np.array([0, 1]),
-        np.array([0.5]), np.array(["a"]), np.array([None]), ragged, np.zeros(2, "i4,f8"),
-        np.datetime64("2020"), np.timedelta64(3, "s"), np.float32(2), np.int8(1), np.bool_(True),
-        np.str_("x"), np.nan, np.dtype("f8"), np.ma.masked, np.random.default_rng(0),
-        da.ones(3), da.ones((2, 2)), xr.DataArray([1.0, 2.0]), type("Odd", (), {})(),
+        None,
+        True,
+        False,
+        0,
+        -1,
+        3,
+        2**31,
+        2**63,
+        10**30,
+        -0.0,
+        0.5,
+        float("nan"),
+        float("inf"),
+        1j,
+        b"full",
+        "",
+        "same",
+        "no",
+        "a\0b",
+        "natural",
+        "é",
+        "1 GiB",
+        "-3",
+        [],
+        (),
+        {},
+        set(),
+        [1, 2],
+        (0, 0),
+        [-1, None],
+        [[1, 2], [3]],
+        {0: 1},
+        {"y": 2},
+        {1, 2},
+        ["y"],
+        ("y", "x"),
+        range(2),
+        iter([0]),
+        (i for i in (0, 1)),
+        slice(2),
+        Ellipsis,
+        NotImplemented,
+        int,
+        len,
+        lambda x: x,
+        object(),
+        date(2020, 1, 1),
+        np.array(3),
+        np.array([]),
+        np.array([0, 1]),
+        np.array([0.5]),
+        np.array(["a"]),
+        np.array([None]),
+        ragged,
+        np.zeros(2, "i4,f8"),
+        np.datetime64("2020"),
+        np.timedelta64(3, "s"),
+        np.float32(2),
+        np.int8(1),
+        np.bool_(True),
+        np.str_("x"),
+        np.nan,
+        np.dtype("f8"),
+        np.ma.masked,
+        np.random.default_rng(0),
+        da.ones(3),
+        da.ones((2, 2)),
+        xr.DataArray([1.0, 2.0]),
+        type("Odd", (), {})(),
     ]
 
 
@@ -71,8 +145,15 @@ def calls(folder):
         elif name == "next_fast_len":
             base = {"target": 8, "real": False}
         elif "overwrite_x" in names and "type" in names:
-            base = {"x": X, "type": 2, "norm": None, "overwrite_x": False, "workers": None,
-                    "orthogonalize": None, **OPTIONS}
+            base = {
+                "x": X,
+                "type": 2,
+                "norm": None,
+                "overwrite_x": False,
+                "workers": None,
+                "orthogonalize": None,
+                **OPTIONS,
+            }
             base |= {"s": None, "axes": None} if name.endswith("n") else {"n": None, "axis": -1}
         else:
             one = not name.endswith(("2", "n"))
@@ -94,18 +175,42 @@ def calls(folder):
     from dask_bigfft import xarray as bx
 
     for name in ("fft", "ifft", "rfft", "irfft"):
-        base = {"array": FIELD, "dim": "x", "norm": None, "order": None, "kernel": None,
-                "digits": None, "rounds": None, "verify": None}
+        base = {
+            "array": FIELD,
+            "dim": "x",
+            "norm": None,
+            "order": None,
+            "kernel": None,
+            "digits": None,
+            "rounds": None,
+            "verify": None,
+        }
         base |= {"shift": False} if name in ("fft", "rfft") else {}
         found.append((getattr(bx, name), base))
     found += [(bx.fftshift, {"array": FIELD, "dim": "x"}), (bx.ifftshift, {"array": FIELD})]
     found.append((transposed_index, {"n": 8, "real": False, "digits": None}))
-    found.append((dask_bigfft.plan, {"a": X, "kind": "fftn", "n": None, "s": None, "axis": None,
-                                     "axes": None, "norm": None, **EXTRAS}))
+    found.append(
+        (
+            dask_bigfft.plan,
+            {
+                "a": X,
+                "kind": "fftn",
+                "n": None,
+                "s": None,
+                "axis": None,
+                "axes": None,
+                "norm": None,
+                **EXTRAS,
+            },
+        )
+    )
     source = folder / "source.npy"
     np.save(source, np.ones((8, 8)))
-    base = {name: p.default for name, p in inspect.signature(dask_bigfft.run).parameters.items()
-            if p.kind is not p.VAR_KEYWORD}
+    base = {
+        name: p.default
+        for name, p in inspect.signature(dask_bigfft.run).parameters.items()
+        if p.kind is not p.VAR_KEYWORD
+    }
     base |= {"source": source, "destination": folder / "out.zarr"}
     found.append((dask_bigfft.run, base | dict.fromkeys(EXTRAS) | {"overwrite": True}))
     found.append((dask_bigfft.report, {"y": X}))

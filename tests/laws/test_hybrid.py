@@ -15,11 +15,11 @@ from laws.test_devices import KINDS, SMALL, WIDE, assert_close, split, values
 
 from dask_bigfft import fft, plan, report
 from dask_bigfft.cluster import register
-from dask_bigfft.devices import dispatch, find, work_sharing
-from dask_bigfft.devices.limits import PieceLimits
-from dask_bigfft.devices.simulated import SimulatedDevice
 from dask_bigfft.errors import ArgumentError, DeviceError, DeviceMemoryError
 from dask_bigfft.events import add_sink, remove_sink
+from dask_bigfft.gpu import dispatch, find, work_sharing
+from dask_bigfft.gpu.limits import PieceLimits
+from dask_bigfft.gpu.simulated import SimulatedDevice
 from dask_bigfft.planner import work_sharing as sharing
 from dask_bigfft.planner.profile import DeviceProfile, LibrarySpeeds, Profile
 from dask_bigfft.testing.devices import simulated_devices
@@ -192,9 +192,21 @@ def test_many_tasks_share_devices_one_of_which_runs_out_of_memory(monkeypatch, s
 
 #: Speeds of a machine, of which a test alters those of the threads or of the device.
 LIBRARY = LibrarySpeeds("ducc0", "complex128", 2e9, 2e9, supports_out=True)
-EVEN = Profile(name="even", threads=4, copy=2e9, run=0, move=0, task=0, exchange=0, pair=0,
-               shard=0, together=1.0, shared_round=0, libraries=(LIBRARY,),
-               devices=(DeviceProfile(h2d=2e9, d2h=2e9),))
+EVEN = Profile(
+    name="even",
+    threads=4,
+    copy=2e9,
+    run=0,
+    move=0,
+    task=0,
+    exchange=0,
+    pair=0,
+    shard=0,
+    together=1.0,
+    shared_round=0,
+    libraries=(LIBRARY,),
+    devices=(DeviceProfile(h2d=2e9, d2h=2e9),),
+)
 SLOW = replace(LIBRARY, flops=6e6, large_flops=6e6)
 SLOW_THREADS = replace(EVEN, libraries=(SLOW,))
 SLOW_DEVICE = replace(EVEN, devices=(DeviceProfile(h2d=2e6, d2h=2e6),))
@@ -246,9 +258,13 @@ def test_the_cpu_does_what_a_device_does_not_come_to(monkeypatch, alike):
 
 @pytest.mark.parametrize(
     ("profile", "device"),
-    [(SLOW_THREADS, "gpu"), (SLOW_DEVICE, "cpu"), (EVEN, "hybrid"),
-     # CPU threads are a little faster by the model, which is not known as well as a bus.
-     (replace(EVEN, shared_round=1.0), "gpu")],
+    [
+        (SLOW_THREADS, "gpu"),
+        (SLOW_DEVICE, "cpu"),
+        (EVEN, "hybrid"),
+        # CPU threads are a little faster by the model, which is not known as well as a bus.
+        (replace(EVEN, shared_round=1.0), "gpu"),
+    ],
 )
 def test_the_faster_ones_do_alone_what_sharing_would_not_gain(tmp_path, profile, device):
     array = da.zeros((4096, 4096), chunks=(256, 4096), dtype="c16")

@@ -115,8 +115,9 @@ def test_fresh_memory_is_faulted_in_by_all_threads_and_no_more_than_forecast(
     kind, shape, chunks, extras, wanted
 ):
     """Before anybody writes there: each event says how much, and for which round."""
-    with dask.config.set({"bigfft.memory.prefault": wanted, "scheduler": "threads",
-                          "num_workers": 2}):
+    with dask.config.set(
+        {"bigfft.memory.prefault": wanted, "scheduler": "threads", "num_workers": 2}
+    ):
         x = da.from_array(data(kind, shape), chunks=chunks)
         with dask.config.set({"bigfft.verify": extras.get("verify", "none")}):
             forecast = dask_bigfft.plan(x, kind).expected

@@ -141,8 +141,11 @@ sys.stdin.readline()
 def measured(program, *arguments, cgroups=True):
     """Peak of a program between its two pauses, and what it says at the second."""
     child = subprocess.Popen(
-        [sys.executable, "-c", program, *map(str, arguments)], stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, text=True, env=environment(PYTHONPATH=os.pathsep.join(sys.path)),
+        [sys.executable, "-c", program, *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment(PYTHONPATH=os.pathsep.join(sys.path)),
     )
     with child:
         assert child.stdout.readline() == "ready\n"
@@ -217,7 +220,10 @@ def test_every_scheme_holds_no_more_blocks_than_forecast(
     settings = {"bigfft.exchange.in-place": together, "scheduler": "threads", "num_workers": 2}
     with Prompt(2) as pool, dask.config.set({**settings, "pool": pool}):
         x = da.map_blocks(
-            lent_block, 0, chunks=da.core.normalize_chunks(chunks, shape), dtype=dtype,
+            lent_block,
+            0,
+            chunks=da.core.normalize_chunks(chunks, shape),
+            dtype=dtype,
             meta=np.empty((0,) * len(shape), dtype),
         )
         plan = dask_bigfft.plan(x, kind)
@@ -244,12 +250,34 @@ def test_more_than_the_budget_goes_through_files(tmp_path, monkeypatch, piece):
 
 
 #: Lines of 8 MiB, two to a block, of which libraries copy one or more.
-ROWS = {"kind": "fft", "kernel": "scipy", "size": 2**23, "chunk": 2**20, "block_size": 2**24,
-        "compressors": None}
-SLABS = {"kind": "fftn", "kernel": "scipy", "size": 256, "inner": [256, 256], "fewer": 3,
-         "small": 2**22, "block_size": 2**23, "compressors": "auto", "threads": 2}
-LINE = {"kind": "fft", "kernel": "scipy", "size": 2**24, "chunk": 2**18, "threads": 2,
-        "compressors": None, "memory_limit": 120 * MIB}
+ROWS = {
+    "kind": "fft",
+    "kernel": "scipy",
+    "size": 2**23,
+    "chunk": 2**20,
+    "block_size": 2**24,
+    "compressors": None,
+}
+SLABS = {
+    "kind": "fftn",
+    "kernel": "scipy",
+    "size": 256,
+    "inner": [256, 256],
+    "fewer": 3,
+    "small": 2**22,
+    "block_size": 2**23,
+    "compressors": "auto",
+    "threads": 2,
+}
+LINE = {
+    "kind": "fft",
+    "kernel": "scipy",
+    "size": 2**24,
+    "chunk": 2**18,
+    "threads": 2,
+    "compressors": None,
+    "memory_limit": 120 * MIB,
+}
 PACKED = SLABS | {"size": 128, "chunk": 8, "packed": True, "memory_limit": 200 * MIB}
 
 #: What is run, the least bytes of a piece of a file, what the plan says, and the least part of the
@@ -258,22 +286,50 @@ STORED = {
     "rows": (ROWS, 0, {"rows": True, "decoded": 0, "longest": 2**19}, 0.5),
     "rows by another library": (ROWS | {"kernel": "ducc0"}, 0, {"rows": True}, 0.5),
     "rows in small chunks": (
-        ROWS | {"chunk": 2**16, "compressors": "auto"}, 0, {"rows": True, "decoded": 2**20}, 0.4),
+        ROWS | {"chunk": 2**16, "compressors": "auto"},
+        0,
+        {"rows": True, "decoded": 2**20},
+        0.4,
+    ),
     # Which the C library would keep for each thread that has had some.
-    "chunks side by side": (SLABS | {"chunk": 8, "memory_limit": 140 * MIB}, 0,
-                            {"rows": True, "decoded": 8 * MIB}, 0.5),
+    "chunks side by side": (
+        SLABS | {"chunk": 8, "memory_limit": 140 * MIB},
+        0,
+        {"rows": True, "decoded": 8 * MIB},
+        0.5,
+    ),
     # By tasks of their own, two at a time; by chance of who decodes and encodes when.
-    "chunks that are blocks": (SLABS | {"chunk": 16, "memory_limit": 260 * MIB}, 0,
-                               {"rows": False, "decoded": 16 * MIB}, 0.5),
-    "thin slabs": (SLABS | {"chunk": 1, "threads": 1, "memory_limit": 110 * MIB}, 768 * 2**10,
-                   {"rows": True, "local": True, "merges": False}, 0.5),
-    "thick slabs": (SLABS | {"chunk": 8, "memory_limit": 160 * MIB}, 768 * 2**10,
-                    {"rows": True, "local": True, "merges": False}, 0.5),
+    "chunks that are blocks": (
+        SLABS | {"chunk": 16, "memory_limit": 260 * MIB},
+        0,
+        {"rows": False, "decoded": 16 * MIB},
+        0.5,
+    ),
+    "thin slabs": (
+        SLABS | {"chunk": 1, "threads": 1, "memory_limit": 110 * MIB},
+        768 * 2**10,
+        {"rows": True, "local": True, "merges": False},
+        0.5,
+    ),
+    "thick slabs": (
+        SLABS | {"chunk": 8, "memory_limit": 160 * MIB},
+        768 * 2**10,
+        {"rows": True, "local": True, "merges": False},
+        0.5,
+    ),
     # In larger blocks than there would be memory to merge.
-    "opened anew": (LINE | {"chunk": 2**14, "memory_limit": 100 * MIB}, MIB,
-                    {"rows": False, "anew": True, "block": 16 * MIB}, 0.5),
+    "opened anew": (
+        LINE | {"chunk": 2**14, "memory_limit": 100 * MIB},
+        MIB,
+        {"rows": False, "anew": True, "block": 16 * MIB},
+        0.5,
+    ),
     "opened anew, decoded": (
-        LINE | {"compressors": "auto"}, MIB, {"anew": True, "block": 16 * MIB}, 0.5),
+        LINE | {"compressors": "auto"},
+        MIB,
+        {"anew": True, "block": 16 * MIB},
+        0.5,
+    ),
     "contiguous": (LINE | {"component": "a"}, MIB, {"rows": False, "block": 16 * MIB}, 0.5),
     # Values have four times the bytes of what is stored.
     "packed": (PACKED | {"compressors": None}, 0, {}, 0.4),

@@ -30,7 +30,8 @@ def test_rows_that_are_finite_stay_so(kind, value, carrier, tmp_path_factory):
     """Along an axis that is split, where an exchange could bring them to other rows."""
     x = data(kind, value)
     options = {
-        "bigfft.exchange.carrier": carrier, "bigfft.planner.whole-axis-floor": 1,
+        "bigfft.exchange.carrier": carrier,
+        "bigfft.planner.whole-axis-floor": 1,
         "bigfft.scratch.directory": str(tmp_path_factory.mktemp("scratch")),
     }
     with dask.config.set(options), np.errstate(invalid="ignore"):

@@ -9,8 +9,8 @@ import pytest
 import scipy.fft
 
 from dask_bigfft import fft
-from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.front import plan
+from dask_bigfft.gpu.limits import PieceLimits
 from dask_bigfft.memory.arena import default_arena
 from dask_bigfft.testing.devices import simulated_devices
 
@@ -20,8 +20,12 @@ LIMITS = PieceLimits(0, least=1 << 14, run_nbytes=64)
 def owned(values, chunks=-1):
     """A dask array of one block, which is the NumPy array itself."""
     name = f"owned-{id(values)}"
-    return da.Array({(name, *(0,) * values.ndim): values}, name, da.core.normalize_chunks(
-        chunks, values.shape), dtype=values.dtype)
+    return da.Array(
+        {(name, *(0,) * values.ndim): values},
+        name,
+        da.core.normalize_chunks(chunks, values.shape),
+        dtype=values.dtype,
+    )
 
 
 def values(*shape, dtype="c16"):
@@ -61,8 +65,9 @@ def test_by_default_and_where_it_cannot_be_the_input_stays(device):
             np.testing.assert_array_equal(readonly, kept)
 
 
-@pytest.mark.parametrize(("shape", "beside"), [
-    ((512, 512), 2), ((64, 48, 90), 2), ((1 << 20,), 1), ((1 << 14, 4, 4), 2)])
+@pytest.mark.parametrize(
+    ("shape", "beside"), [((512, 512), 2), ((64, 48, 90), 2), ((1 << 20,), 1), ((1 << 14, 4, 4), 2)]
+)
 def test_near_in_place(shape, beside):
     """Lee and Kim: data larger than the device in the memory of the data and the ring.
 

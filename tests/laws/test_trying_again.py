@@ -16,9 +16,9 @@ from support import local
 
 import dask_bigfft.graph.inside
 from dask_bigfft import fft, plan
-from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.errors import CarrierError, DeviceError, VerificationError
 from dask_bigfft.exchange.spoiled import refuse_spoiled, spoiling
+from dask_bigfft.gpu.limits import PieceLimits
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.testing.faults import DAMAGES, Times
 
@@ -114,7 +114,7 @@ def test_blocks_that_may_be_overwritten_are_not_transformed_twice(monkeypatch, c
 @pytest.mark.parametrize("dtype", "fdgFDG")
 @pytest.mark.parametrize("strided", [False, True])
 def test_a_block_says_wherever_it_is_that_it_is_spoiled(dtype, strided):
-    block = np.full((6, 4), np.nan, dtype)[:: 2 if strided else 1, ::-1 if strided else 1]
+    block = np.full((6, 4), np.nan, dtype)[:: 2 if strided else 1, :: -1 if strided else 1]
     refuse_spoiled(0, (0, 0), block)  # NaN like any other
     refuse_spoiled(0, (0, 0), block[:0])
     with pytest.raises(KeyboardInterrupt), spoiling(lambda: [block]):

@@ -49,8 +49,14 @@ def test_where_digits_are_reversed(n, variant, at_input, at_output):
 def test_only_pease_has_one_geometry(n, order):
     """The exchanges between rounds: Pease's all move digits alike, the others' do not."""
     for variant in VARIANTS:
-        found = plan(signal(n), "fft", rounds=LONG[n], variant=variant, order=order,
-                     digits=LONG[n] if order == "transposed" else None)
+        found = plan(
+            signal(n),
+            "fft",
+            rounds=LONG[n],
+            variant=variant,
+            order=order,
+            digits=LONG[n] if order == "transposed" else None,
+        )
         geometries = {geometry(exchange) for exchange in found.exchanges[1:3]}
         assert len(geometries) == (1 if variant == "pease" else 2)
 
@@ -72,8 +78,14 @@ TRAVELLING = {
 @pytest.mark.parametrize(("variant", "order"), TRAVELLING)
 def test_exchanges_and_bytes(variant, order):
     n = 4096
-    found = plan(signal(n), "fft", rounds=LONG[n], variant=variant, order=order,
-                     digits=LONG[n] if order == "transposed" else None)
+    found = plan(
+        signal(n),
+        "fft",
+        rounds=LONG[n],
+        variant=variant,
+        order=order,
+        digits=LONG[n] if order == "transposed" else None,
+    )
     assert len(found.travelling) == TRAVELLING[variant, order]
     assert found.expected.bytes_exchanged == TRAVELLING[variant, order] * n * 16
     assert all(exchange.nbytes == n * 16 for exchange in found.exchanges)
@@ -98,5 +110,3 @@ def test_all_variants_give_the_same_answer(variant, order, name):
         y = getattr(dask_bigfft.fft, name)(da.from_array(x, chunks=4), **options)
         expected = natural[index] if order == "transposed" else natural
         assert relative_l2(y.compute(), expected) < 1e-15
-
-

@@ -16,10 +16,10 @@ from support import heard, local
 import dask_bigfft.graph.run
 import dask_bigfft.graph.weave
 from dask_bigfft import fft, plan
-from dask_bigfft.devices.limits import PieceLimits
 from dask_bigfft.errors import DamagedShardError, VerificationError
 from dask_bigfft.exchange import p2p
 from dask_bigfft.exchange.scratch import Scratch
+from dask_bigfft.gpu.limits import PieceLimits
 from dask_bigfft.kernels.checks import near_values
 from dask_bigfft.kernels.libraries import usable
 from dask_bigfft.testing.devices import simulated_devices
@@ -259,9 +259,7 @@ def test_shards_of_tasks(monkeypatch, found, fault, mode):
         shards = dict(zip(sources, inputs[count:], strict=True))
         if when():
             shards = broken_on_the_way(shards, fault)
-        return original(
-            run, number, block, filter_axes, sources, *inputs[:count], *shards.values()
-        )
+        return original(run, number, block, filter_axes, sources, *inputs[:count], *shards.values())
 
     monkeypatch.setattr(dask_bigfft.graph.weave, "run_block_of_shards", broken)
     right = transformed(signal())

@@ -279,10 +279,7 @@ def test_ten_thousand_lends_hold_constant_memory(arena):
 def test_pressure_gives_idle_memory_back():
     pressure = Pressure()
     arena = HostArena(
-        64 * MIB,
-        pressure=pressure,
-        pressure_interval_seconds=0.1,
-        clock=lambda: pressure.now,
+        64 * MIB, pressure=pressure, pressure_interval_seconds=0.1, clock=lambda: pressure.now
     )
     blocks = [arena.lend(MIB, np.uint8) for _ in range(3)]
     assert pressure.asked == 1

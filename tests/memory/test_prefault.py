@@ -84,5 +84,3 @@ def test_where_the_system_cannot_pages_come_as_they_are_written_to(arena, monkey
     assert arena.fault_in(block) == arena.fault_in(block) == 0
     assert arena.counters().prefaulted_bytes == 0
     assert arena.prefault(3 * MIB) == 3 * MIB == arena.counters().prefaulted_bytes
-
-

@@ -141,10 +141,7 @@ def test_explain_has_reason_forecast_and_runners_up():
         assert f"    {name} " in text
 
 
-HUGE = [
-    ((2**28,), 2**16, "fft"),
-    ((16384, 16384, 16384), (256, 256, -1), "fftn"),
-]
+HUGE = [((2**28,), 2**16, "fft"), ((16384, 16384, 16384), (256, 256, -1), "fftn")]
 
 
 @pytest.mark.parametrize(("shape", "chunks", "kind"), HUGE)
@@ -223,7 +220,8 @@ def test_a_prompt_shows_a_line_and_tokens_know_all() -> None:
     plan = dask_bigfft.plan(da.zeros(2**16, chunks=2**12, dtype="c16"), "fft", rounds=[256, -1])
     assert re.fullmatch(
         r"<Plan \{X1\} \{X2\}: fft of \(65536,\) complex128, 3 exchanges, \S+ \S+ per process, "
-        r"\S+ \S+>", repr(plan)
+        r"\S+ \S+>",
+        repr(plan),
     )
     other = replace(plan, verify="energy")
     assert repr(other) == repr(plan)

@@ -50,8 +50,10 @@ def test_no_library_takes_more_than_the_table_says(kernel):
         pytest.skip("not installed")
     path = os.pathsep.join([str(Path(dask_bigfft.__file__).parents[1]), *sys.path])
     done = subprocess.run(
-        [sys.executable, "-c", CALL, kernel, json.dumps(CASES)], text=True,
-        capture_output=True, env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        [sys.executable, "-c", CALL, kernel, json.dumps(CASES)],
+        text=True,
+        capture_output=True,
+        env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
         check=True,
     )
     for (n, rows, columns), found in zip(CASES, json.loads(done.stdout), strict=True):

@@ -1,6 +1,5 @@
 """Very many tiny blocks: few shards and tasks, the documented chunks, and NumPy's numbers."""
 
-
 import dask
 import dask.array as da
 import numpy as np
@@ -55,14 +54,17 @@ def test_documented_chunks() -> None:
     assert fft.fft2(batch).chunks == ((1,) * 300, (8,), (64,))
 
 
-@pytest.mark.parametrize(("shape", "chunks", "options"), [
-    ((2**26,), 2**22, {}),  # large
-    ((64 * MANY,), 64, {}),  # few
-    ((300, 64), (1, 64), {"axis": 1}),  # nothing travels
-    ((2**14,), 64, {"rounds": [128, 128]}),  # by hand
-    ((2**14,), 64, {"variant": "pease"}),
-    ((2**20,), 2**10, {"memory_limit": "36 MiB"}),  # room for the array before and after only
-])
+@pytest.mark.parametrize(
+    ("shape", "chunks", "options"),
+    [
+        ((2**26,), 2**22, {}),  # large
+        ((64 * MANY,), 64, {}),  # few
+        ((300, 64), (1, 64), {"axis": 1}),  # nothing travels
+        ((2**14,), 64, {"rounds": [128, 128]}),  # by hand
+        ((2**14,), 64, {"variant": "pease"}),
+        ((2**20,), 2**10, {"memory_limit": "36 MiB"}),  # room for the array before and after only
+    ],
+)
 def test_blocks_that_stay_as_they_are(shape: tuple, chunks: object, options: dict) -> None:
     x = da.zeros(shape, chunks=chunks, dtype="c16")
     plan = dask_bigfft.plan(x, "fft", **options)
@@ -95,9 +97,10 @@ def test_shifted_and_real() -> None:
     assert np.linalg.norm(found - wanted) <= 1e-14 * np.linalg.norm(wanted)
 
 
-@pytest.mark.parametrize(("kind", "n", "most"), [
-    ("fft", 2**20, 16), ("rfft", 2**20, 16), ("fft", 2**24, 260), ("fft", 2**33, 1024),
-])
+@pytest.mark.parametrize(
+    ("kind", "n", "most"),
+    [("fft", 2**20, 16), ("rfft", 2**20, 16), ("fft", 2**24, 260), ("fft", 2**33, 1024)],
+)
 def test_padding_makes_no_tiny_blocks(kind: str, n: int, most: int) -> None:
     """A short filter in a few chunks, as long as the signal that it is for."""
     x = da.zeros(1000, chunks=100, dtype="f8" if kind.startswith("r") else "c16")

@@ -15,8 +15,18 @@ from dask_bigfft.planner.profile import MOST, DeviceProfile, LibrarySpeeds, Prof
 LIBRARY = LibrarySpeeds("scipy", "complex128", 1e9, 1e9)
 
 #: Nothing costs anything but FFTs.
-FREE = Profile("free", 2, copy=MOST, run=0.0, move=0.0, task=0.0, exchange=0.0, shard=0.0, pair=0.0,
-               libraries=(LIBRARY,))
+FREE = Profile(
+    "free",
+    2,
+    copy=MOST,
+    run=0.0,
+    move=0.0,
+    task=0.0,
+    exchange=0.0,
+    shard=0.0,
+    pair=0.0,
+    libraries=(LIBRARY,),
+)
 
 
 def planned(shape, chunks, profile, threads=2, **options):
@@ -40,8 +50,16 @@ def test_ffts_take_their_flops():
 
 def test_a_forecast_is_linear_in_its_prices():
     """Calibration solves for prices by that."""
-    one = {"run": 1e-8, "move": 1e-9, "task": 1e-4, "tile": 1e-5, "shard": 1e-5, "exchange": 1e-3,
-           "pair": 1e-8, "start": 1e-2}
+    one = {
+        "run": 1e-8,
+        "move": 1e-9,
+        "task": 1e-4,
+        "tile": 1e-5,
+        "shard": 1e-5,
+        "exchange": 1e-3,
+        "pair": 1e-8,
+        "start": 1e-2,
+    }
     for shape, chunks in (((256, 256), (32, 256)), ((1 << 16,), (1 << 12,))):
         plan = planned(shape, chunks, FREE)
         base = seconds(plan)
@@ -89,8 +107,7 @@ def test_what_is_verified_takes_longer(mode):
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [{"workers": 0}, {"workers": -3}, {"threads": 0}, {"threads": 1.5}, {"cards": -1}],
+    "arguments", [{"workers": 0}, {"workers": -3}, {"threads": 0}, {"threads": 1.5}, {"cards": -1}]
 )
 def test_another_machine_has_whole_numbers_of_things(arguments):
     plan = planned((64, 64), (16, 64), Profile())
@@ -147,8 +164,13 @@ def test_every_price_of_a_profile_matters():
         ((1 << 16,), (1 << 12,), "memory", 2, "none"),
         ((1 << 16,), (1 << 12,), "disk", 1, "none"),
     ):
-        plan = dask_bigfft.plan(da.zeros(shape, chunks=chunks, dtype=complex), "fftn",
-                                device="cpu", kernel="scipy", verify=verify)
+        plan = dask_bigfft.plan(
+            da.zeros(shape, chunks=chunks, dtype=complex),
+            "fftn",
+            device="cpu",
+            kernel="scipy",
+            verify=verify,
+        )
         plan = replace(plan, carrier=carrier)
         base = Profile()
         for name in prices:

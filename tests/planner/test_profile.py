@@ -8,26 +8,32 @@ from hypothesis import strategies as st
 
 from dask_bigfft.errors import ArgumentError
 from dask_bigfft.planner.plan import Machine
-from dask_bigfft.planner.profile import (
-    DEFAULT,
-    DeviceProfile,
-    LibrarySpeeds,
-    Peer,
-    Profile,
-)
+from dask_bigfft.planner.profile import DEFAULT, DeviceProfile, LibrarySpeeds, Peer, Profile
 
 RATE = st.floats(1e-3, 1e15)
 DEVICE = st.builds(
-    DeviceProfile, h2d=RATE, d2h=RATE, run=st.floats(0, 1), nbytes=st.integers(1, 1 << 50),
+    DeviceProfile,
+    h2d=RATE,
+    d2h=RATE,
+    run=st.floats(0, 1),
+    nbytes=st.integers(1, 1 << 50),
     name=st.text(max_size=5),
 )
 LIBRARY = st.builds(
-    LibrarySpeeds, st.sampled_from(["scipy", "ducc0"]), st.sampled_from(["complex64"]), RATE, RATE,
+    LibrarySpeeds,
+    st.sampled_from(["scipy", "ducc0"]),
+    st.sampled_from(["complex64"]),
+    RATE,
+    RATE,
     st.booleans(),
 )
 PROFILE = st.builds(
-    Profile, name=st.text(max_size=5), threads=st.integers(1, 512), copy=RATE,
-    libraries=st.lists(LIBRARY, max_size=2).map(tuple), task=st.floats(0, 1),
+    Profile,
+    name=st.text(max_size=5),
+    threads=st.integers(1, 512),
+    copy=RATE,
+    libraries=st.lists(LIBRARY, max_size=2).map(tuple),
+    task=st.floats(0, 1),
     devices=st.lists(DEVICE, min_size=1, max_size=2).map(tuple),
     peers=st.just((Peer(0, 0, 1e9),)),
 )
@@ -53,16 +59,39 @@ def test_entries_can_be_altered():
 @pytest.mark.parametrize(
     "text",
     [
-        "", "{", "[]", "null", "1", '"profile"', "{}", '{"schema": 1}',
-        '{"schema": 1, "profile": {}}', '{"schema": 3, "profile": {}}',
-        altered(copy=0), altered(copy=-1.0), altered(copy=float("nan")), altered(copy=None),
-        altered(copy="fast"), altered(task=-1e-9), altered(threads=1.5), altered(unknown=1),
+        "",
+        "{",
+        "[]",
+        "null",
+        "1",
+        '"profile"',
+        "{}",
+        '{"schema": 1}',
+        '{"schema": 1, "profile": {}}',
+        '{"schema": 3, "profile": {}}',
+        altered(copy=0),
+        altered(copy=-1.0),
+        altered(copy=float("nan")),
+        altered(copy=None),
+        altered(copy="fast"),
+        altered(task=-1e-9),
+        altered(threads=1.5),
+        altered(unknown=1),
         altered(libraries=[{"name": "scipy"}]),
-        altered(devices=[{"h2d": 0}]), altered(peers=[{"source": 0, "target": 1, "speed": 1}]),
-        altered(network=float("inf")), altered(threads=10**400), altered(copy=10**400),
-        altered(copy=1e-320), altered(copy="1e9"), altered(copy=True), altered(threads=True),
-        altered(peers={}), altered(peers=""), altered(together=1.5),
-        "[" * 100_000, '{"schema":' * 100_000,
+        altered(devices=[{"h2d": 0}]),
+        altered(peers=[{"source": 0, "target": 1, "speed": 1}]),
+        altered(network=float("inf")),
+        altered(threads=10**400),
+        altered(copy=10**400),
+        altered(copy=1e-320),
+        altered(copy="1e9"),
+        altered(copy=True),
+        altered(threads=True),
+        altered(peers={}),
+        altered(peers=""),
+        altered(together=1.5),
+        "[" * 100_000,
+        '{"schema":' * 100_000,
     ],
 )
 def test_what_is_no_profile_is_refused(text):

@@ -65,10 +65,16 @@ def test_pieces_are_large_where_memory_has_room(case: str) -> None:
 def test_a_stored_plane_at_64_times_the_memory(chunks: tuple[int, ...], tmp_path: Path) -> None:
     """Its first round reads it, whose blocks are then not merged from others."""
     zarr = pytest.importorskip("zarr")
-    zarr.create_array(tmp_path / "in.zarr", shape=(2**17, 2**17), chunks=chunks, dtype="c8",
-                      compressors=None)
-    asked = Asked(tmp_path / "in.zarr", tmp_path / "out.zarr", "fft2", missing_chunks="fill",
-                  options={"memory_limit": 2 * GIB})
+    zarr.create_array(
+        tmp_path / "in.zarr", shape=(2**17, 2**17), chunks=chunks, dtype="c8", compressors=None
+    )
+    asked = Asked(
+        tmp_path / "in.zarr",
+        tmp_path / "out.zarr",
+        "fft2",
+        missing_chunks="fill",
+        options={"memory_limit": 2 * GIB},
+    )
     _, plan = planned_input(asked)
     assert plan.carrier == "disk"
     assert plan.moves == (False, True)  # read once, written to scratch files once
@@ -82,10 +88,19 @@ def stored_slabs(folder: Path, limit: int, planes: int, threads: int, compressed
     """The plan of slabs of 64 times as many bytes as memory, in chunks of some planes of 32 MiB."""
     zarr = pytest.importorskip("zarr")
     options = {} if compressed else {"compressors": None}
-    zarr.create_array(folder / "in.zarr", shape=(2 * limit // MIB, 2**11, 2**11), dtype="c8",
-                      chunks=(planes, 2**11, 2**11), **options)
-    asked = Asked(folder / "in.zarr", folder / "out.zarr", missing_chunks="fill",
-                  options={"memory_limit": limit})
+    zarr.create_array(
+        folder / "in.zarr",
+        shape=(2 * limit // MIB, 2**11, 2**11),
+        dtype="c8",
+        chunks=(planes, 2**11, 2**11),
+        **options,
+    )
+    asked = Asked(
+        folder / "in.zarr",
+        folder / "out.zarr",
+        missing_chunks="fill",
+        options={"memory_limit": limit},
+    )
     with dask.config.set(num_workers=threads):
         _, plan = planned_input(asked)
     assert plan.moves == (False, True)  # read once, written to scratch files once
@@ -94,8 +109,7 @@ def stored_slabs(folder: Path, limit: int, planes: int, threads: int, compressed
 
 
 @pytest.mark.parametrize(
-    ("gib", "planes", "threads", "compressed"),
-    [(1, 4, 2, False), (1, 2, 1, True)],
+    ("gib", "planes", "threads", "compressed"), [(1, 4, 2, False), (1, 2, 1, True)]
 )
 def test_stored_slabs_at_64_times_the_memory(
     gib: int, planes: int, threads: int, compressed: bool, tmp_path: Path
@@ -105,18 +119,22 @@ def test_stored_slabs_at_64_times_the_memory(
     assert plan.piece_nbytes >= MIB
 
 
-@pytest.mark.parametrize(
-    ("gib", "chunk", "compressed"), [(1, 2**20, False), (2, 2**24, True)])
+@pytest.mark.parametrize(("gib", "chunk", "compressed"), [(1, 2**20, False), (2, 2**24, True)])
 def test_a_stored_line_at_64_times_the_memory(
     gib: int, chunk: int, compressed: bool, tmp_path: Path
 ) -> None:
     """Read in blocks as they are wanted, where tasks that merge would have each block twice."""
     zarr = pytest.importorskip("zarr")
     options = {} if compressed else {"compressors": None}
-    zarr.create_array(tmp_path / "in.zarr", shape=(gib * 2**33,), chunks=(chunk,), dtype="c8",
-                      **options)
-    asked = Asked(tmp_path / "in.zarr", tmp_path / "out.zarr", missing_chunks="fill",
-                  options={"memory_limit": gib * GIB})
+    zarr.create_array(
+        tmp_path / "in.zarr", shape=(gib * 2**33,), chunks=(chunk,), dtype="c8", **options
+    )
+    asked = Asked(
+        tmp_path / "in.zarr",
+        tmp_path / "out.zarr",
+        missing_chunks="fill",
+        options={"memory_limit": gib * GIB},
+    )
     x, plan = planned_input(asked)
     assert plan.anew
     assert plan.incoming is None
@@ -154,10 +172,14 @@ def test_what_is_written_is_counted(tmp_path: object, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(os, "pwritev", counting)
     values = random_array((2**18,), "c16", 3)
-    with dask.config.set({
-        "bigfft.exchange.carrier": "disk", "bigfft.scratch.directory": str(tmp_path),
-        "bigfft.scratch.piece-size": "16 kiB", "bigfft.planner.merge-up-to": 0,
-    }):
+    with dask.config.set(
+        {
+            "bigfft.exchange.carrier": "disk",
+            "bigfft.scratch.directory": str(tmp_path),
+            "bigfft.scratch.piece-size": "16 kiB",
+            "bigfft.planner.merge-up-to": 0,
+        }
+    ):
         x = da.from_array(values, chunks=2**10)
         plan = dask_bigfft.plan(x, "fft", memory_limit="8 MiB")
         result = fft.fft(x, memory_limit="8 MiB").compute()

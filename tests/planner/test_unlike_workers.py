@@ -9,7 +9,7 @@ import pytest
 from laws.test_hybrid import EVEN, SLOW_DEVICE, SLOW_THREADS
 
 import dask_bigfft
-from dask_bigfft.devices.find import METRIC
+from dask_bigfft.gpu.find import METRIC
 from dask_bigfft.graph.run import Run
 from dask_bigfft.planning.environment import workers_devices
 
@@ -62,6 +62,7 @@ class Client:
 @pytest.fixture
 def plan_on(tmp_path, monkeypatch):
     """Makes a plan for a cluster of some workers, with some speeds."""
+
     def made(workers, device="hybrid", profile=EVEN, gain=1.1):
         path = tmp_path / "speeds.json"
         path.write_text(replace(profile, sent_task=0).to_json())
@@ -102,7 +103,8 @@ def test_the_share_counts_devices_where_there_are_some(plan_on, told, gain):
 
 def test_workers_with_more_devices_do_more_on_them(plan_on):
     one, two, both = (
-        plan_on([registered(n) for n in counts], gain=0) for counts in ((1, 1), (2, 2), (1, 2)))
+        plan_on([registered(n) for n in counts], gain=0) for counts in ((1, 1), (2, 2), (1, 2))
+    )
     assert share_of(two) > share_of(one) + 0.05
     assert share_of(both) == pytest.approx((share_of(one) + share_of(two)) / 2, abs=1e-3)
     assert both.expected.seconds == pytest.approx(one.expected.seconds)
@@ -133,8 +135,13 @@ def test_a_cluster_without_devices_shares_nothing(plan_on):
 
 @pytest.mark.parametrize(
     ("device", "counts", "cards"),
-    [("auto", (2, 1), 1), ("auto", (0, 1), 0), ("gpu", (2, 3), 2), ("gpu", (0, 1), 1),
-     ("cpu", (1, 1), 0)],
+    [
+        ("auto", (2, 1), 1),
+        ("auto", (0, 1), 0),
+        ("gpu", (2, 3), 2),
+        ("gpu", (0, 1), 1),
+        ("cpu", (1, 1), 0),
+    ],
 )
 def test_others_count_the_least_that_every_worker_has(plan_on, device, counts, cards):
     machine = plan_on([registered(count) for count in counts], device).machine

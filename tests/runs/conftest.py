@@ -17,6 +17,7 @@ from dask_bigfft.testing.clusters import started
 @pytest.fixture(scope="module")
 def processes():
     """Processes that have imported everything before they begin."""
+
     def start(function, *args, **kwargs):
         process = started(function, *args, **kwargs)
         process.join(120)

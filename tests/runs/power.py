@@ -56,8 +56,10 @@ class Moment:
         """Make a folder what it may be after a loss of power at this moment."""
         places: dict[tuple[int, str], int] = {}
         before, after = places_of(self.synced), places_of(self.written)
-        moved = {i: names == "written" or (names == "any" and rng.random() < 0.5)
-                 for i in sorted(before.keys() | after.keys())}
+        moved = {
+            i: names == "written" or (names == "any" and rng.random() < 0.5)
+            for i in sorted(before.keys() | after.keys())
+        }
         for inode in sorted(moved, key=moved.__getitem__):  # what is newer takes a name last
             places |= dict.fromkeys((after if moved[inode] else before).get(inode, ()), inode)
         taken = set(places.values())
@@ -68,7 +70,11 @@ class Moment:
         self._make(folder, self.root, places, contents, rng)
 
     def _make(
-        self, path: Path, inode: int, places: dict[tuple[int, str], int], contents: str,
+        self,
+        path: Path,
+        inode: int,
+        places: dict[tuple[int, str], int],
+        contents: str,
         rng: random.Random,
     ) -> None:
         was, is_ = self.synced.get(inode), self.written.get(inode)

@@ -27,8 +27,11 @@ IN_PLACE = {**ASKED, "scratch": "scratch", "overwrite": True}
 
 
 def everything(folder):
-    return {str(p): (p.read_bytes(), p.stat().st_mtime_ns)
-            for p in Path(folder).rglob("*") if p.is_file()}
+    return {
+        str(p): (p.read_bytes(), p.stat().st_mtime_ns)
+        for p in Path(folder).rglob("*")
+        if p.is_file()
+    }
 
 
 def values(name):
@@ -55,8 +58,19 @@ def test_killed_after_the_end(here, processes, undisturbed, counted, capsys, des
     assert done.already
     assert done.plan.spec.name == "fft"
     assert "already done" in repr(done)
-    line = ["run", "in.zarr", destination, "--kind", "fft", "--block-size", f"{NBYTES} B",
-            "--scratch", "scratch", "--resume", "--quiet"]
+    line = [
+        "run",
+        "in.zarr",
+        destination,
+        "--kind",
+        "fft",
+        "--block-size",
+        f"{NBYTES} B",
+        "--scratch",
+        "scratch",
+        "--resume",
+        "--quiet",
+    ]
     assert main(line) == 0
     assert "already done" in capsys.readouterr().out
     assert not any(counted[name] for name in WORK)
@@ -119,8 +133,20 @@ def test_without_checksums_nothing_is_already_done_with_them(here, capsys):
     again()
     with pytest.raises(ArgumentError, match="`destination`="):
         again(checksum=True)
-    line = ["run", "in.zarr", "out.zarr", "--kind", "fft", "--block-size", f"{NBYTES} B",
-            "--scratch", "scratch", "--resume", "--checksum", "--quiet"]
+    line = [
+        "run",
+        "in.zarr",
+        "out.zarr",
+        "--kind",
+        "fft",
+        "--block-size",
+        f"{NBYTES} B",
+        "--scratch",
+        "scratch",
+        "--resume",
+        "--checksum",
+        "--quiet",
+    ]
     assert main(line) == 2
     assert "was made without --checksum" in capsys.readouterr().err
     assert not again(checksum=True, overwrite=True).already
@@ -244,8 +270,7 @@ def test_in_the_place_of_an_array_of_a_group(here, processes, place):
     zarr.open_group("group.zarr", mode="w")
     stored("group.zarr/a", x, (BLOCK,))
     asked = {**IN_PLACE, "component": "a"}
-    code = processes(
-        dying_runs.run_and_die_in, place, 1, "group.zarr", "group.zarr/a", **asked)
+    code = processes(dying_runs.run_and_die_in, place, 1, "group.zarr", "group.zarr/a", **asked)
     assert code == -signal.SIGKILL
     assert dask_bigfft.run("group.zarr", "group.zarr/a", **asked, resume=True).already
     assert close(values("group.zarr/a"), np.fft.fft(x))

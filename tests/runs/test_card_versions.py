@@ -22,6 +22,7 @@ CARD = {"card": "big one", "cupy": "14.0.1", "cufft": "12200"}
 
 def begin(device: str) -> dict[str, str]:
     """Begin a run that does nothing yet; return the versions that it has pinned."""
+
     def store(result: Any, sink: Any) -> None:
         raise KeyboardInterrupt
 
@@ -91,9 +92,11 @@ def test_a_cluster_is_asked(here: Path) -> None:
 
     with (
         simulated_devices(1 << 20) as (device,),
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=False,
-                     dashboard_address="127.0.0.1:0") as cluster,
-        Client(cluster), dask.config.set(scheduler="dask.distributed"),
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0"
+        ) as cluster,
+        Client(cluster),
+        dask.config.set(scheduler="dask.distributed"),
     ):
         device.software = dict(CARD)
         assert begin("gpu") == CARD

@@ -28,8 +28,9 @@ ASKED = {"kind": "fft", "block_size": 1 << 16}
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
-    array = zarr.create_array("in.zarr", shape=VALUES.shape, chunks=(1, 4096), dtype=VALUES.dtype,
-                              compressors=None)
+    array = zarr.create_array(
+        "in.zarr", shape=VALUES.shape, chunks=(1, 4096), dtype=VALUES.dtype, compressors=None
+    )
     array[...] = VALUES
     with dask.config.set({"scheduler": "threads", "bigfft.planner.whole-axis-floor": 1}):
         yield tmp_path
@@ -129,12 +130,17 @@ def test_what_may_not_be_read_or_written_is_named(scratch: str | None) -> None:
     chunk, sealed = Path("in.zarr/c/3/0"), Path("sealed")
     sealed.mkdir(mode=0o555)
     chunk.chmod(0)
-    runs = [("out.zarr", {**ASKED, "scratch": scratch}),
-            ("sealed/out.zarr", {**ASKED, "scratch": scratch and "other"})]
+    runs = [
+        ("out.zarr", {**ASKED, "scratch": scratch}),
+        ("sealed/out.zarr", {**ASKED, "scratch": scratch and "other"}),
+    ]
     program = [sys.executable, "-c", KEPT_OUT, RUNS, json.dumps(runs)]
     path = os.pathsep.join([str(Path(dask_bigfft.__file__).parents[1]), *filter(None, sys.path)])
     said = subprocess.run(
-        program, env={**os.environ, "PYTHONPATH": path}, text=True, check=True,
+        program,
+        env={**os.environ, "PYTHONPATH": path},
+        text=True,
+        check=True,
         stdout=subprocess.PIPE,
     ).stdout.splitlines()
     assert len(said) == 2
@@ -172,7 +178,8 @@ def test_with_sync_nothing_is_recorded_before_it_is_on_the_disk(
             name = Path(target).name
             speaks_of = (
                 Path().glob(f"out.zarr.partial-*/c/{name[7:-5].replace('.', '/')}")
-                if name.startswith("stored-") else Path(target).parent.glob("to-*.shards")
+                if name.startswith("stored-")
+                else Path(target).parent.glob("to-*.shards")
             )
             of_all = Path().glob("out.zarr.partial-*/zarr.json")
             for found in (*speaks_of, *of_all):
@@ -184,8 +191,9 @@ def test_with_sync_nothing_is_recorded_before_it_is_on_the_disk(
     monkeypatch.setattr(os, "fsync", sync)
     monkeypatch.setattr(Path, "replace", replace)
     with dask.config.set({"bigfft.scratch.sync": True, "scheduler": "sync"}):
-        dask_bigfft.run("line.zarr", "out.zarr", "fft", block_size=256, scratch="scratch",
-                        inner_chunks=inner)
+        dask_bigfft.run(
+            "line.zarr", "out.zarr", "fft", block_size=256, scratch="scratch", inner_chunks=inner
+        )
     assert {"stored", "from-0"} <= set(checked)
     found = zarr.open_array("out.zarr", mode="r")[...]
     assert np.linalg.norm(found - np.fft.fft(x)) < 1e-13 * np.linalg.norm(found)
@@ -222,6 +230,7 @@ def test_what_is_marked_complete_is_on_the_disk(
         return real_rename(path, target)
 
     monkeypatch.setattr(os, "fsync", sync)
+
     def clear(folder: Path) -> None:
         cleared.extend(renamed)
         real_clear(folder)

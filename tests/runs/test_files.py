@@ -213,9 +213,7 @@ def test_graphs_read_rows_of_zarr_arrays_too(counted, given):
 
 @pytest.mark.parametrize("verify", ["none", "checksum"])
 @pytest.mark.parametrize("name", ["zarr 3, plain", "npy", "hdf5, contiguous"])
-def test_slabs_read_by_their_round_are_written_in_large_pieces(
-    counted, monkeypatch, name, verify
-):
+def test_slabs_read_by_their_round_are_written_in_large_pieces(counted, monkeypatch, name, verify):
     """Blocks of the first round, as they lie in the file: by the calls of the system."""
     sizes, write = collections.Counter(), os.pwritev
 
@@ -230,11 +228,17 @@ def test_slabs_read_by_their_round_are_written_in_large_pieces(
     if not Path("/proc/self/fd").exists():
         pytest.skip("the system does not say which file that is")
     monkeypatch.setattr(os, "pwritev", counting)
-    with dask.config.set({"bigfft.exchange.carrier": "disk", "num_workers": 2,
-                          "bigfft.scratch.piece-size": "12 kiB",
-                          "bigfft.scratch.row-size": "64 kiB"}):
-        done = dask_bigfft.run("in", "out.zarr", block_size=2**17, memory_limit="64 MiB",
-                               verify=verify)
+    with dask.config.set(
+        {
+            "bigfft.exchange.carrier": "disk",
+            "num_workers": 2,
+            "bigfft.scratch.piece-size": "12 kiB",
+            "bigfft.scratch.row-size": "64 kiB",
+        }
+    ):
+        done = dask_bigfft.run(
+            "in", "out.zarr", block_size=2**17, memory_limit="64 MiB", verify=verify
+        )
     plan = done.plan
     assert plan.exchanges[0].local
     assert plan.from_rows
@@ -254,8 +258,11 @@ def test_rows_of_any_dtype_and_shape(counted, kind, dtype):
     """Padded and cropped, in cubes of which slabs are read."""
     if kind == "rfftn" and "c" in dtype:
         pytest.skip("complex")
-    values = (10 * complex_values(12, 20, 14)).astype(dtype) if "c" in dtype else (
-        100 * RNG.normal(size=(12, 20, 14))).astype(dtype)
+    values = (
+        (10 * complex_values(12, 20, 14)).astype(dtype)
+        if "c" in dtype
+        else (100 * RNG.normal(size=(12, 20, 14))).astype(dtype)
+    )
     stored("in", values, (6, 5, 14), compressors=None)
     where = {"s": (12, 24, 10), "axes": (0, 1, 2)}
     rounds = [{0: -1}, {1: -1, 2: -1}] if kind == "fftn" else [{2: -1, 1: -1}, {0: -1}]
@@ -276,8 +283,9 @@ def test_a_missing_chunk_is_read_as_the_fill_value_in_rows(counted):
     values[3 * 2**8 : 4 * 2**8] = 0
     options = {"bigfft.exchange.carrier": "disk", "bigfft.scratch.row-size": "256 B"}
     with dask.config.set(options):
-        done = dask_bigfft.run("in", "out.zarr", "fft", rounds=[16, -1], block_size=2**12,
-                               missing_chunks="fill")
+        done = dask_bigfft.run(
+            "in", "out.zarr", "fft", rounds=[16, -1], block_size=2**12, missing_chunks="fill"
+        )
     assert done.plan.from_rows
     assert relative_l2(result()[...], np.fft.fft(values)) < 1e-14
 
@@ -304,9 +312,7 @@ def zipped(name, values, component=None, missing=()):
     with zarr.storage.ZipStore(name, mode="w") as store:
         holder = zarr if component is None else zarr.create_group(store)
         where = {"store": store} if component is None else {"name": component}
-        array = holder.create_array(
-            **where, shape=values.shape, chunks=(4, 28), dtype=values.dtype
-        )
+        array = holder.create_array(**where, shape=values.shape, chunks=(4, 28), dtype=values.dtype)
         for low in range(0, len(values), 4):
             if low not in missing:
                 array[low : low + 4] = values[low : low + 4]
@@ -318,21 +324,28 @@ def test_chunks_at_the_ends_of_axes_are_what_zarr_writes(monkeypatch, chunks, fe
     """Without a copy, in as many runs as it takes; or by zarr where they would be many."""
     monkeypatch.setattr(chunk_files, "FEW_BYTES", few)
     values = complex_values(9, 9, 8)
-    arrays = [zarr.create_array(name, shape=values.shape, chunks=chunks, dtype="c16",
-                                compressors=None) for name in ("ours", "zarrs")]
+    arrays = [
+        zarr.create_array(name, shape=values.shape, chunks=chunks, dtype="c16", compressors=None)
+        for name in ("ours", "zarrs")
+    ]
     plain = chunk_files.plain_chunks(arrays[0], Path("ours"))
     starts = itertools.product(*(range(0, n, c) for n, c in zip(values.shape, chunks, strict=True)))
     for low in starts:
-        region = tuple(slice(i, min(i + c, n)) for i, c, n in
-                       zip(low, chunks, values.shape, strict=True))
+        region = tuple(
+            slice(i, min(i + c, n)) for i, c, n in zip(low, chunks, values.shape, strict=True)
+        )
         block = np.ascontiguousarray(values[region])
-        runs = math.prod(block.shape[:2]) if block.shape[2] < chunks[2] else (
-            block.shape[0] if block.shape[1] < chunks[1] else 1)
+        runs = (
+            math.prod(block.shape[:2])
+            if block.shape[2] < chunks[2]
+            else (block.shape[0] if block.shape[1] < chunks[1] else 1)
+        )
         assert plain.write(region, block) == (runs == 1 or few == 0)
         arrays[1][region] = block
         if runs == 1 or few == 0:
             name = arrays[0].metadata.encode_chunk_key(
-                tuple(i // c for i, c in zip(low, chunks, strict=True)))
+                tuple(i // c for i, c in zip(low, chunks, strict=True))
+            )
             assert Path("ours", name).read_bytes() == Path("zarrs", name).read_bytes()
     assert not plain.write((slice(0, 1),) * 3, values[:1, :1, :1].copy())
 
@@ -370,13 +383,15 @@ def test_names_that_look_like_addresses_are_paths(component, scratch):
         dask_bigfft.run(folder, "o::t", component="x")
     assert sources.open_reader(folder, component).plain is not None
     for overwrite in (False, True):
-        done = dask_bigfft.run(folder, "o::t", component=component, scratch=scratch,
-                               overwrite=overwrite)
+        done = dask_bigfft.run(
+            folder, "o::t", component=component, scratch=scratch, overwrite=overwrite
+        )
     assert sources.open_reader(done.path).plain is not None
     assert relative_l2(sources.open_source(done.path), np.fft.fftn(values)) < 1e-14
     if scratch:
         assert dask_bigfft.run(
-            folder, "o::t", component=component, scratch=scratch, resume=True).already
+            folder, "o::t", component=component, scratch=scratch, resume=True
+        ).already
 
 
 @pytest.mark.parametrize("component", [None, "deep/er"])
@@ -444,8 +459,9 @@ def writes(monkeypatch):
 def test_every_chunk_of_the_result_is_written_once(writes, chunks, inner):
     values = stored("in.zarr", complex_values(30, 28), (5, 7))
     writes.clear()
-    dask_bigfft.run("in.zarr", "out.zarr", chunks=chunks, block_size=600, scratch="s",
-                    inner_chunks=inner)
+    dask_bigfft.run(
+        "in.zarr", "out.zarr", chunks=chunks, block_size=600, scratch="s", inner_chunks=inner
+    )
     found = result()
     assert set(writes.values()) == {1}
     units = zip(found.shape, found.shards or found.chunks, strict=True)
@@ -493,10 +509,16 @@ def test_plain_chunks_are_read_and_written_as_zarr_does(shape):
     np.testing.assert_array_equal(array[...], values)
 
 
-@pytest.mark.parametrize("options", [
-    {"compressors": [zarr.codecs.ZstdCodec()]}, {"shards": (8, 8)}, {"dtype": ">f8"},
-    {"zarr_format": 2}, {"serializer": zarr.codecs.BytesCodec(endian="big")},
-])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"compressors": [zarr.codecs.ZstdCodec()]},
+        {"shards": (8, 8)},
+        {"dtype": ">f8"},
+        {"zarr_format": 2},
+        {"serializer": zarr.codecs.BytesCodec(endian="big")},
+    ],
+)
 def test_other_chunks_are_left_to_zarr(options):
     options = {"dtype": "f8", "compressors": None} | options
     array = zarr.create_array("in", shape=(16, 16), chunks=(4, 4), **options)
@@ -506,8 +528,9 @@ def test_other_chunks_are_left_to_zarr(options):
 def test_plain_chunks_without_a_file_hold_the_fill_value(monkeypatch):
     """And nothing of their neighbours is read twice, as it would be by way of zarr."""
     values = complex_values(30).astype("c8")
-    array = zarr.create_array("in", shape=(30,), chunks=(4,), dtype="c8", compressors=None,
-                              fill_value=7j)
+    array = zarr.create_array(
+        "in", shape=(30,), chunks=(4,), dtype="c8", compressors=None, fill_value=7j
+    )
     array[:] = values
     for chunk in (0, 3, 7):
         Path(f"in/c/{chunk}").unlink()
@@ -676,8 +699,12 @@ def test_on_a_cluster_of_processes():
         Client(cluster),
         dask.config.set(scheduler=None),
     ):
-        dask_bigfft.run(Path("in.zarr").resolve(), Path("out.zarr").resolve(), block_size=6144,
-                        scratch=Path("s").resolve())
+        dask_bigfft.run(
+            Path("in.zarr").resolve(),
+            Path("out.zarr").resolve(),
+            block_size=6144,
+            scratch=Path("s").resolve(),
+        )
     assert relative_l2(result()[...], np.fft.fftn(values)) < 1e-14
     assert sorted(os.listdir()) == ["in.zarr", "out.zarr"]
 

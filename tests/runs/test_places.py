@@ -67,8 +67,11 @@ def test_links_that_go_round_in_a_circle_are_refused_by_name(group, name):
 
 @pytest.mark.parametrize(
     ("destination", "scratch", "name"),
-    [("real/a/out", None, "destination"), ("out.zarr", "real/a", "scratch"),
-     ("out.zarr", "real/a/s", "scratch")],
+    [
+        ("real/a/out", None, "destination"),
+        ("out.zarr", "real/a", "scratch"),
+        ("out.zarr", "real/a/s", "scratch"),
+    ],
 )
 def test_the_folder_that_a_component_is_a_link_to_is_the_source(group, destination, scratch, name):
     Path("real").mkdir()
@@ -126,9 +129,17 @@ def test_a_dtype_that_zarr_cannot_hold_leaves_nothing(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("inner_chunks", "abc"), ("inner_chunks", (2.0,)), ("inner_chunks", 4),
-                        ("scratch", 3), ("component", 3), ("overwrite", "yes"), ("resume", "x"),
-                        ("checksum", 1)]
+    ("name", "value"),
+    [
+        ("inner_chunks", "abc"),
+        ("inner_chunks", (2.0,)),
+        ("inner_chunks", 4),
+        ("scratch", 3),
+        ("component", 3),
+        ("overwrite", "yes"),
+        ("resume", "x"),
+        ("checksum", 1),
+    ],
 )
 def test_wrong_types_are_refused_by_name(group, name, value):
     with pytest.raises(ArgumentTypeError, match=f"`{name}`="):
@@ -140,10 +151,16 @@ def test_wrong_types_are_refused_by_name(group, name, value):
 
 def test_integers_of_numpy_are_pinned_as_integers():
     """So that a run may be gone on with by either."""
+
     def asked(integer):
         where = {"n": integer(7), "axis": integer(0)}
-        return Asked(Path("a"), Path("b"), where=where, inner_chunks=(integer(2), integer(3)),
-                     options={"chunks": [integer(4)]})
+        return Asked(
+            Path("a"),
+            Path("b"),
+            where=where,
+            inner_chunks=(integer(2), integer(3)),
+            options={"chunks": [integer(4)]},
+        )
 
     assert json.dumps(asked(np.int64).pinned) == json.dumps(asked(int).pinned)
 

@@ -30,12 +30,19 @@ STRIPES = np.random.default_rng(2).normal(size=(128, 1)) * (-1.0) ** np.arange(6
 RUNS: dict[str, tuple[np.ndarray, tuple[int, ...], str, dict[str, Any]]] = {
     "axis": (LINE, (2**9,), "out.zarr", {"kind": "fft", "block_size": 2**13}),
     "rows": (STRIPES, (16, 64), "out.zarr", {"kind": "fft", "block_size": 2**14}),
-    "shards": (STRIPES, (16, 64), "out.zarr",
-               {"kind": "fft", "block_size": 2**14, "inner_chunks": (8, 32)}),
-    "replacing": (LINE, (2**9,), "old.zarr",
-                  {"kind": "fft", "block_size": 2**13, "overwrite": True}),
-    "in place": (LINE, (2**9,), "in.zarr",
-                 {"kind": "fft", "block_size": 2**13, "overwrite": True}),
+    "shards": (
+        STRIPES,
+        (16, 64),
+        "out.zarr",
+        {"kind": "fft", "block_size": 2**14, "inner_chunks": (8, 32)},
+    ),
+    "replacing": (
+        LINE,
+        (2**9,),
+        "old.zarr",
+        {"kind": "fft", "block_size": 2**13, "overwrite": True},
+    ),
+    "in place": (LINE, (2**9,), "in.zarr", {"kind": "fft", "block_size": 2**13, "overwrite": True}),
 }
 
 
@@ -51,10 +58,18 @@ def prepared(request, tmp_path, monkeypatch):
     zarr.create_array(folder / "old.zarr", shape=(8,), chunks=(4,), dtype="f8")[...] = 1
 
     def resume():
-        dask_bigfft.run(folder / "in.zarr", folder / destination, scratch=folder / "scratch",
-                        resume=True, **asked)
-        found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*")
-                 if path.is_file() and path.name != "zarr.json"}
+        dask_bigfft.run(
+            folder / "in.zarr",
+            folder / destination,
+            scratch=folder / "scratch",
+            resume=True,
+            **asked,
+        )
+        found = {
+            str(path.relative_to(folder)): path.read_bytes()
+            for path in folder.rglob("*")
+            if path.is_file() and path.name != "zarr.json"
+        }
         names = [path.name for path in folder.iterdir() if any(path.iterdir())]
         return sorted(names), found
 

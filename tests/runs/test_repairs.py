@@ -63,8 +63,22 @@ def test_the_command_line_repairs_files_too(here, processes, undisturbed, schedu
     processes(dying_runs.run_and_die, 450, 1, "in.zarr", "out.zarr", **ASKED, scratch="scratch")
     path = sorted(Path("scratch").glob("exchange1/to-*.shards"))[0]
     path.write_bytes(path.read_bytes()[:100])
-    asked = ["run", "in.zarr", "out.zarr", "--kind", "fft", "--block-size", str(NBYTES),
-             "--scratch", "scratch", "--resume", "--scheduler", scheduler, "--workers", "2"]
+    asked = [
+        "run",
+        "in.zarr",
+        "out.zarr",
+        "--kind",
+        "fft",
+        "--block-size",
+        str(NBYTES),
+        "--scratch",
+        "scratch",
+        "--resume",
+        "--scheduler",
+        scheduler,
+        "--workers",
+        "2",
+    ]
     with pytest.warns(RuntimeWarning, match="bytes early"):
         assert main([*asked, "--quiet"]) == 0
     assert files("out.zarr") == undisturbed
@@ -152,8 +166,9 @@ def test_a_damaged_filter_is_made_once_more(here, processes):
     values = stored("in.zarr", RNG.normal(size=1009) + 0j, (64,))
     asked = {"kind": "fft", "block_size": 64 * 16}
     dask_bigfft.run("in.zarr", "whole.zarr", **asked, scratch="whole")
-    processes(dying_runs.run_and_die, FILTER_WRITTEN, 1, "in.zarr", "out.zarr", **asked,
-              scratch="scratch")
+    processes(
+        dying_runs.run_and_die, FILTER_WRITTEN, 1, "in.zarr", "out.zarr", **asked, scratch="scratch"
+    )
     damaged = sorted(Path("scratch").glob("filter*exchange*/to-*.shards"))
     assert damaged
     for path in damaged:
@@ -214,11 +229,19 @@ def test_what_is_lost_of_the_result_is_made_once_more(here, processes, counted, 
     asked = {**ASKED, "inner_chunks": inner}
     dask_bigfft.run("in.zarr", "whole.zarr", **asked, scratch="whole")
     if until == "some are stored":
-        processes(dying_runs.run_and_die, 1080, 1, "in.zarr", "out.zarr", **asked,
-                  scratch="scratch")
+        processes(
+            dying_runs.run_and_die, 1080, 1, "in.zarr", "out.zarr", **asked, scratch="scratch"
+        )
     else:
-        processes(dying_runs.run_and_die_in, "dask_bigfft.storage.targets:Target.finish", 1,
-                  "in.zarr", "out.zarr", **asked, scratch="scratch")
+        processes(
+            dying_runs.run_and_die_in,
+            "dask_bigfft.storage.targets:Target.finish",
+            1,
+            "in.zarr",
+            "out.zarr",
+            **asked,
+            scratch="scratch",
+        )
     recorded = recorded_blocks(Path("scratch"), None)
     done = len(recorded)
     assert 6 < done < 16 if until == "some are stored" else done == 16
@@ -241,9 +264,16 @@ def test_zeros_in_files_of_the_right_size_are_noticed(here, processes, counted, 
     """As a loss of power leaves them; with `sync` there are none, and nothing is read again."""
     asked = {**ASKED, "inner_chunks": inner}
     dask_bigfft.run("in.zarr", "whole.zarr", **asked, scratch="whole")
-    processes(dying_runs.run_and_die_in, "dask_bigfft.storage.targets:Target.finish", 1,
-              "in.zarr", "out.zarr", **asked, scratch="scratch",
-              settings={"bigfft.scratch.sync": sync})
+    processes(
+        dying_runs.run_and_die_in,
+        "dask_bigfft.storage.targets:Target.finish",
+        1,
+        "in.zarr",
+        "out.zarr",
+        **asked,
+        scratch="scratch",
+        settings={"bigfft.scratch.sync": sync},
+    )
     lost = stored_files()[:3]
     before = lost[0].read_bytes()
     for path in lost:
@@ -266,9 +296,16 @@ def test_parts_of_blocks_that_are_lost_are_made_once_more(here, processes, count
     with dask.config.set({"bigfft.scratch.row-size": "256 B"}):
         whole = dask_bigfft.run("in.zarr", "whole.zarr", **asked, scratch="whole").plan
         assert undone.result_files(whole)[1]
-        processes(dying_runs.run_and_die_in, "dask_bigfft.storage.targets:Target.finish", 1,
-                  "in.zarr", "out.zarr", **asked, scratch="scratch",
-                  settings={"bigfft.scratch.row-size": "256 B"})
+        processes(
+            dying_runs.run_and_die_in,
+            "dask_bigfft.storage.targets:Target.finish",
+            1,
+            "in.zarr",
+            "out.zarr",
+            **asked,
+            scratch="scratch",
+            settings={"bigfft.scratch.row-size": "256 B"},
+        )
         stored = stored_files()
         lose([stored[0], stored[-1]])
         counted.clear()
@@ -281,12 +318,21 @@ def test_parts_of_blocks_that_are_lost_are_made_once_more(here, processes, count
 def test_killed_while_what_is_lost_is_taken_back(here, processes, undisturbed):
     """All of it is found once more: records of what is lost go last."""
     finish = "dask_bigfft.storage.targets:Target.finish"
-    processes(dying_runs.run_and_die_in, finish, 1, "in.zarr", "out.zarr", **ASKED,
-              scratch="scratch")
+    processes(
+        dying_runs.run_and_die_in, finish, 1, "in.zarr", "out.zarr", **ASKED, scratch="scratch"
+    )
     lose(stored_files()[:5])
     for place in ("forget", "forget_stored"):
-        processes(dying_runs.run_and_die_in, f"dask_bigfft.exchange.scratch:Scratch.{place}", 1,
-                  "in.zarr", "out.zarr", **ASKED, scratch="scratch", resume=True)
+        processes(
+            dying_runs.run_and_die_in,
+            f"dask_bigfft.exchange.scratch:Scratch.{place}",
+            1,
+            "in.zarr",
+            "out.zarr",
+            **ASKED,
+            scratch="scratch",
+            resume=True,
+        )
     assert done_so_far()[3] == 16
     with pytest.warns(RuntimeWarning) as said:
         again()

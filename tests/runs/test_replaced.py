@@ -22,8 +22,12 @@ zarr = pytest.importorskip("zarr")
 
 @pytest.mark.parametrize(
     ("destination", "after", "names"),
-    [("in.zarr", 2, [".partial-", ".replaced-"]), ("in.zarr", 3, ["", ".replaced-"]),
-     ("old.zarr", 2, [".partial-", ".replaced-"]), ("old.zarr", 5, ["", ".replaced-"])],
+    [
+        ("in.zarr", 2, [".partial-", ".replaced-"]),
+        ("in.zarr", 3, ["", ".replaced-"]),
+        ("old.zarr", 2, [".partial-", ".replaced-"]),
+        ("old.zarr", 5, ["", ".replaced-"]),
+    ],
 )
 def test_killed_while_an_old_array_is_replaced(
     here, processes, undisturbed, destination, after, names
@@ -112,7 +116,8 @@ def test_what_comes_to_the_place_of_a_result_is_not_replaced(
         assert look(Path("out.zarr")) == look(Path("wanted"))
         left = {"in.zarr", "whole.zarr", "wanted", "out.zarr"}
         assert {p.name for p in here.iterdir() if ".partial-" not in p.name} == (
-            left if scratch is None else left | {scratch})
+            left if scratch is None else left | {scratch}
+        )
         with pytest.raises(ArgumentError, match=r"where nothing is yet|something else"):
             again(overwrite=overwrite)
         remove(Path("wanted"))

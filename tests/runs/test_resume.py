@@ -35,8 +35,16 @@ def test_neighbours_that_become_larger_blocks_are_resumed_to_the_bit(here, proce
     assert len(whole.chunks_in[0]) == 128
     wanted = np.fft.fft(zarr.open_array("tiny.zarr")[...])
     assert np.linalg.norm(zarr.open_array("whole.zarr")[...] - wanted) < 1e-13 * N
-    code = processes(dying_runs.run_and_die, 200, 1, "tiny.zarr", "out.zarr", scratch="scratch",
-                     settings=settings, **asked)
+    code = processes(
+        dying_runs.run_and_die,
+        200,
+        1,
+        "tiny.zarr",
+        "out.zarr",
+        scratch="scratch",
+        settings=settings,
+        **asked,
+    )
     assert code == -signal.SIGKILL
     written = done_so_far()[0]
     assert 0 < written < 16
@@ -58,8 +66,16 @@ def test_an_array_that_is_opened_anew_is_resumed_to_the_bit(here, processes, cou
     wanted = np.fft.fft(zarr.open_array("tall.zarr")[...])
     found = zarr.open_array("whole.zarr")[...]
     assert np.linalg.norm(found - wanted) < 1e-14 * np.linalg.norm(wanted)
-    code = processes(dying_runs.run_and_die, 200, 1, "tall.zarr", "out.zarr", scratch="scratch",
-                     settings=settings, **asked)
+    code = processes(
+        dying_runs.run_and_die,
+        200,
+        1,
+        "tall.zarr",
+        "out.zarr",
+        scratch="scratch",
+        settings=settings,
+        **asked,
+    )
     assert code == -signal.SIGKILL
     written = done_so_far()[0]
     assert 0 < written < 16
@@ -90,8 +106,16 @@ def test_a_run_killed_again_and_again_is_the_same_to_the_bit(
     """Every life ends some events later; the last one only does what is left."""
     before = [0] * 4
     for after in (20, 260, 260, 130):
-        code = processes(dying_runs.run_and_die, after, threads, "in.zarr", "out.zarr", **ASKED,
-                         scratch="scratch", resume=True)
+        code = processes(
+            dying_runs.run_and_die,
+            after,
+            threads,
+            "in.zarr",
+            "out.zarr",
+            **ASKED,
+            scratch="scratch",
+            resume=True,
+        )
         assert code == -signal.SIGKILL
         found = done_so_far()
         assert all(a <= b for a, b in zip(before, found, strict=True))
@@ -120,8 +144,17 @@ def test_a_run_without_files_at_its_ends(here, processes, counted, rounds):
     with dask.config.set(row):
         dask_bigfft.run("in.zarr", "whole.zarr", **asked, scratch="whole")
     for after in (60, 250):
-        code = processes(dying_runs.run_and_die, after, 1, "in.zarr", "out.zarr", **asked,
-                         scratch="scratch", resume=True, settings=row)
+        code = processes(
+            dying_runs.run_and_die,
+            after,
+            1,
+            "in.zarr",
+            "out.zarr",
+            **asked,
+            scratch="scratch",
+            resume=True,
+            settings=row,
+        )
         assert code == -signal.SIGKILL
     assert any(done_so_far()[:3])
     counted.clear()
@@ -144,8 +177,9 @@ def test_a_run_without_files_at_its_ends(here, processes, counted, rounds):
     ],
 )
 def test_killed_at_the_beginning_and_at_the_end(here, processes, undisturbed, place):
-    code = processes(dying_runs.run_and_die_in, place, 1, "in.zarr", "out.zarr", **ASKED,
-                     scratch="scratch")
+    code = processes(
+        dying_runs.run_and_die_in, place, 1, "in.zarr", "out.zarr", **ASKED, scratch="scratch"
+    )
     assert code == -signal.SIGKILL
     again()
     assert files("out.zarr") == undisturbed
@@ -154,8 +188,19 @@ def test_killed_at_the_beginning_and_at_the_end(here, processes, undisturbed, pl
 
 def command(*more):
     """The command line of a run; sizes may be written in any way."""
-    return ["run", "in.zarr", "out.zarr", "--kind", "fft", "--scheduler", "sync", "--scratch",
-            "scratch", "--quiet", *more]
+    return [
+        "run",
+        "in.zarr",
+        "out.zarr",
+        "--kind",
+        "fft",
+        "--scheduler",
+        "sync",
+        "--scratch",
+        "scratch",
+        "--quiet",
+        *more,
+    ]
 
 
 def test_from_the_command_line(here, processes, undisturbed, counted, capsys):
@@ -193,8 +238,16 @@ def test_halves_of_chunks_do_not_stay(here, processes, undisturbed):
     for after in (640, *[60] * 9):
         if done_so_far()[3]:
             break
-        code = processes(dying_runs.run_and_die, after, 1, "in.zarr", "out.zarr", **ASKED,
-                         scratch="scratch", resume=True)
+        code = processes(
+            dying_runs.run_and_die,
+            after,
+            1,
+            "in.zarr",
+            "out.zarr",
+            **ASKED,
+            scratch="scratch",
+            resume=True,
+        )
         assert code == -signal.SIGKILL
     assert 0 < done_so_far()[3] < 16
     (partial,) = here.glob("out.zarr.partial-*")
@@ -208,9 +261,13 @@ def test_halves_of_chunks_do_not_stay(here, processes, undisturbed):
 
 #: What differs from the run that was begun, and the argument that is named.
 OTHERS = [
-    ({"norm": "ortho"}, "norm"), ({"kind": "ifft"}, "kind"), ({"n": 100}, "n"),
-    ({"order": "transposed"}, "order"), ({"chunks": 64}, "chunks"),
-    ({"block_size": 2 * NBYTES}, "block_size"), ({"memory_limit": "1 GiB"}, "memory_limit"),
+    ({"norm": "ortho"}, "norm"),
+    ({"kind": "ifft"}, "kind"),
+    ({"n": 100}, "n"),
+    ({"order": "transposed"}, "order"),
+    ({"chunks": 64}, "chunks"),
+    ({"block_size": 2 * NBYTES}, "block_size"),
+    ({"memory_limit": "1 GiB"}, "memory_limit"),
     ({"missing_chunks": "fill"}, "missing_chunks"),
 ]
 
@@ -220,8 +277,9 @@ def test_what_differs_from_the_run_that_was_begun_is_refused_by_name(begun, monk
     before = files_of("scratch")
     for options, name in OTHERS:
         with pytest.raises(ArgumentError, match=rf"`{name}`="):
-            dask_bigfft.run("in.zarr", "out.zarr", **{**ASKED, **options}, scratch="scratch",
-                            resume=True)
+            dask_bigfft.run(
+                "in.zarr", "out.zarr", **{**ASKED, **options}, scratch="scratch", resume=True
+            )
     with pytest.raises(ArgumentError, match="destination"):
         dask_bigfft.run("in.zarr", "other.zarr", **ASKED, scratch="scratch", resume=True)
     with pytest.raises(ArgumentError, match="`checksum`=True"):
@@ -238,8 +296,15 @@ def test_what_differs_from_the_run_that_was_begun_is_refused_by_name(begun, monk
 
 def test_a_result_that_is_gone_is_not_begun_anew_in_silence(here, processes):
     """What is recorded as stored would be missing in it."""
-    processes(dying_runs.run_and_die_in, "dask_bigfft.storage.targets:Target.finish", 1, "in.zarr",
-              "out.zarr", **ASKED, scratch="scratch")
+    processes(
+        dying_runs.run_and_die_in,
+        "dask_bigfft.storage.targets:Target.finish",
+        1,
+        "in.zarr",
+        "out.zarr",
+        **ASKED,
+        scratch="scratch",
+    )
     assert done_so_far()[-1]
     (partial,) = Path().glob("out.zarr.partial-*")
     shutil.rmtree(partial)
@@ -255,13 +320,16 @@ def test_another_version_of_the_library_that_transforms_is_refused(here, process
     asked, real = {**ASKED, "kernel": others[0]}, run_json.version
     processes(dying_runs.run_and_die, 150, 1, "in.zarr", "out.zarr", **asked, scratch="scratch")
     monkeypatch.setattr(
-        run_json, "version", lambda name: "0.0" if name == others[0] else real(name))
+        run_json, "version", lambda name: "0.0" if name == others[0] else real(name)
+    )
     with pytest.raises(ArgumentError, match=rf"{others[0]} .*same result to the bit; this is 0\.0"):
         dask_bigfft.run("in.zarr", "out.zarr", **asked, scratch="scratch", resume=True)
 
 
-@pytest.mark.parametrize(("name", "value"), [("order", "transposed"), ("verify", "energy"),
-                                             ("memory_limit", 2**40), ("variant", "dif")])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("order", "transposed"), ("verify", "energy"), ("memory_limit", 2**40), ("variant", "dif")],
+)
 def test_settings_are_what_keywords_that_are_left_out_say(begun, name, value):
     """A run that began with others is not gone on with, and one that names them is the same."""
     setting = {f"bigfft.{name.replace('_', '-')}": value}
@@ -301,8 +369,16 @@ def test_a_changed_source_is_refused_and_the_chunk_named(begun):
 
 def test_contents_that_changed_in_secret_are_found_by_checksum(here, processes):
     times = os.stat("in.zarr/c/3").st_mtime_ns
-    code = processes(dying_runs.run_and_die, 150, 1, "in.zarr", "out.zarr", **ASKED,
-                     scratch="scratch", checksum=True)
+    code = processes(
+        dying_runs.run_and_die,
+        150,
+        1,
+        "in.zarr",
+        "out.zarr",
+        **ASKED,
+        scratch="scratch",
+        checksum=True,
+    )
     assert code == -signal.SIGKILL
     with open("in.zarr/c/3", "r+b") as handle:
         handle.write(b"\0")
@@ -417,8 +493,15 @@ def test_a_full_disk_is_named_and_the_run_goes_on_later(here, processes, undistu
     source = files_of("in.zarr")
     most = 15 * NBYTES // 4  # a record, a chunk, but no file of 4 shards of a quarter each
     big = {"kind": "fft", "block_size": 4 * NBYTES}
-    processes(dying_runs.run_with_small_files, most, "said", "in.zarr", "out.zarr", **big,
-              scratch="scratch")
+    processes(
+        dying_runs.run_with_small_files,
+        most,
+        "said",
+        "in.zarr",
+        "out.zarr",
+        **big,
+        scratch="scratch",
+    )
     said = Path("said").read_text()
     assert "ScratchError" in said
     assert "bytes are missing for a scratch file of" in said
@@ -431,8 +514,15 @@ def test_a_full_disk_is_named_and_the_run_goes_on_later(here, processes, undistu
 
 
 def test_a_disk_too_full_for_the_record_is_named(here, processes):
-    processes(dying_runs.run_with_small_files, 64, "said", "in.zarr", "out.zarr", **ASKED,
-              scratch="scratch")
+    processes(
+        dying_runs.run_with_small_files,
+        64,
+        "said",
+        "in.zarr",
+        "out.zarr",
+        **ASKED,
+        scratch="scratch",
+    )
     said = Path("said").read_text()
     assert "ScratchError" in said
     assert re.search(r"bytes are missing for a scratch file of \d+: '.*scratch/run\.json", said)
@@ -452,8 +542,11 @@ def files_of(folder):
 def small_disk(here):
     """A file system of 192 KiB."""
     Path("small").mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=192k", "tmpfs", "small"],
-                          capture_output=True, check=False)
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=192k", "tmpfs", "small"],
+        capture_output=True,
+        check=False,
+    )
     if done.returncode:
         pytest.skip("no file system can be mounted here")
     try:

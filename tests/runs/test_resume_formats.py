@@ -36,14 +36,17 @@ def hdf5_file(path: Path) -> None:
 
 
 def sharded_array(path: Path) -> None:
-    array = zarr.create_array(path, shape=VALUES.shape, chunks=(1, 32), shards=(2, 64),
-                              dtype=VALUES.dtype)
+    array = zarr.create_array(
+        path, shape=VALUES.shape, chunks=(1, 32), shards=(2, 64), dtype=VALUES.dtype
+    )
     array[...] = VALUES
 
 
 #: What makes a source, and the file of it that is touched.
 FORMATS: dict[str, tuple[Callable[[Path], None], str]] = {
-    "npy": (npy_file, "."), "hdf5": (hdf5_file, "."), "zarr, sharded": (sharded_array, "c/3/0"),
+    "npy": (npy_file, "."),
+    "hdf5": (hdf5_file, "."),
+    "zarr, sharded": (sharded_array, "c/3/0"),
 }
 
 
@@ -61,8 +64,16 @@ def test_killed_and_gone_on_with(name: str, tmp_path: Path) -> None:
     asked = {**ASKED, "inner_chunks": (2, 8) if "sharded" in name else None}
     with dask.config.set({"scheduler": "sync", "bigfft.planner.whole-axis-floor": 1}):
         dask_bigfft.run(source, tmp_path / "whole.zarr", **asked)
-        process = started(dying_runs.run_and_die, 60, 1, source, tmp_path / "out.zarr", **asked,
-                          scratch=scratch, checksum=True)
+        process = started(
+            dying_runs.run_and_die,
+            60,
+            1,
+            source,
+            tmp_path / "out.zarr",
+            **asked,
+            scratch=scratch,
+            checksum=True,
+        )
         process.join(200)
         assert process.exitcode == -signal.SIGKILL
         kept = shutil.copytree(scratch, tmp_path / "kept")
@@ -131,8 +142,13 @@ def test_a_run_killed_at_random_moments_is_the_same_to_the_bit(
     def sink(name: str, numbers: object) -> None:
         count[0] += 1
 
-    with dask.config.set({"scheduler": "threads" if by_clock else "sync", "num_workers": threads,
-                          "bigfft.planner.whole-axis-floor": 1}):
+    with dask.config.set(
+        {
+            "scheduler": "threads" if by_clock else "sync",
+            "num_workers": threads,
+            "bigfft.planner.whole-axis-floor": 1,
+        }
+    ):
         events.add_sink(sink)
         begun = time.monotonic()
         dask_bigfft.run(source, tmp_path / "whole.zarr", scratch=tmp_path / "whole", **asked)
@@ -140,8 +156,9 @@ def test_a_run_killed_at_random_moments_is_the_same_to_the_bit(
         seconds = time.monotonic() - begun
         for _ in range(5):
             after = 10**9 if by_clock else rng.randint(1, count[0] // 6)
-            life = started(dying_runs.run_and_die, after, threads, source, out, scratch=scratch,
-                           **asked)
+            life = started(
+                dying_runs.run_and_die, after, threads, source, out, scratch=scratch, **asked
+            )
             life.join(rng.uniform(0.2, 3) * seconds if by_clock else 120)
             life.kill()
             life.join()

@@ -73,8 +73,12 @@ def virtual_source(values):
 
 def external_source(values):
     with h5py.File("in.h5", "w") as file:
-        file.create_dataset("x", values.shape, values.dtype, external=[
-            ("one.raw", 0, values.nbytes // 2), ("two.raw", 16, h5py.h5f.UNLIMITED)])
+        file.create_dataset(
+            "x",
+            values.shape,
+            values.dtype,
+            external=[("one.raw", 0, values.nbytes // 2), ("two.raw", 16, h5py.h5f.UNLIMITED)],
+        )
         file["x"][...] = values
     return "in.h5", "two.raw"
 
@@ -100,8 +104,17 @@ def numbered_dataset(values, path, name):
         h5py.h5d.create(file.id, b"x", kind, space, plist)
 
 
-SOURCES = {found.__name__.partition("_")[0]: found for found in (
-    zarr_source, linked_source, npy_source, virtual_source, external_source, numbered_source)}
+SOURCES = {
+    found.__name__.partition("_")[0]: found
+    for found in (
+        zarr_source,
+        linked_source,
+        npy_source,
+        virtual_source,
+        external_source,
+        numbered_source,
+    )
+}
 
 
 @pytest.mark.parametrize("scratch", [None, "s"])
@@ -313,12 +326,21 @@ def test_an_inner_chunk_that_a_shard_lacks_is_a_missing_one(where, index):
     values[9:12, 12:16] = 0
     endian = "big" if index == "big" else "little"
     codec = zarr.codecs.ShardingCodec(
-        chunk_shape=(3, 4), index_location="start" if index == "start" else "end",
-        index_codecs=[zarr.codecs.BytesCodec(endian=endian), zarr.codecs.Crc32cCodec()])
+        chunk_shape=(3, 4),
+        index_location="start" if index == "start" else "end",
+        index_codecs=[zarr.codecs.BytesCodec(endian=endian), zarr.codecs.Crc32cCodec()],
+    )
     store = "in" if where == "folder" else zarr.storage.ZipStore("in.zip", mode="w")
     group = zarr.open_group(store, mode="w")
-    array = zarr.create(values.shape, chunks=(9, 8), dtype="f8", codecs=[codec], store=group.store,
-                        path="a", zarr_format=3)
+    array = zarr.create(
+        values.shape,
+        chunks=(9, 8),
+        dtype="f8",
+        codecs=[codec],
+        store=group.store,
+        path="a",
+        zarr_format=3,
+    )
     array[...] = values
     if where == "zip":
         store.close()
@@ -339,8 +361,9 @@ def test_shards_in_shards_are_looked_into(place):
     codec = [zarr.codecs.BytesCodec()]
     for shape in ((3, 4), (9, 8)):
         codec = [zarr.codecs.ShardingCodec(chunk_shape=shape, codecs=codec, index_location=place)]
-    array = zarr.create(values.shape, chunks=(18, 16), dtype="f8", codecs=codec, store="in",
-                        zarr_format=3)
+    array = zarr.create(
+        values.shape, chunks=(18, 16), dtype="f8", codecs=codec, store="in", zarr_format=3
+    )
     array[...] = values
     text = r"of 70 are missing, .* chunk \(0, 1\) of chunk \(1, 1\) in the shard c/0/0"
     with pytest.raises(ArgumentError, match=f"4 {text}; .*missing_chunks='fill'"):
@@ -357,8 +380,9 @@ def test_a_shard_in_a_shard_that_ends_early_is_an_error_of_zarr():
     values = RNG.normal(size=(8, 8))
     inner = zarr.codecs.ShardingCodec(chunk_shape=(2, 2))
     codec = zarr.codecs.ShardingCodec(chunk_shape=(4, 4), codecs=[inner], index_location="start")
-    array = zarr.create(values.shape, chunks=(8, 8), dtype="f8", codecs=[codec], store="in",
-                        zarr_format=3)
+    array = zarr.create(
+        values.shape, chunks=(8, 8), dtype="f8", codecs=[codec], store="in", zarr_format=3
+    )
     array[...] = values
     with open("in/c/0/0", "r+b") as file:
         file.truncate(file.seek(0, os.SEEK_END) - 40)

@@ -58,8 +58,17 @@ def test_shards_of_another_run_are_not_used(killed, processes):
 @pytest.mark.parametrize("asked", [{}, {"checksum": True}, {"verify": "energy"}])
 def test_a_flipped_bit_of_the_stored_result_is_found(here, processes, undisturbed, asked, sync):
     """With `sync`, where files are not read again by default, only if that is asked for."""
-    processes(dying_runs.run_and_die, 1080, 1, "in.zarr", "out.zarr", **ASKED, scratch="scratch",
-              settings={"bigfft.scratch.sync": sync}, **asked)
+    processes(
+        dying_runs.run_and_die,
+        1080,
+        1,
+        "in.zarr",
+        "out.zarr",
+        **ASKED,
+        scratch="scratch",
+        settings={"bigfft.scratch.sync": sync},
+        **asked,
+    )
     (partial,) = Path().glob("out.zarr.partial-*")
     path = sorted(partial.glob("c/*"))[0]
     data = bytearray(path.read_bytes())
@@ -91,8 +100,11 @@ def test_a_record_that_says_less_is_made_anew(killed, change):
 @pytest.mark.parametrize("change", ["empty", "half", "no array"])
 def test_a_part_of_the_result_that_is_another_array_is_refused(killed, change):
     (partial,) = Path().glob("out.zarr.partial-*")
-    changes = {"empty": lambda found: {}, "half": lambda found: found | {"shape": [2**11]},
-               "no array": lambda found: found | {"node_type": "group"}}
+    changes = {
+        "empty": lambda found: {},
+        "half": lambda found: found | {"shape": [2**11]},
+        "no array": lambda found: found | {"node_type": "group"},
+    }
     altered(partial / "zarr.json", changes[change])
     with pytest.raises(ArgumentError, match=f"{re.escape(partial.name)}.*delete"):
         again()
@@ -110,10 +122,13 @@ def test_any_change_of_what_a_run_keeps_is_repaired_or_refused(killed):
         for path in rng.sample(kept, 3):
             found = json.loads(path.read_bytes())
             name = rng.choice(list(found))
-            found = rng.choice([
-                {k: v for k, v in found.items() if k != name},
-                found | {name: rng.choice(values)}, rng.choice(values),
-            ])
+            found = rng.choice(
+                [
+                    {k: v for k, v in found.items() if k != name},
+                    found | {name: rng.choice(values)},
+                    rng.choice(values),
+                ]
+            )
             path.write_text(json.dumps(found) if rng.random() < 0.8 else json.dumps(found)[:-3])
         refused = ""
         try:
@@ -160,6 +175,7 @@ def test_who_comes_second_says_where_its_result_is(here, monkeypatch):
         patched.setattr(targets.Target, "finish", late)
         with pytest.raises(ArgumentError, match=r"`destination`.*partial-.*scratch"):
             dask_bigfft.run("in.npy", "out.zarr", "fft", scratch="scratch")
-    done = dask_bigfft.run("in.npy", "out.zarr", "fft", scratch="scratch", resume=True,
-                           overwrite=True)
+    done = dask_bigfft.run(
+        "in.npy", "out.zarr", "fft", scratch="scratch", resume=True, overwrite=True
+    )
     np.testing.assert_allclose(zarr.open_array(done.path)[...], np.fft.fft(np.arange(64.0)))

@@ -1,6 +1,5 @@
 """Convolution and correlation against `scipy.signal`, and what their plans exchange."""
 
-
 import dask
 import dask.array as da
 import numpy as np
@@ -82,9 +81,13 @@ def test_convolution_over_axes(pair, mode, dtypes, name):
 
 
 @FEWER
-@given(pair=pairs(), mode=st.sampled_from(MODES), complex_=st.booleans(),
-       name=st.sampled_from(["convolve", "correlate"]),
-       method=st.sampled_from(["auto", "fft", "direct"]))
+@given(
+    pair=pairs(),
+    mode=st.sampled_from(MODES),
+    complex_=st.booleans(),
+    name=st.sampled_from(["convolve", "correlate"]),
+    method=st.sampled_from(["auto", "fft", "direct"]),
+)
 def test_convolution_over_all_axes(pair, mode, complex_, name, method):
     shapes, chunks, _ = pair
     arrays = [random_array(s, "c16" if complex_ else "f8", i) for i, s in enumerate(shapes)]
@@ -129,8 +132,10 @@ def test_exchanges_of_one_axis(mode):
             assert exchanges(function(np.ones(100), x, mode)) == [2, 2]
 
 
-@pytest.mark.parametrize(("shape", "chunks", "mode"), [
-    ((32, 24), (4, 24), "full"), ((32, 24), (32, 3), "same"), ((8, 8, 8), (2, 8, 8), "full")])
+@pytest.mark.parametrize(
+    ("shape", "chunks", "mode"),
+    [((32, 24), (4, 24), "full"), ((32, 24), (32, 3), "same"), ((8, 8, 8), (2, 8, 8), "full")],
+)
 def test_exchanges_of_slabs(shape, chunks, mode):
     """One for each transform, windows and padding included; a small kernel has none."""
     x, y = da.zeros(shape, chunks=chunks), da.ones(shape, chunks=chunks)
@@ -160,18 +165,24 @@ def test_overlapping_blocks_exchange_nothing():
 @pytest.mark.parametrize("name", ["convolve", "correlate"])
 def test_chunks_may_be_empty(name, method, mode):
     """Dask finds nothing where it reverses an array whose last entry has an empty chunk before."""
-    for long, short in [((3,), (1, 0, 1)), ((2, 0, 3), (0, 1, 0, 1)), ((0, 1), (1, 0, 0)),
-                        ((1, 0, 2), (4, 0, 1))]:
+    for long, short in [
+        ((3,), (1, 0, 1)),
+        ((2, 0, 3), (0, 1, 0, 1)),
+        ((0, 1), (1, 0, 0)),
+        ((1, 0, 2), (4, 0, 1)),
+    ]:
         x, y = np.arange(1.0, sum(long) + 1), np.arange(1.0, sum(short) + 1) ** 2
         found = getattr(signal, name)(
-            da.from_array(x, chunks=(long,)), da.from_array(y, chunks=(short,)), mode, method)
+            da.from_array(x, chunks=(long,)), da.from_array(y, chunks=(short,)), mode, method
+        )
         expected = getattr(scipy.signal, name)(x, y, mode, method)
         assert found.shape == expected.shape
         agree(found, expected, 1e-15)
 
 
 @pytest.mark.parametrize(
-    "settings_", [{"bigfft.exchange.carrier": "tasks"}, {"bigfft.chunks": "preserve"}])
+    "settings_", [{"bigfft.exchange.carrier": "tasks"}, {"bigfft.chunks": "preserve"}]
+)
 def test_under_other_settings_inputs_are_only_read(settings_):
     a, b = random_array((40, 30), "f8", 0), random_array((9, 30), "f8", 1)
     a.flags.writeable = b.flags.writeable = False
@@ -201,8 +212,11 @@ print(type(x).__module__)
 
 def test_with_array_expressions():
     """In a process of its own: dask reads the setting when it is imported."""
-    done = python("-c", SCRIPT, env={
-        "DASK_ARRAY__QUERY_PLANNING": "True", "DASK_BIGFFT__PLANNER__WHOLE_AXIS_FLOOR": "1"})
+    done = python(
+        "-c",
+        SCRIPT,
+        env={"DASK_ARRAY__QUERY_PLANNING": "True", "DASK_BIGFFT__PLANNER__WHOLE_AXIS_FLOOR": "1"},
+    )
     assert "array_expr" in done.stdout
 
 

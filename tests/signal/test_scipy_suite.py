@@ -15,8 +15,14 @@ from dask_bigfft import signal
 
 #: What is run of each module: its classes, and the functions that they call by name.
 CLASSES = {
-    "test_signaltools": ("TestConvolve", "TestFFTConvolve", "TestOAConvolve", "TestCorrelateReal",
-                         "TestCorrelateComplex", "TestCorrelate"),
+    "test_signaltools": (
+        "TestConvolve",
+        "TestFFTConvolve",
+        "TestOAConvolve",
+        "TestCorrelateReal",
+        "TestCorrelateComplex",
+        "TestCorrelate",
+    ),
     "test_spectral": ("TestWelch", "TestCSD"),
 }
 FUNCTIONS = ("convolve", "fftconvolve", "oaconvolve", "correlate", "welch", "csd")
@@ -25,19 +31,28 @@ FUNCTIONS = ("convolve", "fftconvolve", "oaconvolve", "correlate", "welch", "csd
 #: `TestAllFreqConvolves` holds SciPy's functions as parameters.)
 LEFT_OUT = {
     **dict.fromkeys(
-        [f"TestOAConvolve.test_{name}" for name in (
-            "real_manylens", "1d_noaxes", "1d_axes", "2d_noaxes", "2d_axes")],
-        "thousands of shapes; `test_convolution` draws some"),
+        [
+            f"TestOAConvolve.test_{name}"
+            for name in ("real_manylens", "1d_noaxes", "1d_axes", "2d_noaxes", "2d_axes")
+        ],
+        "thousands of shapes; `test_convolution` draws some",
+    ),
     "TestConvolve.test_convolve_method": "588 combinations; `test_every_pair_of_types` has some",
     "TestConvolve.test_input_swapping": "to the last bit; ours go through spectra, or their parts",
     "TestCorrelateReal.test_rank3_all": "relative errors of sums that vanish, as above",
-    **{f"{name}.test_{what}": why for name in ("TestWelch", "TestCSD") for what, why in {
-        "empty_input": "ours refuse arrays without samples, SciPy's give empty ones",
-        "empty_input_other_axis": "as above",
-        "short_data": "ours refuse segments longer than the array, SciPy's warn",
-    }.items()},
-    **dict.fromkeys(["TestCSD.test_pad_shorter_x", "TestCSD.test_pad_shorter_y"],
-                    "ours refuse arrays of two lengths, SciPy pads one of them"),
+    **{
+        f"{name}.test_{what}": why
+        for name in ("TestWelch", "TestCSD")
+        for what, why in {
+            "empty_input": "ours refuse arrays without samples, SciPy's give empty ones",
+            "empty_input_other_axis": "as above",
+            "short_data": "ours refuse segments longer than the array, SciPy's warn",
+        }.items()
+    },
+    **dict.fromkeys(
+        ["TestCSD.test_pad_shorter_x", "TestCSD.test_pad_shorter_y"],
+        "ours refuse arrays of two lengths, SciPy pads one of them",
+    ),
     "TestCSD.test_incompatible_inputs": "the text of an error",
     "TestCSD.test_window_external": "the text of an error, at its end",
     "TestFFTConvolve.test_many_sizes": "a hundred lengths of random data, as above",

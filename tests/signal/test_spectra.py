@@ -33,8 +33,13 @@ def exchanges(y):
 
 
 @FEWER
-@given(data=st.data(), n=st.sampled_from([1, 2, 97, 144, 225]), complex_=st.booleans(),
-       scaling=st.sampled_from(["density", "spectrum"]), onesided=st.booleans())
+@given(
+    data=st.data(),
+    n=st.sampled_from([1, 2, 97, 144, 225]),
+    complex_=st.booleans(),
+    scaling=st.sampled_from(["density", "spectrum"]),
+    onesided=st.booleans(),
+)
 def test_a_power_spectrum_is_a_periodogram(data, n, complex_, scaling, onesided):
     x = random_array((n,), "c16" if complex_ else "f8", 1)
     lazy = da.from_array(x, chunks=(data.draw(chunks_of(n)),))
@@ -75,17 +80,25 @@ def test_a_cross_spectrum_is_that_of_one_segment(data, n, complex_):
 
 
 @FEWER
-@given(data=st.data(), n=st.integers(1, 300), complex_=st.booleans(),
-       average=st.sampled_from(["mean", "median"]),
-       detrend=st.sampled_from(["constant", "linear", False]),
-       scaling=st.sampled_from(["density", "spectrum"]))
+@given(
+    data=st.data(),
+    n=st.integers(1, 300),
+    complex_=st.booleans(),
+    average=st.sampled_from(["mean", "median"]),
+    detrend=st.sampled_from(["constant", "linear", False]),
+    scaling=st.sampled_from(["density", "spectrum"]),
+)
 def test_segments(data, n, complex_, average, detrend, scaling):
     x, y = (random_array((3, n), "c16" if complex_ else "f8", i) for i in range(2))
     nperseg = data.draw(st.integers(1, n))
     options = {
-        "fs": 10.0, "nperseg": nperseg, "noverlap": data.draw(st.integers(0, nperseg - 1)),
-        "nfft": data.draw(st.sampled_from([None, nperseg + 3])), "detrend": detrend,
-        "scaling": scaling, "window": data.draw(st.sampled_from(["hann", "boxcar"])),
+        "fs": 10.0,
+        "nperseg": nperseg,
+        "noverlap": data.draw(st.integers(0, nperseg - 1)),
+        "nfft": data.draw(st.sampled_from([None, nperseg + 3])),
+        "detrend": detrend,
+        "scaling": scaling,
+        "window": data.draw(st.sampled_from(["hann", "boxcar"])),
         "average": average,
     }
     if options["window"] == "hann" and nperseg < 3:  # SciPy divides by a window of zeros
@@ -195,15 +208,19 @@ def test_derivatives_take_one_transform_there_and_one_back():
     assert (sum(exchanges(down)), sum(exchanges(along))) == (1, 0)
 
 
-@pytest.mark.parametrize("spectrum", [
-    lambda x: signal.welch(x, nperseg=2),
-    lambda x: signal.csd(x, 2 * x, nperseg=2),
-    lambda x: signal.csd(x, 2 * x, nperseg=2, average="median"),
-    lambda x: signal.radial_power_spectrum(x, -1),
-])
-@pytest.mark.parametrize("chunks", [
-    ((1, 0), (8,)), ((0, 1), (4, 0, 4)), ((2, 0), (8,)), ((0, 2, 0, 1), (0, 5, 3)), ((0,), (8,)),
-])
+@pytest.mark.parametrize(
+    "spectrum",
+    [
+        lambda x: signal.welch(x, nperseg=2),
+        lambda x: signal.csd(x, 2 * x, nperseg=2),
+        lambda x: signal.csd(x, 2 * x, nperseg=2, average="median"),
+        lambda x: signal.radial_power_spectrum(x, -1),
+    ],
+)
+@pytest.mark.parametrize(
+    "chunks",
+    [((1, 0), (8,)), ((0, 1), (4, 0, 4)), ((2, 0), (8,)), ((0, 2, 0, 1), (0, 5, 3)), ((0,), (8,))],
+)
 def test_chunks_may_be_empty(chunks, spectrum):
     x = random_array([sum(cut) for cut in chunks], "f8", 0)
     found, wanted = (spectrum(da.from_array(x, chunks=c))[1] for c in (chunks, -1))

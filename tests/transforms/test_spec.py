@@ -1,14 +1,11 @@
 """`TransformSpec`: shapes, dtypes and lengths against NumPy, without dask."""
 
-
 import numpy as np
 import pytest
 
 from dask_bigfft.decomposition.factors import transposed_digits
 from dask_bigfft.errors import ArgumentError
-from dask_bigfft.transforms.spec import (
-    transform_spec,
-)
+from dask_bigfft.transforms.spec import transform_spec
 
 
 def test_digits_are_those_of_the_length_unless_they_are_named():
@@ -25,5 +22,3 @@ def test_digits_are_those_of_the_length_unless_they_are_named():
         with pytest.raises(ArgumentError, match=r"`rounds`.*digits"):
             spec(name, factors={0: factors})
     assert transform_spec("fft", (24,), np.dtype("d"), factors={0: (2, 12)}).digits == ()
-
-

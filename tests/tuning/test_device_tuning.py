@@ -8,7 +8,7 @@ import dask.array as da
 import numpy as np
 import pytest
 
-from dask_bigfft.devices.limits import PieceLimits
+from dask_bigfft.gpu.limits import PieceLimits
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.planner.device_settings import DeviceSettings
 from dask_bigfft.planner.plan import Machine
@@ -44,8 +44,11 @@ def test_answers_do_not_depend_on_settings(streams, seed):
     values = rng.standard_normal((16, 32, 60)) + 1j * rng.standard_normal((16, 32, 60))
     x = da.from_array(values, chunks=(4, 32, 60))
     limits = PieceLimits(0, least=256, run_nbytes=64)
-    plan = find_plan(transform_spec("fftn", x.shape, x.dtype),
-                     Request(x.chunks, kernel="scipy", device="gpu"), Machine())
+    plan = find_plan(
+        transform_spec("fftn", x.shape, x.dtype),
+        Request(x.chunks, kernel="scipy", device="gpu"),
+        Machine(),
+    )
     for k, passes in itertools.product((1, 8), (1, 5)):
         settings = DeviceSettings(k, passes, streams, ring_buffers=2, ring_nbytes=1 << 12)
         with simulated_devices(1 << 18, seed=seed, limits=limits) as (device,):
@@ -59,8 +62,13 @@ def few(monkeypatch):
     """A region that can be tried as a whole."""
     monkeypatch.setattr(trials, "SCALES", (1.0,))
     monkeypatch.setattr(trials, "REPEAT", 1)
-    values = {"buffers": (2, 3), "passes": (2, 16), "streams": ("role", "piece"),
-              "ring_buffers": (1, 4), "ring_nbytes": (1 << 14, 1 << 16)}
+    values = {
+        "buffers": (2, 3),
+        "passes": (2, 16),
+        "streams": ("role", "piece"),
+        "ring_buffers": (1, 4),
+        "ring_nbytes": (1 << 14, 1 << 16),
+    }
     monkeypatch.setattr(trials, "VALUES", values)
 
 
@@ -80,5 +88,3 @@ def test_settings_are_kept_with_the_plan(few):
         assert tuned(spec, request, other, ["scipy"], timer).trials
     assert again.trials == ()
     assert again.plan.settings == wanted
-
-

@@ -64,8 +64,9 @@ def test_whoever_is_the_fastest_wins_and_wisdom_brings_that_back(monkeypatch, de
     assert not clock.tried
     assert (again.plan.device, again.plan.shares) == (fastest, found.plan.shares)
     assert again.plan.reason.startswith("the fastest when such transforms were measured")
-    assert all(name.endswith((", CPU threads", ", devices", ", both"))
-               for name, _ in found.plan.rejected)
+    assert all(
+        name.endswith((", CPU threads", ", devices", ", both")) for name, _ in found.plan.rejected
+    )
 
 
 @pytest.mark.parametrize("device", ["hybrid", "auto"])
@@ -86,8 +87,7 @@ def test_from_the_front_door(tmp_path, monkeypatch, device):
     with dask.config.set(settings), simulated_devices(1 << 30):
         lazy = fft.fft(x, axis=1, device=device, planner="measure", kernel="ducc0")
         got = lazy.compute()
-        again = dask_bigfft.plan(
-            x, "fft", axis=1, device=device, planner="measure", kernel="ducc0")
+        again = dask_bigfft.plan(x, "fft", axis=1, device=device, planner="measure", kernel="ducc0")
     assert np.allclose(got, np.fft.fft(values, axis=1))
     assert again.reason.startswith("the fastest when such")
     assert tried == {"auto", "cpu", "hybrid"}

@@ -78,8 +78,11 @@ def test_what_won_of_fewer_choices_is_no_wisdom_for_more(folder):
     """As of one FFT library, of rounds by hand, and of a part of a device's memory."""
     clock = Clock(lambda plan: plan.kernel == "ducc0")
     rounds = (((0, 8), (1, 1)), ((0, 128), (1, 1024)))
-    for kernels, few in ((["scipy"], {}), (["scipy", "ducc0"], {"rounds": rounds}),
-                         (["scipy", "ducc0"], {"device_nbytes": 1 << 20})):
+    for kernels, few in (
+        (["scipy"], {}),
+        (["scipy", "ducc0"], {"rounds": rounds}),
+        (["scipy", "ducc0"], {"device_nbytes": 1 << 20}),
+    ):
         assert tuned(*asked(**few), MACHINE, kernels, clock).trials
         assert not tuned(*asked(**few), MACHINE, kernels, clock).trials
     found = tuned(*asked(), MACHINE, ["scipy", "ducc0"], clock)
@@ -156,5 +159,3 @@ def test_for_real(folder, sync):
     with dask.config.set({"bigfft.planner.mode": "measure"}):
         assert dask_bigfft.plan(x, "fft2").reason == plan.reason
     assert dask_bigfft.plan(x, "fft2", planner="estimate").reason != plan.reason
-
-

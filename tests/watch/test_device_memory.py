@@ -9,9 +9,9 @@ import pytest
 from laws.test_hybrid import cpu_threads_wait
 
 from dask_bigfft import fft, report
-from dask_bigfft.devices import find
-from dask_bigfft.devices.limits import PieceLimits
-from dask_bigfft.devices.simulated import SimulatedDevice
+from dask_bigfft.gpu import find
+from dask_bigfft.gpu.limits import PieceLimits
+from dask_bigfft.gpu.simulated import SimulatedDevice
 from dask_bigfft.planner.wording import human_bytes
 
 

@@ -1,6 +1,5 @@
 """What is shown of a run is what has been done of it."""
 
-
 import dask.array as da
 import pytest
 
@@ -120,5 +119,3 @@ def test_two_transforms_one_after_the_other_are_two_runs():
     assert first.stopped <= second.stopped
     assert first.state == second.state == "done"
     assert first.token != second.token
-
-

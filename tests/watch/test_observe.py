@@ -92,7 +92,8 @@ def test_in_a_notebook_bars_are_drawn_in_place(monkeypatch):
 
     fake = types.SimpleNamespace(
         get_ipython=lambda: types.SimpleNamespace(kernel=object()),
-        display=types.SimpleNamespace(display=show, HTML=str))
+        display=types.SimpleNamespace(display=show, HTML=str),
+    )
     monkeypatch.setitem(sys.modules, "IPython", fake)
     progress(fft.fft2(blocks(8)))
     assert "starting" in shown[0]
@@ -141,8 +142,12 @@ def interrupted(script, text, *arguments, begun):
     """What a script says that is interrupted when some of its blocks have begun."""
     script.write_text(text)
     with subprocess.Popen(
-        [sys.executable, str(script), *map(str, arguments)], stdout=subprocess.PIPE, text=True,
-        stderr=subprocess.PIPE, env=environment(), start_new_session=True
+        [sys.executable, str(script), *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        text=True,
+        stderr=subprocess.PIPE,
+        env=environment(),
+        start_new_session=True,
     ) as process:
         assert [process.stdout.readline() for _ in range(begun)] == begun * ["begun\n"]
         process.send_signal(signal.SIGINT)
@@ -164,7 +169,7 @@ import contextlib, gc, sys, time
 from pathlib import Path
 import dask, dask.array as da, numpy as np
 from dask_bigfft import fft, progress
-from dask_bigfft.devices import find
+from dask_bigfft.gpu import find
 from dask_bigfft.memory import default_arena
 from dask_bigfft.testing.devices import simulated_devices
 
@@ -211,15 +216,19 @@ print("device", device.memory().free == device.memory().total, flush=True)
 
 
 @pytest.mark.parametrize(
-    ("where", "how"), [("disk", "progress"), ("device", "compute"), ("sync", "compute")])
+    ("where", "how"), [("disk", "progress"), ("device", "compute"), ("sync", "compute")]
+)
 def test_ctrl_c_lets_go_of_scratch_files_devices_and_memory(where, how, tmp_path):
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     said = interrupted(tmp_path / "script.py", LETTING_GO, where, how, scratch, begun=12)
     assert said.count("begun") < 28
     assert [line for line in said if line != "begun"] == [
-        f"interrupted with files {where == 'disk'}", "files 0 leases 0 lent 0",
-        "again True files 0", "device True"]
+        f"interrupted with files {where == 'disk'}",
+        "files 0 leases 0 lent 0",
+        "again True files 0",
+        "device True",
+    ]
 
 
 # --- reports --------------------------------------------------------------------------------
@@ -253,7 +262,8 @@ def test_a_report_of_several_runs_is_their_mean():
         round_.target.blocks for round_ in run.plan.rounds
     }
     assert len([s for s in run.spans if s.phase == "round"]) == sum(
-        round_.target.blocks for round_ in run.plan.rounds)
+        round_.target.blocks for round_ in run.plan.rounds
+    )
 
 
 def test_a_report_from_a_cluster_has_all_workers(client):

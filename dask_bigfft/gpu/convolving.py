@@ -22,17 +22,14 @@ with no factor 2 for X[N/2], so that half as many values come, and the real part
 Imports `decomposition`, `kernels`, `memory` and this room.
 """
 
-import threading
-from collections.abc import Callable
 from dataclasses import replace
-from weakref import WeakValueDictionary
 
 import numpy as np
 
 from dask_bigfft.decomposition.factors import factorize, smooth_length
 from dask_bigfft.decomposition.layout import AxisLayout, Digit, Layout, plain, whole
 from dask_bigfft.decomposition.rounds import Round, transformed
-from dask_bigfft.decomposition.steps import Chirp, Step, axis_program
+from dask_bigfft.decomposition.steps import Step, axis_program
 from dask_bigfft.gpu.jobs import Job
 from dask_bigfft.gpu.operations import Array
 from dask_bigfft.gpu.pieces import MOST_PRIME
@@ -40,7 +37,7 @@ from dask_bigfft.kernels.twiddle import chirp_filter
 from dask_bigfft.kernels.views import intervals
 from dask_bigfft.memory import lend
 
-__all__ = ["Spectra", "convolving", "filter_job", "filter_of", "is_hard"]
+__all__ = ["convolving", "filter_job", "filter_of", "is_hard"]
 
 #: Values of a filter that are made at a time.
 TILE = 1 << 20
@@ -117,36 +114,3 @@ def filter_of(job: Job) -> Array:
             places.shape, places, step.length, step.convolve.length, step.convolve.sign, found.dtype
         )
     return found
-
-
-class Spectra:
-    """Spectra of filters: blocks that are done at the same time share them, and nobody keeps one.
-
-    A filter is as large as a block or larger, so it goes when the last block that needs it is done.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._made: WeakValueDictionary[object, Array] = WeakValueDictionary()
-        self._making: WeakValueDictionary[object, _Making] = WeakValueDictionary()
-
-    def of(self, job: Job, make: Callable[[], Array]) -> Array:
-        """The spectrum that a job convolves with; one thread makes it, others wait for that."""
-        (step,) = job.round.steps
-        key: tuple[int, Chirp | None, str] = step.length, step.convolve, job.source
-        with self._lock:
-            making = self._making.get(key)
-            if making is None:
-                making = self._making[key] = _Making()
-        with making.lock:
-            found = self._made.get(key)
-            if found is None:
-                found = self._made[key] = make()
-        return found
-
-
-class _Making:
-    """Held while a spectrum is made."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()

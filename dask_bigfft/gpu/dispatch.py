@@ -18,9 +18,8 @@ from dask_bigfft.decomposition.layout import Layout, plain
 from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit
-from dask_bigfft.gpu.find import leases, missing
+from dask_bigfft.gpu.find import Leases, Need, leases, missing
 from dask_bigfft.gpu.jobs import Job, Source, converted, fits_inside, readable
-from dask_bigfft.gpu.leases import Leases, Need
 from dask_bigfft.gpu.operations import Array
 from dask_bigfft.gpu.pieces import COMPUTED
 from dask_bigfft.gpu.ragged import Window

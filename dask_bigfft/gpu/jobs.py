@@ -22,7 +22,7 @@ from dask_bigfft.gpu.operations import Array, dense
 from dask_bigfft.gpu.pieces import PiecePlan, piece_plan
 from dask_bigfft.gpu.piecework import Block
 from dask_bigfft.gpu.ragged import Window
-from dask_bigfft.gpu.transfer import row_nbytes
+from dask_bigfft.gpu.ring import runs
 from dask_bigfft.kernels.composite import Composite
 from dask_bigfft.kernels.stacked import Stacked
 from dask_bigfft.kernels.views import intervals
@@ -257,7 +257,8 @@ def readable(plan: PiecePlan, composite: Composite, limits: PieceLimits) -> Comp
     nbytes = rows = 0
     for shards in found.shards(part):
         nbytes += shards.nbytes
-        rows += shards.nbytes // max(1, row_nbytes(shards.view(0), places))
+        width, _ = runs(shards.shape, shards.strides, found.dtype.itemsize, places)
+        rows += shards.nbytes // max(1, width)
     return found if nbytes >= NARROWEST * limits.run_nbytes * rows else None
 
 

@@ -7,6 +7,10 @@ from dataclasses import dataclass, replace
 
 from dask_bigfft.planner.device_settings import DeviceSettings
 
+#: Parts in which a tile comes and goes where there are fewer than three buffers, and bytes that a
+#: part has at least: a call takes the host longer than a bus takes for smaller ones.
+PARTS, LEAST_PART = 8, 1 << 20
+
 #: Multiples of the number of pieces that are tried: many narrow ones, or few that end later.
 FINER = (1 / 8, 1 / 4, 1 / 2, 1, 4)
 

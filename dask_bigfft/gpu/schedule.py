@@ -21,10 +21,9 @@ from functools import lru_cache
 
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.gpu.crossings import Crossing, crossing_cost, crossings_of
-from dask_bigfft.gpu.limits import PieceLimits
+from dask_bigfft.gpu.limits import LEAST_PART, PARTS, PieceLimits
 from dask_bigfft.gpu.operations import ALIGNMENT
 from dask_bigfft.gpu.problem import Line, Problem
-from dask_bigfft.gpu.slots import LEAST_PART, PARTS
 from dask_bigfft.gpu.swaps import swap_crossing
 
 #: Crossings that a block may take at most.

@@ -33,8 +33,8 @@ from dask_bigfft.decomposition.tiles import ROW_BYTES, tile_bytes_of
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.events import during, emit, working_for
 from dask_bigfft.gpu.engine import Engine, Prepared
+from dask_bigfft.gpu.find import Leases, Need
 from dask_bigfft.gpu.jobs import Job, Part, readable
-from dask_bigfft.gpu.leases import Leases, Need
 from dask_bigfft.gpu.operations import Array
 from dask_bigfft.gpu.pieces import PiecePlan
 from dask_bigfft.kernels.composite import Composite

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from dask_bigfft.gpu import find
 from dask_bigfft.gpu.limits import PieceLimits
-from dask_bigfft.gpu.simulated import SimulatedDevice
 from dask_bigfft.planner.profile import DeviceProfile
+from dask_bigfft.testing.simulated import SimulatedGPU
 
 
 @contextlib.contextmanager
@@ -20,7 +20,7 @@ def simulated_devices(
     seed: int = 0,
     limits: PieceLimits | None = None,
     profile: DeviceProfile | None = None,
-) -> Iterator[list[SimulatedDevice]]:
+) -> Iterator[list[SimulatedGPU]]:
     """Let this process have simulated devices, and no others, while the context lasts.
 
     Transforms computed inside with ``device="gpu"`` (or ``"auto"``, for blocks that are worth the
@@ -50,7 +50,7 @@ def simulated_devices(
     >>> np.allclose(spectrum, np.fft.fft2(np.ones((64, 64)))), devices[0].peak <= 1 << 14
     (True, True)
     """
-    devices = [SimulatedDevice(nbytes, seed + i, profile) for i in range(count)]
+    devices = [SimulatedGPU(nbytes, seed + i, profile) for i in range(count)]
     find.use(devices, PieceLimits(nbytes) if limits is None else limits, nbytes)
     try:
         yield devices

@@ -13,7 +13,7 @@ from dask_bigfft.gpu import dispatch
 from dask_bigfft.gpu.engine import Engine
 from dask_bigfft.gpu.jobs import Job, Source
 from dask_bigfft.gpu.limits import PieceLimits
-from dask_bigfft.gpu.simulated import SimulatedDevice
+from dask_bigfft.testing.simulated import SimulatedGPU
 from dask_bigfft.testing.devices import simulated_devices
 
 #: Small blocks are cut for the pipeline's sake as well.
@@ -45,7 +45,7 @@ def one_round(shape, axes, dtype, blocks=1):
 
 
 def engine(nbytes, seed=0, device=None, limits=SMALL):
-    device = SimulatedDevice(nbytes, seed) if device is None else device
+    device = SimulatedGPU(nbytes, seed) if device is None else device
     return Engine(device, nbytes, limits)
 
 

@@ -12,8 +12,8 @@ from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.gpu.engine import Engine
 from dask_bigfft.gpu.jobs import Part, Source
-from dask_bigfft.gpu.leases import ADMITTED, Leases, Need
-from dask_bigfft.gpu.simulated import SimulatedDevice
+from dask_bigfft.gpu.find import ADMITTED, Leases, Need
+from dask_bigfft.testing.simulated import SimulatedGPU
 
 NBYTES = 1 << 15
 
@@ -44,14 +44,14 @@ def refusing(operation, *which):
             return not which or len(asked) in which
         return False
 
-    device = SimulatedDevice(NBYTES, refuses=refuses)
+    device = SimulatedGPU(NBYTES, refuses=refuses)
     device.asked = asked
     return device
 
 
 @pytest.mark.parametrize(("libraries", "table"), [(0, 3000), (3000, 500)])
 def test_what_libraries_take_is_a_part_of_the_budget(libraries, table):
-    device = SimulatedDevice(NBYTES, libraries=libraries, table=table)
+    device = SimulatedGPU(NBYTES, libraries=libraries, table=table)
     engine = Engine(device, NBYTES, SMALL)
     for shape, name in (((32, 128), "fft2"), ((128, 60), "fft2"), ((4096,), "fft")):
         x = values(*shape)
@@ -63,7 +63,7 @@ def test_what_libraries_take_is_a_part_of_the_budget(libraries, table):
 
 
 def test_a_budget_that_libraries_alone_exceed_is_warned_of_once():
-    engine = Engine(SimulatedDevice(NBYTES, libraries=1000), NBYTES, SMALL)
+    engine = Engine(SimulatedGPU(NBYTES, libraries=1000), NBYTES, SMALL)
     with pytest.warns(UserWarning, match="3999 bytes"):
         assert engine.within(3999).nbytes == 3999 - 3999 // 4
     with warnings.catch_warnings():
@@ -108,7 +108,7 @@ def test_memory_refused_always_reaches_the_caller():
     assert device.memory().free == device.total
 
 
-class Failing(SimulatedDevice):
+class Failing(SimulatedGPU):
     """A device whose memory is used up in the middle of a block."""
 
     left = 5
@@ -136,7 +136,7 @@ def test_a_block_overwritten_when_it_failed_is_gathered_again():
     assert distance(got.reshape(x.shape), scipys(x, "ifft2")) < 1e-15
 
 
-class Broken(SimulatedDevice):
+class Broken(SimulatedGPU):
     """A device that fails in the middle of a block, for no want of memory."""
 
     left = 5
@@ -176,7 +176,7 @@ def test_a_block_that_cannot_be_gathered_again_is_an_error_not_a_wrong_answer():
 def test_plans_given_back_while_a_block_was_gathered_are_made_again():
     """Another task runs out of memory between a block's plan and its turn."""
     made = []
-    device = SimulatedDevice(NBYTES, refuses=lambda name, nbytes: made.append(name) or False)
+    device = SimulatedGPU(NBYTES, refuses=lambda name, nbytes: made.append(name) or False)
     engine = Engine(device, NBYTES, SMALL)
     x = values(32, 128)
     job, _ = job_of(x, "fft2")
@@ -194,7 +194,7 @@ def test_plans_given_back_while_a_block_was_gathered_are_made_again():
 def test_plans_of_many_rounds_are_not_all_kept(monkeypatch):
     """None goes but between blocks, where a card can make it anew."""
     monkeypatch.setattr("dask_bigfft.gpu.fitting.MAX_FFTS", 3)
-    device, kept = SimulatedDevice(NBYTES), []
+    device, kept = SimulatedGPU(NBYTES), []
     engine = Engine(device, NBYTES, SMALL)
     lengths = (96, 100, 108, 120, 125, 128)
     for n in lengths + lengths:  # each is back when others have taken its place
@@ -211,7 +211,7 @@ def test_plans_of_many_rounds_are_not_all_kept(monkeypatch):
 
 
 def test_closing_gives_everything_back():
-    device = SimulatedDevice(NBYTES)
+    device = SimulatedGPU(NBYTES)
     engine = Engine(device, NBYTES, SMALL)
     x = values(32, 128)
     job, _ = job_of(x, "fft2")
@@ -225,7 +225,7 @@ def test_closing_gives_everything_back():
 
 
 def test_a_smaller_limit_for_one_task_holds():
-    device = SimulatedDevice(NBYTES)
+    device = SimulatedGPU(NBYTES)
     engine = Engine(device, NBYTES, SMALL)
     x = values(64, 64)
     job, _ = job_of(x, "fft2")
@@ -237,7 +237,7 @@ def test_a_smaller_limit_for_one_task_holds():
 @pytest.mark.parametrize("devices", [1, 2])
 def test_many_threads_share_devices(devices):
     """Right answers, two tasks at most on a device, and no block held while waiting."""
-    engines = [Engine(SimulatedDevice(NBYTES, seed), NBYTES, SMALL) for seed in range(devices)]
+    engines = [Engine(SimulatedGPU(NBYTES, seed), NBYTES, SMALL) for seed in range(devices)]
     leases = Leases(engines)
     held, most, lock, wrong = [0], [0], threading.Lock(), []
     shapes = [(32, 128), (64, 64), (4096,)]
@@ -276,7 +276,7 @@ def take(leases, need, order, name, go, taken):
 
 def test_first_come_first_served():
     """A small need that came later does not overtake a large one that waits."""
-    leases = Leases([Engine(SimulatedDevice(1000), 1000)])
+    leases = Leases([Engine(SimulatedGPU(1000), 1000)])
     order, go = [], threading.Event()
     threads, needs = [], [Need(1, 600), Need(1, 500), Need(1, 100)]
     for name, need in enumerate(needs):
@@ -299,7 +299,7 @@ def test_first_come_first_served():
 
 def test_all_that_wait_are_served_in_the_order_in_which_they_came():
     """Each needs more than half of the device, and no two need the same."""
-    leases = Leases([Engine(SimulatedDevice(1000), 1000)])
+    leases = Leases([Engine(SimulatedGPU(1000), 1000)])
     order, go, threads = [], threading.Event(), []
     for name in range(6):
         arguments = leases, Need(1, 600 + 10 * (name * 5 % 6)), order, name, go, threading.Event()
@@ -316,7 +316,7 @@ def test_all_that_wait_are_served_in_the_order_in_which_they_came():
 
 
 def test_equal_needs_share_the_slots():
-    leases = Leases([Engine(SimulatedDevice(1000), 1000)])
+    leases = Leases([Engine(SimulatedGPU(1000), 1000)])
     both = threading.Barrier(ADMITTED, timeout=10)
 
     def hold():
@@ -332,7 +332,7 @@ def test_equal_needs_share_the_slots():
 
 
 def test_leases_that_cannot_be_given_are_refused():
-    leases = Leases([Engine(SimulatedDevice(1000), 1000)])
+    leases = Leases([Engine(SimulatedGPU(1000), 1000)])
     with pytest.raises(DeviceMemoryError, match="1001 bytes"), leases.lease(Need(1, 1001)):
         pass
     with leases.lease(Need(1, 1000)), pytest.raises(DeviceError, match="second"):
@@ -355,7 +355,7 @@ def test_leases_that_cannot_be_given_are_refused():
         pass
 
 
-class Interrupted(SimulatedDevice):
+class Interrupted(SimulatedGPU):
     """A device during whose work somebody presses Ctrl-C, once."""
 
     pressed = False
@@ -384,7 +384,7 @@ def test_ctrl_c_leaves_nothing_that_goes_on_writing_and_gives_memory_back():
 
 def test_plans_made_while_a_block_was_gathered_stay_within_the_budget():
     """Another task's, between a block's plan and its turn."""
-    device, shape = SimulatedDevice(1 << 20, table=2000), (64, 32)
+    device, shape = SimulatedGPU(1 << 20, table=2000), (64, 32)
     engine, x = Engine(device, NBYTES, SMALL), values(*shape)
     job, _ = job_of(x, "fft2")
 
@@ -400,7 +400,7 @@ def test_plans_made_while_a_block_was_gathered_stay_within_the_budget():
 
 def test_a_part_of_a_block_stays_within_its_tasks_share():
     """Also where the engine has more, and has had it."""
-    device = SimulatedDevice(1 << 20, table=500)
+    device = SimulatedGPU(1 << 20, table=500)
     engine, x = Engine(device, NBYTES, SMALL), values(32, 128)
     job, _ = job_of(x, "ifft", axis=1)
     engine.run(job, Source(fill_of(x, job)))

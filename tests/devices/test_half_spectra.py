@@ -17,7 +17,7 @@ from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.gpu.jobs import Source
 from dask_bigfft.gpu.limits import PieceLimits
 from dask_bigfft.gpu.ragged import Half, below, completing, missing
-from dask_bigfft.gpu.simulated import SimulatedDevice
+from dask_bigfft.testing.simulated import SimulatedGPU
 from dask_bigfft.testing.devices import simulated_devices
 
 RADICES = [(3, 4), (4, 3), (2, 2), (5, 1), (7,), (3, 2, 5), (2, 3, 4), (4, 4, 3), (5, 3, 3)]
@@ -195,7 +195,7 @@ def test_memory_that_runs_out_between_the_jobs_of_a_round_is_recovered():
         return False
 
     x = values(2, 3000, dtype="f8")
-    device = SimulatedDevice(1 << 14, 1, refuses=refuses)
+    device = SimulatedGPU(1 << 14, 1, refuses=refuses)
     simulated = engine(1 << 14, device=device)
     job, _ = job_of(x, "rfft2")
     assert len(simulated.links(job, simulated.limits)) == 2

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from dask_bigfft.decomposition.phases import chirp
-from dask_bigfft.gpu import cuda_kernels
-from dask_bigfft.gpu.cuda_kernels import weighing
-from dask_bigfft.gpu.cuda_operations import Operations
-from dask_bigfft.gpu.numpy_operations import carried, multiplied, places_at
+from dask_bigfft.gpu import kernels
+from dask_bigfft.gpu.kernels import TILE
+from dask_bigfft.testing.simulated import carried, multiplied, places_at
 from dask_bigfft.gpu.operations import (
     ChirpFactor,
     Multiply,
@@ -20,7 +19,6 @@ from dask_bigfft.gpu.operations import (
     Transpose,
     Twiddle,
 )
-from dask_bigfft.kernels.gpu_source import TILE
 from tests.devices.kernel_text import kernels_of, needs_compiler
 
 BIG = 1 << 62
@@ -36,8 +34,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def own(monkeypatch, folder):
-    monkeypatch.setattr(cuda_kernels, "kernel", kernels_of(folder))
-    return Operations()
+    monkeypatch.setattr(kernels, "kernel", kernels_of(folder))
+    return kernels
 
 
 def values(shape, dtype):
@@ -172,15 +170,14 @@ def test_half_a_spectrum_is_doubled_but_at_its_ends(own, length):
 def test_products(own, other):
     x, y = values((4, 30, 7), "<c8"), values(other, "<c8")
     expected = x * y
-    own.product(Product(x.shape, other, "<c8"), x.ctypes.data, y.ctypes.data)
+    own.multiply(Product(x.shape, other, "<c8"), x.ctypes.data, y.ctypes.data)
     close(x, expected)
 
 
 def test_wide_indices_are_found_as_narrow_ones_are(own, monkeypatch):
     shape, dtype = (2, 3, 5, 7), "<c16"
-    monkeypatch.setattr(cuda_kernels, "_NARROW", 0)
+    monkeypatch.setattr(kernels, "_NARROW", 0)
     x, by = values(shape, dtype), factors(shape, dtype)
-    assert weighing(by, [(0, 1), (2, 3)])[0].wide
     out = np.full((5, 7, 2, 3), np.nan, dtype)
     own.transpose(Transpose(shape, (2, 3, 0, 1), dtype, by), x.ctypes.data, out.ctypes.data)
     close(out, multiplied(by, x).transpose(2, 3, 0, 1))

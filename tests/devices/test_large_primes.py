@@ -9,7 +9,7 @@ from devices.blocks import SMALL, distance, engine, job_of, on_the_card, run, sc
 
 from dask_bigfft import fft
 from dask_bigfft.errors import DeviceMemoryError
-from dask_bigfft.gpu.simulated import SimulatedDevice
+from dask_bigfft.testing.simulated import SimulatedGPU
 
 #: Transform, shape of n points in all, and bytes of the device as a part of the axis'.
 LARGE = [
@@ -89,7 +89,7 @@ def test_what_does_not_matter_of_half_a_spectrum_does_not_matter_here():
 
 def test_what_lies_on_the_card_beyond_the_block_does_not_matter():
     """Memory that nobody has written may hold anything: a chirp leaves zeros, not 0 times NaN."""
-    x, device = values(4099), SimulatedDevice(1 << 15, 3)
+    x, device = values(4099), SimulatedGPU(1 << 15, 3)
     simulated = engine(1 << 15, device=device)
     poisoned = np.full(4099, np.nan + 0j)
     assert np.isnan(run(simulated, poisoned, "fft")).all()

@@ -8,7 +8,7 @@ from dask_bigfft.front import plan
 from dask_bigfft.gpu.engine import Engine
 from dask_bigfft.gpu.jobs import Job
 from dask_bigfft.gpu.pipeline import Coming
-from dask_bigfft.gpu.simulated import SimulatedDevice
+from dask_bigfft.testing.simulated import SimulatedGPU
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.testing.devices import simulated_devices
 
@@ -25,7 +25,7 @@ def clocked(shape, nbytes, blocks=1):
     """Return the seconds of some blocks through a device with an H200's speeds."""
     found = plan(da.zeros(shape, chunks=-1, dtype="c16"), "fftn", memory_limit="1 TiB")
     (round_,) = found.rounds
-    engine = Engine(SimulatedDevice(DeviceProfile().nbytes, dry=True), nbytes)
+    engine = Engine(SimulatedGPU(DeviceProfile().nbytes, dry=True), nbytes)
     job = Job(round_, (0,) * len(shape), *found.dtypes[:2])
 
     def arrays(pieces, _):

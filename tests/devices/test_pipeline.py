@@ -12,7 +12,7 @@ from dask_bigfft.gpu.engine import Engine
 from dask_bigfft.gpu.jobs import Source
 from dask_bigfft.gpu.limits import PieceLimits
 from dask_bigfft.gpu.pipeline import Carve, Coming
-from dask_bigfft.gpu.simulated import SimulatedDevice
+from dask_bigfft.testing.simulated import SimulatedGPU
 from dask_bigfft.planner.device_settings import DeviceSettings
 from dask_bigfft.planner.profile import DeviceProfile
 
@@ -43,7 +43,7 @@ WAITS_BY_PIECE = [
 ]
 
 
-class Deaf(SimulatedDevice):
+class Deaf(SimulatedGPU):
     """A device that does not wait in one place."""
 
     def __init__(self, memory, seed, deaf=None):
@@ -68,7 +68,7 @@ SHAPES = {3: [(64, 48), (2048,)], 2: [(2048,), (64, 48)]}
 @pytest.fixture(params=SHAPES)
 def slots(request, monkeypatch):
     """How many slots there are; where they are few, pieces come to what others leave."""
-    monkeypatch.setattr("dask_bigfft.gpu.slots.LEAST_PART", 64)
+    monkeypatch.setattr("dask_bigfft.gpu.limits.LEAST_PART", 64)
     return request.param
 
 
@@ -114,7 +114,7 @@ def test_any_order_that_events_permit_is_right(seed, slots):
 
 
 def test_without_the_wait_for_parts_some_order_is_wrong(monkeypatch):
-    monkeypatch.setattr("dask_bigfft.gpu.slots.LEAST_PART", 64)
+    monkeypatch.setattr("dask_bigfft.gpu.limits.LEAST_PART", 64)
     assert not all(transform_two(Deaf(1 << 14, seed, IN_PARTS), 2) for seed in SEEDS)
 
 
@@ -141,7 +141,7 @@ def test_without_any_one_wait_of_pieces_some_order_is_wrong(deaf, slots):
 def test_copies_both_ways_and_computing_overlap():
     """Twelve pieces take hardly longer than their copies in one direction."""
     profile = DeviceProfile(h2d=1e6, d2h=1e6, run=0.0, flops=1e9, memory=1e9, call=0.0)
-    device = SimulatedDevice(1 << 20, profile=profile)
+    device = SimulatedGPU(1 << 20, profile=profile)
     limits = PieceLimits(0, least=256, pieces=12, run_nbytes=0, call_nbytes=512)
     engine = Engine(device, 1 << 20, limits)
     x = values(48, 256)
@@ -156,7 +156,7 @@ def test_copies_both_ways_and_computing_overlap():
 @pytest.mark.parametrize("name", ["fftn", "ifftn", "rfftn", "irfftn", "hfftn", "ihfftn"])
 @pytest.mark.parametrize("shape", [(30, 7, 13), (5, 4, 3, 2, 6), (411,), (60, 40)])
 def test_few_slots(name, shape, monkeypatch):
-    monkeypatch.setattr("dask_bigfft.gpu.slots.LEAST_PART", 64)
+    monkeypatch.setattr("dask_bigfft.gpu.limits.LEAST_PART", 64)
     x = values(*shape, dtype="f8" if name in ("rfftn", "ihfftn") else "c16")
     for seed, slots in itertools.product(range(3), (1, 2)):
         found = blocks.engine(1 << 14, seed, limits=replace(SMALL, slots=slots, fewest=slots))
@@ -169,10 +169,10 @@ def test_pieces_come_to_what_others_leave(seed, monkeypatch):
     x = values(48, 256)
     job, seconds = replace(job_of(x, "fft")[0], settings=DeviceSettings(buffers=2)), {}
     for least in (1 << 20, 64):
-        monkeypatch.setattr("dask_bigfft.gpu.slots.LEAST_PART", least)
+        monkeypatch.setattr("dask_bigfft.gpu.limits.LEAST_PART", least)
         # a transform takes half as long as a copy
         profile = DeviceProfile(h2d=1e6, d2h=1e6, run=0.0, flops=3e6, memory=1e9, call=0.0)
-        device = SimulatedDevice(1 << 20, seed, profile=profile)
+        device = SimulatedGPU(1 << 20, seed, profile=profile)
         limits = PieceLimits(0, least=256, pieces=12, run_nbytes=0, call_nbytes=0, finer=(1,))
         got = Engine(device, 1 << 20, limits).run(job, Source(x.copy))
         assert distance(got, scipys(x, "fft")) < 1e-14

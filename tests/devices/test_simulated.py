@@ -17,7 +17,7 @@ from dask_bigfft.gpu.operations import (
     Transpose,
     Twiddle,
 )
-from dask_bigfft.gpu.simulated import SimulatedDevice
+from dask_bigfft.testing.simulated import SimulatedGPU
 
 RNG = np.random.default_rng(3)
 BIG = 10**9
@@ -35,7 +35,7 @@ def planned(device, op):
 
 def run(compute, x, out_shape=None, out_dtype=None, others=()):
     """Result of one operation on an array, through the device."""
-    device = SimulatedDevice(1 << 20)
+    device = SimulatedGPU(1 << 20)
     device.reserve(1 << 20)
     streams = device.stream("h2d"), device.stream("compute"), device.stream("d2h")
     loaded, done = device.event("loaded"), device.event("done")
@@ -140,7 +140,7 @@ def test_copies_multiply_on_the_way():
 
 
 def test_factors_of_another_array_are_refused():
-    device = SimulatedDevice(1 << 12)
+    device = SimulatedGPU(1 << 12)
     device.reserve(1 << 12)
     stream, arrays = device.stream("compute"), [DeviceArray(0, (3, 2), "<c16")]
     arrays.append(DeviceArray(1024, (2, 3), "<c16"))
@@ -156,7 +156,7 @@ def test_strided_copies_stay_within_their_arrays():
     op = Strided((3, 2), (-6, 1), 19, (1, 4), 1, x.dtype.str)
     got = run(lambda d, stream, a, b: d.strided(stream, op, a, b), x, (2, 4))
     np.testing.assert_array_equal(got[:, 1:], x[[3, 2, 1], 1:3].T)
-    device = SimulatedDevice(4096)
+    device = SimulatedGPU(4096)
     device.reserve(4096)
     arrays = DeviceArray(0, (24,), "<c16"), DeviceArray(512, (8,), "<c16")
     fits = {"counts": (2,), "source": (1,), "source_start": 0, "target": (1,), "target_start": 0}
@@ -174,7 +174,7 @@ def test_only_events_order_two_streams():
     """Without the wait some seed copies back before the array has come."""
 
     def copied(seed, wait):
-        device = SimulatedDevice(4096, seed)
+        device = SimulatedGPU(4096, seed)
         device.reserve(4096)
         there, back = device.stream("h2d"), device.stream("d2h")
         loaded, end = device.event("loaded"), device.event("end")
@@ -193,7 +193,7 @@ def test_only_events_order_two_streams():
 
 
 def test_a_wait_means_marks_made_before_it():
-    device = SimulatedDevice(4096)
+    device = SimulatedGPU(4096)
     a, b = device.stream("h2d"), device.stream("compute")
     event, end = device.event("e"), device.event("end")
     device.wait(b, event)  # no mark yet: holds nothing up
@@ -205,7 +205,7 @@ def test_a_wait_means_marks_made_before_it():
 
 
 def test_more_than_the_memory_is_refused():
-    device = SimulatedDevice(4096)
+    device = SimulatedGPU(4096)
     with pytest.raises(DeviceMemoryError):
         device.reserve(4097)
     device.reserve(4096)
@@ -217,13 +217,13 @@ def test_more_than_the_memory_is_refused():
         device.synchronize_all()
     device.release()
     assert device.memory().free == device.peak == 4096
-    busy = SimulatedDevice(4096, refuses=lambda operation, nbytes: operation == "reserve")
+    busy = SimulatedGPU(4096, refuses=lambda operation, nbytes: operation == "reserve")
     with pytest.raises(DeviceMemoryError):
         busy.reserve(1)
 
 
 def test_memory_holds_nan_until_something_is_written():
-    device = SimulatedDevice(4096)
+    device = SimulatedGPU(4096)
     device.reserve(4096)
     out = np.zeros(8, "c16")
     stream = device.stream("d2h")
@@ -233,7 +233,7 @@ def test_memory_holds_nan_until_something_is_written():
 
 
 def test_what_does_not_fit_together_is_refused():
-    device = SimulatedDevice(1 << 16)
+    device = SimulatedGPU(1 << 16)
     device.reserve(1 << 16)
     stream = device.stream("h2d")
     x = complex_values(4, 4)
@@ -251,7 +251,7 @@ def test_what_does_not_fit_together_is_refused():
 
 
 def test_plans_are_made_while_nothing_runs_and_before_they_are_needed():
-    device = SimulatedDevice(4096)
+    device = SimulatedGPU(4096)
     device.reserve(4096)
     stream, array = device.stream("compute"), DeviceArray(0, (8,), "<c16")
     op, work = FFT("c2c", (8,), (8,), (0,), -1, "<c16"), DeviceArray(256, (0,), "|u1")

@@ -12,13 +12,13 @@ from devices.blocks import distance, values
 from dask_bigfft import fft
 from dask_bigfft.gpu import find
 from dask_bigfft.gpu.engine import Engine
-from dask_bigfft.gpu.leases import GETTING_READY, Leases, Need
-from dask_bigfft.gpu.simulated import SimulatedDevice
+from dask_bigfft.gpu.find import GETTING_READY, Leases, Need
+from dask_bigfft.testing.simulated import SimulatedGPU
 from dask_bigfft.gpu.transfer import row_nbytes
 from dask_bigfft.kernels.composite import Shards
 
 
-class Heard(SimulatedDevice):
+class Heard(SimulatedGPU):
     """Writes down how wide the rows are that it is asked to copy, in host memory."""
 
     def __init__(self, *arguments, **keywords):
@@ -80,7 +80,7 @@ def test_what_is_verified_is_right_as_well(heard, keywords):
 
 
 def test_few_tasks_get_ready_at_a_time_and_a_lease_ends_their_turn():
-    leases = Leases([Engine(SimulatedDevice(1000), 1000)])
+    leases = Leases([Engine(SimulatedGPU(1000), 1000)])
     go, inside, most = threading.Event(), [], []
     lock = threading.Lock()
 

@@ -8,7 +8,7 @@ from devices.blocks import distance, engine, job_of, values
 
 from dask_bigfft.gpu.jobs import Source
 from dask_bigfft.gpu.limits import PieceLimits
-from dask_bigfft.gpu.simulated import SimulatedDevice
+from dask_bigfft.testing.simulated import SimulatedGPU
 from dask_bigfft.planner.device_settings import DeviceSettings
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -16,7 +16,7 @@ RING = DeviceSettings(ring_buffers=4, ring_nbytes=16 * KIB)
 LIMITS = PieceLimits(0, least=4 * KIB, call_nbytes=KIB)
 
 
-class Recording(SimulatedDevice):
+class Recording(SimulatedGPU):
     """A device that writes down the bytes of the pieces that come."""
 
     def __init__(self, *arguments, **keywords):

@@ -13,8 +13,8 @@ from dask_bigfft.gpu.cuda import available, cupy
 from dask_bigfft.gpu.cuda_copies import Way, way
 from dask_bigfft.gpu.cuda_operations import Operations
 from dask_bigfft.gpu.cuda_pins import is_pinned, pins
-from dask_bigfft.gpu.cupy_device import open_device
-from dask_bigfft.gpu.numpy_operations import multiplied
+from dask_bigfft.gpu.cupy_gpu import open_device
+from dask_bigfft.testing.simulated import multiplied
 from dask_bigfft.gpu.operations import (
     FFT,
     ChirpFactor,
@@ -26,7 +26,7 @@ from dask_bigfft.gpu.operations import (
     Transpose,
     Twiddle,
 )
-from dask_bigfft.gpu.simulated import SimulatedDevice
+from dask_bigfft.testing.simulated import SimulatedGPU
 from dask_bigfft.gpu.transfer import TO_DEVICE
 from dask_bigfft.memory import Pinner, default_arena, lend, pinned
 
@@ -81,7 +81,7 @@ def through(device, compute, x, out_shape=None, out_dtype=None, others=()):
 
 
 def simulated(compute, x, *args, **kwargs):
-    twin = SimulatedDevice(64 * MIB)
+    twin = SimulatedGPU(64 * MIB)
     twin.reserve(64 * MIB)
     return through(twin, compute, x, *args, **kwargs)
 

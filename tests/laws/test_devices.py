@@ -90,7 +90,7 @@ def test_every_kind_in_pieces(name, shape, chunks, nbytes, single):
 @pytest.mark.parametrize("name", ["fftn", "ifftn"])
 def test_transposed_order_of_several_axes(name, slots, monkeypatch):
     """Blocks whose first dimension is several digits, also where they come in parts."""
-    monkeypatch.setattr("dask_bigfft.gpu.slots.LEAST_PART", 64)
+    monkeypatch.setattr("dask_bigfft.gpu.limits.LEAST_PART", 64)
     limits = replace(SMALL, run_nbytes=1, slots=slots, fewest=slots)
     x, ours = values(28, 20, 10), getattr(fft, name)
     array = da.from_array(x, (14, 10, 2))
@@ -210,7 +210,7 @@ def test_what_does_not_lie_as_a_round_has_it_is_read_where_it_lies(case, slots, 
 
     Also in parts, as where there are few slots, and where a part or all of a piece is nothing.
     """
-    monkeypatch.setattr("dask_bigfft.gpu.slots.LEAST_PART", 64)
+    monkeypatch.setattr("dask_bigfft.gpu.limits.LEAST_PART", 64)
     limits = replace(WIDE, slots=slots, fewest=slots)
     single = list(RAGGED).index(case) % 2 == 1
     name, shape, chunks, keywords = RAGGED[case]

@@ -19,7 +19,7 @@ from dask_bigfft.errors import ArgumentError, DeviceError, DeviceMemoryError
 from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.gpu import dispatch, find, work_sharing
 from dask_bigfft.gpu.limits import PieceLimits
-from dask_bigfft.gpu.simulated import SimulatedDevice
+from dask_bigfft.testing.simulated import SimulatedGPU
 from dask_bigfft.planner import work_sharing as sharing
 from dask_bigfft.planner.profile import DeviceProfile, LibrarySpeeds, Profile
 from dask_bigfft.testing.devices import simulated_devices
@@ -134,7 +134,7 @@ def test_real_input_of_complex_ffts_and_shifts_and_checks():
     assert_close(checked, scipy.fft.fft2(x))
 
 
-class Failing(SimulatedDevice):
+class Failing(SimulatedGPU):
     """A device whose memory is used up in the middle of a block, again and again."""
 
     calls = 0
@@ -148,7 +148,7 @@ class Failing(SimulatedDevice):
 
 def test_a_device_that_breaks_is_an_error_of_the_task():
 
-    class Broken(SimulatedDevice):
+    class Broken(SimulatedGPU):
         def fft(self, *arguments):
             raise DeviceError("the card has fallen off the bus")
 
@@ -178,7 +178,7 @@ def test_many_tasks_share_devices_one_of_which_runs_out_of_memory(monkeypatch, s
     """More tasks than leases: all end, with the CPU's answer, and what comes back is done."""
     x, failing = values(384, 64, seed=seed), Failing(1 << 14, seed)
     cpu_threads_wait(monkeypatch, lambda: failing.calls >= 3)
-    find.use([failing, SimulatedDevice(1 << 14, seed)], SMALL, 1 << 14)
+    find.use([failing, SimulatedGPU(1 << 14, seed)], SMALL, 1 << 14)
     try:
         lazy = fft.fft2(da.from_array(x, (24, 64)), device="hybrid")
         got, nbytes_of = computed(lazy, scheduler="threads", num_workers=12)
@@ -399,7 +399,7 @@ def test_without_a_gpu_it_is_refused_by_name():
 
 
 def _simulated():
-    find.use([SimulatedDevice(1 << 14)], PieceLimits(0, least=256, run_nbytes=64), 1 << 14)
+    find.use([SimulatedGPU(1 << 14)], PieceLimits(0, least=256, run_nbytes=64), 1 << 14)
 
 
 def _spans():

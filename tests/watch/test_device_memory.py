@@ -11,11 +11,11 @@ from laws.test_hybrid import cpu_threads_wait
 from dask_bigfft import fft, report
 from dask_bigfft.gpu import find
 from dask_bigfft.gpu.limits import PieceLimits
-from dask_bigfft.gpu.simulated import SimulatedDevice
+from dask_bigfft.testing.simulated import SimulatedGPU
 from dask_bigfft.planner.wording import human_bytes
 
 
-class Slow(SimulatedDevice):
+class Slow(SimulatedGPU):
     """One that is busy for so long that other blocks go to other devices."""
 
     def synchronize(self, event):

@@ -13,8 +13,8 @@ from dask_bigfft.gpu import dispatch
 from dask_bigfft.gpu.engine import Engine
 from dask_bigfft.gpu.jobs import Job, Source
 from dask_bigfft.gpu.limits import PieceLimits
-from dask_bigfft.testing.simulated import SimulatedGPU
 from dask_bigfft.testing.devices import simulated_devices
+from dask_bigfft.testing.simulated import SimulatedGPU
 
 #: Small blocks are cut for the pipeline's sake as well.
 SMALL = PieceLimits(0, least=256, run_nbytes=64)

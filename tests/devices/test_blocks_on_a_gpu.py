@@ -19,10 +19,10 @@ import scipy.fft
 from dask_bigfft import fft, plan, report
 from dask_bigfft.exchange.tables import TRANSPORTS
 from dask_bigfft.gpu import cuda, on_card, peers
-from dask_bigfft.testing.simulated import carried, factors_of, places_at, transformed
 from dask_bigfft.graph.carriers import ON_GPUS
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.memory.arena import default_arena
+from dask_bigfft.testing.simulated import carried, factors_of, places_at, transformed
 
 
 class Memory:

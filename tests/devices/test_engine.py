@@ -11,8 +11,10 @@ from devices.blocks import SMALL, distance, job_of, run, scipys, values
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.gpu.engine import Engine
+from dask_bigfft.gpu.find import Leases, Need
 from dask_bigfft.gpu.jobs import Part, Source
-from dask_bigfft.gpu.find import ADMITTED, Leases, Need
+from dask_bigfft.gpu.operations import Multiply
+from dask_bigfft.planner.cost import ADMITTED
 from dask_bigfft.testing.simulated import SimulatedGPU
 
 NBYTES = 1 << 15
@@ -113,11 +115,12 @@ class Failing(SimulatedGPU):
 
     left = 5
 
-    def multiply(self, stream, op, array):
-        self.left -= 1
+    def compute(self, stream, op, *arrays):
+        self.left -= isinstance(op, Multiply)
         if self.left == 0:
+            self.left = -1
             raise DeviceMemoryError("a kernel could not be loaded")
-        super().multiply(stream, op, array)
+        super().compute(stream, op, *arrays)
 
 
 def test_a_block_overwritten_when_it_failed_is_gathered_again():
@@ -141,11 +144,12 @@ class Broken(SimulatedGPU):
 
     left = 5
 
-    def multiply(self, stream, op, array):
-        self.left -= 1
+    def compute(self, stream, op, *arrays):
+        self.left -= isinstance(op, Multiply)
         if self.left == 0:
+            self.left = -1
             raise DeviceError("a kernel was not to be had")
-        super().multiply(stream, op, array)
+        super().compute(stream, op, *arrays)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -155,7 +159,7 @@ def test_nothing_goes_on_writing_to_a_block_that_has_failed(seed):
     with pytest.raises(DeviceError, match="not to be had"):
         engine.run(job, Source(fill_of(x, job)))
     assert not any(stream.waiting for stream in device._streams)
-    assert engine.busy._users == 0
+    assert engine._users == 0
     got = engine.run(job, Source(fill_of(x, job)))
     assert distance(got.reshape(x.shape), scipys(x, "ifft2")) < 1e-15
     device.left = 3
@@ -163,7 +167,7 @@ def test_nothing_goes_on_writing_to_a_block_that_has_failed(seed):
     with pytest.raises(DeviceError, match="not to be had"):
         engine.run_part(prepared, Part(0, 0, 32, 4), x.copy(), np.empty_like(x))
     assert not any(stream.waiting for stream in device._streams)
-    assert engine.busy._users == 0
+    assert engine._users == 0
 
 
 def test_a_block_that_cannot_be_gathered_again_is_an_error_not_a_wrong_answer():
@@ -193,7 +197,7 @@ def test_plans_given_back_while_a_block_was_gathered_are_made_again():
 
 def test_plans_of_many_rounds_are_not_all_kept(monkeypatch):
     """None goes but between blocks, where a card can make it anew."""
-    monkeypatch.setattr("dask_bigfft.gpu.fitting.MAX_FFTS", 3)
+    monkeypatch.setattr("dask_bigfft.gpu.engine.MAX_FFTS", 3)
     device, kept = SimulatedGPU(NBYTES), []
     engine = Engine(device, NBYTES, SMALL)
     lengths = (96, 100, 108, 120, 125, 128)
@@ -204,7 +208,7 @@ def test_plans_of_many_rounds_are_not_all_kept(monkeypatch):
     assert max(kept) <= 3
     assert kept[-1] > 0
     assert device.dropped >= 2
-    monkeypatch.setattr("dask_bigfft.gpu.fitting.MAX_FFTS", 1)
+    monkeypatch.setattr("dask_bigfft.gpu.engine.MAX_FFTS", 1)
     x = values(12, 10, 9, 8)  # whose pieces alone take more
     assert distance(run(engine, x, "fftn"), scipys(x, "fftn")) < 1e-14
     assert device.planned > 1

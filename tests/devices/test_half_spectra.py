@@ -17,8 +17,8 @@ from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.gpu.jobs import Source
 from dask_bigfft.gpu.limits import PieceLimits
 from dask_bigfft.gpu.ragged import Half, below, completing, missing
-from dask_bigfft.testing.simulated import SimulatedGPU
 from dask_bigfft.testing.devices import simulated_devices
+from dask_bigfft.testing.simulated import SimulatedGPU
 
 RADICES = [(3, 4), (4, 3), (2, 2), (5, 1), (7,), (3, 2, 5), (2, 3, 4), (4, 4, 3), (5, 3, 3)]
 

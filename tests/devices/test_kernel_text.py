@@ -9,7 +9,6 @@ import pytest
 from dask_bigfft.decomposition.phases import chirp
 from dask_bigfft.gpu import kernels
 from dask_bigfft.gpu.kernels import TILE
-from dask_bigfft.testing.simulated import carried, multiplied, places_at
 from dask_bigfft.gpu.operations import (
     ChirpFactor,
     Multiply,
@@ -19,6 +18,7 @@ from dask_bigfft.gpu.operations import (
     Transpose,
     Twiddle,
 )
+from dask_bigfft.testing.simulated import carried, multiplied, places_at
 from tests.devices.kernel_text import kernels_of, needs_compiler
 
 BIG = 1 << 62

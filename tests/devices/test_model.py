@@ -3,14 +3,14 @@
 import dask.array as da
 import numpy as np
 import pytest
+from dask_bigfft.gpu.pipeline import Coming
 
 from dask_bigfft.front import plan
 from dask_bigfft.gpu.engine import Engine
 from dask_bigfft.gpu.jobs import Job
-from dask_bigfft.gpu.pipeline import Coming
-from dask_bigfft.testing.simulated import SimulatedGPU
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.testing.devices import simulated_devices
+from dask_bigfft.testing.simulated import SimulatedGPU
 
 MIB = 1 << 20
 

@@ -7,15 +7,15 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+from dask_bigfft.gpu.transfer import row_nbytes
 from devices.blocks import distance, values
 
 from dask_bigfft import fft
 from dask_bigfft.gpu import find
 from dask_bigfft.gpu.engine import Engine
 from dask_bigfft.gpu.find import GETTING_READY, Leases, Need
-from dask_bigfft.testing.simulated import SimulatedGPU
-from dask_bigfft.gpu.transfer import row_nbytes
 from dask_bigfft.kernels.composite import Shards
+from dask_bigfft.testing.simulated import SimulatedGPU
 
 
 class Heard(SimulatedGPU):

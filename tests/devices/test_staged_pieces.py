@@ -8,8 +8,8 @@ from devices.blocks import distance, engine, job_of, values
 
 from dask_bigfft.gpu.jobs import Source
 from dask_bigfft.gpu.limits import PieceLimits
-from dask_bigfft.testing.simulated import SimulatedGPU
 from dask_bigfft.planner.device_settings import DeviceSettings
+from dask_bigfft.testing.simulated import SimulatedGPU
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 RING = DeviceSettings(ring_buffers=4, ring_nbytes=16 * KIB)

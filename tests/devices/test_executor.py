@@ -9,12 +9,12 @@ from devices import blocks
 from devices.blocks import SMALL, distance, job_of, run, scipys, values
 
 from dask_bigfft.gpu.engine import Engine
+from dask_bigfft.gpu.executor import BlockRun, Carve
 from dask_bigfft.gpu.jobs import Source
 from dask_bigfft.gpu.limits import PieceLimits
-from dask_bigfft.gpu.pipeline import Carve, Coming
-from dask_bigfft.testing.simulated import SimulatedGPU
 from dask_bigfft.planner.device_settings import DeviceSettings
 from dask_bigfft.planner.profile import DeviceProfile
+from dask_bigfft.testing.simulated import SimulatedGPU
 
 SEEDS = range(12)
 
@@ -79,7 +79,7 @@ def transform_two(device, slots, streams=None):
     """
     engine = Engine(device, 1 << 14, SMALL)
     first = Carve(1, 1 << 14, 0, streams or "role")  # all of it, so that it is divided anew
-    engine.pipeline.prepare(first, 1 << 14)
+    engine.executor.prepare(first, 1 << 14)
     inputs = [values(*shape) for shape in SHAPES[slots]]
     settings = DeviceSettings(streams=streams, buffers=slots)
     jobs = [replace(job_of(x, "fftn")[0], settings=settings) for x in inputs]
@@ -90,8 +90,8 @@ def transform_two(device, slots, streams=None):
         block = np.array(x).reshape(job.round.source.shape(job.block))
         out = np.full(x.size, np.nan, complex).reshape(plan_shape(plan))
         arrays = [block] * len(plan.schedule.crossings) + [out]
-        engine.pipeline.prepare(carve, 1 << 14)
-        tasks.append((x, job, arrays, engine.pipeline.submit(Coming(plan, arrays, {}))))
+        engine.executor.prepare(carve, 1 << 14)
+        tasks.append((x, job, arrays, engine.executor.run(BlockRun(plan, arrays, {}))))
     right = True
     for x, job, arrays, end in tasks:
         device.synchronize(end)

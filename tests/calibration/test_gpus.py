@@ -3,9 +3,9 @@
 import pytest
 
 from dask_bigfft.calibration.gpus import device_speeds, ordinals_of, peer_speeds
-from dask_bigfft.testing.simulated import SimulatedGPU
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.testing.gpus import SimulatedGpus
+from dask_bigfft.testing.simulated import SimulatedGPU
 
 
 @pytest.mark.parametrize("dry", [False, True])

@@ -7,13 +7,14 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from dask_bigfft.gpu.transfer import row_nbytes
 from devices.blocks import distance, values
 
 from dask_bigfft import fft
 from dask_bigfft.gpu import find
 from dask_bigfft.gpu.engine import Engine
 from dask_bigfft.gpu.find import GETTING_READY, Leases, Need
+from dask_bigfft.gpu.operations import dense
+from dask_bigfft.gpu.ring import runs
 from dask_bigfft.kernels.composite import Shards
 from dask_bigfft.testing.simulated import SimulatedGPU
 
@@ -28,7 +29,9 @@ class Heard(SimulatedGPU):
     def _note(self, way, host):
         view = host.view(0) if isinstance(host, Shards) else host
         # A view whose rows lie side by side in host memory has them as one.
-        self.rows[way].append(row_nbytes(view))
+        self.rows[way].append(
+            runs(view.shape, view.strides, view.itemsize, dense(view.shape, view.itemsize))[0]
+        )
 
     def h2d(self, stream, source, target):
         self._note("h2d", source)

@@ -1,4 +1,4 @@
-"""A CUDA device does what the simulated one does, which is NumPy; and copies any view any way."""
+"""A CUDA device does what the simulated one does, which is NumPy; any route copies any view."""
 
 import itertools
 
@@ -8,13 +8,9 @@ import pytest
 import scipy.fft
 
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
-from dask_bigfft.gpu import copiers, cuda_copies, cupy_device, find
-from dask_bigfft.gpu.cuda import available, cupy
-from dask_bigfft.gpu.cuda_copies import Way, way
-from dask_bigfft.gpu.cuda_operations import Operations
-from dask_bigfft.gpu.cuda_pins import is_pinned, pins
-from dask_bigfft.gpu.cupy_gpu import open_device
-from dask_bigfft.testing.simulated import multiplied
+from dask_bigfft.gpu import cupy_gpu, find, kernels, ring
+from dask_bigfft.gpu.cuda import available, cupy, is_pinned, pins
+from dask_bigfft.gpu.cupy_gpu import TO_DEVICE, Route, View, copies, open_gpu, route
 from dask_bigfft.gpu.operations import (
     FFT,
     ChirpFactor,
@@ -26,9 +22,8 @@ from dask_bigfft.gpu.operations import (
     Transpose,
     Twiddle,
 )
-from dask_bigfft.testing.simulated import SimulatedGPU
-from dask_bigfft.gpu.transfer import TO_DEVICE
 from dask_bigfft.memory import Pinner, default_arena, lend, pinned
+from dask_bigfft.testing.simulated import SimulatedGPU, multiplied
 
 pytestmark = [
     pytest.mark.gpu,
@@ -42,7 +37,7 @@ MIB = 1 << 20
 
 @pytest.fixture(scope="module")
 def device():
-    found = open_device(available()[0])
+    found = open_gpu(available()[0])
     found.reserve(512 * MIB)
     yield found
     found.close()
@@ -90,7 +85,7 @@ def fft(op):
     def compute(device, stream, source, target):
         offset = (400 if device.memory().total > 1 << 30 else 32) * MIB
         work = DeviceArray(offset, (device.work_nbytes(op),), "|u1")
-        device.fft(stream, op, source, target, work)
+        device.compute(stream, op, source, target, work)
 
     return compute
 
@@ -136,20 +131,20 @@ def test_complex_ffts(device, shape, dims, sign, dtype):
 )
 def test_columns_in_tiles(device, monkeypatch, shape, dim, dtype):
     nbytes = 300 * shape[dim] * np.dtype(dtype).itemsize // 7
-    monkeypatch.setattr("dask_bigfft.kernels.gpu_plans.TILED_NBYTES", 1)
-    monkeypatch.setattr("dask_bigfft.kernels.gpu_plans.TILE_NBYTES", nbytes)
+    monkeypatch.setattr("dask_bigfft.gpu.ffts.TILED_NBYTES", 1)
+    monkeypatch.setattr("dask_bigfft.gpu.ffts.TILE_NBYTES", nbytes)
     x = values(shape, dtype)
     op = FFT("c2c", shape, shape, (dim,), -1, x.dtype.str)
-    (call,) = device._operations._calls(op)
+    (call,) = device._plans._calls(op)
     assert call.columns is not None
     assert call.times > 1
     for _ in range(4):  # the third time, and the fourth, what was recorded
         x = values(shape, dtype)
         close(through(device, fft(op), x), scipy.fft.fft(x.astype("c16"), axis=dim), dtype)
-    kept = [graph for key, graph in device._operations._graphs.items() if key[0] == op]
+    kept = [graph for key, graph in device._plans._graphs.items() if key[0] == op]
     assert len(kept) == 1
     assert kept[0] is not None
-    device._operations.drop_plans()
+    device._plans.drop()
     close(through(device, fft(op), x), scipy.fft.fft(x.astype("c16"), axis=dim), dtype)
 
 
@@ -225,7 +220,7 @@ def test_multiply(device, twiddles, chirps, conjugate, dtype):
     op = Multiply(x.shape, x.dtype.str, 0.5, conjugate, twiddles, chirps)
 
     def compute(device, stream, array, _):
-        device.multiply(stream, op, array)
+        device.compute(stream, op, array, array)
 
     got, expected = through(device, compute, x), simulated(compute, x)
     eps = np.finfo(x.dtype).eps
@@ -253,7 +248,7 @@ def test_behind_the_end_of_a_chirp_is_nothing(device, dtype):
     op = Multiply(x.shape, x.dtype.str, 0.5, True, (), (ChirpFactor(109, -1, place),))
 
     def compute(device, stream, array, _):
-        device.multiply(stream, op, array)
+        device.compute(stream, op, array, array)
 
     got, expected = through(device, compute, x), simulated(compute, x)
     assert np.isfinite(got).all()
@@ -268,7 +263,7 @@ def test_product(device):
         op = Product(x.shape, y.shape, x.dtype.str)
 
         def compute(device, stream, array, _, by, op=op):
-            device.product(stream, op, array, by)
+            device.compute(stream, op, by, array)
 
         close(through(device, compute, x, others=[y]), x * y, dtype)
 
@@ -281,7 +276,7 @@ def test_transposes(device, shape, dtype):
         op = Transpose(shape, axes, x.dtype.str)
 
         def compute(device, stream, source, target, op=op):
-            device.transpose(stream, op, source, target)
+            device.compute(stream, op, source, target)
 
         expected = x.transpose(axes)
         # through() works in place where shapes agree, which a transpose cannot
@@ -334,28 +329,11 @@ def test_transposes_multiply_on_the_way(device, shape, axes, conjugate, chirped,
         op = Transpose(shape, axes, x.dtype.str, factors)
 
         def compute(device, stream, source, target, op=op):
-            device.transpose(stream, op, source, target)
+            device.compute(stream, op, source, target)
 
         got = through(device, compute, x, expected.shape, dtype)
         eps = np.finfo(x.dtype).eps
         np.testing.assert_allclose(got, expected, rtol=0, atol=4 * eps * np.abs(x).max())
-
-
-@pytest.mark.parametrize("dtype", ["c16", "c8"])
-def test_what_lies_behind_a_chirp_is_zero_where_it_is_turned_to(device, dtype):
-    x = values((4, 50), dtype)
-    x[2, 9:], x[3, 1] = np.nan, np.inf
-    place = Term(0, 0, 1, BIG, 50), Term(1, 0, 1, BIG, 1)
-    by = Multiply(x.shape, x.dtype.str, 0.5, True, (), (ChirpFactor(109, -1, place),))
-    op = Transpose(x.shape, (1, 0), x.dtype.str, by)
-
-    def compute(device, stream, source, target):
-        device.transpose(stream, op, source, target)
-
-    got = through(device, compute, x, (50, 4), dtype)
-    assert not got.T.ravel()[109:].any()
-    eps = np.finfo(x.dtype).eps
-    np.testing.assert_allclose(got, multiplied(by, x).T, rtol=0, atol=20 * eps)
 
 
 @pytest.mark.parametrize("dtype", ["c16", "c8"])
@@ -368,7 +346,7 @@ def test_strided_copies_multiply_on_the_way(device, flips, dtype):
     op = Strided(shape, strides, start, (1, 6 * 70, 6), 0, x.dtype.str, by)
 
     def compute(device, stream, source, target):
-        device.strided(stream, op, source, target)
+        device.compute(stream, op, source, target)
 
     got = through(device, compute, x, (53, 70, 6), dtype)
     expected = multiplied(by, x[tuple(slice(None, None, flip) for flip in flips)])
@@ -378,10 +356,10 @@ def test_strided_copies_multiply_on_the_way(device, flips, dtype):
 
 
 def test_more_elements_are_turned_than_32_bits_count(device):
-    """Compared where they are; 34 GiB of the card."""
+    """Compared where they are; 34 GiB of the GPU."""
     shape = (65537, 32771)
     if device.memory().free < 40 << 30:
-        pytest.skip("the card has not 40 GiB free")
+        pytest.skip("the GPU has not 40 GiB free")
     cp = cupy()
     left, right = Term(0, 0, 1, BIG, 1), Term(1, 0, 1, BIG, 1)
     by = Multiply(shape, "<c8", 0.5, False, (Twiddle(2**32, -1, (left,), (right,)),))
@@ -390,7 +368,7 @@ def test_more_elements_are_turned_than_32_bits_count(device):
         try:
             x, y = cp.full(shape, 2, "c8"), cp.zeros(shape[::-1], "c8")
             cp.cuda.get_current_stream().synchronize()
-            Operations().transpose(op, x.data.ptr, y.data.ptr)
+            kernels.transpose(op, x.data.ptr, y.data.ptr)
             for row in (0, 1, 16384, 32770):
                 power = np.arange(shape[0]) * row % 2**32
                 expected = np.exp(-2j * np.pi * (power / 2**32))
@@ -398,22 +376,6 @@ def test_more_elements_are_turned_than_32_bits_count(device):
         finally:
             x = y = None
             cp.get_default_memory_pool().free_all_blocks()
-
-
-@pytest.mark.parametrize("dtype", ["c16", "c8"])
-def test_strided_copies(device, dtype):
-    """What is turned round along some dimensions, as the mirror image of half a spectrum is."""
-    x = values((6, 50, 70), dtype)
-    for flips in itertools.product((1, -1), repeat=3):
-        strides = tuple(flip * step for flip, step in zip(flips, (3500, 70, 1), strict=True))
-        start = sum((n - 1) * -min(0, s) for n, s in zip(x.shape, strides, strict=True))
-        op = Strided(x.shape, strides, start, (3500, 70, 1), 0, x.dtype.str)
-
-        def compute(device, stream, source, target, op=op):
-            device.strided(stream, op, source, target)
-
-        got = through(device, compute, x, x.shape, dtype)
-        assert np.array_equal(got, x[tuple(slice(None, None, flip) for flip in flips)]), flips
 
 
 def block_in(kind, shape, dtype):
@@ -440,7 +402,10 @@ def block_in(kind, shape, dtype):
 def test_views_travel_there_and_back(device, kind, dtype, part):
     x, back = block_in(kind, (64, 16, 1024), dtype), block_in(kind, (64, 16, 1024), dtype)
     if kind == "pinned":
-        assert way(x[:, :, :8], TO_DEVICE, is_pinned(x[:, :, :8])) is Way.KERNEL
+        form = View(
+            (64, 16, 8), x.strides, x.itemsize, (128 * x.itemsize, 8 * x.itemsize, x.itemsize)
+        )
+        assert route(form, TO_DEVICE, is_pinned(x))[0] is Route.KERNEL
     kept = back.copy()
     inside = DeviceArray(0, x[part].shape, x.dtype.str)
     stream, end = device.stream("h2d"), device.event("end")
@@ -452,34 +417,15 @@ def test_views_travel_there_and_back(device, kind, dtype, part):
     assert np.array_equal(back, kept)
 
 
-@pytest.mark.parametrize("chosen", list(Way))
-def test_every_way_brings_the_same(device, monkeypatch, chosen):
-    x, back = block_in("pinned", (80, 9, 700), "c8"), block_in("pinned", (80, 9, 700), "c8")
-    back[...] = 0
-    assert is_pinned(x)
-    assert is_pinned(back)
-    monkeypatch.setattr(cuda_copies, "way", lambda *_: chosen)
-    part = np.s_[3:37, 2:8, 11:600]
-    inside = DeviceArray(0, x[part].shape, x.dtype.str)
-    stream, end = device.stream("h2d"), device.event("end")
-    device.h2d(stream, x[part], inside)
-    device.d2h(stream, inside, back[part])
-    device.record(end, stream)
-    device.synchronize(end)
-    expected = np.zeros_like(x)
-    expected[part] = x[part]
-    assert np.array_equal(back, expected)
-
-
-@pytest.mark.parametrize("chosen", list(Way))
+@pytest.mark.parametrize("chosen", list(Route))
 @pytest.mark.parametrize("inside", [np.s_[:, 1:7, 50:639], np.s_[2:36, 3:9, :589], np.s_[1:35, :6]])
-def test_every_way_reaches_into_a_part_of_a_larger_array(device, monkeypatch, chosen, inside):
+def test_every_route_reaches_into_a_part_of_a_larger_array(device, monkeypatch, chosen, inside):
     x, back = block_in("pinned", (80, 9, 700), "c8"), block_in("pinned", (34, 6, 589), "c8")
     part = np.s_[3:37, 2:8, 11:600]
     whole = block_in(
         "pinned", (36 if inside[0].stop else 34, 9, 589 if len(inside) < 3 else 700), "c8"
     )
-    monkeypatch.setattr(cuda_copies, "way", lambda *_: chosen)
+    monkeypatch.setattr(cupy_gpu, "route", lambda form, *_: (chosen, copies(form)))
     larger = DeviceArray(0, whole.shape, "<c8")
     seen = whole[inside]
     offset = seen.ctypes.data - whole.ctypes.data
@@ -523,7 +469,7 @@ def test_a_wait_on_an_event_covers_the_scatter(device, monkeypatch):
 
 
 def _through_the_ring(device, monkeypatch):
-    monkeypatch.setattr(copiers, "SHARE_NBYTES", 1 << 16)
+    monkeypatch.setattr(ring, "SHARE_NBYTES", 1 << 16)
     block = np.zeros((1 << 14, 512), "c8")  # 64 MiB in ordinary memory
     expected = values(block.shape, "c8")
     there, back = device.stream("h2d"), device.stream("d2h")
@@ -562,10 +508,10 @@ def test_staging_buffers_of_the_pool_go_back_to_the_driver(monkeypatch):
         return found
 
     monkeypatch.setattr(
-        cuda_copies, "make_pinner", lambda limit: Pinner(refused, lambda address: None, limit)
+        cupy_gpu, "make_pinner", lambda limit: Pinner(refused, lambda address: None, limit)
     )
     monkeypatch.setattr(cupy().cuda, "alloc_pinned_memory", taken)
-    other = open_device(available()[0])
+    other = open_gpu(available()[0])
     other.reserve(64 * MIB)
     other.stage(2, 4 * MIB)
     x = np.arange(3 * MIB, dtype="f8")
@@ -594,13 +540,13 @@ def test_two_plans_in_one_work_area_do_not_disturb_each_other(device):
 
     def compute(device, stream, source, target):
         for op in ops:
-            device.fft(stream, op, source, target, area)
+            device.compute(stream, op, source, target, area)
 
     close(through(device, compute, x), scipy.fft.fft2(x), "c16")
 
 
 def test_more_memory_than_there_is_is_refused_and_nothing_is_lost(device):
-    other = open_device(available()[0])
+    other = open_gpu(available()[0])
     total = other.memory().total
     with pytest.raises(DeviceMemoryError):
         other.reserve(total + (1 << 30))
@@ -613,7 +559,7 @@ def test_more_memory_than_there_is_is_refused_and_nothing_is_lost(device):
     array, stream = DeviceArray(0, x.shape, "<c16"), other.stream("h2d")
     other.h2d(stream, x, array)
     other.work_nbytes(op)
-    other.fft(stream, op, array, array, DeviceArray(MIB, (0,), "|u1"))
+    other.compute(stream, op, array, array, DeviceArray(MIB, (0,), "|u1"))
     other.d2h(stream, array, out)
     other.synchronize_all()
     close(out, scipy.fft.fft(x, axis=0), "c16")
@@ -626,23 +572,9 @@ def test_more_memory_than_there_is_is_refused_and_nothing_is_lost(device):
     other.close()
 
 
-def test_traced_operations_have_begun_and_ended():
-    other = cupy_device.CupyDevice(available()[0], traced=True)
-    other.reserve(64 * MIB)
-    x = block_in("pinned", (1 << 20,), "c16")
-    stream, array = other.stream("h2d"), DeviceArray(0, x.shape, "<c16")
-    other.h2d(stream, x, array)
-    other.d2h(stream, array, x)
-    first, second = other.spans()
-    assert (first.operation, second.operation) == ("h2d", "d2h")
-    assert 0 <= first.start < first.end <= second.start < second.end
-    assert other.spans() == []
-    other.close()
-
-
 def test_pinned_memory_is_let_go_with_the_last_device(device):
     find.release()  # those that other tests have opened
-    other = open_device(available()[0])
+    other = open_gpu(available()[0])
     block = lend((1 << 20,), "c16")
     assert is_pinned(block)
     other.close()

@@ -19,10 +19,10 @@ from dask_bigfft.errors import ArgumentError, DeviceError, DeviceMemoryError
 from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.gpu import dispatch, find, work_sharing
 from dask_bigfft.gpu.limits import PieceLimits
-from dask_bigfft.testing.simulated import SimulatedGPU
 from dask_bigfft.planner import work_sharing as sharing
 from dask_bigfft.planner.profile import DeviceProfile, LibrarySpeeds, Profile
 from dask_bigfft.testing.devices import simulated_devices
+from dask_bigfft.testing.simulated import SimulatedGPU
 
 #: A test that waits for longer than this has failed.
 PATIENCE = 10.0

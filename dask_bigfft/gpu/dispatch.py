@@ -19,20 +19,19 @@ from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit
 from dask_bigfft.gpu.find import leases, missing
-from dask_bigfft.gpu.jobs import Job, Source, converted, fits_inside, readable
+from dask_bigfft.gpu.half_spectrum import Window
+from dask_bigfft.gpu.jobs import Job
 from dask_bigfft.gpu.leases import Leases, Need
 from dask_bigfft.gpu.operations import Array
-from dask_bigfft.gpu.pieces import COMPUTED
-from dask_bigfft.gpu.ragged import Window
-from dask_bigfft.gpu.schedule import Schedule
+from dask_bigfft.gpu.sources import Source, converted, fits_inside, readable
 from dask_bigfft.gpu.work_sharing import share_block
 from dask_bigfft.kernels.composite import Composite, Windowed
 from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.kernels.stacked import Stacked
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.planner.cost import admitted
-from dask_bigfft.planner.device_settings import AS_IS, DeviceSettings
 from dask_bigfft.planner.seconds import LEAST_NBYTES
+from dask_bigfft.planner.tile_plan import AS_IS, COMPUTED, DeviceSettings, TilePlan
 
 __all__ = [
     "Place",
@@ -158,7 +157,7 @@ def on_device(
     try:
         limits = found.limits(place.nbytes)
         links = found.engines[0].links(job, limits)
-        needs = (_need(link.plan(limits).schedule, nbytes) for link in links)
+        needs = (_need(link.tiles(limits).plan, nbytes) for link in links)
         need = max(needs, key=lambda one: one.nbytes)
         now = 0.0 if place.device == "hybrid" else None  # without a lease the CPU takes the block
         with found.lease(need, now) as engine:
@@ -251,9 +250,9 @@ def moved_on_device(incoming: BlockView, place: Place, blocks: int = 1) -> Array
 
     try:
         limits = found.limits(place.nbytes)
-        plan = job.plan(limits)
-        if readable(plan, turned, limits) is not None:
-            with found.lease(_need(plan.schedule, nbytes)) as engine:
+        tiles = job.tiles(limits)
+        if readable(tiles, turned, limits) is not None:
+            with found.lease(_need(tiles.plan, nbytes)) as engine:
                 source = Source(gathered, composite=turned)
                 return engine.run(job, source, nbytes=place.nbytes).reshape(incoming.shape)
     except DeviceMemoryError:
@@ -295,10 +294,10 @@ def inside_device(job: Job, shards: Composite, place: Place) -> bool:
     source = Source(_never, again=False, composite=shards, inside=True)
     try:
         limits = found.limits(place.nbytes)
-        plan = job.plan(limits)
-        if readable(plan, shards, limits) is None or not fits_inside(plan):
+        tiles = job.tiles(limits)
+        if readable(tiles, shards, limits) is None or not fits_inside(tiles):
             return False
-        with found.lease(_need(plan.schedule, shards.nbytes)) as engine:
+        with found.lease(_need(tiles.plan, shards.nbytes)) as engine:
             engine.run(job, source, nbytes=place.nbytes)
     except DeviceMemoryError:
         emit("fallback", nbytes=shards.nbytes)
@@ -315,9 +314,9 @@ def _turns(job: Job, shards: Composite) -> bool:
     return bool(shards.image) and plain
 
 
-def _need(schedule: Schedule, nbytes: int) -> Need:
+def _need(plan: TilePlan, nbytes: int) -> Need:
     """What a block of so many bytes needs of a device."""
-    return Need(schedule.slots, schedule.slot_nbytes, admitted(nbytes))
+    return Need(plan.buffers, plan.buffer_nbytes, admitted(nbytes))
 
 
 def _never() -> Array:

@@ -25,16 +25,15 @@ from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit
 from dask_bigfft.gpu.busy import BusyClock
 from dask_bigfft.gpu.convolving import Spectra, filter_job, filter_of
-from dask_bigfft.gpu.extents import aligned
 from dask_bigfft.gpu.fitting import Fitting
-from dask_bigfft.gpu.jobs import Job, Part, Source
-from dask_bigfft.gpu.limits import PieceLimits
+from dask_bigfft.gpu.jobs import Job
 from dask_bigfft.gpu.operations import FFT, Array
-from dask_bigfft.gpu.pieces import PiecePlan
 from dask_bigfft.gpu.pipeline import Carve, Coming
 from dask_bigfft.gpu.protocol import Device, Event
+from dask_bigfft.gpu.sources import Part, Source
+from dask_bigfft.gpu.tile_work import BlockTiles
 from dask_bigfft.kernels.composite import Composite
-from dask_bigfft.planner.device_settings import DeviceSettings
+from dask_bigfft.planner.tile_plan import DeviceSettings, TileLimits, aligned
 
 #: Times that a block is tried: as planned, with everything given back, and with smaller pieces.
 ATTEMPTS = 6
@@ -43,7 +42,7 @@ ATTEMPTS = 6
 class Prepared(NamedTuple):
     """Pieces of a block, the arena cut for them, the bytes that all may take, and settings."""
 
-    plan: PiecePlan
+    tiles: BlockTiles
     carve: Carve
     nbytes: int
     settings: DeviceSettings
@@ -58,7 +57,7 @@ class Engine(Fitting):
         What does the work.
     nbytes : int, optional
         Bytes of the device's memory that may be used; by default a share of what is free.
-    limits : PieceLimits, optional
+    limits : TileLimits, optional
         How pieces are cut; its number of bytes is replaced.
     number : int
         Of the device among those of the process, from 0.
@@ -68,7 +67,7 @@ class Engine(Fitting):
         self,
         device: Device,
         nbytes: int | None = None,
-        limits: PieceLimits | None = None,
+        limits: TileLimits | None = None,
         number: int = 0,
     ) -> None:
         super().__init__(device, nbytes, limits)
@@ -190,10 +189,10 @@ class Engine(Fitting):
             If the device has no memory left. The part may be overwritten then; what was kept for
             later has been given back.
         """
-        plan, carve, nbytes, settings = prepared
-        works = list(plan.within(part.dim, part.low, part.high, part.width))
+        tiles, carve, nbytes, settings = prepared
+        works = list(tiles.within(part.dim, part.low, part.high, part.width))
         own = {found.op for w in works for found in w.computations if isinstance(found.op, FFT)}
-        ffts = own | plan.ffts
+        ffts = own | tiles.ffts
         with self._lock:
             if self._closed:
                 raise DeviceError("the engine of this device was closed")
@@ -238,16 +237,16 @@ class Engine(Fitting):
                 self.device.close()
 
     def _attempt(
-        self, job: Job, source: Source, filters: Mapping[int, Array], limits: PieceLimits
+        self, job: Job, source: Source, filters: Mapping[int, Array], limits: TileLimits
     ) -> Array:
         """One try: gather without the lock, submit with it, wait without it."""
-        plan, carve, arrays = self.placed(job, limits, source.arrays)
-        coming = Coming(plan, arrays, filters)
+        tiles, carve, arrays = self.placed(job, limits, source.arrays)
+        coming = Coming(tiles, arrays, filters)
         with self._in_turn(coming), self._lock:
             if self._closed:
                 raise DeviceError("the engine of this device was closed")
             self._stage(job.settings)
-            self._arrange(carve, plan.ffts, limits.nbytes)
+            self._arrange(carve, tiles.ffts, limits.nbytes)
             held = self._held
             source.let_go()
             self.busy.begin()
@@ -262,7 +261,7 @@ class Engine(Fitting):
         moved = sum(array.nbytes for array in arrays[:-1])
         emit("h2d", nbytes=moved)
         emit("d2h", nbytes=sum(array.nbytes for array in arrays[1:]))
-        return source.done(arrays[-1], plan.shape(len(arrays) - 2))
+        return source.done(arrays[-1], tiles.shape(len(arrays) - 2))
 
     @contextlib.contextmanager
     def _in_turn(self, coming: Coming) -> Iterator[None]:

@@ -19,9 +19,9 @@ from dask_bigfft.gpu.cuda import software as software_of_cards
 from dask_bigfft.gpu.cupy_device import open_device
 from dask_bigfft.gpu.engine import Engine
 from dask_bigfft.gpu.leases import Leases
-from dask_bigfft.gpu.limits import PieceLimits
 from dask_bigfft.gpu.on_card import forget_plans
 from dask_bigfft.gpu.protocol import Device
+from dask_bigfft.planner.tile_plan import TileLimits
 
 __all__ = [
     "METRIC",
@@ -44,7 +44,7 @@ class _Process:
     """What the process has: devices that were handed in, and the leases of all devices."""
 
     given: tuple[Device, ...] | None = None
-    limits: PieceLimits | None = None
+    limits: TileLimits | None = None
     nbytes: int | None = None
     leases: Leases | None = None
     failure: str | None = None
@@ -173,7 +173,7 @@ def uses() -> tuple[DeviceUse, ...]:
 
 
 def use(
-    devices: Sequence[Device] | None, limits: PieceLimits | None = None, nbytes: int | None = None
+    devices: Sequence[Device] | None, limits: TileLimits | None = None, nbytes: int | None = None
 ) -> None:
     """Use these devices from now on; None: those that are found.
 
@@ -181,7 +181,7 @@ def use(
     ----------
     devices : sequence of Device or None
         Open devices; they are closed when others take their place.
-    limits : PieceLimits, optional
+    limits : TileLimits, optional
         How blocks are cut into pieces; its number of bytes is replaced.
     nbytes : int, optional
         Bytes of each device that may be used, by default a share of what is free.

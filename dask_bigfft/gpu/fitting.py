@@ -15,15 +15,13 @@ from dataclasses import replace
 
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.gpu.convolving import convolving, is_hard
-from dask_bigfft.gpu.extents import aligned
 from dask_bigfft.gpu.jobs import Job
-from dask_bigfft.gpu.limits import PieceLimits
 from dask_bigfft.gpu.operations import FFT, Array
-from dask_bigfft.gpu.pieces import PiecePlan
 from dask_bigfft.gpu.pipeline import Carve, Pipeline
 from dask_bigfft.gpu.protocol import Device
+from dask_bigfft.gpu.tile_work import BlockTiles
 from dask_bigfft.kernels.composite import Composite
-from dask_bigfft.planner.device_settings import AS_IS, DeviceSettings
+from dask_bigfft.planner.tile_plan import AS_IS, DeviceSettings, TileLimits, aligned
 
 #: Part of a device's free memory that is used where no limit is given.
 MEMORY_SHARE = 0.8
@@ -44,17 +42,17 @@ class Fitting:
         What does the work.
     nbytes : int, optional
         Bytes of the device's memory that may be used; by default `MEMORY_SHARE` of what is free.
-    limits : PieceLimits, optional
+    limits : TileLimits, optional
         How pieces are cut; its number of bytes is replaced.
     """
 
     def __init__(
-        self, device: Device, nbytes: int | None = None, limits: PieceLimits | None = None
+        self, device: Device, nbytes: int | None = None, limits: TileLimits | None = None
     ) -> None:
         if nbytes is None:
             nbytes = int(MEMORY_SHARE * device.memory().free)
         self.device = device
-        self.limits = replace(limits or PieceLimits(nbytes), nbytes=self._room(nbytes))
+        self.limits = replace(limits or TileLimits(nbytes), nbytes=self._room(nbytes))
         self.pipeline = Pipeline(device)
         self._lock = threading.Lock()
         self._works: dict[FFT, int] = {}
@@ -67,7 +65,7 @@ class Fitting:
         """What is left for the arena of the bytes that may be used; a tiny budget stays one."""
         return nbytes - min(self.device.libraries, nbytes // 4)
 
-    def within(self, nbytes: int | None) -> PieceLimits:
+    def within(self, nbytes: int | None) -> TileLimits:
         """The engine's limits, or what fewer bytes of the device leave for pieces."""
         if nbytes is None:
             return self.limits
@@ -87,7 +85,7 @@ class Fitting:
             stacklevel=2,
         )
 
-    def links(self, job: Job, limits: PieceLimits) -> tuple[Job, ...]:
+    def links(self, job: Job, limits: TileLimits) -> tuple[Job, ...]:
         """The job, or those that take its place where its pieces do not fit."""
         apart = job.apart()
         if job.convolves or (len(apart) == 1 and not is_hard(job)) or self._fits(job, limits):
@@ -99,17 +97,17 @@ class Fitting:
             found += (link,) if self._fits(link, limits) else self._smoothed(link, limits)
         return tuple(found)
 
-    def _smoothed(self, job: Job, limits: PieceLimits) -> Iterator[Job]:
+    def _smoothed(self, job: Job, limits: TileLimits) -> Iterator[Job]:
         """One step at a time, those that do not fit as convolutions of a smooth length."""
         for one in job.singly():
             smooth = None if self._fits(one, limits) else convolving(one)
             yield one if smooth is None else smooth
 
-    def _fits(self, job: Job, limits: PieceLimits) -> bool:
+    def _fits(self, job: Job, limits: TileLimits) -> bool:
         """Whether there are pieces of a job that fit the device."""
         if not is_hard(job):
             with contextlib.suppress(DeviceMemoryError):
-                job.plan(limits, 1)  # as much of a work area as most FFTs need
+                job.tiles(limits, 1)  # as much of a work area as most FFTs need
                 return True
         with contextlib.suppress(DeviceMemoryError), self._lock:
             self.pieces(job, limits)
@@ -119,9 +117,9 @@ class Fitting:
     def placed(
         self,
         job: Job,
-        limits: PieceLimits,
-        arrays: Callable[[PiecePlan, PieceLimits], list[Array | Composite]],
-    ) -> tuple[PiecePlan, Carve, list[Array | Composite]]:
+        limits: TileLimits,
+        arrays: Callable[[BlockTiles, TileLimits], list[Array | Composite]],
+    ) -> tuple[BlockTiles, Carve, list[Array | Composite]]:
         """Return the pieces of a block, how the arena is cut, and where the block is.
 
         Pieces that go through the device's staging buffers are cut to fit these.
@@ -130,75 +128,75 @@ class Fitting:
         ----------
         job : Job
             What to do.
-        limits : PieceLimits
+        limits : TileLimits
             What pieces may need.
         arrays : callable
             Returns the block before the first crossing and after each, given the pieces and the
             limits that these are within.
         """
-        plan, carve = self._ready(job, limits)
-        found = arrays(plan, limits)
+        tiles, carve = self._ready(job, limits)
+        found = arrays(tiles, limits)
         if self._staged != job.settings.ring:
             with self._lock:
                 self._stage(job.settings)
         ring = max(map(self.device.ring_nbytes, found))
         if not ring:
-            return plan, carve, found
+            return tiles, carve, found
         within = limits.staged(ring, job.settings)
         try:
             other, needed = self._ready(job, within)
         except DeviceMemoryError:
-            return plan, carve, found
-        if other.schedule == plan.schedule:
-            return plan, carve, found
+            return tiles, carve, found
+        if other.plan == tiles.plan:
+            return tiles, carve, found
         found.clear()  # before others are lent in their place
         try:
             found = arrays(other, within)
         except DeviceMemoryError:  # these could not be written where they were
-            return plan, carve, arrays(plan, limits)
+            return tiles, carve, arrays(tiles, limits)
         if self._tables or not carve.holds(needed):
             carve = needed  # else blocks of both kinds follow one another without a pause
         return other, carve, found
 
-    def _ready(self, job: Job, limits: PieceLimits) -> tuple[PiecePlan, Carve]:
+    def _ready(self, job: Job, limits: TileLimits) -> tuple[BlockTiles, Carve]:
         """What `pieces` returns; without waiting for whoever submits where nothing has to be made.
 
         So blocks that follow can be made ready meanwhile.
         """
         for work in WORK_AREAS if not self._tables else ():
-            plan = job.plan(limits, work)
-            needs = [self._works.get(op) for op in plan.ffts]
+            tiles = job.tiles(limits, work)
+            needs = [self._works.get(op) for op in tiles.ffts]
             if None in needs:
                 break
-            carve = _carved(plan, job.settings, max((n for n in needs if n), default=0))
+            carve = _carved(tiles, job.settings, max((n for n in needs if n), default=0))
             if carve.nbytes <= limits.nbytes:
-                return plan, carve
+                return tiles, carve
         with self._lock:
             return self.pieces(job, limits)
 
-    def pieces(self, job: Job, limits: PieceLimits | None = None) -> tuple[PiecePlan, Carve]:
+    def pieces(self, job: Job, limits: TileLimits | None = None) -> tuple[BlockTiles, Carve]:
         """Pieces and work area that fit together; makes the plans of all FFTs."""
         limits = self.limits if limits is None else limits
         for work in WORK_AREAS:
-            plan, carve = self._cut(job, limits, work)
+            tiles, carve = self._cut(job, limits, work)
             if carve.nbytes + self.device.tables > limits.nbytes and self.device.tables:
                 self._drop()  # plans of other rounds
-                plan, carve = self._cut(job, limits, work)
+                tiles, carve = self._cut(job, limits, work)
                 left = limits.nbytes - self.device.tables
                 if 0 < left < carve.nbytes:
                     self._drop()
-                    plan, carve = self._cut(job, replace(limits, nbytes=left), work)
+                    tiles, carve = self._cut(job, replace(limits, nbytes=left), work)
             if carve.nbytes + self.device.tables <= limits.nbytes:
-                return plan, carve
+                return tiles, carve
         raise DeviceMemoryError(
             f"FFTs need a work area of {carve.work_nbytes} bytes beside {carve.slots} pieces of "
             f"{carve.slot_nbytes}, more than {limits.nbytes} together"
         )
 
-    def _cut(self, job: Job, limits: PieceLimits, work: int) -> tuple[PiecePlan, Carve]:
+    def _cut(self, job: Job, limits: TileLimits, work: int) -> tuple[BlockTiles, Carve]:
         """Pieces that go with a work area of some size, and the one that they need."""
-        plan = job.plan(limits, work)
-        return plan, _carved(plan, job.settings, self._area(plan.ffts))
+        tiles = job.tiles(limits, work)
+        return tiles, _carved(tiles, job.settings, self._area(tiles.ffts))
 
     def _stage(self, settings: DeviceSettings) -> None:
         """Tell the device what ring is wanted, if that is another one than before."""
@@ -249,7 +247,7 @@ class Fitting:
         self._tables = 0
 
 
-def _carved(plan: PiecePlan, settings: DeviceSettings, work_nbytes: int) -> Carve:
+def _carved(tiles: BlockTiles, settings: DeviceSettings, work_nbytes: int) -> Carve:
     """How the arena is cut for pieces, given the work area that their FFTs need."""
-    schedule, streams = plan.schedule, settings.streams or "role"
-    return Carve(schedule.slots, schedule.slot_nbytes, aligned(work_nbytes), streams)
+    plan, streams = tiles.plan, settings.streams or "role"
+    return Carve(plan.buffers, plan.buffer_nbytes, aligned(work_nbytes), streams)

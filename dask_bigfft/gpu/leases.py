@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit
 from dask_bigfft.gpu.engine import Engine
-from dask_bigfft.gpu.limits import PieceLimits
 from dask_bigfft.planner.cost import ADMITTED
+from dask_bigfft.planner.tile_plan import TileLimits
 
 #: Tasks that get ready for a device at a time.
 GETTING_READY = 2
@@ -180,7 +180,7 @@ class Leases:
             ticket.desk.needs.append(need)
             ticket.served.set()
 
-    def limits(self, nbytes: int | None) -> PieceLimits:
+    def limits(self, nbytes: int | None) -> TileLimits:
         """What pieces may need on every device, within `nbytes` if that is less."""
         found = (engine.within(nbytes) for engine in self.engines)
         return min(found, key=lambda limits: limits.nbytes)

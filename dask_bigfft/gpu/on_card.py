@@ -23,16 +23,16 @@ from dask_bigfft.gpu.cuda import cupy, current, free_pinned, in_pool, number_of
 from dask_bigfft.gpu.cuda_operations import Operations
 from dask_bigfft.gpu.cupy_device import errors_of_cuda
 from dask_bigfft.gpu.jobs import Job
-from dask_bigfft.gpu.limits import PieceLimits
 from dask_bigfft.gpu.operations import FFT, DeviceArray, Multiply, Product, Transpose
-from dask_bigfft.gpu.piecework import Computation, PieceWork
+from dask_bigfft.gpu.tile_work import Computation, TileWork
+from dask_bigfft.planner.tile_plan import TileLimits
 
 __all__ = ["as_block", "forget_plans", "is_on_card", "roll_on_card", "round_on_card"]
 
 _NO_LIMIT = 1 << 62
 
 #: One piece, one crossing.
-_WHOLE = PieceLimits(_NO_LIMIT, slots=1, most=_NO_LIMIT, least=_NO_LIMIT, pieces=1)
+_WHOLE = TileLimits(_NO_LIMIT, slots=1, most=_NO_LIMIT, least=_NO_LIMIT, pieces=1)
 
 
 def is_on_card(values: Any) -> bool:
@@ -125,14 +125,14 @@ def _attempt(job: Job, values: Any, filters: Mapping[int, Any]) -> Any:
     if values.dtype.str != job.source:
         with values.device:
             values = values.astype(job.source)
-    plan = replace(job, inside=False).plan(_WHOLE)
-    if plan.pieces != len(plan.schedule.crossings):
-        raise DeviceError(f"a block on a card is one piece, not {plan}")
+    tiles = replace(job, inside=False).tiles(_WHOLE)
+    if tiles.plan.tiles != len(tiles.plan.passes):
+        raise DeviceError(f"a block on a card is one tile, not those of {tiles.notation}")
     with current(values.device):
         card = _card(values.device.id)
         with card.lock:
-            for number in range(len(plan.schedule.crossings)):
-                (work,) = plan.works(number)
+            for number in range(len(tiles.plan.passes)):
+                (work,) = tiles.works(number)
                 places = _Places(values, work, filters)
                 _compute(card.operations, work.computations, places)
                 values = places.array(work.result)
@@ -167,7 +167,7 @@ def _compute(
 class _Places:
     """Memory for the arrays of a piece: an offset of the piece is a buffer of its own here."""
 
-    def __init__(self, values: Any, work: PieceWork, filters: Mapping[int, Any]) -> None:
+    def __init__(self, values: Any, work: TileWork, filters: Mapping[int, Any]) -> None:
         cp, sizes = cupy(), dict[int, int]()
         for array in self._arrays(work):
             sizes[array.offset] = max(sizes.get(array.offset, 0), array.nbytes)
@@ -185,7 +185,7 @@ class _Places:
             self._buffers[first] = values
 
     @staticmethod
-    def _arrays(work: PieceWork) -> Iterator[DeviceArray]:
+    def _arrays(work: TileWork) -> Iterator[DeviceArray]:
         yield work.source
         yield work.result
         for found in work.computations:

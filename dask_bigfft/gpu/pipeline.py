@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from dask_bigfft.gpu.half_spectrum import HostView
 from dask_bigfft.gpu.operations import (
     FFT,
     Array,
@@ -31,12 +32,11 @@ from dask_bigfft.gpu.operations import (
     Transpose,
     dense,
 )
-from dask_bigfft.gpu.pieces import PiecePlan
-from dask_bigfft.gpu.piecework import Computation, Move, PieceWork
 from dask_bigfft.gpu.protocol import Device, Event, Stream
-from dask_bigfft.gpu.ragged import HostView
-from dask_bigfft.gpu.slots import PARTS, ROOMY, Slot, parts_of
+from dask_bigfft.gpu.slots import ROOMY, Slot, parts_of
+from dask_bigfft.gpu.tile_work import BlockTiles, Computation, Move, TileWork
 from dask_bigfft.kernels.composite import Composite, Shards
+from dask_bigfft.planner.tile_plan import PARTS
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ Copied = tuple[Array | Shards | None, DeviceArray]
 
 
 def loads(
-    source: Array | Composite, work: PieceWork, parts: int = 1
+    source: Array | Composite, work: TileWork, parts: int = 1
 ) -> tuple[list[Copied], list[Computation]]:
     """What is copied where for a piece, in so many parts, and what is done with it before all."""
     comes, first, used = list[Copied](), list[Computation](), 0
@@ -114,7 +114,7 @@ def _turned(shards: Shards, dtype: str, used: int) -> Iterator[tuple[Array, Stri
 
 
 def stores(
-    target: Array | Composite, work: PieceWork, parts: int = 1
+    target: Array | Composite, work: TileWork, parts: int = 1
 ) -> Iterator[tuple[Array | Shards, DeviceArray]]:
     """What of a piece is copied back where to, in so many parts."""
     for move in _apart(target, work.goes, parts):
@@ -151,7 +151,7 @@ def _copies(
 class Loads:
     """What comes for a piece, what is done with it before all else, and whether that was told."""
 
-    work: PieceWork
+    work: TileWork
     comes: list[Copied]
     before: list[Computation]
     told: bool = False
@@ -162,7 +162,7 @@ class Coming:
 
     Parameters
     ----------
-    plan : PiecePlan
+    tiles : BlockTiles
         What to do.
     arrays : sequence of ndarray
         The block (which may be a composite) before the first crossing, and after each; where a
@@ -172,11 +172,11 @@ class Coming:
     """
 
     def __init__(
-        self, plan: PiecePlan, arrays: Sequence[Array | Composite], filters: Mapping[int, Array]
+        self, tiles: BlockTiles, arrays: Sequence[Array | Composite], filters: Mapping[int, Array]
     ) -> None:
-        self.plan, self.arrays, self.filters = plan, arrays, filters
+        self.tiles, self.arrays, self.filters = tiles, arrays, filters
         self._first: Loads | None = None
-        self._works = plan.works(0)
+        self._works = tiles.works(0)
 
     @property
     def opened(self) -> bool:
@@ -194,7 +194,7 @@ class Coming:
         """The pieces of a crossing, each in so many parts; those of the first one, once."""
         if number == 0:
             yield self.first(parts)
-        for work in self.plan.works(number) if number else self._works:
+        for work in self.tiles.works(number) if number else self._works:
             yield Loads(work, *loads(self.arrays[number], work, parts))
 
 
@@ -297,7 +297,7 @@ class Pipeline:
             told of its first piece before the last one of this block goes.
         """
         stored = self.device.event("stored")
-        numbers = range(len(coming.plan.schedule.crossings))
+        numbers = range(len(coming.tiles.plan.passes))
         for number in numbers:
             if number:
                 self._hold(stored)
@@ -313,7 +313,7 @@ class Pipeline:
 
     def submit_works(
         self,
-        works: Iterable[PieceWork],
+        works: Iterable[TileWork],
         source: Array | Composite,
         target: Array,
         filters: Mapping[int, Array],

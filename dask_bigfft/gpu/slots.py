@@ -17,22 +17,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from dask_bigfft.gpu.operations import Array, DeviceArray
-from dask_bigfft.gpu.piecework import Move
 from dask_bigfft.gpu.protocol import Device, Event, Stream
+from dask_bigfft.gpu.tile_work import Move
 from dask_bigfft.kernels.composite import Shards
+from dask_bigfft.planner.tile_plan import LEAST_PART
 
 #: Where a part is copied back to, and where it is.
 Going = tuple[Array | Shards, DeviceArray]
 
 #: Slots from which on a piece comes to one that is empty.
 ROOMY = 3
-
-#: Parts in which a piece comes and goes where there are fewer slots: it comes as much later than
-#: the one before goes as a part takes.
-PARTS = 8
-
-#: Bytes that a part has at least: a call takes the host longer than a bus takes for smaller ones.
-LEAST_PART = 1 << 20
 
 
 def parts_of(move: Move, count: int) -> Iterator[Move]:

@@ -11,9 +11,9 @@ from devices.blocks import SMALL, distance, job_of, run, scipys, values
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.gpu.engine import Engine
-from dask_bigfft.gpu.jobs import Part, Source
 from dask_bigfft.gpu.leases import ADMITTED, Leases, Need
 from dask_bigfft.gpu.simulated import SimulatedDevice
+from dask_bigfft.gpu.sources import Part, Source
 
 NBYTES = 1 << 15
 
@@ -245,8 +245,8 @@ def test_many_threads_share_devices(devices):
     def work(number):
         x = values(*shapes[number % 3], seed=number)
         job, _ = job_of(x, "fftn")
-        schedule = job.plan(leases.limits(None)).schedule
-        with leases.lease(Need(schedule.slots, schedule.slot_nbytes)) as engine:
+        plan = job.tiles(leases.limits(None)).plan
+        with leases.lease(Need(plan.buffers, plan.buffer_nbytes)) as engine:
             with lock:
                 held[0] += 1
                 most[0] = max(most[0], held[0])

@@ -29,7 +29,7 @@ def clocked(shape, nbytes, blocks=1):
     job = Job(round_, (0,) * len(shape), *found.dtypes[:2])
 
     def arrays(pieces, _):
-        written = range(len(pieces.schedule.crossings))
+        written = range(len(pieces.plan.passes))
         return [
             untouched(shape, "c16"),
             *(untouched(pieces.shape(n), pieces.written(n)) for n in written),

@@ -9,12 +9,11 @@ from devices import blocks
 from devices.blocks import SMALL, distance, job_of, run, scipys, values
 
 from dask_bigfft.gpu.engine import Engine
-from dask_bigfft.gpu.jobs import Source
-from dask_bigfft.gpu.limits import PieceLimits
 from dask_bigfft.gpu.pipeline import Carve, Coming
 from dask_bigfft.gpu.simulated import SimulatedDevice
-from dask_bigfft.planner.device_settings import DeviceSettings
+from dask_bigfft.gpu.sources import Source
 from dask_bigfft.planner.profile import DeviceProfile
+from dask_bigfft.planner.tile_plan import DeviceSettings, TileLimits
 
 SEEDS = range(12)
 
@@ -85,13 +84,13 @@ def transform_two(device, slots, streams=None):
     jobs = [replace(job_of(x, "fftn")[0], settings=settings) for x in inputs]
     plans = [engine.pieces(job) for job in jobs]  # this waits for the device
     tasks = []
-    for x, job, (plan, carve) in zip(inputs, jobs, plans, strict=True):
-        assert len(plan.schedule.crossings) > 1
+    for x, job, (tiles, carve) in zip(inputs, jobs, plans, strict=True):
+        assert len(tiles.plan.passes) > 1
         block = np.array(x).reshape(job.round.source.shape(job.block))
-        out = np.full(x.size, np.nan, complex).reshape(plan_shape(plan))
-        arrays = [block] * len(plan.schedule.crossings) + [out]
+        out = np.full(x.size, np.nan, complex).reshape(plan_shape(tiles))
+        arrays = [block] * len(tiles.plan.passes) + [out]
         engine.pipeline.prepare(carve, 1 << 14)
-        tasks.append((x, job, arrays, engine.pipeline.submit(Coming(plan, arrays, {}))))
+        tasks.append((x, job, arrays, engine.pipeline.submit(Coming(tiles, arrays, {}))))
     right = True
     for x, job, arrays, end in tasks:
         device.synchronize(end)
@@ -100,8 +99,8 @@ def transform_two(device, slots, streams=None):
     return right
 
 
-def plan_shape(plan):
-    last = plan.schedule.crossings[-1]
+def plan_shape(tiles):
+    last = tiles.plan.passes[-1]
     return tuple(last.after[dim] for dim in last.order)
 
 
@@ -142,7 +141,7 @@ def test_copies_both_ways_and_computing_overlap():
     """Twelve pieces take hardly longer than their copies in one direction."""
     profile = DeviceProfile(h2d=1e6, d2h=1e6, run=0.0, flops=1e9, memory=1e9, call=0.0)
     device = SimulatedDevice(1 << 20, profile=profile)
-    limits = PieceLimits(0, least=256, pieces=12, run_nbytes=0, call_nbytes=512)
+    limits = TileLimits(0, least=256, pieces=12, run_nbytes=0, call_nbytes=512)
     engine = Engine(device, 1 << 20, limits)
     x = values(48, 256)
     job, _ = job_of(x, "fft")
@@ -173,7 +172,7 @@ def test_pieces_come_to_what_others_leave(seed, monkeypatch):
         # a transform takes half as long as a copy
         profile = DeviceProfile(h2d=1e6, d2h=1e6, run=0.0, flops=3e6, memory=1e9, call=0.0)
         device = SimulatedDevice(1 << 20, seed, profile=profile)
-        limits = PieceLimits(0, least=256, pieces=12, run_nbytes=0, call_nbytes=0, finer=(1,))
+        limits = TileLimits(0, least=256, pieces=12, run_nbytes=0, call_nbytes=0, finer=(1,))
         got = Engine(device, 1 << 20, limits).run(job, Source(x.copy))
         assert distance(got, scipys(x, "fft")) < 1e-14
         seconds[least] = device.clock() * 1e6 / x.nbytes

@@ -13,12 +13,12 @@ from support import heard
 from dask_bigfft import fft, plan
 from dask_bigfft.errors import ArgumentError, DeviceError
 from dask_bigfft.gpu import find
-from dask_bigfft.gpu.jobs import Source
-from dask_bigfft.gpu.limits import PieceLimits
+from dask_bigfft.gpu.sources import Source
+from dask_bigfft.planner.tile_plan import TileLimits
 from dask_bigfft.testing.devices import simulated_devices
 
-SMALL = PieceLimits(0, least=256, run_nbytes=64)
-WIDE = PieceLimits(0, least=256, run_nbytes=1)  # any row is wide enough
+SMALL = TileLimits(0, least=256, run_nbytes=64)
+WIDE = TileLimits(0, least=256, run_nbytes=1)  # any row is wide enough
 KINDS = ["fftn", "ifftn", "rfftn", "irfftn", "hfftn", "ihfftn"]
 
 

@@ -18,10 +18,10 @@ from dask_bigfft.cluster import register
 from dask_bigfft.errors import ArgumentError, DeviceError, DeviceMemoryError
 from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.gpu import dispatch, find, work_sharing
-from dask_bigfft.gpu.limits import PieceLimits
 from dask_bigfft.gpu.simulated import SimulatedDevice
 from dask_bigfft.planner import work_sharing as sharing
 from dask_bigfft.planner.profile import DeviceProfile, LibrarySpeeds, Profile
+from dask_bigfft.planner.tile_plan import TileLimits
 from dask_bigfft.testing.devices import simulated_devices
 
 #: A test that waits for longer than this has failed.
@@ -399,7 +399,7 @@ def test_without_a_gpu_it_is_refused_by_name():
 
 
 def _simulated():
-    find.use([SimulatedDevice(1 << 14)], PieceLimits(0, least=256, run_nbytes=64), 1 << 14)
+    find.use([SimulatedDevice(1 << 14)], TileLimits(0, least=256, run_nbytes=64), 1 << 14)
 
 
 def _spans():

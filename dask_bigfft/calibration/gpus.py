@@ -16,11 +16,11 @@ import numpy as np
 
 from dask_bigfft.gpu.cupy_gpu import CupyGPU
 from dask_bigfft.gpu.executor import Device
-from dask_bigfft.gpu.extents import aligned
 from dask_bigfft.gpu.on_gpu import Gpus
 from dask_bigfft.gpu.operations import FFT, Array, DeviceArray, Multiply
 from dask_bigfft.memory import default_arena, lend
 from dask_bigfft.planner.profile import DeviceProfile, Peer
+from dask_bigfft.planner.tile_plan import aligned
 
 __all__ = ["device_speeds", "ordinals_of", "peer_speeds"]
 

@@ -32,10 +32,10 @@ from dask_bigfft.decomposition.rounds import Round, transformed
 from dask_bigfft.decomposition.steps import Step, axis_program
 from dask_bigfft.gpu.jobs import Job
 from dask_bigfft.gpu.operations import Array
-from dask_bigfft.gpu.pieces import MOST_PRIME
 from dask_bigfft.kernels.twiddle import chirp_filter
 from dask_bigfft.kernels.views import intervals
 from dask_bigfft.memory import lend
+from dask_bigfft.planner.tile_plan import MOST_PRIME
 
 __all__ = ["convolving", "filter_job", "filter_of", "is_hard"]
 

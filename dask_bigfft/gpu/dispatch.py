@@ -19,19 +19,19 @@ from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit
 from dask_bigfft.gpu.find import Leases, Need, leases, missing
-from dask_bigfft.gpu.jobs import Job, Source, converted, fits_inside, readable
-from dask_bigfft.gpu.limits import PieceLimits
+from dask_bigfft.gpu.half_spectrum import Window
+from dask_bigfft.gpu.jobs import Job
 from dask_bigfft.gpu.operations import Array
-from dask_bigfft.gpu.pieces import COMPUTED, PiecePlan
-from dask_bigfft.gpu.ragged import Window
+from dask_bigfft.gpu.sources import Source, converted, fits_inside, readable
+from dask_bigfft.gpu.tile_work import BlockTiles
 from dask_bigfft.gpu.work_sharing import share_block
 from dask_bigfft.kernels.composite import Composite, Windowed
 from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.kernels.stacked import Stacked
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.planner.cost import admitted
-from dask_bigfft.planner.device_settings import AS_IS, DeviceSettings
 from dask_bigfft.planner.seconds import LEAST_NBYTES
+from dask_bigfft.planner.tile_plan import AS_IS, COMPUTED, DeviceSettings, TileLimits
 
 __all__ = [
     "Place",
@@ -179,10 +179,10 @@ def _run(
     """
     try:
         limits = found.limits(place.nbytes)
-        if shards is None or _in_place(job.plan(limits), shards, limits, source.inside):
-            plans = [link.plan(limits).schedule for link in found.engines[0].links(job, limits)]
+        if shards is None or _in_place(job.tiles(limits), shards, limits, source.inside):
+            plans = [link.tiles(limits).plan for link in found.engines[0].links(job, limits)]
             tasks = admitted(nbytes)
-            needs = [Need(plan.slots, plan.slot_nbytes, tasks) for plan in plans]
+            needs = [Need(plan.buffers, plan.buffer_nbytes, tasks) for plan in plans]
             with found.lease(max(needs, key=lambda need: need.nbytes), timeout) as engine:
                 return engine.run(job, source, filters, nbytes=place.nbytes)
     except TimeoutError:
@@ -193,9 +193,9 @@ def _run(
     return None
 
 
-def _in_place(plan: PiecePlan, shards: Composite, limits: PieceLimits, inside: bool) -> bool:
+def _in_place(tiles: BlockTiles, shards: Composite, limits: TileLimits, inside: bool) -> bool:
     """Whether a device reads shards in place, and writes there if that is asked."""
-    return readable(plan, shards, limits) is not None and (not inside or fits_inside(plan))
+    return readable(tiles, shards, limits) is not None and (not inside or fits_inside(tiles))
 
 
 def shared_with_device(

@@ -32,13 +32,12 @@ from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit
 from dask_bigfft.gpu.convolving import convolving, filter_job, filter_of, is_hard
 from dask_bigfft.gpu.executor import BlockRun, Carve, Device, GPUExecutor
-from dask_bigfft.gpu.extents import aligned
-from dask_bigfft.gpu.jobs import Job, Part, Source
-from dask_bigfft.gpu.limits import PieceLimits
+from dask_bigfft.gpu.jobs import Job
 from dask_bigfft.gpu.operations import FFT, Array
-from dask_bigfft.gpu.pieces import PiecePlan
+from dask_bigfft.gpu.sources import Part, Source
+from dask_bigfft.gpu.tile_work import BlockTiles
 from dask_bigfft.kernels.composite import Composite
-from dask_bigfft.planner.device_settings import AS_IS, DeviceSettings
+from dask_bigfft.planner.tile_plan import AS_IS, DeviceSettings, TileLimits, aligned
 
 #: Times that a block is tried: as planned, with all caches given back, and with smaller tiles.
 ATTEMPTS = 6
@@ -56,7 +55,7 @@ WORK_AREAS = (0, 1, 2, 4)
 class Prepared(NamedTuple):
     """Tiles of a block, the arena cut for them, the bytes that all may take, and settings."""
 
-    plan: PiecePlan
+    tiles: BlockTiles
     carve: Carve
     nbytes: int
     settings: DeviceSettings
@@ -79,7 +78,7 @@ class Engine:
         What does the work.
     nbytes : int, optional
         Bytes of the device's memory that may be used; by default `MEMORY_SHARE` of what is free.
-    limits : PieceLimits, optional
+    limits : TileLimits, optional
         How tiles are cut; its number of bytes is replaced.
     number : int
         Of the device among those of the process, from 0.
@@ -89,13 +88,13 @@ class Engine:
         self,
         device: Device,
         nbytes: int | None = None,
-        limits: PieceLimits | None = None,
+        limits: TileLimits | None = None,
         number: int = 0,
     ) -> None:
         if nbytes is None:
             nbytes = int(MEMORY_SHARE * device.memory().free)
         self.device, self.number = device, number
-        self.limits = replace(limits or PieceLimits(nbytes), nbytes=self._room(nbytes))
+        self.limits = replace(limits or TileLimits(nbytes), nbytes=self._room(nbytes))
         self.executor = GPUExecutor(device)
         self._lock = threading.Lock()
         self._works: dict[FFT, int] = {}
@@ -197,13 +196,13 @@ class Engine:
         return found
 
     def _attempt(
-        self, job: Job, source: Source, filters: Mapping[int, Array], limits: PieceLimits
+        self, job: Job, source: Source, filters: Mapping[int, Array], limits: TileLimits
     ) -> Array:
         """One try: gather without the lock, submit with it, wait without it."""
-        plan, carve, arrays = self._placed(job, limits, source)
-        block = BlockRun(plan, arrays, filters)
+        tiles, carve, arrays = self._placed(job, limits, source)
+        block = BlockRun(tiles, arrays, filters)
         with self._in_turn(block), self._submitting(job.settings):
-            self._arrange(carve, plan.ffts, limits.nbytes)
+            self._arrange(carve, tiles.ffts, limits.nbytes)
             held = self._held
             source.let_go()
             try:
@@ -215,7 +214,7 @@ class Engine:
         emit("device_memory", device=self.number, nbytes=held)
         emit("h2d", nbytes=sum(array.nbytes for array in arrays[:-1]))
         emit("d2h", nbytes=sum(array.nbytes for array in arrays[1:]))
-        return source.done(arrays[-1], plan.shape(len(arrays) - 2))
+        return source.done(arrays[-1], tiles.shape(len(arrays) - 2))
 
     def prepared(self, job: Job, nbytes: int | None = None) -> Prepared:
         """Return what `run_part` needs to know of a block whose parts it is given."""
@@ -235,7 +234,7 @@ class Engine:
         Parameters
         ----------
         prepared : Prepared
-            What `prepared` returned; the plan divides.
+            What `prepared` returned; its tiles divide.
         part : Part
             Which part, and in what tiles.
         source : ndarray or Composite
@@ -251,16 +250,16 @@ class Engine:
             If the device has no memory left. The part may be overwritten then; all caches have been
             given back.
         """
-        plan, carve, nbytes, settings = prepared
-        works = list(plan.within(part.dim, part.low, part.high, part.width))
+        tiles, carve, nbytes, settings = prepared
+        works = list(tiles.within(part.dim, part.low, part.high, part.width))
         own = {found.op for w in works for found in w.computations if isinstance(found.op, FFT)}
-        ffts = own | plan.ffts
+        ffts = own | tiles.ffts
         with self._submitting(settings):
             try:
                 work = max(carve.work_nbytes, aligned(self._area(ffts)))
                 self._arrange(replace(carve, work_nbytes=work), ffts, nbytes)
                 held = self._held
-                block = BlockRun(plan, (source, target), filters or {}, works)
+                block = BlockRun(tiles, (source, target), filters or {}, works)
                 end = self.executor.run(block)
             except BaseException:
                 self._drop()  # nothing may go on writing into memory we let go
@@ -337,7 +336,7 @@ class Engine:
         """What is left for the arena of the bytes that may be used; a tiny budget stays one."""
         return nbytes - min(self.device.libraries, nbytes // 4)
 
-    def within(self, nbytes: int | None) -> PieceLimits:
+    def within(self, nbytes: int | None) -> TileLimits:
         """Return the engine's limits, or what fewer bytes of the device leave for tiles."""
         if nbytes is None:
             return self.limits
@@ -346,13 +345,13 @@ class Engine:
             self._warned.add(nbytes)
             warnings.warn(
                 f"{nbytes} bytes of {self.device.name} may be used, but kernels and FFT plans "
-                f"alone take about {libraries}: they are counted in full from {4 * libraries} bytes on, "
-                f"and only as {nbytes // 4} here",
+                f"alone take about {libraries}: they are counted in full from {4 * libraries} "
+                f"bytes on, and only as {nbytes // 4} here",
                 stacklevel=2,
             )
         return replace(self.limits, nbytes=min(self._room(nbytes), self.limits.nbytes))
 
-    def links(self, job: Job, limits: PieceLimits) -> tuple[Job, ...]:
+    def links(self, job: Job, limits: TileLimits) -> tuple[Job, ...]:
         """Return the job, or those that take its place where its tiles do not fit.
 
         Where a length has a large prime factor, its step alone, and as a convolution of a smooth
@@ -370,85 +369,85 @@ class Engine:
                 found.append(smooth or one)
         return tuple(found)
 
-    def _fits(self, job: Job, limits: PieceLimits) -> bool:
+    def _fits(self, job: Job, limits: TileLimits) -> bool:
         """Whether there are tiles of a job that fit the device."""
         try:
             if is_hard(job):
                 with self._lock:
-                    self.pieces(job, limits)
+                    self.tiles(job, limits)
             else:
-                job.plan(limits, 1)  # as much of a work area as most FFTs need
+                job.tiles(limits, 1)  # as much of a work area as most FFTs need
         except DeviceMemoryError:
             return False
         return True
 
     def _placed(
-        self, job: Job, limits: PieceLimits, source: Source
-    ) -> tuple[PiecePlan, Carve, list[Array | Composite]]:
+        self, job: Job, limits: TileLimits, source: Source
+    ) -> tuple[BlockTiles, Carve, list[Array | Composite]]:
         """Tiles of a block, how the arena is cut, and the block before and after each pass.
 
         Tiles that go through the device's ring are cut to fit its buffers.
         """
-        plan, carve = self._ready(job, limits)
-        arrays = source.arrays(plan, limits)
+        tiles, carve = self._ready(job, limits)
+        arrays = source.arrays(tiles, limits)
         if self._staged != job.settings.ring:
             with self._lock:
                 self._stage(job.settings)
         ring = max(map(self.device.ring_nbytes, arrays))
         if not ring:
-            return plan, carve, arrays
+            return tiles, carve, arrays
         within = limits.staged(ring, job.settings)
         try:
             other, needed = self._ready(job, within)
         except DeviceMemoryError:
-            return plan, carve, arrays
-        if other.schedule == plan.schedule:
-            return plan, carve, arrays
+            return tiles, carve, arrays
+        if other.plan == tiles.plan:
+            return tiles, carve, arrays
         arrays.clear()  # before others are allocated in their place
         try:
             arrays = source.arrays(other, within)
         except DeviceMemoryError:  # these could not be written where they were
-            return plan, carve, source.arrays(plan, limits)
+            return tiles, carve, source.arrays(tiles, limits)
         if self._tables or not carve.holds(needed):
             carve = needed  # else blocks of both kinds follow one another without a pause
         return other, carve, arrays
 
-    def _ready(self, job: Job, limits: PieceLimits) -> tuple[PiecePlan, Carve]:
-        """What `pieces` returns; without waiting for who submits where nothing has to be made."""
+    def _ready(self, job: Job, limits: TileLimits) -> tuple[BlockTiles, Carve]:
+        """What `tiles` returns; without waiting for who submits where nothing has to be made."""
         for work in WORK_AREAS if not self._tables else ():
-            plan = job.plan(limits, work)
-            needs = [self._works.get(op) for op in plan.ffts]
+            tiles = job.tiles(limits, work)
+            needs = [self._works.get(op) for op in tiles.ffts]
             if None in needs:
                 break
-            carve = _carved(plan, job.settings, max((n for n in needs if n), default=0))
+            carve = _carved(tiles, job.settings, max((n for n in needs if n), default=0))
             if carve.nbytes <= limits.nbytes:
-                return plan, carve
+                return tiles, carve
         with self._lock:
-            return self.pieces(job, limits)
+            return self.tiles(job, limits)
 
-    def pieces(self, job: Job, limits: PieceLimits | None = None) -> tuple[PiecePlan, Carve]:
+    def tiles(self, job: Job, limits: TileLimits | None = None) -> tuple[BlockTiles, Carve]:
         """Return tiles and a work area that fit together; makes the plans of all FFTs."""
         limits = self.limits if limits is None else limits
         for work in WORK_AREAS:
-            plan, carve = self._cut(job, limits, work)
+            tiles, carve = self._cut(job, limits, work)
             if carve.nbytes + self.device.tables > limits.nbytes and self.device.tables:
                 self._drop()  # plans of other rounds
-                plan, carve = self._cut(job, limits, work)
+                tiles, carve = self._cut(job, limits, work)
                 left = limits.nbytes - self.device.tables
                 if 0 < left < carve.nbytes:
                     self._drop()
-                    plan, carve = self._cut(job, replace(limits, nbytes=left), work)
+                    tiles, carve = self._cut(job, replace(limits, nbytes=left), work)
             if carve.nbytes + self.device.tables <= limits.nbytes:
-                return plan, carve
+                return tiles, carve
         raise DeviceMemoryError(
             f"FFTs need a work area of {carve.work_nbytes} bytes beside {carve.buffers} tiles of "
             f"{carve.buffer_nbytes}, more than {limits.nbytes} together"
         )
 
-    def _cut(self, job: Job, limits: PieceLimits, work: int) -> tuple[PiecePlan, Carve]:
+    def _cut(self, job: Job, limits: TileLimits, work: int) -> tuple[BlockTiles, Carve]:
         """Tiles that go with a work area of some size, and the arena that they need."""
-        plan = job.plan(limits, work)
-        return plan, _carved(plan, job.settings, self._area(plan.ffts))
+        tiles = job.tiles(limits, work)
+        return tiles, _carved(tiles, job.settings, self._area(tiles.ffts))
 
     def _stage(self, settings: DeviceSettings) -> None:
         """Tell the device what ring is wanted, if that is another one than before."""
@@ -509,7 +508,7 @@ class Engine:
                 self.device.close()
 
 
-def _carved(plan: PiecePlan, settings: DeviceSettings, work_nbytes: int) -> Carve:
+def _carved(tiles: BlockTiles, settings: DeviceSettings, work_nbytes: int) -> Carve:
     """How the arena is cut for tiles, given the work area that their FFTs need."""
-    schedule, streams = plan.schedule, settings.streams or "role"
-    return Carve(schedule.slots, schedule.slot_nbytes, aligned(work_nbytes), streams)
+    plan, streams = tiles.plan, settings.streams or "role"
+    return Carve(plan.buffers, plan.buffer_nbytes, aligned(work_nbytes), streams)

@@ -19,7 +19,8 @@ again: so a device holds little more than it works on, as Lee and Kim's ring doe
                         tile 3 comes            3 3 3 3 3 3 3 3
 
 The executor outlives tasks: the first tiles of one block are loaded while the last ones of the
-block before are stored. Only a pass waits for the one before it on the same block, whose result it reads.
+block before are stored. Only a pass waits for the one before it on the same block, whose result it
+reads.
 
 Imports `kernels` and this room.
 """
@@ -30,12 +31,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Protocol
 
-from dask_bigfft.gpu import limits
+from dask_bigfft.gpu.half_spectrum import HostView
 from dask_bigfft.gpu.operations import FFT, Array, Compute, DeviceArray, Multiply, Strided, dense
-from dask_bigfft.gpu.pieces import PiecePlan
-from dask_bigfft.gpu.piecework import Computation, Move, PieceWork
-from dask_bigfft.gpu.ragged import HostView
+from dask_bigfft.gpu.tile_work import BlockTiles, Computation, Move, TileWork
 from dask_bigfft.kernels.composite import Composite, Shards
+from dask_bigfft.planner.tile_plan import LEAST_PART, PARTS
 
 #: Buffers from which on a tile comes to one that is empty.
 ROOMY = 3
@@ -191,7 +191,7 @@ class Tile:
 
     Parameters
     ----------
-    work : PieceWork
+    work : TileWork
         What is done with it.
     source, target : ndarray or Composite
         The block before and after.
@@ -200,7 +200,7 @@ class Tile:
     """
 
     def __init__(
-        self, work: PieceWork, source: Array | Composite, target: Array | Composite, parts: int
+        self, work: TileWork, source: Array | Composite, target: Array | Composite, parts: int
     ) -> None:
         self.work, self._target, self._parts = work, target, parts
         self.announced = False
@@ -268,7 +268,7 @@ def parts_of(move: Move, count: int) -> Iterator[Move]:
 
     What does not lie together on the device stays one.
     """
-    array, count = move.array, min(count, move.array.nbytes // limits.LEAST_PART)
+    array, count = move.array, min(count, move.array.nbytes // LEAST_PART)
     dim = next((dim for dim, n in enumerate(array.shape) if n > 1), None)
     if array.strides is not None or dim is None or count < 2:
         yield move
@@ -288,30 +288,30 @@ class BlockRun:
 
     Parameters
     ----------
-    plan : PiecePlan
+    tiles : BlockTiles
         What to do.
     arrays : sequence of ndarray
         The block (which may be a composite) before the first pass, and after each; where a pass
         writes what it read, the same array twice. They have to stay until all is done.
     filters : mapping of int to ndarray
         Spectrum of the convolution's filter, for the axes that need one.
-    works : iterable of PieceWork, optional
+    works : iterable of TileWork, optional
         The tiles of a block that is done in part, in one pass; by default all.
     """
 
     def __init__(
         self,
-        plan: PiecePlan,
+        tiles: BlockTiles,
         arrays: Sequence[Array | Composite],
         filters: Mapping[int, Array],
-        works: Iterable[PieceWork] | None = None,
+        works: Iterable[TileWork] | None = None,
     ) -> None:
-        self.plan, self.arrays, self.filters = plan, arrays, filters
-        self._works = iter(plan.works(0) if works is None else works)
-        self.passes = 1 if works is not None else len(plan.schedule.crossings)
+        self._tiles, self.arrays, self.filters = tiles, arrays, filters
+        self._works = iter(tiles.works(0) if works is None else works)
+        self.passes = 1 if works is not None else len(tiles.plan.passes)
 
-    def _tile(self, work: PieceWork, number: int) -> Tile:
-        parts = 1 if self.plan.schedule.slots >= ROOMY else limits.PARTS
+    def _tile(self, work: TileWork, number: int) -> Tile:
+        parts = 1 if self._tiles.plan.buffers >= ROOMY else PARTS
         return Tile(work, self.arrays[number], self.arrays[number + 1], parts)
 
     @cached_property
@@ -328,7 +328,7 @@ class BlockRun:
         """Yield the tiles of a pass; those of the first one, once."""
         if number == 0:
             yield self.first
-        for work in self.plan.works(number) if number else self._works:
+        for work in self._tiles.works(number) if number else self._works:
             yield self._tile(work, number)
 
 

@@ -4,8 +4,8 @@ cuFFT takes a batch of transforms at two strides: from element to element, and f
 transform. Dimensions in the middle of an array have three; then one plan is executed again and
 again, over the rows before the dimension or over the elements after it, whichever are fewer.
 
-Columns of a large array can be done in tiles: as many as stay in the GPU's cache are copied side
-by side, transformed there, and put back, by kernels that ask the cache to keep nothing. FFTs in the
+Columns of a large array can be done in tiles: as many as stay in the GPU's cache are copied side by
+side, transformed there, and put back, by kernels that ask the cache to keep nothing. FFTs in the
 array itself evict what the copy engines keep in the cache, and then each row that crosses the bus
 takes them 0.1 us longer (H200).
 

@@ -28,9 +28,9 @@ from dask_bigfft.gpu import cuda
 from dask_bigfft.gpu.cupy_gpu import open_gpu
 from dask_bigfft.gpu.engine import Engine
 from dask_bigfft.gpu.executor import Device
-from dask_bigfft.gpu.limits import PieceLimits
 from dask_bigfft.gpu.on_gpu import forget_plans
 from dask_bigfft.planner.cost import ADMITTED
+from dask_bigfft.planner.tile_plan import TileLimits
 
 __all__ = [
     "METRIC",
@@ -171,7 +171,7 @@ class Leases:
                 found.append(i)
         return found
 
-    def limits(self, nbytes: int | None) -> PieceLimits:
+    def limits(self, nbytes: int | None) -> TileLimits:
         """Return what tiles may need on every device, within `nbytes` if that is less."""
         found = (engine.within(nbytes) for engine in self.engines)
         return min(found, key=lambda limits: limits.nbytes)
@@ -196,7 +196,7 @@ class _Process:
     """What the process has: devices that were handed in, and the leases of all devices."""
 
     given: tuple[Device, ...] | None = None
-    limits: PieceLimits | None = None
+    limits: TileLimits | None = None
     nbytes: int | None = None
     leases: Leases | None = None
     failure: str | None = None
@@ -315,7 +315,7 @@ def uses() -> tuple[DeviceUse, ...]:
 
 
 def use(
-    devices: Sequence[Device] | None, limits: PieceLimits | None = None, nbytes: int | None = None
+    devices: Sequence[Device] | None, limits: TileLimits | None = None, nbytes: int | None = None
 ) -> None:
     """Use these devices from now on; None: those that are found.
 
@@ -323,7 +323,7 @@ def use(
     ----------
     devices : sequence of Device or None
         Open devices; they are closed when others take their place.
-    limits : PieceLimits, optional
+    limits : TileLimits, optional
         How blocks are cut into pieces; its number of bytes is replaced.
     nbytes : int, optional
         Bytes of each device that may be used, by default a share of what is free.

@@ -2,8 +2,8 @@
 
 CuPy arrays stay CuPy arrays. The block is one tile, in passes that have no copies (one, but for
 lengths that cuFFT refuses); what is computed is the same as for tiles of host blocks. What cannot
-be done in place takes fresh memory of CuPy's pool, so the most that is needed is the block, the block
-after the round, and the work area of its FFTs. All of it runs in the user's current stream.
+be done in place takes fresh memory of CuPy's pool, so the most that is needed is the block, the
+block after the round, and the work area of its FFTs. All of it runs in the user's current stream.
 
 Imports `errors`, `events` and this room.
 """
@@ -23,9 +23,9 @@ from dask_bigfft.gpu.cuda import cupy, current, errors_of_cuda, free_pinned, in_
 from dask_bigfft.gpu.cupy_gpu import compute
 from dask_bigfft.gpu.ffts import FFTPlans
 from dask_bigfft.gpu.jobs import Job
-from dask_bigfft.gpu.limits import PieceLimits
 from dask_bigfft.gpu.operations import FFT, DeviceArray
-from dask_bigfft.gpu.piecework import PieceWork
+from dask_bigfft.gpu.tile_work import TileWork
+from dask_bigfft.planner.tile_plan import TileLimits
 
 __all__ = [
     "Gpus",
@@ -48,7 +48,7 @@ Segment = tuple[Any, Any, bool]
 _NO_LIMIT = 1 << 62
 
 #: One tile, one pass.
-_WHOLE = PieceLimits(_NO_LIMIT, slots=1, most=_NO_LIMIT, least=_NO_LIMIT, pieces=1)
+_WHOLE = TileLimits(_NO_LIMIT, slots=1, most=_NO_LIMIT, least=_NO_LIMIT, pieces=1)
 
 
 def is_on_gpu(values: Any) -> bool:
@@ -138,20 +138,20 @@ def _attempt(job: Job, values: Any, filters: Mapping[int, Any]) -> Any:
     if values.dtype.str != job.source:
         with values.device:
             values = values.astype(job.source)
-    plan = replace(job, inside=False).plan(_WHOLE)
-    if plan.pieces != len(plan.schedule.crossings):
-        raise DeviceError(f"a block on a GPU is one tile, not {plan}")
+    tiles = replace(job, inside=False).tiles(_WHOLE)
+    if tiles.plan.tiles != len(tiles.plan.passes):
+        raise DeviceError(f"a block on a GPU is one tile, not those of {tiles.notation}")
     with current(values.device):
         plans = _plans_of(values.device.id)
         with plans.lock:
-            for number in range(len(plan.schedule.crossings)):
-                (work,) = plan.works(number)
+            for number in range(len(tiles.plan.passes)):
+                (work,) = tiles.works(number)
                 values = _computed(plans.ffts, values, work, filters)
             cupy().cuda.get_current_stream().synchronize()
     return values.reshape(shape)
 
 
-def _computed(plans: FFTPlans, values: Any, work: PieceWork, filters: Mapping[int, Any]) -> Any:
+def _computed(plans: FFTPlans, values: Any, work: TileWork, filters: Mapping[int, Any]) -> Any:
     """Do all operations on a tile, in the stream of the task; return the result."""
     plans.trim()
     ffts = [found.op for found in work.computations if isinstance(found.op, FFT)]
@@ -165,7 +165,7 @@ def _computed(plans: FFTPlans, values: Any, work: PieceWork, filters: Mapping[in
     return _array(buffers, work.result)
 
 
-def _memory(values: Any, work: PieceWork, filters: Mapping[int, Any]) -> dict[int, Any]:
+def _memory(values: Any, work: TileWork, filters: Mapping[int, Any]) -> dict[int, Any]:
     """Memory for the arrays of a tile: an offset of the tile is a buffer of its own here."""
     cp, sizes, first = cupy(), dict[int, int](), work.source.offset
     used = [(found.source, found.target) for found in work.computations]

@@ -10,18 +10,16 @@ Imports `kernels`.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from dask_bigfft.decomposition.steps import Kind
 from dask_bigfft.kernels.composite import Shards
+from dask_bigfft.planner.tile_plan import ALIGNMENT as ALIGNMENT
 
 Array = npt.NDArray[Any]
-Kind = Literal["c2c", "r2c", "c2r"]
-
-#: Offsets of arrays in the arena are multiples of it; FFT libraries ask for less.
-ALIGNMENT = 256
 
 
 @dataclass(frozen=True, slots=True)

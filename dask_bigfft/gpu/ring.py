@@ -9,9 +9,9 @@ such a ring by the device and not by the data)::
 The caller waits for a gather, but may announce what it loads next, so that threads go on with that
 meanwhile. A scatter runs in the background; its future says when the values are there.
 
-The threads run compiled code and take shares of copies from a table, under a mutex of the
-operating system: handing out each share in Python took 40 us of the GIL, in which a bus moves 2 MiB. Wide rows
-are stored around the caches (63 GB/s against 40 with NumPy, 16 threads of the machine in
+The threads run compiled code and take shares of copies from a table, under a mutex of the operating
+system: handing out each share in Python took 40 us of the GIL, in which a bus moves 2 MiB. Wide
+rows are stored around the caches (63 GB/s against 40 with NumPy, 16 threads of the machine in
 `ci/results/gpu.md`).
 
 Imports numba, `kernels` and this room.

@@ -34,9 +34,10 @@ from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.events import during, emit, working_for
 from dask_bigfft.gpu.engine import Engine, Prepared
 from dask_bigfft.gpu.find import Leases, Need
-from dask_bigfft.gpu.jobs import Job, Part, readable
+from dask_bigfft.gpu.jobs import Job
 from dask_bigfft.gpu.operations import Array
-from dask_bigfft.gpu.pieces import PiecePlan
+from dask_bigfft.gpu.sources import Part, readable
+from dask_bigfft.gpu.tile_work import BlockTiles
 from dask_bigfft.kernels.composite import Composite
 from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.kernels.loop import CPUExecutor
@@ -51,7 +52,7 @@ __all__ = ["Interval", "share_block", "shared_dim"]
 #: Part of its forecast share of the remaining rows that a device takes at once.
 PORTION = 0.5
 
-#: Smallest portion of a device, in units of `PieceLimits.least`: each is a call of its own.
+#: Smallest portion of a device, in units of `TileLimits.least`: each is a call of its own.
 LEAST_PORTION = 4
 
 
@@ -232,11 +233,11 @@ class _SharedBlock:
         with contextlib.nullcontext() if work is None else during(*work):
             try:
                 prepared = engine.prepared(self.job, self.nbytes)
-                if shared_dim(prepared.plan) is None:
+                if shared_dim(prepared.tiles) is None:
                     interval.give_back()
                     return
                 read = _part_reader(self.incoming, prepared, engine, interval.dim, self.out)
-                extent = prepared.plan.schedule.crossings[0].extents[interval.dim]
+                extent = prepared.tiles.plan.passes[0].tile[interval.dim]
                 while (found := interval.take_portion()) is not None:
                     part = replace(found, width=min(found.width, extent))
                     source = read(slice(part.low, part.high))
@@ -292,19 +293,19 @@ def share_block(
     if most < 2 * limits.least or dim is None or not incoming.divides(dim):
         return None
     try:
-        plan = leases.engines[0].prepared(job, nbytes).plan
+        tiles = leases.engines[0].prepared(job, nbytes).tiles
     except DeviceMemoryError:
         return None
-    if shared_dim(plan) is None:
+    if shared_dim(tiles) is None:
         return None
-    rows, piece = before[dim], plan.schedule.crossings[0].extents[dim]
+    rows, piece = before[dim], tiles.plan.passes[0].tile[dim]
     row_nbytes, outside = -(-most // rows), math.prod(before[:dim])
-    inner = math.prod(before[dim + 1 :]) * np.dtype(plan.dtype).itemsize
+    inner = math.prod(before[dim + 1 :]) * np.dtype(tiles.dtype).itemsize
     run = -(-limits.run_nbytes // inner) if outside > 1 else 1
     least = min(piece, max(run, -(-LEAST_PORTION * limits.least // row_nbytes)))
     tile_nbytes = min(tile_bytes_of(library.beside), limits.least)
     tile = min(rows, max(1, -(-ROW_BYTES * outside // row_nbytes), tile_nbytes // row_nbytes))
-    need = Need(plan.schedule.slots, plan.schedule.slot_nbytes, admitted(most))
+    need = Need(tiles.plan.buffers, tiles.plan.buffer_nbytes, admitted(most))
     # Of the round, to rows of one task beside one lease.
     tasks = min(task_threads(), round_.source.blocks)
     leased = min(tasks, need.tasks * len(leases.engines))
@@ -321,10 +322,10 @@ def _part_reader(
     That is the block itself or shards of other blocks, if the device can read these, else memory
     into which some threads gather the part.
     """
-    came, dtype = incoming.array, np.dtype(prepared.plan.source)
+    came, dtype = incoming.array, np.dtype(prepared.tiles.source)
     if came is None or not came.flags.c_contiguous:
         boxes = incoming.boxes(False)
-        found = None if boxes is None else readable(prepared.plan, boxes.around, engine.limits)
+        found = None if boxes is None else readable(prepared.tiles, boxes.around, engine.limits)
         if found is not None:
             return lambda _: found
     fill: Callable[[slice], None] | None = None
@@ -353,9 +354,9 @@ def _part_reader(
     return gathered
 
 
-def shared_dim(plan: PiecePlan) -> int | None:
+def shared_dim(tiles: BlockTiles) -> int | None:
     """Return the dimension along which a block can be shared; None where parts need each other."""
-    return _free_dim(plan.round.source.shape(plan.block), plan.dims) if plan.divides else None
+    return _free_dim(tiles.round.source.shape(tiles.block), tiles.dims) if tiles.divides else None
 
 
 def _free_dim(shape: tuple[int, ...], fixed: Collection[int]) -> int | None:

@@ -9,7 +9,7 @@
     cost             cost (memory, tasks) <- library_memory, joints (blocks in shared memory)
                      seconds (the cost model) <- work, traffic
                      phases (of a report)
-    devices          work_sharing (parts of CPU threads and devices), device_settings
+    devices          work_sharing (parts of CPU threads and devices)
     answer           plan (for users) -> plan_data, exchange; explain, drawing <- notation, wording;
                      encoding (JSON)
 """

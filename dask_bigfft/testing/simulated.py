@@ -1,9 +1,9 @@
 """A GPU made of NumPy, on which whatever streams and events leave open goes wrong on purpose.
 
 Operations wait in their streams until the host waits for something. Then they run one by one, in
-any order that the events permit, drawn from a seed, and in no other: an executor with an event too few
-gives a wrong answer here, where a GPU may give the right one for years. An FFT whose plan was not
-made while streams were idle is refused, where a GPU would make it then. Memory that nothing was
+any order that the events permit, drawn from a seed, and in no other: an executor with an event too
+few gives a wrong answer here, where a GPU may give the right one for years. An FFT whose plan was
+not made while streams were idle is refused, where a GPU would make it then. Memory that nothing was
 written to holds NaN, and more memory than there is is refused.
 
 A clock follows a profile. It knows three engines that work at the same time, each in the order of

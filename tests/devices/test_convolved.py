@@ -8,7 +8,8 @@ from devices.blocks import SMALL, distance, engine
 from dask_bigfft.decomposition.layout import Layout, plain
 from dask_bigfft.decomposition.rounds import Round, transformed
 from dask_bigfft.decomposition.steps import axis_program
-from dask_bigfft.gpu.jobs import Job, Source
+from dask_bigfft.gpu.jobs import Job
+from dask_bigfft.gpu.sources import Source
 
 
 def bluestein(n, padded, sign, before=(), after=()):
@@ -48,7 +49,7 @@ def test_scheme(n, padded, before, after, nbytes, notation, sign):
     assert distance(got.take(range(n), axis=axis), expected) < 1e-14
     assert not got.take(range(n, padded), axis=axis).any()
     assert simulated.device.peak <= nbytes
-    assert simulated.pieces(job)[0].notation == notation.replace("Y", "ZYX"[3 - x.ndim + axis])
+    assert simulated.tiles(job)[0].notation == notation.replace("Y", "ZYX"[3 - x.ndim + axis])
 
 
 def test_a_block_that_may_be_overwritten_stays_where_it_is():

@@ -12,8 +12,8 @@ from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.gpu.engine import Engine
 from dask_bigfft.gpu.find import Leases, Need
-from dask_bigfft.gpu.jobs import Part, Source
 from dask_bigfft.gpu.operations import Multiply
+from dask_bigfft.gpu.sources import Part, Source
 from dask_bigfft.planner.cost import ADMITTED
 from dask_bigfft.testing.simulated import SimulatedGPU
 
@@ -249,8 +249,8 @@ def test_many_threads_share_devices(devices):
     def work(number):
         x = values(*shapes[number % 3], seed=number)
         job, _ = job_of(x, "fftn")
-        schedule = job.plan(leases.limits(None)).schedule
-        with leases.lease(Need(schedule.slots, schedule.slot_nbytes)) as engine:
+        plan = job.tiles(leases.limits(None)).plan
+        with leases.lease(Need(plan.buffers, plan.buffer_nbytes)) as engine:
             with lock:
                 held[0] += 1
                 most[0] = max(most[0], held[0])

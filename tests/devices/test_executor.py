@@ -10,10 +10,9 @@ from devices.blocks import SMALL, distance, job_of, run, scipys, values
 
 from dask_bigfft.gpu.engine import Engine
 from dask_bigfft.gpu.executor import BlockRun, Carve
-from dask_bigfft.gpu.jobs import Source
-from dask_bigfft.gpu.limits import PieceLimits
-from dask_bigfft.planner.device_settings import DeviceSettings
+from dask_bigfft.gpu.sources import Source
 from dask_bigfft.planner.profile import DeviceProfile
+from dask_bigfft.planner.tile_plan import DeviceSettings, TileLimits
 from dask_bigfft.testing.simulated import SimulatedGPU
 
 SEEDS = range(12)
@@ -68,7 +67,7 @@ SHAPES = {3: [(64, 48), (2048,)], 2: [(2048,), (64, 48)]}
 @pytest.fixture(params=SHAPES)
 def slots(request, monkeypatch):
     """How many slots there are; where they are few, pieces come to what others leave."""
-    monkeypatch.setattr("dask_bigfft.gpu.limits.LEAST_PART", 64)
+    monkeypatch.setattr("dask_bigfft.gpu.executor.LEAST_PART", 64)
     return request.param
 
 
@@ -83,15 +82,15 @@ def transform_two(device, slots, streams=None):
     inputs = [values(*shape) for shape in SHAPES[slots]]
     settings = DeviceSettings(streams=streams, buffers=slots)
     jobs = [replace(job_of(x, "fftn")[0], settings=settings) for x in inputs]
-    plans = [engine.pieces(job) for job in jobs]  # this waits for the device
+    plans = [engine.tiles(job) for job in jobs]  # this waits for the device
     tasks = []
-    for x, job, (plan, carve) in zip(inputs, jobs, plans, strict=True):
-        assert len(plan.schedule.crossings) > 1
+    for x, job, (tiles, carve) in zip(inputs, jobs, plans, strict=True):
+        assert len(tiles.plan.passes) > 1
         block = np.array(x).reshape(job.round.source.shape(job.block))
-        out = np.full(x.size, np.nan, complex).reshape(plan_shape(plan))
-        arrays = [block] * len(plan.schedule.crossings) + [out]
+        out = np.full(x.size, np.nan, complex).reshape(plan_shape(tiles))
+        arrays = [block] * len(tiles.plan.passes) + [out]
         engine.executor.prepare(carve, 1 << 14)
-        tasks.append((x, job, arrays, engine.executor.run(BlockRun(plan, arrays, {}))))
+        tasks.append((x, job, arrays, engine.executor.run(BlockRun(tiles, arrays, {}))))
     right = True
     for x, job, arrays, end in tasks:
         device.synchronize(end)
@@ -100,8 +99,8 @@ def transform_two(device, slots, streams=None):
     return right
 
 
-def plan_shape(plan):
-    last = plan.schedule.crossings[-1]
+def plan_shape(tiles):
+    last = tiles.plan.passes[-1]
     return tuple(last.after[dim] for dim in last.order)
 
 
@@ -114,7 +113,7 @@ def test_any_order_that_events_permit_is_right(seed, slots):
 
 
 def test_without_the_wait_for_parts_some_order_is_wrong(monkeypatch):
-    monkeypatch.setattr("dask_bigfft.gpu.limits.LEAST_PART", 64)
+    monkeypatch.setattr("dask_bigfft.gpu.executor.LEAST_PART", 64)
     assert not all(transform_two(Deaf(1 << 14, seed, IN_PARTS), 2) for seed in SEEDS)
 
 
@@ -142,7 +141,7 @@ def test_copies_both_ways_and_computing_overlap():
     """Twelve pieces take hardly longer than their copies in one direction."""
     profile = DeviceProfile(h2d=1e6, d2h=1e6, run=0.0, flops=1e9, memory=1e9, call=0.0)
     device = SimulatedGPU(1 << 20, profile=profile)
-    limits = PieceLimits(0, least=256, pieces=12, run_nbytes=0, call_nbytes=512)
+    limits = TileLimits(0, least=256, pieces=12, run_nbytes=0, call_nbytes=512)
     engine = Engine(device, 1 << 20, limits)
     x = values(48, 256)
     job, _ = job_of(x, "fft")
@@ -156,7 +155,7 @@ def test_copies_both_ways_and_computing_overlap():
 @pytest.mark.parametrize("name", ["fftn", "ifftn", "rfftn", "irfftn", "hfftn", "ihfftn"])
 @pytest.mark.parametrize("shape", [(30, 7, 13), (5, 4, 3, 2, 6), (411,), (60, 40)])
 def test_few_slots(name, shape, monkeypatch):
-    monkeypatch.setattr("dask_bigfft.gpu.limits.LEAST_PART", 64)
+    monkeypatch.setattr("dask_bigfft.gpu.executor.LEAST_PART", 64)
     x = values(*shape, dtype="f8" if name in ("rfftn", "ihfftn") else "c16")
     for seed, slots in itertools.product(range(3), (1, 2)):
         found = blocks.engine(1 << 14, seed, limits=replace(SMALL, slots=slots, fewest=slots))
@@ -169,11 +168,11 @@ def test_pieces_come_to_what_others_leave(seed, monkeypatch):
     x = values(48, 256)
     job, seconds = replace(job_of(x, "fft")[0], settings=DeviceSettings(buffers=2)), {}
     for least in (1 << 20, 64):
-        monkeypatch.setattr("dask_bigfft.gpu.limits.LEAST_PART", least)
+        monkeypatch.setattr("dask_bigfft.gpu.executor.LEAST_PART", least)
         # a transform takes half as long as a copy
         profile = DeviceProfile(h2d=1e6, d2h=1e6, run=0.0, flops=3e6, memory=1e9, call=0.0)
         device = SimulatedGPU(1 << 20, seed, profile=profile)
-        limits = PieceLimits(0, least=256, pieces=12, run_nbytes=0, call_nbytes=0, finer=(1,))
+        limits = TileLimits(0, least=256, pieces=12, run_nbytes=0, call_nbytes=0, finer=(1,))
         got = Engine(device, 1 << 20, limits).run(job, Source(x.copy))
         assert distance(got, scipys(x, "fft")) < 1e-14
         seconds[least] = device.clock() * 1e6 / x.nbytes

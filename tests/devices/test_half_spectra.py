@@ -14,9 +14,9 @@ from devices.blocks import distance, engine, job_of, on_the_card, run, scipys, v
 
 from dask_bigfft import fft
 from dask_bigfft.errors import DeviceMemoryError
-from dask_bigfft.gpu.jobs import Source
-from dask_bigfft.gpu.limits import PieceLimits
-from dask_bigfft.gpu.ragged import Half, below, completing, missing
+from dask_bigfft.gpu.half_spectrum import Window, completing, missing, within_bounds
+from dask_bigfft.gpu.sources import Source
+from dask_bigfft.planner.tile_plan import TileLimits
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.testing.simulated import SimulatedGPU
 
@@ -50,7 +50,7 @@ def test_what_is_missing_is_the_mirror_image_of_what_is_there(radices, seed):
     length = n // 2 + 1
     found = np.full(radices, -1)
     for box in cuts((*radices[:-1], radices[-1] // 2 + 1), seed):
-        for own in below(box, radices, length):
+        for own in within_bounds(box, radices, 0, length):
             mine, _ = mirror(own, own, -1, radices)
             assert (found.flat[mine] == -1).all()
             found.flat[mine] = mine
@@ -73,7 +73,7 @@ def test_half_a_spectrum_is_completed_once(radices, seed):
     length = n // 2 + 1
     found = np.full(n, -1)
     for box in cuts((*radices[:-1], radices[-1] // 2 + 1), seed):
-        for own in below(box, radices, length):
+        for own in within_bounds(box, radices, 0, length):
             mine, _ = mirror(own, own, -1, radices)
             assert (found[mine] == -1).all()
             found[mine] = mine
@@ -87,8 +87,8 @@ def test_half_a_spectrum_is_completed_once(radices, seed):
 
 
 def test_a_view_in_digits_touches_only_what_the_block_has():
-    half, block = Half(1, (3, 4), 7), np.arange(2 * 7 * 5).reshape(2, 7, 5)
-    view = half.view((2, 3, 4, 5))
+    block = np.arange(2 * 7 * 5).reshape(2, 7, 5)
+    view = Window.of_dimension((2, 3, 4, 5), 1, (3, 4), 7).view
     assert view.shape == (2, 3, 4, 5)
     everything = slice(0, 2), slice(0, 1), slice(1, 4), slice(0, 5)
     seen = view.part(block, everything)
@@ -126,11 +126,11 @@ def test_scheme(name, n, part, notation, seed):
     x, keywords = example(name, n)
     nbytes = 8 * n // part
     job, _ = job_of(x, name, **keywords)
-    simulated = engine(nbytes, seed, limits=PieceLimits(nbytes, least=256, run_nbytes=64))
+    simulated = engine(nbytes, seed, limits=TileLimits(nbytes, least=256, run_nbytes=64))
     got = run(simulated, x, name, **keywords)
     assert distance(got, scipys(x, name, **keywords)) < 1e-15
     assert simulated.device.peak <= nbytes
-    assert simulated.pieces(job)[0].notation == notation
+    assert simulated.tiles(job)[0].notation == notation
 
 
 @pytest.mark.parametrize("name", ["rfft", "irfft", "hfft", "ihfft"])
@@ -139,7 +139,7 @@ def test_scheme(name, n, part, notation, seed):
 def test_beside_other_dimensions(name, before, after, n):
     x, keywords = example(name, n, before, after)
     simulated = engine(16 * n // 3, seed=n)
-    assert len(simulated.pieces(job_of(x, name, **keywords)[0])[0].schedule.crossings) > 1
+    assert len(simulated.tiles(job_of(x, name, **keywords)[0])[0].plan.passes) > 1
     single = x.astype("f4" if x.dtype.kind == "f" else "c8")
     got = run(simulated, single, name, **keywords)
     assert distance(got, scipys(x, name, **keywords)) < 1e-6
@@ -156,11 +156,11 @@ def test_other_axes_are_transformed_where_the_real_one_is_whole(name, shape, par
     nbytes = 16 * math.prod(shape) // part
     job, _ = job_of(x, name, **keywords)
     simulated = engine(nbytes, seed=part)
-    links = [simulated.pieces(link)[0].notation for link in simulated.links(job, simulated.limits)]
+    links = [simulated.tiles(link)[0].notation for link in simulated.links(job, simulated.limits)]
     others = "{Y}" if len(shape) == 2 else "{Z, Y}"
     assert links == (["{X1} {X2}", others] if real else [others, "{X1} {X2}"])
     with pytest.raises(DeviceMemoryError):
-        simulated.pieces(job)
+        simulated.tiles(job)
     got = run(simulated, x, name, **keywords)
     assert distance(got, scipys(x, name, **keywords)) < 1e-15
     assert simulated.device.peak <= nbytes
@@ -216,7 +216,7 @@ def test_a_spectrum_in_as_many_values_as_its_digits_is_not_written_over(n, dtype
     x = values(half).astype(dtype) if dtype == "c16" else values(half).real
     with dask.config.set({"bigfft.planner.whole-axis-floor": 1}):
         a = da.from_array(x, chunks=((*chunks, half // 2, half - half // 2),))
-        with simulated_devices(32 * n, limits=PieceLimits(0, least=64, run_nbytes=16)) as (device,):
+        with simulated_devices(32 * n, limits=TileLimits(0, least=64, run_nbytes=16)) as (device,):
             result = fft.irfft(a, n, device="gpu").compute()
     assert distance(result, np.fft.irfft(x, n)) < 1e-14
     assert device.peak <= 32 * n

@@ -44,9 +44,9 @@ def test_scheme(name, shape, part, norm):
     job, _ = job_of(x, name, **keywords)
     simulated = engine(nbytes, seed=part, limits=SMALL)
     with pytest.raises(DeviceMemoryError):
-        simulated.pieces(job)
+        simulated.tiles(job)
     (link,) = simulated.links(job, simulated.limits)
-    found, _ = simulated.pieces(link)
+    found, _ = simulated.tiles(link)
     axis = found.notation[1]
     assert found.notation == f"{{{axis}1}} {{{axis}2}} {{{axis}1}}"
     got = run(simulated, x, name, **keywords)

@@ -1,12 +1,14 @@
 """How near the pipeline comes to the bus, on the clock of a device that touches no memory."""
 
+from types import SimpleNamespace
+
 import dask.array as da
 import numpy as np
 import pytest
-from dask_bigfft.gpu.pipeline import Coming
 
 from dask_bigfft.front import plan
 from dask_bigfft.gpu.engine import Engine
+from dask_bigfft.gpu.executor import BlockRun
 from dask_bigfft.gpu.jobs import Job
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.testing.devices import simulated_devices
@@ -29,19 +31,19 @@ def clocked(shape, nbytes, blocks=1):
     job = Job(round_, (0,) * len(shape), *found.dtypes[:2])
 
     def arrays(pieces, _):
-        written = range(len(pieces.schedule.crossings))
+        written = range(len(pieces.plan.passes))
         return [
             untouched(shape, "c16"),
             *(untouched(pieces.shape(n), pieces.written(n)) for n in written),
         ]
 
-    pieces, carve, views = engine.placed(job, engine.limits, arrays)
-    waiting = [Coming(pieces, views, {}) for _ in range(blocks)]
+    pieces, carve, views = engine._placed(job, engine.limits, SimpleNamespace(arrays=arrays))
+    waiting = [BlockRun(pieces, views, {}) for _ in range(blocks)]
     ends = []
     while waiting:
         block = waiting.pop(0)
-        engine.pipeline.prepare(carve, engine.limits.nbytes)
-        ends.append(engine.pipeline.submit(block, lambda: waiting[0] if waiting else None))
+        engine.executor.prepare(carve, engine.limits.nbytes)
+        ends.append(engine.executor.run(block, lambda: waiting[0] if waiting else None))
     for end in ends:
         engine.device.synchronize(end)
     return engine.device.clock()

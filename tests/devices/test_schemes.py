@@ -1,6 +1,6 @@
 """The schemes of Gu, Siegel and Li on one block in host memory with a small device.
 
-Each has the crossings, C and W that follow from its digits; large blocks find theirs unaided.
+Each has the passes, C and W that follow from its digits; large blocks find theirs unaided.
 """
 
 import math
@@ -11,13 +11,12 @@ import pytest
 from devices.blocks import distance, engine, job_of, run, scipys, values
 
 from dask_bigfft.errors import DeviceMemoryError
-from dask_bigfft.gpu.jobs import Job, Source
-from dask_bigfft.gpu.limits import PieceLimits
-from dask_bigfft.gpu.problem import Line, Problem
-from dask_bigfft.gpu.schedule import arranged, find_schedule
-from dask_bigfft.gpu.swaps import swap_crossing, swap_works
+from dask_bigfft.gpu.sources import Source
+from dask_bigfft.gpu.tile_work import swaps
+from dask_bigfft.planner.passes import find_tile_plan, swap_pass
+from dask_bigfft.planner.tile_plan import Line, TileLimits, TileRequest
 
-#: Scheme, shape, bytes of the device, digits of each axis, crossing of each digit, crossings.
+#: Scheme, shape, bytes of the device, digits of each axis, pass of each digit, notation.
 SCHEMES = {
     "1D two rounds": ((4096,), 1 << 14, ((64, 64),), ((0, 1),), "{X1} {X2}"),
     "1D three rounds": ((4096,), 1 << 13, ((16, 16, 16),), ((0, 1, 2),), "{X1} {X2} {X3}"),
@@ -55,24 +54,10 @@ SCHEMES = {
 }
 
 
-class Given(Job):
-    """A round on a block with a decomposition that is given."""
-
-    def plan(self, limits, work=0):
-        _, _, factors, rounds, _ = self.scheme
-        found = super().plan(PieceLimits(1 << 30), 0)
-        pairs = zip(found.dims, self.round.steps, strict=True)
-        lines = tuple(Line(dim, step.length) for dim, step in pairs)
-        problem = Problem(self.round.source.shape(self.block), lines, 16)
-        return replace(found, schedule=arranged(problem, limits, factors, rounds, work))
-
-
 def given(x, kind, name):
     """The round of a transform of a block, in the decomposition of a scheme."""
-    job, _ = job_of(x, kind)
-    job = Given(job.round, job.block, job.source, job.target)
-    object.__setattr__(job, "scheme", SCHEMES[name])
-    return job
+    _, _, digits, passes, _ = SCHEMES[name]
+    return replace(job_of(x, kind)[0], scheme=(digits, passes))
 
 
 def counted_runs(view, part):
@@ -84,26 +69,26 @@ def counted_runs(view, part):
 @pytest.mark.parametrize("name", SCHEMES)
 def test_scheme(name):
     shape, nbytes, _, _, notation = SCHEMES[name]
-    x, limits = values(*shape), PieceLimits(nbytes, least=256)
+    x, limits = values(*shape), TileLimits(nbytes, least=256)
     assert x.nbytes > nbytes  # larger than the card
     job = given(x, "fftn", name)
     simulated = engine(nbytes, limits=limits)
     got = simulated.run(job, Source(lambda: np.array(x).reshape(job.round.source.shape(job.block))))
     assert distance(got.reshape(shape), scipys(x, "fftn")) < 1e-15
     assert simulated.device.peak <= nbytes
-    plan = job.plan(limits)
-    assert plan.notation == notation
+    tiles = job.tiles(limits)
+    assert tiles.notation == notation
     copies = [span.operation for span in simulated.device.trace]
-    assert copies.count("h2d") == copies.count("d2h") == plan.pieces
-    for number, crossing in enumerate(plan.schedule.crossings):
-        works = list(plan.works(number))
-        assert len(works) == crossing.pieces
+    assert copies.count("h2d") == copies.count("d2h") == tiles.plan.tiles
+    for number, one in enumerate(tiles.plan.passes):
+        works = list(tiles.works(number))
+        assert len(works) == one.tiles
         largest = max(works, key=lambda work: work.source.size)
-        runs, width = crossing.reads
-        assert counted_runs(largest.view.shape, largest.part) == runs
+        runs, width = one.reads
+        assert counted_runs(largest.view.shape, largest.comes[0].part) == runs
         assert runs * width == largest.source.size
-        runs, width = crossing.writes
-        assert counted_runs(largest.stored_view.shape, largest.stored) == runs
+        runs, width = one.writes
+        assert counted_runs(largest.stored_view.shape, largest.goes[0].part) == runs
         assert runs * width == largest.result.size
 
 
@@ -123,22 +108,11 @@ FOUND = [
 @pytest.mark.parametrize(("shape", "gib", "notation", "run"), FOUND)
 def test_found_unaided_for_large_blocks(shape, gib, notation, run):
     lines = tuple(Line(dim, n) for dim, n in enumerate(shape))
-    found = find_schedule(Problem(shape, lines, 16), PieceLimits(gib << 30), 1)
-    letters = "ZYX"[3 - len(shape) :]
-    names = [
-        "{"
-        + ", ".join(
-            letters[i] + (str(j + 1) if len(found.factors[i]) > 1 else "")
-            for i, j in crossing.digits
-        )
-        + "}"
-        for crossing in found.crossings
-    ]
-    assert " ".join(names) == notation
-    narrowest = min(width for c in found.crossings for _, width in (c.reads, c.writes))
-    assert narrowest * 16 >= run
-    assert found.slots == (2 if run < 1 << 15 else 3)  # narrow runs become wider
-    assert (found.slots + 1) * found.slot_nbytes <= gib << 30
+    found = find_tile_plan(TileRequest(shape, lines, 16), TileLimits(gib << 30), 1)
+    assert found.notation("ZYX"[3 - len(shape) :]) == notation
+    assert found.narrowest * 16 >= run
+    assert found.buffers == (2 if run < 1 << 15 else 3)  # narrow runs become wider
+    assert (found.buffers + 1) * found.buffer_nbytes <= gib << 30
 
 
 @pytest.mark.parametrize("name", ["fftn", "ifftn", "rfftn", "irfftn", "hfftn", "ihfftn"])
@@ -177,17 +151,17 @@ def test_inside_a_blocks_own_memory(shape, notation, seed):
     assert np.shares_memory(got, block)
     assert distance(got.reshape(shape), scipys(x, "fftn")) < 1e-15
     assert simulated.device.peak <= nbytes
-    plan = job.plan(simulated.limits, 1)
-    assert plan.notation == notation
-    assert not any(crossing.reorders for crossing in plan.schedule.crossings)
+    tiles = job.tiles(simulated.limits, 1)
+    assert tiles.notation == notation
+    assert not any(one.reorders for one in tiles.plan.passes)
 
 
 def test_swap_reads_and_writes_every_place_once():
     view = (50, 3, 50, 7)
-    crossing = swap_crossing(view, (0, 2), 16, 48 * 900, PieceLimits(0, least=256))
+    one = swap_pass(view, (0, 2), 16, 48 * 900, TileLimits(0, least=256))
     read, written = np.zeros(view, int), np.zeros(view, int)
-    works = list(swap_works(crossing, "<c16"))
-    assert len(works) == crossing.pieces > 3
+    works = list(swaps(one, "<c16"))
+    assert len(works) == one.tiles > 3
     for work in works:
         for move in work.comes:
             read[move.part] += 1
@@ -201,4 +175,4 @@ def test_too_small_a_device_is_refused_with_the_numbers():
     x = values(997, 1009)  # two primes: nothing splits
     job, _ = job_of(x, "fft2")
     with pytest.raises(DeviceMemoryError, match=r"997 x 1009 .* 8192 bytes"):
-        job.plan(PieceLimits(8192))
+        job.tiles(TileLimits(8192))

@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 from devices.blocks import distance, engine, job_of, values
 
-from dask_bigfft.gpu.jobs import Source
-from dask_bigfft.gpu.limits import PieceLimits
-from dask_bigfft.planner.device_settings import DeviceSettings
+from dask_bigfft.gpu.sources import Source
+from dask_bigfft.planner.tile_plan import DeviceSettings, TileLimits
 from dask_bigfft.testing.simulated import SimulatedGPU
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 RING = DeviceSettings(ring_buffers=4, ring_nbytes=16 * KIB)
-LIMITS = PieceLimits(0, least=4 * KIB, call_nbytes=KIB)
+LIMITS = TileLimits(0, least=4 * KIB, call_nbytes=KIB)
 
 
 class Recording(SimulatedGPU):

@@ -11,9 +11,10 @@ from devices.blocks import distance, engine, on_the_card, values
 
 from dask_bigfft import fft
 from dask_bigfft.gpu.dispatch import _still
-from dask_bigfft.gpu.jobs import Job, Source
-from dask_bigfft.gpu.limits import PieceLimits
-from dask_bigfft.gpu.ragged import Window
+from dask_bigfft.gpu.half_spectrum import Window
+from dask_bigfft.gpu.jobs import Job
+from dask_bigfft.gpu.sources import Source
+from dask_bigfft.planner.tile_plan import TileLimits
 from dask_bigfft.testing.devices import simulated_devices
 
 #: Digits of each dimension and what the block has of it.
@@ -68,7 +69,7 @@ CASES = {
 
 def on_a_card(name, x, cut, nbytes, **keywords):
     """The result on a card, and how often each event happened."""
-    limits = PieceLimits(nbytes, least=256, run_nbytes=1)  # any row is wide enough
+    limits = TileLimits(nbytes, least=256, run_nbytes=1)  # any row is wide enough
     return on_the_card(name, da.from_array(x, cut), nbytes, limits, len(x), **keywords)
 
 

@@ -13,12 +13,12 @@ from support import heard
 from dask_bigfft import fft, plan
 from dask_bigfft.errors import ArgumentError, DeviceError
 from dask_bigfft.gpu import find
-from dask_bigfft.gpu.jobs import Source
-from dask_bigfft.gpu.limits import PieceLimits
+from dask_bigfft.gpu.sources import Source
+from dask_bigfft.planner.tile_plan import TileLimits
 from dask_bigfft.testing.devices import simulated_devices
 
-SMALL = PieceLimits(0, least=256, run_nbytes=64)
-WIDE = PieceLimits(0, least=256, run_nbytes=1)  # any row is wide enough
+SMALL = TileLimits(0, least=256, run_nbytes=64)
+WIDE = TileLimits(0, least=256, run_nbytes=1)  # any row is wide enough
 KINDS = ["fftn", "ifftn", "rfftn", "irfftn", "hfftn", "ihfftn"]
 
 
@@ -90,7 +90,7 @@ def test_every_kind_in_pieces(name, shape, chunks, nbytes, single):
 @pytest.mark.parametrize("name", ["fftn", "ifftn"])
 def test_transposed_order_of_several_axes(name, slots, monkeypatch):
     """Blocks whose first dimension is several digits, also where they come in parts."""
-    monkeypatch.setattr("dask_bigfft.gpu.limits.LEAST_PART", 64)
+    monkeypatch.setattr("dask_bigfft.gpu.executor.LEAST_PART", 64)
     limits = replace(SMALL, run_nbytes=1, slots=slots, fewest=slots)
     x, ours = values(28, 20, 10), getattr(fft, name)
     array = da.from_array(x, (14, 10, 2))
@@ -210,7 +210,7 @@ def test_what_does_not_lie_as_a_round_has_it_is_read_where_it_lies(case, slots, 
 
     Also in parts, as where there are few slots, and where a part or all of a piece is nothing.
     """
-    monkeypatch.setattr("dask_bigfft.gpu.limits.LEAST_PART", 64)
+    monkeypatch.setattr("dask_bigfft.gpu.executor.LEAST_PART", 64)
     limits = replace(WIDE, slots=slots, fewest=slots)
     single = list(RAGGED).index(case) % 2 == 1
     name, shape, chunks, keywords = RAGGED[case]

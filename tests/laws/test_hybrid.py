@@ -18,9 +18,10 @@ from dask_bigfft.cluster import register
 from dask_bigfft.errors import ArgumentError, DeviceError, DeviceMemoryError
 from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.gpu import dispatch, find, work_sharing
-from dask_bigfft.gpu.limits import PieceLimits
+from dask_bigfft.gpu.operations import FFT
 from dask_bigfft.planner import work_sharing as sharing
 from dask_bigfft.planner.profile import DeviceProfile, LibrarySpeeds, Profile
+from dask_bigfft.planner.tile_plan import TileLimits
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.testing.simulated import SimulatedGPU
 
@@ -139,18 +140,18 @@ class Failing(SimulatedGPU):
 
     calls = 0
 
-    def fft(self, stream, op, source, target, work):
-        self.calls += 1
-        if self.calls % 7 == 3:
-            raise DeviceMemoryError("the card is full")
-        super().fft(stream, op, source, target, work)
+    def compute(self, stream, op, *arrays):
+        self.calls += isinstance(op, FFT)
+        if isinstance(op, FFT) and self.calls % 7 == 3:
+            raise DeviceMemoryError("the GPU is full")
+        super().compute(stream, op, *arrays)
 
 
 def test_a_device_that_breaks_is_an_error_of_the_task():
 
     class Broken(SimulatedGPU):
-        def fft(self, *arguments):
-            raise DeviceError("the card has fallen off the bus")
+        def compute(self, *arguments):
+            raise DeviceError("the GPU has fallen off the bus")
 
     find.use([Broken(1 << 14)], SMALL, 1 << 14)
     try:
@@ -399,7 +400,7 @@ def test_without_a_gpu_it_is_refused_by_name():
 
 
 def _simulated():
-    find.use([SimulatedGPU(1 << 14)], PieceLimits(0, least=256, run_nbytes=64), 1 << 14)
+    find.use([SimulatedGPU(1 << 14)], TileLimits(0, least=256, run_nbytes=64), 1 << 14)
 
 
 def _spans():

@@ -249,6 +249,10 @@ def submit_2d(
     return True
 
 
+def _views(host: Array | Shards) -> list[Array]:
+    return [view for _, view in host.views()] if isinstance(host, Shards) else [host]
+
+
 class Stream:
     """A stream of CuPy, and the scatters of the ring that others wait for before it goes on."""
 
@@ -353,18 +357,19 @@ class HostCopies:
         unit = next((size for size in (16, 8, 4) if not any(n % size for n in numbers)), 0)
         if not unit:
             return False
-        dims = [(n, s // unit, t // unit, ()) for n, s, t in outer] + [(width // unit, 1, 1, ())]
+        dims: list[kernels.Dim] = [(n, s // unit, t // unit, ()) for n, s, t in outer]
+        dims.append((width // unit, 1, 1, ()))
         if direction == TO_HOST:
-            dims = [(n, t, s, ()) for n, s, t, _ in dims]
-        for ends in zip(hosts.tolist(), devices.tolist(), strict=True):
-            kernels.copy(dims, unit, *ends[:: 1 if direction == TO_DEVICE else -1], BUS_BLOCKS)
+            dims, hosts, devices = kernels.back(dims), devices, hosts
+        for source, target in zip(hosts.tolist(), devices.tolist(), strict=True):
+            kernels.copy(dims, unit, source, target, BUS_BLOCKS)
         return True
 
     def _by_ring(
         self, stream: Stream, host: Array | Shards, devices: list[int], places: Ints, direction: int
     ) -> None:
         """Copy through the ring of pinned buffers."""
-        views = [host] if not isinstance(host, Shards) else [view for _, view in host.views()]
+        views = _views(host)
 
         def staged(number: int, values: Array, part: Part) -> None:
             """Copy a part of a view between a buffer and the device."""
@@ -392,8 +397,7 @@ class HostCopies:
     def ahead(self, host: Array | Shards) -> None:
         """Begin to gather what will be copied to the device later, if it goes through the ring."""
         if not self.reaches(host):
-            whole = not isinstance(host, Shards)
-            self.ring.ahead((host,) if whole else (view for _, view in host.views()), host)
+            self.ring.ahead(_views(host), host)
 
     def forget(self) -> None:
         """Give up what was begun and not asked for."""

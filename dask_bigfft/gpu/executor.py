@@ -10,13 +10,9 @@ transformed and stored in that order, and the buffer is free again when its tile
 Or k streams, one for each buffer, in which all that happens to a tile stands in a row. FFTs share a
 work area, so that they follow one another all the same.
 
-With three buffers one tile comes, one is worked on and one goes. With two, a tile comes to what the
-one before it has left, part by part, which keeps the three engines as busy with tiles half as large
-again: so a device holds little more than it works on, as Lee and Kim's ring does (Electronics 12,
-2023)::
-
-    rows of a buffer    tile 1 goes     1 1 1 1 1 1 1 1
-                        tile 3 comes            3 3 3 3 3 3 3 3
+With three buffers one tile comes, one is worked on and one goes. The number of buffers, not that of
+the tiles, says what a device holds beside a block in host memory, as in Lee and Kim's ring
+(Electronics 12, 2023).
 
 The executor outlives tasks: the first tiles of one block are loaded while the last ones of the
 block before are stored. Only a pass waits for the one before it on the same block, whose result it
@@ -35,11 +31,6 @@ from dask_bigfft.gpu.half_spectrum import HostView
 from dask_bigfft.gpu.operations import FFT, Array, Compute, DeviceArray, Multiply, Strided, dense
 from dask_bigfft.gpu.tile_work import BlockTiles, Computation, Move, TileWork
 from dask_bigfft.kernels.composite import Composite, Shards
-from dask_bigfft.planner.tile_plan import LEAST_PART, PARTS
-
-#: Buffers from which on a tile comes to one that is empty.
-ROOMY = 3
-
 
 # --- what a device is -------------------------------------------------------------------------
 
@@ -195,20 +186,18 @@ class Tile:
         What is done with it.
     source, target : ndarray or Composite
         The block before and after.
-    parts : int
-        Parts in which it comes and goes.
     """
 
     def __init__(
-        self, work: TileWork, source: Array | Composite, target: Array | Composite, parts: int
+        self, work: TileWork, source: Array | Composite, target: Array | Composite
     ) -> None:
-        self.work, self._target, self._parts = work, target, parts
+        self.work, self._target = work, target
         self.announced = False
         #: What comes, and what is computed before all else.
         self.comes: list[Copied] = []
         self.before: list[Computation] = []
         used = 0
-        for array, views in _copies(source, work.view, work.comes, parts):
+        for array, views in _copies(source, work.view, work.comes):
             padded = isinstance(source, Composite) and not source.full
             if padded and sum(view.nbytes for view in views) < array.nbytes:
                 self.comes.append((None, array))
@@ -225,24 +214,22 @@ class Tile:
 
     def goes(self) -> list[tuple[Array | Shards, DeviceArray]]:
         """Return what is copied back, and where it belongs."""
-        found = _copies(self._target, self.work.stored_view, self.work.goes, self._parts)
+        found = _copies(self._target, self.work.stored_view, self.work.goes)
         return [(view, array) for array, views in found for view in views]
 
 
 def _copies(
-    block: Array | Composite, view: HostView, moves: Iterable[Move], parts: int
-) -> Iterator[tuple[DeviceArray, list[Array | Shards]]]:
+    block: Array | Composite, view: HostView, moves: Iterable[Move]
+) -> Iterator[tuple[DeviceArray, Sequence[Array | Shards]]]:
     """Parts of a tile on the device, each with the views of host memory that make it up."""
     for move in moves:
-        if not isinstance(block, Composite):
-            for part in parts_of(move, parts):
-                yield part.array, [view.part(block, part.part)]
-            continue
-        cuts = block.part(move.part)  # of the edges that its dimensions are made of
-        assert cuts is not None
-        shape = tuple(cut.stop - cut.start for cut in cuts)
-        for part in parts_of(Move(cuts, replace(move.array, shape=shape)), parts):
-            yield part.array, list(block.shards(part.part))
+        if isinstance(block, Composite):
+            cuts = block.part(move.part)  # of the edges that its dimensions are made of
+            assert cuts is not None
+            shape = tuple(cut.stop - cut.start for cut in cuts)
+            yield replace(move.array, shape=shape), list(block.shards(cuts))
+        else:
+            yield move.array, [view.part(block, move.part)]
 
 
 def _turned(shards: Shards, dtype: str, used: int) -> Iterator[tuple[Array, Strided]]:
@@ -261,26 +248,6 @@ def _turned(shards: Shards, dtype: str, used: int) -> Iterator[tuple[Array, Stri
         came = dense(view.shape, 1)
         yield view, Strided(view.shape, came, used, tuple(steps), start, dtype, by)
         used += view.size
-
-
-def parts_of(move: Move, count: int) -> Iterator[Move]:
-    """A move in as many moves as said, or fewer, along the first dimension of more than one value.
-
-    What does not lie together on the device stays one.
-    """
-    array, count = move.array, min(count, move.array.nbytes // LEAST_PART)
-    dim = next((dim for dim, n in enumerate(array.shape) if n > 1), None)
-    if array.strides is not None or dim is None or count < 2:
-        yield move
-        return
-    rows, first = array.shape[dim], move.part[dim].start
-    step, width = -(-rows // count), array.nbytes // rows
-    for low in range(0, rows, step):
-        high = min(low + step, rows)
-        part, shape = list(move.part), list(array.shape)
-        part[dim], shape[dim] = slice(first + low, first + high), high - low
-        at = replace(array, offset=array.offset + low * width, shape=tuple(shape))
-        yield Move(tuple(part), at)
 
 
 class BlockRun:
@@ -311,8 +278,7 @@ class BlockRun:
         self.passes = 1 if works is not None else len(tiles.plan.passes)
 
     def _tile(self, work: TileWork, number: int) -> Tile:
-        parts = 1 if self._tiles.plan.buffers >= ROOMY else PARTS
-        return Tile(work, self.arrays[number], self.arrays[number + 1], parts)
+        return Tile(work, self.arrays[number], self.arrays[number + 1])
 
     @cached_property
     def first(self) -> Tile:
@@ -339,11 +305,6 @@ class _Buffer:
         self.offset = offset
         self.h2d, self.compute, self.d2h = streams
         self.loaded, self.done, self.free = map(device.event, ("loaded", "done", "free"))
-        #: What went last: where it was, and what is reached when it has gone, in order.
-        self.gone: list[tuple[int, int, Any]] = []
-        #: How many of them the next tile has waited for; whether it has for the work.
-        self.seen, self.idle = 0, False
-        self.marks: list[Any] = []
 
     def array(self, array: DeviceArray) -> DeviceArray:
         """Return an array of a tile, in this buffer."""
@@ -415,10 +376,10 @@ class GPUExecutor:
         tile.announced = True
 
     def acquire(self) -> _Buffer:
-        """Return the next buffer, to which nothing of a new tile has come yet."""
+        """Return the next buffer, to which nothing comes before its last tile has gone."""
         buffer = self._buffers[self._next % len(self._buffers)]
         self._next += 1
-        buffer.seen, buffer.idle = 0, False
+        self.device.wait(buffer.h2d, buffer.free)
         return buffer
 
     def load(self, buffer: _Buffer, tile: Tile, filters: Mapping[int, Array]) -> None:
@@ -428,31 +389,16 @@ class GPUExecutor:
             spectrum = filters[found.axis].reshape(found.shape)[found.part]
             comes.append((spectrum.reshape(found.array.shape), found.array))
         for view, array in comes:
-            self._make_room(buffer, array)
             if view is None:
                 device.clear(buffer.h2d, buffer.array(array))
             else:
                 device.h2d(buffer.h2d, view, buffer.array(array))
         device.record(buffer.loaded, buffer.h2d)
 
-    def _make_room(self, buffer: _Buffer, array: DeviceArray) -> None:
-        """Let nothing come to an array of the next tile before what was there has gone."""
-        low, high, last = array.offset, array.offset + array.span, buffer.seen
-        for number, (start, end, _) in enumerate(buffer.gone[last:], last + 1):
-            if start < high and low < end:
-                buffer.seen = number
-        if buffer.seen > last:
-            self.device.wait(buffer.h2d, buffer.gone[buffer.seen - 1][2])
-        elif not buffer.seen and not buffer.idle:  # nothing of this goes, but it was worked on
-            self.device.wait(buffer.h2d, buffer.done)
-            buffer.idle = True
-
     def transform(self, buffer: _Buffer, tile: Tile) -> None:
         """Compute what is done with a tile, when all of it is there."""
         device, by_tile = self.device, self.carve.streams == "piece"
         device.wait(buffer.compute, buffer.loaded)
-        if buffer.seen < len(buffer.gone):  # what nothing came to may still go
-            device.wait(buffer.compute, buffer.free)
         if by_tile:
             device.wait(buffer.compute, self._computed)
         for found in (*tile.before, *tile.work.computations):
@@ -463,22 +409,11 @@ class GPUExecutor:
         device.record(buffer.done, buffer.compute)
 
     def store(self, buffer: _Buffer, tile: Tile) -> None:
-        """Copy a tile back, and mark after each part, or after all, that its place is free."""
-        device, goes = self.device, tile.goes()
-        device.wait(buffer.d2h, buffer.done)
-        buffer.gone.clear()
-        batches = [[one] for one in goes] if self.carve.buffers < ROOMY else []
-        batches = batches or [goes]  # of a tile of which nothing goes the end is marked as well
-        while len(buffer.marks) < len(batches) - 1:
-            buffer.marks.append(device.event("gone"))
-        marks = (*buffer.marks[: len(batches) - 1], buffer.free)
-        for batch, mark in zip(batches, marks, strict=True):
-            for view, array in batch:
-                device.d2h(buffer.d2h, buffer.array(array), view)
-            device.record(mark, buffer.d2h, stored=buffer.d2h is buffer.h2d)
-            low = min((array.offset for _, array in batch), default=0)
-            high = max((array.offset + array.span for _, array in batch), default=0)
-            buffer.gone.append((low, high, mark))
+        """Copy a tile back, and mark that its buffer is free."""
+        self.device.wait(buffer.d2h, buffer.done)
+        for view, array in tile.goes():
+            self.device.d2h(buffer.d2h, buffer.array(array), view)
+        self.device.record(buffer.free, buffer.d2h, stored=buffer.d2h is buffer.h2d)
 
     def fence(self, event: Any) -> None:
         """Let no tile come from now on before an event is reached."""

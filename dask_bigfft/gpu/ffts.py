@@ -406,7 +406,7 @@ class FFTPlans:
             elif call.staged is not None:
                 rows, inner, padded = call.staged
                 n = (op.source if op.kind == "r2c" else op.target)[op.dims[0]]
-                there = [
+                there: list[kernels.Dim] = [
                     (rows, n * inner, inner * padded, ()),
                     (inner, 1, padded, ()),
                     (n, inner, 1, ()),
@@ -416,7 +416,7 @@ class FFTPlans:
                     kernels.copy(there, real, source, beside)
                 self._times(call, plan, direction, (from_, size_in), (to, size_out))
                 if op.kind == "c2r":
-                    kernels.copy(_back(there), real, beside, target)
+                    kernels.copy(kernels.back(there), real, beside, target)
             else:
                 self._times(call, plan, direction, (source, size_in), (target, size_out))
             source, size_in = target, size_out
@@ -467,11 +467,6 @@ def _staging_nbytes(call: Call) -> int:
     return 0 if call.staged is None else _aligned(math.prod(call.staged) * real)
 
 
-def _back(dims: list[kernels.Dim]) -> list[kernels.Dim]:
-    """The dimensions of the copy back."""
-    return [(n, to, from_, axes) for n, from_, to, axes in dims]
-
-
 def _side_by_side(
     tile: tuple[tuple[int, int, int], ...],
     itemsize: int,
@@ -485,7 +480,7 @@ def _side_by_side(
     dims: list[kernels.Dim] = [(*dim, ()) for dim in tile]
     kernels.copy(dims, itemsize, source, beside, passing="s")
     plan.fft(_At(beside), _At(beside), direction)
-    kernels.copy(_back(dims), itemsize, beside, target, passing="st")
+    kernels.copy(kernels.back(dims), itemsize, beside, target, passing="st")
 
 
 def _planned(batch: Batch) -> _Plan:

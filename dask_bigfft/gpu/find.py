@@ -286,7 +286,8 @@ def in_use() -> int:
     return 0 if _process.leases is None else _process.leases.in_use
 
 
-class DeviceUse(NamedTuple):
+@dataclass(frozen=True)
+class DeviceUse:
     """How a device is used at one moment.
 
     Parameters

@@ -51,7 +51,7 @@ _NARROW = (1 << 32) - 1
 _UNITS = {2: "unsigned short", 4: "u32", 8: "uint2", 16: "uint4"}
 
 #: Types of numbers that kernels take; pointers are addresses.
-_NUMBERS = {"u32": np.uint32, "long long": np.int64, "double": np.float64}
+_NUMBERS: dict[str, Any] = {"u32": np.uint32, "long long": np.int64, "double": np.float64}
 
 #: A merged dimension: its length, both strides in elements, and the axes that it consists of.
 Dim = tuple[int, int, int, tuple[int, ...]]
@@ -116,10 +116,10 @@ class _Call:
 
     def dims(self, dims: Sequence[Dim]) -> tuple[str, str]:
         """Take up lengths and strides; return the places of an element on both sides."""
-        for d, (n, source, target, _) in enumerate(dims):
+        for d, (n, from_, to, _) in enumerate(dims):
             self.add("u64", f"n{d}", n)
-            self.add("long long", f"s{d}", source)
-            self.add("long long", f"t{d}", target)
+            self.add("long long", f"s{d}", from_)
+            self.add("long long", f"t{d}", to)
         source, target = (
             " + ".join(f"(long long)i{d} * {side}{d}" for d in range(len(dims))) or "0"
             for side in "st"
@@ -299,6 +299,11 @@ def merged(counts: Sequence[int], source: Sequence[int], target: Sequence[int]) 
         else:
             found.append((n, s, t, (d,)))
     return found
+
+
+def back(dims: Sequence[Dim]) -> list[Dim]:
+    """Return the dimensions of the copy back."""
+    return [(n, target, source, axes) for n, source, target, axes in dims]
 
 
 def copy(

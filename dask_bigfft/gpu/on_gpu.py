@@ -160,8 +160,8 @@ def _computed(plans: FFTPlans, values: Any, work: TileWork, filters: Mapping[int
     emit("device_memory", device=number_of(here), nbytes=in_pool())
     buffers = _memory(values, work, filters)
     for found in work.computations:
-        ends = (int(buffers[array.offset].data.ptr) for array in (found.source, found.target))
-        compute(plans, found.op, *ends, int(area.data.ptr))
+        source, target = (int(buffers[x.offset].data.ptr) for x in (found.source, found.target))
+        compute(plans, found.op, source, target, int(area.data.ptr))
     return _array(buffers, work.result)
 
 

@@ -21,8 +21,6 @@ from dask_bigfft.decomposition.layout import even_chunks
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.planner.tile_plan import (
     ALIGNMENT,
-    LEAST_PART,
-    PARTS,
     Line,
     Scheme,
     TileLimits,
@@ -36,10 +34,6 @@ __all__ = ["find_tile_plan", "swap_pass"]
 
 #: Passes that a block may take at most.
 MAX_PASSES = 4
-
-#: Bytes of a run from which on wider ones are not worth fewer buffers: 16 KiB move at 40 to 42 GB/s
-#: beside kernels, 32 KiB at 49 of 51 (H200).
-WIDE = 32 << 10
 
 #: Splits into two digits that are tried for one dimension.
 MAX_SPLITS = 24
@@ -64,9 +58,6 @@ Shape = tuple[int, ...]
 def find_tile_plan(request: TileRequest, limits: TileLimits, work: int = 0) -> TilePlan:
     """Return the tile plan of a round on a block.
 
-    Where runs are narrow, fewer buffers than ``limits.slots``, down to ``limits.fewest``, make
-    tiles larger, and so runs wider.
-
     Parameters
     ----------
     request : TileRequest
@@ -82,18 +73,9 @@ def find_tile_plan(request: TileRequest, limits: TileLimits, work: int = 0) -> T
         If no number of passes up to `MAX_PASSES` makes tiles small enough.
     """
     for counts in ((1,), range(2, MAX_PASSES + 1)):
-        best: tuple[float, TilePlan] | None = None
         for buffers in range(limits.slots, 0, -1):
-            if best is not None and (
-                buffers < limits.fewest or best[1].narrowest * request.itemsize >= WIDE
-            ):
-                break
-            most = math.inf if best is None else best[0]
-            found = _cheapest(request, limits, buffers, work, counts, most)
-            if best is None or (found is not None and found[1].buffer_nbytes >= PARTS * LEAST_PART):
-                best = found
-        if best is not None:
-            return best[1]
+            if (found := _cheapest(request, limits, buffers, work, counts)) is not None:
+                return found
     lengths = " x ".join(str(line.length) for line in request.lines)
     raise DeviceMemoryError(
         f"FFTs of {lengths} on a block of {request.shape} do not fit {limits.nbytes} bytes of "
@@ -107,11 +89,11 @@ def _cheapest(
     buffers: int,
     work: int,
     counts: Iterable[int],
-    most: float,
-) -> tuple[float, TilePlan] | None:
-    """Return the cheapest plan of some numbers of passes, with its cost, if below a bound."""
+) -> TilePlan | None:
+    """Return the cheapest plan of some numbers of passes."""
     room = limits.nbytes // (buffers + work) // ALIGNMENT * ALIGNMENT
-    best: tuple[float, TilePlan] | None = None
+    best: TilePlan | None = None
+    most = math.inf
     for count in counts:
         if most <= count:  # what as many cost at least
             break
@@ -127,7 +109,7 @@ def _cheapest(
             else:
                 # as many buffers as tiles can fill, and two for those of other blocks
                 filled = min(buffers, max(one.tiles for one in found) + 2)
-                best, most = (cost, TilePlan(digits, tuple(found), filled)), cost
+                best, most = TilePlan(digits, tuple(found), filled), cost
     return best
 
 

@@ -34,9 +34,7 @@ __all__ = [
     "ALIGNMENT",
     "AS_IS",
     "COMPUTED",
-    "LEAST_PART",
     "MOST_PRIME",
-    "PARTS",
     "DeviceSettings",
     "Line",
     "TileLimits",
@@ -52,13 +50,6 @@ COMPUTED = "fdFD"
 
 #: Offsets of arrays on the GPU are multiples of it; FFT libraries ask for less.
 ALIGNMENT = 256
-
-#: Parts in which a tile comes and goes where there are two buffers: it comes as much later than
-#: the one before goes as a part takes.
-PARTS = 8
-
-#: Bytes of a part at least: a call takes the host longer than the bus takes for smaller ones.
-LEAST_PART = 1 << 20
 
 #: Lengths from here on are not left to one FFT of the GPU if a prime factor of theirs is larger
 #: than `MOST_PRIME`: cuFFT does such by longer ones, for which it wants much memory, and refuses
@@ -156,9 +147,8 @@ class TileLimits:
     ----------
     nbytes : int
         Bytes of the GPU that buffers and work area take together.
-    slots, fewest : int
-        Buffers: one whose tile comes, one whose tile is worked on, one whose tile goes; and how
-        few there may be, so that they are larger, where a tile comes to what another leaves.
+    slots : int
+        Buffers: one whose tile comes, one whose tile is worked on, one whose tile goes.
     most, least : int
         Bytes of a tile at most where a smaller one is as good, and at least where the block is cut
         only to keep all three engines busy.
@@ -177,7 +167,6 @@ class TileLimits:
 
     nbytes: int
     slots: int = 3
-    fewest: int = 2
     most: int = 1 << 30
     least: int = 1 << 22
     pieces: int = 8
@@ -191,7 +180,7 @@ class TileLimits:
         """Return the limits with what is set by hand."""
         found = self
         if settings.buffers is not None:
-            found = replace(found, slots=settings.buffers, fewest=settings.buffers)
+            found = replace(found, slots=settings.buffers)
         if settings.passes is not None:
             least = min(self.least, LEAST_TILE)
             found = replace(found, pieces=settings.passes, least=least, finer=(1,))
@@ -215,7 +204,6 @@ class TileLimits:
         most = min(self.most, max(self.least, int(RING_SHARE * nbytes)))
         return replace(
             self,
-            fewest=self.slots,
             most=self.most if settings.passes is not None else most,
             run_nbytes=min(self.run_nbytes, STAGED_RUN_NBYTES),
             finer=(*self.finer, 2 * self.finer[-1]),

@@ -18,7 +18,7 @@ import math
 import random
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -149,7 +149,7 @@ def moved(op: Transpose) -> Strided:
     return Strided(op.shape, source, 0, tuple(target), 0, op.dtype, op.by)
 
 
-def _dense(shape: Any) -> tuple[int, ...]:
+def _dense(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(math.prod(shape[d + 1 :]) for d in range(len(shape)))
 
 

@@ -1,4 +1,4 @@
-"""The pipeline: no event too few, engines that work at the same time, an arena within its limit."""
+"""The executor: no event too few, engines that work at the same time, an arena within its limit."""
 
 import itertools
 from dataclasses import replace
@@ -17,20 +17,15 @@ from dask_bigfft.testing.simulated import SimulatedGPU
 
 SEEDS = range(12)
 
-#: Every wait of the pipeline: the stream that waits, and for which event. "host" is the task.
+#: Every wait of the executor: the stream that waits, and for which event. "host" is the task.
 WAITS = [
     ("h2d", "free"),
-    ("h2d", "done"),
     ("compute", "loaded"),
-    ("compute", "free"),
     ("d2h", "done"),
     ("h2d", "stored"),
     ("h2d", "cleared"),
     ("host", "stored"),
 ]
-
-#: The one more where there are few slots, so that pieces go in parts.
-IN_PARTS = ("h2d", "gone")
 
 #: Those that matter where each slot has a stream of its own; FFTs share a work area.
 WAITS_BY_PIECE = [
@@ -60,18 +55,16 @@ class Deaf(SimulatedGPU):
             super().synchronize(event)
 
 
-#: Two blocks whose pieces are of different sizes, two crossings each, by the number of slots.
+#: Two blocks whose tiles are of different sizes, two passes each, by the number of buffers.
 SHAPES = {3: [(64, 48), (2048,)], 2: [(2048,), (64, 48)]}
 
 
 @pytest.fixture(params=SHAPES)
-def slots(request, monkeypatch):
-    """How many slots there are; where they are few, pieces come to what others leave."""
-    monkeypatch.setattr("dask_bigfft.gpu.executor.LEAST_PART", 64)
+def buffers(request):
     return request.param
 
 
-def transform_two(device, slots, streams=None):
+def transform_two(device, buffers, streams=None):
     """Two blocks one after the other.
 
     Returns whether both answers are right when the host has them.
@@ -79,8 +72,8 @@ def transform_two(device, slots, streams=None):
     engine = Engine(device, 1 << 14, SMALL)
     first = Carve(1, 1 << 14, 0, streams or "role")  # all of it, so that it is divided anew
     engine.executor.prepare(first, 1 << 14)
-    inputs = [values(*shape) for shape in SHAPES[slots]]
-    settings = DeviceSettings(streams=streams, buffers=slots)
+    inputs = [values(*shape) for shape in SHAPES[buffers]]
+    settings = DeviceSettings(streams=streams, buffers=buffers)
     jobs = [replace(job_of(x, "fftn")[0], settings=settings) for x in inputs]
     plans = [engine.tiles(job) for job in jobs]  # this waits for the device
     tasks = []
@@ -105,36 +98,29 @@ def plan_shape(tiles):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_any_order_that_events_permit_is_right(seed, slots):
+def test_any_order_that_events_permit_is_right(seed, buffers):
     device = Deaf(1 << 14, seed)
-    assert transform_two(device, slots)
-    # So that the next test leaves none out.
-    assert device.waited == set(WAITS) | ({IN_PARTS} if slots == 2 else set())
-
-
-def test_without_the_wait_for_parts_some_order_is_wrong(monkeypatch):
-    monkeypatch.setattr("dask_bigfft.gpu.executor.LEAST_PART", 64)
-    assert not all(transform_two(Deaf(1 << 14, seed, IN_PARTS), 2) for seed in SEEDS)
+    assert transform_two(device, buffers)
+    assert device.waited == set(WAITS)  # so that the next test leaves none out
 
 
 @pytest.mark.parametrize("deaf", WAITS)
-def test_without_any_one_wait_some_order_is_wrong(deaf, slots):
-    assert not all(transform_two(Deaf(1 << 14, seed, deaf), slots) for seed in SEEDS)
+def test_without_any_one_wait_some_order_is_wrong(deaf, buffers):
+    assert not all(transform_two(Deaf(1 << 14, seed, deaf), buffers) for seed in SEEDS)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_streams_of_pieces_are_right_in_any_order(seed, slots):
+def test_streams_of_pieces_are_right_in_any_order(seed, buffers):
     device = Deaf(1 << 14, seed)
-    assert transform_two(device, slots, "piece")
+    assert transform_two(device, buffers, "piece")
     # In one stream these are all the same.
     own = {("piece", name) for name in ("free", "loaded", "done")}
-    own |= {("piece", "gone")} if slots == 2 else set()
     assert device.waited == {*WAITS_BY_PIECE, *own}
 
 
 @pytest.mark.parametrize("deaf", WAITS_BY_PIECE)
-def test_without_any_one_wait_of_pieces_some_order_is_wrong(deaf, slots):
-    assert not all(transform_two(Deaf(1 << 14, seed, deaf), slots, "piece") for seed in SEEDS)
+def test_without_any_one_wait_of_pieces_some_order_is_wrong(deaf, buffers):
+    assert not all(transform_two(Deaf(1 << 14, seed, deaf), buffers, "piece") for seed in SEEDS)
 
 
 def test_copies_both_ways_and_computing_overlap():
@@ -154,26 +140,8 @@ def test_copies_both_ways_and_computing_overlap():
 
 @pytest.mark.parametrize("name", ["fftn", "ifftn", "rfftn", "irfftn", "hfftn", "ihfftn"])
 @pytest.mark.parametrize("shape", [(30, 7, 13), (5, 4, 3, 2, 6), (411,), (60, 40)])
-def test_few_slots(name, shape, monkeypatch):
-    monkeypatch.setattr("dask_bigfft.gpu.executor.LEAST_PART", 64)
+def test_few_buffers(name, shape):
     x = values(*shape, dtype="f8" if name in ("rfftn", "ihfftn") else "c16")
-    for seed, slots in itertools.product(range(3), (1, 2)):
-        found = blocks.engine(1 << 14, seed, limits=replace(SMALL, slots=slots, fewest=slots))
+    for seed, buffers in itertools.product(range(3), (1, 2)):
+        found = blocks.engine(1 << 14, seed, limits=replace(SMALL, slots=buffers))
         assert distance(run(found, x, name), scipys(x, name)) < 1e-14
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_pieces_come_to_what_others_leave(seed, monkeypatch):
-    """Two slots keep all engines busy, if pieces come in parts; else computing is waited for."""
-    x = values(48, 256)
-    job, seconds = replace(job_of(x, "fft")[0], settings=DeviceSettings(buffers=2)), {}
-    for least in (1 << 20, 64):
-        monkeypatch.setattr("dask_bigfft.gpu.executor.LEAST_PART", least)
-        # a transform takes half as long as a copy
-        profile = DeviceProfile(h2d=1e6, d2h=1e6, run=0.0, flops=3e6, memory=1e9, call=0.0)
-        device = SimulatedGPU(1 << 20, seed, profile=profile)
-        limits = TileLimits(0, least=256, pieces=12, run_nbytes=0, call_nbytes=0, finer=(1,))
-        got = Engine(device, 1 << 20, limits).run(job, Source(x.copy))
-        assert distance(got, scipys(x, "fft")) < 1e-14
-        seconds[least] = device.clock() * 1e6 / x.nbytes
-    assert seconds[64] < 1.3 < 1.5 < seconds[1 << 20]

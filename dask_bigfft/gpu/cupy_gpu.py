@@ -46,7 +46,6 @@ from dask_bigfft.gpu.operations import (
     DeviceArray,
     Multiply,
     Product,
-    Transpose,
     dense,
 )
 from dask_bigfft.gpu.ring import (
@@ -481,8 +480,6 @@ def compute(plans: FFTPlans, op: Compute, source: int, target: int, work: int) -
         kernels.multiply(op, target)
     elif isinstance(op, Product):
         kernels.multiply(op, target, source)
-    elif isinstance(op, Transpose):
-        kernels.transpose(op, source, target)
     else:
         kernels.strided(op, source, target)
 

@@ -13,7 +13,6 @@ Functions take addresses and launch in the current stream. Imports `planner` and
 """
 
 import functools
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from dask_bigfft.gpu.cuda import cupy
-from dask_bigfft.gpu.operations import Multiply, Product, Strided, Term, Transpose
+from dask_bigfft.gpu.operations import Multiply, Product, Strided, Term, dense
 
 #: Name of every kernel in its source.
 KERNEL = "bigfft"
@@ -452,23 +451,9 @@ def strided(op: Strided, source: int, target: int) -> None:
         copy(dims, itemsize, *ends, by=op.by)
 
 
-def transpose(op: Transpose, source: int, target: int) -> None:
-    """Copy with the dimensions in another order in the current stream."""
-    after, to = [op.shape[axis] for axis in op.axes], [0] * len(op.shape)
-    for axis, stride in zip(op.axes, _dense(after), strict=True):
-        to[axis] = stride
-    found = Strided(op.shape, _dense(op.shape), 0, tuple(to), 0, op.dtype, op.by)
-    strided(found, source, target)
-
-
 def multiply(op: Multiply | Product, array: int, other: int = 0) -> None:
     """Multiply in place by computed factors, or by another array, in the current stream."""
     if math.prod(op.shape):
-        strides = _dense(op.shape)
+        strides = dense(op.shape, 1)
         dims = merged(op.shape, strides, strides)
         copy(dims, np.dtype(op.dtype).itemsize, array, array, passing="st", by=op, other=other)
-
-
-def _dense(shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides of a C-ordered array in elements."""
-    return tuple(itertools.accumulate(shape[:0:-1], lambda a, b: a * b, initial=1))[::-1]

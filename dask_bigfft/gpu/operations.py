@@ -197,20 +197,6 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True)
-class Transpose:
-    """Copy to another place with the dimensions in another order: ``target = source.T(axes)``.
-
-    Dimension ``i`` of the target is dimension ``axes[i]`` of the source. Elements are multiplied on
-    the way by the factors of `by`, which is of the source's shape.
-    """
-
-    shape: tuple[int, ...]
-    axes: tuple[int, ...]
-    dtype: str
-    by: Multiply | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Strided:
     """Copy elements of one array to places of another one, at any distances on both sides.
 
@@ -240,4 +226,18 @@ class Strided:
     by: Multiply | None = None
 
 
-Compute = FFT | Multiply | Product | Transpose | Strided
+Compute = FFT | Multiply | Product | Strided
+
+
+def transposed(
+    shape: tuple[int, ...], axes: tuple[int, ...], dtype: str, by: Multiply | None = None
+) -> Strided:
+    """Return a copy with the dimensions in another order: ``target = source.transpose(axes)``.
+
+    >>> transposed((2, 3), (1, 0), "<c16").target
+    (1, 2)
+    """
+    target, steps = [0] * len(shape), dense(tuple(shape[axis] for axis in axes), 1)
+    for axis, step in zip(axes, steps, strict=True):
+        target[axis] = step
+    return Strided(shape, dense(shape, 1), 0, tuple(target), 0, dtype, by)

@@ -35,9 +35,9 @@ from dask_bigfft.gpu.operations import (
     Product,
     Strided,
     Term,
-    Transpose,
     Twiddle,
     dense,
+    transposed,
 )
 from dask_bigfft.planner.notation import axis_letter
 from dask_bigfft.planner.tile_plan import TilePass, TilePlan
@@ -302,12 +302,12 @@ def swaps(one: TilePass, dtype: str) -> Iterator[TileWork]:
         there, back = part(place), part(other)
         here, partner = _shape_of(there), _shape_of(back)
         source, turned = DeviceArray(0, here, dtype), DeviceArray(2 * one.places[0], partner, dtype)
-        done = [Computation(Transpose(here, tuple(order), dtype), source, turned)]
+        done = [Computation(transposed(here, tuple(order), dtype), source, turned)]
         comes, goes = [Move(there, source)], [Move(back, turned)]
         if place[first] != place[last]:
             second = DeviceArray(one.places[0], partner, dtype)
             target = DeviceArray(0, here, dtype)
-            done.append(Computation(Transpose(partner, tuple(order), dtype), second, target))
+            done.append(Computation(transposed(partner, tuple(order), dtype), second, target))
             comes.append(Move(back, second))
             goes.append(Move(there, target))
         yield TileWork(view, tuple(comes), source, (), tuple(done), turned, view, tuple(goes))
@@ -518,7 +518,7 @@ class _Tile:
         by = last if isinstance(last, Multiply) else None
         if by is not None:
             self.done.pop()
-        op = Transpose(self.now.shape, order, self.now.dtype, by)
+        op = transposed(self.now.shape, order, self.now.dtype, by)
         self._out_of_place(op, tuple(self.now.shape[dim] for dim in order), self.now.dtype)
 
     def _real_fft(self, step: Step, dtype: str) -> None:
@@ -563,7 +563,7 @@ class _Tile:
         self.filters.append(Filter(step.axis, (*others, *digits[::-1]), part, array))
         if len(digits) > 1:
             turned = self._filter_place(kept)
-            self.done.append(Computation(Transpose(array.shape, order, self.dtype), array, turned))
+            self.done.append(Computation(transposed(array.shape, order, self.dtype), array, turned))
             array = turned
         self.done.append(Computation(Product(shape, kept, self.dtype), array, self.now))
         self._in_place(FFT("c2c", shape, shape, (end - 1,), -step.sign, self.dtype))

@@ -18,7 +18,7 @@ import math
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,7 +39,6 @@ from dask_bigfft.gpu.operations import (
     Product,
     Strided,
     Term,
-    Transpose,
     Twiddle,
     each,
 )
@@ -140,19 +139,6 @@ def places_at(start: int, strides: tuple[int, ...], counts: tuple[int, ...]) -> 
     return places
 
 
-def moved(op: Transpose) -> Strided:
-    """A transpose as a strided copy."""
-    after, source = [op.shape[axis] for axis in op.axes], _dense(op.shape)
-    target = [0] * len(op.shape)
-    for axis, stride in zip(op.axes, _dense(after), strict=True):
-        target[axis] = stride
-    return Strided(op.shape, source, 0, tuple(target), 0, op.dtype, op.by)
-
-
-def _dense(shape: Sequence[int]) -> tuple[int, ...]:
-    return tuple(math.prod(shape[d + 1 :]) for d in range(len(shape)))
-
-
 def check(op: Compute, source: DeviceArray, target: DeviceArray) -> None:
     """Refuse arrays that are not what the description says, or that overlap."""
     inside = isinstance(op, Multiply) or (isinstance(op, FFT) and op.kind == "c2c")
@@ -167,11 +153,11 @@ def check(op: Compute, source: DeviceArray, target: DeviceArray) -> None:
             reach = [(n - 1) * s for n, s in zip(op.counts, strides, strict=True)]
             low = start + sum(r for r in reach if r < 0)
             high = start + sum(r for r in reach if r > 0)
-            if low < 0 or (math.prod(op.counts) and high >= array.size):
+            if low < 0 or (high >= array.size and all(op.counts)):
                 raise DeviceError(f"{op} from {source} to {target}")
     else:
-        after = tuple(op.shape[a] for a in op.axes) if isinstance(op, Transpose) else op.shape
-        shapes, dtypes = [op.other if isinstance(op, Product) else op.shape, after], [op.dtype] * 2
+        before = op.other if isinstance(op, Product) else op.shape
+        shapes, dtypes = [before, op.shape], [op.dtype] * 2
     by, counts = getattr(op, "by", None), getattr(op, "counts", getattr(op, "shape", ()))
     if by is not None and (by.shape, by.dtype) != (counts, op.dtype):
         raise DeviceError(f"{op} has factors of another array")
@@ -684,9 +670,8 @@ class SimulatedGPU(SimulatedStreams):
             elif isinstance(op, Product):
                 y *= x
             else:
-                copy = moved(op) if isinstance(op, Transpose) else op
-                from_ = places_at(copy.source_start, copy.source, copy.counts)
-                to = places_at(copy.target_start, copy.target, copy.counts)
+                from_ = places_at(op.source_start, op.source, op.counts)
+                to = places_at(op.target_start, op.target, op.counts)
                 y.reshape(-1)[to] = carried(op.by, x.reshape(-1)[from_])
 
         if isinstance(op, Strided):

@@ -6,6 +6,7 @@ went by the host would need one of the ways that CuPy has there, and all of them
 
 import contextlib
 import ctypes
+import math
 import sys
 import threading
 from types import SimpleNamespace
@@ -19,11 +20,11 @@ import scipy.fft
 from dask_bigfft import fft, plan, report
 from dask_bigfft.exchange.tables import TRANSPORTS
 from dask_bigfft.gpu import cuda, on_gpu
-from dask_bigfft.gpu.operations import FFT, Multiply, Product, Transpose
+from dask_bigfft.gpu.operations import FFT, Multiply, Product
 from dask_bigfft.graph.carriers import ON_GPUS
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.memory.arena import default_arena
-from dask_bigfft.testing.simulated import carried, factors_of, transformed
+from dask_bigfft.testing.simulated import carried, factors_of, places_at, transformed
 
 
 class Memory:
@@ -164,10 +165,11 @@ def compute(plans, op, source, target, work):
         x, y = Memory(None, target).at(op.shape, op.dtype), Memory(None, source)
         x *= y.at(op.other, op.dtype)
     else:
-        assert isinstance(op, Transpose)  # of a block that is whole there
-        shape = tuple(op.shape[axis] for axis in op.axes)
-        x, y = Memory(None, source).at(op.shape, op.dtype), Memory(None, target)
-        y.at(shape, op.dtype)[...] = carried(op.by, x).transpose(op.axes)
+        n = math.prod(op.counts)  # a block that is whole there
+        x, y = (Memory(None, at).at((n,), op.dtype) for at in (source, target))
+        y[places_at(0, op.target, op.counts)] = carried(
+            op.by, x[places_at(0, op.source, op.counts)]
+        )
 
 
 def refused(*_, **__):

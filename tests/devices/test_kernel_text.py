@@ -15,8 +15,8 @@ from dask_bigfft.gpu.operations import (
     Product,
     Strided,
     Term,
-    Transpose,
     Twiddle,
+    transposed,
 )
 from dask_bigfft.testing.simulated import carried, multiplied, places_at
 from tests.devices.kernel_text import kernels_of, needs_compiler
@@ -83,7 +83,7 @@ SHAPES = [
 def test_turned_and_multiplied_in_one_pass(own, shape, dtype):
     x, by = values(shape, dtype), factors(shape, dtype)
     out = np.full(shape[::-1], np.nan, dtype)
-    own.transpose(Transpose(shape, (1, 0), dtype, by), x.ctypes.data, out.ctypes.data)
+    own.strided(transposed(shape, (1, 0), dtype, by), x.ctypes.data, out.ctypes.data)
     close(out, multiplied(by, x).T)
 
 
@@ -93,7 +93,7 @@ def test_any_order_of_dimensions_that_factors_depend_on(own, axes):
     for shape, dtype in (((3, 5, 1, 37), "<c16"), ((2, 3, 5, 7), "<c8")):
         x, by = values(shape, dtype), factors(shape, dtype, conjugate=False)
         out = np.full([shape[a] for a in axes], np.nan, dtype)
-        own.transpose(Transpose(shape, axes, dtype, by), x.ctypes.data, out.ctypes.data)
+        own.strided(transposed(shape, axes, dtype, by), x.ctypes.data, out.ctypes.data)
         close(out, multiplied(by, x).transpose(axes))
 
 
@@ -103,7 +103,7 @@ def test_without_factors_bits_are_carried(own, dtype):
     x[0, 1] = np.nan
     for axes in ((3, 1, 2, 0), (1, 0, 2, 3), (0, 3, 2, 1), (2, 3, 0, 1)):
         out = np.zeros([x.shape[a] for a in axes], dtype)
-        own.transpose(Transpose(x.shape, axes, dtype), x.ctypes.data, out.ctypes.data)
+        own.strided(transposed(x.shape, axes, dtype), x.ctypes.data, out.ctypes.data)
         np.testing.assert_array_equal(out, x.transpose(axes))
 
 
@@ -149,7 +149,7 @@ def test_what_lies_behind_the_end_of_a_chirp_is_zero_elsewhere_too(own):
     place = Term(0, 0, 1, BIG, 50), Term(1, 0, 1, BIG, 1)
     by = Multiply(x.shape, "<c16", 0.5, True, (), (ChirpFactor(109, -1, place),))
     out = np.full((50, 4), np.nan, "c16")
-    own.transpose(Transpose(x.shape, (1, 0), "<c16", by), x.ctypes.data, out.ctypes.data)
+    own.strided(transposed(x.shape, (1, 0), "<c16", by), x.ctypes.data, out.ctypes.data)
     assert not out.T.ravel()[109:].any()
     close(out, multiplied(by, x).T)
 
@@ -179,5 +179,5 @@ def test_wide_indices_are_found_as_narrow_ones_are(own, monkeypatch):
     monkeypatch.setattr(kernels, "_NARROW", 0)
     x, by = values(shape, dtype), factors(shape, dtype)
     out = np.full((5, 7, 2, 3), np.nan, dtype)
-    own.transpose(Transpose(shape, (2, 3, 0, 1), dtype, by), x.ctypes.data, out.ctypes.data)
+    own.strided(transposed(shape, (2, 3, 0, 1), dtype, by), x.ctypes.data, out.ctypes.data)
     close(out, multiplied(by, x).transpose(2, 3, 0, 1))

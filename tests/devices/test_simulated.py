@@ -14,8 +14,8 @@ from dask_bigfft.gpu.operations import (
     Product,
     Strided,
     Term,
-    Transpose,
     Twiddle,
+    transposed,
 )
 from dask_bigfft.testing.simulated import SimulatedGPU
 
@@ -113,7 +113,7 @@ def test_product_repeats_and_transpose_permutes():
     op = Product(x.shape, y.shape, x.dtype.str)
     got = run(lambda d, stream, a, _, other: d.compute(stream, op, other, a), x, others=[y])
     np.testing.assert_allclose(got, x * y)
-    turn = Transpose(x.shape, (2, 0, 1), x.dtype.str)
+    turn = transposed(x.shape, (2, 0, 1), x.dtype.str)
     got = run(lambda d, stream, a, b: d.compute(stream, turn, a, b), x, (2, 4, 3))
     np.testing.assert_array_equal(got, x.transpose(2, 0, 1))
 
@@ -128,7 +128,7 @@ def on_the_way(shape, dtype="<c16"):
 def test_copies_multiply_on_the_way():
     x = complex_values(4, 3, 2)
     by = on_the_way(x.shape)
-    turn = Transpose(x.shape, (2, 0, 1), x.dtype.str, by)
+    turn = transposed(x.shape, (2, 0, 1), x.dtype.str, by)
     multiplied = run(lambda d, stream, a, _: d.compute(stream, by, a, a), x)
     got = run(lambda d, stream, a, b: d.compute(stream, turn, a, b), x, (2, 4, 3))
     np.testing.assert_array_equal(got, multiplied.transpose(2, 0, 1))
@@ -146,7 +146,7 @@ def test_factors_of_another_array_are_refused():
     arrays.append(DeviceArray(1024, (2, 3), "<c16"))
     for by in (on_the_way((2, 3)), on_the_way((3, 2), "<c8")):
         with pytest.raises(DeviceError, match="factors of another"):
-            device.compute(stream, Transpose((3, 2), (1, 0), "<c16", by), *arrays)
+            device.compute(stream, transposed((3, 2), (1, 0), "<c16", by), *arrays)
         with pytest.raises(DeviceError, match="Strided"):
             device.compute(stream, Strided((3, 2), (2, 1), 0, (1, 3), 0, "<c16", by), *arrays)
 
@@ -241,7 +241,7 @@ def test_what_does_not_fit_together_is_refused():
         device.h2d(stream, x, DeviceArray(0, (16,), "<c16"))
     with pytest.raises(DeviceError, match="fall"):
         device.h2d(stream, x.T, DeviceArray(0, (4, 4), "<c16"))
-    turn, array = Transpose((4, 4), (1, 0), "<c16"), DeviceArray(0, (4, 4), "<c16")
+    turn, array = transposed((4, 4), (1, 0), "<c16"), DeviceArray(0, (4, 4), "<c16")
     with pytest.raises(DeviceError, match="overlap"):
         device.compute(stream, turn, array, array)
     op, line = FFT("c2c", (5,), (5,), (0,), -1, "<c16"), DeviceArray(0, (5,), "<c16")

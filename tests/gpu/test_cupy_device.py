@@ -19,8 +19,8 @@ from dask_bigfft.gpu.operations import (
     Product,
     Strided,
     Term,
-    Transpose,
     Twiddle,
+    transposed,
 )
 from dask_bigfft.memory import Pinner, default_arena, lend, pinned
 from dask_bigfft.testing.simulated import SimulatedGPU, multiplied
@@ -273,7 +273,7 @@ def test_product(device):
 def test_transposes(device, shape, dtype):
     x = values(shape, dtype)
     for axes in itertools.permutations(range(4)):
-        op = Transpose(shape, axes, x.dtype.str)
+        op = transposed(shape, axes, x.dtype.str)
 
         def compute(device, stream, source, target, op=op):
             device.compute(stream, op, source, target)
@@ -326,7 +326,7 @@ def test_transposes_multiply_on_the_way(device, shape, axes, conjugate, chirped,
     by = on_the_way(shape, dtype, conjugate, chirped)
     for factors in (by, Multiply(shape, x.dtype.str, -0.25, conjugate)):
         expected = multiplied(factors, x).transpose(axes)
-        op = Transpose(shape, axes, x.dtype.str, factors)
+        op = transposed(shape, axes, x.dtype.str, factors)
 
         def compute(device, stream, source, target, op=op):
             device.compute(stream, op, source, target)
@@ -363,12 +363,12 @@ def test_more_elements_are_turned_than_32_bits_count(device):
     cp = cupy()
     left, right = Term(0, 0, 1, BIG, 1), Term(1, 0, 1, BIG, 1)
     by = Multiply(shape, "<c8", 0.5, False, (Twiddle(2**32, -1, (left,), (right,)),))
-    op = Transpose(shape, (1, 0), "<c8", by)
+    op = transposed(shape, (1, 0), "<c8", by)
     with cp.cuda.Device(available()[0]):
         try:
             x, y = cp.full(shape, 2, "c8"), cp.zeros(shape[::-1], "c8")
             cp.cuda.get_current_stream().synchronize()
-            kernels.transpose(op, x.data.ptr, y.data.ptr)
+            kernels.strided(op, x.data.ptr, y.data.ptr)
             for row in (0, 1, 16384, 32770):
                 power = np.arange(shape[0]) * row % 2**32
                 expected = np.exp(-2j * np.pi * (power / 2**32))

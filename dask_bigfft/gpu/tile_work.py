@@ -199,15 +199,8 @@ class BlockTiles:
         for tile in self.rounds[number].source.indices():
             yield _Tile(self, number, self.rounds[number], tile).work()
 
-    @property
-    def divides(self) -> bool:
-        """Whether tiles need nothing of each other: one pass, written as it was read."""
-        (first, *others) = self.plan.passes
-        shape = self.round.source.shape(self.block)
-        return not others and not first.reorders and first.view == shape
-
     def within(self, dim: int, low: int, high: int, width: int) -> Iterator[TileWork]:
-        """Yield what is done with a part of a block that `divides`, in tiles of some width.
+        """Yield what is done with a part of a block whose plan `divides`, in tiles of some width.
 
         Parameters
         ----------

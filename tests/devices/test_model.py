@@ -72,16 +72,17 @@ def test_small_blocks_overlap():
 
 @pytest.mark.parametrize(
     ("shape", "nbytes", "passes"),
-    [((1 << 20,), 1 << 30, 1), ((1 << 20,), 4 * MIB, 3), ((1 << 10, 1 << 10), 4 * MIB, 2)],
+    [((1 << 26,), 1 << 33, 1), ((1 << 26,), 128 * MIB, 3), ((1 << 13, 1 << 13), 128 * MIB, 2)],
 )
 def test_a_forecast_counts_the_passes_over_the_bus(shape, nbytes, passes):
-    with simulated_devices(1 << 31):
+    with simulated_devices(1 << 34):
         found = plan(
             da.zeros(shape, chunks=-1, dtype="c16"),
             "fftn",
             device="gpu",
             device_memory_limit=nbytes,
+            memory_limit="1 TiB",
         )
     (round_,) = found.expected.rounds
-    assert round_.device == pytest.approx(passes * np.prod(shape) * 16 / DeviceProfile().h2d, 0.01)
+    assert round_.device == pytest.approx(passes * np.prod(shape) * 16 / DeviceProfile().h2d, 0.15)
     assert "bound by\n    round 1" in found.explain()

@@ -242,7 +242,8 @@ class BlockTiles:
     def notation(self) -> str:
         """Passes in short, such as ``{Y1} {Y2, X}``; ``swap`` is one that only reorders."""
         axes = len(self.round.source.axes)
-        return self.plan.notation([axis_letter(step.axis, axes) for step in self.round.steps])
+        letters = [axis_letter(step.axis, axes) for step in self.round.steps]
+        return " ".join(self.plan.names(letters))
 
 
 def _program(dim: int, step: Step, digits: tuple[int, ...]) -> AxisProgram:

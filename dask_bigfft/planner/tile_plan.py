@@ -418,8 +418,8 @@ class TilePlan:
         """Number of tiles of all passes."""
         return sum(one.tiles for one in self.passes)
 
-    def notation(self, letters: Sequence[str]) -> str:
-        """Return the passes in short, such as ``{Y1} {Y2, X}``, given a letter for each line.
+    def names(self, letters: Sequence[str]) -> list[str]:
+        """Return each pass in short, such as ``{Y2, X}``, given a letter for each line.
 
         ``swap`` is a pass that only reorders.
         """
@@ -428,9 +428,10 @@ class TilePlan:
             last = len(self.digits[line]) - 1
             return letters[line] + (str(min(step, 2 * last - step) + 1) if last else "")
 
-        names = ("{" + ", ".join(name(*step) for step in one.steps) + "}" for one in self.passes)
-        swaps = (one.swap is not None for one in self.passes)
-        return " ".join("swap" if s else found for s, found in zip(swaps, names, strict=True))
+        return [
+            "{" + ", ".join(name(*step) for step in one.steps) + "}" if one.swap is None else "swap"
+            for one in self.passes
+        ]
 
 
 def request_of(

@@ -109,7 +109,7 @@ FOUND = [
 def test_found_unaided_for_large_blocks(shape, gib, notation, run):
     lines = tuple(Line(dim, n) for dim, n in enumerate(shape))
     found = find_tile_plan(TileRequest(shape, lines, 16), TileLimits(gib << 30), 1)
-    assert found.notation("ZYX"[3 - len(shape) :]) == notation
+    assert " ".join(found.names("ZYX"[3 - len(shape) :])) == notation
     assert found.narrowest * 16 >= run
     assert found.buffers == (2 if run < 1 << 15 else 3)  # narrow runs become wider
     assert (found.buffers + 1) * found.buffer_nbytes <= gib << 30

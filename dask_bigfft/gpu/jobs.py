@@ -6,7 +6,6 @@ Imports `decomposition`, `planner`, `errors` and this room.
 import contextlib
 import itertools
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 
@@ -73,10 +72,6 @@ class Job:
     window: Window | None = None
     scheme: Scheme | None = None
 
-    @cached_property
-    def _tiles(self) -> dict[tuple[TileLimits, int], BlockTiles]:
-        return {}
-
     def tiles(self, limits: TileLimits, work: int = 0) -> BlockTiles:
         """Return the block in tiles within some limits, beside some work areas.
 
@@ -87,17 +82,12 @@ class Job:
         DeviceError
             If the values are not of single or double precision.
         """
-        found = self._tiles.get((limits, work))
-        if found is None:
-            found = self._tiles[limits, work] = self._planned(limits.tuned(self.settings), work)
-        return found
-
-    def _planned(self, limits: TileLimits, work: int) -> BlockTiles:
-        shape = self.round.source.shape(self.block)
+        shape, limits = self.round.source.shape(self.block), limits.tuned(self.settings)
         request = request_of(self.round, shape, self.source, self.target, scheme=self.scheme)
         other = replace(request, order=self.order, shards=self.shards, stores=self.stores)
         wishes = [replace(request, inside=True)] * self.inside
-        for wish in (*wishes, *[replace(other, mirrored=True)] * self.mirrored):
+        wishes += [replace(other, mirrored=True)] * self.mirrored
+        for wish in wishes:
             with contextlib.suppress(DeviceMemoryError):
                 return self._in_tiles(find_tile_plan(wish, limits, work))
         return self._in_tiles(find_tile_plan(other, limits, work))

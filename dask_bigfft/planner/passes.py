@@ -109,6 +109,7 @@ def find_tile_plan(request: TileRequest, limits: TileLimits, work: int = 0) -> T
     )
 
 
+@lru_cache(maxsize=1024)
 def tile_plans(
     round_: Round, dtype: str, nbytes: int, settings: DeviceSettings = AS_IS
 ) -> tuple[TilePlan, ...]:

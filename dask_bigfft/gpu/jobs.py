@@ -4,13 +4,12 @@ Imports `decomposition`, `planner`, `errors` and this room.
 """
 
 import contextlib
+import itertools
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 
-from dask_bigfft.decomposition.rounds import Round, transformed
-from dask_bigfft.decomposition.steps import Step
+from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.gpu.half_spectrum import Window
 from dask_bigfft.gpu.tile_work import Block, BlockTiles
@@ -21,6 +20,8 @@ from dask_bigfft.planner.tile_plan import (
     Scheme,
     TileLimits,
     TilePlan,
+    apart,
+    in_turn,
     request_of,
 )
 
@@ -71,10 +72,6 @@ class Job:
     window: Window | None = None
     scheme: Scheme | None = None
 
-    @cached_property
-    def _tiles(self) -> dict[tuple[TileLimits, int], BlockTiles]:
-        return {}
-
     def tiles(self, limits: TileLimits, work: int = 0) -> BlockTiles:
         """Return the block in tiles within some limits, beside some work areas.
 
@@ -85,17 +82,12 @@ class Job:
         DeviceError
             If the values are not of single or double precision.
         """
-        found = self._tiles.get((limits, work))
-        if found is None:
-            found = self._tiles[limits, work] = self._planned(limits.tuned(self.settings), work)
-        return found
-
-    def _planned(self, limits: TileLimits, work: int) -> BlockTiles:
-        shape = self.round.source.shape(self.block)
+        shape, limits = self.round.source.shape(self.block), limits.tuned(self.settings)
         request = request_of(self.round, shape, self.source, self.target, scheme=self.scheme)
         other = replace(request, order=self.order, shards=self.shards, stores=self.stores)
         wishes = [replace(request, inside=True)] * self.inside
-        for wish in (*wishes, *[replace(other, mirrored=True)] * self.mirrored):
+        wishes += [replace(other, mirrored=True)] * self.mirrored
+        for wish in wishes:
             with contextlib.suppress(DeviceMemoryError):
                 return self._in_tiles(find_tile_plan(wish, limits, work))
         return self._in_tiles(find_tile_plan(other, limits, work))
@@ -104,32 +96,21 @@ class Job:
         return BlockTiles(self.round, self.block, self.source, self.target, plan, self.window)
 
     def apart(self) -> tuple["Job", ...]:
-        """Return jobs that do the same one after the other: real values alone with their axis.
-
-        Half a spectrum is completed by its mirror image along one axis, which is only so before
-        other axes are transformed (c2r: after them).
-        """
-        by_kind: dict[str, list[Step]] = {"r2c": [], "c2c": [], "c2r": []}
-        for step in self.round.steps:
-            by_kind[step.kind].append(step)
-        return self._in_turn([tuple(steps) for steps in by_kind.values() if steps])
+        """Return jobs that do the same one after the other: real values alone with their axis."""
+        return self._links(apart(self.round))
 
     def singly(self) -> tuple["Job", ...]:
         """Return jobs that do one step each."""
-        return self._in_turn([(step,) for step in self.round.steps])
+        return self._links(in_turn(self.round, [(step,) for step in self.round.steps]))
 
-    def _in_turn(self, groups: list[tuple[Step, ...]]) -> tuple["Job", ...]:
-        """Return jobs that do some steps each, one after the other."""
-        found, layout, dtype = list[Job](), self.round.source, self.source
-        whole = max(self.source, self.target, key=lambda name: np.dtype(name).kind == "c")
-        if len(groups) < 2 or self.order:
+    def _links(self, rounds: tuple[Round, ...]) -> tuple["Job", ...]:
+        """Return the jobs of rounds that follow one another."""
+        if len(rounds) < 2:
             return (self,)
-        for steps in groups:
-            last = steps is groups[-1]
-            after = self.round.target if last else transformed(layout, steps)
-            made = self.target if last else whole
-            round_ = Round(steps, layout, after)
-            found.append(Job(round_, self.block, dtype, made, settings=self.settings))
-            layout, dtype = after, made
-        first = replace(found[0], shards=self.shards, mirrored=self.mirrored)
-        return (first, *found[1:])
+        whole = max(self.source, self.target, key=lambda name: np.dtype(name).kind == "c")
+        dtypes = [self.source, *[whole] * (len(rounds) - 1), self.target]
+        found = [
+            Job(round_, self.block, *ends, settings=self.settings)
+            for round_, ends in zip(rounds, itertools.pairwise(dtypes), strict=True)
+        ]
+        return (replace(found[0], shards=self.shards, mirrored=self.mirrored), *found[1:])

@@ -199,15 +199,8 @@ class BlockTiles:
         for tile in self.rounds[number].source.indices():
             yield _Tile(self, number, self.rounds[number], tile).work()
 
-    @property
-    def divides(self) -> bool:
-        """Whether tiles need nothing of each other: one pass, written as it was read."""
-        (first, *others) = self.plan.passes
-        shape = self.round.source.shape(self.block)
-        return not others and not first.reorders and first.view == shape
-
     def within(self, dim: int, low: int, high: int, width: int) -> Iterator[TileWork]:
-        """Yield what is done with a part of a block that `divides`, in tiles of some width.
+        """Yield what is done with a part of a block whose plan `divides`, in tiles of some width.
 
         Parameters
         ----------
@@ -249,7 +242,8 @@ class BlockTiles:
     def notation(self) -> str:
         """Passes in short, such as ``{Y1} {Y2, X}``; ``swap`` is one that only reorders."""
         axes = len(self.round.source.axes)
-        return self.plan.notation([axis_letter(step.axis, axes) for step in self.round.steps])
+        letters = [axis_letter(step.axis, axes) for step in self.round.steps]
+        return " ".join(self.plan.names(letters))
 
 
 def _program(dim: int, step: Step, digits: tuple[int, ...]) -> AxisProgram:

@@ -356,7 +356,9 @@ def _part_reader(
 
 def shared_dim(tiles: BlockTiles) -> int | None:
     """Return the dimension along which a block can be shared; None where parts need each other."""
-    return _free_dim(tiles.round.source.shape(tiles.block), tiles.dims) if tiles.divides else None
+    return (
+        _free_dim(tiles.round.source.shape(tiles.block), tiles.dims) if tiles.plan.divides else None
+    )
 
 
 def _free_dim(shape: tuple[int, ...], fixed: Collection[int]) -> int | None:

@@ -11,16 +11,22 @@ each other's places are on the GPU together, and neither is written before both 
 Pure: imports `decomposition`, `errors` and `tile_plan`.
 """
 
+import contextlib
 import itertools
 import math
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
+import numpy as np
+
 from dask_bigfft.decomposition.factors import divisors
 from dask_bigfft.decomposition.layout import even_chunks
+from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.planner.tile_plan import (
     ALIGNMENT,
+    AS_IS,
+    DeviceSettings,
     Line,
     Scheme,
     TileLimits,
@@ -28,9 +34,11 @@ from dask_bigfft.planner.tile_plan import (
     TilePlan,
     TileRequest,
     aligned,
+    apart,
+    request_of,
 )
 
-__all__ = ["find_tile_plan", "swap_pass"]
+__all__ = ["find_tile_plan", "swap_pass", "tile_plans"]
 
 #: Passes that a block may take at most.
 MAX_PASSES = 4
@@ -81,6 +89,38 @@ def find_tile_plan(request: TileRequest, limits: TileLimits, work: int = 0) -> T
         f"FFTs of {lengths} on a block of {request.shape} do not fit {limits.nbytes} bytes of "
         f"the device in {MAX_PASSES} passes"
     )
+
+
+@lru_cache(maxsize=1024)
+def tile_plans(
+    round_: Round, dtype: str, nbytes: int, settings: DeviceSettings = AS_IS
+) -> tuple[TilePlan, ...]:
+    """Return the tile plans of a round on its largest block, one after the other; mostly one.
+
+    Empty where some FFT does not fit the GPU: it is done as a convolution, or by the CPU.
+
+    Parameters
+    ----------
+    round_ : Round
+        The round.
+    dtype : str
+        Of complex values.
+    nbytes : int
+        Bytes of the GPU.
+    settings : DeviceSettings
+        What is set by hand.
+    """
+    limits, real = TileLimits(nbytes).tuned(settings), np.empty(0, dtype).real.dtype.name
+    for rounds in dict.fromkeys(((round_,), apart(round_))):
+        with contextlib.suppress(DeviceMemoryError):
+            found = []
+            for one in rounds:
+                kinds = {step.kind for step in one.steps}
+                ends = (real if kind in kinds else dtype for kind in ("r2c", "c2r"))
+                shape = one.source.shape(one.source.largest_block)
+                found.append(find_tile_plan(request_of(one, shape, *ends), limits, 1))
+            return tuple(found)
+    return ()
 
 
 def _cheapest(
@@ -286,15 +326,16 @@ class _Shapes:
         }
         self.read, self.after, self.stored = tuple(read), tuple(after), tuple(stored)
         self.order = request.order or tuple(order)
-        result = real if narrows else whole
-        registers = [(real if widens else whole, 0)]
+        came, result = real if widens else whole, real if narrows else whole
+        self.itemsizes = came, result
+        registers = [(came, 0)]
         if widens or narrows:
             registers.append((0, result))
         if self.order != tuple(range(len(view))):
             if len(registers) == 1:
                 registers.append((0, result))
             else:
-                registers[0] = registers[0][0], result
+                registers[0] = came, result
         self.registers = (*registers, *[(whole, 0)] * filters, *beside)
 
 
@@ -328,6 +369,7 @@ def _pass(
             _runs(shape.read, tile),
             _runs(tuple(shape.stored[d] for d in order), tuple(done[d] for d in order)),
             tuple(aligned(max(before * b, after * a)) for b, a in registers),
+            shape.itemsizes,
             mirrored=mirrored,
         )
         cost = _cost(one, request, limits, first, last)
@@ -413,4 +455,15 @@ def swap_pass(
     if SWAP_PLACES * place > room:
         return None
     runs = _runs(view, tuple(tile))
-    return TilePass((), view, view, tuple(tile), order, runs, runs, (place,) * SWAP_PLACES, swap)
+    return TilePass(
+        (),
+        view,
+        view,
+        tuple(tile),
+        order,
+        runs,
+        runs,
+        (place,) * SWAP_PLACES,
+        (itemsize, itemsize),
+        swap,
+    )

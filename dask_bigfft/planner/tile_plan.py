@@ -26,7 +26,7 @@ import numpy as np
 
 from dask_bigfft.decomposition.factors import factorize
 from dask_bigfft.decomposition.layout import even_chunks
-from dask_bigfft.decomposition.rounds import Round
+from dask_bigfft.decomposition.rounds import Round, transformed
 from dask_bigfft.decomposition.steps import Kind, Step
 from dask_bigfft.errors import DeviceError
 
@@ -42,6 +42,8 @@ __all__ = [
     "TilePlan",
     "TileRequest",
     "aligned",
+    "apart",
+    "in_turn",
     "request_of",
 ]
 
@@ -317,6 +319,8 @@ class TilePass:
         stay there goes, and where filters or mirror images are copied to.
     swap : (int, int) or None
         Dimensions that change places in the block's own memory; nothing is transformed then.
+    itemsizes : (int, int)
+        Bytes of an element as it is read and written: real values are half as wide.
     mirrored : bool
         Whether the last place is for what comes backwards.
     """
@@ -329,6 +333,7 @@ class TilePass:
     reads: tuple[int, int]
     writes: tuple[int, int]
     places: tuple[int, ...]
+    itemsizes: tuple[int, int]
     swap: tuple[int, int] | None = None
     mirrored: bool = False
 
@@ -351,6 +356,16 @@ class TilePass:
             return math.prod(counts)
         side = counts[self.swap[0]]
         return math.prod(counts) // side**2 * (side * (side + 1) // 2)
+
+    @property
+    def nbytes(self) -> tuple[int, int]:
+        """Bytes that cross the bus to the GPU, and back."""
+        return math.prod(self.view) * self.itemsizes[0], math.prod(self.after) * self.itemsizes[1]
+
+    @property
+    def runs(self) -> tuple[int, int]:
+        """Contiguous runs of host memory that all tiles are read from, and written to."""
+        return self.tiles * self.reads[0], self.tiles * self.writes[0]
 
     @property
     def reorders(self) -> bool:
@@ -381,12 +396,18 @@ class TilePlan:
         return min(min(one.reads[1], one.writes[1]) for one in self.passes)
 
     @property
+    def divides(self) -> bool:
+        """Whether tiles need nothing of each other: one pass, written as it was read."""
+        split = any(len(digits) > 1 for digits in self.digits)
+        return len(self.passes) == 1 and not split and not self.passes[0].reorders
+
+    @property
     def tiles(self) -> int:
         """Number of tiles of all passes."""
         return sum(one.tiles for one in self.passes)
 
-    def notation(self, letters: Sequence[str]) -> str:
-        """Return the passes in short, such as ``{Y1} {Y2, X}``, given a letter for each line.
+    def names(self, letters: Sequence[str]) -> list[str]:
+        """Return each pass in short, such as ``{Y2, X}``, given a letter for each line.
 
         ``swap`` is a pass that only reorders.
         """
@@ -395,9 +416,10 @@ class TilePlan:
             last = len(self.digits[line]) - 1
             return letters[line] + (str(min(step, 2 * last - step) + 1) if last else "")
 
-        names = ("{" + ", ".join(name(*step) for step in one.steps) + "}" for one in self.passes)
-        swaps = (one.swap is not None for one in self.passes)
-        return " ".join("swap" if s else found for s, found in zip(swaps, names, strict=True))
+        return [
+            "{" + ", ".join(name(*step) for step in one.steps) + "}" if one.swap is None else "swap"
+            for one in self.passes
+        ]
 
 
 def request_of(
@@ -431,6 +453,25 @@ def request_of(
     lines = tuple(_line(round_, step, real) for step in round_.steps)
     request = TileRequest(shape, lines, itemsize, blocks=round_.source.blocks)
     return replace(request, **other)  # type: ignore[arg-type]
+
+
+def in_turn(round_: Round, groups: Sequence[tuple[Step, ...]]) -> tuple[Round, ...]:
+    """Return rounds that do some steps each, one after the other."""
+    found, layout = list[Round](), round_.source
+    for steps in groups[:-1]:
+        found.append(Round(steps, layout, transformed(layout, steps)))
+        layout = found[-1].target
+    return (*found, Round(groups[-1], layout, round_.target)) if found else (round_,)
+
+
+def apart(round_: Round) -> tuple[Round, ...]:
+    """Return rounds that do the same one after the other: real values alone with their axis.
+
+    Half a spectrum is completed by its mirror image along one axis, which is only so before other
+    axes are transformed (c2r: after them).
+    """
+    kinds = ([s for s in round_.steps if s.kind == kind] for kind in ("r2c", "c2c", "c2r"))
+    return in_turn(round_, [tuple(steps) for steps in kinds if steps])
 
 
 def _line(round_: Round, step: Step, real: bool) -> Line:

@@ -1,5 +1,6 @@
 """How near the pipeline comes to the bus, on the clock of a device that touches no memory."""
 
+import re
 from types import SimpleNamespace
 
 import dask.array as da
@@ -74,16 +75,26 @@ def test_small_blocks_overlap():
 
 @pytest.mark.parametrize(
     ("shape", "nbytes", "passes"),
-    [((1 << 20,), 1 << 30, 1), ((1 << 20,), 4 * MIB, 3), ((1 << 10, 1 << 10), 4 * MIB, 2)],
+    [
+        ((1 << 26,), 1 << 33, ["{X}"]),
+        ((1 << 26,), 128 * MIB, ["{X1}", "{X2}", "{X3}"]),
+        ((1 << 13, 1 << 13), 128 * MIB, ["{Y1, X}", "{Y2}"]),
+    ],
 )
-def test_a_forecast_counts_the_passes_over_the_bus(shape, nbytes, passes):
-    with simulated_devices(1 << 31):
+def test_the_forecast_and_explain_count_the_passes_over_the_bus(shape, nbytes, passes):
+    with simulated_devices(1 << 34):
         found = plan(
             da.zeros(shape, chunks=-1, dtype="c16"),
             "fftn",
             device="gpu",
             device_memory_limit=nbytes,
+            memory_limit="1 TiB",
         )
     (round_,) = found.expected.rounds
-    assert round_.device == pytest.approx(passes * np.prod(shape) * 16 / DeviceProfile().h2d, 0.01)
-    assert "bound by\n    round 1" in found.explain()
+    assert round_.device == pytest.approx(
+        len(passes) * np.prod(shape) * 16 / DeviceProfile().h2d, 0.15
+    )
+    text = found.explain()
+    assert "bound by\n    round 1" in text
+    rows = text.split("passes over the bus")[1].split("\n")[1:]
+    assert [re.search(r"round 1 ({.*?}) ", row).group(1) for row in rows[: len(passes)]] == passes

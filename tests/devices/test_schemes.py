@@ -12,52 +12,31 @@ from devices.blocks import distance, engine, job_of, run, scipys, values
 
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.gpu.sources import Source
-from dask_bigfft.gpu.tile_work import swaps
-from dask_bigfft.planner.passes import find_tile_plan, swap_pass
+from dask_bigfft.planner.passes import find_tile_plan
 from dask_bigfft.planner.tile_plan import Line, TileLimits, TileRequest
 
-#: Scheme, shape, bytes of the device, digits of each axis, pass of each digit, notation.
-SCHEMES = {
-    "1D two rounds": ((4096,), 1 << 14, ((64, 64),), ((0, 1),), "{X1} {X2}"),
-    "1D three rounds": ((4096,), 1 << 13, ((16, 16, 16),), ((0, 1, 2),), "{X1} {X2} {X3}"),
-    "2D naive": ((32, 128), 1 << 14, ((32,), (128,)), ((0,), (1,)), "{Y} {X}"),
-    "2D with Y decomposed": ((128, 32), 1 << 14, ((16, 8), (32,)), ((0, 1), (1,)), "{Y1} {Y2, X}"),
-    "2D with X larger than the card": (
-        (4, 2048),
-        1 << 14,
-        ((4,), (64, 32)),
-        ((1,), (0, 1)),
-        "{X1} {Y, X2}",
-    ),
-    "3D naive": ((16, 16, 16), 1 << 15, ((16,), (16,), (16,)), ((0,), (1,), (1,)), "{Z} {Y, X}"),
-    "3D with Z decomposed, reordered": (
-        (64, 8, 8),
-        1 << 14,
-        ((8, 8), (8,), (8,)),
-        ((0, 1), (0,), (1,)),
-        "{Z1, Y} {Z2, X}",
-    ),
-    "3D with XY larger than the card": (
-        (4, 32, 32),
-        1 << 14,
-        ((4,), (8, 4), (32,)),
-        ((0,), (0, 1), (1,)),
-        "{Z, Y1} {Y2, X}",
-    ),
-    "3D with X larger than the card": (
-        (4, 4, 512),
-        1 << 13,
-        ((4,), (4,), (32, 16)),
-        ((0,), (1,), (0, 1)),
-        "{Z, X1} {Y, X2}",
-    ),
-}
+#: Shape, bytes of the GPU, digits of each axis, and the passes.
+SCHEMES = [
+    ((4096,), 1 << 14, ((64, 64),), "{X1} {X2}"),
+    ((4096,), 1 << 13, ((16, 16, 16),), "{X1} {X2} {X3}"),
+    ((32, 128), 1 << 14, ((32,), (128,)), "{Y} {X}"),  # naive
+    ((128, 32), 1 << 14, ((16, 8), (32,)), "{Y1} {Y2, X}"),  # Y decomposed
+    ((4, 2048), 1 << 14, ((4,), (64, 32)), "{X1} {Y, X2}"),  # X larger than the GPU
+    ((16, 16, 16), 1 << 15, ((16,), (16,), (16,)), "{Z} {Y, X}"),  # naive
+    ((64, 8, 8), 1 << 14, ((8, 8), (8,), (8,)), "{Z1, Y} {Z2, X}"),  # Z decomposed, reordered
+    ((4, 32, 32), 1 << 14, ((4,), (8, 4), (32,)), "{Z, Y1} {Y2, X}"),  # XY larger than the GPU
+    ((4, 4, 512), 1 << 13, ((4,), (4,), (32, 16)), "{Z, X1} {Y, X2}"),  # X larger than the GPU
+]
 
 
-def given(x, kind, name):
+def given(x, digits, notation):
     """The round of a transform of a block, in the decomposition of a scheme."""
-    _, _, digits, passes, _ = SCHEMES[name]
-    return replace(job_of(x, kind)[0], scheme=(digits, passes))
+    passes = []
+    for letter, split in zip("ZYX"[3 - x.ndim :], digits, strict=True):
+        names = [letter + str(i + 1) for i in range(len(split))] if len(split) > 1 else [letter]
+        found = [one.split(", ") for one in notation[1:-1].split("} {")]
+        passes.append(tuple(next(i for i, one in enumerate(found) if n in one) for n in names))
+    return replace(job_of(x, "fftn")[0], scheme=(digits, tuple(passes)))
 
 
 def counted_runs(view, part):
@@ -66,12 +45,11 @@ def counted_runs(view, part):
     return 1 + int(np.count_nonzero(np.diff(places) != 1))
 
 
-@pytest.mark.parametrize("name", SCHEMES)
-def test_scheme(name):
-    shape, nbytes, _, _, notation = SCHEMES[name]
+@pytest.mark.parametrize(("shape", "nbytes", "digits", "notation"), SCHEMES)
+def test_scheme(shape, nbytes, digits, notation):
     x, limits = values(*shape), TileLimits(nbytes, least=256)
     assert x.nbytes > nbytes  # larger than the card
-    job = given(x, "fftn", name)
+    job = given(x, digits, notation)
     simulated = engine(nbytes, limits=limits)
     got = simulated.run(job, Source(lambda: np.array(x).reshape(job.round.source.shape(job.block))))
     assert distance(got.reshape(shape), scipys(x, "fftn")) < 1e-15
@@ -84,12 +62,10 @@ def test_scheme(name):
         works = list(tiles.works(number))
         assert len(works) == one.tiles
         largest = max(works, key=lambda work: work.source.size)
-        runs, width = one.reads
-        assert counted_runs(largest.view.shape, largest.comes[0].part) == runs
-        assert runs * width == largest.source.size
-        runs, width = one.writes
-        assert counted_runs(largest.stored_view.shape, largest.goes[0].part) == runs
-        assert runs * width == largest.result.size
+        there, back = (largest.view.shape, largest.comes), (largest.stored_view.shape, largest.goes)
+        for (view, moves), (runs, width) in ((there, one.reads), (back, one.writes)):
+            assert counted_runs(view, moves[0].part) == runs
+            assert runs * width == largest.source.size
 
 
 #: Shape, GiB of the device, the digits that are found, and least bytes of a run, read or written.
@@ -109,7 +85,7 @@ FOUND = [
 def test_found_unaided_for_large_blocks(shape, gib, notation, run):
     lines = tuple(Line(dim, n) for dim, n in enumerate(shape))
     found = find_tile_plan(TileRequest(shape, lines, 16), TileLimits(gib << 30), 1)
-    assert found.notation("ZYX"[3 - len(shape) :]) == notation
+    assert " ".join(found.names("ZYX"[3 - len(shape) :])) == notation
     assert found.narrowest * 16 >= run
     assert found.buffers == 3
     assert (found.buffers + 1) * found.buffer_nbytes <= gib << 30
@@ -154,21 +130,6 @@ def test_inside_a_blocks_own_memory(shape, notation, seed):
     tiles = job.tiles(simulated.limits, 1)
     assert tiles.notation == notation
     assert not any(one.reorders for one in tiles.plan.passes)
-
-
-def test_swap_reads_and_writes_every_place_once():
-    view = (50, 3, 50, 7)
-    one = swap_pass(view, (0, 2), 16, 48 * 900, TileLimits(0, least=256))
-    read, written = np.zeros(view, int), np.zeros(view, int)
-    works = list(swaps(one, "<c16"))
-    assert len(works) == one.tiles > 3
-    for work in works:
-        for move in work.comes:
-            read[move.part] += 1
-        for move in work.goes:
-            written[move.part] += 1
-    assert (read == 1).all()
-    assert (written == 1).all()
 
 
 def test_too_small_a_device_is_refused_with_the_numbers():

@@ -354,7 +354,7 @@ def test_explained_and_reported():
 
 @pytest.mark.parametrize(
     ("nbytes", "who", "percent", "name"),
-    [(1 << 18, "round_device", 100, "fft2"), (1 << 8, "round_cpu", 0, "ifft2")],
+    [(1 << 19, "round_device", 100, "fft2"), (1 << 8, "round_cpu", 0, "ifft2")],
 )
 def test_what_one_kind_does_alone_is_forecast_as_its_share(nbytes, who, percent, name):
     """Of one block that takes several crossings, and of one that no card has room for."""

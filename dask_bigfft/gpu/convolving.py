@@ -1,11 +1,11 @@
-"""Lengths with nothing to split that are larger than a card: convolutions inside a block.
+"""Lengths with nothing to split that are larger than a GPU: convolutions inside a block.
 
 A block that holds a whole axis is transformed by an FFT of just its length, whatever that is. Where
-that is larger than the card and has no digits that are not, Bluestein's algorithm takes its place:
+that is larger than the GPU and has no digits that are not, Bluestein's algorithm takes its place:
 FFTs of a smooth length of at least twice as much, which fall apart. The block itself has only the
 first values of those digits, and only the first of the result go back::
 
-    block of 11 values        12 * 2 digits of 24 on the card, in three crossings
+    block of 11 values        12 * 2 digits of 24 on the GPU, in three passes
       x0 x1 ... x10     ->      x0  x1
                                 ..  ..
                                 x10  0       chirp, FFT, filter, FFT back, chirp

@@ -89,7 +89,7 @@ def job_of(
 ) -> Job:
     """Return the job of a round on a block, given its dtypes before and after.
 
-    `inside` asks for crossings that need no host memory apart from the block.
+    `inside` asks for passes that need no host memory apart from the block.
     """
     real = any(step.kind == "r2c" for step in round_.steps)
     if source.kind == "f" and target.kind == "c" and not real:

@@ -347,7 +347,7 @@ class FFTPlans:
     def prepare(self, op: FFT) -> int:
         """Make the plans of an FFT and return the bytes of work area that they need.
 
-        They are kept until `trim` or `drop`: one that went while FFTs are under way would have to
+        They are cached until `trim` or `drop`: one that went while FFTs are under way would have to
         be made again beside them, in memory that nobody has counted.
         """
         found = 0

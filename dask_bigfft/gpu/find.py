@@ -325,7 +325,7 @@ def use(
     devices : sequence of Device or None
         Open devices; they are closed when others take their place.
     limits : TileLimits, optional
-        How blocks are cut into pieces; its number of bytes is replaced.
+        How blocks are cut into tiles; its number of bytes is replaced.
     nbytes : int, optional
         Bytes of each device that may be used, by default a share of what is free.
     """

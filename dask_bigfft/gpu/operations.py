@@ -2,13 +2,12 @@
 
 An array on the device is a `DeviceArray`: a dense C-ordered part of its arena, named by its offset.
 Operations are described without arrays or addresses, so that what is made for one (an FFT plan, a
-compiled kernel) can be kept under its description.
+compiled kernel) can be cached under its description.
 
-Imports `kernels`.
+Imports `decomposition` and `planner`.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_bigfft.decomposition.steps import Kind
-from dask_bigfft.kernels.composite import Shards
 from dask_bigfft.planner.tile_plan import ALIGNMENT as ALIGNMENT
 
 Array = npt.NDArray[Any]
@@ -60,19 +58,6 @@ class DeviceArray:
             return self.nbytes
         last = sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
         return last + np.dtype(self.dtype).itemsize
-
-
-def each(shards: Shards, array: DeviceArray) -> Iterator[tuple[Array, DeviceArray]]:
-    """Views of shards, and where in a dense array that holds their whole part each belongs."""
-    strides = places_of(shards)
-    for place, view in shards.views():
-        offset = array.offset + sum(i * s for i, s in zip(place, strides, strict=True))
-        yield view, DeviceArray(offset, view.shape, array.dtype, strides)
-
-
-def places_of(shards: Shards) -> tuple[int, ...]:
-    """Strides in bytes of a dense array that holds the part which shards are of."""
-    return dense(tuple(cut.stop - cut.start for cut in shards.part), shards.dtype.itemsize)
 
 
 def dense(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ from dask_bigfft.kernels.views import intervals
 from dask_bigfft.memory import lend
 from dask_bigfft.planner.tile_plan import TileLimits
 
-#: Shards of other blocks are read where they lie if the rows of a piece are this part of
+#: Shards of other blocks are read in place if the rows of a tile are this part of
 #: `run_nbytes` in the mean (1 KiB: a kernel reads them at the speed of the bus): below it, threads
 #: gather the block faster.
 NARROWEST = 1 / 8
@@ -35,7 +35,7 @@ SHARED_ELEMENTS = 1 << 18
 class Part:
     """What of a block is taken through a round: from where to where along a dimension.
 
-    ``width`` is that of a piece.
+    ``width`` is that of a tile.
     """
 
     dim: int
@@ -79,13 +79,13 @@ class Source:
         self.gathered = False
 
     def arrays(self, tiles: BlockTiles, limits: TileLimits) -> list[Array | Composite]:
-        """The block before the first crossing and after each, the same one where it can be."""
+        """The block before the first pass and after each, the same one where it can be."""
         shards = self.in_place(tiles, limits)
         if shards is not None and (not self.inside or fits_inside(tiles)):
             self.gathered = self.gathered or self.inside
             return arrays_of(tiles, shards, not self.inside, self.stacked)
         if self.inside:
-            raise DeviceMemoryError("no pieces fit that can be written where they were")
+            raise DeviceMemoryError("no tiles fit that can be written where they were")
         return arrays_of(tiles, self.get(), self.borrowed, self.stacked)
 
     def done(self, last: Array | Composite, shape: tuple[int, ...]) -> Array:
@@ -97,7 +97,7 @@ class Source:
         return self.stacked.whole(last)
 
     def in_place(self, tiles: BlockTiles, limits: TileLimits) -> Composite | None:
-        """The block as shards of others, if the device reads them where they lie."""
+        """The block as shards of others, if the device reads them in place."""
         return None if self.composite is None else readable(tiles, self.composite, limits)
 
     def get(self) -> Array:
@@ -127,7 +127,7 @@ class Source:
 
 
 def readable(tiles: BlockTiles, composite: Composite, limits: TileLimits) -> Composite | None:
-    """A composite in the digits of the first crossing; None where that had better not read it."""
+    """A composite in the digits of the first pass; None where that had better not read it."""
     if composite.dtype.str != tiles.source:
         return None
     if composite.image and not tiles.plan.passes[0].mirrored:
@@ -153,15 +153,15 @@ def readable(tiles: BlockTiles, composite: Composite, limits: TileLimits) -> Com
 
 
 def fits_inside(tiles: BlockTiles) -> bool:
-    """Whether every crossing writes each piece to where one was read."""
+    """Whether every pass writes each tile to where one was read."""
     same = tiles.source == tiles.target
-    return same and not any(crossing.reorders for crossing in tiles.plan.passes)
+    return same and not any(one.reorders for one in tiles.plan.passes)
 
 
 def arrays_of(
     tiles: BlockTiles, block: Array | Composite, borrowed: bool, stacked: Stacked | None = None
 ) -> list[Array | Composite]:
-    """The block before the first crossing and after each; where it can be, the same array.
+    """The block before the first pass and after each; where it can be, the same array.
 
     What is borrowed is only read. What is `stacked` is so if it gets memory of its own.
     """
@@ -171,8 +171,8 @@ def arrays_of(
         shape, before = tiles.shape(number), arrays[-1]
         same = math.prod(shape) == math.prod(before.shape) and dtype == before.dtype.str
         if tiles.moves(number) or (borrowed and number == 0) or not same:
-            crossing = tiles.plan.passes[number]
-            as_read = crossing.swap is None and not crossing.reorders and crossing.after == shape
+            one = tiles.plan.passes[number]
+            as_read = one.swap is None and not one.reorders and one.after == shape
             if stacked is not None and as_read and number == len(tiles.plan.passes) - 1:
                 arrays.append(stacked.lent(shape, np.dtype(dtype)))
             else:

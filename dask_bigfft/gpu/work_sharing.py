@@ -1,7 +1,7 @@
 """Hybrid rounds: CPU and device take intervals of the same block from its two ends.
 
 A block is cut along its outermost dimension that is not transformed. The task's own thread takes
-CPU tiles from the front. Once the task has a lease, a feeder thread gives pieces to the device from
+CPU tiles from the front. Once the task has a lease, a feeder thread gives tiles to the device from
 the back, until both meet::
 
     rows   0 ..............................................................  n
@@ -67,17 +67,17 @@ class Interval:
         Dimension along which the block is cut, and its length.
     tile : int
         Rows of a CPU tile.
-    piece, least : int
-        Rows of a device's piece, and of its smallest piece.
+    width, least : int
+        Rows of a device's tile, and of its smallest portion.
     speed : float
         Forecast rows that the device does while the CPU does one; 0: there is no device.
     """
 
     def __init__(
-        self, dim: int, rows: int, tile: int, piece: int, least: int, speed: float
+        self, dim: int, rows: int, tile: int, width: int, least: int, speed: float
     ) -> None:
         self.dim, self.rows, self.tile, self.speed = dim, rows, tile, speed
-        self.piece, self.least = piece, least
+        self.width, self.least = width, least
         self.low, self.high = 0, rows
         #: Rows on the device now, and rows that it has done.
         self.in_flight = self.device_rows = 0
@@ -131,11 +131,11 @@ class Interval:
     def _portion(self) -> Part | None:
         """Return the device's next portion, unless the CPU does all that is left in that time.
 
-        Pieces are halved and not cut to any width, because each width has FFT plans of its own.
+        Tiles are halved and not cut to any width, because each width has FFT plans of its own.
         """
         left = self.high - self.low
         wanted = int(PORTION * left * self.speed / (1 + self.speed))
-        width = self.piece
+        width = self.width
         while width > wanted and width // 2 >= self.least:
             width //= 2
         if width > left or width > self.speed * left:
@@ -262,7 +262,7 @@ def share_block(
 ) -> Array | None:
     """Return a block after a round that the CPU and a device share.
 
-    None where the block is small, or its parts need each other, or no device has room for a piece.
+    None where the block is small, or its parts need each other, or no device has room for a tile.
 
     Parameters
     ----------
@@ -298,11 +298,11 @@ def share_block(
         return None
     if shared_dim(tiles) is None:
         return None
-    rows, piece = before[dim], tiles.plan.passes[0].tile[dim]
+    rows, width = before[dim], tiles.plan.passes[0].tile[dim]
     row_nbytes, outside = -(-most // rows), math.prod(before[:dim])
     inner = math.prod(before[dim + 1 :]) * np.dtype(tiles.dtype).itemsize
     run = -(-limits.run_nbytes // inner) if outside > 1 else 1
-    least = min(piece, max(run, -(-LEAST_PORTION * limits.least // row_nbytes)))
+    least = min(width, max(run, -(-LEAST_PORTION * limits.least // row_nbytes)))
     tile_nbytes = min(tile_bytes_of(library.beside), limits.least)
     tile = min(rows, max(1, -(-ROW_BYTES * outside // row_nbytes), tile_nbytes // row_nbytes))
     need = Need(tiles.plan.buffers, tiles.plan.buffer_nbytes, admitted(most))
@@ -310,7 +310,7 @@ def share_block(
     tasks = min(task_threads(), round_.source.blocks)
     leased = min(tasks, need.tasks * len(leases.engines))
     speed = share / max(1 - share, 1e-9) * tasks / leased
-    interval = Interval(dim, rows, tile, piece, least, speed)
+    interval = Interval(dim, rows, tile, width, least, speed)
     return _SharedBlock(job, incoming, filters, leases, nbytes, interval, need).run(library)
 
 

@@ -18,7 +18,7 @@ import math
 import random
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,9 +40,9 @@ from dask_bigfft.gpu.operations import (
     Strided,
     Term,
     Twiddle,
-    each,
+    dense,
 )
-from dask_bigfft.gpu.ring import BUFFER_NBYTES, BUFFERS, GATHERED
+from dask_bigfft.gpu.ring import BUFFER_NBYTES, BUFFERS, GATHERED, runs
 from dask_bigfft.kernels.composite import Composite, Shards
 from dask_bigfft.planner.profile import DeviceProfile
 
@@ -168,6 +168,14 @@ def check(op: Compute, source: DeviceArray, target: DeviceArray) -> None:
         raise DeviceError(f"{op} between arrays that overlap: {source}, {target}")
 
 
+def each(shards: Shards, array: DeviceArray) -> Iterator[tuple[Array, DeviceArray]]:
+    """Views of shards, and where in a dense array that holds their whole part each belongs."""
+    strides = dense(array.shape, shards.dtype.itemsize)
+    for place, view in shards.views():
+        offset = array.offset + sum(i * s for i, s in zip(place, strides, strict=True))
+        yield view, DeviceArray(offset, view.shape, array.dtype, strides)
+
+
 def check_copy(host: Array, device: DeviceArray) -> None:
     """Refuse a copy between arrays of unlike shapes or dtypes, or of strides that do not fall."""
     if host.shape != device.shape or host.dtype.str != device.dtype:
@@ -175,19 +183,6 @@ def check_copy(host: Array, device: DeviceArray) -> None:
     steps = [s for n, s in zip(host.shape, host.strides, strict=True) if n > 1]
     if host.size and (any(s <= 0 for s in steps) or steps != sorted(steps, reverse=True)):
         raise DeviceError(f"a host array with strides {host.strides}: they have to fall")
-
-
-def contiguous_runs(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> int:
-    """Number of contiguous runs of an array in memory.
-
-    >>> contiguous_runs((3, 4, 5), (400, 40, 8), 8), contiguous_runs((3, 4, 5), (400, 80, 8), 8)
-    (3, 12)
-    """
-    width = itemsize
-    left = list(zip(shape, strides, strict=True))
-    while left and (left[-1][1] == width or left[-1][0] == 1):
-        width *= left.pop()[0]
-    return math.prod(n for n, _ in left)
 
 
 #: Lets the GPU copy some bytes from a moment on: when it is done, and when the host goes on.
@@ -436,11 +431,6 @@ class SimulatedStreams:
         with self._lock:
             return self._host_time
 
-    def wait_until(self, seconds: float) -> None:
-        """Let simulated time pass for the host, up to a moment, while it does something else."""
-        with self._lock:
-            self._host_time = max(self._host_time, seconds)
-
 
 class SimulatedGPU(SimulatedStreams):
     """A GPU in NumPy; `gpu.executor.Device` describes its methods.
@@ -494,12 +484,12 @@ class SimulatedGPU(SimulatedStreams):
 
     @property
     def tables(self) -> int:
-        """Bytes of the plans that are kept."""
+        """Bytes of the plans that are cached."""
         return self._table * self.planned
 
     @property
     def planned(self) -> int:
-        """Number of FFTs whose plans are kept."""
+        """Number of FFTs whose plans are cached."""
         return len(self._plans)
 
     def _taken(self) -> int:
@@ -615,8 +605,8 @@ class SimulatedGPU(SimulatedStreams):
             self._queue(stream, run)
 
     def _copy_seconds(self, host: Array, bandwidth: float) -> float:
-        runs = contiguous_runs(host.shape, host.strides, host.itemsize)
-        return self.profile.bus_seconds(host.nbytes, runs, bandwidth)
+        form = host.shape, host.strides, host.itemsize, dense(host.shape, host.itemsize)
+        return self.profile.bus_seconds(host.nbytes, host.nbytes // runs(*form)[0], bandwidth)
 
     def _staged(self, stream: SimulatedStream, operation: str, bandwidth: float) -> Copying:
         """What copies between staging buffers and the device, by the clock."""

@@ -444,7 +444,7 @@ def _tile(
 
 def _even(n: int, most: int) -> int:
     """Return the extent of chunks of at most `most` that are as even as can be."""
-    return max(even_chunks(n, -(-n // max(1, min(n, most)))))
+    return max(1, *even_chunks(n, -(-n // max(1, min(n, most)))))
 
 
 def swap_pass(

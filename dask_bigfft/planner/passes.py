@@ -290,7 +290,7 @@ def _passes(
 
 
 class _Shapes:
-    """What a pass does to the shape of a block in digits, and the places that its tiles need.
+    """The shapes of a block in digits around a pass, and the places that its tiles need.
 
     ``view`` is the shape before, ``after`` the one after, ``read`` and ``stored`` those that the
     host block has: they differ for digits of half a spectrum. ``registers`` are places on the GPU,

@@ -35,7 +35,7 @@ Image = tuple[Box, Box, int]
 
 @dataclass(frozen=True)
 class HostView:
-    """How a contiguous block in host memory is seen: in digits.
+    """A contiguous block in host memory, seen in digits.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ class Window:
 
     @cached_property
     def view(self) -> HostView:
-        """How the block is seen."""
+        """The block in digits."""
         steps, first, strides = dense(self.shape, 1), 0, list[int]()
         for radices, (low, _), step in zip(self.digits, self.bounds, steps, strict=True):
             strides += [n * step for n in dense(radices, 1)]

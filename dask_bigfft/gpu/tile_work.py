@@ -570,7 +570,7 @@ class _Tile:
     # --- factors: twiddles, chirps and a scale ----------------------------------------------------
 
     def _before(self) -> Multiply:
-        """What comes before complex FFTs, where some steps begin."""
+        """The factors before complex FFTs, where some steps begin."""
         conjugate = any(step.kind == "r2c" and step.sign > 0 for step in self.begun)
         chirps = []
         for step in self.begun:
@@ -582,7 +582,7 @@ class _Tile:
         return Multiply(shape, self.dtype, conjugate=conjugate, chirps=tuple(chirps))
 
     def _after(self) -> Multiply:
-        """What comes after complex FFTs, where some steps end."""
+        """The factors after complex FFTs, where some steps end."""
         divisor, target, made = Divisor(), self.round.target, self.inner.target
         twiddles, chirps = [], []
         for inner in self.inner.steps:
@@ -612,7 +612,7 @@ class _Tile:
         return Multiply(shape, self.dtype, scale, conjugate, tuple(twiddles), tuple(chirps))
 
     def _turned_back(self, step: Step) -> tuple[Twiddle, ...]:
-        """What the conjugate of values is multiplied by that have been so by the step's twiddle.
+        """Factors of the conjugate of values that were multiplied by the step's twiddle.
 
         Of N values, conj(X[k] w^(k r)) times w^(N r) is conj(X[k]) w^((N - k) r).
         """

@@ -389,7 +389,7 @@ def tile_rows(plan: PlanData) -> list[tuple[str, ...]]:
                 buffers = f"{tiles.buffers} x {human_bytes(tiles.buffer_nbytes)}"
                 rows.append((f"{name} {short}", human_count(one.tiles), buffers, *runs))
         if not plans:
-            rows.append((name, "none fits", "-", "-", "-"))
+            rows.append((name, "as a convolution", "-", "-", "-"))
     return rows
 
 

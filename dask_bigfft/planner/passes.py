@@ -272,7 +272,7 @@ def _passes(
 
 
 class _Shapes:
-    """What a pass does to the shape of a block in digits, and the places that its tiles need.
+    """The shapes of a block in digits around a pass, and the places that its tiles need.
 
     ``view`` is the shape before, ``after`` the one after, ``read`` and ``stored`` those that the
     host block has: they differ for digits of half a spectrum. ``registers`` are places on the GPU,
@@ -426,7 +426,7 @@ def _tile(
 
 def _even(n: int, most: int) -> int:
     """Return the extent of chunks of at most `most` that are as even as can be."""
-    return max(even_chunks(n, -(-n // max(1, min(n, most)))))
+    return max(1, *even_chunks(n, -(-n // max(1, min(n, most)))))
 
 
 def swap_pass(

@@ -43,12 +43,15 @@ NARROWEST_NBYTES = 1 << 10
 #: Seconds of a thread for a shard that is a write of its own in a scratch file.
 DISK_SHARD = 2e-4
 
+#: Passes over the bus, by the bytes of a block, of an axis that has no tiles but as a convolution.
+CONVOLUTION_PASSES = 6
+
 #: Speed-up of an FFT for each further thread that the library may use.
 INNER_THREAD = 0.7
 
 
 def device_seconds(round_: Round, dtype: str, device: DeviceProfile) -> float:
-    """Return the seconds of a device for each of many blocks of a round; inf where none fits.
+    """Return the seconds of a device for each of many blocks of a round.
 
     Both directions of the bus and the FFTs overlap.
 
@@ -62,8 +65,9 @@ def device_seconds(round_: Round, dtype: str, device: DeviceProfile) -> float:
         Its speeds and its memory.
     """
     passes = [one for plan in tile_plans(round_, dtype, device.nbytes) for one in plan.passes]
-    if not passes:
-        return math.inf
+    if not passes:  # a convolution of about twice the length, in three passes
+        nbytes = round_.source.largest * np.dtype(dtype).itemsize
+        return CONVOLUTION_PASSES * nbytes / min(device.h2d, device.d2h)
     bus = calls = most = 0.0
     for one in passes:
         ends = zip(one.nbytes, one.runs, (device.h2d, device.d2h), strict=True)

@@ -344,7 +344,7 @@ class TilePass:
 
     @property
     def chunks(self) -> tuple[tuple[int, ...], ...]:
-        """How the dimensions of `view` are cut into tiles."""
+        """Extents of the tiles along each dimension of `view`."""
         pairs = zip(self.view, self.tile, strict=True)
         return tuple(even_chunks(n, -(-n // max(1, extent))) for n, extent in pairs)
 

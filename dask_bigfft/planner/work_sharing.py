@@ -139,8 +139,8 @@ def sharings(plan: Plan, cards: int = 0) -> tuple[Sharing, ...]:
         shape, threads = exchange_shape(before, round_.source), lanes(machine.threads, len(devices))
         cpu = max(in_memory.block_seconds(round_, before), 1e-12)
         gather = in_memory.gather(shape, before, round_.source, round_) / blocks
-        tiles = [plan for one in devices for plan in tile_plans(round_, dtype, one.nbytes)]
-        device = max(model.of_device(round_), 1e-12)
+        tiles = [tile_plans(round_, dtype, one.nbytes) for one in devices]
+        device = max(model.of_device(round_), 1e-12) if all(tiles) else math.inf
         if (read := model.read(shape, round_.source.size * model.itemsize / blocks)) is not None:
             device = max(device, read)
         elif gather > 0:
@@ -161,7 +161,7 @@ def sharings(plan: Plan, cards: int = 0) -> tuple[Sharing, ...]:
                 (threads / cpu, len(devices) / device),
                 together,
                 profile.shared_round,
-                all(plan.divides for plan in tiles),
+                all(len(plans) == 1 and plans[0].divides for plans in tiles),
             )
         )
     return tuple(found)

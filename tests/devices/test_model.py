@@ -98,3 +98,11 @@ def test_the_forecast_and_explain_count_the_passes_over_the_bus(shape, nbytes, p
     assert "bound by\n    round 1" in text
     rows = text.split("passes over the bus")[1].split("\n")[1:]
     assert [re.search(r"round 1 ({.*?}) ", row).group(1) for row in rows[: len(passes)]] == passes
+
+
+def test_a_prime_that_no_tile_holds_is_forecast_as_a_convolution():
+    with simulated_devices(1 << 30):
+        x = da.zeros(134217689, chunks=-1, dtype="c16")
+        found = plan(x, "fft", device="gpu", memory_limit="1 TiB")
+    assert 0 < found.expected.seconds < 10
+    assert "as a convolution" in found.explain()

@@ -1,4 +1,4 @@
-"""The CuPy executor on a stand-in for CuPy: every route of host memory, kernels by their own text."""
+"""The CuPy executor on a stand-in for CuPy: every route of host memory, kernels by their text."""
 
 import contextlib
 import ctypes

@@ -5,8 +5,7 @@
     where            dispatch (device or CPU) -> find (the devices of this process, and leases)
                      work_sharing (blocks that CPU and devices share)
                      on_gpu (blocks that are on a GPU already, and copies between GPUs)
-    what is asked    jobs (a round on a block), sources (the block)
-                     convolving (lengths with nothing to split)
+    what is asked    jobs (a round on a block, and the block)
     what is done     tile_work (for each tile of a tile plan), half_spectrum -> operations
     doing it         engine (memory, FFT plans, what to do without memory)
                      -> executor (the loop over tiles; what a device is)

@@ -20,9 +20,8 @@ from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit
 from dask_bigfft.gpu.find import Leases, Need, leases, missing
 from dask_bigfft.gpu.half_spectrum import Window
-from dask_bigfft.gpu.jobs import Job
+from dask_bigfft.gpu.jobs import Job, Source, converted, fits_inside, readable
 from dask_bigfft.gpu.operations import Array
-from dask_bigfft.gpu.sources import Source, converted, fits_inside, readable
 from dask_bigfft.gpu.tile_work import BlockTiles
 from dask_bigfft.gpu.work_sharing import share_block
 from dask_bigfft.kernels.composite import Composite, Windowed

@@ -30,11 +30,9 @@ from weakref import WeakValueDictionary
 
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit
-from dask_bigfft.gpu.convolving import convolving, filter_job, filter_of, is_hard
 from dask_bigfft.gpu.executor import BlockRun, Carve, Device, GPUExecutor
-from dask_bigfft.gpu.jobs import Job
+from dask_bigfft.gpu.jobs import Job, Part, Source, convolving, filter_job, filter_of, is_hard
 from dask_bigfft.gpu.operations import FFT, Array
-from dask_bigfft.gpu.sources import Part, Source
 from dask_bigfft.gpu.tile_work import BlockTiles
 from dask_bigfft.kernels.composite import Composite
 from dask_bigfft.planner.tile_plan import AS_IS, DeviceSettings, TileLimits, aligned

@@ -34,9 +34,8 @@ from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.events import during, emit, working_for
 from dask_bigfft.gpu.engine import Engine, Prepared
 from dask_bigfft.gpu.find import Leases, Need
-from dask_bigfft.gpu.jobs import Job
+from dask_bigfft.gpu.jobs import Job, Part, readable
 from dask_bigfft.gpu.operations import Array
-from dask_bigfft.gpu.sources import Part, readable
 from dask_bigfft.gpu.tile_work import BlockTiles
 from dask_bigfft.kernels.composite import Composite
 from dask_bigfft.kernels.libraries import FFTLibrary

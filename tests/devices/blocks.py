@@ -11,8 +11,7 @@ from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.front import plan
 from dask_bigfft.gpu import dispatch
 from dask_bigfft.gpu.engine import Engine
-from dask_bigfft.gpu.jobs import Job
-from dask_bigfft.gpu.sources import Source
+from dask_bigfft.gpu.jobs import Job, Source
 from dask_bigfft.planner.tile_plan import TileLimits
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.testing.simulated import SimulatedGPU

@@ -8,8 +8,7 @@ from devices.blocks import SMALL, distance, engine
 from dask_bigfft.decomposition.layout import Layout, plain
 from dask_bigfft.decomposition.rounds import Round, transformed
 from dask_bigfft.decomposition.steps import axis_program
-from dask_bigfft.gpu.jobs import Job
-from dask_bigfft.gpu.sources import Source
+from dask_bigfft.gpu.jobs import Job, Source
 
 
 def bluestein(n, padded, sign, before=(), after=()):

@@ -11,7 +11,7 @@ from dask_bigfft import fft
 from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.gpu import find
 from dask_bigfft.gpu.dispatch import LEAST_NBYTES, Place, on_device
-from dask_bigfft.gpu.sources import SHARED_ELEMENTS, converted
+from dask_bigfft.gpu.jobs import SHARED_ELEMENTS, converted
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.testing.simulated import SimulatedGPU
 

@@ -12,8 +12,8 @@ from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.gpu.engine import Engine
 from dask_bigfft.gpu.find import Leases, Need
+from dask_bigfft.gpu.jobs import Part, Source
 from dask_bigfft.gpu.operations import Multiply
-from dask_bigfft.gpu.sources import Part, Source
 from dask_bigfft.planner.cost import ADMITTED
 from dask_bigfft.testing.simulated import SimulatedGPU
 

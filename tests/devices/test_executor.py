@@ -10,7 +10,7 @@ from devices.blocks import SMALL, distance, job_of, run, scipys, values
 
 from dask_bigfft.gpu.engine import Engine
 from dask_bigfft.gpu.executor import BlockRun, Carve
-from dask_bigfft.gpu.sources import Source
+from dask_bigfft.gpu.jobs import Source
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.planner.tile_plan import DeviceSettings, TileLimits
 from dask_bigfft.testing.simulated import SimulatedGPU

@@ -16,7 +16,7 @@ from devices.blocks import distance, engine, job_of, on_the_card, run, scipys, v
 from dask_bigfft import fft
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.gpu.half_spectrum import completing, missing, within_bounds
-from dask_bigfft.gpu.sources import Source
+from dask_bigfft.gpu.jobs import Source
 from dask_bigfft.planner.tile_plan import TileLimits
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.testing.simulated import SimulatedGPU

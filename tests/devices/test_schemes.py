@@ -11,7 +11,7 @@ import pytest
 from devices.blocks import distance, engine, job_of, run, scipys, values
 
 from dask_bigfft.errors import DeviceMemoryError
-from dask_bigfft.gpu.sources import Source
+from dask_bigfft.gpu.jobs import Source
 from dask_bigfft.planner.passes import find_tile_plan
 from dask_bigfft.planner.tile_plan import Line, TileLimits, TileRequest
 

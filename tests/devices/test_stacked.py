@@ -14,9 +14,9 @@ from dask_bigfft import fft
 from dask_bigfft.gpu import find
 from dask_bigfft.gpu.engine import Engine
 from dask_bigfft.gpu.find import GETTING_READY, Leases, Need
+from dask_bigfft.gpu.jobs import Source
 from dask_bigfft.gpu.operations import dense
 from dask_bigfft.gpu.ring import runs
-from dask_bigfft.gpu.sources import Source
 from dask_bigfft.kernels.composite import Shards
 from dask_bigfft.planner.tile_plan import DeviceSettings, TileLimits
 from dask_bigfft.testing.simulated import SimulatedGPU

@@ -12,8 +12,7 @@ from devices.blocks import distance, engine, on_the_card, values
 from dask_bigfft import fft
 from dask_bigfft.gpu.dispatch import _still
 from dask_bigfft.gpu.half_spectrum import Window
-from dask_bigfft.gpu.jobs import Job
-from dask_bigfft.gpu.sources import Source
+from dask_bigfft.gpu.jobs import Job, Source
 from dask_bigfft.planner.tile_plan import TileLimits
 from dask_bigfft.testing.devices import simulated_devices
 

@@ -15,8 +15,7 @@ from dask_bigfft.exchange.stacking import stacking
 from dask_bigfft.front import plan as plan_of
 from dask_bigfft.gpu import find
 from dask_bigfft.gpu.cuda import available
-from dask_bigfft.gpu.jobs import Job
-from dask_bigfft.gpu.sources import Source
+from dask_bigfft.gpu.jobs import Job, Source
 from dask_bigfft.memory import lend
 from dask_bigfft.planner.tile_plan import DeviceSettings, TileLimits
 

@@ -13,7 +13,7 @@ from support import heard
 from dask_bigfft import fft, plan
 from dask_bigfft.errors import ArgumentError, DeviceError
 from dask_bigfft.gpu import find
-from dask_bigfft.gpu.sources import Source
+from dask_bigfft.gpu.jobs import Source
 from dask_bigfft.planner.tile_plan import TileLimits
 from dask_bigfft.testing.devices import simulated_devices
 

@@ -328,8 +328,8 @@ def converted(values: Array, dtype: np.dtype[Any], threads: int) -> Array:
 # The spectrum of the filter is made in the same way, from a chirp of the smooth length.
 #
 # A digit of a cut axis is no different: its own index is that of the convolution, and the digits
-# that are still to come make the twiddle that follows. Half a spectrum is not completed. Real values
-# are
+# that are still to come make the twiddle that follows. Half a spectrum is not completed. Real
+# values are
 #
 #     x[n] = Re(X[0] + 2 X[1] w^n + 2 X[2] w^2n + ...),    w = exp(2i pi / N),
 #

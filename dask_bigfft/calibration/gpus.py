@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from dask_bigfft.gpu.cupy_device import CupyDevice
-from dask_bigfft.gpu.extents import aligned
+from dask_bigfft.gpu.cupy_gpu import CupyGPU
+from dask_bigfft.gpu.executor import Device
+from dask_bigfft.gpu.on_gpu import Gpus
 from dask_bigfft.gpu.operations import FFT, Array, DeviceArray, Multiply
-from dask_bigfft.gpu.peers import Gpus
-from dask_bigfft.gpu.protocol import Device
 from dask_bigfft.memory import default_arena, lend
 from dask_bigfft.planner.profile import DeviceProfile, Peer
+from dask_bigfft.planner.tile_plan import aligned
 
 __all__ = ["device_speeds", "ordinals_of", "peer_speeds"]
 
@@ -96,12 +96,14 @@ def _kernels(bench: _Bench) -> dict[str, Any]:
     array = DeviceArray(bench.came, (elements,), "<c16")
     small = DeviceArray(bench.came, (16,), "<c16")
     call = bench.seconds(
-        lambda: device.multiply(stream, Multiply((16,), "<c16", 1.0), small), 64 * COUNT
+        lambda: device.compute(stream, Multiply((16,), "<c16", 1.0), small, small), 64 * COUNT
     )
     memory = (
         2
         * array.nbytes
-        / bench.seconds(lambda: device.multiply(stream, Multiply((elements,), "<c16", 1.0), array))
+        / bench.seconds(
+            lambda: device.compute(stream, Multiply((elements,), "<c16", 1.0), array, array)
+        )
     )
     found: dict[str, Any] = {"call": call, "memory": memory}
     n = min(LENGTH, elements)
@@ -110,7 +112,7 @@ def _kernels(bench: _Bench) -> dict[str, Any]:
     device.synchronize_all()
     if (need := device.work_nbytes(op)) <= bench.nbytes:
         work = DeviceArray(bench.work, (need,), "|u1")
-        taken = bench.seconds(lambda: device.fft(stream, op, values, values, work))
+        taken = bench.seconds(lambda: device.compute(stream, op, values, values, work))
         found["flops"] = 5 * values.shape[0] * n * math.log2(max(n, 2)) / taken
     return found
 
@@ -163,7 +165,7 @@ def device_speeds(device: Device, nbytes: int = 1 << 28) -> DeviceProfile:
 
 def ordinals_of(devices: Sequence[Device]) -> tuple[int, ...]:
     """Return the CUDA devices of this process; none if any device is not CUDA's."""
-    found = tuple(device.ordinal for device in devices if isinstance(device, CupyDevice))
+    found = tuple(device.ordinal for device in devices if isinstance(device, CupyGPU))
     return found if len(found) == len(devices) else ()
 
 

@@ -15,7 +15,7 @@ from dask_bigfft.exchange.parts import windowed
 from dask_bigfft.exchange.product import Block, Product, products_of
 from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.exchange.tables import Choice, table_for
-from dask_bigfft.gpu.on_card import as_block, is_on_card
+from dask_bigfft.gpu.on_gpu import as_block, is_on_gpu
 from dask_bigfft.kernels.composite import Windowed
 from dask_bigfft.kernels.copies import Segments, regular_strides
 from dask_bigfft.kernels.views import BlockView
@@ -58,7 +58,7 @@ class _Shards:
 def _readable(values: Any) -> Any:
     """Return a block as an array whose strides are whole elements."""
     block = as_block(values)
-    return block if is_on_card(block) or regular_strides(block) else np.array(block)
+    return block if is_on_gpu(block) or regular_strides(block) else np.array(block)
 
 
 def view_of(
@@ -96,7 +96,7 @@ def view_of(
         for product in products_of(exchange, block, packed)
     ]
     sources = [source for table in tables for source in table.sources]
-    on_gpu = [is_on_card(source) for source in sources]
+    on_gpu = [is_on_gpu(source) for source in sources]
     if any(on_gpu) and not all(on_gpu):
         kinds = "blocks on a GPU and blocks in host memory"
         refuse("a", kinds, "an array whose blocks are all of one kind")
@@ -121,5 +121,5 @@ def view_of(
     if not any(on_gpu):  # zeros on the GPU `home`, or the host memory of a simulated one
         array = found.gather()
         found = BlockView.of(array, owned=True)
-        found.on_gpu = is_on_card(array)
+        found.on_gpu = is_on_gpu(array)
     return found

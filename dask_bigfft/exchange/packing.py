@@ -14,7 +14,7 @@ from dask_bigfft.decomposition.rounds import packed_dtype
 from dask_bigfft.exchange.product import Block, Ints, Product
 from dask_bigfft.exchange.shards import ExchangeMap
 from dask_bigfft.exchange.tables import table_for
-from dask_bigfft.gpu.on_card import as_block
+from dask_bigfft.gpu.on_gpu import as_block
 from dask_bigfft.kernels.checksums import checksum
 from dask_bigfft.kernels.copies import Segments
 

@@ -27,8 +27,7 @@ import numpy as np
 
 from dask_bigfft.decomposition.rounds import packed_dtype
 from dask_bigfft.events import emit
-from dask_bigfft.gpu.on_card import is_on_card
-from dask_bigfft.gpu.peers import Gpus, Segment, gpus
+from dask_bigfft.gpu.on_gpu import Gpus, Segment, gpus, is_on_gpu
 from dask_bigfft.kernels.copies import CopyTable, Segments
 from dask_bigfft.memory import lend
 from dask_bigfft.planner.profile import DEFAULT, Profile
@@ -162,7 +161,7 @@ def table_for(
     zeros: bool = False,
 ) -> Any:
     """Return an empty table of copies into a new array, on the GPU `home` or beside `like`."""
-    if home is None and not is_on_card(like):
+    if home is None and not is_on_gpu(like):
         return CopyTable(lend(shape, dtype))
     if choice is None:
         choice = functools.partial(transport_of, DEFAULT, gpus())

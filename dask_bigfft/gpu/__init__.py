@@ -1,18 +1,17 @@
-"""The card: rounds worked piece by piece on a device while blocks stay in host memory.
+"""GPUs: rounds are done tile by tile on a device while blocks stay in host memory.
 
 ::
 
-    where            dispatch (device or CPU) -> find (the devices), leases (who may), engine
+    where            dispatch (device or CPU) -> find (the devices of this process, and leases)
                      work_sharing (blocks that CPU and devices share)
-                     on_card (blocks that are on a card already), peers (several GPUs)
-    what is asked    jobs (a round on a block) -> problem -> pieces (all of it, as a plan)
-    the plan         schedule (which crossings) -> crossings (one of them) -> extents (its pieces)
-                     ragged (half spectra), swaps (natural order), limits (of memory)
-                     work (on one piece) -> factors; piecework (what is written down of it)
-    doing it         fitting (memory, FFT plans) -> pipeline (copies and FFTs at a time) -> slots
-                     convolving (lengths with nothing to split), busy (how long it had work)
-    devices          protocol (what one is), operations (what it is asked), transfer (views' ways)
-    CUDA             cuda (is there one?), cupy_device, cuda_copies, cuda_planes, cuda_operations,
-                     cuda_kernels, cuda_pins; ring and copiers (blocks that are not pinned)
-    made of NumPy    simulated, simulated_streams, simulated_ring, numpy_operations
+                     on_gpu (blocks that are on a GPU already, and copies between GPUs)
+    what is asked    jobs (a round on a block, and the block)
+    what is done     tile_work (for each tile of a tile plan), half_spectrum -> operations
+    doing it         engine (memory, FFT plans, what to do without memory)
+                     -> executor (the loop over tiles; what a device is)
+    CuPy             cuda (is there one? what is pinned?)
+                     cupy_gpu (a device; host copies) -> ring (blocks that are not pinned)
+                     kernels (copies that multiply), ffts (calls and plans of cuFFT)
+
+`testing.simulated` has a device made of NumPy, which `find.use` registers.
 """

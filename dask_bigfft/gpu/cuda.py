@@ -1,7 +1,10 @@
-"""Whether there is a CUDA device and CuPy, which device is ours, and what to do if not.
+"""CuPy and CUDA: which devices this process has, their errors, and which host memory they reach.
 
 CuPy is imported when a device is first asked for: that takes a while, and where it is missing the
-package works without. Imports `errors` only.
+package works without. The arena's blocks are pinned from the first device of the process to the
+last; arrays of others where they are, while they live.
+
+Imports `config`, `errors` and `memory`.
 """
 
 import contextlib
@@ -9,17 +12,27 @@ import functools
 import importlib
 import importlib.util
 import sys
+import threading
 from collections.abc import Iterable, Iterator
-from types import ModuleType
 from typing import Any
 
-from dask_bigfft.errors import DeviceError
+import numpy.typing as npt
+
+from dask_bigfft import config
+from dask_bigfft.errors import DeviceError, DeviceMemoryError
+from dask_bigfft.memory import Pinner, default_arena, pin_blocks, pinned
 
 #: How to get CuPy.
 INSTALL = (
     "install CuPy for the driver's version of CUDA, such as pip install cupy-cuda13x (CUDA 13) "
     "or cupy-cuda12x (CUDA 12)"
 )
+
+
+_OUT_OF_MEMORY = 2
+
+#: As a flag of registering: pinned for every device.
+_PORTABLE = 1
 
 
 @functools.cache
@@ -39,6 +52,22 @@ def cupy() -> Any:
 
 
 @contextlib.contextmanager
+def errors_of_cuda() -> Iterator[None]:
+    """Turn what CUDA and its libraries raise into our own."""
+    cuda = cupy().cuda
+    try:
+        yield
+    except cuda.memory.OutOfMemoryError as error:
+        raise DeviceMemoryError(str(error)) from error
+    except cuda.runtime.CUDARuntimeError as error:
+        kind = DeviceMemoryError if error.status == _OUT_OF_MEMORY else DeviceError
+        raise kind(str(error)) from error
+    except cuda.cufft.CuFFTError as error:
+        kind = DeviceMemoryError if error.result in (_OUT_OF_MEMORY, 5) else DeviceError
+        raise kind(str(error)) from error
+
+
+@contextlib.contextmanager
 def current(device: Any) -> Iterator[None]:
     """Make a device of CuPy the current one of this thread, and its context with it.
 
@@ -51,9 +80,9 @@ def current(device: Any) -> Iterator[None]:
 
 
 def software(ordinals: Iterable[int]) -> dict[str, str]:
-    """Return what decides about the last bit of what cards compute, by name.
+    """Return what decides about the last bit of what GPUs compute, by name.
 
-    Those are the versions of libraries, and which cards these are: cuFFT has other kernels for
+    Those are the versions of libraries, and which GPUs these are: cuFFT has other kernels for
     others.
     """
     found = cupy()
@@ -63,11 +92,6 @@ def software(ordinals: Iterable[int]) -> dict[str, str]:
         "cupy": str(found.__version__),
         "cufft": str(found.cuda.cufft.getVersion()),
     }
-
-
-def loaded() -> ModuleType | None:
-    """Return `cupy` if somebody has imported it, without importing it."""
-    return sys.modules.get("cupy")
 
 
 def free_pinned() -> None:
@@ -92,7 +116,7 @@ def _found() -> tuple[tuple[int, ...], str | None]:
 
 
 def available() -> tuple[int, ...]:
-    """Return the ordinals of the devices that this process may use; none without CuPy or a card.
+    """Return the ordinals of the devices that this process may use; none without CuPy or a GPU.
 
     A worker of dask-cuda has one device of its own, the first of those that it sees.
     """
@@ -127,3 +151,85 @@ def _under_dask_cuda() -> bool:
         return "dask_cuda.initialize" in sys.modules
     names = {type(plugin).__module__.partition(".")[0] for plugin in worker.plugins.values()}
     return "dask_cuda" in names or "dask_cuda.initialize" in sys.modules
+
+
+# --- pinned memory --------------------------------------------------------------------------
+
+
+def make_pinner(limit: int, adopted: int = 0) -> Pinner:
+    """Return what pins up to `limit` bytes for all devices of this process.
+
+    Beside them, up to `adopted` bytes of arrays of others.
+    """
+    runtime = cupy().cuda.runtime
+
+    def register(address: int, nbytes: int) -> None:
+        runtime.hostRegister(address, nbytes, _PORTABLE)
+
+    errors = (runtime.CUDARuntimeError,)
+    return Pinner(register, runtime.hostUnregister, limit, adopted=adopted, errors=errors)
+
+
+class _Pins:
+    """The pinning of the arena's blocks, from the first device of this process to the last."""
+
+    def __init__(self) -> None:
+        self._lock, self._adopting = threading.Lock(), threading.Lock()
+        self._devices = 0
+        self._pinner: Pinner | None = None
+
+    def begin(self) -> None:
+        with self._lock:
+            self._devices += 1
+            if self._pinner is None:
+                limit = config.get("bigfft.memory.pinned-limit")
+                limit = default_arena().limit if limit is None else int(limit)
+                self._pinner = make_pinner(limit, limit)
+                pin_blocks(self._pinner)
+
+    def end(self) -> None:
+        with self._lock:
+            self._devices -= 1
+            if self._devices == 0 and self._pinner is not None:
+                pin_blocks(None)
+                self._pinner.close()
+                self._pinner = None
+
+    def adopt(self, array: npt.NDArray[Any]) -> bool:
+        """Pin an array of others for as long as it lives, if that can be.
+
+        True as well where another thread was at it, and may have pinned this one.
+        """
+        pinner = self._pinner
+        if pinner is None or not config.get("bigfft.memory.pin-arrays"):
+            return False
+        waits = not self._adopting.acquire(blocking=False)
+        if waits:
+            self._adopting.acquire()
+        try:
+            return pinner.adopt(array) or waits
+        finally:
+            self._adopting.release()
+
+    def forsake(self) -> None:
+        """Let all arrays of others go."""
+        if self._pinner is not None:
+            self._pinner.forsake()
+
+
+pins = _Pins()
+
+
+def is_pinned(view: npt.NDArray[Any]) -> bool:
+    """Whether a view lies in pinned memory: the arena's in one range, or somebody else's."""
+    low = int(view.__array_interface__["data"][0])
+    last = sum((n - 1) * stride for n, stride in zip(view.shape, view.strides, strict=True))
+    if pinned(low, last + view.itemsize):
+        return True
+    asked = cupy().cuda.pinned_memory.is_memory_pinned
+    return bool(asked(low) and asked(low + last + view.itemsize - 1))
+
+
+def reachable(view: npt.NDArray[Any]) -> bool:
+    """Whether a GPU reaches a view by itself: it is pinned, if only from now on."""
+    return is_pinned(view) or (pins.adopt(view) and is_pinned(view))

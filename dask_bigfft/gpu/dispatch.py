@@ -18,21 +18,19 @@ from dask_bigfft.decomposition.layout import Layout, plain
 from dask_bigfft.decomposition.rounds import Round
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import emit
-from dask_bigfft.gpu.find import leases, missing
+from dask_bigfft.gpu.find import Leases, Need, leases, missing
+from dask_bigfft.gpu.half_spectrum import Window
 from dask_bigfft.gpu.jobs import Job, Source, converted, fits_inside, readable
-from dask_bigfft.gpu.leases import Leases, Need
 from dask_bigfft.gpu.operations import Array
-from dask_bigfft.gpu.pieces import COMPUTED
-from dask_bigfft.gpu.ragged import Window
-from dask_bigfft.gpu.schedule import Schedule
+from dask_bigfft.gpu.tile_work import BlockTiles
 from dask_bigfft.gpu.work_sharing import share_block
 from dask_bigfft.kernels.composite import Composite, Windowed
 from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.kernels.stacked import Stacked
 from dask_bigfft.kernels.views import BlockView
 from dask_bigfft.planner.cost import admitted
-from dask_bigfft.planner.device_settings import AS_IS, DeviceSettings
 from dask_bigfft.planner.seconds import LEAST_NBYTES
+from dask_bigfft.planner.tile_plan import AS_IS, COMPUTED, DeviceSettings, TileLimits
 
 __all__ = [
     "Place",
@@ -90,7 +88,7 @@ def job_of(
 ) -> Job:
     """Return the job of a round on a block, given its dtypes before and after.
 
-    `inside` asks for crossings that need no host memory apart from the block.
+    `inside` asks for passes that need no host memory apart from the block.
     """
     real = any(step.kind == "r2c" for step in round_.steps)
     if source.kind == "f" and target.kind == "c" and not real:
@@ -153,22 +151,50 @@ def on_device(
     if stacked is not None:
         count = job.round.target.shape(job.block)[stacked.dim] // stacked.width
         source.stacked, job = stacked, replace(job, stores=count)
-    if source.composite is not None:
-        job = replace(job, shards=source.composite.count, mirrored=_turns(job, source.composite))
+    if (shards := source.composite) is not None:
+        # Steps that complete half a spectrum, or bring a filter, have other use for the place in
+        # which a device turns what lies backwards.
+        plain = all(step.kind == "c2c" and step.convolve is None for step in job.round.steps)
+        job = replace(job, shards=shards.count, mirrored=bool(shards.image) and plain)
+    # Without a lease the CPU takes blocks of hybrid rounds.
+    timeout = 0.0 if place.device == "hybrid" else None
+    return _run(found, job, source, place, nbytes, filters, timeout=timeout)
+
+
+def _run(
+    found: Leases,
+    job: Job,
+    source: Source,
+    place: Place,
+    nbytes: int,
+    filters: Mapping[int, Array] | None = None,
+    *,
+    timeout: float | None = None,
+    shards: Composite | None = None,
+) -> Array | None:
+    """Return a block of so many bytes after a round on a device; None: the CPU has to do it.
+
+    Where `shards` are given, it is only done if the device reads these in place.
+    """
     try:
         limits = found.limits(place.nbytes)
-        links = found.engines[0].links(job, limits)
-        needs = (_need(link.plan(limits).schedule, nbytes) for link in links)
-        need = max(needs, key=lambda one: one.nbytes)
-        now = 0.0 if place.device == "hybrid" else None  # without a lease the CPU takes the block
-        with found.lease(need, now) as engine:
-            return engine.run(job, source, filters, nbytes=place.nbytes)
+        if shards is None or _in_place(job.tiles(limits), shards, limits, source.inside):
+            plans = [link.tiles(limits).plan for link in found.engines[0].links(job, limits)]
+            tasks = admitted(nbytes)
+            needs = [Need(plan.buffers, plan.buffer_nbytes, tasks) for plan in plans]
+            with found.lease(max(needs, key=lambda need: need.nbytes), timeout) as engine:
+                return engine.run(job, source, filters, nbytes=place.nbytes)
     except TimeoutError:
         pass
     except DeviceMemoryError:
-        emit("fallback", nbytes=nbytes)  # the CPU's kernel takes the block
+        emit("fallback", nbytes=nbytes)
     found.ready()
     return None
+
+
+def _in_place(tiles: BlockTiles, shards: Composite, limits: TileLimits, inside: bool) -> bool:
+    """Whether a device reads shards in place, and writes there if that is asked."""
+    return readable(tiles, shards, limits) is not None and (not inside or fits_inside(tiles))
 
 
 def shared_with_device(
@@ -249,17 +275,9 @@ def moved_on_device(incoming: BlockView, place: Place, blocks: int = 1) -> Array
         values = window.filled(incoming.gather(threads=os.cpu_count() or 1))
         return np.ascontiguousarray(values.transpose(order))
 
-    try:
-        limits = found.limits(place.nbytes)
-        plan = job.plan(limits)
-        if readable(plan, turned, limits) is not None:
-            with found.lease(_need(plan.schedule, nbytes)) as engine:
-                source = Source(gathered, composite=turned)
-                return engine.run(job, source, nbytes=place.nbytes).reshape(incoming.shape)
-    except DeviceMemoryError:
-        emit("fallback", nbytes=nbytes)
-    found.ready()
-    return None
+    source = Source(gathered, composite=turned)
+    done = _run(found, job, source, place, nbytes, shards=turned)
+    return None if done is None else done.reshape(incoming.shape)
 
 
 def _window(shards: Windowed) -> Window:
@@ -293,31 +311,7 @@ def inside_device(job: Job, shards: Composite, place: Place) -> bool:
         return False
     job = replace(job, shards=shards.count, settings=place.settings)
     source = Source(_never, again=False, composite=shards, inside=True)
-    try:
-        limits = found.limits(place.nbytes)
-        plan = job.plan(limits)
-        if readable(plan, shards, limits) is None or not fits_inside(plan):
-            return False
-        with found.lease(_need(plan.schedule, shards.nbytes)) as engine:
-            engine.run(job, source, nbytes=place.nbytes)
-    except DeviceMemoryError:
-        emit("fallback", nbytes=shards.nbytes)
-        return False
-    return True
-
-
-def _turns(job: Job, shards: Composite) -> bool:
-    """Whether a device turns what of a block lies backwards, which takes a place of its own.
-
-    Steps that complete half a spectrum themselves, or bring a filter, have other use for it.
-    """
-    plain = all(step.kind == "c2c" and step.convolve is None for step in job.round.steps)
-    return bool(shards.image) and plain
-
-
-def _need(schedule: Schedule, nbytes: int) -> Need:
-    """What a block of so many bytes needs of a device."""
-    return Need(schedule.slots, schedule.slot_nbytes, admitted(nbytes))
+    return _run(found, job, source, place, shards.nbytes, shards=shards) is not None
 
 
 def _never() -> Array:

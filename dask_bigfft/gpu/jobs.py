@@ -1,41 +1,59 @@
-"""What an engine is asked to do: a round on a block, or on a part of it; and where the block is.
+"""`Job`: a round on a block, as an engine is asked to do it; and `Source`, the block.
+
+A block is gathered when it is needed, or read as shards of others. A length with nothing to split
+that is larger than a GPU becomes a convolution (`convolving`).
 
 Imports `decomposition`, `planner`, `kernels`, `memory`, `errors` and this room.
 """
 
 import contextlib
+import itertools
 import math
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from dask_bigfft.decomposition.factors import factorize, smooth_length
+from dask_bigfft.decomposition.layout import AxisLayout, Digit, Layout, plain, whole
 from dask_bigfft.decomposition.rounds import Round, transformed
-from dask_bigfft.decomposition.steps import Step
+from dask_bigfft.decomposition.steps import Step, axis_program
 from dask_bigfft.errors import DeviceMemoryError
-from dask_bigfft.gpu.limits import PieceLimits
+from dask_bigfft.gpu.half_spectrum import Window
 from dask_bigfft.gpu.operations import Array, dense
-from dask_bigfft.gpu.pieces import PiecePlan, piece_plan
-from dask_bigfft.gpu.piecework import Block
-from dask_bigfft.gpu.ragged import Window
-from dask_bigfft.gpu.transfer import row_nbytes
+from dask_bigfft.gpu.ring import runs
+from dask_bigfft.gpu.tile_work import Block, BlockTiles
 from dask_bigfft.kernels.composite import Composite
 from dask_bigfft.kernels.stacked import Stacked
+from dask_bigfft.kernels.twiddle import chirp_filter
 from dask_bigfft.kernels.views import intervals
 from dask_bigfft.memory import lend
-from dask_bigfft.planner.device_settings import AS_IS, DeviceSettings
+from dask_bigfft.planner.passes import find_tile_plan
+from dask_bigfft.planner.tile_plan import (
+    AS_IS,
+    MOST_PRIME,
+    DeviceSettings,
+    Scheme,
+    TileLimits,
+    TilePlan,
+    apart,
+    in_turn,
+    request_of,
+)
 
-#: Shards of other blocks are read where they lie if the rows of a piece are this part of
+#: Shards of other blocks are read in place if the rows of a tile are this part of
 #: `run_nbytes` in the mean (1 KiB: a kernel reads them at the speed of the bus): below it, threads
 #: gather the block faster.
 NARROWEST = 1 / 8
 
 #: Elements that a thread converts at least.
 SHARED_ELEMENTS = 1 << 18
+
+#: Values of a filter that are made at a time.
+FILTER_VALUES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -66,6 +84,8 @@ class Job:
         Whether values are multiplied by the spectrum of a filter that the engine makes.
     window : Window, optional
         Of a round without steps: what the block has of the one around it that is read.
+    scheme : Scheme, optional
+        The decomposition, if it is set by hand.
     """
 
     round: Round
@@ -80,72 +100,60 @@ class Job:
     settings: DeviceSettings = AS_IS
     convolves: bool = False
     window: Window | None = None
+    scheme: Scheme | None = None
 
-    @cached_property
-    def _plans(self) -> dict[tuple[PieceLimits, int], PiecePlan]:
-        return {}
+    def tiles(self, limits: TileLimits, work: int = 0) -> BlockTiles:
+        """Return the block in tiles within some limits, beside some work areas.
+
+        Raises
+        ------
+        DeviceMemoryError
+            If tiles cannot be made small enough.
+        DeviceError
+            If the values are not of single or double precision.
+        """
+        shape, limits = self.round.source.shape(self.block), limits.tuned(self.settings)
+        request = request_of(self.round, shape, self.source, self.target, scheme=self.scheme)
+        other = replace(request, order=self.order, shards=self.shards, stores=self.stores)
+        wishes = [replace(request, inside=True)] * self.inside
+        wishes += [replace(other, mirrored=True)] * self.mirrored
+        for wish in wishes:
+            with contextlib.suppress(DeviceMemoryError):
+                return self._in_tiles(find_tile_plan(wish, limits, work))
+        return self._in_tiles(find_tile_plan(other, limits, work))
+
+    def _in_tiles(self, plan: TilePlan) -> BlockTiles:
+        return BlockTiles(self.round, self.block, self.source, self.target, plan, self.window)
 
     def apart(self) -> tuple["Job", ...]:
-        """Jobs that do the same one after the other: real values are alone with their axis.
-
-        Half a spectrum is completed by its mirror image along one axis, which is only so before
-        other axes are transformed (c2r: after them).
-        """
-        by_kind: dict[str, list[Step]] = {"r2c": [], "c2c": [], "c2r": []}
-        for step in self.round.steps:
-            by_kind[step.kind].append(step)
-        return self._in_turn([tuple(steps) for steps in by_kind.values() if steps])
+        """Return jobs that do the same one after the other: real values alone with their axis."""
+        return self._links(apart(self.round))
 
     def singly(self) -> tuple["Job", ...]:
-        """Jobs that do one step each."""
-        return self._in_turn([(step,) for step in self.round.steps])
+        """Return jobs that do one step each."""
+        return self._links(in_turn(self.round, [(step,) for step in self.round.steps]))
 
-    def _in_turn(self, groups: list[tuple[Step, ...]]) -> tuple["Job", ...]:
-        """Jobs that do some steps each, one after the other."""
-        found, layout, dtype = list[Job](), self.round.source, self.source
-        whole = max(self.source, self.target, key=lambda name: np.dtype(name).kind == "c")
-        if len(groups) < 2 or self.order:
+    def _links(self, rounds: tuple[Round, ...]) -> tuple["Job", ...]:
+        """Return the jobs of rounds that follow one another."""
+        if len(rounds) < 2:
             return (self,)
-        for number, steps in enumerate(groups, 1):
-            last = number == len(groups)
-            after = self.round.target if last else transformed(layout, steps)
-            made = self.target if last else whole
-            round_ = Round(steps, layout, after)
-            found.append(Job(round_, self.block, dtype, made, settings=self.settings))
-            layout, dtype = after, made
-        first = replace(found[0], shards=self.shards, mirrored=self.mirrored)
-        return (first, *found[1:])
+        whole = max(self.source, self.target, key=lambda name: np.dtype(name).kind == "c")
+        dtypes = [self.source, *[whole] * (len(rounds) - 1), self.target]
+        found = [
+            Job(round_, self.block, *ends, settings=self.settings)
+            for round_, ends in zip(rounds, itertools.pairwise(dtypes), strict=True)
+        ]
+        return (replace(found[0], shards=self.shards, mirrored=self.mirrored), *found[1:])
 
-    def plan(self, limits: PieceLimits, work: int = 0) -> PiecePlan:
-        """The pieces within some limits."""
-        found = self._plans.get((limits, work))
-        if found is None:
-            found = self._plans[limits, work] = self._planned(limits, work)
-        return found
 
-    def _planned(self, limits: PieceLimits, work: int) -> PiecePlan:
-        limits = limits.tuned(self.settings)
-        arguments = self.round, self.block, self.source, self.target, limits
-        kept: dict[str, Any] = {
-            "order": self.order,
-            "shards": self.shards,
-            "window": self.window,
-            "stores": self.stores,
-        }
-        if self.inside:
-            with contextlib.suppress(DeviceMemoryError):
-                return piece_plan(*arguments, work=work, inside=True)
-        if self.mirrored:
-            with contextlib.suppress(DeviceMemoryError):
-                return piece_plan(*arguments, work=work, mirrored=True, **kept)
-        return piece_plan(*arguments, work=work, **kept)
+# --- where the block is ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Part:
     """What of a block is taken through a round: from where to where along a dimension.
 
-    ``width`` is that of a piece.
+    ``width`` is that of a tile.
     """
 
     dim: int
@@ -188,15 +196,15 @@ class Source:
         self.values: Array | None = None
         self.gathered = False
 
-    def arrays(self, plan: PiecePlan, limits: PieceLimits) -> list[Array | Composite]:
-        """The block before the first crossing and after each, the same one where it can be."""
-        shards = self.in_place(plan, limits)
-        if shards is not None and (not self.inside or fits_inside(plan)):
+    def arrays(self, tiles: BlockTiles, limits: TileLimits) -> list[Array | Composite]:
+        """The block before the first pass and after each, the same one where it can be."""
+        shards = self.in_place(tiles, limits)
+        if shards is not None and (not self.inside or fits_inside(tiles)):
             self.gathered = self.gathered or self.inside
-            return arrays_of(plan, shards, not self.inside, self.stacked)
+            return arrays_of(tiles, shards, not self.inside, self.stacked)
         if self.inside:
-            raise DeviceMemoryError("no pieces fit that can be written where they were")
-        return arrays_of(plan, self.get(), self.borrowed, self.stacked)
+            raise DeviceMemoryError("no tiles fit that can be written where they were")
+        return arrays_of(tiles, self.get(), self.borrowed, self.stacked)
 
     def done(self, last: Array | Composite, shape: tuple[int, ...]) -> Array:
         """The block after a round, from what the last of `arrays` is then."""
@@ -206,9 +214,9 @@ class Source:
             return np.empty(0, last.dtype)  # it is where it was
         return self.stacked.whole(last)
 
-    def in_place(self, plan: PiecePlan, limits: PieceLimits) -> Composite | None:
-        """The block as shards of others, if the device reads them where they lie."""
-        return None if self.composite is None else readable(plan, self.composite, limits)
+    def in_place(self, tiles: BlockTiles, limits: TileLimits) -> Composite | None:
+        """The block as shards of others, if the device reads them in place."""
+        return None if self.composite is None else readable(tiles, self.composite, limits)
 
     def get(self) -> Array:
         """The block."""
@@ -236,53 +244,54 @@ class Source:
         return self.gathered and self.values is None and not self.again
 
 
-def readable(plan: PiecePlan, composite: Composite, limits: PieceLimits) -> Composite | None:
-    """A composite in the digits of the first crossing; None where that had better not read it."""
-    if composite.dtype.str != plan.source:
+def readable(tiles: BlockTiles, composite: Composite, limits: TileLimits) -> Composite | None:
+    """A composite in the digits of the first pass; None where that had better not read it."""
+    if composite.dtype.str != tiles.source:
         return None
-    if composite.image and not plan.schedule.crossings[0].mirrored:
+    if composite.image and not tiles.plan.passes[0].mirrored:
         return None
     factors: list[tuple[int, ...]] = [(n,) for n in composite.shape]
-    for dim, digits in zip(plan.dims, plan.schedule.factors, strict=True):
+    for dim, digits in zip(tiles.dims, tiles.plan.digits, strict=True):
         factors[dim] = digits
         if len(digits) > 1 and math.prod(digits) != composite.shape[dim]:
             return None  # half a spectrum
     found = composite.split(tuple(factors))
     if found is None or not found.falls:
         return None
-    part = found.part(tuple(slice(0, n) for n in plan.schedule.crossings[0].extents))
+    part = found.part(tuple(slice(0, n) for n in tiles.plan.passes[0].tile))
     if part is None:
         return None
     places = dense(tuple(cut.stop - cut.start for cut in part), found.dtype.itemsize)
     nbytes = rows = 0
     for shards in found.shards(part):
         nbytes += shards.nbytes
-        rows += shards.nbytes // max(1, row_nbytes(shards.view(0), places))
+        width, _ = runs(shards.shape, shards.strides, found.dtype.itemsize, places)
+        rows += shards.nbytes // max(1, width)
     return found if nbytes >= NARROWEST * limits.run_nbytes * rows else None
 
 
-def fits_inside(plan: PiecePlan) -> bool:
-    """Whether every crossing writes each piece to where one was read."""
-    same = plan.source == plan.target
-    return same and not any(crossing.reorders for crossing in plan.schedule.crossings)
+def fits_inside(tiles: BlockTiles) -> bool:
+    """Whether every pass writes each tile to where one was read."""
+    same = tiles.source == tiles.target
+    return same and not any(one.reorders for one in tiles.plan.passes)
 
 
 def arrays_of(
-    plan: PiecePlan, block: Array | Composite, borrowed: bool, stacked: Stacked | None = None
+    tiles: BlockTiles, block: Array | Composite, borrowed: bool, stacked: Stacked | None = None
 ) -> list[Array | Composite]:
-    """The block before the first crossing and after each; where it can be, the same array.
+    """The block before the first pass and after each; where it can be, the same array.
 
     What is borrowed is only read. What is `stacked` is so if it gets memory of its own.
     """
     arrays = [block]
-    for number in range(len(plan.schedule.crossings)):
-        dtype = plan.written(number)
-        shape, before = plan.shape(number), arrays[-1]
+    for number in range(len(tiles.plan.passes)):
+        dtype = tiles.written(number)
+        shape, before = tiles.shape(number), arrays[-1]
         same = math.prod(shape) == math.prod(before.shape) and dtype == before.dtype.str
-        if plan.moves(number) or (borrowed and number == 0) or not same:
-            crossing = plan.schedule.crossings[number]
-            as_read = crossing.swap is None and not crossing.reorders and crossing.after == shape
-            if stacked is not None and as_read and number == len(plan.schedule.crossings) - 1:
+        if tiles.moves(number) or (borrowed and number == 0) or not same:
+            one = tiles.plan.passes[number]
+            as_read = one.swap is None and not one.reorders and one.after == shape
+            if stacked is not None and as_read and number == len(tiles.plan.passes) - 1:
                 arrays.append(stacked.lent(shape, np.dtype(dtype)))
             else:
                 arrays.append(lend(shape, np.dtype(dtype)))
@@ -302,3 +311,99 @@ def converted(values: Array, dtype: np.dtype[Any], threads: int) -> Array:
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(lambda part: np.copyto(goes[part], came[part]), cut))
     return out
+
+
+# --- lengths with nothing to split -----------------------------------------------------------
+#
+# A block that holds a whole axis is transformed by an FFT of just its length, whatever that is.
+# Where that is larger than the GPU and has no digits that are not, Bluestein's algorithm takes its
+# place: FFTs of a smooth length of at least twice as much, which fall apart. The block itself has
+# only the first values of those digits, and only the first of the result go back::
+#
+#     block of 11 values        12 * 2 digits of 24 on the GPU, in three passes
+#       x0 x1 ... x10     ->      x0  x1
+#                                 ..  ..
+#                                 x10  0       chirp, FFT, filter, FFT back, chirp
+#
+# The spectrum of the filter is made in the same way, from a chirp of the smooth length.
+#
+# A digit of a cut axis is no different: its own index is that of the convolution, and the digits
+# that are still to come make the twiddle that follows. Half a spectrum is not completed. Real
+# values are
+#
+#     x[n] = Re(X[0] + 2 X[1] w^n + 2 X[2] w^2n + ...),    w = exp(2i pi / N),
+#
+# with no factor 2 for X[N/2], so that half as many values come, and the real parts go.
+
+
+def is_hard(job: Job) -> bool:
+    """Whether some length of a job has a prime factor for which FFT libraries have no kernel."""
+    return any(max(factorize(step.length), default=1) > MOST_PRIME for step in job.round.steps)
+
+
+def convolving(job: Job) -> Job | None:
+    """Return a job that does the same as a convolution; None where there is no such.
+
+    What is a convolution already, with a filter of an axis, is none here.
+    """
+    if len(job.round.steps) != 1 or not is_hard(job):
+        return None
+    (step,) = job.round.steps
+    if any(found is not None for found in (step.convolve, step.chirp_in, step.chirp_out)):
+        return None
+    n, padded = step.length, smooth_length(2 * step.length - 1)
+    (found,) = axis_program(step.axis, n, (padded,), sign=step.sign, bluestein=True).steps
+    chirped = replace(
+        found,
+        sign=-step.sign,  # there; back with the sign of the step, which is that of its twiddle
+        source=Digit(0, 1, step.source.size, padded),
+        target=Digit(found.target.stage, 1, step.target.size, padded),
+        divisor=step.divisor,
+        twiddle=step.twiddle,
+    )
+    axes = list(job.round.source.axes)
+    axes[step.axis] = _beside(axes[step.axis], step, chirped)
+    layout = Layout(tuple(axes))
+    round_ = Round((chirped,), layout, transformed(layout, (chirped,)))
+    source = max(job.source, job.target, key=lambda name: np.dtype(name).kind == "c")
+    return Job(round_, job.block, source, job.target, settings=job.settings, convolves=True)
+
+
+def _beside(axis: AxisLayout, step: Step, chirped: Step) -> AxisLayout:
+    """An axis in which the digit of a step is one of its own, with as many stages as it needs.
+
+    The digits that the twiddle is of are of the last stage but one, as those of all twiddles are.
+    """
+
+    def staged(digit: Digit) -> Digit:
+        stage = chirped.target.stage
+        return replace(digit, stage=stage - 1 if digit.stage == step.source.stage else stage + 1)
+
+    groups = []
+    for group in axis.groups:
+        own = group.digits == (step.source,)
+        digits = tuple(map(staged, group.digits))
+        groups.append(whole(chirped.source) if own else replace(group, digits=digits))
+    return AxisLayout(tuple(groups))
+
+
+def filter_job(job: Job) -> Job:
+    """The job that makes the spectrum of the filter of a job that convolves."""
+    (step,) = job.round.steps
+    layout = Layout((plain(step.length, (step.length,)),))
+    (own,) = axis_program(0, step.length, (step.length,)).steps
+    round_ = Round((own,), layout, transformed(layout, (own,)))
+    return Job(round_, (0,), job.source, job.source, settings=job.settings)
+
+
+def filter_of(job: Job) -> Array:
+    """The filter of a job that convolves."""
+    (step,) = job.round.steps
+    assert step.convolve is not None
+    found = lend((step.length,), np.dtype(job.source))
+    for part in intervals(step.length, FILTER_VALUES):
+        places = np.arange(part.start, part.stop, dtype=np.int64)
+        found[part] = chirp_filter(
+            places.shape, places, step.length, step.convolve.length, step.convolve.sign, found.dtype
+        )
+    return found

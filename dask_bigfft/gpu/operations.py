@@ -2,26 +2,22 @@
 
 An array on the device is a `DeviceArray`: a dense C-ordered part of its arena, named by its offset.
 Operations are described without arrays or addresses, so that what is made for one (an FFT plan, a
-compiled kernel) can be kept under its description.
+compiled kernel) can be cached under its description.
 
-Imports `kernels`.
+Imports `decomposition` and `planner`.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dask_bigfft.kernels.composite import Shards
+from dask_bigfft.decomposition.steps import Kind
+from dask_bigfft.planner.tile_plan import ALIGNMENT as ALIGNMENT
 
 Array = npt.NDArray[Any]
-Kind = Literal["c2c", "r2c", "c2r"]
-
-#: Offsets of arrays in the arena are multiples of it; FFT libraries ask for less.
-ALIGNMENT = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +58,6 @@ class DeviceArray:
             return self.nbytes
         last = sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
         return last + np.dtype(self.dtype).itemsize
-
-
-def each(shards: Shards, array: DeviceArray) -> Iterator[tuple[Array, DeviceArray]]:
-    """Views of shards, and where in a dense array that holds their whole part each belongs."""
-    strides = places_of(shards)
-    for place, view in shards.views():
-        offset = array.offset + sum(i * s for i, s in zip(place, strides, strict=True))
-        yield view, DeviceArray(offset, view.shape, array.dtype, strides)
-
-
-def places_of(shards: Shards) -> tuple[int, ...]:
-    """Strides in bytes of a dense array that holds the part which shards are of."""
-    return dense(tuple(cut.stop - cut.start for cut in shards.part), shards.dtype.itemsize)
 
 
 def dense(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
@@ -199,20 +182,6 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True)
-class Transpose:
-    """Copy to another place with the dimensions in another order: ``target = source.T(axes)``.
-
-    Dimension ``i`` of the target is dimension ``axes[i]`` of the source. Elements are multiplied on
-    the way by the factors of `by`, which is of the source's shape.
-    """
-
-    shape: tuple[int, ...]
-    axes: tuple[int, ...]
-    dtype: str
-    by: Multiply | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Strided:
     """Copy elements of one array to places of another one, at any distances on both sides.
 
@@ -242,4 +211,18 @@ class Strided:
     by: Multiply | None = None
 
 
-Compute = FFT | Multiply | Product | Transpose | Strided
+Compute = FFT | Multiply | Product | Strided
+
+
+def transposed(
+    shape: tuple[int, ...], axes: tuple[int, ...], dtype: str, by: Multiply | None = None
+) -> Strided:
+    """Return a copy with the dimensions in another order: ``target = source.transpose(axes)``.
+
+    >>> transposed((2, 3), (1, 0), "<c16").target
+    (1, 2)
+    """
+    target, steps = [0] * len(shape), dense(tuple(shape[axis] for axis in axes), 1)
+    for axis, step in zip(axes, steps, strict=True):
+        target[axis] = step
+    return Strided(shape, dense(shape, 1), 0, tuple(target), 0, dtype, by)

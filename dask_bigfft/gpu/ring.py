@@ -1,20 +1,23 @@
-"""A ring of pinned buffers through which blocks in ordinary memory travel, and its host threads.
+"""A ring of pinned buffers for host memory that is not pinned, and the host threads that copy.
 
-What is not pinned has to be staged: several threads gather the rows of a piece into a pinned
-buffer, the card takes it from there while they fill the next one, and the way back is its mirror
-(Lee and Kim, Electronics 12, 2023, size such a ring by the device and not by the data). The ring
-is small: data of any size goes round in it.
+Several threads gather the rows of a tile into a pinned buffer; the GPU takes it from there while
+they fill the next one. The way back is the mirror image (Lee and Kim, Electronics 12, 2023, size
+such a ring by the device and not by the data)::
 
-::
+    block --threads--> buffer --GPU--> tile        tile --GPU--> buffer --threads--> block
 
-    block --threads--> buffer --card--> piece        piece --card--> buffer --threads--> block
+The caller waits for a gather, but may announce what it loads next, so that threads go on with that
+meanwhile. A scatter runs in the background; its future says when the values are there.
 
-The caller waits for a gather, but may say what it asks for next, so that threads go on with that
-meanwhile; a scatter is done behind its back, and the future it gets says when the values are there.
+The threads run compiled code and take shares of copies from a table, under a mutex of the operating
+system: handing out each share in Python took 40 us of the GIL, in which a bus moves 2 MiB. Wide
+rows are stored around the caches (63 GB/s against 40 with NumPy, 16 threads of the machine in
+`ci/results/gpu.md`).
 
-Imports this room; what the card does is handed in.
+Imports numba, `kernels` and this room.
 """
 
+import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,32 +25,365 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from dask_bigfft.gpu.copiers import Copiers, Copying
-from dask_bigfft.gpu.operations import Array
-from dask_bigfft.gpu.transfer import slabs
+import numpy as np
+import numpy.typing as npt
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
-#: Bytes of a buffer: the card takes a millisecond for it, and so do the threads for their shares,
-#: long against what it costs to wake them. Buffers of half the size are as good for blocks in small
-#: pieces; blocks of 256 MiB that are one piece take a quarter longer, if there are no more of them.
+from dask_bigfft.kernels.compiled import compiled
+
+Array = npt.NDArray[Any]
+Ints = tuple[int, ...]
+
+#: A part of a view.
+Part = tuple[slice, ...]
+
+#: Bytes of a buffer: a millisecond of the bus, long against what it costs to wake threads. Half the
+#: size is as good for blocks in small tiles; blocks of 256 MiB in one tile take a quarter longer.
 BUFFER_NBYTES = 64 * 1024**2
 
 #: Buffers in each direction: one under way, one being filled, and some to even things out.
 BUFFERS = 4
 
-#: Buffers that are gathered or scattered at a time: while the last shares of one are copied,
-#: threads that are done begin with another.
+#: Buffers that are gathered or scattered at a time, so that no thread waits for the last shares.
 GATHERED = 2
 
 #: Views in a buffer begin at multiples of it.
 APART_NBYTES = 256
 
+#: Bytes that a thread copies at a time.
+SHARE_NBYTES = 1024**2
 
-#: A part of a view.
-Part = tuple[slice, ...]
+#: Bytes of a row from which on it is stored around the caches.
+STREAMED_NBYTES = 2048
+
+#: Bytes that are stored at a time: a line of the caches.
+LINE = 64
+
+
+# --- strided views --------------------------------------------------------------------------
+
+
+def runs(shape: Ints, strides: Ints, itemsize: int, places: Ints) -> tuple[int, list[Ints]]:
+    """Width in bytes of the rows that are contiguous on both sides, and how rows repeat.
+
+    Rows repeat as (count, stride, stride on the other side), outermost first, in as few dimensions
+    as can be. A view whose last dimension is not contiguous has rows of one element.
+
+    >>> runs((8, 2, 4), (192, 32, 8), 8, (64, 32, 8))
+    (64, [(8, 192, 64)])
+    >>> runs((8, 6, 1), (192, 32, 8), 8, (48, 8, 8))
+    (8, [(48, 32, 8)])
+    """
+    merged: list[Ints] = []
+    for count, stride, place in zip(shape, strides, places, strict=True):
+        if count == 1:
+            continue
+        if merged and merged[-1][1:] == (count * stride, count * place):
+            merged[-1] = (merged[-1][0] * count, stride, place)
+        else:
+            merged.append((count, stride, place))
+    if merged and merged[-1][1:] == (itemsize, itemsize):
+        return merged[-1][0] * itemsize, merged[:-1]
+    return itemsize, merged
+
+
+def slabs(view: Array, nbytes: int) -> Iterator[Part]:
+    """Parts of a view of at most `nbytes` each, in C order; a single element may be larger.
+
+    >>> [part[0] for part in slabs(np.zeros((3, 4), "f8"), 64)]
+    [slice(0, 2, None), slice(2, 3, None)]
+    """
+    shape, inner = view.shape, view.itemsize
+    whole = len(shape)  # dimensions from here on fit whole into a part
+    while whole > 0 and inner * shape[whole - 1] <= nbytes:
+        whole -= 1
+        inner *= shape[whole]
+    if whole == 0:
+        if view.size:
+            yield (slice(None),) * len(shape)
+        return
+    cut, width = whole - 1, max(1, nbytes // inner)
+    for place in itertools.product(*(range(n) for n in shape[:cut])):
+        before = tuple(slice(i, i + 1) for i in place)
+        for low in range(0, shape[cut], width):
+            high = min(shape[cut], low + width)
+            yield (*before, slice(low, high), *(slice(None),) * (len(shape) - whole))
+
+
+# --- compiled copies ------------------------------------------------------------------------
+
+#: As numba's decorator, which changes what functions take.
+_inlined: Any = intrinsic
+
+
+@_inlined
+def _stream(typingctx, target, source, lines):  # type: ignore[no-untyped-def]
+    """Copy lines between addresses, of which the target's is a multiple of `LINE`."""
+
+    def code(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        to, from_, count = arguments
+        word = ir.IntType(64)
+        line = ir.VectorType(word, LINE // 8).as_pointer()
+        metadata = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
+        with cgutils.for_range(builder, count, intp=word) as loop:
+            at = builder.mul(loop.index, ir.Constant(word, LINE))
+            values = builder.load(builder.inttoptr(builder.add(from_, at), line), align=1)
+            place = builder.inttoptr(builder.add(to, at), line)
+            builder.store(values, place, align=LINE).set_metadata("nontemporal", metadata)
+        return context.get_dummy_value()
+
+    return types.void(types.uint64, types.uint64, types.uint64), code
+
+
+@_inlined
+def _fence(typingctx):  # type: ignore[no-untyped-def]
+    """Let nobody see what follows before what was streamed."""
+
+    def code(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), code
+
+
+@_inlined
+def _bytes(typingctx, target, source, count):  # type: ignore[no-untyped-def]
+    """Copy a few bytes between addresses."""
+
+    def code(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        byte = ir.IntType(8).as_pointer()
+        to, from_ = (builder.inttoptr(address, byte) for address in arguments[:2])
+        cgutils.raw_memcpy(builder, to, from_, arguments[2], 1)
+        return context.get_dummy_value()
+
+    return types.void(types.uint64, types.uint64, types.uint64), code
+
+
+@compiled
+def copy_rows(target, source, width, counts, to, from_, low, high, streamed):  # type: ignore[no-untyped-def]
+    """Copy the bytes from `low` to `high - 1` of rows of some width; all numbers are unsigned."""
+    line = np.uint64(LINE)
+    row = low // width
+    skip = low - row * width
+    at = low
+    while at < high:
+        count = min(width - skip, high - at)
+        rest, t, s = row, target + skip, source + skip
+        for d in range(len(counts) - 1, -1, -1):
+            i = rest % counts[d]
+            rest //= counts[d]
+            t += i * to[d]
+            s += i * from_[d]
+        if streamed:
+            head = min(count, (line - t % line) % line)
+            _bytes(t, s, head)
+            lines = (count - head) // line
+            _stream(t + head, s + head, lines)
+            done = head + lines * line
+            _bytes(t + done, s + done, count - done)
+        else:
+            _bytes(t, s, count)
+        at += count
+        row += np.uint64(1)
+        skip = np.uint64(0)
+    _fence()
+
+
+# --- threads that take shares of copies -----------------------------------------------------
+
+#: Copies that are under way at most: who posts another one waits.
+SLOTS = 64
+
+#: Dimensions of rows at most, as many as an array of NumPy's has.
+DIMS = 64
+
+#: Numbers of the table's first line.
+_POSTED, _FIRST, _CLOSED = range(3)
+
+#: Numbers of a copy; then how often rows repeat, and how far apart they are there and here.
+_TARGET, _SOURCE, _WIDTH, _NDIM, _STREAMED, _NBYTES, _SHARE, _NEXT, _LEFT, _ROWS = range(10)
+
+#: Of the addresses: a mutex, and the conditions that there is something to copy, and that a copy is
+#: done. And bytes for each, which are fewer everywhere.
+_MUTEX, _SOME, _DONE = range(3)
+_LOCK_NBYTES = 128
+
+_ONE, _NONE, _SLOTS = np.uint64(1), np.uint64(0), np.uint64(SLOTS)
+
+
+def _external(name: str, count: int) -> Any:
+    """A function of the operating system's that takes addresses and returns an error or 0."""
+    return types.ExternalFunction(name, types.int32(*(types.uintp,) * count))
+
+
+_mutex_init, _cond_init = _external("pthread_mutex_init", 2), _external("pthread_cond_init", 2)
+_lock, _unlock = _external("pthread_mutex_lock", 1), _external("pthread_mutex_unlock", 1)
+_sleep, _wake = _external("pthread_cond_wait", 2), _external("pthread_cond_broadcast", 1)
+
+
+@compiled
+def _init(at):  # type: ignore[no-untyped-def]
+    _mutex_init(at[_MUTEX], _NONE)
+    _cond_init(at[_SOME], _NONE)
+    _cond_init(at[_DONE], _NONE)
+
+
+@compiled
+def _post(at, table, copy):  # type: ignore[no-untyped-def]
+    """Put a copy behind the others, as soon as there is room, and return its number."""
+    _lock(at[_MUTEX])
+    # Others may post meanwhile, so that it is another slot after each sleep.
+    while table[_ONE + table[0, _POSTED] % _SLOTS, _LEFT] > _NONE:
+        _sleep(at[_DONE], at[_MUTEX])
+    number = table[0, _POSTED]
+    table[_ONE + number % _SLOTS, : len(copy)] = copy
+    table[0, _POSTED] = number + _ONE
+    _wake(at[_SOME])
+    _unlock(at[_MUTEX])
+    return number
+
+
+@compiled
+def _serve(at, table):  # type: ignore[no-untyped-def]
+    """Copy shares until the queue is closed and nothing is left."""
+    _lock(at[_MUTEX])
+    while True:
+        first = table[0, _FIRST]
+        if first == table[0, _POSTED]:
+            if table[0, _CLOSED]:
+                break
+            _sleep(at[_SOME], at[_MUTEX])
+            continue
+        copy = table[_ONE + first % _SLOTS]
+        low, nbytes = copy[_NEXT], copy[_NBYTES]
+        high = min(nbytes, low + copy[_SHARE])
+        copy[_NEXT] = high
+        if high == nbytes:
+            table[0, _FIRST] = first + _ONE
+        _unlock(at[_MUTEX])
+        n = copy[_NDIM]
+        rows = copy[_ROWS : _ROWS + 3 * n]
+        copy_rows(
+            copy[_TARGET],
+            copy[_SOURCE],
+            copy[_WIDTH],
+            rows[:n],
+            rows[n : 2 * n],
+            rows[2 * n :],
+            low,
+            high,
+            copy[_STREAMED] > _NONE,
+        )
+        _lock(at[_MUTEX])
+        copy[_LEFT] -= high - low
+        if copy[_LEFT] == _NONE:
+            _wake(at[_DONE])
+    _unlock(at[_MUTEX])
+
+
+@compiled
+def _wait(at, table, number):  # type: ignore[no-untyped-def]
+    """Sleep until a copy is done: nothing of it is left, or another one has its slot."""
+    number = np.uint64(number)
+    slot = _ONE + number % _SLOTS
+    _lock(at[_MUTEX])
+    while table[0, _POSTED] - number <= _SLOTS and table[slot, _LEFT] > _NONE:
+        _sleep(at[_DONE], at[_MUTEX])
+    _unlock(at[_MUTEX])
+
+
+@compiled
+def _close(at, table):  # type: ignore[no-untyped-def]
+    _lock(at[_MUTEX])
+    table[0, _CLOSED] = _ONE
+    _wake(at[_SOME])
+    _unlock(at[_MUTEX])
+
+
+class CopyPool:
+    """Threads that copy arrays.
+
+    Parameters
+    ----------
+    threads : int
+        How many.
+
+    Examples
+    --------
+    >>> pool, block = CopyPool(2), np.arange(12.0).reshape(3, 4)
+    >>> part = np.empty((3, 2))
+    >>> pool.copy(part, block[:, 1:3]).result()
+    >>> part[2].tolist()
+    [9.0, 10.0]
+    >>> pool.close()
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._table = np.zeros((1 + SLOTS, _ROWS + 3 * DIMS), np.uint64)
+        self._locks = np.zeros(4 * _LOCK_NBYTES, np.uint8)
+        first = -(-self._locks.ctypes.data // _LOCK_NBYTES) * _LOCK_NBYTES
+        self._at = np.array([first + i * _LOCK_NBYTES for i in range(3)], np.uint64)
+        _init(self._at)
+        self.wait(0)  # loads what waits: it may be asked for when nothing can be loaded any more
+        self._threads = [
+            threading.Thread(
+                target=_serve, args=(self._at, self._table), name=f"bigfft-copy-{i}", daemon=True
+            )
+            for i in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def copy(self, target: Array, source: Array, streamed: bool = True) -> "Copying":
+        """Begin to copy an array to another of its shape; waits while `SLOTS` are under way.
+
+        Wide rows are stored around the caches, unless `streamed` is false: what was copied belongs
+        to a GPU, or came from one.
+        """
+        width, rows = runs(source.shape, source.strides, source.itemsize, target.strides)
+        ends = (a.__array_interface__["data"][0] for a in (target, source))
+        counts, from_, to = zip(*rows, strict=True) if rows else ((), (), ())
+        nbytes, streamed = source.nbytes, streamed and width >= STREAMED_NBYTES
+        if not nbytes:
+            return Copying(self, None, target, source)
+        head = (*ends, width, len(rows), streamed, nbytes, SHARE_NBYTES, 0, nbytes)
+        copy = np.array((*head, *counts, *to, *from_), np.uint64)
+        return Copying(self, int(_post(self._at, self._table, copy)), target, source)
+
+    def wait(self, number: int) -> None:
+        """Wait until a copy is done."""
+        _wait(self._at, self._table, number)
+
+    def close(self) -> None:
+        """End the threads when all that was asked for is done."""
+        _close(self._at, self._table)
+        for thread in self._threads:
+            thread.join()
+
+
+class Copying:
+    """A copy under way: it keeps the arrays until it is done, also if nobody waits."""
+
+    def __init__(self, pool: CopyPool, number: int | None, *arrays: Array) -> None:
+        self._pool, self._number, self._arrays = pool, number, arrays
+
+    def result(self) -> None:
+        """Wait until all of it is done."""
+        if self._number is not None:
+            self._pool.wait(self._number)
+            self._number, self._arrays = None, ()
+
+    __del__ = result
+
+
+# --- the ring -------------------------------------------------------------------------------
 
 
 class Mark(Protocol):
-    """What tells that the card is done with a buffer."""
+    """What tells that the GPU is done with a buffer."""
 
     @property
     def done(self) -> bool:
@@ -58,16 +394,18 @@ class Mark(Protocol):
 
 
 @dataclass
-class Staging:
-    """One pinned buffer: its bytes, and what is still to happen with it."""
+class _Buffer:
+    """A pinned buffer: its bytes, what threads bring there, and what has to happen before that."""
 
     memory: Array
     mark: Mark | None = None
-    scattered: "Future[None] | None" = field(default=None)
+    scattered: "Future[None] | None" = None
+    shares: list[Copying] = field(default_factory=list)
+    staged: list[tuple[int, Array, Part]] = field(default_factory=list)
 
-    def holding(self, part: Array, at: int = 0) -> Array:
-        """Its bytes from a place on as an array like `part`."""
-        return self.memory[at : at + part.nbytes].view(part.dtype).reshape(part.shape)
+    def holding(self, values: Array, at: int = 0) -> Array:
+        """Its bytes from a place on as an array like `values`."""
+        return self.memory[at : at + values.nbytes].view(values.dtype).reshape(values.shape)
 
     @property
     def idle(self) -> bool:
@@ -79,78 +417,27 @@ class Staging:
         """Wait until nobody uses it; what a scatter raised is for those who want its values."""
         if self.scattered is not None:
             self.scattered.exception()
-            self.scattered = None
         if self.mark is not None:
             self.mark.synchronize()
-            self.mark = None
+        self.mark = self.scattered = None
 
 
-@dataclass
-class Filling:
-    """A buffer that threads fill: their shares, what has been begun, and how much is used."""
-
-    buffer: Staging
-    shares: list[Copying] = field(default_factory=list)
-    staged: list[tuple[int, Array, Part]] = field(default_factory=list)
-    used: int = 0
-
-
-class Loading:
+class _Loading:
     """Views on their way into buffers: threads fill as many of these as they are given."""
 
-    def __init__(self, ring: "Ring", views: Sequence[Array], of: object = None) -> None:
-        self.views, self.of, self._ring = views, of, ring
-        self._parts = (
-            (number, part) for number, view in enumerate(views) for part in ring.parts(view)
+    def __init__(self, views: Sequence[Array], of: object, nbytes: int) -> None:
+        self.views, self.of = views, of
+        self.parts = deque(
+            (i, part) for i, view in enumerate(views) for part in slabs(view, nbytes)
         )
-        self._next = next(self._parts, None)
-        self.filling: deque[Filling] = deque()
-
-    @property
-    def begun(self) -> bool:
-        """Whether all parts have been given to threads."""
-        return self._next is None
-
-    def fill(self) -> None:
-        """Give another buffer to threads, with as many parts as it holds."""
-        ring = self._ring
-        self.filling.append(Filling(ring.free.popleft()))
-        now = self.filling[-1]
-        now.buffer.free()
-        while self._next is not None:
-            number, part = self._next
-            values = self.views[number][part]
-            if now.staged and now.used + values.nbytes > ring.part:
-                return
-            staged = now.buffer.holding(values, now.used)
-            now.used += -(-values.nbytes // APART_NBYTES) * APART_NBYTES
-            now.shares.append(ring.copiers.copy(staged, values))
-            now.staged.append((number, staged, part))
-            self._next = next(self._parts, None)
-
-    def take(self, copy: Callable[[int, Array, Part], object], mark: Callable[[], Mark]) -> None:
-        """Let the card take the first buffer as soon as it is full."""
-        now = self.filling[0]
-        for share in now.shares:
-            share.result()
-        for staged in now.staged:
-            copy(*staged)
-        now.buffer.mark = mark()
-        self._give_back()
-
-    def forget(self) -> None:
-        """Give the buffers back: nobody asks for these views."""
-        while self.filling:
-            for share in self.filling[0].shares:
-                share.result()
-            self._give_back()
-
-    def _give_back(self) -> None:
-        self._ring.free.append(self.filling.popleft().buffer)
+        self.filling: deque[_Buffer] = deque()
 
 
 class Ring:
     """Pinned buffers for both directions, and threads that copy.
+
+    One thread at a time may call `load`, `ahead` and `store`; the waiting is in the caller. The
+    GPU's copies are handed in.
 
     Parameters
     ----------
@@ -158,107 +445,130 @@ class Ring:
         Pinned memory, bytes; half of them serve each direction.
     threads : int
         Host threads that gather and scatter.
-
-    Notes
-    -----
-    One thread at a time may call `load`, `ahead` and `store`; the waiting is in the caller.
     """
 
     def __init__(self, buffers: list[Array], threads: int) -> None:
         half = len(buffers) // 2
-        #: Buffers to the card that hold nothing it has not been told of.
-        self.free = deque(Staging(memory) for memory in buffers[:half])
-        self._out = deque(Staging(memory) for memory in buffers[half:])
-        self.nbytes = sum(memory.nbytes for memory in buffers)
+        #: Buffers to the GPU that hold nothing it has not been told of.
+        self.free = deque(_Buffer(memory) for memory in buffers[:half])
+        self._out = deque(_Buffer(memory) for memory in buffers[half:])
         self._size = buffers[0].nbytes
         #: Bytes of a buffer that are used at a time.
         self.part = self._size
-        self.copiers = Copiers(threads)
+        self.pool = CopyPool(threads)
         self._waiters = ThreadPoolExecutor(GATHERED, thread_name_prefix="bigfft-scatter")
-        self._ahead: deque[Loading] = deque()
+        self._ahead: deque[_Loading] = deque()
 
     def use(self, part: int | None) -> None:
-        """Use so many bytes of a buffer at a time from now on; None: all of them.
-
-        What was begun before stays as it is.
-        """
+        """Use so many bytes of a buffer at a time from now on; None: all of them."""
         self.part = min(part or self._size, self._size)
 
-    def ahead(self, sources: Iterable[Array], of: object) -> None:
+    def ahead(self, views: Iterable[Array], of: object) -> None:
         """Begin to gather what `load` will be asked for later, in the order of these calls.
 
         As far as there are buffers that nobody uses; one is left for what comes before.
         """
-        self._ahead.append(Loading(self, list(sources), of))
+        self._ahead.append(_Loading(list(views), of, self.part))
         self._go_ahead()
 
     def _go_ahead(self) -> None:
-        for coming in self._ahead:
-            while not coming.begun and len(self.free) > 1 and self.free[0].idle:
-                coming.fill()
-            if not coming.begun:
+        for loading in self._ahead:
+            while loading.parts and len(self.free) > 1 and self.free[0].idle:
+                self._fill(loading)
+            if loading.parts:
                 return
+
+    def _fill(self, loading: _Loading) -> None:
+        """Give another buffer to threads, with as many parts as it holds."""
+        buffer, used = self.free.popleft(), 0
+        loading.filling.append(buffer)
+        buffer.free()
+        while loading.parts:
+            number, part = loading.parts[0]
+            values = loading.views[number][part]
+            if buffer.staged and used + values.nbytes > self.part:
+                return
+            staged = buffer.holding(values, used)
+            used += -(-values.nbytes // APART_NBYTES) * APART_NBYTES
+            buffer.shares.append(self.pool.copy(staged, values))
+            buffer.staged.append((number, staged, part))
+            loading.parts.popleft()
 
     def load(
         self,
-        sources: Iterable[Array],
+        views: Iterable[Array],
         copy: Callable[[int, Array, Part], object],
         mark: Callable[[], Mark],
         of: object = None,
     ) -> None:
-        """Take views to the card, several in one buffer where they are small.
+        """Take views to the GPU, several in one buffer where they are small.
+
+        Where it is interrupted, or `copy` raises, the buffers are there again for what comes next.
+        The GPU may still read some of them: whoever goes on has to wait for it before.
 
         Parameters
         ----------
-        sources : iterable of ndarray
+        views : iterable of ndarray
             The views.
         copy : callable
-            ``copy(number, values, part)`` lets the card take contiguous pinned values, which are
+            ``copy(number, values, part)`` lets the GPU take contiguous pinned values, which are
             that part of the view of that number.
         mark : callable
             Returns a mark that tells when all that was copied so far is there.
         of : object, optional
             What they are views of, where `ahead` has been told of it: the same object.
-
-        Notes
-        -----
-        Where it is interrupted, or `copy` raises, the buffers are there again for what comes next.
-        The card may still read some of them: whoever goes on has to wait for it before.
         """
-        loading = self._begun(of) or Loading(self, list(sources))
+        loading = self._begun(of) or _Loading(list(views), of, self.part)
         try:
-            while loading.filling or not loading.begun:
-                while not loading.begun and len(loading.filling) < GATHERED and self.free:
-                    loading.fill()
+            while loading.filling or loading.parts:
+                while loading.parts and len(loading.filling) < GATHERED and self.free:
+                    self._fill(loading)
                 self._go_ahead()
-                loading.take(copy, mark)
+                buffer = loading.filling[0]
+                for share in buffer.shares:
+                    share.result()
+                for staged in buffer.staged:
+                    copy(*staged)
+                buffer.mark = mark()
+                self._give_back(loading)
         except BaseException:
-            loading.forget()
+            self._forget(loading)
             raise
 
-    def _begun(self, of: object) -> Loading | None:
+    def _begun(self, of: object) -> _Loading | None:
         """What was begun of these views; what should have come before does not come any more."""
         if of is None or not any(found.of is of for found in self._ahead):
             return None
         while (found := self._ahead.popleft()).of is not of:
-            found.forget()
+            self._forget(found)
         return found
+
+    def _give_back(self, loading: _Loading) -> None:
+        """Take back the first buffer of a loading, once threads are done with it."""
+        buffer = loading.filling.popleft()
+        for share in buffer.shares:
+            share.result()
+        buffer.shares, buffer.staged = [], []
+        self.free.append(buffer)
+
+    def _forget(self, loading: _Loading) -> None:
+        while loading.filling:
+            self._give_back(loading)
 
     def forget(self) -> None:
         """Give up what was begun and not asked for."""
         while self._ahead:
-            self._ahead.popleft().forget()
+            self._forget(self._ahead.popleft())
 
     def store(self, target: Array, copy: Callable[[Array, Part], Mark]) -> "list[Future[None]]":
-        """Bring a view from the card; its values are there when all futures are done.
+        """Bring a view from the GPU; its values are there when all futures are done.
 
-        ``copy(values, part)`` lets the card write contiguous pinned values, which are that part of
+        ``copy(values, part)`` lets the GPU write contiguous pinned values, which are that part of
         the view, and returns a mark that tells when that is done.
         """
         found = []
-        for part in self.parts(target):
-            values = target[part]
-            buffer = self._out[0]
+        for part in slabs(target, self.part):
+            values, buffer = target[part], self._out[0]
             self._out.rotate(-1)
             self._go_ahead()
             buffer.free()
@@ -267,13 +577,9 @@ class Ring:
             found.append(buffer.scattered)
         return found
 
-    def _scatter(self, mark: Mark, values: Array, buffer: Staging) -> None:
+    def _scatter(self, mark: Mark, values: Array, buffer: _Buffer) -> None:
         mark.synchronize()
-        self.copiers.copy(values, buffer.holding(values)).result()
-
-    def parts(self, view: Array) -> Iterator[Part]:
-        """The parts of a view, none of which is larger than a buffer."""
-        return (part for part, _ in slabs(view, self.part))
+        self.pool.copy(values, buffer.holding(values)).result()
 
     def close(self) -> None:
         """Wait until all is where it belongs, and end the threads."""
@@ -283,34 +589,9 @@ class Ring:
                 buffer.free()
         finally:
             self._waiters.shutdown()
-            self.copiers.close()
+            self.pool.close()
 
 
-class Pending:
-    """Futures that have to be done before something may be used; a lock's worth of bookkeeping."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._futures: list[Future[None]] = []
-
-    def add(self, futures: "list[Future[None]] | tuple[Future[None], ...]") -> None:
-        """Take futures up, and forget those that are done well."""
-        with self._lock:
-            self._futures = [f for f in self._futures if not _fine(f)] + list(futures)
-
-    def now(self) -> "tuple[Future[None], ...]":
-        """What is not done."""
-        with self._lock:
-            self._futures = [future for future in self._futures if not _fine(future)]
-            return tuple(self._futures)
-
-    def wait(self) -> None:
-        """Wait for all of it, and raise what one of them raised."""
-        with self._lock:
-            futures, self._futures = self._futures, []
-        for future in futures:
-            future.result()
-
-
-def _fine(future: "Future[Any]") -> bool:
-    return future.done() and future.exception() is None
+def unfinished(futures: "Iterable[Future[None]]") -> "tuple[Future[None], ...]":
+    """Return the futures that are not done, or that have failed."""
+    return tuple(f for f in futures if not (f.done() and f.exception() is None))

@@ -1,7 +1,7 @@
 """Hybrid rounds: CPU and device take intervals of the same block from its two ends.
 
 A block is cut along its outermost dimension that is not transformed. The task's own thread takes
-CPU tiles from the front. Once the task has a lease, a feeder thread gives pieces to the device from
+CPU tiles from the front. Once the task has a lease, a feeder thread gives tiles to the device from
 the back, until both meet::
 
     rows   0 ..............................................................  n
@@ -33,10 +33,10 @@ from dask_bigfft.decomposition.tiles import ROW_BYTES, tile_bytes_of
 from dask_bigfft.errors import DeviceMemoryError
 from dask_bigfft.events import during, emit, working_for
 from dask_bigfft.gpu.engine import Engine, Prepared
+from dask_bigfft.gpu.find import Leases, Need
 from dask_bigfft.gpu.jobs import Job, Part, readable
-from dask_bigfft.gpu.leases import Leases, Need
 from dask_bigfft.gpu.operations import Array
-from dask_bigfft.gpu.pieces import PiecePlan
+from dask_bigfft.gpu.tile_work import BlockTiles
 from dask_bigfft.kernels.composite import Composite
 from dask_bigfft.kernels.libraries import FFTLibrary
 from dask_bigfft.kernels.loop import CPUExecutor
@@ -51,7 +51,7 @@ __all__ = ["Interval", "share_block", "shared_dim"]
 #: Part of its forecast share of the remaining rows that a device takes at once.
 PORTION = 0.5
 
-#: Smallest portion of a device, in units of `PieceLimits.least`: each is a call of its own.
+#: Smallest portion of a device, in units of `TileLimits.least`: each is a call of its own.
 LEAST_PORTION = 4
 
 
@@ -66,17 +66,17 @@ class Interval:
         Dimension along which the block is cut, and its length.
     tile : int
         Rows of a CPU tile.
-    piece, least : int
-        Rows of a device's piece, and of its smallest piece.
+    width, least : int
+        Rows of a device's tile, and of its smallest portion.
     speed : float
         Forecast rows that the device does while the CPU does one; 0: there is no device.
     """
 
     def __init__(
-        self, dim: int, rows: int, tile: int, piece: int, least: int, speed: float
+        self, dim: int, rows: int, tile: int, width: int, least: int, speed: float
     ) -> None:
         self.dim, self.rows, self.tile, self.speed = dim, rows, tile, speed
-        self.piece, self.least = piece, least
+        self.width, self.least = width, least
         self.low, self.high = 0, rows
         #: Rows on the device now, and rows that it has done.
         self.in_flight = self.device_rows = 0
@@ -130,11 +130,11 @@ class Interval:
     def _portion(self) -> Part | None:
         """Return the device's next portion, unless the CPU does all that is left in that time.
 
-        Pieces are halved and not cut to any width, because each width has FFT plans of its own.
+        Tiles are halved and not cut to any width, because each width has FFT plans of its own.
         """
         left = self.high - self.low
         wanted = int(PORTION * left * self.speed / (1 + self.speed))
-        width = self.piece
+        width = self.width
         while width > wanted and width // 2 >= self.least:
             width //= 2
         if width > left or width > self.speed * left:
@@ -232,11 +232,11 @@ class _SharedBlock:
         with contextlib.nullcontext() if work is None else during(*work):
             try:
                 prepared = engine.prepared(self.job, self.nbytes)
-                if shared_dim(prepared.plan) is None:
+                if shared_dim(prepared.tiles) is None:
                     interval.give_back()
                     return
                 read = _part_reader(self.incoming, prepared, engine, interval.dim, self.out)
-                extent = prepared.plan.schedule.crossings[0].extents[interval.dim]
+                extent = prepared.tiles.plan.passes[0].tile[interval.dim]
                 while (found := interval.take_portion()) is not None:
                     part = replace(found, width=min(found.width, extent))
                     source = read(slice(part.low, part.high))
@@ -261,7 +261,7 @@ def share_block(
 ) -> Array | None:
     """Return a block after a round that the CPU and a device share.
 
-    None where the block is small, or its parts need each other, or no device has room for a piece.
+    None where the block is small, or its parts need each other, or no device has room for a tile.
 
     Parameters
     ----------
@@ -292,24 +292,24 @@ def share_block(
     if most < 2 * limits.least or dim is None or not incoming.divides(dim):
         return None
     try:
-        plan = leases.engines[0].prepared(job, nbytes).plan
+        tiles = leases.engines[0].prepared(job, nbytes).tiles
     except DeviceMemoryError:
         return None
-    if shared_dim(plan) is None:
+    if shared_dim(tiles) is None:
         return None
-    rows, piece = before[dim], plan.schedule.crossings[0].extents[dim]
+    rows, width = before[dim], tiles.plan.passes[0].tile[dim]
     row_nbytes, outside = -(-most // rows), math.prod(before[:dim])
-    inner = math.prod(before[dim + 1 :]) * np.dtype(plan.dtype).itemsize
+    inner = math.prod(before[dim + 1 :]) * np.dtype(tiles.dtype).itemsize
     run = -(-limits.run_nbytes // inner) if outside > 1 else 1
-    least = min(piece, max(run, -(-LEAST_PORTION * limits.least // row_nbytes)))
+    least = min(width, max(run, -(-LEAST_PORTION * limits.least // row_nbytes)))
     tile_nbytes = min(tile_bytes_of(library.beside), limits.least)
     tile = min(rows, max(1, -(-ROW_BYTES * outside // row_nbytes), tile_nbytes // row_nbytes))
-    need = Need(plan.schedule.slots, plan.schedule.slot_nbytes, admitted(most))
+    need = Need(tiles.plan.buffers, tiles.plan.buffer_nbytes, admitted(most))
     # Of the round, to rows of one task beside one lease.
     tasks = min(task_threads(), round_.source.blocks)
     leased = min(tasks, need.tasks * len(leases.engines))
     speed = share / max(1 - share, 1e-9) * tasks / leased
-    interval = Interval(dim, rows, tile, piece, least, speed)
+    interval = Interval(dim, rows, tile, width, least, speed)
     return _SharedBlock(job, incoming, filters, leases, nbytes, interval, need).run(library)
 
 
@@ -321,10 +321,10 @@ def _part_reader(
     That is the block itself or shards of other blocks, if the device can read these, else memory
     into which some threads gather the part.
     """
-    came, dtype = incoming.array, np.dtype(prepared.plan.source)
+    came, dtype = incoming.array, np.dtype(prepared.tiles.source)
     if came is None or not came.flags.c_contiguous:
         boxes = incoming.boxes(False)
-        found = None if boxes is None else readable(prepared.plan, boxes.around, engine.limits)
+        found = None if boxes is None else readable(prepared.tiles, boxes.around, engine.limits)
         if found is not None:
             return lambda _: found
     fill: Callable[[slice], None] | None = None
@@ -353,9 +353,11 @@ def _part_reader(
     return gathered
 
 
-def shared_dim(plan: PiecePlan) -> int | None:
+def shared_dim(tiles: BlockTiles) -> int | None:
     """Return the dimension along which a block can be shared; None where parts need each other."""
-    return _free_dim(plan.round.source.shape(plan.block), plan.dims) if plan.divides else None
+    return (
+        _free_dim(tiles.round.source.shape(tiles.block), tiles.dims) if tiles.plan.divides else None
+    )
 
 
 def _free_dim(shape: tuple[int, ...], fixed: Collection[int]) -> int | None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from dask_bigfft.errors import ArgumentTypeError, refuse
 from dask_bigfft.exchange.common import Common
 from dask_bigfft.exchange.tables import Choice
-from dask_bigfft.gpu.on_card import as_block
+from dask_bigfft.gpu.on_gpu import as_block
 from dask_bigfft.planner.plan import Plan
 
 if TYPE_CHECKING:

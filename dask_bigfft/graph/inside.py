@@ -25,7 +25,7 @@ from dask_bigfft.exchange.gather import view_of
 from dask_bigfft.exchange.parts import all_composite
 from dask_bigfft.exchange.spoiled import refuse_spoiled, spoiling
 from dask_bigfft.gpu.dispatch import inside_device, job_of, on_device
-from dask_bigfft.gpu.on_card import is_on_card
+from dask_bigfft.gpu.on_gpu import is_on_gpu
 from dask_bigfft.graph.blocks import Blocks, checked
 from dask_bigfft.graph.dask_private import Task, TaskRef
 from dask_bigfft.graph.groups import Groups
@@ -81,7 +81,7 @@ def plan_within(search: Callable[[Machine], Plan], machine: Machine) -> Plan:
 def own_block(run: Run, number: int, block: Block, values: Any) -> Array:
     """Return a block that may be overwritten: the one that came in, or a copy if that is not so."""
     found = checked(run, number, block, values)
-    if is_on_card(found):
+    if is_on_gpu(found):
         refuse("overwrite_x", True, "False for blocks on a card, which are transformed there")
     dtype = np.dtype(run.exchange(number).dtype)
     flags = found.flags

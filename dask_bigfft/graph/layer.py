@@ -19,7 +19,7 @@ from dask.base import tokenize
 
 from dask_bigfft import config
 from dask_bigfft.exchange.scratch_place import ScratchPlace
-from dask_bigfft.gpu.on_card import is_on_card
+from dask_bigfft.gpu.on_gpu import is_on_gpu
 from dask_bigfft.graph.build import build_graph, output_name
 from dask_bigfft.graph.carriers import ON_GPUS, resolved
 from dask_bigfft.graph.cutting import cut_blocks, merged_blocks
@@ -227,7 +227,7 @@ class TransformRecipe:
 def result_meta(plan: AnyPlan, like: Any) -> npt.NDArray[Any]:
     """Return an empty array with the result's dtype and number of axes, on a GPU if `like` is."""
     shape = (0,) * len(plan.chunks)
-    if is_on_card(like):
+    if is_on_gpu(like):
         return np.empty_like(like, np.dtype(plan.dtypes[-1]), shape=shape)
     return np.empty(shape, plan.dtypes[-1])
 
@@ -270,7 +270,7 @@ def transformed_array(
         merged = merged_blocks(x, plan.core.chunks_in)
         core = transformed_array(merged, plan.core, carrier, known, place)
         return cut_blocks(core, plan.chunks)
-    if carrier == "auto" and is_on_card(x._meta):
+    if carrier == "auto" and is_on_gpu(x._meta):
         carrier = _carrier_on_gpus()
     elif isinstance(plan, Plan) and plan.carrier == "disk":
         carrier = "disk"

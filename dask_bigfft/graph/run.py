@@ -25,7 +25,7 @@ from dask_bigfft.exchange.shards import ExchangeMap, exchange_map
 from dask_bigfft.exchange.stacking import stacked_layout, stacking
 from dask_bigfft.gpu.dispatch import Place, job_of, moved_on_device, on_device, shared_with_device
 from dask_bigfft.gpu.find import missing
-from dask_bigfft.gpu.on_card import is_on_card, roll_on_card, round_on_card
+from dask_bigfft.gpu.on_gpu import is_on_gpu, roll_on_gpu, round_on_gpu
 from dask_bigfft.graph.paused import watch_from_task
 from dask_bigfft.graph.spare import with_spare_threads
 from dask_bigfft.kernels.checks import Verification
@@ -225,7 +225,7 @@ class Run:
                     done = checks.run_elsewhere(view_of, runner)
                 if done is None:
                     return checks.run(functools.partial(_in_host_memory, mode, view_of))
-        return (roll_on_card if is_on_card(done) else roll)(done, round_.rolls)
+        return (roll_on_gpu if is_on_gpu(done) else roll)(done, round_.rolls)
 
     def on_devices(self, number: int) -> bool:
         """Return whether devices may do a round on blocks in host memory, or are asked to."""
@@ -246,7 +246,7 @@ class Run:
             return None
         job = job_of(round_, block, view.dtype, dtype, inside=self.overwrites(number))
         if view.on_gpu:
-            return round_on_card(job, view.gather, filters)  # type: ignore[no-any-return]
+            return round_on_gpu(job, view.gather, filters)  # type: ignore[no-any-return]
         done, place = None, self.place_of(number)
         if place.device == "hybrid" and self.plan.verify == "none":
             with with_spare_threads(self.library, round_.target.blocks) as library:

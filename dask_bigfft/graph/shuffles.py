@@ -22,7 +22,7 @@ import numpy.typing as npt
 from dask_bigfft.errors import CarrierError
 from dask_bigfft.events import emit
 from dask_bigfft.exchange.packing import packed, shard_checksum
-from dask_bigfft.gpu.on_card import is_on_card
+from dask_bigfft.gpu.on_gpu import is_on_gpu
 from dask_bigfft.graph.blocks import checked
 from dask_bigfft.graph.carriers import p2p, p2p_works
 from dask_bigfft.graph.dask_private import Task, TaskRef
@@ -191,7 +191,7 @@ def send_block(run: Run, number: int, source: Block, shuffle: str, values: Array
         The block.
     """
     block, dtype = checked(run, number, source, values), np.dtype(run.exchange(number).dtype)
-    if is_on_card(block):
+    if is_on_gpu(block):
         raise CarrierError(
             "blocks on a card do not travel by the carrier p2p: build the graph with "
             "dask.config.set({'bigfft.exchange.carrier': 'tasks'}), as is done by itself where the "

@@ -28,8 +28,7 @@ from dask_bigfft.exchange.spoiled import refuse_spoiled, spoiling
 from dask_bigfft.exchange.tables import TRANSPORTS, transport_of
 from dask_bigfft.gpu.dispatch import getting_ready
 from dask_bigfft.gpu.find import missing
-from dask_bigfft.gpu.on_card import is_on_card
-from dask_bigfft.gpu.peers import gpus, home_of
+from dask_bigfft.gpu.on_gpu import gpus, home_of, is_on_gpu
 from dask_bigfft.graph.blocks import Blocks, checked
 from dask_bigfft.graph.run import Run
 from dask_bigfft.kernels.views import BlockView
@@ -244,7 +243,7 @@ def _turn(
     run: Run, number: int, block: Block, blocks: Blocks
 ) -> contextlib.AbstractContextManager[None]:
     """The turn of a task to look at a block of host memory, if a device may take it."""
-    if any(map(is_on_card, itertools.islice(blocks.blocks.values(), 1))):
+    if any(map(is_on_gpu, itertools.islice(blocks.blocks.values(), 1))):
         return contextlib.nullcontext()
     exchange = run.exchange(number)
     nbytes = math.prod(exchange.target.shape(block)) * np.dtype(exchange.dtype).itemsize
@@ -289,7 +288,7 @@ def _own(run: Run, number: int, blocks: Mapping[Block, Array]) -> Array | None:
         return None
     (index,) = blocks
     values, exchange = checked(run, number, index, blocks[index]), run.exchange(number)
-    if is_on_card(values) or values.dtype != np.dtype(exchange.dtype):
+    if is_on_gpu(values) or values.dtype != np.dtype(exchange.dtype):
         return None
     return values if values.flags.aligned else None
 

@@ -1,4 +1,4 @@
-"""One round on one block or tile: the FFT libraries, and the CPU and GPU kernels built on them.
+"""One round on one block or tile: the FFT libraries, and the CPU kernels built on them.
 
 ::
 
@@ -6,8 +6,7 @@
     a round          loop (over tiles of a block); twiddle
     checked          checks, sums
     libraries        libraries (a class each), wisdom (the fastest here)
-    copies           copies -> copy_loops, streaming (around the caches), copy_queue (for the ring)
+    copies           copies -> copy_loops
     loops            compiled (the decorator), checksums (of bytes)
     cosines          cosines (factors before and after an FFT)
-    CUDA             gpu_source (of kernels), gpu_factors, gpu_plans (calls of cuFFT)
 """

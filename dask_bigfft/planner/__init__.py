@@ -9,7 +9,8 @@
     cost             cost (memory, tasks) <- library_memory, joints (blocks in shared memory)
                      seconds (the cost model) <- work, traffic
                      phases (of a report)
-    devices          work_sharing (parts of CPU threads and devices), device_settings
+    GPUs             passes (the search) -> tile_plan (tiles of a round, settings by hand)
+                     work_sharing (parts of CPU threads and GPUs)
     answer           plan (for users) -> plan_data, exchange; explain, drawing <- notation, wording;
                      encoding (JSON)
 """

@@ -16,7 +16,10 @@ from dask_bigfft.decomposition.steps import Step
 from dask_bigfft.planner.cost import fresh_seconds
 from dask_bigfft.planner.exchange import Exchange
 from dask_bigfft.planner.machine import Forecast
+from dask_bigfft.planner.notation import axis_letter
+from dask_bigfft.planner.passes import tile_plans
 from dask_bigfft.planner.plan_data import PlanData
+from dask_bigfft.planner.tile_plan import apart
 from dask_bigfft.planner.wording import human_bytes, human_count, human_seconds, table, wrapped
 
 #: How a scale is written where N is the product of the lengths.
@@ -367,6 +370,33 @@ ROUND_HEADINGS = (
     "bound by",
 )
 
+
+def tile_rows(plan: PlanData) -> list[tuple[str, ...]]:
+    """Return a row of the table for each pass over the bus of the rounds that GPUs do."""
+    rows = list[tuple[str, ...]]()
+    devices = replace(plan.machine, cards=max(1, plan.machine.cards)).devices
+    nbytes, dtype = min(one.nbytes for one in devices), plan.spec.work_dtype.name
+    done = zip(plan.rounds, plan.expected.rounds, strict=False)
+    for number, (round_, found) in enumerate(done):
+        if not found.share:
+            continue
+        name, axes = f"round {number + 1}", len(plan.source.axes)
+        plans = tile_plans(round_, dtype, nbytes, plan.settings.of_round(number))
+        for tiles, part in zip(plans, apart(round_) if len(plans) > 1 else (round_,), strict=False):
+            names = tiles.names([axis_letter(step.axis, axes) for step in part.steps])
+            for short, one in zip(names, tiles.passes, strict=True):
+                runs = (f"C = {count}, W = {width}" for count, width in (one.reads, one.writes))
+                buffers = f"{tiles.buffers} x {human_bytes(tiles.buffer_nbytes)}"
+                rows.append((f"{name} {short}", human_count(one.tiles), buffers, *runs))
+        if not plans:
+            rows.append((name, "as a convolution", "-", "-", "-"))
+    return rows
+
+
+#: Headings of `tile_rows`: number of tiles, buffers on the GPU, contiguous runs of a tile in host
+#: memory and elements in each.
+TILE_HEADINGS = ("passes over the bus", "tiles", "buffers", "read", "written")
+
 #: Headings of `rejected_rows`.
 HEADINGS = ("rounds", "exchanged", "peak", "tasks", "time", "ratio")
 
@@ -405,6 +435,8 @@ def explain(plan: PlanData) -> str:
         lines += wrapped(note, " " * 18, f"    {'chunks':14}")
     if plan.expected.rounds:
         lines += ["", *table([ROUND_HEADINGS, *round_rows(plan)])]
+    if tiles := tile_rows(plan):
+        lines += ["", *table([TILE_HEADINGS, *tiles])]
     if plan.rejected:
         lines += ["", "considered", *table([HEADINGS, *rejected_rows(plan)])]
     return "\n".join(lines)

@@ -18,13 +18,13 @@ from dask_bigfft.decomposition.layout import AxisLayout, Chunks, Group, Layout
 from dask_bigfft.decomposition.rounds import Mirror, Round
 from dask_bigfft.decomposition.steps import AxisProgram
 from dask_bigfft.errors import refuse
-from dask_bigfft.planner.device_settings import AS_IS, DeviceSettings
 from dask_bigfft.planner.encoding import decode, encode
 from dask_bigfft.planner.exchange import Exchange
 from dask_bigfft.planner.joints import Joints, joints_of, no_joints
 from dask_bigfft.planner.machine import Forecast, Machine
 from dask_bigfft.planner.notation import notation
 from dask_bigfft.planner.rows import is_split
+from dask_bigfft.planner.tile_plan import AS_IS, DeviceSettings
 from dask_bigfft.transforms.spec import TransformSpec
 
 __all__ = ["P", "PlanData", "flattened", "overwritten"]

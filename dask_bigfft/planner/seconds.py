@@ -23,11 +23,12 @@ from dask_bigfft.decomposition.rounds import ExchangeShape, Round, exchange_shap
 from dask_bigfft.decomposition.tiles import tile_bytes_of
 from dask_bigfft.planner.joints import Joint, Joints
 from dask_bigfft.planner.machine import Machine, RoundForecast
+from dask_bigfft.planner.passes import tile_plans
 from dask_bigfft.planner.profile import DeviceProfile, LibrarySpeeds
 from dask_bigfft.planner.traffic import Traffic, tiles_of, traffic
 from dask_bigfft.planner.work import flops, is_real, shuffled, step_flops
 
-__all__ = ["LEAST_NBYTES", "Model", "device_block_seconds", "device_passes"]
+__all__ = ["LEAST_NBYTES", "Model", "device_seconds"]
 
 #: Blocks below it stay on the CPU where nobody has asked for a device: a trip costs more.
 LEAST_NBYTES = 1 << 20
@@ -42,35 +43,14 @@ NARROWEST_NBYTES = 1 << 10
 #: Seconds of a thread for a shard that is a write of its own in a scratch file.
 DISK_SHARD = 2e-4
 
+#: Passes over the bus, by the bytes of a block, of an axis that has no tiles but as a convolution.
+CONVOLUTION_PASSES = 6
+
 #: Speed-up of an FFT for each further thread that the library may use.
 INNER_THREAD = 0.7
 
-#: Tiles that a device holds at a time.
-TILES = 3
 
-#: Passes of an axis that is longer than a tile: two digits, and the natural order.
-PASSES_OF_A_LONG_AXIS = 3
-
-
-def device_passes(round_: Round, itemsize: int, nbytes: int) -> int:
-    """Return how often a block crosses the bus each way in a round; 0 where it cannot be done.
-
-    A tile holds all lines of as many steps as fit it; a longer axis is split in two digits.
-    """
-    room, passes, tile = nbytes // (TILES * itemsize), 0, math.inf
-    for length in sorted(step.length for step in round_.steps):
-        if length > room:
-            if math.isqrt(length - 1) + 1 > room:
-                return 0
-            passes += PASSES_OF_A_LONG_AXIS
-        elif tile * length <= room:
-            tile *= length
-        else:
-            passes, tile = passes + 1, length
-    return passes
-
-
-def device_block_seconds(round_: Round, itemsize: int, device: DeviceProfile) -> float:
+def device_seconds(round_: Round, dtype: str, device: DeviceProfile) -> float:
     """Return the seconds of a device for each of many blocks of a round.
 
     Both directions of the bus and the FFTs overlap.
@@ -79,21 +59,29 @@ def device_block_seconds(round_: Round, itemsize: int, device: DeviceProfile) ->
     ----------
     round_ : Round
         The round.
-    itemsize : int
-        Bytes of a complex number.
+    dtype : str
+        Of complex values.
     device : DeviceProfile
         Its speeds and its memory.
     """
-    there = round_.source.largest * (itemsize // 2 if is_real(round_) else itemsize)
-    back = round_.target.largest * (itemsize // 2 if is_real(round_, after=True) else itemsize)
+    passes = [one for plan in tile_plans(round_, dtype, device.nbytes) for one in plan.passes]
+    if not passes:  # a convolution of about twice the length, in three passes
+        nbytes = round_.source.largest * np.dtype(dtype).itemsize
+        return CONVOLUTION_PASSES * nbytes / min(device.h2d, device.d2h)
+    bus = calls = most = 0.0
+    for one in passes:
+        ends = zip(one.nbytes, one.runs, (device.h2d, device.d2h), strict=True)
+        bus += max(
+            device.bus_seconds(nbytes, runs * BY_KERNEL, speed) for nbytes, runs, speed in ends
+        )
+        calls += device.call * (len(round_.steps) + 2) * one.tiles
+        most = max(most, *one.nbytes)
     blocks = max(1, round_.source.blocks)
     kernels = sum(
-        max(count / blocks / device.flops, 4 * max(there, back) / device.memory)
+        max(count / blocks / device.flops, 4 * most / device.memory)
         for step, count in step_flops(round_)
     )
-    passes = max(1, device_passes(round_, itemsize, device.nbytes))
-    calls = device.call * passes * TILES * (len(round_.steps) + 2)
-    return max(calls, passes * there / device.h2d, passes * back / device.d2h, kernels)
+    return max(calls, bus, kernels)
 
 
 @dataclass(frozen=True)
@@ -268,7 +256,7 @@ class Model:
 
     def of_device(self, round_: Round) -> float:
         """Return the seconds that a device takes for each of many blocks of a round."""
-        return max(device_block_seconds(round_, self.itemsize, found) for found in self.devices)
+        return max(device_seconds(round_, self.dtype, found) for found in self.devices)
 
     def read(self, shape: ExchangeShape, nbytes: float) -> float | None:
         """Return the seconds in which a device reads a block's shards; None: they are gathered."""

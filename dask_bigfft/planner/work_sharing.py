@@ -22,10 +22,11 @@ from functools import lru_cache
 from dask_bigfft.decomposition.rounds import Round, exchange_shape
 from dask_bigfft.planner.cost import forecast
 from dask_bigfft.planner.machine import Machine, RoundForecast
+from dask_bigfft.planner.passes import tile_plans
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.search import find_plan
-from dask_bigfft.planner.seconds import LEAST_NBYTES, Model, device_passes
+from dask_bigfft.planner.seconds import LEAST_NBYTES, Model
 from dask_bigfft.transforms.spec import TransformSpec
 
 __all__ = [
@@ -138,8 +139,8 @@ def sharings(plan: Plan, cards: int = 0) -> tuple[Sharing, ...]:
         shape, threads = exchange_shape(before, round_.source), lanes(machine.threads, len(devices))
         cpu = max(in_memory.block_seconds(round_, before), 1e-12)
         gather = in_memory.gather(shape, before, round_.source, round_) / blocks
-        passes = min(device_passes(round_, model.itemsize, one.nbytes) for one in devices)
-        device = max(model.of_device(round_), 1e-12) if passes else math.inf
+        tiles = [tile_plans(round_, dtype, one.nbytes) for one in devices]
+        device = max(model.of_device(round_), 1e-12) if all(tiles) else math.inf
         if (read := model.read(shape, round_.source.size * model.itemsize / blocks)) is not None:
             device = max(device, read)
         elif gather > 0:
@@ -160,7 +161,7 @@ def sharings(plan: Plan, cards: int = 0) -> tuple[Sharing, ...]:
                 (threads / cpu, len(devices) / device),
                 together,
                 profile.shared_round,
-                passes == 1,
+                all(len(plans) == 1 and plans[0].divides for plans in tiles),
             )
         )
     return tuple(found)

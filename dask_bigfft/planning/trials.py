@@ -26,10 +26,10 @@ from dask_bigfft.gpu import find
 from dask_bigfft.gpu.ring import BUFFER_NBYTES
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.kernels.copies import compile_at_once
-from dask_bigfft.planner.device_settings import AS_IS, DeviceSettings
 from dask_bigfft.planner.plan import Machine, Plan
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.search import find_plans
+from dask_bigfft.planner.tile_plan import AS_IS, DeviceSettings
 from dask_bigfft.planner.work_sharing import divided_among
 from dask_bigfft.transforms.spec import TransformSpec
 

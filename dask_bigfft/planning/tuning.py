@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 from dask_bigfft import config, kept
-from dask_bigfft.planner.device_settings import DeviceSettings
 from dask_bigfft.planner.encoding import decode
 from dask_bigfft.planner.plan import Machine, Plan
 from dask_bigfft.planner.request import Request
+from dask_bigfft.planner.tile_plan import DeviceSettings
 from dask_bigfft.planner.wording import human_seconds
 from dask_bigfft.planning.environment import device_software, workers_place
 from dask_bigfft.planning.libraries import usable_libraries

@@ -7,9 +7,9 @@ import contextlib
 from collections.abc import Iterator
 
 from dask_bigfft.gpu import find
-from dask_bigfft.gpu.limits import PieceLimits
-from dask_bigfft.gpu.simulated import SimulatedDevice
 from dask_bigfft.planner.profile import DeviceProfile
+from dask_bigfft.planner.tile_plan import TileLimits
+from dask_bigfft.testing.simulated import SimulatedGPU
 
 
 @contextlib.contextmanager
@@ -18,9 +18,9 @@ def simulated_devices(
     count: int = 1,
     *,
     seed: int = 0,
-    limits: PieceLimits | None = None,
+    limits: TileLimits | None = None,
     profile: DeviceProfile | None = None,
-) -> Iterator[list[SimulatedDevice]]:
+) -> Iterator[list[SimulatedGPU]]:
     """Let this process have simulated devices, and no others, while the context lasts.
 
     Transforms computed inside with ``device="gpu"`` (or ``"auto"``, for blocks that are worth the
@@ -34,7 +34,7 @@ def simulated_devices(
         Number of devices.
     seed : int
         Draws the order in which operations run that no event orders.
-    limits : PieceLimits, optional
+    limits : TileLimits, optional
         How blocks are cut into pieces; its number of bytes is replaced.
     profile : DeviceProfile, optional
         Speeds, for the devices' clocks.
@@ -50,8 +50,8 @@ def simulated_devices(
     >>> np.allclose(spectrum, np.fft.fft2(np.ones((64, 64)))), devices[0].peak <= 1 << 14
     (True, True)
     """
-    devices = [SimulatedDevice(nbytes, seed + i, profile) for i in range(count)]
-    find.use(devices, PieceLimits(nbytes) if limits is None else limits, nbytes)
+    devices = [SimulatedGPU(nbytes, seed + i, profile) for i in range(count)]
+    find.use(devices, TileLimits(nbytes) if limits is None else limits, nbytes)
     try:
         yield devices
     finally:

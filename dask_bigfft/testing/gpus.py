@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
-from dask_bigfft.gpu.on_card import is_on_card
-from dask_bigfft.gpu.peers import Gpus, Segment, home_of, use
+from dask_bigfft.gpu.on_gpu import Gpus, Segment, home_of, is_on_gpu, use
 from dask_bigfft.kernels.copies import strided_view
 
 Block = tuple[int, ...]
@@ -43,7 +42,7 @@ class _Batches(Gpus):
 
 
 def _address(values: Any) -> int:
-    return int(values.data.ptr if is_on_card(values) else values.__array_interface__["data"][0])
+    return int(values.data.ptr if is_on_gpu(values) else values.__array_interface__["data"][0])
 
 
 class LogicalGpus(_Batches):

@@ -3,9 +3,9 @@
 import pytest
 
 from dask_bigfft.calibration.gpus import device_speeds, ordinals_of, peer_speeds
-from dask_bigfft.gpu.simulated import SimulatedDevice
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.testing.gpus import SimulatedGpus
+from dask_bigfft.testing.simulated import SimulatedGPU
 
 
 @pytest.mark.parametrize("dry", [False, True])
@@ -13,7 +13,7 @@ def test_a_simulated_device_gives_back_its_speeds(dry):
     made = DeviceProfile(
         h2d=2e9, d2h=2e9, run=2e-6, memory=5e10, flops=2e10, call=1e-6, nbytes=1 << 24
     )
-    device = SimulatedDevice(made.nbytes, profile=made, dry=dry)
+    device = SimulatedGPU(made.nbytes, profile=made, dry=dry)
     found = device_speeds(device, 1 << 20)
     assert found.h2d == found.d2h == pytest.approx(2e9, rel=0.05)
     assert found.run == pytest.approx(2e-6, rel=0.1)
@@ -27,12 +27,12 @@ def test_a_simulated_device_gives_back_its_speeds(dry):
 
 def test_a_simulated_device_gives_back_the_speed_of_each_way():
     made = DeviceProfile(h2d=4e9, d2h=1e9, run=1e-6, call=1e-6, nbytes=1 << 24)
-    found = device_speeds(SimulatedDevice(made.nbytes, profile=made, dry=True), 1 << 20)
+    found = device_speeds(SimulatedGPU(made.nbytes, profile=made, dry=True), 1 << 20)
     assert found.h2d == found.d2h == pytest.approx(1e9, rel=0.05)  # together: the slower one's
 
 
 def test_a_small_device_is_measured_with_less():
-    device = SimulatedDevice(1 << 15, dry=True)
+    device = SimulatedGPU(1 << 15, dry=True)
     assert device_speeds(device).nbytes == 1 << 15
     assert device.peak <= 1 << 15
 
@@ -44,4 +44,4 @@ def test_pairs_that_reach_each_other():
     assert all(pair.speed > 0 for pair in found)
     assert gpus.used == [0] * 3
     assert gpus.crossed
-    assert ordinals_of([SimulatedDevice(1 << 10)] * 2) == ()
+    assert ordinals_of([SimulatedGPU(1 << 10)] * 2) == ()

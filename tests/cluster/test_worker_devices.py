@@ -13,11 +13,11 @@ from dask_bigfft.cluster.dashboard import device_rows
 from dask_bigfft.cluster.follow import state
 from dask_bigfft.errors import ArgumentError
 from dask_bigfft.gpu import find
-from dask_bigfft.gpu.limits import PieceLimits
 from dask_bigfft.memory.arena import default_arena
+from dask_bigfft.planner.tile_plan import TileLimits
 from dask_bigfft.testing.devices import simulated_devices
 
-LIMITS = PieceLimits(0, least=256, run_nbytes=64)
+LIMITS = TileLimits(0, least=256, run_nbytes=64)
 MIB = 1 << 20
 
 

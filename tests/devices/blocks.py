@@ -12,12 +12,12 @@ from dask_bigfft.front import plan
 from dask_bigfft.gpu import dispatch
 from dask_bigfft.gpu.engine import Engine
 from dask_bigfft.gpu.jobs import Job, Source
-from dask_bigfft.gpu.limits import PieceLimits
-from dask_bigfft.gpu.simulated import SimulatedDevice
+from dask_bigfft.planner.tile_plan import TileLimits
 from dask_bigfft.testing.devices import simulated_devices
+from dask_bigfft.testing.simulated import SimulatedGPU
 
 #: Small blocks are cut for the pipeline's sake as well.
-SMALL = PieceLimits(0, least=256, run_nbytes=64)
+SMALL = TileLimits(0, least=256, run_nbytes=64)
 
 
 def values(*shape, dtype="c16", seed=0):
@@ -45,7 +45,7 @@ def one_round(shape, axes, dtype, blocks=1):
 
 
 def engine(nbytes, seed=0, device=None, limits=SMALL):
-    device = SimulatedDevice(nbytes, seed) if device is None else device
+    device = SimulatedGPU(nbytes, seed) if device is None else device
     return Engine(device, nbytes, limits)
 
 
@@ -70,7 +70,7 @@ def scipys(x, name, **keywords):
 
 def on_the_card(name, lazy, nbytes, limits=None, seed=0, **keywords):
     """A transform of which the CPU does no round, and how often each event happened."""
-    counts, limits = Counter(), limits or PieceLimits(nbytes, least=256)
+    counts, limits = Counter(), limits or TileLimits(nbytes, least=256)
     add_sink(sink := lambda event, _: counts.update([event]))
     try:
         with simulated_devices(nbytes, seed=seed, limits=limits) as (device,):

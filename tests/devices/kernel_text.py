@@ -93,7 +93,7 @@ def compiled(source, folder):
 
 
 def kernels_of(folder):
-    """What stands in the place of `cuda_kernels.kernel`; the folder is for compiled files."""
+    """What stands in the place of `kernels.kernel`; the folder is for compiled files."""
 
     def kernel(source):
         def run(grid, block, arguments):

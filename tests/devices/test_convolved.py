@@ -48,7 +48,7 @@ def test_scheme(n, padded, before, after, nbytes, notation, sign):
     assert distance(got.take(range(n), axis=axis), expected) < 1e-14
     assert not got.take(range(n, padded), axis=axis).any()
     assert simulated.device.peak <= nbytes
-    assert simulated.pieces(job)[0].notation == notation.replace("Y", "ZYX"[3 - x.ndim + axis])
+    assert simulated.tiles(job)[0].notation == notation.replace("Y", "ZYX"[3 - x.ndim + axis])
 
 
 def test_a_block_that_may_be_overwritten_stays_where_it_is():

@@ -12,8 +12,8 @@ from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.gpu import find
 from dask_bigfft.gpu.dispatch import LEAST_NBYTES, Place, on_device
 from dask_bigfft.gpu.jobs import SHARED_ELEMENTS, converted
-from dask_bigfft.gpu.simulated import SimulatedDevice
 from dask_bigfft.kernels.views import BlockView
+from dask_bigfft.testing.simulated import SimulatedGPU
 
 #: Bytes of a device.
 NBYTES = 1 << 14
@@ -52,7 +52,7 @@ def test_memory_that_cannot_be_had_is_asked_for_in_order_and_then_the_cpu_works(
         if event == "fallback":
             events.append(numbers["nbytes"])
 
-    device = SimulatedDevice(NBYTES, refuses=refuses)
+    device = SimulatedGPU(NBYTES, refuses=refuses)
     x = values(64, 48, dtype="f8" if name == "rfft2" else "c16")
     find.use([device], SMALL, NBYTES)
     add_sink(listening)

@@ -11,9 +11,11 @@ from devices.blocks import SMALL, distance, job_of, run, scipys, values
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
 from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.gpu.engine import Engine
+from dask_bigfft.gpu.find import Leases, Need
 from dask_bigfft.gpu.jobs import Part, Source
-from dask_bigfft.gpu.leases import ADMITTED, Leases, Need
-from dask_bigfft.gpu.simulated import SimulatedDevice
+from dask_bigfft.gpu.operations import Multiply
+from dask_bigfft.planner.cost import ADMITTED
+from dask_bigfft.testing.simulated import SimulatedGPU
 
 NBYTES = 1 << 15
 
@@ -44,14 +46,14 @@ def refusing(operation, *which):
             return not which or len(asked) in which
         return False
 
-    device = SimulatedDevice(NBYTES, refuses=refuses)
+    device = SimulatedGPU(NBYTES, refuses=refuses)
     device.asked = asked
     return device
 
 
 @pytest.mark.parametrize(("libraries", "table"), [(0, 3000), (3000, 500)])
 def test_what_libraries_take_is_a_part_of_the_budget(libraries, table):
-    device = SimulatedDevice(NBYTES, libraries=libraries, table=table)
+    device = SimulatedGPU(NBYTES, libraries=libraries, table=table)
     engine = Engine(device, NBYTES, SMALL)
     for shape, name in (((32, 128), "fft2"), ((128, 60), "fft2"), ((4096,), "fft")):
         x = values(*shape)
@@ -63,7 +65,7 @@ def test_what_libraries_take_is_a_part_of_the_budget(libraries, table):
 
 
 def test_a_budget_that_libraries_alone_exceed_is_warned_of_once():
-    engine = Engine(SimulatedDevice(NBYTES, libraries=1000), NBYTES, SMALL)
+    engine = Engine(SimulatedGPU(NBYTES, libraries=1000), NBYTES, SMALL)
     with pytest.warns(UserWarning, match="3999 bytes"):
         assert engine.within(3999).nbytes == 3999 - 3999 // 4
     with warnings.catch_warnings():
@@ -108,16 +110,17 @@ def test_memory_refused_always_reaches_the_caller():
     assert device.memory().free == device.total
 
 
-class Failing(SimulatedDevice):
+class Failing(SimulatedGPU):
     """A device whose memory is used up in the middle of a block."""
 
     left = 5
 
-    def multiply(self, stream, op, array):
-        self.left -= 1
+    def compute(self, stream, op, *arrays):
+        self.left -= isinstance(op, Multiply)
         if self.left == 0:
+            self.left = -1
             raise DeviceMemoryError("a kernel could not be loaded")
-        super().multiply(stream, op, array)
+        super().compute(stream, op, *arrays)
 
 
 def test_a_block_overwritten_when_it_failed_is_gathered_again():
@@ -136,16 +139,17 @@ def test_a_block_overwritten_when_it_failed_is_gathered_again():
     assert distance(got.reshape(x.shape), scipys(x, "ifft2")) < 1e-15
 
 
-class Broken(SimulatedDevice):
+class Broken(SimulatedGPU):
     """A device that fails in the middle of a block, for no want of memory."""
 
     left = 5
 
-    def multiply(self, stream, op, array):
-        self.left -= 1
+    def compute(self, stream, op, *arrays):
+        self.left -= isinstance(op, Multiply)
         if self.left == 0:
+            self.left = -1
             raise DeviceError("a kernel was not to be had")
-        super().multiply(stream, op, array)
+        super().compute(stream, op, *arrays)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -155,7 +159,7 @@ def test_nothing_goes_on_writing_to_a_block_that_has_failed(seed):
     with pytest.raises(DeviceError, match="not to be had"):
         engine.run(job, Source(fill_of(x, job)))
     assert not any(stream.waiting for stream in device._streams)
-    assert engine.busy._users == 0
+    assert engine._users == 0
     got = engine.run(job, Source(fill_of(x, job)))
     assert distance(got.reshape(x.shape), scipys(x, "ifft2")) < 1e-15
     device.left = 3
@@ -163,7 +167,7 @@ def test_nothing_goes_on_writing_to_a_block_that_has_failed(seed):
     with pytest.raises(DeviceError, match="not to be had"):
         engine.run_part(prepared, Part(0, 0, 32, 4), x.copy(), np.empty_like(x))
     assert not any(stream.waiting for stream in device._streams)
-    assert engine.busy._users == 0
+    assert engine._users == 0
 
 
 def test_a_block_that_cannot_be_gathered_again_is_an_error_not_a_wrong_answer():
@@ -176,7 +180,7 @@ def test_a_block_that_cannot_be_gathered_again_is_an_error_not_a_wrong_answer():
 def test_plans_given_back_while_a_block_was_gathered_are_made_again():
     """Another task runs out of memory between a block's plan and its turn."""
     made = []
-    device = SimulatedDevice(NBYTES, refuses=lambda name, nbytes: made.append(name) or False)
+    device = SimulatedGPU(NBYTES, refuses=lambda name, nbytes: made.append(name) or False)
     engine = Engine(device, NBYTES, SMALL)
     x = values(32, 128)
     job, _ = job_of(x, "fft2")
@@ -193,8 +197,8 @@ def test_plans_given_back_while_a_block_was_gathered_are_made_again():
 
 def test_plans_of_many_rounds_are_not_all_kept(monkeypatch):
     """None goes but between blocks, where a card can make it anew."""
-    monkeypatch.setattr("dask_bigfft.gpu.fitting.MAX_FFTS", 3)
-    device, kept = SimulatedDevice(NBYTES), []
+    monkeypatch.setattr("dask_bigfft.gpu.engine.MAX_FFTS", 3)
+    device, kept = SimulatedGPU(NBYTES), []
     engine = Engine(device, NBYTES, SMALL)
     lengths = (96, 100, 108, 120, 125, 128)
     for n in lengths + lengths:  # each is back when others have taken its place
@@ -204,14 +208,14 @@ def test_plans_of_many_rounds_are_not_all_kept(monkeypatch):
     assert max(kept) <= 3
     assert kept[-1] > 0
     assert device.dropped >= 2
-    monkeypatch.setattr("dask_bigfft.gpu.fitting.MAX_FFTS", 1)
+    monkeypatch.setattr("dask_bigfft.gpu.engine.MAX_FFTS", 1)
     x = values(12, 10, 9, 8)  # whose pieces alone take more
     assert distance(run(engine, x, "fftn"), scipys(x, "fftn")) < 1e-14
     assert device.planned > 1
 
 
 def test_closing_gives_everything_back():
-    device = SimulatedDevice(NBYTES)
+    device = SimulatedGPU(NBYTES)
     engine = Engine(device, NBYTES, SMALL)
     x = values(32, 128)
     job, _ = job_of(x, "fft2")
@@ -225,7 +229,7 @@ def test_closing_gives_everything_back():
 
 
 def test_a_smaller_limit_for_one_task_holds():
-    device = SimulatedDevice(NBYTES)
+    device = SimulatedGPU(NBYTES)
     engine = Engine(device, NBYTES, SMALL)
     x = values(64, 64)
     job, _ = job_of(x, "fft2")
@@ -237,7 +241,7 @@ def test_a_smaller_limit_for_one_task_holds():
 @pytest.mark.parametrize("devices", [1, 2])
 def test_many_threads_share_devices(devices):
     """Right answers, two tasks at most on a device, and no block held while waiting."""
-    engines = [Engine(SimulatedDevice(NBYTES, seed), NBYTES, SMALL) for seed in range(devices)]
+    engines = [Engine(SimulatedGPU(NBYTES, seed), NBYTES, SMALL) for seed in range(devices)]
     leases = Leases(engines)
     held, most, lock, wrong = [0], [0], threading.Lock(), []
     shapes = [(32, 128), (64, 64), (4096,)]
@@ -245,8 +249,8 @@ def test_many_threads_share_devices(devices):
     def work(number):
         x = values(*shapes[number % 3], seed=number)
         job, _ = job_of(x, "fftn")
-        schedule = job.plan(leases.limits(None)).schedule
-        with leases.lease(Need(schedule.slots, schedule.slot_nbytes)) as engine:
+        plan = job.tiles(leases.limits(None)).plan
+        with leases.lease(Need(plan.buffers, plan.buffer_nbytes)) as engine:
             with lock:
                 held[0] += 1
                 most[0] = max(most[0], held[0])
@@ -276,7 +280,7 @@ def take(leases, need, order, name, go, taken):
 
 def test_first_come_first_served():
     """A small need that came later does not overtake a large one that waits."""
-    leases = Leases([Engine(SimulatedDevice(1000), 1000)])
+    leases = Leases([Engine(SimulatedGPU(1000), 1000)])
     order, go = [], threading.Event()
     threads, needs = [], [Need(1, 600), Need(1, 500), Need(1, 100)]
     for name, need in enumerate(needs):
@@ -299,7 +303,7 @@ def test_first_come_first_served():
 
 def test_all_that_wait_are_served_in_the_order_in_which_they_came():
     """Each needs more than half of the device, and no two need the same."""
-    leases = Leases([Engine(SimulatedDevice(1000), 1000)])
+    leases = Leases([Engine(SimulatedGPU(1000), 1000)])
     order, go, threads = [], threading.Event(), []
     for name in range(6):
         arguments = leases, Need(1, 600 + 10 * (name * 5 % 6)), order, name, go, threading.Event()
@@ -316,7 +320,7 @@ def test_all_that_wait_are_served_in_the_order_in_which_they_came():
 
 
 def test_equal_needs_share_the_slots():
-    leases = Leases([Engine(SimulatedDevice(1000), 1000)])
+    leases = Leases([Engine(SimulatedGPU(1000), 1000)])
     both = threading.Barrier(ADMITTED, timeout=10)
 
     def hold():
@@ -332,7 +336,7 @@ def test_equal_needs_share_the_slots():
 
 
 def test_leases_that_cannot_be_given_are_refused():
-    leases = Leases([Engine(SimulatedDevice(1000), 1000)])
+    leases = Leases([Engine(SimulatedGPU(1000), 1000)])
     with pytest.raises(DeviceMemoryError, match="1001 bytes"), leases.lease(Need(1, 1001)):
         pass
     with leases.lease(Need(1, 1000)), pytest.raises(DeviceError, match="second"):
@@ -355,7 +359,7 @@ def test_leases_that_cannot_be_given_are_refused():
         pass
 
 
-class Interrupted(SimulatedDevice):
+class Interrupted(SimulatedGPU):
     """A device during whose work somebody presses Ctrl-C, once."""
 
     pressed = False
@@ -384,7 +388,7 @@ def test_ctrl_c_leaves_nothing_that_goes_on_writing_and_gives_memory_back():
 
 def test_plans_made_while_a_block_was_gathered_stay_within_the_budget():
     """Another task's, between a block's plan and its turn."""
-    device, shape = SimulatedDevice(1 << 20, table=2000), (64, 32)
+    device, shape = SimulatedGPU(1 << 20, table=2000), (64, 32)
     engine, x = Engine(device, NBYTES, SMALL), values(*shape)
     job, _ = job_of(x, "fft2")
 
@@ -400,7 +404,7 @@ def test_plans_made_while_a_block_was_gathered_stay_within_the_budget():
 
 def test_a_part_of_a_block_stays_within_its_tasks_share():
     """Also where the engine has more, and has had it."""
-    device = SimulatedDevice(1 << 20, table=500)
+    device = SimulatedGPU(1 << 20, table=500)
     engine, x = Engine(device, NBYTES, SMALL), values(32, 128)
     job, _ = job_of(x, "ifft", axis=1)
     engine.run(job, Source(fill_of(x, job)))

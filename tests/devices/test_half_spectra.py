@@ -1,6 +1,7 @@
-"""Half spectra of axes that are larger than the card: read and written digit by digit.
+"""Axes that are larger than the GPU: half spectra, digit by digit, and lengths with no digits.
 
-What is not in the block is the mirror image of what is; the card makes it.
+What a host block has not got of half a spectrum is the mirror image of what it has; the GPU makes
+it. A length with nothing to split is a convolution inside the block.
 """
 
 import itertools
@@ -14,11 +15,11 @@ from devices.blocks import distance, engine, job_of, on_the_card, run, scipys, v
 
 from dask_bigfft import fft
 from dask_bigfft.errors import DeviceMemoryError
+from dask_bigfft.gpu.half_spectrum import completing, missing, within_bounds
 from dask_bigfft.gpu.jobs import Source
-from dask_bigfft.gpu.limits import PieceLimits
-from dask_bigfft.gpu.ragged import Half, below, completing, missing
-from dask_bigfft.gpu.simulated import SimulatedDevice
+from dask_bigfft.planner.tile_plan import TileLimits
 from dask_bigfft.testing.devices import simulated_devices
+from dask_bigfft.testing.simulated import SimulatedGPU
 
 RADICES = [(3, 4), (4, 3), (2, 2), (5, 1), (7,), (3, 2, 5), (2, 3, 4), (4, 4, 3), (5, 3, 3)]
 
@@ -34,154 +35,146 @@ def cuts(sizes, seed):
     return boxes
 
 
-def mirror(own, image, last, radices):
-    """Own indices and those of the image, element by element."""
-    places = np.arange(math.prod(radices)).reshape(radices)
-    mine = places[tuple(slice(*pair) for pair in own)]
-    other = places[tuple(slice(*pair) for pair in image)]
-    return mine, np.flip(other, tuple(range(last + 1)))
+def indices(box, radices):
+    return np.arange(math.prod(radices)).reshape(radices)[tuple(slice(*pair) for pair in box)]
 
 
+@pytest.mark.parametrize("images", [missing, completing])
 @pytest.mark.parametrize("radices", RADICES)
 @pytest.mark.parametrize("seed", range(4))
-def test_what_is_missing_is_the_mirror_image_of_what_is_there(radices, seed):
-    """c2r: every digit that comes has one source, with the index that it should have."""
+def test_each_index_has_one_source(images, radices, seed):
+    """c2r: each digit that comes has the index that it should have; r2c: each that is stored."""
     n = math.prod(radices)
-    length = n // 2 + 1
-    found = np.full(radices, -1)
-    for box in cuts((*radices[:-1], radices[-1] // 2 + 1), seed):
-        for own in below(box, radices, length):
-            mine, _ = mirror(own, own, -1, radices)
-            assert (found.flat[mine] == -1).all()
-            found.flat[mine] = mine
-        for own, image, last in missing(box, radices, length):
-            assert all(a >= c and b <= d for (a, b), (c, d) in zip(own, box, strict=True))
-            mine, other = mirror(own, image, last, radices)
-            assert (found.flat[mine] == -1).all()
-            assert ((mine + other) % n == 0).all()
-            found.flat[mine] = other
-    half = found[..., : radices[-1] // 2 + 1]
-    assert (half >= 0).all()
-    assert (half < length).all()
-
-
-@pytest.mark.parametrize("radices", RADICES)
-@pytest.mark.parametrize("seed", range(4))
-def test_half_a_spectrum_is_completed_once(radices, seed):
-    """r2c: every index that is stored has one source."""
-    n = math.prod(radices)
-    length = n // 2 + 1
+    length, half = n // 2 + 1, radices[-1] // 2 + 1
     found = np.full(n, -1)
-    for box in cuts((*radices[:-1], radices[-1] // 2 + 1), seed):
-        for own in below(box, radices, length):
-            mine, _ = mirror(own, own, -1, radices)
+    for box in cuts((*radices[:-1], half), seed):
+        for own in within_bounds(box, radices, 0, length):
+            mine = indices(own, radices)
             assert (found[mine] == -1).all()
             found[mine] = mine
-        for own, image, last in completing(box, radices, length):
-            mine, other = mirror(own, image, last, radices)
-            assert (found[other] == -1).all()
+        for own, image, last in images(box, radices, length):
+            assert all(a >= c and b <= d for (a, b), (c, d) in zip(own, box, strict=True))
+            mine, other = indices(own, radices), np.flip(indices(image, radices), range(last + 1))
             assert ((mine + other) % n == 0).all()
-            found[other] = mine
-    assert (found[:length] >= 0).all()
-    assert (found[length:] == -1).all()
+            to, what = (mine, other) if images is missing else (other, mine)
+            assert (found[to] == -1).all()
+            found[to] = what
+    wanted = np.full(n, False)
+    wanted[indices([(0, m) for m in (*radices[:-1], half)], radices)] = images is missing
+    wanted[:length] |= images is completing
+    assert ((found >= 0) == wanted).all()
+    assert (found < length).all() or images is completing
 
 
-def test_a_view_in_digits_touches_only_what_the_block_has():
-    half, block = Half(1, (3, 4), 7), np.arange(2 * 7 * 5).reshape(2, 7, 5)
-    view = half.view((2, 3, 4, 5))
-    assert view.shape == (2, 3, 4, 5)
-    everything = slice(0, 2), slice(0, 1), slice(1, 4), slice(0, 5)
-    seen = view.part(block, everything)
-    np.testing.assert_array_equal(seen, block[:, None, 1:4])
-    assert seen.base is block.base  # so that whoever pins memory finds whose it is
-    last = view.part(block, (slice(0, 2), slice(1, 2), slice(2, 3), slice(0, 5)))
-    np.testing.assert_array_equal(last[:, 0, 0], block[:, 6])
-    with pytest.raises((TypeError, ValueError)):
-        view.part(block, (slice(0, 2), slice(2, 3), slice(0, 4), slice(0, 5)))
+def example(name, shape):
+    """Values of which there are `shape` before or after the transform, and its arguments."""
+    axes = {"axes": tuple(range(len(shape)))} if name.endswith(("2", "n")) else {}
+    if name.startswith(("irfft", "hfft")):
+        x = values(*shape[:-1], shape[-1] // 2 + 1)
+        return x, {"s": shape} | axes if axes else {"n": shape[-1]}
+    return values(*shape, dtype="f8" if name.startswith(("rfft", "ihfft")) else "c16"), axes
 
 
-#: Transform, length of the real axis, bytes of the device as a part of the spectrum's, digits.
+HALVES, THIRDS, PRIME = "{X1} {X2}", "{X1} {X2} {X3}", "{X1} {X2} {X1}"
+
+#: Transform, shape of n points in all, bytes of the GPU as a part of the axis', and the passes.
 SCHEMES = [
-    ("rfft", 4096, 3, "{X1} {X2}"),
-    ("rfft", 4095, 3, "{X1} {X2}"),
-    ("rfft", 4096, 12, "{X1} {X2} {X3}"),
-    ("irfft", 4096, 4, "{X1} {X2}"),
-    ("irfft", 4095, 3, "{X1} {X2}"),
-    ("irfft", 4096, 24, "{X1} {X2} {X3}"),
-    ("hfft", 6000, 3, "{X1} {X2}"),
-    ("ihfft", 6000, 3, "{X1} {X2}"),
+    *(("rfft", (n,), 6, HALVES) for n in (4096, 4095)),
+    ("rfft", (4096,), 24, THIRDS),
+    ("irfft", (4096,), 8, HALVES),
+    ("irfft", (4095,), 6, HALVES),
+    ("irfft", (4096,), 48, THIRDS),
+    ("hfft", (6000,), 6, HALVES),
+    ("ihfft", (6000,), 6, HALVES),
+    *((name, (4099,), 3, PRIME) for name in ("fft", "rfft", "ihfft", "irfft", "hfft")),
+    ("ifft", (4099,), 4, PRIME),
+    # One digit is small, the other one larger than the GPU; half the length is an index, too.
+    *((name, (2 * 2053,), 3, PRIME) for name in ("fft", "rfft", "irfft")),
+    *((name, (3, 1031), 2, PRIME) for name in ("fft", "rfft", "irfft")),
 ]
 
 
-def example(name, n, before=(), after=()):
-    """Values of a transform of n real points in all, and its arguments."""
-    real, axis = name in ("rfft", "ihfft"), len(before)
-    x = values(*before, n if real else n // 2 + 1, *after, dtype="f8" if real else "c16")
-    return x, {"axis": axis} | ({} if real else {"n": n})
-
-
-@pytest.mark.parametrize(("name", "n", "part", "notation"), SCHEMES)
-@pytest.mark.parametrize("seed", [0, 1])
-def test_scheme(name, n, part, notation, seed):
-    x, keywords = example(name, n)
-    nbytes = 8 * n // part
+@pytest.mark.parametrize(("name", "shape", "part", "notation"), SCHEMES)
+@pytest.mark.parametrize(("norm", "single"), [("ortho", False), ("forward", True)])
+def test_scheme(name, shape, part, notation, norm, single):
+    (x, keywords), nbytes = example(name, shape), 16 * shape[-1] // part
+    keywords["norm"] = norm
+    expected = scipys(x, name, **keywords)
     job, _ = job_of(x, name, **keywords)
-    simulated = engine(nbytes, seed, limits=PieceLimits(nbytes, least=256, run_nbytes=64))
+    simulated = engine(nbytes, seed=part)
+    if notation is PRIME:
+        with pytest.raises(DeviceMemoryError):
+            simulated.tiles(job)
+    (link,) = simulated.links(job, simulated.limits)
+    assert simulated.tiles(link)[0].notation == notation
     got = run(simulated, x, name, **keywords)
-    assert distance(got, scipys(x, name, **keywords)) < 1e-15
+    assert distance(got, expected) < 1e-14
     assert simulated.device.peak <= nbytes
-    assert simulated.pieces(job)[0].notation == notation
+    if single:
+        x = x.astype("f4" if x.dtype.kind == "f" else "c8")
+        assert distance(run(simulated, x, name, **keywords), expected) < 2e-6
 
 
 @pytest.mark.parametrize("name", ["rfft", "irfft", "hfft", "ihfft"])
 @pytest.mark.parametrize(("before", "after"), [((3,), ()), ((2, 3), (2,))])
 @pytest.mark.parametrize("n", [693, 512])
 def test_beside_other_dimensions(name, before, after, n):
-    x, keywords = example(name, n, before, after)
+    x, keywords = example(name, (*before, n))
+    x, keywords["axis"] = values(*x.shape, *after, dtype=x.dtype), len(before)
     simulated = engine(16 * n // 3, seed=n)
-    assert len(simulated.pieces(job_of(x, name, **keywords)[0])[0].schedule.crossings) > 1
-    single = x.astype("f4" if x.dtype.kind == "f" else "c8")
-    got = run(simulated, single, name, **keywords)
-    assert distance(got, scipys(x, name, **keywords)) < 1e-6
+    assert len(simulated.tiles(job_of(x, name, **keywords)[0])[0].plan.passes) > 1
+    got = run(simulated, x, name, **keywords)
+    assert distance(got, scipys(x, name, **keywords)) < 1e-14
 
 
 @pytest.mark.parametrize("name", ["rfftn", "irfftn", "hfftn", "ihfftn"])
-@pytest.mark.parametrize(("shape", "part"), [((4, 2048), 5), ((16, 513), 9), ((3, 5, 1001), 9)])
+@pytest.mark.parametrize(
+    ("shape", "part"), [((4, 2048), 5), ((16, 513), 9), ((3, 5, 1001), 9), ((6, 2053), 12)]
+)
 def test_other_axes_are_transformed_where_the_real_one_is_whole(name, shape, part):
-    """r2c comes before the other axes, c2r after them."""
-    real = name in ("rfftn", "ihfftn")
-    last = shape[-1] if real else shape[-1] // 2 + 1
-    x = values(*shape[:-1], last, dtype="f8" if real else "c16")
-    keywords = {"norm": "ortho", "axes": tuple(range(len(shape)))} | ({} if real else {"s": shape})
+    """r2c comes before the other axes, c2r after them; so does a convolution."""
+    (x, keywords), prime = example(name, shape), shape[-1] == 2053
     nbytes = 16 * math.prod(shape) // part
-    job, _ = job_of(x, name, **keywords)
+    job, _ = job_of(x, name, norm="ortho", **keywords)
     simulated = engine(nbytes, seed=part)
-    links = [simulated.pieces(link)[0].notation for link in simulated.links(job, simulated.limits)]
-    others = "{Y}" if len(shape) == 2 else "{Z, Y}"
-    assert links == (["{X1} {X2}", others] if real else [others, "{X1} {X2}"])
-    with pytest.raises(DeviceMemoryError):
-        simulated.pieces(job)
-    got = run(simulated, x, name, **keywords)
-    assert distance(got, scipys(x, name, **keywords)) < 1e-15
+    links = simulated.links(job, simulated.limits)
+    expected = [PRIME if prime else HALVES, "{Y}" if len(shape) == 2 else "{Z, Y}"]
+    found = [simulated.tiles(link)[0].notation for link in links]
+    assert found == (expected if name in ("rfftn", "ihfftn") else expected[::-1])
+    assert any(link.convolves for link in links) == prime
+    got = run(simulated, x, name, norm="ortho", **keywords)
+    assert distance(got, scipys(x, name, norm="ortho", **keywords)) < 1e-14
     assert simulated.device.peak <= nbytes
 
 
-def test_what_does_not_matter_of_half_a_spectrum_does_not_matter_here():
-    """The imaginary parts at 0 and in the middle."""
-    for n in (1024, 1023, 15 * 66):
-        x, keywords = example("irfft", n)
-        expected = scipys(x, "irfft", **keywords)
-        x[0] += 3j
-        x[-1] += 0 if n % 2 else 7j
-        assert distance(run(engine(6 * n), x, "irfft", **keywords), expected) < 1e-15
+@pytest.mark.parametrize("n", [1024, 1023, 15 * 66, 4099, 2 * 2053])
+def test_imaginary_parts_at_0_and_in_the_middle_do_not_matter(n):
+    x, keywords = example("irfft", (n,))
+    expected = scipys(x, "irfft", **keywords)
+    x[0] += 3j
+    x[-1] += 0 if n % 2 else 7j
+    assert distance(run(engine(6 * n), x, "irfft", **keywords), expected) < 1e-14
 
 
-@pytest.mark.parametrize("name", ["rfft", "irfft", "rfft2", "irfft2"])
-def test_one_large_block_is_done_on_the_card(name):
-    real = name.startswith("r")
-    x = values(2, 4096 if real else 2049, dtype="f8" if real else "c16")
-    got, _ = on_the_card(name, da.from_array(x, chunks=-1), 1 << 14)
-    assert distance(got, scipys(x, name)) < 1e-15
+def test_what_lies_on_the_gpu_beyond_the_block_does_not_matter():
+    """Memory that nobody has written may hold anything: a chirp leaves zeros, not 0 times NaN."""
+    x, simulated = values(4099), engine(1 << 15, 3)
+    poisoned = np.full(4099, np.nan + 0j)
+    assert np.isnan(run(simulated, poisoned, "fft")).all()
+    assert distance(run(simulated, x, "fft"), scipys(x, "fft")) < 1e-14
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        *((name, (2, 4096)) for name in ("rfft", "irfft", "rfft2", "irfft2")),
+        *((name, (4099,)) for name in ("fft", "rfft", "irfft", "hfft")),
+    ],
+)
+def test_one_large_block_is_done_on_the_gpu(name, shape):
+    x, keywords = example(name, shape)
+    got, _ = on_the_card(name, da.from_array(x, chunks=-1), 1 << 14, **keywords)
+    assert distance(got, scipys(x, name, **keywords)) < 1e-14
 
 
 def test_memory_that_runs_out_between_the_jobs_of_a_round_is_recovered():
@@ -195,7 +188,7 @@ def test_memory_that_runs_out_between_the_jobs_of_a_round_is_recovered():
         return False
 
     x = values(2, 3000, dtype="f8")
-    device = SimulatedDevice(1 << 14, 1, refuses=refuses)
+    device = SimulatedGPU(1 << 14, 1, refuses=refuses)
     simulated = engine(1 << 14, device=device)
     job, _ = job_of(x, "rfft2")
     assert len(simulated.links(job, simulated.limits)) == 2
@@ -216,7 +209,57 @@ def test_a_spectrum_in_as_many_values_as_its_digits_is_not_written_over(n, dtype
     x = values(half).astype(dtype) if dtype == "c16" else values(half).real
     with dask.config.set({"bigfft.planner.whole-axis-floor": 1}):
         a = da.from_array(x, chunks=((*chunks, half // 2, half - half // 2),))
-        with simulated_devices(32 * n, limits=PieceLimits(0, least=64, run_nbytes=16)) as (device,):
+        with simulated_devices(32 * n, limits=TileLimits(0, least=64, run_nbytes=16)) as (device,):
             result = fft.irfft(a, n, device="gpu").compute()
     assert distance(result, np.fft.irfft(x, n)) < 1e-14
     assert device.peak <= 32 * n
+
+
+# --- axes that are cut into blocks, and have a digit that is larger than the GPU -----------------
+
+#: Transforms, chunks, the digits of the rounds, and bytes of the GPU as a part of the largest one.
+CUT = [
+    (["rfft"], 2048, (2048, 8), 3),
+    (["rfft"], 2048, (2340, 7), 3),  # digits of both kinds: even, odd
+    (["rfft"], 4000, (2025, 7), 10),  # of three digits
+    (["ifft", "rfft", "irfft"], 1031, (1031, 4), 2),  # the first digit, which is a prime
+    (["ifft", "rfft", "ihfft", "irfft", "hfft"], 1031, (4, 1031), 2),  # the last one
+    (["ifft", "ihfft", "hfft"], 2000, (131, 29), 1),  # the first one, in blocks of several rows
+    (["ifft", "rfft", "irfft"], 1000, (3, 257, 4), 1),  # the one in the middle
+    (["rfft", "irfft"], 700, (2 * 131, 5), 2),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "chunks", "digits", "part"), [(name, *case) for names, *case in CUT for name in names]
+)
+@pytest.mark.parametrize(("order", "single"), [("natural", False), ("transposed", True)])
+def test_digits_of_cut_axes(name, chunks, digits, part, order, single):
+    x, keywords = example(name, (math.prod(digits),))
+    turned = order == "transposed" and name in ("ifft", "rfft")
+    if single:
+        x = x.astype("f4" if x.dtype.kind == "f" else "c8")
+    lazy = da.from_array(x, chunks // 2 if keywords else chunks)
+    given = {"rounds": digits} | ({"order": order, "digits": digits} if turned else {})
+    if turned and name == "ifft":
+        name = "fft"
+    got, _ = on_the_card(name, lazy, 16 * max(digits) // part, **given, **keywords)
+    if turned:
+        expected = getattr(fft, name)(lazy, device="cpu", **given).compute(scheduler="sync")
+    else:
+        expected = scipys(x, name, **keywords)
+    assert distance(got, expected) < (2e-6 if single else 1e-14)
+
+
+@pytest.mark.parametrize(
+    ("name", "digits"),
+    [("rfft2", (1001, 4)), ("fft2", (257, 4)), ("rfft2", (257, 4)), ("irfft2", (4, 257))],
+)
+def test_digits_of_cut_axes_beside_others(name, digits):
+    """Both in one round: the real axis alone, then the other one; the other way round for c2r."""
+    x, keywords = example(name, (6, math.prod(digits)))
+    rounds = [{1: digits[0]}, {1: digits[1]}]
+    rounds[name == "irfft2"][0] = 6
+    lazy, nbytes = da.from_array(x, (6, max(digits))), 1 << (13 if 1001 in digits else 12)
+    got, _ = on_the_card(name, lazy, nbytes, rounds=rounds, **keywords)
+    assert distance(got, scipys(x, name, **keywords)) < 1e-14

@@ -7,20 +7,18 @@ import numpy as np
 import pytest
 
 from dask_bigfft.decomposition.phases import chirp
-from dask_bigfft.gpu import cuda_kernels
-from dask_bigfft.gpu.cuda_kernels import weighing
-from dask_bigfft.gpu.cuda_operations import Operations
-from dask_bigfft.gpu.numpy_operations import carried, multiplied, places_at
+from dask_bigfft.gpu import kernels
+from dask_bigfft.gpu.kernels import TILE
 from dask_bigfft.gpu.operations import (
     ChirpFactor,
     Multiply,
     Product,
     Strided,
     Term,
-    Transpose,
     Twiddle,
+    transposed,
 )
-from dask_bigfft.kernels.gpu_source import TILE
+from dask_bigfft.testing.simulated import carried, multiplied, places_at
 from tests.devices.kernel_text import kernels_of, needs_compiler
 
 BIG = 1 << 62
@@ -36,8 +34,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def own(monkeypatch, folder):
-    monkeypatch.setattr(cuda_kernels, "kernel", kernels_of(folder))
-    return Operations()
+    monkeypatch.setattr(kernels, "kernel", kernels_of(folder))
+    return kernels
 
 
 def values(shape, dtype):
@@ -85,7 +83,7 @@ SHAPES = [
 def test_turned_and_multiplied_in_one_pass(own, shape, dtype):
     x, by = values(shape, dtype), factors(shape, dtype)
     out = np.full(shape[::-1], np.nan, dtype)
-    own.transpose(Transpose(shape, (1, 0), dtype, by), x.ctypes.data, out.ctypes.data)
+    own.strided(transposed(shape, (1, 0), dtype, by), x.ctypes.data, out.ctypes.data)
     close(out, multiplied(by, x).T)
 
 
@@ -95,7 +93,7 @@ def test_any_order_of_dimensions_that_factors_depend_on(own, axes):
     for shape, dtype in (((3, 5, 1, 37), "<c16"), ((2, 3, 5, 7), "<c8")):
         x, by = values(shape, dtype), factors(shape, dtype, conjugate=False)
         out = np.full([shape[a] for a in axes], np.nan, dtype)
-        own.transpose(Transpose(shape, axes, dtype, by), x.ctypes.data, out.ctypes.data)
+        own.strided(transposed(shape, axes, dtype, by), x.ctypes.data, out.ctypes.data)
         close(out, multiplied(by, x).transpose(axes))
 
 
@@ -105,7 +103,7 @@ def test_without_factors_bits_are_carried(own, dtype):
     x[0, 1] = np.nan
     for axes in ((3, 1, 2, 0), (1, 0, 2, 3), (0, 3, 2, 1), (2, 3, 0, 1)):
         out = np.zeros([x.shape[a] for a in axes], dtype)
-        own.transpose(Transpose(x.shape, axes, dtype), x.ctypes.data, out.ctypes.data)
+        own.strided(transposed(x.shape, axes, dtype), x.ctypes.data, out.ctypes.data)
         np.testing.assert_array_equal(out, x.transpose(axes))
 
 
@@ -151,7 +149,7 @@ def test_what_lies_behind_the_end_of_a_chirp_is_zero_elsewhere_too(own):
     place = Term(0, 0, 1, BIG, 50), Term(1, 0, 1, BIG, 1)
     by = Multiply(x.shape, "<c16", 0.5, True, (), (ChirpFactor(109, -1, place),))
     out = np.full((50, 4), np.nan, "c16")
-    own.transpose(Transpose(x.shape, (1, 0), "<c16", by), x.ctypes.data, out.ctypes.data)
+    own.strided(transposed(x.shape, (1, 0), "<c16", by), x.ctypes.data, out.ctypes.data)
     assert not out.T.ravel()[109:].any()
     close(out, multiplied(by, x).T)
 
@@ -172,15 +170,14 @@ def test_half_a_spectrum_is_doubled_but_at_its_ends(own, length):
 def test_products(own, other):
     x, y = values((4, 30, 7), "<c8"), values(other, "<c8")
     expected = x * y
-    own.product(Product(x.shape, other, "<c8"), x.ctypes.data, y.ctypes.data)
+    own.multiply(Product(x.shape, other, "<c8"), x.ctypes.data, y.ctypes.data)
     close(x, expected)
 
 
 def test_wide_indices_are_found_as_narrow_ones_are(own, monkeypatch):
     shape, dtype = (2, 3, 5, 7), "<c16"
-    monkeypatch.setattr(cuda_kernels, "_NARROW", 0)
+    monkeypatch.setattr(kernels, "_NARROW", 0)
     x, by = values(shape, dtype), factors(shape, dtype)
-    assert weighing(by, [(0, 1), (2, 3)])[0].wide
     out = np.full((5, 7, 2, 3), np.nan, dtype)
-    own.transpose(Transpose(shape, (2, 3, 0, 1), dtype, by), x.ctypes.data, out.ctypes.data)
+    own.strided(transposed(shape, (2, 3, 0, 1), dtype, by), x.ctypes.data, out.ctypes.data)
     close(out, multiplied(by, x).transpose(2, 3, 0, 1))

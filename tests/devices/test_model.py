@@ -1,16 +1,19 @@
 """How near the pipeline comes to the bus, on the clock of a device that touches no memory."""
 
+import re
+from types import SimpleNamespace
+
 import dask.array as da
 import numpy as np
 import pytest
 
 from dask_bigfft.front import plan
 from dask_bigfft.gpu.engine import Engine
+from dask_bigfft.gpu.executor import BlockRun
 from dask_bigfft.gpu.jobs import Job
-from dask_bigfft.gpu.pipeline import Coming
-from dask_bigfft.gpu.simulated import SimulatedDevice
 from dask_bigfft.planner.profile import DeviceProfile
 from dask_bigfft.testing.devices import simulated_devices
+from dask_bigfft.testing.simulated import SimulatedGPU
 
 MIB = 1 << 20
 
@@ -25,23 +28,23 @@ def clocked(shape, nbytes, blocks=1):
     """Return the seconds of some blocks through a device with an H200's speeds."""
     found = plan(da.zeros(shape, chunks=-1, dtype="c16"), "fftn", memory_limit="1 TiB")
     (round_,) = found.rounds
-    engine = Engine(SimulatedDevice(DeviceProfile().nbytes, dry=True), nbytes)
+    engine = Engine(SimulatedGPU(DeviceProfile().nbytes, dry=True), nbytes)
     job = Job(round_, (0,) * len(shape), *found.dtypes[:2])
 
     def arrays(pieces, _):
-        written = range(len(pieces.schedule.crossings))
+        written = range(len(pieces.plan.passes))
         return [
             untouched(shape, "c16"),
             *(untouched(pieces.shape(n), pieces.written(n)) for n in written),
         ]
 
-    pieces, carve, views = engine.placed(job, engine.limits, arrays)
-    waiting = [Coming(pieces, views, {}) for _ in range(blocks)]
+    pieces, carve, views = engine._placed(job, engine.limits, SimpleNamespace(arrays=arrays))
+    waiting = [BlockRun(pieces, views, {}) for _ in range(blocks)]
     ends = []
     while waiting:
         block = waiting.pop(0)
-        engine.pipeline.prepare(carve, engine.limits.nbytes)
-        ends.append(engine.pipeline.submit(block, lambda: waiting[0] if waiting else None))
+        engine.executor.prepare(carve, engine.limits.nbytes)
+        ends.append(engine.executor.run(block, lambda: waiting[0] if waiting else None))
     for end in ends:
         engine.device.synchronize(end)
     return engine.device.clock()
@@ -72,16 +75,34 @@ def test_small_blocks_overlap():
 
 @pytest.mark.parametrize(
     ("shape", "nbytes", "passes"),
-    [((1 << 20,), 1 << 30, 1), ((1 << 20,), 4 * MIB, 3), ((1 << 10, 1 << 10), 4 * MIB, 2)],
+    [
+        ((1 << 26,), 1 << 33, ["{X}"]),
+        ((1 << 26,), 128 * MIB, ["{X1}", "{X2}", "{X3}"]),
+        ((1 << 13, 1 << 13), 128 * MIB, ["{Y1, X}", "{Y2}"]),
+    ],
 )
-def test_a_forecast_counts_the_passes_over_the_bus(shape, nbytes, passes):
-    with simulated_devices(1 << 31):
+def test_the_forecast_and_explain_count_the_passes_over_the_bus(shape, nbytes, passes):
+    with simulated_devices(1 << 34):
         found = plan(
             da.zeros(shape, chunks=-1, dtype="c16"),
             "fftn",
             device="gpu",
             device_memory_limit=nbytes,
+            memory_limit="1 TiB",
         )
     (round_,) = found.expected.rounds
-    assert round_.device == pytest.approx(passes * np.prod(shape) * 16 / DeviceProfile().h2d, 0.01)
-    assert "bound by\n    round 1" in found.explain()
+    assert round_.device == pytest.approx(
+        len(passes) * np.prod(shape) * 16 / DeviceProfile().h2d, 0.15
+    )
+    text = found.explain()
+    assert "bound by\n    round 1" in text
+    rows = text.split("passes over the bus")[1].split("\n")[1:]
+    assert [re.search(r"round 1 ({.*?}) ", row).group(1) for row in rows[: len(passes)]] == passes
+
+
+def test_a_prime_that_no_tile_holds_is_forecast_as_a_convolution():
+    with simulated_devices(1 << 30):
+        x = da.zeros(134217689, chunks=-1, dtype="c16")
+        found = plan(x, "fft", device="gpu", memory_limit="1 TiB")
+    assert 0 < found.expected.seconds < 10
+    assert "as a convolution" in found.explain()

@@ -9,13 +9,12 @@ import time
 import numpy as np
 import pytest
 
-from dask_bigfft.gpu import copiers as module
-from dask_bigfft.gpu.copiers import Copiers
-from dask_bigfft.gpu.ring import Pending, Ring
+from dask_bigfft.gpu import ring as module
+from dask_bigfft.gpu.ring import CopyPool, Ring, unfinished
 
 
 class Mark:
-    """The end of a copy of a slow card."""
+    """The end of a copy of a slow gpu."""
 
     def __init__(self, work):
         self.thread = threading.Thread(target=work)
@@ -29,8 +28,8 @@ class Mark:
         self.thread.join()
 
 
-class Card:
-    """Memory of a card that copies in the background, late, in the order of the calls."""
+class GPU:
+    """Memory of a GPU that copies in the background, late, in the order of the calls."""
 
     def __init__(self, shape, buffers, seed):
         self.memory, self.buffers = np.zeros(shape), buffers
@@ -78,10 +77,10 @@ def test_views_of_any_size_go_round_there_and_back(seed, part):
     buffers = [np.zeros(1024, np.uint8) for _ in range(4)]
     ring = Ring(buffers, 3)
     block = np.random.default_rng(seed).standard_normal((50, 11))
-    card = Card(block[part].shape, buffers, seed)
-    ring.load([block[part]], card.take, lambda: card.last)
+    gpu = GPU(block[part].shape, buffers, seed)
+    ring.load([block[part]], gpu.take, lambda: gpu.last)
     back = np.zeros_like(block)
-    futures = ring.store(back[part], card.give)
+    futures = ring.store(back[part], gpu.give)
     for future in futures:
         future.result()
     expected = np.zeros_like(block)
@@ -93,20 +92,20 @@ def test_views_of_any_size_go_round_there_and_back(seed, part):
 @pytest.mark.parametrize("seed", range(3))
 def test_a_buffer_is_not_overwritten_before_threads_have_emptied_it(seed, monkeypatch):
     buffers = [np.zeros(512, np.uint8) for _ in range(4)]
-    ring, card = Ring(buffers, 3), Card((40, 11), buffers, seed)
-    copy = ring.copiers.copy
+    ring, gpu = Ring(buffers, 3), GPU((40, 11), buffers, seed)
+    copy = ring.pool.copy
 
     def late(target, source):
-        time.sleep(4e-3)  # the card is twice as fast, at least
+        time.sleep(4e-3)  # the GPU is twice as fast, at least
         return copy(target, source)
 
-    monkeypatch.setattr(ring.copiers, "copy", late)
-    card.memory[:] = np.random.default_rng(seed).standard_normal((40, 11))
+    monkeypatch.setattr(ring.pool, "copy", late)
+    gpu.memory[:] = np.random.default_rng(seed).standard_normal((40, 11))
     back = np.zeros((40, 11))
-    for future in ring.store(back, card.give):
+    for future in ring.store(back, gpu.give):
         future.result()
     ring.close()
-    assert np.array_equal(back, card.memory)
+    assert np.array_equal(back, gpu.memory)
 
 
 def test_what_a_scatter_raises_reaches_who_waits():
@@ -114,30 +113,26 @@ def test_what_a_scatter_raises_reaches_who_waits():
 
     class Broken:
         def synchronize(self):
-            raise RuntimeError("the card fell off")
+            raise RuntimeError("the GPU fell off")
 
-    pending = Pending()
-    pending.add(ring.store(np.zeros(8), lambda values, part: Broken()))
-    while not all(future.done() for future in pending.now()):
-        time.sleep(1e-3)
-    pending.add(())
+    (pending,) = ring.store(np.zeros(8), lambda values, part: Broken())
     with pytest.raises(RuntimeError, match="fell off"):
-        pending.wait()
-    pending.wait()  # said once
-    out, card = np.zeros(8), Card((8,), [ring._out[0].memory], 0)
-    card.memory[:] = 7
-    for future in ring.store(out, card.give):  # by the same buffer
+        pending.result()
+    assert unfinished([pending]) == (pending,)  # until somebody has heard of it
+    out, gpu = np.zeros(8), GPU((8,), [ring._out[0].memory], 0)
+    gpu.memory[:] = 7
+    for future in ring.store(out, gpu.give):  # by the same buffer
         future.result()
     assert (out == 7).all()
     ring.close()
 
 
-def test_a_ring_closes_also_where_the_card_has_failed():
+def test_a_ring_closes_also_where_the_gpu_has_failed():
     before, ring = threading.enumerate(), Ring([np.zeros(64, np.uint8) for _ in range(2)], 2)
 
     class Broken:
         def synchronize(self):
-            raise RuntimeError("the card fell off")
+            raise RuntimeError("the GPU fell off")
 
     ring.load([np.zeros(8)], lambda *_: None, Broken)
     with pytest.raises(RuntimeError, match="fell off"):
@@ -148,10 +143,10 @@ def test_a_ring_closes_also_where_the_card_has_failed():
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
 @pytest.mark.parametrize("ahead", [False, True])
 def test_who_is_interrupted_loses_no_buffer(error, ahead):
-    """Where the card is asked to copy, or told to tell when it is done."""
+    """Where the GPU is asked to copy, or told to tell when it is done."""
     buffers = [np.zeros(512, np.uint8) for _ in range(8)]
     ring, views = Ring(buffers, 3), [np.full((40, 8), i + 1.0) for i in range(2)]
-    card, asked = Card((40, 8), buffers, 0), []
+    gpu, asked = GPU((40, 8), buffers, 0), []
 
     def fail(*_):
         asked.append(1)
@@ -162,13 +157,13 @@ def test_who_is_interrupted_loses_no_buffer(error, ahead):
         for view in views if ahead else ():
             ring.ahead([view], view)
         with pytest.raises(error):
-            ring.load([views[0]], fail, lambda: fail() or card.last, of=views[0])
+            ring.load([views[0]], fail, lambda: fail() or gpu.last, of=views[0])
         ring.forget()
         assert len(ring.free) == 4
     for view in views:
-        ring.load([view], card.take, lambda: card.last)
-        card.last.synchronize()
-        assert np.array_equal(card.memory, view)
+        ring.load([view], gpu.take, lambda: gpu.last)
+        gpu.last.synchronize()
+        assert np.array_equal(gpu.memory, view)
     ring.close()
 
 
@@ -177,7 +172,7 @@ def test_who_is_interrupted_loses_no_buffer(error, ahead):
 def test_what_is_told_of_ahead_comes_whole_in_its_turn(seed, count):
     """Pieces larger and smaller than buffers; some never asked for, some not told of."""
     rng, buffers = np.random.default_rng(seed), [np.zeros(2048, np.uint8) for _ in range(count)]
-    ring, card = Ring(buffers, 3), Card((1,), buffers, seed)
+    ring, gpu = Ring(buffers, 3), GPU((1,), buffers, seed)
     pieces = [rng.standard_normal((1 + (7 * i) % 30, 40)) for i in range(24)]
     told = [i for i in range(24) if rng.random() < 0.8]
     asked = [i for i in range(24) if i not in told or rng.random() < 0.9]
@@ -186,11 +181,11 @@ def test_what_is_told_of_ahead_comes_whole_in_its_turn(seed, count):
     def load(i):
         def take(number, values, part):
             def copy():
-                there[i][part] = card.checked(values)
+                there[i][part] = gpu.checked(values)
 
-            card._later(copy)
+            gpu._later(copy)
 
-        ring.load([pieces[i]], take, lambda: card.last, of=pieces[i])
+        ring.load([pieces[i]], take, lambda: gpu.last, of=pieces[i])
 
     for i, coming in zip(range(24), [*range(1, 24), None], strict=True):
         if i == 0 and i in told:
@@ -210,10 +205,10 @@ def test_copies_are_done_before_their_arrays_go_at_exit():
     """The collector waits for them when modules are gone already."""
     text = """
 import numpy as np
-from dask_bigfft.gpu.copiers import Copiers
-copiers, source = Copiers(2), np.ones(4_000_000)
+from dask_bigfft.gpu.ring import CopyPool
+pool, source = CopyPool(2), np.ones(4_000_000)
 out = [np.empty_like(source) for _ in range(8)]
-begun = [copiers.copy(each, source) for each in out]
+begun = [pool.copy(each, source) for each in out]
 """
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
@@ -225,10 +220,30 @@ begun = [copiers.copy(each, source) for each in out]
 )
 def test_threads_copy_all_of_an_array_and_nothing_else(part, streamed, monkeypatch):
     monkeypatch.setattr(module, "SHARE_NBYTES", 4096)
-    copiers, block = Copiers(3), np.random.default_rng(0).standard_normal((120, 1024))
+    pool, block = CopyPool(3), np.random.default_rng(0).standard_normal((120, 1024))
     out = np.zeros_like(block)
-    copiers.copy(out[part], block[part], streamed).result()
+    pool.copy(out[part], block[part], streamed).result()
     expected = np.zeros_like(block)
     expected[part] = block[part]
     assert np.array_equal(out, expected)
-    copiers.close()
+    pool.close()
+
+
+@pytest.mark.parametrize("width", [1, 7, 63, 64, 65, 200, 4096])
+@pytest.mark.parametrize("shift", [(0, 0), (1, 0), (0, 3), (16, 40), (63, 1)])
+@pytest.mark.parametrize("streamed", [True, False])
+def test_rows_of_any_width_and_place(width, shift, streamed, monkeypatch):
+    monkeypatch.setattr(module, "STREAMED_NBYTES", 1)
+    source = np.random.default_rng(width).integers(0, 256, 40_000, np.uint8)
+    target, pool = np.zeros(60_000, np.uint8), CopyPool(1)
+    shape = (2, 3, width)
+    rows = (25_000, 5000, 1), (18_000, 4500, 1)
+    ends = (target[shift[0] :], source[shift[1] :])
+    to, from_ = (
+        np.lib.stride_tricks.as_strided(end, shape, strides)
+        for end, strides in zip(ends, rows, strict=True)
+    )
+    pool.copy(to, from_, streamed).result()
+    pool.close()
+    assert np.array_equal(to, from_)
+    assert np.count_nonzero(target) == np.count_nonzero(from_)

@@ -1,6 +1,6 @@
 """The schemes of Gu, Siegel and Li on one block in host memory with a small device.
 
-Each has the crossings, C and W that follow from its digits; large blocks find theirs unaided.
+Each has the passes, C and W that follow from its digits; large blocks find theirs unaided.
 """
 
 import math
@@ -11,68 +11,32 @@ import pytest
 from devices.blocks import distance, engine, job_of, run, scipys, values
 
 from dask_bigfft.errors import DeviceMemoryError
-from dask_bigfft.gpu.jobs import Job, Source
-from dask_bigfft.gpu.limits import PieceLimits
-from dask_bigfft.gpu.problem import Line, Problem
-from dask_bigfft.gpu.schedule import arranged, find_schedule
-from dask_bigfft.gpu.swaps import swap_crossing, swap_works
+from dask_bigfft.gpu.jobs import Source
+from dask_bigfft.planner.passes import find_tile_plan
+from dask_bigfft.planner.tile_plan import Line, TileLimits, TileRequest
 
-#: Scheme, shape, bytes of the device, digits of each axis, crossing of each digit, crossings.
-SCHEMES = {
-    "1D two rounds": ((4096,), 1 << 14, ((64, 64),), ((0, 1),), "{X1} {X2}"),
-    "1D three rounds": ((4096,), 1 << 13, ((16, 16, 16),), ((0, 1, 2),), "{X1} {X2} {X3}"),
-    "2D naive": ((32, 128), 1 << 14, ((32,), (128,)), ((0,), (1,)), "{Y} {X}"),
-    "2D with Y decomposed": ((128, 32), 1 << 14, ((16, 8), (32,)), ((0, 1), (1,)), "{Y1} {Y2, X}"),
-    "2D with X larger than the card": (
-        (4, 2048),
-        1 << 14,
-        ((4,), (64, 32)),
-        ((1,), (0, 1)),
-        "{X1} {Y, X2}",
-    ),
-    "3D naive": ((16, 16, 16), 1 << 15, ((16,), (16,), (16,)), ((0,), (1,), (1,)), "{Z} {Y, X}"),
-    "3D with Z decomposed, reordered": (
-        (64, 8, 8),
-        1 << 14,
-        ((8, 8), (8,), (8,)),
-        ((0, 1), (0,), (1,)),
-        "{Z1, Y} {Z2, X}",
-    ),
-    "3D with XY larger than the card": (
-        (4, 32, 32),
-        1 << 14,
-        ((4,), (8, 4), (32,)),
-        ((0,), (0, 1), (1,)),
-        "{Z, Y1} {Y2, X}",
-    ),
-    "3D with X larger than the card": (
-        (4, 4, 512),
-        1 << 13,
-        ((4,), (4,), (32, 16)),
-        ((0,), (1,), (0, 1)),
-        "{Z, X1} {Y, X2}",
-    ),
-}
+#: Shape, bytes of the GPU, digits of each axis, and the passes.
+SCHEMES = [
+    ((4096,), 1 << 14, ((64, 64),), "{X1} {X2}"),
+    ((4096,), 1 << 13, ((16, 16, 16),), "{X1} {X2} {X3}"),
+    ((32, 128), 1 << 14, ((32,), (128,)), "{Y} {X}"),  # naive
+    ((128, 32), 1 << 14, ((16, 8), (32,)), "{Y1} {Y2, X}"),  # Y decomposed
+    ((4, 2048), 1 << 14, ((4,), (64, 32)), "{X1} {Y, X2}"),  # X larger than the GPU
+    ((16, 16, 16), 1 << 15, ((16,), (16,), (16,)), "{Z} {Y, X}"),  # naive
+    ((64, 8, 8), 1 << 14, ((8, 8), (8,), (8,)), "{Z1, Y} {Z2, X}"),  # Z decomposed, reordered
+    ((4, 32, 32), 1 << 14, ((4,), (8, 4), (32,)), "{Z, Y1} {Y2, X}"),  # XY larger than the GPU
+    ((4, 4, 512), 1 << 13, ((4,), (4,), (32, 16)), "{Z, X1} {Y, X2}"),  # X larger than the GPU
+]
 
 
-class Given(Job):
-    """A round on a block with a decomposition that is given."""
-
-    def plan(self, limits, work=0):
-        _, _, factors, rounds, _ = self.scheme
-        found = super().plan(PieceLimits(1 << 30), 0)
-        pairs = zip(found.dims, self.round.steps, strict=True)
-        lines = tuple(Line(dim, step.length) for dim, step in pairs)
-        problem = Problem(self.round.source.shape(self.block), lines, 16)
-        return replace(found, schedule=arranged(problem, limits, factors, rounds, work))
-
-
-def given(x, kind, name):
+def given(x, digits, notation):
     """The round of a transform of a block, in the decomposition of a scheme."""
-    job, _ = job_of(x, kind)
-    job = Given(job.round, job.block, job.source, job.target)
-    object.__setattr__(job, "scheme", SCHEMES[name])
-    return job
+    passes = []
+    for letter, split in zip("ZYX"[3 - x.ndim :], digits, strict=True):
+        names = [letter + str(i + 1) for i in range(len(split))] if len(split) > 1 else [letter]
+        found = [one.split(", ") for one in notation[1:-1].split("} {")]
+        passes.append(tuple(next(i for i, one in enumerate(found) if n in one) for n in names))
+    return replace(job_of(x, "fftn")[0], scheme=(digits, tuple(passes)))
 
 
 def counted_runs(view, part):
@@ -81,30 +45,27 @@ def counted_runs(view, part):
     return 1 + int(np.count_nonzero(np.diff(places) != 1))
 
 
-@pytest.mark.parametrize("name", SCHEMES)
-def test_scheme(name):
-    shape, nbytes, _, _, notation = SCHEMES[name]
-    x, limits = values(*shape), PieceLimits(nbytes, least=256)
+@pytest.mark.parametrize(("shape", "nbytes", "digits", "notation"), SCHEMES)
+def test_scheme(shape, nbytes, digits, notation):
+    x, limits = values(*shape), TileLimits(nbytes, least=256)
     assert x.nbytes > nbytes  # larger than the card
-    job = given(x, "fftn", name)
+    job = given(x, digits, notation)
     simulated = engine(nbytes, limits=limits)
     got = simulated.run(job, Source(lambda: np.array(x).reshape(job.round.source.shape(job.block))))
     assert distance(got.reshape(shape), scipys(x, "fftn")) < 1e-15
     assert simulated.device.peak <= nbytes
-    plan = job.plan(limits)
-    assert plan.notation == notation
+    tiles = job.tiles(limits)
+    assert tiles.notation == notation
     copies = [span.operation for span in simulated.device.trace]
-    assert copies.count("h2d") == copies.count("d2h") == plan.pieces
-    for number, crossing in enumerate(plan.schedule.crossings):
-        works = list(plan.works(number))
-        assert len(works) == crossing.pieces
+    assert copies.count("h2d") == copies.count("d2h") == tiles.plan.tiles
+    for number, one in enumerate(tiles.plan.passes):
+        works = list(tiles.works(number))
+        assert len(works) == one.tiles
         largest = max(works, key=lambda work: work.source.size)
-        runs, width = crossing.reads
-        assert counted_runs(largest.view.shape, largest.part) == runs
-        assert runs * width == largest.source.size
-        runs, width = crossing.writes
-        assert counted_runs(largest.stored_view.shape, largest.stored) == runs
-        assert runs * width == largest.result.size
+        there, back = (largest.view.shape, largest.comes), (largest.stored_view.shape, largest.goes)
+        for (view, moves), (runs, width) in ((there, one.reads), (back, one.writes)):
+            assert counted_runs(view, moves[0].part) == runs
+            assert runs * width == largest.source.size
 
 
 #: Shape, GiB of the device, the digits that are found, and least bytes of a run, read or written.
@@ -123,22 +84,11 @@ FOUND = [
 @pytest.mark.parametrize(("shape", "gib", "notation", "run"), FOUND)
 def test_found_unaided_for_large_blocks(shape, gib, notation, run):
     lines = tuple(Line(dim, n) for dim, n in enumerate(shape))
-    found = find_schedule(Problem(shape, lines, 16), PieceLimits(gib << 30), 1)
-    letters = "ZYX"[3 - len(shape) :]
-    names = [
-        "{"
-        + ", ".join(
-            letters[i] + (str(j + 1) if len(found.factors[i]) > 1 else "")
-            for i, j in crossing.digits
-        )
-        + "}"
-        for crossing in found.crossings
-    ]
-    assert " ".join(names) == notation
-    narrowest = min(width for c in found.crossings for _, width in (c.reads, c.writes))
-    assert narrowest * 16 >= run
-    assert found.slots == (2 if run < 1 << 15 else 3)  # narrow runs become wider
-    assert (found.slots + 1) * found.slot_nbytes <= gib << 30
+    found = find_tile_plan(TileRequest(shape, lines, 16), TileLimits(gib << 30), 1)
+    assert " ".join(found.names("ZYX"[3 - len(shape) :])) == notation
+    assert found.narrowest * 16 >= run
+    assert found.buffers == 3
+    assert (found.buffers + 1) * found.buffer_nbytes <= gib << 30
 
 
 @pytest.mark.parametrize("name", ["fftn", "ifftn", "rfftn", "irfftn", "hfftn", "ihfftn"])
@@ -177,28 +127,13 @@ def test_inside_a_blocks_own_memory(shape, notation, seed):
     assert np.shares_memory(got, block)
     assert distance(got.reshape(shape), scipys(x, "fftn")) < 1e-15
     assert simulated.device.peak <= nbytes
-    plan = job.plan(simulated.limits, 1)
-    assert plan.notation == notation
-    assert not any(crossing.reorders for crossing in plan.schedule.crossings)
-
-
-def test_swap_reads_and_writes_every_place_once():
-    view = (50, 3, 50, 7)
-    crossing = swap_crossing(view, (0, 2), 16, 48 * 900, PieceLimits(0, least=256))
-    read, written = np.zeros(view, int), np.zeros(view, int)
-    works = list(swap_works(crossing, "<c16"))
-    assert len(works) == crossing.pieces > 3
-    for work in works:
-        for move in work.comes:
-            read[move.part] += 1
-        for move in work.goes:
-            written[move.part] += 1
-    assert (read == 1).all()
-    assert (written == 1).all()
+    tiles = job.tiles(simulated.limits, 1)
+    assert tiles.notation == notation
+    assert not any(one.reorders for one in tiles.plan.passes)
 
 
 def test_too_small_a_device_is_refused_with_the_numbers():
     x = values(997, 1009)  # two primes: nothing splits
     job, _ = job_of(x, "fft2")
     with pytest.raises(DeviceMemoryError, match=r"997 x 1009 .* 8192 bytes"):
-        job.plan(PieceLimits(8192))
+        job.tiles(TileLimits(8192))

@@ -14,10 +14,10 @@ from dask_bigfft.gpu.operations import (
     Product,
     Strided,
     Term,
-    Transpose,
     Twiddle,
+    transposed,
 )
-from dask_bigfft.gpu.simulated import SimulatedDevice
+from dask_bigfft.testing.simulated import SimulatedGPU
 
 RNG = np.random.default_rng(3)
 BIG = 10**9
@@ -35,7 +35,7 @@ def planned(device, op):
 
 def run(compute, x, out_shape=None, out_dtype=None, others=()):
     """Result of one operation on an array, through the device."""
-    device = SimulatedDevice(1 << 20)
+    device = SimulatedGPU(1 << 20)
     device.reserve(1 << 20)
     streams = device.stream("h2d"), device.stream("compute"), device.stream("d2h")
     loaded, done = device.event("loaded"), device.event("done")
@@ -68,7 +68,7 @@ def test_fft_is_scipys_without_a_scale(shape, dims, sign):
 
     def compute(device, stream, source, target):
         work = planned(device, op)
-        device.fft(stream, op, source, target, work)
+        device.compute(stream, op, source, target, work)
 
     expected = scipy.fft.fftn(x, axes=dims)
     if sign > 0:
@@ -86,7 +86,7 @@ def test_real_ffts_go_from_one_array_to_another(n):
     def compute(op):
         def submit(device, stream, source, target):
             work = planned(device, op)
-            device.fft(stream, op, source, target, work)
+            device.compute(stream, op, source, target, work)
 
         return submit
 
@@ -101,7 +101,7 @@ def test_multiply_makes_factors_from_terms():
     twiddle = Twiddle(97, -1, (Term(1, 6, 1, BIG, 1),), (Term(0, 5, 2, 3, 4),))
     chirp = ChirpFactor(13, 1, (Term(0, 5, 1, BIG, 2), Term(2, 0, 1, BIG, 1)))
     op = Multiply(x.shape, x.dtype.str, 0.5, True, (twiddle,), (chirp,))
-    got = run(lambda device, stream, array, _: device.multiply(stream, op, array), x)
+    got = run(lambda device, stream, array, _: device.compute(stream, op, array, array), x)
     for (i, j, k), value in np.ndenumerate(got):
         power, n = (6 + j) * ((5 + i) // 2 % 3 * 4), (5 + i) * 2 + k
         factor = 0.5 * unit_roots(power, 97, -1) * (n < 13) * unit_roots(n * n, 26, 1)
@@ -111,10 +111,10 @@ def test_multiply_makes_factors_from_terms():
 def test_product_repeats_and_transpose_permutes():
     x, y = complex_values(4, 3, 2), complex_values(1, 3, 1)
     op = Product(x.shape, y.shape, x.dtype.str)
-    got = run(lambda d, stream, a, _, other: d.product(stream, op, a, other), x, others=[y])
+    got = run(lambda d, stream, a, _, other: d.compute(stream, op, other, a), x, others=[y])
     np.testing.assert_allclose(got, x * y)
-    turn = Transpose(x.shape, (2, 0, 1), x.dtype.str)
-    got = run(lambda d, stream, a, b: d.transpose(stream, turn, a, b), x, (2, 4, 3))
+    turn = transposed(x.shape, (2, 0, 1), x.dtype.str)
+    got = run(lambda d, stream, a, b: d.compute(stream, turn, a, b), x, (2, 4, 3))
     np.testing.assert_array_equal(got, x.transpose(2, 0, 1))
 
 
@@ -128,44 +128,44 @@ def on_the_way(shape, dtype="<c16"):
 def test_copies_multiply_on_the_way():
     x = complex_values(4, 3, 2)
     by = on_the_way(x.shape)
-    turn = Transpose(x.shape, (2, 0, 1), x.dtype.str, by)
-    multiplied = run(lambda d, stream, a, _: d.multiply(stream, by, a), x)
-    got = run(lambda d, stream, a, b: d.transpose(stream, turn, a, b), x, (2, 4, 3))
+    turn = transposed(x.shape, (2, 0, 1), x.dtype.str, by)
+    multiplied = run(lambda d, stream, a, _: d.compute(stream, by, a, a), x)
+    got = run(lambda d, stream, a, b: d.compute(stream, turn, a, b), x, (2, 4, 3))
     np.testing.assert_array_equal(got, multiplied.transpose(2, 0, 1))
     by = on_the_way((3, 2))
-    multiplied = run(lambda d, stream, a, _: d.multiply(stream, by, a), x[::-1][:3, 2].copy())
+    multiplied = run(lambda d, stream, a, _: d.compute(stream, by, a, a), x[::-1][:3, 2].copy())
     op = Strided((3, 2), (-6, 1), 22, (1, 3), 0, x.dtype.str, by)
-    got = run(lambda d, stream, a, b: d.strided(stream, op, a, b), x, (2, 3))
+    got = run(lambda d, stream, a, b: d.compute(stream, op, a, b), x, (2, 3))
     np.testing.assert_array_equal(got, multiplied.T)
 
 
 def test_factors_of_another_array_are_refused():
-    device = SimulatedDevice(1 << 12)
+    device = SimulatedGPU(1 << 12)
     device.reserve(1 << 12)
     stream, arrays = device.stream("compute"), [DeviceArray(0, (3, 2), "<c16")]
     arrays.append(DeviceArray(1024, (2, 3), "<c16"))
     for by in (on_the_way((2, 3)), on_the_way((3, 2), "<c8")):
         with pytest.raises(DeviceError, match="factors of another"):
-            device.transpose(stream, Transpose((3, 2), (1, 0), "<c16", by), *arrays)
+            device.compute(stream, transposed((3, 2), (1, 0), "<c16", by), *arrays)
         with pytest.raises(DeviceError, match="Strided"):
-            device.strided(stream, Strided((3, 2), (2, 1), 0, (1, 3), 0, "<c16", by), *arrays)
+            device.compute(stream, Strided((3, 2), (2, 1), 0, (1, 3), 0, "<c16", by), *arrays)
 
 
 def test_strided_copies_stay_within_their_arrays():
     x = complex_values(4, 6)
     op = Strided((3, 2), (-6, 1), 19, (1, 4), 1, x.dtype.str)
-    got = run(lambda d, stream, a, b: d.strided(stream, op, a, b), x, (2, 4))
+    got = run(lambda d, stream, a, b: d.compute(stream, op, a, b), x, (2, 4))
     np.testing.assert_array_equal(got[:, 1:], x[[3, 2, 1], 1:3].T)
-    device = SimulatedDevice(4096)
+    device = SimulatedGPU(4096)
     device.reserve(4096)
     arrays = DeviceArray(0, (24,), "<c16"), DeviceArray(512, (8,), "<c16")
     fits = {"counts": (2,), "source": (1,), "source_start": 0, "target": (1,), "target_start": 0}
     for wrong in ({"source_start": 23}, {"source": (-1,)}, {"target": (8,)}, {"dtype": "<c8"}):
         op = Strided(**({"dtype": "<c16"} | fits | wrong))
         with pytest.raises(DeviceError, match="Strided"):
-            device.strided(device.stream("compute"), op, *arrays)
+            device.compute(device.stream("compute"), op, *arrays)
     with pytest.raises(DeviceError, match="overlap"):
-        device.strided(
+        device.compute(
             device.stream("compute"), Strided(dtype="<c16", **fits), arrays[0], arrays[0]
         )
 
@@ -174,7 +174,7 @@ def test_only_events_order_two_streams():
     """Without the wait some seed copies back before the array has come."""
 
     def copied(seed, wait):
-        device = SimulatedDevice(4096, seed)
+        device = SimulatedGPU(4096, seed)
         device.reserve(4096)
         there, back = device.stream("h2d"), device.stream("d2h")
         loaded, end = device.event("loaded"), device.event("end")
@@ -193,7 +193,7 @@ def test_only_events_order_two_streams():
 
 
 def test_a_wait_means_marks_made_before_it():
-    device = SimulatedDevice(4096)
+    device = SimulatedGPU(4096)
     a, b = device.stream("h2d"), device.stream("compute")
     event, end = device.event("e"), device.event("end")
     device.wait(b, event)  # no mark yet: holds nothing up
@@ -205,7 +205,7 @@ def test_a_wait_means_marks_made_before_it():
 
 
 def test_more_than_the_memory_is_refused():
-    device = SimulatedDevice(4096)
+    device = SimulatedGPU(4096)
     with pytest.raises(DeviceMemoryError):
         device.reserve(4097)
     device.reserve(4096)
@@ -217,13 +217,13 @@ def test_more_than_the_memory_is_refused():
         device.synchronize_all()
     device.release()
     assert device.memory().free == device.peak == 4096
-    busy = SimulatedDevice(4096, refuses=lambda operation, nbytes: operation == "reserve")
+    busy = SimulatedGPU(4096, refuses=lambda operation, nbytes: operation == "reserve")
     with pytest.raises(DeviceMemoryError):
         busy.reserve(1)
 
 
 def test_memory_holds_nan_until_something_is_written():
-    device = SimulatedDevice(4096)
+    device = SimulatedGPU(4096)
     device.reserve(4096)
     out = np.zeros(8, "c16")
     stream = device.stream("d2h")
@@ -233,7 +233,7 @@ def test_memory_holds_nan_until_something_is_written():
 
 
 def test_what_does_not_fit_together_is_refused():
-    device = SimulatedDevice(1 << 16)
+    device = SimulatedGPU(1 << 16)
     device.reserve(1 << 16)
     stream = device.stream("h2d")
     x = complex_values(4, 4)
@@ -241,28 +241,28 @@ def test_what_does_not_fit_together_is_refused():
         device.h2d(stream, x, DeviceArray(0, (16,), "<c16"))
     with pytest.raises(DeviceError, match="fall"):
         device.h2d(stream, x.T, DeviceArray(0, (4, 4), "<c16"))
-    turn, array = Transpose((4, 4), (1, 0), "<c16"), DeviceArray(0, (4, 4), "<c16")
+    turn, array = transposed((4, 4), (1, 0), "<c16"), DeviceArray(0, (4, 4), "<c16")
     with pytest.raises(DeviceError, match="overlap"):
-        device.transpose(stream, turn, array, array)
+        device.compute(stream, turn, array, array)
     op, line = FFT("c2c", (5,), (5,), (0,), -1, "<c16"), DeviceArray(0, (5,), "<c16")
     device.work_nbytes(op)
     with pytest.raises(DeviceError, match="work area of 0"):
-        device.fft(stream, op, line, line, DeviceArray(256, (0,), "|u1"))
+        device.compute(stream, op, line, line, DeviceArray(256, (0,), "|u1"))
 
 
 def test_plans_are_made_while_nothing_runs_and_before_they_are_needed():
-    device = SimulatedDevice(4096)
+    device = SimulatedGPU(4096)
     device.reserve(4096)
     stream, array = device.stream("compute"), DeviceArray(0, (8,), "<c16")
     op, work = FFT("c2c", (8,), (8,), (0,), -1, "<c16"), DeviceArray(256, (0,), "|u1")
     with pytest.raises(DeviceError, match="no plan was made"):
-        device.fft(stream, op, array, array, work)
+        device.compute(stream, op, array, array, work)
     device.work_nbytes(op)
-    device.fft(stream, op, array, array, work)
+    device.compute(stream, op, array, array, work)
     device.synchronize_all()
     device.drop_caches()
     with pytest.raises(DeviceError, match="no plan was made"):
-        device.fft(stream, op, array, array, work)
+        device.compute(stream, op, array, array, work)
     device.record(device.event("end"), stream)
     while not stream.waiting:  # one in ten runs at once
         device.record(device.event("end"), stream)

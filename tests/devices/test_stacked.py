@@ -1,37 +1,44 @@
-"""Blocks stored by the shards of the next exchange: wide rows in host memory, the same answers."""
+"""Host memory on its way to a GPU: wide rows both ways, and tiles that fit staging buffers."""
 
 import threading
 import time
+from dataclasses import replace
 
 import dask
 import dask.array as da
 import numpy as np
 import pytest
-from devices.blocks import distance, values
+from devices.blocks import distance, engine, job_of, values
 
 from dask_bigfft import fft
 from dask_bigfft.gpu import find
 from dask_bigfft.gpu.engine import Engine
-from dask_bigfft.gpu.leases import GETTING_READY, Leases, Need
-from dask_bigfft.gpu.simulated import SimulatedDevice
-from dask_bigfft.gpu.transfer import row_nbytes
+from dask_bigfft.gpu.find import GETTING_READY, Leases, Need
+from dask_bigfft.gpu.jobs import Source
+from dask_bigfft.gpu.operations import dense
+from dask_bigfft.gpu.ring import runs
 from dask_bigfft.kernels.composite import Shards
+from dask_bigfft.planner.tile_plan import DeviceSettings, TileLimits
+from dask_bigfft.testing.simulated import SimulatedGPU
 
 
-class Heard(SimulatedDevice):
-    """Writes down how wide the rows are that it is asked to copy, in host memory."""
+class Heard(SimulatedGPU):
+    """Writes down the bytes of what it is asked to copy, and of the rows in host memory."""
 
     def __init__(self, *arguments, **keywords):
         super().__init__(*arguments, **keywords)
-        self.rows = {"h2d": [], "d2h": []}
+        self.rows, self.came = {"h2d": [], "d2h": []}, []
 
     def _note(self, way, host):
         view = host.view(0) if isinstance(host, Shards) else host
         # A view whose rows lie side by side in host memory has them as one.
-        self.rows[way].append(row_nbytes(view))
+        self.rows[way].append(
+            runs(view.shape, view.strides, view.itemsize, dense(view.shape, view.itemsize))[0]
+        )
 
     def h2d(self, stream, source, target):
         self._note("h2d", source)
+        self.came.append(source.nbytes)
         super().h2d(stream, source, target)
 
     def d2h(self, stream, source, target):
@@ -48,10 +55,10 @@ def heard():
 
 
 @pytest.mark.parametrize("dtype", ["c16", "c8"])
-@pytest.mark.parametrize("threads", [1, 4])
-def test_rows_in_host_memory_are_wide_both_ways(heard, dtype, threads):
+@pytest.mark.parametrize(("threads", "verify"), [(1, "none"), (4, "energy"), (4, "checksum")])
+def test_rows_in_host_memory_are_wide_both_ways(heard, dtype, threads, verify):
     x = values(256, 4096, dtype=dtype)
-    lazy = fft.fft2(da.from_array(x, chunks=(32, -1)), device="gpu", norm="ortho")
+    lazy = fft.fft2(da.from_array(x, (32, -1)), device="gpu", norm="ortho", verify=verify)
     with dask.config.set(scheduler="threads", num_workers=threads):
         got = lazy.compute()
     assert got.dtype == x.dtype
@@ -69,18 +76,27 @@ def test_blocks_that_another_array_takes_as_well_are_not_stacked(heard):
     assert distance(b, np.fft.fft(x.compute(), axis=1)) < 1e-15
 
 
-@pytest.mark.parametrize("keywords", [{"verify": "energy"}, {"verify": "checksum"}])
-def test_what_is_verified_is_right_as_well(heard, keywords):
-    x = values(256, 4096)
-    lazy = fft.fft2(da.from_array(x, chunks=(32, -1)), device="gpu", **keywords)
-    assert distance(lazy.compute(scheduler="threads"), np.fft.fft2(x)) < 1e-15
+@pytest.mark.parametrize("axes", [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize("seed", range(2))
+def test_what_is_not_pinned_comes_in_tiles_that_fit_half_of_the_ring(axes, seed):
+    x, came = values(256, 256, seed=seed), []
+    ring = DeviceSettings(ring_buffers=4, ring_nbytes=16 << 10)
+    for pageable in (False, True):
+        device = Heard(1 << 18, seed, pageable=pageable)
+        limits = TileLimits(0, least=4 << 10, call_nbytes=1 << 10)
+        job = replace(job_of(x, "fftn", axes=axes)[0], settings=ring)
+        used = engine(1 << 18, device=device, limits=limits)
+        found = used.run(job, Source(lambda: x.copy())).reshape(x.shape)
+        assert distance(found, np.fft.fftn(x, axes=axes)) < 1e-14
+        came.append(max(device.came))
+    assert came[0] > 32 << 10 >= came[1]
 
 
 # --- tasks that get ready in turn ---------------------------------------------------------------
 
 
 def test_few_tasks_get_ready_at_a_time_and_a_lease_ends_their_turn():
-    leases = Leases([Engine(SimulatedDevice(1000), 1000)])
+    leases = Leases([Engine(SimulatedGPU(1000), 1000)])
     go, inside, most = threading.Event(), [], []
     lock = threading.Lock()
 

@@ -1,4 +1,4 @@
-"""A CUDA device does what the simulated one does, which is NumPy; and copies any view any way."""
+"""A CUDA device does what the simulated one does, which is NumPy; any route copies any view."""
 
 import itertools
 
@@ -8,13 +8,9 @@ import pytest
 import scipy.fft
 
 from dask_bigfft.errors import DeviceError, DeviceMemoryError
-from dask_bigfft.gpu import copiers, cuda_copies, cupy_device, find
-from dask_bigfft.gpu.cuda import available, cupy
-from dask_bigfft.gpu.cuda_copies import Way, way
-from dask_bigfft.gpu.cuda_operations import Operations
-from dask_bigfft.gpu.cuda_pins import is_pinned, pins
-from dask_bigfft.gpu.cupy_device import open_device
-from dask_bigfft.gpu.numpy_operations import multiplied
+from dask_bigfft.gpu import cupy_gpu, find, kernels, ring
+from dask_bigfft.gpu.cuda import available, cupy, is_pinned, pins
+from dask_bigfft.gpu.cupy_gpu import TO_DEVICE, Route, View, copies, open_gpu, route
 from dask_bigfft.gpu.operations import (
     FFT,
     ChirpFactor,
@@ -23,12 +19,11 @@ from dask_bigfft.gpu.operations import (
     Product,
     Strided,
     Term,
-    Transpose,
     Twiddle,
+    transposed,
 )
-from dask_bigfft.gpu.simulated import SimulatedDevice
-from dask_bigfft.gpu.transfer import TO_DEVICE
 from dask_bigfft.memory import Pinner, default_arena, lend, pinned
+from dask_bigfft.testing.simulated import SimulatedGPU, multiplied
 
 pytestmark = [
     pytest.mark.gpu,
@@ -42,7 +37,7 @@ MIB = 1 << 20
 
 @pytest.fixture(scope="module")
 def device():
-    found = open_device(available()[0])
+    found = open_gpu(available()[0])
     found.reserve(512 * MIB)
     yield found
     found.close()
@@ -56,22 +51,27 @@ def values(shape, dtype):
     return x.astype(dtype)
 
 
-def through(device, compute, x, out_shape=None, out_dtype=None, others=()):
-    """Result of one operation on an array."""
-    half = (200 if device.memory().total > 1 << 30 else 16) * MIB
+def through(device, op, x, shape=None, dtype=None, other=None):
+    """Result of one operation on an array, in place where it keeps its shape and dtype."""
+    large = device.memory().total > 1 << 30
+    half, last = (200 * MIB, 400 * MIB) if large else (16 * MIB, 32 * MIB)
     streams = device.stream("h2d"), device.stream("compute"), device.stream("d2h")
     loaded, done, end = (device.event(name) for name in ("loaded", "done", "end"))
-    source = DeviceArray(0, x.shape, x.dtype.str)
-    out = np.empty(out_shape or x.shape, out_dtype or x.dtype)
-    inside = out_shape is None and out_dtype is None
-    target = source if inside else DeviceArray(half, out.shape, out.dtype.str)
+    target = source = DeviceArray(0, x.shape, x.dtype.str)
+    out = np.empty(shape or x.shape, dtype or x.dtype)
+    if shape is not None:
+        target = DeviceArray(half, out.shape, out.dtype.str)
+    work = device.work_nbytes(op) if isinstance(op, FFT) else 0
     device.h2d(streams[0], x, source)
-    places = [DeviceArray(half + i * MIB, o.shape, o.dtype.str) for i, o in enumerate(others)]
-    for other, place in zip(others, places, strict=True):
-        device.h2d(streams[0], other, place)
+    if other is not None:
+        source = DeviceArray(half, other.shape, other.dtype.str)
+        device.h2d(streams[0], other, source)
     device.record(loaded, streams[0])
     device.wait(streams[1], loaded)
-    compute(device, streams[1], source, target, *places)
+    if op is None:
+        device.clear(streams[1], target)
+    else:
+        device.compute(streams[1], op, source, target, DeviceArray(last, (work,), "|u1"))
     device.record(done, streams[1])
     device.wait(streams[2], done)
     device.d2h(streams[2], target, out)
@@ -80,26 +80,26 @@ def through(device, compute, x, out_shape=None, out_dtype=None, others=()):
     return out
 
 
-def simulated(compute, x, *args, **kwargs):
-    twin = SimulatedDevice(64 * MIB)
+def simulated(*arguments, **keywords):
+    twin = SimulatedGPU(64 * MIB)
     twin.reserve(64 * MIB)
-    return through(twin, compute, x, *args, **kwargs)
+    return through(twin, *arguments, **keywords)
 
 
-def fft(op):
-    def compute(device, stream, source, target):
-        offset = (400 if device.memory().total > 1 << 30 else 32) * MIB
-        work = DeviceArray(offset, (device.work_nbytes(op),), "|u1")
-        device.fft(stream, op, source, target, work)
-
-    return compute
-
-
-def close(got, expected, dtype):
-    scale = np.abs(expected).max() or 1.0
-    eps = np.finfo(np.dtype(dtype)).eps
+def close(got, expected, dtype, eps=40):
+    scale = np.abs(expected[np.isfinite(expected)]).max(initial=0) or 1.0
     assert got.dtype == np.dtype(dtype)
-    np.testing.assert_allclose(got, expected, atol=40 * eps * scale)
+    eps *= np.finfo(np.dtype(dtype)).eps
+    np.testing.assert_allclose(got, expected, rtol=0, atol=eps * scale)
+
+
+def there_and_back(device, copies):
+    """Copies in order of a stream; when they are done."""
+    stream, end = device.stream("h2d"), device.event("end")
+    for source, target in copies:
+        (device.d2h if isinstance(source, DeviceArray) else device.h2d)(stream, source, target)
+    device.record(end, stream)
+    device.synchronize(end)
 
 
 @pytest.mark.parametrize("dtype", ["c16", "c8"])
@@ -126,7 +126,7 @@ def test_complex_ffts(device, shape, dims, sign, dtype):
     if sign > 0:
         expected = scipy.fft.ifftn(x.astype("c16"), axes=dims, norm="forward")
     op = FFT("c2c", shape, shape, dims, sign, x.dtype.str)
-    close(through(device, fft(op), x), expected, dtype)
+    close(through(device, op, x), expected, dtype)
 
 
 @pytest.mark.parametrize("dtype", ["c16", "c8"])
@@ -136,21 +136,21 @@ def test_complex_ffts(device, shape, dims, sign, dtype):
 )
 def test_columns_in_tiles(device, monkeypatch, shape, dim, dtype):
     nbytes = 300 * shape[dim] * np.dtype(dtype).itemsize // 7
-    monkeypatch.setattr("dask_bigfft.kernels.gpu_plans.TILED_NBYTES", 1)
-    monkeypatch.setattr("dask_bigfft.kernels.gpu_plans.TILE_NBYTES", nbytes)
+    monkeypatch.setattr("dask_bigfft.gpu.ffts.TILED_NBYTES", 1)
+    monkeypatch.setattr("dask_bigfft.gpu.ffts.TILE_NBYTES", nbytes)
     x = values(shape, dtype)
     op = FFT("c2c", shape, shape, (dim,), -1, x.dtype.str)
-    (call,) = device._operations._calls(op)
+    (call,) = device._plans._calls(op)
     assert call.columns is not None
     assert call.times > 1
     for _ in range(4):  # the third time, and the fourth, what was recorded
         x = values(shape, dtype)
-        close(through(device, fft(op), x), scipy.fft.fft(x.astype("c16"), axis=dim), dtype)
-    kept = [graph for key, graph in device._operations._graphs.items() if key[0] == op]
+        close(through(device, op, x), scipy.fft.fft(x.astype("c16"), axis=dim), dtype)
+    kept = [graph for key, graph in device._plans._graphs.items() if key[0] == op]
     assert len(kept) == 1
     assert kept[0] is not None
-    device._operations.drop_plans()
-    close(through(device, fft(op), x), scipy.fft.fft(x.astype("c16"), axis=dim), dtype)
+    device._plans.drop()
+    close(through(device, op, x), scipy.fft.fft(x.astype("c16"), axis=dim), dtype)
 
 
 @pytest.mark.parametrize("dtype", ["c16", "c8"])
@@ -172,9 +172,9 @@ def test_real_ffts(device, shape, dim, dtype):
     half = (*shape[:dim], shape[dim] // 2 + 1, *shape[dim + 1 :])
     there = FFT("r2c", shape, half, (dim,), -1, np.dtype(dtype).str)
     back = FFT("c2r", half, shape, (dim,), 1, np.dtype(dtype).str)
-    spectrum = through(device, fft(there), x, half, dtype)
+    spectrum = through(device, there, x, half, dtype)
     close(spectrum, scipy.fft.rfft(x.astype("f8"), axis=dim), dtype)
-    got = through(device, fft(back), spectrum, shape, real)
+    got = through(device, back, spectrum, shape, real)
     close(got, shape[dim] * x.astype("f8"), real)
 
 
@@ -223,54 +223,33 @@ BEYOND = Twiddle(
 def test_multiply(device, twiddles, chirps, conjugate, dtype):
     x = values((4, 6, 50), dtype)
     op = Multiply(x.shape, x.dtype.str, 0.5, conjugate, twiddles, chirps)
-
-    def compute(device, stream, array, _):
-        device.multiply(stream, op, array)
-
-    got, expected = through(device, compute, x), simulated(compute, x)
-    eps = np.finfo(x.dtype).eps
-    np.testing.assert_allclose(got, expected, rtol=0, atol=4 * eps * np.abs(x).max())
+    close(through(device, op, x), simulated(op, x), dtype, 4)
 
 
 @pytest.mark.parametrize("shape", [(4, 50), (1,), (0, 3), (3, 1001)])
 def test_what_is_cleared_is_zero(device, shape):
-    x = values(shape, "c8")
-
-    def compute(device, stream, array, _):
-        device.clear(stream, array)
-
-    got = through(device, compute, x)
-    assert got.shape == shape
-    assert not got.any()
+    assert not through(device, None, values(shape, "c8")).any()
 
 
 @pytest.mark.parametrize("dtype", ["c16", "c8"])
-def test_behind_the_end_of_a_chirp_is_nothing(device, dtype):
+@pytest.mark.parametrize("turned", [False, True])
+def test_behind_the_end_of_a_chirp_is_nothing(device, dtype, turned):
     """Whatever lay there: 0 times NaN would not be 0."""
     x = values((4, 50), dtype)
     x[2, 9:], x[3, 1] = np.nan, np.inf
     place = Term(0, 0, 1, BIG, 50), Term(1, 0, 1, BIG, 1)
-    op = Multiply(x.shape, x.dtype.str, 0.5, True, (), (ChirpFactor(109, -1, place),))
-
-    def compute(device, stream, array, _):
-        device.multiply(stream, op, array)
-
-    got, expected = through(device, compute, x), simulated(compute, x)
-    assert np.isfinite(got).all()
+    by = Multiply(x.shape, x.dtype.str, 0.5, True, (), (ChirpFactor(109, -1, place),))
+    turn = transposed(x.shape, (1, 0), x.dtype.str, by)
+    got = through(device, turn, x, (50, 4)).T if turned else through(device, by, x)
     assert not got.ravel()[109:].any()
-    eps = np.finfo(x.dtype).eps
-    np.testing.assert_allclose(got, expected, rtol=0, atol=20 * eps)
+    close(got, multiplied(by, x), dtype)
 
 
 def test_product(device):
     for dtype, other in itertools.product(("c16", "c8"), ((1, 30, 1), (4, 1, 20), (4, 30, 20))):
         x, y = values((4, 30, 20), dtype), values(other, dtype)
         op = Product(x.shape, y.shape, x.dtype.str)
-
-        def compute(device, stream, array, _, by, op=op):
-            device.product(stream, op, array, by)
-
-        close(through(device, compute, x, others=[y]), x * y, dtype)
+        close(through(device, op, x, other=y), x * y, dtype)
 
 
 @pytest.mark.parametrize("dtype", ["c16", "c8", "f8", "f4"])
@@ -278,14 +257,8 @@ def test_product(device):
 def test_transposes(device, shape, dtype):
     x = values(shape, dtype)
     for axes in itertools.permutations(range(4)):
-        op = Transpose(shape, axes, x.dtype.str)
-
-        def compute(device, stream, source, target, op=op):
-            device.transpose(stream, op, source, target)
-
         expected = x.transpose(axes)
-        # through() works in place where shapes agree, which a transpose cannot
-        got = through(device, compute, x, expected.shape, dtype)
+        got = through(device, transposed(shape, axes, x.dtype.str), x, expected.shape)
         assert np.array_equal(got, expected), axes
 
 
@@ -331,66 +304,37 @@ def test_transposes_multiply_on_the_way(device, shape, axes, conjugate, chirped,
     by = on_the_way(shape, dtype, conjugate, chirped)
     for factors in (by, Multiply(shape, x.dtype.str, -0.25, conjugate)):
         expected = multiplied(factors, x).transpose(axes)
-        op = Transpose(shape, axes, x.dtype.str, factors)
-
-        def compute(device, stream, source, target, op=op):
-            device.transpose(stream, op, source, target)
-
-        got = through(device, compute, x, expected.shape, dtype)
-        eps = np.finfo(x.dtype).eps
-        np.testing.assert_allclose(got, expected, rtol=0, atol=4 * eps * np.abs(x).max())
+        op = transposed(shape, axes, x.dtype.str, factors)
+        close(through(device, op, x, expected.shape), expected, dtype, 4)
 
 
 @pytest.mark.parametrize("dtype", ["c16", "c8"])
-def test_what_lies_behind_a_chirp_is_zero_where_it_is_turned_to(device, dtype):
-    x = values((4, 50), dtype)
-    x[2, 9:], x[3, 1] = np.nan, np.inf
-    place = Term(0, 0, 1, BIG, 50), Term(1, 0, 1, BIG, 1)
-    by = Multiply(x.shape, x.dtype.str, 0.5, True, (), (ChirpFactor(109, -1, place),))
-    op = Transpose(x.shape, (1, 0), x.dtype.str, by)
-
-    def compute(device, stream, source, target):
-        device.transpose(stream, op, source, target)
-
-    got = through(device, compute, x, (50, 4), dtype)
-    assert not got.T.ravel()[109:].any()
-    eps = np.finfo(x.dtype).eps
-    np.testing.assert_allclose(got, multiplied(by, x).T, rtol=0, atol=20 * eps)
-
-
-@pytest.mark.parametrize("dtype", ["c16", "c8"])
-@pytest.mark.parametrize("flips", [(1, 1, 1), (-1, 1, -1), (-1, -1, 1)])
+@pytest.mark.parametrize("flips", list(itertools.product((1, -1), repeat=3)))
 def test_strided_copies_multiply_on_the_way(device, flips, dtype):
+    """What is turned round along some dimensions, as the mirror image of half a spectrum is."""
     shape = (6, 53, 70)
     x, by = values(shape, dtype), on_the_way(shape, dtype, True, True)
     strides = tuple(flip * step for flip, step in zip(flips, (3710, 70, 1), strict=True))
     start = sum((n - 1) * -min(0, s) for n, s in zip(shape, strides, strict=True))
     op = Strided(shape, strides, start, (1, 6 * 70, 6), 0, x.dtype.str, by)
-
-    def compute(device, stream, source, target):
-        device.strided(stream, op, source, target)
-
-    got = through(device, compute, x, (53, 70, 6), dtype)
     expected = multiplied(by, x[tuple(slice(None, None, flip) for flip in flips)])
-    eps = np.finfo(x.dtype).eps
-    close_to = {"rtol": 0, "atol": 4 * eps * np.abs(x).max()}
-    np.testing.assert_allclose(got, expected.transpose(1, 2, 0), **close_to)
+    close(through(device, op, x, (53, 70, 6)), expected.transpose(1, 2, 0), dtype, 4)
 
 
 def test_more_elements_are_turned_than_32_bits_count(device):
-    """Compared where they are; 34 GiB of the card."""
+    """Compared where they are; 34 GiB of the GPU."""
     shape = (65537, 32771)
     if device.memory().free < 40 << 30:
-        pytest.skip("the card has not 40 GiB free")
+        pytest.skip("the GPU has not 40 GiB free")
     cp = cupy()
     left, right = Term(0, 0, 1, BIG, 1), Term(1, 0, 1, BIG, 1)
     by = Multiply(shape, "<c8", 0.5, False, (Twiddle(2**32, -1, (left,), (right,)),))
-    op = Transpose(shape, (1, 0), "<c8", by)
+    op = transposed(shape, (1, 0), "<c8", by)
     with cp.cuda.Device(available()[0]):
         try:
             x, y = cp.full(shape, 2, "c8"), cp.zeros(shape[::-1], "c8")
             cp.cuda.get_current_stream().synchronize()
-            Operations().transpose(op, x.data.ptr, y.data.ptr)
+            kernels.strided(op, x.data.ptr, y.data.ptr)
             for row in (0, 1, 16384, 32770):
                 power = np.arange(shape[0]) * row % 2**32
                 expected = np.exp(-2j * np.pi * (power / 2**32))
@@ -398,22 +342,6 @@ def test_more_elements_are_turned_than_32_bits_count(device):
         finally:
             x = y = None
             cp.get_default_memory_pool().free_all_blocks()
-
-
-@pytest.mark.parametrize("dtype", ["c16", "c8"])
-def test_strided_copies(device, dtype):
-    """What is turned round along some dimensions, as the mirror image of half a spectrum is."""
-    x = values((6, 50, 70), dtype)
-    for flips in itertools.product((1, -1), repeat=3):
-        strides = tuple(flip * step for flip, step in zip(flips, (3500, 70, 1), strict=True))
-        start = sum((n - 1) * -min(0, s) for n, s in zip(x.shape, strides, strict=True))
-        op = Strided(x.shape, strides, start, (3500, 70, 1), 0, x.dtype.str)
-
-        def compute(device, stream, source, target, op=op):
-            device.strided(stream, op, source, target)
-
-        got = through(device, compute, x, x.shape, dtype)
-        assert np.array_equal(got, x[tuple(slice(None, None, flip) for flip in flips)]), flips
 
 
 def block_in(kind, shape, dtype):
@@ -440,59 +368,33 @@ def block_in(kind, shape, dtype):
 def test_views_travel_there_and_back(device, kind, dtype, part):
     x, back = block_in(kind, (64, 16, 1024), dtype), block_in(kind, (64, 16, 1024), dtype)
     if kind == "pinned":
-        assert way(x[:, :, :8], TO_DEVICE, is_pinned(x[:, :, :8])) is Way.KERNEL
+        form = View(
+            (64, 16, 8), x.strides, x.itemsize, (128 * x.itemsize, 8 * x.itemsize, x.itemsize)
+        )
+        assert route(form, TO_DEVICE, is_pinned(x))[0] is Route.KERNEL
     kept = back.copy()
     inside = DeviceArray(0, x[part].shape, x.dtype.str)
-    stream, end = device.stream("h2d"), device.event("end")
-    device.h2d(stream, x[part], inside)
-    device.d2h(stream, inside, back[part])
-    device.record(end, stream)
-    device.synchronize(end)
+    there_and_back(device, [(x[part], inside), (inside, back[part])])
     kept[part] = x[part]
     assert np.array_equal(back, kept)
 
 
-@pytest.mark.parametrize("chosen", list(Way))
-def test_every_way_brings_the_same(device, monkeypatch, chosen):
-    x, back = block_in("pinned", (80, 9, 700), "c8"), block_in("pinned", (80, 9, 700), "c8")
-    back[...] = 0
-    assert is_pinned(x)
-    assert is_pinned(back)
-    monkeypatch.setattr(cuda_copies, "way", lambda *_: chosen)
-    part = np.s_[3:37, 2:8, 11:600]
-    inside = DeviceArray(0, x[part].shape, x.dtype.str)
-    stream, end = device.stream("h2d"), device.event("end")
-    device.h2d(stream, x[part], inside)
-    device.d2h(stream, inside, back[part])
-    device.record(end, stream)
-    device.synchronize(end)
-    expected = np.zeros_like(x)
-    expected[part] = x[part]
-    assert np.array_equal(back, expected)
-
-
-@pytest.mark.parametrize("chosen", list(Way))
+@pytest.mark.parametrize("chosen", list(Route))
 @pytest.mark.parametrize("inside", [np.s_[:, 1:7, 50:639], np.s_[2:36, 3:9, :589], np.s_[1:35, :6]])
-def test_every_way_reaches_into_a_part_of_a_larger_array(device, monkeypatch, chosen, inside):
+def test_every_route_reaches_into_a_part_of_a_larger_array(device, monkeypatch, chosen, inside):
     x, back = block_in("pinned", (80, 9, 700), "c8"), block_in("pinned", (34, 6, 589), "c8")
     part = np.s_[3:37, 2:8, 11:600]
     whole = block_in(
         "pinned", (36 if inside[0].stop else 34, 9, 589 if len(inside) < 3 else 700), "c8"
     )
-    monkeypatch.setattr(cuda_copies, "way", lambda *_: chosen)
+    monkeypatch.setattr(cupy_gpu, "route", lambda form, *_: (chosen, copies(form)))
     larger = DeviceArray(0, whole.shape, "<c8")
     seen = whole[inside]
     offset = seen.ctypes.data - whole.ctypes.data
     place = DeviceArray(offset, seen.shape, "<c8", seen.strides)
-    stream, end = device.stream("h2d"), device.event("end")
     expected = whole.copy()
     expected[inside] = x[part]
-    device.h2d(stream, whole, larger)
-    device.h2d(stream, x[part], place)
-    device.d2h(stream, place, back)
-    device.d2h(stream, larger, whole)
-    device.record(end, stream)
-    device.synchronize(end)
+    there_and_back(device, [(whole, larger), (x[part], place), (place, back), (larger, whole)])
     assert np.array_equal(whole, expected)
     assert np.array_equal(back, x[part])
 
@@ -500,12 +402,8 @@ def test_every_way_reaches_into_a_part_of_a_larger_array(device, monkeypatch, ch
 def test_arrays_of_others_are_pinned_where_they_are(device):
     x, back = values((1 << 21,), "c16"), np.zeros(1 << 21, "c16")  # 32 MiB each
     assert not is_pinned(x)
-    stream, end = device.stream("h2d"), device.event("end")
     array = DeviceArray(0, x.shape, "<c16")
-    device.h2d(stream, x, array)
-    device.d2h(stream, array, back)
-    device.record(end, stream)
-    device.synchronize(end)
+    there_and_back(device, [(x, array), (array, back)])
     assert np.array_equal(x, back)
     assert is_pinned(x)
     assert is_pinned(back[5:])
@@ -523,7 +421,7 @@ def test_a_wait_on_an_event_covers_the_scatter(device, monkeypatch):
 
 
 def _through_the_ring(device, monkeypatch):
-    monkeypatch.setattr(copiers, "SHARE_NBYTES", 1 << 16)
+    monkeypatch.setattr(ring, "SHARE_NBYTES", 1 << 16)
     block = np.zeros((1 << 14, 512), "c8")  # 64 MiB in ordinary memory
     expected = values(block.shape, "c8")
     there, back = device.stream("h2d"), device.stream("d2h")
@@ -562,20 +460,16 @@ def test_staging_buffers_of_the_pool_go_back_to_the_driver(monkeypatch):
         return found
 
     monkeypatch.setattr(
-        cuda_copies, "make_pinner", lambda limit: Pinner(refused, lambda address: None, limit)
+        cupy_gpu, "make_pinner", lambda limit: Pinner(refused, lambda address: None, limit)
     )
     monkeypatch.setattr(cupy().cuda, "alloc_pinned_memory", taken)
-    other = open_device(available()[0])
+    other = open_gpu(available()[0])
     other.reserve(64 * MIB)
     other.stage(2, 4 * MIB)
     x = np.arange(3 * MIB, dtype="f8")
     out, array = np.empty_like(x), DeviceArray(0, x.shape, "<f8")
     with dask.config.set({"bigfft.memory.pin-arrays": False}):
-        stream, end = other.stream("h2d"), other.event("end")
-        other.h2d(stream, x, array)
-        other.d2h(stream, array, out)
-        other.record(end, stream)
-        other.synchronize(end)
+        there_and_back(other, [(x, array), (array, out)])
     assert np.array_equal(out, x)
     asked = cupy().cuda.pinned_memory.is_memory_pinned
     assert len(held) == 4
@@ -590,17 +484,17 @@ def test_two_plans_in_one_work_area_do_not_disturb_each_other(device):
     ops = [FFT("c2c", x.shape, x.shape, (d,), -1, "<c16") for d in (1, 0)]
     nbytes = max(device.work_nbytes(op) for op in ops)
     assert nbytes > 0
-    area = DeviceArray(230 * MIB, (nbytes,), "|u1")
-
-    def compute(device, stream, source, target):
-        for op in ops:
-            device.fft(stream, op, source, target, area)
-
-    close(through(device, compute, x), scipy.fft.fft2(x), "c16")
+    out, array, stream = np.empty_like(x), DeviceArray(0, x.shape, "<c16"), device.stream("h2d")
+    device.h2d(stream, x, array)
+    for op in ops:
+        device.compute(stream, op, array, array, DeviceArray(230 * MIB, (nbytes,), "|u1"))
+    device.d2h(stream, array, out)
+    device.synchronize_all()
+    close(out, scipy.fft.fft2(x), "c16")
 
 
 def test_more_memory_than_there_is_is_refused_and_nothing_is_lost(device):
-    other = open_device(available()[0])
+    other = open_gpu(available()[0])
     total = other.memory().total
     with pytest.raises(DeviceMemoryError):
         other.reserve(total + (1 << 30))
@@ -613,7 +507,7 @@ def test_more_memory_than_there_is_is_refused_and_nothing_is_lost(device):
     array, stream = DeviceArray(0, x.shape, "<c16"), other.stream("h2d")
     other.h2d(stream, x, array)
     other.work_nbytes(op)
-    other.fft(stream, op, array, array, DeviceArray(MIB, (0,), "|u1"))
+    other.compute(stream, op, array, array, DeviceArray(MIB, (0,), "|u1"))
     other.d2h(stream, array, out)
     other.synchronize_all()
     close(out, scipy.fft.fft(x, axis=0), "c16")
@@ -626,23 +520,9 @@ def test_more_memory_than_there_is_is_refused_and_nothing_is_lost(device):
     other.close()
 
 
-def test_traced_operations_have_begun_and_ended():
-    other = cupy_device.CupyDevice(available()[0], traced=True)
-    other.reserve(64 * MIB)
-    x = block_in("pinned", (1 << 20,), "c16")
-    stream, array = other.stream("h2d"), DeviceArray(0, x.shape, "<c16")
-    other.h2d(stream, x, array)
-    other.d2h(stream, array, x)
-    first, second = other.spans()
-    assert (first.operation, second.operation) == ("h2d", "d2h")
-    assert 0 <= first.start < first.end <= second.start < second.end
-    assert other.spans() == []
-    other.close()
-
-
 def test_pinned_memory_is_let_go_with_the_last_device(device):
     find.release()  # those that other tests have opened
-    other = open_device(available()[0])
+    other = open_gpu(available()[0])
     block = lend((1 << 20,), "c16")
     assert is_pinned(block)
     other.close()

@@ -16,9 +16,8 @@ from dask_bigfft.front import plan as plan_of
 from dask_bigfft.gpu import find
 from dask_bigfft.gpu.cuda import available
 from dask_bigfft.gpu.jobs import Job, Source
-from dask_bigfft.gpu.limits import PieceLimits
 from dask_bigfft.memory import lend
-from dask_bigfft.planner.device_settings import DeviceSettings
+from dask_bigfft.planner.tile_plan import DeviceSettings, TileLimits
 
 pytestmark = [
     pytest.mark.gpu,
@@ -27,7 +26,7 @@ pytestmark = [
 ]
 
 MIB = 1 << 20
-LIMITS = PieceLimits(0, least=MIB // 4)
+LIMITS = TileLimits(0, least=MIB // 4)
 
 
 @pytest.fixture(autouse=True)

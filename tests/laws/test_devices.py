@@ -14,11 +14,11 @@ from dask_bigfft import fft, plan
 from dask_bigfft.errors import ArgumentError, DeviceError
 from dask_bigfft.gpu import find
 from dask_bigfft.gpu.jobs import Source
-from dask_bigfft.gpu.limits import PieceLimits
+from dask_bigfft.planner.tile_plan import TileLimits
 from dask_bigfft.testing.devices import simulated_devices
 
-SMALL = PieceLimits(0, least=256, run_nbytes=64)
-WIDE = PieceLimits(0, least=256, run_nbytes=1)  # any row is wide enough
+SMALL = TileLimits(0, least=256, run_nbytes=64)
+WIDE = TileLimits(0, least=256, run_nbytes=1)  # any row is wide enough
 KINDS = ["fftn", "ifftn", "rfftn", "irfftn", "hfftn", "ihfftn"]
 
 
@@ -88,10 +88,9 @@ def test_every_kind_in_pieces(name, shape, chunks, nbytes, single):
 
 @pytest.mark.parametrize("slots", [1, 2, 3])
 @pytest.mark.parametrize("name", ["fftn", "ifftn"])
-def test_transposed_order_of_several_axes(name, slots, monkeypatch):
-    """Blocks whose first dimension is several digits, also where they come in parts."""
-    monkeypatch.setattr("dask_bigfft.gpu.slots.LEAST_PART", 64)
-    limits = replace(SMALL, run_nbytes=1, slots=slots, fewest=slots)
+def test_transposed_order_of_several_axes(name, slots):
+    """Blocks whose first dimension is several digits, also with few buffers."""
+    limits = replace(SMALL, run_nbytes=1, slots=slots)
     x, ours = values(28, 20, 10), getattr(fft, name)
     array = da.from_array(x, (14, 10, 2))
     with split(), simulated_devices(1 << 12, limits=limits):
@@ -208,10 +207,9 @@ RAGGED = {
 def test_what_does_not_lie_as_a_round_has_it_is_read_where_it_lies(case, slots, monkeypatch):
     """By copies of boxes, into zeros, turned where they lie backwards: the CPU gathers nothing.
 
-    Also in parts, as where there are few slots, and where a part or all of a piece is nothing.
+    Also with few buffers, and where a part or all of a tile is nothing.
     """
-    monkeypatch.setattr("dask_bigfft.gpu.slots.LEAST_PART", 64)
-    limits = replace(WIDE, slots=slots, fewest=slots)
+    limits = replace(WIDE, slots=slots)
     single = list(RAGGED).index(case) % 2 == 1
     name, shape, chunks, keywords = RAGGED[case]
     x, gathered, get = values(*shape, real=name.startswith("r"), single=single), [], Source.get

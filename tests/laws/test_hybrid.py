@@ -18,11 +18,12 @@ from dask_bigfft.cluster import register
 from dask_bigfft.errors import ArgumentError, DeviceError, DeviceMemoryError
 from dask_bigfft.events import add_sink, remove_sink
 from dask_bigfft.gpu import dispatch, find, work_sharing
-from dask_bigfft.gpu.limits import PieceLimits
-from dask_bigfft.gpu.simulated import SimulatedDevice
+from dask_bigfft.gpu.operations import FFT
 from dask_bigfft.planner import work_sharing as sharing
 from dask_bigfft.planner.profile import DeviceProfile, LibrarySpeeds, Profile
+from dask_bigfft.planner.tile_plan import TileLimits
 from dask_bigfft.testing.devices import simulated_devices
+from dask_bigfft.testing.simulated import SimulatedGPU
 
 #: A test that waits for longer than this has failed.
 PATIENCE = 10.0
@@ -134,23 +135,23 @@ def test_real_input_of_complex_ffts_and_shifts_and_checks():
     assert_close(checked, scipy.fft.fft2(x))
 
 
-class Failing(SimulatedDevice):
+class Failing(SimulatedGPU):
     """A device whose memory is used up in the middle of a block, again and again."""
 
     calls = 0
 
-    def fft(self, stream, op, source, target, work):
-        self.calls += 1
-        if self.calls % 7 == 3:
-            raise DeviceMemoryError("the card is full")
-        super().fft(stream, op, source, target, work)
+    def compute(self, stream, op, *arrays):
+        self.calls += isinstance(op, FFT)
+        if isinstance(op, FFT) and self.calls % 7 == 3:
+            raise DeviceMemoryError("the GPU is full")
+        super().compute(stream, op, *arrays)
 
 
 def test_a_device_that_breaks_is_an_error_of_the_task():
 
-    class Broken(SimulatedDevice):
-        def fft(self, *arguments):
-            raise DeviceError("the card has fallen off the bus")
+    class Broken(SimulatedGPU):
+        def compute(self, *arguments):
+            raise DeviceError("the GPU has fallen off the bus")
 
     find.use([Broken(1 << 14)], SMALL, 1 << 14)
     try:
@@ -178,7 +179,7 @@ def test_many_tasks_share_devices_one_of_which_runs_out_of_memory(monkeypatch, s
     """More tasks than leases: all end, with the CPU's answer, and what comes back is done."""
     x, failing = values(384, 64, seed=seed), Failing(1 << 14, seed)
     cpu_threads_wait(monkeypatch, lambda: failing.calls >= 3)
-    find.use([failing, SimulatedDevice(1 << 14, seed)], SMALL, 1 << 14)
+    find.use([failing, SimulatedGPU(1 << 14, seed)], SMALL, 1 << 14)
     try:
         lazy = fft.fft2(da.from_array(x, (24, 64)), device="hybrid")
         got, nbytes_of = computed(lazy, scheduler="threads", num_workers=12)
@@ -353,7 +354,7 @@ def test_explained_and_reported():
 
 @pytest.mark.parametrize(
     ("nbytes", "who", "percent", "name"),
-    [(1 << 18, "round_device", 100, "fft2"), (1 << 8, "round_cpu", 0, "ifft2")],
+    [(1 << 19, "round_device", 100, "fft2"), (1 << 8, "round_cpu", 0, "ifft2")],
 )
 def test_what_one_kind_does_alone_is_forecast_as_its_share(nbytes, who, percent, name):
     """Of one block that takes several crossings, and of one that no card has room for."""
@@ -399,7 +400,7 @@ def test_without_a_gpu_it_is_refused_by_name():
 
 
 def _simulated():
-    find.use([SimulatedDevice(1 << 14)], PieceLimits(0, least=256, run_nbytes=64), 1 << 14)
+    find.use([SimulatedGPU(1 << 14)], TileLimits(0, least=256, run_nbytes=64), 1 << 14)
 
 
 def _spans():

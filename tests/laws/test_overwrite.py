@@ -10,11 +10,11 @@ import scipy.fft
 
 from dask_bigfft import fft
 from dask_bigfft.front import plan
-from dask_bigfft.gpu.limits import PieceLimits
 from dask_bigfft.memory.arena import default_arena
+from dask_bigfft.planner.tile_plan import TileLimits
 from dask_bigfft.testing.devices import simulated_devices
 
-LIMITS = PieceLimits(0, least=1 << 14, run_nbytes=64)
+LIMITS = TileLimits(0, least=1 << 14, run_nbytes=64)
 
 
 def owned(values, chunks=-1):

@@ -18,7 +18,7 @@ import dask_bigfft.graph.inside
 from dask_bigfft import fft, plan
 from dask_bigfft.errors import CarrierError, DeviceError, VerificationError
 from dask_bigfft.exchange.spoiled import refuse_spoiled, spoiling
-from dask_bigfft.gpu.limits import PieceLimits
+from dask_bigfft.planner.tile_plan import TileLimits
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.testing.faults import DAMAGES, Times
 
@@ -140,7 +140,7 @@ def test_nor_are_shards_that_a_device_has_worked_on(monkeypatch, again):
         return found
 
     monkeypatch.setattr(dask_bigfft.graph.inside, "inside_device", device)
-    limits = PieceLimits(0, least=1 << 14, run_nbytes=64)
+    limits = TileLimits(0, least=1 << 14, run_nbytes=64)
     with simulated_devices(1 << 18, limits=limits), dask.config.set(scheduler="sync"):
         x = da.Array(graph, "owned", ((16,) * 4, (48,)), dtype=complex)
         with pytest.raises(CarrierError, match=r"round 1 failed on block .* leave overwrite_x out"):

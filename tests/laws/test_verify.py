@@ -19,9 +19,9 @@ from dask_bigfft import fft, plan
 from dask_bigfft.errors import DamagedShardError, VerificationError
 from dask_bigfft.exchange import p2p
 from dask_bigfft.exchange.scratch import Scratch
-from dask_bigfft.gpu.limits import PieceLimits
 from dask_bigfft.kernels.checks import near_values
 from dask_bigfft.kernels.libraries import usable
+from dask_bigfft.planner.tile_plan import TileLimits
 from dask_bigfft.testing.devices import simulated_devices
 from dask_bigfft.testing.faults import DAMAGES, Dropping, Times, flip
 from dask_bigfft.testing.strategies import cases, random_array, round_cases
@@ -127,7 +127,7 @@ def test_rounds_that_keep_no_energy_may_be_shared_by_threads_and_devices(found, 
     """Who does which part of a block is another one each time, and so is the last bit."""
     a = signal(n=1009)
     settings = {"bigfft.planner.whole-axis-floor": 1, "bigfft.hybrid.min-speedup": 0}
-    with dask.config.set(settings), simulated_devices(1 << 16, limits=PieceLimits(0, least=64)):
+    with dask.config.set(settings), simulated_devices(1 << 16, limits=TileLimits(0, least=64)):
         x = da.from_array(a, chunks=144)
         assert "*" in plan(x, "fft", device=device).notation
         result = fft.fft(x, device=device, verify=mode).compute()

@@ -8,13 +8,12 @@ import dask.array as da
 import numpy as np
 import pytest
 
-from dask_bigfft.gpu.limits import PieceLimits
 from dask_bigfft.graph.layer import transformed_array
-from dask_bigfft.planner.device_settings import DeviceSettings
 from dask_bigfft.planner.plan import Machine
 from dask_bigfft.planner.profile import DeviceProfile, Profile
 from dask_bigfft.planner.request import Request
 from dask_bigfft.planner.search import find_plan
+from dask_bigfft.planner.tile_plan import DeviceSettings, TileLimits
 from dask_bigfft.planning import trials
 from dask_bigfft.planning.tuning import tuned
 from dask_bigfft.testing.devices import simulated_devices
@@ -43,7 +42,7 @@ def test_answers_do_not_depend_on_settings(streams, seed):
     rng = np.random.default_rng(seed)
     values = rng.standard_normal((16, 32, 60)) + 1j * rng.standard_normal((16, 32, 60))
     x = da.from_array(values, chunks=(4, 32, 60))
-    limits = PieceLimits(0, least=256, run_nbytes=64)
+    limits = TileLimits(0, least=256, run_nbytes=64)
     plan = find_plan(
         transform_spec("fftn", x.shape, x.dtype),
         Request(x.chunks, kernel="scipy", device="gpu"),

@@ -10,12 +10,12 @@ from laws.test_hybrid import cpu_threads_wait
 
 from dask_bigfft import fft, report
 from dask_bigfft.gpu import find
-from dask_bigfft.gpu.limits import PieceLimits
-from dask_bigfft.gpu.simulated import SimulatedDevice
+from dask_bigfft.planner.tile_plan import TileLimits
 from dask_bigfft.planner.wording import human_bytes
+from dask_bigfft.testing.simulated import SimulatedGPU
 
 
-class Slow(SimulatedDevice):
+class Slow(SimulatedGPU):
     """One that is busy for so long that other blocks go to other devices."""
 
     def synchronize(self, event):
@@ -26,7 +26,7 @@ class Slow(SimulatedDevice):
 @pytest.fixture
 def devices():
     """Several, which have unlike amounts of memory taken before the first block comes."""
-    limits = PieceLimits(0, least=256, run_nbytes=64)
+    limits = TileLimits(0, least=256, run_nbytes=64)
     found = [Slow(1 << 17, seed, libraries=1000 * seed) for seed in range(3)]
     find.use(found, limits, 1 << 15)
     yield found

@@ -6,16 +6,24 @@ import random
 import numpy as np
 import pytest
 
-from dask_bigfft.gpu.transfer import (
+from dask_bigfft.gpu import cupy_gpu
+from dask_bigfft.gpu.cupy_gpu import (
     MAX_PITCH_NBYTES,
     TO_DEVICE,
     TO_HOST,
-    Memcpy3D,
-    calls,
+    View,
     copies,
-    memcpy3d,
-    slabs,
+    structure_3d,
+    submit_2d,
 )
+from dask_bigfft.gpu.operations import dense
+from dask_bigfft.gpu.ring import slabs
+
+HOST, DEVICE = 1, 2
+
+
+def form(view, places=None):
+    return View(view.shape, view.strides, view.itemsize, places or dense(view.shape, view.itemsize))
 
 
 def taken(view, place=None):
@@ -32,7 +40,7 @@ def taken(view, place=None):
         card = larger.reshape(-1).view(np.uint8)
         begin, strides = place.ctypes.data - larger.ctypes.data, place.strides
     seen = 0
-    for copy in copies(view, strides):
+    for copy in copies(form(view, strides)):
         assert copy.height == 1 or (copy.pitch >= copy.width <= copy.device_pitch)
         for plane in range(copy.depth):
             for row in range(copy.height):
@@ -40,7 +48,7 @@ def taken(view, place=None):
                 at = begin + copy.device
                 at += plane * copy.device_plane + row * copy.device_pitch
                 card[at : at + copy.width] = memory[host : host + copy.width]
-        seen += copy.nbytes
+        seen += copy.width * copy.height * copy.depth
     assert seen == view.nbytes
     return card.view(view.dtype).reshape(view.shape) if place is None else place
 
@@ -56,7 +64,6 @@ def test_calls_bring_every_view_as_numpy_sees_it(seed):
         cut.append(slice(low, rng.randint(low + 1, n)))
     view = block.reshape(shape)[tuple(cut)]
     assert np.array_equal(taken(view), view)
-    assert len(list(copies(view))) == calls(view)
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -78,46 +85,90 @@ def test_calls_bring_every_view_into_a_part_of_a_larger_array(seed):
     expected[to] = view
     taken(view, there)
     assert np.array_equal(card, expected)
-    assert len(list(copies(view, there.strides))) == calls(view, there.strides)
 
 
 def test_nothing_is_copied_of_an_empty_view():
     view = np.zeros((4, 0, 3))
-    assert list(copies(view)) == []
-    assert calls(view) == 0
+    assert copies(form(view)) == ()
     assert list(slabs(view, 100)) == []
 
 
 def test_rows_further_apart_than_the_driver_allows_take_a_call_each():
     far = np.lib.stride_tricks.as_strided(np.zeros(4), (3, 2), (MAX_PITCH_NBYTES + 1, 8))
-    found = list(copies(far))
+    found = copies(form(far))
     assert [copy.host for copy in found] == [0, MAX_PITCH_NBYTES + 1, 2 * MAX_PITCH_NBYTES + 2]
     assert {(copy.height, copy.width) for copy in found} == {(1, 16)}
 
 
 @pytest.mark.parametrize("direction", [TO_DEVICE, TO_HOST])
 def test_the_structure_of_a_three_dimensional_copy(direction):
-    (copy,) = copies(np.zeros((8, 6, 4), "f8")[:, :3, :2])
-    found = memcpy3d(copy, 1 << 20, 1 << 30, direction)
-    assert ctypes.sizeof(Memcpy3D) == 160
-    offsets = [getattr(Memcpy3D, name).offset for name, _ in Memcpy3D._fields_]
-    assert offsets == [0, 8, 32, 64, 72, 96, 128, 152]
-    apart, dense = found.srcPtr, found.dstPtr
-    if direction == TO_HOST:
-        apart, dense = dense, apart
-    assert (apart.ptr, apart.pitch, apart.ysize) == (1 << 20, 32, 6)
-    assert (dense.ptr, dense.pitch, dense.ysize) == (1 << 30, 16, 3)
-    assert (found.extent.width, found.extent.height, found.extent.depth) == (16, 3, 8)
+    """As ``cudaMemcpy3DParms``: array, position and pitched pointer of both sides, extent, kind."""
+    (copy,) = copies(form(np.zeros((8, 6, 4), "f8")[:, :3, :2]))
+    found = structure_3d(copy, 1 << 20, 1 << 30, direction).tolist()
+    apart, there = [1 << 20, 32, 16, 6], [1 << 30, 16, 16, 3]
+    source, target = (apart, there) if direction == TO_DEVICE else (there, apart)
+    assert found == [0] * 4 + source + [0] * 4 + target + [16, 3, 8, direction]
 
 
 @pytest.mark.parametrize("nbytes", [1, 8, 24, 64, 100, 10**6])
 def test_slabs_are_a_view_in_the_order_of_its_dense_copy(nbytes):
     view = np.arange(5 * 7 * 3, dtype="f8").reshape(5, 7, 3)[1:, ::1, :2]
-    dense, end = np.ascontiguousarray(view).reshape(-1), 0
-    for part, at in slabs(view, nbytes):
-        values = view[part]
+    whole, end = np.ascontiguousarray(view).reshape(-1), 0
+    for part in slabs(view, nbytes):
+        values, at = view[part], end
         assert values.nbytes <= max(nbytes, view.itemsize)
-        assert at == end
         end += values.nbytes
-        assert np.array_equal(values.reshape(-1), dense[at // 8 : end // 8])
+        assert np.array_equal(values.reshape(-1), whole[at // 8 : end // 8])
     assert end == view.nbytes
+
+
+def driver(status_of=lambda number: 0):
+    """A driver that copies at once, as the structure says, and may refuse."""
+    seen = []
+
+    def copy(address, stream):
+        seen.append(address)
+        if status_of(len(seen)):
+            return status_of(len(seen))
+        words = np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(ctypes.c_uint64)), (16,))
+        words = [int(word) for word in words]
+        kinds = {HOST: 1, DEVICE: 2}
+        assert {words[2], words[9]} == {HOST, DEVICE}
+        source, target = words[2 + kinds[words[2]]], words[9 + kinds[words[9]]]
+        for row in range(words[15]):
+            ctypes.memmove(target + row * words[13], source + row * words[6], words[14])
+        return 0
+
+    return copy
+
+
+@pytest.mark.parametrize("cut", [np.s_[2:5, 3:40], np.s_[1:3], np.s_[:, 7:8]])
+def test_shards_of_one_form_are_copied_there_and_back(monkeypatch, cut):
+    monkeypatch.setattr(cupy_gpu, "_driver", driver)
+    rng = np.random.default_rng(0)
+    blocks = [rng.standard_normal((8, 64)) for _ in range(5)]
+    there = np.zeros((5, *blocks[0][cut].shape))
+    calls = copies(form(blocks[0][cut]))
+    hosts = np.array([block[cut].ctypes.data for block in blocks])
+    devices = there.ctypes.data + np.arange(5) * there.strides[0]
+    assert submit_2d(calls, hosts, devices, TO_DEVICE, 0) is True
+    assert all(np.array_equal(there[i], block[cut]) for i, block in enumerate(blocks))
+    there += 1
+    expected = [block.copy() for block in blocks]
+    for i, block in enumerate(expected):
+        block[cut] = there[i]
+    assert submit_2d(calls, hosts, devices, TO_HOST, 0) is True
+    assert all(np.array_equal(a, b) for a, b in zip(blocks, expected, strict=True))
+
+
+@pytest.mark.parametrize(("status", "said"), [(1, False), (2, None)])
+def test_what_the_driver_refuses_is_left_to_others(monkeypatch, status, said):
+    monkeypatch.setattr(cupy_gpu, "_driver", lambda: driver(lambda n: status * (n == 2)))
+    values = np.zeros((3, 4))
+    places = np.array([values.ctypes.data] * 3)
+    assert submit_2d(copies(form(values)), places, places, TO_DEVICE, 0) is said
+
+
+def test_without_such_a_driver_others_copy(monkeypatch):
+    monkeypatch.setattr(cupy_gpu, "_driver", lambda: None)
+    assert submit_2d((), np.empty(0, int), np.empty(0, int), TO_DEVICE, 0) is None

@@ -1,26 +1,18 @@
 """Operations for a CUDA device: what kernels are told, followed by hand, is NumPy's answer."""
 
 import contextlib
-import ctypes
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from dask_bigfft.errors import DeviceError
-from dask_bigfft.gpu import cuda_kernels, cuda_operations, find, on_card
-from dask_bigfft.gpu.cuda_operations import Operations
-from dask_bigfft.gpu.operations import FFT, Transpose
-from dask_bigfft.kernels.gpu_source import TILE
+from dask_bigfft.gpu import ffts, find, kernels, on_gpu
+from dask_bigfft.gpu.ffts import FFTPlans
+from dask_bigfft.gpu.kernels import TILE
+from dask_bigfft.gpu.operations import FFT, transposed
 
 
-def memory(address, number, itemsize):
-    """An element of host memory by its number, which may be below 0."""
-    raw = (ctypes.c_char * itemsize).from_address(int(address) + number * itemsize)
-    return np.frombuffer(raw, f"V{itemsize}")
-
-
-class Card:
+class GPU:
     """As much of CuPy as making a plan takes; writes down what is done with it."""
 
     def __init__(self, taken=0):
@@ -40,15 +32,15 @@ class Card:
         )
 
     @contextlib.contextmanager
-    def using(self, lend):
-        self.lend = lend
+    def using(self, allocate):
+        self.allocate = allocate
         yield
-        self.lend = None
+        self.allocate = None
 
     def making(self, name, taken):
         def made(*arguments, **keywords):
             self.did.append(name)
-            assert self.lend(1000) == 1000
+            assert self.allocate(1000) == 1000
             self.free -= taken
             return SimpleNamespace(handle=len(self.did))
 
@@ -57,60 +49,60 @@ class Card:
 
 def test_plans_are_made_once_and_ready_when_they_are_there(monkeypatch):
     """Their tables come in the null stream; their work area is lent at the call."""
-    card, own = Card(taken=96), Operations()
-    monkeypatch.setattr(cuda_operations, "cupy", lambda: card)
-    monkeypatch.setattr(cuda_operations, "MAX_PLANS", 3)
+    gpu, own = GPU(taken=96), FFTPlans()
+    monkeypatch.setattr(ffts, "cupy", lambda: gpu)
+    monkeypatch.setattr(ffts, "MAX_PLANS", 3)
     ops = [FFT("c2c", (n, 8), (n, 8), (1,), -1, "<c16") for n in range(2, 6)]
-    assert [own.work_nbytes(op) for op in (*ops[:3], ops[0])] == [1024] * 4
-    assert card.did == ["PlanNd", "synchronized"] * 3
-    assert own.tables == 3 * 96
-    own.work_nbytes(ops[3])  # beside the others: what is under way may need them all
-    assert card.did == ["PlanNd", "synchronized"] * 4
-    assert own.tables == 4 * 96
+    assert [own.prepare(op) for op in (*ops[:3], ops[0])] == [1024] * 4
+    assert gpu.did == ["PlanNd", "synchronized"] * 3
+    assert own.taken == 3 * 96
+    own.prepare(ops[3])  # beside the others: what is under way may need them all
+    assert gpu.did == ["PlanNd", "synchronized"] * 4
+    assert own.taken == 4 * 96
     own.trim()  # without the one that was needed longest ago
-    assert own.tables == 3 * 96
-    own.work_nbytes(ops[0])
-    assert card.did == ["PlanNd", "synchronized"] * 4
-    own.work_nbytes(ops[1])
-    assert card.did == ["PlanNd", "synchronized"] * 5
-    own.drop_plans()
-    assert own.tables == 0
+    assert own.taken == 3 * 96
+    own.prepare(ops[0])
+    assert gpu.did == ["PlanNd", "synchronized"] * 4
+    own.prepare(ops[1])
+    assert gpu.did == ["PlanNd", "synchronized"] * 5
+    own.drop()
+    assert own.taken == 0
 
 
 def test_no_plan_is_made_by_the_fft_that_needs_it(monkeypatch):
     """It would wait for the streams, and take memory that nobody counted."""
-    card, own = Card(), Operations()
-    card.cuda.cufft.CUFFT_FORWARD = -1
-    monkeypatch.setattr(cuda_operations, "cupy", lambda: card)
+    gpu, own = GPU(), FFTPlans()
+    gpu.cuda.cufft.CUFFT_FORWARD = -1
+    monkeypatch.setattr(ffts, "cupy", lambda: gpu)
     op = FFT("c2c", (8, 8), (8, 8), (1,), -1, "<c16")
-    own.work_nbytes(op)
-    own.drop_plans()
+    own.prepare(op)
+    own.drop()
     with pytest.raises(DeviceError, match="no plan was made"):
         own.fft(op, 0, 0, 0)
-    assert card.did == ["PlanNd", "synchronized"]
+    assert gpu.did == ["PlanNd", "synchronized"]
 
 
 def test_sizes_of_64_bits_have_plans_of_their_own(monkeypatch):
-    card = Card()
-    monkeypatch.setattr(cuda_operations, "cupy", lambda: card)
+    gpu = GPU()
+    monkeypatch.setattr(ffts, "cupy", lambda: gpu)
     op = FFT("c2c", (1 << 28, 16), (1 << 28, 16), (1,), -1, "<c8")
-    monkeypatch.setattr("dask_bigfft.kernels.gpu_plans.MOST_NBYTES", 1 << 62)
-    Operations().work_nbytes(op)
-    assert card.did == ["XtPlanNd", "synchronized"]
+    monkeypatch.setattr("dask_bigfft.gpu.ffts.MOST_NBYTES", 1 << 62)
+    FFTPlans().prepare(op)
+    assert gpu.did == ["XtPlanNd", "synchronized"]
 
 
 def test_grids_are_within_what_cuda_allows(monkeypatch):
     seen = []
     monkeypatch.setattr(
-        cuda_kernels, "kernel", lambda source: lambda grid, block, args: seen.append(grid)
+        kernels, "kernel", lambda source: lambda grid, block, args: seen.append(grid)
     )
     shape = (1 << 20, TILE * 3, 1 << 10)
-    Operations().transpose(Transpose(shape, (0, 2, 1), "<c16"), 0, 0)
-    Operations().transpose(Transpose((1 << 25, 8), (1, 0), "<c16"), 0, 0)
+    kernels.strided(transposed(shape, (0, 2, 1), "<c16"), 0, 0)
+    kernels.strided(transposed((1 << 25, 8), (1, 0), "<c16"), 0, 0)
     assert all(x < 2**31 and y < 2**16 for x, y in seen)
 
 
-def test_plans_for_blocks_that_live_on_cards_are_given_back_with_the_devices(monkeypatch):
+def test_plans_for_blocks_that_live_on_gpus_are_given_back_with_the_devices(monkeypatch):
     dropped, inside = [], []
 
     class Device:
@@ -123,18 +115,18 @@ def test_plans_for_blocks_that_live_on_cards_are_given_back_with_the_devices(mon
         def __exit__(self, *error):
             inside.remove(self.ordinal)
 
-    monkeypatch.setattr(on_card, "_cards", {})
+    monkeypatch.setattr(on_gpu, "_plans", {})
     monkeypatch.setattr(
-        on_card, "cupy", lambda: SimpleNamespace(cuda=SimpleNamespace(Device=Device))
+        on_gpu, "cupy", lambda: SimpleNamespace(cuda=SimpleNamespace(Device=Device))
     )
     freed = []
-    monkeypatch.setattr(on_card, "free_pinned", lambda: freed.append(len(dropped)))
-    monkeypatch.setattr(Operations, "drop_plans", lambda self: dropped.append(list(inside)))
+    monkeypatch.setattr(on_gpu, "free_pinned", lambda: freed.append(len(dropped)))
+    monkeypatch.setattr(FFTPlans, "drop", lambda self: dropped.append(list(inside)))
     for ordinal in (0, 3, 5):
-        on_card._card(ordinal)
-    on_card._card(5).process += 1  # of a process that this one was forked from
+        on_gpu._plans_of(ordinal)
+    on_gpu._plans_of(5).process += 1  # of a process that this one was forked from
     find.release()
     find.release()
     assert dropped == [[0], [3]]
     assert freed == [2]  # once, when there was something to give back
-    assert list(on_card._cards) == [5]
+    assert list(on_gpu._plans) == [5]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.fft
 
-from dask_bigfft.kernels.gpu_plans import WIDE, Batch, fft_calls, tiles
+from dask_bigfft.gpu.ffts import WIDE, Batch, fft_calls, tiles
 
 RNG = np.random.default_rng(5)
 
@@ -127,7 +127,7 @@ def test_real_transforms_begin_at_even_places():
 
 
 def test_the_work_area_of_large_batches_is_bounded(monkeypatch):
-    monkeypatch.setattr("dask_bigfft.kernels.gpu_plans.MOST_NBYTES", 1 << 12)
+    monkeypatch.setattr("dask_bigfft.gpu.ffts.MOST_NBYTES", 1 << 12)
     for shape, dims in (
         ((96, 64), (1,)),
         ((64, 96), (0,)),
@@ -163,9 +163,9 @@ def test_the_work_area_of_large_batches_is_bounded(monkeypatch):
 def test_columns_of_large_arrays_are_done_in_tiles(monkeypatch, shape, dims, tiled, dtype):
     double = dtype == "c16"
     itemsize = 16 if double else 8
-    monkeypatch.setattr("dask_bigfft.kernels.gpu_plans.TILE_NBYTES", 256 * itemsize)
-    monkeypatch.setattr("dask_bigfft.kernels.gpu_plans.TILED_NBYTES", 1024 * itemsize)
-    monkeypatch.setattr("dask_bigfft.kernels.gpu_plans.TILE_ROW_NBYTES", 2 * itemsize)
+    monkeypatch.setattr("dask_bigfft.gpu.ffts.TILE_NBYTES", 256 * itemsize)
+    monkeypatch.setattr("dask_bigfft.gpu.ffts.TILED_NBYTES", 1024 * itemsize)
+    monkeypatch.setattr("dask_bigfft.gpu.ffts.TILE_ROW_NBYTES", 2 * itemsize)
     assert all(call.columns is None for call in fft_calls("c2c", shape, shape, dims, double))
     calls = fft_calls("c2c", shape, shape, dims, double, tiled=True)
     found = [call for call in calls if call.columns is not None]

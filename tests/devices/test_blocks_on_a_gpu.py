@@ -6,6 +6,7 @@ went by the host would need one of the ways that CuPy has there, and all of them
 
 import contextlib
 import ctypes
+import math
 import sys
 import threading
 from types import SimpleNamespace
@@ -18,11 +19,12 @@ import scipy.fft
 
 from dask_bigfft import fft, plan, report
 from dask_bigfft.exchange.tables import TRANSPORTS
-from dask_bigfft.gpu import cuda, on_card, peers
-from dask_bigfft.gpu.numpy_operations import carried, factors_of, places_at, transformed
+from dask_bigfft.gpu import cuda, on_gpu
+from dask_bigfft.gpu.operations import FFT, Multiply, Product
 from dask_bigfft.graph.carriers import ON_GPUS
 from dask_bigfft.graph.layer import transformed_array
 from dask_bigfft.memory.arena import default_arena
+from dask_bigfft.testing.simulated import carried, factors_of, places_at, transformed
 
 
 class Memory:
@@ -136,41 +138,38 @@ class CardArray:
         self._values[index] = values._values
 
 
-class Operations:
-    """What a card does, at addresses."""
+class Plans:
+    """Plans of FFTs, which need nothing."""
 
-    def work_nbytes(self, op):
+    def prepare(self, op):
         return 0
 
     def trim(self):
         pass
 
-    def drop_plans(self):
+    def drop(self):
         pass
 
-    def fft(self, op, source, target, work):
+
+def compute(plans, op, source, target, work):
+    """What a GPU does, at addresses."""
+    if isinstance(op, FFT):
         real = np.empty(0, op.dtype).real.dtype
         came, goes = (real if op.kind == kind else op.dtype for kind in ("r2c", "c2r"))
         x, y = Memory(None, source).at(op.source, came), Memory(None, target).at(op.target, goes)
         y[...] = transformed(op, x)
-
-    def multiply(self, op, array):
-        x = Memory(None, array).at(op.shape, op.dtype)
+    elif isinstance(op, Multiply):
+        x = Memory(None, target).at(op.shape, op.dtype)
         x[...] = (np.conj(x) if op.conjugate else x) * (op.scale * factors_of(op))
-
-    def product(self, op, array, other):
-        x, y = (
-            Memory(None, at).at(s, op.dtype) for at, s in ((array, op.shape), (other, op.other))
+    elif isinstance(op, Product):
+        x, y = Memory(None, target).at(op.shape, op.dtype), Memory(None, source)
+        x *= y.at(op.other, op.dtype)
+    else:
+        n = math.prod(op.counts)  # a block that is whole there
+        x, y = (Memory(None, at).at((n,), op.dtype) for at in (source, target))
+        y[places_at(0, op.target, op.counts)] = carried(
+            op.by, x[places_at(0, op.source, op.counts)]
         )
-        x *= y
-
-    def transpose(self, op, source, target):
-        shape = tuple(op.shape[axis] for axis in op.axes)
-        x, y = Memory(None, source).at(op.shape, op.dtype), Memory(None, target)
-        y.at(shape, op.dtype)[...] = carried(op.by, x).transpose(op.axes)
-
-    def strided(self, op, source, target):
-        raise AssertionError(f"{places_at} of a block that is whole on the card")
 
 
 def refused(*_, **__):
@@ -188,7 +187,7 @@ def card(monkeypatch):
     )
     errors = {name: type(name, (Exception,), {}) for name in ("memory", "runtime", "cufft")}
     opened, waited = set(), set()
-    monkeypatch.setattr(peers, "_opened", set())
+    monkeypatch.setattr(on_gpu, "_opened", set())
     module = SimpleNamespace(
         opened=opened,
         waited=waited,
@@ -225,8 +224,9 @@ def card(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", module)
     cuda.cupy.cache_clear()
     monkeypatch.setattr(cuda, "_found", lambda: ((0,), None))
-    the_card = on_card._Card(Operations())
-    monkeypatch.setattr(on_card, "_card", lambda ordinal: the_card)
+    monkeypatch.setattr(on_gpu, "compute", compute)
+    plans = on_gpu._Plans(Plans())
+    monkeypatch.setattr(on_gpu, "_plans_of", lambda ordinal: plans)
     yield module
     cuda.cupy.cache_clear()
 

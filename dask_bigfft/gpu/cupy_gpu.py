@@ -1,0 +1,707 @@
+"""A CUDA device by CuPy: streams, events, an arena, and copies between it and host memory.
+
+Strided views of pinned memory with wide rows are copied by the copy engines as they are, in one
+call for up to three dimensions (Chen and Li, Proc. ICPADS, 2013, call that asynchronous strided
+copies). Narrow rows are copied by a kernel that reads or writes pinned memory itself; memory that
+is not pinned goes through the ring.
+
+Imports `kernels`, `memory`, `errors` and this room.
+"""
+
+import contextlib
+import ctypes
+import functools
+import itertools
+import os
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from enum import Enum
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+
+from dask_bigfft.errors import DeviceError
+from dask_bigfft.gpu import kernels
+from dask_bigfft.gpu.cuda import (
+    available,
+    cupy,
+    current,
+    errors_of_cuda,
+    free_pinned,
+    make_pinner,
+    pins,
+    reachable,
+    reason,
+    software,
+)
+from dask_bigfft.gpu.executor import DeviceMemory
+from dask_bigfft.gpu.ffts import FFTPlans
+from dask_bigfft.gpu.operations import (
+    FFT,
+    Compute,
+    DeviceArray,
+    Multiply,
+    Product,
+    dense,
+)
+from dask_bigfft.gpu.ring import (
+    BUFFER_NBYTES,
+    BUFFERS,
+    Array,
+    Ints,
+    Part,
+    Ring,
+    runs,
+    unfinished,
+)
+from dask_bigfft.kernels.composite import Composite, Shards
+from dask_bigfft.memory.pages import Buffer
+
+#: Bytes of device memory that kernels and plans take beside the arena: cuFFT's and our kernels 20
+#: MiB, plans of most lengths 2 MiB each or nothing (H200, CUDA 13). What plans take beyond that is
+#: counted.
+LIBRARIES_NBYTES = 64 << 20
+
+#: Bytes of plans that are included in `LIBRARIES_NBYTES`.
+_FEW_PLANS_NBYTES = 32 << 20
+
+#: What the driver calls directions.
+TO_DEVICE, TO_HOST = 1, 2
+
+#: Largest distance of two rows that one strided call takes, in bytes.
+MAX_PITCH_NBYTES = 2**31 - 1
+
+#: Rows from here on are left to the copy engines; narrower ones are read by a kernel. On an H200
+#: both reach 33 GB/s each way at it, and the engines more beyond.
+ENGINE_ROW_NBYTES = 8 * 1024
+
+#: Narrower rows are not written by a kernel, which the host's memory takes very badly.
+KERNEL_WRITE_NBYTES = 4 * 1024
+
+#: Driver calls for one view from which on a kernel copies it in one.
+MANY_CALLS = 256
+
+#: Blocks of the grid of a kernel that copies over the bus: a few keep it busy.
+BUS_BLOCKS = 48
+
+_HOST, _DEVICE = 1, 2
+_INVALID_VALUE = 1
+
+
+# --- how views of host memory travel ---------------------------------------------------------
+
+
+class Route(Enum):
+    """How a view of host memory travels."""
+
+    ENGINE = "copy engine"
+    KERNEL = "kernel"
+    RING = "ring"
+
+
+class View(NamedTuple):
+    """The form of a strided view of host memory, and the strides of its array on the device."""
+
+    shape: Ints
+    strides: Ints
+    itemsize: int
+    places: Ints
+
+    @property
+    def runs(self) -> tuple[int, list[Ints]]:
+        """Width of its rows in bytes, and how rows repeat."""
+        return runs(*self)
+
+
+class Copy(NamedTuple):
+    """One call of the driver: planes of rows, at these distances on the host and on the device.
+
+    `host` and `device` are bytes from the first element of either side.
+    """
+
+    host: int
+    device: int
+    width: int
+    height: int = 1
+    depth: int = 1
+    pitch: int = 0
+    plane: int = 0
+    device_pitch: int = 0
+    device_plane: int = 0
+
+
+def copies(view: View) -> tuple[Copy, ...]:
+    """Return the driver calls that copy a view to or from its array on the device.
+
+    Strides are positive and fall from the first dimension to the last, but for dimensions of
+    length 1.
+
+    >>> [c[2:5] for c in copies(View((6, 6, 4), (192, 32, 8), 8, (192, 32, 8)))]
+    [(1152, 1, 1)]
+    >>> [c[2:7] for c in copies(View((8, 3, 2), (192, 32, 8), 8, (48, 16, 8)))]
+    [(16, 3, 8, 32, 192)]
+    """
+    if 0 in view.shape:
+        return ()
+    (width, outer), inner = view.runs, 0
+    if outer and max(outer[-1][1:]) <= MAX_PITCH_NBYTES:
+        rows, planes = outer[-1], outer[-2] if len(outer) > 1 else (1, 1, 1)
+        whole = len(outer) > 1 and not planes[1] % rows[1] and not planes[2] % rows[2]
+        inner = 2 if whole else 1
+    looped = outer[: len(outer) - inner]
+    row = outer[-1] if inner else (1, 0, 0)
+    plane = outer[-2] if inner == 2 else (1, 0, 0)
+    found = []
+    for at in itertools.product(*(range(count) for count, _, _ in looped)):
+        host, device = (
+            sum(i * run[side] for i, run in zip(at, looped, strict=True)) for side in (1, 2)
+        )
+        heights = row[0], plane[0], row[1], plane[1], row[2], plane[2]
+        found.append(Copy(host, device, width, *heights))
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=4096)
+def route(view: View, direction: int, is_pinned: bool) -> tuple[Route, tuple[Copy, ...]]:
+    """Return how a view travels, and the calls of the copy engines.
+
+    >>> wide, narrow = (View((64, n), (131072, 16), 16, (16 * n, 16)) for n in (4096, 64))
+    >>> route(wide, TO_DEVICE, True)[0], route(narrow, TO_DEVICE, True)[0]
+    (<Route.ENGINE: 'copy engine'>, <Route.KERNEL: 'kernel'>)
+    >>> route(narrow, TO_HOST, True)[0], route(wide, TO_DEVICE, False)[0]
+    (<Route.ENGINE: 'copy engine'>, <Route.RING: 'ring'>)
+    """
+    if not is_pinned:
+        return Route.RING, ()
+    calls, (width, outer) = copies(view), view.runs
+    many, narrow = len(calls) > MANY_CALLS, width < ENGINE_ROW_NBYTES
+    slow_to_write = direction == TO_HOST and width < KERNEL_WRITE_NBYTES
+    if not outer or (not many and (not narrow or slow_to_write)):
+        return Route.ENGINE, calls
+    return Route.KERNEL, calls
+
+
+def table_2d(calls: tuple[Copy, ...], hosts: Any, devices: Any, direction: int) -> Any:
+    """Return `CUDA_MEMCPY2D` structures, one row of 16 words each, for views at these addresses.
+
+    >>> call = Copy(8, 0, 256, 4, pitch=1024, device_pitch=256)
+    >>> told = table_2d((call,), np.array([4096]), np.array([512]), TO_DEVICE)
+    >>> told[0, [3, 6, 11, 13, 14, 15]].tolist()
+    [4104, 1024, 512, 256, 256, 4]
+    """
+    found = np.zeros((len(hosts), len(calls), 16), np.uint64)
+    source, target = (0, 7) if direction == TO_DEVICE else (7, 0)
+    for number, call in enumerate(calls):
+        row = found[:, number]
+        row[:, source + 2], row[:, target + 2] = _HOST, _DEVICE
+        row[:, source + 3] = hosts.astype(np.uint64) + np.uint64(call.host)
+        row[:, target + 4] = devices.astype(np.uint64) + np.uint64(call.device)
+        row[:, source + 6] = max(call.pitch, call.width)
+        row[:, target + 6] = max(call.device_pitch, call.width)
+        row[:, 14], row[:, 15] = call.width, call.height
+    return found.reshape(-1, 16)
+
+
+def structure_3d(copy: Copy, host: int, device: int, direction: int) -> npt.NDArray[np.uint64]:
+    """Return a ``cudaMemcpy3DParms`` as 20 words, for a copy between these addresses."""
+    apart = (host + copy.host, copy.pitch, copy.width, copy.plane // copy.pitch)
+    rows = copy.device_plane // copy.device_pitch
+    there = (device + copy.device, copy.device_pitch, copy.width, rows)
+    source, target = (apart, there) if direction == TO_DEVICE else (there, apart)
+    extent = (copy.width, copy.height, copy.depth, direction)
+    return np.array((*(0,) * 4, *source, *(0,) * 4, *target, *extent), np.uint64)
+
+
+@functools.cache
+def _driver() -> Any:
+    """The driver's asynchronous copy, that keeps the GIL; None: no such driver."""
+    try:
+        found = ctypes.PyDLL("libcuda.so.1").cuMemcpy2DAsync_v2
+    except (OSError, AttributeError):
+        return None
+    found.argtypes, found.restype = [ctypes.c_void_p, ctypes.c_void_p], ctypes.c_int
+    return found
+
+
+def submit_2d(
+    calls: tuple[Copy, ...], hosts: Any, devices: Any, direction: int, stream: int
+) -> bool | None:
+    """Put copies into a stream without releasing the GIL; return whether all were taken.
+
+    A call of the runtime releases the GIL and may then wait up to 5 ms for it, behind a busy
+    thread; a block that is read from 64 others takes 64 calls a tile. None where there is no such
+    driver, or it refuses for another reason than what the memory is, so that others may say what.
+    """
+    driver = _driver()
+    if driver is None:
+        return None
+    told = table_2d(calls, hosts, devices, direction)
+    first, step = told.ctypes.data, told.strides[0]
+    for at in range(first, first + len(told) * step, step):
+        status = driver(at, stream)
+        if status:
+            return False if status == _INVALID_VALUE else None
+    return True
+
+
+def _views(host: Array | Shards) -> list[Array]:
+    return [view for _, view in host.views()] if isinstance(host, Shards) else [host]
+
+
+class Stream:
+    """A stream of CuPy, and the scatters of the ring that others wait for before it goes on."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.raw = cupy().cuda.Stream(non_blocking=True)
+        self.unfinished: tuple[Future[None], ...] = ()
+        self.awaited: tuple[Future[None], ...] = ()
+
+
+class Event:
+    """A mark in a stream, with what the host had still to do when it was made."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.raw = cupy().cuda.Event(block=True, disable_timing=True)
+        self.pending: tuple[Future[None], ...] = ()
+
+
+class HostCopies:
+    """Copies between one device and host memory; used by one thread at a time.
+
+    But for `ring_nbytes`, which any thread may ask. That thread's device and stream are current.
+    """
+
+    def __init__(self) -> None:
+        self._rt = cupy().cuda.runtime
+        self._ring: Ring | None = None
+        self._ring_memory: list[Buffer] = []
+        self._ring_size = BUFFERS, BUFFER_NBYTES
+        self._ring_part: int | None = None
+        #: How often anything has gone through the ring.
+        self.staged = 0
+        #: Of composites: whether all that they are made of is pinned.
+        self._pinned: WeakKeyDictionary[Composite, bool] = WeakKeyDictionary()
+        self._asking = threading.Lock()
+
+    def copy(
+        self, stream: Stream, host: Array | Shards, device: int, places: Ints, direction: int
+    ) -> None:
+        """Copy a view, or views of one form, between host memory and the device.
+
+        `device` is the address there of the first element, and `places` are the strides in bytes.
+        """
+        if isinstance(host, Shards):
+            form = View(host.shape, host.strides, host.dtype.itemsize, places)
+            hosts, devices = host.addresses, device + host.places @ places
+        else:
+            form = View(host.shape, host.strides, host.itemsize, places)
+            hosts, devices = np.array([host.ctypes.data]), np.array([device])
+        way, calls = route(form, direction, self.reaches(host))
+        if way is Route.KERNEL and not self._by_kernel(form, hosts, devices, direction):
+            way = Route.ENGINE
+        if way is Route.ENGINE and not self._by_engine(stream, calls, hosts, devices, direction):
+            way = Route.RING
+        if way is Route.RING:
+            self.staged += 1
+            self._by_ring(stream, host, devices.tolist(), places, direction)
+
+    def _by_engine(
+        self, stream: Stream, calls: tuple[Copy, ...], hosts: Any, devices: Any, direction: int
+    ) -> bool:
+        """Copy by the copy engines; return whether they took it."""
+        if len(hosts) > 1 and max(copy.depth for copy in calls) == 1:
+            copied = submit_2d(calls, hosts, devices, direction, stream.raw.ptr)
+            if copied is not None:
+                return copied
+        try:
+            for host, device in zip(hosts.tolist(), devices.tolist(), strict=True):
+                for copy in calls:
+                    self._call(copy, host, device, direction, stream.raw.ptr)
+        except self._rt.CUDARuntimeError as error:
+            if error.status != _INVALID_VALUE:
+                raise
+            return False  # somebody else's memory, pinned in parts
+        return True
+
+    def _call(self, copy: Copy, host: int, device: int, direction: int, stream: int) -> None:
+        ends = host + copy.host, device + copy.device
+        target, source = ends[::-1] if direction == TO_DEVICE else ends
+        if copy.depth > 1:
+            found = structure_3d(copy, host, device, direction)
+            self._rt.memcpy3DAsync(found.ctypes.data, stream)
+        elif copy.height > 1:
+            wide = copy.device_pitch, copy.pitch
+            to, from_ = wide if direction == TO_DEVICE else wide[::-1]
+            self._rt.memcpy2DAsync(
+                target, to, source, from_, copy.width, copy.height, direction, stream
+            )
+        else:
+            self._rt.memcpyAsync(target, source, copy.width, direction, stream)
+
+    def _by_kernel(self, form: View, hosts: Any, devices: Any, direction: int) -> bool:
+        """Copy by a kernel that reaches into pinned memory; return whether it can."""
+        width, outer = form.runs
+        numbers = [
+            width,
+            *hosts.tolist(),
+            *devices.tolist(),
+            *(n for run in outer for n in run[1:]),
+        ]
+        unit = next((size for size in (16, 8, 4) if not any(n % size for n in numbers)), 0)
+        if not unit:
+            return False
+        dims: list[kernels.Dim] = [(n, s // unit, t // unit, ()) for n, s, t in outer]
+        dims.append((width // unit, 1, 1, ()))
+        if direction == TO_HOST:
+            dims, hosts, devices = kernels.back(dims), devices, hosts
+        for source, target in zip(hosts.tolist(), devices.tolist(), strict=True):
+            kernels.copy(dims, unit, source, target, BUS_BLOCKS)
+        return True
+
+    def _by_ring(
+        self, stream: Stream, host: Array | Shards, devices: list[int], places: Ints, direction: int
+    ) -> None:
+        """Copy through the ring of pinned buffers."""
+        views = _views(host)
+
+        def staged(number: int, values: Array, part: Part) -> None:
+            """Copy a part of a view between a buffer and the device."""
+            begins = [cut.indices(n)[0] for cut, n in zip(part, views[number].shape, strict=True)]
+            at = devices[number] + sum(i * s for i, s in zip(begins, places, strict=True))
+            for call in copies(View(values.shape, values.strides, values.itemsize, places)):
+                self._call(call, values.ctypes.data, at, direction, stream.raw.ptr)
+
+        def mark() -> Any:
+            found = cupy().cuda.Event(block=True, disable_timing=True)
+            found.record(stream.raw)
+            return found
+
+        if direction == TO_DEVICE:
+            self.ring.load(views, staged, mark, host)
+            return
+        for number, view in enumerate(views):
+
+            def stored(values: Array, part: Part, number: int = number) -> Any:
+                staged(number, values, part)
+                return mark()
+
+            stream.unfinished = unfinished((*stream.unfinished, *self.ring.store(view, stored)))
+
+    def ahead(self, host: Array | Shards) -> None:
+        """Begin to gather what will be copied to the device later, if it goes through the ring."""
+        if not self.reaches(host):
+            self.ring.ahead(_views(host), host)
+
+    def forget(self) -> None:
+        """Give up what was begun and not asked for."""
+        if self._ring is not None:
+            self._ring.forget()
+
+    def reaches(self, host: Array | Shards | Composite) -> bool:
+        """Return whether all of some host memory is pinned; of a composite, as long as it lives."""
+        if isinstance(host, Shards):
+            host = host.block
+        if not isinstance(host, Composite):
+            return not host.size or reachable(host)
+        with self._asking:
+            known = self._pinned.get(host)
+        if known is None:
+            known = all(map(reachable, host.sources.values()))
+            with self._asking:
+                self._pinned[host] = known
+        return known
+
+    @property
+    def ring(self) -> Ring:
+        """The ring, made when it is first needed."""
+        if self._ring is None:
+            self._ring = self._make_ring()
+        return self._ring
+
+    def _make_ring(self) -> Ring:
+        """Pin the buffers, or find others that the driver has."""
+        count, nbytes = self._ring_size
+        self._ring_memory = [Buffer(nbytes) for _ in range(2 * count)]
+        pinner = make_pinner(len(self._ring_memory) * nbytes)
+        for buffer in self._ring_memory:
+            pinner.pin(buffer)
+        memory = [buffer.memory for buffer in self._ring_memory]
+        if pinner.counters().ranges < len(memory):
+            self._ring_memory, number = [], len(memory)
+            del memory
+            alloc = cupy().cuda.alloc_pinned_memory
+            memory = [np.frombuffer(alloc(nbytes), np.uint8, nbytes) for _ in range(number)]
+        found = Ring(memory, max(2, len(os.sched_getaffinity(0))))
+        found.use(self._ring_part)
+        return found
+
+    def stage(self, buffers: int | None, nbytes: int | None, part: int | None = None) -> None:
+        """Use so many buffers each way from now on, of so many bytes, in such parts."""
+        wanted = buffers or BUFFERS, nbytes or BUFFER_NBYTES
+        if wanted != self._ring_size:
+            self.close()
+            self._ring_size = wanted
+        self._ring_part = part
+        if self._ring is not None:
+            self._ring.use(part)
+
+    def ring_nbytes(self, host: Array | Composite) -> int:
+        """Return the bytes of the buffers of one way, if host memory goes through them; else 0."""
+        count, nbytes = self._ring_size
+        return 0 if self.reaches(host) else count * min(nbytes, self._ring_part or nbytes)
+
+    def close(self) -> None:
+        """Wait for what goes through the ring, and give the ring back."""
+        ring, self._ring = self._ring, None
+        if ring is None:
+            return
+        try:
+            ring.close()
+        finally:  # also where the GPU fails: nobody is to wait for the threads of this one
+            del ring
+            self._ring_memory = []
+            free_pinned()  # which would be cached for others otherwise
+
+
+# --- the device -------------------------------------------------------------------------------
+
+
+def compute(plans: FFTPlans, op: Compute, source: int, target: int, work: int) -> None:
+    """Do an operation on arrays at these addresses, in the current stream."""
+    if isinstance(op, FFT):
+        plans.fft(op, source, target, work)
+    elif isinstance(op, Multiply):
+        kernels.multiply(op, target)
+    elif isinstance(op, Product):
+        kernels.multiply(op, target, source)
+    else:
+        kernels.strided(op, source, target)
+
+
+class CupyGPU:
+    """A GPU by CuPy; `executor.Device` describes its methods.
+
+    Parameters
+    ----------
+    ordinal : int
+        Which of the devices that CUDA sees.
+    """
+
+    def __init__(self, ordinal: int) -> None:
+        self.ordinal = ordinal
+        self._rt = cupy().cuda.runtime
+        self._device = cupy().cuda.Device(ordinal)
+        self._closed = False
+        self._arena: Any = None
+        self._base = self._nbytes = 0
+        self._streams: list[Stream] = []
+        self._plans = FFTPlans(tiled=True)
+        self._copies = HostCopies()
+        with self._device, errors_of_cuda():
+            self._rt.free(0)  # makes the context
+            properties = self._rt.getDeviceProperties(ordinal)
+        self.name = str(properties["name"].decode())
+        pins.begin()
+
+    @property
+    def software(self) -> dict[str, str]:
+        """Versions of libraries, and which GPU it is."""
+        return software([self.ordinal])
+
+    @property
+    def libraries(self) -> int:
+        """Bytes that libraries take beside the arena: kernels, plans of most FFTs."""
+        return LIBRARIES_NBYTES
+
+    @property
+    def tables(self) -> int:
+        """Bytes that the plans made so far take beyond that, for lengths with large primes."""
+        return max(0, self._plans.taken - _FEW_PLANS_NBYTES)
+
+    @property
+    def staged(self) -> int:
+        """How often anything has gone through the ring since the device was opened."""
+        return self._copies.staged
+
+    def memory(self) -> DeviceMemory:
+        """Memory in all and free now. What `reserve` holds is not free."""
+        with self._device, errors_of_cuda():
+            free, total = self._rt.memGetInfo()
+            return DeviceMemory(int(total), int(free))
+
+    def reserve(self, nbytes: int) -> None:
+        """Reserve the arena, whose contents are undefined; the one before has been released."""
+        if self._arena is not None:
+            raise DeviceError("an arena is reserved already")
+        with self._device, errors_of_cuda():
+            self._arena = cupy().cuda.alloc(nbytes)
+        self._base, self._nbytes = int(self._arena.ptr), nbytes
+
+    def release(self) -> None:
+        """Give the arena back once all that is in the streams is done."""
+        self.synchronize_all()
+        self._copies.forget()
+        self._arena, self._base, self._nbytes = None, 0, 0
+        self._free_pool()
+
+    def drop_caches(self) -> None:
+        """Give back all memory that is cached (plans, pools); streams are idle."""
+        with self._device, errors_of_cuda():
+            self._plans.drop()
+        self._free_pool()
+
+    def _free_pool(self) -> None:
+        """Give back what CuPy caches, pinned memory as well: exchanges take it."""
+        free_pinned()
+        with self._device, errors_of_cuda():
+            cupy().get_default_memory_pool().free_all_blocks()
+
+    def close(self) -> None:
+        """Give everything back. The device is not used any more."""
+        self.release()
+        self.drop_caches()
+        self._copies.close()
+        self._streams.clear()
+        if not self._closed:
+            self._closed = True
+            pins.end()
+
+    def _address(self, array: DeviceArray) -> int:
+        if array.offset < 0 or array.offset + array.span > self._nbytes:
+            raise DeviceError(f"{array} does not lie in an arena of {self._nbytes} bytes")
+        return self._base + array.offset
+
+    def stream(self, name: str) -> Stream:
+        """Make a stream; streams wait for each other only by events."""
+        with self._device, errors_of_cuda():
+            self._streams.append(Stream(name))
+            return self._streams[-1]
+
+    def event(self, name: str) -> Event:
+        """Make an event, which stands for its latest mark in a stream."""
+        with self._device, errors_of_cuda():
+            return Event(name)
+
+    def record(self, event: Event, stream: Stream, stored: bool = True) -> None:
+        """Put a mark into a stream."""
+        with self._device, errors_of_cuda():
+            event.raw.record(stream.raw)
+        event.pending = unfinished((*stream.unfinished, *stream.awaited)) if stored else ()
+
+    def wait(self, stream: Stream, event: Event) -> None:
+        """Let what follows in a stream wait for the event's latest mark, if it has one."""
+        with self._device, errors_of_cuda():
+            stream.raw.wait_event(event.raw)
+        stream.awaited = unfinished((*stream.awaited, *event.pending))
+
+    def synchronize(self, event: Event) -> None:
+        """Wait on the host for the event's latest mark, without the GIL."""
+        pending = event.pending
+        with errors_of_cuda():
+            event.raw.synchronize()
+        for future in pending:
+            future.result()
+
+    def synchronize_all(self) -> None:
+        """Wait on the host until all streams are idle."""
+        for stream in self._streams:
+            with errors_of_cuda():
+                stream.raw.synchronize()
+            futures, stream.unfinished = stream.unfinished, ()
+            for future in futures:
+                future.result()
+
+    @contextlib.contextmanager
+    def _in(self, stream: Stream) -> Iterator[None]:
+        """Submit to a stream: its device and stream are the current ones."""
+        awaited, stream.awaited = stream.awaited, ()
+        for future in awaited:
+            future.result()
+        with current(self._device), stream.raw, errors_of_cuda():
+            yield
+
+    def stage(self, buffers: int | None, nbytes: int | None, part: int | None = None) -> None:
+        """Set the ring: buffers each way, bytes of each, and how many are used at a time."""
+        self._copies.stage(buffers, nbytes, part)
+
+    def ring_nbytes(self, host: Array | Composite) -> int:
+        """Bytes of the ring, one way, if host memory travels through it; else 0."""
+        with current(self._device), errors_of_cuda():
+            return self._copies.ring_nbytes(host)
+
+    def ahead(self, stream: Stream, source: Array | Shards) -> None:
+        """Begin to gather what `h2d` will copy later, in the order of these calls."""
+        with self._in(stream):
+            self._copies.ahead(source)
+
+    def h2d(self, stream: Stream, source: Array | Shards, target: DeviceArray) -> None:
+        """Copy a host array of the same shape and dtype to the device, or shards of one."""
+        self._travel(stream, source, target, TO_DEVICE)
+
+    def d2h(self, stream: Stream, source: DeviceArray, target: Array | Shards) -> None:
+        """Copy to a host array; as `h2d`."""
+        self._travel(stream, target, source, TO_HOST)
+
+    def _travel(
+        self, stream: Stream, host: Array | Shards, array: DeviceArray, direction: int
+    ) -> None:
+        address, places = (
+            self._address(array),
+            array.strides or dense(array.shape, host.dtype.itemsize),
+        )
+        whole = isinstance(host, Shards) or host.shape == array.shape
+        if not whole or host.dtype.str != array.dtype:
+            raise DeviceError(f"copy between {host.shape} {host.dtype.str} and {array}")
+        if host.nbytes:
+            with self._in(stream):
+                self._copies.copy(stream, host, address, places, direction)
+
+    def clear(self, stream: Stream, array: DeviceArray) -> None:
+        """Put zeros into a dense array."""
+        address = self._address(array)
+        if array.nbytes:
+            with self._in(stream):
+                self._rt.memsetAsync(address, 0, array.nbytes, stream.raw.ptr)
+
+    def work_nbytes(self, op: FFT) -> int:
+        """Make the plan of an FFT, while streams are idle; return the bytes of its work area."""
+        with self._device, errors_of_cuda():
+            return self._plans.prepare(op)
+
+    def compute(
+        self,
+        stream: Stream,
+        op: Compute,
+        source: DeviceArray,
+        target: DeviceArray,
+        work: DeviceArray | None = None,
+    ) -> None:
+        """Do an operation; the work area of an FFT holds nothing before and after."""
+        addresses = self._address(source), self._address(target)
+        area = 0 if work is None else self._address(work)
+        with self._in(stream):
+            compute(self._plans, op, *addresses, area)
+
+    def clock(self) -> float:
+        """Seconds since some moment, as the host sees them."""
+        return time.perf_counter()
+
+
+def open_gpu(ordinal: int) -> CupyGPU:
+    """Return a GPU.
+
+    Raises
+    ------
+    DeviceError
+        If this process may not use it; says what is missing.
+    """
+    if ordinal not in available():
+        missing = reason() or f"devices for this process: {available()}"
+        raise DeviceError(f"device {ordinal} cannot be used: {missing}")
+    return CupyGPU(ordinal)

@@ -1,0 +1,520 @@
+"""FFTs on a GPU: how those of an array become calls of cuFFT, and the plans that make them.
+
+cuFFT takes a batch of transforms at two strides: from element to element, and from transform to
+transform. Dimensions in the middle of an array have three; then one plan is executed again and
+again, over the rows before the dimension or over the elements after it, whichever are fewer.
+
+Columns of a large array can be done in tiles: as many as stay in the GPU's cache are copied side by
+side, transformed there, and put back, by kernels that ask the cache to keep nothing. FFTs in the
+array itself evict what the copy engines keep in the cache, and then each row that crosses the bus
+takes them 0.1 us longer (H200).
+
+Imports `errors` and this room.
+"""
+
+import ctypes
+import functools
+import importlib
+import math
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dask_bigfft.errors import DeviceError
+from dask_bigfft.gpu import kernels
+from dask_bigfft.gpu.cuda import cupy
+from dask_bigfft.gpu.operations import ALIGNMENT, FFT
+
+#: Dimensions that one plan transforms at most.
+MAX_RANK = 3
+
+#: Bytes of the data of a batch at most, where it can be divided: cuFFT wants up to four times as
+#: many for its work area.
+MOST_NBYTES = 1 << 30
+
+#: Bytes of a tile of columns; its work area may take as many. Of the 60 MiB of an H200's cache 4
+#: leave what others keep in it alone, and 8 do not.
+TILE_NBYTES = 1 << 22
+
+#: Arrays of fewer bytes are transformed where they are: they, and what they drive out, are small.
+TILED_NBYTES = 1 << 26
+
+#: Bytes of a row of a tile at least, so that copies move whole sectors of memory.
+TILE_ROW_NBYTES = 128
+
+#: Numbers from here on need the 64-bit interface.
+WIDE = 2**31
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch of FFTs as cuFFT plans it; distances and strides in elements of their side.
+
+    Parameters
+    ----------
+    kind : {"c2c", "r2c", "c2r"}
+        The transform.
+    n : tuple of int
+        Lengths.
+    source_embed, target_embed : tuple of int
+        Lengths as the elements are stored.
+    source_stride, target_stride : int
+        From element to element along the last dimension.
+    source_distance, target_distance : int
+        From transform to transform.
+    count : int
+        Number of transforms.
+    double : bool
+        Whether they are in double precision.
+    """
+
+    kind: str
+    n: tuple[int, ...]
+    source_embed: tuple[int, ...]
+    source_stride: int
+    source_distance: int
+    target_embed: tuple[int, ...]
+    target_stride: int
+    target_distance: int
+    count: int
+    double: bool
+
+    @property
+    def wide(self) -> bool:
+        """Whether some number in it, or the place of some element, needs 64 bits."""
+        sides = (
+            (self.source_embed, self.source_stride, self.source_distance),
+            (self.target_embed, self.target_stride, self.target_distance),
+        )
+        last = max(
+            math.prod(embed) * stride + self.count * distance for embed, stride, distance in sides
+        )
+        return last >= WIDE
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A batch, and where it is executed: `times` times, so many elements apart.
+
+    Where `staged` is not None, the real side of the array is copied to (or from) a dense array of
+    that shape, whose last dimension is the transformed one and padded, and the batch works there:
+    cuFFT wants real transforms to begin at an even number of real elements.
+
+    Where `columns` is not None, the array has that shape, its middle dimension is transformed, and
+    the batch works on `tiles` of it.
+    """
+
+    batch: Batch
+    times: int = 1
+    source_step: int = 0
+    target_step: int = 0
+    staged: tuple[int, int, int] | None = None
+    columns: tuple[int, int, int] | None = None
+
+
+#: Where a tile begins in its array, and of each dimension its length, its stride in the array and
+#: its stride in the tile, in elements.
+Tile = tuple[int, tuple[tuple[int, int, int], ...]]
+
+
+def tiles(call: Call) -> Iterator[Tile]:
+    """Yield the tiles of a call that has `columns`.
+
+    Parameters
+    ----------
+    call : Call
+        The call. A tile has as many columns side by side as its batch transforms; the last one of
+        a row, or of all, may have fewer.
+
+    Examples
+    --------
+    >>> call = Call(Batch("c2c", (8,), (8,), 4, 1, (8,), 4, 1, 4, True), 4, columns=(2, 8, 6))
+    >>> list(tiles(call))[:2]
+    [(0, ((8, 6, 4), (4, 1, 1))), (4, ((8, 6, 4), (2, 1, 1)))]
+    """
+    assert call.columns is not None
+    (rows, n, inner), count = call.columns, call.batch.count
+    if count <= inner:
+        for row in range(rows):
+            for column in range(0, inner, count):
+                width = min(count, inner - column)
+                yield row * n * inner + column, ((n, inner, count), (width, 1, 1))
+        return
+    deep = count // inner
+    for row in range(0, rows, deep):
+        height = min(deep, rows - row)
+        yield row * n * inner, ((n, inner, count), (height, n * inner, inner), (inner, 1, 1))
+
+
+def fft_calls(
+    kind: str,
+    source: tuple[int, ...],
+    target: tuple[int, ...],
+    dims: tuple[int, ...],
+    double: bool,
+    tiled: bool = False,
+) -> tuple[Call, ...]:
+    """Return the calls that transform a dense array, in order.
+
+    The first reads the source and writes the target, those that follow work in the target.
+
+    Parameters
+    ----------
+    kind : {"c2c", "r2c", "c2r"}
+        The transform; the real ones have a single dimension.
+    source, target : tuple of int
+        Shapes before and after.
+    dims : tuple of int
+        The dimensions, rising.
+    double : bool
+        Whether in double precision.
+    tiled : bool
+        Whether columns of large arrays are done in tiles.
+
+    Examples
+    --------
+    >>> [(call.batch.n, call.batch.count, call.times) for call in
+    ...  fft_calls("c2c", (4, 8, 16), (4, 8, 16), (1, 2), True)]
+    [((8, 16), 4, 1)]
+    >>> [(call.batch.n, call.batch.source_stride, call.batch.count, call.times) for call in
+    ...  fft_calls("c2c", (4, 8, 16), (4, 8, 16), (1,), True)]
+    [((8,), 16, 16, 4)]
+    """
+    if math.prod(source) == 0:
+        return ()
+    if kind != "c2c":
+        return (_along(kind, source, target, dims[0], double),)
+    found: list[Call] = []
+    last = len(dims)
+    while last > 0:
+        first = last - 1
+        while (
+            first > 0
+            and dims[first - 1] == dims[first] - 1
+            and last - first < MAX_RANK
+            and _rank_pays(source, dims[first - 1], dims[last - 1])
+        ):
+            first -= 1
+        columns = _tiled(source, dims[first], double) if tiled and last - first == 1 else None
+        found.append(columns or _bounded(_together(source, dims[first], dims[last - 1], double)))
+        last = first
+    return tuple(found)
+
+
+def _tiled(shape: tuple[int, ...], dim: int, double: bool) -> Call | None:
+    """c2c along one dimension in tiles of columns; None where that is not worth it."""
+    n, itemsize = shape[dim], 16 if double else 8
+    rows, inner = math.prod(shape[:dim]), math.prod(shape[dim + 1 :])
+    room = TILE_NBYTES // (n * itemsize)  # columns
+    whole = math.prod(shape) * itemsize < TILED_NBYTES
+    if whole or inner == 1 or room * itemsize < TILE_ROW_NBYTES:
+        return None
+    if inner > room:
+        unit = TILE_ROW_NBYTES // itemsize
+        count = min(room, -(-inner // -(-inner // room) // unit) * unit)
+        times = rows * -(-inner // count)
+    else:
+        deep = room // inner
+        deep = -(-rows // -(-rows // deep))
+        count, times = deep * inner, -(-rows // deep)
+    batch = Batch("c2c", (n,), (n,), count, 1, (n,), count, 1, count, double)
+    return Call(batch, times, columns=(rows, n, inner))
+
+
+def _bounded(call: Call) -> Call:
+    """The same as batches whose data, and so their work area, are not too large."""
+    batch = call.batch
+    nbytes = math.prod(batch.n) * (16 if batch.double else 8)
+    if call.times > 1 or batch.count * nbytes <= MOST_NBYTES:
+        return call
+    times = min(batch.count, -(-batch.count * nbytes // MOST_NBYTES))
+    while batch.count % times:
+        times += 1
+    count = batch.count // times
+    return Call(
+        replace(batch, count=count),
+        times,
+        count * batch.source_distance,
+        count * batch.target_distance,
+    )
+
+
+def _rank_pays(shape: tuple[int, ...], first: int, last: int) -> bool:
+    """Whether neighbouring dimensions make one plan: nothing before them, or nothing after."""
+    return math.prod(shape[last + 1 :]) == 1 or math.prod(shape[:first]) == 1
+
+
+def _together(shape: tuple[int, ...], first: int, last: int, double: bool) -> Call:
+    """c2c over neighbouring dimensions."""
+    if first == last:
+        return _along("c2c", shape, shape, first, double)
+    n, inner = shape[first : last + 1], math.prod(shape[last + 1 :])
+    rows, size = math.prod(shape[:first]), math.prod(n)
+    distance, count = (size, rows) if inner == 1 else (1, inner)
+    return Call(Batch("c2c", n, n, inner, distance, n, inner, distance, count, double))
+
+
+def _along(
+    kind: str, source: tuple[int, ...], target: tuple[int, ...], dim: int, double: bool
+) -> Call:
+    """Any kind along one dimension."""
+    a, b = source[dim], target[dim]
+    n = max(a, b) if kind != "c2c" else a
+    rows, inner = math.prod(source[:dim]), math.prod(source[dim + 1 :])
+    if inner == 1:
+        return Call(Batch(kind, (n,), (a,), 1, a, (b,), 1, b, rows, double))
+    if kind != "c2c" and rows > 1 and n * inner % 2:
+        return _staged(kind, n, rows, inner, double)
+    if rows <= inner or kind != "c2c":  # neighbouring transforms lie side by side
+        batch = Batch(kind, (n,), (a,), inner, 1, (b,), inner, 1, inner, double)
+        return Call(batch, rows, a * inner, b * inner)
+    batch = Batch(kind, (n,), (a,), inner, a * inner, (b,), inner, b * inner, rows, double)
+    return Call(batch, inner, 1, 1)
+
+
+def _staged(kind: str, n: int, rows: int, inner: int, double: bool) -> Call:
+    """A real transform in the middle of an array whose rows begin at odd places."""
+    padded, half = n + n % 2, n // 2 + 1
+    real = (padded,), 1, padded
+    spectrum = (half,), inner, 1
+    steps = inner * padded, half * inner
+    sides = (real, spectrum) if kind == "r2c" else (spectrum, real)
+    steps = steps if kind == "r2c" else steps[::-1]
+    batch = Batch(kind, (n,), *sides[0], *sides[1], inner, double)
+    return Call(batch, rows, *steps, (rows, inner, padded))
+
+
+# --- plans ----------------------------------------------------------------------------------
+
+#: FFT plans that `trim` keeps; a round needs a handful.
+MAX_PLANS = 64
+
+#: Recordings of FFTs in tiles that are cached: a round needs one for each buffer and form of tile.
+MAX_GRAPHS = 64
+
+
+class _At:
+    """An address as CuPy's plans take arrays: something whose ``data.ptr`` is the address."""
+
+    __slots__ = ("data", "ptr")
+
+    def __init__(self, ptr: int) -> None:
+        self.ptr, self.data = ptr, self
+
+
+@dataclass
+class _Plan:
+    """A plan of cuFFT, the work area that it needs and has, and the device memory that it took."""
+
+    raw: Any
+    need: int
+    taken: int
+    work: int = 0
+
+
+@functools.cache
+def _library() -> Any:
+    """Return cuFFT itself, the one that CuPy has loaded, for the call that CuPy does not have."""
+    pathfinder = importlib.import_module("cuda.pathfinder")
+    return ctypes.CDLL(pathfinder.load_nvidia_dynamic_lib("cufft").abs_path)
+
+
+class FFTPlans:
+    """FFTs of one owner on one GPU, used by one thread at a time: cuFFT plans are not thread-safe.
+
+    Every plan uses the work area that it is given at the call. CuPy's own cache of plans is never
+    used, because one of its plans may run in two streams at a time.
+
+    Parameters
+    ----------
+    tiled : bool
+        Whether columns of large arrays are done in tiles: it takes longer, but disturbs no copies.
+    """
+
+    def __init__(self, tiled: bool = False) -> None:
+        self._tiled = tiled
+        self._plans: OrderedDict[Batch, _Plan] = OrderedDict()
+        self._graphs: OrderedDict[tuple[FFT, int, int, int], Any] = OrderedDict()
+
+    @property
+    def taken(self) -> int:
+        """Bytes of device memory that the plans took when they were made."""
+        return sum(plan.taken for plan in self._plans.values())
+
+    def prepare(self, op: FFT) -> int:
+        """Make the plans of an FFT and return the bytes of work area that they need.
+
+        They are cached until `trim` or `drop`: one that went while FFTs are under way would have to
+        be made again beside them, in memory that nobody has counted.
+        """
+        found = 0
+        for call in self._calls(op):
+            if call.batch in self._plans:
+                self._plans.move_to_end(call.batch)
+            else:
+                self._plans[call.batch] = _planned(call.batch)
+            found = max(found, _aligned(self._plans[call.batch].need) + _staging_nbytes(call))
+        return found
+
+    def _calls(self, op: FFT) -> tuple[Call, ...]:
+        double = np.dtype(op.dtype).itemsize == 16
+        return fft_calls(op.kind, op.source, op.target, op.dims, double, self._tiled)
+
+    def fft(self, op: FFT, source: int, target: int, work: int) -> None:
+        """Transform in the current stream; all three are addresses.
+
+        Tiles take hundreds of short calls. They are recorded the second time, and from then on
+        put into the stream by one call: kernels are loaded by the first, which no recording may do.
+        """
+        if all(call.columns is None for call in self._calls(op)):
+            self._fft(op, source, target, work)
+            return
+        key, stream = (op, source, target, work), cupy().cuda.get_current_stream()
+        if key not in self._graphs:
+            self._fft(op, source, target, work)
+            self._graphs[key] = None
+            if len(self._graphs) > MAX_GRAPHS:
+                self._graphs.popitem(last=False)
+            return
+        if self._graphs[key] is None:
+            stream.begin_capture()
+            try:
+                self._fft(op, source, target, work)
+            finally:
+                recorded = stream.end_capture()
+            self._graphs[key] = recorded
+        self._graphs.move_to_end(key)
+        self._graphs[key].launch(stream)
+
+    def _fft(self, op: FFT, source: int, target: int, work: int) -> None:
+        """Transform in the current stream, call by call."""
+        cufft = cupy().cuda.cufft
+        direction = cufft.CUFFT_INVERSE if op.sign > 0 else cufft.CUFFT_FORWARD
+        complex_ = np.dtype(op.dtype).itemsize
+        real = complex_ // 2
+        size_in, size_out = (real if op.kind == kind else complex_ for kind in ("r2c", "c2r"))
+        for call in self._calls(op):
+            plan = self._plan(call.batch, work)
+            beside = work + _aligned(plan.need)
+            if call.columns is not None:
+                for start, dims in tiles(call):
+                    ends = source + start * complex_, target + start * complex_
+                    _side_by_side(dims, complex_, *ends, beside, plan.raw, direction)
+            elif call.staged is not None:
+                rows, inner, padded = call.staged
+                n = (op.source if op.kind == "r2c" else op.target)[op.dims[0]]
+                there: list[kernels.Dim] = [
+                    (rows, n * inner, inner * padded, ()),
+                    (inner, 1, padded, ()),
+                    (n, inner, 1, ()),
+                ]
+                from_, to = (beside, target) if op.kind == "r2c" else (source, beside)
+                if op.kind == "r2c":
+                    kernels.copy(there, real, source, beside)
+                self._times(call, plan, direction, (from_, size_in), (to, size_out))
+                if op.kind == "c2r":
+                    kernels.copy(kernels.back(there), real, beside, target)
+            else:
+                self._times(call, plan, direction, (source, size_in), (target, size_out))
+            source, size_in = target, size_out
+
+    @staticmethod
+    def _times(
+        call: Call, plan: _Plan, direction: int, source: tuple[int, int], target: tuple[int, int]
+    ) -> None:
+        """Execute a plan as often as a call says; sides are an address and an itemsize."""
+        for i in range(call.times):
+            come = _At(source[0] + i * call.source_step * source[1])
+            plan.raw.fft(come, _At(target[0] + i * call.target_step * target[1]), direction)
+
+    def _plan(self, batch: Batch, work: int) -> _Plan:
+        """Return the plan of a batch, which `prepare` has made, with this work area."""
+        plan = self._plans.get(batch)
+        if plan is None:
+            raise DeviceError(f"no plan was made for {batch} before it is needed")
+        if plan.need and plan.work != work:
+            handle = ctypes.c_int(plan.raw.handle)
+            status = _library().cufftSetWorkArea(handle, ctypes.c_void_p(work))
+            if status:
+                raise DeviceError(f"cuFFT refused a work area with status {status}")
+            plan.work = work
+        return plan
+
+    def trim(self) -> None:
+        """Forget plans needed longest ago, of more than `MAX_PLANS`; nothing may be under way."""
+        while len(self._plans) > MAX_PLANS:
+            self._plans.popitem(last=False)
+            self._graphs.clear()  # which may use it
+
+    def drop(self) -> None:
+        """Forget all plans; nothing that uses one may be under way."""
+        self._graphs.clear()
+        self._plans.clear()
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def _staging_nbytes(call: Call) -> int:
+    """Bytes of the dense array through which the real side of a call goes, or of a tile."""
+    real = 8 if call.batch.double else 4
+    if call.columns is not None:
+        return _aligned(2 * real * call.batch.n[0] * call.batch.count)
+    return 0 if call.staged is None else _aligned(math.prod(call.staged) * real)
+
+
+def _side_by_side(
+    tile: tuple[tuple[int, int, int], ...],
+    itemsize: int,
+    source: int,
+    target: int,
+    beside: int,
+    plan: Any,
+    direction: int,
+) -> None:
+    """Transform columns where they stay in the cache."""
+    dims: list[kernels.Dim] = [(*dim, ()) for dim in tile]
+    kernels.copy(dims, itemsize, source, beside, passing="s")
+    plan.fft(_At(beside), _At(beside), direction)
+    kernels.copy(kernels.back(dims), itemsize, beside, target, passing="st")
+
+
+def _planned(batch: Batch) -> _Plan:
+    """Make the plan of a batch; it is told where its work area is when it is executed."""
+    cp, asked, owner = cupy(), [0], object()
+
+    def allocate(size: int) -> Any:
+        """Stand in for memory."""
+        asked[0] = max(asked[0], size)
+        memory = cp.cuda.memory.UnownedMemory(256, size, owner)
+        return cp.cuda.memory.MemoryPointer(memory, 0)
+
+    free = cp.cuda.runtime.memGetInfo
+    before = free()[0]
+    with cp.cuda.using_allocator(allocate):
+        raw = _make_plan(cp.cuda.cufft, batch)
+    # cuFFT copies tables in the null stream, which streams of ours do not wait for.
+    cp.cuda.Stream.null.synchronize()
+    return _Plan(raw, asked[0], max(0, int(before - free()[0])))
+
+
+def _make_plan(cufft: Any, batch: Batch) -> Any:
+    """Make a plan of cuFFT, with 64-bit sizes where it needs them."""
+    sides = (
+        (batch.source_embed, batch.source_stride, batch.source_distance),
+        (batch.target_embed, batch.target_stride, batch.target_distance),
+    )
+    if not batch.wide:
+        name = {"c2c": "ZZ", "r2c": "DZ", "c2r": "ZD"}[batch.kind]
+        if not batch.double:
+            name = name.replace("Z", "C").replace("D", "R")
+        kind = getattr(cufft, f"CUFFT_{name[0]}2{name[1]}")
+        return cufft.PlanNd(batch.n, *sides[0], *sides[1], kind, batch.count, "C", 0, None)
+    real, complex_ = ("d", "D") if batch.double else ("f", "F")
+    come, go = (real if batch.kind == kind else complex_ for kind in ("r2c", "c2r"))
+    flags = {"order": "C", "last_axis": 0, "last_size": None}
+    return cufft.XtPlanNd(batch.n, *sides[0], come, *sides[1], go, batch.count, complex_, **flags)

@@ -1,0 +1,459 @@
+"""CUDA kernels: strided copies on a GPU that multiply what they carry, in one pass over its memory.
+
+Every kernel is a copy: a permutation of dimensions, rows of a half spectrum that lie backwards, a
+twiddle (source and target are the same memory), or narrow rows of pinned host memory. The source
+text depends on the structure (number of dimensions, which of them the factors depend on); lengths
+and strides are arguments, so each structure is compiled once.
+
+Phases are exact integers until the sine: t is reduced mod m, and to the nearest quarter turn, in
+64-bit integers (128 where a chirp is squared). At most an eighth of a turn meets `sincospi`.
+Factors are in double precision for single-precision data too.
+
+Functions take addresses and launch in the current stream. Imports `planner` and this room.
+"""
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dask_bigfft.gpu.cuda import cupy
+from dask_bigfft.gpu.operations import Multiply, Product, Strided, Term, dense
+
+#: Name of every kernel in its source.
+KERNEL = "bigfft"
+
+#: Threads of a block of the grid.
+THREADS = 256
+
+#: Edge of the square tile that a transpose turns in shared memory.
+TILE = 32
+
+#: Elements that a thread copies at a time, so that as many loads are under way.
+AT_A_TIME = 4
+
+#: Blocks of the grid of a kernel that runs over device memory: enough to fill any GPU.
+GRID = 132 * 16
+
+#: Options of the compiler that all sources need.
+OPTIONS = ("--std=c++17", "-device-int128")
+
+#: A modulus from here on leaves every place as it is.
+_NO_MODULUS = 1 << 53
+
+#: The longest group of dimensions whose indices have 32 bits.
+_NARROW = (1 << 32) - 1
+
+_UNITS = {2: "unsigned short", 4: "u32", 8: "uint2", 16: "uint4"}
+
+#: Types of numbers that kernels take; pointers are addresses.
+_NUMBERS: dict[str, Any] = {"u32": np.uint32, "long long": np.int64, "double": np.float64}
+
+#: A merged dimension: its length, both strides in elements, and the axes that it consists of.
+Dim = tuple[int, int, int, tuple[int, ...]]
+
+COMMON = r"""
+typedef unsigned long long u64;
+typedef unsigned int u32;
+
+// exp(sign * 2 pi i * t / m) for m < 2^61 and t < 2^61.
+__device__ __forceinline__ double2 turn(u64 t, u64 m, double sign) {
+    const u64 four = 4 * t + m / 2;
+    const u64 q = (m & (m - 1)) ? four / m : four >> (__ffsll((long long)m) - 1);
+    const long long rest = (long long)(4 * t) - (long long)(q * m);
+    double s, c;
+    sincospi(0.5 * ((double)rest / (double)m), &s, &c);
+    double2 w;
+    w.x = (q & 1) ? s : c;
+    w.y = (q & 1) ? c : s;
+    const u64 quarter = q & 3;
+    if (quarter == 1 || quarter == 2) w.x = -w.x;
+    if (quarter == 2 || quarter == 3) w.y = -w.y;
+    w.y *= sign;
+    return w;
+}
+
+__device__ __forceinline__ double2 times(double2 a, double2 b) {
+    double2 c;
+    c.x = a.x * b.x - a.y * b.y;
+    c.y = a.x * b.y + a.y * b.x;
+    return c;
+}
+
+// n * n mod m for any n.
+__device__ __forceinline__ u64 square_mod(u64 n, u64 m) {
+    const u64 r = n % m;
+    if (m <= 0xffffffffull) return r * r % m;
+    return (u64)((unsigned __int128)r * r % m);
+}
+
+struct Weight { double2 w; bool beyond; };
+"""
+
+
+@functools.cache
+def kernel(source: str) -> Any:
+    """Return the compiled kernel of a source."""
+    return cupy().RawKernel(source, KERNEL, options=OPTIONS)
+
+
+@dataclass
+class _Call:
+    """Parameters of a kernel, each with its number, in order."""
+
+    parameters: list[str] = field(default_factory=list)
+    numbers: list[Any] = field(default_factory=list)
+
+    def add(self, kind: str, name: str, number: float) -> str:
+        """Take up a parameter and return its name."""
+        self.parameters.append(f"{kind} {name}")
+        self.numbers.append(_NUMBERS.get(kind, np.uint64)(number))
+        return name
+
+    def dims(self, dims: Sequence[Dim]) -> tuple[str, str]:
+        """Take up lengths and strides; return the places of an element on both sides."""
+        for d, (n, from_, to, _) in enumerate(dims):
+            self.add("u64", f"n{d}", n)
+            self.add("long long", f"s{d}", from_)
+            self.add("long long", f"t{d}", to)
+        source, target = (
+            " + ".join(f"(long long)i{d} * {side}{d}" for d in range(len(dims))) or "0"
+            for side in "st"
+        )
+        return source, target
+
+    def launch(self, body: str, grid: tuple[int, ...], functions: str = "") -> None:
+        """Compile the kernel where it is new, and put it into the current stream."""
+        parameters = ", ".join(self.parameters)
+        source = (
+            f'{COMMON}{functions}\nextern "C" __global__ void {KERNEL}({parameters}) {{{body}}}'
+        )
+        kernel(source)(grid, (THREADS,), tuple(self.numbers))
+
+
+def _unravel(ndim: int) -> str:
+    """Statements that take the flat place `i` apart into `i0`, `i1`, ..."""
+    lines = ["    u64 rest = i;"]
+    for dim in reversed(range(1, ndim)):
+        lines.append(f"    const u64 quotient{dim} = rest / n{dim};")
+        lines.append(f"    const u64 i{dim} = rest - quotient{dim} * n{dim};")
+        lines.append(f"    rest = quotient{dim};")
+    return "\n".join([*lines, "    const u64 i0 = rest;"] if ndim else lines)
+
+
+# --- factors --------------------------------------------------------------------------------
+
+
+class _Factors:
+    """The source of the factors that elements are multiplied by on the way.
+
+    Parameters
+    ----------
+    by : Multiply or Product or None
+        The factors; None carries bits as they are.
+    itemsize : int
+        Bytes of an element.
+    call : _Call
+        Takes up their parameters.
+    groups : sequence of tuple of int
+        Axes that the kernel goes through as one index each; axes of length 1 are in none.
+    other : int
+        Address of the other array of a `Product`.
+    """
+
+    def __init__(
+        self,
+        by: Multiply | Product | None,
+        itemsize: int,
+        call: _Call,
+        groups: Sequence[tuple[int, ...]],
+        other: int = 0,
+    ) -> None:
+        self.unit, self.functions, self.statements = _UNITS[itemsize], "", ""
+        self.by, self._call = by, call
+        if by is None:
+            return
+        self.unit = "double2" if itemsize == 16 else "float2"
+        if isinstance(by, Product):
+            conjugate, factored, statements = False, True, self._product(by, other)
+        else:
+            conjugate, factored = by.conjugate, bool(by.twiddles or by.chirps)
+            statements = self._factors(by)
+        self.statements = self._indices(by, groups, statements) + statements
+        product = "d = times(d, by.w);" if factored else "d.x *= by.w.x; d.y *= by.w.x;"
+        self.functions = f"""
+__device__ __forceinline__ {self.unit} weighted({self.unit} v, Weight by) {{
+    double2 d;
+    d.x = v.x; d.y = {"-" if conjugate else ""}v.y;
+    {product}
+    {self.unit} r;
+    r.x = d.x; r.y = d.y;
+    if (by.beyond) {{ r.x = 0; r.y = 0; }}
+    return r;
+}}
+"""
+
+    def _indices(self, by: Multiply | Product, groups: Sequence[Any], statements: str) -> str:
+        """Statements for the index `k` along each axis that the factors depend on."""
+        wide = any(math.prod(by.shape[d] for d in dims) > _NARROW for dims in groups)
+        kind, lines = "u64" if wide else "u32", []
+        of = {dim: number for number, dims in enumerate(groups) for dim in dims}
+        for dim in range(len(by.shape)):
+            if f"k{dim})" not in statements:
+                continue
+            index = f"({kind})i{of[dim]}" if dim in of else "0ull"
+            if dim in of:
+                dims = groups[of[dim]]
+                behind = dims[dims.index(dim) + 1 :]
+                if behind:
+                    size = math.prod(by.shape[d] for d in behind)
+                    index += f" / {self._call.add(kind, f'd{dim}_behind', size)}"
+                if dims[0] != dim:
+                    index += f" % {self._call.add(kind, f'd{dim}_length', by.shape[dim])}"
+            lines.append(f"    const u64 k{dim} = {index};\n")
+        return "".join(lines)
+
+    def _sum(self, name: str, terms: tuple[Term, ...], shape: tuple[int, ...]) -> str:
+        """Expression of a sum of terms."""
+        parts, add = [], self._call.add
+        for t, term in enumerate(terms):
+            start = add("u64", f"{name}_{t}_start", term.start)
+            stride = add("u64", f"{name}_{t}_stride", term.stride)
+            found, end = f"({start} + k{term.dim})", term.start + shape[term.dim]
+            if term.divisor != 1 or end > min(term.modulus, _NO_MODULUS):
+                divisor = add("u64", f"{name}_{t}_divisor", term.divisor)
+                found = f"({found} / {divisor} % {add('u64', f'{name}_{t}_modulus', term.modulus)})"
+            parts.append(f"{found} * {stride}")
+        return " + ".join(parts) or "0ull"
+
+    def _factors(self, by: Multiply) -> str:
+        """Statements that make `w` of a scale, twiddles and chirps."""
+        lines = [f"    w.x = {self._call.add('double', 'scale', by.scale)}; w.y = 0;"]
+        for f, twiddle in enumerate(by.twiddles):
+            modulus = self._call.add("u64", f"t{f}_modulus", twiddle.modulus)
+            sign = self._call.add("double", f"t{f}_sign", twiddle.sign)
+            left, right = (
+                self._sum(f"t{f}_{name}", getattr(twiddle, name), by.shape)
+                for name in ("left", "right")
+            )
+            lines.append(f"    w = times(w, turn(({left}) * ({right}), {modulus}, {sign}));")
+        for f, chirp in enumerate(by.chirps):
+            length = self._call.add("u64", f"c{f}_length", chirp.length)
+            sign = self._call.add("double", f"c{f}_sign", chirp.sign)
+            lines.append(f"    {{ const u64 n = {self._sum(f'c{f}', chirp.place, by.shape)};")
+            lines.append(f"      const u64 m = 2 * {length};")
+            end = f"n < {length}"
+            if chirp.half:  # doubled but at 0 and at half the length
+                end = f"2 * n <= {length}"
+                lines.append(f"      if (n && 2 * n != {length}) {{ w.x *= 2; w.y *= 2; }}")
+            lines.append(f"      if ({end}) w = times(w, turn(square_mod(n, m), m, {sign}));")
+            lines.append("      else beyond = true; }")
+        return "\n".join(lines)
+
+    def _product(self, by: Product, other: int) -> str:
+        """Statements that read `w` from another array."""
+        name, place = self._call.add(f"const {self.unit}*", "other", other), "0"
+        for dim, n in enumerate(by.other):
+            if n != 1:
+                place = f"({place}) * {self._call.add('u64', f'o{dim}', n)} + (k{dim})"
+        return f"    {{ const {self.unit} o = {name}[{place}]; w.x = o.x; w.y = o.y; }}"
+
+    def weight(self, name: str) -> str:
+        """Statements that make the factor of an element from the indices of the groups."""
+        if self.by is None:
+            return ""
+        return f"""{{
+    double2 w;
+    bool beyond = false;
+{self.statements}
+    {name}.w = w; {name}.beyond = beyond;
+    }}"""
+
+    def value(self, weight: str) -> str:
+        """Element `u` as it is stored, given its factor."""
+        return "value[u]" if self.by is None else f"weighted(value[u], {weight})"
+
+
+# --- copies ---------------------------------------------------------------------------------
+
+
+def merged(counts: Sequence[int], source: Sequence[int], target: Sequence[int]) -> list[Dim]:
+    """Return dimensions by falling target stride, as few as can be; none has length 1.
+
+    Examples
+    --------
+    >>> merged((2, 3, 4), (12, 4, 1), (3, 1, 6))
+    [(4, 1, 6, (2,)), (6, 4, 1, (0, 1))]
+    """
+    found: list[Dim] = []
+    for d in sorted(range(len(counts)), key=lambda d: -abs(target[d])):
+        n, s, t = counts[d], source[d], target[d]
+        if n == 1:
+            continue
+        if found and found[-1][1:3] == (n * s, n * t):
+            found[-1] = found[-1][0] * n, s, t, (*found[-1][3], d)
+        else:
+            found.append((n, s, t, (d,)))
+    return found
+
+
+def back(dims: Sequence[Dim]) -> list[Dim]:
+    """Return the dimensions of the copy back."""
+    return [(n, target, source, axes) for n, source, target, axes in dims]
+
+
+def copy(
+    dims: Sequence[Dim],
+    itemsize: int,
+    source: int,
+    target: int,
+    blocks: int = GRID,
+    passing: str = "",
+    by: Multiply | Product | None = None,
+    other: int = 0,
+) -> None:
+    """Copy elements in the current stream, also from or to pinned host memory.
+
+    Several loads of a thread are under way at a time.
+
+    Parameters
+    ----------
+    dims : sequence of Dim
+        What is copied.
+    itemsize : int
+        Bytes of an element: 2, 4, 8 or 16; both addresses are multiples of it.
+    source, target : int
+        Addresses of the first element.
+    blocks : int
+        Most blocks of the grid.
+    passing : str
+        Sides that the cache does not keep, of "s" and "t".
+    by, other
+        What elements are multiplied by on the way; see `_Factors`.
+    """
+    call, count = _Call(), math.prod(n for n, *_ in dims)
+    factors = _Factors(by, itemsize, call, [axes for *_, axes in dims], other)
+    call.add(f"const {factors.unit}*", "from", source)
+    call.add(f"{factors.unit}*", "to", target)
+    call.add("u64", "count", count)
+    from_, to = call.dims(dims)
+    load = f"__ldcs(from + {from_})" if "s" in passing else f"from[{from_}]"
+    value = factors.value("by[u]")
+    store = f"__stcs(to + place[u], {value})" if "t" in passing else f"to[place[u]] = {value}"
+    call.launch(
+        f"""
+const u64 step = (u64)gridDim.x * blockDim.x;
+for (u64 first = (u64)blockIdx.x * blockDim.x + threadIdx.x; first < count;
+     first += {AT_A_TIME} * step) {{
+    {factors.unit} value[{AT_A_TIME}];{f" Weight by[{AT_A_TIME}];" if by else ""}
+    long long place[{AT_A_TIME}];
+    #pragma unroll
+    for (int u = 0; u < {AT_A_TIME}; u++) {{
+        const u64 i = first + u * step;
+        if (i < count) {{
+{_unravel(len(dims))}
+            value[u] = {load};
+            place[u] = {to};
+            {factors.weight("by[u]")}
+        }}
+    }}
+    #pragma unroll
+    for (int u = 0; u < {AT_A_TIME}; u++)
+        if (first + u * step < count) {store};
+}}
+""",
+        (max(1, min(blocks, -(-count // (AT_A_TIME * THREADS)))),),
+        factors.functions,
+    )
+
+
+def _turn(
+    dims: list[Dim],
+    row: Dim,
+    column: Dim,
+    itemsize: int,
+    ends: tuple[int, int],
+    by: Multiply | None,
+) -> None:
+    """Copy elements by way of square tiles: columns are dense in the source, rows in the target.
+
+    Block x of the grid runs over tiles, block y over the other dimensions.
+    """
+    call, lines = _Call(), THREADS // TILE
+    others = [dim for dim in dims if dim is not row and dim is not column]
+    groups = [axes for *_, axes in (*others, row, column)]
+    factors, (n, m), batch = _Factors(by, itemsize, call, groups), (row[0], column[0]), len(others)
+    call.add(f"const {factors.unit}*", "from", ends[0])
+    call.add(f"{factors.unit}*", "to", ends[1])
+    call.add("u64", "n", n)
+    call.add("u64", "m", m)
+    call.add("long long", "source_row", row[1])
+    call.add("long long", "target_row", column[2])
+    from_, to = call.dims(others)
+    tiles, count = -(-n // TILE) * -(-m // TILE), math.prod(dim[0] for dim in others)
+    call.launch(
+        f"""
+__shared__ {factors.unit} tile[{TILE}][{TILE} + 1];
+const u64 across = (m + {TILE - 1}) / {TILE}, tiles = across * ((n + {TILE - 1}) / {TILE});
+const u64 others = {" * ".join(f"n{d}" for d in range(batch)) or "1"};
+const u32 lane = threadIdx.x % {TILE}, line = threadIdx.x / {TILE};
+for (u64 i = blockIdx.y; i < others; i += gridDim.y) {{
+{_unravel(batch)}
+    const {factors.unit}* s = from + ({from_});
+    {factors.unit}* t = to + ({to});
+    for (u64 at = blockIdx.x; at < tiles; at += gridDim.x) {{
+        const u64 row = at / across * {TILE}, column = at % across * {TILE};
+        const u64 i{batch + 1} = column + lane;
+        {factors.unit} value[{AT_A_TIME}];
+        #pragma unroll
+        for (int u = 0; u < {AT_A_TIME}; u++) {{
+            const u64 r = row + line + u * {lines};
+            if (r < n && i{batch + 1} < m)
+                value[u] = __ldcs(s + (long long)r * source_row + (long long)i{batch + 1});
+        }}
+        #pragma unroll
+        for (int u = 0; u < {AT_A_TIME}; u++) {{
+            const u64 i{batch} = row + line + u * {lines};
+            if (i{batch} < n && i{batch + 1} < m) {{
+                {"Weight by;" if by else ""}
+                {factors.weight("by")}
+                tile[line + u * {lines}][lane] = {factors.value("by")};
+            }}
+        }}
+        __syncthreads();
+        for (u32 k = line; k < {TILE}; k += {lines})
+            if (column + k < m && row + lane < n)
+                __stcs(t + (long long)(column + k) * target_row + (long long)(row + lane),
+                       tile[lane][k]);
+        __syncthreads();
+    }}
+}}
+""",
+        (min(tiles, GRID), max(1, min(count, GRID // min(tiles, GRID)))),
+        factors.functions,
+    )
+
+
+def strided(op: Strided, source: int, target: int) -> None:
+    """Copy elements to other places of another array in the current stream."""
+    if not math.prod(op.counts):
+        return
+    itemsize = np.dtype(op.dtype).itemsize
+    ends = source + op.source_start * itemsize, target + op.target_start * itemsize
+    dims = merged(op.counts, op.source, op.target)
+    column = next((dim for dim in dims[:-1] if dim[1] == 1), None)
+    if column is not None and dims[-1][2] == 1:
+        _turn(dims, dims[-1], column, itemsize, ends, op.by)
+    else:
+        copy(dims, itemsize, *ends, by=op.by)
+
+
+def multiply(op: Multiply | Product, array: int, other: int = 0) -> None:
+    """Multiply in place by computed factors, or by another array, in the current stream."""
+    if math.prod(op.shape):
+        strides = dense(op.shape, 1)
+        dims = merged(op.shape, strides, strides)
+        copy(dims, np.dtype(op.dtype).itemsize, array, array, passing="st", by=op, other=other)

@@ -1,0 +1,350 @@
+"""Arrays on GPUs: rounds on blocks that are there already, and copies on and between GPUs.
+
+CuPy arrays stay CuPy arrays. The block is one tile, in passes that have no copies (one, but for
+lengths that cuFFT refuses); what is computed is the same as for tiles of host blocks. What cannot
+be done in place takes fresh memory of CuPy's pool, so the most that is needed is the block, the
+block after the round, and the work area of its FFTs. All of it runs in the user's current stream.
+
+Imports `errors`, `events` and this room.
+"""
+
+import math
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from dask_bigfft.errors import DeviceError, DeviceMemoryError
+from dask_bigfft.events import emit
+from dask_bigfft.gpu.cuda import cupy, current, errors_of_cuda, free_pinned, in_pool, number_of
+from dask_bigfft.gpu.cupy_gpu import compute
+from dask_bigfft.gpu.ffts import FFTPlans
+from dask_bigfft.gpu.jobs import Job
+from dask_bigfft.gpu.operations import FFT, DeviceArray
+from dask_bigfft.gpu.tile_work import TileWork
+from dask_bigfft.planner.tile_plan import TileLimits
+
+__all__ = [
+    "Gpus",
+    "Segment",
+    "as_block",
+    "forget_plans",
+    "gpus",
+    "home_of",
+    "is_on_gpu",
+    "roll_on_gpu",
+    "round_on_gpu",
+    "use",
+]
+
+Block = tuple[int, ...]
+
+#: One strided copy: source view, target view, and whether the values are conjugated.
+Segment = tuple[Any, Any, bool]
+
+_NO_LIMIT = 1 << 62
+
+#: One tile, one pass.
+_WHOLE = TileLimits(_NO_LIMIT, slots=1, most=_NO_LIMIT, least=_NO_LIMIT, pieces=1)
+
+
+def is_on_gpu(values: Any) -> bool:
+    """Return whether an array lies in the memory of a CUDA device."""
+    return hasattr(values, "__cuda_array_interface__")
+
+
+def as_block(values: Any) -> Any:
+    """Return a block as an array, where it is: a CuPy array, or a NumPy array.
+
+    >>> as_block([1.0, 2.0])
+    array([1., 2.])
+    """
+    if not is_on_gpu(values):
+        return np.asarray(values)
+    return values if isinstance(values, cupy().ndarray) else cupy().asarray(values)
+
+
+# --- rounds -----------------------------------------------------------------------------------
+
+
+@dataclass
+class _Plans:
+    """Plans for the tasks' own stream of one GPU; one task submits at a time."""
+
+    ffts: FFTPlans = field(default_factory=FFTPlans)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    process: int = field(default_factory=os.getpid)
+
+
+_plans: dict[int, _Plans] = {}
+_lock = threading.Lock()
+
+
+def _plans_of(ordinal: int) -> _Plans:
+    with _lock:
+        return _plans.setdefault(ordinal, _Plans())
+
+
+def forget_plans() -> None:
+    """Give back what is cached on all GPUs."""
+    with _lock:  # a fork has the objects, but not the GPUs
+        own = [ordinal for ordinal, plans in _plans.items() if plans.process == os.getpid()]
+        held = {ordinal: _plans.pop(ordinal) for ordinal in own}
+    for ordinal, plans in held.items():
+        with plans.lock, cupy().cuda.Device(ordinal):
+            plans.ffts.drop()
+    if held:
+        free_pinned()  # what blocks that changed GPUs by the host have left there
+
+
+def round_on_gpu(job: Job, gather: Callable[[], Any], filters: Mapping[int, Any]) -> Any:
+    """Return a block after a round, on the GPU on which it is gathered.
+
+    Parameters
+    ----------
+    job : Job
+        What to do.
+    gather : callable
+        Returns the block: a CuPy array, contiguous and free to overwrite. It is called again
+        where memory ran out and has been made.
+    filters : mapping of int to array
+        Spectrum of the convolution's filter, for the axes that need one; host arrays are copied.
+
+    Raises
+    ------
+    DeviceMemoryError
+        If the GPU has not enough memory.
+    """
+    with errors_of_cuda():
+        try:
+            return _attempt(job, gather(), filters)
+        except (DeviceMemoryError, cupy().cuda.memory.OutOfMemoryError):
+            emit("fallback", nbytes=0)
+        plans = _plans_of(int(cupy().cuda.runtime.getDevice()))
+        with plans.lock:
+            cupy().cuda.get_current_stream().synchronize()
+            plans.ffts.drop()
+            cupy().get_default_memory_pool().free_all_blocks()
+        return _attempt(job, gather(), filters)
+
+
+def _attempt(job: Job, values: Any, filters: Mapping[int, Any]) -> Any:
+    shape = job.round.target.shape(job.block)
+    if not values.size or not math.prod(shape):
+        return cupy().zeros(shape, job.target)
+    if values.dtype.str != job.source:
+        with values.device:
+            values = values.astype(job.source)
+    tiles = replace(job, inside=False).tiles(_WHOLE)
+    if tiles.plan.tiles != len(tiles.plan.passes):
+        raise DeviceError(f"a block on a GPU is one tile, not those of {tiles.notation}")
+    with current(values.device):
+        plans = _plans_of(values.device.id)
+        with plans.lock:
+            for number in range(len(tiles.plan.passes)):
+                (work,) = tiles.works(number)
+                values = _computed(plans.ffts, values, work, filters)
+            cupy().cuda.get_current_stream().synchronize()
+    return values.reshape(shape)
+
+
+def _computed(plans: FFTPlans, values: Any, work: TileWork, filters: Mapping[int, Any]) -> Any:
+    """Do all operations on a tile, in the stream of the task; return the result."""
+    plans.trim()
+    ffts = [found.op for found in work.computations if isinstance(found.op, FFT)]
+    area = cupy().empty(max(map(plans.prepare, ffts), default=0), np.uint8)
+    here = int(cupy().cuda.runtime.getDevice())
+    emit("device_memory", device=number_of(here), nbytes=in_pool())
+    buffers = _memory(values, work, filters)
+    for found in work.computations:
+        source, target = (int(buffers[x.offset].data.ptr) for x in (found.source, found.target))
+        compute(plans, found.op, source, target, int(area.data.ptr))
+    return _array(buffers, work.result)
+
+
+def _memory(values: Any, work: TileWork, filters: Mapping[int, Any]) -> dict[int, Any]:
+    """Memory for the arrays of a tile: an offset of the tile is a buffer of its own here."""
+    cp, sizes, first = cupy(), dict[int, int](), work.source.offset
+    used = [(found.source, found.target) for found in work.computations]
+    for array in (work.source, work.result, *(array for ends in used for array in ends)):
+        sizes[array.offset] = max(sizes.get(array.offset, 0), array.nbytes)
+    buffers: dict[int, Any] = {}
+    for one in work.filters:
+        spectrum = cp.asarray(filters[one.axis]).reshape(one.shape)[one.part]
+        buffers[one.array.offset] = cp.ascontiguousarray(spectrum)
+    for offset, nbytes in sizes.items():
+        if offset not in buffers and (offset != first or nbytes > values.nbytes):
+            buffers[offset] = cp.empty(nbytes, np.uint8)
+    if first in buffers:
+        _array(buffers, work.source)[...] = values.reshape(work.source.shape)
+    else:
+        buffers[first] = values
+    return buffers
+
+
+def _array(buffers: dict[int, Any], array: DeviceArray) -> Any:
+    """An array of a tile as CuPy has it."""
+    memory = buffers[array.offset].data
+    return cupy().ndarray(array.shape, np.dtype(array.dtype), memptr=memory)
+
+
+def roll_on_gpu(values: Any, rolls: tuple[tuple[int, int], ...]) -> Any:
+    """Return a block stored from another element on along some of its dimensions.
+
+    `rolls` are pairs of a dimension, and the element that comes first in it.
+    """
+    if not rolls:
+        return values
+    with values.device:
+        dims, firsts = zip(*rolls, strict=True)
+        done = cupy().roll(values, tuple(-first for first in firsts), dims)
+        cupy().cuda.get_current_stream().synchronize()
+        return done
+
+
+# --- copies on and between GPUs ---------------------------------------------------------------
+
+
+class Gpus:
+    """The GPUs of this process by CuPy, numbered as CUDA does, and copies on and between them.
+
+    Tests override methods (`testing.gpus`).
+    """
+
+    def ordinal(self, gpu: int) -> int:
+        """Return the CUDA device of a GPU's number."""
+        return gpu
+
+    def _on(self, gpu: int) -> Any:
+        return cupy().cuda.Device(self.ordinal(gpu))
+
+    def homes(self, blocks: Mapping[Block, Any]) -> dict[Block, int]:
+        """Return the GPU of each block; empty unless all blocks lie on GPUs."""
+        on_gpus = all(map(is_on_gpu, blocks.values()))
+        return {index: self.home(values) for index, values in blocks.items()} if on_gpus else {}
+
+    def home(self, values: Any) -> int:
+        """Return the GPU of an array."""
+        return int(values.device.id)
+
+    def empty(
+        self, gpu: int, shape: int | tuple[int, ...], dtype: np.dtype[Any], zeros: bool = False
+    ) -> Any:
+        """Return memory of CuPy's pool; raise `DeviceMemoryError` if there is none left."""
+        with self._on(gpu), errors_of_cuda():
+            return (cupy().zeros if zeros else cupy().empty)(shape, dtype)
+
+    def most(self, gpu: int) -> int:
+        """Return the bytes in use on a GPU, by arrays of CuPy's pool."""
+        with self._on(gpu):
+            return in_pool()
+
+    def reaches(self, gpu: int, other: int) -> bool:
+        """Return whether a GPU can read the memory of another one, or of itself."""
+        own, far = self.ordinal(gpu), self.ordinal(other)
+        return own == far or bool(cupy().cuda.runtime.deviceCanAccessPeer(own, far))
+
+    def view(self, values: Any, start: int, counts: Sequence[int], strides: Sequence[int]) -> Any:
+        """Return a strided view that begins `start` bytes after the first element."""
+        at = values.data + int(start)
+        return cupy().ndarray(tuple(counts), values.dtype, memptr=at, strides=tuple(strides))
+
+    def copy(self, gpu: int, segments: Iterable[Segment]) -> None:
+        """Copy segments by kernels on one GPU, which may read others, and wait for them.
+
+        The kernels run in the thread's current stream, after what the current streams of the other
+        GPUs have been given.
+        """
+        cp, ready = cupy(), {self.ordinal(gpu)}
+        with self._on(gpu), errors_of_cuda():
+            stream = cp.cuda.get_current_stream()
+            for values, target, conjugate in segments:
+                owner = int(values.device.id)
+                if owner not in ready:
+                    ready.add(owner)
+                    _let_read(self.ordinal(gpu), owner)
+                    with cp.cuda.Device(owner):
+                        written = cp.cuda.get_current_stream().record()
+                    stream.wait_event(written)
+                if owner != self.ordinal(gpu):
+                    values = _mapped(values, self.ordinal(gpu))
+                if values.dtype.kind == "c" and target.dtype.kind != "c":
+                    values = values.real
+                if conjugate and values.dtype.kind == "c":
+                    cp.conj(values, out=target)
+                else:
+                    target[...] = values
+            stream.synchronize()
+
+    def send(self, source: int, values: Any, target: int, out: Any, by_host: bool = False) -> None:
+        """Copy a contiguous array to another GPU by the copy engine, or through pinned memory."""
+        cp, own, far = cupy(), self.ordinal(target), self.ordinal(source)
+        if by_host:
+            with self._on(source), errors_of_cuda():
+                pinned = cp.cuda.alloc_pinned_memory(values.nbytes)
+                host = np.frombuffer(pinned, values.dtype, values.size)
+                values.get(out=host)
+        with self._on(target), errors_of_cuda():
+            stream = cp.cuda.get_current_stream()
+            if by_host:
+                out.set(host)
+            else:
+                if own != far and self.reaches(target, source):
+                    _let_read(own, far)  # without it the driver copies through the host
+                pointers = out.data.ptr, own, values.data.ptr, far
+                cp.cuda.runtime.memcpyPeerAsync(*pointers, values.nbytes, stream.ptr)
+            stream.synchronize()
+
+
+def _mapped(values: Any, ordinal: int) -> Any:
+    """Return an array of another GPU as an array of this one: CuPy's kernels take no other."""
+    size = values.itemsize + sum(
+        (n - 1) * abs(step) for n, step in zip(values.shape, values.strides, strict=True)
+    )
+    memory = cupy().cuda.UnownedMemory(values.data.ptr, size, values, ordinal)
+    at = cupy().cuda.MemoryPointer(memory, 0)
+    return cupy().ndarray(values.shape, values.dtype, memptr=at, strides=values.strides)
+
+
+#: Pairs of devices of which the first may read the second.
+_opened: set[tuple[int, int]] = set()
+_opening = threading.Lock()
+
+
+def _let_read(ordinal: int, other: int) -> None:
+    """Let the current device read the memory of another one."""
+    runtime = cupy().cuda.runtime
+    with _opening:
+        if (ordinal, other) in _opened:
+            return
+        try:
+            runtime.deviceEnablePeerAccess(other)
+        except runtime.CUDARuntimeError as error:
+            if "AlreadyEnabled" not in str(error):
+                raise
+        _opened.add((ordinal, other))
+
+
+def home_of(number: int, blocks: int, count: int) -> int:
+    """Return the GPU of a block by its number: equal batches of blocks on `count` GPUs.
+
+    >>> [home_of(i, 6, 4) for i in range(6)]
+    [0, 0, 1, 2, 2, 3]
+    """
+    return number * count // blocks
+
+
+_gpus: list[Gpus] = [Gpus()]
+
+
+def gpus() -> Gpus:
+    """Return the GPUs of this process."""
+    return _gpus[-1]
+
+
+def use(found: Gpus | None) -> None:
+    """Let this process have other GPUs than those of CuPy; None: CuPy's again."""
+    _gpus[1:] = [] if found is None else [found]

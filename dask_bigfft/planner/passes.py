@@ -1,0 +1,469 @@
+"""The search for a tile plan: which digits are transformed in each pass, and in which tiles.
+
+A pass counts as much as its slower direction of the bus, and a run of ``limits.run_nbytes`` counts
+twice. A block takes one pass where that is enough, else the passes that cost least.
+
+A block that may be overwritten is put into natural order by one pass more, in its own memory.
+Digits k1, k2, k3 of a split dimension lie in the order in which they were transformed. With as many
+values of k1 as of k3, what lies at (k1, k2, k3) belongs to (k3, k2, k1): two tiles that belong to
+each other's places are on the GPU together, and neither is written before both have been read.
+
+Pure: imports `decomposition`, `errors` and `tile_plan`.
+"""
+
+import contextlib
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+
+import numpy as np
+
+from dask_bigfft.decomposition.factors import divisors
+from dask_bigfft.decomposition.layout import even_chunks
+from dask_bigfft.decomposition.rounds import Round
+from dask_bigfft.errors import DeviceMemoryError
+from dask_bigfft.planner.tile_plan import (
+    ALIGNMENT,
+    AS_IS,
+    DeviceSettings,
+    Line,
+    Scheme,
+    TileLimits,
+    TilePass,
+    TilePlan,
+    TileRequest,
+    aligned,
+    apart,
+    request_of,
+)
+
+__all__ = ["find_tile_plan", "swap_pass", "tile_plans"]
+
+#: Passes that a block may take at most.
+MAX_PASSES = 4
+
+#: Splits into two digits that are tried for one dimension.
+MAX_SPLITS = 24
+
+#: Partitions that are tried for one number of passes, about.
+MAX_PARTITIONS = 1500
+
+#: Parts of a tile's room that its first dimension takes at most, where nothing is transformed: a
+#: tile that is turned needs room both ways.
+SQUARER = (1, 1 / 4, 1 / 16, 1 / 64)
+
+#: Calls for a tile beside its copies: events and kernels.
+CALLS = 11
+
+#: Places of a pair of tiles that swap: both as they come, and the first one turned.
+SWAP_PLACES = 3
+
+Shape = tuple[int, ...]
+
+
+@lru_cache(maxsize=1024)
+def find_tile_plan(request: TileRequest, limits: TileLimits, work: int = 0) -> TilePlan:
+    """Return the tile plan of a round on a block.
+
+    Parameters
+    ----------
+    request : TileRequest
+        The round on the block.
+    limits : TileLimits
+        What tiles may need.
+    work : int
+        Work area that FFTs are expected to need, in units of the largest buffer.
+
+    Raises
+    ------
+    DeviceMemoryError
+        If no number of passes up to `MAX_PASSES` makes tiles small enough.
+    """
+    for counts in ((1,), range(2, MAX_PASSES + 1)):
+        for buffers in range(limits.slots, 0, -1):
+            if (found := _cheapest(request, limits, buffers, work, counts)) is not None:
+                return found
+    lengths = " x ".join(str(line.length) for line in request.lines)
+    raise DeviceMemoryError(
+        f"FFTs of {lengths} on a block of {request.shape} do not fit {limits.nbytes} bytes of "
+        f"the device in {MAX_PASSES} passes"
+    )
+
+
+@lru_cache(maxsize=1024)
+def tile_plans(
+    round_: Round, dtype: str, nbytes: int, settings: DeviceSettings = AS_IS
+) -> tuple[TilePlan, ...]:
+    """Return the tile plans of a round on its largest block, one after the other; mostly one.
+
+    Empty where some FFT does not fit the GPU: it is done as a convolution, or by the CPU.
+
+    Parameters
+    ----------
+    round_ : Round
+        The round.
+    dtype : str
+        Of complex values.
+    nbytes : int
+        Bytes of the GPU.
+    settings : DeviceSettings
+        What is set by hand.
+    """
+    limits, real = TileLimits(nbytes).tuned(settings), np.empty(0, dtype).real.dtype.name
+    for rounds in dict.fromkeys(((round_,), apart(round_))):
+        with contextlib.suppress(DeviceMemoryError):
+            found = []
+            for one in rounds:
+                kinds = {step.kind for step in one.steps}
+                ends = (real if kind in kinds else dtype for kind in ("r2c", "c2r"))
+                shape = one.source.shape(one.source.largest_block)
+                found.append(find_tile_plan(request_of(one, shape, *ends), limits, 1))
+            return tuple(found)
+    return ()
+
+
+def _cheapest(
+    request: TileRequest,
+    limits: TileLimits,
+    buffers: int,
+    work: int,
+    counts: Iterable[int],
+) -> TilePlan | None:
+    """Return the cheapest plan of some numbers of passes."""
+    room = limits.nbytes // (buffers + work) // ALIGNMENT * ALIGNMENT
+    best: TilePlan | None = None
+    most = math.inf
+    for count in counts:
+        if most <= count:  # what as many cost at least
+            break
+        for digits, where in _schemes(request, count):
+            cost, found = 0.02 * sum(map(len, digits)), list[TilePass]()
+            for one in _passes(request, limits, room, digits, where, count):
+                if one is None:
+                    break
+                cost += _cost(one, request, limits, not found, len(found) == count - 1)
+                found.append(one)
+                if cost + max(0, count - len(found)) >= most:
+                    break
+            else:
+                # as many buffers as tiles can fill, and two for those of other blocks
+                filled = min(buffers, max(one.tiles for one in found) + 2)
+                best, most = TilePlan(digits, tuple(found), filled), cost
+    return best
+
+
+# --- schemes: digits of all lines, and the pass of each -------------------------------------------
+
+
+def _schemes(request: TileRequest, count: int) -> Iterator[Scheme]:
+    """Yield digits of each line, and the pass of each step; no pass stays empty.
+
+    Where nothing is transformed there is one pass, that only reorders.
+    """
+    if request.scheme is not None:
+        if count == 1 + max(itertools.chain(*request.scheme[1])):
+            yield request.scheme
+    elif not request.lines:
+        if count == 1:
+            yield (), ()
+    else:
+        most = int(MAX_PARTITIONS ** (1 / len(request.lines)))
+        choices = [
+            list(itertools.islice(_line_schemes(request, line, count), most))
+            for line in request.lines
+        ]
+        for chosen in itertools.product(*choices):
+            if len({number for _, where in chosen for number in where}) == count:
+                yield tuple(c[0] for c in chosen), tuple(c[1] for c in chosen)
+
+
+def _line_schemes(request: TileRequest, line: Line, count: int) -> Iterator[tuple[Shape, Shape]]:
+    """Yield digits of a line, and the pass of each of its steps."""
+    if line.kind != "c2c":  # all but real values are complex
+        yield (line.length,), (0 if line.kind == "r2c" else count - 1,)
+        if len(request.lines) > 1 or request.inside:  # the mirror image is of one dimension
+            return
+    elif line.whole:
+        for number in range(count):
+            yield (line.length,), (number,)
+    most = MAX_SPLITS if len(request.lines) == 1 else MAX_SPLITS // 2
+    for digits in range(2, 4):
+        if line.steps(digits) > count:
+            return
+        for factors in _factorisations(line.length, digits, most):
+            if request.inside and not line.filtered and factors != factors[::-1]:
+                continue
+            for where in itertools.combinations(range(count), line.steps(digits)):
+                yield factors, where
+
+
+@lru_cache(maxsize=256)
+def _factorisations(n: int, digits: int, most: int) -> tuple[Shape, ...]:
+    """Return ways to write a length as a product, none of them 1; the most even ones.
+
+    >>> _factorisations(12, 2, 3)
+    ((3, 4), (4, 3), (2, 6))
+    """
+    if digits == 1:
+        return ((n,),) if n > 1 else ()
+    found: list[Shape] = [
+        (divisor, *rest)
+        for divisor in divisors(n)[1:-1]
+        for rest in _factorisations(n // divisor, digits - 1, most)
+    ]
+    found.sort(key=lambda factors: (max(factors), factors))
+    return tuple(found[: most if digits == 2 else 4 * most])
+
+
+# --- one pass ------------------------------------------------------------------------------------
+
+
+def _cost(
+    one: TilePass, request: TileRequest, limits: TileLimits, first: bool, last: bool
+) -> float:
+    """Return the time of a pass, maybe a block's first or last, in units of its bytes one way.
+
+    The first tile comes alone and the last one goes alone, but for the blocks around this one.
+    """
+    itemsize, sides = request.itemsize, (one.reads, one.writes)
+    there, back = (1 + limits.run_nbytes / (width * itemsize) for _, width in sides)
+    calls = CALLS + (request.shards if first else 1) + (request.stores if last else 1)
+    nbytes, tiles = itemsize * max(1, math.prod(one.view)), one.tiles
+    called = tiles * calls * limits.call_nbytes / nbytes
+    alone = limits.ends / (tiles * min(request.blocks, limits.following))
+    return max(there, back) * (1 + alone) + 0.01 * (there + back) + called
+
+
+def _passes(
+    request: TileRequest,
+    limits: TileLimits,
+    room: int,
+    digits: tuple[Shape, ...],
+    where: tuple[Shape, ...],
+    count: int,
+) -> Iterator[TilePass | None]:
+    """Yield the passes of a scheme, then those that swap digits inside a block's own memory.
+
+    Ends with None where a tile does not fit.
+    """
+    sizes: dict[int, Shape] = {dim: (n,) for dim, n in enumerate(request.shape)}
+    for line, split in zip(request.lines, digits, strict=True):
+        if len(split) > 1:  # all but the last digit of half a spectrum are whole
+            half = split[-1] // 2 + 1
+            sizes[line.dim] = (*split[:-1], half) if line.kind == "c2r" else split
+    view = tuple(itertools.chain(*sizes.values()))
+    firsts = list(itertools.accumulate(map(len, sizes.values()), initial=0))
+    for number in range(count):
+        steps = tuple(
+            (i, j) for i, passes in enumerate(where) for j, k in enumerate(passes) if k == number
+        )
+        shape = _Shapes(request, view, firsts, steps, digits, number == count - 1)
+        one = _pass(request, limits, room, shape, number == 0, number == count - 1)
+        yield one
+        if one is None:
+            return
+        view = one.after
+    for line, split in zip(request.lines, digits, strict=True):
+        if request.inside and len(split) > 1 and not line.filtered:
+            first = firsts[line.dim]
+            swap = first, first + len(split) - 1
+            yield swap_pass(view, swap, request.itemsize, room, limits)
+
+
+class _Shapes:
+    """The shapes of a block in digits around a pass, and the places that its tiles need.
+
+    ``view`` is the shape before, ``after`` the one after, ``read`` and ``stored`` those that the
+    host block has: they differ for digits of half a spectrum. ``registers`` are places on the GPU,
+    with the bytes of an element as the tile is before and after: the larger one counts.
+    """
+
+    def __init__(
+        self,
+        request: TileRequest,
+        view: Shape,
+        firsts: list[int],
+        steps: tuple[tuple[int, int], ...],
+        digits: tuple[Shape, ...],
+        last_pass: bool,
+    ) -> None:
+        whole, real = request.itemsize, request.itemsize // 2
+        self.steps, self.view = steps, view
+        read, after = list(view), list(view)
+        order, halves = list(range(len(view))), list[tuple[int, Shape]]()
+        beside, filters = list[tuple[int, int]](), 0
+        widens = narrows = False
+        for i, j in steps:
+            line, split = request.lines[i], digits[i]
+            first, last = firsts[line.dim], len(split) - 1
+            if line.kind == "r2c" and j == 0:
+                widens, after[first] = True, split[0] // 2 + 1
+            if line.kind == "c2r" and j == last:
+                narrows, after[first + j] = True, split[-1]
+            if line.real and j + 1 == line.steps(len(split)):
+                narrows = True  # as far as places are concerned
+            if line.filtered and j == last:
+                filters += 1 if j == 0 else 2  # a spectrum in digits is turned
+            # What completes half a spectrum comes, or goes, beside it.
+            if line.kind == "c2r" and j == 0 < last:
+                read[first : first + len(split)] = split
+                beside.append((whole, 0))
+            if line.kind == "r2c" and j == last > 0:
+                halves.append((first, split))
+                beside.append((0, whole))
+        stored = list(after)
+        for first, split in halves:
+            stored[first : first + len(split)] = split
+        if last_pass and not request.inside:
+            for line, split in zip(request.lines, digits, strict=True):
+                if not line.filtered:  # what is filtered is back where it was
+                    part = slice(firsts[line.dim], firsts[line.dim] + len(split))
+                    order[part] = order[part][::-1]
+        self.fixed = {
+            firsts[request.lines[i].dim] + request.lines[i].digit(j, len(digits[i]))
+            for i, j in steps
+        }
+        self.read, self.after, self.stored = tuple(read), tuple(after), tuple(stored)
+        self.order = request.order or tuple(order)
+        came, result = real if widens else whole, real if narrows else whole
+        self.itemsizes = came, result
+        registers = [(came, 0)]
+        if widens or narrows:
+            registers.append((0, result))
+        if self.order != tuple(range(len(view))):
+            if len(registers) == 1:
+                registers.append((0, result))
+            else:
+                registers[0] = came, result
+        self.registers = (*registers, *[(whole, 0)] * filters, *beside)
+
+
+def _pass(
+    request: TileRequest, limits: TileLimits, room: int, shape: _Shapes, first: bool, last: bool
+) -> TilePass | None:
+    """Return one pass in the tiles that are cheapest; None where no tile fits."""
+    order, mirrored = shape.order, request.mirrored and first
+    registers = (*shape.registers, (request.itemsize, 0)) if mirrored else shape.registers
+    free = [dim for dim in reversed(range(len(shape.view))) if dim not in shape.fixed]
+    written = [dim for dim in reversed(order) if dim not in shape.fixed]
+    # Dimensions are given room innermost first, as read and as written.
+    priorities = dict.fromkeys((tuple(free), tuple(written)))
+    best: tuple[float, TilePass] | None = None
+    for priority, finer, share in itertools.product(
+        priorities, limits.finer, SQUARER if request.order else (1,)
+    ):
+        count = max(1, int(finer * limits.pieces))
+        tile = _tile(shape, priority, registers, room, limits, count, share)
+        if tile is None:
+            return None
+        pairs = enumerate(zip(shape.after, tile, strict=True))
+        done = tuple(n if dim in shape.fixed else extent for dim, (n, extent) in pairs)
+        before, after = math.prod(tile), math.prod(done)
+        one = TilePass(
+            shape.steps,
+            shape.view,
+            shape.after,
+            tile,
+            order,
+            _runs(shape.read, tile),
+            _runs(tuple(shape.stored[d] for d in order), tuple(done[d] for d in order)),
+            tuple(aligned(max(before * b, after * a)) for b, a in registers),
+            shape.itemsizes,
+            mirrored=mirrored,
+        )
+        cost = _cost(one, request, limits, first, last)
+        if best is None or cost < best[0]:
+            best = cost, one
+    return None if best is None else best[1]
+
+
+def _runs(shape: Shape, tile: Shape) -> tuple[int, int]:
+    """Return C and W of a tile in an array: contiguous runs, and elements in each.
+
+    >>> _runs((8, 16, 32), (8, 4, 32)), _runs((8, 16), (8, 1))
+    ((8, 128), (8, 1))
+    """
+    width = 1
+    for n, extent in zip(reversed(shape), reversed(tile), strict=True):
+        width *= extent
+        if extent < n:
+            break
+    return math.prod(tile) // max(1, width), width
+
+
+def _tile(
+    shape: _Shapes,
+    priority: Shape,
+    registers: tuple[tuple[int, int], ...],
+    room: int,
+    limits: TileLimits,
+    count: int,
+    share: float,
+) -> Shape | None:
+    """Return the shape of a tile, its transformed digits whole; None if not even one line fits.
+
+    `share` is the part of the room that the first dimension of the priority takes at most.
+    """
+    tile = [n if dim in shape.fixed else 1 for dim, n in enumerate(shape.view)]
+    done = math.prod(shape.after[dim] for dim in shape.fixed)
+    sizes = [max(math.prod(tile) * b, done * a) for b, a in registers]
+    unit = sum(sizes)
+    if unit > room:
+        return None
+    wanted = unit * math.prod(shape.view[dim] for dim in priority) // count
+    wanted = min(limits.most, max(limits.least, wanted))
+    left = min(room, max(unit, wanted)) // max(1, unit)
+    while left and sum(aligned(left * nbytes) for nbytes in sizes) > room:
+        left -= 1  # what rounding up takes, of every place
+    if left == 0:
+        return None
+    for dim in priority:
+        tile[dim] = _even(shape.view[dim], left if dim != priority[0] else int(left * share))
+        left //= tile[dim]
+    return tuple(tile)
+
+
+def _even(n: int, most: int) -> int:
+    """Return the extent of chunks of at most `most` that are as even as can be."""
+    return max(1, *even_chunks(n, -(-n // max(1, min(n, most)))))
+
+
+def swap_pass(
+    view: Shape, swap: tuple[int, int], itemsize: int, room: int, limits: TileLimits
+) -> TilePass | None:
+    """Return the pass that swaps two dimensions of a view, of equal length.
+
+    None if not even the smallest tiles fit `room` bytes.
+    """
+    first, last = swap
+    unit = SWAP_PLACES * itemsize
+    wanted = unit * math.prod(view) // limits.pieces
+    left = min(room, min(limits.most, max(limits.least, wanted))) // unit
+    if left == 0:
+        return None
+    tile = [1] * len(view)
+    for dim in reversed(range(last + 1, len(view))):  # rows first, as wide as they can be
+        tile[dim] = _even(view[dim], left)
+        left //= tile[dim]
+    tile[first] = tile[last] = _even(view[last], math.isqrt(left))
+    left //= tile[last] ** 2
+    for dim in reversed([d for d in range(last) if d != first]):
+        tile[dim] = _even(view[dim], left)
+        left //= tile[dim]
+    place, order = aligned(itemsize * math.prod(tile)), tuple(range(len(view)))
+    if SWAP_PLACES * place > room:
+        return None
+    runs = _runs(view, tuple(tile))
+    return TilePass(
+        (),
+        view,
+        view,
+        tuple(tile),
+        order,
+        runs,
+        runs,
+        (place,) * SWAP_PLACES,
+        (itemsize, itemsize),
+        swap,
+    )

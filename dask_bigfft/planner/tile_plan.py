@@ -1,0 +1,491 @@
+"""`TilePlan`: how a round on a block in host memory is done on a GPU, tile by tile.
+
+A block whose round fits a tile crosses the bus once each way. A larger one takes several passes:
+the same partition of digits into rounds as between blocks, with tiles in the place of blocks, and
+the host block, which takes strided reads and writes, in the place of the exchange (Gu, Siegel and
+Li 2011)::
+
+    block of (Y, X)   {Y1}: tile = all of Y1, some of (Y2, X)   ->  written where it was read
+                      {Y2, X}: tile = some of Y1, all of (Y2, X) ->  written as (Y2, Y1, X)
+
+A digit stays in its place, transformed; the last pass writes the digits of a split dimension in
+their natural order, which needs memory apart from the block (or a pass that swaps two digits).
+
+The cost model, `explain()` and the executor use the same plan, which `passes` finds. Bytes of
+buffers, tiles, and streams can be set by hand (`DeviceSettings`).
+
+Pure: imports `decomposition` and `errors`.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from dask_bigfft.decomposition.factors import factorize
+from dask_bigfft.decomposition.layout import even_chunks
+from dask_bigfft.decomposition.rounds import Round, transformed
+from dask_bigfft.decomposition.steps import Kind, Step
+from dask_bigfft.errors import DeviceError
+
+__all__ = [
+    "ALIGNMENT",
+    "AS_IS",
+    "COMPUTED",
+    "MOST_PRIME",
+    "DeviceSettings",
+    "Line",
+    "TileLimits",
+    "TilePass",
+    "TilePlan",
+    "TileRequest",
+    "aligned",
+    "apart",
+    "in_turn",
+    "request_of",
+]
+
+#: Characters of the dtypes that GPUs compute in: single and double precision.
+COMPUTED = "fdFD"
+
+#: Offsets of arrays on the GPU are multiples of it; FFT libraries ask for less.
+ALIGNMENT = 256
+
+#: Lengths from here on are not left to one FFT of the GPU if a prime factor of theirs is larger
+#: than `MOST_PRIME`: cuFFT does such by longer ones, for which it wants much memory, and refuses
+#: those of 2^31 and more.
+AWKWARD = 1 << 27
+
+#: Largest prime factor that FFT libraries of GPUs have kernels for.
+MOST_PRIME = 127
+
+#: Multiples of the number of tiles that are tried: many narrow ones, or few that end later.
+FINER = (1 / 8, 1 / 4, 1 / 2, 1, 4)
+
+#: Part of the staging buffers of one way that a tile fills at most: the next one is gathered while
+#: the GPU takes it, and whoever submits tiles does not wait in the midst of one.
+RING_SHARE = 1 / 2
+
+#: `TileLimits.run_nbytes`, `ends` and `following` where threads gather rows into staging buffers.
+#: They mind narrow rows less than copy engines do; the first tile of all is gathered, and the last
+#: one scattered, while nothing else is (H200, 16 cores).
+STAGED_RUN_NBYTES, STAGED_ENDS, STAGED_FOLLOWING = 1024, 3, 16
+
+#: Bytes of a tile at least where the number of tiles is set.
+LEAST_TILE = 1 << 16
+
+
+def aligned(nbytes: int) -> int:
+    """Return the next multiple of the alignment of arrays.
+
+    >>> aligned(1), aligned(256)
+    (256, 256)
+    """
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+@dataclass(frozen=True)
+class DeviceSettings:
+    """Settings of a GPU's pipeline; None leaves one to the GPU's engine.
+
+    Parameters
+    ----------
+    buffers : int or None
+        Tiles that are on the GPU at a time (k of Lee and Kim, Electronics 12, 2023).
+    passes : int or None
+        Tiles that a block is cut into in each pass over the bus, about.
+    streams : {"role", "piece"} or None
+        Whether streams are for what is done (tiles come, are worked on, go), or for tiles, each of
+        which then has one of its own.
+    ring_buffers : int or None
+        Buffers each way of the ring through which memory travels that is not pinned.
+    ring_nbytes : int or None
+        Bytes of each of them.
+    ring_parts : tuple of int
+        Bytes of a buffer that are used at a time, by round, since rows of some widths (C runs of W
+        elements) are best copied in smaller parts; where a round has no number, all of it.
+    """
+
+    buffers: int | None = None
+    passes: int | None = None
+    streams: Literal["role", "piece"] | None = None
+    ring_buffers: int | None = None
+    ring_nbytes: int | None = None
+    ring_parts: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("buffers", "passes", "ring_buffers", "ring_nbytes"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"DeviceSettings.{name} is {value!r}")
+        if any(nbytes < 1 for nbytes in self.ring_parts):
+            raise ValueError(f"DeviceSettings.ring_parts is {self.ring_parts!r}")
+
+    def of_round(self, number: int) -> "DeviceSettings":
+        """Return the settings of a round, from 0.
+
+        >>> DeviceSettings(buffers=4, ring_parts=(1024, 2048)).of_round(1).ring_parts
+        (2048,)
+        """
+        return replace(self, ring_parts=self.ring_parts[number : number + 1])
+
+    @property
+    def ring(self) -> tuple[int | None, int | None, int | None]:
+        """Buffers of the ring, bytes of each, and how many of these are used in the first round."""
+        return self.ring_buffers, self.ring_nbytes, next(iter(self.ring_parts), None)
+
+
+#: Nothing is set.
+AS_IS = DeviceSettings()
+
+
+@dataclass(frozen=True)
+class TileLimits:
+    """Memory that tiles may need, and sizes that they should have.
+
+    Parameters
+    ----------
+    nbytes : int
+        Bytes of the GPU that buffers and work area take together.
+    slots : int
+        Buffers: one whose tile comes, one whose tile is worked on, one whose tile goes.
+    most, least : int
+        Bytes of a tile at most where a smaller one is as good, and at least where the block is cut
+        only to keep all three engines busy.
+    pieces : int
+        Number of tiles of a pass where the block is large enough, at least.
+    run_nbytes, call_nbytes : int
+        Bytes that cross the bus in the time that a contiguous run costs apart from its bytes, and
+        in the time that the host takes for a call.
+    finer : tuple of float
+        Multiples of `pieces` that are tried.
+    ends : float
+        Tiles in whose time nothing else crosses the bus, at the beginning and end of all blocks.
+    following : int
+        Blocks beyond which it does not matter how many more follow.
+    """
+
+    nbytes: int
+    slots: int = 3
+    most: int = 1 << 30
+    least: int = 1 << 22
+    pieces: int = 8
+    run_nbytes: int = 8192
+    call_nbytes: int = 1 << 18
+    finer: tuple[float, ...] = FINER
+    ends: float = 1
+    following: int = 4
+
+    def tuned(self, settings: DeviceSettings) -> "TileLimits":
+        """Return the limits with what is set by hand."""
+        found = self
+        if settings.buffers is not None:
+            found = replace(found, slots=settings.buffers)
+        if settings.passes is not None:
+            least = min(self.least, LEAST_TILE)
+            found = replace(found, pieces=settings.passes, least=least, finer=(1,))
+        return found
+
+    def staged(self, nbytes: int, settings: DeviceSettings) -> "TileLimits":
+        """Return the limits of a block that travels through staging buffers.
+
+        Parameters
+        ----------
+        nbytes : int
+            Bytes of the buffers of one way.
+        settings : DeviceSettings
+            What is set by hand; a number of tiles stays as it is.
+
+        Examples
+        --------
+        >>> TileLimits(1 << 31).staged(1 << 28, DeviceSettings()).most >> 20
+        128
+        """
+        most = min(self.most, max(self.least, int(RING_SHARE * nbytes)))
+        return replace(
+            self,
+            most=self.most if settings.passes is not None else most,
+            run_nbytes=min(self.run_nbytes, STAGED_RUN_NBYTES),
+            finer=(*self.finer, 2 * self.finer[-1]),
+            ends=STAGED_ENDS,
+            following=STAGED_FOLLOWING,
+        )
+
+
+@dataclass(frozen=True)
+class Line:
+    """A dimension of a block that a round transforms.
+
+    Parameters
+    ----------
+    dim : int
+        Dimension of the block.
+    length : int
+        Length of the FFTs.
+    kind : {"c2c", "r2c", "c2r"}
+        Of the FFTs.
+    filtered : bool
+        Whether the transformed digit is multiplied by a spectrum, which then is on the GPU, too.
+    whole : bool
+        Whether one FFT may be as long as the line; else it has to fall apart if it can.
+    real : bool
+        Whether only the real parts of what is filtered go back.
+    """
+
+    dim: int
+    length: int
+    kind: Kind = "c2c"
+    filtered: bool = False
+    whole: bool = True
+    real: bool = False
+
+    def steps(self, digits: int) -> int:
+        """Return the steps that transform some digits; what is filtered is transformed back."""
+        return 2 * digits - 1 if self.filtered else digits
+
+    def digit(self, step: int, digits: int) -> int:
+        """Return the digit that a step transforms.
+
+        >>> [Line(0, 8, filtered=True).digit(step, 3) for step in range(5)]
+        [0, 1, 2, 1, 0]
+        """
+        return min(step, 2 * (digits - 1) - step)
+
+
+#: Digits of each line in the order in which they are transformed, and the pass of each step.
+Scheme = tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]
+
+
+@dataclass(frozen=True)
+class TileRequest:
+    """A round on a block, as far as its tile plan depends on it.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Of the block before the round.
+    lines : tuple of Line
+        What is transformed.
+    itemsize : int
+        Bytes of a complex number.
+    inside : bool
+        Whether no memory apart from the block may be used where the round keeps its shape.
+    order : tuple of int
+        Where nothing is transformed: dimensions in the order in which they are written.
+    blocks : int
+        Blocks that are done one after the other, so that one comes while another goes.
+    shards : int
+        Parts in which a tile comes, about: as many calls for each.
+    mirrored : bool
+        Whether some of them lie backwards in host memory, and are turned on the GPU.
+    stores : int
+        Parts in which a tile goes in the end: as many calls for each.
+    scheme : (digits, passes) or None
+        The decomposition, if it is set by hand.
+    """
+
+    shape: tuple[int, ...]
+    lines: tuple[Line, ...]
+    itemsize: int
+    inside: bool = False
+    order: tuple[int, ...] = ()
+    blocks: int = 1
+    shards: int = 1
+    mirrored: bool = False
+    stores: int = 1
+    scheme: Scheme | None = None
+
+
+@dataclass(frozen=True)
+class TilePass:
+    """One pass of a block over the bus and back.
+
+    Parameters
+    ----------
+    steps : tuple of (int, int)
+        What is transformed: the number of a line, and of a step of it.
+    view, after : tuple of int
+        Shape of the block in digits, before and after.
+    tile : tuple of int
+        Shape of the largest tile, in `view`.
+    order : tuple of int
+        Dimensions of `after` in the order in which they are written.
+    reads, writes : (int, int)
+        C and W: contiguous runs of a tile in host memory, and elements in each.
+    places : tuple of int
+        Bytes of each place that a tile needs on the GPU: where it is copied to, where what cannot
+        stay there goes, and where filters or mirror images are copied to.
+    swap : (int, int) or None
+        Dimensions that change places in the block's own memory; nothing is transformed then.
+    itemsizes : (int, int)
+        Bytes of an element as it is read and written: real values are half as wide.
+    mirrored : bool
+        Whether the last place is for what comes backwards.
+    """
+
+    steps: tuple[tuple[int, int], ...]
+    view: tuple[int, ...]
+    after: tuple[int, ...]
+    tile: tuple[int, ...]
+    order: tuple[int, ...]
+    reads: tuple[int, int]
+    writes: tuple[int, int]
+    places: tuple[int, ...]
+    itemsizes: tuple[int, int]
+    swap: tuple[int, int] | None = None
+    mirrored: bool = False
+
+    @property
+    def buffer_nbytes(self) -> int:
+        """Bytes that a tile takes on the GPU."""
+        return sum(self.places)
+
+    @property
+    def chunks(self) -> tuple[tuple[int, ...], ...]:
+        """Extents of the tiles along each dimension of `view`."""
+        pairs = zip(self.view, self.tile, strict=True)
+        return tuple(even_chunks(n, -(-n // max(1, extent))) for n, extent in pairs)
+
+    @property
+    def tiles(self) -> int:
+        """Number of tiles."""
+        counts = list(map(len, self.chunks))
+        if self.swap is None:
+            return math.prod(counts)
+        side = counts[self.swap[0]]
+        return math.prod(counts) // side**2 * (side * (side + 1) // 2)
+
+    @property
+    def nbytes(self) -> tuple[int, int]:
+        """Bytes that cross the bus to the GPU, and back."""
+        return math.prod(self.view) * self.itemsizes[0], math.prod(self.after) * self.itemsizes[1]
+
+    @property
+    def runs(self) -> tuple[int, int]:
+        """Contiguous runs of host memory that all tiles are read from, and written to."""
+        return self.tiles * self.reads[0], self.tiles * self.writes[0]
+
+    @property
+    def reorders(self) -> bool:
+        """Whether digits are written in another order than they are read."""
+        return self.order != tuple(range(len(self.order)))
+
+
+@dataclass(frozen=True)
+class TilePlan:
+    """All passes of a round on a block.
+
+    ``digits`` are those of each line, in the order in which they are transformed; ``buffers`` is
+    the number of tiles that are on the GPU at a time.
+    """
+
+    digits: tuple[tuple[int, ...], ...]
+    passes: tuple[TilePass, ...]
+    buffers: int
+
+    @property
+    def buffer_nbytes(self) -> int:
+        """Bytes of a buffer, which has to hold the largest tile of any pass."""
+        return max(one.buffer_nbytes for one in self.passes)
+
+    @property
+    def narrowest(self) -> int:
+        """Elements of the shortest run that a tile takes in host memory."""
+        return min(min(one.reads[1], one.writes[1]) for one in self.passes)
+
+    @property
+    def divides(self) -> bool:
+        """Whether tiles need nothing of each other: one pass, written as it was read."""
+        split = any(len(digits) > 1 for digits in self.digits)
+        return len(self.passes) == 1 and not split and not self.passes[0].reorders
+
+    @property
+    def tiles(self) -> int:
+        """Number of tiles of all passes."""
+        return sum(one.tiles for one in self.passes)
+
+    def names(self, letters: Sequence[str]) -> list[str]:
+        """Return each pass in short, such as ``{Y2, X}``, given a letter for each line.
+
+        ``swap`` is a pass that only reorders.
+        """
+
+        def name(line: int, step: int) -> str:
+            last = len(self.digits[line]) - 1
+            return letters[line] + (str(min(step, 2 * last - step) + 1) if last else "")
+
+        return [
+            "{" + ", ".join(name(*step) for step in one.steps) + "}" if one.swap is None else "swap"
+            for one in self.passes
+        ]
+
+
+def request_of(
+    round_: Round, shape: tuple[int, ...], source: str, target: str, **other: object
+) -> TileRequest:
+    """Return the request for a tile plan of a round on a block.
+
+    Parameters
+    ----------
+    round_ : Round
+        What to do.
+    shape : tuple of int
+        Of the block before the round.
+    source, target : str
+        Dtype of the block before and after.
+    **other
+        Further fields of the request.
+
+    Raises
+    ------
+    DeviceError
+        If the values are not of single or double precision.
+    """
+    itemsize = max(np.dtype(name).itemsize for name in (source, target))
+    for name in (source, target):
+        if np.dtype(name).char not in COMPUTED:
+            raise DeviceError(f"devices compute in single and double precision, not in {name}")
+        if np.dtype(name).kind == "f" and source != target:
+            itemsize = 2 * np.dtype(name).itemsize
+    real = np.dtype(target).kind == "f"
+    lines = tuple(_line(round_, step, real) for step in round_.steps)
+    request = TileRequest(shape, lines, itemsize, blocks=round_.source.blocks)
+    return replace(request, **other)  # type: ignore[arg-type]
+
+
+def in_turn(round_: Round, groups: Sequence[tuple[Step, ...]]) -> tuple[Round, ...]:
+    """Return rounds that do some steps each, one after the other."""
+    found, layout = list[Round](), round_.source
+    for steps in groups[:-1]:
+        found.append(Round(steps, layout, transformed(layout, steps)))
+        layout = found[-1].target
+    return (*found, Round(groups[-1], layout, round_.target)) if found else (round_,)
+
+
+def apart(round_: Round) -> tuple[Round, ...]:
+    """Return rounds that do the same one after the other: real values alone with their axis.
+
+    Half a spectrum is completed by its mirror image along one axis, which is only so before other
+    axes are transformed (c2r: after them).
+    """
+    kinds = ([s for s in round_.steps if s.kind == kind] for kind in ("r2c", "c2c", "c2r"))
+    return in_turn(round_, [tuple(steps) for steps in kinds if steps])
+
+
+def _line(round_: Round, step: Step, real: bool) -> Line:
+    filtered, n = step.convolve is not None, step.length
+    whole = filtered or step.kind != "c2c" or not awkward(n)
+    if filtered and step.source.is_partial:
+        whole = False  # only digits are completed by zeros
+    return Line(round_.dim(step), n, step.kind, filtered, whole, real and filtered)
+
+
+def awkward(n: int) -> bool:
+    """Return whether a GPU had better do FFTs of this length in parts.
+
+    >>> awkward(2**31), awkward(2**31 + 2**20), awkward(2**31 - 1)
+    (False, True, False)
+    """
+    return n >= AWKWARD and max(factors := factorize(n)) > MOST_PRIME and sum(factors.values()) > 1

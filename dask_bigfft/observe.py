@@ -12,15 +12,14 @@ from typing import Any, TextIO
 import dask.config
 from dask.base import is_dask_collection, persist
 
-from dask_bigfft.cluster.follow import following, wait_for
-from dask_bigfft.cluster.records import cluster_records
+from dask_bigfft.cluster import cluster_records, following, wait_for
 from dask_bigfft.errors import refuse
+from dask_bigfft.events import RECORD, PlanRecord
 from dask_bigfft.graph.layer import transforms_in
 from dask_bigfft.planner.plan import Plan
 from dask_bigfft.planning.environment import running_client
-from dask_bigfft.record import RECORD, PlanRecord
 from dask_bigfft.threads import task_threads
-from dask_bigfft.watch.display import Display, LocalProgress, display_here
+from dask_bigfft.watch.progress import Display, LocalProgress, display_here
 from dask_bigfft.watch.report import Report, RunReport
 
 __all__ = ["progress", "report"]

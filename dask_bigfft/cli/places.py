@@ -15,7 +15,7 @@ import dask.array as da
 import dask.config
 
 from dask_bigfft.errors import DamagedShardError, refuse
-from dask_bigfft.watch.display import Display, LocalProgress
+from dask_bigfft.watch.progress import Display, LocalProgress
 
 __all__ = ["Place", "handled", "place", "waiting"]
 
@@ -44,7 +44,7 @@ class Place:
             if self.client is not None:
                 from distributed import futures_of
 
-                from dask_bigfft.cluster.follow import follow
+                from dask_bigfft.cluster import follow
 
                 follow(self.client, lambda: futures_of(self.client.persist(stored)), display)
             elif display is None:

@@ -19,7 +19,7 @@ from support import ROOT, local, python, until
 
 import dask_bigfft
 from dask_bigfft.cluster import dashboard, register, unregister
-from dask_bigfft.cluster.follow import state
+from dask_bigfft.cluster import state
 
 ARTIFACTS = Path(os.environ.get("BIGFFT_ARTIFACTS", ROOT / "ci" / "out"))
 FIELD = np.random.default_rng(11).standard_normal((64, 64))
@@ -194,7 +194,7 @@ def test_a_scheduler_without_a_dashboard_still_answers():
     code = (
         "from distributed import Client, LocalCluster\n"
         "from dask_bigfft import cluster, fft\nimport dask.array as da\n"
-        "from dask_bigfft.cluster.follow import state\n"
+        "from dask_bigfft.cluster import state\n"
         "import sys\nsys.modules['bokeh'] = None\n"
         "one = LocalCluster(n_workers=1, processes=False, protocol='tcp', host='127.0.0.1', "
         "dashboard_address='127.0.0.1:0', scheduler_kwargs={'dashboard': False})\n"

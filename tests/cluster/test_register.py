@@ -173,8 +173,8 @@ def alone():
 def test_unregistering_gives_everything_back(alone):
     def left(dask_worker):
         from dask_bigfft import events
+        from dask_bigfft.events import RECORD
         from dask_bigfft.memory.arena import default_arena
-        from dask_bigfft.record import RECORD
 
         counted = len(RECORD.counters(dask_worker.address))
         idle = default_arena().counters().idle_bytes

@@ -10,7 +10,7 @@ from support import local, until
 from dask_bigfft import fft
 from dask_bigfft.cluster import register, unregister
 from dask_bigfft.cluster.dashboard import device_rows
-from dask_bigfft.cluster.follow import state
+from dask_bigfft.cluster import state
 from dask_bigfft.errors import ArgumentError
 from dask_bigfft.gpu import find
 from dask_bigfft.gpu.limits import PieceLimits

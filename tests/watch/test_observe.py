@@ -16,8 +16,8 @@ from support import environment, local
 import dask_bigfft
 from dask_bigfft import fft, progress, report
 from dask_bigfft.errors import ArgumentError
+from dask_bigfft.events import PlanRecord, Span, Total
 from dask_bigfft.planner.phases import phase_forecasts
-from dask_bigfft.record import PlanRecord, Span, Total
 from dask_bigfft.watch.report import RunReport
 
 FIELD = np.random.default_rng(5).standard_normal((64, 64))
@@ -285,7 +285,8 @@ def by_hand():
         for lane in (0, 1):
             span = Span("round", index, start + lane, start + lane + 1, lane, 128)
             record.spans.append(span)
-            record.totals.setdefault(("round", index), Total()).add(128, 1.0, span.stop)
+            total = Total(1, 128, 1.0, span.start, span.stop)
+            record.totals["round", index] = total.plus(record.totals.get(("round", index)))
     return RunReport(plan, "0a", {"": record})
 
 

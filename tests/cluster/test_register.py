@@ -13,9 +13,8 @@ from distributed import Client, LocalCluster, wait
 from support import environment, local, until
 
 import dask_bigfft
-from dask_bigfft.cluster import register, registry, unregister
-from dask_bigfft.cluster.follow import follow, state
-from dask_bigfft.cluster.records import cluster_records
+from dask_bigfft import cluster as room
+from dask_bigfft.cluster import cluster_records, follow, register, state, unregister
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError, ClusterError
 
 FIELD = np.random.default_rng(7).standard_normal((64, 96))
@@ -201,7 +200,8 @@ def test_registering_again_with_other_numbers_makes_other_memory_ready(alone):
         from dask_bigfft.memory.arena import default_arena
 
         plugins = dask_worker.plugins
-        numbers = [plugins[f"bigfft-{name}"].nbytes for name in ("prefault", "pinned")]
+        memory = plugins["bigfft-memory"]
+        numbers = [memory.prefault, memory.pinned]
         return default_arena().counters().idle_bytes, id(plugins["bigfft"]), numbers
 
     register(alone, prefault=1 << 23)
@@ -224,8 +224,8 @@ def test_registering_again_with_other_numbers_makes_other_memory_ready(alone):
 
 def test_versions_that_differ_are_said_process_by_process(client, monkeypatch):
     with pytest.raises(ClusterError, match=r"has version 9\.9, and its cluster \(the scheduler: "):
-        registry.check_versions(client, "9.9")
-    monkeypatch.setattr(registry, "_ASK", "__import__('dask_bigfft_that_is_not_there').x")
+        room.check_versions(client, "9.9")
+    monkeypatch.setattr(room, "_ASK", "__import__('dask_bigfft_that_is_not_there').x")
     with pytest.raises(ClusterError, match=r"worker tcp://[^ ]*: not there"):
         register(client)
 
@@ -240,14 +240,9 @@ def test_what_is_no_client_or_number_is_refused(client):
 
 def test_asynchronous_clients_compute_and_are_refused_where_somebody_would_have_to_wait():
     async def run():
+        options = {"processes": False, "asynchronous": True, "dashboard_address": "127.0.0.1:0"}
         async with (
-            LocalCluster(
-                n_workers=2,
-                threads_per_worker=1,
-                processes=False,
-                asynchronous=True,
-                dashboard_address="127.0.0.1:0",
-            ) as cluster,
+            LocalCluster(n_workers=2, threads_per_worker=1, **options) as cluster,
             Client(cluster, asynchronous=True) as client,
         ):
             y = dask_bigfft.fft.fft2(blocks(17))
@@ -271,13 +266,9 @@ def test_dask_worker_processes(tmp_path):
     address = tmp_path / "scheduler.json"
 
     def started(*arguments):
-        return subprocess.Popen(
-            [sys.executable, "-m", "dask", *arguments, "--scheduler-file", str(address)],
-            cwd=tmp_path,
-            env=environment(),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        command = [sys.executable, "-m", "dask", *arguments, "--scheduler-file", str(address)]
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        return subprocess.Popen(command, cwd=tmp_path, env=environment(), **quiet)
 
     scheduler = started(
         "scheduler", "--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0"

@@ -333,29 +333,11 @@ class PlanRecord:
     devices: dict[int, int] = field(default_factory=dict)
 
 
-def _resident() -> int:
-    """Return this process' resident memory in bytes.
-
-    Tasks ask between two FFTs, when psutil's code has long left the caches: the file alone is read.
-    """
-    try:
-        with open("/proc/self/statm", "rb", buffering=0) as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:  # not on Linux
-        return int(psutil.Process().memory_info().rss)
-
-
 class Record:
-    """Measurements of the plans that this process has worked on lately.
+    """Measurements of the plans that this process has worked on lately."""
 
-    Parameters
-    ----------
-    kept : int
-        Plans that are kept for each worker.
-    """
-
-    def __init__(self, kept: int = KEPT_PLANS) -> None:
-        self.kept = kept
+    def __init__(self) -> None:
+        self._process = psutil.Process()
         self._lock = threading.Lock()
         self._plans: dict[str, OrderedDict[str, PlanRecord]] = {}
         self._lanes: dict[int, int] = {}
@@ -363,7 +345,7 @@ class Record:
 
     def start_afresh(self) -> None:
         """Forget everything; also what another thread has locked when this process was forked."""
-        self.__init__(self.kept)  # type: ignore[misc]
+        self.__init__()  # type: ignore[misc]
 
     def take(self, name: str, numbers: Mapping[str, Any]) -> None:
         """Add an event: a sink."""
@@ -373,7 +355,7 @@ class Record:
         now, place, thread = time.time(), current_place(), threading.get_ident()
         if not 0 <= now - self._asked < OFTEN:
             self._asked = now  # first, so that no other thread asks meanwhile
-            self._rss = _resident()
+            self._rss = int(self._process.memory_info().rss)
         nbytes, rss = int(numbers.get("nbytes", 0)), self._rss
         with self._lock:
             plan = self._plan(place, str(token), rss)
@@ -394,7 +376,7 @@ class Record:
         plans = self._plans.setdefault(place, OrderedDict())
         found = plans.get(token) or plans.setdefault(token, PlanRecord(rss_before=rss))
         plans.move_to_end(token)
-        while len(plans) > self.kept:
+        while len(plans) > KEPT_PLANS:
             plans.popitem(last=False)
         return found
 

@@ -16,7 +16,7 @@ Imports `planning`, `watch` and this room.
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Iterator
 from typing import Any
 
 import dask
@@ -101,7 +101,7 @@ def register(
     if known not in (None, wanted):
         client.unregister_worker_plugin(MemoryPlugin.name)
     # Devices come first: memory that is taken from then on is pinned.
-    for plugin in (WatchWorker(own_version()), MemoryPlugin(*wanted), WatchScheduler()):
+    for plugin in (WatchWorker(), MemoryPlugin(*wanted), WatchScheduler()):
         client.register_plugin(plugin)
     client.run(_tell, on_error="return")
 
@@ -177,18 +177,9 @@ async def _leave(dask_scheduler: Any = None) -> list[str]:
 # --- a client's view of its runs ------------------------------------------------------------
 
 
-def state(client: Any, tokens: Set[str] | None = None) -> dict[str, Any]:
-    """Return all runs and workers that a cluster's scheduler knows, or the runs of some plans.
-
-    Parameters
-    ----------
-    client : distributed.Client
-        Connected to a cluster where `register` has been called.
-    tokens : set of str, optional
-        Of plans, as they stand in task names.
-    """
-    wanted = None if tokens is None else sorted(tokens)
-    found: dict[str, Any] = client.sync(client.scheduler.bigfft_state, tokens=wanted)
+def state(client: Any) -> dict[str, Any]:
+    """Return all runs and workers that a cluster's scheduler knows; `register` has been called."""
+    found: dict[str, Any] = client.sync(client.scheduler.bigfft_state)
     return found
 
 
@@ -226,7 +217,7 @@ def following(client: Any, display: Display | None) -> Iterator[None]:
         yield
         return
     register(client)
-    begun = float(state(client, set())["time"])
+    begun = float(state(client)["time"])
     stop = threading.Event()
 
     def runs() -> list[dict[str, Any]]:
@@ -246,27 +237,6 @@ def following(client: Any, display: Display | None) -> Iterator[None]:
         thread.join()
         with contextlib.suppress(OSError):
             display.close(runs())
-
-
-def follow(client: Any, start: Callable[[], list[Any]], display: Display | None) -> None:
-    """Wait for what `start` sends to a cluster, and show meanwhile how far it is.
-
-    Parameters
-    ----------
-    client : distributed.Client
-        Connected to the cluster.
-    start : callable
-        Returns the futures.
-    display
-        As for `following`.
-
-    Raises
-    ------
-    Exception
-        The error of a task; the others are cancelled.
-    """
-    with following(client, display):
-        wait_for(client, start())
 
 
 def wait_for(client: Any, collections: Any) -> None:

@@ -53,17 +53,13 @@ class WatchScheduler(SchedulerPlugin):  # type: ignore[misc, unused-ignore]
         self.board = Board(time.time)
         #: `Record.counters` by address of a worker, also of one that has gone.
         self.seen: dict[str, dict[str, list[list[Any]]]] = {}
-        scheduler.handlers["bigfft_state"] = self.answer
+        scheduler.handlers["bigfft_state"] = self.state
         add_routes(scheduler)
 
     async def close(self) -> None:
         """Stop answering."""
         self.scheduler.handlers.pop("bigfft_state", None)
         remove_routes(self.scheduler)
-
-    async def answer(self, tokens: list[str] | None = None) -> dict[str, Any]:
-        """Return the state of all runs, or those of some plans, to a client."""
-        return self.state(None if tokens is None else set(tokens))
 
     def update_graph(self, scheduler: Any, *, keys: Iterable[Any], **kwargs: Any) -> None:
         """Add a graph before its tasks run."""
@@ -88,14 +84,13 @@ class WatchScheduler(SchedulerPlugin):  # type: ignore[misc, unused-ignore]
             if plans
         }
 
-    def state(self, tokens: set[str] | None = None) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         """Return all runs, the latest last, and all workers, as names and numbers."""
         self._collect()
-        runs = self.board.runs.values()
         return {
             "time": time.time(),
             "version": own_version(),
-            "runs": [self._run(run) for run in runs if tokens is None or run.token in tokens],
+            "runs": [self._run(run) for run in self.board.runs.values()],
             "workers": [self._worker(a, w) for a, w in self.scheduler.workers.items()],
         }
 

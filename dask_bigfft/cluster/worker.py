@@ -12,9 +12,7 @@ Imports `memory`, `events`, `planner`, `graph` and `gpu`.
 """
 
 import asyncio
-import logging
 import sys
-import threading
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -42,19 +40,8 @@ METRIC = "bigfft"
 #: Seconds of these go to dask's fine performance metrics: none contains another.
 _LEAVES = frozenset((*SUBPHASES, *PHASES, "lease_wait")) - {"round"}
 
-logger = logging.getLogger(__name__)
-
-#: Workers of this process that are watched.
-_watched = 0
-_lock = threading.Lock()
-
-
-def _count(change: int) -> int:
-    """Count the workers of this process that are watched; return how many there are."""
-    global _watched
-    with _lock:
-        _watched = max(0, _watched + change)
-        return _watched
+#: Addresses of the workers of this process that are watched. They share an event loop.
+_watched: set[str] = set()
 
 
 def digest(name: str, numbers: Mapping[str, Any]) -> None:
@@ -127,31 +114,14 @@ class MemoryPlugin(WorkerPlugin):  # type: ignore[misc, unused-ignore]
 
 
 class WatchWorker(WorkerPlugin):  # type: ignore[misc, unused-ignore]
-    """Makes a worker ready for transforms and counts what it does.
-
-    Parameters
-    ----------
-    version : str
-        Of the package, where the client is.
-    """
+    """Makes a worker ready for transforms and counts what it does."""
 
     name = METRIC
     idempotent = True
 
-    def __init__(self, version: str) -> None:
-        self.version = version
-
     async def setup(self, worker: Any) -> None:
         """Prepare in a thread, so that the worker goes on answering."""
-        if own_version() != self.version:
-            logger.warning(
-                "Worker %s has dask_bigfft %s, the client that registered it has %s: install the "
-                "same version in both",
-                worker.address,
-                own_version(),
-                self.version,
-            )
-        _count(+1)
+        _watched.add(str(worker.address))
         add_sink(digest)
         #: When a heartbeat last told of a device, and its seconds of work until then.
         self._told: dict[int, tuple[float, float]] = {}
@@ -191,7 +161,8 @@ class WatchWorker(WorkerPlugin):  # type: ignore[misc, unused-ignore]
         for name in (METRIC, find.METRIC):
             worker.metrics.pop(name, None)
         RECORD.forget(str(worker.address))
-        if not _count(-1):
+        _watched.discard(str(worker.address))
+        if not _watched:
             remove_sink(digest)
             find.release()
             default_arena().trim()

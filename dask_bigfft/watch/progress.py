@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple, TextIO
 
@@ -181,13 +181,7 @@ class Run:
             "bytes_per_second": done / elapsed if elapsed > 0 else 0.0,
             "flops_per_second": flops / elapsed if elapsed > 0 else 0.0,
             "stages": [
-                {
-                    "key": stage.key,
-                    "label": stage.label,
-                    "nbytes": stage.nbytes,
-                    "done": count,
-                    "total": tasks,
-                }
+                {**stage._asdict(), "done": count, "total": tasks}
                 for stage, _, count, tasks in progress
             ],
         }
@@ -205,8 +199,8 @@ class Board:
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self.now = now
         self.runs: OrderedDict[str, Run] = OrderedDict()
-        #: Run and stage of tasks by their name.
-        self._stages: dict[str, tuple[Run, str]] = {}
+        #: Token of the run, and stage, of tasks by their name.
+        self._stages: dict[str, tuple[str, str]] = {}
 
     def expect(self, tasks: Iterable[tuple[Any, Any]]) -> list[Run]:
         """Add the tasks of a graph, by key; return the runs that begin in it.
@@ -227,42 +221,42 @@ class Board:
         self.runs.move_to_end(token)
         while len(self.runs) > KEPT_RUNS:
             self.runs.popitem(last=False)
-        kept = set(map(id, self.runs.values()))
-        self._stages = {k: found for k, found in self._stages.items() if id(found[0]) in kept}
-        self._stages[f"{PLAN_NAME}{token}"] = run, PLAN
+        self._stages = {name: of for name, of in self._stages.items() if of[0] in self.runs}
+        self._stages[f"{PLAN_NAME}{token}"] = token, PLAN
         return run
 
     def _assign(self, counts: Mapping[str, int], tasks: Mapping[str, Any]) -> None:
         """Find the run and the stage of every name of tasks: those of rounds first."""
-        sources: dict[str, Run] = {}
+        sources: dict[str, str] = {}
         for name in filter(_OURS.search, tasks):
             needs = _needs(tasks[name])
             plans = (need.removeprefix(PLAN_NAME) for need in needs if need.startswith(PLAN_NAME))
             tokens = (name.rpartition("-")[2], *plans)
-            run = next((self.runs[token] for token in tokens if token in self.runs), None)
-            if run is not None:
-                sources |= dict.fromkeys(needs, run)
-                self._enter(name, run, stage_of(name), counts[name])
+            token = next((found for found in tokens if found in self.runs), None)
+            if token is not None:
+                sources |= dict.fromkeys(needs, token)
+                self._enter(name, token, stage_of(name), counts[name])
         for name, task in tasks.items():
             stage = stage_of(name)
             if stage == READ and name in sources:
                 self._enter(name, sources[name], READ, counts[name])
             elif stage == WRITE:
-                runs = (self._stages[need][0] for need in _needs(task) if need in self._stages)
-                if (run := next(runs, None)) is not None:
-                    self._enter(name, run, WRITE, counts[name])
+                for need in _needs(task) & self._stages.keys():
+                    self._enter(name, self._stages[need][0], WRITE, counts[name])
+                    break
 
-    def _enter(self, name: str, run: Run, stage: str | None, count: int) -> None:
+    def _enter(self, name: str, token: str, stage: str | None, count: int) -> None:
         if stage is not None:
-            self._stages[name] = run, stage
-            run.total[stage] += count
+            self._stages[name] = token, stage
+            self.runs[token].total[stage] += count
 
     def take(self, key: Any, state: str) -> bool:
         """Add that a task is in another state; return whether it belongs to a run.
 
         States are called as distributed calls them. Without its plan a run cannot go on.
         """
-        run, stage = self._stages.get(name_of(key), (None, ""))
+        token, stage = self._stages.get(name_of(key), ("", ""))
+        run = self.runs.get(token)
         if run is None:
             return False
         if state == "erred":
@@ -284,10 +278,9 @@ class Board:
         run.compiled += numbers.get("seconds", 0.0)
         return True
 
-    def summaries(self, tokens: Set[str] | None = None) -> list[dict[str, Any]]:
-        """Return the states of the runs, or of those of some plans."""
-        found = [run for run in self.runs.values() if tokens is None or run.token in tokens]
-        return [run.summary() for run in found]
+    def summaries(self) -> list[dict[str, Any]]:
+        """Return the states of the runs."""
+        return [run.summary() for run in self.runs.values()]
 
 
 # --- displays -------------------------------------------------------------------------------

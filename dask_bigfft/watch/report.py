@@ -222,11 +222,6 @@ class RunReport:
         return count, sum(span.stop - span.start for span in spans) / whole if whole else 0.0
 
     @property
-    def busy_share(self) -> float:
-        """Part of the time that threads spent in tasks of the last run."""
-        return self._threads()[1]
-
-    @property
     def summary(self) -> list[tuple[str, str]]:
         """Forecast against measured for the whole transform, as names and values."""
         if not self.totals:
@@ -261,9 +256,6 @@ class RunReport:
         return f"{spec.name} of {spec.shape} {spec.out_dtype.name}: {self.plan.notation}"
 
     def __repr__(self) -> str:
-        return f"RunReport<{self.title}>"
-
-    def __str__(self) -> str:
         lines = [self.title, *(f"  {name:9}{value}" for name, value in self.summary)]
         if self.totals:
             lines += ["", *_columns([HEADINGS, *(row.cells for row in self.rows)])]
@@ -274,18 +266,9 @@ class RunReport:
         return timeline(self.plan, self.spans, self.seconds)
 
     def _repr_html_(self) -> str:
-        summary = "".join(
-            f"<tr><th style='text-align:left'>{escape(name)}</th><td>{escape(value)}</td></tr>"
-            for name, value in self.summary
-        )
-        head = "".join(f"<th>{escape(name)}</th>" for name in HEADINGS)
-        rows = "".join(
-            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row.cells) + "</tr>"
-            for row in self.rows
-        )
-        table = f"<table><tr>{head}</tr>{rows}</table>" if self.totals else ""
+        rows = [HEADINGS, *(row.cells for row in self.rows)] if self.totals else []
         return (
-            f"<div><p><b>{escape(self.title)}</b></p><table>{summary}</table>{table}"
+            f"<div><p><b>{escape(self.title)}</b></p>{_table(self.summary)}{_table(rows)}"
             f'<div style="overflow-x:auto">{self.timeline()}</div></div>'
         )
 
@@ -303,10 +286,7 @@ class Report:
     runs: tuple[RunReport, ...]
 
     def __repr__(self) -> str:
-        return f"Report<{', '.join(run.title for run in self.runs)}>"
-
-    def __str__(self) -> str:
-        return "\n\n".join(map(str, self.runs))
+        return "\n\n".join(map(repr, self.runs))
 
     def _repr_html_(self) -> str:
         return "".join(run._repr_html_() for run in self.runs)
@@ -314,6 +294,11 @@ class Report:
     def timeline(self) -> str:
         """Return the pictures (SVG) of all transforms, one after the other."""
         return "\n".join(run.timeline() for run in self.runs)
+
+
+def _table(rows: Iterable[Sequence[str]]) -> str:
+    cells = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
+    return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> Iterable[str]:

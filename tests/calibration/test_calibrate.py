@@ -7,13 +7,11 @@ from pathlib import Path
 
 import dask
 import dask.array as da
-import numpy as np
 import pytest
 
 import dask_bigfft
 from dask_bigfft import calibration, kept
-from dask_bigfft.calibration import threads
-from dask_bigfft.calibration.system import disk_speeds, page_speed
+from dask_bigfft.calibration import cluster, threads
 from dask_bigfft.cli import main
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError
 from dask_bigfft.planner.profile import DEFAULT, LibrarySpeeds, Profile
@@ -25,7 +23,7 @@ from dask_bigfft.testing.devices import simulated_devices
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(profiles, "_read", {})
-    monkeypatch.setattr("dask_bigfft.calibration.usable", lambda: ["scipy"])
+    monkeypatch.setattr("dask_bigfft.calibration.usable", lambda: {"scipy": "1"})
     with dask.config.set({"bigfft.wisdom.directory": str(tmp_path)}):
         yield tmp_path
 
@@ -41,33 +39,17 @@ def test_known_prices_are_found_again():
         LibrarySpeeds("scipy", "complex128", 3e9, 1e9),
         LibrarySpeeds("scipy", "complex64", 5e9, 2e9),
     )
-    known = Profile(
-        "known",
-        2,
-        copy=4e9,
-        run=2e-8,
-        move=3e-10,
-        start=2e-3,
-        task=2e-4,
-        tile=5e-5,
-        shard=3e-5,
-        exchange=2e-3,
-        pair=0.0,
-        libraries=libraries,
-    )
+    prices = {"run": 2e-8, "move": 3e-10, "start": 2e-3, "task": 2e-4, "tile": 5e-5}
+    prices |= {"shard": 3e-5, "exchange": 2e-3, "pair": 0.0}
+    known = Profile("known", 2, copy=4e9, libraries=libraries, **prices)
     runs = []
     for dtype in threads.DTYPES:
         for problem in threads.problems(1 << 21, 2, few=False):
-            real = np.empty(0, dtype).real.dtype if problem.kind == "rfftn" else np.dtype(dtype)
-            rows = -(-problem.shape[0] // problem.blocks)
-            x = da.zeros(problem.shape, chunks=(rows, *problem.shape[1:]), dtype=real)
-            plan = dask_bigfft.plan(
-                x, problem.kind, axes=problem.axes, kernel="scipy", device="cpu"
-            )
+            options = {"axes": problem.axes, "kernel": "scipy", "device": "cpu"}
+            plan = dask_bigfft.plan(problem.array(dtype), problem.kind, **options)
             seconds = plan.forecast(known, threads=2).seconds
             runs.append(threads.Run(plan, seconds, "scipy", dtype))
-    usual = dict(threads.PRICES)
-    found = threads.fitted(runs, 2, usual, {(one.name, one.dtype): 2e9 for one in libraries})
+    found = threads.fitted(runs, 2, {(one.name, one.dtype): 2e9 for one in libraries})
     made = Profile("found", 2, pair=0.0, **found)
     for run in runs:  # prices that are told apart badly may differ, what they say together not
         again = run.plan.forecast(made, threads=2).seconds
@@ -77,8 +59,8 @@ def test_known_prices_are_found_again():
 
 
 def test_pages_and_the_disk(tmp_path):
-    assert 1e5 < page_speed(2, 1 << 20) < 1e13
-    found = disk_speeds(tmp_path / "new", 1 << 20)
+    assert 1e5 < threads.page_speed(2, 1 << 20) < 1e13
+    found = cluster.disk_speeds(cluster.here, {"": [""]}, str(tmp_path / "new"), 1 << 20)
     assert min(found["write"], found["read"]) > 1e5
     assert not list((tmp_path / "new").iterdir())
 

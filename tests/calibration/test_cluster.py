@@ -1,6 +1,5 @@
 """Calibration of a cluster: what all its workers have, the slowest of each, and what they share."""
 
-from concurrent.futures import Future
 from dataclasses import fields, replace
 
 import dask
@@ -9,8 +8,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 import dask_bigfft
-from dask_bigfft import calibration
-from dask_bigfft.calibration import cluster
+from dask_bigfft.calibration import cluster, threads
 from dask_bigfft.calibration.cluster import slowest
 from dask_bigfft.kernels import libraries
 from dask_bigfft.planner.profile import DEFAULT, DeviceProfile, LibrarySpeeds, Peer, Profile
@@ -54,9 +52,9 @@ def test_a_cluster_has_its_own(client, folder):
     client.run(only, ["scipy", "ducc0"], workers=[other])
     found = dask_bigfft.calibrate(client, nbytes=1 << 14, repeat=1)
     assert {(library.name, library.dtype) for library in found.libraries} == {
-        (name, dtype) for name in ("scipy", "ducc0") for dtype in calibration.DTYPES
+        (name, dtype) for name in ("scipy", "ducc0") for dtype in threads.DTYPES
     }
-    assert found.name.startswith("2 workers on 1 host, up to 2 share one and its disk: the slowest")
+    assert found.name.startswith("2 workers on 1 host: the slowest of ")
     assert found.threads == 1
     assert found.network > 0
     assert 0 < found.sent_task < 1
@@ -72,62 +70,51 @@ def test_a_cluster_has_its_own(client, folder):
 
 
 class Hosts:
-    """A client of workers whose disks have a speed, which all workers of a host share at a time.
+    """Workers whose disks have a speed, which all workers of a host share at a time."""
 
-    `events` are names of what was done, worker by worker, and how many were asked for it before
-    somebody waited for an answer.
-    """
-
-    def __init__(self, hosts, speeds, monkeypatch, full=None):
+    def __init__(self, hosts, speeds, full=None):
         self.hosts, self.speeds, self.full = hosts, speeds, full
-        self.asked, self.files, self.sizes, self.rounds = [], {}, {}, []
-        for name in ("written", "was_read"):
-            monkeypatch.setattr(cluster, name, name)
+        self.files, self.sizes, self.rounds = {}, {}, []
 
-    def submit(self, work, path, *arguments, workers, allow_other_workers, pure):
-        assert not allow_other_workers
-        self.asked.append((work, path, arguments, workers[0]))
-        return Future()
-
-    def gather(self, futures):
-        self.rounds.append([asked[0] for asked in self.asked])
-        now, self.asked = self.asked, []
-        assert len(futures) == len(now)
-        answers = []
-        for work, path, arguments, address in now:
-            if work == "written":
+    def each(self, work, arguments):
+        self.rounds.append((work, len(arguments)))
+        answers = {}
+        for address, (path, *nbytes) in arguments.items():
+            if work is cluster.written:
                 if address == self.full:
                     raise OSError("no space")
-                self.files[path], self.sizes[address] = address, arguments[0]
-            elif callable(work):
+                self.files[path], self.sizes[address] = address, nbytes[0]
+            elif work is not cluster.was_read:
                 self.files.pop(path, None)
+        for address in arguments:
             host = next(name for name, found in self.hosts.items() if address in found)
             every = [i for i in self.hosts[host] if i in self.sizes]
             share = sum(self.sizes[i] for i in every) / self.speeds[host]
             # One of them is done early, having had more than its part.
-            answers.append(share / 2 if address == every[0] and len(every) > 1 else share)
+            answers[address] = share / 2 if address == every[0] and len(every) > 1 else share
         return answers
 
 
-def test_disks_are_as_fast_as_what_the_workers_of_a_host_move_together(monkeypatch):
+def test_disks_are_as_fast_as_what_the_workers_of_a_host_move_together():
     hosts = {"a": ["a1", "a2", "a3", "a4"], "b": ["b1"]}
-    client = Hosts(hosts, {"a": 2e9, "b": 3e9}, monkeypatch)
-    found = cluster.disks_of(client, hosts, "/scratch", 1 << 28)
+    workers = Hosts(hosts, {"a": 2e9, "b": 3e9})
+    found = cluster.disk_speeds(workers.each, hosts, "/scratch", 1 << 28)
     assert found == {"write": pytest.approx(2e9), "read": pytest.approx(2e9)}
-    assert client.rounds[0] == ["written"] * 5  # all at the same time,
-    assert client.rounds[1] == ["was_read"] * 5  # and nobody reads while others write
-    assert set(client.sizes.values()) == {1 << 26, 1 << 28}
-    assert not client.files
-    client = Hosts(hosts, {"a": 2e9, "b": 1e9}, monkeypatch)
-    assert cluster.disks_of(client, hosts, "/scratch", 1 << 28)["read"] == pytest.approx(1e9)
+    # all at the same time, and nobody reads while others write
+    assert workers.rounds[:2] == [(cluster.written, 5), (cluster.was_read, 5)]
+    assert set(workers.sizes.values()) == {1 << 26, 1 << 28}
+    assert not workers.files
+    workers = Hosts(hosts, {"a": 2e9, "b": 1e9})
+    found = cluster.disk_speeds(workers.each, hosts, "/scratch", 1 << 28)
+    assert found["read"] == pytest.approx(1e9)
 
 
-def test_no_file_stays_where_a_disk_is_full(monkeypatch):
+def test_no_file_stays_where_a_disk_is_full():
     hosts = {"a": ["a1", "a2"]}
-    client = Hosts(hosts, {"a": 2e9}, monkeypatch, full="a2")
+    workers = Hosts(hosts, {"a": 2e9}, full="a2")
     with pytest.raises(OSError, match="no space"):
-        cluster.disks_of(client, hosts, "/scratch")
-    assert not client.files
+        cluster.disk_speeds(workers.each, hosts, "/scratch")
+    assert not workers.files
 
 
 # --- the slowest ----------------------------------------------------------------------------

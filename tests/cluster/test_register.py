@@ -14,7 +14,7 @@ from support import environment, local, until
 
 import dask_bigfft
 from dask_bigfft import cluster as room
-from dask_bigfft.cluster import cluster_records, follow, register, state, unregister
+from dask_bigfft.cluster import cluster_records, register, state, unregister, wait_for
 from dask_bigfft.errors import ArgumentError, ArgumentTypeError, ClusterError
 
 FIELD = np.random.default_rng(7).standard_normal((64, 96))
@@ -29,12 +29,16 @@ def token_of(y):
     return y.name.partition("-")[2]
 
 
+def run_of(client, token):
+    return next((run for run in state(client)["runs"] if run["token"] == token), None)
+
+
 def waited(client, token, ready):
     """The run of a plan, as soon as it is as wanted: heartbeats come twice a second."""
 
     def found():
-        runs = state(client, {token})["runs"]
-        return runs and ready(runs[0]) and runs[0]
+        run = run_of(client, token)
+        return run and ready(run) and run
 
     return until(found)
 
@@ -123,7 +127,7 @@ def test_a_worker_that_comes_later_is_made_ready_and_counts(cluster, client):
     finally:
         cluster.scale(2)
         until(lambda: len(client.scheduler_info(n_workers=-1)["workers"]) == 2)
-    kept = state(client, {token_of(y)})["runs"][0]
+    kept = run_of(client, token_of(y))
     assert kept["balance"] == run["balance"]  # what a worker did stays when it has gone
 
 
@@ -134,7 +138,7 @@ def test_a_run_that_is_cancelled_or_fails_says_so(client):
     x = blocks(5).map_blocks(broken, dtype=float, meta=np.empty((0, 0)))
     y = dask_bigfft.fft.fft2(x)
     with pytest.raises(RuntimeError, match="no"):
-        follow(client, lambda: client.compute([y]), None)
+        wait_for(client, client.compute([y]))
     waited(client, token_of(y), lambda run: run["state"] != "running")
 
     def slow(block):
@@ -155,11 +159,11 @@ def test_what_is_there_already_is_no_new_run(client):
     wait(kept)
     first = waited(client, token_of(y), lambda run: run["state"] == "done")
     client.compute(dask_bigfft.fft.fft2(blocks(10))).result()
-    again = state(client, {token_of(y)})["runs"][0]
+    again = run_of(client, token_of(y))
     assert (again["state"], again["started"]) == ("done", first["started"])
     total = float((abs(y) ** 2).sum().compute())
     assert np.isclose(total, ((FIELD + 10) ** 2).sum() * FIELD.size)
-    assert state(client, {token_of(y)})["runs"][0]["state"] == "done"
+    assert run_of(client, token_of(y))["state"] == "done"
     del kept
 
 

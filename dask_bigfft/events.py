@@ -20,9 +20,9 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import psutil
 
@@ -264,7 +264,8 @@ def current_place() -> str:
     return "" if worker is None else str(worker.address)
 
 
-class Total(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Total:
     """Work of one phase so far: how often, bytes made, seconds of all threads, begin and end.
 
     `first` and `last` are in seconds since the epoch.
@@ -284,17 +285,17 @@ class Total(NamedTuple):
         """
         if other is None:
             return self
-        count, nbytes, seconds, first, last = other
         return Total(
-            self.count + count,
-            self.nbytes + nbytes,
-            self.seconds + seconds,
-            min(self.first, first),
-            max(self.last, last),
+            self.count + other.count,
+            self.nbytes + other.nbytes,
+            self.seconds + other.seconds,
+            min(self.first, other.first),
+            max(self.last, other.last),
         )
 
 
-class Span(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Span:
     """One phase of one block, from when to when (seconds since the epoch), in which lane.
 
     A lane is a thread; `place` is the worker that it belongs to.
@@ -383,7 +384,7 @@ class Record:
     def plan(self, token: str, place: str = "") -> PlanRecord | None:
         """Return a copy of the record of a plan in a place, or None."""
         with self._lock:
-            found = self._plans.get(place, {}).get(token)
+            found = self._plans.get(place, OrderedDict()).get(token)
             if found is None:
                 return None
             totals, devices = dict(found.totals), dict(found.devices)
@@ -393,7 +394,7 @@ class Record:
         """Return the totals of a place by plan, for a message: rows of phase, index and `Total`."""
         with self._lock:
             return {
-                token: [[*phase, *total] for phase, total in found.totals.items()]
+                token: [[*phase, *astuple(total)] for phase, total in found.totals.items()]
                 for token, found in self._plans.get(place, {}).items()
             }
 

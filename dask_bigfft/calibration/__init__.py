@@ -26,6 +26,7 @@ from dask_bigfft.kernels.wisdom import fastest_library
 from dask_bigfft.memory_settings import machine_nbytes
 from dask_bigfft.planner.profile import Profile
 from dask_bigfft.planning import profiles
+from dask_bigfft.planning.environment import refuse_asynchronous
 from dask_bigfft.planning.workers import workers_of
 
 __all__ = ["calibrate"]
@@ -144,11 +145,10 @@ def calibrate(
     >>> profile.copy > 0, profile.library("scipy", "complex128").flops > 0
     (True, True)
     """
-    if client is not None and (
-        not hasattr(client, "scheduler_info") or getattr(client, "asynchronous", False)
-    ):
-        allowed = "a distributed.Client that is not asynchronous, or None for this process"
+    if client is not None and not hasattr(client, "scheduler_info"):
+        allowed = "a distributed.Client, or None for this process"
         refuse("client", client, allowed, kind=ArgumentTypeError)
+    refuse_asynchronous(client)
     repeat = parse_count("repeat", repeat)
     if nbytes is not None:
         nbytes = parse_count("nbytes", nbytes, LEAST_NBYTES)
@@ -202,13 +202,16 @@ def _measured(
     for addresses in hosts.values():
         threads = {address: max(1, int(workers[address]["nthreads"])) for address in addresses}
         memory = sum(int(workers[address].get("memory_limit") or 0) for address in addresses)
-        usual, every = usual_nbytes(sum(threads.values()), memory), sum(threads.values())
+        every = sum(threads.values())
         for address, own in threads.items():
-            asked[address] = own, nbytes or max(LEAST_NBYTES, usual * own // every), repeat, common
+            part = nbytes or max(LEAST_NBYTES, usual_nbytes(every, memory) * own // every)
+            asked[address] = own, part, repeat, common
     found = cluster.slowest(list(each(measure, asked).values()))
     size = nbytes or USUAL_NBYTES
     folder, few = config.get("bigfft.scratch.directory"), min(1.0, size / USUAL_NBYTES)
-    shared = cluster.disk_speeds(each, hosts, folder, int(few * cluster.DISK_NBYTES))
+    shared: dict[str, Any] = cluster.disk_speeds(
+        each, hosts, folder, int(few * cluster.DISK_NBYTES)
+    )
     if client is None:
         return replace(found, **shared)
     shared |= cluster.network_speeds(client, list(workers), size, repeat)

@@ -128,11 +128,10 @@ def disk_speeds(
         for addresses in hosts.values()
         for address in addresses
     }
-    name = Path(folder) / f"bigfft-calibration-{uuid.uuid4().hex[:12]}"
-    paths = {address: Path(f"{name}-{i}") for i, address in enumerate(sizes)}
-    files = {address: (path,) for address, path in paths.items()}
+    name = f"bigfft-calibration-{uuid.uuid4().hex[:12]}"
+    files = {address: (Path(folder) / f"{name}-{i}",) for i, address in enumerate(sizes)}
     try:
-        wrote = each(written, {address: (path, sizes[address]) for address, path in paths.items()})
+        wrote = each(written, {address: (*path, sizes[address]) for address, path in files.items()})
         seconds = {"write": wrote, "read": each(was_read, files)}
     finally:
         each(_removed, files)

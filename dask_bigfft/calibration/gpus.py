@@ -71,22 +71,23 @@ def _bus(device: Device, nbytes: int) -> dict[str, float]:
     """Speed of the bus both ways at once, and the cost of a narrow row beside its bytes."""
     up, down = device.stream("h2d"), device.stream("d2h")
     whole = [lend((nbytes,), np.dtype("u1")) for _ in range(2)]
-    row = min(ROW, nbytes // 4)
-    rows = nbytes // (2 * row)
-    narrow = [array[: rows * 2 * row].reshape(rows, 2 * row)[:, :row] for array in whole]
-    speeds = []
-    for source, target in (whole, narrow):
-        source.fill(1)
-        target.fill(1)
+    for array in whole:
+        array.fill(1)
+
+    def speed(source: Any, target: Any) -> float:
         there, back = (DeviceArray(at, source.shape, "|u1") for at in (0, aligned(nbytes)))
 
-        def copies(a: Any = source, b: Any = target, there: Any = there, back: Any = back) -> None:
-            device.h2d(up, a, there)
-            device.d2h(down, back, b)
+        def copies() -> None:
+            device.h2d(up, source, there)
+            device.d2h(down, back, target)
 
-        speeds.append(source.nbytes / _seconds(device, copies))
-    run = max(0.0, row / speeds[1] - row / speeds[0])
-    return {"h2d": speeds[0], "d2h": speeds[0], "run": run}
+        return float(source.nbytes) / _seconds(device, copies)
+
+    row = min(ROW, nbytes // 4)
+    rows = nbytes // (2 * row)
+    wide = speed(*whole)
+    narrow = speed(*(a[: rows * 2 * row].reshape(rows, 2 * row)[:, :row] for a in whole))
+    return {"h2d": wide, "d2h": wide, "run": max(0.0, row / narrow - row / wide)}
 
 
 def _compute(device: Device, nbytes: int) -> dict[str, float]:

@@ -116,7 +116,9 @@ def _run(problem: Problem, dtype: str, kernel: str, verify: str, repeat: int) ->
 def _price(run: Run, name: str, threads: int) -> float:
     """Return the seconds of a run where the price `name` is 1 and everything else is free."""
     fast = {"flops": MOST, "large_flops": MOST}
-    free = dict.fromkeys((*PRICES, "pair"), 0.0) | dict.fromkeys(("copy", "flops"), MOST)
+    free: dict[str, Any] = dict.fromkeys((*PRICES, "pair"), 0.0) | dict.fromkeys(
+        ("copy", "flops"), MOST
+    )
     (fast if name in fast else free)[name] = 1.0
     out = get_library(run.library).supports_out
     libraries = (LibrarySpeeds(run.library, run.dtype, supports_out=out, **fast),)
@@ -170,13 +172,13 @@ def fitted(
         Flops per second of each library and dtype, measured alone.
     """
     own = [(key, name) for key in rates for name in ("flops", "large_flops")]
+    columns = [*((None, name) for name in PRICES), *own]
     seconds = np.array([max(run.seconds, 1e-9) for run in runs])
     rows = np.array(
         [
-            [_price(run, name, threads) for name in PRICES]
-            + [
-                _price(run, name, threads) if (run.library, run.dtype) == key else 0.0
-                for key, name in own
+            [
+                _price(run, name, threads) if key in (None, (run.library, run.dtype)) else 0.0
+                for key, name in columns
             ]
             for run in runs
         ]
@@ -185,8 +187,8 @@ def fitted(
     # In units of the usual prices, each of which is one more, weak observation.
     system = np.vstack([rows * usual / seconds[:, None], PRIOR * np.eye(len(usual))])
     wanted = np.concatenate([np.ones(len(runs)), np.full(len(usual), PRIOR)])
-    prices = dict(zip([*PRICES, *own], map(float, nnls(system, wanted)[0] * usual), strict=True))
-    found: dict[str, Any] = {name: prices[name] for name in PRICES}
+    prices = dict(zip(columns, map(float, nnls(system, wanted)[0] * usual), strict=True))
+    found: dict[str, Any] = {name: prices[None, name] for name in PRICES}
     found["copy"] = 1 / max(found["copy"], 0.1 * PRICES["copy"])
     flops = {key: 1 / max(prices[key], 0.1 / rates[key[0]]) for key in own}
     found["libraries"] = tuple(

@@ -236,7 +236,7 @@ def following(client: Any, display: Display | None) -> Iterator[None]:
         stop.set()
         thread.join()
         with contextlib.suppress(OSError):
-            display.close(runs())
+            display.show(runs(), last=True)
 
 
 def wait_for(client: Any, collections: Any) -> None:

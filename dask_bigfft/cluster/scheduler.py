@@ -17,6 +17,7 @@ import functools
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 from weakref import WeakSet
 
@@ -110,7 +111,7 @@ class WatchScheduler(SchedulerPlugin):  # type: ignore[misc, unused-ignore]
         return {
             **run.summary(),
             "phases": [
-                {**row._asdict(), "bytes_per_thread_second": row.speed}
+                {**asdict(row), "bytes_per_thread_second": row.speed}
                 for row in phase_rows(run.plan, totals)
             ],
             "balance": {

@@ -352,38 +352,27 @@ class TextDisplay:
         self.stream, self.terminal = stream, stream.isatty()
         self._shown, self._label, self._width = -1e9, "", 0
 
+    def show(self, runs: Sequence[Summary], last: bool = False) -> None:
+        """Show the state of runs, if it is time to.
+
+        The last time the line ends, or is taken away where nothing has begun.
+        """
+        now, label = time.monotonic(), label_of(runs) if runs else ""
+        if self.terminal and (last or now - self._shown >= OFTEN):
+            done, total = _bytes_of(runs)
+            filled = 20 * done // total if total else 0
+            line = f"[{'#' * filled}{'.' * (20 - filled)}] {line_of(runs)}"
+            line, end = ("", "\r") if last and not runs else (line, "\n" if last else "")
+            self._write(f"\r{line.ljust(self._width)}{end}")
+            self._shown, self._width = now, len(line)
+        elif not self.terminal and (label != self._label or now - self._shown >= SPARSE):
+            if runs or not last:
+                self._write(f"{line_of(runs)}\n")
+            self._shown, self._label = now, label
+
     def _write(self, text: str) -> None:
         self.stream.write(text)
         self.stream.flush()
-
-    def show(self, runs: Sequence[Summary]) -> None:
-        """Show the state of runs, if it is time to."""
-        now, label = time.monotonic(), label_of(runs) if runs else ""
-        if self.terminal:
-            if now - self._shown >= OFTEN:
-                self._rewrite(runs)
-                self._shown = now
-        elif label != self._label or now - self._shown >= SPARSE:
-            self._write(f"{line_of(runs)}\n")
-            self._shown, self._label = now, label
-
-    def _rewrite(self, runs: Sequence[Summary]) -> None:
-        """Put a line in the place of the one that stands there."""
-        done, total = _bytes_of(runs)
-        filled = 20 * done // total if total else 0
-        line = f"[{'#' * filled}{'.' * (20 - filled)}] {line_of(runs)}"
-        self._write(f"\r{line.ljust(self._width)}")
-        self._width = len(line)
-
-    def close(self, runs: Sequence[Summary]) -> None:
-        """Show the last state and end the line; take it away where nothing has begun."""
-        if not runs:
-            self._write(f"\r{'':{self._width}}\r" if self._width else "")
-        elif self.terminal:
-            self._rewrite(runs)
-            self._write("\n")
-        else:
-            self.show(runs)
 
 
 class NotebookDisplay:
@@ -401,16 +390,12 @@ class NotebookDisplay:
         self._html, self._shown = html, -1e9
         self._handle = display(html(runs_html([])), display_id=True)
 
-    def show(self, runs: Sequence[Summary]) -> None:
-        """Draw the table again, if it is time to."""
+    def show(self, runs: Sequence[Summary], last: bool = False) -> None:
+        """Draw the table again, if it is time to; the last time nothing where nothing has begun."""
         now = time.monotonic()
-        if now - self._shown >= 3 * OFTEN:
+        if last or now - self._shown >= 3 * OFTEN:
             self._shown = now
-            self._handle.update(self._html(runs_html(runs)))
-
-    def close(self, runs: Sequence[Summary]) -> None:
-        """Draw the table again, or nothing where nothing has begun."""
-        self._handle.update(self._html(runs_html(runs) if runs else ""))
+            self._handle.update(self._html("" if last and not runs else runs_html(runs)))
 
 
 Display = TextDisplay | NotebookDisplay
@@ -468,15 +453,6 @@ class LocalProgress(Callback):  # type: ignore[misc, unused-ignore]
         self.display, self.board = display, Board()
         self._lock = threading.Lock()
 
-    def __enter__(self) -> "LocalProgress":
-        add_sink(self._hear)
-        super().__enter__()  # type: ignore[no-untyped-call, unused-ignore]
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)  # type: ignore[no-untyped-call, unused-ignore]
-        remove_sink(self._hear)
-
     def _show(self, changed: Any) -> None:
         if changed:
             with self._lock:
@@ -487,6 +463,7 @@ class LocalProgress(Callback):  # type: ignore[misc, unused-ignore]
         self._show(self.board.hear(name, numbers))
 
     def _start_state(self, dsk: Mapping[Any, Any], state: Any) -> None:
+        add_sink(self._hear)
         self._show(self.board.expect(dsk.items()))
 
     def _pretask(self, key: Any, dsk: Any, state: Any) -> None:
@@ -496,9 +473,10 @@ class LocalProgress(Callback):  # type: ignore[misc, unused-ignore]
         self._show(self.board.take(key, "memory"))
 
     def _finish(self, dsk: Any, state: Any, failed: bool) -> None:
+        remove_sink(self._hear)
         if failed:
             for run in self.board.runs.values():
                 run.stop("erred")
         runs = self.board.summaries()
         if runs and not is_running(runs):
-            self.display.close(runs)
+            self.display.show(runs, last=True)

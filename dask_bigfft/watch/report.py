@@ -7,14 +7,12 @@ means over its runs, and the picture shows the last one. The cluster's page show
 Imports `planner` and `events`.
 """
 
-import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
-from typing import NamedTuple
 
 from dask_bigfft.events import PHASES, WATCHED, Phase, PlanRecord, Span, Total
 from dask_bigfft.planner.explain import budget_text, round_names
@@ -25,11 +23,12 @@ from dask_bigfft.planner.wording import human_bytes, human_count, human_seconds
 #: Headings of a report's rows.
 HEADINGS = ("phase", "steps", "blocks", "bytes", "thread time", "forecast", "ratio", "GB/s")
 
-#: Devices whose memory is printed one by one.
+#: Devices up to which the memory of each is printed.
 _MOST_DEVICES = 8
 
 
-class Row(NamedTuple):
+@dataclass(frozen=True)
+class Row:
     """One phase of a run.
 
     Parameters
@@ -189,15 +188,14 @@ class RunReport:
 
     def _peaks_text(self) -> str:
         peaks, workers = self.device_peaks, sorted(self.places)
+        if len(peaks) > _MOST_DEVICES:
+            return f"at most {human_bytes(max(peaks.values()))} of one of {len(peaks)} devices"
         texts = [
             f"{human_bytes(nbytes)} of device {device}"
             + (f" of worker {workers.index(place)}" if place else "")
-            for (place, device), nbytes in itertools.islice(peaks.items(), _MOST_DEVICES)
+            for (place, device), nbytes in peaks.items()
         ]
-        if len(peaks) > len(texts):
-            most = human_bytes(max(peaks.values()))
-            texts.append(f"and so on: {len(peaks)} devices, {most} of one of them")
-        return f"at most {', '.join(texts)}"
+        return f"at most {', '.join(texts)}" if texts else ""
 
     def _shares_text(self) -> str:
         """Return the part of each round that devices did, where CPU threads shared it with them."""
@@ -227,24 +225,18 @@ class RunReport:
         if not self.totals:
             return [("nothing", "was measured here: has it been computed?")]
         plan, seconds, forecast = self.plan, self.seconds, self.plan.expected
+        taken, expected = human_seconds(seconds), human_seconds(forecast.seconds)
         threads, busy = self._threads()
-        held = max(record.rss_peak - record.rss_before for record in self.places.values())
+        more = max(record.rss_peak - record.rss_before for record in self.places.values())
+        held = f"{human_bytes(max(0, more))} more at most in a process"
         rows = [
-            (
-                "time",
-                f"{human_seconds(seconds)} from the first block to the last; forecast "
-                f"{human_seconds(forecast.seconds)}",
-            ),
+            ("time", f"{taken} from the first block to the last; forecast {expected}"),
             ("speed", human_count(forecast.flops / seconds, "FLOP/s") if seconds else "not known"),
             ("threads", f"{threads}, busy {100 * busy:.0f} % of the time"),
-            (
-                "memory",
-                f"{human_bytes(max(0, held))} more at most in a process; forecast "
-                f"{budget_text(plan)}",
-            ),
+            ("memory", f"{held}; forecast {budget_text(plan)}"),
             ("kernel", plan.fallback or plan.kernel),
             ("devices", self._shares_text()),
-            ("on GPUs", self._peaks_text() if self.device_peaks else ""),
+            ("on GPUs", self._peaks_text()),
             ("runs", f"{self.runs}; phases are their means" if self.runs > 1 else ""),
         ]
         return [row for row in rows if row[1]]
@@ -360,10 +352,9 @@ def timeline(plan: Plan, spans: Sequence[Span], seconds: float) -> str:
     for i in range(6):
         label, anchor = human_seconds(seconds * i / 5) if i else "0", "middle" if i < 5 else "end"
         drawn.append(_text(_MARGIN + inside * i / 5, bottom + 16, label, anchor))
-    height, hidden = bottom + 24, len(lanes) - len(tops)
-    if hidden:
-        height += 16
-        drawn.append(_text(_MARGIN, bottom + 32, f"{hidden} threads not shown"))
+    height = bottom + 40
+    if len(lanes) > len(tops):
+        drawn.append(_text(_MARGIN, bottom + 32, f"{len(lanes) - len(tops)} threads not shown"))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" '
         f'viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="phases over time">'

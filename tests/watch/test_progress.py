@@ -89,7 +89,7 @@ def test_a_terminal_has_one_line_that_is_rewritten(clock, monkeypatch):
     for stage in ("round1", "round1", "round2", "round2"):
         run.count(stage)
         shown.show([run.summary()])
-    shown.close([run.summary()])
+    shown.show([run.summary()], last=True)
     *lines, last = stream.getvalue().split("\r")
     assert len(lines) == 5
     assert "\n" not in "".join(lines)

@@ -212,10 +212,8 @@ def _measured(
     shared: dict[str, Any] = cluster.disk_speeds(
         each, hosts, folder, int(few * cluster.DISK_NBYTES)
     )
-    if client is None:
-        return replace(found, **shared)
-    shared |= cluster.network_speeds(client, list(workers), size, repeat)
-    where = "1 host" if len(hosts) == 1 else f"{len(hosts)} hosts"
-    return replace(
-        found, name=f"{len(workers)} workers on {where}: the slowest of {found.name}", **shared
-    )
+    if client is not None:
+        shared |= cluster.network_speeds(client, list(workers), size, repeat)
+        where = "1 host" if len(hosts) == 1 else f"{len(hosts)} hosts"
+        shared["name"] = f"{len(workers)} workers on {where}: the slowest of {found.name}"
+    return replace(found, **shared)

@@ -116,9 +116,8 @@ def _run(problem: Problem, dtype: str, kernel: str, verify: str, repeat: int) ->
 def _price(run: Run, name: str, threads: int) -> float:
     """Return the seconds of a run where the price `name` is 1 and everything else is free."""
     fast = {"flops": MOST, "large_flops": MOST}
-    free: dict[str, Any] = dict.fromkeys((*PRICES, "pair"), 0.0) | dict.fromkeys(
-        ("copy", "flops"), MOST
-    )
+    free: dict[str, Any] = dict.fromkeys((*PRICES, "pair"), 0.0)
+    free |= {"copy": MOST, "flops": MOST}
     (fast if name in fast else free)[name] = 1.0
     out = get_library(run.library).supports_out
     libraries = (LibrarySpeeds(run.library, run.dtype, supports_out=out, **fast),)
@@ -190,12 +189,10 @@ def fitted(
     prices = dict(zip(columns, map(float, nnls(system, wanted)[0] * usual), strict=True))
     found: dict[str, Any] = {name: prices[None, name] for name in PRICES}
     found["copy"] = 1 / max(found["copy"], 0.1 * PRICES["copy"])
-    flops = {key: 1 / max(prices[key], 0.1 / rates[key[0]]) for key in own}
+    speeds = {key: 1 / max(prices[key], 0.1 / rates[key[0]]) for key in own}
     found["libraries"] = tuple(
-        LibrarySpeeds(
-            *key, flops[key, "flops"], flops[key, "large_flops"], get_library(key[0]).supports_out
-        )
-        for key in rates
+        LibrarySpeeds(*key, speeds[key, "flops"], speeds[key, "large_flops"], out)
+        for key, out in ((key, get_library(key[0]).supports_out) for key in rates)
     )
     return found
 

@@ -34,7 +34,8 @@ from dask_bigfft.watch.progress import Display
 __all__ = ["register", "unregister"]
 
 #: Asks a process for its version; only built-in names travel, so it works without the package.
-_ASK = "__import__('dask_bigfft').__version__"
+_THERE = "__import__('importlib.util').util.find_spec('dask_bigfft')"
+_ASK = f"{_THERE} and __import__('dask_bigfft').__version__"
 
 #: Seconds between two looks at a cluster.
 POLL = 0.3
@@ -131,17 +132,11 @@ def check_versions(client: Client, version: str) -> None:
     ClusterError
         With all processes that differ.
     """
-    found: dict[str, Any] = {}
-    try:
-        found["the scheduler"] = client.run_on_scheduler(eval, _ASK)
-    except ImportError as error:
-        found["the scheduler"] = error
+    found = {"the scheduler": client.run_on_scheduler(eval, _ASK)}
     answers = client.run(eval, _ASK, on_error="return")
     found |= {f"worker {address}": answer for address, answer in answers.items()}
     wrong = "; ".join(
-        f"{place}: {'not there' if isinstance(answer, BaseException) else answer}"
-        for place, answer in found.items()
-        if answer != version
+        f"{place}: {answer or 'not there'}" for place, answer in found.items() if answer != version
     )
     if wrong:
         raise ClusterError(

@@ -51,7 +51,7 @@ class WatchScheduler(SchedulerPlugin):  # type: ignore[misc, unused-ignore]
     async def start(self, scheduler: Any) -> None:
         """Begin to look, answer clients, and show the page."""
         self.scheduler = scheduler
-        self.board = Board(time.time)
+        self.board = Board()
         #: `Record.counters` by address of a worker, also of one that has gone.
         self.seen: dict[str, dict[str, list[list[Any]]]] = {}
         scheduler.handlers["bigfft_state"] = self.state

@@ -111,7 +111,7 @@ class Run:
         Gives the time in seconds.
     """
 
-    def __init__(self, plan: Plan, token: str, now: Callable[[], float]) -> None:
+    def __init__(self, plan: Plan, token: str, now: Callable[[], float] = time.time) -> None:
         self.plan, self.token, self.now = plan, token, now
         self.stages = stages(plan)
         #: Tasks of each stage, in all and done.
@@ -188,16 +188,9 @@ class Run:
 
 
 class Board:
-    """The runs of one scheduler, the latest last.
+    """The runs of one scheduler, the latest last."""
 
-    Parameters
-    ----------
-    now : callable
-        Gives the time in seconds.
-    """
-
-    def __init__(self, now: Callable[[], float] = time.time) -> None:
-        self.now = now
+    def __init__(self) -> None:
         self.runs: OrderedDict[str, Run] = OrderedDict()
         #: Token of the run, and stage, of tasks by their name.
         self._stages: dict[str, tuple[str, str]] = {}
@@ -217,7 +210,7 @@ class Board:
         return begun
 
     def _begin(self, plan: Plan, token: str) -> Run:
-        run = self.runs[token] = Run(plan, token, self.now)
+        run = self.runs[token] = Run(plan, token)
         self.runs.move_to_end(token)
         while len(self.runs) > KEPT_RUNS:
             self.runs.popitem(last=False)

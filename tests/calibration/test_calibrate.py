@@ -126,19 +126,15 @@ def test_what_is_damaged_or_foreign_is_reported_and_ignored(folder, caplog, cont
     assert text in caplog.text
 
 
-def test_a_named_file_that_is_not_there_is_reported(folder, caplog, tmp_path):
-    with dask.config.set({"bigfft.planner.profile": str(tmp_path / "none.json")}):
-        assert machine().profile == DEFAULT
-    assert "does not exist" in caplog.text
-
-
-@pytest.mark.parametrize("content", ["{", '{"schema": 3, "machine": 0}'])
+@pytest.mark.parametrize("content", [None, "{", '{"schema": 3, "machine": 0}'])
 def test_a_named_file_that_cannot_be_used_is_reported_once(folder, caplog, tmp_path, content):
     path = tmp_path / "old.json"
-    path.write_text(content)
+    if content is not None:
+        path.write_text(content)
     with dask.config.set({"bigfft.planner.profile": str(path)}):
         assert machine().profile == machine().profile == DEFAULT
-    assert caplog.text.count("old.json cannot be used") == 1
+    said = "does not exist" if content is None else "old.json cannot be used"
+    assert caplog.text.count(said) == 1
 
 
 def test_a_better_file_is_read_when_it_comes(folder):
@@ -149,11 +145,6 @@ def test_a_better_file_is_read_when_it_comes(folder):
     assert machine().profile.task == 1.25
 
 
-def test_bad_arguments(folder, tmp_path):
-    with pytest.raises(TypeError, match="client"):
-        dask_bigfft.calibrate("tcp://127.0.0.1:1")
-
-
 def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
     folder, tmp_path, monkeypatch, capsys
 ):
@@ -161,13 +152,9 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
     monkeypatch.setattr(calibration, "measure", None)
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("")
-    for path in ("file/p.json", "none/p.json", tmp_path / "none" / "deep" / "p.json"):
-        with pytest.raises(ArgumentError, match=r"`path`=.*in a folder that exists, which .* is n"):
+    for path in ("file/p.json", "none/p.json", tmp_path / "none" / "p.json", tmp_path, "a\0b"):
+        with pytest.raises(ArgumentError, match="`path`="):
             dask_bigfft.calibrate(path=path)
-    with pytest.raises(ArgumentError, match=r"`path`=.*a file that can be written"):
-        dask_bigfft.calibrate(path=tmp_path)
-    with pytest.raises(ArgumentError, match=r"`path`='a\\x00b' .* without null bytes"):
-        dask_bigfft.calibrate(path="a\0b")
     with pytest.raises(ArgumentTypeError, match=r"`path`=3 .* need the path of a file"):
         dask_bigfft.calibrate(path=3)
     assert main(["calibrate", "--output", "none/p.json"]) == 2
@@ -176,22 +163,19 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "kind"),
+    ("name", "value", "kind"),
     [
-        ({"nbytes": 0}, ArgumentError),
-        ({"nbytes": -5}, ArgumentError),
-        ({"repeat": 0}, ArgumentError),
-        ({"nbytes": "1 MiB"}, ArgumentTypeError),
-        ({"nbytes": 1e6}, ArgumentTypeError),
-        ({"repeat": True}, ArgumentTypeError),
-        ({"repeat": None}, ArgumentTypeError),
+        *(("nbytes", value, ArgumentError) for value in (0, -5)),
+        *(("nbytes", value, ArgumentTypeError) for value in ("1 MiB", 1e6)),
+        ("repeat", 0, ArgumentError),
+        *(("repeat", value, ArgumentTypeError) for value in (True, None)),
+        ("client", "tcp://127.0.0.1:1", ArgumentTypeError),
     ],
 )
-def test_numbers_are_refused_by_name_before_anything_is_measured(monkeypatch, arguments, kind):
+def test_numbers_are_refused_by_name_before_anything_is_measured(monkeypatch, name, value, kind):
     monkeypatch.setattr(calibration, "measure", None)
-    ((name, value),) = arguments.items()
-    with pytest.raises(kind, match=f"`{name}`={value!r} is not allowed: need an integer of at"):
-        dask_bigfft.calibrate(**arguments)
+    with pytest.raises(kind, match=f"`{name}`={value!r} is not allowed"):
+        dask_bigfft.calibrate(**{name: value})
 
 
 def test_command_line(folder, capsys, monkeypatch):

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 import dask
 import dask.array as da
 import pytest
-from distributed import Client, LocalCluster
+from support import local
 
 import dask_bigfft
 from dask_bigfft.calibration import cluster, threads
@@ -21,22 +21,15 @@ def machine():
 
 @pytest.fixture(scope="module")
 def client():
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as found,
-        Client(found) as made,
-    ):
-        yield made
+    with local(processes=True) as found:
+        yield found
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(profiles, "_read", {})
-    with dask.config.set(
-        {
-            "bigfft.wisdom.directory": str(tmp_path / "wisdom"),
-            "bigfft.scratch.directory": str(tmp_path / "scratch"),
-        }
-    ):
+    folders = {"wisdom": str(tmp_path / "wisdom"), "scratch": str(tmp_path / "scratch")}
+    with dask.config.set({f"bigfft.{name}.directory": path for name, path in folders.items()}):
         yield tmp_path
 
 
@@ -132,13 +125,10 @@ def test_a_forecast_for_all_is_no_shorter_than_for_one(name):
     """Seconds are the larger the slower, speeds the smaller: `slowest` knows which is which."""
     value = getattr(DEFAULT, name)
     other = 0.5 if name == "together" else value / 2 or 1.0
-    plans = []
-    for workers in (1, 2):
-        x = da.zeros((1 << 16,), chunks=1 << 12, dtype=complex)
-        plan = dask_bigfft.plan(x, "fft", kernel="scipy", device="cpu")
-        plans.append((plan, workers))
+    x = da.zeros((1 << 16,), chunks=1 << 12, dtype=complex)
+    plan = dask_bigfft.plan(x, "fft", kernel="scipy", device="cpu")
     both = DEFAULT, replace(DEFAULT, **{name: other})
-    for plan, workers in plans:
+    for workers in (1, 2):
         seconds = [plan.forecast(p, workers=workers).seconds for p in (*both, slowest(both))]
         assert seconds[2] == pytest.approx(max(seconds[:2]))
 
@@ -156,14 +146,9 @@ def test_libraries_are_those_that_all_have():
 def test_devices_are_those_of_workers_that_have_some():
     slow, fast = DeviceProfile(h2d=1e10, call=1e-6), DeviceProfile(h2d=2e10, call=2e-6)
     pair = (Peer(0, 1, 3e11), Peer(1, 0, 2e11))
-    found = slowest(
-        [
-            DEFAULT,
-            replace(DEFAULT, devices=(slow,)),
-            replace(DEFAULT, devices=(fast, fast), peers=pair),
-            replace(DEFAULT, devices=(fast, slow), peers=pair[:1]),
-        ]
-    )
+    three = {"devices": (slow,)}, {"devices": (fast, fast), "peers": pair}
+    last = {"devices": (fast, slow), "peers": pair[:1]}
+    found = slowest([DEFAULT, *(replace(DEFAULT, **given) for given in (*three, last))])
     assert [device.h2d for device in found.devices] == [1e10, 1e10]
     assert [device.call for device in found.devices] == [2e-6, 2e-6]
     assert found.peers == pair[:1]  # one worker has no other way back than by the host

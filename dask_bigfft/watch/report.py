@@ -197,17 +197,23 @@ class RunReport:
         ]
         return f"at most {', '.join(texts)}" if texts else ""
 
-    def _shares_text(self) -> str:
-        """Return the part of each round that devices did, where CPU threads shared it with them."""
-        planned = {one.index: one.share for one in self.plan.expected.rounds if self.plan.shares}
+    @property
+    def shares(self) -> dict[int, float]:
+        """Part of each round, from 1, that devices did where CPU threads shared it with them."""
         nbytes = {(row.phase, row.index): row.nbytes for row in self.rows}
-        texts = []
-        for index in range(1, len(self.plan.rounds) + 1):
-            cpu, device = (nbytes.get((name, index), 0) for name in ("round_cpu", "round_device"))
-            if cpu + device:
-                model = f" ({100 * planned[index]:.0f} % by the model)" if index in planned else ""
-                texts.append(f"{100 * device / (cpu + device):.0f} % of round {index}{model}")
-        return ", ".join(texts)
+        both = {
+            index: (nbytes.get(("round_cpu", index), 0), nbytes.get(("round_device", index), 0))
+            for index in range(1, len(self.plan.rounds) + 1)
+        }
+        return {index: gpu / (cpu + gpu) for index, (cpu, gpu) in both.items() if cpu + gpu}
+
+    def _shares_text(self) -> str:
+        planned = {one.index: one.share for one in self.plan.expected.rounds if self.plan.shares}
+        return ", ".join(
+            f"{100 * share:.0f} % of round {index}"
+            + (f" ({100 * planned[index]:.0f} % by the model)" if index in planned else "")
+            for index, share in self.shares.items()
+        )
 
     def _threads(self) -> tuple[int, float]:
         """Return how many threads the last run had, and the part of its time that they worked.
@@ -345,10 +351,6 @@ def timeline(plan: Plan, spans: Sequence[Span], seconds: float) -> str:
                 f"<title>{span.phase} {span.index}: {taken}</title></rect>"
             )
     bottom = _TOP + _LANE * len(tops)
-    drawn.append(
-        f'<line x1="{_MARGIN}" x2="{_WIDTH - 10}" y1="{bottom + 2}" y2="{bottom + 2}" '
-        'stroke="currentColor"/>'
-    )
     for i in range(6):
         label, anchor = human_seconds(seconds * i / 5) if i else "0", "middle" if i < 5 else "end"
         drawn.append(_text(_MARGIN + inside * i / 5, bottom + 16, label, anchor))
